@@ -1,0 +1,58 @@
+//! What a pod asks for: its containers in their order, each with its share.
+//!
+//! Fed by: `aliquot-k8s`, from a pod's spec and annotations.
+//! Must not: place anything; that is [`crate::fit`].
+
+use std::sync::Arc;
+
+use crate::request::Ask;
+use crate::score::Policy;
+
+/// When a container runs, by Kubernetes' rules (KEP-753 for sidecars).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// A plain init container: runs to its end before the next one starts.
+    Init,
+    /// An init container with `restartPolicy: Always`: runs on until the pod ends.
+    Sidecar,
+    /// An app container.
+    App,
+}
+
+/// One container of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerDemand {
+    /// The container's name, unique in the pod.
+    pub name: String,
+    /// When it runs.
+    pub stage: Stage,
+    /// Its share; `None` for a container without a GPU.
+    pub ask: Option<Ask>,
+}
+
+/// A whole pod's demand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// The cluster's name of the count resource, such as `nvidia.com/gpu`.
+    pub resource: Arc<str>,
+    /// Init containers and sidecars in spec order, then app containers.
+    pub containers: Vec<ContainerDemand>,
+    /// 0 high, 1 low.
+    pub priority: u8,
+    /// The pod's own choice of node policy, if any.
+    pub node_policy: Option<Policy>,
+    /// The pod's own choice of card policy, if any.
+    pub gpu_policy: Option<Policy>,
+}
+
+impl Demand {
+    /// Any container asks for a share.
+    pub fn asks(&self) -> bool {
+        self.containers.iter().any(|c| c.ask.is_some())
+    }
+
+    /// The stage of each container, for [`crate::usage::effective`].
+    pub fn stages(&self) -> impl Iterator<Item = (&str, Stage)> {
+        self.containers.iter().map(|c| (c.name.as_str(), c.stage))
+    }
+}

@@ -1,0 +1,179 @@
+//! What a node has: the content of the node annotation `aliquot.dev/inventory`.
+//!
+//! Fed by: the node's agent, which alone writes it.
+//! Must not: fail on fields of a newer release; a version it does not read is an error.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::allocation::CodecError;
+use crate::id::{GpuUuid, PodUid};
+use crate::units::{Mib, Percent};
+
+/// The node annotation that carries an [`Inventory`].
+pub const INVENTORY: &str = "aliquot.dev/inventory";
+/// The version that this release writes.
+pub const VERSION: u32 = 1;
+
+/// How a card is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Shares held by libvgpu.so.
+    Vgpu,
+    /// A mode that this release does not place pods on.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Whether new shares may be placed on a card. On the wire `ok`, or the reason
+/// why not (such as `lost` or `xid 79`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Health {
+    /// Usable.
+    Ok,
+    /// Not usable, and why.
+    Sick(String),
+}
+
+impl From<String> for Health {
+    fn from(text: String) -> Self {
+        if text == "ok" {
+            Self::Ok
+        } else {
+            Self::Sick(text)
+        }
+    }
+}
+
+impl From<Health> for String {
+    fn from(health: Health) -> Self {
+        match health {
+            Health::Ok => "ok".to_owned(),
+            Health::Sick(reason) => reason,
+        }
+    }
+}
+
+/// One card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// The card's uuid, as NVML prints it.
+    pub uuid: GpuUuid,
+    /// NVML's index.
+    pub index: u32,
+    /// NVML's product name.
+    pub model: String,
+    /// Physical memory.
+    pub memory: Mib,
+    /// Memory that may be promised: `memory * deviceMemoryScaling`.
+    pub scaled: Mib,
+    /// Compute that may be promised: 100.
+    pub cores: Percent,
+    /// Shares that the card can carry at once: `deviceSplitCount`.
+    pub seats: u32,
+    /// How it is shared.
+    pub mode: Mode,
+    /// The resource that its seats are advertised under.
+    pub resource: String,
+    /// NUMA node, where the driver knows one.
+    #[serde(default)]
+    pub numa: Option<u32>,
+    /// Whether new shares may be placed.
+    pub health: Health,
+    /// Link score to each other card of the node; higher is closer.
+    #[serde(default)]
+    pub links: BTreeMap<GpuUuid, u32>,
+    /// MIG geometry, for modes of a later release.
+    #[serde(default)]
+    pub mig: Option<serde_json::Value>,
+}
+
+/// A share whose pod object is gone while its processes still run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lingering {
+    /// The pod it was given to.
+    pub pod: PodUid,
+    /// The card.
+    pub gpu: GpuUuid,
+    /// Memory still held.
+    pub memory: Mib,
+    /// Compute still held.
+    pub cores: Percent,
+}
+
+/// A card that another plugin's pod holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// The card: booked whole.
+    pub gpu: GpuUuid,
+    /// Who holds it, `namespace/name`.
+    pub pod: String,
+}
+
+/// A pod that the node's agent refused to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The pod.
+    pub pod: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What the user was told.
+    pub reason: String,
+}
+
+/// All that a node publishes, sorted by card index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// Version of this text.
+    pub v: u32,
+    /// Versions of the allocation annotation that the agent reads.
+    pub reads: Vec<u32>,
+    /// Driver version.
+    #[serde(default)]
+    pub driver: String,
+    /// The kubelet's Topology Manager policy.
+    #[serde(rename = "topologyPolicy", default)]
+    pub topology_policy: String,
+    /// The cards.
+    pub gpus: Vec<Gpu>,
+    /// Shares that outlived their pods.
+    #[serde(default)]
+    pub lingering: Vec<Lingering>,
+    /// Cards held by others.
+    #[serde(default)]
+    pub foreign: Vec<Foreign>,
+    /// Pods refused by the agent.
+    #[serde(default)]
+    pub refused: Vec<Refused>,
+}
+
+impl Inventory {
+    /// The annotation's text. The order of everything is fixed: equal
+    /// inventories give equal texts.
+    pub fn encode(&self) -> Result<String, CodecError> {
+        serde_json::to_string(self).map_err(|source| CodecError::Encode { source })
+    }
+
+    /// Reads the annotation's text. Unknown fields are passed over.
+    pub fn decode(text: &str) -> Result<Self, CodecError> {
+        let inventory: Self =
+            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
+        if inventory.v != VERSION {
+            return Err(CodecError::Version {
+                found: inventory.v,
+                read: VERSION,
+            });
+        }
+        Ok(inventory)
+    }
+
+    /// The card of this uuid.
+    pub fn gpu(&self, uuid: &GpuUuid) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.uuid == *uuid)
+    }
+}

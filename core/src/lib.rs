@@ -1,0 +1,35 @@
+//! The decisions of Aliquot as functions of values.
+//!
+//! Start with [`request`] (what a container wrote), then [`fit`] (may a node take
+//! a pod, and on which cards), then [`ledger`] (who was given what).
+//! Fed by: `aliquot-k8s`, which turns Kubernetes objects into these types.
+//! Must not: read clocks, do IO, draw random numbers, log, or know Kubernetes types.
+
+#![forbid(unsafe_code)]
+
+pub mod allocation;
+pub mod demand;
+pub mod fit;
+pub mod id;
+pub mod invariant;
+pub mod inventory;
+pub mod ledger;
+pub mod quantity;
+pub mod reason;
+pub mod request;
+pub mod score;
+pub mod units;
+pub mod usage;
+
+#[cfg(test)]
+mod tests;
+
+pub use allocation::{Allocation, Grant};
+pub use demand::{ContainerDemand, Demand, Stage};
+pub use id::{GpuUuid, NodeName, PodUid};
+pub use inventory::{Gpu, Inventory};
+pub use ledger::Ledger;
+pub use reason::{Reason, Refusal};
+pub use request::{Ask, Defaults, Memory, ResourceNames};
+pub use score::Policy;
+pub use units::{Mib, Percent};

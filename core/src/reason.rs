@@ -1,0 +1,150 @@
+//! Why a card or a node cannot take a pod: a closed set, with the names that
+//! HAMi's users know where they exist (reference: HAMi's `Fit`).
+//!
+//! Fed by: [`crate::fit`].
+//! Must not: carry free text; the words are the same in the extender's answer,
+//! the event, the log and the metrics.
+
+use std::fmt;
+
+/// One reason. The order is the order in which they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// The driver says that the card is not usable.
+    CardNotHealth,
+    /// The card is shared in another way than the pod asks for.
+    CardTypeMismatch,
+    /// Another plugin's pod holds the card.
+    CardHeldByForeignPod,
+    /// All seats (`deviceSplitCount`) are taken.
+    CardTimeSlicingExhausted,
+    /// The pod wants a card alone and it is not, or the card is somebody's alone.
+    ExclusiveDeviceAllocateConflict,
+    /// Not enough memory left.
+    CardInsufficientMemory,
+    /// Not enough compute left.
+    CardInsufficientCore,
+    /// All compute is promised, so a pod with `gpucores: 0` would get none.
+    CardComputeUnitsExhausted,
+    /// The node publishes no inventory (no agent, or not ours).
+    NodeNotRegistered,
+    /// The node has fewer cards than one container asks for.
+    NodeInsufficientDevice,
+    /// Some cards fit, but fewer than the pod needs.
+    AllocatedCardsInsufficientRequest,
+    /// A pod on the node has an allocation that cannot be read; the node counts as full.
+    NodeAllocationUnreadable,
+}
+
+impl Reason {
+    /// Every reason, in order.
+    pub const ALL: [Self; 12] = [
+        Self::CardNotHealth,
+        Self::CardTypeMismatch,
+        Self::CardHeldByForeignPod,
+        Self::CardTimeSlicingExhausted,
+        Self::ExclusiveDeviceAllocateConflict,
+        Self::CardInsufficientMemory,
+        Self::CardInsufficientCore,
+        Self::CardComputeUnitsExhausted,
+        Self::NodeNotRegistered,
+        Self::NodeInsufficientDevice,
+        Self::AllocatedCardsInsufficientRequest,
+        Self::NodeAllocationUnreadable,
+    ];
+
+    /// The name as users see it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CardNotHealth => "CardNotHealth",
+            Self::CardTypeMismatch => "CardTypeMismatch",
+            Self::CardHeldByForeignPod => "CardHeldByForeignPod",
+            Self::CardTimeSlicingExhausted => "CardTimeSlicingExhausted",
+            Self::ExclusiveDeviceAllocateConflict => "ExclusiveDeviceAllocateConflict",
+            Self::CardInsufficientMemory => "CardInsufficientMemory",
+            Self::CardInsufficientCore => "CardInsufficientCore",
+            Self::CardComputeUnitsExhausted => "CardComputeUnitsExhausted",
+            Self::NodeNotRegistered => "NodeNotRegistered",
+            Self::NodeInsufficientDevice => "NodeInsufficientDevice",
+            Self::AllocatedCardsInsufficientRequest => "AllocatedCardsInsufficientRequest",
+            Self::NodeAllocationUnreadable => "NodeAllocationUnreadable",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Counted reasons: how many cards (or nodes) were refused for each. Shown as
+/// `3 CardInsufficientMemory, 1 CardNotHealth`, in a fixed order and of bounded
+/// length however many were counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusal([u32; Reason::ALL.len()]);
+
+impl Refusal {
+    /// A refusal for one reason.
+    pub fn of(reason: Reason) -> Self {
+        let mut refusal = Self::default();
+        refusal.add(reason);
+        refusal
+    }
+
+    /// Counts one more card or node.
+    pub fn add(&mut self, reason: Reason) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// Adds another's counts.
+    pub fn merge(&mut self, other: &Self) {
+        for (sum, count) in self.0.iter_mut().zip(other.0) {
+            *sum += count;
+        }
+    }
+
+    /// The reasons that occurred, with their counts, in order.
+    pub fn counts(&self) -> impl Iterator<Item = (Reason, u32)> {
+        Reason::ALL
+            .into_iter()
+            .zip(self.0)
+            .filter(|&(_, count)| count > 0)
+    }
+
+    /// How often `reason` occurred.
+    pub fn count(&self, reason: Reason) -> u32 {
+        self.0[reason as usize]
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (reason, count) in self.counts() {
+            write!(f, "{separator}{count} {reason}")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_all_reasons_is_in_the_order_of_their_numbers() {
+        for (position, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, position, "{reason}");
+        }
+    }
+
+    #[test]
+    fn counts_are_shown_in_a_fixed_order() {
+        let mut refusal = Refusal::of(Reason::NodeNotRegistered);
+        refusal.add(Reason::CardNotHealth);
+        refusal.merge(&Refusal::of(Reason::CardNotHealth));
+        assert_eq!(refusal.to_string(), "2 CardNotHealth, 1 NodeNotRegistered");
+    }
+}

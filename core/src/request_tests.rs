@@ -1,0 +1,110 @@
+//! Tables for [`super::Written`]: what containers write, what it means.
+
+use super::*;
+
+fn read(written: &[(&str, &str)]) -> Result<Written, Vec<RequestError>> {
+    let names = ResourceNames::default();
+    Written::read(|resource| {
+        let short = names.of(resource).trim_start_matches("nvidia.com/");
+        written
+            .iter()
+            .find(|(name, _)| *name == short)
+            .map(|(_, value)| *value)
+    })
+}
+
+fn check(written: &[(&str, &str)], defaults: &Defaults, expected: &str) {
+    let shown = match read(written) {
+        Ok(written) => match written.ask(defaults) {
+            None => "none".to_owned(),
+            Some(ask) => {
+                let memory = match ask.memory {
+                    Memory::Mib(mib) => mib.to_string(),
+                    Memory::Share(percent) => percent.to_string(),
+                };
+                format!("{} x {memory}, cores {}", ask.count, ask.cores)
+            }
+        },
+        Err(errors) => errors
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; "),
+    };
+    assert_eq!(shown, expected, "{written:?}");
+}
+
+#[test]
+fn fills_in_what_a_container_leaves_out() {
+    let seed = Defaults::default();
+    let whole = Defaults {
+        bare_gpu: BareGpu::Whole,
+        ..seed
+    };
+    let all_memory = Defaults {
+        memory: Mib(0),
+        ..seed
+    };
+    let no_count = Defaults { count: 0, ..seed };
+    check(&[], &seed, "none");
+    check(&[("gpu", "0")], &seed, "none");
+    check(&[("priority", "0")], &seed, "none");
+    check(&[("gpu", "1")], &seed, "1 x 5000 MiB, cores 0 %");
+    check(&[("gpu", "1")], &whole, "1 x 100 %, cores 100 %");
+    check(&[("gpu", "1")], &all_memory, "1 x 100 %, cores 0 %");
+    check(&[("gpumem", "3k")], &seed, "1 x 3000 MiB, cores 0 %");
+    check(&[("gpumem", "3k")], &no_count, "none");
+    check(&[("gpumem-percentage", "50")], &seed, "1 x 50 %, cores 0 %");
+    check(&[("gpucores", "30")], &seed, "1 x 5000 MiB, cores 30 %");
+    check(&[("gpucores", "30")], &whole, "1 x 5000 MiB, cores 30 %");
+    check(
+        &[("gpu", "2"), ("gpumem", "3k"), ("gpucores", "30")],
+        &seed,
+        "2 x 3000 MiB, cores 30 %",
+    );
+}
+
+#[test]
+fn refuses_what_cannot_be_meant() {
+    let seed = Defaults::default();
+    let out =
+        |value: &str, accepted: &str| format!("{value:?} is out of range; accepted: {accepted}");
+    let mib = Resource::Memory.accepted();
+    check(&[("gpumem", "0")], &seed, &out("0", mib));
+    check(&[("gpumem", "2M")], &seed, &out("2M", mib));
+    check(
+        &[("gpumem", "16Gi")],
+        &seed,
+        &format!("\"16Gi\" has a binary suffix; accepted: {mib} (write 16384, the unit is MiB)"),
+    );
+    check(
+        &[("gpucores", "101")],
+        &seed,
+        &out("101", Resource::Cores.accepted()),
+    );
+    check(
+        &[("gpumem-percentage", "0")],
+        &seed,
+        &out("0", Resource::MemoryPercentage.accepted()),
+    );
+    check(
+        &[("priority", "2")],
+        &seed,
+        &out("2", Resource::Priority.accepted()),
+    );
+    check(
+        &[("gpu", "65")],
+        &seed,
+        &out("65", Resource::Gpu.accepted()),
+    );
+    check(
+        &[("gpu", "1"), ("gpumem", "1"), ("gpumem-percentage", "1")],
+        &seed,
+        "memory is asked for twice, in MiB and in percent; accepted: one of the two",
+    );
+    check(
+        &[("gpu", "0"), ("gpumem", "1")],
+        &seed,
+        "\"0\" cards but memory or compute of them; accepted: 1 to 64 cards, or no other GPU resource",
+    );
+}

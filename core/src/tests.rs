@@ -1,0 +1,69 @@
+//! Tests that span modules, with builders for their values.
+
+mod codec;
+mod fit;
+mod ledger_machine;
+
+use std::collections::BTreeMap;
+
+use crate::inventory::{Gpu, Health, Inventory, Mode};
+use crate::request::{Ask, Memory};
+use crate::units::{Mib, Percent};
+use crate::{ContainerDemand, Demand, Stage};
+
+pub(crate) fn gpu(index: u32, memory: u64, seats: u32) -> Gpu {
+    Gpu {
+        uuid: format!("GPU-{index}").into(),
+        index,
+        model: "NVIDIA A100-SXM4-80GB".to_owned(),
+        memory: Mib(memory),
+        scaled: Mib(memory),
+        cores: Percent(100),
+        seats,
+        mode: Mode::Vgpu,
+        resource: "nvidia.com/gpu".to_owned(),
+        numa: Some(0),
+        health: Health::Ok,
+        links: BTreeMap::new(),
+        mig: None,
+    }
+}
+
+pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
+    Inventory {
+        v: 1,
+        reads: vec![1],
+        driver: "580.82".to_owned(),
+        topology_policy: "none".to_owned(),
+        gpus,
+        lingering: vec![],
+        foreign: vec![],
+        refused: vec![],
+    }
+}
+
+pub(crate) fn ask(count: u32, memory: u64, cores: u32) -> Ask {
+    Ask {
+        count,
+        memory: Memory::Mib(Mib(memory)),
+        cores: Percent(cores),
+    }
+}
+
+pub(crate) fn demand(containers: &[(Stage, Option<Ask>)]) -> Demand {
+    Demand {
+        resource: "nvidia.com/gpu".into(),
+        containers: containers
+            .iter()
+            .enumerate()
+            .map(|(number, (stage, ask))| ContainerDemand {
+                name: format!("c{number}"),
+                stage: *stage,
+                ask: *ask,
+            })
+            .collect(),
+        priority: 1,
+        node_policy: None,
+        gpu_policy: None,
+    }
+}

@@ -1,0 +1,196 @@
+//! Tables for [`crate::fit`]: a node, a pod, which cards or why not.
+
+use std::sync::Arc;
+
+use crate::fit::{NodeState, Policies, Sums, fit};
+use crate::inventory::Health;
+use crate::request::{Ask, Memory};
+use crate::tests::{ask, demand, gpu, inventory};
+use crate::units::{Mib, Percent};
+use crate::usage::Use;
+use crate::{Policy, Stage};
+
+/// A node of cards of 1000 MiB and 4 seats, each with the uses given.
+fn node(cards: &[&[(u64, u32)]]) -> NodeState {
+    let gpus = (0..).zip(cards).map(|(i, _)| gpu(i, 1000, 4)).collect();
+    let sums = cards.iter().map(|uses| {
+        uses.iter()
+            .fold(Sums::default(), |sums, &(memory, cores)| Sums {
+                used: sums.used.with(Use::of(Mib(memory), Percent(cores))),
+                pods: sums.pods + 1,
+            })
+    });
+    NodeState {
+        sums: sums.collect(),
+        inventory: Some(Arc::new(inventory(gpus))),
+        unreadable: false,
+    }
+}
+
+fn check(node: &NodeState, containers: &[(Stage, Option<Ask>)], expected: &str) {
+    let demand = demand(containers);
+    let shown = match fit(node, &demand, Policies::default()) {
+        Err(refusal) => refusal.to_string(),
+        Ok(found) => {
+            let inventory = node.inventory.as_ref().unwrap();
+            let allocation = found.allocation(&"n".into(), inventory, &demand);
+            let mut all: Vec<_> = allocation
+                .all()
+                .map(|(name, grants)| {
+                    let cards: Vec<_> = grants.iter().map(|g| &g.gpu.as_str()[4..]).collect();
+                    format!("{name}:{}", cards.join("+"))
+                })
+                .collect();
+            all.sort();
+            all.join(" ")
+        }
+    };
+    assert_eq!(shown, expected);
+}
+
+fn app(count: u32, memory: u64, cores: u32) -> (Stage, Option<Ask>) {
+    (Stage::App, Some(ask(count, memory, cores)))
+}
+
+#[test]
+fn each_card_is_refused_for_one_reason() {
+    check(
+        &node(&[&[(600, 0)]]),
+        &[app(1, 500, 0)],
+        "1 CardInsufficientMemory",
+    );
+    check(
+        &node(&[&[(1, 60)]]),
+        &[app(1, 1, 50)],
+        "1 CardInsufficientCore",
+    );
+    check(
+        &node(&[&[(1, 60), (1, 40)]]),
+        &[app(1, 1, 0)],
+        "1 CardComputeUnitsExhausted",
+    );
+    check(
+        &node(&[&[(1, 0)]]),
+        &[app(1, 1, 100)],
+        "1 ExclusiveDeviceAllocateConflict",
+    );
+    check(
+        &node(&[&[(1, 100)]]),
+        &[app(1, 1, 0)],
+        "1 ExclusiveDeviceAllocateConflict",
+    );
+    check(
+        &node(&[&[(1, 0); 4]]),
+        &[app(1, 1, 0)],
+        "1 CardTimeSlicingExhausted",
+    );
+    check(&node(&[&[]]), &[app(2, 1, 0)], "1 NodeInsufficientDevice");
+    check(
+        &node(&[&[], &[(900, 0)]]),
+        &[app(2, 500, 0)],
+        "1 CardInsufficientMemory, 1 AllocatedCardsInsufficientRequest",
+    );
+    check(
+        &NodeState::default(),
+        &[app(1, 1, 0)],
+        "1 NodeNotRegistered",
+    );
+    let full = NodeState {
+        unreadable: true,
+        ..node(&[&[]])
+    };
+    check(&full, &[app(1, 1, 0)], "1 NodeAllocationUnreadable");
+    let mut sick = inventory(vec![gpu(0, 1000, 4)]);
+    sick.gpus[0].health = Health::Sick("xid 79".to_owned());
+    let sick = NodeState {
+        inventory: Some(Arc::new(sick)),
+        ..node(&[&[]])
+    };
+    check(&sick, &[app(1, 1, 0)], "1 CardNotHealth");
+}
+
+#[test]
+fn containers_go_to_the_emptiest_card_and_counts_to_different_cards() {
+    check(&node(&[&[(1, 0)], &[]]), &[app(1, 500, 0)], "c0:1");
+    check(&node(&[&[], &[]]), &[app(2, 500, 10)], "c0:0+1");
+    check(
+        &node(&[&[], &[]]),
+        &[app(1, 500, 10), app(1, 500, 10)],
+        "c0:0 c1:1",
+    );
+    check(
+        &node(&[&[]]),
+        &[app(1, 500, 50), app(1, 500, 50)],
+        "c0:0 c1:0",
+    );
+    check(
+        &node(&[&[]]),
+        &[app(1, 500, 50), app(1, 501, 50)],
+        "1 CardInsufficientMemory",
+    );
+}
+
+#[test]
+fn a_percentage_is_of_the_card_that_is_chosen() {
+    let half = Ask {
+        memory: Memory::Share(Percent(50)),
+        ..ask(1, 0, 0)
+    };
+    check(
+        &node(&[&[(501, 0)]]),
+        &[(Stage::App, Some(half))],
+        "1 CardInsufficientMemory",
+    );
+    check(&node(&[&[(500, 0)]]), &[(Stage::App, Some(half))], "c0:0");
+}
+
+#[test]
+fn init_containers_share_the_app_containers_cards_and_capacity() {
+    let init = (Stage::Init, Some(ask(1, 900, 90)));
+    let sidecar = (Stage::Sidecar, Some(ask(1, 200, 20)));
+    check(
+        &node(&[&[], &[(100, 0)]]),
+        &[init, app(1, 900, 90)],
+        "c0:0 c1:0",
+    );
+    // 900 beside the sidecar's 200 is too much for one card: the other one is used.
+    check(
+        &node(&[&[], &[]]),
+        &[sidecar, init, app(1, 100, 0)],
+        "c0:0 c1:1 c2:1",
+    );
+    check(
+        &node(&[&[]]),
+        &[sidecar, init, app(1, 100, 0)],
+        "1 CardInsufficientMemory",
+    );
+    // The init container is over before the sidecar starts.
+    check(
+        &node(&[&[]]),
+        &[init, sidecar, app(1, 100, 0)],
+        "c0:0 c1:0 c2:0",
+    );
+}
+
+#[test]
+fn a_pod_that_fits_is_not_refused_for_the_order_of_its_containers() {
+    // Spread puts the small one on the only card that can take the large one.
+    check(
+        &node(&[&[(300, 0)], &[]]),
+        &[app(1, 600, 0), app(1, 1000, 0)],
+        "c0:0 c1:1",
+    );
+}
+
+#[test]
+fn binpack_prefers_the_fuller_node_and_spread_the_emptier() {
+    let full = node(&[&[(500, 50)], &[]]);
+    let empty = node(&[&[], &[]]);
+    let mut demand = demand(&[app(1, 100, 10)]);
+    let score = |node: &NodeState, demand: &crate::Demand| {
+        fit(node, demand, Policies::default()).unwrap().score
+    };
+    assert!(score(&full, &demand) > score(&empty, &demand));
+    demand.node_policy = Some(Policy::Spread);
+    assert!(score(&full, &demand) < score(&empty, &demand));
+}

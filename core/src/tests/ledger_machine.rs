@@ -1,0 +1,269 @@
+//! The books under random operations, against a model that keeps a plain list.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
+
+use crate::fit::Policies;
+use crate::ledger::{Held, Ledger, NotReserved};
+use crate::tests::{ask, demand, gpu, inventory};
+use crate::usage::{Use, Uses};
+use crate::{Allocation, Demand, NodeName, PodUid, Stage, invariant, usage};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Inventory {
+        node: u8,
+        cards: u32,
+        memory: u64,
+    },
+    NoInventory {
+        node: u8,
+    },
+    Reserve {
+        pod: u8,
+        node: u8,
+        demand: Demand,
+    },
+    /// The watch shows what was reserved, as bound.
+    Confirm {
+        pod: u8,
+    },
+    /// The watch shows a booking that this ledger did not make.
+    Foreign {
+        pod: u8,
+        node: u8,
+        card: u32,
+        memory: u64,
+        cores: u32,
+    },
+    Unreadable {
+        pod: u8,
+        node: u8,
+    },
+    Cancel {
+        pod: u8,
+    },
+    Release {
+        pod: u8,
+    },
+}
+
+fn demands() -> impl Strategy<Value = Demand> {
+    let stage = prop_oneof![Just(Stage::App), Just(Stage::Init), Just(Stage::Sidecar)];
+    let ask = (1u32..3, 1u64..700, 0u32..=100).prop_map(|(n, memory, cores)| ask(n, memory, cores));
+    proptest::collection::vec((stage, proptest::option::weighted(0.8, ask)), 1..4)
+        .prop_map(|containers| demand(&containers))
+}
+
+struct Steps;
+
+impl ReferenceStateMachine for Steps {
+    type State = ();
+    type Transition = Step;
+
+    fn init_state() -> BoxedStrategy<()> {
+        Just(()).boxed()
+    }
+
+    fn transitions((): &()) -> BoxedStrategy<Step> {
+        let pod = 0u8..8;
+        let node = 0u8..3;
+        prop_oneof![
+            2 => (node.clone(), 1u32..4, 500u64..1500)
+                .prop_map(|(node, cards, memory)| Step::Inventory { node, cards, memory }),
+            1 => node.clone().prop_map(|node| Step::NoInventory { node }),
+            8 => (pod.clone(), node.clone(), demands())
+                .prop_map(|(pod, node, demand)| Step::Reserve { pod, node, demand }),
+            4 => pod.clone().prop_map(|pod| Step::Confirm { pod }),
+            1 => (pod.clone(), node.clone(), 0u32..4, 1u64..900, 0u32..=100)
+                .prop_map(|(pod, node, card, memory, cores)| Step::Foreign { pod, node, card, memory, cores }),
+            1 => (pod.clone(), node).prop_map(|(pod, node)| Step::Unreadable { pod, node }),
+            2 => pod.clone().prop_map(|pod| Step::Cancel { pod }),
+            3 => pod.prop_map(|pod| Step::Release { pod }),
+        ]
+        .boxed()
+    }
+
+    fn apply((): (), _: &Step) {}
+}
+
+/// The ledger beside a model: the bookings as a plain list.
+#[derive(Default)]
+struct Books {
+    ledger: Ledger,
+    model: BTreeMap<u8, (NodeName, Held, bool)>,
+    given: BTreeMap<u8, (Allocation, Demand)>,
+    /// Some booking came from outside or a card shrank: sums may pass capacity.
+    outside: bool,
+}
+
+fn node_name(node: u8) -> NodeName {
+    format!("n{node}").into()
+}
+
+fn uid(pod: u8) -> PodUid {
+    format!("p{pod}").into()
+}
+
+impl Books {
+    fn reserve(&mut self, pod: u8, node: u8, demand: &Demand) {
+        let name = node_name(node);
+        let before = self.ledger.clone();
+        match self
+            .ledger
+            .reserve(&uid(pod), &name, demand, Policies::default())
+        {
+            Ok(allocation) => {
+                let uses = usage::effective(&allocation, demand.stages());
+                let state = self.ledger.node(name.as_str()).unwrap();
+                let inventory = state.inventory.clone().unwrap();
+                for (gpu, sums) in inventory.gpus.iter().zip(&state.sums) {
+                    if uses.contains_key(&gpu.uuid) {
+                        assert!(invariant::within_capacity(gpu, sums), "{gpu:?} {sums:?}");
+                    }
+                }
+                for container in &demand.containers {
+                    let granted = allocation.grants(&container.name).map_or(0, <[_]>::len);
+                    let asked = container.ask.map_or(0, |ask| ask.count as usize);
+                    assert_eq!(granted, asked, "{container:?}");
+                }
+                assert!(!self.model.contains_key(&pod));
+                self.model.insert(pod, (name, Held::Uses(uses), false));
+                self.given.insert(pod, (allocation, demand.clone()));
+            }
+            Err(NotReserved::Booked(held_by)) => assert_eq!(self.model[&pod].0, held_by),
+            Err(NotReserved::Refused(_)) => assert!(before == self.ledger, "a refusal wrote"),
+        }
+    }
+
+    fn apply(&mut self, step: Step) {
+        match step {
+            Step::Inventory {
+                node,
+                cards,
+                memory,
+            } => {
+                let made = inventory((0..cards).map(|i| gpu(i, memory, 3)).collect());
+                self.outside = true;
+                self.ledger
+                    .set_inventory(&node_name(node), Some(Arc::new(made)));
+            }
+            Step::NoInventory { node } => self.ledger.set_inventory(&node_name(node), None),
+            Step::Reserve { pod, node, demand } => self.reserve(pod, node, &demand),
+            Step::Confirm { pod } => {
+                if let (Some((allocation, demand)), Some(entry)) =
+                    (self.given.get(&pod), self.model.get_mut(&pod))
+                {
+                    let text = allocation.encode().unwrap();
+                    let read = Allocation::decode(&text).unwrap();
+                    let held = Held::Uses(usage::effective(&read, demand.stages()));
+                    self.ledger.confirm(&uid(pod), &read.node, held.clone());
+                    *entry = (read.node, held, true);
+                }
+            }
+            Step::Foreign {
+                pod,
+                node,
+                card,
+                memory,
+                cores,
+            } => {
+                let used = Use::of(crate::Mib(memory), crate::Percent(cores));
+                let held = Held::Uses(Uses::from([(format!("GPU-{card}").into(), used)]));
+                self.outside = true;
+                self.ledger
+                    .confirm(&uid(pod), &node_name(node), held.clone());
+                self.model.insert(pod, (node_name(node), held, true));
+                self.given.remove(&pod);
+            }
+            Step::Unreadable { pod, node } => {
+                self.ledger
+                    .confirm(&uid(pod), &node_name(node), Held::Unreadable);
+                self.model
+                    .insert(pod, (node_name(node), Held::Unreadable, true));
+                self.given.remove(&pod);
+            }
+            Step::Cancel { pod } => {
+                self.ledger.cancel(&uid(pod));
+                self.model
+                    .retain(|p, (_, _, confirmed)| *p != pod || *confirmed);
+            }
+            Step::Release { pod } => {
+                self.ledger.release(&uid(pod));
+                self.model.remove(&pod);
+            }
+        }
+        if matches!(self.model.len(), 0) {
+            self.given.clear();
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(self.ledger.bookings().count(), self.model.len());
+        for (pod, (node, held, confirmed)) in &self.model {
+            let booking = self.ledger.booking(&uid(*pod)).expect("in the model");
+            assert_eq!(
+                (&booking.node, &booking.held, booking.confirmed),
+                (node, held, *confirmed)
+            );
+        }
+        for (name, state) in self.ledger.nodes() {
+            let here = || self.model.values().filter(|(node, ..)| node == name);
+            assert_eq!(
+                state.unreadable,
+                here().any(|(_, held, _)| *held == Held::Unreadable)
+            );
+            let Some(inventory) = &state.inventory else {
+                continue;
+            };
+            for (gpu, sums) in inventory.gpus.iter().zip(&state.sums) {
+                let on_card = here().filter_map(|(_, held, _)| match held {
+                    Held::Uses(uses) => uses.get(&gpu.uuid),
+                    Held::Unreadable => None,
+                });
+                let (memory, pods) =
+                    on_card.fold((0, 0), |(m, p), used| (m + used.memory.0, p + 1));
+                assert_eq!((sums.used.memory.0, sums.pods), (memory, pods));
+                assert!(self.outside || invariant::within_capacity(gpu, sums));
+            }
+        }
+        let fresh = self.ledger.recompute();
+        assert!(self.ledger.differences(&fresh).is_empty());
+        assert!(self.ledger == fresh);
+    }
+}
+
+impl StateMachineTest for Books {
+    type SystemUnderTest = Self;
+    type Reference = Steps;
+
+    fn init_test((): &()) -> Self {
+        let mut books = Self::default();
+        for node in 0..3 {
+            let made = inventory((0..2).map(|i| gpu(i, 1000, 3)).collect());
+            books
+                .ledger
+                .set_inventory(&node_name(node), Some(Arc::new(made)));
+        }
+        books
+    }
+
+    fn apply(mut state: Self, (): &(), step: Step) -> Self {
+        state.apply(step);
+        state
+    }
+
+    fn check_invariants(state: &Self, (): &()) {
+        state.check();
+    }
+}
+
+prop_state_machine! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_books_equal_the_model_after_every_step(sequential 1..60 => Books);
+}

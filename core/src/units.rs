@@ -1,0 +1,85 @@
+//! Quantities with their unit in the type: [`Mib`] and [`Percent`].
+//!
+//! Fed by: parsed requests, inventories, allocations.
+//! Must not: wrap around; sums of either type stay far below `u64`/`u32`.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+
+use serde::{Deserialize, Serialize};
+
+/// Memory in MiB (2^20 bytes), the unit of `nvidia.com/gpumem`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Mib(pub u64);
+
+/// Hundredths: of a card's compute (`nvidia.com/gpucores`) or of its memory
+/// (`nvidia.com/gpumem-percentage`). A sum over pods may pass 100.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Percent(pub u32);
+
+impl Percent {
+    /// All of it: a whole card.
+    pub const WHOLE: Self = Self(100);
+}
+
+impl Mib {
+    /// This many hundredths of `self`, rounded down (HAMi's rule:
+    /// `Totalmem * percentage / 100` in integers).
+    pub fn share(self, percent: Percent) -> Self {
+        let share = u128::from(self.0) * u128::from(percent.0) / 100;
+        Self(u64::try_from(share).unwrap_or(u64::MAX))
+    }
+
+    /// The memory in bytes.
+    pub fn bytes(self) -> u64 {
+        self.0.saturating_mul(1 << 20)
+    }
+}
+
+macro_rules! arithmetic {
+    ($type:ident, $suffix:literal) => {
+        impl Add for $type {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0.saturating_add(other.0))
+            }
+        }
+        impl AddAssign for $type {
+            fn add_assign(&mut self, other: Self) {
+                *self = *self + other;
+            }
+        }
+        impl Sum for $type {
+            fn sum<I: Iterator<Item = Self>>(items: I) -> Self {
+                items.fold(Self::default(), Self::add)
+            }
+        }
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!("{}", $suffix), self.0)
+            }
+        }
+    };
+}
+
+arithmetic!(Mib, " MiB");
+arithmetic!(Percent, " %");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_down_and_never_overflows() {
+        assert_eq!(Mib(81_920).share(Percent(50)), Mib(40_960));
+        assert_eq!(Mib(24_564).share(Percent(33)), Mib(8_106));
+        assert_eq!(Mib(u64::MAX).share(Percent(100)), Mib(u64::MAX));
+    }
+}
