@@ -1,0 +1,118 @@
+//! The messages between kube-scheduler and its extender, version 1.
+//!
+//! Source: k8s.io/kube-scheduler/extender/v1, whose Go fields carry no tags:
+//! the keys are the field names, capitalised. Golden files in `tests/golden`
+//! are written by those Go types (`clustertool golden`).
+//! Must not: be used for anything but encoding and decoding.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+
+/// What filter and prioritize are asked.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
+pub struct ExtenderArgs<'a> {
+    /// The pod being scheduled.
+    pub pod: Option<Pod>,
+    /// Whole nodes; sent when `nodeCacheCapable` is false.
+    #[serde(default)]
+    pub nodes: Option<serde_json::Value>,
+    /// Names of the candidate nodes; sent when `nodeCacheCapable` is true.
+    #[serde(default, borrow)]
+    pub node_names: Option<Vec<Cow<'a, str>>>,
+}
+
+/// What filter answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ExtenderFilterResult {
+    /// Always null: we never send nodes back.
+    pub nodes: Option<()>,
+    /// The nodes that can take the pod.
+    pub node_names: Option<Vec<String>>,
+    /// Nodes that preemption might help on. We never name any (design 4.2).
+    pub failed_nodes: Option<BTreeMap<String, String>>,
+    /// Nodes that preemption will not help on, with the reason.
+    pub failed_and_unresolvable_nodes: Option<BTreeMap<String, String>>,
+    /// An error of the extender itself; the pod is tried again.
+    pub error: String,
+}
+
+/// One node's rank, 0 to 10.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct HostPriority {
+    /// The node.
+    pub host: String,
+    /// 0 (worst) to 10.
+    pub score: i64,
+}
+
+/// What bind is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ExtenderBindingArgs {
+    /// The pod's name.
+    pub pod_name: String,
+    /// Its namespace.
+    pub pod_namespace: String,
+    /// Its uid.
+    #[serde(rename = "PodUID")]
+    pub pod_uid: String,
+    /// The node that kube-scheduler chose.
+    pub node: String,
+}
+
+/// What bind answers: empty for bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ExtenderBindingResult {
+    /// Why the pod is not bound.
+    pub error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn golden(name: &str) -> String {
+        let path = format!("{}/tests/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    /// Decodes a Go-made file and compares what we encode with it.
+    fn check<T: serde::de::DeserializeOwned + Serialize>(name: &str) {
+        let text = golden(name);
+        let ours = serde_json::to_value(serde_json::from_str::<T>(&text).unwrap()).unwrap();
+        assert_eq!(
+            ours,
+            serde_json::from_str::<Value>(&text).unwrap(),
+            "{name}"
+        );
+    }
+
+    #[test]
+    fn answers_are_encoded_as_the_go_types_encode_them() {
+        check::<ExtenderFilterResult>("extender-filter-fits");
+        check::<ExtenderFilterResult>("extender-filter-refused");
+        check::<ExtenderFilterResult>("extender-filter-error");
+        check::<Vec<HostPriority>>("extender-priorities");
+        check::<ExtenderBindingArgs>("extender-binding-args");
+        check::<ExtenderBindingResult>("extender-binding-result");
+    }
+
+    #[test]
+    fn questions_of_both_forms_are_read() {
+        let text = golden("extender-args-names");
+        let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
+        assert_eq!(args.node_names.unwrap(), ["n1", "n2"]);
+        assert_eq!(args.pod.unwrap().metadata.name.as_deref(), Some("p"));
+        let text = golden("extender-args-nodes");
+        let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
+        assert!(args.node_names.is_none() && args.nodes.is_some());
+    }
+}

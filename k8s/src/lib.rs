@@ -1,0 +1,13 @@
+//! Kubernetes on one side, `aliquot-core` on the other.
+//!
+//! Start with [`watch`] (streams become calls of an [`watch::Index`]) and
+//! [`pod`] (a Pod becomes a demand or a booking).
+//! Fed by: the API server. Must not: decide anything.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod event;
+pub mod extender;
+pub mod pod;
+pub mod watch;

@@ -1,0 +1,181 @@
+//! A Pod as the books see it: what it asks for, what it holds, whether it ended.
+//!
+//! Fed by: watches and extender calls.
+//! Must not: refuse; a pod that cannot be read gives an error that says where.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::ledger::Held;
+use aliquot_core::request::{RequestError, Resource, Written};
+use aliquot_core::score::UnknownPolicy;
+use aliquot_core::{
+    Allocation, ContainerDemand, Defaults, Demand, NodeName, PodUid, Policy, ResourceNames, Stage,
+    usage,
+};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use thiserror::Error;
+
+/// What a cluster calls things and fills in.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The five resources' names.
+    pub names: ResourceNames,
+    /// Values for what a container leaves out.
+    pub defaults: Defaults,
+}
+
+/// Why a pod's demand cannot be read.
+#[derive(Debug, Error)]
+pub enum DemandError {
+    /// A container's resource.
+    #[error("container {container:?}, {resource}: {source}")]
+    Resource {
+        /// The container.
+        container: String,
+        /// The cluster's name of the resource.
+        resource: String,
+        /// What is wrong.
+        source: RequestError,
+    },
+    /// A policy annotation.
+    #[error("annotation {key}: {source}")]
+    Policy {
+        /// The annotation.
+        key: &'static str,
+        /// What is wrong.
+        source: UnknownPolicy,
+    },
+}
+
+/// The annotations that choose a policy, ours first.
+const NODE_POLICY: [&str; 2] = [
+    "aliquot.dev/node-scheduler-policy",
+    "hami.io/node-scheduler-policy",
+];
+const GPU_POLICY: [&str; 2] = [
+    "aliquot.dev/gpu-scheduler-policy",
+    "hami.io/gpu-scheduler-policy",
+];
+
+/// `metadata.uid`, empty for an object that never was in an API server.
+pub fn uid(pod: &Pod) -> PodUid {
+    pod.metadata.uid.as_deref().unwrap_or_default().into()
+}
+
+/// Where the pod is bound, if it is.
+pub fn node(pod: &Pod) -> Option<NodeName> {
+    let name = pod.spec.as_ref()?.node_name.as_deref()?;
+    (!name.is_empty()).then(|| name.into())
+}
+
+/// The pod has run its course: nothing of it will run again (Succeeded, Failed).
+pub fn ended(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// One of the pod's annotations.
+pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get(key).map(String::as_str)
+}
+
+/// Each container and when it runs: init containers in order, then app containers.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, Stage)> {
+    let spec = pod.spec.as_ref();
+    let init = spec.and_then(|spec| spec.init_containers.as_deref());
+    let apps = spec.map(|spec| spec.containers.as_slice());
+    let stage = |c: &Container| match c.restart_policy.as_deref() {
+        Some("Always") => Stage::Sidecar,
+        _ => Stage::Init,
+    };
+    let init = init.unwrap_or_default().iter().map(move |c| (c, stage(c)));
+    let apps = apps.unwrap_or_default().iter().map(|c| (c, Stage::App));
+    init.chain(apps)
+}
+
+/// What the pod asks for, defaults applied. [`Demand::asks`] tells whether it
+/// asks for a share at all. Limits count, requests where a limit is missing.
+pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
+    let mut priority = 1;
+    let mut demands = Vec::new();
+    for (container, stage) in containers(pod) {
+        let written = written(container, &settings.names)?;
+        if let Some(own) = written.get(Resource::Priority) {
+            priority = priority.min(u8::try_from(own).unwrap_or(1));
+        }
+        demands.push(ContainerDemand {
+            name: container.name.clone(),
+            stage,
+            ask: written.ask(&settings.defaults),
+        });
+    }
+    Ok(Demand {
+        resource: settings.names.of(Resource::Gpu).into(),
+        containers: demands,
+        priority,
+        node_policy: policy(pod, NODE_POLICY)?,
+        gpu_policy: policy(pod, GPU_POLICY)?,
+    })
+}
+
+fn written(container: &Container, names: &ResourceNames) -> Result<Written, DemandError> {
+    let resources = container.resources.as_ref();
+    let maps = [
+        resources.and_then(|r| r.limits.as_ref()),
+        resources.and_then(|r| r.requests.as_ref()),
+    ];
+    let value_of = |resource| {
+        let name = names.of(resource);
+        let mut found = maps
+            .iter()
+            .flatten()
+            .filter_map(|map: &&BTreeMap<_, _>| map.get(name));
+        found.next().map(|quantity| quantity.0.as_str())
+    };
+    Written::read(value_of).map_err(|mut errors| {
+        let source = errors.swap_remove(0);
+        DemandError::Resource {
+            container: container.name.clone(),
+            resource: names.of(source.resource()).to_owned(),
+            source,
+        }
+    })
+}
+
+fn policy(pod: &Pod, keys: [&'static str; 2]) -> Result<Option<Policy>, DemandError> {
+    for key in keys {
+        if let Some(text) = annotation(pod, key) {
+            let policy = text.parse();
+            return policy
+                .map(Some)
+                .map_err(|source| DemandError::Policy { key, source });
+        }
+    }
+    Ok(None)
+}
+
+/// What a bound pod holds by its allocation annotation; `None` for a pod that
+/// is not bound or carries none. An allocation counts only together with a
+/// node: it is written by the Binding alone.
+pub fn held(pod: &Pod) -> Option<(NodeName, Held)> {
+    let node = node(pod)?;
+    let text = annotation(pod, ALLOCATION)?;
+    let held = match Allocation::decode(text) {
+        Ok(allocation) if allocation.node == node => {
+            let stages = containers(pod).map(|(c, stage)| (c.name.as_str(), stage));
+            Held::Uses(usage::effective(&allocation, stages))
+        }
+        // Of another release, damaged, or of another node: fail closed.
+        Ok(_) | Err(_) => Held::Unreadable,
+    };
+    Some((node, held))
+}
+
+#[cfg(test)]
+#[path = "pod_tests.rs"]
+mod tests;

@@ -1,0 +1,153 @@
+//! A watch turned into three plain calls: apply, delete, reset.
+//!
+//! Fed by: kube's watcher (list, watch, list again when the server has
+//! forgotten our place). An [`Index`] never sees the stream, so that its tests
+//! call it with objects.
+//! Must not: hold a lock across an await; an index locks inside its calls.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Resource};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// How often the server ends a watch and we ask again from where it was.
+pub const RENEWAL: Duration = Duration::from_mins(1);
+/// Pause after an error: doubles from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
+/// Errors for this long make a watch stale.
+const STALE_AFTER: Duration = Duration::from_secs(6);
+/// No further error for this long after one: the watch stands again.
+const HEALED_AFTER: Duration = Duration::from_secs(9);
+
+/// What wants to know about the objects of one kind.
+pub trait Index<K>: Send + Sync {
+    /// The object is new or has changed.
+    fn apply(&self, object: K);
+    /// The object is gone; its last known state.
+    fn delete(&self, object: K);
+    /// These are all the objects there are: at the first list, and at every
+    /// later one. What is not among them is gone.
+    fn reset(&self, objects: Vec<K>);
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    synced: bool,
+    failing: Option<(Instant, Instant)>,
+}
+
+/// Whether an index can be believed. Shared between the watch and readiness.
+#[derive(Clone, Debug, Default)]
+pub struct Freshness(Arc<Mutex<State>>);
+
+impl Freshness {
+    /// `None` when the first list is complete and the watch stands; else why not.
+    pub fn fault(&self, now: Instant) -> Option<&'static str> {
+        let state = *self.0.lock();
+        match state {
+            State { synced: false, .. } => Some("still listing"),
+            State {
+                failing: Some((first, last)),
+                ..
+            } if last - first >= STALE_AFTER && now - last < HEALED_AFTER => Some("watch is stale"),
+            State { .. } => None,
+        }
+    }
+
+    fn good(&self, synced: bool) {
+        let mut state = self.0.lock();
+        state.synced |= synced;
+        state.failing = None;
+    }
+
+    fn bad(&self, now: Instant) {
+        let mut state = self.0.lock();
+        let first = match state.failing {
+            Some((first, last)) if now - last < HEALED_AFTER => first,
+            _ => now,
+        };
+        state.failing = Some((first, now));
+    }
+}
+
+/// Feeds `index` with every object that `api` and `config` select, until `stop`.
+/// Errors are logged, waited out and tried again.
+pub async fn drive<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    index: Arc<dyn Index<K>>,
+    freshness: Freshness,
+    stop: CancellationToken,
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let seconds = u32::try_from(RENEWAL.as_secs()).unwrap_or(u32::MAX);
+    let mut stream = pin!(watcher::watcher(api, config.timeout(seconds)));
+    let mut listed = Vec::new();
+    let mut pause = RETRY.0;
+    loop {
+        let event = tokio::select! {
+            () = stop.cancelled() => return,
+            event = stream.next() => event,
+        };
+        match event {
+            None => return,
+            Some(Ok(event)) => {
+                pause = RETRY.0;
+                let synced = matches!(event, Event::InitDone);
+                match event {
+                    Event::Init => listed.clear(),
+                    Event::InitApply(object) => listed.push(object),
+                    Event::InitDone => index.reset(std::mem::take(&mut listed)),
+                    Event::Apply(object) => index.apply(object),
+                    Event::Delete(object) => index.delete(object),
+                }
+                freshness.good(synced);
+            }
+            Some(Err(error)) => {
+                freshness.bad(Instant::now());
+                tracing::warn!(kind = %K::kind(&()), error = %error, "watch failed, trying again");
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = (pause * 2).min(RETRY.1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_believed_after_its_list_and_while_its_watch_stands() {
+        let fresh = Freshness::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(fresh.fault(at(0)), Some("still listing"));
+        fresh.good(true);
+        assert_eq!(fresh.fault(at(0)), None);
+        fresh.bad(at(1));
+        assert_eq!(fresh.fault(at(1)), None);
+        for second in [3, 6, 9] {
+            fresh.bad(at(second));
+        }
+        assert_eq!(fresh.fault(at(10)), Some("watch is stale"));
+        // A watch that stands again may have nothing to say for a while.
+        assert_eq!(fresh.fault(at(18)), None);
+        fresh.bad(at(30));
+        assert_eq!(fresh.fault(at(30)), None);
+        fresh.good(false);
+        assert_eq!(fresh.fault(at(31)), None);
+    }
+}
