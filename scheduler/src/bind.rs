@@ -1,0 +1,319 @@
+//! The one write: a Binding that carries the allocation (design 4.3).
+//!
+//! `reserve` takes the cards in the books, then one POST binds the pod and
+//! annotates it in one transaction, with the pod's uid as precondition. While
+//! its outcome is unknown (timeout, lost connection, server error) the same
+//! POST is repeated; a reservation is freed only on a definite answer.
+//! Fed by: [`crate::routes`], in a task that outlives its HTTP request.
+//! Must not: confirm a booking; the watch does. Settled reservations that the
+//! watch never shows are looked after by [`crate::audit`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::fit::Policies;
+use aliquot_core::ledger::NotReserved;
+use aliquot_core::{Allocation, NodeName, PodUid};
+use aliquot_k8s::event::{Note, Notes, PodRef};
+use aliquot_k8s::extender::ExtenderBindingArgs;
+use aliquot_k8s::pod::{self, DemandError};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use serde::de::IgnoredAny;
+use serde_json::json;
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+use crate::books::{Books, Waiting, waiting};
+
+/// Longest wait for one POST or GET (design 4.3.2).
+pub const DEADLINE: Duration = Duration::from_secs(3);
+/// Pause between repetitions: doubles from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// All annotations of an object together (apimachinery `TotalAnnotationSizeLimitB`).
+const ANNOTATIONS: usize = 256 << 10;
+
+/// Why a pod was not bound. The text goes to kube-scheduler and into its event.
+#[derive(Debug, Error)]
+pub enum BindError {
+    /// The pod is not in the API server, or another one has its name.
+    #[error("pod {namespace}/{name} with uid {uid} is gone", namespace = .0.namespace, name = .0.name, uid = .0.uid)]
+    Gone(PodRef),
+    /// The pod's resources cannot be read.
+    #[error("the pod's GPU request cannot be read: {0}")]
+    Demand(#[from] DemandError),
+    /// The node no longer has room.
+    #[error("node {node} can no longer serve the GPU request: {why}")]
+    Refused {
+        /// The node.
+        node: NodeName,
+        /// The reasons, counted.
+        why: String,
+    },
+    /// The pod holds shares on another node.
+    #[error("the pod is booked on node {node} already")]
+    Booked {
+        /// That node.
+        node: NodeName,
+    },
+    /// The allocation would not fit beside the pod's own annotations.
+    #[error(
+        "the pod's annotations have {used} bytes; its allocation needs {needed} more, {ANNOTATIONS} are allowed"
+    )]
+    Annotations {
+        /// Bytes in use.
+        used: usize,
+        /// Bytes of the allocation.
+        needed: usize,
+    },
+    /// The allocation cannot be written as text.
+    #[error(transparent)]
+    Encode(#[from] aliquot_core::allocation::CodecError),
+    /// The API server refused the Binding for good.
+    #[error("the API server refused the binding: {0}")]
+    Rejected(String),
+    /// The pod is bound, but not by this Binding.
+    #[error("the pod is bound to {0:?} by another binding")]
+    Elsewhere(String),
+    /// The pod cannot be fetched.
+    #[error("cannot get the pod: {0}")]
+    Get(String),
+}
+
+/// A reservation whose Binding was accepted and that the watch has not shown.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// The pod.
+    pub pod: PodRef,
+    /// When the API server accepted it.
+    pub since: Instant,
+}
+
+/// Binds pods; at most one call per pod at a time.
+pub struct Binder {
+    books: Arc<Books>,
+    client: Client,
+    notes: Notes,
+    policies: Policies,
+    flights: Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
+    settled: Mutex<HashMap<PodUid, Settled>>,
+}
+
+/// What one POST of a Binding told.
+#[derive(Debug)]
+enum Posted {
+    Bound,
+    Gone,
+    Conflict(String),
+    Rejected(String),
+    Unknown(String),
+}
+
+impl Binder {
+    /// A binder that writes with `client`.
+    pub fn new(books: Arc<Books>, client: Client, notes: Notes, policies: Policies) -> Self {
+        Self {
+            books,
+            client,
+            notes,
+            policies,
+            flights: Mutex::default(),
+            settled: Mutex::default(),
+        }
+    }
+
+    /// Books and binds. A second call for the same pod waits for the first and
+    /// then answers what it brought about.
+    pub async fn bind(&self, args: &ExtenderBindingArgs) -> Result<(), BindError> {
+        let uid: PodUid = args.pod_uid.as_str().into();
+        let flight = self.flights.lock().entry(uid.clone()).or_default().clone();
+        let guard = flight.lock().await;
+        let outcome = self.bind_alone(&uid, args).await;
+        drop(guard);
+        let mut flights = self.flights.lock();
+        // Two owners: the table and this call. Nobody waits.
+        if Arc::strong_count(&flight) == 2 {
+            flights.remove(&uid);
+        }
+        outcome
+    }
+
+    /// Reservations whose Binding was accepted; those the watch has shown meanwhile are dropped.
+    pub fn settled(&self) -> Vec<(PodUid, Settled)> {
+        let mut settled = self.settled.lock();
+        self.books.read(|ledger| {
+            settled.retain(|uid, _| ledger.booking(uid).is_some_and(|b| !b.confirmed));
+        });
+        settled
+            .iter()
+            .map(|(uid, s)| (uid.clone(), s.clone()))
+            .collect()
+    }
+
+    async fn bind_alone(&self, uid: &PodUid, args: &ExtenderBindingArgs) -> Result<(), BindError> {
+        let pod = PodRef {
+            namespace: args.pod_namespace.clone(),
+            name: args.pod_name.clone(),
+            uid: args.pod_uid.clone(),
+        };
+        let node: NodeName = args.node.as_str().into();
+        let Waiting {
+            demand,
+            annotation_bytes: used,
+            ..
+        } = match self.books.waiting(uid) {
+            Some(waiting) => waiting,
+            None => self.fetch(&pod).await?,
+        };
+        let allocation = match self.books.reserve(uid, &node, &demand, self.policies) {
+            Ok(allocation) => allocation,
+            // An earlier call for this pod brought it about.
+            Err(NotReserved::Booked(booked)) if booked == node => return Ok(()),
+            Err(NotReserved::Booked(node)) => return Err(BindError::Booked { node }),
+            Err(NotReserved::Refused(refusal)) => {
+                let why = refusal.to_string();
+                return Err(BindError::Refused { node, why });
+            }
+        };
+        let written = self.write(&pod, &node, &allocation, used).await;
+        match &written {
+            Ok(()) => {
+                let since = Instant::now();
+                let settled = Settled {
+                    pod: pod.clone(),
+                    since,
+                };
+                self.settled.lock().insert(uid.clone(), settled);
+                tracing::info!(pod = pod.name, namespace = pod.namespace, %node, "bound");
+                self.notes.send(booked(pod, &node, &allocation));
+            }
+            Err(error) => {
+                tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "not bound");
+                self.books.cancel(uid);
+            }
+        }
+        written
+    }
+
+    /// The pod from the API server, where kube-scheduler's watch was ahead of ours.
+    async fn fetch(&self, pod: &PodRef) -> Result<Waiting, BindError> {
+        let found = self.get(pod).await.map_err(BindError::Get)?;
+        let found = found.ok_or_else(|| BindError::Gone(pod.clone()))?;
+        let demand = pod::demand(&found, self.books.settings())?;
+        Ok(waiting(&found, demand, false))
+    }
+
+    async fn write(
+        &self,
+        pod: &PodRef,
+        node: &NodeName,
+        allocation: &Allocation,
+        used: usize,
+    ) -> Result<(), BindError> {
+        let text = allocation.encode()?;
+        let needed = ALLOCATION.len() + text.len();
+        if used + needed > ANNOTATIONS {
+            return Err(BindError::Annotations { used, needed });
+        }
+        let binding = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": pod.name,
+                "namespace": pod.namespace,
+                "uid": pod.uid,
+                "annotations": { ALLOCATION: text },
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        let mut pause = RETRY.0;
+        loop {
+            match self.post(pod, &binding).await {
+                Posted::Bound => return Ok(()),
+                Posted::Gone => return Err(BindError::Gone(pod.clone())),
+                Posted::Rejected(why) => return Err(BindError::Rejected(why)),
+                Posted::Conflict(why) => match self.get(pod).await {
+                    Ok(found) => return judge(found.as_ref(), pod, node, &text, why),
+                    Err(error) => tracing::warn!(pod = pod.name, error, "binding unknown"),
+                },
+                Posted::Unknown(error) => tracing::warn!(pod = pod.name, error, "binding unknown"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY.1);
+        }
+    }
+
+    async fn post(&self, pod: &PodRef, binding: &serde_json::Value) -> Posted {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let params = PostParams::default();
+        let call = api.create_subresource::<_, IgnoredAny>("binding", &pod.name, &params, binding);
+        match timeout(DEADLINE, call).await {
+            Ok(Ok(_)) => Posted::Bound,
+            Ok(Err(kube::Error::Api(status))) => match status.code {
+                404 => Posted::Gone,
+                409 => Posted::Conflict(status.message),
+                408 | 429 | 500.. => Posted::Unknown(status.message),
+                _ => Posted::Rejected(status.message),
+            },
+            Ok(Err(error)) => Posted::Unknown(error.to_string()),
+            Err(elapsed) => Posted::Unknown(elapsed.to_string()),
+        }
+    }
+
+    /// The pod as it is now; `None` when it, with this uid, does not exist.
+    pub async fn get(&self, pod: &PodRef) -> Result<Option<Pod>, String> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        match timeout(DEADLINE, api.get_opt(&pod.name)).await {
+            Ok(Ok(found)) => Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid))),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(elapsed) => Err(elapsed.to_string()),
+        }
+    }
+}
+
+/// What a conflict meant: an earlier copy of our POST got through, or not.
+fn judge(
+    found: Option<&Pod>,
+    pod: &PodRef,
+    node: &NodeName,
+    text: &str,
+    why: String,
+) -> Result<(), BindError> {
+    let Some(found) = found else {
+        return Err(BindError::Gone(pod.clone()));
+    };
+    match pod::node(found) {
+        None => Err(BindError::Rejected(why)),
+        Some(bound) if bound == *node && pod::annotation(found, ALLOCATION) == Some(text) => Ok(()),
+        Some(bound) => Err(BindError::Elsewhere(bound.to_string())),
+    }
+}
+
+fn booked(pod: PodRef, node: &NodeName, allocation: &Allocation) -> Note {
+    let containers = allocation.all().map(|(name, grants)| {
+        let shares: Vec<_> = grants
+            .iter()
+            .map(|g| format!("{} ({}, cores {})", g.gpu, g.memory, g.cores))
+            .collect();
+        format!("{name} {}", shares.join(" + "))
+    });
+    let text = format!(
+        "booked on {node}: {}",
+        containers.collect::<Vec<_>>().join("; ")
+    );
+    Note {
+        pod,
+        warning: false,
+        reason: "Booked",
+        action: "Binding",
+        text,
+    }
+}
+
+#[cfg(test)]
+#[path = "bind_tests.rs"]
+mod tests;

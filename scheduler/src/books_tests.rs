@@ -1,0 +1,169 @@
+//! The books fed as the watches feed them, without a stream.
+
+use aliquot_core::allocation::ALLOCATION;
+use serde_json::{Value, json};
+
+use super::*;
+
+pub(crate) fn node(name: &str, memory: u64) -> Node {
+    let inventory = json!({"v": 1, "reads": [1], "gpus": [{
+        "uuid": format!("GPU-{name}"), "index": 0, "model": "m", "memory": memory, "scaled": memory,
+        "cores": 100, "seats": 10, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok",
+    }]});
+    from(json!({"metadata": {"name": name, "annotations": {INVENTORY: inventory.to_string()}}}))
+}
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A pod that asks for `memory`, bound with its allocation where `node` is given.
+pub(crate) fn pod(name: &str, memory: u64, node: Option<&str>) -> Pod {
+    let mut pod = json!({
+        "metadata": {"name": name, "namespace": "d", "uid": name},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {
+            "nvidia.com/gpu": "1", "nvidia.com/gpumem": memory.to_string()}}}]},
+        "status": {"phase": "Pending"},
+    });
+    if let Some(node) = node {
+        let allocation = json!({"v": 1, "node": node, "priority": 1, "containers": {"main": [
+            {"resource": "nvidia.com/gpu", "gpu": format!("GPU-{node}"), "memory": memory, "cores": 0}]}});
+        pod["spec"]["nodeName"] = json!(node);
+        pod["metadata"]["annotations"] = json!({ALLOCATION: allocation.to_string()});
+    }
+    from(pod)
+}
+
+/// One node `n` of 1000 MiB.
+pub(crate) fn books() -> Books {
+    let books = Books::default();
+    Index::<Node>::reset(&books, vec![node("n", 1000)]);
+    Index::<Pod>::reset(&books, vec![]);
+    books
+}
+
+fn used(books: &Books) -> u64 {
+    books.read(|ledger| ledger.node("n").unwrap().sums[0].used.memory.0)
+}
+
+fn reserve(books: &Books, name: &str, memory: u64) -> bool {
+    let demand = pod::demand(&pod(name, memory, None), books.settings()).unwrap();
+    let reserved = books.reserve(&name.into(), &"n".into(), &demand, Policies::default());
+    reserved.is_ok()
+}
+
+#[test]
+fn an_allocation_exists_from_its_binding_to_the_pods_end() {
+    let books = books();
+    Index::apply(&books, pod("a", 600, Some("n")));
+    assert_eq!(used(&books), 600);
+    let mut ending = pod("a", 600, Some("n"));
+    ending.metadata.deletion_timestamp = Some(from(json!("2026-01-01T00:00:00Z")));
+    Index::apply(&books, ending);
+    assert_eq!(used(&books), 600, "terminating pods keep their share");
+    let mut done = pod("a", 600, Some("n"));
+    done.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+    Index::apply(&books, done);
+    assert_eq!(used(&books), 0);
+    Index::apply(&books, pod("b", 700, Some("n")));
+    Index::delete(&books, pod("b", 700, Some("n")));
+    assert_eq!(used(&books), 0);
+}
+
+#[test]
+fn a_reservation_outlives_a_list_that_is_older_than_its_pod() {
+    let books = books();
+    assert!(reserve(&books, "young", 600));
+    Index::<Pod>::reset(&books, vec![]);
+    assert_eq!(used(&books), 600);
+    assert!(!reserve(&books, "late", 600));
+}
+
+#[test]
+fn an_unbound_pod_seen_again_does_not_lose_its_reservation() {
+    let books = books();
+    assert!(reserve(&books, "a", 600));
+    Index::apply(&books, pod("a", 600, None));
+    assert_eq!(used(&books), 600);
+    Index::apply(&books, pod("a", 600, Some("n")));
+    books.cancel(&"a".into());
+    assert_eq!(used(&books), 600, "confirmed bookings cannot be cancelled");
+}
+
+#[test]
+fn deletion_seen_before_the_201_closes_the_reservation() {
+    let books = books();
+    assert!(reserve(&books, "a", 600));
+    Index::delete(&books, pod("a", 600, None));
+    assert_eq!(used(&books), 0);
+}
+
+#[test]
+fn a_list_after_a_restart_gives_the_same_books() {
+    let first = books();
+    let pods = [
+        pod("a", 100, Some("n")),
+        pod("b", 200, Some("n")),
+        pod("c", 5, None),
+    ];
+    for pod in pods.clone() {
+        Index::apply(&first, pod);
+    }
+    let second = books();
+    Index::<Pod>::reset(&second, pods.to_vec());
+    assert!(first.read(|a| second.read(|b| a == b)));
+    assert!(first.recompute().is_empty());
+    assert_eq!(
+        second.waiting_counts(),
+        (1, 1),
+        "pending pods count as refused after a restart"
+    );
+}
+
+#[test]
+fn a_refused_pod_is_woken_when_it_fits_and_only_then() {
+    let books = books();
+    Index::apply(&books, pod("big", 900, Some("n")));
+    let waiting = pod("w", 600, None);
+    Index::apply(&books, waiting.clone());
+    let demand = pod::demand(&waiting, books.settings()).unwrap();
+    let seen = books.enlargements();
+    books.refused(&"w".into(), super::waiting(&waiting, demand, true), seen);
+    assert!(books.wakeable(Policies::default()).is_empty());
+    Index::delete(&books, pod("big", 900, Some("n")));
+    assert!(books.enlargements() > seen);
+    let woken = books.wakeable(Policies::default());
+    assert_eq!(
+        woken
+            .iter()
+            .map(|(uid, _)| uid.as_str())
+            .collect::<Vec<_>>(),
+        ["w"]
+    );
+    assert!(
+        books.wakeable(Policies::default()).is_empty(),
+        "once for each refusal"
+    );
+}
+
+#[test]
+fn a_pod_bound_by_somebody_else_gives_its_reservation_back() {
+    let books = books();
+    assert!(reserve(&books, "a", 600));
+    let mut bound = pod("a", 600, None);
+    bound.spec.as_mut().unwrap().node_name = Some("elsewhere".to_owned());
+    Index::apply(&books, bound);
+    assert_eq!(used(&books), 0);
+}
+
+#[test]
+fn a_node_without_a_readable_inventory_takes_no_pods_and_keeps_its_bookings() {
+    let books = books();
+    Index::apply(&books, pod("a", 600, Some("n")));
+    let broken = from(json!({"metadata": {"name": "n", "annotations": {INVENTORY: "{"}}}));
+    Index::<Node>::apply(&books, broken);
+    assert!(!reserve(&books, "b", 100));
+    Index::<Node>::apply(&books, node("n", 1000));
+    assert_eq!(used(&books), 600);
+    assert!(reserve(&books, "b", 100));
+}

@@ -1,0 +1,143 @@
+//! Evicts pods that their node refused to start (design 4.4): bound past the
+//! scheduler, or over-booked by a late Binding of an old leader.
+//!
+//! Fed by: the `refused` lists of the nodes' inventories.
+//! Must not: evict a mirror pod (the kubelet owns it) or a pod of another uid.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::PodUid;
+use aliquot_core::inventory::Refused;
+use aliquot_k8s::event::{Note, Notes, PodRef};
+use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, EvictParams, Preconditions};
+use kube::{Api, Client};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::bind::{Binder, DEADLINE};
+use crate::books::Books;
+
+const EVERY: Duration = Duration::from_secs(2);
+/// The kubelet's mark on the API object of a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Runs until `stop`; a pod is evicted when it was refused for `after`.
+pub async fn run(
+    books: Arc<Books>,
+    binder: Arc<Binder>,
+    client: Client,
+    notes: Notes,
+    after: Duration,
+    stop: CancellationToken,
+) {
+    let mut since = HashMap::new();
+    let mut ticks = tokio::time::interval(EVERY);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        for refused in due(&mut since, books.refused_by_nodes(), Instant::now(), after) {
+            if let Err(error) = evict(&client, &binder, &notes, &refused).await {
+                tracing::warn!(
+                    pod = refused.name,
+                    error,
+                    "refused by its node, not evicted"
+                );
+            }
+        }
+    }
+}
+
+/// The refused pods whose time has come; keeps `since` to those still refused.
+fn due(
+    since: &mut HashMap<PodUid, Instant>,
+    refused: Vec<Refused>,
+    now: Instant,
+    after: Duration,
+) -> Vec<Refused> {
+    since.retain(|uid, _| refused.iter().any(|r| r.pod == *uid));
+    let mut due = refused;
+    due.retain(|r| now - *since.entry(r.pod.clone()).or_insert(now) >= after);
+    due
+}
+
+async fn evict(
+    client: &Client,
+    binder: &Binder,
+    notes: &Notes,
+    refused: &Refused,
+) -> Result<(), String> {
+    let pod = PodRef {
+        namespace: refused.namespace.clone(),
+        name: refused.name.clone(),
+        uid: refused.pod.to_string(),
+    };
+    let Some(found) = binder.get(&pod).await? else {
+        return Ok(());
+    };
+    if pod::annotation(&found, MIRROR).is_some() || found.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let params = EvictParams {
+        delete_options: Some(DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(pod.uid.clone()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        }),
+        ..EvictParams::default()
+    };
+    let call = timeout(DEADLINE, api.evict(&pod.name, &params)).await;
+    call.map_err(|elapsed| elapsed.to_string())?
+        .map_err(|error| error.to_string())?;
+    tracing::info!(
+        pod = pod.name,
+        namespace = pod.namespace,
+        "refused by its node, evicted"
+    );
+    notes.send(Note {
+        pod,
+        warning: true,
+        reason: "EvictedRefused",
+        action: "Evicting",
+        text: format!("evicted: its node refused to start it: {}", refused.reason),
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_due_when_it_was_refused_without_a_break() {
+        let refused = |uid: &str| Refused {
+            pod: uid.into(),
+            namespace: "d".to_owned(),
+            name: uid.to_owned(),
+            reason: "r".to_owned(),
+        };
+        let mut since = HashMap::new();
+        let start = Instant::now();
+        let mut check = |second: u64, refused: &[Refused], expected: usize| {
+            let now = start + Duration::from_secs(second);
+            let after = Duration::from_secs(30);
+            assert_eq!(
+                due(&mut since, refused.to_vec(), now, after).len(),
+                expected
+            );
+        };
+        check(0, &[refused("a")], 0);
+        check(29, &[refused("a"), refused("b")], 0);
+        check(30, &[refused("a"), refused("b")], 1);
+        check(40, &[refused("b")], 0);
+        check(60, &[refused("a"), refused("b")], 1);
+    }
+}

@@ -1,0 +1,19 @@
+//! The scheduler extender: books from watches, answers to kube-scheduler.
+//!
+//! Start with [`routes`] (the verbs), then [`decide`] (the answers as values)
+//! and [`bind`] (the one write).
+//! Fed by: kube-scheduler over HTTP, the API server by watch.
+//! Must not: answer before the first full list.
+
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod bind;
+pub mod books;
+pub mod decide;
+pub mod evict;
+pub mod metrics;
+pub mod nudge;
+pub mod routes;
+pub mod run;
+pub mod settings;

@@ -1,0 +1,70 @@
+//! Wakes refused pods when something became free (design 4.6).
+//!
+//! kube-scheduler tries a refused pod again on cluster events, but it may hear
+//! of a pod's end before our books do, be refused once more, and then wait for
+//! minutes. A patched annotation on exactly the pods that fit now is an event
+//! that wakes only them.
+//! Fed by: the books. Must not: patch a pod that still does not fit.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aliquot_core::fit::Policies;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::books::Books;
+use crate::metrics::Metrics;
+
+/// The annotation that is patched; its value is the time in milliseconds.
+pub const NUDGE: &str = "aliquot.dev/nudge";
+const DEADLINE: Duration = Duration::from_secs(3);
+
+/// Runs until `stop`.
+pub async fn run(
+    books: Arc<Books>,
+    client: Client,
+    policies: Policies,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = books.enlarged() => {}
+        }
+        for (uid, pod) in books.wakeable(policies) {
+            let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+            let patch = Patch::Merge(patch(&pod.uid, SystemTime::now()));
+            let params = PatchParams::default();
+            let call = api.patch_metadata(&pod.name, &params, &patch);
+            match timeout(DEADLINE, call).await {
+                Ok(Ok(_)) => {
+                    metrics.nudges.inc();
+                    tracing::info!(pod = pod.name, namespace = pod.namespace, "fits now, woken");
+                }
+                // Gone, or another pod has its name (uid precondition).
+                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                    books.forget(&uid);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(pod = pod.name, %error, "fits now, but could not be woken");
+                }
+                Err(elapsed) => {
+                    tracing::warn!(pod = pod.name, %elapsed, "fits now, but could not be woken");
+                }
+            }
+        }
+    }
+}
+
+fn patch(uid: &str, now: SystemTime) -> serde_json::Value {
+    let millis = now
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |age| age.as_millis());
+    json!({"metadata": {"uid": uid, "annotations": {NUDGE: millis.to_string()}}})
+}

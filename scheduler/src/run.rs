@@ -1,0 +1,138 @@
+//! The wiring: clients, watches, tasks, the listener, and their end.
+//!
+//! Fed by: [`crate::settings`]. Must not: decide anything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_k8s::watch::{self, Freshness};
+use aliquot_k8s::{client, event};
+use aliquot_serve::{Readiness, admin, http, stop};
+use anyhow::Context;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::runtime::watcher;
+use prometheus_client::registry::Registry;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::bind::Binder;
+use crate::books::Books;
+use crate::metrics::Metrics;
+use crate::routes::{self, Verbs};
+use crate::settings::Settings;
+use crate::{audit, evict, nudge};
+
+/// `/readyz` fails this long before the listener closes.
+const LINGER: Duration = Duration::from_millis(200);
+const PODS: &str = "pods";
+const NODES: &str = "nodes";
+
+/// Serves until a signal comes.
+pub async fn run(settings: Settings) -> anyhow::Result<()> {
+    let client = client::client(settings.kubeconfig.as_deref()).await?;
+    let readiness = Readiness::new([NODES, PODS]);
+    let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
+    let books = Arc::new(Books::new(settings.request.settings()));
+    let (notes, note_rx) = event::queue();
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry, books.clone(), notes.clone());
+    let policies = settings.policies();
+    let binder = Arc::new(Binder::new(
+        books.clone(),
+        client.clone(),
+        notes.clone(),
+        policies,
+    ));
+    let tasks = TaskTracker::new();
+
+    let (pod_watch, node_watch) = (Freshness::default(), Freshness::default());
+    let (any, all) = (watcher::Config::default(), || client.clone());
+    tasks.spawn(watch::drive::<Pod>(
+        Api::all(all()),
+        any.clone(),
+        books.clone(),
+        pod_watch.clone(),
+        stop.clone(),
+    ));
+    tasks.spawn(watch::drive::<Node>(
+        Api::all(all()),
+        any,
+        books.clone(),
+        node_watch.clone(),
+        stop.clone(),
+    ));
+    tasks.spawn(freshness(
+        readiness.clone(),
+        [(PODS, pod_watch), (NODES, node_watch)],
+        stop.clone(),
+    ));
+    let publisher = (all(), stop.clone());
+    tasks.spawn(async move {
+        event::publish(publisher.0, "aliquot-scheduler", note_rx, publisher.1).await;
+    });
+    tasks.spawn(nudge::run(
+        books.clone(),
+        all(),
+        policies,
+        metrics.clone(),
+        stop.clone(),
+    ));
+    tasks.spawn(audit::run(
+        books.clone(),
+        binder.clone(),
+        metrics.clone(),
+        stop.clone(),
+    ));
+    let after = Duration::from_secs(settings.evict_after);
+    tasks.spawn(evict::run(
+        books.clone(),
+        binder.clone(),
+        all(),
+        notes.clone(),
+        after,
+        stop.clone(),
+    ));
+
+    let verbs = Verbs {
+        books,
+        binder,
+        tasks: tasks.clone(),
+        notes,
+        metrics,
+        readiness: readiness.clone(),
+        policies,
+        shortlist: settings.shortlist,
+    };
+    let router = routes::router(verbs).merge(admin::router(readiness, Arc::new(registry)));
+    let listener = http::bind(settings.listen).await?;
+    tracing::info!(listen = %settings.listen, "serving");
+    http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;
+    stop.cancel();
+    tasks.close();
+    tokio::time::timeout(http::DRAIN, tasks.wait())
+        .await
+        .context("tasks still running at the drain deadline")
+}
+
+/// Keeps readiness in step with the watches.
+async fn freshness(
+    readiness: Readiness,
+    watches: [(&'static str, Freshness); 2],
+    stop: CancellationToken,
+) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(100));
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        for (name, freshness) in &watches {
+            match freshness.fault(Instant::now()) {
+                None => readiness.holds(name),
+                Some(fault) => readiness.fails(name, fault),
+            }
+        }
+    }
+}
