@@ -1,0 +1,44 @@
+# Needs Rust (rustup reads rust-toolchain.toml) and Go. The first command that
+# needs the test cluster builds it from Go modules (about 5 minutes, then cached)
+# and installs the Debian packages that tests/cluster/build.sh names. `make test`
+# also makes a Python environment for tests/gpusim/clients.sh, beside that cache.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
+.PHONY: help demo demo-down test bench lint cluster build
+
+CARGO_TARGET_DIR ?= target
+DEMO := $(CARGO_TARGET_DIR)/debug/demo
+# The flags of tests/cluster/build.sh, so that vet finds what it compiled. Not for
+# kubebox: it only starts upstream commands, and vet would read all of Kubernetes.
+GO_VET := CGO_ENABLED=0 go vet -trimpath -gcflags=all=-dwarf=false
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: cluster build ## Start a real cluster with simulated GPUs and run the examples in it
+	@$(DEMO) up
+
+demo-down: ## Remove everything that `make demo` started
+	@test -x $(DEMO) || cargo build --workspace --locked
+	@$(DEMO) down
+
+test: cluster lint build ## Everything that must hold: lints, then all tests on a real cluster
+	cargo test --workspace --locked
+
+bench: ## Measure what docs/SPECIFICATION.md promises, in release builds
+	cargo run --release --quiet --locked -p aliquot-performance
+
+lint: ## Formatting and lints of the Rust and Go code
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@unformatted=$$(gofmt -l tests/cluster/kubernetes) && test -z "$$unformatted" || \
+		{ echo "gofmt: $$unformatted" >&2; exit 1; }
+	cd tests/cluster/kubernetes && $(GO_VET) ./cmd/clustertool
+
+cluster:
+	@tests/cluster/build.sh >/dev/null
+
+# All binaries, and the simulated driver as a library: tests start them by path.
+build:
+	cargo build --workspace --locked

@@ -1,0 +1,206 @@
+//! What a cluster shall be like, and the way from there to a running one.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::binaries;
+use crate::cluster::{Cluster, Options};
+use crate::control_plane;
+use crate::guard::{DOWN, Guard, Logs};
+use crate::layout::{Layout, MARKER};
+use crate::ports::Ports;
+
+/// Where kube-scheduler finds the extender.
+#[derive(Debug, Clone)]
+pub(crate) enum Extender {
+    None,
+    /// At the first of the cluster's ports for parts.
+    OwnPort,
+    Url(String),
+}
+
+/// A cluster to be started.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    node: Option<String>,
+    extender: Extender,
+    apiserver_args: Vec<String>,
+    state: Option<PathBuf>,
+    keep: bool,
+}
+
+impl Cluster {
+    /// etcd, kube-apiserver, kube-controller-manager and kube-scheduler; nodes are
+    /// made up with [`Cluster::fake_node`].
+    pub fn control_plane() -> Builder {
+        Builder {
+            node: None,
+            extender: Extender::None,
+            apiserver_args: Vec::new(),
+            state: None,
+            keep: false,
+        }
+    }
+
+    /// The same with a real node: containerd and the kubelet. Needs root. One at a
+    /// time on a machine; a second start waits for the first one's end.
+    pub fn with_node() -> Builder {
+        Self::control_plane().node_name("node-1")
+    }
+
+    /// Takes down the cluster in this folder, whoever started it; nothing happens
+    /// where there is none.
+    ///
+    /// # Errors
+    /// Something could not be ended.
+    pub async fn stop_at(state: &Path) -> Result<()> {
+        down(state, Logs::Remove).await
+    }
+}
+
+impl Builder {
+    /// The node's name; makes this a cluster with a node.
+    #[must_use]
+    pub fn node_name(mut self, name: &str) -> Self {
+        self.node = Some(name.to_owned());
+        self
+    }
+
+    /// kube-scheduler calls an extender at [`Cluster::extender_address`]: a port of
+    /// this cluster's own, so that several can run side by side.
+    #[must_use]
+    pub fn extender(mut self) -> Self {
+        self.extender = Extender::OwnPort;
+        self
+    }
+
+    /// kube-scheduler calls the extender at this URL.
+    #[must_use]
+    pub fn extender_url(mut self, url: &str) -> Self {
+        self.extender = Extender::Url(url.to_owned());
+        self
+    }
+
+    /// A further argument of kube-apiserver.
+    #[must_use]
+    pub fn apiserver_arg(mut self, arg: &str) -> Self {
+        self.apiserver_args.push(arg.to_owned());
+        self
+    }
+
+    /// The state folder (default: a new one under /tmp); at most 60 bytes. A cluster
+    /// that an interrupted run left there is taken down first.
+    #[must_use]
+    pub fn state(mut self, folder: &Path) -> Self {
+        self.state = Some(folder.to_owned());
+        self
+    }
+
+    /// The cluster outlives this process, until [`Cluster::stop_at`].
+    #[must_use]
+    pub fn keep(mut self) -> Self {
+        self.keep = true;
+        self
+    }
+
+    /// Starts it and waits until it can be used.
+    ///
+    /// # Errors
+    /// A step failed; whatever was started is ended again, the logs stay and the
+    /// error names them.
+    pub async fn start(self) -> Result<Cluster> {
+        let binaries = binaries::folder().await?;
+        let layout = self.layout().await?;
+        let (ports, lock) = Ports::choose(layout.root())?;
+        layout.create()?;
+        let guard = if self.keep {
+            std::fs::write(layout.at("down.sh"), DOWN)?;
+            None
+        } else {
+            Some(Guard::start(&layout)?)
+        };
+        let server = control_plane::api_url(ports);
+        let node = self.node.as_deref().unwrap_or("none");
+        certificates(&binaries, &layout, &server, node).await?;
+        let extender = match self.extender {
+            Extender::None => None,
+            Extender::OwnPort => Some(format!("http://{}", ports.part(0))),
+            Extender::Url(url) => Some(url),
+        };
+        let options = Options {
+            node: self.node,
+            extender,
+            apiserver_args: self.apiserver_args,
+        };
+        let cluster = Cluster::assemble(layout.clone(), ports, options, binaries, guard).await?;
+        if let Err(error) = Box::pin(cluster.bring_up(lock)).await {
+            drop(cluster);
+            if self.keep {
+                down(layout.root(), Logs::Keep).await?;
+            }
+            return Err(error.context(format!("start a cluster (logs: {})", layout.text("log"))));
+        }
+        cluster.record()?;
+        Ok(cluster)
+    }
+
+    async fn layout(&self) -> Result<Layout> {
+        let Some(folder) = &self.state else {
+            let folder = tempfile::Builder::new().prefix("alq-").tempdir_in("/tmp")?;
+            return Layout::new(&folder.keep());
+        };
+        let layout = Layout::new(folder)?;
+        down(layout.root(), Logs::Remove).await?;
+        std::fs::create_dir_all(layout.root())?;
+        for entry in std::fs::read_dir(layout.root())? {
+            let name = entry?.file_name();
+            if name != "log" && name != "down.sh" {
+                bail!(
+                    "state folder {} holds {}; it must be empty or a cluster's",
+                    layout.root().display(),
+                    name.display()
+                );
+            }
+        }
+        Ok(layout)
+    }
+}
+
+async fn down(state: &Path, logs: Logs) -> Result<()> {
+    if !state.join(MARKER).exists() {
+        return Ok(());
+    }
+    let output = tokio::process::Command::new("bash")
+        .args(["-c", DOWN, "down.sh"])
+        .arg(state)
+        .arg(logs.word())
+        .output()
+        .await
+        .context("run down.sh")?;
+    if !output.status.success() {
+        bail!(
+            "something of the cluster in {} is left: {}",
+            state.display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(())
+}
+
+async fn certificates(binaries: &Path, layout: &Layout, server: &str, node: &str) -> Result<()> {
+    let output = tokio::process::Command::new(binaries.join("clustertool"))
+        .args(["certs", "-server", server, "-node", node, "-dir"])
+        .arg(layout.at("pki"))
+        .kill_on_drop(true)
+        .output()
+        .await
+        .context("run clustertool certs")?;
+    if !output.status.success() {
+        bail!(
+            "clustertool certs: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(())
+}

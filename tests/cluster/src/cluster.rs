@@ -1,0 +1,291 @@
+//! The running cluster as a value: its start, its places, its end.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::GetParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::Request;
+use kube::{Api, Client};
+use serde::{Deserialize, Serialize};
+
+use crate::control_plane;
+use crate::daemons::{Daemon, Daemons};
+use crate::guard::{Guard, Logs};
+use crate::layout::{Layout, MARKER};
+use crate::machine;
+use crate::ports::{Ports, Role};
+use crate::process::Program;
+use crate::scheduler_config;
+use crate::wait::eventually;
+
+/// How long a component may take to come up on a busy machine.
+pub(crate) const START: Duration = Duration::from_secs(90);
+
+/// Gives the API server a hosts file of its own, in which the node's name resolves
+/// to loopback, where the kubelet listens (`kubectl logs` and `exec` need it).
+const WITH_HOSTS: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#;
+
+/// What the cluster was asked to be.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Options {
+    pub(crate) node: Option<String>,
+    pub(crate) extender: Option<String>,
+    pub(crate) apiserver_args: Vec<String>,
+}
+
+/// A running cluster on disk.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    base: u16,
+    binaries: PathBuf,
+    options: Options,
+}
+
+/// A running cluster. It ends with this value: [`Cluster::stop`] is the end of a
+/// success; a mere drop counts as a failure and keeps the logs. Tests with runtimes
+/// of their own can share it: it holds no connection.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(crate) layout: Layout,
+    pub(crate) ports: Ports,
+    pub(crate) options: Options,
+    pub(crate) binaries: PathBuf,
+    pub(crate) daemons: Daemons,
+    config: kube::Config,
+    guard: Option<Guard>,
+}
+
+impl Cluster {
+    pub(crate) async fn assemble(
+        layout: Layout,
+        ports: Ports,
+        options: Options,
+        binaries: PathBuf,
+        guard: Option<Guard>,
+    ) -> Result<Self> {
+        let kubeconfig = Kubeconfig::read_from(layout.at("pki/admin.kubeconfig"))?;
+        let config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let daemons = Daemons::new(layout.clone());
+        Ok(Self {
+            layout,
+            ports,
+            options,
+            binaries,
+            daemons,
+            config,
+            guard,
+        })
+    }
+
+    /// A cluster that another process started and keeps (see [`crate::Builder::keep`]):
+    /// clients, identities and parts, but its own processes cannot be restarted.
+    ///
+    /// # Errors
+    /// The folder holds no complete cluster.
+    pub async fn attach(state: &Path) -> Result<Self> {
+        let layout = Layout::new(state)?;
+        let record = std::fs::read_to_string(layout.at(MARKER))
+            .with_context(|| format!("{} holds no cluster", state.display()))?;
+        let Record {
+            base,
+            binaries,
+            options,
+        } = serde_json::from_str(&record)
+            .with_context(|| format!("the cluster in {} is not complete", state.display()))?;
+        let ports = Ports::from_base(base).with_context(|| format!("no ports at {base}"))?;
+        Self::assemble(layout, ports, options, binaries, None).await
+    }
+
+    /// Writes what [`Cluster::attach`] reads.
+    pub(crate) fn record(&self) -> Result<()> {
+        let record = Record {
+            base: self.ports.base(),
+            binaries: self.binaries.clone(),
+            options: self.options.clone(),
+        };
+        Ok(std::fs::write(
+            self.layout.at(MARKER),
+            serde_json::to_vec(&record)?,
+        )?)
+    }
+
+    /// Starts everything; etcd holds the lock on the ports from here on.
+    pub(crate) async fn bring_up(&self, port_lock: File) -> Result<()> {
+        match &self.options.node {
+            None => Box::pin(self.start_control_plane(port_lock)).await,
+            Some(node) => {
+                let lock = machine::lock(&self.layout).await?;
+                tokio::try_join!(
+                    Box::pin(self.start_control_plane(port_lock)),
+                    Box::pin(self.start_runtime(lock))
+                )?;
+                self.start_kubelet().await?;
+                self.node_ready(node).await
+            }
+        }
+    }
+
+    async fn start_control_plane(&self, port_lock: File) -> Result<()> {
+        let mut etcd = self.kubebox(control_plane::etcd(&self.layout, self.ports));
+        etcd.lock = Some(port_lock);
+        self.daemons.start(Daemon::Etcd, etcd)?;
+        self.start_apiserver().await?;
+        let node = self.options.node.is_some();
+        let args = control_plane::controller_manager(&self.layout, self.ports, node);
+        self.daemons
+            .start(Daemon::ControllerManager, self.kubebox(args))?;
+        let config = scheduler_config::configuration(
+            &self.layout.text("pki/scheduler.kubeconfig"),
+            self.options.extender.as_deref(),
+        );
+        std::fs::write(self.layout.at("scheduler.yaml"), config.to_string())?;
+        self.start_scheduler().await?;
+        self.default_service_account("default", Daemon::ControllerManager)
+            .await
+    }
+
+    pub(crate) async fn default_service_account(&self, namespace: &str, by: Daemon) -> Result<()> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.admin()?, namespace);
+        let what = format!("the default service account of namespace {namespace}");
+        eventually(START, &what, || async {
+            self.daemons.check(by)?;
+            Ok(accounts.get_opt("default").await?)
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Starts the API server (again), on the same port and the same etcd.
+    ///
+    /// # Errors
+    /// It runs already, or does not become ready.
+    pub async fn start_apiserver(&self) -> Result<()> {
+        let node = self.options.node.as_deref();
+        let extra = &self.options.apiserver_args;
+        let args = control_plane::apiserver(&self.layout, self.ports, node.is_some(), extra);
+        let mut program = self.kubebox(args);
+        if let Some(node) = node {
+            std::fs::write(
+                self.layout.at("hosts"),
+                format!("127.0.0.1 localhost {node}\n"),
+            )?;
+            let mut args: Vec<String> = [
+                "-m",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                WITH_HOSTS,
+                "sh",
+            ]
+            .map(Into::into)
+            .into();
+            args.push(self.layout.text("hosts"));
+            args.push(program.path.to_string_lossy().into_owned());
+            args.append(&mut program.args);
+            program = Program::new("unshare", args);
+        }
+        self.daemons.start(Daemon::ApiServer, program)?;
+        let client = self.admin()?;
+        eventually(START, "kube-apiserver's /readyz", || async {
+            self.daemons.check(Daemon::Etcd)?;
+            self.daemons.check(Daemon::ApiServer)?;
+            let request = Request::new("").get("readyz", &GetParams::default())?;
+            Ok(Some(client.request_text(request).await?))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Kills the API server (-9); everything else runs on.
+    ///
+    /// # Errors
+    /// It was not running.
+    pub async fn stop_apiserver(&self) -> Result<()> {
+        self.daemons.kill(Daemon::ApiServer).await
+    }
+
+    async fn start_scheduler(&self) -> Result<()> {
+        let args = control_plane::scheduler(&self.layout, self.ports);
+        self.daemons.start(Daemon::Scheduler, self.kubebox(args))?;
+        self.listening(Daemon::Scheduler, Role::Scheduler).await
+    }
+
+    /// Kills kube-scheduler and starts it again, its queue and cache new.
+    ///
+    /// # Errors
+    /// It was not running, or does not come up again.
+    pub async fn restart_scheduler(&self) -> Result<()> {
+        self.daemons.kill(Daemon::Scheduler).await?;
+        self.start_scheduler().await
+    }
+
+    /// Waits until the daemon listens on its port.
+    pub(crate) async fn listening(&self, daemon: Daemon, role: Role) -> Result<()> {
+        let address = SocketAddr::from(([127, 0, 0, 1], self.ports.port(role)));
+        let what = format!("{} to listen on {address}", daemon.name());
+        eventually(START, &what, || async {
+            self.daemons.check(daemon)?;
+            Ok(Some(tokio::net::TcpStream::connect(address).await?))
+        })
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) fn kubebox(&self, args: Vec<String>) -> Program {
+        Program::new(self.binaries.join("kubebox"), args)
+    }
+
+    /// A new client with all rights, for the runtime that calls.
+    ///
+    /// # Errors
+    /// The TLS set-up failed.
+    pub fn admin(&self) -> Result<Client> {
+        Client::try_from(self.config.clone()).context("make a client")
+    }
+
+    /// Ends the cluster and removes its folder.
+    ///
+    /// # Errors
+    /// Something is left; the logs are kept then.
+    pub async fn stop(mut self) -> Result<()> {
+        let guard = self.guard.take();
+        ensure!(
+            guard.is_some(),
+            "a kept cluster is stopped by Cluster::stop_at({})",
+            self.layout.root().display()
+        );
+        if let Some(guard) = guard {
+            tokio::task::spawn_blocking(|| guard.finish(Logs::Remove)).await??;
+        }
+        self.daemons.reap();
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            let ended = guard.finish(Logs::Keep);
+            self.daemons.reap();
+            report(&self.layout, ended);
+        }
+    }
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "a failed test run must say where its logs are"
+)]
+fn report(layout: &Layout, ended: Result<()>) {
+    if let Err(error) = ended {
+        eprintln!("cluster not taken down cleanly: {error:#}");
+    }
+    eprintln!("cluster logs kept in {}", layout.text("log"));
+}

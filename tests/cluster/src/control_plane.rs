@@ -1,0 +1,129 @@
+//! The arguments of etcd, kube-apiserver, kube-controller-manager and
+//! kube-scheduler. Pure: text from layout, ports and options.
+
+use crate::layout::Layout;
+use crate::ports::{Ports, Role};
+
+/// What a control plane with made-up nodes needs, and nothing that would judge
+/// those nodes by heartbeats they do not send.
+const CONTROLLERS_FOR_FAKE_NODES: [&str; 9] = [
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "job-controller",
+    "replicaset-controller",
+    "deployment-controller",
+    "pod-garbage-collector-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "disruption-controller",
+];
+
+fn url(scheme: &str, port: u16) -> String {
+    format!("{scheme}://127.0.0.1:{port}")
+}
+
+/// The API server's address.
+pub(crate) fn api_url(ports: Ports) -> String {
+    url("https", ports.port(Role::ApiServer))
+}
+
+pub(crate) fn etcd(layout: &Layout, ports: Ports) -> Vec<String> {
+    let client = url("http", ports.port(Role::Etcd));
+    let peer = url("http", ports.port(Role::EtcdPeer));
+    vec![
+        "etcd".into(),
+        "--name=local".into(),
+        format!("--data-dir={}", layout.text("etcd")),
+        "--unsafe-no-fsync".into(), // the data is thrown away with the cluster
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster=local={peer}"),
+        "--log-level=warn".into(),
+    ]
+}
+
+/// `node`: a real kubelet will come; without one the admission plugin that taints
+/// new nodes is off, so that made-up nodes can be scheduled to at once.
+pub(crate) fn apiserver(
+    layout: &Layout,
+    ports: Ports,
+    node: bool,
+    extra: &[String],
+) -> Vec<String> {
+    let pki = layout.text("pki");
+    let mut args = vec![
+        "apiserver".into(),
+        format!("--etcd-servers={}", url("http", ports.port(Role::Etcd))),
+        "--bind-address=127.0.0.1".into(),
+        format!("--secure-port={}", ports.port(Role::ApiServer)),
+        // A loopback address may not stand in an Endpoints object.
+        "--endpoint-reconciler-type=none".into(),
+        format!("--tls-cert-file={pki}/apiserver.crt"),
+        format!("--tls-private-key-file={pki}/apiserver.key"),
+        format!("--client-ca-file={pki}/ca.crt"),
+        format!("--kubelet-client-certificate={pki}/apiserver-kubelet-client.crt"),
+        format!("--kubelet-client-key={pki}/apiserver-kubelet-client.key"),
+        "--kubelet-preferred-address-types=Hostname".into(),
+        "--service-account-issuer=https://kubernetes.default.svc".into(),
+        format!("--service-account-key-file={pki}/sa.pub"),
+        format!("--service-account-signing-key-file={pki}/sa.key"),
+        format!("--requestheader-client-ca-file={pki}/front-proxy-ca.crt"),
+        "--requestheader-allowed-names=front-proxy-client".into(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
+        "--requestheader-group-headers=X-Remote-Group".into(),
+        "--requestheader-username-headers=X-Remote-User".into(),
+        format!("--proxy-client-cert-file={pki}/front-proxy-client.crt"),
+        format!("--proxy-client-key-file={pki}/front-proxy-client.key"),
+        "--authorization-mode=Node,RBAC".into(),
+        "--enable-admission-plugins=NodeRestriction".into(),
+        "--service-cluster-ip-range=10.96.0.0/16".into(),
+        "--allow-privileged=true".into(),
+        "--enable-priority-and-fairness=false".into(), // no throttling of a load test
+    ];
+    if !node {
+        args.push("--disable-admission-plugins=TaintNodesByCondition".into());
+    }
+    args.extend_from_slice(extra);
+    args
+}
+
+pub(crate) fn controller_manager(layout: &Layout, ports: Ports, node: bool) -> Vec<String> {
+    let pki = layout.text("pki");
+    let controllers = if node {
+        "*".into()
+    } else {
+        CONTROLLERS_FOR_FAKE_NODES.join(",")
+    };
+    vec![
+        "controller-manager".into(),
+        format!("--controllers={controllers}"),
+        // One identity for all controllers: making one each costs 5 s at the start.
+        format!("--kubeconfig={pki}/admin.kubeconfig"),
+        "--use-service-account-credentials=false".into(),
+        "--bind-address=127.0.0.1".into(),
+        format!("--secure-port={}", ports.port(Role::ControllerManager)),
+        format!("--authentication-kubeconfig={pki}/controller-manager.kubeconfig"),
+        format!("--authorization-kubeconfig={pki}/controller-manager.kubeconfig"),
+        format!("--service-account-private-key-file={pki}/sa.key"),
+        format!("--root-ca-file={pki}/ca.crt"),
+        format!("--cluster-signing-cert-file={pki}/ca.crt"),
+        format!("--cluster-signing-key-file={pki}/ca.key"),
+        "--leader-elect=false".into(),
+        "--kube-api-qps=500".into(),
+        "--kube-api-burst=1000".into(),
+    ]
+}
+
+pub(crate) fn scheduler(layout: &Layout, ports: Ports) -> Vec<String> {
+    let kubeconfig = layout.text("pki/scheduler.kubeconfig");
+    vec![
+        "scheduler".into(),
+        format!("--config={}", layout.text("scheduler.yaml")),
+        "--bind-address=127.0.0.1".into(),
+        format!("--secure-port={}", ports.port(Role::Scheduler)),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+    ]
+}

@@ -1,0 +1,43 @@
+//! A real Kubernetes cluster as a value, for tests and the demo.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! let cluster = aliquot_cluster::Cluster::control_plane().start().await?;
+//! let pods = cluster.kubectl(&["get", "pods", "-A"]).await?;
+//! cluster.stop().await // success; any other way out keeps the logs and says where
+//! # }
+//! ```
+//!
+//! The binaries come from `build.sh` beside this crate (built once, then cached).
+//! Whatever happens to the owner of a [`Cluster`], also `kill -9`, its guard
+//! process ends every process, mount, cgroup and interface of the cluster.
+//!
+//! Tests of one file can share a cluster in a `tokio::sync::OnceCell`: it holds no
+//! connection, so each test's runtime makes its own clients. Such a cluster ends
+//! with the test process and its logs stay (`/tmp/alq-*/log`).
+
+mod access;
+mod binaries;
+mod builder;
+mod cluster;
+mod control_plane;
+mod daemons;
+mod fake;
+mod guard;
+mod images;
+mod layout;
+mod machine;
+mod node;
+mod node_files;
+mod parts;
+mod places;
+mod pods;
+mod ports;
+mod process;
+mod scheduler_config;
+pub mod wait;
+
+pub use access::Output;
+pub use builder::Builder;
+pub use cluster::Cluster;
+pub use parts::Part;

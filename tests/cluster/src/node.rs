@@ -1,0 +1,170 @@
+//! The node: mount namespace, containerd, kubelet.
+//! One on a machine at a time. What it must not do: leave anything that `down.sh`
+//! does not find through `run/node`, `run/sysctl` and `run/made`.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+
+use crate::cluster::{Cluster, START};
+use crate::daemons::Daemon;
+use crate::machine;
+use crate::node_files;
+use crate::ports::Role;
+use crate::process::Program;
+use crate::wait::eventually;
+
+/// The kubelet's device plugin folder is a constant below /var/lib/kubelet, so the
+/// node gets a mount namespace with the state's folder there. Every mount of pods
+/// and containers is made inside and goes with it. containerd's root is a tmpfs: the
+/// state folder may lie on an overlay, on which overlayfs cannot be stacked.
+const MAKE_MOUNTS: &str = r#"set -e
+for d in /var/lib/kubelet /run/containerd /var/lib/cni /var/log/containers; do
+  [ -d "$d" ] || { mkdir -p "$d"; echo "$d" >>"$1/run/made"; }
+done
+mount --bind "$1/kubelet" /var/lib/kubelet
+for d in /run/containerd /var/lib/cni /var/log/containers "$1/containerd/root"; do
+  mount -t tmpfs aliquot-cluster "$d"
+done
+mount --make-rshared /
+: >"$1/run/mounted"
+exec sleep 2147483647"#;
+
+impl Cluster {
+    /// The node's own cgroup, below the root of each hierarchy.
+    fn cgroup(&self) -> String {
+        let name = self.layout.root().file_name().unwrap_or_default();
+        format!("aliquot-{}", name.display())
+    }
+
+    /// Mount namespace, cgroup, containerd, the two images.
+    pub(crate) async fn start_runtime(&self, lock: File) -> Result<()> {
+        let subnet = self.ports.subnet();
+        std::fs::write(
+            self.layout.at("run/node"),
+            format!("{} {subnet}\n", self.cgroup()),
+        )?;
+        let mut turn = Program::new("sleep", ["2147483647"]);
+        turn.lock = Some(lock);
+        self.daemons.start(Daemon::Turn, turn)?;
+        machine::save_settings(&self.layout)?;
+        self.make_mounts().await?;
+        machine::make_cgroups(&self.cgroup())?;
+        let cni = node_files::cni(&self.layout, self.ports).to_string();
+        std::fs::write(self.layout.at("cni/10-local.conflist"), cni)?;
+        let config = node_files::containerd(&self.layout, &self.binaries.to_string_lossy());
+        std::fs::write(self.layout.at("containerd/config.toml"), config)?;
+        self.start_containerd().await?;
+        self.import_busybox().await
+    }
+
+    async fn make_mounts(&self) -> Result<()> {
+        let args = [
+            "-m",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            MAKE_MOUNTS,
+            "sh",
+        ];
+        let mut program = Program::new("unshare", args);
+        program
+            .args
+            .push(self.layout.root().to_string_lossy().into_owned());
+        self.daemons.start(Daemon::Mounts, program)?;
+        eventually(START, "the node's mount namespace", || async {
+            self.daemons.check(Daemon::Mounts)?;
+            Ok(self.layout.at("run/mounted").exists().then_some(()))
+        })
+        .await
+    }
+
+    /// A program inside the node's mount namespace.
+    fn inside(&self, path: &Path, args: Vec<String>) -> Result<Program> {
+        let pid = self.daemons.pid(Daemon::Mounts)?.to_string();
+        let mut all = vec!["-t".into(), pid, "-m".into(), "--".into()];
+        all.push(path.to_string_lossy().into_owned());
+        all.extend(args);
+        Ok(Program::new("nsenter", all))
+    }
+
+    async fn start_containerd(&self) -> Result<()> {
+        let args = vec![
+            "--config".into(),
+            self.layout.text("containerd/config.toml"),
+        ];
+        let program = self.inside(&self.binaries.join("containerd"), args)?;
+        self.daemons.start(Daemon::Containerd, program)?;
+        eventually(START, "containerd's socket", || async {
+            self.daemons.check(Daemon::Containerd)?;
+            Ok(Some(
+                tokio::net::UnixStream::connect(self.containerd_socket()).await?,
+            ))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Starts the kubelet (again) and waits until it answers.
+    ///
+    /// # Errors
+    /// There is no node, the kubelet runs already, or it does not come up.
+    pub async fn start_kubelet(&self) -> Result<()> {
+        let node = self
+            .options
+            .node
+            .as_deref()
+            .context("this cluster has no node")?;
+        let config = node_files::kubelet(&self.layout, self.ports, &self.cgroup()).to_string();
+        std::fs::write(self.layout.at("kubelet.yaml"), config)?;
+        let args = vec![
+            "kubelet".into(),
+            format!("--config={}", self.layout.text("kubelet.yaml")),
+            format!(
+                "--kubeconfig={}",
+                self.layout.text("pki/kubelet.kubeconfig")
+            ),
+            format!("--hostname-override={node}"),
+            format!("--cert-dir={}", self.layout.text("run/kubelet-pki")),
+        ];
+        let program = self.inside(&self.binaries.join("kubebox"), args)?;
+        self.daemons.start(Daemon::Kubelet, program)?;
+        self.listening(Daemon::Kubelet, Role::KubeletHealth).await
+    }
+
+    /// Kills the kubelet (-9); containers run on.
+    ///
+    /// # Errors
+    /// It was not running.
+    pub async fn stop_kubelet(&self) -> Result<()> {
+        self.daemons.kill(Daemon::Kubelet).await
+    }
+
+    /// [`Cluster::stop_kubelet`] and [`Cluster::start_kubelet`].
+    ///
+    /// # Errors
+    /// It was not running, or does not come up again.
+    pub async fn restart_kubelet(&self) -> Result<()> {
+        self.stop_kubelet().await?;
+        self.start_kubelet().await
+    }
+
+    pub(crate) async fn node_ready(&self, name: &str) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.admin()?);
+        eventually(START, &format!("node {name} to be Ready"), || async {
+            self.daemons.check(Daemon::Kubelet)?;
+            let status = nodes.get(name).await?.status.unwrap_or_default();
+            let conditions = status.conditions.unwrap_or_default();
+            match conditions.iter().find(|c| c.type_ == "Ready") {
+                Some(ready) if ready.status == "True" => Ok(Some(())),
+                Some(ready) => bail!("{}", ready.message.as_deref().unwrap_or("not ready")),
+                None => bail!("no Ready condition"),
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,199 @@
+//! What tests do with pods: create, wait, read, delete. Deadlines come from callers
+//! or are a minute.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::daemons::Daemon;
+use crate::wait::{eventually, give_up};
+
+/// For what a healthy cluster does in seconds, on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+impl Cluster {
+    /// Makes a namespace in which pods can be created at once.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub async fn namespace(&self, name: &str) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.admin()?);
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .with_context(|| format!("create namespace {name}"))?;
+        self.default_service_account(name, Daemon::ControllerManager)
+            .await
+    }
+
+    /// Creates a pod from its JSON form, in `metadata.namespace` or `default`.
+    ///
+    /// # Errors
+    /// It is no pod, or the API server refuses it.
+    pub async fn create_pod(&self, pod: Value) -> Result<Pod> {
+        let pod: Pod = serde_json::from_value(pod).context("read the pod")?;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let pods: Api<Pod> = Api::namespaced(self.admin()?, namespace);
+        let created = pods.create(&PostParams::default(), &pod).await;
+        created.with_context(|| {
+            format!(
+                "create pod {}",
+                pod.metadata.name.as_deref().unwrap_or("without a name")
+            )
+        })
+    }
+
+    /// Waits until every container of the pod runs (and is ready).
+    ///
+    /// # Errors
+    /// Not within a minute (the error tells what the pod waits for), or the pod ended.
+    pub async fn wait_running(&self, namespace: &str, name: &str) -> Result<Pod> {
+        let what = format!("pod {namespace}/{name} to run");
+        self.wait_pod(namespace, name, &what, |pod| {
+            let status = pod.status.as_ref();
+            let ready = status
+                .and_then(|s| s.conditions.as_ref())
+                .is_some_and(|c| c.iter().any(|c| c.type_ == "Ready" && c.status == "True"));
+            let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
+            match phase {
+                "Running" if ready => Ok(true),
+                "Failed" | "Succeeded" => Err(give_up(describe(pod))),
+                _ => Ok(false),
+            }
+        })
+        .await
+    }
+
+    /// Waits until the pod is in this phase.
+    ///
+    /// # Errors
+    /// Not within a minute; the error tells what the pod waits for.
+    pub async fn wait_phase(&self, namespace: &str, name: &str, phase: &str) -> Result<Pod> {
+        let what = format!("pod {namespace}/{name} to be {phase}");
+        self.wait_pod(namespace, name, &what, |pod| {
+            Ok(pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase))
+        })
+        .await
+    }
+
+    /// Waits until `is_met` says true of the pod; its error counts as an observation
+    /// (see [`eventually`]).
+    ///
+    /// # Errors
+    /// Not within a minute; the error tells what the pod waits for.
+    pub async fn wait_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        what: &str,
+        is_met: impl Fn(&Pod) -> Result<bool>,
+    ) -> Result<Pod> {
+        let pods: Api<Pod> = Api::namespaced(self.admin()?, namespace);
+        eventually(PATIENCE, what, || async {
+            let pod = pods.get(name).await?;
+            if is_met(&pod)? {
+                return Ok(Some(pod));
+            }
+            bail!("{}", describe(&pod))
+        })
+        .await
+    }
+
+    /// What a container has printed so far.
+    ///
+    /// # Errors
+    /// It has not started, or the kubelet cannot be reached.
+    pub async fn logs(&self, namespace: &str, pod: &str, container: &str) -> Result<String> {
+        let pods: Api<Pod> = Api::namespaced(self.admin()?, namespace);
+        let which = LogParams {
+            container: Some(container.into()),
+            ..LogParams::default()
+        };
+        pods.logs(pod, &which)
+            .await
+            .with_context(|| format!("logs of {namespace}/{pod}, container {container}"))
+    }
+
+    /// The events about an object of this kind and name.
+    ///
+    /// # Errors
+    /// The API server refuses the list.
+    pub async fn events(&self, namespace: &str, kind: &str, name: &str) -> Result<Vec<Event>> {
+        let events: Api<Event> = Api::namespaced(self.admin()?, namespace);
+        let fields = format!("involvedObject.kind={kind},involvedObject.name={name}");
+        Ok(events
+            .list(&ListParams::default().fields(&fields))
+            .await?
+            .items)
+    }
+
+    /// Deletes a pod at once (grace period 0 on a made-up node, else 1 s) and waits
+    /// until its object is gone.
+    ///
+    /// # Errors
+    /// It does not exist, or is not gone within a minute.
+    pub async fn delete_pod(&self, namespace: &str, name: &str) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.admin()?, namespace);
+        let grace = u32::from(self.options.node.is_some());
+        let uid = pods
+            .delete(name, &DeleteParams::default().grace_period(grace))
+            .await
+            .with_context(|| format!("delete pod {namespace}/{name}"))?
+            .left()
+            .and_then(|pod| pod.metadata.uid);
+        eventually(
+            PATIENCE,
+            &format!("pod {namespace}/{name} to be gone"),
+            || async {
+                match pods.get_opt(name).await? {
+                    Some(pod) if uid.is_none() || pod.metadata.uid == uid => {
+                        bail!("{}", describe(&pod))
+                    }
+                    _ => Ok(Some(())),
+                }
+            },
+        )
+        .await
+    }
+}
+
+/// A pod's state in one line: phase, conditions that are not met, waiting containers.
+fn describe(pod: &Pod) -> String {
+    let Some(status) = &pod.status else {
+        return "no status".into();
+    };
+    let mut parts = vec![status.phase.clone().unwrap_or_default()];
+    parts.extend(status.reason.clone());
+    parts.extend(status.message.clone());
+    for condition in status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|c| c.status != "True")
+    {
+        let message = condition.message.as_deref().unwrap_or_default();
+        parts.push(format!("not {} ({message})", condition.type_));
+    }
+    let init = status.init_container_statuses.iter().flatten();
+    for container in init.chain(status.container_statuses.iter().flatten()) {
+        let state = container.state.clone().unwrap_or_default();
+        if let Some(waiting) = state.waiting {
+            parts.push(format!(
+                "{}: {} {}",
+                container.name,
+                waiting.reason.unwrap_or_default(),
+                waiting.message.unwrap_or_default()
+            ));
+        }
+        if let Some(ended) = state.terminated {
+            parts.push(format!("{}: exit code {}", container.name, ended.exit_code));
+        }
+    }
+    parts.join("; ")
+}

@@ -1,0 +1,121 @@
+//! A block of TCP ports for one cluster, its own on this machine.
+//!
+//! A block is held by an exclusive lock on its lock file. The lock belongs to the
+//! open file, so handing the file to a daemon as its standard input makes the lock
+//! live exactly as long as that daemon, whoever started it.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Below the kernel's range for outgoing connections (32768 and up).
+const FIRST: u16 = 20_000;
+const BLOCK: u16 = 20;
+const BLOCKS: u16 = 200;
+const LOCKS: &str = "/tmp/aliquot-cluster";
+
+/// Who listens where, as an offset into the block.
+#[derive(Debug, Clone, Copy)]
+#[repr(u16)]
+pub(crate) enum Role {
+    Etcd,
+    EtcdPeer,
+    ApiServer,
+    ControllerManager,
+    Scheduler,
+    Kubelet,
+    KubeletHealth,
+}
+
+const ROLES: u16 = Role::KubeletHealth as u16 + 1;
+/// Offset of the ports that are left to the parts under test.
+const PARTS: u16 = 10;
+
+/// A block of ports.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ports {
+    index: u16,
+}
+
+impl Ports {
+    pub(crate) fn port(self, role: Role) -> u16 {
+        self.base() + role as u16
+    }
+
+    /// The n-th of the ten ports kept free for the parts under test.
+    pub(crate) fn part(self, n: u16) -> SocketAddr {
+        assert!(
+            n < BLOCK - PARTS,
+            "a cluster has ports 0..10 for parts, not {n}"
+        );
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.base() + PARTS + n))
+    }
+
+    /// The block that begins at this port.
+    pub(crate) fn from_base(base: u16) -> Option<Self> {
+        let index = base.checked_sub(FIRST)? / BLOCK;
+        (index < BLOCKS).then_some(Self { index })
+    }
+
+    pub(crate) fn base(self) -> u16 {
+        FIRST + BLOCK * self.index
+    }
+
+    /// Second byte of the pods' network 10.x.0.0/24.
+    pub(crate) fn subnet(self) -> u16 {
+        200 + self.index % 56
+    }
+
+    fn is_free(self) -> bool {
+        (0..ROLES).all(|n| TcpListener::bind((Ipv4Addr::LOCALHOST, self.base() + n)).is_ok())
+    }
+
+    /// Finds a block that nobody holds and locks it for `owner`.
+    pub(crate) fn choose(owner: &Path) -> Result<(Self, File)> {
+        for index in 0..BLOCKS {
+            let ports = Self { index };
+            if let Some(lock) = try_lock(&format!("ports-{}", ports.base()), owner)?
+                && ports.is_free()
+            {
+                return Ok((ports, lock));
+            }
+        }
+        bail!("all {BLOCKS} blocks of ports from {FIRST} on are taken")
+    }
+}
+
+/// Takes the machine's lock of this name; `None` when somebody holds it.
+pub(crate) fn try_lock(name: &str, owner: &Path) -> Result<Option<File>> {
+    let path = lock_path(name);
+    std::fs::create_dir_all(LOCKS).with_context(|| format!("make {LOCKS}"))?;
+    let mut file = File::options()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => {
+            file.set_len(0)?;
+            writeln!(file, "{}", owner.display())?;
+            Ok(Some(file))
+        }
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("lock {}", path.display()))
+        }
+    }
+}
+
+/// Whose lock it is, in words.
+pub(crate) fn lock_owner(name: &str) -> String {
+    std::fs::read_to_string(lock_path(name))
+        .map_or_else(|_| "somebody".into(), |text| text.trim().to_owned())
+}
+
+fn lock_path(name: &str) -> PathBuf {
+    Path::new(LOCKS).join(format!("{name}.lock"))
+}

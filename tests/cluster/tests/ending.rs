@@ -1,0 +1,192 @@
+//! However the owner ends, nothing but the logs is left.
+
+mod leftovers;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::eventually;
+use anyhow::{Result, bail, ensure};
+use serde_json::json;
+
+/// Starts `aliquot-cluster hold` in a new state folder.
+fn hold(args: &[&str]) -> Result<(PathBuf, Child)> {
+    let state = tempfile::Builder::new()
+        .prefix("alq-")
+        .tempdir_in("/tmp")?
+        .keep();
+    let child = Command::new(env!("CARGO_BIN_EXE_aliquot-cluster"))
+        .arg("hold")
+        .args(args)
+        .arg("--state")
+        .arg(&state)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    Ok((state, child))
+}
+
+async fn until(what: &str, is_met: impl Fn() -> bool) -> Result<()> {
+    eventually(Duration::from_secs(90), what, || async {
+        Ok(is_met().then_some(()))
+    })
+    .await
+}
+
+/// Waits until only the logs are left, looks at them, removes them.
+async fn only_logs_remain(state: &Path) -> Result<()> {
+    eventually(
+        Duration::from_mins(1),
+        "the guard to end the cluster",
+        || async {
+            let left = leftovers::of(state);
+            ensure!(left.is_empty(), "{left:?}");
+            let mut names = Vec::new();
+            for entry in fs::read_dir(state)? {
+                names.push(entry?.file_name().to_string_lossy().into_owned());
+            }
+            names.sort();
+            if names != ["down.sh", "log"] {
+                bail!("{names:?}");
+            }
+            Ok(Some(()))
+        },
+    )
+    .await?;
+    ensure!(
+        state.join("log/apiserver.log").exists(),
+        "the API server's log is lost"
+    );
+    fs::remove_dir_all(state)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn killed_while_starting() -> Result<()> {
+    let (state, mut owner) = hold(&[])?;
+    until("the API server's start", || {
+        state.join("run/apiserver.pid").exists()
+    })
+    .await?;
+    owner.kill()?;
+    owner.wait()?;
+    only_logs_remain(&state).await
+}
+
+#[tokio::test]
+async fn killed_with_a_pod_and_a_part_running_on_a_node() -> Result<()> {
+    let before = leftovers::interfaces();
+    let (state, mut owner) = hold(&["--node"])?;
+    let recorded = || fs::metadata(state.join("aliquot-cluster")).is_ok_and(|file| file.len() > 0);
+    until("the cluster", recorded).await?;
+    let cluster = Cluster::attach(&state).await?;
+    cluster
+        .create_pod(json!({
+            "metadata": {"name": "p"},
+            "spec": {"containers": [{
+                "name": "main", "image": "localhost/busybox:1", "command": ["sleep", "7654321"],
+            }]},
+        }))
+        .await?;
+    cluster.wait_running("default", "p").await?;
+    let new = &leftovers::interfaces() - &before;
+    let part = cluster.start_part("sleeper", "/bin/sleep".as_ref(), &["7654322"], &[])?;
+    part.leave_running();
+    owner.kill()?;
+    owner.wait()?;
+    only_logs_remain(&state).await?;
+    let after = leftovers::interfaces();
+    ensure!(
+        new.intersection(&after).next().is_none(),
+        "{new:?} left in {after:?}"
+    );
+    for argument in ["7654321", "7654322"] {
+        until(&format!("the end of `sleep {argument}`"), || {
+            !running_with(argument)
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+fn running_with(argument: &str) -> bool {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let mut lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines.any(|line| {
+        line.split(|b| *b == 0)
+            .any(|word| word == argument.as_bytes())
+    })
+}
+
+#[tokio::test]
+async fn a_start_that_fails_names_the_log_and_leaves_nothing_else() -> Result<()> {
+    let state = tempfile::Builder::new()
+        .prefix("alq-")
+        .tempdir_in("/tmp")?
+        .keep();
+    let builder = Cluster::control_plane()
+        .state(&state)
+        .apiserver_arg("--no-such-flag");
+    let error = Box::pin(builder.start())
+        .await
+        .expect_err("the API server refuses the flag");
+    let text = format!("{error:#}");
+    assert!(text.contains("unknown flag: --no-such-flag"), "{text}");
+    assert!(text.contains(state.join("log").to_str().unwrap()), "{text}");
+    only_logs_remain(&state).await
+}
+
+#[tokio::test]
+async fn a_kept_cluster_outlives_its_starter_and_a_second_start_replaces_it() -> Result<()> {
+    let state = tempfile::Builder::new()
+        .prefix("alq-")
+        .tempdir_in("/tmp")?
+        .keep();
+    for round in 0..2 {
+        let up = Command::new(env!("CARGO_BIN_EXE_aliquot-cluster"))
+            .args(["up", "--extender", "own", "--state"])
+            .arg(&state)
+            .output()?;
+        ensure!(
+            up.status.success(),
+            "round {round}: {}",
+            String::from_utf8_lossy(&up.stderr)
+        );
+        let cluster = Cluster::attach(&state).await?;
+        let name = format!("room-{round}");
+        cluster.namespace(&name).await?;
+        let rooms = cluster
+            .kubectl(&["get", "namespaces", "-o", "name"])
+            .await?
+            .success()?;
+        assert_eq!(rooms.matches("room-").count(), 1, "{rooms}");
+        drop(cluster);
+    }
+    Cluster::stop_at(&state).await?;
+    Cluster::stop_at(&state).await?;
+    assert_eq!(leftovers::of(&state), Vec::<String>::new());
+    assert!(!state.exists());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_state_folder_that_cannot_serve_is_refused() -> Result<()> {
+    let long = PathBuf::from(format!("/tmp/{}", "x".repeat(60)));
+    let error = Box::pin(Cluster::control_plane().state(&long).start())
+        .await
+        .expect_err("long");
+    assert!(format!("{error:#}").contains("at most 60"), "{error:#}");
+    let foreign = tempfile::tempdir()?;
+    fs::write(foreign.path().join("thesis.txt"), "mine")?;
+    let builder = Cluster::control_plane().state(foreign.path());
+    let error = Box::pin(builder.start()).await.expect_err("not empty");
+    assert!(
+        format!("{error:#}").contains("holds thesis.txt"),
+        "{error:#}"
+    );
+    assert!(foreign.path().join("thesis.txt").exists());
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! What a cluster may have left on the machine, looked up independently of how it
+//! is taken down.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Processes and mounts (in any mount namespace) that name `state`, and cgroups
+/// named after it. Zombies have ended: only their parent has not looked.
+pub(crate) fn of(state: &Path) -> Vec<String> {
+    let text = state.to_str().expect("only plain paths are accepted");
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc is mounted").flatten() {
+        let pid = entry.file_name().to_string_lossy().into_owned();
+        if !pid.bytes().all(|b| b.is_ascii_digit()) || pid == std::process::id().to_string() {
+            continue;
+        }
+        for file in ["cmdline", "environ", "mountinfo"] {
+            let content = fs::read(entry.path().join(file)).unwrap_or_default();
+            let content = String::from_utf8_lossy(&content).replace('\0', " ");
+            let lines = content.lines().filter(|line| line.contains(text));
+            found.extend(lines.map(|line| format!("process {pid}, {file}: {line}")));
+        }
+    }
+    let name = state.file_name().expect("a state folder has a name");
+    let cgroup = format!("aliquot-{}", name.display());
+    for root in fs::read_dir("/sys/fs/cgroup")
+        .expect("cgroups are mounted")
+        .flatten()
+    {
+        let (v1, v2) = (root.path().join(&cgroup), root.file_name() == *cgroup);
+        if v1.exists() || v2 {
+            found.push(format!("cgroup {cgroup} in {}", root.path().display()));
+        }
+    }
+    found
+}
+
+/// The machine's network interfaces.
+#[allow(dead_code, reason = "used by the tests with a node only")]
+pub(crate) fn interfaces() -> BTreeSet<String> {
+    let dir = fs::read_dir("/sys/class/net").expect("/sys is mounted");
+    dir.flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}

@@ -1,0 +1,129 @@
+//! The cluster with a node: a real kubelet runs pods, and all of it can be ended.
+
+mod leftovers;
+
+use std::path::Path;
+use std::time::Duration;
+
+use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::eventually;
+use anyhow::Result;
+use serde_json::{Value, json};
+
+fn pod(name: &str, image: &str, command: &[&str]) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": image, "command": command}],
+        },
+    })
+}
+
+#[tokio::test]
+async fn a_real_kubelet_runs_pods_through_its_own_restart_and_nothing_is_left() -> Result<()> {
+    let before = leftovers::interfaces();
+    let cluster = Box::pin(Cluster::with_node().start()).await?;
+    let script = "echo started; exec sleep 100000";
+    cluster
+        .create_pod(pod("p", "localhost/busybox:1", &["sh", "-c", script]))
+        .await?;
+    let running = cluster.wait_running("default", "p").await?;
+    assert_eq!(running.spec.unwrap().node_name.unwrap(), "node-1");
+    assert_eq!(cluster.logs("default", "p", "main").await?, "started\n");
+    let echo = cluster
+        .exec(
+            "default",
+            "p",
+            "main",
+            &["sh", "-c", "echo $0; exit 3", "x"],
+        )
+        .await?;
+    assert_eq!((echo.code, echo.stdout.as_str()), (Some(3), "x\n"));
+    assert!(
+        cluster
+            .kubelet_dir()
+            .join("device-plugins/kubelet.sock")
+            .exists()
+    );
+    assert!(
+        cluster
+            .kubelet_dir()
+            .join("pod-resources/kubelet.sock")
+            .exists()
+    );
+
+    let image = "localhost/own:1";
+    cluster
+        .import_image(image, "/own arg", &[(Path::new("/bin/busybox"), "/own")])
+        .await?;
+    assert!(
+        cluster
+            .ctr(&["images", "ls", "-q"])
+            .await?
+            .success()?
+            .contains(image)
+    );
+
+    cluster.restart_kubelet().await?;
+    let containers = cluster.wait_running("default", "p").await?.status.unwrap();
+    assert_eq!(containers.container_statuses.unwrap()[0].restart_count, 0);
+    cluster
+        .create_pod(pod("after", "localhost/busybox:1", &["true"]))
+        .await?;
+    cluster
+        .wait_pod("default", "after", "its container to end", |pod| {
+            let statuses = pod
+                .status
+                .as_ref()
+                .and_then(|s| s.container_statuses.as_ref());
+            Ok(statuses.is_some_and(|all| all.iter().any(|c| c.restart_count > 0)))
+        })
+        .await?;
+    cluster.delete_pod("default", "after").await?;
+
+    let during = leftovers::interfaces();
+    assert!(
+        during.len() > before.len(),
+        "the pod has no interface: {during:?}"
+    );
+    let state = cluster.state_dir().to_owned();
+    assert!(
+        !leftovers::of(&state).is_empty(),
+        "the look-up finds nothing of a running node"
+    );
+    cluster.stop().await?;
+    assert_eq!(leftovers::of(&state), Vec::<String>::new());
+    let new: Vec<_> = during.difference(&before).collect();
+    let after = leftovers::interfaces();
+    assert!(
+        new.iter().all(|link| !after.contains(*link)),
+        "{new:?} left in {after:?}"
+    );
+    assert!(!state.exists(), "{} is still there", state.display());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_static_pod_runs_and_its_node_can_have_another_name() -> Result<()> {
+    let cluster = Box::pin(Cluster::with_node().node_name("gpu-7").start()).await?;
+    let mut fixed = pod("fixed", "localhost/busybox:1", &["sleep", "100000"]);
+    fixed["apiVersion"] = "v1".into();
+    fixed["kind"] = "Pod".into();
+    std::fs::write(
+        cluster.manifests_dir().join("fixed.json"),
+        fixed.to_string(),
+    )?;
+    let pods = cluster.admin()?;
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::default_namespaced(pods);
+    eventually(Duration::from_mins(1), "the mirror pod", || async {
+        Ok(pods.get_opt("fixed-gpu-7").await?)
+    })
+    .await?;
+    cluster.wait_running("default", "fixed-gpu-7").await?;
+    let name = cluster
+        .exec("default", "fixed-gpu-7", "main", &["hostname"])
+        .await?;
+    assert_eq!(name.success()?, "fixed-gpu-7\n");
+    cluster.stop().await
+}

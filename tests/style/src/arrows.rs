@@ -1,0 +1,123 @@
+//! Which crate of the workspace may use which: the arrows of ARCHITECTURE.md.
+//!
+//! Fed by: `cargo metadata --no-deps`, all kinds of dependencies alike.
+//! Must not: be loosened to make a build pass; move the code to its room instead.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// What each product crate may use of the workspace. Crates under `tests/` may
+/// use anything; a product crate uses none of those, not even for its tests.
+pub const ALLOWED: &[(&str, &[&str])] = &[
+    ("aliquot-core", &[]),
+    ("aliquot-k8s", &["aliquot-core"]),
+    ("aliquot-serve", &["aliquot-core"]),
+    ("aliquot-nvml", &["aliquot-core"]),
+    (
+        "aliquot-scheduler",
+        &["aliquot-core", "aliquot-k8s", "aliquot-serve"],
+    ),
+    (
+        "aliquot-webhook",
+        &["aliquot-core", "aliquot-k8s", "aliquot-serve"],
+    ),
+    (
+        "aliquot-device-plugin",
+        &[
+            "aliquot-core",
+            "aliquot-k8s",
+            "aliquot-serve",
+            "aliquot-nvml",
+        ],
+    ),
+];
+
+/// What crates that must stay pure may use from outside, tests aside.
+pub const PURE: &[(&str, &[&str])] = &[("aliquot-core", &["serde", "serde_json", "thiserror"])];
+
+/// One member of the workspace.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The package's name.
+    pub name: String,
+    /// It lies under `tests/`.
+    pub is_test: bool,
+    /// What its manifest names, of every kind.
+    pub uses: Vec<Use>,
+}
+
+/// One dependency in a manifest.
+#[derive(Clone, Debug)]
+pub struct Use {
+    /// The package's name.
+    pub name: String,
+    /// For its tests only.
+    pub for_tests: bool,
+}
+
+/// Reads the members from the output of `cargo metadata --no-deps`.
+pub fn members(metadata: &Value) -> Result<Vec<Member>> {
+    let top = metadata["workspace_root"]
+        .as_str()
+        .context("no workspace_root")?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    packages
+        .iter()
+        .map(|package| {
+            let manifest = package["manifest_path"]
+                .as_str()
+                .context("no manifest_path")?;
+            let uses = package["dependencies"]
+                .as_array()
+                .context("no dependencies")?;
+            Ok(Member {
+                name: text(package, "name")?,
+                is_test: manifest.starts_with(&format!("{top}/tests/")),
+                uses: uses
+                    .iter()
+                    .map(|one| {
+                        Ok(Use {
+                            name: text(one, "name")?,
+                            for_tests: one["kind"] == "dev",
+                        })
+                    })
+                    .collect::<Result<_>>()?,
+            })
+        })
+        .collect()
+}
+
+fn text(object: &Value, field: &str) -> Result<String> {
+    let value = object[field].as_str();
+    Ok(value.with_context(|| format!("no {field}"))?.to_owned())
+}
+
+/// Every arrow that is not allowed, in the order of the members.
+pub fn violations(members: &[Member]) -> Vec<String> {
+    let mut found = Vec::new();
+    for member in members.iter().filter(|member| !member.is_test) {
+        let name = member.name.as_str();
+        let Some(allowed) = row(ALLOWED, name) else {
+            found.push(format!("{name}: not in the table of allowed arrows"));
+            continue;
+        };
+        for used in &member.uses {
+            let inside = members.iter().any(|other| other.name == used.name);
+            if inside && !allowed.contains(&used.name.as_str()) {
+                found.push(format!("{name} -> {}: not an allowed arrow", used.name));
+            }
+            let pure = row(PURE, name).filter(|_| !inside && !used.for_tests);
+            if pure.is_some_and(|known| !known.contains(&used.name.as_str())) {
+                found.push(format!("{name} -> {}: {name} must stay pure", used.name));
+            }
+        }
+    }
+    found
+}
+
+fn row(table: &[(&str, &'static [&'static str])], name: &str) -> Option<&'static [&'static str]> {
+    table
+        .iter()
+        .find(|(from, _)| *from == name)
+        .map(|(_, to)| *to)
+}

@@ -1,0 +1,131 @@
+//! What the documents say of the repository must be true: links lead somewhere,
+//! promised numbers name a command, invariants name a test.
+//!
+//! Fed by: the `.md` files, the Makefile and the names of all tests.
+//! Must not: judge the prose.
+
+use std::path::{Component, Path};
+
+/// The longest README of a room, blank lines and code left out: a title and
+/// three sentences.
+pub const MOST_README_LINES: usize = 10;
+
+/// Relative links of a document that lead nowhere; `exists` is asked with paths
+/// from the top of the repository.
+pub fn broken_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let folder = Path::new(path).parent().unwrap_or_else(|| Path::new(""));
+    let mut found = Vec::new();
+    for (index, line) in outside_fences(text) {
+        for rest in line.split("](").skip(1) {
+            let target = rest.split(')').next().unwrap_or(rest);
+            let file = target.split('#').next().unwrap_or(target);
+            if file.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let leads_to = from_top(&folder.join(file));
+            if !leads_to.as_deref().is_some_and(&exists) {
+                found.push(format!("{path}:{index}: {target} leads nowhere"));
+            }
+        }
+    }
+    found
+}
+
+/// The path without `.` and `..`; `None` when it leaves the repository.
+fn from_top(path: &Path) -> Option<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                parts.pop()?;
+            }
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Lines with their numbers, without those of code blocks.
+pub fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (!fenced && !fence).then_some((index + 1, line))
+    })
+}
+
+/// The cells of every table row, the head and its rule left out.
+pub fn table_rows(text: &str) -> Vec<Vec<&str>> {
+    let lines: Vec<(usize, &str)> = outside_fences(text).collect();
+    let is_row = |line: &str| line.starts_with('|');
+    let is_rule = |line: &str| is_row(line) && line.chars().all(|c| "|-: ".contains(c));
+    let is_head = |at: usize| lines.get(at + 1).is_some_and(|(_, next)| is_rule(next));
+    lines
+        .iter()
+        .enumerate()
+        .filter(|(at, (_, line))| is_row(line) && !is_rule(line) && !is_head(*at))
+        .map(|(_, (_, line))| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+/// Rows of SPECIFICATION.md whose last cell is not a `make` command that exists.
+pub fn unproved(specification: &str, makefile: &str) -> Vec<String> {
+    let exists = |target: &str| {
+        makefile
+            .lines()
+            .any(|line| line.starts_with(&format!("{target}:")))
+    };
+    table_rows(specification)
+        .into_iter()
+        .filter(|cells| {
+            let command = cells.last().map_or("", |cell| cell.trim_matches('`'));
+            !command.strip_prefix("make ").is_some_and(exists)
+        })
+        .map(|cells| format!("{}: names no command of the Makefile", cells[0]))
+        .collect()
+}
+
+/// Rows of a table whose last cell names no test, or one that is nowhere in `sources`.
+pub fn unheld<'a>(rows: &[Vec<&'a str>], sources: &[&str]) -> Vec<String> {
+    let exists = |name: &str| {
+        let start = format!("fn {name}(");
+        sources.iter().any(|source| source.contains(&start))
+    };
+    let mut found = Vec::new();
+    for cells in rows {
+        let names: Vec<&'a str> = cells
+            .last()
+            .map_or("", |cell| cell)
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .collect();
+        if names.is_empty() {
+            found.push(format!("{}: names no test", cells[0]));
+        }
+        let missing = names.iter().filter(|name| !exists(name));
+        found.extend(missing.map(|name| format!("{}: there is no test {name}", cells[0])));
+    }
+    found
+}
+
+/// The part of a document under the heading `## <title>`.
+pub fn section<'a>(text: &'a str, title: &str) -> &'a str {
+    let start = format!("## {title}\n");
+    let rest = text.split_once(&start).map_or("", |(_, rest)| rest);
+    rest.split("\n## ").next().unwrap_or(rest)
+}
+
+/// RBAC rules without a comment right above that says why.
+pub fn rights_without_reason(path: &str, yaml: &str) -> Vec<String> {
+    let lines: Vec<&str> = yaml.lines().map(str::trim).collect();
+    let is_rule = |line: &str| line.starts_with("- apiGroups:");
+    let has_reason = |at: usize| at > 0 && lines[at - 1].starts_with('#');
+    (0..lines.len())
+        .filter(|&at| is_rule(lines[at]) && !has_reason(at))
+        .map(|at| format!("{path}:{}: a right without its reason", at + 1))
+        .collect()
+}

@@ -1,0 +1,95 @@
+//! What may come in from outside: the part of deny.toml that can be checked
+//! without installing anything.
+//!
+//! Fed by: Cargo.lock (all platforms), deny.toml, `cargo metadata` for licences.
+//! Must not: hold a list of its own where deny.toml has one.
+
+use std::collections::BTreeMap;
+
+/// A package of Cargo.lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Where it comes from; empty for members of the workspace.
+    pub source: String,
+}
+
+/// Reads Cargo.lock: one `[[package]]` after the other, one field a line.
+pub fn packages(lock: &str) -> Vec<Package> {
+    lock.split("[[package]]\n")
+        .skip(1)
+        .map(|block| Package {
+            name: field(block, "name"),
+            version: field(block, "version"),
+            source: field(block, "source"),
+        })
+        .collect()
+}
+
+fn field(block: &str, name: &str) -> String {
+    let start = format!("{name} = \"");
+    let line = block.lines().find_map(|line| line.strip_prefix(&start));
+    line.unwrap_or_default().trim_end_matches('"').to_owned()
+}
+
+/// The texts of one list of deny.toml: `name = [`, an entry a line, `]`. Of an
+/// entry `{ crate = "a", reason = "b" }` it is `a`.
+pub fn list<'a>(deny: &'a str, name: &str) -> Vec<&'a str> {
+    let start = format!("\n{name} = [\n");
+    let block = deny.split_once(&start).map_or("", |(_, rest)| rest);
+    block
+        .lines()
+        .take_while(|line| !line.starts_with(']'))
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .filter_map(|line| line.split('"').nth(1))
+        .collect()
+}
+
+/// Banned packages, other sources than the registry, and versions beside each
+/// other that deny.toml gives no reason for.
+pub fn faults(packages: &[Package], deny: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let banned = list(deny, "deny");
+    let skipped = list(deny, "skip");
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for package in packages {
+        let Package {
+            name,
+            version,
+            source,
+        } = package;
+        if banned.contains(&name.as_str()) {
+            found.push(format!("{name} {version}: banned in deny.toml"));
+        }
+        if !source.is_empty() && !source.starts_with("registry+") {
+            found.push(format!("{name} {version}: comes from {source}"));
+        }
+        versions.entry(name).or_default().push(version);
+    }
+    for (name, versions) in versions {
+        let unexplained = versions.iter().filter(|version| {
+            let exact = format!("{name}@{version}");
+            !skipped.contains(&exact.as_str())
+        });
+        // One version of each package needs no reason.
+        if unexplained.count() > 1 {
+            found.push(format!(
+                "{name}: {versions:?} beside each other, no reason in deny.toml"
+            ));
+        }
+    }
+    found
+}
+
+/// May software under this SPDX expression be used, given the accepted licences:
+/// each part joined by AND has one accepted way of those joined by OR.
+pub fn is_licensed(expression: &str, accepted: &[&str]) -> bool {
+    let expression = expression.replace('/', " OR ");
+    expression.split(" AND ").all(|part| {
+        let part = part.trim_matches(['(', ')', ' ']);
+        part.split(" OR ").any(|one| accepted.contains(&one.trim()))
+    })
+}

@@ -1,0 +1,92 @@
+//! Every Rust file keeps the rules of the house, and a file that does not is noticed.
+
+use aliquot_style::{sources, tree};
+
+fn check(path: &str, text: &str, expected: &[&str]) {
+    let found = sources::faults(path, text);
+    assert_eq!(found.len(), expected.len(), "{path}: {found:?}");
+    for (fault, start) in found.iter().zip(expected) {
+        assert!(fault.starts_with(start), "{fault:?}, expected {start:?}");
+    }
+}
+
+#[test]
+fn every_rust_file_keeps_the_rules() {
+    let files = tree::files("rs").unwrap();
+    assert!(files.iter().any(|file| file.path == "core/src/lib.rs"));
+    let faults: Vec<_> = files
+        .iter()
+        .filter(|file| !sources::is_exempt(&file.path))
+        .flat_map(|file| sources::faults(&file.path, &file.text))
+        .collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_member_takes_the_workspace_lints() {
+    for file in tree::files("toml").unwrap() {
+        if file.path.ends_with("/Cargo.toml") {
+            let taken = file.text.contains("[lints]\nworkspace = true");
+            assert!(taken, "{}: add [lints] workspace = true", file.path);
+        }
+    }
+}
+
+#[test]
+fn good_files_pass() {
+    let long = "fn f() {}\n".repeat(400);
+    check("core/src/a.rs", "//! Holds.\nfn f() {}\n", &[]);
+    check("core/src/a.rs", "//! Holds.\n// todo!( in a remark\n", &[]);
+    check(
+        "core/src/a.rs",
+        "//! Holds.\n#![forbid(unsafe_code)]\n",
+        &[],
+    );
+    check(
+        "core/src/a.rs",
+        "//! Holds.\n#![allow(missing_docs, reason = \"a test\")]\n",
+        &[],
+    );
+    check(
+        "core/src/a.rs",
+        &format!("//! Over 350 lines because a table.\n{long}"),
+        &[],
+    );
+    check("nvml/src/raw.rs", "//! Holds.\nunsafe { call() }\n", &[]);
+    let arm = "//! Waits.\n() = tokio::time::sleep(PAUSE) => {}\n";
+    check("k8s/src/watch.rs", arm, &[]);
+    check(
+        "tests/e2e/src/pods.rs",
+        arm,
+        &["tests/e2e/src/pods.rs:2: sleep("],
+    );
+    check(
+        "tests/cluster/src/wait.rs",
+        "//! Polls.\nsleep(STEP).await;\n",
+        &[],
+    );
+}
+
+#[test]
+fn each_rule_is_noticed_when_broken() {
+    let path = "core/src/a.rs";
+    let long = "fn f() {}\n".repeat(400);
+    check(path, "fn f() {}\n", &["core/src/a.rs:1: no //! comment"]);
+    check(
+        path,
+        &format!("//! Holds.\n{long}"),
+        &["core/src/a.rs:401: over 350 lines"],
+    );
+    for (line, start) in [
+        ("#[ignore = \"slow\"]", "#[ignore:"),
+        ("todo!()", "todo!(:"),
+        ("unimplemented!()", "unimplemented!(:"),
+        ("#![allow(dead_code)]", "#![allow(:"),
+        ("tokio::time::sleep(STEP).await;", "sleep(:"),
+        ("let x = unsafe { call() };", "unsafe:"),
+        ("unsafe impl Send for X {}", "unsafe:"),
+    ] {
+        let text = format!("//! Holds.\n{line}\n");
+        check(path, &text, &[&format!("core/src/a.rs:2: {start}")]);
+    }
+}

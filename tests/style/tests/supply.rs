@@ -1,0 +1,112 @@
+//! What comes in from outside keeps to deny.toml, and what does not is noticed.
+
+use aliquot_style::supply::{Package, faults, is_licensed, list, packages};
+use aliquot_style::tree;
+
+#[test]
+fn the_lock_file_keeps_to_deny_toml() {
+    let deny = tree::read("deny.toml").unwrap();
+    for banned in [
+        "aws-lc-rs",
+        "aws-lc-sys",
+        "openssl",
+        "openssl-sys",
+        "native-tls",
+    ] {
+        assert!(list(&deny, "deny").contains(&banned), "{banned}");
+    }
+    let packages = packages(&tree::read("Cargo.lock").unwrap());
+    assert!(packages.iter().any(|package| package.name == "ring"));
+    let faults = faults(&packages, &deny);
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_reason_for_a_second_version_is_still_needed() {
+    let packages = packages(&tree::read("Cargo.lock").unwrap());
+    for skipped in list(&tree::read("deny.toml").unwrap(), "skip") {
+        let locked = |package: &Package| format!("{}@{}", package.name, package.version) == skipped;
+        assert!(
+            packages.iter().any(locked),
+            "deny.toml skips {skipped}, which is gone"
+        );
+    }
+}
+
+#[test]
+fn every_licence_is_accepted() {
+    let deny = tree::read("deny.toml").unwrap();
+    let accepted = list(&deny, "allow");
+    let metadata = tree::metadata(&["--filter-platform", "x86_64-unknown-linux-gnu"]).unwrap();
+    let used = metadata["resolve"]["nodes"].as_array().unwrap();
+    for package in metadata["packages"].as_array().unwrap() {
+        if used.iter().any(|node| node["id"] == package["id"]) {
+            let licence = package["license"].as_str().unwrap_or("none");
+            assert!(
+                is_licensed(licence, &accepted),
+                "{}: {licence}",
+                package["name"]
+            );
+        }
+    }
+}
+
+const DENY: &str = r#"
+deny = [
+    { crate = "openssl", reason = "one TLS provider" },
+]
+skip = [
+    { crate = "syn@2.0.1", reason = "older macros" },
+]
+"#;
+
+fn check(lock: &[(&str, &str, &str)], expected: &[&str]) {
+    let mut text = String::new();
+    for (name, version, source) in lock {
+        text.push_str("[[package]]\n");
+        for (field, value) in [("name", name), ("version", version), ("source", source)] {
+            text.push_str(&[field, " = \"", value, "\"\n"].concat());
+        }
+    }
+    let found = faults(&packages(&text), DENY);
+    assert_eq!(found.len(), expected.len(), "{lock:?}: {found:?}");
+    for (fault, start) in found.iter().zip(expected) {
+        assert!(fault.starts_with(start), "{fault:?}, expected {start:?}");
+    }
+}
+
+#[test]
+fn banned_packages_git_sources_and_unexplained_duplicates_are_noticed() {
+    let from = "registry+index";
+    check(
+        &[("syn", "3.0.0", from), ("aliquot-core", "0.1.0", "")],
+        &[],
+    );
+    check(&[("syn", "2.0.1", from), ("syn", "3.0.0", from)], &[]);
+    check(&[("openssl", "0.10.0", from)], &["openssl 0.10.0: banned"]);
+    check(
+        &[("kube", "5.0.0", "git+https://example.org/kube")],
+        &["kube 5.0.0: comes from git"],
+    );
+    check(
+        &[("syn", "1.0.0", from), ("syn", "3.0.0", from)],
+        &["syn: "],
+    );
+}
+
+#[test]
+fn licence_expressions_are_read_by_their_parts() {
+    let accepted = ["MIT", "Apache-2.0", "ISC"];
+    for (expression, licensed) in [
+        ("MIT", true),
+        ("MIT OR GPL-3.0", true),
+        ("MIT/GPL-3.0", true),
+        ("(MIT OR GPL-3.0) AND ISC", true),
+        ("Apache-2.0 AND ISC", true),
+        ("GPL-3.0", false),
+        ("MIT AND GPL-3.0", false),
+        ("none", false),
+    ] {
+        assert_eq!(is_licensed(expression, &accepted), licensed, "{expression}");
+    }
+}
