@@ -1,0 +1,36 @@
+//! What can fail for the whole driver. Trouble with one card is a note or a health, never this.
+
+use nvml_wrapper::error::NvmlError as Cause;
+
+/// A failed step; the cause is NVML's own.
+#[derive(Debug, thiserror::Error)]
+pub enum NvmlError {
+    /// The library is not there, or the driver is not loaded.
+    #[error("cannot load and initialise the driver library {library}: {source}")]
+    Open {
+        /// The library's path or name.
+        library: String,
+        /// The reason.
+        source: Cause,
+    },
+    /// The driver's version cannot be read.
+    #[error("cannot read the driver's version: {0}")]
+    DriverVersion(#[source] Cause),
+    /// The cards cannot be counted.
+    #[error("cannot count the GPUs: {0}")]
+    Count(#[source] Cause),
+    /// No event set can be made.
+    #[error("cannot make an event set: {0}")]
+    EventSet(#[source] Cause),
+    /// A card cannot be registered for events.
+    #[error("cannot register {uuid} for events: {source}")]
+    Register {
+        /// The card.
+        uuid: String,
+        /// The reason.
+        source: Cause,
+    },
+    /// The wait for events failed.
+    #[error("cannot wait for events: {0}")]
+    Wait(#[source] Cause),
+}

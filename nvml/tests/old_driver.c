@@ -1,0 +1,50 @@
+// A driver library with the fewest calls that the inventory needs; every other one is missing.
+#include <stdint.h>
+#include <string.h>
+
+struct memory {
+    uint64_t total, free, used;
+};
+
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    strncpy(version, "470.57.02", length);
+    return 0;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = 2;
+    return 0;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    *device = (void *)(uintptr_t)(index + 1);
+    return 0;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+    *device = (void *)(uintptr_t)(uuid[4] - 'a' + 1);
+    return 0;
+}
+
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    strncpy(uuid, device == (void *)1 ? "GPU-a" : "GPU-b", length);
+    return 0;
+}
+
+// The second card has no name: it cannot be offered.
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    if (device != (void *)1)
+        return 999;
+    strncpy(name, "Tesla V100", length);
+    return 0;
+}
+
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
+    (void)device;
+    memory->total = 16384ull << 20;
+    memory->free = memory->used = 8192ull << 20;
+    return 0;
+}

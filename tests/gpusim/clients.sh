@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Runs NVML clients that were not written here against the library in FOLDER (a folder with
+# libnvidia-ml.so.1) and the machine of GPUSIM_STATE: nvidia-ml-py, then nvitop. Their Python
+# environment is kept under ${ALIQUOT_CACHE:-~/.cache/aliquot}, by the hash of its requirements.
+#
+# usage: GPUSIM_STATE=FILE clients.sh pynvml|nvitop FOLDER
+set -euo pipefail
+
+client=${1:?which client: pynvml or nvitop}
+folder=${2:?a folder with libnvidia-ml.so.1}
+: "${GPUSIM_STATE:?the state file of the simulated machine}"
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+requirements=$here/clients/requirements.txt
+cache=${ALIQUOT_CACHE:-$HOME/.cache/aliquot}
+version=$(python3 --version 2>&1 || true)
+hash=$({ echo "$version"; cat "$requirements"; } | sha256sum | cut -c1-16)
+venv=$cache/venv-$hash
+
+install_debian() {
+    if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
+        echo "clients.sh: $1 is missing; install the package $2" >&2
+        exit 1
+    fi
+    echo "clients.sh: installing $2" >&2
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$2"; } >&2
+}
+
+make_venv() {
+    command -v python3 >/dev/null || install_debian python3 python3
+    python3 -c 'import ensurepip, venv' 2>/dev/null || install_debian "Python's venv" python3-venv
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --requirement "$requirements" >&2
+    touch "$venv/.complete"
+}
+
+mkdir -p "$cache"
+(
+    flock 9
+    [ -e "$venv/.complete" ] || make_venv
+) 9>"$venv.lock"
+
+export LD_LIBRARY_PATH=$folder LC_ALL=C.UTF-8 TERM=xterm
+case $client in
+pynvml) exec timeout 60 "$venv/bin/python" "$here/clients/cards.py" ;;
+nvitop) exec timeout 60 "$venv/bin/python" -m nvitop --once ;;
+*) echo "clients.sh: no client $client; there are pynvml and nvitop" >&2 && exit 2 ;;
+esac

@@ -1,0 +1,201 @@
+//! From the parts of a machine file to the model: cards with a model's defaults, distances, links.
+//! Pure; fed by `machine_file`, which holds the forms and the errors.
+
+use bytemuck::Zeroable as _;
+
+use crate::catalog::{self, BRAND_NVIDIA, Model};
+use crate::edit::{self, MIB};
+use crate::machine_file::{Group, Link, MachineFileError, Scalar, bad, short};
+use crate::model::{
+    self, ABSENT, Gpu, LINK_NONE, LINK_SWITCH, MAX_GPUS, MAX_LINKS, Machine, OFF, ON,
+};
+
+const LEVEL_NODE: u32 = 40;
+const LEVEL_SYSTEM: u32 = 50;
+
+pub(crate) fn add_group(
+    machine: &mut Machine,
+    name: &str,
+    number: usize,
+    group: &Group,
+) -> Result<(), MachineFileError> {
+    let key = |field: &str| format!("gpus[{number}].{field}");
+    let known = catalog::find(&group.model).ok_or_else(|| MachineFileError::UnknownModel {
+        group: number,
+        given: group.model.clone(),
+    })?;
+    let first = machine.cards().len();
+    let last = first + group.count;
+    if group.count == 0 || last > MAX_GPUS {
+        let accepted = format!("at least 1, and {MAX_GPUS} in all");
+        return Err(bad(key("count"), &group.count, accepted));
+    }
+    if !group.uuids.is_empty() && group.uuids.len() != group.count {
+        let accepted = format!("one for each of the {} cards", group.count);
+        return Err(bad(key("uuids"), &group.uuids.len(), accepted));
+    }
+    for index in first..last {
+        let uuid = group.uuids.get(index - first);
+        let uuid = uuid.cloned().unwrap_or_else(|| made_uuid(name, index));
+        if !uuid.starts_with("GPU-") {
+            return Err(bad(key("uuids"), &uuid, "a text that begins with GPU-"));
+        }
+        let twin = |gpu: &Gpu| model::text(&gpu.uuid) == uuid;
+        if machine.cards().iter().any(twin) {
+            return Err(bad(key("uuids"), &uuid, "a uuid that no other card has"));
+        }
+        let mut gpu = card(known, name, index);
+        gpu.uuid = short(&key("uuids"), &uuid)?;
+        gpu.numa = group.numa.unwrap_or(0);
+        if let Some(mib) = group.memory_mib {
+            gpu.memory_total = mib.saturating_mul(MIB);
+        }
+        if let Some(mib) = group.reserved_mib {
+            gpu.memory_reserved = mib.saturating_mul(MIB);
+        }
+        if gpu.memory_reserved >= gpu.memory_total {
+            let accepted = format!("more than the {} MiB reserved", gpu.memory_reserved / MIB);
+            return Err(bad(key("memoryMib"), &(gpu.memory_total / MIB), accepted));
+        }
+        for (field, value) in &group.set {
+            let value = match value {
+                Scalar::Switch(on) => if *on { "on" } else { "off" }.to_owned(),
+                Scalar::Number(number) => number.to_string(),
+                Scalar::Text(text) => text.clone(),
+            };
+            edit::set(&mut gpu, field, &value).map_err(|source| MachineFileError::Set {
+                group: number,
+                source,
+            })?;
+        }
+        machine.gpus[index] = gpu;
+        machine.gpu_count += 1;
+    }
+    Ok(())
+}
+
+fn card(known: &Model, name: &str, index: usize) -> Gpu {
+    let position = u32::try_from(index).expect("less than MAX_GPUS");
+    let (links, generation) = known.nvlink;
+    let mut nvlink = [LINK_NONE; MAX_LINKS];
+    nvlink[..links].fill(LINK_SWITCH);
+    let (core, memory, video) = known.clocks;
+    let serial = format!(
+        "132{:010}",
+        hash(&format!("{name}/{index}")) % 10_000_000_000
+    );
+    Gpu {
+        model: model::padded(known.name).expect("the catalogue's names are short"),
+        serial: model::padded(&serial).expect("13 digits"),
+        vbios: model::padded("92.00.45.00.05").expect("short"),
+        memory_total: known.memory * MIB,
+        memory_reserved: known.reserved * MIB,
+        bar1_total: known.bar1 * MIB,
+        cpu_affinity: [u64::MAX, 0, 0, 0],
+        minor: position,
+        pci_bus: 0x07 + 0x08 * position,
+        pci_device_id: known.device_id,
+        pci_subsystem_id: known.subsystem_id,
+        brand: BRAND_NVIDIA,
+        architecture: known.architecture,
+        capability_major: known.capability.0,
+        capability_minor: known.capability.1,
+        cores: known.cores,
+        mig: if known.mig { OFF } else { ABSENT },
+        mig_pending: if known.mig { OFF } else { ABSENT },
+        ecc: ON,
+        persistence: 1,
+        temperature: 34,
+        fan: u32::MAX,
+        power: known.idle_power * 1000,
+        power_limit: known.power * 1000,
+        power_default_limit: known.power * 1000,
+        clocks: [core / 5, core / 5, memory, video / 5],
+        max_clocks: [core, core, memory, video],
+        nvlink,
+        nvlink_version: generation,
+        pcie_generation: known.pcie,
+        ..Gpu::zeroed()
+    }
+}
+
+pub(crate) fn set_default_levels(machine: &mut Machine) {
+    let nodes: Vec<i32> = machine.cards().iter().map(|gpu| gpu.numa).collect();
+    for (a, here) in nodes.iter().enumerate() {
+        for (b, there) in nodes.iter().enumerate().filter(|(b, _)| *b != a) {
+            let level = if here == there {
+                LEVEL_NODE
+            } else {
+                LEVEL_SYSTEM
+            };
+            machine.gpus[a].levels[b] = level;
+        }
+    }
+}
+
+pub(crate) fn add_link(
+    machine: &mut Machine,
+    number: usize,
+    link: &Link,
+) -> Result<(), MachineFileError> {
+    let (a, b) = link.gpus;
+    let count = machine.cards().len();
+    if a == b || a >= count || b >= count {
+        let accepted = format!("two different indexes below {count}");
+        return Err(bad(
+            format!("links[{number}].gpus"),
+            &format!("[{a}, {b}]"),
+            accepted,
+        ));
+    }
+    for (from, to) in [(a, b), (b, a)] {
+        let gpu = &mut machine.gpus[from];
+        if let Some(level) = link.level {
+            gpu.levels[to] = level as u32;
+        }
+        let direct = u32::try_from(to + 1).expect("less than MAX_GPUS");
+        // Free places first, then those that lead to a switch.
+        for _ in 0..link.nvlinks {
+            let place = [LINK_NONE, LINK_SWITCH]
+                .into_iter()
+                .find_map(|kind| gpu.nvlink.iter().position(|leads| *leads == kind));
+            let Some(place) = place else {
+                let accepted = format!("at most {MAX_LINKS} for one card");
+                return Err(bad(
+                    format!("links[{number}].nvlinks"),
+                    &link.nvlinks,
+                    accepted,
+                ));
+            };
+            gpu.nvlink[place] = direct;
+            gpu.nvlink_version = gpu.nvlink_version.max(1);
+        }
+    }
+    Ok(())
+}
+
+/// A uuid that is the same at every run for this machine's name and card.
+fn made_uuid(name: &str, index: usize) -> String {
+    let (a, b) = (
+        hash(&format!("{name}#{index}")),
+        hash(&format!("{index}#{name}")),
+    );
+    format!(
+        "GPU-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        a >> 32,
+        (a >> 16) & 0xffff,
+        (a & 0x0fff) | 0x4000,
+        ((b >> 48) & 0x3fff) | 0x8000,
+        b & 0xffff_ffff_ffff
+    )
+}
+
+/// FNV-1a with a last mix, so that names that differ little give ids that differ much.
+fn hash(text: &str) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in text.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^ (hash >> 33)
+}

@@ -1,0 +1,313 @@
+//! Changes to a running machine as functions of the model: set a field, raise an XID, add and
+//! remove processes. Fed by the command, the tests and the NVML setters; must do no IO.
+
+use crate::model::{
+    ABSENT, Gpu, MAX_PROCESSES, MAX_XIDS, Machine, OFF, ON, Process, ProcessKind, Xid,
+};
+
+/// Bytes in a MiB.
+pub const MIB: u64 = 1 << 20;
+
+/// Names that [`set`] knows, each with what it accepts.
+pub const FIELDS: [(&str, &str); 20] = [
+    ("health", "ok | lost"),
+    ("memoryUsed", "MiB used by no listed process"),
+    ("utilisation", "percent"),
+    ("memoryUtilisation", "percent"),
+    ("encoderUtilisation", "percent"),
+    ("decoderUtilisation", "percent"),
+    ("temperature", "degrees Celsius, 0 to 150"),
+    ("power", "milliwatts"),
+    ("powerLimit", "milliwatts"),
+    ("graphicsClock", "MHz"),
+    ("smClock", "MHz"),
+    ("memoryClock", "MHz"),
+    ("pstate", "0 to 15"),
+    ("eccCorrected", "a count"),
+    ("eccUncorrected", "a count"),
+    ("ecc", "on | off | absent"),
+    ("mig", "on | off | absent"),
+    ("computeMode", "default | prohibited | exclusiveProcess"),
+    ("persistence", "on | off"),
+    ("numa", "node number, -1 for none"),
+];
+
+/// Why a change was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum EditError {
+    /// No such card.
+    #[error("GPU {given:?} is neither an index below {count} nor a uuid of this machine")]
+    NoSuchGpu {
+        /// What was asked for.
+        given: String,
+        /// How many cards there are.
+        count: u32,
+    },
+    /// No such field.
+    #[error("unknown field {given:?}; known: {}", field_names())]
+    NoSuchField {
+        /// What was asked for.
+        given: String,
+    },
+    /// The field does not take this value.
+    #[error("{field}: {value:?} is not accepted; give {accepted}")]
+    BadValue {
+        /// The field.
+        field: &'static str,
+        /// What was given.
+        value: String,
+        /// What may be given.
+        accepted: &'static str,
+    },
+    /// The card has as many processes as it can.
+    #[error("the GPU already has {MAX_PROCESSES} processes")]
+    TooManyProcesses,
+    /// The process is not there.
+    #[error("no process {pid} on the GPU")]
+    NoSuchProcess {
+        /// Its id.
+        pid: u32,
+    },
+    /// The state file cannot be used.
+    #[error(transparent)]
+    State(#[from] crate::state::StateError),
+}
+
+fn field_names() -> String {
+    FIELDS.map(|(name, _)| name).join(", ")
+}
+
+/// The index of the card that `given` (an index or a uuid) names.
+pub fn index_of(machine: &Machine, given: &str) -> Result<usize, EditError> {
+    let by_uuid = |gpu: &Gpu| crate::model::text(&gpu.uuid) == given;
+    let found = match given.parse::<usize>() {
+        Ok(index) => (index < machine.cards().len()).then_some(index),
+        Err(_) => machine.cards().iter().position(by_uuid),
+    };
+    found.ok_or_else(|| EditError::NoSuchGpu {
+        given: given.to_owned(),
+        count: machine.gpu_count,
+    })
+}
+
+/// Sets a field of [`FIELDS`] from its text. `health=ok` also ends a wish for a reset.
+pub fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), EditError> {
+    let Some((field, accepted)) = FIELDS.into_iter().find(|(name, _)| *name == field) else {
+        return Err(EditError::NoSuchField {
+            given: field.to_owned(),
+        });
+    };
+    try_set(gpu, field, value).ok_or_else(|| EditError::BadValue {
+        field,
+        value: value.to_owned(),
+        accepted,
+    })
+}
+
+fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
+    let word = value.parse::<u32>().ok();
+    let percent = word.filter(|percent| *percent <= 100);
+    let number = value.parse::<u64>().ok();
+    match field {
+        "health" => match value {
+            "ok" => (gpu.lost, gpu.recovery_action) = (0, 0),
+            "lost" => gpu.lost = 1,
+            _ => return None,
+        },
+        "memoryUsed" => gpu.memory_used = number?.checked_mul(MIB)?,
+        "utilisation" => gpu.utilisation = percent?,
+        "memoryUtilisation" => gpu.memory_utilisation = percent?,
+        "encoderUtilisation" => gpu.encoder_utilisation = percent?,
+        "decoderUtilisation" => gpu.decoder_utilisation = percent?,
+        "temperature" => gpu.temperature = word.filter(|degrees| *degrees <= 150)?,
+        "power" => gpu.power = word?,
+        "powerLimit" => gpu.power_limit = word?,
+        "graphicsClock" => gpu.clocks[0] = word?,
+        "smClock" => gpu.clocks[1] = word?,
+        "memoryClock" => gpu.clocks[2] = word?,
+        "pstate" => gpu.pstate = word.filter(|state| *state <= 15)?,
+        "eccCorrected" => gpu.ecc_corrected = number?,
+        "eccUncorrected" => gpu.ecc_uncorrected = number?,
+        "ecc" => gpu.ecc = switch(value)?,
+        "mig" => (gpu.mig, gpu.mig_pending) = (switch(value)?, switch(value)?),
+        "computeMode" => gpu.compute_mode = compute_mode(value)?,
+        "persistence" => gpu.persistence = u32::from(switch(value).filter(|s| *s != ABSENT)? == ON),
+        "numa" => gpu.numa = value.parse::<i32>().ok().filter(|node| *node >= -1)?,
+        _ => return None,
+    }
+    Some(())
+}
+
+fn switch(value: &str) -> Option<u32> {
+    match value {
+        "absent" => Some(ABSENT),
+        "off" => Some(OFF),
+        "on" => Some(ON),
+        _ => None,
+    }
+}
+
+fn compute_mode(value: &str) -> Option<u32> {
+    match value {
+        "default" => Some(0),
+        "prohibited" => Some(2),
+        "exclusiveProcess" => Some(3),
+        _ => None,
+    }
+}
+
+/// Reports an XID. Codes after which NVIDIA's catalogue wants a reset make the driver ask for one.
+pub fn raise_xid(machine: &mut Machine, index: usize, code: u32) {
+    let sequence = machine.next_xid;
+    machine.next_xid += 1;
+    let place = sequence % MAX_XIDS as u64;
+    let place = usize::try_from(place).expect("less than MAX_XIDS");
+    let gpu = u32::try_from(index).expect("less than MAX_GPUS");
+    machine.xids[place] = Xid {
+        sequence,
+        gpu,
+        code,
+    };
+    // 48, 95: uncorrectable memory errors; 62, 119, 120: halted firmware; 64: failed remapping;
+    // 74: NVLink; 79: fell off the bus; 140: unrecovered ECC. 79 wants more than a reset.
+    match code {
+        48 | 62 | 64 | 74 | 95 | 119 | 120 | 140 => machine.gpus[index].recovery_action = 1,
+        79 => machine.gpus[index].recovery_action = 2,
+        _ => {}
+    }
+}
+
+/// Puts a process on a card, or changes the one with this id and kind.
+pub fn add_process(gpu: &mut Gpu, process: Process) -> Result<(), EditError> {
+    let count = gpu.running().len();
+    let same = |known: &Process| known.pid == process.pid && known.kind == process.kind;
+    if let Some(known) = gpu.running().iter().position(same) {
+        gpu.processes[known] = process;
+    } else if count < MAX_PROCESSES {
+        gpu.processes[count] = process;
+        gpu.process_count += 1;
+    } else {
+        return Err(EditError::TooManyProcesses);
+    }
+    Ok(())
+}
+
+/// A CUDA process that uses memory only.
+#[must_use]
+pub fn compute_process(pid: u32, memory_mib: u64) -> Process {
+    Process {
+        memory: memory_mib.saturating_mul(MIB),
+        pid,
+        kind: ProcessKind::Compute as u32,
+        sm: 0,
+        bandwidth: 0,
+    }
+}
+
+/// Takes a process off a card.
+pub fn remove_process(gpu: &mut Gpu, pid: u32) -> Result<(), EditError> {
+    let left: Vec<Process> = gpu
+        .running()
+        .iter()
+        .filter(|p| p.pid != pid)
+        .copied()
+        .collect();
+    if left.len() == gpu.running().len() {
+        return Err(EditError::NoSuchProcess { pid });
+    }
+    gpu.processes[..left.len()].copy_from_slice(&left);
+    gpu.process_count = u32::try_from(left.len()).expect("at most MAX_PROCESSES");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytemuck::Zeroable as _;
+
+    fn check(field: &str, good: &[&str], bad: &[&str]) {
+        let mut gpu = Gpu::zeroed();
+        for value in good {
+            set(&mut gpu, field, value).unwrap();
+        }
+        for value in bad {
+            let error = set(&mut gpu, field, value).unwrap_err().to_string();
+            assert!(error.contains(field) && error.contains(value), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_field_takes_its_values_and_refuses_others() {
+        check("health", &["ok", "lost"], &["sick"]);
+        check(
+            "memoryUsed",
+            &["0", "81920"],
+            &["-1", "3k", "99999999999999999999"],
+        );
+        for field in [
+            "utilisation",
+            "memoryUtilisation",
+            "encoderUtilisation",
+            "decoderUtilisation",
+        ] {
+            check(field, &["0", "100"], &["101", "-1"]);
+        }
+        check("temperature", &["0", "150"], &["151"]);
+        for field in [
+            "power",
+            "powerLimit",
+            "graphicsClock",
+            "smClock",
+            "memoryClock",
+        ] {
+            check(field, &["0", "400000"], &["x"]);
+        }
+        check("pstate", &["0", "15"], &["16"]);
+        for field in ["eccCorrected", "eccUncorrected"] {
+            check(field, &["0", "7"], &["-7"]);
+        }
+        for field in ["ecc", "mig"] {
+            check(field, &["on", "off", "absent"], &["1"]);
+        }
+        check(
+            "computeMode",
+            &["default", "exclusiveProcess"],
+            &["exclusiveThread"],
+        );
+        check("persistence", &["on", "off"], &["absent"]);
+        check("numa", &["-1", "1"], &["-2"]);
+    }
+
+    #[test]
+    fn an_unknown_field_is_named_in_the_error() {
+        let error = set(&mut Gpu::zeroed(), "temprature", "1")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("temprature") && error.contains("temperature"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn processes_count_in_used_memory_and_leave_no_trace() {
+        let mut gpu = Gpu::zeroed();
+        gpu.memory_total = 100 * MIB;
+        add_process(&mut gpu, compute_process(7, 10)).unwrap();
+        add_process(&mut gpu, compute_process(8, 20)).unwrap();
+        add_process(&mut gpu, compute_process(7, 30)).unwrap();
+        assert_eq!((gpu.running().len(), gpu.used()), (2, 50 * MIB));
+        remove_process(&mut gpu, 7).unwrap();
+        assert_eq!((gpu.running().len(), gpu.used()), (1, 20 * MIB));
+        remove_process(&mut gpu, 7).unwrap_err();
+    }
+
+    #[test]
+    fn a_card_refuses_more_processes_than_it_has_room_for() {
+        let mut gpu = Gpu::zeroed();
+        for pid in 1..=128 {
+            add_process(&mut gpu, compute_process(pid, 1)).unwrap();
+        }
+        add_process(&mut gpu, compute_process(129, 1)).unwrap_err();
+    }
+}

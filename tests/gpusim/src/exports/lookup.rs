@@ -1,0 +1,99 @@
+//! Finding cards: count, and handles by index, uuid, serial and PCI bus id. A lost card still
+//! counts, and asking for its handle answers that it is lost.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_t,
+};
+
+use crate::ffi::{Answer, Out, TextIn, answer};
+use crate::library;
+use crate::model::{Gpu, text};
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetCount(count: Out<c_uint>) -> nvmlReturn_t {
+    answer(|| count.put(library::machine()?.gpu_count))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetCount_v2(count: Out<c_uint>) -> nvmlReturn_t {
+    answer(|| count.put(library::machine()?.gpu_count))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<nvmlDevice_t>) -> nvmlReturn_t {
+    answer(|| by_index(index, &device))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetHandleByIndex_v2(
+    index: c_uint,
+    device: Out<nvmlDevice_t>,
+) -> nvmlReturn_t {
+    answer(|| by_index(index, &device))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<nvmlDevice_t>) -> nvmlReturn_t {
+    answer(|| by_text(&uuid, &device, |gpu, given| text(&gpu.uuid) == given))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetHandleBySerial(
+    serial: TextIn,
+    device: Out<nvmlDevice_t>,
+) -> nvmlReturn_t {
+    answer(|| by_text(&serial, &device, |gpu, given| text(&gpu.serial) == given))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetHandleByPciBusId(
+    bus_id: TextIn,
+    device: Out<nvmlDevice_t>,
+) -> nvmlReturn_t {
+    answer(|| by_text(&bus_id, &device, has_bus_id))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
+    bus_id: TextIn,
+    device: Out<nvmlDevice_t>,
+) -> nvmlReturn_t {
+    answer(|| by_text(&bus_id, &device, has_bus_id))
+}
+
+fn by_index(index: c_uint, device: &Out<nvmlDevice_t>) -> Answer {
+    let machine = library::machine()?;
+    let index = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
+    let gpu = machine.cards().get(index).ok_or(INVALID_ARGUMENT)?;
+    library::reachable(gpu)?;
+    device.put(library::handle(index))
+}
+
+fn by_text(given: &TextIn, device: &Out<nvmlDevice_t>, is: fn(&Gpu, &str) -> bool) -> Answer {
+    let machine = library::machine()?;
+    let given = given.read()?;
+    let index = machine
+        .cards()
+        .iter()
+        .position(|gpu| is(gpu, given))
+        .ok_or(NOT_FOUND)?;
+    library::reachable(&machine.cards()[index])?;
+    device.put(library::handle(index))
+}
+
+/// `domain:bus:device.function` in hexadecimal, with any number of leading zeros or no domain.
+fn has_bus_id(gpu: &Gpu, given: &str) -> bool {
+    let number = |text: &str| u32::from_str_radix(text, 16).ok();
+    let place = given.strip_suffix(".0").unwrap_or(given);
+    let parts: Option<Vec<u32>> = place.split(':').map(number).collect();
+    match parts.as_deref() {
+        Some([domain, bus, device]) => {
+            (*domain, *bus, *device) == (gpu.pci_domain, gpu.pci_bus, gpu.pci_device)
+        }
+        Some([bus, device]) => (0, *bus, *device) == (gpu.pci_domain, gpu.pci_bus, gpu.pci_device),
+        _ => false,
+    }
+}

@@ -1,0 +1,48 @@
+//! The exported NVML calls, by topic. What is not simulated is not here, so that clients see it
+//! missing (`NVML_ERROR_FUNCTION_NOT_FOUND`). Must hold no state.
+
+mod errors;
+mod events;
+mod fields;
+mod identity;
+mod lookup;
+mod memory;
+mod mig;
+mod modes;
+mod processes;
+mod sensors;
+mod system;
+mod topology;
+
+/// Calls of the form `name(device, out)`: each reads one value of one card.
+macro_rules! getters {
+    ($($name:ident: $kind:ty = $get:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            device: nvml_wrapper_sys::bindings::nvmlDevice_t,
+            out: $crate::ffi::Out<$kind>,
+        ) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
+            $crate::ffi::answer(|| $crate::library::read(device, &out, $get))
+        }
+    )*};
+}
+pub(crate) use getters;
+
+/// Calls of the form `name(device, buffer, length)`: each reads one text of one card.
+macro_rules! texts {
+    ($($name:ident = $get:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            device: nvml_wrapper_sys::bindings::nvmlDevice_t,
+            buffer: $crate::ffi::Out<std::ffi::c_char>,
+            length: std::ffi::c_uint,
+        ) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
+            $crate::ffi::answer(|| {
+                let gpu = $crate::library::gpu(device)?;
+                let get: fn(&$crate::model::Gpu) -> String = $get;
+                $crate::ffi::put_text(&buffer, length, &get(&gpu))
+            })
+        }
+    )*};
+}
+pub(crate) use texts;

@@ -1,0 +1,153 @@
+//! Who uses a card: the three lists in their three versions, and utilisation by process.
+
+use std::ffi::{c_uint, c_ulonglong};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
+    nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_t,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
+};
+
+use crate::ffi::{Answer, Out, answer, put_list};
+use crate::library;
+use crate::model::{Process, ProcessKind};
+
+/// Instance id of a process that uses the whole card.
+const WHOLE_CARD: c_uint = u32::MAX;
+
+macro_rules! lists {
+    ($($name:ident: $info:ty = $kind:expr, $convert:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            device: nvmlDevice_t,
+            count: Out<c_uint>,
+            infos: Out<$info>,
+        ) -> nvmlReturn_t {
+            answer(|| {
+                let found: Vec<$info> = of_kind(device, $kind)?.iter().map($convert).collect();
+                put_list(&count, &infos, &found)
+            })
+        }
+    )*};
+}
+
+lists! {
+    nvmlDeviceGetComputeRunningProcesses: nvmlProcessInfo_v1_t = ProcessKind::Compute, info_v1;
+    nvmlDeviceGetComputeRunningProcesses_v2: nvmlProcessInfo_v2_t = ProcessKind::Compute, info_v2;
+    nvmlDeviceGetComputeRunningProcesses_v3: nvmlProcessInfo_v2_t = ProcessKind::Compute, info_v2;
+    nvmlDeviceGetGraphicsRunningProcesses: nvmlProcessInfo_v1_t = ProcessKind::Graphics, info_v1;
+    nvmlDeviceGetGraphicsRunningProcesses_v2: nvmlProcessInfo_v2_t = ProcessKind::Graphics, info_v2;
+    nvmlDeviceGetGraphicsRunningProcesses_v3: nvmlProcessInfo_v2_t = ProcessKind::Graphics, info_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t = ProcessKind::Mps, info_v1;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_v2_t = ProcessKind::Mps, info_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_v2_t = ProcessKind::Mps, info_v2;
+}
+
+fn of_kind(device: nvmlDevice_t, kind: ProcessKind) -> Answer<Vec<Process>> {
+    let gpu = library::gpu(device)?;
+    let wanted = |process: &&Process| process.kind == kind as u32;
+    Ok(gpu.running().iter().filter(wanted).copied().collect())
+}
+
+fn info_v1(process: &Process) -> nvmlProcessInfo_v1_t {
+    nvmlProcessInfo_v1_t {
+        pid: process.pid,
+        usedGpuMemory: process.memory,
+    }
+}
+
+fn info_v2(process: &Process) -> nvmlProcessInfo_v2_t {
+    nvmlProcessInfo_v2_t {
+        pid: process.pid,
+        usedGpuMemory: process.memory,
+        gpuInstanceId: WHOLE_CARD,
+        computeInstanceId: WHOLE_CARD,
+    }
+}
+
+/// One sample for each process, taken now; none is "not found", as NVML says of an idle card.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetProcessUtilization(
+    device: nvmlDevice_t,
+    samples: Out<nvmlProcessUtilizationSample_t>,
+    count: Out<c_uint>,
+    last_seen: c_ulonglong,
+) -> nvmlReturn_t {
+    answer(|| {
+        let found = utilisation(device, last_seen)?;
+        let found: Vec<_> = found
+            .iter()
+            .map(|(now, process)| nvmlProcessUtilizationSample_t {
+                pid: process.pid,
+                timeStamp: *now,
+                smUtil: process.sm,
+                memUtil: process.bandwidth,
+                encUtil: 0,
+                decUtil: 0,
+            })
+            .collect();
+        if samples.is_null() {
+            count.put(c_uint::try_from(found.len()).map_err(|_| UNKNOWN)?)?;
+            return Err(INSUFFICIENT_SIZE);
+        }
+        put_list(&count, &samples, &found)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetProcessesUtilizationInfo(
+    device: nvmlDevice_t,
+    out: Out<nvmlProcessesUtilizationInfo_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        out.check_version(1)?;
+        let asked = out.get()?;
+        let found = utilisation(device, asked.lastSeenTimeStamp)?;
+        let found: Vec<_> = found
+            .iter()
+            .map(|(now, process)| nvmlProcessUtilizationInfo_v1_t {
+                timeStamp: *now,
+                pid: process.pid,
+                smUtil: process.sm,
+                memUtil: process.bandwidth,
+                encUtil: 0,
+                decUtil: 0,
+                jpgUtil: 0,
+                ofaUtil: 0,
+            })
+            .collect();
+        let needed = c_uint::try_from(found.len()).map_err(|_| UNKNOWN)?;
+        out.put(nvmlProcessesUtilizationInfo_t {
+            processSamplesCount: needed,
+            ..asked
+        })?;
+        if asked.processSamplesCount < needed {
+            return Err(INSUFFICIENT_SIZE);
+        }
+        Out::array(asked.procUtilArray).put_all(&found)
+    })
+}
+
+/// Microseconds since 1970 and the processes, if that is later than `last_seen`.
+fn utilisation(device: nvmlDevice_t, last_seen: c_ulonglong) -> Answer<Vec<(u64, Process)>> {
+    let gpu = library::gpu(device)?;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_err(|_| UNKNOWN)?;
+    let now = u64::try_from(now.as_micros()).map_err(|_| UNKNOWN)?;
+    if last_seen > now {
+        return Err(INVALID_ARGUMENT);
+    }
+    if gpu.running().is_empty() {
+        return Err(NOT_FOUND);
+    }
+    Ok(gpu
+        .running()
+        .iter()
+        .map(|process| (now, *process))
+        .collect())
+}

@@ -1,0 +1,19 @@
+//! A simulated NVIDIA driver: as a cdylib it is `libnvidia-ml.so.1` over a state file that many
+//! processes share; as an rlib it lets tests make and change that file. The product loads it by
+//! path like the real one and must never link this crate.
+
+mod assemble;
+pub mod catalog;
+pub mod edit;
+mod exports;
+mod ffi;
+mod library;
+mod machine;
+pub mod machine_file;
+pub mod model;
+pub mod place;
+pub mod show;
+pub mod state;
+
+pub use library::STATE_VARIABLE;
+pub use machine::{MachineError, SimulatedMachine};

@@ -1,0 +1,98 @@
+//! A simulated machine by its state file: what the command and the tests do with one.
+//! Fed by paths and texts; decides nothing, `machine_file` and `edit` do.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::edit::{self, EditError};
+use crate::machine_file::{self, MachineFileError};
+use crate::model::{Gpu, Process};
+use crate::show;
+use crate::state::{self, State, StateError};
+
+/// What can fail.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The machine file is wrong.
+    #[error(transparent)]
+    MachineFile(#[from] MachineFileError),
+    /// The state file cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The change was refused.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+}
+
+/// A machine; everyone who names its state file shares it. Cards are named by index or uuid.
+#[derive(Clone, Debug)]
+pub struct SimulatedMachine {
+    state: PathBuf,
+}
+
+impl SimulatedMachine {
+    /// Makes a state file from the text of a machine file (YAML).
+    pub fn create(state: &Path, yaml: &str) -> Result<Self, MachineError> {
+        state::create(state, &*machine_file::parse(yaml)?)?;
+        Ok(Self::at(state))
+    }
+
+    /// The machine of an existing state file.
+    #[must_use]
+    pub fn at(state: &Path) -> Self {
+        Self {
+            state: state.to_owned(),
+        }
+    }
+
+    /// Its state file: the value for `GPUSIM_STATE`.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Everything as JSON; memory in MiB.
+    pub fn show(&self) -> Result<Value, MachineError> {
+        Ok(show::json(&State::open(&self.state)?.machine()))
+    }
+
+    /// Sets fields of one card at once; the names and values of [`edit::FIELDS`].
+    pub fn set(&self, gpu: &str, fields: &[(&str, &str)]) -> Result<(), MachineError> {
+        self.change(gpu, |gpu| {
+            fields
+                .iter()
+                .try_for_each(|(field, value)| edit::set(gpu, field, value))
+        })
+    }
+
+    /// Reports an XID of one card.
+    pub fn xid(&self, gpu: &str, code: u32) -> Result<(), MachineError> {
+        state::update(&self.state, |machine| {
+            let index = edit::index_of(machine, gpu)?;
+            edit::raise_xid(machine, index, code);
+            Ok(())
+        })
+    }
+
+    /// Adds a process, or changes the one with its id and kind.
+    pub fn add_process(&self, gpu: &str, process: Process) -> Result<(), MachineError> {
+        self.change(gpu, |gpu| edit::add_process(gpu, process))
+    }
+
+    /// Removes a process.
+    pub fn remove_process(&self, gpu: &str, pid: u32) -> Result<(), MachineError> {
+        self.change(gpu, |gpu| edit::remove_process(gpu, pid))
+    }
+
+    fn change(
+        &self,
+        gpu: &str,
+        apply: impl FnOnce(&mut Gpu) -> Result<(), EditError>,
+    ) -> Result<(), MachineError> {
+        state::update(&self.state, |machine| {
+            let index = edit::index_of(machine, gpu)?;
+            Ok(apply(&mut machine.gpus[index])?)
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! The command `gpusim`: makes a simulated machine and changes it while others use it.
+//! Fed by its arguments; decides nothing, the library does.
+#![allow(clippy::print_stdout, reason = "a command that answers on stdout")]
+
+use std::path::PathBuf;
+
+use aliquot_gpusim::SimulatedMachine;
+use aliquot_gpusim::edit::compute_process;
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "A simulated NVIDIA driver's machine", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct Target {
+    /// State file; the library finds it by the same variable.
+    #[arg(long, env = "GPUSIM_STATE")]
+    state: PathBuf,
+}
+
+impl Target {
+    fn machine(&self) -> SimulatedMachine {
+        SimulatedMachine::at(&self.state)
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a state file from a machine file (YAML).
+    Create {
+        #[command(flatten)]
+        target: Target,
+        /// Machine file.
+        #[arg(long)]
+        file: PathBuf,
+    },
+    /// Print the machine as JSON.
+    Show {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Change fields of one card, all at once.
+    Set {
+        #[command(flatten)]
+        target: Target,
+        /// Index or uuid.
+        gpu: String,
+        /// key=value, such as health=lost or memoryUsed=3000.
+        #[arg(required = true)]
+        fields: Vec<String>,
+    },
+    /// Report an XID of one card.
+    Xid {
+        #[command(flatten)]
+        target: Target,
+        /// Index or uuid.
+        gpu: String,
+        /// NVIDIA's XID number.
+        code: u32,
+    },
+    /// Processes on a card.
+    Process {
+        #[command(subcommand)]
+        command: ProcessCommand,
+    },
+}
+
+#[derive(Subcommand)]
+enum ProcessCommand {
+    /// Add a CUDA process, or change the one with this id.
+    Add {
+        #[command(flatten)]
+        target: Target,
+        /// Index or uuid.
+        gpu: String,
+        /// Process id on the host.
+        pid: u32,
+        /// GPU memory in MiB.
+        memory_mib: u64,
+        /// Percent of the card's compute.
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+        utilisation: u32,
+    },
+    /// Remove a process.
+    Remove {
+        #[command(flatten)]
+        target: Target,
+        /// Index or uuid.
+        gpu: String,
+        /// Process id on the host.
+        pid: u32,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Create { target, file } => {
+            let yaml = std::fs::read_to_string(&file)
+                .with_context(|| format!("cannot read the machine file {}", file.display()))?;
+            SimulatedMachine::create(&target.state, &yaml)?;
+        }
+        Command::Show { target } => println!("{:#}", target.machine().show()?),
+        Command::Set {
+            target,
+            gpu,
+            fields,
+        } => {
+            let pairs = fields.iter().map(|field| {
+                let pair = field.split_once('=');
+                pair.with_context(|| format!("{field:?} is not of the form key=value"))
+            });
+            let pairs = pairs.collect::<anyhow::Result<Vec<_>>>()?;
+            target.machine().set(&gpu, &pairs)?;
+        }
+        Command::Xid { target, gpu, code } => target.machine().xid(&gpu, code)?,
+        Command::Process { command } => match command {
+            ProcessCommand::Add {
+                target,
+                gpu,
+                pid,
+                memory_mib,
+                utilisation,
+            } => {
+                let mut process = compute_process(pid, memory_mib);
+                process.sm = utilisation;
+                target.machine().add_process(&gpu, process)?;
+            }
+            ProcessCommand::Remove { target, gpu, pid } => {
+                target.machine().remove_process(&gpu, pid)?;
+            }
+        },
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! The machine model: plain fixed-size records, the same bytes in every process.
+//! Fed by `machine_file` (YAML) at creation and by `edit` while it runs; must not know NVML,
+//! files or locks.
+
+use bytemuck::{Pod, Zeroable};
+
+/// Most GPUs that one machine may have.
+pub const MAX_GPUS: usize = 16;
+/// Most processes on one GPU.
+pub const MAX_PROCESSES: usize = 128;
+/// Most `NVLink` connections of one GPU.
+pub const MAX_LINKS: usize = 18;
+/// XIDs that are kept; a reader further behind than this misses the oldest.
+pub const MAX_XIDS: usize = 64;
+
+/// `Gpu::nvlink` value: nothing connected.
+pub const LINK_NONE: u32 = 0;
+/// `Gpu::nvlink` value: connected to a switch. Values 1 to [`MAX_GPUS`] are peer index + 1.
+pub const LINK_SWITCH: u32 = 255;
+
+/// A switch of the hardware that a card may not have: 0 absent, 1 off, 2 on.
+pub const ABSENT: u32 = 0;
+/// Present and off.
+pub const OFF: u32 = 1;
+/// Present and on.
+pub const ON: u32 = 2;
+
+/// A machine with its driver and cards.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub struct Machine {
+    /// Driver version, zero-padded text.
+    pub driver: [u8; 80],
+    /// NVML version, zero-padded text.
+    pub nvml: [u8; 80],
+    /// CUDA version as NVML gives it: 1000 × major + 10 × minor.
+    pub cuda: u32,
+    /// How many of `gpus` exist.
+    pub gpu_count: u32,
+    /// Sequence number that the next XID will get; the first is 1.
+    pub next_xid: u64,
+    /// The last XIDs, at `sequence % MAX_XIDS`.
+    pub xids: [Xid; MAX_XIDS],
+    /// The cards, by NVML index.
+    pub gpus: [Gpu; MAX_GPUS],
+}
+
+/// One critical error that the driver reported.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub struct Xid {
+    /// Place in the machine's history, from 1; 0 = none yet.
+    pub sequence: u64,
+    /// Index of the card.
+    pub gpu: u32,
+    /// NVIDIA's XID number.
+    pub code: u32,
+}
+
+/// What a process does on a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProcessKind {
+    /// CUDA.
+    Compute = 0,
+    /// Drawing.
+    Graphics = 1,
+    /// CUDA through the MPS server.
+    Mps = 2,
+}
+
+/// One process that holds a card.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub struct Process {
+    /// Bytes of GPU memory.
+    pub memory: u64,
+    /// Process id on the host.
+    pub pid: u32,
+    /// A [`ProcessKind`].
+    pub kind: u32,
+    /// Percent of the card's compute.
+    pub sm: u32,
+    /// Percent of the card's memory bandwidth.
+    pub bandwidth: u32,
+}
+
+/// One card. Every number in NVML's own unit.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub struct Gpu {
+    /// `GPU-…`, zero-padded text.
+    pub uuid: [u8; 96],
+    /// Marketing name, zero-padded text.
+    pub model: [u8; 96],
+    /// Serial number, zero-padded text.
+    pub serial: [u8; 32],
+    /// Video BIOS version, zero-padded text.
+    pub vbios: [u8; 32],
+    /// Bytes of memory, the driver's own part included.
+    pub memory_total: u64,
+    /// Bytes the driver keeps for itself.
+    pub memory_reserved: u64,
+    /// Bytes used by nobody in `processes`.
+    pub memory_used: u64,
+    /// Bytes of the BAR1 window.
+    pub bar1_total: u64,
+    /// Millijoules since the driver was loaded.
+    pub energy: u64,
+    /// Uncorrected memory errors since the driver was loaded.
+    pub ecc_uncorrected: u64,
+    /// Corrected memory errors since the driver was loaded.
+    pub ecc_corrected: u64,
+    /// CPUs near the card, one bit each.
+    pub cpu_affinity: [u64; 4],
+    /// Device-node number (`/dev/nvidia<minor>`).
+    pub minor: u32,
+    /// PCI domain.
+    pub pci_domain: u32,
+    /// PCI bus.
+    pub pci_bus: u32,
+    /// PCI device.
+    pub pci_device: u32,
+    /// PCI device id, the vendor in the low half.
+    pub pci_device_id: u32,
+    /// PCI subsystem id, the vendor in the low half.
+    pub pci_subsystem_id: u32,
+    /// `nvmlBrandType_t`.
+    pub brand: u32,
+    /// `nvmlDeviceArchitecture_t`.
+    pub architecture: u32,
+    /// Compute capability, before the dot.
+    pub capability_major: u32,
+    /// Compute capability, after the dot.
+    pub capability_minor: u32,
+    /// CUDA cores.
+    pub cores: u32,
+    /// NUMA node, -1 = none.
+    pub numa: i32,
+    /// MIG mode now: [`ABSENT`], [`OFF`] or [`ON`].
+    pub mig: u32,
+    /// MIG mode after the next reset, same values.
+    pub mig_pending: u32,
+    /// ECC: [`ABSENT`], [`OFF`] or [`ON`].
+    pub ecc: u32,
+    /// `nvmlComputeMode_t`.
+    pub compute_mode: u32,
+    /// Persistence mode, 0 or 1.
+    pub persistence: u32,
+    /// 1: the card fell off the bus.
+    pub lost: u32,
+    /// What the driver asks for after an error: 0 nothing, 1 a GPU reset, 2 a reboot.
+    pub recovery_action: u32,
+    /// Percent of time that some kernel ran.
+    pub utilisation: u32,
+    /// Percent of time that memory was read or written.
+    pub memory_utilisation: u32,
+    /// Percent.
+    pub encoder_utilisation: u32,
+    /// Percent.
+    pub decoder_utilisation: u32,
+    /// Degrees Celsius.
+    pub temperature: u32,
+    /// Fan speed in percent; `u32::MAX`: the card has no fan.
+    pub fan: u32,
+    /// Milliwatts now.
+    pub power: u32,
+    /// Milliwatts allowed now.
+    pub power_limit: u32,
+    /// Milliwatts allowed by default, and the most.
+    pub power_default_limit: u32,
+    /// MHz now: graphics, SM, memory, video.
+    pub clocks: [u32; 4],
+    /// MHz at most: graphics, SM, memory, video.
+    pub max_clocks: [u32; 4],
+    /// Performance state, 0 = fastest.
+    pub pstate: u32,
+    /// `nvmlGpuTopologyLevel_t` to each other card.
+    pub levels: [u32; MAX_GPUS],
+    /// Where each `NVLink` leads: [`LINK_NONE`], [`LINK_SWITCH`] or peer index + 1.
+    pub nvlink: [u32; MAX_LINKS],
+    /// `NVLink` generation, 0 = no `NVLink`.
+    pub nvlink_version: u32,
+    /// PCI Express generation, now and at most.
+    pub pcie_generation: u32,
+    /// How many of `processes` exist.
+    pub process_count: u32,
+    /// Who holds the card.
+    pub processes: [Process; MAX_PROCESSES],
+}
+
+impl Machine {
+    /// The cards that exist.
+    #[must_use]
+    pub fn cards(&self) -> &[Gpu] {
+        let count = usize::try_from(self.gpu_count).unwrap_or(MAX_GPUS);
+        &self.gpus[..count.min(MAX_GPUS)]
+    }
+}
+
+impl Gpu {
+    /// The processes that exist.
+    #[must_use]
+    pub fn running(&self) -> &[Process] {
+        let count = usize::try_from(self.process_count).unwrap_or(MAX_PROCESSES);
+        &self.processes[..count.min(MAX_PROCESSES)]
+    }
+
+    /// Bytes in use by processes and by nobody, never more than there is.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        let held = self.running().iter().map(|process| process.memory);
+        held.fold(self.memory_used, u64::saturating_add)
+            .min(self.memory_total.saturating_sub(self.memory_reserved))
+    }
+
+    /// PCI bus id in NVML's long form.
+    #[must_use]
+    pub fn bus_id(&self) -> String {
+        format!(
+            "{:08X}:{:02X}:{:02X}.0",
+            self.pci_domain, self.pci_bus, self.pci_device
+        )
+    }
+}
+
+/// Text as a zero-padded record field; `None` when it does not fit with its closing zero.
+#[must_use]
+pub fn padded<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut field = [0; N];
+    if text.len() >= N || text.contains('\0') {
+        return None;
+    }
+    field[..text.len()].copy_from_slice(text.as_bytes());
+    Some(field)
+}
+
+/// The text in a zero-padded record field.
+#[must_use]
+pub fn text(field: &[u8]) -> &str {
+    let end = field.iter().position(|&b| b == 0).unwrap_or(field.len());
+    std::str::from_utf8(&field[..end]).unwrap_or("")
+}

@@ -1,0 +1,73 @@
+//! The machine as JSON, for people and scripts. Fed by a snapshot; must not change anything.
+
+use serde_json::{Value, json};
+
+use crate::edit::MIB;
+use crate::model::{ABSENT, LINK_NONE, LINK_SWITCH, Machine, ON, text};
+
+/// The whole machine; memory in MiB.
+#[must_use]
+pub fn json(machine: &Machine) -> Value {
+    let cards = (0..machine.cards().len()).map(|index| card(machine, index));
+    let newest = machine.next_xid.saturating_sub(1);
+    let mut xids: Vec<_> = machine.xids.iter().filter(|xid| xid.sequence > 0).collect();
+    xids.sort_by_key(|xid| xid.sequence);
+    let xids = xids
+        .iter()
+        .map(|xid| json!({"sequence": xid.sequence, "gpu": xid.gpu, "code": xid.code}));
+    json!({
+        "driver": text(&machine.driver),
+        "nvml": text(&machine.nvml),
+        "cuda": format!("{}.{}", machine.cuda / 1000, machine.cuda % 1000 / 10),
+        "gpus": cards.collect::<Vec<_>>(),
+        "xids": xids.collect::<Vec<_>>(),
+        "lastXid": newest,
+    })
+}
+
+fn card(machine: &Machine, index: usize) -> Value {
+    let gpu = &machine.gpus[index];
+    let links: Vec<Value> = gpu
+        .nvlink
+        .iter()
+        .filter(|leads| **leads != LINK_NONE)
+        .map(|leads| match *leads {
+            LINK_SWITCH => json!("switch"),
+            peer => json!(peer - 1),
+        })
+        .collect();
+    let processes: Vec<Value> = gpu
+        .running()
+        .iter()
+        .map(|p| json!({"pid": p.pid, "memory": p.memory / MIB, "utilisation": p.sm}))
+        .collect();
+    json!({
+        "index": index,
+        "uuid": text(&gpu.uuid),
+        "model": text(&gpu.model),
+        "serial": text(&gpu.serial),
+        "minor": gpu.minor,
+        "pci": gpu.bus_id(),
+        "numa": gpu.numa,
+        "memory": gpu.memory_total / MIB,
+        "memoryReserved": gpu.memory_reserved / MIB,
+        "memoryUsed": gpu.used() / MIB,
+        "computeCapability": format!("{}.{}", gpu.capability_major, gpu.capability_minor),
+        "mig": switch(gpu.mig),
+        "health": if gpu.lost == 0 { "ok" } else { "lost" },
+        "recoveryAction": gpu.recovery_action,
+        "utilisation": gpu.utilisation,
+        "temperature": gpu.temperature,
+        "power": gpu.power,
+        "nvlinks": links,
+        "processes": processes,
+    })
+}
+
+fn switch(value: u32) -> &'static str {
+    match value {
+        ABSENT => "absent",
+        ON => "on",
+        _ => "off",
+    }
+}

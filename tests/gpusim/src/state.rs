@@ -1,0 +1,293 @@
+//! The state file: one machine model that many processes read and write at once.
+//! Fed by the path in `GPUSIM_STATE`; must not know what the model means.
+//!
+//! The file holds a header and two copies ("slots") of the model. Generation g lives in slot
+//! g mod 2. A writer holds the file lock, copies the live slot, changes the copy, stores it in
+//! the other slot and only then publishes generation g + 1, so readers need no lock, and a
+//! writer killed half-way leaves the live slot whole. A reader copies the live slot and keeps
+//! the copy if the generation has not moved meanwhile (its slot is first reused for g + 2).
+//! The generation is also a futex: whoever waits for events sleeps on it.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::mem::{offset_of, size_of};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use bytemuck::{Pod, Zeroable};
+use memmap2::{Mmap, MmapMut};
+use rustix::thread::futex;
+
+use crate::model::{Gpu, MAX_GPUS, Machine};
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUSM");
+const VERSION: u32 = 1;
+const WORD: usize = size_of::<u64>();
+const SLOT_WORDS: usize = size_of::<Machine>() / WORD;
+const HEADER_WORDS: usize = size_of::<Header>() / WORD;
+const FILE_SIZE: usize = size_of::<Header>() + 2 * size_of::<Machine>();
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Header {
+    magic: u64,
+    version: u32,
+    generation: u32,
+    machine_size: u64,
+    reserved: [u64; 5],
+}
+
+/// Why a state file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The file cannot be created.
+    #[error("cannot create the state file {path}: {source}")]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The file cannot be opened.
+    #[error("cannot open the state file {path}: {source}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The file cannot be mapped or locked.
+    #[error("cannot map the state file {path}: {source}")]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The file is no state file.
+    #[error("{path} is not a gpusim state file")]
+    NotAState {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file was made by another version of gpusim.
+    #[error("{path} was made by another version of gpusim (layout {found}, wanted {VERSION})")]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u32,
+    },
+}
+
+/// A state file open for reading.
+pub struct State {
+    map: Mmap,
+}
+
+impl State {
+    /// Opens and checks a state file.
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        let file = File::open(path).map_err(|source| StateError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+        check_header(path, &file)?;
+        // SAFETY: state files are never truncated (they are replaced by rename), and every access
+        // to the mapping goes through atomics.
+        let map = unsafe { Mmap::map(&file) }.map_err(|source| StateError::Map {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self { map })
+    }
+
+    /// A consistent copy of the whole machine.
+    #[must_use]
+    pub fn machine(&self) -> Box<Machine> {
+        self.snapshot(0)
+    }
+
+    /// A consistent copy of one card, existing or not.
+    #[must_use]
+    pub fn gpu(&self, index: usize) -> Box<Gpu> {
+        assert!(index < MAX_GPUS, "a machine has at most {MAX_GPUS} GPUs");
+        self.snapshot(offset_of!(Machine, gpus) + index * size_of::<Gpu>())
+    }
+
+    /// Counts the changes; wraps.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        generation(&self.map).load(Ordering::Acquire)
+    }
+
+    /// Sleeps until the generation is no longer `seen` or the time is over. May wake early.
+    pub fn wait_change(&self, seen: u32, timeout: Duration) {
+        let timeout = futex::Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        // Any error (changed already, interrupted, timed out) just ends the sleep early:
+        // callers look at the state and the clock themselves.
+        let _ = futex::wait(
+            generation(&self.map),
+            futex::Flags::empty(),
+            seen,
+            Some(&timeout),
+        );
+    }
+
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "too large for a stranger's stack"
+    )]
+    fn snapshot<T: Pod>(&self, offset: usize) -> Box<T> {
+        let words = words(&self.map);
+        let mut copy: Box<T> = bytemuck::allocation::zeroed_box();
+        loop {
+            let before = self.generation();
+            let start = slot(before) + offset / WORD;
+            let target: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut *copy));
+            for (to, from) in target.iter_mut().zip(&words[start..]) {
+                *to = from.load(Ordering::Relaxed);
+            }
+            fence(Ordering::Acquire);
+            if generation(&self.map).load(Ordering::Relaxed) == before {
+                return copy;
+            }
+        }
+    }
+}
+
+/// Makes a state file at once (written beside, then renamed). Processes that have an older file
+/// of this name open keep the old machine until they initialise NVML again.
+pub fn create(path: &Path, machine: &Machine) -> Result<(), StateError> {
+    let header = Header {
+        magic: MAGIC,
+        version: VERSION,
+        machine_size: size_of::<Machine>() as u64,
+        ..Header::zeroed()
+    };
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let write = || -> std::io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(bytemuck::bytes_of(&header))?;
+        file.write_all(bytemuck::bytes_of(machine))?;
+        file.as_file().set_len(FILE_SIZE as u64)?;
+        let readable = std::fs::Permissions::from_mode(0o644);
+        file.as_file().set_permissions(readable)?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().map_err(|source| StateError::Create {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Changes the machine under the writers' lock. When `change` refuses, nothing is published.
+pub fn update<T, E: From<StateError>>(
+    path: &Path,
+    change: impl FnOnce(&mut Machine) -> Result<T, E>,
+) -> Result<T, E> {
+    // Opened anew for every change: a file lock belongs to the open file, so threads and forked
+    // children would share that of a file kept open.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|source| StateError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+    check_header(path, &file)?;
+    let unmapped = |source| StateError::Map {
+        path: path.to_owned(),
+        source,
+    };
+    file.lock().map_err(unmapped)?;
+    // SAFETY: as in `State::open`.
+    let map = unsafe { MmapMut::map_mut(&file) }.map_err(unmapped)?;
+    let (words, counter) = (words(&map), generation(&map));
+
+    let current = counter.load(Ordering::Acquire);
+    let mut machine: Box<Machine> = bytemuck::allocation::zeroed_box();
+    let copy: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut *machine));
+    for (to, from) in copy.iter_mut().zip(&words[slot(current)..]) {
+        *to = from.load(Ordering::Relaxed);
+    }
+    let answer = change(&mut machine)?;
+
+    let next = current.wrapping_add(1);
+    fence(Ordering::Release);
+    let changed: &[u64] = bytemuck::cast_slice(std::slice::from_ref(&*machine));
+    for (from, to) in changed.iter().zip(&words[slot(next)..]) {
+        to.store(*from, Ordering::Relaxed);
+    }
+    counter.store(next, Ordering::Release);
+    // Nobody asleep is fine, and waking cannot fail otherwise on a mapped word.
+    let _ = futex::wake(counter, futex::Flags::empty(), i32::MAX.unsigned_abs());
+    Ok(answer)
+}
+
+fn check_header(path: &Path, file: &File) -> Result<(), StateError> {
+    use std::os::unix::fs::FileExt as _;
+    let mut header = Header::zeroed();
+    let not_a_state = || StateError::NotAState {
+        path: path.to_owned(),
+    };
+    file.read_exact_at(bytemuck::bytes_of_mut(&mut header), 0)
+        .map_err(|_| not_a_state())?;
+    let length = file.metadata().map_err(|_| not_a_state())?.len();
+    if header.magic != MAGIC {
+        return Err(not_a_state());
+    }
+    if header.version != VERSION || header.machine_size != size_of::<Machine>() as u64 {
+        return Err(StateError::Version {
+            path: path.to_owned(),
+            found: header.version,
+        });
+    }
+    if length != FILE_SIZE as u64 {
+        return Err(not_a_state());
+    }
+    Ok(())
+}
+
+fn slot(generation: u32) -> usize {
+    HEADER_WORDS
+        + if generation.is_multiple_of(2) {
+            0
+        } else {
+            SLOT_WORDS
+        }
+}
+
+#[expect(clippy::cast_ptr_alignment, reason = "a mapping starts on a page")]
+fn words(map: &[u8]) -> &[AtomicU64] {
+    assert_eq!(map.len(), FILE_SIZE, "the header check compared the length");
+    // SAFETY: the mapping starts on a page, so it is aligned for u64; it is FILE_SIZE long, which
+    // is a whole number of words; it lives as long as `map`; all sharers use atomics on it.
+    unsafe { std::slice::from_raw_parts(map.as_ptr().cast::<AtomicU64>(), FILE_SIZE / WORD) }
+}
+
+#[expect(
+    clippy::cast_ptr_alignment,
+    reason = "the field's offset is a multiple of 4"
+)]
+fn generation(map: &[u8]) -> &AtomicU32 {
+    assert!(map.len() >= size_of::<Header>());
+    // SAFETY: the header is inside the mapping and the field aligned for u32; it lives as long
+    // as `map`; all sharers use atomics of this size on it.
+    unsafe {
+        &*map
+            .as_ptr()
+            .add(offset_of!(Header, generation))
+            .cast::<AtomicU32>()
+    }
+}

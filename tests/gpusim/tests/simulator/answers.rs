@@ -1,0 +1,302 @@
+//! Raw NVML calls: lists, fields, pairs of cards and events, as a C client meets them.
+
+use std::ffi::{c_ulong, c_ulonglong};
+
+use aliquot_gpusim::edit::compute_process;
+use nvml_wrapper_sys::bindings::*;
+
+use crate::client::*;
+use crate::common::{TWO_A100, on_machine};
+
+#[test]
+fn process_lists_say_how_much_room_they_need() {
+    on_machine(
+        "answers::process_lists_say_how_much_room_they_need",
+        TWO_A100,
+        |machine| {
+            machine.add_process("0", compute_process(11, 100)).unwrap();
+            machine.add_process("0", compute_process(22, 200)).unwrap();
+            let library = opened();
+            let device = card(&library, 0);
+            let empty = nvmlProcessInfo_t {
+                pid: 0,
+                usedGpuMemory: 0,
+                gpuInstanceId: 0,
+                computeInstanceId: 0,
+            };
+            let mut infos = [empty; 3];
+            for (room, code, pids) in [
+                (0, INSUFFICIENT_SIZE, [0, 0, 0]),
+                (1, INSUFFICIENT_SIZE, [0, 0, 0]),
+                (2, OK, [11, 22, 0]),
+                (3, OK, [11, 22, 0]),
+            ] {
+                let mut count = room;
+                let list = if room == 0 {
+                    std::ptr::null_mut()
+                } else {
+                    infos.as_mut_ptr()
+                };
+                let name = &raw mut count;
+                let answer = call!(
+                    library,
+                    nvmlDeviceGetComputeRunningProcesses_v3,
+                    device,
+                    name,
+                    list
+                );
+                assert_eq!(
+                    (answer, count, infos.map(|info| info.pid)),
+                    (code, 2, pids),
+                    "{room}"
+                );
+            }
+            assert_eq!(infos[1].usedGpuMemory, 200 << 20);
+            assert_eq!(infos[1].gpuInstanceId, u32::MAX);
+            let mut count = 0;
+            let (idle, nowhere) = (card(&library, 1), std::ptr::null_mut());
+            let answer = call!(
+                library,
+                nvmlDeviceGetComputeRunningProcesses_v3,
+                idle,
+                &raw mut count,
+                nowhere
+            );
+            assert_eq!((answer, count), (OK, 0));
+        },
+    );
+}
+
+#[test]
+fn process_utilisation_is_sampled_and_an_idle_card_has_none() {
+    on_machine(
+        "answers::process_utilisation_is_sampled_and_an_idle_card_has_none",
+        TWO_A100,
+        |machine| {
+            let mut process = compute_process(11, 100);
+            process.sm = 42;
+            machine.add_process("0", process).unwrap();
+            let library = opened();
+            let (busy, idle) = (card(&library, 0), card(&library, 1));
+            let (mut count, nowhere) = (0, std::ptr::null_mut());
+            let name = &raw mut count;
+            let answer = call!(
+                library,
+                nvmlDeviceGetProcessUtilization,
+                busy,
+                nowhere,
+                name,
+                0
+            );
+            assert_eq!((answer, count), (INSUFFICIENT_SIZE, 1));
+            let mut sample = nvmlProcessUtilizationSample_t {
+                pid: 0,
+                timeStamp: 0,
+                smUtil: 0,
+                memUtil: 0,
+                encUtil: 0,
+                decUtil: 0,
+            };
+            let name = &raw mut count;
+            let answer = call!(
+                library,
+                nvmlDeviceGetProcessUtilization,
+                busy,
+                &raw mut sample,
+                name,
+                0
+            );
+            assert_eq!((answer, sample.pid, sample.smUtil), (OK, 11, 42));
+            let name = &raw mut count;
+            let answer = call!(
+                library,
+                nvmlDeviceGetProcessUtilization,
+                idle,
+                nowhere,
+                name,
+                0
+            );
+            assert_eq!(answer, NOT_FOUND);
+        },
+    );
+}
+
+#[test]
+fn what_a_card_has_not_is_not_supported_and_each_field_answers_for_itself() {
+    let name = "answers::what_a_card_has_not_is_not_supported_and_each_field_answers_for_itself";
+    on_machine(name, "gpus: [{model: Tesla T4}]", |_| {
+        let library = opened();
+        let device = card(&library, 0);
+        let (mut now, mut later) = (0, 0);
+        let mig = call!(
+            library,
+            nvmlDeviceGetMigMode,
+            device,
+            &raw mut now,
+            &raw mut later
+        );
+        assert_eq!(mig, NOT_SUPPORTED);
+        assert_eq!(
+            number(|out| call!(library, nvmlDeviceGetMaxMigDeviceCount, device, out)),
+            Ok(0)
+        );
+        assert_eq!(
+            number(|out| call!(library, nvmlDeviceGetFanSpeed, device, out)),
+            Err(NOT_SUPPORTED)
+        );
+        assert_eq!(
+            number(|out| call!(library, nvmlDeviceGetNumaNodeId, device, out)),
+            Err(NOT_SUPPORTED)
+        );
+        let link = |link| number(|out| call!(library, nvmlDeviceGetNvLinkState, device, link, out));
+        assert_eq!(
+            (link(0), link(18)),
+            (Err(NOT_SUPPORTED), Err(INVALID_ARGUMENT))
+        );
+        let sensor =
+            |sensor| number(|out| call!(library, nvmlDeviceGetTemperature, device, sensor, out));
+        assert_eq!((sensor(0), sensor(1)), (Ok(34), Err(INVALID_ARGUMENT)));
+
+        let field = |id| nvmlFieldValue_t {
+            fieldId: id,
+            scopeId: 0,
+            timestamp: 0,
+            latencyUsec: 0,
+            valueType: 0,
+            nvmlReturn: 0,
+            value: nvmlValue_t { ullVal: 0 },
+        };
+        let mut fields = [field(91), field(138), field(186)];
+        let answer = call!(
+            library,
+            nvmlDeviceGetFieldValues,
+            device,
+            3,
+            fields.as_mut_ptr()
+        );
+        assert_eq!(
+            (answer, fields.map(|f| f.nvmlReturn)),
+            (OK, [OK, NOT_SUPPORTED, OK])
+        );
+        // SAFETY: the field's type is an unsigned int.
+        assert_eq!(unsafe { fields[2].value.uiVal }, 9000);
+        assert!(
+            library.nvmlDeviceGetGpcClkVfOffset.is_err(),
+            "not simulated, so not exported"
+        );
+    });
+}
+
+#[test]
+fn topology_and_affinity_describe_the_pair() {
+    let yaml = "gpus: [{model: NVIDIA H200}, {model: NVIDIA H200, numa: 1}, {model: Tesla T4}]";
+    on_machine(
+        "answers::topology_and_affinity_describe_the_pair",
+        yaml,
+        |_| {
+            let library = opened();
+            let cards = [0, 1, 2].map(|index| card(&library, index));
+            let level = |a: usize, b: usize| {
+                number(|out| {
+                    call!(
+                        library,
+                        nvmlDeviceGetTopologyCommonAncestor,
+                        cards[a],
+                        cards[b],
+                        out
+                    )
+                })
+            };
+            assert_eq!(
+                (level(0, 1), level(0, 2), level(1, 1)),
+                (Ok(50), Ok(40), Ok(0))
+            );
+            let nvlink = |a: usize, b: usize| {
+                number(|out| call!(library, nvmlDeviceGetP2PStatus, cards[a], cards[b], 2, out))
+            };
+            assert_eq!((nvlink(0, 1), nvlink(0, 2)), (Ok(0), Ok(5)));
+            let kind = |link| {
+                number(|out| {
+                    call!(
+                        library,
+                        nvmlDeviceGetNvLinkRemoteDeviceType,
+                        cards[0],
+                        link,
+                        out
+                    )
+                })
+            };
+            assert_eq!(kind(17), Ok(2));
+            let mut nodes: [c_ulong; 2] = [9; 2];
+            let out = nodes.as_mut_ptr();
+            assert_eq!(
+                call!(library, nvmlDeviceGetMemoryAffinity, cards[1], 2, out, 0),
+                OK
+            );
+            assert_eq!(nodes, [2, 0]);
+            assert_eq!(
+                call!(library, nvmlDeviceGetMemoryAffinity, cards[1], 0, out, 0),
+                INVALID_ARGUMENT
+            );
+        },
+    );
+}
+
+#[test]
+fn an_event_set_hears_only_of_its_cards_and_only_what_came_after_registering() {
+    let name = "answers::an_event_set_hears_only_of_its_cards_and_only_what_came_after_registering";
+    on_machine(name, TWO_A100, |machine| {
+        let library = opened();
+        let (heard, unheard) = (card(&library, 0), "1");
+        machine.xid("0", 1).unwrap();
+        let mut set = std::ptr::null_mut();
+        assert_eq!(call!(library, nvmlEventSetCreate, &raw mut set), OK);
+        let all = c_ulonglong::MAX;
+        assert_eq!(
+            call!(library, nvmlDeviceRegisterEvents, heard, all, set),
+            NOT_SUPPORTED
+        );
+        let xids = c_ulonglong::from(nvmlEventTypeXidCriticalError);
+        assert_eq!(
+            call!(library, nvmlDeviceRegisterEvents, heard, xids, set),
+            OK
+        );
+        machine.xid(unheard, 2).unwrap();
+        machine.xid("0", 3).unwrap();
+        machine.xid("0", 4).unwrap();
+        machine.set("0", &[("health", "lost")]).unwrap();
+        let mut data = nvmlEventData_t {
+            device: std::ptr::null_mut(),
+            eventType: 0,
+            eventData: 0,
+            gpuInstanceId: 0,
+            computeInstanceId: 0,
+        };
+        for expected in [3, 4] {
+            assert_eq!(
+                call!(library, nvmlEventSetWait_v2, set, &raw mut data, 1000),
+                OK
+            );
+            assert_eq!(
+                (data.device, data.eventType, data.eventData),
+                (heard, xids, expected)
+            );
+        }
+        assert_eq!(
+            call!(library, nvmlEventSetWait_v2, set, &raw mut data, 1000),
+            GPU_IS_LOST
+        );
+        machine.set("0", &[("health", "ok")]).unwrap();
+        let timeout = nvmlReturn_enum_NVML_ERROR_TIMEOUT;
+        assert_eq!(
+            call!(library, nvmlEventSetWait_v2, set, &raw mut data, 10),
+            timeout
+        );
+        assert_eq!(call!(library, nvmlEventSetFree, set), OK);
+        assert_eq!(call!(library, nvmlEventSetFree, set), INVALID_ARGUMENT);
+        assert_eq!(
+            call!(library, nvmlEventSetWait_v2, set, &raw mut data, 10),
+            INVALID_ARGUMENT
+        );
+    });
+}

@@ -1,0 +1,88 @@
+//! Clients that nobody here wrote see the simulated cards.
+
+use crate::common;
+
+use std::path::Path;
+use std::process::Command;
+
+use aliquot_gpusim::edit::compute_process;
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use serde_json::{Value, json};
+
+fn ask(client: &str, machine: &SimulatedMachine, folder: &Path) -> String {
+    place::link_into(folder).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients.sh");
+    let output = Command::new(script)
+        .arg(client)
+        .arg(folder)
+        .env(STATE_VARIABLE, machine.state())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{client} failed: {said}{errors}");
+    assert!(
+        !said.contains("ERROR") && !errors.contains("Traceback"),
+        "{said}{errors}"
+    );
+    said
+}
+
+#[test]
+fn nvidia_ml_py_lists_two_a100s_with_their_names_uuids_and_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = SimulatedMachine::create(&folder.path().join("state"), common::TWO_A100).unwrap();
+    machine
+        .add_process("1", compute_process(4242, 3000))
+        .unwrap();
+    let shown = machine.show().unwrap();
+
+    let said: Value = serde_json::from_str(&ask("pynvml", &machine, folder.path())).unwrap();
+    assert_eq!(said["driver"], "580.82.07");
+    assert_eq!(said["notSimulated"], "function not found");
+    assert_eq!(said["cards"].as_array().unwrap().len(), 2);
+    for index in 0..2 {
+        let (card, truth) = (&said["cards"][index], &shown["gpus"][index]);
+        assert_eq!(card["name"], "NVIDIA A100-SXM4-80GB");
+        assert_eq!(card["uuid"], truth["uuid"]);
+        assert_eq!(card["serial"], truth["serial"]);
+        assert_eq!(card["pci"], truth["pci"]);
+        assert_eq!(card["memory"], 81920);
+        assert_eq!(card["capability"], json!([8, 0]));
+        assert_eq!(card["mig"], json!([0, 0]));
+    }
+    assert_eq!(said["cards"][0]["processes"], json!([]));
+    assert_eq!(said["cards"][1]["processes"], json!([[4242, 3000]]));
+    assert_eq!(said["cards"][1]["used"], 3000);
+}
+
+#[test]
+fn nvitop_shows_two_a100s_and_the_process_on_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = SimulatedMachine::create(&folder.path().join("state"), common::TWO_A100).unwrap();
+    let own = std::process::id();
+    machine
+        .add_process("0", compute_process(own, 3000))
+        .unwrap();
+    machine
+        .set("0", &[("temperature", "61"), ("utilisation", "37")])
+        .unwrap();
+
+    let said = ask("nvitop", &machine, folder.path());
+    let rows = said
+        .lines()
+        .filter(|line| line.contains("A100-SXM4-80GB"))
+        .count();
+    assert_eq!(rows, 2, "{said}");
+    let wanted = [
+        "580.82.07",
+        "00000000:07:00.0",
+        "00000000:0F:00.0",
+        "80.00GiB",
+        "61C",
+        "37%",
+    ];
+    for text in wanted.into_iter().chain(["3000MiB", &own.to_string()]) {
+        assert!(said.contains(text), "{text} is not in {said}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Machine files: what they become, and what is said of wrong ones.
+
+use aliquot_gpusim::machine_file::parse;
+use aliquot_gpusim::model::text;
+use aliquot_gpusim::show;
+
+fn check(yaml: &str, wanted: &[&str]) {
+    let error = parse(yaml).err().expect(yaml).to_string();
+    for text in wanted {
+        assert!(error.contains(text), "{text:?} is not in: {error}");
+    }
+}
+
+#[test]
+fn a_wrong_machine_file_is_refused_with_the_key_the_value_and_what_is_accepted() {
+    let a100 = "model: NVIDIA A100-SXM4-80GB";
+    check("gpu: []", &["gpu"]);
+    check("{}", &["gpus"]);
+    check(
+        "gpus: [{model: NVIDIA A99}]",
+        &["gpus[0].model", "NVIDIA A99", "Tesla T4"],
+    );
+    check(&format!("gpus: [{{{a100}, cuont: 2}}]"), &["cuont"]);
+    check(
+        &format!("gpus: [{{{a100}, count: 0}}]"),
+        &["gpus[0].count", "0", "16"],
+    );
+    check(
+        &format!("gpus: [{{{a100}, count: 17}}]"),
+        &["gpus[0].count", "17", "16"],
+    );
+    check(
+        &format!("gpus: [{{{a100}, uuids: [GPU-1, GPU-2]}}]"),
+        &["gpus[0].uuids", "2", "1"],
+    );
+    check(
+        &format!("gpus: [{{{a100}, uuids: [x]}}]"),
+        &["gpus[0].uuids", "x", "GPU-"],
+    );
+    let twins = format!("gpus: [{{{a100}, count: 2, uuids: [GPU-1, GPU-1]}}]");
+    check(&twins, &["gpus[0].uuids", "GPU-1", "no other"]);
+    check(
+        &format!("gpus: [{{{a100}, memoryMib: 600}}]"),
+        &["gpus[0].memoryMib", "600", "634"],
+    );
+    check(
+        &format!("gpus: [{{{a100}, set: {{temperature: 999}}}}]"),
+        &["gpus[0].set", "temperature", "999"],
+    );
+    check(
+        &format!("gpus: [{{{a100}, set: {{heat: 1}}}}]"),
+        &["gpus[0].set", "heat", "temperature"],
+    );
+    check(
+        &format!("cuda: x\ngpus: [{{{a100}}}]"),
+        &["cuda", "x", "13.0"],
+    );
+    check(
+        &format!("driver: {}\ngpus: [{{{a100}}}]", "9".repeat(80)),
+        &["driver", "80"],
+    );
+    let link = |link: &str| format!("gpus: [{{{a100}, count: 2}}]\nlinks: [{link}]");
+    check(
+        &link("{gpus: [0, 2]}"),
+        &["links[0].gpus", "[0, 2]", "below 2"],
+    );
+    check(&link("{gpus: [1, 1]}"), &["links[0].gpus", "[1, 1]"]);
+    check(
+        &link("{gpus: [0, 1], nvlinks: 19}"),
+        &["links[0].nvlinks", "19", "18"],
+    );
+    check(
+        &link("{gpus: [0, 1], level: near}"),
+        &["near", "hostBridge"],
+    );
+}
+
+#[test]
+fn every_model_has_defaults_and_every_machine_its_own_uuids() {
+    for model in aliquot_gpusim::catalog::MODELS {
+        let yaml = |name: &str| format!("name: {name}\ngpus: [{{model: {}}}]", model.name);
+        let (a, b) = (parse(&yaml("a")).unwrap(), parse(&yaml("b")).unwrap());
+        assert_eq!(text(&a.gpus[0].model), model.name);
+        assert_ne!(a.gpus[0].uuid, b.gpus[0].uuid);
+        assert_eq!(a.gpus[0].uuid, parse(&yaml("a")).unwrap().gpus[0].uuid);
+    }
+}
+
+#[test]
+fn groups_links_and_first_values_become_cards() {
+    let yaml = "
+driver: 570.86.16
+cuda: \"12.8\"
+gpus:
+  - {count: 2, model: NVIDIA L40S, numa: 1, uuids: [GPU-a, GPU-b]}
+  - {model: Tesla T4, memoryMib: 8000, set: {health: lost, utilisation: 7}}
+links:
+  - {gpus: [0, 1], level: single, nvlinks: 2}
+";
+    let machine = parse(yaml).unwrap();
+    let shown = show::json(&machine);
+    assert_eq!(shown["driver"], "570.86.16");
+    assert_eq!(shown["nvml"], "13.570.86.16");
+    assert_eq!(shown["cuda"], "12.8");
+    assert_eq!(shown["gpus"][1]["uuid"], "GPU-b");
+    assert_eq!(shown["gpus"][0]["nvlinks"], serde_json::json!([1, 1]));
+    assert_eq!(shown["gpus"][2]["memory"], 8000);
+    assert_eq!(shown["gpus"][2]["health"], "lost");
+    assert_eq!(machine.gpus[0].levels[..3], [0, 10, 50]);
+    assert_eq!(machine.gpus[2].levels[..3], [50, 50, 0]);
+}

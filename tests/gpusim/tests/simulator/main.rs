@@ -1,0 +1,12 @@
+//! The simulated driver seen from outside: by clients that were not written here, by raw calls,
+//! by the product's own driver library, and by many processes at once.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+mod answers;
+mod calls;
+mod client;
+mod clients;
+mod common;
+mod driver;
+mod machine_files;
+mod sharing;
