@@ -101,16 +101,20 @@ pub async fn drive<K>(
         match event {
             None => return,
             Some(Ok(event)) => {
-                pause = RETRY.0;
                 let synced = matches!(event, Event::InitDone);
                 match event {
-                    Event::Init => listed.clear(),
+                    // A list is about to be asked for: not yet a sign of life.
+                    Event::Init => {
+                        listed.clear();
+                        continue;
+                    }
                     Event::InitApply(object) => listed.push(object),
                     Event::InitDone => index.reset(std::mem::take(&mut listed)),
                     Event::Apply(object) => index.apply(object),
                     Event::Delete(object) => index.delete(object),
                 }
                 freshness.good(synced);
+                pause = RETRY.0;
             }
             Some(Err(error)) => {
                 freshness.bad(Instant::now());

@@ -1,0 +1,242 @@
+//! Accepted shares: what was decided at a pod's first `PreStartContainer`, kept
+//! on disk for all its later ones.
+//!
+//! Fed by: [`crate::judge`]. Must not: be judged again, or be removed before the
+//! pod and its checkpoint entry are gone ([`crate::collect`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use aliquot_core::demand::Stage;
+use aliquot_core::usage::{self, Uses};
+use aliquot_core::{Allocation, PodUid};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::environment::Effective;
+use crate::files::{self, FileError};
+use crate::seat::Name;
+
+/// The version that this release writes and reads.
+const VERSION: u32 = 1;
+
+/// One container of an accepted pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// When it runs.
+    #[serde(with = "stage")]
+    pub stage: Stage,
+    /// What holds for it besides its grants.
+    pub effective: Effective,
+}
+
+/// A pod's accepted share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// Version of this text.
+    pub v: u32,
+    /// The pod, by the kubelet's uid.
+    pub pod: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    #[serde(rename = "name")]
+    pub pod_name: String,
+    /// What it was given.
+    pub allocation: Allocation,
+    /// Its containers in pod order.
+    pub containers: Vec<Container>,
+    /// The names under which files were written for it.
+    pub names: BTreeSet<String>,
+}
+
+impl Accepted {
+    /// A share without any files yet.
+    pub fn new(
+        pod: PodUid,
+        namespace: String,
+        pod_name: String,
+        allocation: Allocation,
+        containers: Vec<Container>,
+    ) -> Self {
+        Self {
+            v: VERSION,
+            pod,
+            namespace,
+            pod_name,
+            allocation,
+            containers,
+            names: BTreeSet::new(),
+        }
+    }
+
+    /// The pod's effective use of each card.
+    pub fn uses(&self) -> Uses {
+        let stages = self.containers.iter().map(|c| (c.name.as_str(), c.stage));
+        usage::effective(&self.allocation, stages)
+    }
+
+    /// What holds for this container; `None` when the pod has no such container.
+    pub fn effective(&self, container: &str) -> Option<Effective> {
+        let found = self.containers.iter().find(|c| c.name == container);
+        found.map(|c| c.effective)
+    }
+}
+
+/// Why the store cannot be used.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file cannot be read back.
+    #[error("cannot read the accepted share {}: {source}", path.display())]
+    Decode {
+        /// The file.
+        path: PathBuf,
+        /// What serde found.
+        source: serde_json::Error,
+    },
+    /// A file of another release.
+    #[error("the accepted share {} has version {found}, this release reads {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version in it.
+        found: u32,
+    },
+    /// A share that cannot be written as JSON.
+    #[error("cannot encode the accepted share of pod {pod}: {source}")]
+    Encode {
+        /// The pod.
+        pod: PodUid,
+        /// What serde found.
+        source: serde_json::Error,
+    },
+}
+
+/// The accepted shares of this node, in memory and on disk alike.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    shares: BTreeMap<PodUid, Accepted>,
+}
+
+impl Store {
+    /// Reads what is in `directory`, making it where it is missing.
+    pub fn open(directory: PathBuf) -> Result<Self, StoreError> {
+        files::directory(&directory, 0o700)?;
+        let mut shares = BTreeMap::new();
+        for name in files::names(&directory)? {
+            let path = directory.join(&name);
+            if path.extension().is_some_and(|ending| ending == "json") {
+                let accepted = load(&path)?;
+                shares.insert(accepted.pod.clone(), accepted);
+            }
+        }
+        Ok(Self { directory, shares })
+    }
+
+    /// The share of a pod.
+    pub fn get(&self, pod: &PodUid) -> Option<&Accepted> {
+        self.shares.get(pod)
+    }
+
+    /// All shares, by uid.
+    pub fn all(&self) -> impl Iterator<Item = &Accepted> {
+        self.shares.values()
+    }
+
+    /// Stores a share, durable on return.
+    pub fn put(&mut self, accepted: Accepted) -> Result<(), StoreError> {
+        let text = serde_json::to_vec(&accepted).map_err(|source| StoreError::Encode {
+            pod: accepted.pod.clone(),
+            source,
+        })?;
+        files::replace(&self.path(&accepted.pod), &text)?;
+        self.shares.insert(accepted.pod.clone(), accepted);
+        Ok(())
+    }
+
+    /// Notes the names under which files are about to be written for a pod, so
+    /// that a crash leaves none without an owner.
+    pub fn note_names<'a>(
+        &mut self,
+        pod: &PodUid,
+        names: impl IntoIterator<Item = &'a Name>,
+    ) -> Result<(), StoreError> {
+        let Some(accepted) = self.shares.get(pod) else {
+            return Ok(());
+        };
+        let mut next = accepted.clone();
+        next.names
+            .extend(names.into_iter().map(|name| name.as_str().to_owned()));
+        if next == *accepted {
+            return Ok(());
+        }
+        self.put(next)
+    }
+
+    /// Forgets a pod.
+    pub fn remove(&mut self, pod: &PodUid) -> Result<(), StoreError> {
+        files::remove(&self.path(pod))?;
+        self.shares.remove(pod);
+        Ok(())
+    }
+
+    fn path(&self, pod: &PodUid) -> PathBuf {
+        self.directory.join(format!("{pod}.json"))
+    }
+}
+
+fn load(path: &Path) -> Result<Accepted, StoreError> {
+    let bytes = std::fs::read(path).map_err(files::failed("read", path))?;
+    let accepted: Accepted =
+        serde_json::from_slice(&bytes).map_err(|source| StoreError::Decode {
+            path: path.to_owned(),
+            source,
+        })?;
+    if accepted.v != VERSION {
+        return Err(StoreError::Version {
+            path: path.to_owned(),
+            found: accepted.v,
+        });
+    }
+    Ok(accepted)
+}
+
+/// [`Stage`] as a word.
+mod stage {
+    use super::Stage;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    const WORDS: [(&str, Stage); 3] = [
+        ("init", Stage::Init),
+        ("sidecar", Stage::Sidecar),
+        ("app", Stage::App),
+    ];
+
+    // serde's `with` passes the field by reference.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    pub(super) fn serialize<S: Serializer>(stage: &Stage, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match stage {
+            Stage::Init => "init",
+            Stage::Sidecar => "sidecar",
+            Stage::App => "app",
+        })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Stage, D::Error> {
+        let word = String::deserialize(from)?;
+        let found = WORDS.iter().find(|(known, _)| *known == word);
+        found.map(|(_, stage)| *stage).ok_or_else(|| {
+            de::Error::custom(format!("stage {word:?}; accepted: init, sidecar, app"))
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "accepted_tests.rs"]
+mod tests;

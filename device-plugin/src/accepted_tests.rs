@@ -1,0 +1,80 @@
+//! The store across restarts of the agent.
+
+use super::*;
+use crate::environment::Utilization;
+use crate::testing::{allocation, grant};
+
+fn accepted(uid: &str) -> Accepted {
+    let container = |name: &str, stage| Container {
+        name: name.to_owned(),
+        stage,
+        effective: Effective {
+            utilization: Utilization::Force,
+            oom_killer: true,
+            oversubscribe: false,
+            uncontrolled: false,
+        },
+    };
+    Accepted::new(
+        uid.into(),
+        "default".to_owned(),
+        uid.to_owned(),
+        allocation(&[
+            ("i", &[grant("GPU-a", 50, 5)]),
+            ("main", &[grant("GPU-a", 20, 2)]),
+        ]),
+        vec![container("i", Stage::Init), container("main", Stage::App)],
+    )
+}
+
+#[test]
+fn what_was_stored_is_there_after_a_restart() {
+    let room = tempfile::tempdir().expect("tempdir");
+    let directory = room.path().join("accepted");
+    let mut store = Store::open(directory.clone()).expect("new");
+    store.put(accepted("u1")).expect("stored");
+    store.put(accepted("u2")).expect("stored");
+    let name = Name::parse("GPU-a-0-1").expect("name");
+    store.note_names(&"u2".into(), [&name]).expect("stored");
+    store.remove(&"u1".into()).expect("removed");
+    let again = Store::open(directory).expect("reopened");
+    let mut expected = accepted("u2");
+    expected.names.insert("GPU-a-0-1".to_owned());
+    assert_eq!(again.all().collect::<Vec<_>>(), [&expected]);
+}
+
+#[test]
+fn a_pods_use_follows_the_stages_of_its_containers() {
+    let cards = accepted("u1").uses();
+    let used = cards[&aliquot_core::GpuUuid::from("GPU-a")];
+    assert_eq!((used.seats, used.memory.0, used.cores.0), (1, 50, 5));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_stops_the_start_and_is_named() {
+    let check = |text: &str, expected: &str| {
+        let room = tempfile::tempdir().expect("tempdir");
+        std::fs::write(room.path().join("u1.json"), text).expect("written");
+        let error = Store::open(room.path().to_owned()).expect_err(text);
+        let error = error.to_string();
+        assert!(
+            error.contains("u1.json") && error.contains(expected),
+            "{error}"
+        );
+    };
+    check("{", "EOF");
+    let text = serde_json::to_string(&accepted("u1")).expect("json");
+    check(
+        &text.replace("\"v\":1,\"pod\"", "\"v\":9,\"pod\""),
+        "version 9",
+    );
+    check(&text.replace("\"init\"", "\"later\""), "init");
+}
+
+#[test]
+fn a_file_left_half_written_by_a_crash_is_passed_over() {
+    let room = tempfile::tempdir().expect("tempdir");
+    std::fs::write(room.path().join("u1.tmp"), "{").expect("written");
+    let store = Store::open(room.path().to_owned()).expect("opened");
+    assert_eq!(store.all().count(), 0);
+}

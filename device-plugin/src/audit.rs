@@ -1,0 +1,185 @@
+//! The kubelet's account of who holds which seat, against its checkpoint and
+//! our accepted shares. A cross-check only: nothing is decided from it.
+//!
+//! Fed by: `PodResources` List, the checkpoint, the node's pods.
+//! Must not: be on the path of a container's start (the API is rate-limited for
+//! the whole node).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use aliquot_core::PodUid;
+use aliquot_core::demand::Stage;
+
+use crate::checkpoint::Entry;
+use crate::pod::{Phase, Pod};
+use crate::proto::v1::ListPodResourcesResponse;
+use crate::seat::Ids;
+
+/// One thing on which the two accounts differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// `namespace/name`.
+    pub pod: String,
+    /// The container.
+    pub container: String,
+    /// Seats by `PodResources`.
+    pub listed: Ids,
+    /// Seats by the checkpoint.
+    pub held: Ids,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "container {} of {}: PodResources says {:?}, the checkpoint {:?}",
+            self.container, self.pod, self.listed, self.held
+        )
+    }
+}
+
+/// Seats by pod and container, from a `PodResources` answer.
+pub fn listed(
+    answer: &ListPodResourcesResponse,
+    resource: &str,
+) -> BTreeMap<(String, String), Ids> {
+    let mut found: BTreeMap<(String, String), Ids> = BTreeMap::new();
+    for pod in &answer.pod_resources {
+        for container in &pod.containers {
+            let name = format!("{}/{}", pod.namespace, pod.name);
+            let ids = container
+                .devices
+                .iter()
+                .filter(|devices| devices.resource_name == resource)
+                .flat_map(|devices| devices.device_ids.iter().cloned());
+            let ids: Ids = ids.collect();
+            if !ids.is_empty() {
+                let held = found.entry((name, container.name.clone())).or_default();
+                held.extend(ids);
+            }
+        }
+    }
+    found
+}
+
+/// Where the two accounts differ, by pod and container. Judged are the
+/// containers that both must know: of running pods, without plain init
+/// containers (`PodResources` never shows those).
+pub fn differences(
+    listed: &BTreeMap<(String, String), Ids>,
+    entries: &[Entry],
+    pods: &[Arc<Pod>],
+) -> Vec<Difference> {
+    let held: BTreeMap<(&PodUid, &str), &Ids> = entries
+        .iter()
+        .map(|entry| ((&entry.pod, entry.container.as_str()), &entry.ids))
+        .collect();
+    let mut found = Vec::new();
+    for pod in pods.iter().filter(|pod| pod.phase == Phase::Running) {
+        for container in &pod.containers {
+            if container.stage == Stage::Init {
+                continue;
+            }
+            let key = (pod.full_name(), container.name.clone());
+            let listed = listed.get(&key).cloned().unwrap_or_default();
+            let held = held.get(&(&pod.kubelet_uid, container.name.as_str()));
+            let held = held.copied().cloned().unwrap_or_default();
+            if listed != held {
+                found.push(Difference {
+                    pod: key.0,
+                    container: key.1,
+                    listed,
+                    held,
+                });
+            }
+        }
+    }
+    found.sort_by(|a, b| (&a.pod, &a.container).cmp(&(&b.pod, &b.container)));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::{ContainerDevices, ContainerResources, PodResources};
+    use crate::testing::{RESOURCE, container, pod};
+
+    fn answer(pod: &str, container: &str, ids: &[&str]) -> PodResources {
+        PodResources {
+            name: pod.to_owned(),
+            namespace: "default".to_owned(),
+            containers: vec![ContainerResources {
+                name: container.to_owned(),
+                devices: vec![ContainerDevices {
+                    resource_name: RESOURCE.to_owned(),
+                    device_ids: ids.iter().map(|&id| id.to_owned()).collect(),
+                }],
+            }],
+        }
+    }
+
+    fn entry(pod: &str, container: &str, id: &str) -> Entry {
+        Entry {
+            pod: pod.into(),
+            container: container.to_owned(),
+            ids: [id.to_owned()].into(),
+            name: None,
+        }
+    }
+
+    fn check(answers: &[PodResources], entries: &[Entry], pods: &[Pod], expected: &[&str]) {
+        let answer = ListPodResourcesResponse {
+            pod_resources: answers.to_vec(),
+        };
+        let pods: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
+        let found = differences(&listed(&answer, RESOURCE), entries, &pods);
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn equal_accounts_have_no_difference() {
+        let pods = [pod("u1"), pod("no-gpu")];
+        let entries = [entry("u1", "main", "GPU-a::0")];
+        check(&[answer("u1", "main", &["GPU-a::0"])], &entries, &pods, &[]);
+    }
+
+    #[test]
+    fn other_seats_missing_pods_and_unknown_holders_are_named() {
+        let pods = [pod("u1"), pod("u2"), pod("u3")];
+        let entries = [
+            entry("u1", "main", "GPU-a::0"),
+            entry("u2", "main", "GPU-a::1"),
+        ];
+        check(
+            &[
+                answer("u1", "main", &["GPU-b::0"]),
+                answer("u3", "main", &["GPU-a::2"]),
+            ],
+            &entries,
+            &pods,
+            &[
+                r#"container main of default/u1: PodResources says {"GPU-b::0"}, the checkpoint {"GPU-a::0"}"#,
+                r#"container main of default/u2: PodResources says {}, the checkpoint {"GPU-a::1"}"#,
+                r#"container main of default/u3: PodResources says {"GPU-a::2"}, the checkpoint {}"#,
+            ],
+        );
+    }
+
+    #[test]
+    fn init_containers_and_pods_that_do_not_run_are_not_judged() {
+        let mut starting = pod("u2");
+        starting.phase = Phase::Starting;
+        let mut with_init = pod("u1");
+        with_init
+            .containers
+            .insert(0, container("first", Stage::Init));
+        let entries = [
+            entry("u1", "first", "GPU-a::0"),
+            entry("u2", "main", "GPU-a::1"),
+        ];
+        check(&[], &entries, &[with_init, starting], &[]);
+    }
+}

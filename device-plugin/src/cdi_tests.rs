@@ -1,0 +1,90 @@
+//! Our spec as text, and what is taken from NVIDIA's.
+
+use super::*;
+
+fn nvidia() -> Spec {
+    serde_json::from_value(json!({
+        "cdiVersion": "0.7.0", "kind": "nvidia.com/gpu",
+        "devices": [
+            {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}],
+             "additionalGids": [44]}},
+            {"name": "GPU-b", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}],
+             "additionalGids": [44, 45]}},
+            {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia9"}]}},
+        ],
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_CTK=1"],
+            "deviceNodes": [{"path": "/dev/nvidiactl"}],
+            "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}],
+        },
+    }))
+    .expect("a spec")
+}
+
+fn name() -> Name {
+    Name::parse("GPU-a-0-0000000000000001").expect("a name")
+}
+
+#[test]
+fn our_spec_is_what_a_runtime_reads() {
+    let driver = from_nodes(&["/dev/nvidia0".to_owned()]);
+    let spec = spec(&name(), vec!["A=1".to_owned()], "/s/seats/n", &driver);
+    assert_eq!(
+        serde_json::to_value(&spec).expect("json"),
+        json!({
+            "cdiVersion": "0.5.0", "kind": "aliquot.dev/vgpu",
+            "devices": [{"name": "GPU-a-0-0000000000000001", "containerEdits": {
+                "env": ["A=1"],
+                "deviceNodes": [{"path": "/dev/nvidia0"}],
+                "mounts": [
+                    {"hostPath": "/s/seats/n", "containerPath": "/.aliquot",
+                     "options": ["ro", "nosuid", "nodev", "bind"]},
+                    {"hostPath": "/s/seats/n/counters/slots",
+                     "containerPath": "/.aliquot/counters/slots",
+                     "options": ["rw", "nosuid", "nodev", "noexec", "bind"]},
+                ],
+            }}],
+        })
+    );
+}
+
+#[test]
+fn takes_exactly_the_containers_gpus_from_nvidias_spec() {
+    let gpus = [("GPU-b".into(), 1), ("GPU-a".into(), 0)];
+    let driver = from_nvidia(&[nvidia()], &gpus).expect("both are described");
+    let paths: Vec<&str> = driver
+        .edits
+        .device_nodes
+        .iter()
+        .filter_map(|node| node["path"].as_str())
+        .collect();
+    assert_eq!(paths, ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0"]);
+    assert_eq!(driver.edits.other["additionalGids"], json!([44, 45]));
+    assert_eq!(
+        driver.edits.other["hooks"].as_array().map(Vec::len),
+        Some(1)
+    );
+}
+
+#[test]
+fn our_variables_and_the_newer_version_win() {
+    let driver = from_nvidia(&[nvidia()], &[("GPU-b".into(), 1)]).expect("described");
+    let ours = vec!["NVIDIA_VISIBLE_DEVICES=GPU-b".to_owned()];
+    let spec = spec(&name(), ours, "/s", &driver);
+    assert_eq!(spec.version, "0.7.0");
+    assert_eq!(
+        spec.devices[0].container_edits.env,
+        ["NVIDIA_CTK=1", "NVIDIA_VISIBLE_DEVICES=GPU-b"]
+    );
+}
+
+#[test]
+fn a_spec_that_lacks_one_of_the_gpus_or_is_another_kind_is_not_used() {
+    let check = |spec: Spec, gpus: &[(GpuUuid, u32)]| {
+        assert_eq!(from_nvidia(&[spec], gpus), None);
+    };
+    check(nvidia(), &[("GPU-b".into(), 1), ("GPU-c".into(), 2)]);
+    let mut other = nvidia();
+    other.kind = "aliquot.dev/vgpu".to_owned();
+    check(other, &[("GPU-b".into(), 1)]);
+}

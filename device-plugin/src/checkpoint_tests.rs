@@ -1,0 +1,74 @@
+//! Tables for the checkpoint reader.
+
+use super::*;
+use crate::proto::v1beta1::CdiDevice;
+
+const GPU: &str = "nvidia.com/gpu";
+
+fn answer(device: &str) -> String {
+    let answer = ContainerAllocateResponse {
+        cdi_devices: vec![CdiDevice {
+            name: device.to_owned(),
+        }],
+    };
+    base64::engine::general_purpose::STANDARD.encode(answer.encode_to_vec())
+}
+
+fn file(entries: &serde_json::Value) -> Vec<u8> {
+    serde_json::json!({
+        "Data": {"PodDeviceEntries": entries, "RegisteredDevices": {GPU: ["GPU-a::0"]}},
+        "Checksum": 1_234_567_890_u64,
+    })
+    .to_string()
+    .into_bytes()
+}
+
+fn check(entries: &serde_json::Value) -> Result<Vec<Entry>, String> {
+    parse(&file(entries), Path::new("/k/cp"), GPU).map_err(|e| e.to_string())
+}
+
+#[test]
+fn names_the_container_that_holds_the_ids_and_the_name_it_was_given() {
+    let name = "aliquot.dev/vgpu=GPU-a-0-0000000000000001";
+    let entries = check(&serde_json::json!([
+        {"PodUID": "u1", "ContainerName": "main", "ResourceName": GPU,
+         "DeviceIDs": {"-1": ["GPU-b::1"], "0": ["GPU-a::0"]}, "AllocResp": answer(name)},
+        {"PodUID": "u1", "ContainerName": "main", "ResourceName": "other.dev/nic",
+         "DeviceIDs": {"-1": ["n1"]}, "AllocResp": "!!"},
+        {"PodUID": "u2", "ContainerName": "old", "ResourceName": GPU,
+         "DeviceIDs": null, "AllocResp": answer("nvidia.com/gpu=0")},
+    ]))
+    .expect("readable");
+    let ids: Ids = ["GPU-a::0", "GPU-b::1"].map(str::to_owned).into();
+    assert_eq!(entries.len(), 2);
+    assert_eq!(
+        entries[0].name.as_ref().map(Name::qualified).as_deref(),
+        Some(name)
+    );
+    assert_eq!(entries[1].name, None);
+    let found: Vec<_> = holders(&entries, &ids).collect();
+    assert_eq!(found, [&entries[0]]);
+}
+
+#[test]
+fn a_kubelet_that_never_allocated_has_no_entries() {
+    assert_eq!(check(&serde_json::Value::Null), Ok(Vec::new()));
+    let missing = Path::new("/nonexistent/kubelet_internal_checkpoint");
+    assert_eq!(read(missing, GPU).map_err(|e| e.to_string()), Ok(vec![]));
+}
+
+#[test]
+fn says_what_is_wrong_with_an_unreadable_checkpoint() {
+    let truncated = parse(b"{\"Data\": {", Path::new("/k/cp"), GPU)
+        .map_err(|e| e.to_string())
+        .expect_err("not JSON");
+    assert!(truncated.contains("/k/cp"), "{truncated}");
+    for bad in ["!!", "CgU="] {
+        let error = check(&serde_json::json!([
+            {"PodUID": "u1", "ContainerName": "main", "ResourceName": GPU,
+             "DeviceIDs": {"-1": ["GPU-a::0"]}, "AllocResp": bad},
+        ]))
+        .expect_err(bad);
+        assert!(error.contains("container main of pod u1"), "{error}");
+    }
+}

@@ -1,0 +1,214 @@
+//! The environment a container sees, in the names HAMi's users know. It informs;
+//! the limits page governs.
+//!
+//! Fed by: a container's grants and what its pod spec says.
+//! Must not: differ between two starts of one container; it is computed from
+//! the accepted share alone.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::Grant;
+use serde::{Deserialize, Serialize};
+
+/// Where the seat's read-only directory is mounted.
+pub const DIRECTORY: &str = "/.aliquot";
+/// Where the counters file is, in the container.
+pub const COUNTERS: &str = "/.aliquot/counters/slots";
+
+const POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
+const OOM_KILLER: &str = "ACTIVE_OOM_KILLER";
+const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
+
+/// When the compute share is enforced (`GPU_CORE_UTILIZATION_POLICY`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Utilization {
+    /// Unless the pod is alone on the card.
+    #[default]
+    Default,
+    /// Always.
+    Force,
+    /// Never.
+    Disable,
+}
+
+impl Utilization {
+    fn parse(text: &str) -> Self {
+        match text.to_ascii_lowercase().as_str() {
+            "force" => Self::Force,
+            "disable" => Self::Disable,
+            _ => Self::Default,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Force => "force",
+            Self::Disable => "disable",
+        }
+    }
+}
+
+/// What holds for one container besides its grants. Fixed when the pod is
+/// accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effective {
+    /// When the compute share is enforced.
+    pub utilization: Utilization,
+    /// The host kills the newest grower when a container passes its memory.
+    pub oom_killer: bool,
+    /// More memory than the card has may be promised (`deviceMemoryScaling > 1`).
+    pub oversubscribe: bool,
+    /// The pod asked to run without limits (`CUDA_DISABLE_CONTROL`).
+    pub uncontrolled: bool,
+}
+
+impl Effective {
+    /// What a container's own environment asks for, under the node's settings.
+    /// An unknown policy counts as `default`, an unset OOM killer as on (HAMi's rules).
+    pub fn of(env: &BTreeMap<String, String>, node: NodeRules) -> Self {
+        let utilization = match (node.core_limit, env.get(POLICY)) {
+            (false, _) => Utilization::Disable,
+            (true, Some(text)) => Utilization::parse(text),
+            (true, None) => Utilization::Default,
+        };
+        Self {
+            utilization,
+            oom_killer: !env.get(OOM_KILLER).is_some_and(|text| is_false(text)),
+            oversubscribe: node.oversubscribe,
+            uncontrolled: env.get(DISABLE_CONTROL).is_some_and(|text| is_true(text)),
+        }
+    }
+}
+
+/// The node's settings that every container on it inherits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeRules {
+    /// False when the administrator switched compute limits off.
+    pub core_limit: bool,
+    /// `deviceMemoryScaling > 1`.
+    pub oversubscribe: bool,
+}
+
+/// The variables of a container, as `NAME=value`, in a fixed order.
+pub fn variables(grants: &[Grant], priority: u8, effective: Effective) -> Vec<String> {
+    let mut variables: Vec<String> = grants
+        .iter()
+        .enumerate()
+        .map(|(i, grant)| format!("CUDA_DEVICE_MEMORY_LIMIT_{i}={}m", grant.memory.0))
+        .collect();
+    let cores = grants.first().map_or(0, |grant| grant.cores.0);
+    let visible: Vec<&str> = grants.iter().map(|grant| grant.gpu.as_str()).collect();
+    variables.push(format!("CUDA_DEVICE_SM_LIMIT={cores}"));
+    variables.push(format!("CUDA_DEVICE_MEMORY_SHARED_CACHE={COUNTERS}"));
+    if effective.oversubscribe {
+        variables.push("CUDA_OVERSUBSCRIBE=true".to_owned());
+    }
+    variables.push(format!("CUDA_TASK_PRIORITY={priority}"));
+    variables.push(format!("{POLICY}={}", effective.utilization.as_str()));
+    variables.push(format!("{OOM_KILLER}={}", effective.oom_killer));
+    variables.push(format!("NVIDIA_VISIBLE_DEVICES={}", visible.join(",")));
+    variables
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
+}
+
+fn is_false(text: &str) -> bool {
+    matches!(text, "0" | "f" | "F" | "false" | "FALSE" | "False")
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::{Mib, Percent};
+
+    use super::*;
+
+    const NODE: NodeRules = NodeRules {
+        core_limit: true,
+        oversubscribe: false,
+    };
+
+    fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
+        Grant {
+            resource: "nvidia.com/gpu".to_owned(),
+            gpu: gpu.into(),
+            memory: Mib(memory),
+            cores: Percent(cores),
+        }
+    }
+
+    fn effective(env: &[(&str, &str)], node: NodeRules) -> Effective {
+        let env = env
+            .iter()
+            .map(|&(k, v)| (k.to_owned(), v.to_owned()))
+            .collect();
+        Effective::of(&env, node)
+    }
+
+    #[test]
+    fn the_example_pod_gets_the_variables_its_user_expects() {
+        assert_eq!(
+            variables(&[grant("GPU-a", 3000, 30)], 1, effective(&[], NODE)),
+            [
+                "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
+                "CUDA_DEVICE_SM_LIMIT=30",
+                "CUDA_DEVICE_MEMORY_SHARED_CACHE=/.aliquot/counters/slots",
+                "CUDA_TASK_PRIORITY=1",
+                "GPU_CORE_UTILIZATION_POLICY=default",
+                "ACTIVE_OOM_KILLER=true",
+                "NVIDIA_VISIBLE_DEVICES=GPU-a",
+            ]
+        );
+    }
+
+    #[test]
+    fn each_visible_device_has_its_own_limit_in_the_allocations_order() {
+        let scaled = NodeRules {
+            oversubscribe: true,
+            ..NODE
+        };
+        let grants = [grant("GPU-b", 1, 0), grant("GPU-a", 2, 0)];
+        let variables = variables(&grants, 0, effective(&[], scaled));
+        for expected in [
+            "CUDA_DEVICE_MEMORY_LIMIT_0=1m",
+            "CUDA_DEVICE_MEMORY_LIMIT_1=2m",
+            "CUDA_OVERSUBSCRIBE=true",
+            "CUDA_TASK_PRIORITY=0",
+            "NVIDIA_VISIBLE_DEVICES=GPU-b,GPU-a",
+        ] {
+            assert!(variables.iter().any(|v| v == expected), "{expected}");
+        }
+    }
+
+    #[test]
+    fn what_the_pod_spec_asks_for_is_effective() {
+        let check = |env: &[(&str, &str)], utilization, oom_killer, uncontrolled| {
+            let found = effective(env, NODE);
+            assert_eq!(
+                (found.utilization, found.oom_killer, found.uncontrolled),
+                (utilization, oom_killer, uncontrolled),
+                "{env:?}"
+            );
+        };
+        check(&[], Utilization::Default, true, false);
+        check(&[(POLICY, "FORCE")], Utilization::Force, true, false);
+        check(&[(POLICY, "disable")], Utilization::Disable, true, false);
+        check(&[(POLICY, "sometimes")], Utilization::Default, true, false);
+        check(&[(OOM_KILLER, "false")], Utilization::Default, false, false);
+        check(&[(OOM_KILLER, "yes")], Utilization::Default, true, false);
+        check(&[(DISABLE_CONTROL, "1")], Utilization::Default, true, true);
+    }
+
+    #[test]
+    fn a_node_without_core_limits_overrules_the_pod() {
+        let free = NodeRules {
+            core_limit: false,
+            ..NODE
+        };
+        let found = effective(&[(POLICY, "force")], free);
+        assert_eq!(found.utilization, Utilization::Disable);
+    }
+}

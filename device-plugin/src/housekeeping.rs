@@ -1,0 +1,250 @@
+//! The agent's rounds: collects what nobody needs, finds lost checkpoints,
+//! lingering and foreign holders, and audits the kubelet's two accounts.
+//!
+//! Fed by: a tick, and changes of the node's pods.
+//! Must not: collect at start or exit, before the pods are synced, or while the
+//! checkpoint cannot be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::{GpuUuid, PodUid};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::accepted::{Accepted, StoreError};
+use crate::checkpoint::CheckpointError;
+use crate::files::{self, FileError};
+use crate::metrics::{Metrics, count};
+use crate::pod::Phase;
+use crate::prestart::PreStart;
+use crate::proto::v1::ListPodResourcesRequest;
+use crate::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
+use crate::register::connect;
+use crate::{audit, cdi, collect, host};
+
+/// Least time between two rounds, however many pods change.
+const GAP: Duration = Duration::from_secs(1);
+/// How long an entry must be missing before it counts as lost: the kubelet
+/// forgets an ended pod before the API server says so.
+const LOST_AFTER: Duration = Duration::from_secs(5);
+/// Longest wait for the kubelet's `PodResources`.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Why a round did nothing.
+#[derive(Debug, Error)]
+pub enum RoundError {
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Something cannot be listed or removed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An accepted share cannot be removed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// `/proc` cannot be listed.
+    #[error("cannot list processes: {0}")]
+    Processes(std::io::Error),
+}
+
+/// Rounds until `stop`, every `interval` and after changes of the pods.
+pub async fn rounds(
+    prestart: Arc<PreStart>,
+    proc: PathBuf,
+    interval: Duration,
+    lost: watch::Sender<BTreeSet<PodUid>>,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
+    let mut changes = prestart.pods.subscribe();
+    let mut missing: BTreeMap<PodUid, Instant> = BTreeMap::new();
+    loop {
+        if prestart.pods.synced() {
+            changes.borrow_and_update();
+            let (this, proc) = (Arc::clone(&prestart), proc.clone());
+            let counted = metrics.clone();
+            match spawn_blocking(move || round(&this, &proc, &counted)).await {
+                Ok(Ok(found)) => {
+                    let now = Instant::now();
+                    let settled = settled(&mut missing, found, now);
+                    metrics
+                        .checkpoint_lost
+                        .set(i64::try_from(settled.len()).unwrap_or(i64::MAX));
+                    lost.send_if_modified(|current| {
+                        let differs = *current != settled;
+                        *current = settled;
+                        differs
+                    });
+                }
+                Ok(Err(error)) => tracing::warn!(%error, "housekeeping did nothing"),
+                Err(_) => return,
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(interval) => {}
+            () = async { let _ = changes.changed().await; tokio::time::sleep(GAP).await; } => {}
+        }
+    }
+}
+
+/// Those missing for long enough; remembers since when each is.
+fn settled(
+    missing: &mut BTreeMap<PodUid, Instant>,
+    found: BTreeSet<PodUid>,
+    now: Instant,
+) -> BTreeSet<PodUid> {
+    missing.retain(|uid, _| found.contains(uid));
+    for uid in found {
+        missing.entry(uid).or_insert(now);
+    }
+    let settled = missing
+        .iter()
+        .filter(|(_, since)| now - **since >= LOST_AFTER);
+    settled.map(|(uid, _)| uid.clone()).collect()
+}
+
+/// One round. Returns the pods whose checkpoint entry is missing now.
+pub fn round(
+    prestart: &PreStart,
+    proc: &std::path::Path,
+    metrics: &Metrics,
+) -> Result<BTreeSet<PodUid>, RoundError> {
+    // Under the lock, so that a share stored meanwhile cannot look unowned.
+    let mut store = prestart.store.lock();
+    let entries = prestart.entries()?;
+    let pods = prestart.pods.in_order();
+    let departed = collect::departed(&pods, store.all());
+    let alive = host::alive(proc, &departed).map_err(RoundError::Processes)?;
+
+    let garbage = collect::garbage(&entries, &pods, store.all(), &alive, &on_disk(prestart)?);
+    for name in &garbage.names {
+        files::remove(&prestart.paths.cdi.join(cdi::file_name(name)))?;
+        files::remove(&prestart.paths.seats.join(name))?;
+        metrics.collected.inc();
+        tracing::info!(name, "collected");
+    }
+    for uid in &garbage.pods {
+        store.remove(uid)?;
+    }
+
+    let shares: Vec<Accepted> = store.all().cloned().collect();
+    drop(store);
+    metrics
+        .accepted
+        .set(i64::try_from(shares.len()).unwrap_or(i64::MAX));
+    let node = prestart.published.get();
+    let cards: BTreeSet<GpuUuid> = node.cards.keys().cloned().collect();
+    prestart.published.holders(
+        collect::foreign(&entries, &pods, &cards),
+        collect::lingering(&alive, shares.iter()),
+    );
+    let present = |uid: &PodUid| {
+        let mut found = pods.iter().filter(|pod| pod.uid == *uid);
+        found.any(|pod| pod.phase != Phase::Ended)
+    };
+    prestart.published.keep_refused(present);
+    prestart.refresh()?;
+    Ok(collect::lost(&entries, &pods, shares.iter()))
+}
+
+/// Every name that has a spec or a seat directory.
+fn on_disk(prestart: &PreStart) -> Result<BTreeSet<String>, FileError> {
+    let specs = files::names(&prestart.paths.cdi)?;
+    let specs = specs.iter().filter_map(|file| cdi::name_of(file));
+    let mut names: BTreeSet<String> = specs.map(str::to_owned).collect();
+    names.extend(files::names(&prestart.paths.seats)?);
+    Ok(names)
+}
+
+/// Audits until `stop`, every `interval`.
+pub async fn audits(
+    prestart: Arc<PreStart>,
+    interval: Duration,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        if !prestart.pods.synced() {
+            continue;
+        }
+        match audit_once(&prestart).await {
+            Ok(None) => count(&metrics.audits, "skipped"),
+            Ok(Some(differences)) => {
+                count(&metrics.audits, "done");
+                for difference in differences {
+                    metrics.audit_differences.inc();
+                    tracing::warn!(%difference, "the kubelet's two accounts differ");
+                }
+            }
+            Err(error) => {
+                count(&metrics.audits, "failed");
+                tracing::warn!(error, "audit failed");
+            }
+        }
+    }
+}
+
+/// One audit; `None` when the checkpoint changed meanwhile.
+async fn audit_once(prestart: &Arc<PreStart>) -> Result<Option<Vec<audit::Difference>>, String> {
+    let entries = async || {
+        let this = Arc::clone(prestart);
+        let read = spawn_blocking(move || this.entries()).await;
+        read.map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())
+    };
+    let before = entries().await?;
+    let answer = timeout(DEADLINE, async {
+        let channel = connect(&prestart.paths.pod_resources)
+            .await
+            .map_err(|error| format!("PodResources: {error}"))?;
+        PodResourcesListerClient::new(channel)
+            .list(ListPodResourcesRequest {})
+            .await
+            .map_err(|status| format!("PodResources: {status}"))
+    })
+    .await
+    .map_err(|_| "PodResources did not answer within 10 s".to_owned())??;
+    if entries().await? != before {
+        return Ok(None);
+    }
+    let listed = audit::listed(answer.get_ref(), &prestart.resource);
+    let pods = prestart.pods.in_order();
+    Ok(Some(audit::differences(&listed, &before, &pods)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_counts_as_lost_only_after_a_while() {
+        let start = Instant::now();
+        let mut missing = BTreeMap::new();
+        let mut check = |seconds, found: &[&str], expected: &[&str]| {
+            let set = |uids: &[&str]| uids.iter().map(|&uid| PodUid::from(uid)).collect();
+            let now = start + Duration::from_secs(seconds);
+            let expected: BTreeSet<PodUid> = set(expected);
+            assert_eq!(
+                settled(&mut missing, set(found), now),
+                expected,
+                "{seconds} s"
+            );
+        };
+        check(0, &["u1"], &[]);
+        check(4, &["u1", "u2"], &[]);
+        check(5, &["u1", "u2"], &["u1"]);
+        check(6, &["u2"], &[]);
+        check(9, &["u1", "u2"], &["u2"]);
+    }
+}

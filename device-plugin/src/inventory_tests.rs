@@ -1,0 +1,101 @@
+//! From the driver's facts to the inventory and its seats.
+
+use super::*;
+use crate::testing::{RESOURCE, facts};
+
+fn sharing(scaling: &str) -> Sharing {
+    Sharing {
+        seats: 2,
+        scaling: scaling.parse().expect("good"),
+        resource: RESOURCE.to_owned(),
+    }
+}
+
+fn health(uuid: &str, health: nvml::Health) -> nvml::CardHealth {
+    nvml::CardHealth {
+        uuid: uuid.to_owned(),
+        health,
+    }
+}
+
+#[test]
+fn a_scaling_is_exact_and_bounded() {
+    let check = |text: &str, expected: Option<u64>| {
+        let scaled = text.parse::<Scaling>().ok().map(|s| s.of(Mib(81_920)).0);
+        assert_eq!(scaled, expected, "{text}");
+    };
+    check("1", Some(81_920));
+    check("1.0", Some(81_920));
+    check("1.8", Some(147_456));
+    check("0.125", Some(10_240));
+    check("16", Some(1_310_720));
+    for bad in [
+        "0", "0.05", "16.1", "1.0001", "-1", "1e1", "NaN", "", "1.", ".5",
+    ] {
+        check(bad, None);
+    }
+}
+
+#[test]
+fn the_inventory_is_the_drivers_facts_under_the_nodes_settings() {
+    let published = Published::new(&facts(&["GPU-a", "GPU-b"]), &[], &sharing("1.5"));
+    let inventory = published.get().inventory.clone();
+    let gpu = &inventory.gpus[1];
+    assert_eq!((gpu.uuid.as_str(), gpu.index, gpu.seats), ("GPU-b", 1, 2));
+    assert_eq!((gpu.memory.0, gpu.scaled.0), (10_000, 15_000));
+    let text = inventory.encode().expect("json");
+    assert_eq!(Inventory::decode(&text).expect("json"), inventory);
+}
+
+#[test]
+fn seats_follow_the_health_and_mode_of_their_card() {
+    let mut facts = facts(&["GPU-a", "GPU-b", "GPU-c"]);
+    facts.cards[2].mig.enabled = true;
+    let published = Published::new(
+        &facts,
+        &[
+            health("GPU-a", nvml::Health::Xid(79)),
+            health("GPU-b", nvml::Health::Ok),
+        ],
+        &sharing("1"),
+    );
+    let node = published.get();
+    assert_eq!(
+        node.inventory.gpus[0].health,
+        Health::Sick("xid 79".to_owned())
+    );
+    let seats: Vec<_> = seats(&node.inventory)
+        .into_iter()
+        .map(|seat| (seat.id, seat.health))
+        .collect();
+    let expected = [
+        ("GPU-a::0", UNHEALTHY),
+        ("GPU-a::1", UNHEALTHY),
+        ("GPU-b::0", HEALTHY),
+        ("GPU-b::1", HEALTHY),
+    ];
+    assert_eq!(
+        seats,
+        expected.map(|(id, health)| (id.to_owned(), health.to_owned()))
+    );
+}
+
+#[test]
+fn readers_see_changes_and_only_changes() {
+    let published = Published::new(&facts(&["GPU-a"]), &[], &sharing("1"));
+    let changes = published.subscribe();
+    published.cards(&facts(&["GPU-a"]), &[], &sharing("1"));
+    assert_eq!(changes.has_changed().ok(), Some(false));
+    let refused = |reason: &str| Refused {
+        pod: "u1".into(),
+        namespace: "default".to_owned(),
+        name: "p".to_owned(),
+        reason: reason.to_owned(),
+    };
+    published.refused(refused("one"));
+    published.refused(refused("two"));
+    assert_eq!(changes.has_changed().ok(), Some(true));
+    assert_eq!(published.get().inventory.refused, [refused("two")]);
+    published.keep_refused(|pod| pod.as_str() != "u1");
+    assert!(published.get().inventory.refused.is_empty());
+}

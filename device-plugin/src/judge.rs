@@ -1,0 +1,260 @@
+//! The first `PreStartContainer` of a pod: may it have what its annotation says?
+//!
+//! Fed by: the watched pod, the node's inventory, the accepted shares.
+//! Must not: be asked again for an accepted pod; read anything itself. A
+//! refusal's text is read by the user in the pod's event: it says what to do.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use aliquot_core::inventory::Health;
+use aliquot_core::ledger::{self, Held};
+use aliquot_core::usage::Use;
+use aliquot_core::{Allocation, Gpu, GpuUuid, Inventory, NodeName, PodUid, Reason, fit};
+
+use crate::accepted::{Accepted, Container};
+use crate::checkpoint::Entry;
+use crate::environment::{Effective, NodeRules};
+use crate::pod::Pod;
+
+/// What a decision rests on.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// This node.
+    pub node: &'a NodeName,
+    /// The resource we serve.
+    pub resource: &'a str,
+    /// What the node has, with its foreign and lingering holders.
+    pub inventory: &'a Inventory,
+    /// The node's rules for the environment.
+    pub rules: NodeRules,
+    /// The uid in the checkpoint.
+    pub uid: &'a PodUid,
+    /// The pod of that uid; `None` when the API server has none on this node.
+    pub pod: Option<&'a Pod>,
+    /// The checkpoint's entries for this pod and these seats.
+    pub holders: &'a [&'a Entry],
+    /// What pods that are still present were given before.
+    pub others: &'a [&'a Accepted],
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The share to store and to serve from now on.
+    Accept(Box<Accepted>),
+    /// Why not.
+    Refuse(Refusal),
+}
+
+/// Why a pod may not start, with what its user should do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The API server has no such pod here.
+    Unknown(PodUid),
+    /// A static pod.
+    Static(String),
+    /// Bound past the scheduler.
+    NoAllocation(String),
+    /// The annotation cannot be read.
+    Unreadable(String, String),
+    /// Bound to another node than its allocation says.
+    OtherNode(NodeName),
+    /// The allocation has nothing for this container.
+    NoShare(String),
+    /// The kubelet gave another number of seats than the allocation has cards.
+    Count {
+        /// The container.
+        container: String,
+        /// Cards in its allocation.
+        granted: usize,
+        /// Seats in the checkpoint.
+        held: usize,
+    },
+    /// The allocation names a card that is not here.
+    NoCard(GpuUuid),
+    /// The card is not usable.
+    Sick(GpuUuid, String),
+    /// The card cannot carry this beside what was accepted before.
+    Full {
+        /// The card.
+        gpu: GpuUuid,
+        /// Why.
+        reason: Reason,
+        /// What the pod was given of it.
+        wanted: Use,
+        /// What others hold of it.
+        held: Use,
+        /// What it has.
+        has: Box<Gpu>,
+    },
+}
+
+const AGAIN: &str = "delete the pod and create it again with `schedulerName: aliquot-scheduler` and without `spec.nodeName`";
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(uid) => write!(
+                f,
+                "the API server has no pod with uid {uid} on this node: a static pod cannot ask for a share of a GPU, because it does not pass the scheduler; run it as a Deployment or DaemonSet with `schedulerName: aliquot-scheduler`"
+            ),
+            Self::Static(pod) => write!(
+                f,
+                "{pod} is a static pod, which does not pass the scheduler and so cannot have a share of a GPU; run it as a Deployment or DaemonSet with `schedulerName: aliquot-scheduler`"
+            ),
+            Self::NoAllocation(pod) => write!(
+                f,
+                "{pod} was bound to this node without a share of a GPU (no annotation aliquot.dev/allocation): {AGAIN}"
+            ),
+            Self::Unreadable(pod, why) => write!(
+                f,
+                "the annotation aliquot.dev/allocation of {pod} cannot be used ({why}): {AGAIN}"
+            ),
+            Self::OtherNode(node) => write!(
+                f,
+                "the pod's allocation is for node {node}, but the pod is on another: {AGAIN}"
+            ),
+            Self::NoShare(container) => write!(
+                f,
+                "the pod's allocation has no share for container {container}: {AGAIN}"
+            ),
+            Self::Count {
+                container,
+                granted,
+                held,
+            } => write!(
+                f,
+                "container {container} was given {granted} GPU(s), but the kubelet reserved {held} seat(s) for it: {AGAIN}"
+            ),
+            Self::NoCard(gpu) => write!(
+                f,
+                "the pod was given {gpu}, which is not on this node any more: delete the pod and create it again"
+            ),
+            Self::Sick(gpu, why) => write!(
+                f,
+                "the pod was given {gpu}, which is not usable now ({why}): wait for the GPU to recover, or delete the pod and create it again"
+            ),
+            Self::Full {
+                gpu,
+                reason,
+                wanted,
+                held,
+                has,
+            } => write!(
+                f,
+                "{gpu} cannot carry this pod ({reason}): it needs {} with {} compute, others hold {} of {} with {} compute in {} of {} seats: delete the pod and create it again",
+                wanted.memory,
+                wanted.cores,
+                held.memory,
+                has.scaled,
+                held.cores,
+                held.seats,
+                has.seats
+            ),
+        }
+    }
+}
+
+/// Accepts or refuses. The same facts give the same answer.
+pub fn judge(facts: Facts<'_>) -> Verdict {
+    match accept(facts) {
+        Ok(accepted) => Verdict::Accept(Box::new(accepted)),
+        Err(refusal) => Verdict::Refuse(refusal),
+    }
+}
+
+fn accept(facts: Facts<'_>) -> Result<Accepted, Refusal> {
+    let pod = facts
+        .pod
+        .ok_or_else(|| Refusal::Unknown(facts.uid.clone()))?;
+    if pod.mirror {
+        return Err(Refusal::Static(pod.full_name()));
+    }
+    let text = pod.allocation.as_deref();
+    let text = text.ok_or_else(|| Refusal::NoAllocation(pod.full_name()))?;
+    let allocation = Allocation::decode(text)
+        .map_err(|error| Refusal::Unreadable(pod.full_name(), error.to_string()))?;
+    if allocation.node != *facts.node {
+        return Err(Refusal::OtherNode(allocation.node));
+    }
+    holders_have_their_share(facts, &allocation)?;
+    let containers = pod.containers.iter().map(|container| Container {
+        name: container.name.clone(),
+        stage: container.stage,
+        effective: Effective::of(&container.env, facts.rules),
+    });
+    let accepted = Accepted::new(
+        facts.uid.clone(),
+        pod.namespace.clone(),
+        pod.name.clone(),
+        allocation,
+        containers.collect(),
+    );
+    cards_can_carry(facts, &accepted)?;
+    Ok(accepted)
+}
+
+fn holders_have_their_share(facts: Facts<'_>, allocation: &Allocation) -> Result<(), Refusal> {
+    for holder in facts.holders {
+        holder_has_its_share(holder, allocation, facts.resource)?;
+    }
+    Ok(())
+}
+
+/// The allocation names this container, with as many cards as it holds seats.
+/// Asked again at every start: the kubelet may have handed out seats anew.
+pub fn holder_has_its_share(
+    holder: &Entry,
+    allocation: &Allocation,
+    resource: &str,
+) -> Result<(), Refusal> {
+    let grants = allocation.grants(&holder.container).unwrap_or_default();
+    let granted = grants.iter().filter(|g| g.resource == resource).count();
+    if granted == 0 {
+        return Err(Refusal::NoShare(holder.container.clone()));
+    }
+    if granted != holder.ids.len() {
+        return Err(Refusal::Count {
+            container: holder.container.clone(),
+            granted,
+            held: holder.ids.len(),
+        });
+    }
+    Ok(())
+}
+
+fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal> {
+    let inventory = facts.inventory;
+    let held: BTreeMap<&PodUid, Held> = facts
+        .others
+        .iter()
+        .map(|other| (&other.pod, Held::Uses(other.uses())))
+        .collect();
+    let held: Vec<(&PodUid, &Held)> = held.iter().map(|(pod, held)| (*pod, held)).collect();
+    let sums = ledger::sums_of(inventory, &held);
+    for (gpu, wanted) in accepted.uses() {
+        let card = inventory.gpus.iter().zip(&sums);
+        let Some((card, sums)) = card.into_iter().find(|(card, _)| card.uuid == gpu) else {
+            return Err(Refusal::NoCard(gpu));
+        };
+        if let Health::Sick(why) = &card.health {
+            return Err(Refusal::Sick(gpu, why.clone()));
+        }
+        let foreign = inventory.foreign.iter().any(|other| other.gpu == gpu);
+        if let Some(reason) = fit::refuse(card, foreign, sums, &wanted, facts.resource) {
+            return Err(Refusal::Full {
+                gpu,
+                reason,
+                wanted,
+                held: sums.used,
+                has: Box::new(card.clone()),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

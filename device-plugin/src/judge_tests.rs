@@ -1,0 +1,214 @@
+//! A table of first starts: who may, who may not, and what the user reads.
+
+use aliquot_core::Grant;
+use aliquot_core::demand::Stage;
+
+use super::*;
+use crate::testing::{RESOURCE, allocation, container, grant, inventory, pod};
+
+const RULES: NodeRules = NodeRules {
+    core_limit: true,
+    oversubscribe: false,
+};
+
+fn entry(container: &str, seats: usize) -> Entry {
+    Entry {
+        pod: "u1".into(),
+        container: container.to_owned(),
+        ids: (0..seats).map(|n| format!("GPU-a::{n}")).collect(),
+        name: None,
+    }
+}
+
+fn other(uid: &str, grants: &[Grant]) -> Accepted {
+    Accepted::new(
+        uid.into(),
+        "default".to_owned(),
+        uid.to_owned(),
+        allocation(&[("main", grants)]),
+        Vec::new(),
+    )
+}
+
+struct Case {
+    inventory: Inventory,
+    pod: Option<Pod>,
+    holders: Vec<Entry>,
+    others: Vec<Accepted>,
+}
+
+/// A pod with one share of GPU-a, on a node with GPU-a and GPU-b.
+fn case() -> Case {
+    Case {
+        inventory: inventory(&["GPU-a", "GPU-b"]),
+        pod: Some(pod("u1").with(&allocation(&[("main", &[grant("GPU-a", 3000, 30)])]))),
+        holders: vec![entry("main", 1)],
+        others: Vec::new(),
+    }
+}
+
+fn verdict(case: &Case) -> Verdict {
+    judge(Facts {
+        node: &"n1".into(),
+        resource: RESOURCE,
+        inventory: &case.inventory,
+        rules: RULES,
+        uid: &"u1".into(),
+        pod: case.pod.as_ref(),
+        holders: &case.holders.iter().collect::<Vec<_>>(),
+        others: &case.others.iter().collect::<Vec<_>>(),
+    })
+}
+
+/// `expected` empty: accepted. Else: refused with a text that has all parts.
+fn check(change: impl FnOnce(&mut Case), expected: &[&str]) {
+    let mut case = case();
+    change(&mut case);
+    match verdict(&case) {
+        Verdict::Accept(_) => assert!(expected.is_empty(), "accepted, expected {expected:?}"),
+        Verdict::Refuse(refusal) => {
+            let text = refusal.to_string();
+            assert!(!expected.is_empty(), "refused: {text}");
+            for part in expected {
+                assert!(text.contains(part), "{part:?} not in {text:?}");
+            }
+        }
+    }
+}
+
+fn given(grants: &[Grant]) -> Pod {
+    pod("u1").with(&allocation(&[("main", grants)]))
+}
+
+#[test]
+fn a_pod_that_fits_is_accepted_with_its_own_environment() {
+    let mut case = case();
+    if let Some(pod) = &mut case.pod {
+        let policy = ("GPU_CORE_UTILIZATION_POLICY".to_owned(), "force".to_owned());
+        pod.containers[0].env = [policy].into();
+    }
+    let Verdict::Accept(accepted) = verdict(&case) else {
+        panic!("refused");
+    };
+    assert_eq!(accepted.pod_name, "u1");
+    assert_eq!(
+        accepted.effective("main").map(|e| e.utilization),
+        Some(crate::environment::Utilization::Force)
+    );
+    assert_eq!(accepted.effective("other"), None);
+}
+
+#[test]
+fn pods_that_did_not_pass_the_scheduler_are_told_how_to() {
+    let how = "schedulerName: aliquot-scheduler";
+    check(|c| c.pod = None, &["u1", "static pod", how]);
+    check(
+        |c| c.pod.as_mut().expect("pod").mirror = true,
+        &["default/u1", "static pod", how],
+    );
+    check(
+        |c| c.pod = Some(pod("u1")),
+        &["default/u1", how, "spec.nodeName"],
+    );
+    check(
+        |c| c.pod.as_mut().expect("pod").allocation = Some("{".to_owned()),
+        &["cannot be used", how],
+    );
+    check(
+        |c| {
+            let mut elsewhere = allocation(&[("main", &[grant("GPU-a", 1, 1)])]);
+            elsewhere.node = "n2".into();
+            c.pod = Some(pod("u1").with(&elsewhere));
+        },
+        &["node n2", how],
+    );
+}
+
+#[test]
+fn the_allocation_must_have_a_share_for_every_holder_of_the_seats() {
+    check(|c| c.holders = vec![entry("init", 1)], &["container init"]);
+    check(|c| c.holders.push(entry("init", 1)), &["container init"]);
+    check(
+        |c| c.holders = vec![entry("main", 2)],
+        &["1 GPU(s)", "2 seat(s)"],
+    );
+    check(
+        |c| {
+            let mut share = grant("GPU-a", 1, 1);
+            share.resource = "example.com/gpu".to_owned();
+            c.pod = Some(given(&[share]));
+        },
+        &["container main"],
+    );
+}
+
+#[test]
+fn the_cards_must_be_here_and_usable() {
+    check(
+        |c| c.pod = Some(given(&[grant("GPU-z", 1, 1)])),
+        &["GPU-z", "not on this node"],
+    );
+    check(
+        |c| c.inventory.gpus[0].health = Health::Sick("xid 79".to_owned()),
+        &["GPU-a", "xid 79"],
+    );
+    check(
+        |c| c.inventory.gpus[1].health = Health::Sick("xid 79".to_owned()),
+        &[],
+    );
+    check(
+        |c| {
+            c.inventory.foreign.push(aliquot_core::inventory::Foreign {
+                gpu: "GPU-a".into(),
+                pod: "kube-system/old".to_owned(),
+            });
+        },
+        &["CardHeldByForeignPod"],
+    );
+}
+
+#[test]
+fn the_sums_on_a_card_stay_within_what_it_may_promise() {
+    let others = |grants: &[Grant]| vec![other("u2", grants)];
+    check(|c| c.others = others(&[grant("GPU-a", 7000, 70)]), &[]);
+    check(
+        |c| c.others = others(&[grant("GPU-a", 7001, 0)]),
+        &[
+            "CardInsufficientMemory",
+            "3000 MiB",
+            "7001 MiB of 10000 MiB",
+        ],
+    );
+    check(
+        |c| c.others = others(&[grant("GPU-a", 1, 71)]),
+        &["CardInsufficientCore"],
+    );
+    check(
+        |c| c.others = others(&[grant("GPU-a", 1, 100)]),
+        &["ExclusiveDeviceAllocateConflict"],
+    );
+    check(|c| c.others = others(&[grant("GPU-b", 10_000, 100)]), &[]);
+    check(
+        |c| {
+            c.inventory.gpus[0].seats = 1;
+            c.others = others(&[grant("GPU-a", 1, 1)]);
+        },
+        &["CardTimeSlicingExhausted", "1 of 1 seats"],
+    );
+}
+
+#[test]
+fn init_containers_share_with_the_containers_after_them() {
+    check(
+        |c| {
+            let mut both = allocation(&[("main", &[grant("GPU-a", 9000, 30)])]);
+            let share = vec![grant("GPU-a", 9000, 30)];
+            both.init.insert("first".to_owned(), share);
+            let mut pod = pod("u1").with(&both);
+            pod.containers.insert(0, container("first", Stage::Init));
+            c.pod = Some(pod);
+            c.holders.push(entry("first", 1));
+        },
+        &[],
+    );
+}

@@ -1,0 +1,35 @@
+//! The node agent: what GPUs a node has, which seats the kubelet may hand out,
+//! and what each container is given.
+//!
+//! Start with [`judge`] (may a pod have what its annotation says) and
+//! [`prestart`] (what happens when the kubelet is about to start a container).
+//! Fed by: the driver, the kubelet's device plugin protocol and checkpoint, the
+//! API server's watch of this node.
+//! Must not: choose a GPU; the scheduler did.
+
+pub mod accepted;
+pub mod agent;
+pub mod audit;
+pub mod cdi;
+pub mod checkpoint;
+pub mod collect;
+pub mod environment;
+pub mod files;
+pub mod host;
+pub mod housekeeping;
+pub mod inventory;
+pub mod judge;
+pub mod limits;
+pub mod metrics;
+pub mod node;
+pub mod plugin;
+pub mod pod;
+pub mod pods;
+pub mod prestart;
+pub mod proto;
+pub mod register;
+pub mod seat;
+pub mod settings;
+pub mod steer;
+#[cfg(test)]
+mod testing;

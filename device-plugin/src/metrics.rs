@@ -1,0 +1,98 @@
+//! The agent's metrics, declared in one place.
+//!
+//! Fed by: the parts of the agent, which count. Must not: decide or log.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// How something ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Outcome {
+    /// A word from a closed set; see each metric's help.
+    pub outcome: &'static str,
+}
+
+/// All metrics; clones share the values.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// `PreStartContainer` calls.
+    pub prestart: Family<Outcome, Counter>,
+    /// `Allocate` calls answered.
+    pub allocate: Counter,
+    /// `GetPreferredAllocation` calls.
+    pub steer: Family<Outcome, Counter>,
+    /// Registrations with the kubelet.
+    pub register: Family<Outcome, Counter>,
+    /// Writes of the node's inventory or condition.
+    pub node_writes: Family<Outcome, Counter>,
+    /// Differences that audits found.
+    pub audit_differences: Counter,
+    /// Audits.
+    pub audits: Family<Outcome, Counter>,
+    /// Names whose files were collected.
+    pub collected: Counter,
+    /// Accepted shares on this node.
+    pub accepted: Gauge,
+    /// Running shares that the kubelet's checkpoint does not know.
+    pub checkpoint_lost: Gauge,
+}
+
+impl Metrics {
+    /// The metrics, and a registry that shows them.
+    pub fn registered() -> (Self, Registry) {
+        let metrics = Self::default();
+        let mut registry = Registry::with_prefix("aliquot_device_plugin");
+        let all = &metrics;
+        registry.register(
+            "prestart",
+            "PreStartContainer calls: accepted, served (accepted before), untouched (not ours), refused, failed",
+            all.prestart.clone(),
+        );
+        registry.register("allocate", "Allocate calls answered", all.allocate.clone());
+        registry.register(
+            "steer",
+            "GetPreferredAllocation calls: steered to a waiting pod's cards, or unsteered",
+            all.steer.clone(),
+        );
+        registry.register(
+            "register",
+            "Registrations with the kubelet: done, failed",
+            all.register.clone(),
+        );
+        registry.register(
+            "node_writes",
+            "Writes of inventory or condition: done, failed",
+            all.node_writes.clone(),
+        );
+        registry.register(
+            "audit_differences",
+            "Containers on which PodResources and the checkpoint differed",
+            all.audit_differences.clone(),
+        );
+        registry.register(
+            "audits",
+            "Audits: done, skipped, failed",
+            all.audits.clone(),
+        );
+        registry.register(
+            "collected",
+            "Names whose spec and directory were collected",
+            all.collected.clone(),
+        );
+        registry.register("accepted", "Accepted shares", all.accepted.clone());
+        registry.register(
+            "checkpoint_lost",
+            "Running shares that the kubelet's checkpoint does not know",
+            all.checkpoint_lost.clone(),
+        );
+        (metrics, registry)
+    }
+}
+
+/// Counts one more of `outcome`.
+pub(crate) fn count(family: &Family<Outcome, Counter>, outcome: &'static str) {
+    family.get_or_create(&Outcome { outcome }).inc();
+}

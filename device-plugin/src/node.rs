@@ -1,0 +1,243 @@
+//! Our own Node object: keeps its inventory annotation and its condition at
+//! what they should be, whoever changed them.
+//!
+//! Fed by: a watch of this one node, the published inventory, housekeeping.
+//! Must not: write when the watched value is right; write anything else.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use aliquot_core::PodUid;
+use aliquot_core::inventory::INVENTORY;
+use k8s_openapi::api::core::v1 as api;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::inventory::Published;
+use crate::metrics::{Metrics, count};
+
+/// The condition: running shares that the kubelet's checkpoint does not know.
+pub const CHECKPOINT_LOST: &str = "AliquotCheckpointLost";
+
+const DEADLINE: Duration = Duration::from_secs(5);
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// What the API server shows of our node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The inventory annotation's text.
+    pub inventory: Option<String>,
+    /// The condition's status ("True", "False") and message.
+    pub lost: Option<(String, String)>,
+}
+
+impl Seen {
+    /// Reads the node.
+    pub fn read(node: &api::Node) -> Self {
+        let annotations = node.metadata.annotations.as_ref();
+        let conditions = node
+            .status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten());
+        let lost = conditions.into_iter().find(|c| c.type_ == CHECKPOINT_LOST);
+        Self {
+            inventory: annotations.and_then(|all| all.get(INVENTORY)).cloned(),
+            lost: lost.map(|c| (c.status.clone(), c.message.clone().unwrap_or_default())),
+        }
+    }
+}
+
+/// What the condition should say: status, reason, message. `None`: a node that
+/// never had it needs none.
+pub fn wanted_condition(lost: &BTreeSet<PodUid>, seen: &Seen) -> Option<[String; 3]> {
+    let wanted = if lost.is_empty() {
+        seen.lost.as_ref()?;
+        let message = "the kubelet's device checkpoint knows every running share";
+        ["False", "CheckpointComplete", message].map(str::to_owned)
+    } else {
+        let pods: Vec<&str> = lost.iter().take(8).map(PodUid::as_str).collect();
+        let message = format!(
+            "{} running pod(s) hold shares that the kubelet's device checkpoint does not know; their shares stay booked; drain or restart them: {}",
+            lost.len(),
+            pods.join(", ")
+        );
+        ["True".to_owned(), "CheckpointLost".to_owned(), message]
+    };
+    let right = seen
+        .lost
+        .as_ref()
+        .is_some_and(|(status, message)| *status == wanted[0] && *message == wanted[2]);
+    (!right).then_some(wanted)
+}
+
+/// What writing our node needs.
+pub struct Writer {
+    /// The API.
+    pub nodes: Api<api::Node>,
+    /// Our node's name.
+    pub name: String,
+    /// What the annotation should say.
+    pub published: Published,
+    /// What the watch shows; `None` while the node is not known.
+    pub seen: watch::Sender<Option<Seen>>,
+    /// Counts writes.
+    pub metrics: Metrics,
+}
+
+/// Keeps the node right until `stop`. `state` is told `None` when it is, and why
+/// when it is not.
+pub async fn keep_written(
+    writer: Writer,
+    mut lost: watch::Receiver<BTreeSet<PodUid>>,
+    state: impl Fn(Option<String>),
+    stop: CancellationToken,
+) {
+    let mut inventory = writer.published.subscribe();
+    let mut seen_rx = writer.seen.subscribe();
+    let mut pause = RETRY.0;
+    loop {
+        let wanted = inventory.borrow_and_update().inventory.encode();
+        let lost_now = lost.borrow_and_update().clone();
+        let current = seen_rx.borrow_and_update().clone();
+        let result = match (wanted, current) {
+            (_, None) => Err("the Node object is not known yet".to_owned()),
+            (Err(error), _) => Err(error.to_string()),
+            (Ok(wanted), Some(current)) => writer.write(&wanted, &lost_now, &current).await,
+        };
+        let mut wait = Duration::from_mins(1);
+        match result {
+            Ok(()) => {
+                pause = RETRY.0;
+                state(None);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the node's inventory is not written");
+                state(Some(error));
+                wait = pause;
+                pause = (pause * 2).min(RETRY.1);
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = inventory.changed() => {}
+            _ = lost.changed() => {}
+            _ = seen_rx.changed() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+impl Writer {
+    async fn write(
+        &self,
+        wanted: &str,
+        lost: &BTreeSet<PodUid>,
+        current: &Seen,
+    ) -> Result<(), String> {
+        if current.inventory.as_deref() != Some(wanted) {
+            let patch = json!({"metadata": {"annotations": {INVENTORY: wanted}}});
+            let written = self.patch(&Patch::Merge(patch), false).await?;
+            tracing::info!(bytes = wanted.len(), "inventory written");
+            show(&self.seen, &written);
+        }
+        if let Some([status, reason, message]) = wanted_condition(lost, current) {
+            let now = k8s_openapi::jiff::Timestamp::now().to_string();
+            let condition = json!({
+                "type": CHECKPOINT_LOST, "status": status, "reason": reason, "message": message,
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            });
+            let patch = json!({"status": {"conditions": [condition]}});
+            let written = self.patch(&Patch::Strategic(patch), true).await?;
+            tracing::warn!(status, message, "condition {CHECKPOINT_LOST} written");
+            show(&self.seen, &written);
+        }
+        Ok(())
+    }
+
+    async fn patch(&self, patch: &Patch<Value>, status: bool) -> Result<api::Node, String> {
+        let params = PatchParams {
+            field_manager: Some("aliquot-device-plugin".to_owned()),
+            ..PatchParams::default()
+        };
+        let written = tokio::time::timeout(DEADLINE, async {
+            if status {
+                self.nodes.patch_status(&self.name, &params, patch).await
+            } else {
+                self.nodes.patch(&self.name, &params, patch).await
+            }
+        })
+        .await;
+        let written = match written {
+            Ok(Ok(node)) => Ok(node),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the API server did not answer within 5 s".to_owned()),
+        };
+        let outcome = if written.is_ok() { "done" } else { "failed" };
+        count(&self.metrics.node_writes, outcome);
+        written
+    }
+}
+
+/// Takes the answer of a write as seen, ahead of the watch.
+fn show(seen: &watch::Sender<Option<Seen>>, node: &api::Node) {
+    let now = Some(Seen::read(node));
+    seen.send_if_modified(|current| {
+        let changed = *current != now;
+        *current = now;
+        changed
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(status: Option<&str>) -> Seen {
+        Seen {
+            inventory: None,
+            lost: status.map(|status| (status.to_owned(), String::new())),
+        }
+    }
+
+    #[test]
+    fn the_condition_is_written_when_it_becomes_true_and_taken_back_when_healed() {
+        let check = |lost: &[&str], status: Option<&str>, expected: Option<&str>| {
+            let lost = lost.iter().map(|&uid| uid.into()).collect();
+            let wanted = wanted_condition(&lost, &seen(status));
+            let status = wanted.as_ref().map(|[status, ..]| status.as_str());
+            assert_eq!(status, expected, "{lost:?}");
+        };
+        check(&[], None, None);
+        check(&["u1"], None, Some("True"));
+        check(&["u1"], Some("False"), Some("True"));
+        check(&[], Some("True"), Some("False"));
+    }
+
+    #[test]
+    fn a_condition_that_says_it_already_is_not_written_again() {
+        let lost = ["u1".into()].into();
+        let [status, _, message] = wanted_condition(&lost, &seen(None)).expect("written");
+        let right = Seen {
+            inventory: None,
+            lost: Some((status, message)),
+        };
+        assert_eq!(wanted_condition(&lost, &right), None);
+    }
+
+    #[test]
+    fn reads_annotation_and_condition_of_the_node() {
+        let node: api::Node = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "annotations": {INVENTORY: "x"}},
+            "status": {"conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": CHECKPOINT_LOST, "status": "True", "message": "m"}]},
+        }))
+        .expect("a node");
+        let found = Seen::read(&node);
+        assert_eq!(found.inventory.as_deref(), Some("x"));
+        assert_eq!(found.lost, Some(("True".to_owned(), "m".to_owned())));
+    }
+}

@@ -1,0 +1,222 @@
+//! A pod as this agent needs it, read from the API object.
+//!
+//! Fed by: the pod watch and, on a miss, one list.
+//! Must not: decide anything.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::demand::Stage;
+use aliquot_core::{NodeName, PodUid};
+use k8s_openapi::api::core::v1 as api;
+
+/// On mirror pods: the uid under which the kubelet runs the static pod.
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// On mirror pods only.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// One container of a pod's spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// When it runs.
+    pub stage: Stage,
+    /// Its literal environment; references to other objects are left out.
+    pub env: BTreeMap<String, String>,
+}
+
+/// Where a pod is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No container has been seen running.
+    Starting,
+    /// At least one container runs.
+    Running,
+    /// Being deleted.
+    Terminating,
+    /// Succeeded or failed: it holds nothing any more.
+    Ended,
+}
+
+/// A pod bound to this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its uid at the API server.
+    pub uid: PodUid,
+    /// The uid under which the kubelet runs it: another one for static pods.
+    pub kubelet_uid: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Where it is bound.
+    pub node: NodeName,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Creation in seconds since the epoch.
+    pub created: i64,
+    /// The API server's copy of a static pod.
+    pub mirror: bool,
+    /// Text of the allocation annotation.
+    pub allocation: Option<String>,
+    /// Init containers and sidecars in spec order, then app containers.
+    pub containers: Vec<Container>,
+}
+
+impl Pod {
+    /// Reads the API object; `None` without uid, name or node.
+    pub fn read(pod: &api::Pod) -> Option<Self> {
+        let meta = &pod.metadata;
+        let spec = pod.spec.as_ref()?;
+        let annotations = meta.annotations.as_ref();
+        let annotation = |key: &str| annotations.and_then(|all| all.get(key)).cloned();
+        let uid = PodUid::from(meta.uid.as_deref()?);
+        let mirror = annotation(MIRROR).is_some();
+        let kubelet_uid = annotation(CONFIG_HASH).filter(|_| mirror);
+        let init = spec.init_containers.iter().flatten().map(|container| {
+            let sidecar = container.restart_policy.as_deref() == Some("Always");
+            read_container(
+                container,
+                if sidecar { Stage::Sidecar } else { Stage::Init },
+            )
+        });
+        let apps = spec
+            .containers
+            .iter()
+            .map(|c| read_container(c, Stage::App));
+        Some(Self {
+            kubelet_uid: kubelet_uid.map_or_else(|| uid.clone(), PodUid::from),
+            uid,
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone()?,
+            node: spec.node_name.as_deref()?.into(),
+            phase: phase(pod),
+            created: meta
+                .creation_timestamp
+                .as_ref()
+                .map_or(0, |time| time.0.as_second()),
+            mirror,
+            allocation: annotation(ALLOCATION),
+            containers: init.chain(apps).collect(),
+        })
+    }
+
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The stage of each container in pod order.
+    pub fn stages(&self) -> impl Iterator<Item = (&str, Stage)> {
+        self.containers.iter().map(|c| (c.name.as_str(), c.stage))
+    }
+}
+
+fn phase(pod: &api::Pod) -> Phase {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    let running = || {
+        let statuses = status.into_iter().flat_map(|status| {
+            let init = status.init_container_statuses.iter().flatten();
+            init.chain(status.container_statuses.iter().flatten())
+        });
+        statuses
+            .filter_map(|status| status.state.as_ref())
+            .any(|state| state.running.is_some())
+    };
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        Phase::Ended
+    } else if pod.metadata.deletion_timestamp.is_some() {
+        Phase::Terminating
+    } else if running() {
+        Phase::Running
+    } else {
+        Phase::Starting
+    }
+}
+
+fn read_container(container: &api::Container, stage: Stage) -> Container {
+    let literal = |var: &api::EnvVar| Some((var.name.clone(), var.value.clone()?));
+    Container {
+        name: container.name.clone(),
+        stage,
+        env: container.env.iter().flatten().filter_map(literal).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: &serde_json::Value) -> Option<Pod> {
+        Pod::read(&serde_json::from_value(value.clone()).expect("a pod"))
+    }
+
+    #[test]
+    fn containers_come_in_pod_order_with_their_stage_and_literal_environment() {
+        let pod = read(&json!({
+            "metadata": {"uid": "u", "name": "p", "namespace": "d",
+                         "annotations": {"aliquot.dev/allocation": "{}"}},
+            "spec": {"nodeName": "n1",
+                "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
+                "containers": [{"name": "c", "env": [
+                    {"name": "A", "value": "1"},
+                    {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                ]}]},
+        }))
+        .expect("bound");
+        let stages: Vec<_> = pod.stages().collect();
+        assert_eq!(
+            stages,
+            [("i", Stage::Init), ("s", Stage::Sidecar), ("c", Stage::App)]
+        );
+        let env: Vec<_> = pod.containers[2].env.iter().collect();
+        assert_eq!(env, [(&"A".to_owned(), &"1".to_owned())]);
+        assert_eq!(pod.allocation.as_deref(), Some("{}"));
+        assert_eq!(pod.full_name(), "d/p");
+    }
+
+    #[test]
+    fn a_static_pod_is_known_under_the_kubelets_uid() {
+        let pod = read(&json!({
+            "metadata": {"uid": "api", "name": "p", "annotations": {
+                "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "static"}},
+            "spec": {"nodeName": "n1", "containers": []},
+        }))
+        .expect("bound");
+        assert!(pod.mirror);
+        assert_eq!(
+            (pod.uid.as_str(), pod.kubelet_uid.as_str()),
+            ("api", "static")
+        );
+    }
+
+    #[test]
+    fn the_phase_follows_status_and_deletion() {
+        let check = |status: serde_json::Value, deleted: Option<&str>, expected| {
+            let pod = read(&json!({
+                "metadata": {"uid": "u", "name": "p", "deletionTimestamp": deleted},
+                "spec": {"nodeName": "n1", "containers": []},
+                "status": status,
+            }));
+            assert_eq!(pod.map(|p| p.phase), Some(expected), "{status}");
+        };
+        let running = json!({"phase": "Running", "containerStatuses": [
+            {"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+             "state": {"running": {}}}]});
+        let now = Some("2026-11-21T10:00:00Z");
+        check(json!({"phase": "Pending"}), None, Phase::Starting);
+        check(running.clone(), None, Phase::Running);
+        check(running, now, Phase::Terminating);
+        check(json!({"phase": "Failed"}), now, Phase::Ended);
+    }
+
+    #[test]
+    fn an_unbound_pod_is_none_of_ours() {
+        let pod = json!({"metadata": {"uid": "u", "name": "p"}, "spec": {"containers": []}});
+        assert_eq!(read(&pod), None);
+    }
+}

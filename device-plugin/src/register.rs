@@ -1,0 +1,285 @@
+//! Our socket in the kubelet's directory: served first, then registered, and
+//! both again whenever the kubelet came back or our socket is gone.
+//!
+//! Fed by: changes of the *directory* (a watch on a file would miss its
+//! replacement) and a slow tick, should a change be missed.
+//! Must not: end because the kubelet is away.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use notify::Watcher as _;
+use thiserror::Error;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Endpoint, Server, Uri};
+use tower::service_fn;
+
+use crate::metrics::{Metrics, count};
+use crate::plugin::{Plugin, options};
+use crate::proto::VERSION;
+use crate::proto::v1beta1::RegisterRequest;
+use crate::proto::v1beta1::device_plugin_server::DevicePluginServer;
+use crate::proto::v1beta1::registration_client::RegistrationClient;
+
+/// The file name of our socket.
+pub const SOCKET: &str = "aliquot-gpu.sock";
+/// The file name of the kubelet's registration socket.
+pub const KUBELET_SOCKET: &str = "kubelet.sock";
+
+/// Longest wait for the kubelet's answer to a registration.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Pause after a failed registration: doubles from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// A look at the directory even without a change.
+const TICK: Duration = Duration::from_secs(5);
+
+/// Why a round of serving and registering failed.
+#[derive(Debug, Error)]
+pub enum RegisterError {
+    /// Our socket cannot be made.
+    #[error("cannot serve {}: {source}", path.display())]
+    Serve {
+        /// Our socket.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The kubelet cannot be reached.
+    #[error("cannot connect to the kubelet at {}: {source}", path.display())]
+    Connect {
+        /// The kubelet's socket.
+        path: PathBuf,
+        /// What tonic found.
+        source: tonic::transport::Error,
+    },
+    /// The kubelet refused.
+    #[error("the kubelet refused the registration: {0}")]
+    Refused(#[from] Box<tonic::Status>),
+    /// The kubelet does not answer.
+    #[error("the kubelet did not answer within 5 s")]
+    Timeout,
+}
+
+/// Keeps the plugin registered until `stop`. `state` is told `None` when it is,
+/// and why when it is not.
+pub async fn keep_registered<F>(
+    directory: PathBuf,
+    resource: String,
+    plugin: impl Fn(CancellationToken) -> Plugin,
+    metrics: Metrics,
+    state: F,
+    stop: CancellationToken,
+) where
+    F: Fn(Option<String>),
+{
+    let mut changes = Changes::default();
+    let mut pause = RETRY.0;
+    let mut current: Option<Registered> = None;
+    loop {
+        changes.ensure(&directory);
+        let stands = current.as_ref().is_some_and(|c| c.stands(&directory));
+        let mut failed = false;
+        if !stands {
+            current = None;
+        }
+        if !stands && !directory.join(KUBELET_SOCKET).exists() {
+            // Nothing is touched: our own changes would wake us at once.
+            state(Some("the kubelet is not there".to_owned()));
+        } else if !stands {
+            state(Some("not registered with the kubelet".to_owned()));
+            match register(&directory, &resource, &plugin, &stop).await {
+                Ok(registered) => {
+                    tracing::info!(resource, "registered with the kubelet");
+                    count(&metrics.register, "done");
+                    state(None);
+                    current = Some(registered);
+                    pause = RETRY.0;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "not registered, trying again");
+                    count(&metrics.register, "failed");
+                    state(Some(error.to_string()));
+                    failed = true;
+                }
+            }
+        }
+        let wake = async {
+            if failed {
+                tokio::time::sleep(pause).await;
+            } else {
+                let _ = tokio::time::timeout(TICK, changes.next()).await;
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = wake => {}
+        }
+        if failed {
+            pause = (pause * 2).min(RETRY.1);
+        }
+    }
+}
+
+/// One registration: dropped, its server ends.
+struct Registered {
+    kubelet: Identity,
+    ours: Identity,
+    stop: CancellationToken,
+}
+
+/// Which file is at a path: device, inode and change time (inodes are reused).
+type Identity = (u64, u64, i64, i64);
+
+impl Registered {
+    /// The kubelet is the one we registered with and our socket is still there.
+    fn stands(&self, directory: &Path) -> bool {
+        identity(&directory.join(KUBELET_SOCKET)) == Some(self.kubelet)
+            && identity(&directory.join(SOCKET)) == Some(self.ours)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
+async fn register(
+    directory: &Path,
+    resource: &str,
+    plugin: &impl Fn(CancellationToken) -> Plugin,
+    stop: &CancellationToken,
+) -> Result<Registered, RegisterError> {
+    let stop = stop.child_token();
+    let guard = stop.clone().drop_guard();
+    let socket = directory.join(SOCKET);
+    serve(&socket, plugin(stop.clone()), stop.clone())
+        .await
+        .map_err(|source| RegisterError::Serve {
+            path: socket.clone(),
+            source,
+        })?;
+    let kubelet = directory.join(KUBELET_SOCKET);
+    let missing = |path: PathBuf| RegisterError::Serve {
+        path,
+        source: std::io::ErrorKind::NotFound.into(),
+    };
+    // Read before the call: should either change meanwhile, we do it again.
+    let ours = identity(&socket).ok_or_else(|| missing(socket))?;
+    let theirs = identity(&kubelet).ok_or_else(|| missing(kubelet.clone()))?;
+    tokio::time::timeout(DEADLINE, call(&kubelet, resource))
+        .await
+        .map_err(|_| RegisterError::Timeout)??;
+    guard.disarm();
+    Ok(Registered {
+        kubelet: theirs,
+        ours,
+        stop,
+    })
+}
+
+/// Serves on a fresh socket until `stop`.
+async fn serve(socket: &Path, plugin: Plugin, stop: CancellationToken) -> std::io::Result<()> {
+    match tokio::fs::remove_file(socket).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)?;
+    let serving = Server::builder()
+        .add_service(DevicePluginServer::new(plugin))
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled_owned());
+    tokio::spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the device plugin's socket ended");
+        }
+    });
+    Ok(())
+}
+
+async fn call(kubelet: &Path, resource: &str) -> Result<(), RegisterError> {
+    let channel = connect(kubelet)
+        .await
+        .map_err(|source| RegisterError::Connect {
+            path: kubelet.to_owned(),
+            source,
+        })?;
+    let request = RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint: SOCKET.to_owned(),
+        resource_name: resource.to_owned(),
+        options: Some(options()),
+    };
+    RegistrationClient::new(channel)
+        .register(request)
+        .await
+        .map_err(Box::new)?;
+    Ok(())
+}
+
+/// A gRPC channel over a unix socket. The host in the URI is only the authority.
+pub(crate) async fn connect(
+    socket: &Path,
+) -> Result<tonic::transport::Channel, tonic::transport::Error> {
+    let socket = socket.to_owned();
+    let connector = service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move {
+            let stream = UnixStream::connect(socket).await?;
+            Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+        }
+    });
+    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(DEADLINE);
+    endpoint.connect_with_connector(connector).await
+}
+
+/// Wakes on changes of a directory; made again when the directory was replaced.
+#[derive(Default)]
+struct Changes {
+    watched: Option<(notify::RecommendedWatcher, u64, mpsc::Receiver<()>)>,
+}
+
+impl Changes {
+    fn ensure(&mut self, directory: &Path) {
+        let inode = std::fs::metadata(directory).ok().map(|found| found.ino());
+        if self.watched.as_ref().map(|(_, inode, _)| *inode) == inode {
+            return;
+        }
+        self.watched = inode.and_then(|inode| {
+            let (change_tx, change_rx) = mpsc::channel(1);
+            let watcher = notify::recommended_watcher(move |event: notify::Result<_>| {
+                let reads = |event: &notify::Event| event.kind.is_access();
+                if !event.is_ok_and(|event| reads(&event)) {
+                    // Full means that a wake-up is waiting already.
+                    let _ = change_tx.try_send(());
+                }
+            });
+            let watching = watcher.and_then(|mut watcher| {
+                watcher.watch(directory, notify::RecursiveMode::NonRecursive)?;
+                Ok((watcher, inode, change_rx))
+            });
+            watching
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "cannot watch the kubelet's directory, looking every 5 s");
+                })
+                .ok()
+        });
+    }
+
+    async fn next(&mut self) {
+        match &mut self.watched {
+            Some((_, _, changes)) => {
+                let _ = changes.recv().await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The agent's flags, each also an environment variable, and the paths that
+//! follow from them.
+//!
+//! Fed by: the command line. Must not: be read anywhere but at start.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::checkpoint;
+use crate::inventory::Scaling;
+
+/// The node agent of Aliquot: inventory, seats and shares of one node's GPUs.
+#[derive(Clone, Debug, Parser)]
+#[command(version, about)]
+pub struct Settings {
+    /// Kubeconfig of the API server; without it the pod's service account is used
+    #[arg(long, env = "KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Name of the Node object that this agent serves
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: String,
+    /// The kubelet's root directory
+    #[arg(long, env = "KUBELET_DIR", default_value = "/var/lib/kubelet")]
+    pub kubelet_dir: PathBuf,
+    /// Directory for our CDI specs; the container runtime must read it
+    #[arg(long, env = "CDI_DIR", default_value = "/var/run/cdi")]
+    pub cdi_dir: PathBuf,
+    /// Directories where NVIDIA's CDI spec may be, besides --cdi-dir
+    #[arg(
+        long,
+        env = "NVIDIA_CDI_DIRS",
+        value_delimiter = ',',
+        default_value = "/etc/cdi"
+    )]
+    pub nvidia_cdi_dirs: Vec<PathBuf>,
+    /// Directory for accepted shares and seats; must outlive the agent
+    #[arg(long, env = "STATE_DIR", default_value = "/var/lib/aliquot")]
+    pub state_dir: PathBuf,
+    /// NVML library to load
+    #[arg(long, env = "NVML_LIBRARY", default_value = "libnvidia-ml.so.1")]
+    pub nvml_library: PathBuf,
+    /// Shares that each GPU can carry at once
+    #[arg(long, env = "DEVICE_SPLIT_COUNT", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub device_split_count: u32,
+    /// Memory that may be promised, as a multiple of what each GPU has
+    #[arg(long, env = "DEVICE_MEMORY_SCALING", default_value = "1")]
+    pub device_memory_scaling: Scaling,
+    /// Switch compute limits off for every container on this node
+    #[arg(long, env = "DISABLE_CORE_LIMIT", default_value_t = false, action = clap::ArgAction::Set)]
+    pub disable_core_limit: bool,
+    /// Extended resource under which seats are offered
+    #[arg(long, env = "RESOURCE_NAME", default_value = "nvidia.com/gpu")]
+    pub resource_name: String,
+    /// Address for /healthz, /readyz and /metrics
+    #[arg(long, env = "LISTEN", default_value = "0.0.0.0:9394")]
+    pub listen: SocketAddr,
+    /// Seconds between two looks for garbage, lost checkpoints and lingering pods
+    #[arg(long, env = "HOUSEKEEPING_SECONDS", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub housekeeping_seconds: u64,
+    /// Seconds between two audits against the kubelet's PodResources
+    #[arg(long, env = "AUDIT_SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub audit_seconds: u64,
+    /// Log format: text or json
+    #[arg(long, env = "LOG_FORMAT", default_value = "text")]
+    pub log_format: aliquot_serve::telemetry::LogFormat,
+    /// Log filter, such as `info,aliquot_device_plugin=debug`
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    pub log: String,
+}
+
+/// Where things are on this node.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// The kubelet's device-plugins directory.
+    pub plugins: PathBuf,
+    /// The kubelet's device checkpoint.
+    pub checkpoint: PathBuf,
+    /// The kubelet's `PodResources` socket.
+    pub pod_resources: PathBuf,
+    /// Where our CDI specs go.
+    pub cdi: PathBuf,
+    /// Where NVIDIA's CDI spec may be.
+    pub nvidia_cdi: Vec<PathBuf>,
+    /// One file for each accepted pod.
+    pub accepted: PathBuf,
+    /// One directory for each name.
+    pub seats: PathBuf,
+}
+
+impl Settings {
+    /// The paths that follow from the directories.
+    pub fn paths(&self) -> Paths {
+        let plugins = self.kubelet_dir.join("device-plugins");
+        let mut nvidia_cdi = self.nvidia_cdi_dirs.clone();
+        nvidia_cdi.push(self.cdi_dir.clone());
+        Paths {
+            checkpoint: plugins.join(checkpoint::FILE),
+            plugins,
+            pod_resources: self.kubelet_dir.join("pod-resources/kubelet.sock"),
+            cdi: self.cdi_dir.clone(),
+            nvidia_cdi,
+            accepted: self.state_dir.join("accepted"),
+            seats: self.state_dir.join("seats"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(flags: &[&str], expected: &str) {
+        let line = ["agent", "--node-name", "n1"].iter().chain(flags);
+        match Settings::try_parse_from(line) {
+            Ok(_) => assert_eq!(expected, "", "{flags:?} was taken"),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!expected.is_empty() && text.contains(expected), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn flags_out_of_range_are_refused_with_the_accepted_form() {
+        check(&[], "");
+        check(&["--device-memory-scaling", "1.5"], "");
+        check(&["--device-memory-scaling", "0"], "0.1 to 16");
+        check(&["--device-memory-scaling", "NaN"], "0.1 to 16");
+        check(&["--device-split-count", "0"], "1..=1000");
+        check(&["--log-format", "xml"], "json, text");
+    }
+
+    #[test]
+    fn nvidias_spec_is_looked_for_in_our_directory_too() {
+        let line = ["agent", "--node-name", "n1", "--cdi-dir", "/c"];
+        let settings = Settings::try_parse_from(line).expect("good flags");
+        let paths = settings.paths();
+        assert_eq!(paths.nvidia_cdi, ["/etc/cdi", "/c"].map(PathBuf::from));
+        assert!(
+            paths
+                .checkpoint
+                .ends_with("device-plugins/kubelet_internal_checkpoint")
+        );
+    }
+}

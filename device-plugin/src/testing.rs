@@ -1,0 +1,137 @@
+//! Values for tests: a pod, cards, grants, with defaults that a test overrides.
+//!
+//! Fed by: nothing. Must not: be compiled into the product.
+
+use aliquot_core::demand::Stage;
+use aliquot_core::inventory::{self, Gpu, Health, Mode};
+use aliquot_core::{Allocation, Grant, Inventory, Mib, Percent};
+
+use crate::pod::{Container, Phase, Pod};
+
+/// The resource of all test values.
+pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
+
+/// A running pod on node `n1` with one app container `main`, named like its uid.
+pub(crate) fn pod(uid: &str) -> Pod {
+    Pod {
+        uid: uid.into(),
+        kubelet_uid: uid.into(),
+        namespace: "default".to_owned(),
+        name: uid.to_owned(),
+        node: "n1".into(),
+        phase: Phase::Running,
+        created: 0,
+        mirror: false,
+        allocation: None,
+        containers: vec![container("main", Stage::App)],
+    }
+}
+
+/// A container without environment.
+pub(crate) fn container(name: &str, stage: Stage) -> Container {
+    Container {
+        name: name.to_owned(),
+        stage,
+        env: std::collections::BTreeMap::new(),
+    }
+}
+
+impl Pod {
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    pub(crate) fn created_at(mut self, seconds: i64) -> Self {
+        self.created = seconds;
+        self
+    }
+
+    pub(crate) fn with(mut self, allocation: &Allocation) -> Self {
+        self.allocation = Some(allocation.encode().expect("json"));
+        self
+    }
+}
+
+/// A share of a card.
+pub(crate) fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
+    Grant {
+        resource: RESOURCE.to_owned(),
+        gpu: gpu.into(),
+        memory: Mib(memory),
+        cores: Percent(cores),
+    }
+}
+
+/// An allocation on `n1` with these app containers.
+pub(crate) fn allocation(containers: &[(&str, &[Grant])]) -> Allocation {
+    Allocation {
+        v: 1,
+        node: "n1".into(),
+        containers: containers
+            .iter()
+            .map(|(name, grants)| ((*name).to_owned(), grants.to_vec()))
+            .collect(),
+        init: std::collections::BTreeMap::new(),
+        priority: 1,
+    }
+}
+
+/// A healthy card of 10,000 MiB with 10 seats.
+pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
+    Gpu {
+        uuid: uuid.into(),
+        index,
+        model: "NVIDIA A100-SXM4-80GB".to_owned(),
+        memory: Mib(10_000),
+        scaled: Mib(10_000),
+        cores: Percent(100),
+        seats: 10,
+        mode: Mode::Vgpu,
+        resource: RESOURCE.to_owned(),
+        numa: None,
+        health: Health::Ok,
+        links: std::collections::BTreeMap::new(),
+        mig: None,
+    }
+}
+
+/// An inventory of healthy cards with these uuids.
+pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
+    Inventory {
+        v: inventory::VERSION,
+        reads: vec![1],
+        driver: "580.82".to_owned(),
+        topology_policy: "none".to_owned(),
+        gpus: (0..)
+            .zip(uuids)
+            .map(|(index, uuid)| gpu(uuid, index))
+            .collect(),
+        lingering: Vec::new(),
+        foreign: Vec::new(),
+        refused: Vec::new(),
+    }
+}
+
+/// The driver's facts about healthy cards of 10,000 MiB with these uuids.
+pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::Inventory {
+    let card = |(index, uuid): (u32, &&str)| aliquot_nvml::CardFacts {
+        uuid: (*uuid).to_owned(),
+        index,
+        minor: Some(index),
+        pci_bus_id: None,
+        model: "NVIDIA A100-SXM4-80GB".to_owned(),
+        memory: Mib(10_000),
+        reserved: None,
+        compute_capability: None,
+        numa: None,
+        mig: aliquot_nvml::Mig::default(),
+        links: std::collections::BTreeMap::new(),
+    };
+    aliquot_nvml::Inventory {
+        driver_version: "580.82".to_owned(),
+        cuda_version: None,
+        cards: (0..).zip(uuids).map(card).collect(),
+        notes: Vec::new(),
+    }
+}

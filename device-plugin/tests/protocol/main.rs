@@ -1,0 +1,268 @@
+//! The agent's node side over real gRPC: a fake kubelet allocates, writes its
+//! checkpoint and starts containers; the specs on disk are read back.
+//!
+//! Fed by: nothing. Must not: need an API server or a GPU.
+
+mod kubelet;
+mod node;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aliquot_device_plugin::metrics::Metrics;
+use aliquot_device_plugin::proto::v1beta1 as api;
+use aliquot_device_plugin::{agent, housekeeping};
+use aliquot_serve::Readiness;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use kubelet::{DEADLINE, Kubelet, prestart};
+use node::{Node, RESOURCE, TwoCards, node, pod, settings, spec, variables};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_gets_its_own_share_through_the_whole_protocol() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    let options = plugin.get_device_plugin_options(api::Empty {}).await;
+    let options = options.expect("answered").into_inner();
+    assert!(options.pre_start_required && options.get_preferred_allocation_available);
+    let list = plugin
+        .list_and_watch(api::Empty {})
+        .await
+        .expect("streamed");
+    let seats = list
+        .into_inner()
+        .message()
+        .await
+        .expect("read")
+        .expect("a list");
+    assert_eq!(seats.devices.len(), 20);
+
+    node.pods
+        .apply(pod("u1", &[("main", false, "GPU-b", 3000)]));
+    let available: Vec<String> = seats.devices.into_iter().map(|device| device.id).collect();
+    let request = api::PreferredAllocationRequest {
+        container_requests: vec![api::ContainerPreferredAllocationRequest {
+            available_device_i_ds: available,
+            must_include_device_i_ds: Vec::new(),
+            allocation_size: 1,
+        }],
+    };
+    let preferred = plugin
+        .get_preferred_allocation(request)
+        .await
+        .expect("answered");
+    let preferred = &preferred.get_ref().container_responses[0].device_i_ds;
+    assert_eq!(*preferred, ["GPU-b::0"]);
+
+    let name = node
+        .kubelet
+        .admit(&mut plugin, "u1", "main", &["GPU-b::0"])
+        .await;
+    assert_eq!(node.files(), 0, "Allocate writes nothing");
+    prestart(&mut plugin, &["GPU-b::0"])
+        .await
+        .expect("accepted");
+    let spec = node.spec(&name);
+    for expected in [
+        "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
+        "CUDA_DEVICE_SM_LIMIT=30",
+        "NVIDIA_VISIBLE_DEVICES=GPU-b",
+    ] {
+        assert!(variables(&spec).contains(&expected), "{expected}");
+    }
+    for mount in spec["devices"][0]["containerEdits"]["mounts"]
+        .as_array()
+        .expect("mounts")
+    {
+        let path = mount["hostPath"].as_str().expect("a path");
+        assert!(Path::new(path).exists(), "{path}");
+    }
+
+    // The annotation changes and the pod's next start keeps what was accepted.
+    node.pods
+        .apply(pod("u1", &[("main", false, "GPU-b", 9000)]));
+    prestart(&mut plugin, &["GPU-b::0"]).await.expect("served");
+    assert_eq!(node.spec(&name), spec);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_init_container_and_the_container_after_it_keep_their_own_numbers() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    let shares = [
+        ("first", true, "GPU-a", 500),
+        ("main", false, "GPU-a", 3000),
+    ];
+    node.pods.apply(pod("u1", &shares));
+    // The kubelet hands the init container's seat on.
+    let first = node
+        .kubelet
+        .admit(&mut plugin, "u1", "first", &["GPU-a::0"])
+        .await;
+    let main = node
+        .kubelet
+        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
+        .await;
+    assert_ne!(first, main);
+    prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect("accepted");
+    for (name, expected) in [(&first, "500m"), (&main, "3000m")] {
+        let spec = node.spec(name);
+        let limit = format!("CUDA_DEVICE_MEMORY_LIMIT_0={expected}");
+        assert!(variables(&spec).contains(&limit.as_str()), "{limit}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_pod_leaves_nothing_but_its_name_in_the_inventory() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    let mut bare = pod("u1", &[("main", false, "GPU-a", 1)]);
+    bare.allocation = None;
+    node.pods.apply(bare);
+    node.kubelet
+        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
+        .await;
+    let refused = prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect_err("refused");
+    assert!(
+        refused.contains("schedulerName: aliquot-scheduler"),
+        "{refused}"
+    );
+    assert_eq!(node.files(), 0);
+    let published = node.prestart.published.get();
+    assert_eq!(published.inventory.refused[0].name, "u1");
+
+    // An annotation added later heals it.
+    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
+    prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect("accepted");
+    assert!(node.prestart.published.get().inventory.refused.is_empty());
+
+    // The next pod does not fit beside it.
+    node.pods
+        .apply(pod("u2", &[("main", false, "GPU-a", 10_000)]));
+    node.kubelet
+        .admit(&mut plugin, "u2", "main", &["GPU-a::1"])
+        .await;
+    let refused = prestart(&mut plugin, &["GPU-a::1"])
+        .await
+        .expect_err("refused");
+    assert!(refused.contains("CardInsufficientMemory"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_go_when_pod_and_checkpoint_entry_are_gone_and_not_before() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
+    node.kubelet
+        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
+        .await;
+    prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect("accepted");
+    let metrics = Metrics::default();
+    let proc = node.room.path().join("proc");
+    std::fs::create_dir(&proc).expect("made");
+    let check = |node: &Node, files: usize| {
+        housekeeping::round(&node.prestart, &proc, &metrics).expect("a round");
+        assert_eq!(node.files(), files);
+    };
+    check(&node, 3);
+    node.pods.delete(&"u1".into());
+    check(&node, 3);
+    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
+    node.kubelet.forget("u1");
+    check(&node, 3);
+    node.pods.delete(&"u1".into());
+    check(&node, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn seats_of_another_plugin_and_unreadable_checkpoints_are_told_apart() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    let missing = prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect_err("no holder");
+    assert!(missing.contains("names no container"), "{missing}");
+    let checkpoint = &node.prestart.paths.checkpoint;
+    let foreign = json!({"Data": {"PodDeviceEntries": [
+        {"PodUID": "old", "ContainerName": "main", "ResourceName": RESOURCE,
+         "DeviceIDs": {"-1": ["GPU-a::0"]}, "AllocResp": ""}]}});
+    std::fs::write(checkpoint, foreign.to_string()).expect("written");
+    prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect("untouched");
+    std::fs::write(checkpoint, "{").expect("written");
+    let broken = prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect_err("unreadable");
+    assert!(broken.contains("kubelet_internal_checkpoint"), "{broken}");
+    assert_eq!(node.files(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_restarts_of_agent_and_kubelet_a_share_is_served_without_the_api_server() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    node.pods
+        .apply(pod("u1", &[("main", false, "GPU-a", 3000)]));
+    let name = node
+        .kubelet
+        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
+        .await;
+    prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect("accepted");
+    let Node {
+        room,
+        mut kubelet,
+        _stop: first_agent,
+        ..
+    } = node;
+    drop(first_agent);
+    let spec_before = spec(room.path(), &name);
+
+    // A whole agent, whose API server nobody can reach.
+    let settings = settings(room.path());
+    let plugins = settings.paths().plugins;
+    let nowhere = kube::Config::new("http://127.0.0.1:9".parse().expect("a uri"));
+    let client = kube::Client::try_from(nowhere).expect("a client");
+    let stop = CancellationToken::new();
+    let readiness = Readiness::new([agent::REGISTERED]);
+    let running = agent::run(
+        settings,
+        Arc::new(TwoCards),
+        client,
+        readiness.clone(),
+        stop.clone(),
+    );
+    let running = tokio::spawn(running);
+    let mut plugin = kubelet.plugin().await;
+    prestart(&mut plugin, &["GPU-a::0"]).await.expect("served");
+    assert_eq!(spec(room.path(), &name), spec_before);
+    kubelet
+        .admit(&mut plugin, "u2", "main", &["GPU-a::1"])
+        .await;
+    let unknown = prestart(&mut plugin, &["GPU-a::1"])
+        .await
+        .expect_err("first start");
+    assert!(unknown.contains("cannot ask the API server"), "{unknown}");
+
+    // The kubelet comes back: its sockets are new, its checkpoint stays.
+    drop(kubelet);
+    let mut kubelet = Kubelet::start(&plugins);
+    let mut plugin = kubelet.plugin().await;
+    prestart(&mut plugin, &["GPU-a::0"]).await.expect("served");
+    assert_eq!(spec(room.path(), &name), spec_before);
+
+    stop.cancel();
+    let ended = tokio::time::timeout(DEADLINE, running).await;
+    ended.expect("in time").expect("joined").expect("no error");
+}

@@ -1,0 +1,186 @@
+//! A node without an API server: a fake kubelet, two simulated cards, pods that
+//! the test applies, and the agent's serving half.
+//!
+//! Fed by: tests. Must not: decide for the agent.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::{Allocation, Mib};
+use aliquot_device_plugin::accepted::Store;
+use aliquot_device_plugin::cdi;
+use aliquot_device_plugin::environment::NodeRules;
+use aliquot_device_plugin::inventory::{Published, Sharing};
+use aliquot_device_plugin::metrics::Metrics;
+use aliquot_device_plugin::plugin::Plugin;
+use aliquot_device_plugin::pod::Pod;
+use aliquot_device_plugin::pods::Pods;
+use aliquot_device_plugin::prestart::PreStart;
+use aliquot_device_plugin::register::keep_registered;
+use aliquot_device_plugin::settings::Settings;
+use aliquot_nvml::{CardFacts, CardHealth, Driver, Event, Inventory, NvmlError};
+use clap::Parser as _;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::kubelet::Kubelet;
+
+pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
+
+/// Two healthy cards of 10,000 MiB.
+pub(crate) struct TwoCards;
+
+impl Driver for TwoCards {
+    fn inventory(&self) -> Result<Inventory, NvmlError> {
+        let card = |(index, uuid): (u32, &str)| CardFacts {
+            uuid: uuid.to_owned(),
+            index,
+            minor: Some(index),
+            pci_bus_id: None,
+            model: "NVIDIA A100-SXM4-80GB".to_owned(),
+            memory: Mib(10_000),
+            reserved: None,
+            compute_capability: None,
+            numa: None,
+            mig: aliquot_nvml::Mig::default(),
+            links: std::collections::BTreeMap::new(),
+        };
+        Ok(Inventory {
+            driver_version: "580.82".to_owned(),
+            cuda_version: None,
+            cards: (0..).zip(["GPU-a", "GPU-b"]).map(card).collect(),
+            notes: Vec::new(),
+        })
+    }
+
+    fn health(&self) -> Result<Vec<CardHealth>, NvmlError> {
+        Ok(Vec::new())
+    }
+
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {
+        std::thread::park_timeout(timeout);
+        Ok(Vec::new())
+    }
+}
+
+pub(crate) fn settings(room: &Path) -> Settings {
+    let path = |name: &str| room.join(name).display().to_string();
+    Settings::parse_from([
+        "agent",
+        "--node-name=n1",
+        "--listen=127.0.0.1:0",
+        "--nvidia-cdi-dirs=/nonexistent",
+        &format!("--kubelet-dir={}", path("kubelet")),
+        &format!("--cdi-dir={}", path("cdi")),
+        &format!("--state-dir={}", path("state")),
+    ])
+}
+
+/// The agent without an API server: pods are applied by the test.
+pub(crate) struct Node {
+    pub(crate) room: tempfile::TempDir,
+    pub(crate) kubelet: Kubelet,
+    pub(crate) pods: Pods,
+    pub(crate) prestart: Arc<PreStart>,
+    pub(crate) _stop: DropGuard,
+}
+
+pub(crate) fn node() -> Node {
+    let room = tempfile::tempdir().expect("tempdir");
+    let settings = settings(room.path());
+    let paths = settings.paths();
+    let kubelet = Kubelet::start(&paths.plugins);
+    std::fs::create_dir_all(&paths.cdi).expect("made");
+    let sharing = Sharing {
+        seats: 10,
+        scaling: settings.device_memory_scaling,
+        resource: RESOURCE.to_owned(),
+    };
+    let facts = TwoCards.inventory().expect("facts");
+    let pods = Pods::default();
+    pods.reset(Vec::new());
+    let prestart = Arc::new(PreStart {
+        node: "n1".into(),
+        resource: RESOURCE.to_owned(),
+        rules: NodeRules {
+            core_limit: true,
+            oversubscribe: false,
+        },
+        store: Mutex::new(Store::open(paths.accepted.clone()).expect("opened")),
+        paths: paths.clone(),
+        pods: pods.clone(),
+        published: Published::new(&facts, &[], &sharing),
+        lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
+    });
+    let stop = CancellationToken::new();
+    let serving = Arc::clone(&prestart);
+    tokio::spawn(keep_registered(
+        paths.plugins,
+        RESOURCE.to_owned(),
+        move |stop| Plugin::new(Arc::clone(&serving), Metrics::default(), stop),
+        Metrics::default(),
+        |_| {},
+        stop.clone(),
+    ));
+    Node {
+        room,
+        kubelet,
+        pods,
+        prestart,
+        _stop: stop.drop_guard(),
+    }
+}
+
+impl Node {
+    pub(crate) fn spec(&self, qualified: &str) -> Value {
+        spec(self.room.path(), qualified)
+    }
+
+    pub(crate) fn files(&self) -> usize {
+        let count = |path: &Path| std::fs::read_dir(path).map_or(0, Iterator::count);
+        let paths = &self.prestart.paths;
+        count(&paths.cdi) + count(&paths.seats) + count(&paths.accepted)
+    }
+}
+
+pub(crate) fn spec(room: &Path, qualified: &str) -> Value {
+    let name = qualified.strip_prefix("aliquot.dev/vgpu=").expect("ours");
+    let path = room.join("cdi").join(cdi::file_name(name));
+    let text = std::fs::read(&path).expect("a spec of this name");
+    serde_json::from_slice(&text).expect("json")
+}
+
+pub(crate) fn variables(spec: &Value) -> Vec<&str> {
+    let env = &spec["devices"][0]["containerEdits"]["env"];
+    let env = env.as_array().expect("variables").iter();
+    env.filter_map(Value::as_str).collect()
+}
+
+/// A bound pod; `shares` are (container, is init, card, MiB).
+pub(crate) fn pod(uid: &str, shares: &[(&str, bool, &str, u64)]) -> Pod {
+    let grants = |init: bool| -> Value {
+        let chosen = shares.iter().filter(|share| share.1 == init);
+        let grants = chosen.map(|(name, _, gpu, memory)| {
+            let grant = json!([{"resource": RESOURCE, "gpu": gpu, "memory": memory, "cores": 30}]);
+            ((*name).to_owned(), grant)
+        });
+        Value::Object(grants.collect())
+    };
+    let text = json!({"v": 1, "node": "n1", "containers": grants(false), "init": grants(true),
+                      "priority": 1})
+    .to_string();
+    Allocation::decode(&text).expect("an allocation");
+    let containers = |init: bool| -> Vec<Value> {
+        let chosen = shares.iter().filter(|share| share.1 == init);
+        chosen.map(|share| json!({"name": share.0})).collect()
+    };
+    let object = json!({
+        "metadata": {"uid": uid, "name": uid, "namespace": "default",
+                     "annotations": {"aliquot.dev/allocation": text}},
+        "spec": {"nodeName": "n1", "containers": containers(false),
+                 "initContainers": containers(true)},
+    });
+    Pod::read(&serde_json::from_value(object).expect("a pod")).expect("bound")
+}

@@ -1,0 +1,97 @@
+//! The admin routes: `/healthz`, `/readyz`, `/metrics`.
+//!
+//! Fed by: the shared readiness and the metrics registry of the binary.
+//! Must not: change anything; every route is a read.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+use crate::readiness::Readiness;
+
+/// `OpenMetrics`, the text form that the registry writes.
+pub const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Routes to merge into a binary's router or to serve alone.
+///
+/// `/healthz` is 200 while the process answers. `/readyz` is 200 `ok` or 503
+/// with one reason a line. `/metrics` is the registry as `OpenMetrics` text.
+pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route(
+            "/readyz",
+            get(move || std::future::ready(readyz(&readiness))),
+        )
+        .route(
+            "/metrics",
+            get(move || std::future::ready(metrics(&registry))),
+        )
+}
+
+fn readyz(readiness: &Readiness) -> Response {
+    let reasons = readiness.reasons();
+    if reasons.is_empty() {
+        return "ok".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n")).into_response()
+}
+
+fn metrics(registry: &Registry) -> Response {
+    let mut text = String::new();
+    match encode(&mut text, registry) {
+        Ok(()) => ([(header::CONTENT_TYPE, METRICS_CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use prometheus_client::metrics::counter::Counter;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn check(router: &Router, path: &str, status: StatusCode, body: &str) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{path}");
+        let bytes = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&bytes), body, "{path}");
+    }
+
+    #[tokio::test]
+    async fn answers_health_readiness_with_reasons_and_metrics() {
+        let readiness = Readiness::new(["books", "lease"]);
+        let mut registry = Registry::default();
+        let calls = Counter::<u64>::default();
+        registry.register("calls", "Calls served", calls.clone());
+        calls.inc();
+        let router = router(readiness.clone(), Arc::new(registry));
+
+        check(&router, "/healthz", StatusCode::OK, "ok").await;
+        let reasons = "books: not yet\nlease: not yet";
+        check(&router, "/readyz", StatusCode::SERVICE_UNAVAILABLE, reasons).await;
+        readiness.holds("books");
+        readiness.holds("lease");
+        check(&router, "/readyz", StatusCode::OK, "ok").await;
+        let text = "# HELP calls Calls served.\n# TYPE calls counter\ncalls_total 1\n# EOF\n";
+        check(&router, "/metrics", StatusCode::OK, text).await;
+    }
+
+    #[tokio::test]
+    async fn metrics_carry_the_openmetrics_content_type() {
+        let response = metrics(&Registry::default());
+        assert_eq!(
+            response.headers()[header::CONTENT_TYPE],
+            METRICS_CONTENT_TYPE
+        );
+    }
+}

@@ -1,0 +1,27 @@
+//! TLS for axum: a certificate that can be replaced, and a listener that no
+//! slow client can block. One crypto provider: ring.
+//!
+//! Fed by: certificates as PEM, sockets from a TCP listener.
+//! Must not: make or judge certificates; that is its user's work.
+
+mod listener;
+mod resolver;
+
+pub use listener::TlsListener;
+pub use resolver::{CertificateError, Certificates};
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+
+/// A server configuration that asks `certificates` anew for every handshake.
+/// TLS 1.2 and 1.3, ALPN h2 and http/1.1, no client certificates.
+pub fn server_config(certificates: &Certificates) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(certificates.clone()));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}

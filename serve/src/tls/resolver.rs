@@ -1,0 +1,79 @@
+//! The certificate in use, replaceable at any moment by one pointer swap.
+//!
+//! Fed by: whoever issues certificates, through [`Certificates::replace`].
+//! Must not: drop a connection; those open keep what they were begun with.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use rustls::crypto::ring::sign::any_supported_type;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+
+/// Why a certificate was not taken. The one before stays in use.
+#[derive(Debug, Error)]
+pub enum CertificateError {
+    /// The chain's text is not PEM.
+    #[error("the certificate chain is not PEM")]
+    Chain(#[source] rustls_pki_types::pem::Error),
+    /// The chain's text holds no certificate.
+    #[error("the certificate chain is empty")]
+    EmptyChain,
+    /// The key's text is not PEM.
+    #[error("the private key is not PEM")]
+    Key(#[source] rustls_pki_types::pem::Error),
+    /// The key is of a kind that cannot sign here.
+    #[error("the private key cannot be used")]
+    KeyKind(#[source] rustls::Error),
+    /// Key and certificate belong to different pairs.
+    #[error("the private key does not belong to the certificate")]
+    Mismatch(#[source] rustls::Error),
+}
+
+/// The certificate that new connections get. Clones share it.
+#[derive(Clone, Default)]
+pub struct Certificates {
+    current: Arc<ArcSwapOption<CertifiedKey>>,
+}
+
+impl Certificates {
+    /// None yet: handshakes fail until the first [`Self::replace`].
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// New handshakes use this pair from now on. Both as PEM, leaf first.
+    pub fn replace(&self, chain_pem: &str, key_pem: &str) -> Result<(), CertificateError> {
+        let chain = CertificateDer::pem_slice_iter(chain_pem.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(CertificateError::Chain)?;
+        if chain.is_empty() {
+            return Err(CertificateError::EmptyChain);
+        }
+        let key =
+            PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(CertificateError::Key)?;
+        let signer = any_supported_type(&key).map_err(CertificateError::KeyKind)?;
+        let pair = CertifiedKey::new(chain, signer);
+        pair.keys_match().map_err(CertificateError::Mismatch)?;
+        self.current.store(Some(Arc::new(pair)));
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.current.load_full()
+    }
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates")
+            .field("present", &self.current.load().is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+//! The TLS listener under load: rotation, silent clients, stop.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_serve::http::{self, Ended};
+use aliquot_serve::tls::{CertificateError, Certificates, TlsListener, server_config};
+use anyhow::{Context, Result, ensure};
+use axum::Router;
+use axum::routing::get;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Pair {
+    chain: String,
+    key: String,
+    root: CertificateDer<'static>,
+}
+
+fn pair() -> Result<Pair> {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(vec!["localhost".to_owned()])?;
+    Ok(Pair {
+        chain: cert.pem(),
+        key: signing_key.serialize_pem(),
+        root: cert.der().clone(),
+    })
+}
+
+struct Served {
+    addr: SocketAddr,
+    entered: Arc<Notify>,
+    certificates: Certificates,
+    stop: CancellationToken,
+    ended: JoinHandle<std::io::Result<Ended>>,
+}
+
+async fn serve(certificates: Certificates, handshake: Duration, drain: Duration) -> Result<Served> {
+    let config = server_config(&certificates)?;
+    let tcp = http::bind("127.0.0.1:0".parse()?).await?;
+    let addr = tcp.local_addr()?;
+    let entered = Arc::new(Notify::new());
+    let never = {
+        let entered = entered.clone();
+        async move || {
+            entered.notify_one();
+            std::future::pending::<String>().await
+        }
+    };
+    let router = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/never", get(never));
+    let stop = CancellationToken::new();
+    let listener = TlsListener::new(tcp, config).with_deadline(handshake);
+    let ended = tokio::spawn(http::serve(listener, router, stop.clone(), drain));
+    Ok(Served {
+        addr,
+        entered,
+        certificates,
+        stop,
+        ended,
+    })
+}
+
+fn trusting<'a>(pairs: impl IntoIterator<Item = &'a Pair>) -> Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    for pair in pairs {
+        roots.add(pair.root.clone())?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+async fn request(config: Arc<ClientConfig>, addr: SocketAddr, path: &str) -> Result<String> {
+    let tcp = TcpStream::connect(addr).await.context("connect")?;
+    let name = ServerName::try_from("localhost")?;
+    let connector = TlsConnector::from(config);
+    let mut tls = connector.connect(name, tcp).await.context("handshake")?;
+    let text = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    tls.write_all(text.as_bytes()).await.context("write")?;
+    let mut answer = String::new();
+    tls.read_to_string(&mut answer).await.context("read")?;
+    Ok(answer)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rotation_under_load_fails_no_handshake() -> Result<()> {
+    const HANDSHAKES: usize = 50;
+    let pairs = (0..4).map(|_| pair()).collect::<Result<Vec<_>>>()?;
+    let certificates = Certificates::none();
+    certificates.replace(&pairs[0].chain, &pairs[0].key)?;
+    let served = serve(certificates, DEADLINE, DEADLINE).await?;
+    let config = trusting(&pairs)?;
+
+    let mut clients = JoinSet::new();
+    for _ in 0..4 {
+        let (config, addr) = (config.clone(), served.addr);
+        clients.spawn(async move {
+            for _ in 0..HANDSHAKES {
+                let answer = timeout(DEADLINE, request(config.clone(), addr, "/")).await??;
+                ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            }
+            Ok(())
+        });
+    }
+    let mut rotations = 0;
+    while !clients.is_empty() {
+        let next = &pairs[rotations % pairs.len()];
+        served.certificates.replace(&next.chain, &next.key)?;
+        rotations += 1;
+        while let Some(client) = clients.try_join_next() {
+            client??;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(rotations > HANDSHAKES, "{rotations}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn silent_clients_keep_nobody_waiting() -> Result<()> {
+    let pair = pair()?;
+    let certificates = Certificates::none();
+    certificates.replace(&pair.chain, &pair.key)?;
+    let served = serve(certificates, Duration::from_millis(500), DEADLINE).await?;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(served.addr).await?);
+    }
+    let answer = timeout(DEADLINE, request(trusting([&pair])?, served.addr, "/")).await??;
+    assert!(answer.ends_with("hello"), "{answer}");
+    // The deadline ends them: the server closes, so a read sees the end or a reset.
+    for mut client in silent {
+        let read = timeout(DEADLINE, client.read(&mut [0; 1])).await?;
+        assert!(matches!(read, Ok(0) | Err(_)));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_certificate_only_the_handshake_fails() -> Result<()> {
+    let pair = pair()?;
+    let served = serve(Certificates::none(), DEADLINE, DEADLINE).await?;
+    let config = trusting([&pair])?;
+    let refused = timeout(DEADLINE, request(config.clone(), served.addr, "/")).await?;
+    assert!(refused.unwrap_err().to_string().contains("handshake"));
+    served.certificates.replace(&pair.chain, &pair.key)?;
+    assert!(
+        timeout(DEADLINE, request(config, served.addr, "/"))
+            .await?
+            .is_ok()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_broken_certificate_leaves_the_one_before_in_use() -> Result<()> {
+    let (first, other) = (pair()?, pair()?);
+    let certificates = Certificates::none();
+    certificates.replace(&first.chain, &first.key)?;
+    let mismatch = certificates.replace(&first.chain, &other.key);
+    assert!(matches!(mismatch, Err(CertificateError::Mismatch(_))));
+    let empty = certificates.replace("", &other.key);
+    assert!(matches!(empty, Err(CertificateError::EmptyChain)));
+    let served = serve(certificates, DEADLINE, DEADLINE).await?;
+    assert!(request(trusting([&first])?, served.addr, "/").await.is_ok());
+    Ok(())
+}
+
+#[tokio::test]
+async fn stop_drains_or_cuts_off_at_the_deadline() -> Result<()> {
+    let pair = pair()?;
+    let certificates = Certificates::none();
+    certificates.replace(&pair.chain, &pair.key)?;
+    let config = trusting([&pair])?;
+
+    let quiet = serve(certificates.clone(), DEADLINE, DEADLINE).await?;
+    assert!(request(config.clone(), quiet.addr, "/").await.is_ok());
+    quiet.stop.cancel();
+    assert_eq!(timeout(DEADLINE, quiet.ended).await???, Ended::Drained);
+
+    let busy = serve(certificates, DEADLINE, Duration::from_millis(100)).await?;
+    let stuck = tokio::spawn(request(config, busy.addr, "/never"));
+    timeout(DEADLINE, busy.entered.notified()).await?;
+    busy.stop.cancel();
+    assert_eq!(timeout(DEADLINE, busy.ended).await???, Ended::CutOff);
+    stuck.abort();
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Aliquot as a user runs it: its binaries on a real cluster, with their real
+//! RBAC; only the GPU is simulated.
+//!
+//! Start with [`stack`]. Scenarios are in `tests/`, the demo in `src/bin`.
+
+#![forbid(unsafe_code)]
+
+pub mod http;
+pub mod pods;
+pub mod scenario;
+pub mod stack;

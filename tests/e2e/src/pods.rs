@@ -1,0 +1,95 @@
+//! Pods as scenarios make and read them.
+//!
+//! Fed by: scenarios. Must not: hide what a pod asks for.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::Allocation;
+use aliquot_core::allocation::ALLOCATION;
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Map, Value, json};
+
+use crate::stack::Stack;
+
+/// Runs until it is asked to end; ends at once then.
+pub const WAIT: &str = "trap 'exit 0' TERM; while true; do sleep 3600 & wait $!; done";
+
+/// A container that runs until the pod ends, with these limits.
+pub fn container(name: &str, limits: &[(&str, &str)]) -> Value {
+    with_command(name, limits, WAIT)
+}
+
+/// A container that runs this shell script.
+pub fn with_command(name: &str, limits: &[(&str, &str)], script: &str) -> Value {
+    let limits: Map<String, Value> = limits
+        .iter()
+        .map(|(resource, amount)| (format!("nvidia.com/{resource}"), json!(amount)))
+        .collect();
+    json!({
+        "name": name,
+        "image": "localhost/busybox:1",
+        "command": ["sh", "-c", script],
+        "resources": {"limits": limits},
+    })
+}
+
+/// A pod of these app containers.
+pub fn pod(namespace: &str, name: &str, containers: &[Value]) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"containers": containers, "terminationGracePeriodSeconds": 1},
+    })
+}
+
+/// A pod with one container and these limits.
+pub fn simple(namespace: &str, name: &str, limits: &[(&str, &str)]) -> Value {
+    pod(namespace, name, &[container("main", limits)])
+}
+
+/// The pod's allocation annotation.
+pub fn allocation(pod: &Pod) -> Result<Allocation> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(ALLOCATION));
+    let text = text.with_context(|| format!("pod {:?} has no allocation", pod.metadata.name))?;
+    Ok(Allocation::decode(text)?)
+}
+
+impl Stack {
+    /// The environment of a running container.
+    pub async fn environment(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+    ) -> Result<BTreeMap<String, String>> {
+        let output = self
+            .cluster
+            .exec(namespace, pod, container, &["env"])
+            .await?;
+        Ok(parse_environment(&output.success()?))
+    }
+
+    /// The text of every event about a pod, as `reason: message`.
+    pub async fn event_texts(&self, namespace: &str, pod: &str) -> Result<Vec<String>> {
+        let events = self.cluster.events(namespace, "Pod", pod).await?;
+        let text = |e: k8s_openapi::api::core::v1::Event| {
+            format!(
+                "{}: {}",
+                e.reason.unwrap_or_default(),
+                e.message.unwrap_or_default()
+            )
+        };
+        Ok(events.into_iter().map(text).collect())
+    }
+}
+
+/// `KEY=value` lines.
+pub fn parse_environment(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    pairs
+        .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
+        .collect()
+}

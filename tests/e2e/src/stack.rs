@@ -1,0 +1,323 @@
+//! A running Aliquot: the cluster, and the parts as processes with the
+//! identities that the chart gives them.
+//!
+//! Fed by: the built binaries beside this program (`cargo build --workspace`).
+//! Must not: give a part more rights than the chart does.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_cluster::{Cluster, Part};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use tokio::sync::Mutex;
+
+use crate::http;
+
+/// Where the product lives.
+pub const NAMESPACE: &str = "aliquot-system";
+/// The real node's name.
+pub const NODE: &str = "node-1";
+const PATIENCE: Duration = Duration::from_mins(1);
+const STOPPING: Duration = Duration::from_secs(15);
+
+/// The three parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `aliquot-scheduler`.
+    Scheduler,
+    /// `aliquot-webhook`.
+    Webhook,
+    /// `aliquot-device-plugin`.
+    DevicePlugin,
+}
+
+impl Kind {
+    /// The binary, the service account and the part's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scheduler => "aliquot-scheduler",
+            Self::Webhook => "aliquot-webhook",
+            Self::DevicePlugin => "aliquot-device-plugin",
+        }
+    }
+}
+
+/// What a node offers.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// `deviceSplitCount`.
+    pub split: u32,
+    /// `deviceMemoryScaling`.
+    pub scaling: &'static str,
+    /// A driver's library; the simulator's when absent.
+    pub library: Option<PathBuf>,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            split: 10,
+            scaling: "1",
+            library: None,
+        }
+    }
+}
+
+/// Cluster and parts.
+pub struct Stack {
+    /// The cluster.
+    pub cluster: Cluster,
+    parts: Mutex<BTreeMap<Kind, Part>>,
+    binaries: PathBuf,
+}
+
+impl Stack {
+    /// A control plane with scheduler and webhook; nodes are made up.
+    pub async fn control_plane() -> Result<Self> {
+        let stack = Self::on(Box::pin(Cluster::control_plane().extender().start()).await?).await?;
+        stack.start_scheduler(&[]).await?;
+        stack.start_webhook(&[]).await?;
+        Ok(stack)
+    }
+
+    /// A cluster with a real node, two simulated A100 and all parts.
+    pub async fn with_node(options: NodeOptions) -> Result<Self> {
+        let cluster = Cluster::with_node().node_name(NODE).extender();
+        let stack = Self::on(Box::pin(cluster.start()).await?).await?;
+        stack.start_scheduler(&[]).await?;
+        stack.start_webhook(&[]).await?;
+        stack.start_device_plugin(&options).await?;
+        Ok(stack)
+    }
+
+    /// The chart's objects on a running cluster; no part yet.
+    pub async fn on(cluster: Cluster) -> Result<Self> {
+        let chart = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../charts/aliquot/templates"
+        );
+        cluster.kubectl(&["apply", "-f", chart]).await?.success()?;
+        let program = std::env::current_exe()?;
+        let binaries = program
+            .ancestors()
+            .find(|folder| folder.join(Kind::Scheduler.name()).is_file());
+        let binaries = binaries
+            .with_context(|| {
+                format!(
+                    "no {} beside {}: cargo build --workspace",
+                    Kind::Scheduler.name(),
+                    program.display()
+                )
+            })?
+            .to_owned();
+        Ok(Self {
+            cluster,
+            parts: Mutex::default(),
+            binaries,
+        })
+    }
+
+    /// Ends the parts and the cluster; removes everything.
+    pub async fn stop(self) -> Result<()> {
+        for (_, part) in std::mem::take(&mut *self.parts.lock().await) {
+            part.terminate(STOPPING).await?;
+        }
+        self.cluster.stop().await
+    }
+
+    /// Lets the parts outlive this value (the cluster must be kept too).
+    pub async fn leave_running(self) {
+        for (_, part) in std::mem::take(&mut *self.parts.lock().await) {
+            part.leave_running();
+        }
+    }
+
+    /// Where a part serves health and metrics; the scheduler its verbs too.
+    pub fn address(&self, kind: Kind) -> SocketAddr {
+        match kind {
+            Kind::Scheduler => self.cluster.extender_address(),
+            Kind::Webhook => self.cluster.part_address(1),
+            Kind::DevicePlugin => self.cluster.part_address(2),
+        }
+    }
+
+    /// The simulated machine of the real node.
+    pub fn machine(&self) -> SimulatedMachine {
+        SimulatedMachine::at(&self.cluster.state_dir().join("gpusim.state"))
+    }
+
+    /// The folder of the node agent's accepted shares and seats.
+    pub fn agent_state(&self) -> PathBuf {
+        self.cluster.state_dir().join("aliquot")
+    }
+
+    /// The kubeconfig of a part's service account.
+    pub async fn kubeconfig(&self, kind: Kind) -> Result<PathBuf> {
+        let node = (kind == Kind::DevicePlugin).then_some(NODE);
+        self.cluster
+            .kubeconfig_for(NAMESPACE, kind.name(), node)
+            .await
+    }
+
+    /// Starts the scheduler and waits until its books are listed.
+    pub async fn start_scheduler(&self, more: &[&str]) -> Result<()> {
+        let kubeconfig = self.kubeconfig(Kind::Scheduler).await?;
+        self.start_scheduler_with(&kubeconfig, more).await
+    }
+
+    /// The same with another way to the API server.
+    pub async fn start_scheduler_with(&self, kubeconfig: &Path, more: &[&str]) -> Result<()> {
+        let listen = self.address(Kind::Scheduler).to_string();
+        let mut args = vec!["--listen", &listen];
+        args.extend_from_slice(more);
+        self.start(Kind::Scheduler, kubeconfig, &args, &[]).await?;
+        self.wait_ready(Kind::Scheduler).await
+    }
+
+    /// Starts the webhook and waits until its configuration is applied.
+    pub async fn start_webhook(&self, more: &[&str]) -> Result<()> {
+        let listen = self.cluster.part_address(3).to_string();
+        let url = format!("https://{listen}/mutate");
+        let admin = self.address(Kind::Webhook).to_string();
+        let mut args = vec!["--listen", &listen, "--admin-listen", &admin, "--url", &url];
+        args.extend_from_slice(more);
+        let kubeconfig = self.kubeconfig(Kind::Webhook).await?;
+        self.start(Kind::Webhook, &kubeconfig, &args, &[]).await?;
+        self.wait_ready(Kind::Webhook).await
+    }
+
+    /// Starts the node agent on the simulated machine, made where there is
+    /// none yet, and waits until the node offers its seats.
+    pub async fn start_device_plugin(&self, options: &NodeOptions) -> Result<()> {
+        self.start_device_plugin_unready(options).await?;
+        self.wait_ready(Kind::DevicePlugin).await?;
+        let seats = u64::from(options.split) * self.cards(options)?;
+        self.wait_capacity(&seats.to_string()).await
+    }
+
+    /// Starts the node agent and returns at once.
+    pub async fn start_device_plugin_unready(&self, options: &NodeOptions) -> Result<()> {
+        let machine = self.machine();
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let state = text(machine.state());
+        let library = if let Some(real) = &options.library {
+            text(real)
+        } else {
+            if !machine.state().exists() {
+                let gpus = "gpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
+                SimulatedMachine::create(machine.state(), gpus)?;
+            }
+            let driver = self.cluster.state_dir().join("driver");
+            std::fs::create_dir_all(&driver)?;
+            text(&place::link_into(&driver)?)
+        };
+        let kubeconfig = self.kubeconfig(Kind::DevicePlugin).await?;
+        let args = [
+            ("--listen", self.address(Kind::DevicePlugin).to_string()),
+            ("--node-name", NODE.to_owned()),
+            ("--kubelet-dir", text(&self.cluster.kubelet_dir())),
+            ("--cdi-dir", text(&self.cluster.cdi_dir())),
+            ("--state-dir", text(&self.agent_state())),
+            ("--nvml-library", library),
+            ("--device-split-count", options.split.to_string()),
+            ("--device-memory-scaling", options.scaling.to_owned()),
+            ("--housekeeping-seconds", "1".to_owned()),
+        ];
+        let args: Vec<&str> = args
+            .iter()
+            .flat_map(|(flag, value)| [*flag, value])
+            .collect();
+        let env = [(STATE_VARIABLE, state.as_str())];
+        self.start(Kind::DevicePlugin, &kubeconfig, &args, &env)
+            .await
+    }
+
+    fn cards(&self, options: &NodeOptions) -> Result<u64> {
+        if let Some(library) = &options.library {
+            let real = aliquot_nvml::Options {
+                library: library.into(),
+                ..aliquot_nvml::Options::default()
+            };
+            let found = aliquot_nvml::Driver::inventory(&aliquot_nvml::Nvml::open(real)?)?;
+            return Ok(u64::try_from(found.cards.len())?);
+        }
+        let shown = self.machine().show()?;
+        let cards = shown["gpus"]
+            .as_array()
+            .context("the machine lists its gpus")?;
+        Ok(u64::try_from(cards.len())?)
+    }
+
+    /// Waits until the node's allocatable `nvidia.com/gpu` is `seats`.
+    pub async fn wait_capacity(&self, seats: &str) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.cluster.admin()?);
+        let what = format!("{seats} allocatable nvidia.com/gpu");
+        eventually(PATIENCE, &what, || async {
+            let node = nodes.get(NODE).await?;
+            let allocatable = node.status.and_then(|s| s.allocatable).unwrap_or_default();
+            let found = allocatable.get("nvidia.com/gpu").map(|q| q.0.as_str());
+            anyhow::ensure!(found == Some(seats), "{found:?}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    async fn start(
+        &self,
+        kind: Kind,
+        kubeconfig: &Path,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<()> {
+        let kubeconfig = kubeconfig.to_string_lossy();
+        let mut all = vec!["--kubeconfig", &*kubeconfig];
+        all.extend_from_slice(args);
+        let program = self.binaries.join(kind.name());
+        let part = self.cluster.start_part(kind.name(), &program, &all, env)?;
+        self.parts.lock().await.insert(kind, part);
+        Ok(())
+    }
+
+    /// Waits until `/readyz` is 200.
+    pub async fn wait_ready(&self, kind: Kind) -> Result<()> {
+        let what = format!("{} to be ready", kind.name());
+        let ready = eventually(PATIENCE, &what, || async {
+            if let Some(part) = self.parts.lock().await.get(&kind) {
+                part.check()
+                    .map_err(|e| aliquot_cluster::wait::give_up(format!("{e:#}")))?;
+            }
+            http::get(self.address(kind), "/readyz").await.map(Some)
+        });
+        ready.await.map(drop)
+    }
+
+    /// Kills a part with -9.
+    pub async fn kill(&self, kind: Kind) -> Result<()> {
+        let part = self
+            .parts
+            .lock()
+            .await
+            .remove(&kind)
+            .context("the part does not run")?;
+        part.kill().await
+    }
+
+    /// Asks a part to end, and waits for it.
+    pub async fn terminate(&self, kind: Kind) -> Result<()> {
+        let part = self
+            .parts
+            .lock()
+            .await
+            .remove(&kind)
+            .context("the part does not run")?;
+        let code = part.terminate(STOPPING).await?;
+        anyhow::ensure!(code == Some(0), "{} ended with {code:?}", kind.name());
+        Ok(())
+    }
+}

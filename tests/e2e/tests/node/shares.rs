@@ -1,0 +1,184 @@
+//! What a container sees is what its allocation says, for every container.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_device_plugin::proto::v1::ListPodResourcesRequest;
+use aliquot_device_plugin::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
+use aliquot_e2e::pods::{allocation, container, parse_environment, pod, with_command};
+use aliquot_e2e::stack::Stack;
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::UnixStream;
+use tonic::transport::Endpoint;
+
+/// Issue D1, 1: the pod of the mission.
+pub async fn example_pod(stack: Arc<Stack>) -> Result<()> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gpu-pod.yaml");
+    stack
+        .cluster
+        .kubectl(&["apply", "-f", file])
+        .await?
+        .success()?;
+    let pod = stack.cluster.wait_running("default", "gpu-pod").await?;
+    let allocation = allocation(&pod)?;
+    let gpu = allocation.grants("main").context("main has a share")?[0]
+        .gpu
+        .to_string();
+
+    let env = stack.environment("default", "gpu-pod", "main").await?;
+    for (name, expected) in [
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "3000m"),
+        ("CUDA_DEVICE_SM_LIMIT", "30"),
+        ("NVIDIA_VISIBLE_DEVICES", &gpu),
+    ] {
+        ensure!(
+            env.get(name).map(String::as_str) == Some(expected),
+            "{name}: {env:?}"
+        );
+    }
+
+    let socket = stack
+        .cluster
+        .kubelet_dir()
+        .join("pod-resources/kubelet.sock");
+    let channel = Endpoint::from_static("http://localhost")
+        .connect_with_connector(tower::service_fn(move |_| {
+            let socket = socket.clone();
+            async { UnixStream::connect(socket).await.map(TokioIo::new) }
+        }))
+        .await?;
+    let request = ListPodResourcesRequest::default();
+    let listed = PodResourcesListerClient::new(channel)
+        .list(request)
+        .await?
+        .into_inner();
+    let ours = listed
+        .pod_resources
+        .iter()
+        .find(|pod| pod.name == "gpu-pod");
+    let devices = &ours.context("PodResources lists the pod")?.containers[0].devices;
+    let ids: Vec<_> = devices
+        .iter()
+        .flat_map(|device| &device.device_ids)
+        .collect();
+    ensure!(
+        ids.len() == 1 && ids[0].starts_with(&format!("{gpu}::")),
+        "{ids:?}, booked on {gpu}"
+    );
+
+    let events = stack.event_texts("default", "gpu-pod").await?;
+    ensure!(
+        events
+            .iter()
+            .any(|e| e.starts_with("Booked: ") && e.contains(&gpu)),
+        "{events:?}"
+    );
+    stack.cluster.delete_pod("default", "gpu-pod").await
+}
+
+/// What a container prints first: its own environment.
+const PRINT: &str = "env; echo PRINTED";
+
+/// Issue D1, 2: twelve pods at once, some with init containers and sidecars.
+pub async fn twelve_pods(stack: Arc<Stack>) -> Result<()> {
+    stack.cluster.namespace("twelve").await?;
+    for round in 0..5 {
+        let names: Vec<String> = (0..12).map(|n| format!("p{round}-{n}")).collect();
+        let created = names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| stack.cluster.create_pod(one_of_twelve(name, n)));
+        try_join_all(created).await?;
+        try_join_all(names.iter().map(|name| check(&stack, name))).await?;
+        try_join_all(
+            names
+                .iter()
+                .map(|name| stack.cluster.delete_pod("twelve", name)),
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// Memory tells the containers apart: pod `n` asks 1000 + 100 n, its containers 10 more each.
+fn one_of_twelve(name: &str, n: usize) -> serde_json::Value {
+    let script = format!("{PRINT}; {}", aliquot_e2e::pods::WAIT);
+    let limits = |more: usize| (1000 + 100 * n + more).to_string();
+    let share = |container: &str, more: usize, script: &str| {
+        let memory = limits(more);
+        with_command(
+            container,
+            &[("gpu", "1"), ("gpumem", &memory), ("gpucores", "2")],
+            script,
+        )
+    };
+    let mut containers = vec![share("main", 0, &script)];
+    let mut init = Vec::new();
+    match n % 4 {
+        1 => containers.push(share("second", 10, &script)),
+        2 => init.push(share("init", 20, PRINT)),
+        3 => {
+            init.push(share("init", 20, PRINT));
+            let mut sidecar = share("sidecar", 30, &script);
+            sidecar["restartPolicy"] = json!("Always");
+            init.push(sidecar);
+            containers.push(container("bystander", &[]));
+        }
+        _ => {}
+    }
+    let mut pod = pod("twelve", name, &containers);
+    pod["spec"]["initContainers"] = json!(init);
+    pod
+}
+
+async fn check(stack: &Stack, name: &str) -> Result<()> {
+    let pod = stack.cluster.wait_running("twelve", name).await?;
+    let allocation = allocation(&pod)?;
+    let spec = pod.spec.as_ref().context("a spec")?;
+    let init = spec.init_containers.iter().flatten();
+    for container in init.chain(&spec.containers) {
+        let Some(grants) = allocation.grants(&container.name) else {
+            ensure!(
+                container.name == "bystander",
+                "{} has no share",
+                container.name
+            );
+            continue;
+        };
+        let asked = &container
+            .resources
+            .as_ref()
+            .and_then(|r| r.limits.as_ref())
+            .context("limits")?["nvidia.com/gpumem"];
+        let asked = aliquot_core::quantity::whole(&asked.0)?;
+        ensure!(
+            grants[0].memory.0 == asked,
+            "{name}/{}: asked {asked}, granted {grants:?}",
+            container.name
+        );
+        let what = format!("the environment that {name}/{} prints", container.name);
+        let printed = eventually(Duration::from_secs(30), &what, || async {
+            let log = stack.cluster.logs("twelve", name, &container.name).await?;
+            Ok(log.contains("PRINTED").then_some(log))
+        });
+        let env = parse_environment(&printed.await?);
+        let expected = [
+            ("CUDA_DEVICE_MEMORY_LIMIT_0", format!("{asked}m")),
+            ("CUDA_DEVICE_SM_LIMIT", "2".to_owned()),
+            ("NVIDIA_VISIBLE_DEVICES", grants[0].gpu.to_string()),
+        ];
+        for (key, value) in expected {
+            ensure!(
+                env.get(key) == Some(&value),
+                "{name}/{}: {key} is {:?}, not {value}",
+                container.name,
+                env.get(key)
+            );
+        }
+    }
+    Ok(())
+}

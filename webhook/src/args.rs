@@ -1,0 +1,281 @@
+//! The flags, each also an environment variable, and what they mean as values.
+//!
+//! Fed by: the command line. Must not: have a flag that does nothing.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aliquot_core::request::{BareGpu, Defaults, MAX_CARD_MIB, MAX_CARDS, Resource, ResourceNames};
+use aliquot_core::{Mib, Percent};
+use aliquot_serve::telemetry::LogFormat;
+use axum::http::Uri;
+use clap::{Parser, ValueEnum, value_parser};
+use jiff::SignedDuration;
+use thiserror::Error;
+
+use crate::certificates::Lifetimes;
+use crate::configuration::Target;
+use crate::handler;
+use crate::settings::Settings;
+
+/// Reviews pods that ask for a share of a GPU: refuses what cannot be meant,
+/// fills in what is missing, and sends them to the scheduler.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "aliquot-webhook", version)]
+pub struct Args {
+    /// Kubeconfig file; without it the pod's service account is used
+    #[arg(long, env = "ALIQUOT_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Where reviews, /healthz, /readyz and /metrics are served over TLS
+    #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:8443")]
+    pub listen: SocketAddr,
+    /// Where /healthz, /readyz and /metrics are served without TLS as well
+    #[arg(long, env = "ALIQUOT_ADMIN_LISTEN")]
+    pub admin_listen: Option<SocketAddr>,
+    /// The Service by which the API server reaches this webhook
+    #[arg(long, env = "ALIQUOT_SERVICE", default_value = "aliquot-webhook")]
+    pub service: String,
+    /// A fixed address instead of the Service, such as <https://127.0.0.1:8443/mutate>
+    #[arg(long, env = "ALIQUOT_URL", conflicts_with = "service")]
+    pub url: Option<String>,
+    /// The namespace of this product; its pods never wait for this webhook
+    #[arg(long, env = "POD_NAMESPACE", default_value = "aliquot-system")]
+    pub namespace: String,
+
+    /// The scheduler that pods with a share are sent to
+    #[arg(
+        long,
+        env = "ALIQUOT_SCHEDULER_NAME",
+        default_value = "aliquot-scheduler"
+    )]
+    pub scheduler_name: String,
+    /// Schedulers whose pods are taken over; pods of any other are left alone
+    #[arg(long, env = "ALIQUOT_REPLACE_SCHEDULER", value_delimiter = ',', num_args = 0..,
+        default_value = "default-scheduler,hami-scheduler")]
+    pub replace_scheduler: Vec<String>,
+    /// `runtimeClassName` for pods with a share that name none
+    #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
+    pub runtime_class: Option<String>,
+    /// Namespaces where a pod with a share may be privileged and the like (repeatable)
+    #[arg(long, env = "ALIQUOT_ESCAPE_ALLOW_NAMESPACE", value_delimiter = ',')]
+    pub escape_allow_namespace: Vec<String>,
+    /// Host directories of the node agent, closed to pods with a share (repeatable)
+    #[arg(
+        long,
+        env = "ALIQUOT_AGENT_PATH",
+        value_delimiter = ',',
+        default_value = "/run/aliquot,/var/lib/aliquot"
+    )]
+    pub agent_path: Vec<String>,
+
+    /// MiB for a container that says no memory; 0 means all of the card
+    #[arg(long, env = "ALIQUOT_DEFAULT_MEM", default_value_t = 5000,
+        value_parser = value_parser!(u64).range(0..=MAX_CARD_MIB))]
+    pub default_mem: u64,
+    /// Percent of compute for a container that says none
+    #[arg(long, env = "ALIQUOT_DEFAULT_CORES", default_value_t = 0,
+        value_parser = value_parser!(u32).range(0..=100))]
+    pub default_cores: u32,
+    /// GPUs for a container that asks for memory or compute only; 0 refuses it
+    #[arg(long, env = "ALIQUOT_DEFAULT_GPU_NUM", default_value_t = 1,
+        value_parser = value_parser!(u32).range(0..=i64::from(MAX_CARDS_U32)))]
+    pub default_gpu_num: u32,
+    /// What a bare count means: the defaults above, or whole cards
+    #[arg(long, env = "ALIQUOT_BARE_GPU", value_enum, default_value = "seed")]
+    pub bare_gpu: BareGpuArg,
+
+    /// Name of the resource that counts GPUs
+    #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
+    pub resource_name: String,
+    /// Name of the resource for memory in MiB
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_MEM",
+        default_value = "nvidia.com/gpumem"
+    )]
+    pub resource_mem: String,
+    /// Name of the resource for memory in percent
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_MEM_PERCENTAGE",
+        default_value = "nvidia.com/gpumem-percentage"
+    )]
+    pub resource_mem_percentage: String,
+    /// Name of the resource for compute in percent
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_CORES",
+        default_value = "nvidia.com/gpucores"
+    )]
+    pub resource_cores: String,
+    /// Name of the resource for the priority
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_PRIORITY",
+        default_value = "nvidia.com/priority"
+    )]
+    pub resource_priority: String,
+
+    /// Life of a certificate authority, such as 8760h; the next is made after two thirds
+    #[arg(long, env = "ALIQUOT_CA_LIFETIME", default_value = "8760h")]
+    pub ca_lifetime: SignedDuration,
+    /// Life of the server certificate, such as 720h; the next is made after two thirds
+    #[arg(long, env = "ALIQUOT_LEAF_LIFETIME", default_value = "720h")]
+    pub leaf_lifetime: SignedDuration,
+
+    /// How long to serve on after SIGTERM, not ready, so that a Service can look elsewhere
+    #[arg(long, env = "ALIQUOT_LINGER", default_value = "0s")]
+    pub linger: SignedDuration,
+    /// text or json
+    #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+    /// What is logged, in the language of `RUST_LOG`
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    pub log_filter: String,
+}
+
+const MAX_CARDS_U32: u32 = 64;
+const _: () = assert!(MAX_CARDS_U32 as u64 == MAX_CARDS);
+
+/// [`BareGpu`] as a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BareGpuArg {
+    /// The defaults.
+    Seed,
+    /// Whole cards.
+    Whole,
+}
+
+/// A flag's value that cannot be meant.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum ArgsError {
+    /// Not an address that the API server could call.
+    #[error("--url {value:?}; accepted: https://HOST:PORT{}", handler::PATH)]
+    Url {
+        /// As it came.
+        value: String,
+    },
+    /// Not the name of an extended resource.
+    #[error("resource name {value:?}; accepted: DOMAIN/NAME of letters, digits, '-', '_', '.'")]
+    ResourceName {
+        /// As it came.
+        value: String,
+    },
+    /// One name for two resources.
+    #[error("resource name {value:?} is given twice; accepted: five different names")]
+    SameName {
+        /// As it came.
+        value: String,
+    },
+    /// Too short to be rotated.
+    #[error("{flag} {value:#}; accepted: at least {SHORTEST:#}")]
+    Lifetime {
+        /// Which flag.
+        flag: &'static str,
+        /// As it came.
+        value: SignedDuration,
+    },
+}
+
+/// Certificates say whole seconds, and two thirds of a life must be some of them.
+const SHORTEST: SignedDuration = SignedDuration::from_secs(3);
+
+impl Args {
+    /// How the API server reaches us.
+    pub fn target(&self) -> Result<Target, ArgsError> {
+        let Some(url) = &self.url else {
+            return Ok(Target::Service {
+                name: self.service.clone(),
+                namespace: self.namespace.clone(),
+            });
+        };
+        let refused = || ArgsError::Url { value: url.clone() };
+        let uri: Uri = url.parse().map_err(|_| refused())?;
+        let host = uri
+            .host()
+            .ok_or_else(refused)?
+            .trim_matches(['[', ']'])
+            .to_owned();
+        if uri.scheme_str() != Some("https") || uri.path() != handler::PATH || uri.query().is_some()
+        {
+            return Err(refused());
+        }
+        Ok(Target::Url {
+            url: url.clone(),
+            host,
+        })
+    }
+
+    /// How long certificates live.
+    pub fn lifetimes(&self) -> Result<Lifetimes, ArgsError> {
+        let (authority, leaf) = (self.ca_lifetime, self.leaf_lifetime);
+        for (flag, value) in [("--ca-lifetime", authority), ("--leaf-lifetime", leaf)] {
+            if value < SHORTEST {
+                return Err(ArgsError::Lifetime { flag, value });
+            }
+        }
+        Ok(Lifetimes { authority, leaf })
+    }
+
+    /// How long to serve on after the first signal.
+    pub fn linger(&self) -> Duration {
+        self.linger.unsigned_abs()
+    }
+
+    /// What reviews depend on.
+    pub fn settings(&self) -> Result<Settings, ArgsError> {
+        Ok(Settings {
+            names: self.names()?,
+            defaults: Defaults {
+                count: self.default_gpu_num,
+                memory: Mib(self.default_mem),
+                cores: Percent(self.default_cores),
+                bare_gpu: match self.bare_gpu {
+                    BareGpuArg::Seed => BareGpu::Seed,
+                    BareGpuArg::Whole => BareGpu::Whole,
+                },
+            },
+            scheduler_name: self.scheduler_name.clone(),
+            replaced_schedulers: self.replace_scheduler.iter().cloned().collect(),
+            runtime_class: self.runtime_class.clone().filter(|class| !class.is_empty()),
+            escape_allowed: self.escape_allow_namespace.iter().cloned().collect(),
+            agent_paths: self.agent_path.clone(),
+        })
+    }
+
+    fn names(&self) -> Result<ResourceNames, ArgsError> {
+        let named = [
+            (Resource::Gpu, &self.resource_name),
+            (Resource::Memory, &self.resource_mem),
+            (Resource::MemoryPercentage, &self.resource_mem_percentage),
+            (Resource::Cores, &self.resource_cores),
+            (Resource::Priority, &self.resource_priority),
+        ];
+        for (index, (_, value)) in named.iter().enumerate() {
+            let value = (*value).clone();
+            if !is_resource_name(&value) {
+                return Err(ArgsError::ResourceName { value });
+            }
+            if named[..index].iter().any(|(_, earlier)| **earlier == value) {
+                return Err(ArgsError::SameName { value });
+            }
+        }
+        Ok(ResourceNames::with(
+            named.map(|(resource, name)| (resource, name.clone())),
+        ))
+    }
+}
+
+fn is_resource_name(name: &str) -> bool {
+    let plain = |part: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !part.is_empty() && part.chars().all(allowed)
+    };
+    name.split_once('/')
+        .is_some_and(|(domain, name)| plain(domain) && plain(name))
+}
+
+#[cfg(test)]
+#[path = "args_tests.rs"]
+mod tests;

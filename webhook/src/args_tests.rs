@@ -1,0 +1,82 @@
+//! Flags as users write them, and those that cannot be meant.
+
+use super::*;
+
+fn args(flags: &[&str]) -> Args {
+    Args::try_parse_from([&["aliquot-webhook"], flags].concat()).unwrap()
+}
+
+#[test]
+fn the_defaults_are_those_of_the_documented_values() {
+    let args = args(&[]);
+    let (flags, settings) = (args.settings().unwrap(), Settings::default());
+    assert_eq!(format!("{flags:?}"), format!("{settings:?}"));
+    let lifetimes = args.lifetimes().unwrap();
+    assert_eq!(lifetimes.authority, SignedDuration::from_hours(365 * 24));
+    let names = args.target().unwrap().names();
+    assert_eq!(names[0], "aliquot-webhook.aliquot-system.svc");
+}
+
+#[test]
+fn a_url_is_checked_and_gives_the_certificate_its_name() {
+    for (url, host) in [
+        ("https://127.0.0.1:8443/mutate", "127.0.0.1"),
+        ("https://[::1]:8443/mutate", "::1"),
+        ("https://hook.example.com/mutate", "hook.example.com"),
+    ] {
+        assert_eq!(args(&["--url", url]).target().unwrap().names(), [host]);
+    }
+    for url in [
+        "http://h/mutate",
+        "https://h/other",
+        "h:8443",
+        "https://h/mutate?x=1",
+    ] {
+        let refused = args(&["--url", url]).target().unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            format!("--url {url:?}; accepted: https://HOST:PORT/mutate")
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    let same = args(&["--resource-mem", "nvidia.com/gpu"])
+        .settings()
+        .unwrap_err();
+    assert!(matches!(same, ArgsError::SameName { .. }));
+    for name in ["gpu", "a/b/c", "a/", "a/b\""] {
+        let bad = args(&["--resource-name", name]).settings().unwrap_err();
+        assert!(matches!(bad, ArgsError::ResourceName { .. }), "{name}");
+    }
+    let short = args(&["--leaf-lifetime", "1s"]).lifetimes().unwrap_err();
+    assert_eq!(
+        short.to_string(),
+        "--leaf-lifetime 1s; accepted: at least 3s"
+    );
+    for flags in [
+        ["--default-cores", "101"],
+        ["--default-gpu-num", "65"],
+        ["--default-mem", "1048577"],
+        ["--ca-lifetime", "soon"],
+    ] {
+        assert!(Args::try_parse_from(["aliquot-webhook", flags[0], flags[1]]).is_err());
+    }
+}
+
+#[test]
+fn lists_are_repeated_or_separated_by_commas() {
+    let settings = args(&[
+        "--escape-allow-namespace",
+        "a,b",
+        "--escape-allow-namespace",
+        "c",
+        "--replace-scheduler",
+        "default-scheduler",
+    ])
+    .settings()
+    .unwrap();
+    assert_eq!(settings.escape_allowed.len(), 3);
+    assert_eq!(settings.replaced_schedulers.len(), 1);
+}

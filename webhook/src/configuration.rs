@@ -1,0 +1,203 @@
+//! The `MutatingWebhookConfiguration` as it must be, and whether a live one is.
+//!
+//! Fed by: where we are reached, the resources' names, the CA bundle.
+//! Must not: do IO. The conditions decide which pods ever wait for us: an
+//! evaluation error with `failurePolicy: Fail` would stop every pod of the
+//! cluster, so each access is guarded by `has()`.
+
+use aliquot_core::request::{Resource, ResourceNames};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::handler;
+use crate::review::RESERVED;
+
+/// Name of the configuration object.
+pub const NAME: &str = "aliquot-webhook";
+/// Name of its one webhook.
+pub const WEBHOOK: &str = "pods.aliquot.dev";
+
+/// Labels that keep a pod or a namespace away from us, with the value `ignore`.
+const IGNORE: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
+
+/// Where the API server reaches us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A Service in our namespace, port 443.
+    Service {
+        /// Its name.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+    },
+    /// A fixed address, as in `https://127.0.0.1:8443/mutate`.
+    Url {
+        /// All of it.
+        url: String,
+        /// The name or address in it.
+        host: String,
+    },
+}
+
+impl Target {
+    /// The names that our certificate must carry.
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Self::Service { name, namespace } => vec![
+                format!("{name}.{namespace}.svc"),
+                format!("{name}.{namespace}"),
+                format!("{name}.{namespace}.svc.cluster.local"),
+            ],
+            Self::Url { host, .. } => vec![host.clone()],
+        }
+    }
+
+    fn client_config(&self, bundle: &str) -> Value {
+        let bundle = STANDARD.encode(bundle);
+        match self {
+            Self::Service { name, namespace } => json!({
+                "caBundle": bundle,
+                "service": {"name": name, "namespace": namespace, "path": handler::PATH, "port": 443},
+            }),
+            Self::Url { url, .. } => json!({"caBundle": bundle, "url": url}),
+        }
+    }
+}
+
+/// The whole object. `namespace` is ours and never waits for us.
+pub fn wanted(target: &Target, namespace: &str, names: &ResourceNames, bundle: &str) -> Value {
+    let ignored = |key: &str| json!({"key": key, "operator": "NotIn", "values": ["ignore"]});
+    let own = json!({
+        "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [namespace],
+    });
+    let objects: Vec<Value> = IGNORE.into_iter().map(ignored).collect();
+    let namespaces: Vec<Value> = objects.iter().cloned().chain([own]).collect();
+    let rule = |operation: &str, resource: &str| {
+        json!({
+            "apiGroups": [""], "apiVersions": ["v1"], "scope": "Namespaced",
+            "operations": [operation], "resources": [resource],
+        })
+    };
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": NAME, "labels": {"app.kubernetes.io/name": "aliquot-webhook"}},
+        "webhooks": [{
+            "name": WEBHOOK,
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": target.client_config(bundle),
+            "rules": [rule("CREATE", "pods"), rule("UPDATE", "pods/ephemeralcontainers")],
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "reinvocationPolicy": "IfNeeded",
+            "sideEffects": "None",
+            "timeoutSeconds": 5,
+            "namespaceSelector": {"matchExpressions": namespaces},
+            "objectSelector": {"matchExpressions": objects},
+            "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions(names)}],
+        }],
+    })
+}
+
+/// CEL: the pod mentions a resource of ours, a reserved annotation, or an
+/// environment variable `NVIDIA_VISIBLE_DEVICES`.
+fn mentions(names: &ResourceNames) -> String {
+    let list = |texts: &[&str]| json!(texts).to_string();
+    let resources = list(&Resource::ALL.map(|resource| names.of(resource)));
+    let reserved = list(&RESERVED);
+    let lists = ["containers", "initContainers", "ephemeralContainers"].map(|field| {
+        format!("(has(object.spec.{field}) && object.spec.{field}.exists(c, {CONTAINER}))")
+    });
+    let annotated = format!(
+        "(has(object.metadata) && has(object.metadata.annotations) && \
+         {reserved}.exists(a, a in object.metadata.annotations))"
+    );
+    let asked = lists.join(" || ").replace("RESOURCES", &resources);
+    format!("{annotated} || (has(object.spec) && ({asked}))")
+}
+
+const CONTAINER: &str = "\
+    (has(c.resources) && (\
+    (has(c.resources.limits) && RESOURCES.exists(r, r in c.resources.limits)) || \
+    (has(c.resources.requests) && RESOURCES.exists(r, r in c.resources.requests)))) || \
+    (has(c.env) && c.env.exists(e, has(e.name) && e.name == \"NVIDIA_VISIBLE_DEVICES\"))";
+
+/// `live` says everything that `wanted` says, and lists hold nothing beyond.
+/// Fields that only `live` has (status, defaults of a later version) are ignored.
+pub fn conforms(wanted: &Value, live: &Value) -> bool {
+    match (wanted, live) {
+        (Value::Object(wanted), Value::Object(live)) => wanted
+            .iter()
+            .all(|(key, value)| live.get(key).is_some_and(|live| conforms(value, live))),
+        (Value::Array(wanted), Value::Array(live)) => {
+            wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| conforms(w, l))
+        }
+        _ => wanted == live,
+    }
+}
+
+/// The CA bundle that a live configuration holds, PEM; empty where it has none.
+pub fn published(live: &Value) -> String {
+    let bundle = live["webhooks"][0]["clientConfig"]["caBundle"].as_str();
+    let bytes = bundle.and_then(|text| STANDARD.decode(text).ok());
+    String::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service() -> Value {
+        let target = Target::Service {
+            name: "aliquot-webhook".to_owned(),
+            namespace: "aliquot-system".to_owned(),
+        };
+        wanted(&target, "aliquot-system", &ResourceNames::default(), "PEM")
+    }
+
+    #[test]
+    fn any_change_of_a_field_of_ours_is_seen_and_foreign_fields_are_not() {
+        let wanted = service();
+        let mut live = wanted.clone();
+        live["metadata"]["generation"] = json!(7);
+        live["webhooks"][0]["aFieldOfKubernetes2"] = json!(true);
+        assert!(conforms(&wanted, &live));
+        for (pointer, value) in [
+            ("/webhooks/0/failurePolicy", json!("Ignore")),
+            ("/webhooks/0/clientConfig/caBundle", json!("")),
+            ("/webhooks/0/matchConditions/0/expression", json!("false")),
+            ("/webhooks/0/namespaceSelector/matchExpressions", json!([])),
+            ("/webhooks/0/rules/1/operations", json!([])),
+            ("/webhooks/0/timeoutSeconds", json!(30)),
+        ] {
+            let mut changed = live.clone();
+            *changed.pointer_mut(pointer).unwrap() = value;
+            assert!(!conforms(&wanted, &changed), "{pointer}");
+        }
+        let mut more = live.clone();
+        let never = json!({"name": "never", "expression": "false"});
+        more["webhooks"][0]["matchConditions"]
+            .as_array_mut()
+            .unwrap()
+            .push(never);
+        assert!(!conforms(&wanted, &more));
+    }
+
+    #[test]
+    fn the_published_bundle_is_read_back() {
+        assert_eq!(published(&service()), "PEM");
+        assert_eq!(published(&json!({"webhooks": []})), "");
+    }
+
+    #[test]
+    fn renamed_resources_stand_in_the_conditions() {
+        let names = ResourceNames::with([(Resource::Gpu, "example.com/vgpu".to_owned())]);
+        let expression = mentions(&names);
+        assert!(
+            expression.contains(r#"["example.com/vgpu","nvidia.com/gpumem","#),
+            "{expression}"
+        );
+        assert!(!expression.contains("RESOURCES"));
+    }
+}

@@ -1,0 +1,95 @@
+//! The webhook's metrics, all declared here.
+//!
+//! Fed by: the handler and the keeper. Must not: carry pod or user names.
+
+use std::fmt::{self, Write};
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// How a review ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Admitted as it is.
+    Unchanged,
+    /// Admitted with a patch.
+    Patched,
+    /// Refused.
+    Denied,
+    /// The body was not a review of a pod.
+    Malformed,
+}
+
+impl EncodeLabelValue for Outcome {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Unchanged => "unchanged",
+            Self::Patched => "patched",
+            Self::Denied => "denied",
+            Self::Malformed => "malformed",
+        })
+    }
+}
+
+/// The label of `aliquot_webhook_reviews`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Ended {
+    /// How.
+    pub outcome: Outcome,
+}
+
+/// Handles to everything that is counted. Clones share the counts.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Reviews by outcome.
+    pub reviews: Family<Ended, Counter>,
+    /// Seconds from body to answer.
+    pub duration: Histogram,
+    /// When the served leaf certificate expires, seconds since 1970.
+    pub leaf_expiry: Gauge,
+    /// Leaf certificates issued by this process.
+    pub leaves_issued: Counter,
+    /// Times the webhook configuration was written because it differed.
+    pub configuration_writes: Counter,
+}
+
+impl Metrics {
+    /// Registers all of them under `aliquot_webhook_`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            reviews: Family::default(),
+            duration: Histogram::new(exponential_buckets(0.000_05, 2.0, 14)),
+            leaf_expiry: Gauge::default(),
+            leaves_issued: Counter::default(),
+            configuration_writes: Counter::default(),
+        };
+        let registry = registry.sub_registry_with_prefix("aliquot_webhook");
+        registry.register("reviews", "Reviews by outcome", metrics.reviews.clone());
+        registry.register_with_unit(
+            "review_duration",
+            "Time from a review's body to its answer",
+            Unit::Seconds,
+            metrics.duration.clone(),
+        );
+        registry.register(
+            "leaf_expiry_timestamp_seconds",
+            "When the served certificate expires",
+            metrics.leaf_expiry.clone(),
+        );
+        registry.register(
+            "leaves_issued",
+            "Leaf certificates issued by this process",
+            metrics.leaves_issued.clone(),
+        );
+        registry.register(
+            "configuration_writes",
+            "Writes of the webhook configuration because it differed",
+            metrics.configuration_writes.clone(),
+        );
+        metrics
+    }
+}

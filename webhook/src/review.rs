@@ -1,0 +1,121 @@
+//! The decision about one review: refuse with every fault, or patch and warn.
+//!
+//! Fed by: the pod as raw JSON, exactly as the API server sent it.
+//! Must not: do IO, read a clock, or read the pod through a typed struct; fields
+//! of a later Kubernetes survive because the patch names only what we own.
+
+mod edit;
+mod ephemeral;
+mod escape;
+mod fill;
+mod path;
+mod pod;
+mod room;
+mod scheduler_name;
+mod share;
+mod strip;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use json_patch::Patch;
+use serde_json::Value;
+
+use crate::settings::Settings;
+use edit::Editor;
+use pod::Kind;
+
+pub use fill::DEFAULTED;
+pub use strip::RESERVED;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// `CREATE`, `UPDATE`, ...
+    pub operation: &'a str,
+    /// Empty, or `ephemeralcontainers`.
+    pub sub_resource: &'a str,
+    /// The pod's namespace.
+    pub namespace: &'a str,
+    /// The pod.
+    pub pod: &'a Value,
+    /// The pod before an update; null at creation.
+    pub old_pod: &'a Value,
+}
+
+/// One thing that cannot be meant: where, and what would be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The field, as in `spec.containers[0].resources.limits["nvidia.com/gpumem"]`.
+    pub field: String,
+    /// The value and the accepted form.
+    pub message: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Every fault found, at least one.
+    Deny(Vec<Refusal>),
+    /// Admitted.
+    Allow {
+        /// The changes; empty when there are none.
+        patch: Patch,
+        /// What the user should know, a line each.
+        warnings: Vec<String>,
+    },
+}
+
+/// Decides about one pod. Pure, and idempotent: the patched pod gets no patch.
+pub fn review(question: &Question<'_>, settings: &Settings) -> Verdict {
+    match (question.operation, question.sub_resource) {
+        ("CREATE", "") => create(question, settings),
+        ("UPDATE", "ephemeralcontainers") => {
+            let refusals = ephemeral::refusals(question, settings);
+            verdict(refusals, Editor::new(question.pod), Vec::new())
+        }
+        _ => verdict(Vec::new(), Editor::new(question.pod), Vec::new()),
+    }
+}
+
+fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
+    let mut editor = Editor::new(question.pod);
+    let mut warnings = strip::strip(&mut editor);
+    if pod::is_mirror(question.pod) || !scheduler_name::is_ours(question.pod, settings) {
+        return verdict(Vec::new(), editor, warnings);
+    }
+
+    let containers = pod::containers(question.pod);
+    let (shares, mut refusals) = share::read(&containers, settings);
+    if shares.is_empty() && refusals.is_empty() {
+        return verdict(refusals, editor, warnings);
+    }
+    refusals.extend(pod::preset_node(question.pod, settings));
+    if !settings.escape_allowed.contains(question.namespace) {
+        let asks = |container: &pod::Container<'_>| {
+            container.kind != Kind::Ephemeral && share::asks(container, settings)
+        };
+        refusals.extend(escape::refusals(question.pod, &containers, asks, settings));
+    }
+    warnings.extend(fill::fill(&mut editor, &shares, settings));
+    scheduler_name::set(&mut editor, settings);
+    refusals.extend(room::refusal(editor.pod()));
+    verdict(refusals, editor, warnings)
+}
+
+fn verdict(refusals: Vec<Refusal>, editor: Editor, warnings: Vec<String>) -> Verdict {
+    if refusals.is_empty() {
+        let patch = editor.into_patch();
+        Verdict::Allow { patch, warnings }
+    } else {
+        Verdict::Deny(refusals)
+    }
+}

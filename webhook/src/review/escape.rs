@@ -1,0 +1,137 @@
+//! Step 1 for isolation: ways in which a pod with a share could reach around it.
+//!
+//! Fed by: pods in namespaces where escape is not allowed.
+//! Must not: judge pods without a share. It cannot see what a
+//! persistent volume claim mounts: a review makes no outgoing call.
+
+use serde_json::Value;
+
+use super::Refusal;
+use super::path;
+use super::pod::{Container, Kind, items};
+use crate::settings::Settings;
+
+/// Capabilities that open other processes, devices or the kernel. `ALL` holds them.
+const CAPABILITIES: [&str; 4] = ["ALL", "SYS_ADMIN", "SYS_PTRACE", "SYS_RAWIO"];
+
+/// Host paths from which a share can be left: devices, CDI, the kubelet, container
+/// runtimes, static pods, and kernel switches that root of any container can write.
+const HOST_PATHS: [&str; 13] = [
+    "/dev",
+    "/etc/cdi",
+    "/run/cdi",
+    "/var/lib/kubelet",
+    "/etc/kubernetes",
+    "/run/containerd",
+    "/var/lib/containerd",
+    "/run/crio",
+    "/run/docker.sock",
+    "/run/dockershim.sock",
+    "/run/cri-dockerd.sock",
+    "/proc",
+    "/sys",
+];
+
+/// Below `/dev` but plain shared memory, which many training jobs mount.
+const HARMLESS: &str = "/dev/shm";
+
+/// What the node agent mounts into a container with a share.
+const OUR_FILES: [&str; 2] = ["/.aliquot", "/etc/ld.so.preload"];
+
+/// Every way around the share. `asks` tells which containers have one.
+pub(super) fn refusals<'a>(
+    pod: &Value,
+    containers: &[Container<'a>],
+    asks: impl Fn(&Container<'a>) -> bool,
+    settings: &Settings,
+) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    if pod["spec"]["hostPID"] == true {
+        refusals.push(refusal("spec.hostPID".to_owned(), "true", "false"));
+    }
+    let volumes = items(&pod["spec"]["volumes"]).iter().enumerate();
+    refusals.extend(volumes.filter_map(|(index, volume)| host_path(index, volume, settings)));
+    for container in containers {
+        refusals.extend(security_context(container));
+        if asks(container) {
+            refusals.extend(mounts(container));
+        }
+    }
+    refusals
+}
+
+/// What a container's own security context opens.
+pub(super) fn security_context(container: &Container<'_>) -> Vec<Refusal> {
+    let context = &container.raw["securityContext"];
+    let field = |rest: &str| format!("{}.securityContext.{rest}", container.field());
+    let mut refusals = Vec::new();
+    if context["privileged"] == true {
+        refusals.push(refusal(field("privileged"), "true", "false"));
+    }
+    if context["procMount"] == "Unmasked" {
+        refusals.push(refusal(field("procMount"), "\"Unmasked\"", "\"Default\""));
+    }
+    let added = items(&context["capabilities"]["add"]).iter().enumerate();
+    for (index, capability) in added.filter_map(|(index, name)| Some((index, name.as_str()?))) {
+        let upper = capability.to_ascii_uppercase();
+        if CAPABILITIES.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper)) {
+            let without = match container.kind {
+                Kind::Ephemeral => "none of these (kubectl debug --profile=baseline)",
+                Kind::Init | Kind::App => "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO",
+            };
+            let field = field(&format!("capabilities.add[{index}]"));
+            refusals.push(refusal(field, &format!("{capability:?}"), without));
+        }
+    }
+    refusals
+}
+
+fn host_path(index: usize, volume: &Value, settings: &Settings) -> Option<Refusal> {
+    let source = volume.get("hostPath").filter(|source| !source.is_null())?;
+    let host_path = source["path"].as_str().unwrap_or_default();
+    let field = |name: &str| format!("spec.volumes[{index}].hostPath.{name}");
+    let kind = source["type"].as_str().unwrap_or_default();
+    if matches!(kind, "CharDevice" | "BlockDevice") {
+        return Some(refusal(field("type"), &format!("{kind:?}"), "no device"));
+    }
+    if path::is_within(host_path, HARMLESS) {
+        return None;
+    }
+    let agent = settings.agent_paths.iter().map(String::as_str);
+    let closed = HOST_PATHS
+        .into_iter()
+        .chain(agent)
+        .find(|closed| path::overlap(host_path, closed))?;
+    let accepted = format!("a path neither above nor below {closed}");
+    Some(refusal(field("path"), &format!("{host_path:?}"), &accepted))
+}
+
+/// Volumes and devices laid over, above or into the files of ours.
+fn mounts(container: &Container<'_>) -> Vec<Refusal> {
+    [
+        ("volumeMounts", "mountPath"),
+        ("volumeDevices", "devicePath"),
+    ]
+    .into_iter()
+    .flat_map(|(list, key)| {
+        let entries = items(&container.raw[list]).iter().enumerate();
+        entries.filter_map(move |(index, entry)| {
+            let at = entry[key].as_str()?;
+            let ours = OUR_FILES.into_iter().find(|ours| path::overlap(at, ours))?;
+            let field = format!("{}.{list}[{index}].{key}", container.field());
+            let accepted = format!("a path neither above nor below {ours}");
+            Some(refusal(field, &format!("{at:?}"), &accepted))
+        })
+    })
+    .collect()
+}
+
+fn refusal(field: String, value: &str, accepted: &str) -> Refusal {
+    Refusal {
+        field,
+        message: format!(
+            "{value} lets a pod reach around its GPU share; accepted: {accepted}, or a namespace \
+             where the administrator allows it"
+        ),
+    }
+}

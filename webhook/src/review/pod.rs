@@ -1,0 +1,86 @@
+//! Narrow views of a raw pod: its containers and the few fields a review reads.
+//!
+//! Fed by: pods as the API server encodes them, whose types it has checked; a
+//! field of another type reads as absent and is refused by the API server.
+//! Must not: copy or change the pod.
+
+use serde_json::Value;
+
+use super::Refusal;
+use crate::settings::Settings;
+
+/// Set by a kubelet on the API's picture of a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The three lists that hold containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Init,
+    App,
+    Ephemeral,
+}
+
+impl Kind {
+    /// The list's name in `spec`.
+    pub(super) fn list(self) -> &'static str {
+        match self {
+            Self::Init => "initContainers",
+            Self::App => "containers",
+            Self::Ephemeral => "ephemeralContainers",
+        }
+    }
+}
+
+/// One container and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Container<'a> {
+    pub(super) kind: Kind,
+    pub(super) index: usize,
+    pub(super) raw: &'a Value,
+}
+
+impl Container<'_> {
+    pub(super) fn name(&self) -> &str {
+        self.raw["name"].as_str().unwrap_or_default()
+    }
+
+    /// As users write it: `spec.containers[0]`.
+    pub(super) fn field(&self) -> String {
+        format!("spec.{}[{}]", self.kind.list(), self.index)
+    }
+}
+
+/// All containers: init, app, ephemeral.
+pub(super) fn containers(pod: &Value) -> Vec<Container<'_>> {
+    [Kind::Init, Kind::App, Kind::Ephemeral]
+        .into_iter()
+        .flat_map(|kind| {
+            let list = items(&pod["spec"][kind.list()]).iter().enumerate();
+            list.map(move |(index, raw)| Container { kind, index, raw })
+        })
+        .collect()
+}
+
+/// The items of a list that may be absent.
+pub(super) fn items(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
+}
+
+pub(super) fn is_mirror(pod: &Value) -> bool {
+    !pod["metadata"]["annotations"][MIRROR].is_null()
+}
+
+/// A pod that names its node passes every scheduler by.
+pub(super) fn preset_node(pod: &Value, settings: &Settings) -> Option<Refusal> {
+    let node = pod["spec"]["nodeName"]
+        .as_str()
+        .filter(|node| !node.is_empty())?;
+    Some(Refusal {
+        field: "spec.nodeName".to_owned(),
+        message: format!(
+            "{node:?} places the pod past {}, which books its share; accepted: no nodeName \
+             (choose nodes by nodeSelector or affinity)",
+            settings.scheduler_name
+        ),
+    })
+}

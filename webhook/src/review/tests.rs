@@ -1,0 +1,69 @@
+//! Tables of pods through one decision, and properties of its patches.
+
+mod admitted;
+mod escapes;
+mod properties;
+mod refused;
+
+use json_patch::Patch;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn create<'a>(pod: &'a Value, namespace: &'a str) -> Question<'a> {
+    Question {
+        operation: "CREATE",
+        sub_resource: "",
+        namespace,
+        pod,
+        old_pod: &Value::Null,
+    }
+}
+
+/// A pod as the API server sends it: defaults of Kubernetes already in.
+fn pod(containers: &Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {
+            "containers": containers,
+            "schedulerName": "default-scheduler",
+            "restartPolicy": "Always",
+        },
+    })
+}
+
+/// One container; requests follow limits, as the API server defaults them.
+fn container(name: &str, limits: &Value) -> Value {
+    json!({"name": name, "image": "i", "resources": {"limits": limits, "requests": limits}})
+}
+
+fn asking(limits: &Value) -> Value {
+    pod(&json!([container("main", limits)]))
+}
+
+/// The patched pod and the warnings of an admitted pod.
+fn admit(pod: &Value, settings: &Settings) -> (Value, Patch, Vec<String>) {
+    match review(&create(pod, "default"), settings) {
+        Verdict::Allow { patch, warnings } => {
+            let mut patched = pod.clone();
+            json_patch::patch(&mut patched, &patch).unwrap();
+            (patched, patch, warnings)
+        }
+        Verdict::Deny(refusals) => panic!("denied: {refusals:?}"),
+    }
+}
+
+/// An asking pod with one field set.
+fn with(pointer: &str, value: &Value) -> Value {
+    let mut pod = pod(&json!([
+        container("main", &json!({"nvidia.com/gpu": "1"})),
+        container("side", &json!({}))
+    ]));
+    let tokens: Vec<&str> = pointer.split('.').collect();
+    let mut editor = Editor::new(&pod);
+    editor.set(&tokens, value.clone());
+    json_patch::patch(&mut pod, &editor.into_patch()).unwrap();
+    pod
+}

@@ -1,0 +1,154 @@
+//! For any pod: a review of the patched pod changes nothing, the patch touches
+//! only what we own, and what the user wrote is kept.
+
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+use aliquot_core::request::{BareGpu, Resource};
+use aliquot_core::{Mib, Percent};
+
+use super::*;
+
+fn quantity() -> impl Strategy<Value = String> + Clone {
+    prop_oneof![
+        Just("0".to_owned()),
+        (0u32..120).prop_map(|number| number.to_string()),
+        (1u32..90).prop_map(|number| format!("{number}k")),
+        Just("1Gi".to_owned()),
+        Just("-1".to_owned()),
+        "[0-9]{0,3}[a-zA-Z.-]{0,2}",
+    ]
+}
+
+fn resources() -> impl Strategy<Value = Value> + Clone {
+    let name = prop::sample::select(vec![
+        "nvidia.com/gpu",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpumem-percentage",
+        "nvidia.com/gpucores",
+        "nvidia.com/priority",
+        "cpu",
+    ]);
+    let list = prop::collection::btree_map(name, quantity(), 0..4);
+    (
+        list.clone(),
+        prop::option::weighted(0.1, list),
+        any::<bool>(),
+    )
+        .prop_map(|(limits, requests, copied)| {
+            let requests = requests.or_else(|| copied.then(|| limits.clone()));
+            json!({"limits": limits, "requests": requests, "claims": [], "future": {"deep": [1]}})
+        })
+}
+
+fn any_pod() -> impl Strategy<Value = Value> {
+    let containers = prop::collection::vec(resources(), 0..3);
+    let scheduler = prop::option::of(prop::sample::select(vec![
+        "",
+        "default-scheduler",
+        "aliquot-scheduler",
+        "hami-scheduler",
+        "volcano",
+    ]));
+    let reserved = any::<bool>();
+    (containers.clone(), containers, scheduler, reserved).prop_map(|(init, app, scheduler, reserved)| {
+        let named = |prefix: &str, list: Vec<Value>| -> Vec<Value> {
+            let container = |(index, resources): (usize, Value)| {
+                json!({"name": format!("{prefix}{index}"), "resources": resources, "later": true})
+            };
+            list.into_iter().enumerate().map(container).collect()
+        };
+        let mut annotations = Map::new();
+        if reserved {
+            annotations.insert(RESERVED[0].to_owned(), json!("{}"));
+        }
+        json!({
+            "metadata": {"annotations": annotations},
+            "spec": {
+                "initContainers": named("init", init),
+                "containers": named("app", app),
+                "schedulerName": scheduler,
+                "aFieldOfKubernetes2": {"kept": [1.5, null]},
+            },
+        })
+    })
+}
+
+fn any_settings() -> impl Strategy<Value = Settings> {
+    (
+        0u32..3,
+        0u64..9000,
+        0u32..=100,
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(count, memory, cores, whole, class)| {
+            let mut settings = Settings::default();
+            settings.defaults.count = count;
+            settings.defaults.memory = Mib(memory);
+            settings.defaults.cores = Percent(cores);
+            settings.defaults.bare_gpu = if whole { BareGpu::Whole } else { BareGpu::Seed };
+            settings.runtime_class = class.then(|| "nvidia".to_owned());
+            settings
+        })
+}
+
+/// Takes out everything that the webhook owns.
+fn without_ours(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    let spec = pod["spec"].as_object_mut().unwrap();
+    spec.remove("schedulerName");
+    spec.remove("runtimeClassName");
+    for list in ["initContainers", "containers"] {
+        for container in spec[list].as_array_mut().unwrap() {
+            for side in ["limits", "requests"] {
+                let ours = |name: &str| name.starts_with("nvidia.com/");
+                let of_side = &mut container["resources"][side];
+                if let Some(values) = of_side.as_object_mut() {
+                    values.retain(|name, _| !ours(name));
+                }
+                if of_side.is_null() {
+                    *of_side = json!({});
+                }
+            }
+        }
+    }
+    let annotations = pod["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.retain(|name, _| !name.starts_with("aliquot.dev/"));
+    pod
+}
+
+proptest! {
+    #[test]
+    fn admitted_pods_keep_what_was_written_and_need_no_second_patch(
+        pod in any_pod(),
+        settings in any_settings(),
+    ) {
+        let Verdict::Allow { patch, .. } = review(&create(&pod, "default"), &settings) else {
+            return Ok(());
+        };
+        let mut patched = pod.clone();
+        json_patch::patch(&mut patched, &patch).unwrap();
+        prop_assert_eq!(without_ours(&pod), without_ours(&patched));
+
+        let again = review(&create(&patched, "default"), &settings);
+        let Verdict::Allow { patch, warnings } = again else {
+            return Err(TestCaseError::fail(format!("{again:?}")));
+        };
+        prop_assert!(patch.is_empty(), "{}", patch);
+        prop_assert!(warnings.is_empty(), "{:?}", warnings);
+
+        for list in ["initContainers", "containers"] {
+            let (before, after) = (&pod["spec"][list], &patched["spec"][list]);
+            for (before, after) in before.as_array().unwrap().iter().zip(after.as_array().unwrap()) {
+                for resource in Resource::ALL {
+                    let name = settings.names.of(resource);
+                    let written = before["resources"]["limits"].get(name);
+                    if let Some(written) = written {
+                        prop_assert_eq!(Some(written), after["resources"]["limits"].get(name));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What the administrator decided about reviews, as plain values.
+//!
+//! Fed by: the flags of the binary.
+//! Must not: change while reviews run; a new setting is a new process.
+
+use std::collections::BTreeSet;
+
+use aliquot_core::request::{Defaults, ResourceNames};
+
+/// Everything that a review depends on besides the pod.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The cluster's names of the five resources.
+    pub names: ResourceNames,
+    /// What is filled in where a container says nothing.
+    pub defaults: Defaults,
+    /// Our profile's name; pods with a share get it.
+    pub scheduler_name: String,
+    /// Schedulers whose pods we take over. A pod that names any other is left alone.
+    pub replaced_schedulers: BTreeSet<String>,
+    /// `runtimeClassName` for pods with a share that name none.
+    pub runtime_class: Option<String>,
+    /// Namespaces where a pod with a share may reach around it.
+    pub escape_allowed: BTreeSet<String>,
+    /// Host paths of the node agent, closed to pods with a share like `/dev`.
+    pub agent_paths: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            names: ResourceNames::default(),
+            defaults: Defaults::default(),
+            scheduler_name: "aliquot-scheduler".to_owned(),
+            replaced_schedulers: ["default-scheduler", "hami-scheduler"]
+                .map(str::to_owned)
+                .into(),
+            runtime_class: None,
+            escape_allowed: BTreeSet::new(),
+            agent_paths: ["/run/aliquot", "/var/lib/aliquot"]
+                .map(str::to_owned)
+                .into(),
+        }
+    }
+}

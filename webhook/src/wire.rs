@@ -1,0 +1,282 @@
+//! `AdmissionReview` v1 as it goes over the wire; the pod stays raw JSON.
+//!
+//! Fed by: the API server. Own types, because kube's write the patch as a list
+//! of numbers where the API reference says base64 text.
+//! Must not: judge a pod. Source: k8s.io/api/admission/v1; golden files from it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use json_patch::Patch;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::review::{Refusal, Verdict};
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+
+/// Refusals shown one by one; a pod with more says how many are left.
+const SHOWN: usize = 10;
+/// Warnings sent; the API server cuts them off at 4096 bytes in all.
+const WARNINGS: usize = 20;
+
+/// Why a body is not a review that can be answered.
+#[derive(Debug, Error)]
+pub enum WireError {
+    /// Not JSON, or a field has another type.
+    #[error("the body is not an AdmissionReview: {0}")]
+    Json(#[source] serde_json::Error),
+    /// Another kind or version of object.
+    #[error("the body is {kind:?} of {api_version:?}; accepted: \"{KIND}\" of \"{API_VERSION}\"")]
+    Kind {
+        /// `kind` as it came.
+        kind: String,
+        /// `apiVersion` as it came.
+        api_version: String,
+    },
+    /// A review without a request.
+    #[error("the AdmissionReview has no request")]
+    NoRequest,
+    /// A request about something other than pods.
+    #[error("the review is about {kind:?}; accepted: \"Pod\"")]
+    NotAPod {
+        /// `request.kind.kind` as it came.
+        kind: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Incoming {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    request: Option<Request>,
+}
+
+/// What of a request is read. `object` and `old_object` are null where absent.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    /// Echoed in the answer.
+    pub uid: String,
+    /// What the object is.
+    pub kind: Kind,
+    /// `CREATE`, `UPDATE`, ...
+    pub operation: String,
+    /// Empty, or such as `ephemeralcontainers`.
+    #[serde(default)]
+    pub sub_resource: String,
+    /// The object's namespace.
+    #[serde(default)]
+    pub namespace: String,
+    /// The object.
+    #[serde(default)]
+    pub object: Value,
+    /// The object before an update.
+    #[serde(default)]
+    pub old_object: Value,
+}
+
+/// The part of `GroupVersionKind` that is read.
+#[derive(Debug, Deserialize)]
+pub struct Kind {
+    /// Such as `Pod`.
+    pub kind: String,
+}
+
+/// Reads the request out of a body.
+pub fn decode(body: &[u8]) -> Result<Request, WireError> {
+    let review: Incoming = serde_json::from_slice(body).map_err(WireError::Json)?;
+    if review.kind != KIND || review.api_version != API_VERSION {
+        return Err(WireError::Kind {
+            kind: review.kind,
+            api_version: review.api_version,
+        });
+    }
+    let request = review.request.ok_or(WireError::NoRequest)?;
+    if request.kind.kind != "Pod" {
+        return Err(WireError::NotAPod {
+            kind: request.kind.kind,
+        });
+    }
+    Ok(request)
+}
+
+/// A whole answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response {
+    uid: String,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    /// Base64 of the JSON patch. Absent together with its type when nothing
+    /// changes: the API server refuses a type without a patch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// The parts of `metav1.Status` that a refusal uses.
+#[derive(Debug, Serialize)]
+struct Status {
+    message: String,
+    reason: &'static str,
+    code: u16,
+}
+
+impl Answer {
+    /// The answer to the request `uid`.
+    pub fn new(uid: String, verdict: Verdict) -> Self {
+        let mut response = Response {
+            uid,
+            allowed: true,
+            status: None,
+            patch: None,
+            patch_type: None,
+            warnings: Vec::new(),
+        };
+        match verdict {
+            Verdict::Deny(refusals) => {
+                response.allowed = false;
+                response.status = Some(Status {
+                    message: message(&refusals),
+                    reason: "Invalid",
+                    code: 422,
+                });
+            }
+            Verdict::Allow { patch, warnings } => {
+                response.warnings = bounded(&warnings, WARNINGS);
+                if !patch.is_empty() {
+                    response.patch = Some(base64(&patch));
+                    response.patch_type = Some("JSONPatch");
+                }
+            }
+        }
+        Self {
+            api_version: API_VERSION,
+            kind: KIND,
+            response,
+        }
+    }
+}
+
+/// All refusals in one text, bounded.
+pub fn message(refusals: &[Refusal]) -> String {
+    let lines: Vec<String> = refusals.iter().map(Refusal::to_string).collect();
+    bounded(&lines, SHOWN).join("; ")
+}
+
+fn bounded(lines: &[String], most: usize) -> Vec<String> {
+    let mut shown: Vec<String> = lines.iter().take(most).cloned().collect();
+    if lines.len() > most {
+        shown.push(format!("and {} more", lines.len() - most));
+    }
+    shown
+}
+
+fn base64(patch: &Patch) -> String {
+    STANDARD.encode(patch.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check_golden(file: &str, verdict: Verdict) {
+        let mut golden: Value = serde_json::from_str(file).unwrap();
+        // Go writes an empty metadata into every status; it says nothing.
+        if let Some(status) = golden.pointer_mut("/response/status") {
+            let metadata = status.as_object_mut().unwrap().remove("metadata");
+            assert_eq!(metadata, Some(json!({})));
+        }
+        let answer = serde_json::to_value(Answer::new("r-1".to_owned(), verdict)).unwrap();
+        assert_eq!(answer, golden);
+    }
+
+    #[test]
+    fn answers_are_what_the_go_types_write() {
+        let patch = serde_json::from_str(r#"[{"op":"add","path":"/a","value":1}]"#).unwrap();
+        let allowed = Verdict::Allow {
+            patch,
+            warnings: vec!["w".to_owned()],
+        };
+        check_golden(include_str!("../tests/golden/review-allowed.json"), allowed);
+    }
+
+    #[test]
+    fn refusals_are_what_the_go_types_write() {
+        let mut golden: Value =
+            serde_json::from_str(include_str!("../tests/golden/review-denied.json")).unwrap();
+        golden["response"]["status"]["message"] = json!("spec: no");
+        let denied = Verdict::Deny(vec![Refusal {
+            field: "spec".to_owned(),
+            message: "no".to_owned(),
+        }]);
+        check_golden(&golden.to_string(), denied);
+    }
+
+    #[test]
+    fn an_empty_patch_is_left_out_with_its_type() {
+        let allowed = Verdict::Allow {
+            patch: Patch(Vec::new()),
+            warnings: Vec::new(),
+        };
+        let answer = serde_json::to_value(Answer::new("u".to_owned(), allowed)).unwrap();
+        assert_eq!(answer["response"], json!({"uid": "u", "allowed": true}));
+    }
+
+    #[test]
+    fn many_refusals_are_bounded() {
+        let refusal = |index: usize| Refusal {
+            field: format!("f{index}"),
+            message: "no".to_owned(),
+        };
+        let text = message(&(0..300).map(refusal).collect::<Vec<_>>());
+        assert!(text.ends_with("f9: no; and 290 more"), "{text}");
+    }
+
+    #[test]
+    fn a_body_that_is_no_pod_review_is_refused_with_words() {
+        let review = |kind: &str| {
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+                "uid": "u", "kind": {"kind": kind}, "operation": "CREATE", "object": {}}})
+        };
+        for (body, expected) in [
+            (json!("x"), "the body is not an AdmissionReview: "),
+            (json!({}), r#"the body is "" of """#),
+            (
+                json!({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview"}),
+                r#"the body is "AdmissionReview" of "admission.k8s.io/v1beta1"; accepted: "#,
+            ),
+            (
+                json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),
+                "the AdmissionReview has no request",
+            ),
+            (
+                review("Node"),
+                r#"the review is about "Node"; accepted: "Pod""#,
+            ),
+        ] {
+            let refused = decode(body.to_string().as_bytes()).unwrap_err().to_string();
+            assert!(refused.starts_with(expected), "{refused}");
+        }
+        assert!(decode(review("Pod").to_string().as_bytes()).is_ok());
+    }
+}
