@@ -73,7 +73,7 @@ end scheduler controller-manager apiserver etcd # etcd last: it holds the lock o
 
 [ -z "$failed" ] || how=keep
 cd "$STATE" || exit 1
-rm -rf --one-file-system pki etcd run containerd cni kubelet cdi images manifests kubeconfigs kubectl hosts ./*.yaml
+rm -rf --one-file-system parts pki etcd run containerd cni kubelet cdi images manifests kubeconfigs kubectl hosts ./*.yaml
 if [ "$how" = remove ]; then rm -rf --one-file-system log down.sh; fi
 rm -f aliquot-cluster .down
 rmdir "$STATE" 2>/dev/null

@@ -147,14 +147,19 @@ impl Stack {
         }
     }
 
+    /// The parts' own files; they go with the cluster.
+    fn files(&self) -> PathBuf {
+        self.cluster.state_dir().join("parts")
+    }
+
     /// The simulated machine of the real node.
     pub fn machine(&self) -> SimulatedMachine {
-        SimulatedMachine::at(&self.cluster.state_dir().join("gpusim.state"))
+        SimulatedMachine::at(&self.files().join("gpusim.state"))
     }
 
     /// The folder of the node agent's accepted shares and seats.
     pub fn agent_state(&self) -> PathBuf {
-        self.cluster.state_dir().join("aliquot")
+        self.files().join("aliquot")
     }
 
     /// The kubeconfig of a part's service account.
@@ -209,12 +214,12 @@ impl Stack {
         let library = if let Some(real) = &options.library {
             text(real)
         } else {
+            let driver = self.files().join("driver");
+            std::fs::create_dir_all(&driver)?;
             if !machine.state().exists() {
                 let gpus = "gpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
                 SimulatedMachine::create(machine.state(), gpus)?;
             }
-            let driver = self.cluster.state_dir().join("driver");
-            std::fs::create_dir_all(&driver)?;
             text(&place::link_into(&driver)?)
         };
         let kubeconfig = self.kubeconfig(Kind::DevicePlugin).await?;

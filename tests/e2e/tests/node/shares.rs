@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tonic::transport::Endpoint;
 
 /// Issue D1, 1: the pod of the mission.
-pub async fn example_pod(stack: Arc<Stack>) -> Result<()> {
+pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gpu-pod.yaml");
     stack
         .cluster
@@ -84,7 +84,7 @@ pub async fn example_pod(stack: Arc<Stack>) -> Result<()> {
 const PRINT: &str = "env; echo PRINTED";
 
 /// Issue D1, 2: twelve pods at once, some with init containers and sidecars.
-pub async fn twelve_pods(stack: Arc<Stack>) -> Result<()> {
+pub(crate) async fn twelve_pods(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace("twelve").await?;
     for round in 0..5 {
         let names: Vec<String> = (0..12).map(|n| format!("p{round}-{n}")).collect();
