@@ -1,0 +1,96 @@
+//! A made-up cluster, as the watches would deliver it: nodes of 8 A100 with
+//! 16 pods each, and one more pod to place.
+//!
+//! Must not: be random; every run sees the same cluster.
+
+use aliquot_core::allocation::{self, ALLOCATION, Allocation, Grant};
+use aliquot_core::inventory::{self, Gpu, Health, INVENTORY, Inventory, Mode};
+use aliquot_core::{Mib, Percent};
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+
+const GPUS: u32 = 8;
+const PODS: u32 = 16;
+const RESOURCE: &str = "nvidia.com/gpu";
+
+fn uuid(node: usize, card: u32) -> String {
+    format!("GPU-{node:08x}-0000-4000-8000-{card:012x}")
+}
+
+/// The name of the `node`th node.
+pub(crate) fn name(node: usize) -> String {
+    format!("gpu-worker-{node:05}.example.internal")
+}
+
+/// The `node`th node with its inventory.
+pub(crate) fn node(node: usize) -> Result<Node> {
+    let gpu = |card| Gpu {
+        uuid: uuid(node, card).into(),
+        index: card,
+        model: "NVIDIA A100-SXM4-80GB".to_owned(),
+        memory: Mib(81_920),
+        scaled: Mib(81_920),
+        cores: Percent(100),
+        seats: 10,
+        mode: Mode::Vgpu,
+        resource: RESOURCE.to_owned(),
+        numa: Some(card / 4),
+        health: Health::Ok,
+        links: (0..GPUS)
+            .filter(|other| *other != card)
+            .map(|other| (uuid(node, other).into(), 1200))
+            .collect(),
+        mig: None,
+    };
+    let inventory = Inventory {
+        v: inventory::VERSION,
+        reads: vec![allocation::VERSION],
+        driver: "580.82".to_owned(),
+        topology_policy: "none".to_owned(),
+        gpus: (0..GPUS).map(gpu).collect(),
+        lingering: vec![],
+        foreign: vec![],
+        refused: vec![],
+    };
+    let annotations = json!({INVENTORY: inventory.encode()?});
+    let node = json!({"metadata": {"name": name(node), "annotations": annotations}});
+    Ok(serde_json::from_value(node)?)
+}
+
+/// The pods booked on the `node`th node: two a card, of different sizes on
+/// different nodes so that scores differ.
+pub(crate) fn pods(node: usize) -> Result<Vec<Pod>> {
+    let size = u64::try_from(node % 17)? * 1_000 + 8_000;
+    let pods = (0..PODS).map(|number| {
+        let grant = Grant {
+            resource: RESOURCE.to_owned(),
+            gpu: uuid(node, number % GPUS).into(),
+            memory: Mib(size),
+            cores: Percent(20),
+        };
+        let allocation = Allocation {
+            v: allocation::VERSION,
+            node: name(node).into(),
+            containers: [("main".to_owned(), vec![grant])].into(),
+            init: [].into(),
+            priority: 1,
+        };
+        let uid = format!("{node}-{number}");
+        let mut pod = pod(&uid, size);
+        pod["metadata"]["annotations"] = json!({ALLOCATION: allocation.encode()?});
+        pod["spec"]["nodeName"] = json!(name(node));
+        Ok(serde_json::from_value(pod)?)
+    });
+    pods.collect()
+}
+
+/// A pod that asks for this much memory and 20 % of one card.
+pub(crate) fn pod(uid: &str, memory: u64) -> serde_json::Value {
+    json!({
+        "metadata": {"name": uid, "namespace": "default", "uid": uid},
+        "spec": {"schedulerName": "aliquot-scheduler", "containers": [{"name": "main", "image": "i", "resources": {
+            "limits": {RESOURCE: "1", "nvidia.com/gpumem": memory.to_string(), "nvidia.com/gpucores": "20"}}}]},
+        "status": {"phase": "Pending"},
+    })
+}
