@@ -9,5 +9,6 @@
 pub mod client;
 pub mod event;
 pub mod extender;
+pub mod leader;
 pub mod pod;
 pub mod watch;

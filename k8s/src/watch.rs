@@ -8,13 +8,14 @@
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -40,20 +41,26 @@ pub trait Index<K>: Send + Sync {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    synced: bool,
+    /// When the list under way was begun.
+    listing: Option<SystemTime>,
+    /// When the last complete list was begun.
+    listed: Option<SystemTime>,
     failing: Option<(Instant, Instant)>,
 }
 
 /// Whether an index can be believed. Shared between the watch and readiness.
 #[derive(Clone, Debug, Default)]
-pub struct Freshness(Arc<Mutex<State>>);
+pub struct Freshness {
+    state: Arc<Mutex<State>>,
+    relist: Arc<Notify>,
+}
 
 impl Freshness {
     /// `None` when the first list is complete and the watch stands; else why not.
     pub fn fault(&self, now: Instant) -> Option<&'static str> {
-        let state = *self.0.lock();
+        let state = *self.state.lock();
         match state {
-            State { synced: false, .. } => Some("still listing"),
+            State { listed: None, .. } => Some("still listing"),
             State {
                 failing: Some((first, last)),
                 ..
@@ -62,14 +69,32 @@ impl Freshness {
         }
     }
 
-    fn good(&self, synced: bool) {
-        let mut state = self.0.lock();
-        state.synced |= synced;
+    /// When the last complete list was begun.
+    pub fn listed(&self) -> Option<SystemTime> {
+        self.state.lock().listed
+    }
+
+    /// Asks for a new list, unless the one under way was begun after `from`.
+    pub fn relist(&self, from: SystemTime) {
+        if self.state.lock().listing.is_none_or(|begun| begun < from) {
+            self.relist.notify_one();
+        }
+    }
+
+    fn listing(&self, now: SystemTime) {
+        self.state.lock().listing = Some(now);
+    }
+
+    fn good(&self, complete: bool) {
+        let mut state = self.state.lock();
+        if complete {
+            state.listed = state.listing.take();
+        }
         state.failing = None;
     }
 
     fn bad(&self, now: Instant) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let first = match state.failing {
             Some((first, last)) if now - last < HEALED_AFTER => first,
             _ => now,
@@ -90,22 +115,28 @@ pub async fn drive<K>(
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let seconds = u32::try_from(RENEWAL.as_secs()).unwrap_or(u32::MAX);
-    let mut stream = pin!(watcher::watcher(api, config.timeout(seconds)));
+    let config = config.timeout(seconds);
+    let mut stream = pin!(watcher::watcher(api.clone(), config.clone()));
     let mut listed = Vec::new();
     let mut pause = RETRY.0;
     loop {
         let event = tokio::select! {
             () = stop.cancelled() => return,
+            () = freshness.relist.notified() => {
+                stream.set(watcher::watcher(api.clone(), config.clone()));
+                continue;
+            }
             event = stream.next() => event,
         };
         match event {
             None => return,
             Some(Ok(event)) => {
-                let synced = matches!(event, Event::InitDone);
+                let complete = matches!(event, Event::InitDone);
                 match event {
                     // A list is about to be asked for: not yet a sign of life.
                     Event::Init => {
                         listed.clear();
+                        freshness.listing(SystemTime::now());
                         continue;
                     }
                     Event::InitApply(object) => listed.push(object),
@@ -113,7 +144,7 @@ pub async fn drive<K>(
                     Event::Apply(object) => index.apply(object),
                     Event::Delete(object) => index.delete(object),
                 }
-                freshness.good(synced);
+                freshness.good(complete);
                 pause = RETRY.0;
             }
             Some(Err(error)) => {
@@ -139,7 +170,10 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(fresh.fault(at(0)), Some("still listing"));
+        fresh.listing(SystemTime::UNIX_EPOCH);
+        assert_eq!(fresh.fault(at(0)), Some("still listing"));
         fresh.good(true);
+        assert_eq!(fresh.listed(), Some(SystemTime::UNIX_EPOCH));
         assert_eq!(fresh.fault(at(0)), None);
         fresh.bad(at(1));
         assert_eq!(fresh.fault(at(1)), None);

@@ -29,6 +29,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use crate::books::{Books, Waiting, waiting};
+use crate::leader::Leader;
 
 /// Longest wait for one POST or GET (design 4.3.2).
 pub const DEADLINE: Duration = Duration::from_secs(3);
@@ -79,6 +80,9 @@ pub enum BindError {
     /// The pod is bound, but not by this Binding.
     #[error("the pod is bound to {0:?} by another binding")]
     Elsewhere(String),
+    /// Another replica leads, or this one not yet.
+    #[error("this replica may not bind: {0}")]
+    NotLeading(String),
     /// The pod cannot be fetched.
     #[error("cannot get the pod: {0}")]
     Get(String),
@@ -99,6 +103,7 @@ pub struct Binder {
     client: Client,
     notes: Notes,
     policies: Policies,
+    leader: Leader,
     flights: Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
     settled: Mutex<HashMap<PodUid, Settled>>,
 }
@@ -115,8 +120,15 @@ enum Posted {
 
 impl Binder {
     /// A binder that writes with `client`.
-    pub fn new(books: Arc<Books>, client: Client, notes: Notes, policies: Policies) -> Self {
+    pub fn new(
+        books: Arc<Books>,
+        client: Client,
+        notes: Notes,
+        policies: Policies,
+        leader: Leader,
+    ) -> Self {
         Self {
+            leader,
             books,
             client,
             notes,
@@ -161,6 +173,9 @@ impl Binder {
             uid: args.pod_uid.clone(),
         };
         let node: NodeName = args.node.as_str().into();
+        if let Some(fault) = self.leader.fault() {
+            return Err(BindError::NotLeading(fault));
+        }
         let Waiting {
             demand,
             annotation_bytes: used,
@@ -232,18 +247,44 @@ impl Binder {
         });
         let mut pause = RETRY.0;
         loop {
-            match self.post(pod, &binding).await {
-                Posted::Bound => return Ok(()),
-                Posted::Gone => return Err(BindError::Gone(pod.clone())),
-                Posted::Rejected(why) => return Err(BindError::Rejected(why)),
-                Posted::Conflict(why) => match self.get(pod).await {
-                    Ok(found) => return judge(found.as_ref(), pod, node, &text, why),
-                    Err(error) => tracing::warn!(pod = pod.name, error, "binding unknown"),
-                },
-                Posted::Unknown(error) => tracing::warn!(pod = pod.name, error, "binding unknown"),
+            if let Some(outcome) = self.attempt(pod, node, &text, &binding).await {
+                return outcome;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
+        }
+    }
+
+    /// One try; `None` while the outcome is unknown.
+    async fn attempt(
+        &self,
+        pod: &PodRef,
+        node: &NodeName,
+        text: &str,
+        binding: &serde_json::Value,
+    ) -> Option<Result<(), BindError>> {
+        let (why, refused) = match self.leader.fault() {
+            // May not write any more: look whether an earlier try got through.
+            Some(fault) => (fault, false),
+            None => match self.post(pod, binding).await {
+                Posted::Bound => return Some(Ok(())),
+                Posted::Gone => return Some(Err(BindError::Gone(pod.clone()))),
+                Posted::Rejected(why) => return Some(Err(BindError::Rejected(why))),
+                Posted::Unknown(error) => {
+                    tracing::warn!(pod = pod.name, error, "binding unknown");
+                    return None;
+                }
+                Posted::Conflict(why) => (why, true),
+            },
+        };
+        match self.get(pod).await {
+            // Not bound, and no answer to an earlier try: it may still come.
+            Ok(Some(found)) if !refused && pod::node(&found).is_none() => None,
+            Ok(found) => Some(judge(found.as_ref(), pod, node, text, why)),
+            Err(error) => {
+                tracing::warn!(pod = pod.name, error, "binding unknown");
+                None
+            }
         }
     }
 

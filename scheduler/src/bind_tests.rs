@@ -11,7 +11,7 @@ use tower_test::mock::{self, SendResponse};
 use super::*;
 use crate::books::tests::{books, pod};
 use aliquot_k8s::event;
-use aliquot_k8s::watch::Index;
+use aliquot_k8s::watch::{Freshness, Index};
 
 /// What the API server does with one call.
 enum Answer {
@@ -67,12 +67,22 @@ async fn play(script: Script, mut server: mock::Handle<Request<Body>, Response<B
 /// Binds pod `a` (600 of 1000 MiB) to `n` against `script`; shows the answer
 /// and what the books hold afterwards.
 async fn check(script: Script, expected: &str, held: u64) {
+    check_as(Leader::alone(), script, expected, held).await;
+}
+
+async fn check_as(leader: Leader, script: Script, expected: &str, held: u64) {
     let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
     let books = Arc::new(books());
     Index::apply(&*books, pod("a", 600, None));
     let (notes, _note_rx) = event::queue();
     let client = Client::new(service, "d");
-    let binder = Binder::new(books.clone(), client, notes, Policies::default());
+    let binder = Binder::new(
+        books.clone(),
+        client,
+        notes,
+        Policies::default(),
+        Leader::alone(),
+    );
     let api_server = tokio::spawn(play(script, server));
     let args = ExtenderBindingArgs {
         pod_name: "a".to_owned(),
@@ -100,6 +110,13 @@ use Answer::{PodAsPosted, Says, Silence};
 #[tokio::test(start_paused = true)]
 async fn one_request_books_and_binds() {
     check(vec![("POST", Says(201, status(201)))], "bound", 600).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_does_not_lead_sends_nothing() {
+    let leader = Leader::of("pod-a".to_owned(), Freshness::default());
+    let refused = "this replica may not bind: no kube-scheduler holds the lease";
+    check_as(leader, vec![], refused, 0).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +194,8 @@ async fn a_second_call_waits_for_the_first_and_writes_nothing() {
     let books = Arc::new(books());
     Index::apply(&*books, pod("a", 600, None));
     let (notes, _note_rx) = event::queue();
-    let binder = Binder::new(books, Client::new(service, "d"), notes, Policies::default());
+    let client = Client::new(service, "d");
+    let binder = Binder::new(books, client, notes, Policies::default(), leader);
     let script = vec![("POST", Silence), ("POST", Says(201, status(201)))];
     let api_server = tokio::spawn(play(script, server));
     let args = |node: &str| ExtenderBindingArgs {

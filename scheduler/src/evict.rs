@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bind::{Binder, DEADLINE};
 use crate::books::Books;
+use crate::leader::Leader;
 
 const EVERY: Duration = Duration::from_secs(2);
 /// The kubelet's mark on the API object of a static pod.
@@ -31,6 +32,7 @@ pub async fn run(
     binder: Arc<Binder>,
     client: Client,
     notes: Notes,
+    leader: Leader,
     after: Duration,
     stop: CancellationToken,
 ) {
@@ -40,6 +42,9 @@ pub async fn run(
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
+        }
+        if leader.fault().is_some() {
+            continue;
         }
         for refused in due(&mut since, books.refused_by_nodes(), Instant::now(), after) {
             if let Err(error) = evict(&client, &binder, &notes, &refused).await {

@@ -12,6 +12,7 @@ pub mod bind;
 pub mod books;
 pub mod decide;
 pub mod evict;
+pub mod leader;
 pub mod metrics;
 pub mod nudge;
 pub mod routes;

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::books::Books;
+use crate::leader::Leader;
 use crate::metrics::Metrics;
 
 /// The annotation that is patched; its value is the time in milliseconds.
@@ -29,6 +30,7 @@ pub async fn run(
     books: Arc<Books>,
     client: Client,
     policies: Policies,
+    leader: Leader,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
@@ -36,6 +38,10 @@ pub async fn run(
         tokio::select! {
             () = stop.cancelled() => return,
             () = books.enlarged() => {}
+        }
+        // The replica that leads does it; a new leader's list brings it here again.
+        if leader.fault().is_some() {
+            continue;
         }
         for (uid, pod) in books.wakeable(policies) {
             let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::bind::Binder;
 use crate::books::Books;
+use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::routes::{self, Verbs};
 use crate::settings::Settings;
@@ -39,15 +40,24 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry, books.clone(), notes.clone());
     let policies = settings.policies();
+    let (pod_watch, node_watch) = (Freshness::default(), Freshness::default());
+    let leader = match &settings.identity {
+        Some(identity) if settings.scheduler_lease.is_some() => {
+            Leader::of(identity.clone(), pod_watch.clone())
+        }
+        _ => Leader::alone(),
+    };
     let binder = Arc::new(Binder::new(
         books.clone(),
         client.clone(),
         notes.clone(),
         policies,
+        leader.clone(),
     ));
     let tasks = TaskTracker::new();
-
-    let (pod_watch, node_watch) = (Freshness::default(), Freshness::default());
+    if let Some(lease) = settings.scheduler_lease {
+        tasks.spawn(leader.clone().follow(client.clone(), lease, stop.clone()));
+    }
     let (any, all) = (watcher::Config::default(), || client.clone());
     tasks.spawn(watch::drive::<Pod>(
         Api::all(all()),
@@ -76,6 +86,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         books.clone(),
         all(),
         policies,
+        leader.clone(),
         metrics.clone(),
         stop.clone(),
     ));
@@ -91,6 +102,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         binder.clone(),
         all(),
         notes.clone(),
+        leader,
         after,
         stop.clone(),
     ));

@@ -13,6 +13,8 @@ use aliquot_k8s::pod;
 use aliquot_serve::telemetry::LogFormat;
 use clap::Parser;
 
+use crate::leader::LeaseName;
+
 /// Scheduler extender of Aliquot: filters and ranks nodes by their GPUs and
 /// binds pods together with what they were given.
 #[derive(Clone, Debug, Parser)]
@@ -33,6 +35,13 @@ pub struct Settings {
     /// Most nodes that filter answers.
     #[arg(long, env = "ALIQUOT_SHORTLIST", default_value_t = 64)]
     pub shortlist: usize,
+    /// Lease of the kube-scheduler beside this extender, as namespace/name;
+    /// absent for a single replica, which always binds.
+    #[arg(long, env = "ALIQUOT_SCHEDULER_LEASE", requires = "identity")]
+    pub scheduler_lease: Option<LeaseName>,
+    /// Identity of that kube-scheduler up to its `_`: the name of this pod.
+    #[arg(long, env = "POD_NAME")]
+    pub identity: Option<String>,
     /// Seconds after which a pod that its node refused to start is evicted.
     #[arg(long, env = "ALIQUOT_EVICT_AFTER", default_value_t = 30)]
     pub evict_after: u64,

@@ -11,6 +11,7 @@ use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::bind::Binder;
 use aliquot_scheduler::books::Books;
+use aliquot_scheduler::leader::Leader;
 use aliquot_scheduler::metrics::Metrics;
 use aliquot_scheduler::routes::{self, Verbs};
 use aliquot_serve::{Readiness, body, http};
@@ -44,7 +45,13 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
     let policies = Policies::default();
     let verbs = Verbs {
         metrics: Metrics::new(&mut registry, books.clone(), notes.clone()),
-        binder: Arc::new(Binder::new(books.clone(), client, notes.clone(), policies)),
+        binder: Arc::new(Binder::new(
+            books.clone(),
+            client,
+            notes.clone(),
+            policies,
+            Leader::alone(),
+        )),
         books,
         tasks: TaskTracker::new(),
         notes,

@@ -1,0 +1,154 @@
+//! Who may bind when there are several replicas (design 4.3.4).
+//!
+//! Each replica is one pod with kube-scheduler beside the extender, and only
+//! the kube-scheduler that holds its Lease sends pods. The extender reads that
+//! same Lease: it binds while the holder is the kube-scheduler of its own pod
+//! and has renewed within the deadline. Both read the clock of one machine.
+//! Fed by: a watch of the Lease. Must not: take or renew the Lease itself.
+
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use parking_lot::RwLock;
+
+use crate::watch::Index;
+
+/// kube-scheduler gives up when it could not renew for this long (`renewDeadline`).
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Term {
+    holder: String,
+    acquired: SystemTime,
+    renewed: SystemTime,
+}
+
+/// The Lease as last seen.
+#[derive(Debug)]
+pub struct Leadership {
+    /// Our kube-scheduler's identity up to its `_`; `None`: the only replica.
+    me: Option<String>,
+    /// How long a Binding of an old leader may still be under way.
+    settling: Duration,
+    term: RwLock<Option<Term>>,
+}
+
+impl Leadership {
+    /// For the only replica: always leads.
+    pub fn alone() -> Self {
+        Self {
+            me: None,
+            settling: Duration::ZERO,
+            term: RwLock::default(),
+        }
+    }
+
+    /// Leads while the holder is `me`, or `me` with kube-scheduler's `_<uuid>`.
+    /// `settling` is the longest that an old leader's last request can take.
+    pub fn of(me: String, settling: Duration) -> Self {
+        Self {
+            me: Some(me),
+            settling,
+            term: RwLock::default(),
+        }
+    }
+
+    /// Whether this replica may write now; else why not. `listed` is when the
+    /// list of pods that the books rest on was begun.
+    pub fn fault(&self, now: SystemTime, listed: Option<SystemTime>) -> Option<String> {
+        let me = self.me.as_ref()?;
+        let term = self.term.read();
+        let Some(term) = &*term else {
+            return Some("no kube-scheduler holds the lease".to_owned());
+        };
+        let rest = term.holder.strip_prefix(me.as_str());
+        if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_')) {
+            return Some(format!("{} holds the lease, this is {me}", term.holder));
+        }
+        if now >= term.renewed + RENEW_DEADLINE {
+            return Some("the lease was not renewed within its deadline".to_owned());
+        }
+        if listed.is_none_or(|listed| listed < term.acquired + self.settling) {
+            return Some("the lease is new: listing what the old leader may have bound".to_owned());
+        }
+        None
+    }
+
+    /// From when on a list is late enough for the present term.
+    pub fn list_from(&self) -> Option<SystemTime> {
+        let acquired = self.term.read().as_ref()?.acquired;
+        Some(acquired + self.settling)
+    }
+}
+
+fn term(lease: Lease) -> Option<Term> {
+    let spec = lease.spec?;
+    Some(Term {
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty())?,
+        acquired: spec.acquire_time?.0.into(),
+        renewed: spec.renew_time?.0.into(),
+    })
+}
+
+impl Index<Lease> for Leadership {
+    fn apply(&self, lease: Lease) {
+        *self.term.write() = term(lease);
+    }
+
+    fn delete(&self, _: Lease) {
+        *self.term.write() = None;
+    }
+
+    fn reset(&self, leases: Vec<Lease>) {
+        *self.term.write() = leases.into_iter().next().and_then(term);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn at(second: u64) -> SystemTime {
+        // 2026-11-21T00:00:00Z
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200 + second)
+    }
+
+    /// The lease of `holder`, acquired at second 0 and renewed at second 20.
+    fn check(holder: &str, now: u64, listed: Option<u64>, expected: Option<&str>) {
+        let leadership = Leadership::of("pod-a".to_owned(), Duration::from_secs(3));
+        leadership.apply(
+            serde_json::from_value(json!({"spec": {
+                "holderIdentity": holder,
+                "acquireTime": "2026-11-21T00:00:00.000000Z",
+                "renewTime": "2026-11-21T00:00:20.000000Z",
+            }}))
+            .unwrap(),
+        );
+        let fault = leadership.fault(at(now), listed.map(at));
+        assert_eq!(fault.as_deref(), expected, "{holder} {now} {listed:?}");
+    }
+
+    #[test]
+    fn binds_only_while_its_own_kube_scheduler_renews_and_after_a_late_enough_list() {
+        let late = Some("the lease was not renewed within its deadline");
+        let new = Some("the lease is new: listing what the old leader may have bound");
+        check("pod-a_1234", 21, Some(3), None);
+        check("pod-a", 29, Some(3), None);
+        check("pod-a_1234", 30, Some(3), late);
+        check("pod-a_1234", 21, Some(2), new);
+        check("pod-a_1234", 21, None, new);
+        check(
+            "pod-ab_1234",
+            21,
+            Some(9),
+            Some("pod-ab_1234 holds the lease, this is pod-a"),
+        );
+        check("", 21, Some(9), Some("no kube-scheduler holds the lease"));
+    }
+
+    #[test]
+    fn a_single_replica_always_leads() {
+        assert_eq!(Leadership::alone().fault(at(0), None), None);
+    }
+}
