@@ -81,7 +81,7 @@ async fn check_as(leader: Leader, script: Script, expected: &str, held: u64) {
         client,
         notes,
         Policies::default(),
-        Leader::alone(),
+        leader,
     );
     let api_server = tokio::spawn(play(script, server));
     let args = ExtenderBindingArgs {
@@ -195,7 +195,7 @@ async fn a_second_call_waits_for_the_first_and_writes_nothing() {
     Index::apply(&*books, pod("a", 600, None));
     let (notes, _note_rx) = event::queue();
     let client = Client::new(service, "d");
-    let binder = Binder::new(books, client, notes, Policies::default(), leader);
+    let binder = Binder::new(books, client, notes, Policies::default(), Leader::alone());
     let script = vec![("POST", Silence), ("POST", Says(201, status(201)))];
     let api_server = tokio::spawn(play(script, server));
     let args = |node: &str| ExtenderBindingArgs {
