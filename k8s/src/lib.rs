@@ -9,6 +9,7 @@
 pub mod client;
 pub mod event;
 pub mod extender;
+pub mod flags;
 pub mod leader;
 pub mod pod;
 pub mod watch;

@@ -76,13 +76,7 @@ async fn check_as(leader: Leader, script: Script, expected: &str, held: u64) {
     Index::apply(&*books, pod("a", 600, None));
     let (notes, _note_rx) = event::queue();
     let client = Client::new(service, "d");
-    let binder = Binder::new(
-        books.clone(),
-        client,
-        notes,
-        Policies::default(),
-        leader,
-    );
+    let binder = Binder::new(books.clone(), client, notes, Policies::default(), leader);
     let api_server = tokio::spawn(play(script, server));
     let args = ExtenderBindingArgs {
         pod_name: "a".to_owned(),

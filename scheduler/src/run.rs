@@ -35,7 +35,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new([NODES, PODS]);
     let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
-    let books = Arc::new(Books::new(settings.request.settings()));
+    let books = Arc::new(Books::new(settings.request.settings()?));
     let (notes, note_rx) = event::queue();
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry, books.clone(), notes.clone());

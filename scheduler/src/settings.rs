@@ -6,10 +6,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use aliquot_core::Policy;
 use aliquot_core::fit::Policies;
-use aliquot_core::request::{BareGpu, Resource};
-use aliquot_core::{Defaults, Mib, Percent, Policy, ResourceNames};
-use aliquot_k8s::pod;
+use aliquot_k8s::flags::RequestFlags;
 use aliquot_serve::telemetry::LogFormat;
 use clap::Parser;
 
@@ -53,66 +52,7 @@ pub struct Settings {
     pub log: String,
     /// Names and defaults.
     #[command(flatten)]
-    pub request: Request,
-}
-
-/// What the resources are called and what is filled in.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Request {
-    /// Name of the count resource.
-    #[arg(long, default_value = "nvidia.com/gpu")]
-    pub resource_name: String,
-    /// Name of the memory resource, MiB.
-    #[arg(long, default_value = "nvidia.com/gpumem")]
-    pub resource_mem: String,
-    /// Name of the memory resource, percent.
-    #[arg(long, default_value = "nvidia.com/gpumem-percentage")]
-    pub resource_mem_percentage: String,
-    /// Name of the compute resource.
-    #[arg(long, default_value = "nvidia.com/gpucores")]
-    pub resource_cores: String,
-    /// Name of the priority resource.
-    #[arg(long, default_value = "nvidia.com/priority")]
-    pub resource_priority: String,
-    /// MiB for a container without memory; 0 for the whole card.
-    #[arg(long, default_value_t = 5000)]
-    pub default_mem: u64,
-    /// Percent for a container without compute.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub default_cores: u32,
-    /// Cards for a container that asks for memory or compute only; 0 for none.
-    #[arg(long, default_value_t = 1)]
-    pub default_gpu_num: u32,
-    /// What a bare count means: seed (the defaults above) or whole (a whole card).
-    #[arg(long, default_value = "seed", value_parser = ["seed", "whole"])]
-    pub bare_gpu: String,
-}
-
-impl Request {
-    /// The same as values.
-    pub fn settings(&self) -> pod::Settings {
-        pod::Settings {
-            names: ResourceNames::with([
-                (Resource::Gpu, self.resource_name.clone()),
-                (Resource::Memory, self.resource_mem.clone()),
-                (
-                    Resource::MemoryPercentage,
-                    self.resource_mem_percentage.clone(),
-                ),
-                (Resource::Cores, self.resource_cores.clone()),
-                (Resource::Priority, self.resource_priority.clone()),
-            ]),
-            defaults: Defaults {
-                count: self.default_gpu_num,
-                memory: Mib(self.default_mem),
-                cores: Percent(self.default_cores),
-                bare_gpu: match self.bare_gpu.as_str() {
-                    "whole" => BareGpu::Whole,
-                    _ => BareGpu::Seed,
-                },
-            },
-        }
-    }
+    pub request: RequestFlags,
 }
 
 impl Settings {

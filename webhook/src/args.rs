@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aliquot_core::request::{BareGpu, Defaults, MAX_CARD_MIB, MAX_CARDS, Resource, ResourceNames};
-use aliquot_core::{Mib, Percent};
+use aliquot_k8s::flags::{FlagError, RequestFlags};
 use aliquot_serve::telemetry::LogFormat;
 use axum::http::Uri;
-use clap::{Parser, ValueEnum, value_parser};
+use clap::Parser;
 use jiff::SignedDuration;
 use thiserror::Error;
 
@@ -69,53 +68,9 @@ pub struct Args {
     )]
     pub agent_path: Vec<String>,
 
-    /// MiB for a container that says no memory; 0 means all of the card
-    #[arg(long, env = "ALIQUOT_DEFAULT_MEM", default_value_t = 5000,
-        value_parser = value_parser!(u64).range(0..=MAX_CARD_MIB))]
-    pub default_mem: u64,
-    /// Percent of compute for a container that says none
-    #[arg(long, env = "ALIQUOT_DEFAULT_CORES", default_value_t = 0,
-        value_parser = value_parser!(u32).range(0..=100))]
-    pub default_cores: u32,
-    /// GPUs for a container that asks for memory or compute only; 0 refuses it
-    #[arg(long, env = "ALIQUOT_DEFAULT_GPU_NUM", default_value_t = 1,
-        value_parser = value_parser!(u32).range(0..=i64::from(MAX_CARDS_U32)))]
-    pub default_gpu_num: u32,
-    /// What a bare count means: the defaults above, or whole cards
-    #[arg(long, env = "ALIQUOT_BARE_GPU", value_enum, default_value = "seed")]
-    pub bare_gpu: BareGpuArg,
-
-    /// Name of the resource that counts GPUs
-    #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
-    pub resource_name: String,
-    /// Name of the resource for memory in MiB
-    #[arg(
-        long,
-        env = "ALIQUOT_RESOURCE_MEM",
-        default_value = "nvidia.com/gpumem"
-    )]
-    pub resource_mem: String,
-    /// Name of the resource for memory in percent
-    #[arg(
-        long,
-        env = "ALIQUOT_RESOURCE_MEM_PERCENTAGE",
-        default_value = "nvidia.com/gpumem-percentage"
-    )]
-    pub resource_mem_percentage: String,
-    /// Name of the resource for compute in percent
-    #[arg(
-        long,
-        env = "ALIQUOT_RESOURCE_CORES",
-        default_value = "nvidia.com/gpucores"
-    )]
-    pub resource_cores: String,
-    /// Name of the resource for the priority
-    #[arg(
-        long,
-        env = "ALIQUOT_RESOURCE_PRIORITY",
-        default_value = "nvidia.com/priority"
-    )]
-    pub resource_priority: String,
+    /// Names and defaults.
+    #[command(flatten)]
+    pub request: RequestFlags,
 
     /// Life of a certificate authority, such as 8760h; the next is made after two thirds
     #[arg(long, env = "ALIQUOT_CA_LIFETIME", default_value = "8760h")]
@@ -135,18 +90,6 @@ pub struct Args {
     pub log_filter: String,
 }
 
-const MAX_CARDS_U32: u32 = 64;
-const _: () = assert!(MAX_CARDS_U32 as u64 == MAX_CARDS);
-
-/// [`BareGpu`] as a flag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BareGpuArg {
-    /// The defaults.
-    Seed,
-    /// Whole cards.
-    Whole,
-}
-
 /// A flag's value that cannot be meant.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum ArgsError {
@@ -156,18 +99,9 @@ pub enum ArgsError {
         /// As it came.
         value: String,
     },
-    /// Not the name of an extended resource.
-    #[error("resource name {value:?}; accepted: DOMAIN/NAME of letters, digits, '-', '_', '.'")]
-    ResourceName {
-        /// As it came.
-        value: String,
-    },
-    /// One name for two resources.
-    #[error("resource name {value:?} is given twice; accepted: five different names")]
-    SameName {
-        /// As it came.
-        value: String,
-    },
+    /// A resource name that cannot be meant.
+    #[error(transparent)]
+    Request(#[from] FlagError),
     /// Too short to be rotated.
     #[error("{flag} {value:#}; accepted: at least {SHORTEST:#}")]
     Lifetime {
@@ -225,17 +159,10 @@ impl Args {
 
     /// What reviews depend on.
     pub fn settings(&self) -> Result<Settings, ArgsError> {
+        let request = self.request.settings()?;
         Ok(Settings {
-            names: self.names()?,
-            defaults: Defaults {
-                count: self.default_gpu_num,
-                memory: Mib(self.default_mem),
-                cores: Percent(self.default_cores),
-                bare_gpu: match self.bare_gpu {
-                    BareGpuArg::Seed => BareGpu::Seed,
-                    BareGpuArg::Whole => BareGpu::Whole,
-                },
-            },
+            names: request.names,
+            defaults: request.defaults,
             scheduler_name: self.scheduler_name.clone(),
             replaced_schedulers: self.replace_scheduler.iter().cloned().collect(),
             runtime_class: self.runtime_class.clone().filter(|class| !class.is_empty()),
@@ -243,37 +170,6 @@ impl Args {
             agent_paths: self.agent_path.clone(),
         })
     }
-
-    fn names(&self) -> Result<ResourceNames, ArgsError> {
-        let named = [
-            (Resource::Gpu, &self.resource_name),
-            (Resource::Memory, &self.resource_mem),
-            (Resource::MemoryPercentage, &self.resource_mem_percentage),
-            (Resource::Cores, &self.resource_cores),
-            (Resource::Priority, &self.resource_priority),
-        ];
-        for (index, (_, value)) in named.iter().enumerate() {
-            let value = (*value).clone();
-            if !is_resource_name(&value) {
-                return Err(ArgsError::ResourceName { value });
-            }
-            if named[..index].iter().any(|(_, earlier)| **earlier == value) {
-                return Err(ArgsError::SameName { value });
-            }
-        }
-        Ok(ResourceNames::with(
-            named.map(|(resource, name)| (resource, name.clone())),
-        ))
-    }
-}
-
-fn is_resource_name(name: &str) -> bool {
-    let plain = |part: &str| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        !part.is_empty() && part.chars().all(allowed)
-    };
-    name.split_once('/')
-        .is_some_and(|(domain, name)| plain(domain) && plain(name))
 }
 
 #[cfg(test)]

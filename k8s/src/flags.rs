@@ -1,0 +1,179 @@
+//! Flags that webhook and scheduler share: what the resources are called and
+//! what is filled in. Both must be given the same.
+//!
+//! Fed by: the command line, or the environment.
+//! Must not: have a flag that only one of the two reads.
+
+use aliquot_core::request::{BareGpu, MAX_CARD_MIB, Resource};
+use aliquot_core::{Defaults, Mib, Percent, ResourceNames};
+use clap::{Args, ValueEnum, value_parser};
+use thiserror::Error;
+
+use crate::pod::Settings;
+
+/// [`BareGpu`] as a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BareGpuFlag {
+    /// The defaults.
+    Seed,
+    /// Whole cards.
+    Whole,
+}
+
+/// The shared flags.
+#[derive(Clone, Debug, Args)]
+pub struct RequestFlags {
+    /// MiB for a container that says no memory; 0 means all of the card
+    #[arg(long, env = "ALIQUOT_DEFAULT_MEM", default_value_t = 5000,
+        value_parser = value_parser!(u64).range(0..=MAX_CARD_MIB))]
+    default_mem: u64,
+    /// Percent of compute for a container that says none
+    #[arg(long, env = "ALIQUOT_DEFAULT_CORES", default_value_t = 0,
+        value_parser = value_parser!(u32).range(0..=100))]
+    default_cores: u32,
+    /// GPUs for a container that asks for memory or compute only; 0 fills in none
+    #[arg(long, env = "ALIQUOT_DEFAULT_GPU_NUM", default_value_t = 1,
+        value_parser = value_parser!(u32).range(0..=64))]
+    default_gpu_num: u32,
+    /// What a bare count means: the defaults above, or whole cards
+    #[arg(long, env = "ALIQUOT_BARE_GPU", value_enum, default_value = "seed")]
+    bare_gpu: BareGpuFlag,
+
+    /// Name of the resource that counts GPUs
+    #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
+    resource_name: String,
+    /// Name of the resource for memory in MiB
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_MEM",
+        default_value = "nvidia.com/gpumem"
+    )]
+    resource_mem: String,
+    /// Name of the resource for memory in percent
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_MEM_PERCENTAGE",
+        default_value = "nvidia.com/gpumem-percentage"
+    )]
+    resource_mem_percentage: String,
+    /// Name of the resource for compute in percent
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_CORES",
+        default_value = "nvidia.com/gpucores"
+    )]
+    resource_cores: String,
+    /// Name of the resource for the priority
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_PRIORITY",
+        default_value = "nvidia.com/priority"
+    )]
+    resource_priority: String,
+}
+
+/// A resource name that cannot be meant.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum FlagError {
+    /// Not the name of an extended resource.
+    #[error("resource name {value:?}; accepted: DOMAIN/NAME of letters, digits, '-', '_', '.'")]
+    ResourceName {
+        /// As it came.
+        value: String,
+    },
+    /// One name for two resources.
+    #[error("resource name {value:?} is given twice; accepted: five different names")]
+    SameName {
+        /// As it came.
+        value: String,
+    },
+}
+
+impl RequestFlags {
+    /// The flags as values.
+    pub fn settings(&self) -> Result<Settings, FlagError> {
+        Ok(Settings {
+            names: self.names()?,
+            defaults: Defaults {
+                count: self.default_gpu_num,
+                memory: Mib(self.default_mem),
+                cores: Percent(self.default_cores),
+                bare_gpu: match self.bare_gpu {
+                    BareGpuFlag::Seed => BareGpu::Seed,
+                    BareGpuFlag::Whole => BareGpu::Whole,
+                },
+            },
+        })
+    }
+
+    fn names(&self) -> Result<ResourceNames, FlagError> {
+        let named = [
+            (Resource::Gpu, &self.resource_name),
+            (Resource::Memory, &self.resource_mem),
+            (Resource::MemoryPercentage, &self.resource_mem_percentage),
+            (Resource::Cores, &self.resource_cores),
+            (Resource::Priority, &self.resource_priority),
+        ];
+        for (index, (_, value)) in named.iter().enumerate() {
+            let value = (*value).clone();
+            if !is_resource_name(&value) {
+                return Err(FlagError::ResourceName { value });
+            }
+            if named[..index].iter().any(|(_, earlier)| **earlier == value) {
+                return Err(FlagError::SameName { value });
+            }
+        }
+        let named = named.map(|(resource, name)| (resource, name.clone()));
+        Ok(ResourceNames::with(named))
+    }
+}
+
+fn is_resource_name(name: &str) -> bool {
+    let plain = |part: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !part.is_empty() && part.chars().all(allowed)
+    };
+    name.split_once('/')
+        .is_some_and(|(domain, name)| plain(domain) && plain(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        request: RequestFlags,
+    }
+
+    fn settings(flags: &[&str]) -> Result<Settings, FlagError> {
+        let program = Program::try_parse_from([&["program"], flags].concat()).unwrap();
+        program.request.settings()
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_documented_values() {
+        let (flags, defaults) = (settings(&[]).unwrap(), Settings::default());
+        assert_eq!(flags.names, defaults.names);
+        assert_eq!(flags.defaults, defaults.defaults);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let same = settings(&["--resource-mem", "nvidia.com/gpu"]).unwrap_err();
+        assert!(matches!(same, FlagError::SameName { .. }));
+        for name in ["gpu", "a/b/c", "a/", "a/b\""] {
+            let bad = settings(&["--resource-name", name]).unwrap_err();
+            assert!(matches!(bad, FlagError::ResourceName { .. }), "{name}");
+        }
+        for flags in [
+            ["--default-cores", "101"],
+            ["--default-gpu-num", "65"],
+            ["--default-mem", "1048577"],
+        ] {
+            assert!(Program::try_parse_from(["program", flags[0], flags[1]]).is_err());
+        }
+    }
+}
