@@ -51,6 +51,25 @@ fn names_the_container_that_holds_the_ids_and_the_name_it_was_given() {
 }
 
 #[test]
+fn a_file_that_the_kubelets_own_types_wrote_is_read() {
+    let bytes = include_bytes!("../tests/golden/kubelet-checkpoint.json");
+    let entries = parse(bytes, Path::new("/k/cp"), GPU).expect("readable");
+    let [entry] = entries.as_slice() else {
+        panic!("{entries:?}");
+    };
+    assert_eq!(
+        (entry.pod.as_str(), entry.container.as_str()),
+        ("u-1", "main")
+    );
+    assert_eq!(entry.ids, Ids::from(["GPU-a::0".to_owned()]));
+    let name = entry.name.as_ref().map(Name::qualified);
+    assert_eq!(
+        name.as_deref(),
+        Some("aliquot.dev/vgpu=GPU-a-0-0123456789abcdef")
+    );
+}
+
+#[test]
 fn a_kubelet_that_never_allocated_has_no_entries() {
     assert_eq!(check(&serde_json::Value::Null), Ok(Vec::new()));
     let missing = Path::new("/nonexistent/kubelet_internal_checkpoint");
