@@ -4,13 +4,13 @@
 //! [`crate::bind`], which reserves.
 //! Must not: await, or let anything but the pod watch confirm a booking.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_core::allocation::Allocation;
 use aliquot_core::inventory::{INVENTORY, Inventory, Refused};
-use aliquot_core::ledger::{Held, NotReserved};
+use aliquot_core::ledger::{Booking, Held, NotReserved};
 use aliquot_core::{Demand, Ledger, NodeName, PodUid, fit::Policies};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
@@ -34,6 +34,13 @@ pub struct Waiting {
     pub refused: bool,
 }
 
+/// Where something became free since refused pods were last looked at.
+#[derive(Debug, Default)]
+struct Grown {
+    everywhere: bool,
+    nodes: BTreeSet<NodeName>,
+}
+
 /// The books. One per process, shared.
 #[derive(Debug, Default)]
 pub struct Books {
@@ -42,6 +49,7 @@ pub struct Books {
     /// Counts every change that may let a refused pod fit.
     enlargements: AtomicU64,
     enlarged: Notify,
+    grown: Mutex<Grown>,
     settings: pod::Settings,
 }
 
@@ -81,22 +89,28 @@ impl Books {
         all.entry(pod.clone()).or_insert(waiting).refused = true;
         drop(all);
         if self.enlargements() != enlargements {
-            self.enlarged.notify_one();
+            self.grow(None);
         }
     }
 
-    /// Takes the mark of refusal from those refused pods that fit somewhere
-    /// now, highest priority first, and returns them.
+    /// Takes the mark of refusal from those refused pods that fit where
+    /// something became free, highest priority first, and returns them.
     pub fn wakeable(&self, policies: Policies) -> Vec<(PodUid, PodRef)> {
         let refused: Vec<_> = {
             let all = self.waiting.lock();
             let refused = all.iter().filter(|(_, w)| w.refused);
             refused.map(|(uid, w)| (uid.clone(), w.clone())).collect()
         };
+        let grown = std::mem::take(&mut *self.grown.lock());
         let mut awake: Vec<_> = self.read(|ledger| {
+            let nodes: Vec<_> = if grown.everywhere {
+                ledger.nodes().map(|(name, _)| name).collect()
+            } else {
+                grown.nodes.iter().collect()
+            };
             let fits = |w: &Waiting| {
-                let mut nodes = ledger.nodes();
-                nodes.any(|(name, _)| ledger.fit(name.as_str(), &w.demand, policies).is_ok())
+                let mut nodes = nodes.iter();
+                nodes.any(|name| ledger.fit(name.as_str(), &w.demand, policies).is_ok())
             };
             refused.into_iter().filter(|(_, w)| fits(w)).collect()
         });
@@ -151,8 +165,9 @@ impl Books {
 
     /// Frees a reservation whose Binding definitely failed.
     pub fn cancel(&self, pod: &PodUid) {
-        if self.ledger.write().cancel(pod).is_some() {
-            self.grow();
+        let freed = self.ledger.write().cancel(pod);
+        if let Some(booking) = freed {
+            self.grow(Some(booking.node));
         }
     }
 
@@ -165,15 +180,22 @@ impl Books {
         differences
     }
 
-    fn grow(&self) {
+    /// Something became free on this node, or anywhere.
+    fn grow(&self, node: Option<NodeName>) {
+        let mut grown = self.grown.lock();
+        match node {
+            Some(node) => drop(grown.nodes.insert(node)),
+            None => grown.everywhere = true,
+        }
+        drop(grown);
         self.enlargements.fetch_add(1, Ordering::AcqRel);
         self.enlarged.notify_one();
     }
 
-    /// What the watch shows of a pod's booking: `Some` for a bound pod.
-    fn book(ledger: &mut Ledger, uid: &PodUid, pod: &Pod) -> bool {
+    /// Books what the watch shows of a pod; the booking that ended by it.
+    fn book(ledger: &mut Ledger, uid: &PodUid, pod: &Pod) -> Option<Booking> {
         if pod::ended(pod) {
-            return ledger.release(uid).is_some();
+            return ledger.release(uid);
         }
         match pod::held(pod) {
             Some((node, held)) => {
@@ -181,11 +203,11 @@ impl Books {
                     tracing::error!(pod = ?pod.metadata.name, %node, "allocation cannot be read; its node counts as full");
                 }
                 ledger.confirm(uid, &node, held);
-                false
+                None
             }
             // Bound by somebody else: what we may have reserved will not be used.
-            None if pod::node(pod).is_some() => ledger.release(uid).is_some(),
-            None => false,
+            None if pod::node(pod).is_some() => ledger.release(uid),
+            None => None,
         }
     }
 
@@ -237,16 +259,18 @@ pub fn reference(pod: &Pod) -> PodRef {
 impl Index<Pod> for Books {
     fn apply(&self, pod: Pod) {
         let uid = pod::uid(&pod);
-        if Self::book(&mut self.ledger.write(), &uid, &pod) {
-            self.grow();
+        let freed = Self::book(&mut self.ledger.write(), &uid, &pod);
+        if let Some(booking) = freed {
+            self.grow(Some(booking.node));
         }
         self.wait(&mut self.waiting.lock(), uid, &pod, false);
     }
 
     fn delete(&self, pod: Pod) {
         let uid = pod::uid(&pod);
-        if self.ledger.write().release(&uid).is_some() {
-            self.grow();
+        let freed = self.ledger.write().release(&uid);
+        if let Some(booking) = freed {
+            self.grow(Some(booking.node));
         }
         self.forget(&uid);
     }
@@ -274,7 +298,7 @@ impl Index<Pod> for Books {
             self.wait(&mut all, uid, pod, true);
         }
         drop(all);
-        self.grow();
+        self.grow(None);
     }
 }
 
@@ -291,7 +315,7 @@ impl Index<Node> for Books {
         }
         ledger.set_inventory(&name, inventory);
         drop(ledger);
-        self.grow();
+        self.grow(Some(name));
     }
 
     fn delete(&self, node: Node) {
@@ -310,7 +334,7 @@ impl Index<Node> for Books {
             ledger.set_inventory(&name, inventory(&node).map(Arc::new));
         }
         drop(ledger);
-        self.grow();
+        self.grow(None);
     }
 }
 

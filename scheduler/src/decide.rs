@@ -5,6 +5,7 @@
 //! would wake the pod with its own message; design 4.2).
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use aliquot_core::fit::Policies;
 use aliquot_core::{Demand, Ledger, Refusal};
@@ -79,15 +80,15 @@ pub fn prioritize<S: AsRef<str>>(
     let mut fits = ranked(ledger, names, demand, policies).unwrap_or_default();
     fits.sort_unstable();
     let last = fits.len().max(2) - 1;
-    let rank = |name: &str| match fits.iter().position(|(_, fit)| *fit == name) {
-        Some(0) => 10,
-        Some(place) => i64::try_from(9 * (last - place) / last).unwrap_or(0),
-        None => 0,
+    let rank = |place| match place {
+        0 => 10,
+        _ => i64::try_from(9 * (last - place) / last).unwrap_or(0),
     };
-    names
-        .iter()
-        .map(|name| (name.as_ref().to_owned(), rank(name.as_ref())))
-        .collect()
+    let places = fits.iter().enumerate();
+    let ranks: HashMap<&str, i64> = places.map(|(at, &(_, name))| (name, rank(at))).collect();
+    let of = |name: &str| ranks.get(name).copied().unwrap_or(0);
+    let names = names.iter().map(AsRef::as_ref);
+    names.map(|name| (name.to_owned(), of(name))).collect()
 }
 
 /// The refusal as kube-scheduler, the event and the user read it. Its length

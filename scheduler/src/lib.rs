@@ -18,3 +18,4 @@ pub mod nudge;
 pub mod routes;
 pub mod run;
 pub mod settings;
+pub mod statement;

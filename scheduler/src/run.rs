@@ -23,7 +23,7 @@ use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::routes::{self, Verbs};
 use crate::settings::Settings;
-use crate::{audit, evict, nudge};
+use crate::{audit, evict, nudge, statement};
 
 /// `/readyz` fails this long before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
@@ -107,6 +107,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         stop.clone(),
     ));
 
+    let statement = statement::router(books.clone());
     let verbs = Verbs {
         books,
         binder,
@@ -117,7 +118,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         policies,
         shortlist: settings.shortlist,
     };
-    let router = routes::router(verbs).merge(admin::router(readiness, Arc::new(registry)));
+    let router = routes::router(verbs)
+        .merge(statement)
+        .merge(admin::router(readiness, Arc::new(registry)));
     let listener = http::bind(settings.listen).await?;
     tracing::info!(listen = %settings.listen, "serving");
     http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;
