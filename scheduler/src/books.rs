@@ -19,20 +19,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-/// A pod that asks for a share and is not bound.
-#[derive(Clone, Debug)]
-pub struct Waiting {
-    /// Which pod.
-    pub pod: PodRef,
-    /// What it asks for.
-    pub demand: Demand,
-    /// `spec.priority`.
-    pub priority: i32,
-    /// Bytes of its annotations, keys and values.
-    pub annotation_bytes: usize,
-    /// Filter refused it and nothing has woken it since.
-    pub refused: bool,
-}
+use crate::waiting::{Waiting, waiting};
 
 /// Where something became free since refused pods were last looked at.
 #[derive(Debug, Default)]
@@ -226,33 +213,6 @@ impl Books {
                 all.remove(&uid);
             }
         }
-    }
-}
-
-/// A pod's entry among those that wait.
-pub fn waiting(pod: &Pod, demand: Demand, refused: bool) -> Waiting {
-    let annotations = pod.metadata.annotations.iter().flatten();
-    Waiting {
-        pod: reference(pod),
-        demand,
-        priority: pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.priority)
-            .unwrap_or(0),
-        annotation_bytes: annotations
-            .map(|(key, value)| key.len() + value.len())
-            .sum(),
-        refused,
-    }
-}
-
-/// The pod as events name it.
-pub fn reference(pod: &Pod) -> PodRef {
-    PodRef {
-        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-        name: pod.metadata.name.clone().unwrap_or_default(),
-        uid: pod.metadata.uid.clone().unwrap_or_default(),
     }
 }
 

@@ -128,7 +128,11 @@ fn a_refused_pod_is_woken_when_it_fits_and_only_then() {
     Index::apply(&books, waiting.clone());
     let demand = pod::demand(&waiting, books.settings()).unwrap();
     let seen = books.enlargements();
-    books.refused(&"w".into(), super::waiting(&waiting, demand, true), seen);
+    books.refused(
+        &"w".into(),
+        crate::waiting::waiting(&waiting, demand, true),
+        seen,
+    );
     assert!(books.wakeable(Policies::default()).is_empty());
     Index::delete(&books, pod("big", 900, Some("n")));
     assert!(books.enlargements() > seen);

@@ -9,6 +9,7 @@
 
 pub mod audit;
 pub mod bind;
+pub mod bind_error;
 pub mod books;
 pub mod decide;
 pub mod evict;
@@ -19,3 +20,4 @@ pub mod routes;
 pub mod run;
 pub mod settings;
 pub mod statement;
+pub mod waiting;

@@ -25,9 +25,10 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio_util::task::TaskTracker;
 
 use crate::bind::Binder;
-use crate::books::{Books, reference, waiting};
+use crate::books::Books;
 use crate::decide::{self, Decision};
 use crate::metrics::Metrics;
+use crate::waiting::{reference, waiting};
 
 /// Largest call: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
 const BODY: usize = 16 << 20;

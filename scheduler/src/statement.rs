@@ -120,9 +120,7 @@ fn entry(booking: &Booking) -> PodLine {
 
 /// The route.
 pub fn router(books: Arc<Books>) -> Router {
-    Router::new()
-        .route("/books", get(show))
-        .with_state(books)
+    Router::new().route("/books", get(show)).with_state(books)
 }
 
 async fn show(State(books): State<Arc<Books>>) -> Json<Statement> {
@@ -146,7 +144,8 @@ mod tests {
         Index::apply(&books, pod("a", 600, Some("n")));
         Index::apply(&books, pod("b", 100, Some("unknown")));
         let statement = books.read(Statement::of);
-        let amount = |seats, memory, cores| json!({"seats": seats, "memory": memory, "cores": cores});
+        let amount =
+            |seats, memory, cores| json!({"seats": seats, "memory": memory, "cores": cores});
         let held = |node: &str, memory| {
             json!({
                 "node": node, "confirmed": true,
