@@ -120,7 +120,7 @@ pub async fn run(
     }
 
     let listener = http::bind(settings.listen).await?;
-    let (lost_tx, lost_rx) = watch::channel(BTreeSet::<PodUid>::new());
+    let (lost_tx, lost_rx) = watch::channel(None::<BTreeSet<PodUid>>);
     let tasks = TaskTracker::new();
     let router = admin::router(readiness.clone(), Arc::new(registry));
     let admin = http::serve(http::plain(listener), router, stop.clone(), http::DRAIN);
@@ -172,7 +172,7 @@ fn watch_objects(
     client: &Client,
     pods: &Pods,
     published: &Published,
-    lost: watch::Receiver<BTreeSet<PodUid>>,
+    lost: watch::Receiver<Option<BTreeSet<PodUid>>>,
     readiness: &Readiness,
     metrics: &Metrics,
     tasks: &TaskTracker,

@@ -58,7 +58,7 @@ pub async fn rounds(
     prestart: Arc<PreStart>,
     proc: PathBuf,
     interval: Duration,
-    lost: watch::Sender<BTreeSet<PodUid>>,
+    lost: watch::Sender<Option<BTreeSet<PodUid>>>,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
@@ -76,11 +76,8 @@ pub async fn rounds(
                     metrics
                         .checkpoint_lost
                         .set(i64::try_from(settled.len()).unwrap_or(i64::MAX));
-                    lost.send_if_modified(|current| {
-                        let differs = *current != settled;
-                        *current = settled;
-                        differs
-                    });
+                    let open = settled.len() < missing.len();
+                    lost.send_if_modified(|known| learn(known, settled, open));
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "housekeeping did nothing"),
                 Err(_) => return,
@@ -108,6 +105,17 @@ fn settled(
         .iter()
         .filter(|(_, since)| now - **since >= LOST_AFTER);
     settled.map(|(uid, _)| uid.clone()).collect()
+}
+
+/// Takes over what is lost; whether that is new. Nothing is known at first, while
+/// it is `open` whether an entry that is missing is lost.
+fn learn(known: &mut Option<BTreeSet<PodUid>>, lost: BTreeSet<PodUid>, open: bool) -> bool {
+    if known.is_none() && open {
+        return false;
+    }
+    let differs = known.as_ref() != Some(&lost);
+    *known = Some(lost);
+    differs
 }
 
 /// One round. Returns the pods whose checkpoint entry is missing now.
@@ -246,5 +254,17 @@ mod tests {
         check(5, &["u1", "u2"], &["u1"]);
         check(6, &["u2"], &[]);
         check(9, &["u1", "u2"], &["u2"]);
+    }
+
+    #[test]
+    fn a_lost_checkpoint_is_not_called_healed_by_an_agent_that_just_started() {
+        let lost = || BTreeSet::from([PodUid::from("u1")]);
+        let mut known = None;
+        assert!(!learn(&mut known, BTreeSet::new(), true));
+        assert_eq!(known, None);
+        assert!(learn(&mut known, lost(), false));
+        assert!(!learn(&mut known, lost(), true));
+        assert!(learn(&mut known, BTreeSet::new(), false));
+        assert_eq!(known, Some(BTreeSet::new()));
     }
 }

@@ -91,7 +91,7 @@ pub struct Writer {
 /// when it is not.
 pub async fn keep_written(
     writer: Writer,
-    mut lost: watch::Receiver<BTreeSet<PodUid>>,
+    mut lost: watch::Receiver<Option<BTreeSet<PodUid>>>,
     state: impl Fn(Option<String>),
     stop: CancellationToken,
 ) {
@@ -105,7 +105,7 @@ pub async fn keep_written(
         let result = match (wanted, current) {
             (_, None) => Err("the Node object is not known yet".to_owned()),
             (Err(error), _) => Err(error.to_string()),
-            (Ok(wanted), Some(current)) => writer.write(&wanted, &lost_now, &current).await,
+            (Ok(wanted), Some(current)) => writer.write(&wanted, lost_now.as_ref(), &current).await,
         };
         let mut wait = Duration::from_mins(1);
         match result {
@@ -134,7 +134,7 @@ impl Writer {
     async fn write(
         &self,
         wanted: &str,
-        lost: &BTreeSet<PodUid>,
+        lost: Option<&BTreeSet<PodUid>>,
         current: &Seen,
     ) -> Result<(), String> {
         if current.inventory.as_deref() != Some(wanted) {
@@ -143,7 +143,9 @@ impl Writer {
             tracing::info!(bytes = wanted.len(), "inventory written");
             show(&self.seen, &written);
         }
-        if let Some([status, reason, message]) = wanted_condition(lost, current) {
+        if let Some([status, reason, message]) =
+            lost.and_then(|lost| wanted_condition(lost, current))
+        {
             let now = k8s_openapi::jiff::Timestamp::now().to_string();
             let condition = json!({
                 "type": CHECKPOINT_LOST, "status": status, "reason": reason, "message": message,

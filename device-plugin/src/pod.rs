@@ -29,9 +29,9 @@ pub struct Container {
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No container has been seen running.
+    /// No container has run yet.
     Starting,
-    /// At least one container runs.
+    /// At least one container runs or has run: all have had their seats.
     Running,
     /// Being deleted.
     Terminating,
@@ -116,20 +116,22 @@ impl Pod {
 fn phase(pod: &api::Pod) -> Phase {
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
-    let running = || {
+    let started = || {
         let statuses = status.into_iter().flat_map(|status| {
             let init = status.init_container_statuses.iter().flatten();
             init.chain(status.container_statuses.iter().flatten())
         });
-        statuses
-            .filter_map(|status| status.state.as_ref())
-            .any(|state| state.running.is_some())
+        let mut seen = statuses.flat_map(|status| [&status.state, &status.last_state]);
+        seen.any(|state| {
+            let state = state.as_ref();
+            state.is_some_and(|s| s.running.is_some() || s.terminated.is_some())
+        })
     };
     if matches!(phase, Some("Succeeded" | "Failed")) {
         Phase::Ended
     } else if pod.metadata.deletion_timestamp.is_some() {
         Phase::Terminating
-    } else if running() {
+    } else if started() {
         Phase::Running
     } else {
         Phase::Starting
@@ -212,6 +214,24 @@ mod tests {
         check(running.clone(), None, Phase::Running);
         check(running, now, Phase::Terminating);
         check(json!({"phase": "Failed"}), now, Phase::Ended);
+    }
+
+    #[test]
+    fn a_pod_whose_container_cannot_start_again_is_not_one_that_never_ran() {
+        let waiting = |last: serde_json::Value| {
+            let pod = read(&json!({
+                "metadata": {"uid": "u", "name": "p"},
+                "spec": {"nodeName": "n1", "containers": []},
+                "status": {"phase": "Running", "containerStatuses": [
+                    {"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                     "state": {"waiting": {"reason": "CreateContainerConfigError"}},
+                     "lastState": last}]},
+            }));
+            pod.map(|p| p.phase)
+        };
+        assert_eq!(waiting(json!({})), Some(Phase::Starting));
+        let ended = json!({"terminated": {"exitCode": 0}});
+        assert_eq!(waiting(ended), Some(Phase::Running));
     }
 
     #[test]

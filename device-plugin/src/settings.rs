@@ -16,57 +16,57 @@ use crate::inventory::Scaling;
 #[command(version, about)]
 pub struct Settings {
     /// Kubeconfig of the API server; without it the pod's service account is used
-    #[arg(long, env = "KUBECONFIG")]
+    #[arg(long, env = "ALIQUOT_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Name of the Node object that this agent serves
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
     /// The kubelet's root directory
-    #[arg(long, env = "KUBELET_DIR", default_value = "/var/lib/kubelet")]
+    #[arg(long, env = "ALIQUOT_KUBELET_DIR", default_value = "/var/lib/kubelet")]
     pub kubelet_dir: PathBuf,
     /// Directory for our CDI specs; the container runtime must read it
-    #[arg(long, env = "CDI_DIR", default_value = "/var/run/cdi")]
+    #[arg(long, env = "ALIQUOT_CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
     /// Directories where NVIDIA's CDI spec may be, besides --cdi-dir
     #[arg(
         long,
-        env = "NVIDIA_CDI_DIRS",
+        env = "ALIQUOT_NVIDIA_CDI_DIRS",
         value_delimiter = ',',
         default_value = "/etc/cdi"
     )]
     pub nvidia_cdi_dirs: Vec<PathBuf>,
     /// Directory for accepted shares and seats; must outlive the agent
-    #[arg(long, env = "STATE_DIR", default_value = "/var/lib/aliquot")]
+    #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
     pub state_dir: PathBuf,
     /// NVML library to load
-    #[arg(long, env = "NVML_LIBRARY", default_value = "libnvidia-ml.so.1")]
+    #[arg(long, env = "ALIQUOT_NVML_LIBRARY", default_value = "libnvidia-ml.so.1")]
     pub nvml_library: PathBuf,
     /// Shares that each GPU can carry at once
-    #[arg(long, env = "DEVICE_SPLIT_COUNT", default_value_t = 10,
+    #[arg(long, env = "ALIQUOT_DEVICE_SPLIT_COUNT", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub device_split_count: u32,
     /// Memory that may be promised, as a multiple of what each GPU has
-    #[arg(long, env = "DEVICE_MEMORY_SCALING", default_value = "1")]
+    #[arg(long, env = "ALIQUOT_DEVICE_MEMORY_SCALING", default_value = "1")]
     pub device_memory_scaling: Scaling,
     /// Switch compute limits off for every container on this node
-    #[arg(long, env = "DISABLE_CORE_LIMIT", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(long, env = "ALIQUOT_DISABLE_CORE_LIMIT", default_value_t = false, action = clap::ArgAction::Set)]
     pub disable_core_limit: bool,
     /// Extended resource under which seats are offered
-    #[arg(long, env = "RESOURCE_NAME", default_value = "nvidia.com/gpu")]
+    #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
     pub resource_name: String,
     /// Address for /healthz, /readyz and /metrics
-    #[arg(long, env = "LISTEN", default_value = "0.0.0.0:9394")]
+    #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9394")]
     pub listen: SocketAddr,
     /// Seconds between two looks for garbage, lost checkpoints and lingering pods
-    #[arg(long, env = "HOUSEKEEPING_SECONDS", default_value_t = 10,
+    #[arg(long, env = "ALIQUOT_HOUSEKEEPING_SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub housekeeping_seconds: u64,
     /// Seconds between two audits against the kubelet's PodResources
-    #[arg(long, env = "AUDIT_SECONDS", default_value_t = 60,
+    #[arg(long, env = "ALIQUOT_AUDIT_SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub audit_seconds: u64,
     /// Log format: text or json
-    #[arg(long, env = "LOG_FORMAT", default_value = "text")]
+    #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: aliquot_serve::telemetry::LogFormat,
     /// Log filter, such as `info,aliquot_device_plugin=debug`
     #[arg(long, env = "RUST_LOG", default_value = "info")]

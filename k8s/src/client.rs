@@ -56,13 +56,56 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
         }
         None => Config::incluster().map_err(|source| ClientError::InCluster { source })?,
     };
-    config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(SILENCE);
-    config.write_timeout = Some(SILENCE);
+    tune(&mut config);
     let source = kubeconfig.map_or_else(
         || "service account".to_owned(),
         |path| path.display().to_string(),
     );
     tracing::info!(server = %config.cluster_url, source, "Kubernetes client");
     Client::try_from(config).map_err(|source| ClientError::Client { source })
+}
+
+/// Timeouts, and no repetitions behind the caller's back: kube's own would hide
+/// an API server that answers 503 for minutes, and a watch would not be stale.
+fn tune(config: &mut Config) {
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(SILENCE);
+    config.write_timeout = Some(SILENCE);
+    config.default_retry = false;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// It used to be asked sixteen times, with pauses of up to 80 s.
+    #[tokio::test]
+    async fn a_server_that_is_unavailable_is_asked_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 4096];
+            let mut requests = 0;
+            while connection.read(&mut bytes).await.unwrap() > 0 {
+                requests += 1;
+                let answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+                connection.write_all(answer.as_bytes()).await.unwrap();
+            }
+            requests
+        });
+        let mut config = Config::new(format!("http://{address}").parse().unwrap());
+        tune(&mut config);
+        let client = Client::try_from(config).unwrap();
+        let answer = client.apiserver_version().await;
+        assert!(
+            matches!(&answer, Err(kube::Error::Api(status)) if status.code == 503),
+            "{answer:?}"
+        );
+        drop(client);
+        assert_eq!(server.await.unwrap(), 1);
+    }
 }

@@ -195,22 +195,27 @@ impl Binder {
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         });
         let mut pause = RETRY.0;
+        let mut earlier = false;
         loop {
-            if let Some(outcome) = self.attempt(pod, node, &text, &binding).await {
+            let outcome = self.attempt(pod, node, &text, &binding, earlier).await;
+            if let Some(outcome) = outcome {
                 return outcome;
             }
+            earlier = true;
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
         }
     }
 
-    /// One try; `None` while the outcome is unknown.
+    /// One try; `None` while the outcome is unknown. `earlier`: that of an
+    /// earlier try is, too.
     async fn attempt(
         &self,
         pod: &PodRef,
         node: &NodeName,
         text: &str,
         binding: &serde_json::Value,
+        earlier: bool,
     ) -> Option<Result<(), BindError>> {
         let (why, refused) = match self.leader.fault() {
             // May not write any more: look whether an earlier try got through.
@@ -218,6 +223,8 @@ impl Binder {
             None => match self.post(pod, binding).await {
                 Posted::Bound => return Some(Ok(())),
                 Posted::Gone => return Some(Err(BindError::Gone(pod.clone()))),
+                // Says nothing about a try before the rights changed.
+                Posted::Rejected(why) if earlier => (why, false),
                 Posted::Rejected(why) => return Some(Err(BindError::Rejected(why))),
                 Posted::Unknown(error) => {
                     tracing::warn!(pod = pod.name, error, "binding unknown");

@@ -156,6 +156,23 @@ async fn a_get_that_fails_proves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_after_a_lost_answer_proves_nothing() {
+    let unbound = serde_json::to_value(pod("a", 600, None)).unwrap();
+    check(
+        vec![
+            ("POST", Silence),
+            ("POST", Says(403, status(403))),
+            ("GET", Says(200, unbound)),
+            ("POST", Says(403, status(403))),
+            ("GET", PodAsPosted),
+        ],
+        "bound",
+        600,
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_bound_elsewhere_frees_the_reservation() {
     let elsewhere = serde_json::to_value(pod("a", 600, Some("m"))).unwrap();
     check(

@@ -111,6 +111,14 @@ impl Books {
         awake.into_iter().map(|(uid, w)| (uid, w.pod)).collect()
     }
 
+    /// The pod could not be woken: it is looked at again.
+    pub fn not_woken(&self, pod: &PodUid) {
+        if let Some(waiting) = self.waiting.lock().get_mut(pod) {
+            waiting.refused = true;
+        }
+        self.grow(None);
+    }
+
     /// The pod is gone: it waits no longer.
     pub fn forget(&self, pod: &PodUid) {
         self.waiting.lock().remove(pod);

@@ -24,6 +24,8 @@ use crate::metrics::Metrics;
 /// The annotation that is patched; its value is the time in milliseconds.
 pub const NUDGE: &str = "aliquot.dev/nudge";
 const DEADLINE: Duration = Duration::from_secs(3);
+/// Pause before pods that could not be woken are looked at again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs until `stop`.
 pub async fn run(
@@ -43,6 +45,7 @@ pub async fn run(
         if leader.fault().is_some() {
             continue;
         }
+        let mut not_woken = Vec::new();
         for (uid, pod) in books.wakeable(policies) {
             let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
             let patch = Patch::Merge(patch(&pod.uid, SystemTime::now()));
@@ -59,11 +62,23 @@ pub async fn run(
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(pod = pod.name, %error, "fits now, but could not be woken");
+                    not_woken.push(uid);
                 }
                 Err(elapsed) => {
                     tracing::warn!(pod = pod.name, %elapsed, "fits now, but could not be woken");
+                    not_woken.push(uid);
                 }
             }
+        }
+        if not_woken.is_empty() {
+            continue;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RETRY) => {}
+        }
+        for uid in &not_woken {
+            books.not_woken(uid);
         }
     }
 }
@@ -73,4 +88,51 @@ fn patch(uid: &str, now: SystemTime) -> serde_json::Value {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |age| age.as_millis());
     json!({"metadata": {"uid": uid, "annotations": {NUDGE: millis.to_string()}}})
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_k8s::event;
+    use aliquot_k8s::watch::Index;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use prometheus_client::registry::Registry;
+    use tower_test::mock;
+
+    use super::*;
+    use crate::books::tests::{books, pod};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_whose_patch_failed_is_woken_again() {
+        let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+        let books = Arc::new(books());
+        Index::reset(&*books, vec![pod("a", 600, None)]);
+        let (notes, _note_rx) = event::queue();
+        let metrics = Metrics::new(&mut Registry::default(), books.clone(), notes);
+        let stop = CancellationToken::new();
+        let client = Client::new(service, "d");
+        let nudge = run(
+            books,
+            client,
+            Policies::default(),
+            Leader::alone(),
+            metrics.clone(),
+            stop.clone(),
+        );
+        let nudge = tokio::spawn(nudge);
+        for code in [503, 200] {
+            let (request, send) = server.next_request().await.expect("a patch");
+            assert_eq!(request.uri().path(), "/api/v1/namespaces/d/pods/a");
+            let body = if code == 200 {
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
+            } else {
+                json!({"kind": "Status", "status": "Failure", "code": code})
+            };
+            let body = Body::from(serde_json::to_vec(&body).unwrap());
+            send.send_response(Response::builder().status(code).body(body).unwrap());
+        }
+        stop.cancel();
+        nudge.await.unwrap();
+        assert_eq!(metrics.nudges.get(), 1);
+    }
 }

@@ -5,7 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod books;
+pub mod figures;
 pub mod http;
 pub mod pods;
+pub mod pool;
+pub mod proxy;
 pub mod scenario;
 pub mod stack;

@@ -74,6 +74,8 @@ pub struct Stack {
     /// The cluster.
     pub cluster: Cluster,
     parts: Mutex<BTreeMap<Kind, Part>>,
+    /// Made once: a part can start again while the API server is away.
+    kubeconfigs: Mutex<BTreeMap<Kind, PathBuf>>,
     binaries: PathBuf,
 }
 
@@ -119,6 +121,7 @@ impl Stack {
         Ok(Self {
             cluster,
             parts: Mutex::default(),
+            kubeconfigs: Mutex::default(),
             binaries,
         })
     }
@@ -147,8 +150,13 @@ impl Stack {
         }
     }
 
+    /// The built binary of a part.
+    pub fn program(&self, kind: Kind) -> PathBuf {
+        self.binaries.join(kind.name())
+    }
+
     /// The parts' own files; they go with the cluster.
-    fn files(&self) -> PathBuf {
+    pub(crate) fn files(&self) -> PathBuf {
         self.cluster.state_dir().join("parts")
     }
 
@@ -164,10 +172,17 @@ impl Stack {
 
     /// The kubeconfig of a part's service account.
     pub async fn kubeconfig(&self, kind: Kind) -> Result<PathBuf> {
+        let mut made = self.kubeconfigs.lock().await;
+        if let Some(path) = made.get(&kind) {
+            return Ok(path.clone());
+        }
         let node = (kind == Kind::DevicePlugin).then_some(NODE);
-        self.cluster
+        let path = self
+            .cluster
             .kubeconfig_for(NAMESPACE, kind.name(), node)
-            .await
+            .await?;
+        made.insert(kind, path.clone());
+        Ok(path)
     }
 
     /// Starts the scheduler and waits until its books are listed.
@@ -283,7 +298,7 @@ impl Stack {
         let kubeconfig = kubeconfig.to_string_lossy();
         let mut all = vec!["--kubeconfig", &*kubeconfig];
         all.extend_from_slice(args);
-        let program = self.binaries.join(kind.name());
+        let program = self.program(kind);
         let part = self.cluster.start_part(kind.name(), &program, &all, env)?;
         self.parts.lock().await.insert(kind, part);
         Ok(())

@@ -5,6 +5,16 @@ use std::process::ExitCode;
 use aliquot_e2e::scenario::{self, scenario};
 use aliquot_e2e::stack::{NodeOptions, Stack};
 
+#[path = "node/disk.rs"]
+mod disk;
+#[path = "node/losses.rs"]
+mod losses;
+#[path = "node/past.rs"]
+mod past;
+#[path = "node/restarts.rs"]
+mod restarts;
+#[path = "node/running.rs"]
+mod running;
 #[path = "node/shares.rs"]
 mod shares;
 
@@ -14,6 +24,42 @@ fn main() -> ExitCode {
         vec![
             scenario("the_example_pod_gets_its_share", shares::example_pod),
             scenario("twelve_pods_at_once_are_not_mixed_up", shares::twelve_pods),
+            scenario(
+                "a_container_survives_plugin_restarts_with_its_share",
+                restarts::plugin,
+            ),
+            scenario(
+                "a_container_survives_kubelet_restarts_with_its_share",
+                restarts::kubelet,
+            ),
+            scenario(
+                "a_lost_checkpoint_is_told_and_books_stay",
+                losses::checkpoint,
+            ),
+            scenario(
+                "a_lowered_memory_scaling_takes_nothing_from_running_pods",
+                losses::scaling,
+            ),
+            scenario(
+                "a_container_starts_again_while_the_api_server_is_away",
+                losses::api_server,
+            ),
+            scenario(
+                "a_sick_card_gets_no_new_pods_and_keeps_its_own",
+                losses::sick_card,
+            ),
+            scenario(
+                "a_pod_bound_by_hand_is_refused_with_words_and_evicted",
+                past::by_hand,
+            ),
+            scenario(
+                "a_static_pod_is_refused_with_words_and_left_in_place",
+                past::static_pod,
+            ),
+            scenario(
+                "files_of_ended_pods_are_collected_and_no_others",
+                disk::collected,
+            ),
         ],
     )
 }

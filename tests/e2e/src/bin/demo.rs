@@ -59,7 +59,7 @@ async fn up() -> Result<()> {
     stack.start_device_plugin(&options).await?;
 
     progress.step("what the node offers");
-    let capacity = r#"jsonpath={.status.capacity.nvidia\.com/gpu}"#;
+    let capacity = r"jsonpath={.status.capacity.nvidia\.com/gpu}";
     let seats = kubectl(&stack, &["get", "node", NODE, "-o", capacity]).await?;
     println!("nvidia.com/gpu: {seats}");
 

@@ -1,0 +1,181 @@
+//! The scheduler's books as it states them, and as the bound pods' allocations
+//! have them: the two must agree, and no card may have promised too much.
+//!
+//! Fed by: `GET /books` and lists of pods. Must not: compute with the product's
+//! ledger; sums are added up here from the annotations alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_core::inventory::{INVENTORY, Inventory};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::Value;
+
+use crate::http;
+use crate::pods::allocation;
+use crate::pool::node_of;
+use crate::stack::{Kind, Stack};
+
+/// The watch shows in milliseconds what was written; the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What was promised of a card, or can be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Shares.
+    pub seats: u64,
+    /// MiB.
+    pub memory: u64,
+    /// Percent.
+    pub cores: u64,
+}
+
+impl AddAssign for Amount {
+    fn add_assign(&mut self, other: Self) {
+        self.seats += other.seats;
+        self.memory += other.memory;
+        self.cores += other.cores;
+    }
+}
+
+impl Amount {
+    fn within(self, total: Self) -> bool {
+        self.seats <= total.seats && self.memory <= total.memory && self.cores <= total.cores
+    }
+
+    fn read(amount: &Value) -> Result<Self> {
+        let number = |field| amount[field].as_u64().with_context(|| amount.to_string());
+        Ok(Self {
+            seats: number("seats")?,
+            memory: number("memory")?,
+            cores: number("cores")?,
+        })
+    }
+}
+
+/// Books, wherever they come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Books {
+    /// Pod uid to its node and what it holds of each card.
+    pub pods: BTreeMap<String, (String, BTreeMap<String, Amount>)>,
+    /// Cards that promised something, by uuid.
+    pub cards: BTreeMap<String, Amount>,
+    /// Pods whose Binding the scheduler's watch has not shown.
+    pub reserved: BTreeSet<String>,
+}
+
+impl Stack {
+    /// What the scheduler states.
+    pub async fn stated_books(&self) -> Result<Books> {
+        let text = http::get(self.address(Kind::Scheduler), "/books").await?;
+        let stated: Value = serde_json::from_str(&text)?;
+        let mut books = Books::default();
+        for (uid, pod) in stated["bookings"].as_object().context("bookings")? {
+            let gpus = pod["gpus"].as_object().context("readable allocations")?;
+            let amounts = gpus
+                .iter()
+                .map(|(gpu, amount)| Ok((gpu.clone(), Amount::read(amount)?)));
+            let amounts: Result<_> = amounts.collect();
+            let node = pod["node"].as_str().context("node")?.to_owned();
+            books.pods.insert(uid.clone(), (node, amounts?));
+            if pod["confirmed"] == false {
+                books.reserved.insert(uid.clone());
+            }
+        }
+        for node in stated["nodes"].as_object().context("nodes")?.values() {
+            for gpu in node["gpus"].as_array().into_iter().flatten() {
+                let (uuid, used) = (&gpu["uuid"], Amount::read(&gpu["used"])?);
+                if used != Amount::default() {
+                    let uuid = uuid.as_str().context("uuid")?.to_owned();
+                    books.cards.insert(uuid, used);
+                }
+            }
+        }
+        Ok(books)
+    }
+
+    /// What the pods that exist say. Fails on a half state: an allocation
+    /// without a node, a node without an allocation, or two that differ.
+    pub async fn written_books(&self) -> Result<Books> {
+        let pods: Api<Pod> = Api::all(self.cluster.admin()?);
+        let mut books = Books::default();
+        for pod in pods.list(&ListParams::default()).await?.items {
+            let meta = &pod.metadata;
+            let Some(node) = node_of(&pod) else {
+                ensure!(
+                    allocation(&pod).is_err(),
+                    "{:?} is unbound with an allocation",
+                    meta.name
+                );
+                continue;
+            };
+            let allocation = allocation(&pod)?;
+            ensure!(
+                allocation.node.as_str() == node,
+                "{:?} is on {node}, its shares are not",
+                meta.name
+            );
+            let mut held: BTreeMap<String, Amount> = BTreeMap::new();
+            for (_, grants) in allocation.all() {
+                for grant in grants {
+                    let amount = Amount {
+                        seats: 1,
+                        memory: grant.memory.0,
+                        cores: u64::from(grant.cores.0),
+                    };
+                    let gpu = grant.gpu.to_string();
+                    *books.cards.entry(gpu.clone()).or_default() += amount;
+                    *held.entry(gpu).or_default() += amount;
+                }
+            }
+            let uid = meta.uid.clone().context("a uid")?;
+            books.pods.insert(uid, (node.to_owned(), held));
+        }
+        Ok(books)
+    }
+
+    /// What every card may promise, by uuid.
+    pub async fn capacity(&self) -> Result<BTreeMap<String, Amount>> {
+        let nodes: Api<Node> = Api::all(self.cluster.admin()?);
+        let mut cards = BTreeMap::new();
+        for node in nodes.list(&ListParams::default()).await?.items {
+            let annotations = node.metadata.annotations.unwrap_or_default();
+            let Some(text) = annotations.get(INVENTORY) else {
+                continue;
+            };
+            for gpu in Inventory::decode(text)?.gpus {
+                let amount = Amount {
+                    seats: gpu.seats.into(),
+                    memory: gpu.scaled.0,
+                    cores: gpu.cores.0.into(),
+                };
+                cards.insert(gpu.uuid.to_string(), amount);
+            }
+        }
+        Ok(cards)
+    }
+
+    /// Waits until the scheduler states what the pods say, with nothing
+    /// reserved beside, and checks that no card promised more than it has.
+    pub async fn books_agree(&self) -> Result<Books> {
+        let books = eventually(PATIENCE, "the books to agree with the pods", || async {
+            let (written, stated) = (self.written_books().await?, self.stated_books().await?);
+            ensure!(written == stated, "pods {written:?}, books {stated:?}");
+            Ok(Some(written))
+        })
+        .await?;
+        let capacity = self.capacity().await?;
+        for (gpu, used) in &books.cards {
+            let total = capacity
+                .get(gpu)
+                .with_context(|| format!("no card {gpu}"))?;
+            ensure!(used.within(*total), "{gpu} promised {used:?} of {total:?}");
+        }
+        Ok(books)
+    }
+}

@@ -1,0 +1,222 @@
+//! Made-up nodes with cards, and the pods of one scenario on them.
+//!
+//! Fed by: scenarios on a control plane. A pool is a namespace and the nodes that
+//! carry its name as the label `pool`; its pods select them, so that scenarios do
+//! not meet. Must not: write an inventory that a node agent could not.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, Mode, VERSION};
+use aliquot_core::{Mib, Percent, allocation};
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
+use serde_json::{Value, json};
+
+use crate::http;
+use crate::pods::simple;
+use crate::stack::{Kind, Stack};
+
+/// Memory of every card: an A100 80GB.
+pub const CARD: u64 = 81_920;
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What a node of a pool has.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Number of cards.
+    pub cards: u32,
+    /// `deviceSplitCount`.
+    pub seats: u32,
+}
+
+/// A namespace and its nodes.
+pub struct Pool<'a> {
+    stack: &'a Stack,
+    /// Of the namespace, and the value of the nodes' label `pool`.
+    pub name: &'static str,
+    nodes: Vec<String>,
+}
+
+impl<'a> Pool<'a> {
+    /// Makes the namespace and the nodes, and waits until the scheduler knows them.
+    pub async fn open(
+        stack: &'a Stack,
+        name: &'static str,
+        nodes: &[(String, Shape)],
+    ) -> Result<Self> {
+        let known = stack.nodes_in_the_books().await?;
+        stack.cluster.namespace(name).await?;
+        try_join_all(
+            nodes
+                .iter()
+                .map(|(node, shape)| stack.gpu_node(name, node, *shape)),
+        )
+        .await?;
+        stack.wait_nodes_in_the_books(known + nodes.len()).await?;
+        let nodes = nodes.iter().map(|(node, _)| node.clone()).collect();
+        Ok(Self { stack, name, nodes })
+    }
+
+    /// A pod of the pool with one container `main` and these limits.
+    pub fn pod(&self, name: &str, limits: &[(&str, &str)]) -> Value {
+        let mut pod = simple(self.name, name, limits);
+        pod["spec"]["nodeSelector"] = json!({"pool": self.name});
+        pod
+    }
+
+    /// Creates such a pod.
+    pub async fn create(&self, name: &str, limits: &[(&str, &str)]) -> Result<Pod> {
+        self.stack.cluster.create_pod(self.pod(name, limits)).await
+    }
+
+    /// Waits until the pod is bound.
+    pub async fn bound(&self, name: &str) -> Result<Pod> {
+        let what = format!("pod {}/{name} to be bound", self.name);
+        let is_bound = |pod: &Pod| Ok(node_of(pod).is_some());
+        self.stack
+            .cluster
+            .wait_pod(self.name, name, &what, is_bound)
+            .await
+    }
+
+    /// Waits until an event about the pod contains `text`, and returns all of it.
+    pub async fn event(&self, name: &str, text: &str) -> Result<String> {
+        let what = format!("an event about {}/{name} with {text:?}", self.name);
+        eventually(PATIENCE, &what, || async {
+            let events = self.stack.event_texts(self.name, name).await?;
+            let found = events.iter().find(|event| event.contains(text)).cloned();
+            ensure!(found.is_some(), "{events:?}");
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Deletes the pods and the nodes, and waits until the books are without them.
+    pub async fn close(self) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.stack.cluster.admin()?, self.name);
+        let at_once = DeleteParams::default().grace_period(0);
+        pods.delete_collection(&at_once, &ListParams::default())
+            .await?;
+        let what = format!("the pods of {} to be gone", self.name);
+        eventually(PATIENCE, &what, || async {
+            let left = pods.list_metadata(&ListParams::default()).await?.items;
+            ensure!(left.is_empty(), "{} left", left.len());
+            Ok(Some(()))
+        })
+        .await?;
+        let known = self.stack.nodes_in_the_books().await?;
+        for node in &self.nodes {
+            self.stack.delete_node(node).await?;
+        }
+        let left = known.saturating_sub(self.nodes.len());
+        self.stack.wait_nodes_in_the_books(left).await
+    }
+}
+
+/// Where the pod is bound.
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+impl Stack {
+    /// A made-up node of this pool, with an inventory and its seats.
+    async fn gpu_node(&self, pool: &str, name: &str, shape: Shape) -> Result<()> {
+        let seats = (shape.cards * shape.seats).to_string();
+        let allocatable = [("nvidia.com/gpu", seats.as_str())];
+        let labels = [("pool", pool)];
+        self.cluster.fake_node(name, &labels, &allocatable).await?;
+        let text = inventory(name, shape).encode()?;
+        let nodes: Api<Node> = Api::all(self.cluster.admin()?);
+        let patch = json!({"metadata": {"annotations": {INVENTORY: text}}});
+        nodes
+            .patch_metadata(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        Ok(())
+    }
+
+    /// Deletes a made-up node.
+    pub async fn delete_node(&self, name: &str) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.cluster.admin()?);
+        nodes.delete(name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// How many nodes the scheduler counts.
+    async fn nodes_in_the_books(&self) -> Result<usize> {
+        let scheduler = self.address(Kind::Scheduler);
+        let count = http::metric(scheduler, "aliquot_scheduler_nodes", &[]).await?;
+        Ok(format!("{count:.0}").parse()?)
+    }
+
+    async fn wait_nodes_in_the_books(&self, count: usize) -> Result<()> {
+        let what = format!("{count} nodes in the scheduler's books");
+        eventually(PATIENCE, &what, || async {
+            let found = self.nodes_in_the_books().await?;
+            ensure!(found == count, "{found}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Writes a file that goes with the cluster.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        std::fs::create_dir_all(self.files())?;
+        let path = self.files().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// Creates a pod exactly as written (numbers stay numbers); what the API
+    /// server says when it refuses, `None` when it creates it.
+    pub async fn refusal(&self, pod: Value) -> Result<Option<String>> {
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap_or("default");
+        let pods: Api<DynamicObject> = Api::namespaced_with(
+            self.cluster.admin()?,
+            namespace,
+            &ApiResource::erase::<Pod>(&()),
+        );
+        let pod = serde_json::from_value(pod.clone())?;
+        match pods.create(&PostParams::default(), &pod).await {
+            Ok(_) => Ok(None),
+            Err(kube::Error::Api(status)) => Ok(Some(status.message)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What an agent would publish for this many A100.
+fn inventory(node: &str, shape: Shape) -> Inventory {
+    let gpu = |index| Gpu {
+        uuid: format!("GPU-{node}-{index}").into(),
+        index,
+        model: "NVIDIA A100-SXM4-80GB".to_owned(),
+        memory: Mib(CARD),
+        scaled: Mib(CARD),
+        cores: Percent::WHOLE,
+        seats: shape.seats,
+        mode: Mode::Vgpu,
+        resource: "nvidia.com/gpu".to_owned(),
+        numa: Some(0),
+        health: Health::Ok,
+        links: BTreeMap::new(),
+        mig: None,
+    };
+    Inventory {
+        v: VERSION,
+        reads: vec![allocation::VERSION],
+        driver: "580.82".to_owned(),
+        topology_policy: "none".to_owned(),
+        gpus: (0..shape.cards).map(gpu).collect(),
+        lingering: Vec::new(),
+        foreign: Vec::new(),
+        refused: Vec::new(),
+    }
+}

@@ -1,0 +1,303 @@
+//! A way to the API server that loses, holds and answers what a test tells it to.
+//!
+//! Fed by: a part that was given [`Proxy::kubeconfig`] (plain HTTP on loopback).
+//! What no trap matches is passed on as it is; watches stream.
+//! Must not: forward anything twice, or decide by itself when to.
+
+mod reply;
+mod traffic;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use futures::{StreamExt as _, stream};
+use http_body_util::{BodyExt as _, BodyStream, StreamBody};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use kube::Client;
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+use reply::{Reply, status_reply};
+pub use traffic::Traffic;
+use traffic::is_watch;
+
+/// Longest wait for a request that a test expects.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+enum Action {
+    /// The test decides.
+    Stop(mpsc::UnboundedSender<Stopped>),
+    /// 503 at once.
+    Refuse,
+}
+
+struct Rule {
+    id: u64,
+    traffic: Vec<Traffic>,
+    action: Action,
+}
+
+struct Shared {
+    upstream: Client,
+    rules: Mutex<Vec<Rule>>,
+    /// Its change ends every watch that runs.
+    cuts: watch::Sender<u64>,
+}
+
+/// What becomes of a request.
+enum Fate {
+    Passes(Box<Request<Bytes>>),
+    Waits(oneshot::Receiver<Reply>),
+    Refused,
+}
+
+/// The proxy; it ends with this value.
+pub struct Proxy {
+    kubeconfig: PathBuf,
+    shared: Arc<Shared>,
+    server: AbortHandle,
+}
+
+/// A rule that holds until this value is dropped.
+#[must_use = "the rule ends with it"]
+pub struct Held {
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+/// Requests that wait for a test's word. The rest wait no longer when it is dropped.
+pub struct Trap {
+    stopped: mpsc::UnboundedReceiver<Stopped>,
+    _rule: Held,
+}
+
+/// A request that has not been forwarded. Dropped: its connection ends without an answer.
+pub struct Stopped {
+    request: Request<Bytes>,
+    shared: Arc<Shared>,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// An answer that has not been passed on. Dropped: the connection ends without it.
+pub struct Answered {
+    response: Reply,
+    reply: oneshot::Sender<Reply>,
+}
+
+impl Proxy {
+    /// A proxy for the owner of this kubeconfig; its own lies beside it.
+    pub async fn start(kubeconfig: &Path) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let config = Kubeconfig::read_from(kubeconfig)?;
+        let options = KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(config, &options).await?;
+        let shared = Arc::new(Shared {
+            upstream: Client::try_from(config)?,
+            rules: Mutex::default(),
+            cuts: watch::Sender::new(0),
+        });
+        let through = through(kubeconfig, listener.local_addr()?)?;
+        let server = tokio::spawn(serve(listener, shared.clone())).abort_handle();
+        Ok(Self {
+            kubeconfig: through,
+            shared,
+            server,
+        })
+    }
+
+    /// The same identity through this proxy.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// From now on such requests wait for the test's word.
+    pub fn trap(&self, traffic: &[Traffic]) -> Trap {
+        let (sender, stopped) = mpsc::unbounded_channel();
+        Trap {
+            stopped,
+            _rule: self.rule(traffic, Action::Stop(sender)),
+        }
+    }
+
+    /// From now on such requests are answered with 503.
+    pub fn refuse(&self, traffic: &[Traffic]) -> Held {
+        self.rule(traffic, Action::Refuse)
+    }
+
+    /// Breaks every watch that runs now.
+    pub fn cut_watches(&self) {
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    fn rule(&self, traffic: &[Traffic], action: Action) -> Held {
+        let mut rules = self.shared.rules.lock();
+        let id = rules.last().map_or(0, |rule| rule.id + 1);
+        let traffic = traffic.to_vec();
+        rules.push(Rule {
+            id,
+            traffic,
+            action,
+        });
+        let shared = self.shared.clone();
+        Held { id, shared }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.rules.lock().retain(|rule| rule.id != self.id);
+    }
+}
+
+impl Trap {
+    /// The next request that fell into the trap.
+    pub async fn next(&mut self) -> Result<Stopped> {
+        let next = tokio::time::timeout(PATIENCE, self.stopped.recv()).await;
+        let next = next.with_context(|| format!("no such request within {PATIENCE:?}"))?;
+        next.context("the proxy has ended")
+    }
+}
+
+impl Stopped {
+    /// Forwards it, whether its sender still waits or not.
+    pub async fn forward(self) -> Result<Answered> {
+        let response = self.shared.forward(self.request).await?;
+        let reply = self.reply;
+        Ok(Answered { response, reply })
+    }
+
+    /// Answers with this status, and forwards nothing.
+    pub fn answer(self, status: StatusCode) -> Result<()> {
+        send(self.reply, status_reply(status)?)
+    }
+
+    /// Tells a watch that its place in history is forgotten, as the API server does.
+    pub fn answer_expired(self) -> Result<()> {
+        send(self.reply, reply::expired()?)
+    }
+}
+
+impl Answered {
+    /// The API server's status.
+    pub fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
+    /// Passes the answer on.
+    pub fn pass(self) -> Result<()> {
+        send(self.reply, self.response)
+    }
+
+    /// Says something else instead.
+    pub fn replace(self, status: StatusCode) -> Result<()> {
+        send(self.reply, status_reply(status)?)
+    }
+}
+
+impl Shared {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Reply> {
+        let (parts, body) = request.into_parts();
+        let request = Request::from_parts(parts, body.collect().await?.to_bytes());
+        match self.judge(request)? {
+            Fate::Passes(request) => self.forward(*request).await,
+            Fate::Waits(answer) => answer.await.context("the test let go of it"),
+            Fate::Refused => status_reply(StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+
+    /// Hands the request to the trap that matches.
+    fn judge(self: &Arc<Self>, request: Request<Bytes>) -> Result<Fate> {
+        let rules = self.rules.lock();
+        let rule = rules.iter().find(|rule| {
+            let mut traffic = rule.traffic.iter();
+            traffic.any(|traffic| traffic.is(&request))
+        });
+        match rule.map(|rule| &rule.action) {
+            None => Ok(Fate::Passes(Box::new(request))),
+            Some(Action::Refuse) => Ok(Fate::Refused),
+            Some(Action::Stop(trap)) => {
+                let (reply, answer) = oneshot::channel();
+                let shared = self.clone();
+                let stopped = Stopped {
+                    request,
+                    shared,
+                    reply,
+                };
+                trap.send(stopped).ok().context("nobody waits for it")?;
+                Ok(Fate::Waits(answer))
+            }
+        }
+    }
+
+    async fn forward(&self, mut request: Request<Bytes>) -> Result<Reply> {
+        let watched = is_watch(&request);
+        for header in [HOST, AUTHORIZATION] {
+            request.headers_mut().remove(header);
+        }
+        let response = self.upstream.send(request.map(Body::from)).await?;
+        let (parts, body) = response.into_parts();
+        let body = BodyStream::new(body).map(|frame| frame.map_err(anyhow::Error::from));
+        if !watched {
+            let body = StreamBody::new(body).boxed_unsync();
+            return Ok(Response::from_parts(parts, body));
+        }
+        let mut cuts = self.cuts.subscribe();
+        let cut = async move { cuts.changed().await };
+        let broken = stream::once(async { Err(anyhow!("the watch was cut")) });
+        let body = body.take_until(cut).chain(broken);
+        let body = StreamBody::new(body).boxed_unsync();
+        Ok(Response::from_parts(parts, body))
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) -> Result<Infallible> {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let shared = shared.clone();
+        connections.spawn(async move {
+            let answer = service_fn(move |request| shared.clone().answer(request));
+            let server = auto::Builder::new(TokioExecutor::new());
+            // Connections end in error when a test wants it so.
+            let _ended = server.serve_connection(TokioIo::new(stream), answer).await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// Writes a kubeconfig with the same identity and this server.
+fn through(kubeconfig: &Path, address: SocketAddr) -> Result<PathBuf> {
+    let text = std::fs::read_to_string(kubeconfig)?;
+    let mut config: serde_json::Value = serde_json::from_str(&text)?;
+    config["clusters"][0]["cluster"] = json!({"server": format!("http://{address}")});
+    let path = kubeconfig.with_extension(format!("proxy-{}", address.port()));
+    std::fs::write(&path, config.to_string())?;
+    Ok(path)
+}
+
+fn send(to: oneshot::Sender<Reply>, reply: Reply) -> Result<()> {
+    if to.send(reply).is_err() {
+        bail!("the sender of the request no longer waits");
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! What the webhook fills in, as the API server stores it and kubectl prints it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aliquot_e2e::pods::{allocation, simple};
+use aliquot_e2e::pool::{CARD, Pool, Shape};
+use aliquot_e2e::stack::Stack;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use serde_json::{Value, json};
+
+const NO_GPU: &str = "nvidia.com/gpu not set: 1";
+const NO_MEMORY: &str = "nvidia.com/gpumem not set: 5000 MiB; \
+                         ask for nvidia.com/gpumem-percentage: 100 for a whole card";
+const NO_CORES: &str =
+    "nvidia.com/gpucores not set: 0, no part of the compute is set aside or capped";
+const NO_PRIORITY: &str = "nvidia.com/priority not set: 1 (low)";
+
+/// One pod: what it writes, and what must come of it.
+struct Case {
+    name: &'static str,
+    written: Value,
+    /// Limits and requests as the API server stores them.
+    stored: Value,
+    warnings: &'static [&'static str],
+    defaulted: Value,
+    /// Memory and cores on each card.
+    grants: &'static [(u64, u32)],
+}
+
+fn cases() -> Vec<Case> {
+    vec![
+        Case {
+            name: "only-memory",
+            written: json!({"nvidia.com/gpumem": 3000}),
+            stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k",
+                "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
+            warnings: &[NO_GPU, NO_CORES, NO_PRIORITY],
+            defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0",
+                "nvidia.com/priority": "1"}),
+            grants: &[(3000, 0)],
+        },
+        Case {
+            name: "only-percentage",
+            written: json!({"nvidia.com/gpumem-percentage": 50}),
+            stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50",
+                "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
+            warnings: &[NO_GPU, NO_CORES, NO_PRIORITY],
+            defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0",
+                "nvidia.com/priority": "1"}),
+            grants: &[(CARD / 2, 0)],
+        },
+        Case {
+            name: "only-cores",
+            written: json!({"nvidia.com/gpucores": 30}),
+            stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5k",
+                "nvidia.com/gpucores": "30", "nvidia.com/priority": "1"}),
+            warnings: &[NO_GPU, NO_MEMORY, NO_PRIORITY],
+            defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5000",
+                "nvidia.com/priority": "1"}),
+            grants: &[(5000, 30)],
+        },
+        Case {
+            name: "bare-gpu",
+            written: json!({"nvidia.com/gpu": 1}),
+            stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5k",
+                "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
+            warnings: &[NO_MEMORY, NO_CORES, NO_PRIORITY],
+            defaulted: json!({"nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0",
+                "nvidia.com/priority": "1"}),
+            grants: &[(5000, 0)],
+        },
+        Case {
+            name: "two-gpus",
+            written: json!({"nvidia.com/gpu": 2}),
+            stored: json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "5k",
+                "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
+            warnings: &[NO_MEMORY, NO_CORES, NO_PRIORITY],
+            defaulted: json!({"nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0",
+                "nvidia.com/priority": "1"}),
+            grants: &[(5000, 0), (5000, 0)],
+        },
+    ]
+}
+
+/// Issue D1, 3.
+pub(crate) async fn defaults(stack: Arc<Stack>) -> Result<()> {
+    let pool = one_node(&stack, "filled").await?;
+    for case in cases() {
+        check(&stack, &pool, &case).await.context(case.name)?;
+    }
+    pool.close().await
+}
+
+async fn one_node<'a>(stack: &'a Stack, name: &'static str) -> Result<Pool<'a>> {
+    let shape = Shape {
+        cards: 2,
+        seats: 10,
+    };
+    Pool::open(stack, name, &[(format!("{name}-1"), shape)]).await
+}
+
+async fn check(stack: &Stack, pool: &Pool<'_>, case: &Case) -> Result<()> {
+    let mut pod = pool.pod(case.name, &[]);
+    pod["spec"]["containers"][0]["resources"]["limits"] = case.written.clone();
+    let warnings = apply(stack, &pod).await?;
+    ensure!(warnings == case.warnings, "warnings {warnings:#?}");
+
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    let created = pods.get(case.name).await?;
+    let stored = serde_json::to_value(&created)?;
+    let spec = &stored["spec"];
+    for list in ["limits", "requests"] {
+        let found = &spec["containers"][0]["resources"][list];
+        ensure!(*found == case.stored, "{list} {found}");
+    }
+    ensure!(spec["schedulerName"] == "aliquot-scheduler", "{spec}");
+    let annotation = &stored["metadata"]["annotations"]["aliquot.dev/defaulted"];
+    let defaulted: Value = serde_json::from_str(annotation.as_str().context("a list")?)?;
+    ensure!(defaulted == json!({"main": case.defaulted}), "{defaulted}");
+
+    let allocation = allocation(&pool.bound(case.name).await?)?;
+    let node = format!("{}-1", pool.name);
+    ensure!(allocation.node.as_str() == node, "{allocation:?}");
+    ensure!(allocation.priority == 1, "{allocation:?}");
+    let grants = allocation.grants("main").context("main has a share")?;
+    let shares: Vec<_> = grants.iter().map(|g| (g.memory.0, g.cores.0)).collect();
+    ensure!(shares == case.grants, "{grants:?}");
+    let by_card: BTreeMap<_, _> = grants.iter().map(|g| (&g.gpu, g)).collect();
+    ensure!(by_card.len() == grants.len(), "one card twice: {grants:?}");
+    stack.cluster.delete_pod(pool.name, case.name).await
+}
+
+/// `kubectl apply`; the admission warnings that it prints.
+async fn apply(stack: &Stack, pod: &Value) -> Result<Vec<String>> {
+    let file = stack.write("applied.json", &pod.to_string())?;
+    let output = stack
+        .cluster
+        .kubectl(&["apply", "-f", &file.to_string_lossy()])
+        .await?;
+    let lines = output.stderr.lines();
+    let warnings = lines
+        .map(|line| Some(line.strip_prefix("Warning: ")?.to_owned()))
+        .collect::<Option<_>>();
+    let warnings = warnings.with_context(|| format!("more than warnings: {}", output.stderr))?;
+    output.success()?;
+    Ok(warnings)
+}
+
+/// Design 4.1, 2: a manifest copied from a running pod brings no share along.
+pub(crate) async fn stripped(stack: Arc<Stack>) -> Result<()> {
+    let pool = one_node(&stack, "stripped").await?;
+    let mut pod = pool.pod(
+        "copied",
+        &[
+            ("gpu", "1"),
+            ("gpumem", "1000"),
+            ("gpucores", "10"),
+            ("priority", "0"),
+        ],
+    );
+    let stale = json!({"v": 1, "node": "elsewhere", "containers": {}, "init": {}, "priority": 0});
+    pod["metadata"]["annotations"] = json!({"aliquot.dev/allocation": stale.to_string()});
+    let warnings = apply(&stack, &pod).await?;
+    let expected = "annotation aliquot.dev/allocation removed: only the scheduler writes it";
+    ensure!(warnings == [expected], "{warnings:?}");
+
+    let bound = pool.bound("copied").await?;
+    let allocation = allocation(&bound)?;
+    ensure!(allocation.node.as_str() == "stripped-1", "{allocation:?}");
+    ensure!(allocation.priority == 0, "{allocation:?}");
+    let annotations = bound.metadata.annotations.unwrap_or_default();
+    ensure!(
+        !annotations.contains_key("aliquot.dev/defaulted"),
+        "{annotations:?}"
+    );
+    pool.close().await
+}
+
+/// Design 4.1, 5: whose pods are taken over.
+pub(crate) async fn schedulers(stack: Arc<Stack>) -> Result<()> {
+    const NAMESPACE: &str = "schedulers";
+    stack.cluster.namespace(NAMESPACE).await?;
+    for (named, stored) in [
+        ("default-scheduler", "aliquot-scheduler"),
+        ("hami-scheduler", "aliquot-scheduler"),
+        ("aliquot-scheduler", "aliquot-scheduler"),
+        ("volcano", "volcano"),
+    ] {
+        let mut pod = simple(NAMESPACE, named, &[("gpu", "1")]);
+        pod["spec"]["schedulerName"] = json!(named);
+        let pod = serde_json::to_value(stack.cluster.create_pod(pod).await?)?;
+        ensure!(pod["spec"]["schedulerName"] == stored, "{named}: {pod}");
+        let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
+        let filled = limits.get("nvidia.com/gpumem").is_some();
+        ensure!(
+            filled == (stored == "aliquot-scheduler"),
+            "{named}: {limits}"
+        );
+        stack.cluster.delete_pod(NAMESPACE, named).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Pods that ask for nothing of ours never meet the webhook.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_e2e::figures::report;
+use aliquot_e2e::http::metric;
+use aliquot_e2e::pods::{container, pod, simple};
+use aliquot_e2e::stack::{Kind, Stack};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::{Value, json};
+
+/// Every optional field absent, empty or strange; none asks for a GPU.
+const ODD: &str = include_str!("odd-pods.json");
+/// Longest wait for a pod that does not concern us.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+async fn reviews(stack: &Stack) -> Result<f64> {
+    let address = stack.address(Kind::Webhook);
+    metric(address, "aliquot_webhook_reviews_total", &[]).await
+}
+
+/// Issue D1, 4: no match condition fails on them, and none is reviewed.
+pub(crate) async fn odd_pods(stack: Arc<Stack>) -> Result<()> {
+    stack.cluster.namespace("odd").await?;
+    let odd: Vec<Value> = serde_json::from_str(ODD)?;
+    ensure!(odd.len() >= 40, "{} pods", odd.len());
+    let before = reviews(&stack).await?;
+    for mut pod in odd {
+        pod["apiVersion"] = json!("v1");
+        pod["kind"] = json!("Pod");
+        pod["metadata"]["namespace"] = json!("odd");
+        let refusal = stack.refusal(pod.clone()).await?;
+        ensure!(refusal.is_none(), "{pod}: {refusal:?}");
+    }
+    let after = reviews(&stack).await?;
+    ensure!(after <= before, "{before} reviews before, {after} after");
+
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "odd");
+    for pod in pods.list(&ListParams::default()).await? {
+        let text = serde_json::to_string(&pod)?;
+        ensure!(
+            !text.contains("aliquot") && !text.contains("nvidia.com"),
+            "{text}"
+        );
+    }
+    // The count does move: this pod is reviewed.
+    let refusal = stack
+        .refusal(simple("odd", "real", &[("gpu", "1")]))
+        .await?;
+    ensure!(refusal.is_none(), "{refusal:?}");
+    ensure!(reviews(&stack).await? > before);
+    let at_once = DeleteParams::default().grace_period(0);
+    pods.delete_collection(&at_once, &ListParams::default())
+        .await?;
+    Ok(())
+}
+
+/// Issue D1, 4: `failurePolicy: Fail` without anybody else waiting.
+pub(crate) async fn webhook_away(stack: Arc<Stack>) -> Result<()> {
+    stack.cluster.namespace("away").await?;
+    stack.kill(Kind::Webhook).await?;
+    let start = Instant::now();
+    let plain = stack.refusal(simple("away", "plain", &[])).await?;
+    let took = start.elapsed();
+    report("a plain pod created while the webhook is away", took);
+
+    let mut with_env = container("main", &[]);
+    with_env["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+    let mut init = pod("away", "init", &[container("main", &[])]);
+    init["spec"]["initContainers"] = json!([container("init", &[("gpumem", "1000")])]);
+    let mut refusals = Vec::new();
+    for waiting in [
+        simple("away", "gpu", &[("gpu", "1")]),
+        pod("away", "env", &[with_env]),
+        init,
+    ] {
+        refusals.push(stack.refusal(waiting).await?);
+    }
+    // First of all back to what the next scenario expects.
+    stack.start_webhook(&[]).await?;
+    ensure!(plain.is_none(), "the plain pod: {plain:?}");
+    ensure!(took < AT_ONCE, "{took:?}");
+    for refusal in refusals {
+        let refusal = refusal.context("a GPU pod was admitted without a review")?;
+        ensure!(
+            refusal.contains("failed calling webhook \"pods.aliquot.dev\""),
+            "{refusal}"
+        );
+    }
+    let refusal = stack
+        .refusal(simple("away", "gpu", &[("gpu", "1")]))
+        .await?;
+    ensure!(refusal.is_none(), "the webhook is back: {refusal:?}");
+    for name in ["plain", "gpu"] {
+        stack.cluster.delete_pod("away", name).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! Many pods at once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::figures::report;
+use aliquot_e2e::pods::allocation;
+use aliquot_e2e::pool::{CARD, Pool, Shape};
+use aliquot_e2e::stack::Stack;
+use anyhow::{Result, ensure};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use serde_json::json;
+
+const PODS: usize = 40;
+/// What issue D1, 9 allows.
+const ALLOWED: Duration = Duration::from_secs(2);
+
+/// Issue D1, 9: 40 pods of one job with 2000 MiB each on two cards.
+pub(crate) async fn forty_pods(stack: Arc<Stack>) -> Result<()> {
+    let shape = Shape {
+        cards: 2,
+        seats: 20,
+    };
+    let pool = Pool::open(&stack, "forty", &[("forty-1".to_owned(), shape)]).await?;
+    let mut spec = pool.pod("template", &[("gpumem", "2000")])["spec"].clone();
+    spec["restartPolicy"] = json!("Never");
+    let job: Job = serde_json::from_value(json!({
+        "metadata": {"name": "forty"},
+        "spec": {"parallelism": PODS, "completions": PODS, "template": {"spec": spec}},
+    }))?;
+    let jobs: Api<Job> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+
+    let start = Instant::now();
+    jobs.create(&PostParams::default(), &job).await?;
+    let bound = ListParams::default().fields("spec.nodeName=forty-1");
+    let took = eventually(Duration::from_secs(30), "40 bound pods", || async {
+        let found = pods.list_metadata(&bound).await?.items.len();
+        ensure!(found == PODS, "{found}");
+        Ok(Some(start.elapsed()))
+    })
+    .await?;
+    report(
+        "40 pods of one job, from its creation to the last Binding",
+        took,
+    );
+
+    let mut cards = std::collections::BTreeMap::<_, (usize, u64)>::new();
+    for pod in pods.list(&ListParams::default()).await? {
+        for grant in allocation(&pod)?.grants("main").unwrap_or_default() {
+            let (pods, memory) = cards.entry(grant.gpu.clone()).or_default();
+            *pods += 1;
+            *memory += grant.memory.0;
+        }
+    }
+    let sums: Vec<_> = cards.into_values().collect();
+    ensure!(sums == [(20, 40_000), (20, 40_000)], "{sums:?}");
+    ensure!(sums.iter().all(|(_, memory)| *memory <= CARD));
+    ensure!(took < ALLOWED, "{took:?}, allowed {ALLOWED:?}");
+    jobs.delete("forty", &DeleteParams::background()).await?;
+    pool.close().await
+}

@@ -1,0 +1,186 @@
+//! Pods that nothing fits: told why, woken in time, and quiet until then.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_e2e::figures::report;
+use aliquot_e2e::http::metric;
+use aliquot_e2e::pool::{Pool, Shape, node_of};
+use aliquot_e2e::stack::{Kind, Stack};
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use serde_json::json;
+
+/// What issue D1, 6 allows between a pod's end and another's Binding.
+const WOKEN: Duration = Duration::from_secs(5);
+/// How long a refused pod is watched, and how often it may be tried meanwhile.
+const QUIET: Duration = Duration::from_secs(20);
+const TRIES: f64 = 3.0;
+const WHOLE: (&str, &str) = ("gpumem", "81920");
+
+/// Issue D1, 6: the reasons by count, then the wake-up.
+pub(crate) async fn until_another_ends(stack: Arc<Stack>) -> Result<()> {
+    let shape = |cards| Shape { cards, seats: 10 };
+    let nodes = [
+        ("told-memory".to_owned(), shape(2)),
+        ("told-alone".to_owned(), shape(1)),
+    ];
+    let pool = Pool::open(&stack, "told", &nodes).await?;
+    // No agent there, but seats that somebody published.
+    let seats = [("nvidia.com/gpu", "10")];
+    stack
+        .cluster
+        .fake_node("told-nobody", &[("pool", "told")], &seats)
+        .await?;
+    for (name, node, limits) in [
+        ("full-0", "told-memory", [WHOLE, ("gpucores", "0")]),
+        ("full-1", "told-memory", [WHOLE, ("gpucores", "0")]),
+        (
+            "alone",
+            "told-alone",
+            [("gpumem", "100"), ("gpucores", "100")],
+        ),
+    ] {
+        let mut pod = pool.pod(name, &limits);
+        // The made-up nodes have no kubernetes.io/hostname label.
+        pod["spec"]["affinity"] = json!({"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
+            ]},
+        }});
+        stack.cluster.create_pod(pod).await?;
+        pool.bound(name).await?;
+    }
+
+    pool.create("refused", &[("gpumem", "4000")]).await?;
+    let why = "0/3 nodes can serve the GPU request: 1 ExclusiveDeviceAllocateConflict, \
+               2 CardInsufficientMemory, 1 NodeNotRegistered";
+    let event = pool.event("refused", "Refused: ").await?;
+    ensure!(event == format!("Refused: {why}"), "{event}");
+    let event = pool.event("refused", "FailedScheduling: ").await?;
+    ensure!(event.contains(why), "{event}");
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "told");
+    ensure!(node_of(&pods.get("refused").await?).is_none());
+
+    stack.cluster.delete_pod("told", "full-1").await?;
+    let start = Instant::now();
+    let bound = pool.bound("refused").await?;
+    let took = start.elapsed();
+    report("a refused pod bound after another's end", took);
+    ensure!(node_of(&bound) == Some("told-memory"), "{bound:?}");
+    ensure!(took < WOKEN, "{took:?}, allowed {WOKEN:?}");
+    stack.delete_node("told-nobody").await?;
+    pool.close().await
+}
+
+/// Design 4.6: kube-scheduler may hear of an end before our books do; whoever
+/// hears first, and whatever is under way then, the next pod is not forgotten.
+pub(crate) async fn hand_over(stack: Arc<Stack>) -> Result<()> {
+    let shape = Shape { cards: 1, seats: 2 };
+    let nodes = [("relay-1".to_owned(), shape)];
+    let pool = Pool::open(&stack, "relay", &nodes).await?;
+    let mut holder = "p0".to_owned();
+    pool.create(&holder, &[WHOLE]).await?;
+    pool.bound(&holder).await?;
+    let nudges = async || {
+        let address = stack.address(Kind::Scheduler);
+        metric(address, "aliquot_scheduler_nudges_total", &[]).await
+    };
+    let before = nudges().await?;
+    let mut slowest = Duration::ZERO;
+    for round in 1..=20 {
+        let next = format!("p{round}");
+        pool.create(&next, &[WHOLE]).await?;
+        // In every other round its first try and the end of the holder meet.
+        if round % 2 == 0 {
+            pool.event(&next, "Refused: ").await?;
+        }
+        stack.cluster.delete_pod("relay", &holder).await?;
+        let start = Instant::now();
+        pool.bound(&next).await?;
+        slowest = slowest.max(start.elapsed());
+        ensure!(
+            slowest < WOKEN,
+            "round {round}: {slowest:?}, allowed {WOKEN:?}"
+        );
+        holder = next;
+    }
+    ensure!(nudges().await? > before, "the scheduler woke nobody");
+    report("slowest of 20 pods bound after another's end", slowest);
+    pool.close().await
+}
+
+/// Issue D1, 6: kube-scheduler's preemption must not try again and again.
+pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
+    let classes: Api<PriorityClass> = Api::all(stack.cluster.admin()?);
+    for (name, value) in [("humble", 1), ("urgent", 1000)] {
+        let class = json!({"metadata": {"name": name}, "value": value});
+        let class = serde_json::from_value(class)?;
+        classes.create(&PostParams::default(), &class).await?;
+    }
+    let shape = Shape {
+        cards: 2,
+        seats: 10,
+    };
+    let nodes: Vec<_> = (0..30).map(|n| (format!("thirty-{n:02}"), shape)).collect();
+    let pool = Pool::open(&stack, "thirty", &nodes).await?;
+    let names: Vec<_> = (0..60).map(|n| format!("humble-{n}")).collect();
+    try_join_all(names.iter().map(|name| async {
+        let mut pod = pool.pod(name, &[WHOLE]);
+        pod["spec"]["priorityClassName"] = json!("humble");
+        stack.cluster.create_pod(pod).await
+    }))
+    .await?;
+    for name in &names {
+        pool.bound(name).await?;
+    }
+
+    let calls = async || {
+        let address = stack.address(Kind::Scheduler);
+        metric(
+            address,
+            "aliquot_scheduler_calls_total",
+            &["verb=\"filter\""],
+        )
+        .await
+    };
+    let before = calls().await?;
+    let mut pod = pool.pod("urgent", &[("gpumem", "4000")]);
+    pod["spec"]["priorityClassName"] = json!("urgent");
+    let start = Instant::now();
+    stack.cluster.create_pod(pod).await?;
+    let why = "0/30 nodes can serve the GPU request: 60 CardInsufficientMemory";
+    let event = pool.event("urgent", "Refused: ").await?;
+    ensure!(event == format!("Refused: {why}"), "{event}");
+    let tries = eventually(2 * QUIET, "20 quiet seconds", || async {
+        let tries = calls().await? - before;
+        if tries > TRIES {
+            let after = start.elapsed();
+            return Err(give_up(format!("{tries} filter calls in {after:?}")));
+        }
+        Ok((start.elapsed() >= QUIET).then_some(tries))
+    })
+    .await?;
+    ensure!(tries >= 1.0, "the pod was never tried");
+    let what = format!("{tries} filter calls for a refused pod of high priority within");
+    report(&what, start.elapsed());
+
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "thirty");
+    for pod in pods.list(&ListParams::default()).await? {
+        let name = pod.metadata.name.as_deref();
+        ensure!(
+            pod.metadata.deletion_timestamp.is_none(),
+            "{name:?} was evicted"
+        );
+        ensure!(
+            node_of(&pod).is_some() == (name != Some("urgent")),
+            "{name:?}"
+        );
+    }
+    pool.close().await
+}

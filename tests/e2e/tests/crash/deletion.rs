@@ -1,0 +1,122 @@
+//! The answer to a Binding and the pod's deletion, in every order.
+//!
+//! The card of each scenario takes one pod: another one fits only when nothing leaked.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::figures;
+use aliquot_e2e::pool::{CARD, Pool, Shape};
+use aliquot_e2e::proxy::{Proxy, Stopped, Traffic};
+use aliquot_e2e::stack::Stack;
+use anyhow::{Result, ensure};
+use hyper::StatusCode;
+
+use crate::proxied::with_proxy;
+
+const ONE: Shape = Shape {
+    cards: 1,
+    seats: 10,
+};
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The audit looks every 10 s for bookings that are overdue for 10 s.
+const AUDITED: Duration = Duration::from_secs(25);
+
+async fn check(
+    stack: &Stack,
+    name: &'static str,
+    play: impl AsyncFnOnce(&Proxy, &Pool<'_>) -> Result<()>,
+) -> Result<()> {
+    let pool = Pool::open(stack, name, &[(name.to_owned(), ONE)]).await?;
+    with_proxy(stack, async |proxy| {
+        play(proxy, &pool).await?;
+        let start = Instant::now();
+        create(&pool, "b").await?;
+        pool.bound("b").await?;
+        figures::report("deleted to used again", start.elapsed());
+        ensure!(start.elapsed() < AUDITED, "after {:?}", start.elapsed());
+        let books = stack.books_agree().await?;
+        ensure!(books.pods.len() == 1, "{books:?}");
+        Ok(())
+    })
+    .await?;
+    pool.close().await
+}
+
+async fn create(pool: &Pool<'_>, name: &str) -> Result<()> {
+    let whole = CARD.to_string();
+    let limits = [("gpu", "1"), ("gpumem", whole.as_str())];
+    pool.create(name, &limits).await.map(drop)
+}
+
+/// Waits until the scheduler books this many pods, so many of them not yet seen.
+async fn wait_books(stack: &Stack, pods: usize, reserved: usize) -> Result<()> {
+    let what = format!("{pods} booked pods, {reserved} of them unseen");
+    eventually(PATIENCE, &what, || async {
+        let books = stack.stated_books().await?;
+        let as_wanted = books.pods.len() == pods && books.reserved.len() == reserved;
+        ensure!(as_wanted, "{books:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// The watch shows the pod bound and gone while the 201 is on its way.
+pub(crate) async fn seen_before_the_answer(stack: Arc<Stack>) -> Result<()> {
+    check(&stack, "seen-before", async |proxy, pool| {
+        let mut trap = proxy.trap(&[Traffic::Binding]);
+        create(pool, "a").await?;
+        let answered = trap.next().await?.forward().await?;
+        wait_books(&stack, 1, 0).await?;
+        stack.cluster.delete_pod(pool.name, "a").await?;
+        wait_books(&stack, 0, 0).await?;
+        answered.pass()
+    })
+    .await
+}
+
+/// Pod `a` is bound and deleted while the scheduler sees no pods; the watch that
+/// it asks for meanwhile.
+async fn deleted_unseen(stack: &Stack, proxy: &Proxy, pool: &Pool<'_>) -> Result<Stopped> {
+    let mut trap = proxy.trap(&[Traffic::Watch("pods")]);
+    proxy.cut_watches();
+    let stopped = trap.next().await?;
+    create(pool, "a").await?;
+    pool.bound("a").await?;
+    // The 201 is processed when kube-scheduler has its answer.
+    let calls = || async {
+        let address = stack.address(aliquot_e2e::stack::Kind::Scheduler);
+        let labels = ["verb=\"bind\"", "outcome=\"ok\""];
+        let name = "aliquot_scheduler_calls_total";
+        let calls = aliquot_e2e::http::metric(address, name, &labels).await?;
+        Ok((calls >= 1.0).then_some(()))
+    };
+    eventually(PATIENCE, "the bind call's end", calls).await?;
+    stack.cluster.delete_pod(pool.name, "a").await?;
+    wait_books(stack, 1, 1).await?;
+    Ok(stopped)
+}
+
+/// The watch goes on from where it was cut: it shows the pod bound, then gone.
+pub(crate) async fn seen_by_the_resumed_watch(stack: Arc<Stack>) -> Result<()> {
+    check(&stack, "seen-resumed", async |proxy, pool| {
+        let stopped = deleted_unseen(&stack, proxy, pool).await?;
+        stopped.answer(StatusCode::SERVICE_UNAVAILABLE)?;
+        wait_books(&stack, 0, 0).await
+    })
+    .await
+}
+
+/// The watch's place is forgotten: the next list does not have the pod, and
+/// nothing ever says that it was there.
+pub(crate) async fn seen_by_a_list_only(stack: Arc<Stack>) -> Result<()> {
+    check(&stack, "seen-listed", async |proxy, pool| {
+        let stopped = deleted_unseen(&stack, proxy, pool).await?;
+        let mut lists = proxy.trap(&[Traffic::List("pods")]);
+        stopped.answer_expired()?;
+        let list = lists.next().await?;
+        list.forward().await?.pass()
+    })
+    .await
+}

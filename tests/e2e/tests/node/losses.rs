@@ -1,0 +1,247 @@
+//! Issue D1, 7: the kubelet's checkpoint lost, `deviceMemoryScaling` lowered, the
+//! API server away, a card sick; each while pods run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::eventually;
+use aliquot_core::Inventory;
+use aliquot_core::inventory::{Health, INVENTORY};
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+
+use crate::running::Running;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The kubelet comes back with empty books. The node says so, ours stay; running
+/// containers run on and new pods get shares of what is left. A container of an
+/// old pod that exits stays down: the kubelet (1.36) does not ask the plugin for a
+/// container that is not in its books, so the pod must be made again.
+pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("checkpoint").await?;
+    let first = Running::start(stack, "checkpoint", "first", 70000).await?;
+    let second = Running::start(stack, "checkpoint", "second", 70000).await?;
+    ensure!(first.share.gpu() != second.share.gpu(), "on one card");
+
+    stack.cluster.stop_kubelet().await?;
+    let plugins = stack.cluster.kubelet_dir().join("device-plugins");
+    std::fs::remove_file(plugins.join("kubelet_internal_checkpoint"))?;
+    stack.cluster.start_kubelet().await?;
+    wait_condition(stack, "True", &[&first.uid, &second.uid]).await?;
+    stack.wait_capacity("20").await?;
+
+    // Booked still: 70000 of 81920 on each card.
+    Running::create(stack, "checkpoint", "large", 20000).await?;
+    refused(stack, "checkpoint", "large", "CardInsufficientMemory").await?;
+    let small = Running::start(stack, "checkpoint", "small", 1000).await?;
+    first.untouched(stack).await?;
+    second.untouched(stack).await?;
+
+    first.exit(stack).await?;
+    first
+        .held_back(stack, "no devices found allocated in local cache")
+        .await?;
+    second.untouched(stack).await?;
+    refused(stack, "checkpoint", "large", "CardInsufficientMemory").await?;
+    wait_condition(stack, "True", &[&first.uid, &second.uid]).await?;
+
+    // Made again, it runs; the refused pod has its place as well.
+    first.delete(stack).await?;
+    let large = Running::created(stack, "checkpoint", "large").await?;
+    wait_condition(stack, "True", &[&second.uid]).await?;
+    second.untouched(stack).await?;
+    second.delete(stack).await?;
+    wait_condition(stack, "False", &[]).await?;
+    let first = Running::start(stack, "checkpoint", "first", 70000).await?;
+    for pod in [first, small, large] {
+        pod.delete(stack).await?;
+    }
+    Ok(())
+}
+
+/// A card promised beyond its memory when the scaling goes back to 1.
+pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("scaling").await?;
+    let twice = NodeOptions {
+        scaling: "2",
+        ..NodeOptions::default()
+    };
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&twice).await?;
+    wait_scaled(stack, 2 * 81920).await?;
+    let mut pods = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        pods.push(Running::start(stack, "scaling", name, 60000).await?);
+    }
+
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&NodeOptions::default()).await?;
+    wait_scaled(stack, 81920).await?;
+    try_join_all(pods.iter().map(|pod| pod.untouched(stack))).await?;
+    pods[0].exit(stack).await?;
+    pods[0].back(stack).await?;
+
+    Running::create(stack, "scaling", "new", 1000).await?;
+    refused(stack, "scaling", "new", "CardInsufficientMemory").await?;
+    let gone = pods.remove(3);
+    gone.delete(stack).await?;
+    let new = Running::created(stack, "scaling", "new").await?;
+    ensure!(new.share.gpu() == gone.share.gpu(), "there is no room");
+
+    pods.push(new);
+    try_join_all(pods[1..].iter().map(|pod| pod.untouched(stack))).await?;
+    try_join_all(pods.iter().map(|pod| pod.delete(stack))).await?;
+    Ok(())
+}
+
+/// Containers start again from the accepted shares on disk, without the API
+/// server; also by a plugin that was started meanwhile.
+pub(crate) async fn api_server(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("away").await?;
+    let first = Running::start(stack, "away", "first", 2000).await?;
+    let second = Running::start(stack, "away", "second", 3000).await?;
+    let bystander = Running::start(stack, "away", "bystander", 4000).await?;
+
+    stack.cluster.stop_apiserver().await?;
+    first.exit(stack).await?;
+    first.started_again(stack).await?;
+    stack.kill(Kind::DevicePlugin).await?;
+    stack
+        .start_device_plugin_unready(&NodeOptions::default())
+        .await?;
+    second.exit(stack).await?;
+    second.started_again(stack).await?;
+    stack.cluster.start_apiserver().await?;
+
+    stack.wait_ready(Kind::Scheduler).await?;
+    stack.wait_ready(Kind::DevicePlugin).await?;
+    stack.wait_capacity("20").await?;
+    first.back(stack).await?;
+    second.back(stack).await?;
+    bystander.untouched(stack).await?;
+    let new = Running::start(stack, "away", "new", 5000).await?;
+    for pod in [first, second, bystander, new] {
+        pod.delete(stack).await?;
+    }
+    Ok(())
+}
+
+/// An XID takes a card out: its seats go, new pods go elsewhere, running ones
+/// stay; the card comes back when the driver says so.
+pub(crate) async fn sick_card(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("sick").await?;
+    let first = Running::start(stack, "sick", "first", 2000).await?;
+    let second = Running::start(stack, "sick", "second", 2000).await?;
+    let sick = inventory(&stack.cluster).await?.gpus[0].uuid.to_string();
+    let (on_sick, other) = if first.share.gpu() == sick {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    ensure!(on_sick.share.gpu() == sick && other.share.gpu() != sick);
+
+    stack.machine().xid("0", 79)?;
+    wait_health(stack, Health::Sick("xid 79".to_owned())).await?;
+    stack.wait_capacity("10").await?;
+    let mut new = Vec::new();
+    for name in ["n1", "n2", "n3"] {
+        let pod = Running::start(stack, "sick", name, 1000).await?;
+        ensure!(pod.share.gpu() == other.share.gpu(), "{name} on {sick}");
+        new.push(pod);
+    }
+    Running::create(stack, "sick", "large", 80000).await?;
+    refused(stack, "sick", "large", "CardNotHealth").await?;
+    stack.cluster.delete_pod("sick", "large").await?;
+    on_sick.untouched(stack).await?;
+    other.untouched(stack).await?;
+
+    stack.machine().set("0", &[("health", "ok")])?;
+    wait_health(stack, Health::Ok).await?;
+    stack.wait_capacity("20").await?;
+    let healed = Running::start(stack, "sick", "healed", 1000).await?;
+    ensure!(healed.share.gpu() == sick, "healed on the fuller card");
+    on_sick.untouched(stack).await?;
+    new.extend([on_sick, other, healed]);
+    try_join_all(new.iter().map(|pod| pod.delete(stack))).await?;
+    Ok(())
+}
+
+/// Waits until an event refuses the pod for `reason`, and the pod is Pending.
+async fn refused(stack: &Stack, namespace: &str, name: &str, reason: &str) -> Result<()> {
+    let what = format!("{name} to be refused for {reason}");
+    eventually(PATIENCE, &what, || async {
+        let events = stack.event_texts(namespace, name).await?;
+        let refusal = |e: &String| e.starts_with("Refused: ") && e.contains(reason);
+        ensure!(events.iter().any(refusal), "{events:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    stack
+        .cluster
+        .wait_phase(namespace, name, "Pending")
+        .await
+        .map(drop)
+}
+
+async fn inventory(cluster: &Cluster) -> Result<Inventory> {
+    let node = Api::<Node>::all(cluster.admin()?).get(NODE).await?;
+    let annotations = node.metadata.annotations.unwrap_or_default();
+    let text = annotations.get(INVENTORY).context("an inventory")?;
+    Ok(Inventory::decode(text)?)
+}
+
+async fn wait_scaled(stack: &Stack, mib: u64) -> Result<()> {
+    let what = format!("an inventory with {mib} MiB a card");
+    eventually(PATIENCE, &what, || async {
+        let gpus = inventory(&stack.cluster).await?.gpus;
+        ensure!(gpus.iter().all(|gpu| gpu.scaled.0 == mib), "{gpus:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+async fn wait_health(stack: &Stack, health: Health) -> Result<()> {
+    let what = format!("an inventory with card 0 {health:?}");
+    eventually(PATIENCE, &what, || async {
+        let gpus = inventory(&stack.cluster).await?.gpus;
+        ensure!(
+            gpus[0].health == health && gpus[1].health == Health::Ok,
+            "{gpus:?}"
+        );
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Waits until the node's condition has this status and names exactly these pods.
+async fn wait_condition(stack: &Stack, status: &str, pods: &[&str]) -> Result<()> {
+    let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
+    let what = format!("AliquotCheckpointLost {status} for {pods:?}");
+    eventually(PATIENCE, &what, || async {
+        let node = nodes.get(NODE).await?;
+        let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
+        let mut found = conditions.into_iter();
+        let found = found.find(|c| c.type_ == "AliquotCheckpointLost");
+        let found = found.context("no such condition")?;
+        let message = found.message.unwrap_or_default();
+        let named = message.matches('-').count() / 4;
+        ensure!(
+            found.status == status
+                && pods.iter().all(|uid| message.contains(uid))
+                && named == pods.len(),
+            "{} {message}",
+            found.status
+        );
+        Ok(Some(()))
+    })
+    .await
+}

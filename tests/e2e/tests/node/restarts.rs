@@ -1,0 +1,88 @@
+//! Issue D1, 7: plugin and kubelet restart while pods run. No container restarts;
+//! one that exits comes up again with its share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::http;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, ensure};
+
+use crate::running::Running;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+/// What the kubelet says when it wants a plugin that is gone.
+const STOPPED: &str = "has been stopped";
+
+/// The plugin ends on SIGTERM, then by -9.
+pub(crate) async fn plugin(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("plugin").await?;
+    let first = Running::start(stack, "plugin", "first", 2000).await?;
+    let second = Running::start(stack, "plugin", "second", 3000).await?;
+    let bystander = Running::start(stack, "plugin", "bystander", 4000).await?;
+
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.wait_capacity("0").await?;
+    first.exit(stack).await?;
+    first.held_back(stack, STOPPED).await?;
+    stack.start_device_plugin(&NodeOptions::default()).await?;
+    first.back(stack).await?;
+    second.untouched(stack).await?;
+
+    stack.kill(Kind::DevicePlugin).await?;
+    stack.wait_capacity("0").await?;
+    second.exit(stack).await?;
+    second.held_back(stack, STOPPED).await?;
+    stack.start_device_plugin(&NodeOptions::default()).await?;
+    second.back(stack).await?;
+
+    bystander.untouched(stack).await?;
+    for pod in [first, second, bystander] {
+        pod.delete(stack).await?;
+    }
+    Ok(())
+}
+
+/// The kubelet restarts with the plugin alive, then without it: then it starts
+/// containers again without asking, and what is on disk must be right.
+pub(crate) async fn kubelet(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("kubelet").await?;
+    let first = Running::start(stack, "kubelet", "first", 2000).await?;
+    let second = Running::start(stack, "kubelet", "second", 3000).await?;
+    let bystander = Running::start(stack, "kubelet", "bystander", 4000).await?;
+
+    let before = registrations(stack).await?;
+    stack.cluster.restart_kubelet().await?;
+    eventually(PATIENCE, "a new registration", || async {
+        let now = registrations(stack).await?;
+        ensure!(now > before, "{now} registrations");
+        Ok(Some(()))
+    })
+    .await?;
+    stack.wait_capacity("20").await?;
+    second.untouched(stack).await?;
+    first.exit(stack).await?;
+    first.back(stack).await?;
+
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.cluster.restart_kubelet().await?;
+    stack.wait_capacity("0").await?;
+    second.exit(stack).await?;
+    second.back(stack).await?;
+    stack.start_device_plugin(&NodeOptions::default()).await?;
+
+    let new = Running::start(stack, "kubelet", "new", 5000).await?;
+    bystander.untouched(stack).await?;
+    for pod in [first, second, bystander, new] {
+        pod.delete(stack).await?;
+    }
+    Ok(())
+}
+
+async fn registrations(stack: &Stack) -> Result<f64> {
+    let name = "aliquot_device_plugin_register_total";
+    http::metric(stack.address(Kind::DevicePlugin), name, &["done"]).await
+}
