@@ -39,7 +39,11 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
     pub state_dir: PathBuf,
     /// NVML library to load
-    #[arg(long, env = "ALIQUOT_NVML_LIBRARY", default_value = "libnvidia-ml.so.1")]
+    #[arg(
+        long,
+        env = "ALIQUOT_NVML_LIBRARY",
+        default_value = "libnvidia-ml.so.1"
+    )]
     pub nvml_library: PathBuf,
     /// Shares that each GPU can carry at once
     #[arg(long, env = "ALIQUOT_DEVICE_SPLIT_COUNT", default_value_t = 10,
