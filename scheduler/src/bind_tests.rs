@@ -11,6 +11,7 @@ use tower_test::mock::{self, SendResponse};
 use super::*;
 use crate::books::tests::{books, pod};
 use aliquot_k8s::event;
+use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::watch::{Freshness, Index};
 
 /// What the API server does with one call.
@@ -67,7 +68,7 @@ async fn play(script: Script, mut server: mock::Handle<Request<Body>, Response<B
 /// Binds pod `a` (600 of 1000 MiB) to `n` against `script`; shows the answer
 /// and what the books hold afterwards.
 async fn check(script: Script, expected: &str, held: u64) {
-    check_as(Leader::alone(), script, expected, held).await;
+    check_as(Leader::always(), script, expected, held).await;
 }
 
 async fn check_as(leader: Leader, script: Script, expected: &str, held: u64) {
@@ -108,7 +109,8 @@ async fn one_request_books_and_binds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_does_not_lead_sends_nothing() {
-    let leader = Leader::of("pod-a".to_owned(), Freshness::default());
+    let leadership = Leadership::of("pod-a".to_owned(), DEADLINE);
+    let leader = Leader::new(leadership, Freshness::default());
     let refused = "this replica may not bind: no kube-scheduler holds the lease";
     check_as(leader, vec![], refused, 0).await;
 }
@@ -206,7 +208,7 @@ async fn a_second_call_waits_for_the_first_and_writes_nothing() {
     Index::apply(&*books, pod("a", 600, None));
     let (notes, _note_rx) = event::queue();
     let client = Client::new(service, "d");
-    let binder = Binder::new(books, client, notes, Policies::default(), Leader::alone());
+    let binder = Binder::new(books, client, notes, Policies::default(), Leader::always());
     let script = vec![("POST", Silence), ("POST", Says(201, status(201)))];
     let api_server = tokio::spawn(play(script, server));
     let args = |node: &str| ExtenderBindingArgs {

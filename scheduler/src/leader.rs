@@ -15,8 +15,6 @@ use kube::{Api, Client};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use crate::bind::DEADLINE;
-
 /// How often it is looked whether a new term needs a new list.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -58,21 +56,17 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// The only replica.
-    pub fn alone() -> Self {
+    /// Leads as `leadership` says. `pods` is the watch that the books rest on.
+    pub fn new(leadership: Leadership, pods: Freshness) -> Self {
         Self {
-            leadership: Arc::new(Leadership::alone()),
-            pods: Freshness::default(),
+            leadership: Arc::new(leadership),
+            pods,
         }
     }
 
-    /// Leads while kube-scheduler `identity` holds its Lease. `pods` is the
-    /// watch that the books rest on.
-    pub fn of(identity: String, pods: Freshness) -> Self {
-        Self {
-            leadership: Arc::new(Leadership::of(identity, DEADLINE)),
-            pods,
-        }
+    /// The only replica: always leads.
+    pub fn always() -> Self {
+        Self::new(Leadership::always(), Freshness::default())
     }
 
     /// Why this replica may not write now, if it may not.
@@ -80,30 +74,30 @@ impl Leader {
         self.leadership.fault(SystemTime::now(), self.pods.listed())
     }
 
-    /// Watches the Lease until `stop`, and has the pods listed anew when a term
-    /// has begun and an old leader's last request can no longer come.
+    /// Watches the Lease until `stop`.
     pub async fn follow(self, client: Client, lease: LeaseName, stop: CancellationToken) {
         let leases: Api<Lease> = Api::namespaced(client, &lease.namespace);
         let config = watcher::Config::default().fields(&format!("metadata.name={}", lease.name));
-        let index = self.leadership.clone();
-        let watching = watch::drive(leases, config, index, Freshness::default(), stop.clone());
-        let lists = async {
-            let mut ticks = tokio::time::interval(EVERY);
-            loop {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    _ = ticks.tick() => {}
-                }
-                let Some(from) = self.leadership.list_from() else {
-                    continue;
-                };
-                let late = self.pods.listed().is_some_and(|listed| listed < from);
-                if late && SystemTime::now() >= from {
-                    self.pods.relist(from);
-                }
+        watch::drive(leases, config, self.leadership, Freshness::default(), stop).await;
+    }
+
+    /// Has the pods listed anew when a term has begun and an old leader's last
+    /// request can no longer come; until `stop`.
+    pub async fn list_for_each_term(self, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(EVERY);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
             }
-        };
-        tokio::join!(watching, lists);
+            let Some(from) = self.leadership.list_from() else {
+                continue;
+            };
+            let late = self.pods.listed().is_some_and(|listed| listed < from);
+            if late && SystemTime::now() >= from {
+                self.pods.relist(from);
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::books::Books;
+use crate::leader::Leader;
 
 /// Labels of an extender call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -44,7 +45,7 @@ fn buckets() -> Histogram {
 
 impl Metrics {
     /// Registers everything.
-    pub fn new(registry: &mut Registry, books: Arc<Books>, notes: Notes) -> Self {
+    pub fn new(registry: &mut Registry, books: Arc<Books>, notes: Notes, leader: Leader) -> Self {
         let metrics = Self {
             calls: Family::default(),
             seconds: Family::new_with_constructor(buckets as fn() -> Histogram),
@@ -68,7 +69,11 @@ impl Metrics {
             "Nodes whose books differed from recomputed ones",
             metrics.self_check_differences.clone(),
         );
-        scheduler.register_collector(Box::new(BooksCollector { books, notes }));
+        scheduler.register_collector(Box::new(BooksCollector {
+            books,
+            notes,
+            leader,
+        }));
         metrics
     }
 
@@ -86,6 +91,7 @@ impl Metrics {
 struct BooksCollector {
     books: Arc<Books>,
     notes: Notes,
+    leader: Leader,
 }
 
 impl Collector for BooksCollector {
@@ -111,6 +117,11 @@ impl Collector for BooksCollector {
                 waiting,
             ),
             ("refused_pods", "Waiting pods that nothing fits", refused),
+            (
+                "leads",
+                "1 while this replica may bind",
+                usize::from(self.leader.fault().is_none()),
+            ),
             (
                 "events_dropped",
                 "Events that found the queue full",

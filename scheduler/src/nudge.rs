@@ -108,14 +108,19 @@ mod tests {
         let books = Arc::new(books());
         Index::reset(&*books, vec![pod("a", 600, None)]);
         let (notes, _note_rx) = event::queue();
-        let metrics = Metrics::new(&mut Registry::default(), books.clone(), notes);
+        let metrics = Metrics::new(
+            &mut Registry::default(),
+            books.clone(),
+            notes,
+            Leader::always(),
+        );
         let stop = CancellationToken::new();
         let client = Client::new(service, "d");
         let nudge = run(
             books,
             client,
             Policies::default(),
-            Leader::alone(),
+            Leader::always(),
             metrics.clone(),
             stop.clone(),
         );

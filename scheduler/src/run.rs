@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{client, event};
 use aliquot_serve::{Readiness, admin, http, stop};
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::bind::Binder;
+use crate::bind::{Binder, DEADLINE};
 use crate::books::Books;
 use crate::leader::Leader;
 use crate::metrics::Metrics;
@@ -38,15 +39,14 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let books = Arc::new(Books::new(settings.request.settings()?));
     let (notes, note_rx) = event::queue();
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry, books.clone(), notes.clone());
     let policies = settings.policies();
     let (pod_watch, node_watch) = (Freshness::default(), Freshness::default());
-    let leader = match &settings.identity {
-        Some(identity) if settings.scheduler_lease.is_some() => {
-            Leader::of(identity.clone(), pod_watch.clone())
-        }
-        _ => Leader::alone(),
+    let leadership = match settings.identity {
+        Some(identity) if settings.scheduler_lease.is_some() => Leadership::of(identity, DEADLINE),
+        _ => Leadership::always(),
     };
+    let leader = Leader::new(leadership, pod_watch.clone());
+    let metrics = Metrics::new(&mut registry, books.clone(), notes.clone(), leader.clone());
     let binder = Arc::new(Binder::new(
         books.clone(),
         client.clone(),
@@ -55,6 +55,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         leader.clone(),
     ));
     let tasks = TaskTracker::new();
+    tasks.spawn(leader.clone().list_for_each_term(stop.clone()));
     if let Some(lease) = settings.scheduler_lease {
         tasks.spawn(leader.clone().follow(client.clone(), lease, stop.clone()));
     }

@@ -43,13 +43,31 @@ where
         let left = end.saturating_duration_since(Instant::now());
         match tokio::time::timeout(left, probe()).await {
             Ok(Ok(Some(value))) => return Ok(value),
-            Ok(Ok(None)) => {}
+            Ok(Ok(None)) | Err(_) => {}
             Ok(Err(error)) if error.is::<GiveUp>() => {
                 return Err(anyhow!("waited for {what}: {error}"));
             }
             Ok(Err(error)) => seen = format!("{error:#}"),
-            Err(_) => bail!("waited {deadline:?} for {what}; last seen: {seen}"),
         }
-        tokio::time::sleep(PAUSE.min(end.saturating_duration_since(Instant::now()))).await;
+        // Asked of the clock: a probe that never waits is never timed out.
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            bail!("waited {deadline:?} for {what}; last seen: {seen}");
+        }
+        tokio::time::sleep(PAUSE.min(left)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_probe_that_never_waits_ends_at_the_deadline_too() {
+        let deadline = Duration::from_millis(1);
+        let nothing = eventually(deadline, "it", || async { bail!("seen this") });
+        let error: Result<()> = nothing.await;
+        let text = error.map_err(|e| e.to_string()).expect_err("no end");
+        assert_eq!(text, "waited 1ms for it; last seen: seen this");
     }
 }

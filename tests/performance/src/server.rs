@@ -44,13 +44,18 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
     let client = kube::Client::try_from(nowhere)?;
     let policies = Policies::default();
     let verbs = Verbs {
-        metrics: Metrics::new(&mut registry, books.clone(), notes.clone()),
+        metrics: Metrics::new(
+            &mut registry,
+            books.clone(),
+            notes.clone(),
+            Leader::always(),
+        ),
         binder: Arc::new(Binder::new(
             books.clone(),
             client,
             notes.clone(),
             policies,
-            Leader::alone(),
+            Leader::always(),
         )),
         books,
         tasks: TaskTracker::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::stack::Stack;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 
@@ -63,20 +63,36 @@ fn names(folder: &Path) -> Result<BTreeSet<String>> {
         .collect()
 }
 
-/// CDI specs, seats and accepted shares go with their pods, and not before.
+/// CDI specs, seats and accepted shares go with their pods, and not before. The
+/// kubelet (1.36) keeps an ended pod in its checkpoint until it admits the next one
+/// with a device, and an entry there keeps the files: so each check follows a start.
 pub(crate) async fn collected(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("garbage").await?;
-    OnDisk::wait(stack, &[]).await?;
-    let starts = ["a", "b", "c", "stays"].map(|name| Running::start(stack, "garbage", name, 1000));
-    let mut pods = try_join_all(starts).await?;
-    OnDisk::wait(stack, &pods.iter().collect::<Vec<_>>()).await?;
-    let stays = pods.remove(3);
-
-    try_join_all(pods.iter().map(|pod| pod.delete(stack))).await?;
+    let stays = Running::start(stack, "garbage", "stays", 1000).await?;
     OnDisk::wait(stack, &[&stays]).await?;
+    let starts = ["a", "b", "c"].map(|name| Running::start(stack, "garbage", name, 1000));
+    let [a, b, c]: [Running; 3] = try_join_all(starts)
+        .await?
+        .try_into()
+        .ok()
+        .context("three")?;
+    OnDisk::wait(stack, &[&stays, &a, &b, &c]).await?;
+
+    let ended = [&a, &b, &c].map(|pod| pod.delete(stack));
+    try_join_all(ended).await?;
+    let next = Running::start(stack, "garbage", "next", 1000).await?;
+    OnDisk::wait(stack, &[&stays, &next]).await?;
+
+    // Neither its end nor its start takes anything away.
+    let before = OnDisk::read(stack)?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    ensure!(OnDisk::read(stack)? == before, "taken at the end");
+    stack.start_device_plugin(&NodeOptions::default()).await?;
+    ensure!(OnDisk::read(stack)? == before, "taken at the start");
     stays.exit(stack).await?;
     stays.back(stack).await?;
-    stays.delete(stack).await?;
-    OnDisk::wait(stack, &[]).await
+    next.untouched(stack).await?;
+    try_join_all([&stays, &next].map(|pod| pod.delete(stack))).await?;
+    Ok(())
 }
