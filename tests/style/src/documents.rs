@@ -91,8 +91,11 @@ pub fn unproved(specification: &str, makefile: &str) -> Vec<String> {
 /// Rows of a table whose last cell names no test, or one that is nowhere in `sources`.
 pub fn unheld<'a>(rows: &[Vec<&'a str>], sources: &[&str]) -> Vec<String> {
     let exists = |name: &str| {
-        let start = format!("fn {name}(");
-        sources.iter().any(|source| source.contains(&start))
+        // A test function, or a scenario of tests/e2e by its name.
+        let forms = [format!("fn {name}("), format!("\"{name}\",")];
+        sources
+            .iter()
+            .any(|source| forms.iter().any(|form| source.contains(form)))
     };
     let mut found = Vec::new();
     for cells in rows {
