@@ -158,17 +158,21 @@ impl Running {
     /// [`Running::started_again`], and the API server shows it, restarted once.
     pub(crate) async fn back(&self, stack: &Stack) -> Result<()> {
         self.started_again(stack).await?;
-        let pod = stack
-            .cluster
-            .wait_running(&self.namespace, &self.name)
-            .await?;
-        let status = main_status(&pod).context("main has a status")?;
-        ensure!(
-            status.restart_count == 1 && status.container_id.as_ref() != Some(&self.container),
-            "{}: {status:?}",
-            self.name
-        );
-        Ok(())
+        let what = format!("{} to be seen running, restarted once", self.name);
+        let (namespace, name) = (&self.namespace, &self.name);
+        let pod = stack.cluster.wait_pod(namespace, name, &what, |pod| {
+            let Some(status) = main_status(pod) else {
+                bail!("no status of main");
+            };
+            if status.restart_count > 1 {
+                return Err(give_up(format!("{status:?}")));
+            }
+            let running = status.state.as_ref().is_some_and(|s| s.running.is_some());
+            Ok(running
+                && status.restart_count == 1
+                && status.container_id.as_ref() != Some(&self.container))
+        });
+        pod.await.map(drop)
     }
 
     /// Waits until the container is down and the kubelet says why with `text`.
