@@ -32,6 +32,14 @@ impl OnDisk {
         })
     }
 
+    /// Nothing is here that was not there `before`. Less may be: files of pods
+    /// that ended earlier are collected meanwhile.
+    pub(crate) fn adds_nothing_to(&self, before: &Self) -> bool {
+        self.specs.is_subset(&before.specs)
+            && self.seats.is_subset(&before.seats)
+            && self.accepted.is_subset(&before.accepted)
+    }
+
     /// Waits until there is one share, seat and spec for each of these pods with
     /// one container, and nothing else.
     pub(crate) async fn wait(stack: &Stack, pods: &[&Running]) -> Result<()> {
