@@ -21,6 +21,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
         "aliquot-webhook",
         &["aliquot-core", "aliquot-k8s", "aliquot-serve"],
     ),
+    ("aliquot-cli", &["aliquot-core", "aliquot-k8s"]),
     (
         "aliquot-device-plugin",
         &[

@@ -1,0 +1,128 @@
+//! One run: pods of a workload offered one by one to a policy.
+//!
+//! Rules 5 to 9 of the published experiment: a pod that fits nowhere is dropped,
+//! no pod ever leaves, and after each pod two figures go into the column of the
+//! load that has arrived so far.
+//! Fed by: [`crate::simulate`].
+//! Must not: let a policy change a node, or believe it that a pod fits.
+
+use thiserror::Error;
+
+use crate::rig::{Placer, Pod};
+use crate::trace::Trace;
+use crate::typical::Typical;
+use crate::workload::Workload;
+
+/// What came of one seed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// For each whole percent of arrived load: percent of all cards in use, if
+    /// a pod arrived there.
+    pub allocated: Vec<Option<f64>>,
+    /// The same for the fragmentation, in percent of all cards.
+    pub fragmentation: Vec<Option<f64>>,
+    /// Pods offered.
+    pub offered: u32,
+    /// Pods dropped.
+    pub dropped: u32,
+}
+
+/// A policy that is broken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("pod {pod} ({shape}) does not fit where the policy put it: node {node}, cards {gpus:?}")]
+pub struct Misplaced {
+    /// Its number in the workload.
+    pub pod: usize,
+    /// What it asks for.
+    pub shape: String,
+    /// Where it was put.
+    pub node: String,
+    /// On which cards.
+    pub gpus: Vec<usize>,
+}
+
+/// The mean of the values that fall into one column.
+#[derive(Clone, Copy, Default)]
+struct Column {
+    sum: f64,
+    count: u32,
+}
+
+impl Column {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    fn mean(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+}
+
+/// Offers all pods of `workload` to `placer`. `load` is the last column.
+pub fn run(
+    trace: &Trace,
+    workload: Workload,
+    typical: &Typical,
+    placer: &mut dyn Placer,
+    load: u32,
+) -> Result<Run, Misplaced> {
+    let Workload {
+        pods, mut nodes, ..
+    } = workload;
+    let capacity = f64::from(trace.capacity());
+    let columns = usize::try_from(load).unwrap_or_default() + 1;
+    let mut allocated = vec![Column::default(); columns];
+    let mut fragmentation = vec![Column::default(); columns];
+    let f_of = |node: &crate::rig::Node| typical.fragmentation(node, node.cpu.1, &node.gpus);
+    let mut fragments: Vec<f64> = nodes.iter().map(f_of).collect();
+    let mut fragmented: f64 = fragments.iter().sum();
+    let (mut arrived, mut in_use, mut dropped) = (0_u32, 0_u32, 0_u32);
+    for (at, pod) in pods.iter().enumerate() {
+        arrived += pod.shape.request();
+        match placer.choose(&nodes, pod) {
+            None => dropped += 1,
+            Some(choice) => {
+                let node = &mut nodes[choice.node];
+                if !node.place(pod, &choice.gpus) {
+                    return Err(misplaced(at, pod, &node.name, choice.gpus));
+                }
+                in_use += pod.shape.request();
+                let now = f_of(node);
+                fragmented += now - fragments[choice.node];
+                fragments[choice.node] = now;
+            }
+        }
+        let column = column(f64::from(arrived) / capacity * 100.0, columns);
+        if let Some(column) = column {
+            allocated[column].add(f64::from(in_use) / capacity * 100.0);
+            fragmentation[column].add(fragmented / capacity * 100.0);
+        }
+    }
+    let means = |columns: Vec<Column>| columns.into_iter().map(Column::mean).collect();
+    Ok(Run {
+        allocated: means(allocated),
+        fragmentation: means(fragmentation),
+        offered: u32::try_from(pods.len()).unwrap_or(u32::MAX),
+        dropped,
+    })
+}
+
+/// The column that a percentage rounds to.
+fn column(percent: f64, columns: usize) -> Option<usize> {
+    let inside = |at: &usize| u32::try_from(*at).is_ok_and(|at| f64::from(at) + 0.5 > percent);
+    (0..columns).find(inside)
+}
+
+fn misplaced(at: usize, pod: &Pod, node: &str, gpus: Vec<usize>) -> Misplaced {
+    let shape = pod.shape;
+    Misplaced {
+        pod: at,
+        shape: format!(
+            "{} x {} of a card, {} CPU, {} MiB",
+            shape.gpus, shape.milli, shape.cpu, pod.memory
+        ),
+        node: node.to_owned(),
+        gpus,
+    }
+}

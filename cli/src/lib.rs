@@ -1,0 +1,23 @@
+//! `kubectl-aliquot`: what can be asked of Aliquot from outside.
+//!
+//! `simulate` drives policies over a trace of pods: [`trace`] reads it,
+//! [`workload`] orders and inflates it, [`experiment`] offers it pod by pod to a
+//! [`rig::Placer`], [`report`] and [`plot`] show what came of it.
+//! Fed by: the command line.
+//! Must not: decide anything that the scheduler decides; that is asked of core.
+
+#![forbid(unsafe_code)]
+
+pub mod experiment;
+pub mod hami;
+pub mod plot;
+pub mod published;
+pub mod report;
+pub mod rig;
+pub mod simulate;
+pub mod trace;
+pub mod typical;
+pub mod workload;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Traces that can be read, and what is said of those that cannot.
+
+use super::*;
+
+const NODES: &str =
+    "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\n";
+const PODS: &str = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n\
+                    p0,12000,16384,1,1000,\np1,6000,12288,1,460,G2|P100\np2,1000,1024,0,0,\n";
+
+fn trace(nodes: &str, pods: &str) -> Result<Trace, TraceError> {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = [
+        folder.path().join("nodes.csv"),
+        folder.path().join("pods.csv"),
+    ];
+    std::fs::write(&paths[0], nodes).unwrap();
+    std::fs::write(&paths[1], pods).unwrap();
+    Trace::read(&paths[0], &paths[1])
+}
+
+fn check(nodes: &str, pods: &str, expected: &str) {
+    let error = trace(nodes, pods).unwrap_err().to_string();
+    assert!(error.ends_with(expected), "{error}");
+}
+
+#[test]
+fn both_files_are_read() {
+    let trace = trace(NODES, PODS).unwrap();
+    assert_eq!(trace.capacity(), 10_000);
+    assert_eq!(trace.request(), 1_460);
+    assert_eq!(trace.models, ["P100", "G2"]);
+    let [all, part, none] = trace.pods.as_slice() else {
+        panic!("{:?}", trace.pods);
+    };
+    assert_eq!((all.shape.gpus, all.shape.models), (1, Models::ANY));
+    assert!(
+        part.shape.is_fraction() && trace.nodes.iter().all(|n| part.shape.models.allow(n.model))
+    );
+    assert_eq!((none.shape.request(), none.memory), (0, 1024));
+}
+
+#[test]
+fn columns_are_found_by_name_and_may_be_missing_where_they_are_not_needed() {
+    let pods = "num_gpu,name,gpu_milli,memory_mib,cpu_milli\n1,p,500,1,2\n";
+    let pod = &trace(NODES, pods).unwrap().pods[0];
+    assert_eq!((pod.shape.cpu, pod.memory, pod.shape.milli), (2, 1, 500));
+}
+
+#[test]
+fn a_fault_is_told_with_its_line_field_and_value() {
+    let heading = PODS.lines().next().unwrap();
+    let pods = |row: &str| format!("{heading}\np0,1,1,0,0,\n{row}\n");
+    let number = "accepted: a whole number from 0 to";
+    for (row, expected) in [
+        (
+            "p1,x,1,1,1000,",
+            format!("line 3: cpu_milli \"x\"; {number} 4294967295"),
+        ),
+        (
+            "p1,1,-1,1,1000,",
+            format!("line 3: memory_mib \"-1\"; {number} 4294967295"),
+        ),
+        (
+            "p1,1,1,65,1000,",
+            format!("line 3: num_gpu \"65\"; {number} 64"),
+        ),
+        (
+            "p1,1,1,1,1001,",
+            format!("line 3: gpu_milli \"1001\"; {number} 1000"),
+        ),
+    ] {
+        check(NODES, &pods(row), &expected);
+    }
+    let meant = "accepted: 0 without GPUs, 1 to 1000 with one, 1000 with several";
+    check(
+        NODES,
+        &pods("p1,1,1,2,500,"),
+        &format!("line 3: gpu_milli \"500\"; {meant}"),
+    );
+    check(
+        NODES,
+        &pods("p1,1,1,0,500,"),
+        &format!("line 3: gpu_milli \"500\"; {meant}"),
+    );
+    check(
+        NODES,
+        &pods("p1,1"),
+        "line 3: num_gpu \"\"; accepted: a field without quotation marks in every column",
+    );
+    check(
+        "sn,cpu_milli,memory_mib,gpu\n",
+        PODS,
+        "no column \"model\"; accepted: a heading with sn, cpu_milli, memory_mib, gpu, model",
+    );
+    check(
+        "sn,cpu_milli,memory_mib,gpu,model\n",
+        PODS,
+        "nodes.csv: no rows",
+    );
+}
