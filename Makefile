@@ -40,5 +40,7 @@ cluster:
 	@tests/cluster/build.sh >/dev/null
 
 # All binaries, and the simulated driver as a library: tests start them by path.
+# The scheduler with fail-points is a binary of its own; no other build has them.
 build:
 	cargo build --workspace --locked
+	cargo build --workspace --locked --features aliquot-scheduler/fail-points --bin aliquot-scheduler-chaos

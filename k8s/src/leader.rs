@@ -3,7 +3,8 @@
 //! Each replica is one pod with kube-scheduler beside the extender, and only
 //! the kube-scheduler that holds its Lease sends pods. The extender reads that
 //! same Lease: it binds while the holder is the kube-scheduler of its own pod
-//! and has renewed within the deadline. Both read the clock of one machine.
+//! and has renewed within two thirds of the Lease's duration. Both read the clock
+//! of one machine.
 //! Fed by: a watch of the Lease. Must not: take or renew the Lease itself.
 
 use std::time::{Duration, SystemTime};
@@ -13,14 +14,19 @@ use parking_lot::RwLock;
 
 use crate::watch::Index;
 
-/// kube-scheduler gives up when it could not renew for this long (`renewDeadline`).
-pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// Kubernetes' default for a Lease that does not say how many seconds it lasts.
+const DURATION: i32 = 15;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
     holder: String,
     acquired: SystemTime,
     renewed: SystemTime,
+    /// How long after a renewal its holder may write. Nobody else takes the Lease
+    /// before its whole duration; the last third is for a process that is held up
+    /// between looking and writing. It is kube-scheduler's own proportion
+    /// (`renewDeadline` 10 s of 15 s).
+    deadline: Duration,
 }
 
 /// The Lease as last seen.
@@ -66,7 +72,7 @@ impl Leadership {
         if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_')) {
             return Some(format!("{} holds the lease, this is {me}", term.holder));
         }
-        if now >= term.renewed + RENEW_DEADLINE {
+        if now >= term.renewed + term.deadline {
             return Some("the lease was not renewed within its deadline".to_owned());
         }
         if listed.is_none_or(|listed| listed < term.acquired + self.settling) {
@@ -84,7 +90,9 @@ impl Leadership {
 
 fn term(lease: Lease) -> Option<Term> {
     let spec = lease.spec?;
+    let duration = spec.lease_duration_seconds.unwrap_or(DURATION);
     Some(Term {
+        deadline: Duration::from_secs(u64::try_from(duration).ok()?) * 2 / 3,
         holder: spec.holder_identity.filter(|holder| !holder.is_empty())?,
         acquired: spec.acquire_time?.0.into(),
         renewed: spec.renew_time?.0.into(),
@@ -117,10 +125,23 @@ mod tests {
 
     /// The lease of `holder`, acquired at second 0 and renewed at second 20.
     fn check(holder: &str, now: u64, listed: Option<u64>, expected: Option<&str>) {
+        for seconds in [json!(15), json!(null)] {
+            check_lasting(&seconds, holder, now, listed, expected);
+        }
+    }
+
+    fn check_lasting(
+        seconds: &serde_json::Value,
+        holder: &str,
+        now: u64,
+        listed: Option<u64>,
+        expected: Option<&str>,
+    ) {
         let leadership = Leadership::of("pod-a".to_owned(), Duration::from_secs(3));
         leadership.apply(
             serde_json::from_value(json!({"spec": {
                 "holderIdentity": holder,
+                "leaseDurationSeconds": seconds,
                 "acquireTime": "2026-11-21T00:00:00.000000Z",
                 "renewTime": "2026-11-21T00:00:20.000000Z",
             }}))
@@ -146,6 +167,16 @@ mod tests {
             Some("pod-ab_1234 holds the lease, this is pod-a"),
         );
         check("", 21, Some(9), Some("no kube-scheduler holds the lease"));
+    }
+
+    #[test]
+    fn binds_for_two_thirds_of_what_the_lease_lasts() {
+        let late = Some("the lease was not renewed within its deadline");
+        check_lasting(&json!(6), "pod-a_1", 23, Some(3), None);
+        check_lasting(&json!(6), "pod-a_1", 24, Some(3), late);
+        check_lasting(&json!(60), "pod-a_1", 59, Some(3), None);
+        let none = Some("no kube-scheduler holds the lease");
+        check_lasting(&json!(-1), "pod-a_1", 20, Some(3), none);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::bind_error::{ANNOTATIONS, BindError};
 use crate::books::Books;
+use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 use crate::waiting::{Waiting, waiting};
 
@@ -133,6 +134,7 @@ impl Binder {
             Some(waiting) => waiting,
             None => self.fetch(&pod).await?,
         };
+        fail_point::at(Point::BeforeReserve);
         let allocation = match self.books.reserve(uid, &node, &demand, self.policies) {
             Ok(allocation) => allocation,
             // An earlier call for this pod brought it about.
@@ -143,9 +145,11 @@ impl Binder {
                 return Err(BindError::Refused { node, why });
             }
         };
+        fail_point::at(Point::AfterReserve);
         let written = self.write(&pod, &node, &allocation, used).await;
         match &written {
             Ok(()) => {
+                fail_point::at(Point::AfterCreated);
                 let since = Instant::now();
                 let settled = Settled {
                     pod: pod.clone(),
@@ -153,11 +157,15 @@ impl Binder {
                 };
                 self.settled.lock().insert(uid.clone(), settled);
                 tracing::info!(pod = pod.name, namespace = pod.namespace, %node, "bound");
+                fail_point::at(Point::BeforeEvent);
                 self.notes.send(booked(pod, &node, &allocation));
+                fail_point::at(Point::AfterEvent);
             }
             Err(error) => {
                 tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "not bound");
+                fail_point::at(Point::BeforeCancel);
                 self.books.cancel(uid);
+                fail_point::at(Point::AfterCancel);
             }
         }
         written
@@ -202,6 +210,7 @@ impl Binder {
                 return outcome;
             }
             earlier = true;
+            fail_point::at(Point::BetweenPosts);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
         }
@@ -248,7 +257,10 @@ impl Binder {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let params = PostParams::default();
         let call = api.create_subresource::<_, IgnoredAny>("binding", &pod.name, &params, binding);
-        match timeout(DEADLINE, call).await {
+        fail_point::at(Point::BeforePost);
+        let answer = timeout(DEADLINE, call).await;
+        fail_point::at(Point::AfterPost);
+        match answer {
             Ok(Ok(_)) => Posted::Bound,
             Ok(Err(kube::Error::Api(status))) => match status.code {
                 404 => Posted::Gone,

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bind::{Binder, DEADLINE};
 use crate::books::Books;
+use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 
 const EVERY: Duration = Duration::from_secs(2);
@@ -99,9 +100,11 @@ async fn evict(
         }),
         ..EvictParams::default()
     };
+    fail_point::at(Point::EvictBefore);
     let call = timeout(DEADLINE, api.evict(&pod.name, &params)).await;
     call.map_err(|elapsed| elapsed.to_string())?
         .map_err(|error| error.to_string())?;
+    fail_point::at(Point::EvictAfter);
     tracing::info!(
         pod = pod.name,
         namespace = pod.namespace,

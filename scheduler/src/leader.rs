@@ -15,6 +15,8 @@ use kube::{Api, Client};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
+use crate::fail_point::{self, Point};
+
 /// How often it is looked whether a new term needs a new list.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -95,7 +97,9 @@ impl Leader {
             };
             let late = self.pods.listed().is_some_and(|listed| listed < from);
             if late && SystemTime::now() >= from {
+                fail_point::at(Point::TermBeforeList);
                 self.pods.relist(from);
+                fail_point::at(Point::TermAfterList);
             }
         }
     }

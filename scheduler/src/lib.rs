@@ -13,6 +13,7 @@ pub mod bind_error;
 pub mod books;
 pub mod decide;
 pub mod evict;
+mod fail_point;
 pub mod leader;
 pub mod metrics;
 pub mod nudge;

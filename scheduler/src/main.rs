@@ -1,6 +1,8 @@
 //! `aliquot-scheduler`: see the library for what it does.
 
 #![forbid(unsafe_code)]
+#[cfg(feature = "fail-points")]
+compile_error!("fail-points are for aliquot-scheduler-chaos: cargo build --bin that");
 
 use aliquot_scheduler::run::run;
 use aliquot_scheduler::settings::Settings;

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::books::Books;
+use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 use crate::metrics::Metrics;
 
@@ -51,7 +52,10 @@ pub async fn run(
             let patch = Patch::Merge(patch(&pod.uid, SystemTime::now()));
             let params = PatchParams::default();
             let call = api.patch_metadata(&pod.name, &params, &patch);
-            match timeout(DEADLINE, call).await {
+            fail_point::at(Point::NudgeBeforePatch);
+            let answer = timeout(DEADLINE, call).await;
+            fail_point::at(Point::NudgeAfterPatch);
+            match answer {
                 Ok(Ok(_)) => {
                     metrics.nudges.inc();
                     tracing::info!(pod = pod.name, namespace = pod.namespace, "fits now, woken");

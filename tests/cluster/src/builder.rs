@@ -25,6 +25,7 @@ pub(crate) enum Extender {
 pub struct Builder {
     node: Option<String>,
     extender: Extender,
+    scheduler: bool,
     apiserver_args: Vec<String>,
     state: Option<PathBuf>,
     keep: bool,
@@ -37,6 +38,7 @@ impl Cluster {
         Builder {
             node: None,
             extender: Extender::None,
+            scheduler: true,
             apiserver_args: Vec::new(),
             state: None,
             keep: false,
@@ -79,6 +81,13 @@ impl Builder {
     #[must_use]
     pub fn extender_url(mut self, url: &str) -> Self {
         self.extender = Extender::Url(url.to_owned());
+        self
+    }
+
+    /// No kube-scheduler is started: tests start replicas, see [`crate::Replica`].
+    #[must_use]
+    pub fn without_scheduler(mut self) -> Self {
+        self.scheduler = false;
         self
     }
 
@@ -131,6 +140,7 @@ impl Builder {
         let options = Options {
             node: self.node,
             extender,
+            scheduler: self.scheduler,
             apiserver_args: self.apiserver_args,
         };
         let cluster = Cluster::assemble(layout.clone(), ports, options, binaries, guard).await?;

@@ -35,6 +35,7 @@ const WITH_HOSTS: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#
 pub(crate) struct Options {
     pub(crate) node: Option<String>,
     pub(crate) extender: Option<String>,
+    pub(crate) scheduler: bool,
     pub(crate) apiserver_args: Vec<String>,
 }
 
@@ -140,12 +141,14 @@ impl Cluster {
         let args = control_plane::controller_manager(&self.layout, self.ports, node);
         self.daemons
             .start(Daemon::ControllerManager, self.kubebox(args))?;
-        let config = scheduler_config::configuration(
-            &self.layout.text("pki/scheduler.kubeconfig"),
-            self.options.extender.as_deref(),
-        );
-        std::fs::write(self.layout.at("scheduler.yaml"), config.to_string())?;
-        self.start_scheduler().await?;
+        if self.options.scheduler {
+            let config = scheduler_config::configuration(
+                &self.layout.text("pki/scheduler.kubeconfig"),
+                self.options.extender.as_deref(),
+            );
+            std::fs::write(self.layout.at("scheduler.yaml"), config.to_string())?;
+            self.start_scheduler().await?;
+        }
         self.default_service_account("default", Daemon::ControllerManager)
             .await
     }

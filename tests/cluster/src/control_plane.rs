@@ -1,6 +1,8 @@
 //! The arguments of etcd, kube-apiserver, kube-controller-manager and
 //! kube-scheduler. Pure: text from layout, ports and options.
 
+use std::path::Path;
+
 use crate::layout::Layout;
 use crate::ports::{Ports, Role};
 
@@ -113,6 +115,15 @@ pub(crate) fn controller_manager(layout: &Layout, ports: Ports, node: bool) -> V
         "--leader-elect=false".into(),
         "--kube-api-qps=500".into(),
         "--kube-api-burst=1000".into(),
+    ]
+}
+
+/// kube-scheduler as one of several: it serves nothing, so it needs no port.
+pub(crate) fn replica(config: &Path) -> Vec<String> {
+    vec![
+        "scheduler".into(),
+        format!("--config={}", config.display()),
+        "--secure-port=0".into(),
     ]
 }
 

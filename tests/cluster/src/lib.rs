@@ -34,6 +34,7 @@ mod places;
 mod pods;
 mod ports;
 mod process;
+mod replicas;
 mod scheduler_config;
 pub mod wait;
 
@@ -41,3 +42,4 @@ pub use access::Output;
 pub use builder::Builder;
 pub use cluster::Cluster;
 pub use parts::Part;
+pub use replicas::Replica;

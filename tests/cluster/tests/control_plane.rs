@@ -4,9 +4,11 @@ mod leftovers;
 
 use std::time::Duration;
 
-use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::eventually;
+use aliquot_cluster::{Cluster, Replica};
 use anyhow::Result;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -153,5 +155,35 @@ async fn kube_scheduler_asks_the_extender_about_pods_with_our_resources_only() -
     let mut start = [0; 12];
     call.read_exact(&mut start).await?;
     assert_eq!(std::str::from_utf8(&start)?, "POST /filter");
+    cluster.stop().await
+}
+
+#[tokio::test]
+async fn of_two_replicas_one_holds_the_lease_under_its_own_name_until_it_is_killed() -> Result<()> {
+    let cluster = Box::pin(Cluster::control_plane().without_scheduler().start()).await?;
+    let kubeconfig = cluster.kubeconfig();
+    let replica = |name| Replica {
+        name,
+        extender: cluster.extender_address(),
+        lease: ("default", "replicas"),
+        times: (3, 2, 1),
+        kubeconfig: &kubeconfig,
+    };
+    let leases: Api<Lease> = Api::namespaced(cluster.admin()?, "default");
+    let holder = || async {
+        let spec = leases.get("replicas").await?.spec.unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        Ok(holder.split_once('_').map(|(name, _)| name.to_owned()))
+    };
+    let patience = Duration::from_mins(1);
+    let first = cluster.start_replica(replica("replica-a"))?;
+    let held = eventually(patience, "a holder of the lease", holder).await?;
+    assert_eq!(held, "replica-a");
+    let _second = cluster.start_replica(replica("replica-b"))?;
+    first.kill().await?;
+    eventually(patience, "the other to hold it", || async {
+        Ok(holder().await?.filter(|name| name == "replica-b"))
+    })
+    .await?;
     cluster.stop().await
 }

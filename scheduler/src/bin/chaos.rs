@@ -1,0 +1,17 @@
+//! `aliquot-scheduler-chaos`: the scheduler with its fail-points, for tests/chaos.
+//!
+//! Fed by: the same flags. Must not: be shipped.
+
+#![forbid(unsafe_code)]
+
+use aliquot_scheduler::run::run;
+use aliquot_scheduler::settings::Settings;
+use aliquot_serve::telemetry;
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let settings = Settings::parse();
+    telemetry::init(settings.log_format, &settings.log)?;
+    run(settings).await
+}
