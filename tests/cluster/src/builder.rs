@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use crate::binaries;
 use crate::cluster::{Cluster, Options};
@@ -10,6 +11,7 @@ use crate::control_plane;
 use crate::guard::{DOWN, Guard, Logs};
 use crate::layout::{Layout, MARKER};
 use crate::ports::Ports;
+use crate::scheduler_config::SchedulerOptions;
 
 /// Where kube-scheduler finds the extender.
 #[derive(Debug, Clone)]
@@ -27,6 +29,8 @@ pub struct Builder {
     extender: Extender,
     scheduler: bool,
     apiserver_args: Vec<String>,
+    scheduler_args: Vec<String>,
+    chart_values: Vec<(String, Value)>,
     state: Option<PathBuf>,
     keep: bool,
 }
@@ -40,6 +44,8 @@ impl Cluster {
             extender: Extender::None,
             scheduler: true,
             apiserver_args: Vec::new(),
+            scheduler_args: Vec::new(),
+            chart_values: Vec::new(),
             state: None,
             keep: false,
         }
@@ -98,6 +104,21 @@ impl Builder {
         self
     }
 
+    /// A further argument of kube-scheduler.
+    #[must_use]
+    pub fn scheduler_arg(mut self, arg: &str) -> Self {
+        self.scheduler_args.push(arg.to_owned());
+        self
+    }
+
+    /// Another value for kube-scheduler's configuration than the chart's, by its
+    /// path, such as `scheduler.cpuOnly`.
+    #[must_use]
+    pub fn chart_value(mut self, path: &str, value: Value) -> Self {
+        self.chart_values.push((path.to_owned(), value));
+        self
+    }
+
     /// The state folder (default: a new one under /tmp); at most 60 bytes. A cluster
     /// that an interrupted run left there is taken down first.
     #[must_use]
@@ -139,9 +160,12 @@ impl Builder {
         };
         let options = Options {
             node: self.node,
-            extender,
-            scheduler: self.scheduler,
             apiserver_args: self.apiserver_args,
+            scheduler: self.scheduler.then_some(SchedulerOptions {
+                extender,
+                values: self.chart_values,
+                args: self.scheduler_args,
+            }),
         };
         let cluster = Cluster::assemble(layout.clone(), ports, options, binaries, guard).await?;
         if let Err(error) = Box::pin(cluster.bring_up(lock)).await {

@@ -20,7 +20,7 @@ use crate::layout::{Layout, MARKER};
 use crate::machine;
 use crate::ports::{Ports, Role};
 use crate::process::Program;
-use crate::scheduler_config;
+use crate::scheduler_config::{self, SchedulerOptions};
 use crate::wait::eventually;
 
 /// How long a component may take to come up on a busy machine.
@@ -34,8 +34,8 @@ const WITH_HOSTS: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) node: Option<String>,
-    pub(crate) extender: Option<String>,
-    pub(crate) scheduler: bool,
+    /// Absent where no kube-scheduler runs from the start.
+    pub(crate) scheduler: Option<SchedulerOptions>,
     pub(crate) apiserver_args: Vec<String>,
 }
 
@@ -141,11 +141,9 @@ impl Cluster {
         let args = control_plane::controller_manager(&self.layout, self.ports, node);
         self.daemons
             .start(Daemon::ControllerManager, self.kubebox(args))?;
-        if self.options.scheduler {
-            let config = scheduler_config::configuration(
-                &self.layout.text("pki/scheduler.kubeconfig"),
-                self.options.extender.as_deref(),
-            );
+        if let Some(options) = &self.options.scheduler {
+            let kubeconfig = self.layout.text("pki/scheduler.kubeconfig");
+            let config = scheduler_config::configuration(&kubeconfig, options)?;
             std::fs::write(self.layout.at("scheduler.yaml"), config.to_string())?;
             self.start_scheduler().await?;
         }
@@ -215,7 +213,9 @@ impl Cluster {
     }
 
     async fn start_scheduler(&self) -> Result<()> {
-        let args = control_plane::scheduler(&self.layout, self.ports);
+        let options = self.options.scheduler.as_ref();
+        let extra = options.map_or_else(Vec::new, |options| options.args.clone());
+        let args = control_plane::scheduler(&self.layout, self.ports, &extra);
         self.daemons.start(Daemon::Scheduler, self.kubebox(args))?;
         self.listening(Daemon::Scheduler, Role::Scheduler).await
     }

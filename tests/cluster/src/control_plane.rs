@@ -127,14 +127,16 @@ pub(crate) fn replica(config: &Path) -> Vec<String> {
     ]
 }
 
-pub(crate) fn scheduler(layout: &Layout, ports: Ports) -> Vec<String> {
+pub(crate) fn scheduler(layout: &Layout, ports: Ports, extra: &[String]) -> Vec<String> {
     let kubeconfig = layout.text("pki/scheduler.kubeconfig");
-    vec![
+    let mut args = vec![
         "scheduler".into(),
         format!("--config={}", layout.text("scheduler.yaml")),
         "--bind-address=127.0.0.1".into(),
         format!("--secure-port={}", ports.port(Role::Scheduler)),
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
-    ]
+    ];
+    args.extend_from_slice(extra);
+    args
 }

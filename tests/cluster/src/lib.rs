@@ -19,6 +19,7 @@
 mod access;
 mod binaries;
 mod builder;
+mod chart;
 mod cluster;
 mod control_plane;
 mod daemons;

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::cluster::Cluster;
 use crate::control_plane;
 use crate::parts::Part;
-use crate::scheduler_config;
+use crate::scheduler_config::{self, SchedulerOptions};
 
 /// kube-scheduler's identity in the Lease is its host's name, `_`, and a number of
 /// its own, so each replica gets a host name, as it has in a pod.
@@ -42,8 +42,11 @@ impl Cluster {
     /// It cannot be started.
     pub fn start_replica(&self, replica: Replica<'_>) -> Result<Part> {
         let kubeconfig = replica.kubeconfig.to_string_lossy();
-        let url = format!("http://{}", replica.extender);
-        let mut config = scheduler_config::configuration(&kubeconfig, Some(&url));
+        let options = SchedulerOptions {
+            extender: Some(format!("http://{}", replica.extender)),
+            ..SchedulerOptions::default()
+        };
+        let mut config = scheduler_config::configuration(&kubeconfig, &options)?;
         let (lasts, renew, retry) = replica.times;
         config["leaderElection"] = json!({
             "leaderElect": true,

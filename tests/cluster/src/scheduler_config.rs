@@ -1,67 +1,110 @@
-//! The configuration of kube-scheduler, as the product's chart will ship it.
-//! Pure: a value from the extender's URL.
+//! The configuration of kube-scheduler: the file that the product's chart
+//! installs, and beside its profile the default one for pods that are not ours.
+//! Fed by: [`crate::chart`]. Must not: change what the chart's profile says.
 
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// The extender's weight: a unique best rank adds 10 × 40 = 400 points more than
-/// the next, above the 300 that an ordinary pod (no affinity, no spread
-/// constraint) can still collect from `TaintToleration`.
-const WEIGHT: u32 = 40;
+use crate::chart;
 
-/// Scores that would spread or fill by CPU and memory, against our choice.
-const SCORES_OFF: [&str; 3] = [
-    "NodeResourcesFit",
-    "NodeResourcesBalancedAllocation",
-    "ImageLocality",
-];
+const FILE: &str = "files/kube-scheduler.yaml";
 
-/// `KubeSchedulerConfiguration` with both scheduler names and, when there is a
-/// URL, the extender behind it.
-pub(crate) fn configuration(kubeconfig: &str, extender: Option<&str>) -> Value {
-    let off: Vec<Value> = SCORES_OFF
-        .iter()
-        .map(|name| json!({"name": name}))
-        .collect();
-    let profile = |name: &str| {
-        json!({
-            "schedulerName": name,
-            "percentageOfNodesToScore": 100,
-            "plugins": {"score": {"disabled": off}},
-            "pluginConfig": [{"name": "PodTopologySpread", "args": {
-                "apiVersion": "kubescheduler.config.k8s.io/v1",
-                "kind": "PodTopologySpreadArgs",
-                "defaultConstraints": [],
-                "defaultingType": "List",
-            }}],
-        })
-    };
-    json!({
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": kubeconfig, "qps": 500, "burst": 1000},
-        "leaderElection": {"leaderElect": false},
-        "profiles": [profile("default-scheduler"), profile("aliquot-scheduler")],
-        "extenders": extender.map(entry).into_iter().collect::<Vec<_>>(),
-    })
+/// What a [`crate::Builder`] wants of kube-scheduler.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct SchedulerOptions {
+    /// Where the extender is, if there is one.
+    pub(crate) extender: Option<String>,
+    /// Values of the chart that shall be others.
+    pub(crate) values: Vec<(String, Value)>,
+    /// Further arguments.
+    pub(crate) args: Vec<String>,
 }
 
-fn entry(url: &str) -> Value {
-    let resource = |name: &str, ignored: bool| json!({"name": name, "ignoredByScheduler": ignored});
-    json!({
-        "urlPrefix": url,
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "bindVerb": "bind",
-        "nodeCacheCapable": true,
-        "enableHTTPS": url.starts_with("https:"),
-        "weight": WEIGHT,
-        "httpTimeout": "15s",
-        "managedResources": [
-            resource("nvidia.com/gpu", false),
-            resource("nvidia.com/gpumem", true),
-            resource("nvidia.com/gpumem-percentage", true),
-            resource("nvidia.com/gpucores", true),
-            resource("nvidia.com/priority", true),
-        ],
-    })
+/// `KubeSchedulerConfiguration`.
+pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Result<Value> {
+    // One kube-scheduler, here at once, unless a test asks for more.
+    let alone = (
+        "scheduler.kubeScheduler.leaderElect".to_owned(),
+        json!(false),
+    );
+    let mut values = vec![alone];
+    let url = options.extender.iter();
+    values.extend(url.map(|url| ("scheduler.extender.url".to_owned(), json!(url))));
+    values.extend_from_slice(&options.values);
+    let text = chart::render(&chart::read(FILE)?, &chart::context(&values)?)?;
+    let mut config: Value = serde_saphyr::from_str(&text).with_context(|| FILE.to_owned())?;
+    config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
+    let profiles = config["profiles"].as_array_mut().context("no profiles")?;
+    profiles.push(json!({"schedulerName": "default-scheduler"}));
+    if options.extender.is_none() {
+        config["extenders"] = json!([]);
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(values: &[(&str, Value)]) -> Value {
+        let own = |(path, value): &(&str, Value)| ((*path).to_owned(), value.clone());
+        let options = SchedulerOptions {
+            extender: Some("http://x:1".to_owned()),
+            values: values.iter().map(own).collect(),
+            args: Vec::new(),
+        };
+        configuration("/k", &options).unwrap()
+    }
+
+    fn number(value: &Value) -> u64 {
+        value.as_u64().unwrap_or_else(|| panic!("{value}"))
+    }
+
+    /// What docs/guides/scheduling-policies.md promises, as sums.
+    #[test]
+    fn one_rank_beats_unasked_preferences_and_a_full_wish_beats_all_ranks() {
+        const TAINTS: u64 = 3 * 100; // weight and most points of TaintToleration
+        let config = with(&[]);
+        let rank = 10 * number(&config["extenders"][0]["weight"]);
+        assert!(rank > TAINTS);
+        let enabled = config["profiles"][0]["plugins"]["score"]["enabled"].as_array();
+        let wishes = enabled.unwrap();
+        assert_eq!(wishes.len(), 3);
+        for wish in wishes {
+            assert!(100 * number(&wish["weight"]) > 10 * rank + TAINTS, "{wish}");
+        }
+    }
+
+    #[test]
+    fn the_extender_has_the_pods_that_ask_for_our_resources() {
+        let config = with(&[]);
+        let extenders = config["extenders"].as_array().unwrap();
+        assert_eq!(extenders.len(), 1);
+        assert_eq!(extenders[0]["urlPrefix"], "http://x:1");
+        let resources = extenders[0]["managedResources"].as_array().unwrap();
+        let of = |r: &Value| (r["name"].clone(), r["ignoredByScheduler"].clone());
+        let managed: Vec<_> = resources.iter().map(of).collect();
+        let expected = [
+            ("nvidia.com/gpu", false),
+            ("nvidia.com/gpumem", true),
+            ("nvidia.com/gpumem-percentage", true),
+            ("nvidia.com/gpucores", true),
+            ("nvidia.com/priority", true),
+        ];
+        assert_eq!(
+            managed,
+            expected.map(|(name, ignored)| (json!(name), json!(ignored)))
+        );
+    }
+
+    #[test]
+    fn the_entry_for_pods_without_a_gpu_is_off_until_asked_for() {
+        let config = with(&[("scheduler.cpuOnly", json!(true))]);
+        let extenders = config["extenders"].as_array().unwrap();
+        assert_eq!(extenders.len(), 2);
+        assert_eq!(extenders[1]["urlPrefix"], "http://x:1/cpu-only");
+        for verb in ["filterVerb", "bindVerb", "preemptVerb", "managedResources"] {
+            assert!(extenders[1][verb].is_null(), "{verb}");
+        }
+    }
 }

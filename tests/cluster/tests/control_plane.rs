@@ -187,3 +187,22 @@ async fn of_two_replicas_one_holds_the_lease_under_its_own_name_until_it_is_kill
     .await?;
     cluster.stop().await
 }
+
+#[tokio::test]
+async fn where_that_is_on_pods_without_a_gpu_are_asked_about_too() -> Result<()> {
+    let cluster = Cluster::control_plane().extender();
+    let cluster = cluster.chart_value("scheduler.cpuOnly", json!(true));
+    let cluster = Box::pin(cluster.start()).await?;
+    let extender = TcpListener::bind(cluster.extender_address()).await?;
+    // kube-scheduler ranks nothing where only one node fits.
+    cluster.fake_node("fake-1", &[], &[]).await?;
+    cluster.fake_node("fake-2", &[], &[]).await?;
+    let mut plain = pod("plain");
+    plain["spec"]["schedulerName"] = json!("aliquot-scheduler");
+    cluster.create_pod(plain).await?;
+    let (mut call, _) = tokio::time::timeout(Duration::from_secs(20), extender.accept()).await??;
+    let mut start = [0; 25];
+    call.read_exact(&mut start).await?;
+    assert_eq!(std::str::from_utf8(&start)?, "POST /cpu-only/prioritize");
+    cluster.stop().await
+}

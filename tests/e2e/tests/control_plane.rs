@@ -21,6 +21,8 @@ mod refused;
 mod rotation;
 #[path = "control_plane/waiting.rs"]
 mod waiting;
+#[path = "control_plane/wishes.rs"]
+mod wishes;
 
 fn main() -> ExitCode {
     scenario::main(
@@ -75,6 +77,10 @@ fn main() -> ExitCode {
             scenario(
                 "certificates_change_under_load_unnoticed",
                 rotation::under_load,
+            ),
+            scenario(
+                "ranks_decide_and_wishes_of_the_pod_overrule_them",
+                wishes::each_has_its_say,
             ),
             scenario("only_the_replica_with_the_lease_binds", leader::lease),
         ],
