@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::node::Compute;
 use crate::request::Ask;
 use crate::score::Policy;
 
@@ -20,7 +21,7 @@ pub enum Stage {
 }
 
 /// One container of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerDemand {
     /// The container's name, unique in the pod.
     pub name: String,
@@ -31,12 +32,14 @@ pub struct ContainerDemand {
 }
 
 /// A whole pod's demand.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Demand {
     /// The cluster's name of the count resource, such as `nvidia.com/gpu`.
     pub resource: Arc<str>,
     /// Init containers and sidecars in spec order, then app containers.
     pub containers: Vec<ContainerDemand>,
+    /// CPU and memory that the whole pod requests, by Kubernetes' effective rule.
+    pub host: Compute,
     /// 0 high, 1 low.
     pub priority: u8,
     /// The pod's own choice of node policy, if any.

@@ -1,45 +1,26 @@
 //! May this node take this pod, on which cards, and if not, why.
 //!
-//! Fed by: [`crate::ledger`], which keeps a [`NodeState`] per node.
+//! Fed by: [`crate::decide`] and [`crate::ledger`], with a node's state.
 //! Must not: change anything; the same state and demand give the same answer.
 //! Rules: HAMi's `Fit` (order of checks, exclusive cards, `gpucores: 0`), with
 //! the effective use of [`crate::usage`] in place of its collapse.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::allocation::{self, Allocation, Grant};
 use crate::demand::{ContainerDemand, Demand, Stage};
 use crate::id::NodeName;
-use crate::inventory::{Gpu, Health, Inventory, Mode};
+use crate::inventory::Inventory;
+use crate::node::{Card, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::request::{Ask, Memory};
 use crate::score::{self, Load, Policy};
 use crate::units::Mib;
 use crate::usage::{self, Use};
 
-/// All pods' uses of one card, added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
-    /// The sum of the pods' effective uses.
-    pub used: Use,
-    /// How many pods.
-    pub pods: u32,
-}
-
-/// A node as the books see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeState {
-    /// What it published; `None` while only pods are known of it.
-    pub inventory: Option<Arc<Inventory>>,
-    /// One for each card of the inventory, in its order.
-    pub sums: Vec<Sums>,
-    /// A pod on it has an allocation that cannot be read: counts as full.
-    pub unreadable: bool,
-}
-
 /// Which choice is better, for nodes and for the cards of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
     /// Between nodes.
     pub node: Policy,
@@ -62,6 +43,8 @@ impl Default for Policies {
 pub struct Fit {
     /// How good the node is, by the node policy; higher is better.
     pub score: u64,
+    /// The pod's effective use of each card it touches, by the card's place.
+    pub uses: Vec<(usize, Use)>,
     shares: Vec<Share>,
 }
 
@@ -75,12 +58,9 @@ struct Share {
 
 /// Places all containers of `demand` on the node's cards, or counts for each
 /// card why not.
-pub fn fit(node: &NodeState, demand: &Demand, defaults: Policies) -> Result<Fit, Refusal> {
-    let Some(inventory) = &node.inventory else {
-        return Err(Refusal::of(Reason::NodeNotRegistered));
-    };
-    if node.unreadable {
-        return Err(Refusal::of(Reason::NodeAllocationUnreadable));
+pub fn fit(node: &NodeState, demand: &Demand, defaults: &Policies) -> Result<Fit, Refusal> {
+    if let Some(reason) = node.closed {
+        return Err(Refusal::of(reason));
     }
     let policy = demand.gpu_policy.unwrap_or(defaults.gpu);
     let mut order: Vec<(usize, &Ask)> = Vec::with_capacity(demand.containers.len());
@@ -92,44 +72,25 @@ pub fn fit(node: &NodeState, demand: &Demand, defaults: Policies) -> Result<Fit,
     order.extend(asking(|stage| stage != Stage::Init));
     order.extend(asking(|stage| stage == Stage::Init));
 
-    let shares = place(node, inventory, demand, &order, policy).or_else(|refusal| {
+    let shares = place(node, demand, &order, policy).or_else(|refusal| {
         if order.len() < 2 {
             return Err(refusal);
         }
         // The policy's choice for one container may have taken what another
         // needed: try the largest first, each on the fullest card.
-        order.sort_by_key(|(_, ask)| std::cmp::Reverse(size(ask)));
-        place(node, inventory, demand, &order, Policy::Binpack).map_err(|_| refusal)
+        order.sort_by_key(|(_, ask)| Reverse(size(ask)));
+        place(node, demand, &order, Policy::Binpack).map_err(|_| refusal)
     })?;
+    let uses = uses(demand, &shares);
     let score = score::score(
         demand.node_policy.unwrap_or(defaults.node),
-        node_load(node, inventory, demand, &shares),
+        node_load(node, &uses),
     );
-    Ok(Fit { score, shares })
-}
-
-/// Why this card cannot take this use beside what it carries; `None` if it can.
-pub fn refuse(gpu: &Gpu, foreign: bool, sums: &Sums, used: &Use, resource: &str) -> Option<Reason> {
-    let others = &sums.used;
-    if gpu.health != Health::Ok {
-        Some(Reason::CardNotHealth)
-    } else if gpu.mode != Mode::Vgpu || gpu.resource != resource {
-        Some(Reason::CardTypeMismatch)
-    } else if foreign {
-        Some(Reason::CardHeldByForeignPod)
-    } else if others.seats + used.seats > gpu.seats {
-        Some(Reason::CardTimeSlicingExhausted)
-    } else if others.alone || (used.alone && sums.pods > 0) {
-        Some(Reason::ExclusiveDeviceAllocateConflict)
-    } else if others.memory + used.memory > gpu.scaled {
-        Some(Reason::CardInsufficientMemory)
-    } else if others.cores + used.cores > gpu.cores {
-        Some(Reason::CardInsufficientCore)
-    } else if used.leftover && others.cores >= gpu.cores {
-        Some(Reason::CardComputeUnitsExhausted)
-    } else {
-        None
-    }
+    Ok(Fit {
+        score,
+        uses,
+        shares,
+    })
 }
 
 fn size(ask: &Ask) -> (u64, u32) {
@@ -142,40 +103,43 @@ fn size(ask: &Ask) -> (u64, u32) {
 
 fn place(
     node: &NodeState,
-    inventory: &Inventory,
     demand: &Demand,
     order: &[(usize, &Ask)],
     policy: Policy,
 ) -> Result<Vec<Share>, Refusal> {
+    let mut resources = node.resources.iter();
+    let resource = resources.position(|name| *name == demand.resource);
     let mut shares: Vec<Share> = Vec::with_capacity(order.len());
+    let mut candidates = Vec::with_capacity(node.cards.len());
     for &(container, ask) in order {
         let count = usize::try_from(ask.count).unwrap_or(usize::MAX);
-        if count > inventory.gpus.len() {
+        if count > node.cards.len() {
             return Err(Refusal::of(Reason::NodeInsufficientDevice));
         }
         let mut refusal = Refusal::default();
-        let mut candidates = Vec::with_capacity(inventory.gpus.len());
-        for (card, gpu) in inventory.gpus.iter().enumerate() {
+        candidates.clear();
+        for (place, card) in node.cards.iter().enumerate() {
             let memory = match ask.memory {
                 Memory::Mib(memory) => memory,
-                Memory::Share(part) => gpu.scaled.share(part),
+                Memory::Share(part) => card.scaled.share(part),
             };
             let share = Share {
                 container,
-                card,
+                card: place,
                 used: Use::of(memory, ask.cores),
             };
-            let used = pod_use(demand, &shares, Some(share), card);
-            let foreign = inventory.foreign.iter().any(|f| f.gpu == gpu.uuid);
-            if let Some(reason) = refuse(gpu, foreign, &node.sums[card], &used, &demand.resource) {
+            let used = pod_use(demand, &shares, Some(share), place);
+            let mismatch = resource != Some(usize::from(card.resource));
+            let other = mismatch.then_some(Reason::CardTypeMismatch);
+            let closed = card.closed.or(other);
+            if let Some(reason) = closed.or_else(|| card.refuse(&used)) {
                 refusal.add(reason);
                 continue;
             }
             let stranger = demand.containers[container].stage == Stage::Init
-                && !shares.iter().any(|s| s.card == card);
-            let load = card_load(gpu, &node.sums[card], &used);
-            let rank = std::cmp::Reverse(score::score(policy, load));
-            candidates.push((stranger, rank, card, share));
+                && !shares.iter().any(|s| s.card == place);
+            let rank = Reverse(score::score(policy, card_load(card, used)));
+            candidates.push((stranger, rank, place, share));
         }
         if candidates.len() < count {
             if !candidates.is_empty() {
@@ -183,7 +147,7 @@ fn place(
             }
             return Err(refusal);
         }
-        candidates.sort_unstable_by_key(|&(stranger, rank, card, _)| (stranger, rank, card));
+        candidates.sort_unstable_by_key(|&(stranger, rank, place, _)| (stranger, rank, place));
         shares.extend(candidates[..count].iter().map(|&(.., share)| share));
     }
     Ok(shares)
@@ -204,24 +168,33 @@ fn pod_use(demand: &Demand, shares: &[Share], more: Option<Share>, card: usize) 
     )
 }
 
-fn card_load(gpu: &Gpu, sums: &Sums, more: &Use) -> Load {
-    let used = sums.used.with(*more);
+/// The pod's effective use of each card that `shares` name.
+fn uses(demand: &Demand, shares: &[Share]) -> Vec<(usize, Use)> {
+    if let [share] = shares {
+        return vec![(share.card, share.used)];
+    }
+    let mut cards: Vec<usize> = shares.iter().map(|share| share.card).collect();
+    cards.sort_unstable();
+    cards.dedup();
+    let used = |card| (card, pod_use(demand, shares, None, card));
+    cards.into_iter().map(used).collect()
+}
+
+fn card_load(card: &Card, more: Use) -> Load {
+    let used = card.sums.used.with(more);
     Load {
-        seats: (u64::from(used.seats), u64::from(gpu.seats)),
-        cores: (u64::from(used.cores.0), u64::from(gpu.cores.0)),
-        memory: (used.memory.0, gpu.scaled.0),
+        seats: (u64::from(used.seats), u64::from(card.seats)),
+        cores: (u64::from(used.cores.0), u64::from(card.cores.0)),
+        memory: (used.memory.0, card.scaled.0),
     }
 }
 
-fn node_load(node: &NodeState, inventory: &Inventory, demand: &Demand, shares: &[Share]) -> Load {
-    let cards = inventory.gpus.iter().zip(&node.sums).enumerate();
-    cards.fold(Load::default(), |sum, (card, (gpu, sums))| {
-        let more = if shares.iter().any(|share| share.card == card) {
-            pod_use(demand, shares, None, card)
-        } else {
-            Use::default()
-        };
-        sum.plus(card_load(gpu, sums, &more))
+fn node_load(node: &NodeState, uses: &[(usize, Use)]) -> Load {
+    let cards = node.cards.iter().enumerate();
+    cards.fold(Load::default(), |sum, (place, card)| {
+        let mut uses = uses.iter();
+        let more = uses.find(|(card, _)| *card == place);
+        sum.plus(card_load(card, more.map_or_else(Use::default, |u| u.1)))
     })
 }
 

@@ -4,14 +4,14 @@
 //! Fed by: [`crate::ledger`] and tests.
 //! Must not: repair anything; they answer yes or no.
 
-use crate::fit::Sums;
-use crate::inventory::Gpu;
+use crate::node::Card;
 
 /// The sums granted on a card stay within what the card may promise.
 /// Holds after every reservation; not after a card shrank under running pods.
-pub fn within_capacity(gpu: &Gpu, sums: &Sums) -> bool {
-    sums.used.seats <= gpu.seats
-        && sums.used.memory <= gpu.scaled
-        && sums.used.cores <= gpu.cores
+pub fn within_capacity(card: &Card) -> bool {
+    let sums = &card.sums;
+    sums.used.seats <= card.seats
+        && sums.used.memory <= card.scaled
+        && sums.used.cores <= card.cores
         && (!sums.used.alone || sums.pods <= 1)
 }

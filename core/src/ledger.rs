@@ -5,28 +5,35 @@
 //! Fed by: the scheduler's writer (reserve, cancel) and the watches (the rest).
 //! Must not: free anything on a guess; an allocation that cannot be read takes
 //! the whole node (fail closed).
-//! Sums are a function of inventory and bookings ([`sums_of`]); `recompute` is
-//! that function over everything.
+//! A node's state is a function of what it published and of its bookings
+//! ([`NodeState::of`]); `recompute` is that function over everything.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use crate::allocation::Allocation;
+use crate::cluster::Cluster;
 use crate::demand::Demand;
-use crate::fit::{self, Fit, NodeState, Policies, Sums};
+use crate::fit::{self, Fit, Policies};
 use crate::id::{NodeName, PodUid};
 use crate::invariant;
-use crate::inventory::Inventory;
+use crate::node::{Compute, NodeState, Published};
 use crate::reason::{Reason, Refusal};
-use crate::usage::{self, Use, Uses};
+use crate::usage::{self, Uses};
 
 /// What a pod holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// Known shares.
+    /// Known shares; none for a pod that uses only CPU and memory.
     Uses(Uses),
     /// An allocation that cannot be read: all of its node.
     Unreadable,
+}
+
+impl Held {
+    /// No share at all.
+    pub fn nothing() -> Self {
+        Self::Uses(Uses::new())
+    }
 }
 
 /// One pod's entry in the books.
@@ -34,10 +41,19 @@ pub enum Held {
 pub struct Booking {
     /// Where.
     pub node: NodeName,
-    /// What.
+    /// What of its cards.
     pub held: Held,
+    /// What of its CPU and memory.
+    pub host: Compute,
     /// Seen by the watch; otherwise reserved for a Binding on its way.
     pub confirmed: bool,
+}
+
+impl Booking {
+    /// It takes a share of some card, or may.
+    pub fn holds(&self) -> bool {
+        !matches!(&self.held, Held::Uses(uses) if uses.is_empty())
+    }
 }
 
 /// Why nothing was reserved.
@@ -51,26 +67,27 @@ pub enum NotReserved {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Entry {
-    state: NodeState,
+    published: Option<Published>,
     pods: BTreeSet<PodUid>,
 }
 
 /// The books of all nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    nodes: HashMap<NodeName, Entry>,
+    cluster: Cluster,
+    entries: HashMap<NodeName, Entry>,
     bookings: HashMap<PodUid, Booking>,
 }
 
 impl Ledger {
-    /// The node as the books see it; `None` when nothing is known of it.
-    pub fn node(&self, name: &str) -> Option<&NodeState> {
-        self.nodes.get(name).map(|entry| &entry.state)
+    /// The nodes as they are now; a clone of it stays as it is.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
-    /// Every node of which something is known.
-    pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeState)> {
-        self.nodes.iter().map(|(name, entry)| (name, &entry.state))
+    /// What a node published.
+    pub fn published(&self, name: &str) -> Option<&Published> {
+        self.entries.get(name)?.published.as_ref()
     }
 
     /// The pod's booking.
@@ -83,15 +100,20 @@ impl Ledger {
         self.bookings.iter()
     }
 
-    /// A node published an inventory, or took it back (`None`).
-    pub fn set_inventory(&mut self, name: &NodeName, inventory: Option<Arc<Inventory>>) {
-        self.nodes.entry(name.clone()).or_default().state.inventory = inventory;
+    /// The pods booked on a node.
+    pub fn pods_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
+        self.entries.get(name).into_iter().flat_map(|e| &e.pods)
+    }
+
+    /// A node published this, or is gone (`None`).
+    pub fn publish(&mut self, name: &NodeName, published: Option<Published>) {
+        self.entries.entry(name.clone()).or_default().published = published;
         self.refresh(name);
     }
 
     /// May this node take this pod.
-    pub fn fit(&self, name: &str, demand: &Demand, policies: Policies) -> Result<Fit, Refusal> {
-        match self.node(name) {
+    pub fn fit(&self, name: &str, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
+        match self.cluster.node(name) {
             Some(node) => fit::fit(node, demand, policies),
             None => Err(Refusal::of(Reason::NodeNotRegistered)),
         }
@@ -103,55 +125,57 @@ impl Ledger {
         pod: &PodUid,
         name: &NodeName,
         demand: &Demand,
-        policies: Policies,
+        policies: &Policies,
     ) -> Result<Allocation, NotReserved> {
         if let Some(booking) = self.bookings.get(pod) {
             return Err(NotReserved::Booked(booking.node.clone()));
         }
         let found = self.fit(name.as_str(), demand, policies);
         let found = found.map_err(NotReserved::Refused)?;
-        let inventory = self.node(name.as_str()).and_then(|n| n.inventory.clone());
+        let state = self.cluster.node(name.as_str());
+        let inventory = state.and_then(|node| node.inventory.clone());
         let inventory = inventory
             .ok_or_else(|| NotReserved::Refused(Refusal::of(Reason::NodeNotRegistered)))?;
         let allocation = found.allocation(name, &inventory, demand);
-        let uses = usage::effective(&allocation, demand.stages());
-        let touched: Vec<_> = uses.keys().cloned().collect();
-        self.insert(
-            pod,
-            Booking {
-                node: name.clone(),
-                held: Held::Uses(uses),
-                confirmed: false,
-            },
-        );
+        let booking = Booking {
+            node: name.clone(),
+            held: Held::Uses(usage::effective(&allocation, demand.stages())),
+            host: demand.host,
+            confirmed: false,
+        };
+        self.insert(pod, booking);
         debug_assert!(
-            self.node(name.as_str()).is_some_and(|node| {
-                let mut cards = inventory.gpus.iter().zip(&node.sums);
-                cards.all(|(gpu, sums)| {
-                    !touched.contains(&gpu.uuid) || invariant::within_capacity(gpu, sums)
-                })
+            self.cluster.node(name.as_str()).is_some_and(|node| {
+                let mut cards = found.uses.iter().map(|(card, _)| &node.cards[*card]);
+                cards.all(invariant::within_capacity)
             }),
             "a reservation passed a card's capacity"
         );
         Ok(allocation)
     }
 
-    /// The watch shows the pod bound with this. Replaces whatever was booked.
-    pub fn confirm(&mut self, pod: &PodUid, node: &NodeName, held: Held) {
-        self.insert(
-            pod,
-            Booking {
-                node: node.clone(),
-                held,
-                confirmed: true,
-            },
-        );
+    /// The watch shows the pod bound with this. Replaces whatever was booked,
+    /// and returns it.
+    pub fn confirm(
+        &mut self,
+        pod: &PodUid,
+        node: &NodeName,
+        held: Held,
+        host: Compute,
+    ) -> Option<Booking> {
+        let booking = Booking {
+            node: node.clone(),
+            held,
+            host,
+            confirmed: true,
+        };
+        self.insert(pod, booking)
     }
 
     /// The pod ended: whatever it held is free.
     pub fn release(&mut self, pod: &PodUid) -> Option<Booking> {
         let booking = self.bookings.remove(pod)?;
-        if let Some(entry) = self.nodes.get_mut(&booking.node) {
+        if let Some(entry) = self.entries.get_mut(&booking.node) {
             entry.pods.remove(pod);
         }
         self.refresh(&booking.node);
@@ -166,11 +190,11 @@ impl Ledger {
         }
     }
 
-    /// The books made anew from inventories and bookings.
+    /// The books made anew from what was published and booked.
     pub fn recompute(&self) -> Self {
         let mut fresh = Self::default();
-        for (name, entry) in &self.nodes {
-            fresh.set_inventory(name, entry.state.inventory.clone());
+        for (name, entry) in &self.entries {
+            fresh.publish(name, entry.published.clone());
         }
         for (pod, booking) in &self.bookings {
             fresh.insert(pod, booking.clone());
@@ -178,76 +202,82 @@ impl Ledger {
         fresh
     }
 
-    /// Names of nodes on which the running books differ from recomputed ones.
-    pub fn differences(&self, other: &Self) -> Vec<NodeName> {
-        let names: BTreeSet<_> = self.nodes.keys().chain(other.nodes.keys()).collect();
-        names
-            .into_iter()
-            .filter(|name| self.nodes.get(*name) != other.nodes.get(*name))
-            .cloned()
-            .collect()
+    /// Makes every node's state anew from what was published and booked;
+    /// returns the nodes on which that changed something.
+    pub fn rebuild(&mut self) -> Vec<NodeName> {
+        let fresh = self.recompute();
+        let differences = self.differences(&fresh);
+        self.entries = fresh.entries;
+        for name in &differences {
+            let state = fresh.cluster.node(name.as_str());
+            self.cluster.put(name, state.map(|state| (**state).clone()));
+        }
+        differences
     }
 
-    fn insert(&mut self, pod: &PodUid, booking: Booking) {
-        if self
-            .bookings
-            .get(pod)
-            .is_some_and(|old| old.node != booking.node)
-        {
-            self.release(pod);
+    /// Names of nodes on which the running books differ from recomputed ones.
+    pub fn differences(&self, other: &Self) -> Vec<NodeName> {
+        let names: BTreeSet<_> = self.entries.keys().chain(other.entries.keys()).collect();
+        let same = |name: &NodeName| {
+            self.entries.get(name) == other.entries.get(name)
+                && self.cluster.node(name.as_str()) == other.cluster.node(name.as_str())
+        };
+        let differing = names.into_iter().filter(|name| !same(name));
+        differing.cloned().collect()
+    }
+
+    fn insert(&mut self, pod: &PodUid, mut booking: Booking) -> Option<Booking> {
+        // One copy of a node's name serves all its pods.
+        if let Some((name, _)) = self.entries.get_key_value(&booking.node) {
+            booking.node = name.clone();
         }
+        let old = match self.bookings.get(pod) {
+            Some(old) if *old == booking => return None,
+            Some(old) if old.node != booking.node => self.release(pod),
+            Some(_) => self.bookings.remove(pod),
+            None => None,
+        };
         let node = booking.node.clone();
-        let entry = self.nodes.entry(node.clone()).or_default();
+        let entry = self.entries.entry(node.clone()).or_default();
         entry.pods.insert(pod.clone());
         self.bookings.insert(pod.clone(), booking);
         self.refresh(&node);
+        old
     }
 
-    /// Brings one node's sums up to date; forgets a node with neither
-    /// inventory nor pods.
+    /// Brings one node's state up to date; forgets a node that published
+    /// nothing and has no pods.
     fn refresh(&mut self, name: &NodeName) {
-        let Some(entry) = self.nodes.get_mut(name) else {
+        let Some(entry) = self.entries.get(name) else {
             return;
         };
-        if entry.state.inventory.is_none() && entry.pods.is_empty() {
-            self.nodes.remove(name);
+        if entry.published.is_none() && entry.pods.is_empty() {
+            self.entries.remove(name);
+            self.cluster.put(name, None);
             return;
         }
-        let held: Vec<_> = entry
-            .pods
-            .iter()
-            .filter_map(|pod| Some((pod, &self.bookings.get(pod)?.held)))
-            .collect();
-        entry.state.unreadable = held.iter().any(|(_, held)| **held == Held::Unreadable);
-        entry.state.sums = match &entry.state.inventory {
-            Some(inventory) => sums_of(inventory, &held),
-            None => Vec::new(),
+        let bookings = entry.pods.iter();
+        let bookings = bookings.filter_map(|pod| Some((pod, self.bookings.get(pod)?)));
+        let mut requested = Compute::default();
+        let mut held = Vec::with_capacity(entry.pods.len());
+        for (pod, booking) in bookings {
+            requested = requested.plus(booking.host);
+            held.push((pod, &booking.held));
+        }
+        let state = match &entry.published {
+            Some(published) => NodeState::of(published, &held, requested),
+            None => NodeState::of(&Published::default(), &held, requested),
         };
+        let old = self.cluster.node(name.as_str());
+        if old.is_none_or(|old| **old != state) {
+            self.cluster.put(name, Some(state));
+        }
     }
 }
 
-/// What the pods hold of each card, with lingering shares of pods that the
-/// books no longer know. A share of a card that the inventory lacks counts
-/// again when the card comes back.
-pub fn sums_of(inventory: &Inventory, held: &[(&PodUid, &Held)]) -> Vec<Sums> {
-    let mut sums = vec![Sums::default(); inventory.gpus.len()];
-    let mut add = |uuid, used: Use| {
-        if let Some(card) = inventory.gpus.iter().position(|gpu| gpu.uuid == uuid) {
-            sums[card].used = sums[card].used.with(used);
-            sums[card].pods += 1;
-        }
-    };
-    for (_, held) in held {
-        if let Held::Uses(uses) = held {
-            for (uuid, used) in uses {
-                add(uuid.clone(), *used);
-            }
-        }
+impl PartialEq for Ledger {
+    /// Equal in content, whatever way it came about.
+    fn eq(&self, other: &Self) -> bool {
+        self.bookings == other.bookings && self.differences(other).is_empty()
     }
-    for left in &inventory.lingering {
-        if !held.iter().any(|(pod, _)| **pod == left.pod) {
-            add(left.gpu.clone(), Use::of(left.memory, left.cores));
-        }
-    }
-    sums
 }

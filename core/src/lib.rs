@@ -8,12 +8,16 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
+pub mod cluster;
+pub mod decide;
 pub mod demand;
 pub mod fit;
 pub mod id;
 pub mod invariant;
 pub mod inventory;
 pub mod ledger;
+pub mod memo;
+pub mod node;
 pub mod quantity;
 pub mod reason;
 pub mod request;
@@ -25,11 +29,13 @@ pub mod usage;
 mod tests;
 
 pub use allocation::{Allocation, Grant};
+pub use cluster::Cluster;
 pub use demand::{ContainerDemand, Demand, Stage};
 pub use id::{GpuUuid, NodeName, PodUid};
 pub use inventory::{Gpu, Inventory};
 pub use ledger::Ledger;
+pub use node::{Compute, NodeState};
 pub use reason::{Reason, Refusal};
 pub use request::{Ask, Defaults, Memory, ResourceNames};
 pub use score::Policy;
-pub use units::{Mib, Percent};
+pub use units::{Mib, MilliCpu, Percent};

@@ -1,11 +1,14 @@
-//! Kubernetes quantities (`3k`, `1e3`, `0.5`, `16Gi`) read as whole numbers.
+//! Kubernetes quantities (`3k`, `1e3`, `0.5`, `16Gi`): whole numbers for our
+//! resources, CPU and host memory rounded up as kube-scheduler reads them.
 //!
 //! Fed by: resource limits as the API server encodes them; it writes 3000 as
 //! `3k` and 80000 as `80k`, so a decimal suffix with a whole result is fine.
-//! Must not: round; a value that is not a whole number is an error.
+//! Must not: round one of our resources; a value that is not whole is an error.
 //! Source: k8s.io/apimachinery/pkg/api/resource, the grammar in its doc comment.
 
 use thiserror::Error;
+
+use crate::units::{Mib, MilliCpu};
 
 /// Why a quantity is not a whole number that we accept.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -49,10 +52,16 @@ enum Scale {
     Binary(u32),
 }
 
-/// Reads a Kubernetes quantity that must be a whole, non-negative number.
-pub fn whole(text: &str) -> Result<u64, QuantityError> {
-    let value = || text.to_owned();
-    let not_a_number = || QuantityError::NotANumber { value: value() };
+/// A quantity in its grammar: `mantissa / 10^fraction_digits`, scaled.
+struct Number {
+    negative: bool,
+    /// `None`: more digits than 128 bits hold.
+    mantissa: Option<u128>,
+    fraction_digits: i32,
+    scale: Scale,
+}
+
+fn number(text: &str) -> Option<Number> {
     let (negative, unsigned) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
@@ -64,35 +73,86 @@ pub fn whole(text: &str) -> Result<u64, QuantityError> {
     let (number, suffix) = unsigned.split_at(digits_end);
     let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
     if integer.len() + fraction.len() == 0 || fraction.contains('.') {
-        return Err(not_a_number());
+        return None;
     }
-    let scale = scale(suffix).ok_or_else(not_a_number)?;
-
+    let scale = scale(suffix)?;
     let fraction = fraction.trim_end_matches('0');
     let digits = format!("{integer}{fraction}");
     let significant = digits.trim_start_matches('0');
-    if significant.is_empty() {
+    let mantissa = match significant {
+        "" => Some(0),
+        significant => significant.parse().ok(),
+    };
+    Some(Number {
+        negative,
+        mantissa,
+        fraction_digits: i32::try_from(fraction.len()).ok()?,
+        scale,
+    })
+}
+
+/// Reads a Kubernetes quantity that must be a whole, non-negative number.
+pub fn whole(text: &str) -> Result<u64, QuantityError> {
+    let value = || text.to_owned();
+    let number = number(text).ok_or_else(|| QuantityError::NotANumber { value: value() })?;
+    if number.mantissa == Some(0) {
         return Ok(0);
     }
-    if negative {
+    if number.negative {
         return Err(QuantityError::Negative { value: value() });
     }
     let too_large = || QuantityError::TooLarge { value: value() };
-    let mantissa: u128 = significant.parse().map_err(|_| too_large())?;
-    let fraction_digits = i32::try_from(fraction.len()).map_err(|_| too_large())?;
-    match scale {
+    let mantissa = number.mantissa.ok_or_else(too_large)?;
+    match number.scale {
         Scale::Binary(power) => Err(QuantityError::BinarySuffix {
             value: value(),
-            mib: whole_mib(mantissa, fraction_digits, power),
+            mib: whole_mib(mantissa, number.fraction_digits, power),
         }),
         Scale::Decimal(exponent) => {
-            match scaled(mantissa, exponent.saturating_sub(fraction_digits)) {
+            match scaled(mantissa, exponent.saturating_sub(number.fraction_digits)) {
                 Scaled::Whole(whole) => u64::try_from(whole).map_err(|_| too_large()),
                 Scaled::Fraction => Err(QuantityError::Fraction { value: value() }),
                 Scaled::Overflow => Err(too_large()),
             }
         }
     }
+}
+
+/// A quantity of CPU in thousandths, rounded up as kube-scheduler does;
+/// `None` for a text that is no quantity or does not fit.
+pub fn milli_cpu(text: &str) -> Option<MilliCpu> {
+    ratio(text, 1000, 1).map(MilliCpu)
+}
+
+/// A quantity of bytes in MiB, rounded up; `None` for a text that is no
+/// quantity or does not fit.
+pub fn mib(text: &str) -> Option<Mib> {
+    ratio(text, 1, 1 << 20).map(Mib)
+}
+
+/// The quantity times `times / over`, rounded up; 0 for a negative one.
+fn ratio(text: &str, times: u128, over: u128) -> Option<u64> {
+    let number = number(text)?;
+    if number.negative {
+        return Some(0);
+    }
+    let mantissa = number.mantissa?.checked_mul(times)?;
+    let (power, exponent) = match number.scale {
+        Scale::Binary(power) => (power, -number.fraction_digits),
+        Scale::Decimal(exponent) => (0, exponent.checked_sub(number.fraction_digits)?),
+    };
+    let mantissa = mantissa.checked_mul(1 << power)?;
+    let ten = 10u128.checked_pow(exponent.unsigned_abs());
+    let (mantissa, over) = if exponent >= 0 {
+        (mantissa.checked_mul(ten?)?, over)
+    } else {
+        // Smaller than any unit that counts.
+        let Some(over) = ten.and_then(|ten| over.checked_mul(ten)) else {
+            return Some(u64::from(mantissa > 0));
+        };
+        (mantissa, over)
+    };
+    u64::try_from(mantissa.div_ceil(over)).ok()
 }
 
 fn scale(suffix: &str) -> Option<Scale> {
@@ -219,6 +279,33 @@ mod tests {
             ("99E", "too large"),
         ] {
             check(text, expected);
+        }
+    }
+
+    #[test]
+    fn cpu_and_memory_are_rounded_up() {
+        for (text, cpu) in [
+            ("1", 1000),
+            ("250m", 250),
+            ("1.5", 1500),
+            ("100u", 1),
+            ("2k", 2_000_000),
+            ("1e-30", 1),
+            ("-3", 0),
+        ] {
+            assert_eq!(milli_cpu(text), Some(MilliCpu(cpu)), "{text}");
+        }
+        for (text, memory) in [
+            ("1Gi", 1024),
+            ("1", 1),
+            ("0", 0),
+            ("1.5Mi", 2),
+            ("128974848", 123),
+        ] {
+            assert_eq!(mib(text), Some(Mib(memory)), "{text}");
+        }
+        for text in ["", "x", "1.2.3", "9Ei9", "99999999999999999999Ei"] {
+            assert_eq!((milli_cpu(text), mib(text)), (None, None), "{text}");
         }
     }
 }

@@ -12,6 +12,8 @@ use std::fmt;
 pub enum Reason {
     /// The driver says that the card is not usable.
     CardNotHealth,
+    /// An administrator took the card out (`hami.io/device-cordon`).
+    CardCordoned,
     /// The card is shared in another way than the pod asks for.
     CardTypeMismatch,
     /// Another plugin's pod holds the card.
@@ -38,8 +40,9 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::CardNotHealth,
+        Self::CardCordoned,
         Self::CardTypeMismatch,
         Self::CardHeldByForeignPod,
         Self::CardTimeSlicingExhausted,
@@ -57,6 +60,7 @@ impl Reason {
     pub fn name(self) -> &'static str {
         match self {
             Self::CardNotHealth => "CardNotHealth",
+            Self::CardCordoned => "CardCordoned",
             Self::CardTypeMismatch => "CardTypeMismatch",
             Self::CardHeldByForeignPod => "CardHeldByForeignPod",
             Self::CardTimeSlicingExhausted => "CardTimeSlicingExhausted",

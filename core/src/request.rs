@@ -140,7 +140,7 @@ impl Default for Defaults {
 }
 
 /// Memory on each card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
     /// This many MiB.
     Mib(Mib),
@@ -149,7 +149,7 @@ pub enum Memory {
 }
 
 /// A container's share, complete: on each of `count` different cards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ask {
     /// Number of cards, at least 1.
     pub count: u32,

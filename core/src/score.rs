@@ -10,7 +10,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// Which of two choices that fit is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// The fullest: keeps whole cards and nodes free.
     Binpack,

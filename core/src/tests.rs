@@ -1,6 +1,7 @@
 //! Tests that span modules, with builders for their values.
 
 mod codec;
+mod decide;
 mod fit;
 mod ledger_machine;
 
@@ -62,6 +63,7 @@ pub(crate) fn demand(containers: &[(Stage, Option<Ask>)]) -> Demand {
                 ask: *ask,
             })
             .collect(),
+        host: crate::Compute::default(),
         priority: 1,
         node_policy: None,
         gpu_policy: None,

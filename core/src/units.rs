@@ -24,6 +24,13 @@ pub struct Mib(pub u64);
 #[serde(transparent)]
 pub struct Percent(pub u32);
 
+/// Thousandths of a CPU, as in `cpu: 500m`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct MilliCpu(pub u64);
+
 impl Percent {
     /// All of it: a whole card.
     pub const WHOLE: Self = Self(100);
@@ -71,6 +78,7 @@ macro_rules! arithmetic {
 
 arithmetic!(Mib, " MiB");
 arithmetic!(Percent, " %");
+arithmetic!(MilliCpu, "m CPU");
 
 #[cfg(test)]
 mod tests {

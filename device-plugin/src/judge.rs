@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use aliquot_core::inventory::Health;
-use aliquot_core::ledger::{self, Held};
+use aliquot_core::ledger::Held;
 use aliquot_core::usage::Use;
-use aliquot_core::{Allocation, Gpu, GpuUuid, Inventory, NodeName, PodUid, Reason, fit};
+use aliquot_core::{Allocation, Gpu, GpuUuid, Inventory, NodeName, PodUid, Reason, node};
 
 use crate::accepted::{Accepted, Container};
 use crate::checkpoint::Entry;
@@ -232,23 +232,23 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
         .map(|other| (&other.pod, Held::Uses(other.uses())))
         .collect();
     let held: Vec<(&PodUid, &Held)> = held.iter().map(|(pod, held)| (*pod, held)).collect();
-    let sums = ledger::sums_of(inventory, &held);
+    let (cards, _) = node::cards(inventory, &[], &held);
     for (gpu, wanted) in accepted.uses() {
-        let card = inventory.gpus.iter().zip(&sums);
-        let Some((card, sums)) = card.into_iter().find(|(card, _)| card.uuid == gpu) else {
+        let mut all = inventory.gpus.iter().zip(&cards);
+        let Some((has, card)) = all.find(|(has, _)| has.uuid == gpu) else {
             return Err(Refusal::NoCard(gpu));
         };
-        if let Health::Sick(why) = &card.health {
+        if let Health::Sick(why) = &has.health {
             return Err(Refusal::Sick(gpu, why.clone()));
         }
-        let foreign = inventory.foreign.iter().any(|other| other.gpu == gpu);
-        if let Some(reason) = fit::refuse(card, foreign, sums, &wanted, facts.resource) {
+        let other = (has.resource != facts.resource).then_some(Reason::CardTypeMismatch);
+        if let Some(reason) = other.or_else(|| card.refuse(&wanted)) {
             return Err(Refusal::Full {
                 gpu,
                 reason,
                 wanted,
-                held: sums.used,
-                has: Box::new(card.clone()),
+                held: card.sums.used,
+                has: Box::new(has.clone()),
             });
         }
     }

@@ -8,8 +8,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
-use serde::{Deserialize, Serialize};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 
 /// What filter and prioritize are asked.
 #[derive(Clone, Debug, Deserialize)]
@@ -19,18 +21,59 @@ pub struct ExtenderArgs<'a> {
     pub pod: Option<Pod>,
     /// Whole nodes; sent when `nodeCacheCapable` is false.
     #[serde(default)]
-    pub nodes: Option<serde_json::Value>,
+    pub nodes: Option<NodeList>,
     /// Names of the candidate nodes; sent when `nodeCacheCapable` is true.
     #[serde(default, borrow)]
     pub node_names: Option<Vec<Cow<'a, str>>>,
+}
+
+/// A `v1.NodeList`. Its nodes are kept as they came, too, because an answer
+/// repeats them.
+#[derive(Clone, Debug)]
+pub struct NodeList {
+    /// The nodes as we read them.
+    pub items: Vec<Node>,
+    raw: Vec<Value>,
+}
+
+impl<'de> Deserialize<'de> for NodeList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Wire {
+            items: Vec<Value>,
+        }
+        let raw = Wire::deserialize(deserializer)?.items;
+        let items = raw.iter().map(Node::deserialize).collect::<Result<_, _>>();
+        let items = items.map_err(D::Error::custom)?;
+        Ok(Self { items, raw })
+    }
+}
+
+impl NodeList {
+    /// The nodes' names, in their order.
+    pub fn names(&self) -> Vec<String> {
+        let names = self.items.iter().map(|node| node.metadata.name.clone());
+        names.map(Option::unwrap_or_default).collect()
+    }
+
+    /// The list of only these nodes, in their order.
+    pub fn only(&self, names: &[&str]) -> Value {
+        let place = |name| {
+            self.items
+                .iter()
+                .position(|node| node.metadata.name.as_deref() == Some(name))
+        };
+        let items = names.iter().filter_map(|name| self.raw.get(place(name)?));
+        json!({"metadata": {}, "items": items.collect::<Vec<_>>()})
+    }
 }
 
 /// What filter answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderFilterResult {
-    /// Always null: we never send nodes back.
-    pub nodes: Option<()>,
+    /// The nodes that can take the pod, where whole nodes were sent.
+    pub nodes: Option<Value>,
     /// The nodes that can take the pod.
     pub node_names: Option<Vec<String>>,
     /// Nodes that preemption might help on. We never name any (design 4.2).
@@ -77,7 +120,6 @@ pub struct ExtenderBindingResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     fn golden(name: &str) -> String {
         let path = format!("{}/tests/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
@@ -113,6 +155,8 @@ mod tests {
         assert_eq!(args.pod.unwrap().metadata.name.as_deref(), Some("p"));
         let text = golden("extender-args-nodes");
         let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
-        assert!(args.node_names.is_none() && args.nodes.is_some());
+        assert!(args.node_names.is_none());
+        let nodes = args.nodes.unwrap();
+        assert_eq!(nodes.only(&["n1"])["items"][0]["metadata"]["name"], "n1");
     }
 }

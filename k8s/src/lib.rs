@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod compute;
 pub mod event;
 pub mod extender;
 pub mod flags;

@@ -16,6 +16,8 @@ use aliquot_core::{
 use k8s_openapi::api::core::v1::{Container, Pod};
 use thiserror::Error;
 
+use crate::compute;
+
 /// What a cluster calls things and fills in.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -117,6 +119,7 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
     Ok(Demand {
         resource: settings.names.of(Resource::Gpu).into(),
         containers: demands,
+        host: compute::requested(pod),
         priority,
         node_policy: policy(pod, NODE_POLICY)?,
         gpu_policy: policy(pod, GPU_POLICY)?,

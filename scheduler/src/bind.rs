@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::fit::Policies;
 use aliquot_core::ledger::NotReserved;
 use aliquot_core::{Allocation, NodeName, PodUid};
 use aliquot_k8s::event::{Note, Notes, PodRef};
@@ -52,7 +51,6 @@ pub struct Binder {
     books: Arc<Books>,
     client: Client,
     notes: Notes,
-    policies: Policies,
     leader: Leader,
     flights: Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
     settled: Mutex<HashMap<PodUid, Settled>>,
@@ -70,19 +68,12 @@ enum Posted {
 
 impl Binder {
     /// A binder that writes with `client`.
-    pub fn new(
-        books: Arc<Books>,
-        client: Client,
-        notes: Notes,
-        policies: Policies,
-        leader: Leader,
-    ) -> Self {
+    pub fn new(books: Arc<Books>, client: Client, notes: Notes, leader: Leader) -> Self {
         Self {
             leader,
             books,
             client,
             notes,
-            policies,
             flights: Mutex::default(),
             settled: Mutex::default(),
         }
@@ -135,7 +126,7 @@ impl Binder {
             None => self.fetch(&pod).await?,
         };
         fail_point::at(Point::BeforeReserve);
-        let allocation = match self.books.reserve(uid, &node, &demand, self.policies) {
+        let allocation = match self.books.reserve(uid, &node, &demand) {
             Ok(allocation) => allocation,
             // An earlier call for this pod brought it about.
             Err(NotReserved::Booked(booked)) if booked == node => return Ok(()),

@@ -59,3 +59,15 @@ pub enum BindError {
     #[error("cannot get the pod: {0}")]
     Get(String),
 }
+
+impl BindError {
+    /// How the call is counted: `conflict` for a node that was full by then,
+    /// `gone` for a pod that was, else `error`.
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "conflict",
+            Self::Gone(_) => "gone",
+            _ => "error",
+        }
+    }
+}

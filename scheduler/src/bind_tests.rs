@@ -77,7 +77,7 @@ async fn check_as(leader: Leader, script: Script, expected: &str, held: u64) {
     Index::apply(&*books, pod("a", 600, None));
     let (notes, _note_rx) = event::queue();
     let client = Client::new(service, "d");
-    let binder = Binder::new(books.clone(), client, notes, Policies::default(), leader);
+    let binder = Binder::new(books.clone(), client, notes, leader);
     let api_server = tokio::spawn(play(script, server));
     let args = ExtenderBindingArgs {
         pod_name: "a".to_owned(),
@@ -95,7 +95,13 @@ async fn check_as(leader: Leader, script: Script, expected: &str, held: u64) {
     api_server.await.unwrap();
     let shown = outcome.map_or_else(|error| error.to_string(), |()| "bound".to_owned());
     assert_eq!(shown, expected);
-    let used = books.read(|ledger| ledger.node("n").unwrap().sums[0].used.memory.0);
+    let used = books.read(|ledger| {
+        ledger.cluster().node("n").unwrap().cards[0]
+            .sums
+            .used
+            .memory
+            .0
+    });
     assert_eq!(used, held, "{expected}");
     assert_eq!(settled, usize::from(held > 0));
 }
@@ -208,7 +214,7 @@ async fn a_second_call_waits_for_the_first_and_writes_nothing() {
     Index::apply(&*books, pod("a", 600, None));
     let (notes, _note_rx) = event::queue();
     let client = Client::new(service, "d");
-    let binder = Binder::new(books, client, notes, Policies::default(), Leader::always());
+    let binder = Binder::new(books, client, notes, Leader::always());
     let script = vec![("POST", Silence), ("POST", Says(201, status(201)))];
     let api_server = tokio::spawn(play(script, server));
     let args = |node: &str| ExtenderBindingArgs {

@@ -1,50 +1,48 @@
 //! The running books: the ledger behind one lock, and the pods that wait.
 //!
-//! Fed by: the watches of pods and nodes (as [`Index`]), and by
-//! [`crate::bind`], which reserves.
+//! Fed by: the watches of pods and nodes (as [`Index`], in [`crate::feed`]),
+//! and by [`crate::bind`], which reserves.
 //! Must not: await, or let anything but the pod watch confirm a booking.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
 
 use aliquot_core::allocation::Allocation;
-use aliquot_core::inventory::{INVENTORY, Inventory, Refused};
-use aliquot_core::ledger::{Booking, Held, NotReserved};
-use aliquot_core::{Demand, Ledger, NodeName, PodUid, fit::Policies};
+use aliquot_core::decide::{self, Question, Ranked, SoftNote};
+use aliquot_core::fit::{self, Policies};
+use aliquot_core::inventory::Refused;
+use aliquot_core::ledger::NotReserved;
+use aliquot_core::memo::Memo;
+use aliquot_core::{Cluster, Demand, Ledger, NodeName, PodUid, Refusal};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
-use aliquot_k8s::watch::Index;
-use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use crate::waiting::{Waiting, waiting};
-
-/// Where something became free since refused pods were last looked at.
-#[derive(Debug, Default)]
-struct Grown {
-    everywhere: bool,
-    nodes: BTreeSet<NodeName>,
-}
+use crate::claims::Claims;
+use crate::grown::{Grown, Where};
+use crate::waiting::{self, Waiting};
 
 /// The books. One per process, shared.
 #[derive(Debug, Default)]
 pub struct Books {
-    ledger: RwLock<Ledger>,
-    waiting: Mutex<HashMap<PodUid, Waiting>>,
-    /// Counts every change that may let a refused pod fit.
-    enlargements: AtomicU64,
+    pub(crate) ledger: RwLock<Ledger>,
+    pub(crate) waits: Mutex<HashMap<PodUid, Waiting>>,
+    memo: Mutex<Memo>,
+    claims: Mutex<Claims>,
     enlarged: Notify,
     grown: Mutex<Grown>,
     settings: pod::Settings,
+    policies: Policies,
 }
 
 impl Books {
-    /// Empty books that read pods by these names and defaults.
-    pub fn new(settings: pod::Settings) -> Self {
+    /// Empty books that read pods by these names and defaults and place those
+    /// that choose no policy by `policies`.
+    pub fn new(settings: pod::Settings, policies: Policies) -> Self {
         Self {
             settings,
+            policies,
             ..Self::default()
         }
     }
@@ -54,97 +52,180 @@ impl Books {
         &self.settings
     }
 
+    /// How nodes and cards are chosen for pods that choose no policy.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
     /// Reads the ledger; `look` must be quick and must not call back.
     pub fn read<T>(&self, look: impl FnOnce(&Ledger) -> T) -> T {
         look(&self.ledger.read())
     }
 
+    /// The nodes as they are now.
+    pub fn snapshot(&self) -> Cluster {
+        self.read(|ledger| ledger.cluster().clone())
+    }
+
     /// A number that grows with every enlargement; see [`Self::refused`].
     pub fn enlargements(&self) -> u64 {
-        self.enlargements.load(Ordering::Acquire)
+        self.grown.lock().count()
     }
 
-    /// Returns after something was freed or became available.
+    /// Returns after something was freed or became available, or a claim is over.
     pub async fn enlarged(&self) {
-        self.enlarged.notified().await;
-    }
-
-    /// Remembers that filter refused `pod`, judged when the books had seen
-    /// `enlargements`. If they have grown meanwhile, it is looked at again.
-    pub fn refused(&self, pod: &PodUid, waiting: Waiting, enlargements: u64) {
-        let mut all = self.waiting.lock();
-        all.entry(pod.clone()).or_insert(waiting).refused = true;
-        drop(all);
-        if self.enlargements() != enlargements {
-            self.grow(None);
-        }
-    }
-
-    /// Takes the mark of refusal from those refused pods that fit where
-    /// something became free, highest priority first, and returns them.
-    pub fn wakeable(&self, policies: Policies) -> Vec<(PodUid, PodRef)> {
-        let refused: Vec<_> = {
-            let all = self.waiting.lock();
-            let refused = all.iter().filter(|(_, w)| w.refused);
-            refused.map(|(uid, w)| (uid.clone(), w.clone())).collect()
+        let next = self.claims.lock().next();
+        let over = async {
+            match next {
+                Some(next) => tokio::time::sleep_until(next).await,
+                None => std::future::pending().await,
+            }
         };
-        let grown = std::mem::take(&mut *self.grown.lock());
-        let mut awake: Vec<_> = self.read(|ledger| {
-            let nodes: Vec<_> = if grown.everywhere {
-                ledger.nodes().map(|(name, _)| name).collect()
-            } else {
-                grown.nodes.iter().collect()
-            };
-            let fits = |w: &Waiting| {
-                let mut nodes = nodes.iter();
-                nodes.any(|name| ledger.fit(name.as_str(), &w.demand, policies).is_ok())
-            };
-            refused.into_iter().filter(|(_, w)| fits(w)).collect()
-        });
-        awake.sort_by(|(a, x), (b, y)| y.priority.cmp(&x.priority).then_with(|| a.cmp(b)));
-        let mut all = self.waiting.lock();
-        for (uid, _) in &awake {
-            if let Some(waiting) = all.get_mut(uid) {
-                waiting.refused = false;
+        tokio::select! {
+            () = self.enlarged.notified() => {}
+            () = over => {
+                let slots = self.claims.lock().expire(Instant::now());
+                for slot in slots {
+                    self.grow(Some(slot));
+                }
             }
         }
-        awake.into_iter().map(|(uid, w)| (uid, w.pod)).collect()
+    }
+
+    /// The named nodes that can take the pod, in the order of `names`, or why
+    /// none can.
+    pub fn fitting<'n, S: AsRef<str>>(
+        &self,
+        cluster: &Cluster,
+        pod: &PodUid,
+        demand: &Demand,
+        names: &'n [S],
+    ) -> Result<Vec<Ranked<'n>>, Refusal> {
+        let notes = self.claims.lock().others(pod, Instant::now());
+        let question = self.question(cluster, demand, &notes);
+        decide::fitting(&question, &mut self.memo.lock(), names)
+    }
+
+    /// Ranks 0 to 10 for the named nodes, in their order.
+    pub fn ranks<'n, S: AsRef<str>>(
+        &self,
+        cluster: &Cluster,
+        pod: &PodUid,
+        demand: &Demand,
+        names: &'n [S],
+    ) -> Vec<(&'n str, i64)> {
+        let notes = self.claims.lock().others(pod, Instant::now());
+        let question = self.question(cluster, demand, &notes);
+        decide::ranks(&question, &mut self.memo.lock(), names)
+    }
+
+    fn question<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        demand: &'a Demand,
+        notes: &'a [SoftNote],
+    ) -> Question<'a> {
+        Question {
+            cluster,
+            demand,
+            policies: &self.policies,
+            notes,
+        }
+    }
+
+    /// Notes that the pod was told this node as its best.
+    pub fn claim(&self, cluster: &Cluster, pod: &PodUid, demand: &Demand, node: &str) {
+        let Some(slot) = cluster.slot(node) else {
+            return;
+        };
+        let found = cluster
+            .at(slot)
+            .map(|state| fit::fit(state, demand, &self.policies));
+        if let Some(Ok(found)) = found {
+            let uses = found.uses;
+            let mut claims = self.claims.lock();
+            claims.put(pod, SoftNote { slot, uses }, Instant::now());
+        }
+    }
+
+    /// Remembers that filter refused `pod` on the nodes in `waiting.offered`,
+    /// judged when the books had seen `enlargements`. Where they have grown
+    /// meanwhile, it is looked at again.
+    pub fn refused(&self, pod: &PodUid, waiting: Waiting, enlargements: u64) {
+        let mut all = self.waits.lock();
+        let offered = waiting.offered.clone();
+        let entry = all.entry(pod.clone()).or_insert(waiting);
+        entry.refused = true;
+        entry.offered = offered;
+        drop(all);
+        self.unclaim(pod);
+        if self.grown.lock().again(enlargements) {
+            self.enlarged.notify_one();
+        }
+    }
+
+    /// Takes the mark of refusal from those refused pods that fit together
+    /// where something became free, highest priority first, and returns them.
+    pub fn wakeable(&self) -> Vec<(PodUid, PodRef)> {
+        let cluster = self.snapshot();
+        let slots = self.grown.lock().take(cluster.slots());
+        if slots.is_empty() {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let claimed = self.claims.lock().all(now);
+        let mut all = self.waits.lock();
+        let refused = all.iter().filter(|(_, waiting)| waiting.refused);
+        let placed = waiting::fit_together(refused, &cluster, &slots, &claimed, &self.policies);
+        let placed: Vec<_> = placed
+            .into_iter()
+            .map(|(uid, note)| (uid.clone(), note))
+            .collect();
+        let mut awake = Vec::with_capacity(placed.len());
+        for (uid, note) in placed {
+            if let Some(waiting) = all.get_mut(&uid) {
+                waiting.refused = false;
+                self.claims.lock().put(&uid, note, now);
+                awake.push((uid, waiting.pod.clone()));
+            }
+        }
+        awake
     }
 
     /// The pod could not be woken: it is looked at again.
     pub fn not_woken(&self, pod: &PodUid) {
-        if let Some(waiting) = self.waiting.lock().get_mut(pod) {
+        if let Some(waiting) = self.waits.lock().get_mut(pod) {
             waiting.refused = true;
         }
+        self.unclaim(pod);
         self.grow(None);
     }
 
     /// The pod is gone: it waits no longer.
     pub fn forget(&self, pod: &PodUid) {
-        self.waiting.lock().remove(pod);
+        self.waits.lock().remove(pod);
+        self.unclaim(pod);
     }
 
     /// The pod as the watch last showed it, if it waits.
     pub fn waiting(&self, pod: &PodUid) -> Option<Waiting> {
-        self.waiting.lock().get(pod).cloned()
+        self.waits.lock().get(pod).cloned()
     }
 
     /// How many pods wait, and how many of them are refused.
     pub fn waiting_counts(&self) -> (usize, usize) {
-        let all = self.waiting.lock();
+        let all = self.waits.lock();
         (all.len(), all.values().filter(|w| w.refused).count())
     }
 
     /// Pods that the nodes' agents refused to start.
     pub fn refused_by_nodes(&self) -> Vec<Refused> {
-        self.read(|ledger| {
-            let inventories = ledger
-                .nodes()
-                .filter_map(|(_, node)| node.inventory.as_ref());
-            inventories
-                .flat_map(|inventory| inventory.refused.clone())
-                .collect()
-        })
+        let cluster = self.snapshot();
+        let inventories = cluster
+            .iter()
+            .filter_map(|(.., node)| node.inventory.as_ref());
+        let refused = inventories.flat_map(|inventory| inventory.refused.clone());
+        refused.collect()
     }
 
     /// Chooses cards for the pod on the current books and reserves them.
@@ -153,166 +234,62 @@ impl Books {
         pod: &PodUid,
         node: &NodeName,
         demand: &Demand,
-        policies: Policies,
     ) -> Result<Allocation, NotReserved> {
-        self.ledger.write().reserve(pod, node, demand, policies)
+        let mut ledger = self.ledger.write();
+        let reserved = ledger.reserve(pod, node, demand, &self.policies);
+        let slot = ledger.cluster().slot(node.as_str());
+        drop(ledger);
+        let claimed = self.claims.lock().end(pod);
+        // It did not take what it claimed: another may.
+        if claimed.is_some() && (reserved.is_err() || claimed != slot) {
+            self.grow(claimed);
+        }
+        reserved
     }
 
     /// Frees a reservation whose Binding definitely failed.
     pub fn cancel(&self, pod: &PodUid) {
         let freed = self.ledger.write().cancel(pod);
         if let Some(booking) = freed {
-            self.grow(Some(booking.node));
+            self.grow_on(&booking.node);
         }
     }
 
-    /// Adopts recomputed books; returns the nodes on which they differed.
+    /// Compares the books with recomputed ones, adopts those where they differ,
+    /// and returns the nodes on which they did.
     pub fn recompute(&self) -> Vec<NodeName> {
+        // A copy: the comparison takes a while.
+        let running = self.read(Ledger::clone);
+        if running.differences(&running.recompute()).is_empty() {
+            return Vec::new();
+        }
         let mut ledger = self.ledger.write();
-        let fresh = ledger.recompute();
-        let differences = ledger.differences(&fresh);
-        *ledger = fresh;
+        let differences = ledger.rebuild();
+        drop(ledger);
+        self.grow(None);
         differences
     }
 
-    /// Something became free on this node, or anywhere.
-    fn grow(&self, node: Option<NodeName>) {
-        let mut grown = self.grown.lock();
-        match node {
-            Some(node) => drop(grown.nodes.insert(node)),
-            None => grown.everywhere = true,
+    /// The pod's claim is over. What it claimed may serve another.
+    fn unclaim(&self, pod: &PodUid) {
+        let claimed = self.claims.lock().end(pod);
+        if let Some(slot) = claimed {
+            self.grow(Some(slot));
         }
-        drop(grown);
-        self.enlargements.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Something became free in this slot, or anywhere.
+    pub(crate) fn grow(&self, at: Where) {
+        self.grown.lock().add(at);
         self.enlarged.notify_one();
     }
 
-    /// Books what the watch shows of a pod; the booking that ended by it.
-    fn book(ledger: &mut Ledger, uid: &PodUid, pod: &Pod) -> Option<Booking> {
-        if pod::ended(pod) {
-            return ledger.release(uid);
-        }
-        match pod::held(pod) {
-            Some((node, held)) => {
-                if held == Held::Unreadable {
-                    tracing::error!(pod = ?pod.metadata.name, %node, "allocation cannot be read; its node counts as full");
-                }
-                ledger.confirm(uid, &node, held);
-                None
-            }
-            // Bound by somebody else: what we may have reserved will not be used.
-            None if pod::node(pod).is_some() => ledger.release(uid),
-            None => None,
-        }
-    }
-
-    fn wait(&self, all: &mut HashMap<PodUid, Waiting>, uid: PodUid, pod: &Pod, refused: bool) {
-        if pod::node(pod).is_some() || pod::ended(pod) {
-            all.remove(&uid);
-            return;
-        }
-        match pod::demand(pod, &self.settings) {
-            Ok(demand) if demand.asks() => {
-                let refused = all.get(&uid).map_or(refused, |w| w.refused);
-                all.insert(uid, waiting(pod, demand, refused));
-            }
-            // A pod whose demand cannot be read is told so when it is filtered.
-            Ok(_) | Err(_) => {
-                all.remove(&uid);
-            }
-        }
-    }
-}
-
-impl Index<Pod> for Books {
-    fn apply(&self, pod: Pod) {
-        let uid = pod::uid(&pod);
-        let freed = Self::book(&mut self.ledger.write(), &uid, &pod);
-        if let Some(booking) = freed {
-            self.grow(Some(booking.node));
-        }
-        self.wait(&mut self.waiting.lock(), uid, &pod, false);
-    }
-
-    fn delete(&self, pod: Pod) {
-        let uid = pod::uid(&pod);
-        let freed = self.ledger.write().release(&uid);
-        if let Some(booking) = freed {
-            self.grow(Some(booking.node));
-        }
-        self.forget(&uid);
-    }
-
-    /// Confirmed bookings of pods that are not listed end. Reservations stay:
-    /// a pod may be younger than the list; [`crate::audit`] looks after them.
-    fn reset(&self, pods: Vec<Pod>) {
-        let mut ledger = self.ledger.write();
-        let listed: HashMap<_, _> = pods.iter().map(|pod| (pod::uid(pod), pod)).collect();
-        let gone: Vec<_> = ledger
-            .bookings()
-            .filter(|(uid, booking)| booking.confirmed && !listed.contains_key(*uid))
-            .map(|(uid, _)| uid.clone())
-            .collect();
-        for uid in gone {
-            ledger.release(&uid);
-        }
-        for (uid, pod) in &listed {
-            Self::book(&mut ledger, uid, pod);
-        }
-        drop(ledger);
-        let mut all = self.waiting.lock();
-        all.retain(|uid, _| listed.contains_key(uid));
-        for (uid, pod) in listed {
-            self.wait(&mut all, uid, pod, true);
-        }
-        drop(all);
-        self.grow(None);
-    }
-}
-
-impl Index<Node> for Books {
-    fn apply(&self, node: Node) {
-        let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
-        let inventory = inventory(&node).map(Arc::new);
-        let mut ledger = self.ledger.write();
-        let known = ledger
-            .node(name.as_str())
-            .and_then(|n| n.inventory.as_ref());
-        if known == inventory.as_ref() {
-            return;
-        }
-        ledger.set_inventory(&name, inventory);
-        drop(ledger);
-        self.grow(Some(name));
-    }
-
-    fn delete(&self, node: Node) {
-        let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
-        self.ledger.write().set_inventory(&name, None);
-    }
-
-    fn reset(&self, nodes: Vec<Node>) {
-        let mut ledger = self.ledger.write();
-        let known: Vec<_> = ledger.nodes().map(|(name, _)| name.clone()).collect();
-        for name in known {
-            ledger.set_inventory(&name, None);
-        }
-        for node in nodes {
-            let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
-            ledger.set_inventory(&name, inventory(&node).map(Arc::new));
-        }
-        drop(ledger);
-        self.grow(None);
-    }
-}
-
-fn inventory(node: &Node) -> Option<Inventory> {
-    let text = node.metadata.annotations.as_ref()?.get(INVENTORY)?;
-    match Inventory::decode(text) {
-        Ok(inventory) => Some(inventory),
-        Err(error) => {
-            tracing::error!(node = ?node.metadata.name, %error, "inventory cannot be read; the node takes no pods");
-            None
+    /// Something became free on this node.
+    pub(crate) fn grow_on(&self, node: &NodeName) {
+        let slot = self.read(|ledger| ledger.cluster().slot(node.as_str()));
+        // A node that is not known has no room to offer.
+        if slot.is_some() {
+            self.grow(slot);
         }
     }
 }

@@ -1,6 +1,9 @@
 //! The books fed as the watches feed them, without a stream.
 
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::inventory::INVENTORY;
+use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
 use super::*;
@@ -43,12 +46,18 @@ pub(crate) fn books() -> Books {
 }
 
 fn used(books: &Books) -> u64 {
-    books.read(|ledger| ledger.node("n").unwrap().sums[0].used.memory.0)
+    books.read(|ledger| {
+        ledger.cluster().node("n").unwrap().cards[0]
+            .sums
+            .used
+            .memory
+            .0
+    })
 }
 
 fn reserve(books: &Books, name: &str, memory: u64) -> bool {
     let demand = pod::demand(&pod(name, memory, None), books.settings()).unwrap();
-    let reserved = books.reserve(&name.into(), &"n".into(), &demand, Policies::default());
+    let reserved = books.reserve(&name.into(), &"n".into(), &demand);
     reserved.is_ok()
 }
 
@@ -133,10 +142,10 @@ fn a_refused_pod_is_woken_when_it_fits_and_only_then() {
         crate::waiting::waiting(&waiting, demand, true),
         seen,
     );
-    assert!(books.wakeable(Policies::default()).is_empty());
+    assert!(books.wakeable().is_empty());
     Index::delete(&books, pod("big", 900, Some("n")));
     assert!(books.enlargements() > seen);
-    let woken = books.wakeable(Policies::default());
+    let woken = books.wakeable();
     assert_eq!(
         woken
             .iter()
@@ -144,10 +153,7 @@ fn a_refused_pod_is_woken_when_it_fits_and_only_then() {
             .collect::<Vec<_>>(),
         ["w"]
     );
-    assert!(
-        books.wakeable(Policies::default()).is_empty(),
-        "once for each refusal"
-    );
+    assert!(books.wakeable().is_empty(), "once for each refusal");
 }
 
 #[test]

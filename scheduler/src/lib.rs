@@ -1,6 +1,6 @@
 //! The scheduler extender: books from watches, answers to kube-scheduler.
 //!
-//! Start with [`routes`] (the verbs), then [`decide`] (the answers as values)
+//! Start with [`routes`] (the verbs), then [`verbs`] (what they answer)
 //! and [`bind`] (the one write).
 //! Fed by: kube-scheduler over HTTP, the API server by watch.
 //! Must not: answer before the first full list.
@@ -11,9 +11,11 @@ pub mod audit;
 pub mod bind;
 pub mod bind_error;
 pub mod books;
-pub mod decide;
+pub mod claims;
 pub mod evict;
 mod fail_point;
+pub mod feed;
+pub mod grown;
 pub mod leader;
 pub mod metrics;
 pub mod nudge;
@@ -21,4 +23,5 @@ pub mod routes;
 pub mod run;
 pub mod settings;
 pub mod statement;
+pub mod verbs;
 pub mod waiting;

@@ -21,9 +21,9 @@ use crate::leader::Leader;
 /// Labels of an extender call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Call {
-    /// filter, prioritize or bind.
+    /// The verb; `prioritize_cpu_only` is that of the second, opt-in entry.
     pub verb: &'static str,
-    /// ok, refused or error.
+    /// ok, refused, conflict, gone or error.
     pub outcome: &'static str,
 }
 
@@ -98,13 +98,15 @@ impl Collector for BooksCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let (waiting, refused) = self.books.waiting_counts();
         let (nodes, confirmed, reserved) = self.books.read(|ledger| {
-            let confirmed = ledger.bookings().filter(|(_, b)| b.confirmed).count();
-            let all = ledger.bookings().count();
-            (ledger.nodes().count(), confirmed, all - confirmed)
+            let holding = || ledger.bookings().filter(|(_, b)| b.holds());
+            let confirmed = holding().filter(|(_, b)| b.confirmed).count();
+            let nodes = ledger.cluster().iter();
+            let nodes = nodes.filter(|(.., node)| node.inventory.is_some());
+            (nodes.count(), confirmed, holding().count() - confirmed)
         });
         let dropped = usize::try_from(self.notes.dropped()).unwrap_or(usize::MAX);
         for (name, help, value) in [
-            ("nodes", "Nodes in the books", nodes),
+            ("nodes", "Nodes with an inventory in the books", nodes),
             ("bookings", "Bound pods in the books", confirmed),
             (
                 "reservations",

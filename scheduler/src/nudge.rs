@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aliquot_core::fit::Policies;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -32,7 +31,6 @@ const RETRY: Duration = Duration::from_secs(1);
 pub async fn run(
     books: Arc<Books>,
     client: Client,
-    policies: Policies,
     leader: Leader,
     metrics: Metrics,
     stop: CancellationToken,
@@ -47,7 +45,7 @@ pub async fn run(
             continue;
         }
         let mut not_woken = Vec::new();
-        for (uid, pod) in books.wakeable(policies) {
+        for (uid, pod) in books.wakeable() {
             let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
             let patch = Patch::Merge(patch(&pod.uid, SystemTime::now()));
             let params = PatchParams::default();
@@ -123,7 +121,6 @@ mod tests {
         let nudge = run(
             books,
             client,
-            Policies::default(),
             Leader::always(),
             metrics.clone(),
             stop.clone(),

@@ -36,10 +36,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new([NODES, PODS]);
     let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
-    let books = Arc::new(Books::new(settings.request.settings()?));
+    let books = Arc::new(Books::new(
+        settings.request.settings()?,
+        settings.policies(),
+    ));
     let (notes, note_rx) = event::queue();
     let mut registry = Registry::default();
-    let policies = settings.policies();
     let (pod_watch, node_watch) = (Freshness::default(), Freshness::default());
     let leadership = match settings.identity {
         Some(identity) if settings.scheduler_lease.is_some() => Leadership::of(identity, DEADLINE),
@@ -51,7 +53,6 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         books.clone(),
         client.clone(),
         notes.clone(),
-        policies,
         leader.clone(),
     ));
     let tasks = TaskTracker::new();
@@ -86,7 +87,6 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(nudge::run(
         books.clone(),
         all(),
-        policies,
         leader.clone(),
         metrics.clone(),
         stop.clone(),
@@ -116,7 +116,6 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         notes,
         metrics,
         readiness: readiness.clone(),
-        policies,
         shortlist: settings.shortlist,
     };
     let router = routes::router(verbs)

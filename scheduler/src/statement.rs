@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use aliquot_core::inventory::{Gpu, Health};
 use aliquot_core::ledger::{Booking, Held};
+use aliquot_core::node::Sums;
+use aliquot_core::reason::Reason;
 use aliquot_core::usage::Use;
-use aliquot_core::{GpuUuid, Ledger, Mib, NodeName, Percent, PodUid, fit};
+use aliquot_core::{GpuUuid, Ledger, Mib, NodeName, Percent, PodUid};
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -70,26 +72,31 @@ impl From<Use> for Amount {
 impl Statement {
     /// The statement of these books.
     pub fn of(ledger: &Ledger) -> Self {
-        let nodes = ledger.nodes().map(|(name, node)| {
+        let nodes = ledger.cluster().iter().filter_map(|(_, name, node)| {
             let inventory = node.inventory.as_ref();
             let gpus = inventory.map(|inventory| {
-                let cards = inventory.gpus.iter().zip(&node.sums);
-                cards.map(|(gpu, sums)| line(gpu, sums)).collect()
+                let cards = inventory.gpus.iter().zip(&node.cards);
+                cards.map(|(gpu, card)| line(gpu, &card.sums)).collect()
             });
-            let unreadable = node.unreadable;
-            (name.clone(), NodeLine { unreadable, gpus })
+            let mut pods = ledger.pods_on(name.as_str());
+            let holds = pods.any(|pod| ledger.booking(pod).is_some_and(Booking::holds));
+            let unreadable = node.closed == Some(Reason::NodeAllocationUnreadable);
+            let line = NodeLine { unreadable, gpus };
+            // Nodes without GPU that only run pods without GPU say nothing here.
+            (line.gpus.is_some() || holds).then(|| (name.clone(), line))
         });
         Self {
             nodes: nodes.collect(),
             bookings: ledger
                 .bookings()
+                .filter(|(_, booking)| booking.holds())
                 .map(|(pod, booking)| (pod.clone(), entry(booking)))
                 .collect(),
         }
     }
 }
 
-fn line(gpu: &Gpu, sums: &fit::Sums) -> GpuLine {
+fn line(gpu: &Gpu, sums: &Sums) -> GpuLine {
     GpuLine {
         uuid: gpu.uuid.clone(),
         health: gpu.health.clone(),

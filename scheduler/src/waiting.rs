@@ -1,9 +1,14 @@
-//! A pod that waits for its shares, as the books keep it.
+//! Pods that wait for their shares, and which of them fit when room appears.
 //!
 //! Fed by: the pod watch, and filter where kube-scheduler's watch was ahead.
-//! Must not: say whether it fits.
+//! Must not: read a clock, or wake; [`crate::nudge`] does.
 
-use aliquot_core::Demand;
+use std::collections::{HashMap, HashSet};
+
+use aliquot_core::cluster::NodeSet;
+use aliquot_core::decide::SoftNote;
+use aliquot_core::fit::{self, Policies};
+use aliquot_core::{Cluster, Demand, NodeState, PodUid};
 use aliquot_k8s::event::PodRef;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -20,6 +25,9 @@ pub struct Waiting {
     pub annotation_bytes: usize,
     /// Filter refused it and nothing has woken it since.
     pub refused: bool,
+    /// The nodes that filter was last asked for: the others have a taint, a
+    /// label or too little CPU against it. All, before it was asked.
+    pub offered: NodeSet,
 }
 
 /// A pod's entry among those that wait.
@@ -37,6 +45,7 @@ pub fn waiting(pod: &Pod, demand: Demand, refused: bool) -> Waiting {
             .map(|(key, value)| key.len() + value.len())
             .sum(),
         refused,
+        offered: NodeSet::default(),
     }
 }
 
@@ -47,4 +56,49 @@ pub fn reference(pod: &Pod) -> PodRef {
         name: pod.metadata.name.clone().unwrap_or_default(),
         uid: pod.metadata.uid.clone().unwrap_or_default(),
     }
+}
+
+/// Those of `refused` that fit together on the nodes in `slots`, best claim
+/// first (priority, then uid), each with the place it was given. What `claimed`
+/// says is taken by others already.
+pub fn fit_together<'w>(
+    refused: impl IntoIterator<Item = (&'w PodUid, &'w Waiting)>,
+    cluster: &Cluster,
+    slots: &[usize],
+    claimed: &[SoftNote],
+    policies: &Policies,
+) -> Vec<(&'w PodUid, SoftNote)> {
+    let mut refused: Vec<_> = refused.into_iter().collect();
+    refused.sort_by(|(a, x), (b, y)| y.priority.cmp(&x.priority).then_with(|| a.cmp(b)));
+    let mut states: Vec<(usize, NodeState)> = Vec::with_capacity(slots.len());
+    for &slot in slots {
+        if let Some(node) = cluster.at(slot) {
+            let notes = claimed.iter().filter(|note| note.slot == slot);
+            let state = notes.fold((**node).clone(), |state, note| state.with(&note.uses));
+            states.push((slot, state));
+        }
+    }
+    // Room only shrinks here: where a shape did not fit, it will not.
+    let mut full: HashMap<&Demand, HashSet<usize>> = HashMap::new();
+    let mut placed = Vec::new();
+    for (uid, pod) in refused {
+        let full = full.entry(&pod.demand).or_default();
+        for (slot, state) in &mut states {
+            if !pod.offered.contains(*slot) || full.contains(slot) {
+                continue;
+            }
+            let Ok(found) = fit::fit(state, &pod.demand, policies) else {
+                full.insert(*slot);
+                continue;
+            };
+            *state = state.with(&found.uses);
+            let note = SoftNote {
+                slot: *slot,
+                uses: found.uses,
+            };
+            placed.push((uid, note));
+            break;
+        }
+    }
+    placed
 }

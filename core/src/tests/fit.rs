@@ -2,34 +2,44 @@
 
 use std::sync::Arc;
 
-use crate::fit::{NodeState, Policies, Sums, fit};
+use crate::fit::{Policies, fit};
 use crate::inventory::Health;
+use crate::ledger::Held;
+use crate::node::{Compute, NodeState, Published};
 use crate::request::{Ask, Memory};
 use crate::tests::{ask, demand, gpu, inventory};
 use crate::units::{Mib, Percent};
-use crate::usage::Use;
-use crate::{Policy, Stage};
+use crate::usage::{Use, Uses};
+use crate::{Inventory, PodUid, Policy, Stage};
 
 /// A node of cards of 1000 MiB and 4 seats, each with the uses given.
 fn node(cards: &[&[(u64, u32)]]) -> NodeState {
     let gpus = (0..).zip(cards).map(|(i, _)| gpu(i, 1000, 4)).collect();
-    let sums = cards.iter().map(|uses| {
-        uses.iter()
-            .fold(Sums::default(), |sums, &(memory, cores)| Sums {
-                used: sums.used.with(Use::of(Mib(memory), Percent(cores))),
-                pods: sums.pods + 1,
-            })
-    });
-    NodeState {
-        sums: sums.collect(),
-        inventory: Some(Arc::new(inventory(gpus))),
-        unreadable: false,
+    state(inventory(gpus), cards)
+}
+
+fn state(inventory: Inventory, cards: &[&[(u64, u32)]]) -> NodeState {
+    let mut pods = Vec::new();
+    for (number, uses) in cards.iter().enumerate() {
+        for (pod, &(memory, cores)) in uses.iter().enumerate() {
+            let used = Use::of(Mib(memory), Percent(cores));
+            let given = Uses::from([(format!("GPU-{number}").into(), used)]);
+            let uid = PodUid::from(format!("{number}-{pod}"));
+            pods.push((uid, Held::Uses(given)));
+        }
     }
+    let held: Vec<_> = pods.iter().map(|(pod, held)| (pod, held)).collect();
+    let published = Published {
+        inventory: Some(Arc::new(inventory)),
+        cordoned: vec!["GPU-9".into()],
+        ..Published::default()
+    };
+    NodeState::of(&published, &held, Compute::default())
 }
 
 fn check(node: &NodeState, containers: &[(Stage, Option<Ask>)], expected: &str) {
     let demand = demand(containers);
-    let shown = match fit(node, &demand, Policies::default()) {
+    let shown = match fit(node, &demand, &Policies::default()) {
         Err(refusal) => refusal.to_string(),
         Ok(found) => {
             let inventory = node.inventory.as_ref().unwrap();
@@ -90,22 +100,23 @@ fn each_card_is_refused_for_one_reason() {
         &[app(2, 500, 0)],
         "1 CardInsufficientMemory, 1 AllocatedCardsInsufficientRequest",
     );
-    check(
-        &NodeState::default(),
-        &[app(1, 1, 0)],
-        "1 NodeNotRegistered",
-    );
-    let full = NodeState {
-        unreadable: true,
-        ..node(&[&[]])
+    let unknown = NodeState::of(&Published::default(), &[], Compute::default());
+    check(&unknown, &[app(1, 1, 0)], "1 NodeNotRegistered");
+    let known = Published {
+        inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 4)]))),
+        ..Published::default()
     };
+    let pods = [(&"p".into(), &Held::Unreadable)];
+    let full = NodeState::of(&known, &pods, Compute::default());
     check(&full, &[app(1, 1, 0)], "1 NodeAllocationUnreadable");
     let mut sick = inventory(vec![gpu(0, 1000, 4)]);
     sick.gpus[0].health = Health::Sick("xid 79".to_owned());
-    let sick = NodeState {
-        inventory: Some(Arc::new(sick)),
-        ..node(&[&[]])
-    };
+    let sick = state(sick, &[&[]]);
+    let out = state(inventory(vec![gpu(9, 1000, 4)]), &[&[]]);
+    check(&out, &[app(1, 1, 0)], "1 CardCordoned");
+    let mut other = inventory(vec![gpu(0, 1000, 4)]);
+    other.gpus[0].resource = "nvidia.com/other".to_owned();
+    check(&state(other, &[&[]]), &[app(1, 1, 0)], "1 CardTypeMismatch");
     check(&sick, &[app(1, 1, 0)], "1 CardNotHealth");
 }
 
@@ -188,7 +199,7 @@ fn binpack_prefers_the_fuller_node_and_spread_the_emptier() {
     let empty = node(&[&[], &[]]);
     let mut demand = demand(&[app(1, 100, 10)]);
     let score = |node: &NodeState, demand: &crate::Demand| {
-        fit(node, demand, Policies::default()).unwrap().score
+        fit(node, demand, &Policies::default()).unwrap().score
     };
     assert!(score(&full, &demand) > score(&empty, &demand));
     demand.node_policy = Some(Policy::Spread);

@@ -8,9 +8,11 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state
 
 use crate::fit::Policies;
 use crate::ledger::{Held, Ledger, NotReserved};
+use crate::node::{Compute, Published};
+use crate::reason::Reason;
 use crate::tests::{ask, demand, gpu, inventory};
 use crate::usage::{Use, Uses};
-use crate::{Allocation, Demand, NodeName, PodUid, Stage, invariant, usage};
+use crate::{Allocation, Demand, Inventory, NodeName, PodUid, Stage, invariant, usage};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -108,21 +110,32 @@ fn uid(pod: u8) -> PodUid {
     format!("p{pod}").into()
 }
 
+fn published(inventory: Inventory) -> Published {
+    Published {
+        inventory: Some(Arc::new(inventory)),
+        ..Published::default()
+    }
+}
+
+fn confirm(ledger: &mut Ledger, pod: u8, node: &NodeName, held: Held) {
+    ledger.confirm(&uid(pod), node, held, Compute::default());
+}
+
 impl Books {
     fn reserve(&mut self, pod: u8, node: u8, demand: &Demand) {
         let name = node_name(node);
         let before = self.ledger.clone();
         match self
             .ledger
-            .reserve(&uid(pod), &name, demand, Policies::default())
+            .reserve(&uid(pod), &name, demand, &Policies::default())
         {
             Ok(allocation) => {
                 let uses = usage::effective(&allocation, demand.stages());
-                let state = self.ledger.node(name.as_str()).unwrap();
+                let state = self.ledger.cluster().node(name.as_str()).unwrap();
                 let inventory = state.inventory.clone().unwrap();
-                for (gpu, sums) in inventory.gpus.iter().zip(&state.sums) {
+                for (gpu, card) in inventory.gpus.iter().zip(&state.cards) {
                     if uses.contains_key(&gpu.uuid) {
-                        assert!(invariant::within_capacity(gpu, sums), "{gpu:?} {sums:?}");
+                        assert!(invariant::within_capacity(card), "{card:?}");
                     }
                 }
                 for container in &demand.containers {
@@ -148,10 +161,9 @@ impl Books {
             } => {
                 let made = inventory((0..cards).map(|i| gpu(i, memory, 3)).collect());
                 self.outside = true;
-                self.ledger
-                    .set_inventory(&node_name(node), Some(Arc::new(made)));
+                self.ledger.publish(&node_name(node), Some(published(made)));
             }
-            Step::NoInventory { node } => self.ledger.set_inventory(&node_name(node), None),
+            Step::NoInventory { node } => self.ledger.publish(&node_name(node), None),
             Step::Reserve { pod, node, demand } => self.reserve(pod, node, &demand),
             Step::Confirm { pod } => {
                 if let (Some((allocation, demand)), Some(entry)) =
@@ -160,7 +172,7 @@ impl Books {
                     let text = allocation.encode().unwrap();
                     let read = Allocation::decode(&text).unwrap();
                     let held = Held::Uses(usage::effective(&read, demand.stages()));
-                    self.ledger.confirm(&uid(pod), &read.node, held.clone());
+                    confirm(&mut self.ledger, pod, &read.node, held.clone());
                     *entry = (read.node, held, true);
                 }
             }
@@ -174,14 +186,12 @@ impl Books {
                 let used = Use::of(crate::Mib(memory), crate::Percent(cores));
                 let held = Held::Uses(Uses::from([(format!("GPU-{card}").into(), used)]));
                 self.outside = true;
-                self.ledger
-                    .confirm(&uid(pod), &node_name(node), held.clone());
+                confirm(&mut self.ledger, pod, &node_name(node), held.clone());
                 self.model.insert(pod, (node_name(node), held, true));
                 self.given.remove(&pod);
             }
             Step::Unreadable { pod, node } => {
-                self.ledger
-                    .confirm(&uid(pod), &node_name(node), Held::Unreadable);
+                confirm(&mut self.ledger, pod, &node_name(node), Held::Unreadable);
                 self.model
                     .insert(pod, (node_name(node), Held::Unreadable, true));
                 self.given.remove(&pod);
@@ -210,24 +220,24 @@ impl Books {
                 (node, held, *confirmed)
             );
         }
-        for (name, state) in self.ledger.nodes() {
+        for (_, name, state) in self.ledger.cluster().iter() {
             let here = || self.model.values().filter(|(node, ..)| node == name);
-            assert_eq!(
-                state.unreadable,
-                here().any(|(_, held, _)| *held == Held::Unreadable)
-            );
             let Some(inventory) = &state.inventory else {
+                assert_eq!(state.closed, Some(Reason::NodeNotRegistered));
                 continue;
             };
-            for (gpu, sums) in inventory.gpus.iter().zip(&state.sums) {
+            let unreadable = here().any(|(_, held, _)| *held == Held::Unreadable);
+            let closed = unreadable.then_some(Reason::NodeAllocationUnreadable);
+            assert_eq!(state.closed, closed);
+            for (gpu, card) in inventory.gpus.iter().zip(&state.cards) {
                 let on_card = here().filter_map(|(_, held, _)| match held {
                     Held::Uses(uses) => uses.get(&gpu.uuid),
                     Held::Unreadable => None,
                 });
                 let (memory, pods) =
                     on_card.fold((0, 0), |(m, p), used| (m + used.memory.0, p + 1));
-                assert_eq!((sums.used.memory.0, sums.pods), (memory, pods));
-                assert!(self.outside || invariant::within_capacity(gpu, sums));
+                assert_eq!((card.sums.used.memory.0, card.sums.pods), (memory, pods));
+                assert!(self.outside || invariant::within_capacity(card));
             }
         }
         let fresh = self.ledger.recompute();
@@ -246,7 +256,7 @@ impl StateMachineTest for Books {
             let made = inventory((0..2).map(|i| gpu(i, 1000, 3)).collect());
             books
                 .ledger
-                .set_inventory(&node_name(node), Some(Arc::new(made)));
+                .publish(&node_name(node), Some(published(made)));
         }
         books
     }

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use aliquot_core::fit::Policies;
 use aliquot_k8s::event;
 use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
 use aliquot_k8s::watch::Index;
@@ -42,7 +41,6 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
     // No call of filter or prioritize reaches the API server.
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse()?);
     let client = kube::Client::try_from(nowhere)?;
-    let policies = Policies::default();
     let verbs = Verbs {
         metrics: Metrics::new(
             &mut registry,
@@ -54,14 +52,12 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
             books.clone(),
             client,
             notes.clone(),
-            policies,
             Leader::always(),
         )),
         books,
         tasks: TaskTracker::new(),
         notes,
         readiness: Readiness::new([]),
-        policies,
         shortlist: SHORTLIST,
     };
     let floor = Router::new()

@@ -1,0 +1,168 @@
+//! All nodes at one moment: an immutable snapshot that is cheap to take.
+//!
+//! Nodes lie in slots, slots in chunks that snapshots share; a change copies
+//! one chunk of pointers. A slot belongs to one node name for ever, so that a
+//! [`NodeSet`] stays true, and has a version that is new after every change, so
+//! that what was concluded of a node can be kept until then ([`crate::memo`]).
+//! Fed by: [`crate::ledger`]. Must not: know what the states mean.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::id::NodeName;
+use crate::node::NodeState;
+
+/// Slots in a chunk: a change of one node among 5,000 copies this many
+/// pointers, a snapshot a hundredth as many.
+const CHUNK: usize = 64;
+
+#[derive(Clone, Debug)]
+struct Slot {
+    version: u64,
+    name: NodeName,
+    /// `None` for a node that is gone.
+    state: Option<Arc<NodeState>>,
+}
+
+/// The nodes. A clone is a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    slots: Arc<HashMap<NodeName, usize>>,
+    chunks: Vec<Arc<Vec<Slot>>>,
+    version: u64,
+}
+
+/// A set of nodes of one [`Cluster`] and its later snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSet {
+    words: Vec<u64>,
+    /// How many slots there were; nodes that came later count as members.
+    known: usize,
+}
+
+impl NodeSet {
+    /// Whether the node in this slot is in the set, or came after it was made.
+    pub fn contains(&self, slot: usize) -> bool {
+        slot >= self.known
+            || self
+                .words
+                .get(slot / 64)
+                .is_some_and(|word| word & (1 << (slot % 64)) != 0)
+    }
+}
+
+impl Cluster {
+    /// The slot of a node that is known.
+    pub fn slot(&self, name: &str) -> Option<usize> {
+        let slot = *self.slots.get(name)?;
+        self.at(slot).map(|_| slot)
+    }
+
+    /// The state of the node in a slot.
+    pub fn at(&self, slot: usize) -> Option<&Arc<NodeState>> {
+        self.raw(slot)?.state.as_ref()
+    }
+
+    /// The name and the state of the node in a slot.
+    pub fn named(&self, slot: usize) -> Option<(&NodeName, &Arc<NodeState>)> {
+        let slot = self.raw(slot)?;
+        Some((&slot.name, slot.state.as_ref()?))
+    }
+
+    /// A number that is new whenever the node in this slot changed.
+    pub fn version(&self, slot: usize) -> u64 {
+        self.raw(slot).map_or(0, |slot| slot.version)
+    }
+
+    /// The state of the node of this name.
+    pub fn node(&self, name: &str) -> Option<&Arc<NodeState>> {
+        self.at(*self.slots.get(name)?)
+    }
+
+    /// How many slots there are, those of gone nodes included.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Every node, with its slot.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &NodeName, &Arc<NodeState>)> {
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        let numbered = slots.enumerate();
+        numbered.filter_map(|(at, slot)| Some((at, &slot.name, slot.state.as_ref()?)))
+    }
+
+    /// The set of those named nodes that are known.
+    pub fn set<S: AsRef<str>>(&self, names: &[S]) -> NodeSet {
+        let mut set = NodeSet {
+            words: vec![0; self.slots().div_ceil(64)],
+            known: self.slots(),
+        };
+        for slot in names.iter().filter_map(|name| self.slot(name.as_ref())) {
+            set.words[slot / 64] |= 1 << (slot % 64);
+        }
+        set
+    }
+
+    /// Replaces the state of a node; `None` when it is gone.
+    pub fn put(&mut self, name: &NodeName, state: Option<NodeState>) {
+        let slot = match self.slots.get(name) {
+            Some(slot) => *slot,
+            None if state.is_none() => return,
+            None => {
+                let slot = self.slots.len();
+                Arc::make_mut(&mut self.slots).insert(name.clone(), slot);
+                slot
+            }
+        };
+        self.version += 1;
+        let new = Slot {
+            version: self.version,
+            name: name.clone(),
+            state: state.map(Arc::new),
+        };
+        if slot / CHUNK == self.chunks.len() {
+            self.chunks.push(Arc::new(Vec::with_capacity(CHUNK)));
+        }
+        let chunk = Arc::make_mut(&mut self.chunks[slot / CHUNK]);
+        match chunk.get_mut(slot % CHUNK) {
+            Some(old) => *old = new,
+            None => chunk.push(new),
+        }
+    }
+
+    fn raw(&self, slot: usize) -> Option<&Slot> {
+        self.chunks.get(slot / CHUNK)?.get(slot % CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Compute;
+    use crate::node::Published;
+
+    fn state() -> NodeState {
+        NodeState::of(&Published::default(), &[], Compute::default())
+    }
+
+    #[test]
+    fn a_snapshot_does_not_change_and_a_slot_keeps_its_name() {
+        let mut cluster = Cluster::default();
+        for number in 0..200 {
+            cluster.put(&format!("n{number}").as_str().into(), Some(state()));
+        }
+        let before = cluster.clone();
+        let set = cluster.set(&["n7", "n130", "unknown"]);
+        cluster.put(&"n7".into(), None);
+        cluster.put(&"new".into(), Some(state()));
+        assert_eq!((before.slot("n7"), cluster.slot("n7")), (Some(7), None));
+        assert_eq!((before.slot("new"), cluster.slot("new")), (None, Some(200)));
+        assert_eq!(before.iter().count(), 200);
+        let inside = |slot| set.contains(slot);
+        assert!(inside(7) && inside(130) && !inside(8) && inside(200));
+        cluster.put(&"n7".into(), Some(state()));
+        assert_eq!(cluster.slot("n7"), Some(7));
+        assert_ne!(before.version(7), cluster.version(7));
+        assert_eq!(before.version(8), cluster.version(8));
+    }
+}

@@ -1,0 +1,100 @@
+//! What was concluded of each node for each shape of pod, kept while it holds.
+//!
+//! A verdict stands until its node's version changes, so a call of the extender
+//! judges only the nodes that changed since the last pod of the same shape.
+//! Fed by: [`crate::decide`]. Must not: outlive a change of the policies; who
+//! changes them starts an empty memo.
+
+use std::collections::HashMap;
+
+use crate::cluster::Cluster;
+use crate::demand::Demand;
+use crate::fit::{self, Policies};
+use crate::reason::Refusal;
+
+/// Shapes kept; the one not asked for longest gives way. At 5,000 nodes a shape
+/// takes less than half a MiB.
+const SHAPES: usize = 32;
+
+/// Whether a node can take a pod of a shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It can, and is this good; higher is better.
+    Fits(u64),
+    /// It cannot.
+    Refused(Refusal),
+}
+
+#[derive(Debug, Default)]
+struct Shape {
+    asked: u64,
+    /// By slot: the version of the node that was judged, and how.
+    verdicts: Vec<Option<(u64, Verdict)>>,
+}
+
+/// Verdicts by shape and node.
+#[derive(Debug, Default)]
+pub struct Memo {
+    shapes: HashMap<Demand, Shape>,
+    calls: u64,
+}
+
+/// The verdicts for one shape on one snapshot.
+#[derive(Debug)]
+pub struct Verdicts<'a> {
+    shape: &'a mut Shape,
+    cluster: &'a Cluster,
+    demand: &'a Demand,
+    policies: &'a Policies,
+}
+
+impl Memo {
+    /// The verdicts for pods like `demand`.
+    pub fn verdicts<'a>(
+        &'a mut self,
+        cluster: &'a Cluster,
+        demand: &'a Demand,
+        policies: &'a Policies,
+    ) -> Verdicts<'a> {
+        self.calls += 1;
+        if !self.shapes.contains_key(demand) && self.shapes.len() >= SHAPES {
+            let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.asked);
+            if let Some(oldest) = oldest.map(|(demand, _)| demand.clone()) {
+                self.shapes.remove(&oldest);
+            }
+        }
+        let shape = self.shapes.entry(demand.clone()).or_default();
+        shape.asked = self.calls;
+        shape.verdicts.resize_with(cluster.slots(), || None);
+        Verdicts {
+            shape,
+            cluster,
+            demand,
+            policies,
+        }
+    }
+}
+
+impl Verdicts<'_> {
+    /// The verdict on the node in this slot, which must be one of the snapshot.
+    pub fn of(&mut self, slot: usize) -> &Verdict {
+        let version = self.cluster.version(slot);
+        let kept = &mut self.shape.verdicts[slot];
+        let stands = kept.as_ref().is_some_and(|(judged, _)| *judged == version);
+        if !stands {
+            *kept = None;
+        }
+        let judged = kept.get_or_insert_with(|| {
+            let fit = self.cluster.at(slot).map_or_else(
+                || Err(Refusal::of(crate::reason::Reason::NodeNotRegistered)),
+                |node| fit::fit(node, self.demand, self.policies),
+            );
+            let verdict = match fit {
+                Ok(fit) => Verdict::Fits(fit.score),
+                Err(refusal) => Verdict::Refused(refusal),
+            };
+            (version, verdict)
+        });
+        &judged.1
+    }
+}

@@ -1,0 +1,253 @@
+//! A node as the books see it: its cards in a compact form, and the CPU and
+//! memory that Kubernetes' own scheduler counts.
+//!
+//! Fed by: [`crate::ledger`], which makes a new state whenever something of a
+//! node changes; a state that somebody holds never changes.
+//! Must not: choose; that is [`crate::fit`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::id::{GpuUuid, PodUid};
+use crate::inventory::{Health, Inventory, Mode};
+use crate::ledger::Held;
+use crate::reason::Reason;
+use crate::units::{Mib, MilliCpu, Percent};
+use crate::usage::Use;
+
+/// CPU and memory of a node or of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Compute {
+    /// Thousandths of a CPU.
+    pub cpu: MilliCpu,
+    /// Host memory.
+    pub memory: Mib,
+}
+
+impl Compute {
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            memory: self.memory + other.memory,
+        }
+    }
+}
+
+/// What a node can carry besides GPUs, and what its pods request of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// `status.allocatable`.
+    pub allocatable: Compute,
+    /// The effective requests of all pods bound to it, ours or not.
+    pub requested: Compute,
+}
+
+impl Host {
+    /// What is left; nothing where more is requested than there is.
+    pub fn free(self) -> Compute {
+        let (has, taken) = (self.allocatable, self.requested);
+        Compute {
+            cpu: MilliCpu(has.cpu.0.saturating_sub(taken.cpu.0)),
+            memory: Mib(has.memory.0.saturating_sub(taken.memory.0)),
+        }
+    }
+}
+
+/// What a node's owner and agent say of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// The agent's inventory; `None` while there is none that can be read.
+    pub inventory: Option<Arc<Inventory>>,
+    /// `status.allocatable`.
+    pub allocatable: Compute,
+    /// Cards that an administrator took out (`hami.io/device-cordon`).
+    pub cordoned: Vec<GpuUuid>,
+}
+
+/// All pods' uses of one card, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// The sum of the pods' effective uses.
+    pub used: Use,
+    /// How many pods.
+    pub pods: u32,
+}
+
+impl Sums {
+    /// With one more pod.
+    pub fn add(&mut self, used: Use) {
+        self.used = self.used.with(used);
+        self.pods += 1;
+    }
+}
+
+/// One card: what may be promised of it and what is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Memory that may be promised.
+    pub scaled: Mib,
+    /// Compute that may be promised.
+    pub cores: Percent,
+    /// Shares that it can carry at once.
+    pub seats: u32,
+    /// NUMA node, where the driver knows one.
+    pub numa: Option<u32>,
+    /// Which of [`NodeState::resources`] it is advertised under.
+    pub resource: u8,
+    /// Why it takes no new share from anybody.
+    pub closed: Option<Reason>,
+    /// What pods hold.
+    pub sums: Sums,
+}
+
+impl Card {
+    /// Why this card cannot take this use beside what it carries; `None` if it
+    /// can. One reason, the first in HAMi's order of checks (its `Fit`).
+    pub fn refuse(&self, used: &Use) -> Option<Reason> {
+        let others = &self.sums.used;
+        if self.closed.is_some() {
+            self.closed
+        } else if others.seats + used.seats > self.seats {
+            Some(Reason::CardTimeSlicingExhausted)
+        } else if others.alone || (used.alone && self.sums.pods > 0) {
+            Some(Reason::ExclusiveDeviceAllocateConflict)
+        } else if others.memory + used.memory > self.scaled {
+            Some(Reason::CardInsufficientMemory)
+        } else if others.cores + used.cores > self.cores {
+            Some(Reason::CardInsufficientCore)
+        } else if used.leftover && others.cores >= self.cores {
+            Some(Reason::CardComputeUnitsExhausted)
+        } else {
+            None
+        }
+    }
+
+    /// What can still be promised, in thousandths of a card: the mean of memory
+    /// and compute, 0 for a card that takes nothing.
+    pub fn free(&self) -> u64 {
+        let used = &self.sums.used;
+        if self.closed.is_some() || used.alone || used.seats >= self.seats {
+            return 0;
+        }
+        let part = |used: u64, total: u64| {
+            let free = total.saturating_sub(used).saturating_mul(500);
+            free.checked_div(total).unwrap_or(0)
+        };
+        part(used.memory.0, self.scaled.0) + part(used.cores.0.into(), self.cores.0.into())
+    }
+}
+
+/// A node as the books see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeState {
+    /// What its agent published.
+    pub inventory: Option<Arc<Inventory>>,
+    /// The cards of the inventory, in its order.
+    pub cards: Vec<Card>,
+    /// The resources that its cards are advertised under, without repetition.
+    pub resources: Vec<Arc<str>>,
+    /// CPU and memory.
+    pub host: Host,
+    /// Why it takes no pod of ours at all.
+    pub closed: Option<Reason>,
+}
+
+impl NodeState {
+    /// The state of a node that published this and on which these pods hold
+    /// shares and request `requested` in all.
+    pub fn of(published: &Published, pods: &[(&PodUid, &Held)], requested: Compute) -> Self {
+        let host = Host {
+            allocatable: published.allocatable,
+            requested,
+        };
+        let mut state = Self {
+            inventory: published.inventory.clone(),
+            cards: Vec::new(),
+            resources: Vec::new(),
+            host,
+            closed: None,
+        };
+        if pods.iter().any(|(_, held)| **held == Held::Unreadable) {
+            state.closed = Some(Reason::NodeAllocationUnreadable);
+        }
+        match &published.inventory {
+            None => state.closed = Some(Reason::NodeNotRegistered),
+            Some(inventory) => {
+                (state.cards, state.resources) = cards(inventory, &published.cordoned, pods);
+            }
+        }
+        state
+    }
+
+    /// The same node with these uses of its cards added, as one more pod.
+    pub fn with(&self, uses: &[(usize, Use)]) -> Self {
+        let mut more = self.clone();
+        for &(card, used) in uses {
+            more.cards[card].sums.add(used);
+        }
+        more
+    }
+}
+
+/// The cards of an inventory and the resources they are advertised under, with
+/// what these pods hold and with lingering shares of pods that are not among
+/// them. A share of a card that the inventory lacks counts again when the card
+/// comes back.
+pub fn cards(
+    inventory: &Inventory,
+    cordoned: &[GpuUuid],
+    pods: &[(&PodUid, &Held)],
+) -> (Vec<Card>, Vec<Arc<str>>) {
+    let mut resources: Vec<Arc<str>> = Vec::new();
+    let mut places = BTreeMap::new();
+    let mut cards = Vec::with_capacity(inventory.gpus.len());
+    for (place, gpu) in inventory.gpus.iter().enumerate() {
+        let known = resources.iter().position(|name| **name == *gpu.resource);
+        let resource = known.unwrap_or_else(|| {
+            resources.push(gpu.resource.as_str().into());
+            resources.len() - 1
+        });
+        let foreign = || inventory.foreign.iter().any(|f| f.gpu == gpu.uuid);
+        let closed = if gpu.health != Health::Ok {
+            Some(Reason::CardNotHealth)
+        } else if cordoned.contains(&gpu.uuid) {
+            Some(Reason::CardCordoned)
+        } else if gpu.mode != Mode::Vgpu {
+            Some(Reason::CardTypeMismatch)
+        } else if foreign() {
+            Some(Reason::CardHeldByForeignPod)
+        } else {
+            None
+        };
+        places.insert(&gpu.uuid, place);
+        cards.push(Card {
+            scaled: gpu.scaled,
+            cores: gpu.cores,
+            seats: gpu.seats,
+            numa: gpu.numa,
+            // More resources than cards are impossible, and cards are few.
+            resource: u8::try_from(resource).unwrap_or(u8::MAX),
+            closed,
+            sums: Sums::default(),
+        });
+    }
+    let mut add = |uuid: &GpuUuid, used| {
+        if let Some(&place) = places.get(uuid) {
+            cards[place].sums.add(used);
+        }
+    };
+    for (_, held) in pods {
+        if let Held::Uses(uses) = held {
+            for (uuid, used) in uses {
+                add(uuid, *used);
+            }
+        }
+    }
+    for left in &inventory.lingering {
+        if !pods.iter().any(|(pod, _)| **pod == left.pod) {
+            add(&left.gpu, Use::of(left.memory, left.cores));
+        }
+    }
+    (cards, resources)
+}

@@ -1,0 +1,150 @@
+//! Filter and prioritize on small clusters of one-card nodes.
+
+use std::sync::Arc;
+
+use crate::decide::{Question, SoftNote, cpu_only_ranks, fitting, ranks, refusal_text, shortlist};
+use crate::fit::Policies;
+use crate::memo::Memo;
+use crate::node::Published;
+use crate::tests::{ask, demand, gpu, inventory};
+use crate::{Demand, Ledger, Mib, Percent, Stage, usage::Use};
+
+/// Nodes `n0`, `n1`, … with one card of 1000 MiB each, so much of it taken.
+fn ledger(taken: &[u64]) -> Ledger {
+    let mut ledger = Ledger::default();
+    for (number, &memory) in taken.iter().enumerate() {
+        let published = Published {
+            inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 9)]))),
+            ..Published::default()
+        };
+        let name = format!("n{number}").into();
+        ledger.publish(&name, Some(published));
+        if memory > 0 {
+            let pod = format!("taken-{number}").into();
+            let reserved = ledger.reserve(&pod, &name, &asks(memory), &Policies::default());
+            reserved.unwrap();
+        }
+    }
+    ledger
+}
+
+fn asks(memory: u64) -> Demand {
+    demand(&[(Stage::App, Some(ask(1, memory, 0)))])
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("n{n}")).collect()
+}
+
+/// Asks twice, the second time with a memo that knows the shape.
+fn filter(ledger: &Ledger, memory: u64, notes: &[SoftNote], names: &[&str], most: usize) -> String {
+    let question = Question {
+        cluster: ledger.cluster(),
+        demand: &asks(memory),
+        policies: &Policies::default(),
+        notes,
+    };
+    let mut memo = Memo::default();
+    let shown = |memo: &mut Memo| match fitting(&question, memo, names) {
+        Ok(fits) => shortlist(fits, most).join(" "),
+        Err(refusal) => refusal_text(names.len(), &refusal),
+    };
+    let first = shown(&mut memo);
+    assert_eq!(first, shown(&mut memo));
+    first
+}
+
+fn check(taken: &[u64], memory: u64, most: usize, expected: &str) {
+    let names = names(taken.len());
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let shown = filter(&ledger(taken), memory, &[], &names, most);
+    assert_eq!(shown, expected, "{taken:?}");
+}
+
+#[test]
+fn filter_answers_the_best_nodes_first_and_no_more_than_the_shortlist() {
+    check(&[0, 500, 300], 100, 64, "n1 n2 n0");
+    check(&[0, 500, 300], 100, 2, "n1 n2");
+    check(&[0, 950, 300], 100, 64, "n2 n0");
+    check(&[0, 0, 0], 100, 2, "n0 n1");
+}
+
+#[test]
+fn a_refusal_has_counts_and_a_length_that_does_not_grow() {
+    check(
+        &[950, 950],
+        100,
+        64,
+        "0/2 nodes can serve the GPU request: 2 CardInsufficientMemory",
+    );
+    assert_eq!(
+        filter(&ledger(&[]), 1, &[], &["elsewhere"], 64),
+        "0/1 nodes can serve the GPU request: 1 NodeNotRegistered"
+    );
+}
+
+#[test]
+fn prioritize_gives_one_ten_and_falls_with_the_place() {
+    let ledger = ledger(&[0, 500, 300, 1000]);
+    let ranks = |names: &[&str]| {
+        let question = Question {
+            cluster: ledger.cluster(),
+            demand: &asks(100),
+            policies: &Policies::default(),
+            notes: &[],
+        };
+        let ranks = ranks(&question, &mut Memo::default(), names);
+        ranks.into_iter().map(|(_, rank)| rank).collect::<Vec<_>>()
+    };
+    assert_eq!(ranks(&["n0", "n1", "n2", "n3"]), [0, 10, 4, 0]);
+    assert_eq!(ranks(&["n0"]), [10]);
+    assert_eq!(ranks(&["n3"]), [0]);
+    assert_eq!(ranks(&[]), [0; 0]);
+}
+
+#[test]
+fn a_node_that_others_are_about_to_fill_comes_last_and_stays_feasible() {
+    let ledger = ledger(&[0, 500, 300]);
+    let all = ["n0", "n1", "n2"];
+    let note = |memory| SoftNote {
+        slot: 1,
+        uses: vec![(0, Use::of(Mib(memory), Percent(0)))],
+    };
+    assert_eq!(filter(&ledger, 100, &[note(300)], &all, 64), "n1 n2 n0");
+    assert_eq!(filter(&ledger, 100, &[note(450)], &all, 64), "n2 n0 n1");
+    let two = [note(200), note(250)];
+    assert_eq!(filter(&ledger, 100, &two, &all, 64), "n2 n0 n1");
+    assert_eq!(filter(&ledger, 100, &two, &["n1"], 64), "n1");
+}
+
+#[test]
+fn a_verdict_is_forgotten_when_its_node_changes() {
+    let mut ledger = ledger(&[0, 500]);
+    let mut memo = Memo::default();
+    let mut best = |ledger: &Ledger| {
+        let question = Question {
+            cluster: ledger.cluster(),
+            demand: &asks(400),
+            policies: &Policies::default(),
+            notes: &[],
+        };
+        let fits = fitting(&question, &mut memo, &["n0", "n1"]).unwrap();
+        shortlist(fits, 9).join(" ")
+    };
+    assert_eq!(best(&ledger), "n1 n0");
+    ledger
+        .reserve(&"p".into(), &"n1".into(), &asks(200), &Policies::default())
+        .unwrap();
+    assert_eq!(best(&ledger), "n0");
+    ledger.release(&"p".into());
+    assert_eq!(best(&ledger), "n1 n0");
+    ledger.publish(&"n0".into(), None);
+    assert_eq!(best(&ledger), "n1");
+}
+
+#[test]
+fn pods_without_gpu_are_kept_off_nodes_with_free_gpu() {
+    let ledger = ledger(&[0, 1000, 500]);
+    let ranks = cpu_only_ranks(ledger.cluster(), &["n0", "n1", "n2", "no-gpu"]);
+    assert_eq!(ranks, [0, 4, 2, 10]);
+}
