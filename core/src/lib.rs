@@ -18,6 +18,7 @@ pub mod inventory;
 pub mod ledger;
 pub mod memo;
 pub mod node;
+pub mod preemption;
 pub mod quantity;
 pub mod reason;
 pub mod request;

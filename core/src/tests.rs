@@ -4,6 +4,7 @@ mod codec;
 mod decide;
 mod fit;
 mod ledger_machine;
+mod preemption;
 
 use std::collections::BTreeMap;
 
