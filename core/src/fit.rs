@@ -48,6 +48,17 @@ pub struct Fit {
     shares: Vec<Share>,
 }
 
+/// Hears how the cards are judged, container by container.
+pub trait Trace: Default {
+    /// The container of this number is placed next.
+    fn container(&mut self, _container: usize) {}
+    /// What the pod would then take of this card, and why it cannot.
+    fn card(&mut self, _card: usize, _needs: Use, _refused: Option<Reason>) {}
+}
+
+/// Nobody listens.
+impl Trace for () {}
+
 /// One container on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
@@ -59,6 +70,16 @@ struct Share {
 /// Places all containers of `demand` on the node's cards, or counts for each
 /// card why not.
 pub fn fit(node: &NodeState, demand: &Demand, defaults: &Policies) -> Result<Fit, Refusal> {
+    traced(node, demand, defaults, &mut ())
+}
+
+/// The same; `trace` hears of the attempt that decided.
+pub fn traced<T: Trace>(
+    node: &NodeState,
+    demand: &Demand,
+    defaults: &Policies,
+    trace: &mut T,
+) -> Result<Fit, Refusal> {
     if let Some(reason) = node.closed {
         return Err(Refusal::of(reason));
     }
@@ -72,14 +93,18 @@ pub fn fit(node: &NodeState, demand: &Demand, defaults: &Policies) -> Result<Fit
     order.extend(asking(|stage| stage != Stage::Init));
     order.extend(asking(|stage| stage == Stage::Init));
 
-    let shares = place(node, demand, &order, policy).or_else(|refusal| {
+    let shares = place(node, demand, &order, policy, trace).or_else(|refusal| {
         if order.len() < 2 {
             return Err(refusal);
         }
         // The policy's choice for one container may have taken what another
         // needed: try the largest first, each on the fullest card.
         order.sort_by_key(|(_, ask)| Reverse(size(ask)));
-        place(node, demand, &order, Policy::Binpack).map_err(|_| refusal)
+        let mut again = T::default();
+        let shares = place(node, demand, &order, Policy::Binpack, &mut again);
+        let shares = shares.map_err(|_| refusal)?;
+        *trace = again;
+        Ok(shares)
     })?;
     let uses = uses(demand, &shares);
     let score = score::score(
@@ -106,12 +131,14 @@ fn place(
     demand: &Demand,
     order: &[(usize, &Ask)],
     policy: Policy,
+    trace: &mut impl Trace,
 ) -> Result<Vec<Share>, Refusal> {
     let mut resources = node.resources.iter();
     let resource = resources.position(|name| *name == demand.resource);
     let mut shares: Vec<Share> = Vec::with_capacity(order.len());
     let mut candidates = Vec::with_capacity(node.cards.len());
     for &(container, ask) in order {
+        trace.container(container);
         let count = usize::try_from(ask.count).unwrap_or(usize::MAX);
         if count > node.cards.len() {
             return Err(Refusal::of(Reason::NodeInsufficientDevice));
@@ -132,7 +159,9 @@ fn place(
             let mismatch = resource != Some(usize::from(card.resource));
             let other = mismatch.then_some(Reason::CardTypeMismatch);
             let closed = card.closed.or(other);
-            if let Some(reason) = closed.or_else(|| card.refuse(&used)) {
+            let refused = closed.or_else(|| card.refuse(&used));
+            trace.card(place, used, refused);
+            if let Some(reason) = refused {
                 refusal.add(reason);
                 continue;
             }

@@ -11,6 +11,7 @@ pub mod allocation;
 pub mod cluster;
 pub mod decide;
 pub mod demand;
+pub mod explain;
 pub mod fit;
 pub mod id;
 pub mod invariant;
@@ -23,6 +24,7 @@ pub mod quantity;
 pub mod reason;
 pub mod request;
 pub mod score;
+pub mod top;
 pub mod units;
 pub mod usage;
 

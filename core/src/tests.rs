@@ -2,6 +2,7 @@
 
 mod codec;
 mod decide;
+mod explain;
 mod fit;
 mod ledger_machine;
 mod preemption;

@@ -12,5 +12,6 @@ pub mod event;
 pub mod extender;
 pub mod flags;
 pub mod leader;
+pub mod node;
 pub mod pod;
 pub mod watch;

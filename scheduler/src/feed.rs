@@ -4,12 +4,11 @@
 //! lacks its pod: the pod may be younger than the list ([`crate::audit`] asks).
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::ledger::{Booking, Held};
 use aliquot_core::node::Published;
 use aliquot_core::{Ledger, NodeName, PodUid};
+use aliquot_k8s::node::published;
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{compute, pod};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -141,23 +140,5 @@ impl Index<Node> for Books {
         }
         drop(ledger);
         self.grow(None);
-    }
-}
-
-/// What a Node object says.
-pub fn published(node: &Node) -> Published {
-    let annotations = node.metadata.annotations.as_ref();
-    let text = annotations.and_then(|all| all.get(INVENTORY));
-    let inventory = text.and_then(|text| match Inventory::decode(text) {
-        Ok(inventory) => Some(Arc::new(inventory)),
-        Err(error) => {
-            tracing::error!(node = ?node.metadata.name, %error, "inventory cannot be read; the node takes no pods");
-            None
-        }
-    });
-    Published {
-        inventory,
-        allocatable: compute::allocatable(node),
-        cordoned: Vec::new(),
     }
 }

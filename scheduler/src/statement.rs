@@ -10,8 +10,8 @@ use aliquot_core::inventory::{Gpu, Health};
 use aliquot_core::ledger::{Booking, Held};
 use aliquot_core::node::Sums;
 use aliquot_core::reason::Reason;
-use aliquot_core::usage::Use;
-use aliquot_core::{GpuUuid, Ledger, Mib, NodeName, Percent, PodUid};
+use aliquot_core::top::Amount;
+use aliquot_core::{GpuUuid, Ledger, NodeName, PodUid};
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -50,23 +50,6 @@ struct PodLine {
     confirmed: bool,
     /// `null` when the allocation cannot be read.
     gpus: Option<BTreeMap<GpuUuid, Amount>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Amount {
-    seats: u32,
-    memory: Mib,
-    cores: Percent,
-}
-
-impl From<Use> for Amount {
-    fn from(used: Use) -> Self {
-        Self {
-            seats: used.seats,
-            memory: used.memory,
-            cores: used.cores,
-        }
-    }
 }
 
 impl Statement {

@@ -13,11 +13,11 @@ use aliquot_core::memo::Memo;
 use aliquot_core::{Cluster, Demand, Ledger, PodUid, Refusal};
 use aliquot_k8s::event::{Note, Notes};
 use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult, HostPriority, NodeList};
+use aliquot_k8s::node::published;
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::books::Books;
-use crate::feed::published;
 use crate::waiting::{Waiting, reference, waiting};
 
 /// The nodes of a call.

@@ -1,0 +1,174 @@
+//! Why a node takes a pod or not, card by card.
+//!
+//! Fed by: the scheduler's `GET /explain` and `kubectl-aliquot explain`.
+//! Must not: judge a card; it only listens to [`crate::fit`], so that what is
+//! explained is what was decided. Nor guess what becomes free when.
+
+use serde::{Deserialize, Serialize};
+
+use crate::demand::Demand;
+use crate::fit::{self, Fit, Policies, Trace};
+use crate::id::{GpuUuid, NodeName};
+use crate::node::{Card, NodeState};
+use crate::reason::{Reason, Refusal};
+use crate::top::Amount;
+use crate::usage::Use;
+
+/// How one card was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The card's place.
+    pub card: usize,
+    /// What the pod would take of it.
+    pub needs: Use,
+    /// Why it cannot; `None` if it can.
+    pub refused: Option<Reason>,
+}
+
+/// How a node was judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// The same as [`fit::fit`] says.
+    pub outcome: Result<Fit, Refusal>,
+    /// The container that found no room, or the last one that was placed: the
+    /// place in [`Demand::containers`]. `None` where no card was looked at.
+    pub container: Option<usize>,
+    /// Each card as it was judged for that container; none where the node as a
+    /// whole is out of the question.
+    pub cards: Vec<Judged>,
+}
+
+#[derive(Debug, Default)]
+struct Trail {
+    container: Option<usize>,
+    cards: Vec<Judged>,
+}
+
+impl Trace for Trail {
+    fn container(&mut self, container: usize) {
+        self.container = Some(container);
+        self.cards.clear();
+    }
+
+    fn card(&mut self, card: usize, needs: Use, refused: Option<Reason>) {
+        self.cards.push(Judged {
+            card,
+            needs,
+            refused,
+        });
+    }
+}
+
+/// Judges the node as [`fit::fit`] does, and keeps what it said of each card.
+pub fn explain(node: &NodeState, demand: &Demand, policies: &Policies) -> Explained {
+    let mut trail = Trail::default();
+    let outcome = fit::traced(node, demand, policies, &mut trail);
+    Explained {
+        outcome,
+        container: trail.container,
+        cards: trail.cards,
+    }
+}
+
+/// The answer for one node, as people and programs read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeAnswer {
+    /// Which node.
+    pub node: NodeName,
+    /// kube-scheduler named it in the call that was last refused; `false` means
+    /// that something besides GPUs is against it, such as a taint.
+    pub offered: bool,
+    /// It takes the pod now.
+    pub fits: bool,
+    /// It would not with those beside it that are about to go there.
+    pub crowded: bool,
+    /// The counted reasons; empty when it fits.
+    pub why: String,
+    /// The container that found no room, or the last one that was placed.
+    pub container: Option<String>,
+    /// Its cards.
+    pub gpus: Vec<GpuAnswer>,
+}
+
+/// The answer for one card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuAnswer {
+    /// Which card.
+    pub gpu: GpuUuid,
+    /// NVML's index.
+    pub index: u32,
+    /// NVML's product name.
+    pub model: String,
+    /// What can still be promised of it.
+    pub left: Amount,
+    /// What the pod would take of it; `null` where the card was not looked at.
+    pub needs: Option<Amount>,
+    /// `taken` (the pod would get it), `fits`, the reason why not, or `-` where
+    /// the card was not looked at because the node is out of the question.
+    pub answer: String,
+}
+
+/// The pod would get this card.
+pub const TAKEN: &str = "taken";
+/// The card could take what was asked of it.
+pub const FITS: &str = "fits";
+/// The card was not looked at.
+pub const NOT_ASKED: &str = "-";
+
+impl NodeAnswer {
+    /// Judges the node. The caller knows whether it was `offered`, and `crowded`
+    /// says how the same node looks with those who are about to go there.
+    pub fn of(
+        name: &NodeName,
+        node: &NodeState,
+        demand: &Demand,
+        policies: &Policies,
+        offered: bool,
+        crowd: Option<&NodeState>,
+    ) -> Self {
+        let explained = explain(node, demand, policies);
+        let (fits, why) = match &explained.outcome {
+            Ok(_) => (true, String::new()),
+            Err(refusal) => (false, refusal.to_string()),
+        };
+        let crowded = fits && crowd.is_some_and(|node| fit::fit(node, demand, policies).is_err());
+        let container = explained.container;
+        Self {
+            node: name.clone(),
+            offered,
+            fits,
+            crowded,
+            why,
+            container: container.map(|at| demand.containers[at].name.clone()),
+            gpus: gpus(node, &explained),
+        }
+    }
+}
+
+fn gpus(node: &NodeState, explained: &Explained) -> Vec<GpuAnswer> {
+    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
+    let cards = gpus.zip(&node.cards).enumerate();
+    let answer = |(place, (gpu, card)): (usize, (_, &Card))| {
+        let gpu: &crate::Gpu = gpu;
+        let judged = explained.cards.iter().find(|judged| judged.card == place);
+        let placed = explained.outcome.as_ref().map_or(&[][..], |fit| &fit.uses);
+        let taken = placed.iter().find(|(taken, _)| *taken == place);
+        let (needs, answer) = match (taken, judged) {
+            (Some((_, used)), _) => (Some(*used), TAKEN),
+            (None, Some(judged)) => {
+                let answer = judged.refused.map_or(FITS, Reason::name);
+                (Some(judged.needs), answer)
+            }
+            (None, None) => (None, NOT_ASKED),
+        };
+        GpuAnswer {
+            gpu: gpu.uuid.clone(),
+            index: gpu.index,
+            model: gpu.model.clone(),
+            left: Amount::left(card),
+            needs: needs.map(Amount::from),
+            answer: answer.to_owned(),
+        }
+    };
+    cards.map(answer).collect()
+}
