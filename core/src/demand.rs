@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
+use crate::card_policy::CardPolicy;
 use crate::node::Compute;
 use crate::request::Ask;
+use crate::rules::Rules;
 use crate::score::Policy;
 
 /// When a container runs, by Kubernetes' rules (KEP-753 for sidecars).
@@ -45,7 +47,9 @@ pub struct Demand {
     /// The pod's own choice of node policy, if any.
     pub node_policy: Option<Policy>,
     /// The pod's own choice of card policy, if any.
-    pub gpu_policy: Option<Policy>,
+    pub gpu_policy: Option<CardPolicy>,
+    /// What it demands of cards besides room.
+    pub rules: Rules,
 }
 
 impl Demand {

@@ -51,11 +51,16 @@ impl Trace for Trail {
     }
 
     fn card(&mut self, card: usize, needs: Use, refused: Option<Reason>) {
-        self.cards.push(Judged {
+        let judged = Judged {
             card,
             needs,
             refused,
-        });
+        };
+        // A card that would do may be refused for its neighbours afterwards.
+        match self.cards.iter_mut().find(|known| known.card == card) {
+            Some(known) => *known = judged,
+            None => self.cards.push(judged),
+        }
     }
 }
 

@@ -9,12 +9,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::allocation::{self, Allocation, Grant};
+use crate::card_policy::{CardKey, CardPolicy, MOST_KEYS};
+use crate::choose::{self, Candidate, Manner};
 use crate::demand::{ContainerDemand, Demand, Stage};
 use crate::id::NodeName;
 use crate::inventory::Inventory;
 use crate::node::{Card, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::request::{Ask, Memory};
+use crate::rules::Rules;
 use crate::score::{self, Load, Policy};
 use crate::units::Mib;
 use crate::usage::{self, Use};
@@ -25,7 +28,7 @@ pub struct Policies {
     /// Between nodes.
     pub node: Policy,
     /// Between the cards of a node.
-    pub gpu: Policy,
+    pub gpu: CardPolicy,
 }
 
 impl Default for Policies {
@@ -33,7 +36,7 @@ impl Default for Policies {
     fn default() -> Self {
         Self {
             node: Policy::Binpack,
-            gpu: Policy::Spread,
+            gpu: Policy::Spread.into(),
         }
     }
 }
@@ -52,7 +55,8 @@ pub struct Fit {
 pub trait Trace: Default {
     /// The container of this number is placed next.
     fn container(&mut self, _container: usize) {}
-    /// What the pod would then take of this card, and why it cannot.
+    /// What the pod would then take of this card, and why it cannot. Said again
+    /// of a card that would do and is refused for its neighbours.
     fn card(&mut self, _card: usize, _needs: Use, _refused: Option<Reason>) {}
 }
 
@@ -101,7 +105,13 @@ pub fn traced<T: Trace>(
         // needed: try the largest first, each on the fullest card.
         order.sort_by_key(|(_, ask)| Reverse(size(ask)));
         let mut again = T::default();
-        let shares = place(node, demand, &order, Policy::Binpack, &mut again);
+        let shares = place(
+            node,
+            demand,
+            &order,
+            policy.ordered_by(Policy::Binpack),
+            &mut again,
+        );
         let shares = shares.map_err(|_| refusal)?;
         *trace = again;
         Ok(shares)
@@ -130,56 +140,103 @@ fn place(
     node: &NodeState,
     demand: &Demand,
     order: &[(usize, &Ask)],
-    policy: Policy,
+    policy: CardPolicy,
     trace: &mut impl Trace,
 ) -> Result<Vec<Share>, Refusal> {
     let mut resources = node.resources.iter();
     let resource = resources.position(|name| *name == demand.resource);
+    let rules = &demand.rules;
+    // Rules that look at the cards themselves; most pods have none.
+    let picky = node.inventory.as_ref().filter(|_| rules.choose_cards());
     let mut shares: Vec<Share> = Vec::with_capacity(order.len());
     let mut candidates = Vec::with_capacity(node.cards.len());
     for &(container, ask) in order {
         trace.container(container);
-        let count = usize::try_from(ask.count).unwrap_or(usize::MAX);
-        if count > node.cards.len() {
+        let manner = Manner {
+            count: usize::try_from(ask.count).unwrap_or(usize::MAX),
+            one_numa: rules.one_numa || node.one_numa,
+            numa_key: policy.numa_key(),
+            links: policy.links,
+        };
+        if manner.count > node.cards.len() {
             return Err(Refusal::of(Reason::NodeInsufficientDevice));
         }
         let mut refusal = Refusal::default();
         candidates.clear();
         for (place, card) in node.cards.iter().enumerate() {
-            let memory = match ask.memory {
-                Memory::Mib(memory) => memory,
-                Memory::Share(part) => card.scaled.share(part),
-            };
-            let share = Share {
-                container,
-                card: place,
-                used: Use::of(memory, ask.cores),
-            };
+            let share = share(container, ask, place, card);
             let used = pod_use(demand, &shares, Some(share), place);
             let mismatch = resource != Some(usize::from(card.resource));
             let other = mismatch.then_some(Reason::CardTypeMismatch);
             let closed = card.closed.or(other);
-            let refused = closed.or_else(|| card.refuse(&used));
+            let unwanted = || picky.and_then(|found| rules.refuse(&found.gpus[place]));
+            let refused = closed
+                .or_else(unwanted)
+                .or_else(|| room(card, &used, policy));
             trace.card(place, used, refused);
             if let Some(reason) = refused {
                 refusal.add(reason);
                 continue;
             }
-            let stranger = demand.containers[container].stage == Stage::Init
-                && !shares.iter().any(|s| s.card == place);
-            let rank = Reverse(score::score(policy, card_load(card, used)));
-            candidates.push((stranger, rank, place, share));
+            candidates.push(Candidate {
+                stranger: demand.containers[container].stage == Stage::Init
+                    && !shares.iter().any(|s| s.card == place),
+                rank: rank(policy, card, used, rules),
+                place,
+            });
         }
-        if candidates.len() < count {
-            if !candidates.is_empty() {
-                refusal.add(Reason::AllocatedCardsInsufficientRequest);
+        if let Err(reason) = choose::choose(node, manner, &mut candidates) {
+            if reason == Reason::NumaNotFit {
+                for &Candidate { place, .. } in &candidates {
+                    let share = share(container, ask, place, &node.cards[place]);
+                    let used = pod_use(demand, &shares, Some(share), place);
+                    trace.card(place, used, Some(reason));
+                    refusal.add(reason);
+                }
+            } else if !candidates.is_empty() {
+                refusal.add(reason);
             }
             return Err(refusal);
         }
-        candidates.sort_unstable_by_key(|&(stranger, rank, place, _)| (stranger, rank, place));
-        shares.extend(candidates[..count].iter().map(|&(.., share)| share));
+        let chosen = candidates[..manner.count].iter().map(|chosen| chosen.place);
+        shares.extend(chosen.map(|place| share(container, ask, place, &node.cards[place])));
     }
     Ok(shares)
+}
+
+/// What a container would get of a card.
+fn share(container: usize, ask: &Ask, place: usize, card: &Card) -> Share {
+    let memory = match ask.memory {
+        Memory::Mib(memory) => memory,
+        Memory::Share(part) => card.scaled.share(part),
+    };
+    Share {
+        container,
+        card: place,
+        used: Use::of(memory, ask.cores),
+    }
+}
+
+/// Why the card has no room for this use. `mutex` comes right after the seats
+/// (HAMi 4.6 rule 7) and wants a card without any other share.
+fn room(card: &Card, used: &Use, policy: CardPolicy) -> Option<Reason> {
+    let refused = card.refuse(used);
+    let busy = policy.idle && (card.sums.pods > 0 || used.seats > 1);
+    match refused {
+        Some(Reason::CardTimeSlicingExhausted) => refused,
+        _ if busy => Some(Reason::ExclusiveDeviceAllocateConflict),
+        _ => refused,
+    }
+}
+
+fn rank(policy: CardPolicy, card: &Card, used: Use, rules: &Rules) -> [u64; MOST_KEYS] {
+    policy.keys.map(|key| match key {
+        Some(CardKey::Load(policy)) => {
+            u64::MAX - score::weighted(policy, card_load(card, used), rules.weights)
+        }
+        // The NUMA nodes are compared when all candidates are known.
+        Some(CardKey::Numa) | None => 0,
+    })
 }
 
 /// The pod's effective use of `card` with `shares`, and `more` if it comes too.

@@ -17,12 +17,20 @@ pub const INVENTORY: &str = "aliquot.dev/inventory";
 pub const VERSION: u32 = 1;
 
 /// How a card is shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Shares held by libvgpu.so.
+    /// Shares held by libvgpu.so. This release places pods on no other.
     Vgpu,
-    /// A mode that this release does not place pods on.
+    /// One pod at a time.
+    Exclusive,
+    /// Shares in turns, without limits.
+    Timeslice,
+    /// Shares through NVIDIA's MPS.
+    Mps,
+    /// Cut into instances.
+    Mig,
+    /// A mode that this release does not know.
     #[serde(other)]
     Unknown,
 }

@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
+pub mod card_policy;
+mod choose;
 pub mod cluster;
 pub mod decide;
 pub mod demand;
@@ -23,15 +25,18 @@ pub mod preemption;
 pub mod quantity;
 pub mod reason;
 pub mod request;
+pub mod rules;
 pub mod score;
 pub mod top;
 pub mod units;
 pub mod usage;
+pub mod wishes;
 
 #[cfg(test)]
 mod tests;
 
 pub use allocation::{Allocation, Grant};
+pub use card_policy::CardPolicy;
 pub use cluster::Cluster;
 pub use demand::{ContainerDemand, Demand, Stage};
 pub use id::{GpuUuid, NodeName, PodUid};
@@ -40,5 +45,7 @@ pub use ledger::Ledger;
 pub use node::{Compute, NodeState};
 pub use reason::{Reason, Refusal};
 pub use request::{Ask, Defaults, Memory, ResourceNames};
+pub use rules::Rules;
 pub use score::Policy;
 pub use units::{Mib, MilliCpu, Percent};
+pub use wishes::Wishes;

@@ -15,6 +15,10 @@ use crate::reason::Reason;
 use crate::units::{Mib, MilliCpu, Percent};
 use crate::usage::Use;
 
+/// The kubelet's Topology Manager policies under which a container's cards must
+/// be on one NUMA node (design 4.4).
+const ONE_NUMA: [&str; 2] = ["restricted", "single-numa-node"];
+
 /// CPU and memory of a node or of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Compute {
@@ -103,21 +107,25 @@ pub struct Card {
 
 impl Card {
     /// Why this card cannot take this use beside what it carries; `None` if it
-    /// can. One reason, the first in HAMi's order of checks (its `Fit`).
+    /// can. One reason, the first in the order of HAMi's `Fit` (4.6, rules 6 and
+    /// 11 to 14).
     pub fn refuse(&self, used: &Use) -> Option<Reason> {
         let others = &self.sums.used;
         if self.closed.is_some() {
             self.closed
         } else if others.seats + used.seats > self.seats {
             Some(Reason::CardTimeSlicingExhausted)
-        } else if others.alone || (used.alone && self.sums.pods > 0) {
-            Some(Reason::ExclusiveDeviceAllocateConflict)
         } else if others.memory + used.memory > self.scaled {
             Some(Reason::CardInsufficientMemory)
         } else if others.cores + used.cores > self.cores {
             Some(Reason::CardInsufficientCore)
+        } else if used.alone && self.sums.pods > 0 {
+            Some(Reason::ExclusiveDeviceAllocateConflict)
         } else if used.leftover && others.cores >= self.cores {
             Some(Reason::CardComputeUnitsExhausted)
+        } else if others.alone {
+            // A card that may promise more compute than it has.
+            Some(Reason::ExclusiveDeviceAllocateConflict)
         } else {
             None
         }
@@ -149,6 +157,8 @@ pub struct NodeState {
     pub resources: Vec<Arc<str>>,
     /// CPU and memory.
     pub host: Host,
+    /// Its kubelet admits only containers whose cards are on one NUMA node.
+    pub one_numa: bool,
     /// Why it takes no pod of ours at all.
     pub closed: Option<Reason>,
 }
@@ -166,6 +176,7 @@ impl NodeState {
             cards: Vec::new(),
             resources: Vec::new(),
             host,
+            one_numa: false,
             closed: None,
         };
         if pods.iter().any(|(_, held)| **held == Held::Unreadable) {
@@ -174,6 +185,7 @@ impl NodeState {
         match &published.inventory {
             None => state.closed = Some(Reason::NodeNotRegistered),
             Some(inventory) => {
+                state.one_numa = ONE_NUMA.contains(&inventory.topology_policy.as_str());
                 (state.cards, state.resources) = cards(inventory, &published.cordoned, pods);
             }
         }

@@ -16,11 +16,13 @@ pub enum Reason {
     CardCordoned,
     /// The card is shared in another way than the pod asks for.
     CardTypeMismatch,
+    /// The pod names cards, and this is none of them (`use-gpuuuid`).
+    CardUuidMismatch,
     /// Another plugin's pod holds the card.
     CardHeldByForeignPod,
     /// All seats (`deviceSplitCount`) are taken.
     CardTimeSlicingExhausted,
-    /// The pod wants a card alone and it is not, or the card is somebody's alone.
+    /// The pod wants a card alone or idle and it is not, or the card is somebody's alone.
     ExclusiveDeviceAllocateConflict,
     /// Not enough memory left.
     CardInsufficientMemory,
@@ -28,6 +30,8 @@ pub enum Reason {
     CardInsufficientCore,
     /// All compute is promised, so a pod with `gpucores: 0` would get none.
     CardComputeUnitsExhausted,
+    /// The card would do, but its NUMA node has too few such cards.
+    NumaNotFit,
     /// The node publishes no inventory (no agent, or not ours).
     NodeNotRegistered,
     /// The node has fewer cards than one container asks for.
@@ -40,16 +44,18 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::CardNotHealth,
         Self::CardCordoned,
         Self::CardTypeMismatch,
+        Self::CardUuidMismatch,
         Self::CardHeldByForeignPod,
         Self::CardTimeSlicingExhausted,
         Self::ExclusiveDeviceAllocateConflict,
         Self::CardInsufficientMemory,
         Self::CardInsufficientCore,
         Self::CardComputeUnitsExhausted,
+        Self::NumaNotFit,
         Self::NodeNotRegistered,
         Self::NodeInsufficientDevice,
         Self::AllocatedCardsInsufficientRequest,
@@ -62,12 +68,14 @@ impl Reason {
             Self::CardNotHealth => "CardNotHealth",
             Self::CardCordoned => "CardCordoned",
             Self::CardTypeMismatch => "CardTypeMismatch",
+            Self::CardUuidMismatch => "CardUuidMismatch",
             Self::CardHeldByForeignPod => "CardHeldByForeignPod",
             Self::CardTimeSlicingExhausted => "CardTimeSlicingExhausted",
             Self::ExclusiveDeviceAllocateConflict => "ExclusiveDeviceAllocateConflict",
             Self::CardInsufficientMemory => "CardInsufficientMemory",
             Self::CardInsufficientCore => "CardInsufficientCore",
             Self::CardComputeUnitsExhausted => "CardComputeUnitsExhausted",
+            Self::NumaNotFit => "NumaNotFit",
             Self::NodeNotRegistered => "NodeNotRegistered",
             Self::NodeInsufficientDevice => "NodeInsufficientDevice",
             Self::AllocatedCardsInsufficientRequest => "AllocatedCardsInsufficientRequest",

@@ -18,9 +18,12 @@ pub enum Policy {
     Spread,
 }
 
+/// The policies' names, for error texts.
+pub const NAMES: &str = "binpack, spread";
+
 /// A policy's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{value:?} is not a policy; accepted: binpack, spread")]
+#[error("{value:?} is not a policy; accepted: {NAMES}")]
 pub struct UnknownPolicy {
     /// The text as it came.
     pub value: String,
@@ -62,20 +65,55 @@ impl Load {
         }
     }
 
-    /// The three used parts added up, in millionths: 0 (empty) to 3,000,000.
-    fn fullness(self) -> u64 {
-        let part = |(used, total): (u64, u64)| {
+    /// The three used parts, each times its weight, added up, in millionths: 0
+    /// (empty) to the sum of the weights times 1,000,000.
+    fn fullness(self, weights: Weights) -> u64 {
+        let part = |(used, total): (u64, u64), weight: u32| {
             let used = used.min(total).saturating_mul(1_000_000);
-            used.checked_div(total).unwrap_or(0)
+            used.checked_div(total).unwrap_or(0) * u64::from(weight)
         };
-        part(self.seats) + part(self.cores) + part(self.memory)
+        part(self.seats, weights.seats)
+            + part(self.cores, weights.cores)
+            + part(self.memory, weights.memory)
+    }
+}
+
+/// How much each of the three counts (HAMi 4.7, `device-scoring-weights`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Weights {
+    /// Of the seats.
+    pub seats: u32,
+    /// Of the compute.
+    pub cores: u32,
+    /// Of the memory.
+    pub memory: u32,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            seats: 1,
+            cores: 1,
+            memory: 1,
+        }
+    }
+}
+
+impl Weights {
+    fn most(self) -> u64 {
+        1_000_000 * u64::from(self.seats + self.cores + self.memory)
     }
 }
 
 /// The score of a choice that would leave `load` behind. Higher is better.
 pub fn score(policy: Policy, load: Load) -> u64 {
+    weighted(policy, load, Weights::default())
+}
+
+/// The same with weights of the pod's own.
+pub fn weighted(policy: Policy, load: Load, weights: Weights) -> u64 {
     match policy {
-        Policy::Binpack => load.fullness(),
-        Policy::Spread => 3_000_000 - load.fullness(),
+        Policy::Binpack => load.fullness(weights),
+        Policy::Spread => weights.most() - load.fullness(weights),
     }
 }

@@ -69,5 +69,6 @@ pub(crate) fn demand(containers: &[(Stage, Option<Ask>)]) -> Demand {
         priority: 1,
         node_policy: None,
         gpu_policy: None,
+        rules: crate::Rules::default(),
     }
 }

@@ -3,13 +3,31 @@
 //! Fed by: watches, calls with Node objects, and `kubectl-aliquot`.
 //! Must not: fail; a node whose inventory cannot be read has none.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use aliquot_core::GpuUuid;
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::node::Published;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::compute;
+
+/// Cards taken out by an administrator: a comma list of uuids under our name and
+/// HAMi's; both hold.
+const CORDON: [&str; 2] = ["aliquot.dev/device-cordon", "hami.io/device-cordon"];
+
+fn cordoned(annotations: Option<&BTreeMap<String, String>>) -> Vec<GpuUuid> {
+    let texts = CORDON.iter().filter_map(|key| annotations?.get(*key));
+    let items = texts.flat_map(|text| text.split(',')).map(str::trim);
+    let mut cards: Vec<GpuUuid> = items
+        .filter(|item| !item.is_empty())
+        .map(GpuUuid::from)
+        .collect();
+    cards.sort_unstable();
+    cards.dedup();
+    cards
+}
 
 /// What a Node object says.
 pub fn published(node: &Node) -> Published {
@@ -25,6 +43,6 @@ pub fn published(node: &Node) -> Published {
     Published {
         inventory,
         allocatable: compute::allocatable(node),
-        cordoned: Vec::new(),
+        cordoned: cordoned(annotations),
     }
 }

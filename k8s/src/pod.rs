@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::ledger::Held;
 use aliquot_core::request::{RequestError, Resource, Written};
-use aliquot_core::score::UnknownPolicy;
+use aliquot_core::wishes::WishError;
 use aliquot_core::{
-    Allocation, ContainerDemand, Defaults, Demand, NodeName, PodUid, Policy, ResourceNames, Stage,
+    Allocation, ContainerDemand, Defaults, Demand, NodeName, PodUid, ResourceNames, Stage, Wishes,
     usage,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -40,25 +40,10 @@ pub enum DemandError {
         /// What is wrong.
         source: RequestError,
     },
-    /// A policy annotation.
-    #[error("annotation {key}: {source}")]
-    Policy {
-        /// The annotation.
-        key: &'static str,
-        /// What is wrong.
-        source: UnknownPolicy,
-    },
+    /// An annotation.
+    #[error(transparent)]
+    Wish(WishError),
 }
-
-/// The annotations that choose a policy, ours first.
-const NODE_POLICY: [&str; 2] = [
-    "aliquot.dev/node-scheduler-policy",
-    "hami.io/node-scheduler-policy",
-];
-const GPU_POLICY: [&str; 2] = [
-    "aliquot.dev/gpu-scheduler-policy",
-    "hami.io/gpu-scheduler-policy",
-];
 
 /// `metadata.uid`, empty for an object that never was in an API server.
 pub fn uid(pod: &Pod) -> PodUid {
@@ -116,13 +101,16 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
             ask: written.ask(&settings.defaults),
         });
     }
+    let wishes = Wishes::read(|key| annotation(pod, key));
+    let wishes = wishes.map_err(|mut errors| DemandError::Wish(errors.swap_remove(0)))?;
     Ok(Demand {
         resource: settings.names.of(Resource::Gpu).into(),
         containers: demands,
         host: compute::requested(pod),
         priority,
-        node_policy: policy(pod, NODE_POLICY)?,
-        gpu_policy: policy(pod, GPU_POLICY)?,
+        node_policy: wishes.node_policy,
+        gpu_policy: wishes.gpu_policy,
+        rules: wishes.rules,
     })
 }
 
@@ -148,18 +136,6 @@ fn written(container: &Container, names: &ResourceNames) -> Result<Written, Dema
             source,
         }
     })
-}
-
-fn policy(pod: &Pod, keys: [&'static str; 2]) -> Result<Option<Policy>, DemandError> {
-    for key in keys {
-        if let Some(text) = annotation(pod, key) {
-            let policy = text.parse();
-            return policy
-                .map(Some)
-                .map_err(|source| DemandError::Policy { key, source });
-        }
-    }
-    Ok(None)
 }
 
 /// What a bound pod holds by its allocation annotation; `None` for a pod that

@@ -1,6 +1,6 @@
 //! Pods as the API server encodes them, and what they mean to the books.
 
-use aliquot_core::{Memory, Mib, Percent};
+use aliquot_core::{Memory, Mib, Percent, Policy};
 use serde_json::{Value, json};
 
 use super::*;
@@ -62,13 +62,13 @@ fn our_policy_annotation_wins_over_hamis() {
     let annotations = json!({
         "hami.io/node-scheduler-policy": "binpack",
         "aliquot.dev/node-scheduler-policy": "spread",
-        "hami.io/gpu-scheduler-policy": "topology",
+        "hami.io/gpu-scheduler-policy": "closest",
     });
     let spec = json!({"containers": []});
     let error = demand(&pod(&spec, &annotations), &Settings::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "annotation hami.io/gpu-scheduler-policy: \"topology\" is not a policy; accepted: binpack, spread"
+        "annotation hami.io/gpu-scheduler-policy: \"closest\" is not a GPU policy; accepted: one of binpack, spread, or numa, mutex, topology, or several with commas between"
     );
     let spread = json!({"aliquot.dev/node-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "x"});
     let demand = demand(&pod(&spec, &spread), &Settings::default()).unwrap();

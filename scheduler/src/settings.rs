@@ -6,8 +6,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use aliquot_core::Policy;
 use aliquot_core::fit::Policies;
+use aliquot_core::{CardPolicy, Policy};
 use aliquot_k8s::flags::RequestFlags;
 use aliquot_serve::telemetry::LogFormat;
 use clap::Parser;
@@ -28,9 +28,10 @@ pub struct Settings {
     /// Which node is better: binpack or spread.
     #[arg(long, env = "ALIQUOT_NODE_POLICY", default_value = "binpack")]
     pub node_policy: Policy,
-    /// Which card of a node is better: binpack or spread.
+    /// Which cards of a node are better: binpack, spread, numa, mutex, topology,
+    /// or several with commas between.
     #[arg(long, env = "ALIQUOT_GPU_POLICY", default_value = "spread")]
-    pub gpu_policy: Policy,
+    pub gpu_policy: CardPolicy,
     /// Most nodes that filter answers.
     #[arg(long, env = "ALIQUOT_SHORTLIST", default_value_t = 64)]
     pub shortlist: usize,

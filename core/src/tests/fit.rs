@@ -87,7 +87,7 @@ fn each_card_is_refused_for_one_reason() {
     check(
         &node(&[&[(1, 100)]]),
         &[app(1, 1, 0)],
-        "1 ExclusiveDeviceAllocateConflict",
+        "1 CardComputeUnitsExhausted",
     );
     check(
         &node(&[&[(1, 0); 4]]),
