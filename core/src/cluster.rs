@@ -51,6 +51,17 @@ impl NodeSet {
     }
 }
 
+impl NodeSet {
+    /// The slots of those that were named when the set was made, in order.
+    pub fn named(&self) -> impl Iterator<Item = usize> {
+        let words = self.words.iter().enumerate();
+        words.flat_map(|(at, word)| {
+            let bits = (0..64).filter(move |bit| word & (1 << bit) != 0);
+            bits.map(move |bit| at * 64 + bit)
+        })
+    }
+}
+
 impl Cluster {
     /// The slot of a node that is known.
     pub fn slot(&self, name: &str) -> Option<usize> {
@@ -160,6 +171,7 @@ mod tests {
         assert_eq!(before.iter().count(), 200);
         let inside = |slot| set.contains(slot);
         assert!(inside(7) && inside(130) && !inside(8) && inside(200));
+        assert_eq!(set.named().collect::<Vec<_>>(), [7, 130]);
         cluster.put(&"n7".into(), Some(state()));
         assert_eq!(cluster.slot("n7"), Some(7));
         assert_ne!(before.version(7), cluster.version(7));

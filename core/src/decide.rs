@@ -4,14 +4,15 @@
 //! Must not: change anything but the memo, or name a node in `FailedNodes`
 //! (kube-scheduler would wake the pod with its own message).
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit::{self, Policies};
-use crate::memo::{Memo, Verdict};
-use crate::node::Card;
+use crate::memo::{Memo, Verdict, Verdicts};
+use crate::node::{Card, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::usage::Use;
 
@@ -37,6 +38,29 @@ pub struct Question<'a> {
     /// feasibility: what they would take counts as taken, and a node that is
     /// full with them comes last.
     pub notes: &'a [SoftNote],
+    /// The slot of the node on which a share is kept for this pod, and that node
+    /// without it.
+    pub own: Option<&'a (usize, NodeState)>,
+}
+
+impl Question<'_> {
+    /// The node in a slot, as this pod sees it.
+    fn node(&self, slot: usize) -> Option<&NodeState> {
+        match self.own {
+            Some((own, state)) if *own == slot => Some(state),
+            _ => self.cluster.at(slot).map(|state| &**state),
+        }
+    }
+
+    /// Whether the node in this slot can take the pod.
+    fn verdict<'v>(&self, verdicts: &'v mut Verdicts<'_>, slot: usize) -> Cow<'v, Verdict> {
+        match self.own {
+            Some((own, state)) if *own == slot => {
+                Cow::Owned(Verdict::on(state, self.demand, self.policies))
+            }
+            _ => Cow::Borrowed(verdicts.of(slot)),
+        }
+    }
 }
 
 /// A node that can take the pod. The order is best first.
@@ -62,7 +86,7 @@ pub fn fitting<'n, S: AsRef<str>>(
         let Some(slot) = question.cluster.slot(name) else {
             continue;
         };
-        if let Verdict::Fits(score) = *verdicts.of(slot) {
+        if let Verdict::Fits(score) = *question.verdict(&mut verdicts, slot) {
             let (crowded, score) = match noted.get(&slot) {
                 Some(Some(with_others)) => (false, *with_others),
                 Some(None) => (true, score),
@@ -81,7 +105,8 @@ pub fn fitting<'n, S: AsRef<str>>(
     let mut refusal = Refusal::default();
     for name in names.iter().map(AsRef::as_ref) {
         let slot = question.cluster.slot(name);
-        match slot.map(|slot| verdicts.of(slot)) {
+        let verdict = slot.map(|slot| question.verdict(&mut verdicts, slot));
+        match verdict.as_deref() {
             Some(Verdict::Refused(why)) => refusal.merge(why),
             Some(Verdict::Fits(_)) => {}
             None => refusal.add(Reason::NodeNotRegistered),
@@ -95,8 +120,8 @@ pub fn fitting<'n, S: AsRef<str>>(
 fn noted(question: &Question<'_>) -> HashMap<usize, Option<u64>> {
     let mut states = HashMap::new();
     for note in question.notes {
-        if let Some(node) = question.cluster.at(note.slot) {
-            let state = states.entry(note.slot).or_insert_with(|| (**node).clone());
+        if let Some(node) = question.node(note.slot) {
+            let state = states.entry(note.slot).or_insert_with(|| node.clone());
             *state = state.with(&note.uses);
         }
     }

@@ -5,10 +5,13 @@
 //! Fed by: the scheduler's writer (reserve, cancel) and the watches (the rest).
 //! Must not: free anything on a guess; an allocation that cannot be read takes
 //! the whole node (fail closed).
-//! A node's state is a function of what it published and of its bookings
-//! ([`NodeState::of`]); `recompute` is that function over everything.
+//! A node's state is a function of what it published, of its bookings and of
+//! the holds on it ([`NodeState::of`]); `recompute` is that function over everything.
+
+mod holds;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::allocation::Allocation;
 use crate::cluster::Cluster;
@@ -19,6 +22,8 @@ use crate::invariant;
 use crate::node::{Compute, NodeState, Published};
 use crate::reason::{Reason, Refusal};
 use crate::usage::{self, Uses};
+
+pub use holds::Hold;
 
 /// What a pod holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +74,8 @@ pub enum NotReserved {
 struct Entry {
     published: Option<Published>,
     pods: BTreeSet<PodUid>,
+    /// Pods that a share of it is held for.
+    holds: BTreeSet<PodUid>,
 }
 
 /// The books of all nodes.
@@ -77,6 +84,7 @@ pub struct Ledger {
     cluster: Cluster,
     entries: HashMap<NodeName, Entry>,
     bookings: HashMap<PodUid, Booking>,
+    holds: HashMap<PodUid, Hold>,
 }
 
 impl Ledger {
@@ -113,10 +121,11 @@ impl Ledger {
 
     /// May this node take this pod.
     pub fn fit(&self, name: &str, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
-        match self.cluster.node(name) {
-            Some(node) => fit::fit(node, demand, policies),
-            None => Err(Refusal::of(Reason::NodeNotRegistered)),
-        }
+        fit_on(
+            self.cluster.node(name).map(|node| &**node),
+            demand,
+            policies,
+        )
     }
 
     /// Chooses cards on the current books and takes them, in one step.
@@ -130,9 +139,9 @@ impl Ledger {
         if let Some(booking) = self.bookings.get(pod) {
             return Err(NotReserved::Booked(booking.node.clone()));
         }
-        let found = self.fit(name.as_str(), demand, policies);
+        let state = self.seen_by(pod, name.as_str());
+        let found = fit_on(state.as_deref(), demand, policies);
         let found = found.map_err(NotReserved::Refused)?;
-        let state = self.cluster.node(name.as_str());
         let inventory = state.and_then(|node| node.inventory.clone());
         let inventory = inventory
             .ok_or_else(|| NotReserved::Refused(Refusal::of(Reason::NodeNotRegistered)))?;
@@ -179,6 +188,7 @@ impl Ledger {
             entry.pods.remove(pod);
         }
         self.refresh(&booking.node);
+        self.refresh_hold(pod);
         Some(booking)
     }
 
@@ -198,6 +208,9 @@ impl Ledger {
         }
         for (pod, booking) in &self.bookings {
             fresh.insert(pod, booking.clone());
+        }
+        for (pod, hold) in &self.holds {
+            fresh.hold(pod, hold.clone());
         }
         fresh
     }
@@ -242,20 +255,31 @@ impl Ledger {
         entry.pods.insert(pod.clone());
         self.bookings.insert(pod.clone(), booking);
         self.refresh(&node);
+        self.refresh_hold(pod);
         old
     }
 
     /// Brings one node's state up to date; forgets a node that published
-    /// nothing and has no pods.
+    /// nothing, has no pods and is held for nobody.
     fn refresh(&mut self, name: &NodeName) {
         let Some(entry) = self.entries.get(name) else {
             return;
         };
-        if entry.published.is_none() && entry.pods.is_empty() {
+        if entry.published.is_none() && entry.pods.is_empty() && entry.holds.is_empty() {
             self.entries.remove(name);
             self.cluster.put(name, None);
             return;
         }
+        let state = self.state(entry, None);
+        let old = self.cluster.node(name.as_str());
+        if old.is_none_or(|old| **old != state) {
+            self.cluster.put(name, Some(state));
+        }
+    }
+
+    /// What was published, what is booked and what is held, but for what is
+    /// held for `but`.
+    fn state(&self, entry: &Entry, but: Option<&PodUid>) -> NodeState {
         let bookings = entry.pods.iter();
         let bookings = bookings.filter_map(|pod| Some((pod, self.bookings.get(pod)?)));
         let mut requested = Compute::default();
@@ -264,20 +288,30 @@ impl Ledger {
             requested = requested.plus(booking.host);
             held.push((pod, &booking.held));
         }
-        let state = match &entry.published {
+        // Who is booked has taken what was held for it.
+        let kept = entry.holds.iter().filter(|pod| Some(*pod) != but);
+        let kept = kept.filter(|pod| !self.bookings.contains_key(*pod));
+        held.extend(kept.filter_map(|pod| Some((pod, &self.holds.get(pod)?.held))));
+        match &entry.published {
             Some(published) => NodeState::of(published, &held, requested),
             None => NodeState::of(&Published::default(), &held, requested),
-        };
-        let old = self.cluster.node(name.as_str());
-        if old.is_none_or(|old| **old != state) {
-            self.cluster.put(name, Some(state));
         }
+    }
+}
+
+/// May this node, if it is known, take this pod.
+fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
+    match node {
+        Some(node) => fit::fit(node, demand, policies),
+        None => Err(Refusal::of(Reason::NodeNotRegistered)),
     }
 }
 
 impl PartialEq for Ledger {
     /// Equal in content, whatever way it came about.
     fn eq(&self, other: &Self) -> bool {
-        self.bookings == other.bookings && self.differences(other).is_empty()
+        self.bookings == other.bookings
+            && self.holds == other.holds
+            && self.differences(other).is_empty()
     }
 }

@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit::{self, Policies};
-use crate::reason::Refusal;
+use crate::node::NodeState;
+use crate::reason::{Reason, Refusal};
 
 /// Shapes kept; the one not asked for longest gives way. At 5,000 nodes a shape
 /// takes less than half a MiB.
@@ -23,6 +24,16 @@ pub enum Verdict {
     Fits(u64),
     /// It cannot.
     Refused(Refusal),
+}
+
+impl Verdict {
+    /// Judges one node.
+    pub fn on(node: &NodeState, demand: &Demand, policies: &Policies) -> Self {
+        match fit::fit(node, demand, policies) {
+            Ok(fit) => Self::Fits(fit.score),
+            Err(refusal) => Self::Refused(refusal),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -85,14 +96,10 @@ impl Verdicts<'_> {
             *kept = None;
         }
         let judged = kept.get_or_insert_with(|| {
-            let fit = self.cluster.at(slot).map_or_else(
-                || Err(Refusal::of(crate::reason::Reason::NodeNotRegistered)),
-                |node| fit::fit(node, self.demand, self.policies),
+            let verdict = self.cluster.at(slot).map_or_else(
+                || Verdict::Refused(Refusal::of(Reason::NodeNotRegistered)),
+                |node| Verdict::on(node, self.demand, self.policies),
             );
-            let verdict = match fit {
-                Ok(fit) => Verdict::Fits(fit.score),
-                Err(refusal) => Verdict::Refused(refusal),
-            };
             (version, verdict)
         });
         &judged.1

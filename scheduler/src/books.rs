@@ -12,7 +12,7 @@ use aliquot_core::fit::{self, Policies};
 use aliquot_core::inventory::Refused;
 use aliquot_core::ledger::NotReserved;
 use aliquot_core::memo::Memo;
-use aliquot_core::{Cluster, Demand, Ledger, NodeName, PodUid, Refusal};
+use aliquot_core::{Cluster, Demand, Ledger, NodeName, NodeState, PodUid, Refusal};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
 use parking_lot::{Mutex, RwLock};
@@ -102,7 +102,8 @@ impl Books {
         names: &'n [S],
     ) -> Result<Vec<Ranked<'n>>, Refusal> {
         let notes = self.claims.lock().others(pod, Instant::now());
-        let question = self.question(cluster, demand, &notes);
+        let own = self.read(|ledger| ledger.own(pod));
+        let question = self.question(cluster, demand, &notes, own.as_ref());
         decide::fitting(&question, &mut self.memo.lock(), names)
     }
 
@@ -115,7 +116,8 @@ impl Books {
         names: &'n [S],
     ) -> Vec<(&'n str, i64)> {
         let notes = self.claims.lock().others(pod, Instant::now());
-        let question = self.question(cluster, demand, &notes);
+        let own = self.read(|ledger| ledger.own(pod));
+        let question = self.question(cluster, demand, &notes, own.as_ref());
         decide::ranks(&question, &mut self.memo.lock(), names)
     }
 
@@ -124,12 +126,14 @@ impl Books {
         cluster: &'a Cluster,
         demand: &'a Demand,
         notes: &'a [SoftNote],
+        own: Option<&'a (usize, NodeState)>,
     ) -> Question<'a> {
         Question {
             cluster,
             demand,
             policies: &self.policies,
             notes,
+            own,
         }
     }
 
@@ -138,6 +142,15 @@ impl Books {
         let Some(slot) = cluster.slot(node) else {
             return;
         };
+        let held = |ledger: &Ledger| {
+            ledger
+                .held_for(pod)
+                .is_some_and(|h| h.node.as_str() == node)
+        };
+        if self.read(held) {
+            // More than a note is kept for it there.
+            return;
+        }
         let found = cluster
             .at(slot)
             .map(|state| fit::fit(state, demand, &self.policies));
@@ -175,13 +188,31 @@ impl Books {
         let now = Instant::now();
         let claimed = self.claims.lock().all(now);
         let mut all = self.waits.lock();
+        let at_home = self.read(|ledger| {
+            let fits = |(uid, waiting): (&PodUid, &Waiting)| {
+                let (slot, state) = ledger.own(uid)?;
+                let fit = fit::fit(&state, &waiting.demand, &self.policies);
+                (fit.is_ok() && slots.contains(&slot)).then(|| uid.clone())
+            };
+            let holders = ledger.holds().map(|(uid, _)| uid);
+            let holders = holders.filter_map(|uid| all.get_key_value(uid));
+            let refused = holders.filter(|(_, waiting)| waiting.refused);
+            refused.filter_map(fits).collect::<Vec<_>>()
+        });
         let refused = all.iter().filter(|(_, waiting)| waiting.refused);
+        let refused = refused.filter(|(uid, _)| !at_home.contains(uid));
         let placed = waiting::fit_together(refused, &cluster, &slots, &claimed, &self.policies);
         let placed: Vec<_> = placed
             .into_iter()
             .map(|(uid, note)| (uid.clone(), note))
             .collect();
         let mut awake = Vec::with_capacity(placed.len());
+        for uid in at_home {
+            if let Some(waiting) = all.get_mut(&uid) {
+                waiting.refused = false;
+                awake.push((uid, waiting.pod.clone()));
+            }
+        }
         for (uid, note) in placed {
             if let Some(waiting) = all.get_mut(&uid) {
                 waiting.refused = false;

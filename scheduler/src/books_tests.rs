@@ -177,3 +177,37 @@ fn a_node_without_a_readable_inventory_takes_no_pods_and_keeps_its_bookings() {
     assert_eq!(used(&books), 600);
     assert!(reserve(&books, "b", 100));
 }
+
+#[test]
+fn a_share_that_is_held_for_a_pod_wakes_that_pod_and_no_other() {
+    use aliquot_core::ledger::Held;
+    use aliquot_core::usage::Use;
+    use aliquot_core::{Mib, Percent};
+
+    let books = books();
+    Index::apply(&books, pod("victim", 900, Some("n")));
+    for name in ["holder", "other"] {
+        let waits = pod(name, 600, None);
+        let demand = pod::demand(&waits, books.settings()).unwrap();
+        Index::apply(&books, waits.clone());
+        let offered = books.snapshot().set(&["n"]);
+        let waits = Waiting {
+            offered,
+            ..crate::waiting::waiting(&waits, demand, true)
+        };
+        books.refused(&name.into(), waits, books.enlargements());
+    }
+    let used = Use::of(Mib(600), Percent(0));
+    let hold = aliquot_core::ledger::Hold {
+        node: "n".into(),
+        held: Held::Uses([("GPU-n".into(), used)].into()),
+        written: false,
+    };
+    books.ledger.write().hold(&"holder".into(), hold);
+    Index::delete(&books, pod("victim", 900, Some("n")));
+    let woken = books.wakeable();
+    let woken: Vec<_> = woken.iter().map(|(uid, _)| uid.as_str()).collect();
+    assert_eq!(woken, ["holder"]);
+    assert!(!reserve(&books, "other", 600) && reserve(&books, "holder", 600));
+    assert!(books.recompute().is_empty());
+}

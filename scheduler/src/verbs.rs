@@ -153,6 +153,7 @@ impl<'a> Call<'a> {
             demand: &self.demand,
             policies,
             notes: &[],
+            own: None,
         };
         decide::fitting(&question, &mut Memo::default(), names)
     }
@@ -183,6 +184,7 @@ impl<'a> Call<'a> {
                     demand: &self.demand,
                     policies: books.policies(),
                     notes: &[],
+                    own: None,
                 };
                 let ranks = decide::ranks(&question, &mut Memo::default(), &names);
                 ranks.into_iter().map(line).collect()

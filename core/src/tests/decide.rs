@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::decide::{Question, SoftNote, cpu_only_ranks, fitting, ranks, refusal_text, shortlist};
 use crate::fit::Policies;
+use crate::ledger::{Held, Hold};
 use crate::memo::Memo;
 use crate::node::Published;
 use crate::tests::{ask, demand, gpu, inventory};
@@ -43,6 +44,7 @@ fn filter(ledger: &Ledger, memory: u64, notes: &[SoftNote], names: &[&str], most
         demand: &asks(memory),
         policies: &Policies::default(),
         notes,
+        own: None,
     };
     let mut memo = Memo::default();
     let shown = |memo: &mut Memo| match fitting(&question, memo, names) {
@@ -92,6 +94,7 @@ fn prioritize_gives_one_ten_and_falls_with_the_place() {
             demand: &asks(100),
             policies: &Policies::default(),
             notes: &[],
+            own: None,
         };
         let ranks = ranks(&question, &mut Memo::default(), names);
         ranks.into_iter().map(|(_, rank)| rank).collect::<Vec<_>>()
@@ -127,6 +130,7 @@ fn a_verdict_is_forgotten_when_its_node_changes() {
             demand: &asks(400),
             policies: &Policies::default(),
             notes: &[],
+            own: None,
         };
         let fits = fitting(&question, &mut memo, &["n0", "n1"]).unwrap();
         shortlist(fits, 9).join(" ")
@@ -147,4 +151,46 @@ fn pods_without_gpu_are_kept_off_nodes_with_free_gpu() {
     let ledger = ledger(&[0, 1000, 500]);
     let ranks = cpu_only_ranks(ledger.cluster(), &["n0", "n1", "n2", "no-gpu"]);
     assert_eq!(ranks, [0, 4, 2, 10]);
+}
+
+#[test]
+fn a_hold_keeps_a_share_from_all_but_its_pod_until_that_is_booked() {
+    let mut ledger = ledger(&[600]);
+    let (holder, other) = ("holder".into(), "other".into());
+    let fits = |ledger: &Ledger, pod: &crate::PodUid| {
+        let own = ledger.own(pod);
+        let question = Question {
+            cluster: ledger.cluster(),
+            demand: &asks(400),
+            policies: &Policies::default(),
+            notes: &[],
+            own: own.as_ref(),
+        };
+        let mut memo = Memo::default();
+        fitting(&question, &mut memo, &["n0"]).is_ok()
+    };
+    let used = Use::of(Mib(400), Percent(0));
+    let hold = Hold {
+        node: "n0".into(),
+        held: Held::Uses([("GPU-0".into(), used)].into()),
+        written: true,
+    };
+    let version = ledger.cluster().version(0);
+    ledger.hold(&holder, hold);
+    assert_ne!(
+        ledger.cluster().version(0),
+        version,
+        "a memo would not notice"
+    );
+    assert!(fits(&ledger, &holder) && !fits(&ledger, &other));
+    let policies = Policies::default();
+    let asked = asks(400);
+    let mut reserve = |pod| ledger.reserve(pod, &"n0".into(), &asked, &policies).is_ok();
+    assert!(!reserve(&other) && reserve(&holder));
+    let card = |ledger: &Ledger| ledger.cluster().at(0).unwrap().cards[0].sums;
+    assert_eq!(card(&ledger).used.memory, Mib(1000), "counted once");
+    ledger.cancel(&holder);
+    assert_eq!(card(&ledger).used.memory, Mib(1000), "kept again");
+    ledger.unhold(&holder);
+    assert!(fits(&ledger, &other));
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
 use crate::fit::Policies;
-use crate::ledger::{Held, Ledger, NotReserved};
+use crate::ledger::{Held, Hold, Ledger, NotReserved};
 use crate::node::{Compute, Published};
 use crate::reason::Reason;
 use crate::tests::{ask, demand, gpu, inventory};
@@ -44,6 +44,15 @@ enum Step {
     Unreadable {
         pod: u8,
         node: u8,
+    },
+    /// A share is kept for a pod.
+    Hold {
+        pod: u8,
+        node: u8,
+        memory: u64,
+    },
+    Unhold {
+        pod: u8,
     },
     Cancel {
         pod: u8,
@@ -83,6 +92,9 @@ impl ReferenceStateMachine for Steps {
             1 => (pod.clone(), node.clone(), 0u32..4, 1u64..900, 0u32..=100)
                 .prop_map(|(pod, node, card, memory, cores)| Step::Foreign { pod, node, card, memory, cores }),
             1 => (pod.clone(), node).prop_map(|(pod, node)| Step::Unreadable { pod, node }),
+            1 => (pod.clone(), 0u8..3, 1u64..500)
+                .prop_map(|(pod, node, memory)| Step::Hold { pod, node, memory }),
+            1 => pod.clone().prop_map(|pod| Step::Unhold { pod }),
             2 => pod.clone().prop_map(|pod| Step::Cancel { pod }),
             3 => pod.prop_map(|pod| Step::Release { pod }),
         ]
@@ -98,6 +110,7 @@ struct Books {
     ledger: Ledger,
     model: BTreeMap<u8, (NodeName, Held, bool)>,
     given: BTreeMap<u8, (Allocation, Demand)>,
+    holds: BTreeMap<u8, (NodeName, u64)>,
     /// Some booking came from outside or a card shrank: sums may pass capacity.
     outside: bool,
 }
@@ -196,6 +209,22 @@ impl Books {
                     .insert(pod, (node_name(node), Held::Unreadable, true));
                 self.given.remove(&pod);
             }
+            Step::Hold { pod, node, memory } => {
+                let used = Use::of(crate::Mib(memory), crate::Percent(0));
+                let hold = Hold {
+                    node: node_name(node),
+                    held: Held::Uses(Uses::from([("GPU-0".into(), used)])),
+                    written: memory % 2 == 0,
+                };
+                // It counts beside those who are about to end.
+                self.outside = true;
+                self.ledger.hold(&uid(pod), hold);
+                self.holds.insert(pod, (node_name(node), memory));
+            }
+            Step::Unhold { pod } => {
+                let held = self.ledger.unhold(&uid(pod)).map(|hold| hold.node);
+                assert_eq!(held, self.holds.remove(&pod).map(|(node, _)| node));
+            }
             Step::Cancel { pod } => {
                 self.ledger.cancel(&uid(pod));
                 self.model
@@ -234,8 +263,12 @@ impl Books {
                     Held::Uses(uses) => uses.get(&gpu.uuid),
                     Held::Unreadable => None,
                 });
-                let (memory, pods) =
-                    on_card.fold((0, 0), |(m, p), used| (m + used.memory.0, p + 1));
+                let kept = self.holds.iter().filter(|(pod, (node, _))| {
+                    node == name && gpu.uuid.as_str() == "GPU-0" && !self.model.contains_key(pod)
+                });
+                let kept: Vec<u64> = kept.map(|(_, (_, memory))| *memory).collect();
+                let start = (kept.iter().sum(), u32::try_from(kept.len()).unwrap());
+                let (memory, pods) = on_card.fold(start, |(m, p), used| (m + used.memory.0, p + 1));
                 assert_eq!((card.sums.used.memory.0, card.sums.pods), (memory, pods));
                 assert!(self.outside || invariant::within_capacity(card));
             }
