@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
-.PHONY: help demo demo-down test bench lint cluster build
+.PHONY: help demo demo-down test bench fuzz lint cluster build
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -28,6 +28,10 @@ test: cluster lint build ## Everything that must hold: lints, then all tests on 
 
 bench: ## Measure what docs/SPECIFICATION.md promises, in release builds
 	cargo run --release --quiet --locked -p aliquot-performance
+
+FUZZ_MINUTES ?= 1
+fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)
+	tests/fuzz/run.sh $(FUZZ_MINUTES)
 
 lint: ## Formatting and lints of the Rust and Go code
 	cargo fmt --all --check

@@ -40,6 +40,13 @@ pub enum CodecError {
         /// The version that can be read.
         read: u32,
     },
+    /// An inventory that names one card twice: its shares could be counted on
+    /// one place and given away on the other.
+    #[error("the annotation names card {uuid} twice")]
+    CardTwice {
+        /// The card.
+        uuid: GpuUuid,
+    },
 }
 
 /// A share of one card.

@@ -1,9 +1,10 @@
 //! What a node has: the content of the node annotation `aliquot.dev/inventory`.
 //!
 //! Fed by: the node's agent, which alone writes it.
-//! Must not: fail on fields of a newer release; a version it does not read is an error.
+//! Must not: fail on fields of a newer release; a version it does not read is an error, and so is
+//! a card that is named twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -176,6 +177,11 @@ impl Inventory {
                 found: inventory.v,
                 read: VERSION,
             });
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(again) = inventory.gpus.iter().find(|gpu| !seen.insert(&gpu.uuid)) {
+            let uuid = again.uuid.clone();
+            return Err(CodecError::CardTwice { uuid });
         }
         Ok(inventory)
     }

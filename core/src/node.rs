@@ -238,9 +238,9 @@ pub fn cards(
             cores: gpu.cores,
             seats: gpu.seats,
             numa: gpu.numa,
-            // More resources than cards are impossible, and cards are few.
             resource: u8::try_from(resource).unwrap_or(u8::MAX),
-            closed,
+            // Under more resources than a byte counts: nobody means that.
+            closed: closed.or_else(|| (resource > 255).then_some(Reason::CardTypeMismatch)),
             sums: Sums::default(),
         });
     }

@@ -57,7 +57,7 @@ pub struct Load {
 impl Load {
     /// Both together.
     pub fn plus(self, other: Self) -> Self {
-        let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
+        let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         Self {
             seats: add(self.seats, other.seats),
             cores: add(self.cores, other.cores),

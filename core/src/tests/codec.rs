@@ -1,7 +1,11 @@
 //! The annotations' texts against files that no release may stop to read.
 
+use crate::node::{self, Sums};
+use crate::reason::Reason;
+use crate::score::{self, Load, Policy};
 use crate::tests::{gpu, inventory};
-use crate::{Allocation, Inventory};
+use crate::usage::Use;
+use crate::{Allocation, Inventory, Mib, Percent};
 
 const INVENTORY: &str = include_str!("../../golden/inventory-v1.json");
 const ALLOCATION: &str = include_str!("../../golden/allocation-v1.json");
@@ -38,4 +42,37 @@ fn unknown_fields_are_passed_over_and_unknown_versions_are_not() {
     );
     assert!(Allocation::decode("{}").is_err());
     assert!(Inventory::decode("[]").is_err());
+}
+
+#[test]
+fn a_card_named_twice_was_counted_once_and_given_twice() {
+    let text = inventory(vec![gpu(0, 1000, 3), gpu(0, 1000, 3)]).encode();
+    let error = Inventory::decode(&text.unwrap()).unwrap_err();
+    assert!(error.to_string().contains("GPU-0 twice"), "{error}");
+}
+
+#[test]
+fn sums_of_absurd_figures_overflowed_the_score() {
+    let full = Load {
+        memory: (u64::MAX, u64::MAX),
+        ..Load::default()
+    };
+    let score = |policy| score::score(policy, full.plus(full));
+    assert!(score(Policy::Binpack) <= 3_000_000);
+    assert!(score(Policy::Spread) <= 3_000_000);
+    let mut sums = Sums::default();
+    sums.add(Use::of(Mib(u64::MAX), Percent(u32::MAX)));
+    sums.add(Use::of(Mib(1), Percent(1)));
+    assert_eq!(sums.used.memory, Mib(u64::MAX));
+}
+
+#[test]
+fn the_256th_resource_was_taken_for_all_after_it() {
+    let mut cards: Vec<_> = (0..258).map(|index| gpu(index, 1000, 3)).collect();
+    for card in &mut cards {
+        card.resource = card.uuid.to_string();
+    }
+    let (cards, _) = node::cards(&inventory(cards), &[], &[]);
+    assert_eq!(cards[255].closed, None);
+    assert_eq!(cards[256].closed, Some(Reason::CardTypeMismatch));
 }

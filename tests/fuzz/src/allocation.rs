@@ -1,0 +1,74 @@
+//! The pod annotation `aliquot.dev/allocation`.
+//!
+//! Fed by: any text in its place. Must not: let a text that cannot be read free
+//! anything.
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::inventory::INVENTORY;
+use aliquot_core::ledger::Held;
+use aliquot_core::reason::Reason;
+use aliquot_core::{Allocation, NodeName, PodUid};
+use aliquot_k8s::pod;
+use aliquot_k8s::watch::Index;
+use aliquot_scheduler::books::Books;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+
+use crate::shapes;
+
+/// Two cards of 80 GiB.
+const CARDS: &str = include_str!("../../../core/golden/inventory-v1.json");
+
+/// Reads the text as a bound pod's allocation and books it.
+pub fn check(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let decoded = Allocation::decode(text).ok();
+    if let Some(allocation) = &decoded {
+        let text = allocation.encode().expect("what was read can be written");
+        assert_eq!(Allocation::decode(&text).ok().as_ref(), Some(allocation));
+    }
+    let (name, uid) = (NodeName::from("n1"), PodUid::from("u"));
+    let pod = bound(text);
+    let (node, held) = pod::held(&pod).expect("bound, with an annotation");
+    assert_eq!(node, name);
+    let readable = decoded.is_some_and(|allocation| allocation.node == name);
+    assert_eq!(readable, held != Held::Unreadable, "{text:?}");
+
+    let books = Books::default();
+    Index::<Node>::apply(
+        &books,
+        read(json!({
+            "metadata": {"name": "n1", "annotations": {INVENTORY: CARDS}},
+        })),
+    );
+    Index::<Pod>::apply(&books, pod);
+    let mut ledger = books.read(Clone::clone);
+    assert_eq!(
+        ledger.booking(&uid).map(|booking| &booking.held),
+        Some(&held)
+    );
+    let closed = ledger.cluster().node("n1").and_then(|node| node.closed);
+    assert_eq!(closed == Some(Reason::NodeAllocationUnreadable), !readable);
+    shapes::fill(&mut ledger, &name, "nvidia.com/gpu");
+    ledger.release(&uid);
+    let empty = ledger.bookings().next().is_none();
+    let used = ledger.cluster().node("n1").map(|node| node.cards[0].sums);
+    assert!(!empty || used.is_some_and(|sums| sums == <_>::default()));
+}
+
+fn bound(allocation: &str) -> Pod {
+    read(json!({
+        "metadata": {"name": "p", "namespace": "d", "uid": "u", "annotations": {ALLOCATION: allocation}},
+        "spec": {
+            "nodeName": "n1",
+            "initContainers": [{"name": "warm-up"}, {"name": "side", "restartPolicy": "Always"}],
+            "containers": [{"name": "main"}, {"name": "second"}],
+        },
+    }))
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object of Kubernetes")
+}

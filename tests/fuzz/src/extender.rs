@@ -1,0 +1,120 @@
+//! The body of filter and prioritize calls, read and answered on a small cluster.
+//!
+//! Fed by: any bytes. Must not: listen on a socket; [`Call::read`] is given the
+//! bytes that a request would carry.
+
+use std::collections::BTreeSet;
+
+use aliquot_core::inventory::INVENTORY;
+use aliquot_k8s::event;
+use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
+use aliquot_k8s::pod;
+use aliquot_k8s::watch::Index;
+use aliquot_scheduler::books::Books;
+use aliquot_scheduler::verbs::{Call, Outcome};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+
+use crate::shapes;
+
+/// Two cards of 80 GiB.
+const CARDS: &str = include_str!("../../../core/golden/inventory-v1.json");
+/// The longest list of names of which every property is checked.
+const NAMES: usize = 200;
+
+/// Four nodes: two with free cards, one with small sick ones, one without.
+fn books() -> Books {
+    let sick = CARDS.replace("\"ok\"", "\"xid 79\"");
+    let texts = [("n1", CARDS), ("n2", CARDS), ("n3", &sick), ("n4", "{}")];
+    let nodes = texts.map(|(name, text)| {
+        let node = json!({"metadata": {"name": name, "annotations": {INVENTORY: text}}});
+        serde_json::from_value::<Node>(node).expect("a Node")
+    });
+    let books = Books::default();
+    Index::reset(&books, nodes.into());
+    books
+}
+
+/// Answers the bytes as filter, as prioritize and as its CPU-only entry.
+pub fn check(input: &[u8]) {
+    let settings = pod::Settings::default();
+    let read = || Call::read(input, &settings);
+    let call = match read() {
+        Ok(call) => call,
+        Err(why) => return assert!(!why.is_empty()),
+    };
+    let args: ExtenderArgs<'_> = serde_json::from_slice(input).expect("read before");
+    let pod = args.pod.expect("read before");
+    let (asked, by_name) = match (args.node_names, args.nodes) {
+        (Some(names), _) => (names.iter().map(ToString::to_string).collect(), true),
+        (None, nodes) => (nodes.map(|nodes| nodes.names()).unwrap_or_default(), false),
+    };
+    let demand = pod::demand(&pod, &settings).expect("read before");
+    let books = books();
+    let (notes, _reader) = event::queue();
+
+    let (outcome, answer) = call.filter(&books, &notes, 2);
+    let chosen = chosen(&answer, by_name);
+    let known: BTreeSet<&str> = asked.iter().map(String::as_str).collect();
+    assert!(chosen.iter().all(|name| known.contains(name.as_str())));
+    assert_eq!(answer.failed_nodes, None, "FailedNodes wakes the pod again");
+    assert!(answer.error.is_empty());
+    match (outcome, &answer.failed_and_unresolvable_nodes) {
+        (Outcome::Ok, reasons) => assert_eq!(*reasons, None),
+        (Outcome::Refused, reasons) => {
+            assert!(chosen.is_empty());
+            let texts: Vec<_> = reasons.iter().flat_map(|all| all.values()).collect();
+            assert!(
+                matches!(texts[..], [text] if text.len() < 1024),
+                "{texts:?}"
+            );
+        }
+    }
+    let twice = known.len() < asked.len();
+    if asked.len() > NAMES || twice {
+        return;
+    }
+    let again = read().map(|call| call.filter(&books, &notes, 2));
+    assert_eq!(again, Ok((outcome, answer)), "equal books, equal answers");
+
+    let ranks = read()
+        .map(|call| call.prioritize(&books))
+        .expect("read before");
+    let hosts = ranks.iter().map(|rank| &rank.host);
+    assert!(hosts.eq(asked.iter()), "every name, in its order");
+    let best = ranks.iter().filter(|rank| rank.score == 10).count();
+    assert!(ranks.iter().all(|rank| (0..=10).contains(&rank.score)));
+    let decides = demand.asks() && !chosen.is_empty();
+    assert_eq!(best, usize::from(decides), "one unique 10 where some fit");
+    let ranks = read().map(|call| call.prioritize_cpu_only(&books));
+    let ranks = ranks.expect("read before");
+    assert!(ranks.iter().all(|rank| (0..=10).contains(&rank.score)));
+    assert_eq!(ranks.len(), asked.len());
+
+    if by_name && decides {
+        let node = chosen[0].as_str().into();
+        let given = books.reserve(&pod::uid(&pod), &node, &demand);
+        let given = given.expect("filter said that it fits");
+        books.read(|ledger| shapes::granted(ledger, &node, &demand, &given));
+    }
+}
+
+fn chosen(answer: &ExtenderFilterResult, by_name: bool) -> Vec<String> {
+    if by_name {
+        return answer.node_names.clone().expect("asked by name");
+    }
+    if answer.nodes.is_none() {
+        return answer.node_names.clone().expect("one of the two");
+    }
+    let items = answer
+        .nodes
+        .as_ref()
+        .and_then(|list| list["items"].as_array());
+    let name = |node: &Value| {
+        node["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    items.into_iter().flatten().map(name).collect()
+}

@@ -1,0 +1,46 @@
+//! The node annotation `aliquot.dev/inventory`.
+//!
+//! Fed by: any text in its place. Must not: promise more of a card than the
+//! text says it has, whatever else the text says.
+
+use aliquot_core::inventory::INVENTORY;
+use aliquot_core::node::NodeState;
+use aliquot_core::{Inventory, Ledger, NodeName};
+use aliquot_scheduler::feed;
+use aliquot_scheduler::statement::Statement;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+
+use crate::shapes;
+
+/// Reads the text as a node's inventory and fills its cards.
+pub fn check(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let decoded = Inventory::decode(text).ok();
+    if let Some(inventory) = &decoded {
+        let text = inventory.encode().expect("what was read can be written");
+        assert_eq!(Inventory::decode(&text).ok().as_ref(), Some(inventory));
+    }
+    let node = json!({"metadata": {"name": "n1", "annotations": {INVENTORY: text}}});
+    let node: Node = serde_json::from_value(node).expect("a Node");
+    let published = feed::published(&node);
+    assert_eq!(published.inventory.as_deref(), decoded.as_ref());
+
+    let state = NodeState::of(&published, &[], published.allocatable);
+    let cards = decoded.as_ref().map_or(0, |inventory| inventory.gpus.len());
+    assert_eq!(state.cards.len(), cards);
+    assert_eq!(state.closed.is_none(), decoded.is_some());
+
+    let name = NodeName::from("n1");
+    let mut ledger = Ledger::default();
+    ledger.publish(&name, Some(published));
+    let first = decoded
+        .as_ref()
+        .and_then(|inventory| inventory.gpus.first());
+    let resource = first.map_or("nvidia.com/gpu", |gpu| gpu.resource.as_str());
+    shapes::fill(&mut ledger, &name, resource);
+    let statement = serde_json::to_string(&Statement::of(&ledger));
+    assert!(statement.is_ok(), "the books can be shown");
+}

@@ -1,0 +1,42 @@
+//! Every input that was ever worth keeping, through the properties, on stable.
+
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use aliquot_fuzz::TARGETS;
+
+/// Of all targets together; inputs are minimised before they are kept.
+const MOST_BYTES: usize = 1 << 20;
+
+#[test]
+fn the_kept_corpus_breaks_no_property() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut bytes = 0;
+    let mut broken = Vec::new();
+    for (target, check) in TARGETS {
+        let mut inputs = 0;
+        for entry in fs::read_dir(top.join(target)).unwrap() {
+            let path = entry.unwrap().path();
+            let input = fs::read(&path).unwrap();
+            inputs += 1;
+            bytes += input.len();
+            if catch_unwind(|| check(&input)).is_err() {
+                broken.push(path);
+            }
+        }
+        assert!(inputs > 0, "no corpus for {target}");
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(bytes < MOST_BYTES, "{bytes} bytes: minimise the corpus");
+}
+
+#[test]
+fn every_target_has_a_program() {
+    let manifest = include_str!("../Cargo.toml");
+    for (target, _) in TARGETS {
+        let program = format!("name = \"{target}\"\npath = \"fuzz_targets/{target}.rs\"");
+        assert!(manifest.contains(&program), "{target}");
+    }
+    assert_eq!(manifest.matches("[[bin]]").count(), TARGETS.len());
+}
