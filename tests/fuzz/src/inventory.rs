@@ -6,7 +6,7 @@
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::node::NodeState;
 use aliquot_core::{Inventory, Ledger, NodeName};
-use aliquot_scheduler::feed;
+use aliquot_k8s::node;
 use aliquot_scheduler::statement::Statement;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
@@ -23,9 +23,9 @@ pub fn check(input: &[u8]) {
         let text = inventory.encode().expect("what was read can be written");
         assert_eq!(Inventory::decode(&text).ok().as_ref(), Some(inventory));
     }
-    let node = json!({"metadata": {"name": "n1", "annotations": {INVENTORY: text}}});
-    let node: Node = serde_json::from_value(node).expect("a Node");
-    let published = feed::published(&node);
+    let object = json!({"metadata": {"name": "n1", "annotations": {INVENTORY: text}}});
+    let object: Node = serde_json::from_value(object).expect("a Node");
+    let published = node::published(&object);
     assert_eq!(published.inventory.as_deref(), decoded.as_ref());
 
     let state = NodeState::of(&published, &[], published.allocatable);

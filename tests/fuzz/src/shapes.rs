@@ -2,66 +2,89 @@
 //!
 //! Fed by: nothing. Must not: depend on the input.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use aliquot_core::cluster::Cluster;
 use aliquot_core::fit::Policies;
 use aliquot_core::ledger::NotReserved;
-use aliquot_core::{
-    Allocation, Ask, Compute, ContainerDemand, Demand, Ledger, Memory, Mib, NodeName, Percent,
-    Policy, Stage, invariant, usage,
-};
+use aliquot_core::{Allocation, Demand, Ledger, NodeName, invariant, usage};
+use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
 
 /// Pods reserved on one node, at most.
 const PODS: usize = 12;
 
-fn demand(resource: &str, policy: Option<Policy>, containers: &[(Stage, Ask)]) -> Demand {
-    let containers = containers.iter().enumerate();
-    Demand {
-        resource: resource.into(),
-        containers: containers
-            .map(|(number, &(stage, ask))| ContainerDemand {
-                name: format!("c{number}"),
-                stage,
-                ask: Some(ask),
-            })
-            .collect(),
-        host: Compute::default(),
-        priority: 1,
-        node_policy: policy,
-        gpu_policy: policy,
-    }
+/// A container's stage and its gpu, gpumem, gpumem-percentage and gpucores.
+type Container = (&'static str, [u32; 4]);
+
+/// Demands of different shapes: small and large, whole cards, parts, several
+/// cards, several containers; each under a policy.
+const SHAPES: &[(&str, &[Container])] = &[
+    ("", &[("app", [1, 1, 0, 0])]),
+    ("binpack", &[("app", [2, 3000, 0, 30])]),
+    ("spread", &[("app", [1, 0, 50, 0])]),
+    ("", &[("app", [1, 0, 100, 100])]),
+    ("", &[("app", [64, 1, 0, 1])]),
+    (
+        "spread",
+        &[
+            ("init", [1, 1 << 20, 0, 100]),
+            ("sidecar", [1, 1, 0, 0]),
+            ("app", [2, 0, 33, 33]),
+            ("app", [1, 500, 0, 0]),
+        ],
+    ),
+];
+
+fn demand(policy: &str, containers: &[Container]) -> Demand {
+    let container = |(number, (stage, ask)): (usize, &Container)| {
+        let names = ["gpu", "gpumem", "gpumem-percentage", "gpucores"];
+        let amounts = names
+            .iter()
+            .zip(ask)
+            .filter(|(name, n)| **n > 0 || **name == "gpucores");
+        let limits: BTreeMap<_, _> = amounts
+            .map(|(name, amount)| (format!("nvidia.com/{name}"), amount.to_string()))
+            .collect();
+        let restart = (*stage == "sidecar").then_some("Always");
+        let container = json!({"name": format!("c{number}"), "restartPolicy": restart, "resources": {"limits": limits}});
+        (*stage == "app", container)
+    };
+    let (apps, init): (Vec<_>, Vec<_>) = containers
+        .iter()
+        .enumerate()
+        .map(container)
+        .partition(|(app, _)| *app);
+    let specs = |some: Vec<(bool, Value)>| some.into_iter().map(|(_, one)| one).collect::<Value>();
+    let keys = [
+        "hami.io/node-scheduler-policy",
+        "hami.io/gpu-scheduler-policy",
+    ];
+    let keys = keys.iter().filter(|_| !policy.is_empty());
+    let annotations: BTreeMap<_, _> = keys.map(|key| (*key, policy)).collect();
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "annotations": annotations},
+        "spec": {"initContainers": specs(init), "containers": specs(apps)},
+    }))
+    .expect("a Pod");
+    pod::demand(&pod, &pod::Settings::default()).expect("a demand")
 }
 
-/// Demands under this name of the count resource: small and large, whole cards,
-/// parts, several cards, several containers.
-pub(crate) fn demands(resource: &str) -> Vec<Demand> {
-    use Stage::{App, Init, Sidecar};
-    let mib = |count, memory, cores| Ask {
-        count,
-        memory: Memory::Mib(Mib(memory)),
-        cores: Percent(cores),
-    };
-    let part = |count, part, cores| Ask {
-        memory: Memory::Share(Percent(part)),
-        ..mib(count, 0, cores)
-    };
-    let (binpack, spread) = (Some(Policy::Binpack), Some(Policy::Spread));
-    vec![
-        demand(resource, None, &[(App, mib(1, 1, 0))]),
-        demand(resource, binpack, &[(App, mib(2, 3000, 30))]),
-        demand(resource, spread, &[(App, part(1, 50, 0))]),
-        demand(resource, None, &[(App, part(1, 100, 100))]),
-        demand(resource, None, &[(App, mib(64, 1, 1))]),
-        demand(
-            resource,
-            spread,
-            &[
-                (Init, mib(1, 1 << 20, 100)),
-                (Sidecar, mib(1, 1, 0)),
-                (App, part(2, 33, 33)),
-                (App, mib(1, 500, 0)),
-            ],
-        ),
-    ]
+/// Demands of every shape, under this name of the count resource.
+fn demands(resource: &str) -> Vec<Demand> {
+    static ALL: LazyLock<Vec<Demand>> = LazyLock::new(|| {
+        let shapes = SHAPES.iter();
+        shapes
+            .map(|(policy, containers)| demand(policy, containers))
+            .collect()
+    });
+    let mut demands = ALL.clone();
+    for demand in &mut demands {
+        demand.resource = resource.into();
+    }
+    demands
 }
 
 /// Reserves demands of every shape on this node until it refuses, and checks
