@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
-.PHONY: help demo demo-down test bench fuzz lint cluster build
+.PHONY: help demo demo-down test bench fuzz reference lint cluster build
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -32,6 +32,9 @@ bench: ## Measure what docs/SPECIFICATION.md promises, in release builds
 FUZZ_MINUTES ?= 1
 fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)
 	tests/fuzz/run.sh $(FUZZ_MINUTES)
+
+reference: ## Write docs/reference/metrics.md from the code
+	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib the_reference_of_metrics_is_made_from_the_table
 
 lint: ## Formatting and lints of the Rust and Go code
 	cargo fmt --all --check

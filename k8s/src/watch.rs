@@ -46,6 +46,8 @@ struct State {
     /// When the last complete list was begun.
     listed: Option<SystemTime>,
     failing: Option<(Instant, Instant)>,
+    /// When anything last came.
+    heard: Option<Instant>,
 }
 
 /// Whether an index can be believed. Shared between the watch and readiness.
@@ -69,6 +71,12 @@ impl Freshness {
         }
     }
 
+    /// How long ago anything last came; `None` before the first list.
+    pub fn age(&self, now: Instant) -> Option<Duration> {
+        let heard = self.state.lock().heard?;
+        Some(now.saturating_duration_since(heard))
+    }
+
     /// When the last complete list was begun.
     pub fn listed(&self) -> Option<SystemTime> {
         self.state.lock().listed
@@ -79,6 +87,10 @@ impl Freshness {
         if self.state.lock().listing.is_none_or(|begun| begun < from) {
             self.relist.notify_one();
         }
+    }
+
+    fn heard(&self, now: Instant) {
+        self.state.lock().heard = Some(now);
     }
 
     fn listing(&self, now: SystemTime) {
@@ -144,6 +156,7 @@ pub async fn drive<K>(
                     Event::Apply(object) => index.apply(object),
                     Event::Delete(object) => index.delete(object),
                 }
+                freshness.heard(Instant::now());
                 freshness.good(complete);
                 pause = RETRY.0;
             }
@@ -172,6 +185,9 @@ mod tests {
         assert_eq!(fresh.fault(at(0)), Some("still listing"));
         fresh.listing(SystemTime::UNIX_EPOCH);
         assert_eq!(fresh.fault(at(0)), Some("still listing"));
+        assert_eq!(fresh.age(at(2)), None);
+        fresh.heard(at(0));
+        assert_eq!(fresh.age(at(2)), Some(Duration::from_secs(2)));
         fresh.good(true);
         assert_eq!(fresh.listed(), Some(SystemTime::UNIX_EPOCH));
         assert_eq!(fresh.fault(at(0)), None);

@@ -249,6 +249,11 @@ impl Books {
         (all.len(), all.values().filter(|w| w.refused).count())
     }
 
+    /// How many pods are about to go where they were told.
+    pub fn claimed(&self) -> usize {
+        self.claims.lock().all(Instant::now()).len()
+    }
+
     /// Pods that the nodes' agents refused to start.
     pub fn refused_by_nodes(&self) -> Vec<Refused> {
         let cluster = self.snapshot();

@@ -15,6 +15,7 @@ pub mod claims;
 pub mod evict;
 mod fail_point;
 pub mod feed;
+pub mod gauges;
 pub mod grown;
 pub mod leader;
 pub mod metrics;

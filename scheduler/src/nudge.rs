@@ -94,7 +94,6 @@ fn patch(uid: &str, now: SystemTime) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_k8s::event;
     use aliquot_k8s::watch::Index;
     use http::{Request, Response};
     use kube::client::Body;
@@ -109,13 +108,7 @@ mod tests {
         let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
         let books = Arc::new(books());
         Index::reset(&*books, vec![pod("a", 600, None)]);
-        let (notes, _note_rx) = event::queue();
-        let metrics = Metrics::new(
-            &mut Registry::default(),
-            books.clone(),
-            notes,
-            Leader::always(),
-        );
+        let metrics = Metrics::new(&mut Registry::default());
         let stop = CancellationToken::new();
         let client = Client::new(service, "d");
         let nudge = run(

@@ -75,7 +75,10 @@ impl Verbs {
         let answered = call.map(answer);
         let outcome = match &answered {
             Ok((Outcome::Ok, _)) => "ok",
-            Ok((Outcome::Refused, _)) => "refused",
+            Ok((Outcome::Refused(refusal), _)) => {
+                self.metrics.refused(refusal);
+                "refused"
+            }
             Err(_) => "error",
         };
         self.metrics.call(verb, outcome, start.elapsed());

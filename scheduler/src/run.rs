@@ -20,11 +20,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::bind::{Binder, DEADLINE};
 use crate::books::Books;
+use crate::gauges::Gauges;
 use crate::leader::Leader;
-use crate::metrics::Metrics;
 use crate::routes::{self, Verbs};
 use crate::settings::Settings;
-use crate::{audit, evict, nudge, statement};
+use crate::{audit, evict, gauges, nudge, statement};
 
 /// `/readyz` fails this long before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
@@ -48,7 +48,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         _ => Leadership::always(),
     };
     let leader = Leader::new(leadership, pod_watch.clone());
-    let metrics = Metrics::new(&mut registry, books.clone(), notes.clone(), leader.clone());
+    let watches = [(PODS, pod_watch.clone()), (NODES, node_watch.clone())];
+    let gauges = Gauges::of(&books, &notes, &leader, watches.clone());
+    let metrics = gauges.register(&mut registry);
     let binder = Arc::new(Binder::new(
         books.clone(),
         client.clone(),
@@ -65,21 +67,17 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         Api::all(all()),
         any.clone(),
         books.clone(),
-        pod_watch.clone(),
+        pod_watch,
         stop.clone(),
     ));
     tasks.spawn(watch::drive::<Node>(
         Api::all(all()),
         any,
         books.clone(),
-        node_watch.clone(),
+        node_watch,
         stop.clone(),
     ));
-    tasks.spawn(freshness(
-        readiness.clone(),
-        [(PODS, pod_watch), (NODES, node_watch)],
-        stop.clone(),
-    ));
+    tasks.spawn(freshness(readiness.clone(), watches, stop.clone()));
     let publisher = (all(), stop.clone());
     tasks.spawn(async move {
         event::publish(publisher.0, "aliquot-scheduler", note_rx, publisher.1).await;
@@ -109,6 +107,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     ));
 
     let statement = statement::router(books.clone());
+    let cards = gauges::cards(books.clone());
     let verbs = Verbs {
         books,
         binder,
@@ -120,7 +119,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     };
     let router = routes::router(verbs)
         .merge(statement)
-        .merge(admin::router(readiness, Arc::new(registry)));
+        .merge(admin::router_with(readiness, Arc::new(registry), cards));
     let listener = http::bind(settings.listen).await?;
     tracing::info!(listen = %settings.listen, "serving");
     http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;

@@ -42,7 +42,7 @@ pub enum Outcome {
     /// Answered.
     Ok,
     /// No node can take the pod.
-    Refused,
+    Refused(Refusal),
 }
 
 impl<'a> Call<'a> {
@@ -111,7 +111,7 @@ impl<'a> Call<'a> {
                     action: "Scheduling",
                     text: text.clone(),
                 });
-                (Outcome::Refused, refused(names, text))
+                (Outcome::Refused(refusal), refused(names, text))
             }
         }
     }
@@ -137,7 +137,7 @@ impl<'a> Call<'a> {
                 let mut answer = refused(&names, text);
                 answer.node_names = None;
                 answer.nodes = Some(nodes.only(&[]));
-                (Outcome::Refused, answer)
+                (Outcome::Refused(refusal), answer)
             }
         }
     }

@@ -9,9 +9,10 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
+use crate::body;
 use crate::readiness::Readiness;
 
 /// `OpenMetrics`, the text form that the registry writes.
@@ -22,6 +23,18 @@ pub const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.
 /// `/healthz` is 200 while the process answers. `/readyz` is 200 `ok` or 503
 /// with one reason a line. `/metrics` is the registry as `OpenMetrics` text.
 pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {
+    router_with(readiness, registry, || Box::new(std::iter::empty()))
+}
+
+/// Text that is made piece by piece while it is read.
+pub type Pieces = Box<dyn Iterator<Item = String> + Send>;
+
+/// The same, with families after those of the registry that would be large as
+/// one text. `more` is asked at every scrape.
+pub fn router_with<F>(readiness: Readiness, registry: Arc<Registry>, more: F) -> Router
+where
+    F: Fn() -> Pieces + Clone + Send + Sync + 'static,
+{
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route(
@@ -30,7 +43,7 @@ pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {
         )
         .route(
             "/metrics",
-            get(move || std::future::ready(metrics(&registry))),
+            get(move || std::future::ready(metrics(&registry, more()))),
         )
 }
 
@@ -42,12 +55,15 @@ fn readyz(readiness: &Readiness) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n")).into_response()
 }
 
-fn metrics(registry: &Registry) -> Response {
-    let mut text = String::new();
-    match encode(&mut text, registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, METRICS_CONTENT_TYPE)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+fn metrics(registry: &Registry, more: Pieces) -> Response {
+    let (mut text, mut end) = (String::new(), String::new());
+    let written = encode_registry(&mut text, registry).and_then(|()| encode_eof(&mut end));
+    if let Err(error) = written {
+        return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
     }
+    let pieces = std::iter::once(text).chain(more).chain([end]);
+    let headers = [(header::CONTENT_TYPE, METRICS_CONTENT_TYPE)];
+    (headers, body::pieces(pieces)).into_response()
 }
 
 #[cfg(test)]
@@ -87,8 +103,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_written_piece_by_piece_comes_before_the_end() {
+        let more = || -> Pieces { Box::new(["a 1\n", "b 2\n"].into_iter().map(str::to_owned)) };
+        let router = router_with(Readiness::new([]), Arc::default(), more);
+        check(&router, "/metrics", StatusCode::OK, "a 1\nb 2\n# EOF\n").await;
+    }
+
+    #[tokio::test]
     async fn metrics_carry_the_openmetrics_content_type() {
-        let response = metrics(&Registry::default());
+        let response = metrics(&Registry::default(), Box::new(std::iter::empty()));
         assert_eq!(
             response.headers()[header::CONTENT_TYPE],
             METRICS_CONTENT_TYPE

@@ -42,12 +42,7 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse()?);
     let client = kube::Client::try_from(nowhere)?;
     let verbs = Verbs {
-        metrics: Metrics::new(
-            &mut registry,
-            books.clone(),
-            notes.clone(),
-            Leader::always(),
-        ),
+        metrics: Metrics::new(&mut registry),
         binder: Arc::new(Binder::new(
             books.clone(),
             client,

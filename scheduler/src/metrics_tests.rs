@@ -1,0 +1,90 @@
+//! What is declared is what is scraped, and what the reference says.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::{Reason, Refusal};
+use aliquot_k8s::event;
+use aliquot_k8s::leader::Leadership;
+use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1::Node;
+use prometheus_client::encoding::text::encode;
+use serde_json::json;
+
+use super::*;
+use crate::books::tests::{node, pod};
+use crate::metrics::{ALL, reference};
+
+fn scrape(books: &Arc<Books>) -> String {
+    let mut registry = Registry::default();
+    let watch = Freshness::default();
+    let leader = Leader::new(Leadership::always(), watch.clone());
+    let watches = [("pods", watch.clone()), ("nodes", watch)];
+    let gauges = Gauges::of(books, &event::queue().0, &leader, watches);
+    let metrics = gauges.register(&mut registry);
+    metrics.refused(&Refusal::of(Reason::CardNotHealth));
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    of_cards(books.snapshot()).fold(text, |text, piece| text + &piece)
+}
+
+#[test]
+fn every_declared_metric_is_scraped_and_no_other() {
+    let text = scrape(&Arc::default());
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let found: BTreeMap<_, _> = types.filter_map(|line| line.split_once(' ')).collect();
+    let families: Vec<_> = ALL.iter().map(|m| (m.family(), m.kind().name())).collect();
+    let declared: BTreeMap<_, _> = families
+        .iter()
+        .map(|(f, kind)| (f.as_str(), *kind))
+        .collect();
+    assert_eq!(found, declared);
+    assert_eq!(declared.len(), ALL.len());
+    let line = "aliquot_scheduler_refusals_total{reason=\"CardNotHealth\"} 1";
+    assert!(text.lines().any(|found| found == line), "{text}");
+}
+
+#[test]
+fn a_card_tells_what_is_booked_free_and_lingering() {
+    let books = Books::default();
+    let mut object = node("n", 1000);
+    let annotations = object.metadata.annotations.as_mut().unwrap();
+    for text in annotations.values_mut() {
+        let mut inventory: serde_json::Value = serde_json::from_str(text).unwrap();
+        inventory["lingering"] = json!([
+            {"pod": "gone", "gpu": "GPU-n", "memory": 100, "cores": 10},
+        ]);
+        *text = inventory.to_string();
+    }
+    Index::<Node>::reset(&books, vec![object]);
+    Index::apply(&books, pod("a", 600, Some("n")));
+    let text: String = of_cards(books.snapshot()).collect();
+    let check = |name: &str, value: &str| {
+        let line =
+            format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    };
+    check("memory_booked_bytes", "734003200");
+    check("memory_free_bytes", "314572800");
+    check("memory_lingering_bytes", "104857600");
+    check("cores_booked_ratio", "0.1");
+    check("cores_free_ratio", "0.9");
+    check("cores_lingering_ratio", "0.1");
+    check("seats_booked", "2");
+    check("seats_free", "8");
+}
+
+#[test]
+fn a_labels_value_cannot_end_its_line() {
+    assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+}
+
+/// `UPDATE=1` writes it anew.
+#[test]
+fn the_reference_of_metrics_is_made_from_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/metrics.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, reference()).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(written, reference(), "run: make reference");
+}
