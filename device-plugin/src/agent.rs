@@ -294,6 +294,12 @@ fn lookup(client: Client, node: &str) -> Lookup {
 struct PodIndex(Pods);
 
 impl Index<api::Pod> for PodIndex {
+    type Entry = Option<Pod>;
+
+    fn entry(&self, object: api::Pod) -> Option<Pod> {
+        Pod::read(&object)
+    }
+
     fn apply(&self, object: api::Pod) {
         if let Some(pod) = Pod::read(&object) {
             self.0.apply(pod);
@@ -306,14 +312,20 @@ impl Index<api::Pod> for PodIndex {
         }
     }
 
-    fn reset(&self, objects: Vec<api::Pod>) {
-        self.0.reset(objects.iter().filter_map(Pod::read).collect());
+    fn replace(&self, listed: Vec<Option<Pod>>) {
+        self.0.reset(listed.into_iter().flatten().collect());
     }
 }
 
 struct NodeIndex(watch::Sender<Option<Seen>>);
 
 impl Index<api::Node> for NodeIndex {
+    type Entry = Seen;
+
+    fn entry(&self, object: api::Node) -> Seen {
+        Seen::read(&object)
+    }
+
     fn apply(&self, object: api::Node) {
         self.0.send_replace(Some(Seen::read(&object)));
     }
@@ -322,7 +334,7 @@ impl Index<api::Node> for NodeIndex {
         self.0.send_replace(None);
     }
 
-    fn reset(&self, objects: Vec<api::Node>) {
-        self.0.send_replace(objects.first().map(Seen::read));
+    fn replace(&self, listed: Vec<Seen>) {
+        self.0.send_replace(listed.into_iter().next());
     }
 }

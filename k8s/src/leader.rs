@@ -100,6 +100,12 @@ fn term(lease: Lease) -> Option<Term> {
 }
 
 impl Index<Lease> for Leadership {
+    type Entry = Lease;
+
+    fn entry(&self, lease: Lease) -> Lease {
+        lease
+    }
+
     fn apply(&self, lease: Lease) {
         *self.term.write() = term(lease);
     }
@@ -108,7 +114,7 @@ impl Index<Lease> for Leadership {
         *self.term.write() = None;
     }
 
-    fn reset(&self, leases: Vec<Lease>) {
+    fn replace(&self, leases: Vec<Lease>) {
         *self.term.write() = leases.into_iter().next().and_then(term);
     }
 }

@@ -14,4 +14,5 @@ pub mod flags;
 pub mod leader;
 pub mod node;
 pub mod pod;
+pub mod slim;
 pub mod watch;

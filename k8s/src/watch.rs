@@ -30,13 +30,24 @@ const HEALED_AFTER: Duration = Duration::from_secs(9);
 
 /// What wants to know about the objects of one kind.
 pub trait Index<K>: Send + Sync {
+    /// What it keeps of an object of a list until the list is complete.
+    type Entry: Send;
+
+    /// Reads an object; keeps nothing yet.
+    fn entry(&self, object: K) -> Self::Entry;
     /// The object is new or has changed.
     fn apply(&self, object: K);
     /// The object is gone; its last known state.
     fn delete(&self, object: K);
     /// These are all the objects there are: at the first list, and at every
     /// later one. What is not among them is gone.
-    fn reset(&self, objects: Vec<K>);
+    fn replace(&self, listed: Vec<Self::Entry>);
+
+    /// Reads and replaces at once.
+    fn reset(&self, objects: Vec<K>) {
+        let listed = objects.into_iter().map(|object| self.entry(object));
+        self.replace(listed.collect());
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,15 +127,16 @@ impl Freshness {
 }
 
 /// Feeds `index` with every object that `api` and `config` select, until `stop`.
-/// Errors are logged, waited out and tried again.
-pub async fn drive<K>(
-    api: Api<K>,
+/// Errors are logged, waited out and tried again. `W` is how an object is read
+/// from the wire.
+pub async fn drive<W, K>(
+    api: Api<W>,
     config: watcher::Config,
-    index: Arc<dyn Index<K>>,
+    index: Arc<impl Index<K>>,
     freshness: Freshness,
     stop: CancellationToken,
 ) where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    W: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Into<K> + 'static,
 {
     let seconds = u32::try_from(RENEWAL.as_secs()).unwrap_or(u32::MAX);
     let config = config.timeout(seconds);
@@ -151,10 +163,10 @@ pub async fn drive<K>(
                         freshness.listing(SystemTime::now());
                         continue;
                     }
-                    Event::InitApply(object) => listed.push(object),
-                    Event::InitDone => index.reset(std::mem::take(&mut listed)),
-                    Event::Apply(object) => index.apply(object),
-                    Event::Delete(object) => index.delete(object),
+                    Event::InitApply(object) => listed.push(index.entry(object.into())),
+                    Event::InitDone => index.replace(std::mem::take(&mut listed)),
+                    Event::Apply(object) => index.apply(object.into()),
+                    Event::Delete(object) => index.delete(object.into()),
                 }
                 freshness.heard(Instant::now());
                 freshness.good(complete);
@@ -162,7 +174,7 @@ pub async fn drive<K>(
             }
             Some(Err(error)) => {
                 freshness.bad(Instant::now());
-                tracing::warn!(kind = %K::kind(&()), error = %error, "watch failed, trying again");
+                tracing::warn!(kind = %W::kind(&()), error = %error, "watch failed, trying again");
                 tokio::select! {
                     () = stop.cancelled() => return,
                     () = tokio::time::sleep(pause) => {}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_k8s::leader::Leadership;
+use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{client, event};
 use aliquot_serve::{Readiness, admin, http, stop};
@@ -63,14 +64,14 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         tasks.spawn(leader.clone().follow(client.clone(), lease, stop.clone()));
     }
     let (any, all) = (watcher::Config::default(), || client.clone());
-    tasks.spawn(watch::drive::<Pod>(
+    tasks.spawn(watch::drive::<SlimPod, Pod>(
         Api::all(all()),
         any.clone(),
         books.clone(),
         pod_watch,
         stop.clone(),
     ));
-    tasks.spawn(watch::drive::<Node>(
+    tasks.spawn(watch::drive::<Node, Node>(
         Api::all(all()),
         any,
         books.clone(),
