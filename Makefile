@@ -27,6 +27,7 @@ test: cluster lint build ## Everything that must hold: lints, then all tests on 
 	cargo test --workspace --locked
 
 bench: ## Measure what docs/SPECIFICATION.md promises, in release builds
+	cargo build --release --quiet --locked -p aliquot-scheduler
 	cargo run --release --quiet --locked -p aliquot-performance
 
 FUZZ_MINUTES ?= 1

@@ -1,9 +1,11 @@
 //! Asks a server of the made-up cluster and measures it.
 //!
+//! Fed by: [`crate::server`] in a process of its own, which takes the times
+//! from the arrival of a call's head to its answer.
 //! Must not: count its own CPU time; that of the server is read from `/proc`.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use http_body_util::{BodyExt as _, Full};
@@ -21,13 +23,23 @@ use crate::cluster;
 
 /// Calls measured, after a tenth as many that are not.
 const CALLS: usize = 500;
+/// MiB that the pods ask for: one shape each.
+const SHAPES: [u64; 4] = [10_000, 3_000, 40_000, 24_000];
 /// Longest wait for the server to have made its cluster.
 const START: Duration = Duration::from_mins(2);
+
+/// A client that keeps its connections.
+pub(crate) type Http = Client<HttpConnector, Full<Bytes>>;
+
+/// A new client.
+pub(crate) fn http() -> Http {
+    Client::builder(TokioExecutor::new()).build_http()
+}
 
 struct Server {
     child: Child,
     address: String,
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Http,
 }
 
 /// Latencies in milliseconds, sorted, and CPU milliseconds a call.
@@ -39,31 +51,38 @@ struct Sample {
 /// One figure, as `make bench` prints it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figure {
-    name: String,
-    value: f64,
-    unit: &'static str,
-    baseline: f64,
-    what: String,
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    pub(crate) baseline: f64,
+    pub(crate) what: String,
 }
 
 /// The figures for a cluster of this many nodes.
-pub(crate) async fn measure(nodes: usize) -> Result<Vec<Figure>> {
+pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
     let server = Server::start(nodes).await?;
-    let names: Vec<_> = (0..nodes).map(cluster::name).collect();
-    let pod = cluster::pod("asks", 10_000);
-    let body = Bytes::from(json!({"Pod": pod, "Nodes": null, "NodeNames": names}).to_string());
-    let filter = server.sample("/filter", &body).await?;
-    let floor = server.sample("/floor", &body).await?;
+    // Not one stretch of neighbours: but spread over the cluster.
+    let listed: Vec<_> = (0..names)
+        .map(|n| cluster::name(n * nodes / names))
+        .collect();
+    let shapes = SHAPES.map(|memory| {
+        let pod = cluster::pod(&format!("asks-{memory}"), memory);
+        Bytes::from(json!({"Pod": pod, "Nodes": null, "NodeNames": listed}).to_string())
+    });
+    let filter = server.sample("/filter", &shapes).await?;
+    let floor = server.sample("/floor", &shapes).await?;
     drop(server);
 
     let what = |detail: &str| {
         format!(
-            "{detail} of /filter over HTTP on loopback, {nodes} nodes of 8 GPUs with 16 pods a node booked, \
-             {nodes} names in and at most 64 out; baseline: the same call decoded and answered without a decision"
+            "{detail} of /filter in the server, from the call's head to the answer, {nodes} nodes of 8 GPUs \
+             with 16 pods a node booked, {names} names in and at most 64 out, pods of {} shapes, and after each \
+             call one pod booked and one ended; baseline: the same calls decoded and answered without a decision",
+            SHAPES.len()
         )
     };
     let figure = |kind: &str, value: f64, baseline: f64, detail: &str| Figure {
-        name: format!("filter_{kind}_ms_{nodes}"),
+        name: format!("filter_{kind}_ms_{names}_of_{nodes}"),
         value: round(value),
         unit: "ms",
         baseline: round(baseline),
@@ -86,7 +105,8 @@ pub(crate) async fn measure(nodes: usize) -> Result<Vec<Figure>> {
     ])
 }
 
-fn round(value: f64) -> f64 {
+/// To thousandths.
+pub(crate) fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
@@ -111,19 +131,20 @@ impl Server {
         Ok(Self {
             child,
             address: address.context("the server ended early")?,
-            client: Client::builder(TokioExecutor::new()).build_http(),
+            client: http(),
         })
     }
 
-    async fn sample(&self, path: &str, body: &Bytes) -> Result<Sample> {
-        for _ in 0..CALLS / 10 {
+    async fn sample(&self, path: &str, bodies: &[Bytes]) -> Result<Sample> {
+        for body in bodies.iter().cycle().take(CALLS / 10) {
             self.call(path, body).await?;
         }
+        self.times().await?;
         let before = self.cpu()?;
-        let mut latencies = Vec::with_capacity(CALLS);
-        for _ in 0..CALLS {
-            latencies.push(self.call(path, body).await?.as_secs_f64() * 1000.0);
+        for body in bodies.iter().cycle().take(CALLS) {
+            self.call(path, body).await?;
         }
+        let mut latencies = self.times().await?;
         let spent = self.cpu()?.saturating_sub(before);
         latencies.sort_by(f64::total_cmp);
         let calls = u32::try_from(CALLS)?;
@@ -131,15 +152,21 @@ impl Server {
         Ok(Sample { latencies, cpu })
     }
 
-    async fn call(&self, path: &str, body: &Bytes) -> Result<Duration> {
+    /// The server's own times since it was last asked, in milliseconds.
+    async fn times(&self) -> Result<Vec<f64>> {
+        let address = format!("http://{}/times", self.address);
+        let answer = self.client.get(address.parse()?).await?;
+        let answer = answer.into_body().collect().await?.to_bytes();
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    async fn call(&self, path: &str, body: &Bytes) -> Result<()> {
         let request = Request::post(format!("http://{}{path}", self.address))
             .header("content-type", "application/json")
             .body(Full::new(body.clone()))?;
-        let start = Instant::now();
         let answer = self.client.request(request).await?;
         let status = answer.status();
         let answer = answer.into_body().collect().await?.to_bytes();
-        let took = start.elapsed();
         ensure!(status.is_success(), "{path}: {status}");
         let answer: Value = serde_json::from_slice(&answer)?;
         let names = answer["NodeNames"].as_array().map_or(0, Vec::len);
@@ -148,7 +175,7 @@ impl Server {
             "{path}: {names} names: {}",
             answer["Error"]
         );
-        Ok(took)
+        Ok(())
     }
 
     /// Time on a CPU of all threads of the server so far (`/proc/PID/task/*/schedstat`, ns).

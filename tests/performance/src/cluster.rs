@@ -5,13 +5,15 @@
 
 use aliquot_core::allocation::{self, ALLOCATION, Allocation, Grant};
 use aliquot_core::inventory::{self, Gpu, Health, INVENTORY, Inventory, Mode};
-use aliquot_core::{Mib, Percent};
+use aliquot_core::{Demand, Mib, Percent};
+use aliquot_k8s::pod::Settings;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
 const GPUS: u32 = 8;
-const PODS: u32 = 16;
+/// Pods booked on each node.
+pub(crate) const PODS: usize = 16;
 const RESOURCE: &str = "nvidia.com/gpu";
 
 fn uuid(node: usize, card: u32) -> String {
@@ -58,30 +60,32 @@ pub(crate) fn node(node: usize) -> Result<Node> {
     Ok(serde_json::from_value(node)?)
 }
 
-/// The pods booked on the `node`th node: two a card, of different sizes on
-/// different nodes so that scores differ.
-pub(crate) fn pods(node: usize) -> Result<Vec<Pod>> {
+/// The `number`th pod booked on the `node`th node: two a card, of different
+/// sizes on different nodes so that scores differ.
+pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value> {
     let size = u64::try_from(node % 17)? * 1_000 + 8_000;
-    let pods = (0..PODS).map(|number| {
-        let grant = Grant {
-            resource: RESOURCE.to_owned(),
-            gpu: uuid(node, number % GPUS).into(),
-            memory: Mib(size),
-            cores: Percent(20),
-        };
-        let allocation = Allocation {
-            v: allocation::VERSION,
-            node: name(node).into(),
-            containers: [("main".to_owned(), vec![grant])].into(),
-            init: [].into(),
-            priority: 1,
-        };
-        let uid = format!("{node}-{number}");
-        let mut pod = pod(&uid, size);
-        pod["metadata"]["annotations"] = json!({ALLOCATION: allocation.encode()?});
-        pod["spec"]["nodeName"] = json!(name(node));
-        Ok(serde_json::from_value(pod)?)
-    });
+    let grant = Grant {
+        resource: RESOURCE.to_owned(),
+        gpu: uuid(node, u32::try_from(number)? % GPUS).into(),
+        memory: Mib(size),
+        cores: Percent(20),
+    };
+    let allocation = Allocation {
+        v: allocation::VERSION,
+        node: name(node).into(),
+        containers: [("main".to_owned(), vec![grant])].into(),
+        init: [].into(),
+        priority: 1,
+    };
+    let mut pod = pod(&format!("{node}-{number}"), size);
+    pod["metadata"]["annotations"] = json!({ALLOCATION: allocation.encode()?});
+    pod["spec"]["nodeName"] = json!(name(node));
+    Ok(pod)
+}
+
+/// All pods booked on the `node`th node.
+pub(crate) fn pods(node: usize) -> Result<Vec<Pod>> {
+    let pods = (0..PODS).map(|number| Ok(serde_json::from_value(bound_pod(node, number)?)?));
     pods.collect()
 }
 
@@ -93,4 +97,10 @@ pub(crate) fn pod(uid: &str, memory: u64) -> serde_json::Value {
             "limits": {RESOURCE: "1", "nvidia.com/gpumem": memory.to_string(), "nvidia.com/gpucores": "20"}}}]},
         "status": {"phase": "Pending"},
     })
+}
+
+/// The demand of such a pod.
+pub(crate) fn demand(memory: u64) -> Result<Demand> {
+    let pod: Pod = serde_json::from_value(pod("p", memory))?;
+    Ok(aliquot_k8s::pod::demand(&pod, &Settings::default())?)
 }

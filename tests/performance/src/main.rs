@@ -10,12 +10,14 @@
 
 mod client;
 mod cluster;
+mod fake_api;
+mod scale;
 mod server;
 
 use anyhow::{Context as _, Result};
 
-/// Numbers of nodes, of 8 GPUs with 16 pods each.
-const SIZES: [usize; 3] = [100, 1_000, 5_000];
+/// Numbers of nodes, of 8 GPUs with 16 pods each, and how many of them a call names.
+const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -25,10 +27,15 @@ async fn main() -> Result<()> {
     {
         return server::serve(nodes.parse().context("a number of nodes")?).await;
     }
-    for nodes in SIZES {
-        for figure in client::measure(nodes).await? {
-            println!("{}", serde_json::to_string(&figure)?);
-        }
+    for (nodes, names) in SIZES {
+        print(client::measure(nodes, names).await?)?;
+    }
+    print(scale::measure().await?)
+}
+
+fn print(figures: Vec<client::Figure>) -> Result<()> {
+    for figure in figures {
+        println!("{}", serde_json::to_string(&figure)?);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! Must not: shorten the path of a call; what is measured is what ships.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use aliquot_k8s::event;
 use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
@@ -16,9 +17,12 @@ use aliquot_scheduler::routes::{self, Verbs};
 use aliquot_serve::{Readiness, body, http};
 use anyhow::Result;
 use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::{Json, Router};
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -55,10 +59,16 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
         readiness: Readiness::new([]),
         shortlist: SHORTLIST,
     };
+    let books = verbs.books.clone();
     let floor = Router::new()
         .route("/floor", post(floor))
         .layer(body::limit(16 << 20));
-    let router = routes::router(verbs).merge(floor);
+    let times = Times::default();
+    let layer = middleware::from_fn_with_state((times.clone(), books), timed);
+    let router = routes::router(verbs)
+        .merge(floor)
+        .layer(layer)
+        .route("/times", get(move || async move { Json(times.take()) }));
     let listener = http::bind(([127, 0, 0, 1], 0).into()).await?;
     println!("{}", listener.local_addr()?);
 
@@ -72,6 +82,41 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
     http::serve(http::plain(listener), router, stop, http::DRAIN).await?;
     drop(note_rx);
     Ok(())
+}
+
+/// Milliseconds of each call.
+#[derive(Clone, Default)]
+struct Times(Arc<Mutex<Vec<f64>>>);
+
+impl Times {
+    fn take(&self) -> Vec<f64> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+/// Takes a call's time; after it, one pod is booked and the one before it ends,
+/// as between the calls of a real cluster.
+async fn timed(
+    State((times, books)): State<(Times, Arc<Books>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let start = Instant::now();
+    let answer = next.run(request).await;
+    let took = start.elapsed();
+    let count = {
+        let mut times = times.0.lock();
+        times.push(took.as_secs_f64() * 1000.0);
+        times.len()
+    };
+    let nodes = books.read(|ledger| ledger.cluster().slots());
+    let name = cluster::name(count * 7919 % nodes).into();
+    if let Ok(demand) = cluster::demand(5_000) {
+        // A node may be full: then this call changes one node, not two.
+        drop(books.reserve(&format!("between-{count}").into(), &name, &demand));
+    }
+    books.cancel(&format!("between-{}", count - 1).into());
+    answer
 }
 
 async fn floor(body: Bytes) -> Response {

@@ -1,0 +1,126 @@
+//! How long the scheduler takes from its start to ready, and how much memory it
+//! then has, with 5,000 nodes and 100,000 pods.
+//!
+//! Fed by: the real binary against [`crate::fake_api`]. Must not: link the
+//! scheduler; the process is measured as it ships.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use aliquot_serve::http;
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Figure, round};
+use crate::fake_api::{self, Scale};
+
+const SCALE: Scale = Scale {
+    nodes: 5_000,
+    others: 20_000,
+};
+const PATIENCE: Duration = Duration::from_mins(1);
+/// What the issue of lists alone takes: the same pages read and thrown away.
+const PAGE: usize = 500;
+
+/// The figures.
+pub(crate) async fn measure() -> Result<Vec<Figure>> {
+    let stop = CancellationToken::new();
+    let listener = http::bind(([127, 0, 0, 1], 0).into()).await?;
+    let api = format!("http://{}", listener.local_addr()?);
+    let router = fake_api::router(SCALE);
+    let served = tokio::spawn(http::serve(
+        http::plain(listener),
+        router,
+        stop.clone(),
+        Duration::ZERO,
+    ));
+    let floor = floor(&api).await?;
+
+    let binary = std::env::current_exe()?.with_file_name("aliquot-scheduler");
+    let directory = tempfile::tempdir()?;
+    let kubeconfig = directory.path().join("kubeconfig");
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": api}}], "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    std::fs::write(&kubeconfig, config.to_string())?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let start = Instant::now();
+    let scheduler = Command::new(&binary)
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .args(["--listen", &port.to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("{}", binary.display()))?;
+    let pid = scheduler.id().context("the scheduler runs")?;
+    let client = crate::client::http();
+    loop {
+        let ready = client.get(format!("http://{port}/readyz").parse()?).await;
+        if ready.is_ok_and(|answer| answer.status().is_success()) {
+            break;
+        }
+        if start.elapsed() > PATIENCE {
+            bail!("not ready after {PATIENCE:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let ready = start.elapsed().as_secs_f64();
+    let (peak, resident) = (memory(pid, "VmHWM")?, memory(pid, "VmRSS")?);
+    stop.cancel();
+    served.abort();
+    let pods = SCALE.nodes * crate::cluster::PODS + SCALE.others;
+    let what = format!(
+        "{} nodes of 8 GPUs and {pods} pods of about 4 KB",
+        SCALE.nodes
+    );
+    Ok(vec![
+        Figure {
+            name: "list_to_ready_s".to_owned(),
+            value: round(ready),
+            unit: "s",
+            baseline: round(floor),
+            what: format!(
+                "start of the process to ready, {what}; baseline: the same pages fetched and thrown away"
+            ),
+        },
+        Figure {
+            name: "resident_mib".to_owned(),
+            value: round(resident),
+            unit: "MiB",
+            baseline: round(peak),
+            what: format!(
+                "resident memory once ready, {what}; baseline: its highest value until then"
+            ),
+        },
+    ])
+}
+
+/// Seconds to fetch all pages, one after the other.
+async fn floor(api: &str) -> Result<f64> {
+    use http_body_util::BodyExt as _;
+    let client = crate::client::http();
+    let start = Instant::now();
+    let pods = SCALE.nodes * crate::cluster::PODS + SCALE.others;
+    for (kind, total) in [("nodes", SCALE.nodes), ("pods", pods)] {
+        for from in (0..total).step_by(PAGE) {
+            let page = format!("{api}/api/v1/{kind}?limit={PAGE}&continue={from}");
+            let answer = client.get(page.parse()?).await?;
+            answer.into_body().collect().await?;
+        }
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// A line of `/proc/PID/status`, in MiB.
+fn memory(pid: u32, name: &str) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
+    let kib: u32 = kib.with_context(|| format!("no {name}"))?.trim().parse()?;
+    Ok(f64::from(kib) / 1024.0)
+}
