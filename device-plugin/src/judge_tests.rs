@@ -185,7 +185,7 @@ fn the_sums_on_a_card_stay_within_what_it_may_promise() {
     );
     check(
         |c| c.others = others(&[grant("GPU-a", 1, 100)]),
-        &["ExclusiveDeviceAllocateConflict"],
+        &["CardInsufficientCore"],
     );
     check(|c| c.others = others(&[grant("GPU-b", 10_000, 100)]), &[]);
     check(
