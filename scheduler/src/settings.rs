@@ -32,7 +32,8 @@ pub struct Settings {
     /// or several with commas between.
     #[arg(long, env = "ALIQUOT_GPU_POLICY", default_value = "spread")]
     pub gpu_policy: CardPolicy,
-    /// Most nodes that filter answers.
+    /// Most nodes that filter answers; 0 for all that fit, where another
+    /// extender follows this one.
     #[arg(long, env = "ALIQUOT_SHORTLIST", default_value_t = 64)]
     pub shortlist: usize,
     /// Lease of the kube-scheduler beside this extender, as namespace/name;

@@ -81,7 +81,7 @@ impl<'a> Call<'a> {
         if !self.demand.asks() {
             return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
         }
-        let most = if wants_all(&self.pod) {
+        let most = if shortlist == 0 || wants_all(&self.pod) {
             names.len()
         } else {
             shortlist
@@ -267,3 +267,7 @@ fn wants_all(pod: &Pod) -> bool {
             .as_ref()
             .is_some_and(|c| !c.is_empty())
 }
+
+#[cfg(test)]
+#[path = "verbs_tests.rs"]
+mod tests;

@@ -6,11 +6,13 @@
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use anyhow::Result;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -28,6 +30,13 @@ pub(crate) struct Scale {
     pub others: usize,
 }
 
+impl Scale {
+    /// All pods.
+    pub(crate) fn pods(self) -> usize {
+        self.nodes * cluster::PODS + self.others
+    }
+}
+
 #[derive(Debug, Deserialize)]
 struct Asked {
     watch: Option<bool>,
@@ -36,59 +45,79 @@ struct Asked {
     from: Option<usize>,
 }
 
+/// The pages of both lists, made beforehand: making them is not what is measured.
+pub(crate) struct Pages {
+    nodes: Vec<Bytes>,
+    pods: Vec<Bytes>,
+}
+
+/// Objects on a page, as kube's watcher asks.
+pub(crate) const PAGE: usize = 500;
+
+impl Pages {
+    /// Makes them.
+    pub(crate) fn of(scale: Scale) -> Result<Self> {
+        let node = |at| Ok(serde_json::to_string(&cluster::node(at)?)?);
+        Ok(Self {
+            nodes: pages(scale.nodes, &node)?,
+            pods: pages(scale.pods(), &|at| pod(scale, at))?,
+        })
+    }
+}
+
+fn pages(total: usize, one: &dyn Fn(usize) -> Result<String>) -> Result<Vec<Bytes>> {
+    let page = |from: usize| {
+        let to = total.min(from + PAGE);
+        let items: Result<Vec<_>> = (from..to).map(one).collect();
+        let next = (to < total).then_some(to);
+        anyhow::Ok(Bytes::from(list_of(&items?.join(","), next)))
+    };
+    (0..total).step_by(PAGE).map(page).collect()
+}
+
 /// The routes.
-pub(crate) fn router(scale: Scale) -> Router {
+pub(crate) fn router(pages: Arc<Pages>) -> Router {
     Router::new()
         .route("/api/v1/{kind}", get(list))
         .route("/apis/{group}/{version}/{kind}", get(nothing))
-        .with_state(scale)
+        .with_state(pages)
 }
 
 async fn nothing(Query(asked): Query<Asked>) -> Response {
     if asked.watch == Some(true) {
         return silence();
     }
-    answer("", None)
+    answer(list_of("", None))
 }
 
 async fn list(
-    State(scale): State<Scale>,
+    State(pages): State<Arc<Pages>>,
     Path(kind): Path<String>,
     Query(asked): Query<Asked>,
 ) -> Response {
+    let pages = match kind.as_str() {
+        "nodes" => &pages.nodes,
+        "pods" => &pages.pods,
+        _ => return nothing(Query(asked)).await,
+    };
     if asked.watch == Some(true) {
         return silence();
     }
-    let of = |total: usize, one: &dyn Fn(usize) -> Result<String>| {
-        let from = asked.from.unwrap_or(0);
-        let to = total.min(from + asked.limit.unwrap_or(total));
-        let items: Result<Vec<_>> = (from..to).map(one).collect();
-        match items {
-            Ok(items) => answer(&items.join(","), (to < total).then_some(to)),
-            Err(error) => (
-                axum::http::StatusCode::INTERNAL_SERVER_ERROR,
-                format!("{error:#}"),
-            )
-                .into_response(),
-        }
-    };
-    match kind.as_str() {
-        "nodes" => of(scale.nodes, &|at| {
-            Ok(serde_json::to_string(&cluster::node(at)?)?)
-        }),
-        "pods" => of(scale.nodes * cluster::PODS + scale.others, &|at| {
-            pod(scale, at)
-        }),
-        _ => answer("", None),
+    match pages.get(asked.from.unwrap_or(0) / PAGE) {
+        Some(page) if asked.limit == Some(PAGE) => answer(page.clone()),
+        _ => StatusCode::BAD_REQUEST.into_response(),
     }
 }
 
-fn answer(items: &str, next: Option<usize>) -> Response {
+fn list_of(items: &str, next: Option<usize>) -> String {
     let next = next.map_or_else(String::new, |next| next.to_string());
-    let text = format!(
+    format!(
         r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"7","continue":"{next}"}},"items":[{items}]}}"#
-    );
-    ([(CONTENT_TYPE, "application/json")], text).into_response()
+    )
+}
+
+fn answer(text: impl Into<Body>) -> Response {
+    ([(CONTENT_TYPE, "application/json")], text.into()).into_response()
 }
 
 /// A watch in which nothing happens.

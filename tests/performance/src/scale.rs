@@ -5,6 +5,7 @@
 //! scheduler; the process is measured as it ships.
 
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_serve::http;
@@ -14,22 +15,20 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Figure, round};
-use crate::fake_api::{self, Scale};
+use crate::fake_api::{self, PAGE, Pages, Scale};
 
 const SCALE: Scale = Scale {
     nodes: 5_000,
     others: 20_000,
 };
 const PATIENCE: Duration = Duration::from_mins(1);
-/// What the issue of lists alone takes: the same pages read and thrown away.
-const PAGE: usize = 500;
 
 /// The figures.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let stop = CancellationToken::new();
     let listener = http::bind(([127, 0, 0, 1], 0).into()).await?;
     let api = format!("http://{}", listener.local_addr()?);
-    let router = fake_api::router(SCALE);
+    let router = fake_api::router(Arc::new(Pages::of(SCALE)?));
     let served = tokio::spawn(http::serve(
         http::plain(listener),
         router,
@@ -72,7 +71,7 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let (peak, resident) = (memory(pid, "VmHWM")?, memory(pid, "VmRSS")?);
     stop.cancel();
     served.abort();
-    let pods = SCALE.nodes * crate::cluster::PODS + SCALE.others;
+    let pods = SCALE.pods();
     let what = format!(
         "{} nodes of 8 GPUs and {pods} pods of about 4 KB",
         SCALE.nodes
@@ -104,8 +103,7 @@ async fn floor(api: &str) -> Result<f64> {
     use http_body_util::BodyExt as _;
     let client = crate::client::http();
     let start = Instant::now();
-    let pods = SCALE.nodes * crate::cluster::PODS + SCALE.others;
-    for (kind, total) in [("nodes", SCALE.nodes), ("pods", pods)] {
+    for (kind, total) in [("nodes", SCALE.nodes), ("pods", SCALE.pods())] {
         for from in (0..total).step_by(PAGE) {
             let page = format!("{api}/api/v1/{kind}?limit={PAGE}&continue={from}");
             let answer = client.get(page.parse()?).await?;
