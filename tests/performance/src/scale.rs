@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_serve::http;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::json;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -57,16 +57,12 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
         .with_context(|| format!("{}", binary.display()))?;
     let pid = scheduler.id().context("the scheduler runs")?;
     let client = crate::client::http();
-    loop {
-        let ready = client.get(format!("http://{port}/readyz").parse()?).await;
-        if ready.is_ok_and(|answer| answer.status().is_success()) {
-            break;
-        }
-        if start.elapsed() > PATIENCE {
-            bail!("not ready after {PATIENCE:?}");
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let address = format!("http://{port}/readyz");
+    aliquot_cluster::wait::eventually(PATIENCE, "the scheduler to be ready", || async {
+        let answer = client.get(address.parse()?).await?;
+        Ok(answer.status().is_success().then_some(()))
+    })
+    .await?;
     let ready = start.elapsed().as_secs_f64();
     let (peak, resident) = (memory(pid, "VmHWM")?, memory(pid, "VmRSS")?);
     stop.cancel();
