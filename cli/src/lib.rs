@@ -10,6 +10,7 @@
 
 pub mod experiment;
 pub mod hami;
+pub mod ours;
 pub mod plot;
 pub mod published;
 pub mod report;

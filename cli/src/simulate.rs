@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::experiment::{self, Misplaced, Run};
 use crate::hami::Hami;
+use crate::ours::{CpuOnly, Ours};
 use crate::published::{Peer, Published};
 use crate::rig::Placer;
 use crate::trace::{Trace, TraceError};
@@ -33,6 +34,12 @@ pub enum Policy {
     Bestfit,
     /// Published: fragmentation gradient descent
     Fgd,
+    /// Aliquot: its own filter, prioritize and ledger, for all pods
+    Ours,
+    /// Aliquot, while pods without GPU go where kube-scheduler's `LeastAllocated` says
+    OursCpuDefault,
+    /// The same with our entry for pods without GPU beside `LeastAllocated`
+    OursCpuEntry,
     /// A model of stock HAMi: node binpack, card spread; pods without GPU by kube-scheduler's default
     Hami,
 }
@@ -44,8 +51,15 @@ impl Policy {
             .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    fn placer(self, typical: &Typical, seed: u64) -> Box<dyn Placer> {
+    fn placer<'a>(
+        self,
+        trace: &'a Trace,
+        workload: &Workload,
+        typical: &Typical,
+        seed: u64,
+    ) -> Box<dyn Placer + 'a> {
         let published = |policy| Box::new(Peer::new(policy, typical.clone(), seed));
+        let ours = |cpu_only| Box::new(Ours::new(trace, &workload.nodes, cpu_only, seed));
         match self {
             Self::Random => published(Published::Random),
             Self::Dotprod => published(Published::DotProd),
@@ -53,6 +67,9 @@ impl Policy {
             Self::Packing => published(Published::Packing),
             Self::Bestfit => published(Published::BestFit),
             Self::Fgd => published(Published::Fgd),
+            Self::Ours => ours(CpuOnly::Ranked),
+            Self::OursCpuDefault => ours(CpuOnly::LeastAllocated),
+            Self::OursCpuEntry => ours(CpuOnly::LeastAllocatedAndRanked),
             Self::Hami => Box::new(Hami),
         }
     }
@@ -159,7 +176,7 @@ pub fn simulate(
         let mut results = Vec::new();
         while let Some((at, (policy, seed))) = take(&next, &jobs) {
             let workload = Workload::of(trace, seed, load);
-            let mut placer = policy.placer(&typical, seed);
+            let mut placer = policy.placer(trace, &workload, &typical, seed);
             let run = experiment::run(trace, workload, &typical, &mut *placer, load);
             results.push((at, run));
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());

@@ -198,6 +198,14 @@ impl Trace {
         self.nodes.iter().map(|node| node.gpus * WHOLE).sum()
     }
 
+    /// The names of a set of models; none for [`Models::ANY`].
+    pub fn names(&self, models: Models) -> impl Iterator<Item = &str> {
+        let inside = move |at: &usize| models.0 & (1 << at) != 0;
+        (0..self.models.len())
+            .filter(inside)
+            .map(|at| self.models[at].as_str())
+    }
+
     /// What the pods ask of cards, together, in thousandths of a card.
     pub fn request(&self) -> u32 {
         self.pods.iter().map(|pod| pod.shape.request()).sum()

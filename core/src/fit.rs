@@ -7,18 +7,20 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::allocation::{self, Allocation, Grant};
-use crate::card_policy::{CardKey, CardPolicy, MOST_KEYS};
+use crate::card_policy::CardPolicy;
 use crate::choose::{self, Candidate, Manner};
 use crate::demand::{ContainerDemand, Demand, Stage};
 use crate::id::NodeName;
 use crate::inventory::Inventory;
+use crate::judge::Judge;
 use crate::node::{Card, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::request::{Ask, Memory};
-use crate::rules::Rules;
-use crate::score::{self, Load, Policy};
+use crate::score::Policy;
+use crate::typical::Typical;
 use crate::units::Mib;
 use crate::usage::{self, Use};
 
@@ -29,6 +31,8 @@ pub struct Policies {
     pub node: Policy,
     /// Between the cards of a node.
     pub gpu: CardPolicy,
+    /// What [`Policy::Fragmentation`] keeps room for.
+    pub typical: Arc<Typical>,
 }
 
 impl Default for Policies {
@@ -37,6 +41,7 @@ impl Default for Policies {
         Self {
             node: Policy::Binpack,
             gpu: Policy::Spread.into(),
+            typical: Arc::default(),
         }
     }
 }
@@ -87,6 +92,7 @@ pub fn traced<T: Trace>(
     if let Some(reason) = node.closed {
         return Err(Refusal::of(reason));
     }
+    let judge = Judge::new(node, demand, defaults);
     let policy = demand.gpu_policy.unwrap_or(defaults.gpu);
     let mut order: Vec<(usize, &Ask)> = Vec::with_capacity(demand.containers.len());
     let asking = |wanted: fn(Stage) -> bool| {
@@ -97,7 +103,7 @@ pub fn traced<T: Trace>(
     order.extend(asking(|stage| stage != Stage::Init));
     order.extend(asking(|stage| stage == Stage::Init));
 
-    let shares = place(node, demand, &order, policy, trace).or_else(|refusal| {
+    let shares = place(&judge, &order, policy, trace).or_else(|refusal| {
         if order.len() < 2 {
             return Err(refusal);
         }
@@ -106,8 +112,7 @@ pub fn traced<T: Trace>(
         order.sort_by_key(|(_, ask)| Reverse(size(ask)));
         let mut again = T::default();
         let shares = place(
-            node,
-            demand,
+            &judge,
             &order,
             policy.ordered_by(Policy::Binpack),
             &mut again,
@@ -117,10 +122,7 @@ pub fn traced<T: Trace>(
         Ok(shares)
     })?;
     let uses = uses(demand, &shares);
-    let score = score::score(
-        demand.node_policy.unwrap_or(defaults.node),
-        node_load(node, &uses),
-    );
+    let score = judge.node(&uses);
     Ok(Fit {
         score,
         uses,
@@ -137,12 +139,12 @@ fn size(ask: &Ask) -> (u64, u32) {
 }
 
 fn place(
-    node: &NodeState,
-    demand: &Demand,
+    judge: &Judge<'_>,
     order: &[(usize, &Ask)],
     policy: CardPolicy,
     trace: &mut impl Trace,
 ) -> Result<Vec<Share>, Refusal> {
+    let (node, demand) = (judge.node, judge.demand);
     let mut resources = node.resources.iter();
     let resource = resources.position(|name| *name == demand.resource);
     let rules = &demand.rules;
@@ -181,7 +183,7 @@ fn place(
             candidates.push(Candidate {
                 stranger: demand.containers[container].stage == Stage::Init
                     && !shares.iter().any(|s| s.card == place),
-                rank: rank(policy, card, used, rules),
+                rank: judge.card(policy, place, used),
                 place,
             });
         }
@@ -229,16 +231,6 @@ fn room(card: &Card, used: &Use, policy: CardPolicy) -> Option<Reason> {
     }
 }
 
-fn rank(policy: CardPolicy, card: &Card, used: Use, rules: &Rules) -> [u64; MOST_KEYS] {
-    policy.keys.map(|key| match key {
-        Some(CardKey::Load(policy)) => {
-            u64::MAX - score::weighted(policy, card_load(card, used), rules.weights)
-        }
-        // The NUMA nodes are compared when all candidates are known.
-        Some(CardKey::Numa) | None => 0,
-    })
-}
-
 /// The pod's effective use of `card` with `shares`, and `more` if it comes too.
 fn pod_use(demand: &Demand, shares: &[Share], more: Option<Share>, card: usize) -> Use {
     if let (true, Some(share)) = (shares.is_empty(), more) {
@@ -264,24 +256,6 @@ fn uses(demand: &Demand, shares: &[Share]) -> Vec<(usize, Use)> {
     cards.dedup();
     let used = |card| (card, pod_use(demand, shares, None, card));
     cards.into_iter().map(used).collect()
-}
-
-fn card_load(card: &Card, more: Use) -> Load {
-    let used = card.sums.used.with(more);
-    Load {
-        seats: (u64::from(used.seats), u64::from(card.seats)),
-        cores: (u64::from(used.cores.0), u64::from(card.cores.0)),
-        memory: (used.memory.0, card.scaled.0),
-    }
-}
-
-fn node_load(node: &NodeState, uses: &[(usize, Use)]) -> Load {
-    let cards = node.cards.iter().enumerate();
-    cards.fold(Load::default(), |sum, (place, card)| {
-        let mut uses = uses.iter();
-        let more = uses.find(|(card, _)| *card == place);
-        sum.plus(card_load(card, more.map_or_else(Use::default, |u| u.1)))
-    })
 }
 
 impl Fit {

@@ -2,19 +2,21 @@
 //!
 //! A verdict stands until its node's version changes, so a call of the extender
 //! judges only the nodes that changed since the last pod of the same shape.
-//! Fed by: [`crate::decide`]. Must not: outlive a change of the policies; who
-//! changes them starts an empty memo.
+//! Fed by: [`crate::decide`]. Must not: outlive a change of the typical pods,
+//! which empties it, or of the policies; who changes those starts an empty memo.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit::{self, Policies};
 use crate::node::NodeState;
 use crate::reason::{Reason, Refusal};
+use crate::typical::Typical;
 
-/// Shapes kept; the one not asked for longest gives way. At 5,000 nodes a shape
-/// takes less than half a MiB.
+/// Shapes kept unless somebody says otherwise; the one not asked for longest
+/// gives way. At 5,000 nodes a shape takes less than half a MiB.
 const SHAPES: usize = 32;
 
 /// Whether a node can take a pod of a shape.
@@ -44,10 +46,13 @@ struct Shape {
 }
 
 /// Verdicts by shape and node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Memo {
+    most: usize,
     shapes: HashMap<Demand, Shape>,
     calls: u64,
+    /// What the verdicts were made with.
+    typical: Option<Arc<Typical>>,
 }
 
 /// The verdicts for one shape on one snapshot.
@@ -59,7 +64,23 @@ pub struct Verdicts<'a> {
     policies: &'a Policies,
 }
 
+impl Default for Memo {
+    fn default() -> Self {
+        Self::with_shapes(SHAPES)
+    }
+}
+
 impl Memo {
+    /// An empty one that keeps verdicts for this many shapes.
+    pub fn with_shapes(most: usize) -> Self {
+        Self {
+            most,
+            shapes: HashMap::new(),
+            calls: 0,
+            typical: None,
+        }
+    }
+
     /// The verdicts for pods like `demand`.
     pub fn verdicts<'a>(
         &'a mut self,
@@ -68,7 +89,12 @@ impl Memo {
         policies: &'a Policies,
     ) -> Verdicts<'a> {
         self.calls += 1;
-        if !self.shapes.contains_key(demand) && self.shapes.len() >= SHAPES {
+        let known = self.typical.as_ref();
+        if !known.is_some_and(|known| Arc::ptr_eq(known, &policies.typical)) {
+            self.shapes.clear();
+            self.typical = Some(policies.typical.clone());
+        }
+        if !self.shapes.contains_key(demand) && self.shapes.len() >= self.most {
             let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.asked);
             if let Some(oldest) = oldest.map(|(demand, _)| demand.clone()) {
                 self.shapes.remove(&oldest);

@@ -36,6 +36,19 @@ impl Compute {
             memory: self.memory + other.memory,
         }
     }
+
+    /// What is left of `self` without `other`; nothing where that is more.
+    pub fn less(self, other: Self) -> Self {
+        Self {
+            cpu: MilliCpu(self.cpu.0.saturating_sub(other.cpu.0)),
+            memory: Mib(self.memory.0.saturating_sub(other.memory.0)),
+        }
+    }
+
+    /// `other` fits into this.
+    pub fn covers(self, other: Self) -> bool {
+        self.cpu >= other.cpu && self.memory >= other.memory
+    }
 }
 
 /// What a node can carry besides GPUs, and what its pods request of it.
@@ -50,11 +63,7 @@ pub struct Host {
 impl Host {
     /// What is left; nothing where more is requested than there is.
     pub fn free(self) -> Compute {
-        let (has, taken) = (self.allocatable, self.requested);
-        Compute {
-            cpu: MilliCpu(has.cpu.0.saturating_sub(taken.cpu.0)),
-            memory: Mib(has.memory.0.saturating_sub(taken.memory.0)),
-        }
+        self.allocatable.less(self.requested)
     }
 }
 

@@ -16,10 +16,12 @@ pub enum Policy {
     Binpack,
     /// The emptiest: keeps neighbours few.
     Spread,
+    /// Least growth of what typical pods cannot use ([`crate::fragmentation`]).
+    Fragmentation,
 }
 
 /// The policies' names, for error texts.
-pub const NAMES: &str = "binpack, spread";
+pub const NAMES: &str = "binpack, spread, fragmentation";
 
 /// A policy's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -36,6 +38,7 @@ impl FromStr for Policy {
         match text {
             "binpack" => Ok(Self::Binpack),
             "spread" => Ok(Self::Spread),
+            "fragmentation" => Ok(Self::Fragmentation),
             _ => Err(UnknownPolicy {
                 value: text.to_owned(),
             }),
@@ -106,6 +109,7 @@ impl Weights {
 }
 
 /// The score of a choice that would leave `load` behind. Higher is better.
+/// `fragmentation` looks at more than a load; by that alone the fuller is better.
 pub fn score(policy: Policy, load: Load) -> u64 {
     weighted(policy, load, Weights::default())
 }
@@ -113,7 +117,7 @@ pub fn score(policy: Policy, load: Load) -> u64 {
 /// The same with weights of the pod's own.
 pub fn weighted(policy: Policy, load: Load, weights: Weights) -> u64 {
     match policy {
-        Policy::Binpack => load.fullness(weights),
+        Policy::Binpack | Policy::Fragmentation => load.fullness(weights),
         Policy::Spread => weights.most() - load.fullness(weights),
     }
 }

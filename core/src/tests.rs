@@ -4,8 +4,10 @@ mod codec;
 mod decide;
 mod explain;
 mod fit;
+mod fragmentation;
 mod ledger_machine;
 mod preemption;
+mod typical;
 
 use std::collections::BTreeMap;
 

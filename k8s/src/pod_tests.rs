@@ -68,7 +68,7 @@ fn our_policy_annotation_wins_over_hamis() {
     let error = demand(&pod(&spec, &annotations), &Settings::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "annotation hami.io/gpu-scheduler-policy: \"closest\" is not a GPU policy; accepted: one of binpack, spread, or numa, mutex, topology, or several with commas between"
+        "annotation hami.io/gpu-scheduler-policy: \"closest\" is not a GPU policy; accepted: one of binpack, spread, fragmentation, or numa, mutex, topology, or several with commas between"
     );
     let spread = json!({"aliquot.dev/node-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "x"});
     let demand = demand(&pod(&spec, &spread), &Settings::default()).unwrap();

@@ -5,6 +5,7 @@
 //! Must not: await, or let anything but the pod watch confirm a booking.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use aliquot_core::allocation::Allocation;
 use aliquot_core::decide::{self, Question, Ranked, SoftNote};
@@ -12,7 +13,7 @@ use aliquot_core::fit::{self, Policies};
 use aliquot_core::inventory::Refused;
 use aliquot_core::ledger::NotReserved;
 use aliquot_core::memo::Memo;
-use aliquot_core::{Cluster, Demand, Ledger, NodeName, NodeState, PodUid, Refusal};
+use aliquot_core::{Cluster, Demand, Ledger, NodeName, PodUid, Refusal, Typical};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
 use parking_lot::{Mutex, RwLock};
@@ -33,7 +34,7 @@ pub struct Books {
     enlarged: Notify,
     grown: Mutex<Grown>,
     settings: pod::Settings,
-    policies: Policies,
+    policies: RwLock<Arc<Policies>>,
 }
 
 impl Books {
@@ -42,7 +43,7 @@ impl Books {
     pub fn new(settings: pod::Settings, policies: Policies) -> Self {
         Self {
             settings,
-            policies,
+            policies: RwLock::new(Arc::new(policies)),
             ..Self::default()
         }
     }
@@ -53,8 +54,19 @@ impl Books {
     }
 
     /// How nodes and cards are chosen for pods that choose no policy.
-    pub fn policies(&self) -> &Policies {
-        &self.policies
+    pub fn policies(&self) -> Arc<Policies> {
+        self.policies.read().clone()
+    }
+
+    /// Takes these typical pods for the cluster's if they differ enough from
+    /// those before; whether they did.
+    pub fn adopt(&self, typical: Typical) -> bool {
+        let mut policies = self.policies.write();
+        let differs = policies.typical.differs(&typical);
+        if differs {
+            Arc::make_mut(&mut policies).typical = Arc::new(typical);
+        }
+        differs
     }
 
     /// Reads the ledger; `look` must be quick and must not call back.
@@ -103,7 +115,13 @@ impl Books {
     ) -> Result<Vec<Ranked<'n>>, Refusal> {
         let notes = self.claims.lock().others(pod, Instant::now());
         let own = self.read(|ledger| ledger.own(pod));
-        let question = self.question(cluster, demand, &notes, own.as_ref());
+        let question = Question {
+            cluster,
+            demand,
+            policies: &self.policies(),
+            notes: &notes,
+            own: own.as_ref(),
+        };
         decide::fitting(&question, &mut self.memo.lock(), names)
     }
 
@@ -117,24 +135,14 @@ impl Books {
     ) -> Vec<(&'n str, i64)> {
         let notes = self.claims.lock().others(pod, Instant::now());
         let own = self.read(|ledger| ledger.own(pod));
-        let question = self.question(cluster, demand, &notes, own.as_ref());
-        decide::ranks(&question, &mut self.memo.lock(), names)
-    }
-
-    fn question<'a>(
-        &'a self,
-        cluster: &'a Cluster,
-        demand: &'a Demand,
-        notes: &'a [SoftNote],
-        own: Option<&'a (usize, NodeState)>,
-    ) -> Question<'a> {
-        Question {
+        let question = Question {
             cluster,
             demand,
-            policies: &self.policies,
-            notes,
-            own,
-        }
+            policies: &self.policies(),
+            notes: &notes,
+            own: own.as_ref(),
+        };
+        decide::ranks(&question, &mut self.memo.lock(), names)
     }
 
     /// Notes that the pod was told this node as its best.
@@ -153,7 +161,7 @@ impl Books {
         }
         let found = cluster
             .at(slot)
-            .map(|state| fit::fit(state, demand, &self.policies));
+            .map(|state| fit::fit(state, demand, &self.policies()));
         if let Some(Ok(found)) = found {
             let uses = found.uses;
             let mut claims = self.claims.lock();
@@ -188,10 +196,11 @@ impl Books {
         let now = Instant::now();
         let claimed = self.claims.lock().all(now);
         let mut all = self.waits.lock();
+        let policies = self.policies();
         let at_home = self.read(|ledger| {
             let fits = |(uid, waiting): (&PodUid, &Waiting)| {
                 let (slot, state) = ledger.own(uid)?;
-                let fit = fit::fit(&state, &waiting.demand, &self.policies);
+                let fit = fit::fit(&state, &waiting.demand, &policies);
                 (fit.is_ok() && slots.contains(&slot)).then(|| uid.clone())
             };
             let holders = ledger.holds().map(|(uid, _)| uid);
@@ -201,7 +210,7 @@ impl Books {
         });
         let refused = all.iter().filter(|(_, waiting)| waiting.refused);
         let refused = refused.filter(|(uid, _)| !at_home.contains(uid));
-        let placed = waiting::fit_together(refused, &cluster, &slots, &claimed, &self.policies);
+        let placed = waiting::fit_together(refused, &cluster, &slots, &claimed, &policies);
         let placed: Vec<_> = placed
             .into_iter()
             .map(|(uid, note)| (uid.clone(), note))
@@ -271,8 +280,9 @@ impl Books {
         node: &NodeName,
         demand: &Demand,
     ) -> Result<Allocation, NotReserved> {
+        let policies = self.policies();
         let mut ledger = self.ledger.write();
-        let reserved = ledger.reserve(pod, node, demand, &self.policies);
+        let reserved = ledger.reserve(pod, node, demand, &policies);
         let slot = ledger.cluster().slot(node.as_str());
         drop(ledger);
         let claimed = self.claims.lock().end(pod);

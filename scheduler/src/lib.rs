@@ -18,6 +18,7 @@ pub mod feed;
 pub mod gauges;
 pub mod grown;
 pub mod leader;
+pub mod learn;
 pub mod metrics;
 pub mod nudge;
 pub mod routes;

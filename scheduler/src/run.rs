@@ -25,7 +25,7 @@ use crate::gauges::Gauges;
 use crate::leader::Leader;
 use crate::routes::{self, Verbs};
 use crate::settings::Settings;
-use crate::{audit, evict, gauges, nudge, statement};
+use crate::{audit, evict, gauges, learn, nudge, statement};
 
 /// `/readyz` fails this long before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
@@ -90,6 +90,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         metrics.clone(),
         stop.clone(),
     ));
+    tasks.spawn(learn::run(books.clone(), stop.clone()));
     tasks.spawn(audit::run(
         books.clone(),
         binder.clone(),

@@ -25,12 +25,12 @@ pub struct Settings {
     /// Address of the extender, health and metrics.
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9395")]
     pub listen: SocketAddr,
-    /// Which node is better: binpack or spread.
-    #[arg(long, env = "ALIQUOT_NODE_POLICY", default_value = "binpack")]
+    /// Which node is better: fragmentation, binpack or spread.
+    #[arg(long, env = "ALIQUOT_NODE_POLICY", default_value = "fragmentation")]
     pub node_policy: Policy,
-    /// Which cards of a node are better: binpack, spread, numa, mutex, topology,
-    /// or several with commas between.
-    #[arg(long, env = "ALIQUOT_GPU_POLICY", default_value = "spread")]
+    /// Which cards of a node are better: fragmentation, binpack, spread, numa,
+    /// mutex, topology, or several with commas between.
+    #[arg(long, env = "ALIQUOT_GPU_POLICY", default_value = "fragmentation")]
     pub gpu_policy: CardPolicy,
     /// Most nodes that filter answers; 0 for all that fit, where another
     /// extender follows this one.
@@ -63,6 +63,7 @@ impl Settings {
         Policies {
             node: self.node_policy,
             gpu: self.gpu_policy,
+            ..Policies::default()
         }
     }
 }

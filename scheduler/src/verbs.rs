@@ -75,7 +75,7 @@ impl<'a> Call<'a> {
         shortlist: usize,
     ) -> (Outcome, ExtenderFilterResult) {
         let names = match &self.candidates {
-            Candidates::Objects(nodes) => return self.filter_objects(books.policies(), nodes),
+            Candidates::Objects(nodes) => return self.filter_objects(&books.policies(), nodes),
             Candidates::Names(names) => names,
         };
         if !self.demand.asks() {
@@ -182,7 +182,7 @@ impl<'a> Call<'a> {
                 let question = Question {
                     cluster: &cluster,
                     demand: &self.demand,
-                    policies: books.policies(),
+                    policies: &books.policies(),
                     notes: &[],
                     own: None,
                 };

@@ -1,0 +1,253 @@
+//! Aliquot itself as a policy: the code that the scheduler decides with.
+//!
+//! A pod takes the way it takes in a cluster: nodes with room for its CPU and
+//! memory (kube-scheduler's part), filter with its shortlist, prioritize with
+//! its ranks, the node with the highest, and a reservation in the ledger.
+//! Fed by: [`crate::experiment`]; a thousandth of a card is asked for as a tenth
+//! of a percent of its memory and of its compute.
+//! Must not: choose a node or a card by any rule of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aliquot_core::decide::{self, Question};
+use aliquot_core::fit::Policies;
+use aliquot_core::inventory::{self, Gpu, Health, Inventory, Mode};
+use aliquot_core::ledger::Held;
+use aliquot_core::memo::Memo;
+use aliquot_core::node::Published;
+use aliquot_core::rules::Model;
+use aliquot_core::typical::{Census, Shape as Typed};
+use aliquot_core::{
+    Ask, Compute, ContainerDemand, Demand, GpuUuid, Ledger, Memory, Mib, MilliCpu, Percent, Policy,
+    Rules, Stage,
+};
+use fastrand::Rng;
+
+use crate::hami::{least_allocated, least_allocated_score};
+use crate::rig::{Choice, Node, Placer, Pod};
+use crate::trace::Trace;
+
+/// The scheduler's default.
+const SHORTLIST: usize = 64;
+/// Distinct pods of a trace whose verdicts are kept.
+const SHAPES: usize = 512;
+/// What one rank is worth beside the scores of other plugins: 10 times the
+/// weight of the extender in the shipped profile.
+const RANK: u64 = 400;
+const RESOURCE: &str = "nvidia.com/gpu";
+
+/// Who places pods that ask for no GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuOnly {
+    /// The shipped profile with the CPU-only entry.
+    Ranked,
+    /// A scheduler without us: `LeastAllocated`.
+    LeastAllocated,
+    /// That one with the CPU-only entry beside its `LeastAllocated`.
+    LeastAllocatedAndRanked,
+}
+
+/// Aliquot with its books.
+pub struct Ours<'a> {
+    trace: &'a Trace,
+    cpu_only: CpuOnly,
+    policies: Policies,
+    ledger: Ledger,
+    memo: Memo,
+    demands: HashMap<(usize, u32), Demand>,
+    booked: u64,
+    rng: Rng,
+}
+
+impl<'a> Ours<'a> {
+    /// On empty nodes, knowing the trace's typical pods. `seed` breaks ties of
+    /// kube-scheduler, which does so at random.
+    pub fn new(trace: &'a Trace, nodes: &[Node], cpu_only: CpuOnly, seed: u64) -> Self {
+        let mut census = Census::default();
+        for pod in &trace.pods {
+            let shape = Typed {
+                cpu: MilliCpu(pod.shape.cpu.into()),
+                count: pod.shape.gpus,
+                memory: Memory::Share(percent(pod.shape.milli)),
+                cores: percent(pod.shape.milli),
+            };
+            census.add(shape, Mib(pod.memory.into()));
+        }
+        let mut ledger = Ledger::default();
+        for node in nodes {
+            ledger.publish(&node.name.as_str().into(), Some(published(trace, node)));
+        }
+        Self {
+            trace,
+            cpu_only,
+            policies: Policies {
+                node: Policy::Fragmentation,
+                gpu: Policy::Fragmentation.into(),
+                typical: Arc::new(census.typical()),
+            },
+            ledger,
+            memo: Memo::with_shapes(SHAPES),
+            demands: HashMap::new(),
+            booked: 0,
+            rng: Rng::with_seed(seed),
+        }
+    }
+
+    fn gpu(&mut self, nodes: &[Node], pod: &Pod) -> Option<Choice> {
+        let known = self.demands.entry((pod.kind, pod.memory));
+        let demand = known.or_insert_with(|| demand(self.trace, pod));
+        let room = |node: &&Node| node.has_room(pod);
+        let names: Vec<&str> = nodes.iter().filter(room).map(|n| n.name.as_str()).collect();
+        let question = Question {
+            cluster: self.ledger.cluster(),
+            demand,
+            policies: &self.policies,
+            notes: &[],
+            own: None,
+        };
+        let fits = decide::fitting(&question, &mut self.memo, &names).ok()?;
+        let short = decide::shortlist(fits, SHORTLIST);
+        let ranks = decide::ranks(&question, &mut self.memo, &short);
+        let (best, _) = ranks.into_iter().max_by_key(|(_, rank)| *rank)?;
+        let node = nodes.iter().position(|node| node.name == best)?;
+        self.booked += 1;
+        let uid = self.booked.to_string().into();
+        let name = best.into();
+        let allocation = self
+            .ledger
+            .reserve(&uid, &name, demand, &self.policies)
+            .ok()?;
+        let grants = allocation.containers.into_values().flatten();
+        let mut gpus: Vec<usize> = grants.filter_map(|grant| card(&grant.gpu)).collect();
+        gpus.sort_unstable();
+        Some(Choice { node, gpus })
+    }
+
+    fn cpu_only(&mut self, nodes: &[Node], pod: &Pod) -> Option<Choice> {
+        let choice = match self.cpu_only {
+            CpuOnly::LeastAllocated => least_allocated(nodes, pod)?,
+            CpuOnly::Ranked => self.ranked(nodes, pod, |_| 0)?,
+            CpuOnly::LeastAllocatedAndRanked => {
+                self.ranked(nodes, pod, |node| least_allocated_score(node, pod))?
+            }
+        };
+        self.booked += 1;
+        let uid = self.booked.to_string().into();
+        let name = nodes[choice.node].name.as_str().into();
+        self.ledger.confirm(&uid, &name, Held::nothing(), host(pod));
+        Some(choice)
+    }
+
+    /// The highest sum of rank and other score; one of the best by chance.
+    fn ranked(
+        &mut self,
+        nodes: &[Node],
+        pod: &Pod,
+        other: impl Fn(&Node) -> u64,
+    ) -> Option<Choice> {
+        let room: Vec<usize> = (0..nodes.len())
+            .filter(|&n| nodes[n].has_room(pod))
+            .collect();
+        let names: Vec<&str> = room.iter().map(|&n| nodes[n].name.as_str()).collect();
+        let ranks = decide::cpu_only_ranks(self.ledger.cluster(), &names);
+        let sums = room.iter().zip(ranks).map(|(&node, rank)| {
+            let rank = u64::try_from(rank).unwrap_or(0);
+            (RANK * rank + other(&nodes[node]), node)
+        });
+        let sums: Vec<(u64, usize)> = sums.collect();
+        let (most, _) = sums.iter().max()?;
+        let best: Vec<usize> = sums.iter().filter(|s| s.0 == *most).map(|s| s.1).collect();
+        Some(Choice {
+            node: self.rng.choice(best)?,
+            gpus: Vec::new(),
+        })
+    }
+}
+
+impl Placer for Ours<'_> {
+    fn choose(&mut self, nodes: &[Node], pod: &Pod) -> Option<Choice> {
+        if pod.shape.gpus == 0 {
+            self.cpu_only(nodes, pod)
+        } else {
+            self.gpu(nodes, pod)
+        }
+    }
+}
+
+fn percent(milli: u32) -> Percent {
+    Percent(milli / 10)
+}
+
+fn host(pod: &Pod) -> Compute {
+    Compute {
+        cpu: MilliCpu(pod.shape.cpu.into()),
+        memory: Mib(pod.memory.into()),
+    }
+}
+
+fn demand(trace: &Trace, pod: &Pod) -> Demand {
+    let ask = Ask {
+        count: pod.shape.gpus,
+        memory: Memory::Share(percent(pod.shape.milli)),
+        cores: percent(pod.shape.milli),
+    };
+    let is = |model: &str| Model::Is(model.to_owned());
+    Demand {
+        resource: RESOURCE.into(),
+        containers: vec![ContainerDemand {
+            name: "main".to_owned(),
+            stage: Stage::App,
+            ask: Some(ask),
+        }],
+        host: host(pod),
+        priority: 1,
+        node_policy: None,
+        gpu_policy: None,
+        rules: Rules {
+            use_models: trace.names(pod.shape.models).map(is).collect(),
+            ..Rules::default()
+        },
+    }
+}
+
+fn published(trace: &Trace, node: &Node) -> Published {
+    let gpu = |index: u32| Gpu {
+        uuid: format!("GPU-{index}").into(),
+        index,
+        model: trace.names(node.model).collect(),
+        memory: Mib(40_000),
+        scaled: Mib(40_000),
+        cores: Percent::WHOLE,
+        seats: 100,
+        mode: Mode::Vgpu,
+        resource: RESOURCE.to_owned(),
+        numa: None,
+        health: Health::Ok,
+        links: [].into(),
+        mig: None,
+    };
+    let count = u32::try_from(node.gpus.len()).unwrap_or(0);
+    let inventory = Inventory {
+        v: inventory::VERSION,
+        reads: vec![1],
+        driver: String::new(),
+        topology_policy: String::new(),
+        gpus: (0..count).map(gpu).collect(),
+        lingering: Vec::new(),
+        foreign: Vec::new(),
+        refused: Vec::new(),
+    };
+    Published {
+        inventory: Some(Arc::new(inventory)),
+        allocatable: Compute {
+            cpu: MilliCpu(node.cpu.0.into()),
+            memory: Mib(node.memory.0.into()),
+        },
+        ..Published::default()
+    }
+}
+
+fn card(uuid: &GpuUuid) -> Option<usize> {
+    uuid.as_str().strip_prefix("GPU-")?.parse().ok()
+}
