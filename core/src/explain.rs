@@ -121,8 +121,9 @@ pub const FITS: &str = "fits";
 pub const NOT_ASKED: &str = "-";
 
 impl NodeAnswer {
-    /// Judges the node. The caller knows whether it was `offered`, and `crowded`
-    /// says how the same node looks with those who are about to go there.
+    /// Judges the node; beside the answer, why it does not take the pod. The
+    /// caller knows whether it was `offered`, and `crowd` is the same node with
+    /// those who are about to go there.
     pub fn of(
         name: &NodeName,
         node: &NodeState,
@@ -130,23 +131,22 @@ impl NodeAnswer {
         policies: &Policies,
         offered: bool,
         crowd: Option<&NodeState>,
-    ) -> Self {
+    ) -> (Self, Option<Refusal>) {
         let explained = explain(node, demand, policies);
-        let (fits, why) = match &explained.outcome {
-            Ok(_) => (true, String::new()),
-            Err(refusal) => (false, refusal.to_string()),
-        };
+        let refusal = explained.outcome.as_ref().err().copied();
+        let fits = refusal.is_none();
         let crowded = fits && crowd.is_some_and(|node| fit::fit(node, demand, policies).is_err());
         let container = explained.container;
-        Self {
+        let answer = Self {
             node: name.clone(),
             offered,
             fits,
             crowded,
-            why,
+            why: refusal.map_or_else(String::new, |why| why.to_string()),
             container: container.map(|at| demand.containers[at].name.clone()),
             gpus: gpus(node, &explained),
-        }
+        };
+        (answer, refusal)
     }
 }
 

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
+pub mod answer;
 pub mod card_policy;
 mod choose;
 pub mod cluster;

@@ -266,9 +266,15 @@ impl Binder {
 
     /// The pod as it is now; `None` when it, with this uid, does not exist.
     pub async fn get(&self, pod: &PodRef) -> Result<Option<Pod>, String> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        match timeout(DEADLINE, api.get_opt(&pod.name)).await {
-            Ok(Ok(found)) => Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid))),
+        let found = self.find(&pod.namespace, &pod.name).await?;
+        Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid)))
+    }
+
+    /// The pod of this name, whatever its uid.
+    pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<Pod>, String> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        match timeout(DEADLINE, api.get_opt(name)).await {
+            Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => Err(error.to_string()),
             Err(elapsed) => Err(elapsed.to_string()),
         }

@@ -30,7 +30,7 @@ pub struct Books {
     pub(crate) ledger: RwLock<Ledger>,
     pub(crate) waits: Mutex<HashMap<PodUid, Waiting>>,
     memo: Mutex<Memo>,
-    claims: Mutex<Claims>,
+    pub(crate) claims: Mutex<Claims>,
     enlarged: Notify,
     grown: Mutex<Grown>,
     settings: pod::Settings,
@@ -174,10 +174,13 @@ impl Books {
     /// meanwhile, it is looked at again.
     pub fn refused(&self, pod: &PodUid, waiting: Waiting, enlargements: u64) {
         let mut all = self.waits.lock();
+        let before = all.get(pod).and_then(|known| known.told.as_ref());
+        let told = waiting.told.clone().map(|told| told.after(before));
         let offered = waiting.offered.clone();
         let entry = all.entry(pod.clone()).or_insert(waiting);
         entry.refused = true;
         entry.offered = offered;
+        entry.told = told;
         drop(all);
         self.unclaim(pod);
         if self.grown.lock().again(enlargements) {
@@ -256,11 +259,6 @@ impl Books {
     pub fn waiting_counts(&self) -> (usize, usize) {
         let all = self.waits.lock();
         (all.len(), all.values().filter(|w| w.refused).count())
-    }
-
-    /// How many pods are about to go where they were told.
-    pub fn claimed(&self) -> usize {
-        self.claims.lock().all(Instant::now()).len()
     }
 
     /// Pods that the nodes' agents refused to start.

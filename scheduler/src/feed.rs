@@ -80,6 +80,7 @@ fn wait(all: &mut HashMap<PodUid, Waiting>, seen: Seen, refused: bool) {
         if let Some(old) = old {
             new.refused = old.refused;
             new.offered = old.offered;
+            new.told = old.told;
         }
         all.insert(seen.uid, *new);
     }

@@ -67,6 +67,7 @@ impl Gauges {
             let confirmed = holding().filter(|(_, b)| b.confirmed).count();
             (confirmed, holding().count() - confirmed)
         });
+        let claims = self.books.claims.lock().all(Instant::now()).len();
         let cluster = self.books.snapshot();
         let ours = || cluster.iter().filter(|(.., node)| node.inventory.is_some());
         [
@@ -80,7 +81,7 @@ impl Gauges {
             (metrics::RESERVATIONS, reserved),
             (metrics::WAITING_PODS, waiting),
             (metrics::REFUSED_PODS, refused),
-            (metrics::SOFT_CLAIMS, self.books.claimed()),
+            (metrics::SOFT_CLAIMS, claims),
         ]
     }
 }

@@ -13,6 +13,7 @@ pub mod bind_error;
 pub mod books;
 pub mod claims;
 pub mod evict;
+pub mod explain;
 mod fail_point;
 pub mod feed;
 pub mod gauges;

@@ -11,6 +11,7 @@ use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{client, event};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
+use axum::Router;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::runtime::watcher;
@@ -21,11 +22,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::bind::{Binder, DEADLINE};
 use crate::books::Books;
+use crate::explain::Explain;
 use crate::gauges::Gauges;
 use crate::leader::Leader;
 use crate::routes::{self, Verbs};
 use crate::settings::Settings;
-use crate::{audit, evict, gauges, learn, nudge, statement};
+use crate::{audit, evict, explain, gauges, learn, nudge, statement};
 
 /// `/readyz` fails this long before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
@@ -103,25 +105,21 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         binder.clone(),
         all(),
         notes.clone(),
-        leader,
+        leader.clone(),
         after,
         stop.clone(),
     ));
 
-    let statement = statement::router(books.clone());
-    let cards = gauges::cards(books.clone());
     let verbs = Verbs {
         books,
         binder,
         tasks: tasks.clone(),
         notes,
         metrics,
-        readiness: readiness.clone(),
+        readiness,
         shortlist: settings.shortlist,
     };
-    let router = routes::router(verbs)
-        .merge(statement)
-        .merge(admin::router_with(readiness, Arc::new(registry), cards));
+    let router = router(verbs, leader, registry);
     let listener = http::bind(settings.listen).await?;
     tracing::info!(listen = %settings.listen, "serving");
     http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;
@@ -130,6 +128,22 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     tokio::time::timeout(http::DRAIN, tasks.wait())
         .await
         .context("tasks still running at the drain deadline")
+}
+
+/// Everything that is served.
+fn router(verbs: Verbs, leader: Leader, registry: Registry) -> Router {
+    let (books, readiness) = (verbs.books.clone(), verbs.readiness.clone());
+    let explain = Explain {
+        books: books.clone(),
+        binder: verbs.binder.clone(),
+        leader,
+        readiness: readiness.clone(),
+    };
+    let cards = gauges::cards(books.clone());
+    routes::router(verbs)
+        .merge(statement::router(books))
+        .merge(explain::router(explain))
+        .merge(admin::router_with(readiness, Arc::new(registry), cards))
 }
 
 /// Keeps readiness in step with the watches.

@@ -16,9 +16,10 @@ use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult, HostPriority, No
 use aliquot_k8s::node::published;
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use tokio::time::Instant;
 
 use crate::books::Books;
-use crate::waiting::{Waiting, reference, waiting};
+use crate::waiting::{Told, Waiting, reference, waiting};
 
 /// The nodes of a call.
 enum Candidates<'a> {
@@ -101,6 +102,7 @@ impl<'a> Call<'a> {
                 tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused");
                 let waiting = Waiting {
                     offered: cluster.set(names),
+                    told: Some(Told::once(text.clone(), Instant::now())),
                     ..waiting(&self.pod, self.demand.clone(), true)
                 };
                 books.refused(&self.uid, waiting, enlargements);

@@ -11,6 +11,7 @@ use aliquot_core::fit::{self, Policies};
 use aliquot_core::{Cluster, Demand, NodeState, PodUid};
 use aliquot_k8s::event::PodRef;
 use k8s_openapi::api::core::v1::Pod;
+use tokio::time::Instant;
 
 /// A pod that asks for a share and is not bound.
 #[derive(Clone, Debug)]
@@ -28,6 +29,42 @@ pub struct Waiting {
     /// The nodes that filter was last asked for: the others have a taint, a
     /// label or too little CPU against it. All, before it was asked.
     pub offered: NodeSet,
+    /// What filter told it, if it refused it.
+    pub told: Option<Told>,
+}
+
+/// The refusals of one pod, as far as this replica remembers.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// How many.
+    pub times: u32,
+    /// The first one.
+    pub first: Instant,
+    /// The last one.
+    pub last: Instant,
+    /// What that said.
+    pub text: String,
+}
+
+impl Told {
+    /// One refusal.
+    pub fn once(text: String, now: Instant) -> Self {
+        Self {
+            times: 1,
+            first: now,
+            last: now,
+            text,
+        }
+    }
+
+    /// This refusal, after those before it.
+    pub fn after(self, before: Option<&Self>) -> Self {
+        Self {
+            times: before.map_or(0, |before| before.times) + self.times,
+            first: before.map_or(self.first, |before| before.first),
+            ..self
+        }
+    }
 }
 
 /// A pod's entry among those that wait.
@@ -46,6 +83,7 @@ pub fn waiting(pod: &Pod, demand: Demand, refused: bool) -> Waiting {
             .sum(),
         refused,
         offered: NodeSet::default(),
+        told: None,
     }
 }
 
