@@ -222,7 +222,7 @@ struct Nodes {
     cluster: Cluster,
     slots: std::vec::IntoIter<usize>,
     demand: Demand,
-    policies: Policies,
+    policies: Arc<Policies>,
     offered: NodeSet,
     /// Nodes with those who are about to go there.
     crowds: HashMap<usize, NodeState>,
@@ -246,7 +246,7 @@ impl Nodes {
             slots: by_name(&cluster).into_iter(),
             cluster,
             demand: waiting.demand,
-            policies: books.policies().clone(),
+            policies: books.policies(),
             offered: waiting.offered,
             crowds,
             own,
