@@ -60,6 +60,9 @@ pub struct Ours<'a> {
     rng: Rng,
 }
 
+/// The trace knows no namespaces, and no quotas.
+const NAMESPACE: &str = "trace";
+
 impl<'a> Ours<'a> {
     /// On empty nodes, knowing the trace's typical pods. `seed` breaks ties of
     /// kube-scheduler, which does so at random.
@@ -105,6 +108,7 @@ impl<'a> Ours<'a> {
             policies: &self.policies,
             notes: &[],
             own: None,
+            headroom: None,
         };
         let fits = decide::fitting(&question, &mut self.memo, &names).ok()?;
         let short = decide::shortlist(fits, SHORTLIST);
@@ -116,7 +120,7 @@ impl<'a> Ours<'a> {
         let name = best.into();
         let allocation = self
             .ledger
-            .reserve(&uid, &name, demand, &self.policies)
+            .reserve(&uid, &NAMESPACE.into(), &name, demand, &self.policies)
             .ok()?;
         let grants = allocation.containers.into_values().flatten();
         let mut gpus: Vec<usize> = grants.filter_map(|grant| card(&grant.gpu)).collect();
@@ -135,7 +139,8 @@ impl<'a> Ours<'a> {
         self.booked += 1;
         let uid = self.booked.to_string().into();
         let name = nodes[choice.node].name.as_str().into();
-        self.ledger.confirm(&uid, &name, Held::nothing(), host(pod));
+        self.ledger
+            .confirm(&uid, &NAMESPACE.into(), &name, Held::nothing(), host(pod));
         Some(choice)
     }
 

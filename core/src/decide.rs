@@ -13,6 +13,7 @@ use crate::demand::Demand;
 use crate::fit::{self, Policies};
 use crate::memo::{Memo, Verdict, Verdicts};
 use crate::node::{Card, NodeState};
+use crate::quota::{Amount, Headroom};
 use crate::reason::{Reason, Refusal};
 use crate::usage::Use;
 
@@ -41,6 +42,9 @@ pub struct Question<'a> {
     /// The slot of the node on which a share is kept for this pod, and that node
     /// without it.
     pub own: Option<&'a (usize, NodeState)>,
+    /// What the quotas of the pod's namespace leave; `None` where nothing is
+    /// limited. A node counts with the cards that the pod would be given there.
+    pub headroom: Option<&'a Headroom>,
 }
 
 impl Question<'_> {
@@ -86,7 +90,10 @@ pub fn fitting<'n, S: AsRef<str>>(
         let Some(slot) = question.cluster.slot(name) else {
             continue;
         };
-        if let Verdict::Fits(score) = *question.verdict(&mut verdicts, slot) {
+        if let Verdict::Fits { score, amount } = *question.verdict(&mut verdicts, slot) {
+            if question.headroom.is_some_and(|left| !left.allows(amount)) {
+                continue;
+            }
             let (crowded, score) = match noted.get(&slot) {
                 Some(Some(with_others)) => (false, *with_others),
                 Some(None) => (true, score),
@@ -103,12 +110,22 @@ pub fn fitting<'n, S: AsRef<str>>(
         return Ok(fits);
     }
     let mut refusal = Refusal::default();
+    let mut over: Option<(Amount, Refusal)> = None;
     for name in names.iter().map(AsRef::as_ref) {
         let slot = question.cluster.slot(name);
         let verdict = slot.map(|slot| question.verdict(&mut verdicts, slot));
         match verdict.as_deref() {
             Some(Verdict::Refused(why)) => refusal.merge(why),
-            Some(Verdict::Fits(_)) => {}
+            Some(Verdict::Fits { amount, .. }) => {
+                // Most nodes would give the same: said once, counted often.
+                if over.as_ref().is_none_or(|(asked, _)| asked != amount) {
+                    let passed = question.headroom.and_then(|left| left.over(*amount));
+                    over = passed.map(|passed| (*amount, Refusal::over(passed)));
+                }
+                if let Some((_, why)) = &over {
+                    refusal.merge(why);
+                }
+            }
             None => refusal.add(Reason::NodeNotRegistered),
         }
     }

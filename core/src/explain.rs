@@ -133,7 +133,7 @@ impl NodeAnswer {
         crowd: Option<&NodeState>,
     ) -> (Self, Option<Refusal>) {
         let explained = explain(node, demand, policies);
-        let refusal = explained.outcome.as_ref().err().copied();
+        let refusal = explained.outcome.as_ref().err().cloned();
         let fits = refusal.is_none();
         let crowded = fits && crowd.is_some_and(|node| fit::fit(node, demand, policies).is_err());
         let container = explained.container;
@@ -142,7 +142,9 @@ impl NodeAnswer {
             offered,
             fits,
             crowded,
-            why: refusal.map_or_else(String::new, |why| why.to_string()),
+            why: refusal
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
             container: container.map(|at| demand.containers[at].name.clone()),
             gpus: gpus(node, &explained),
         };

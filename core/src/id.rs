@@ -72,3 +72,7 @@ id!(
     /// `metadata.uid` of a Pod: new for every pod, also under an old name.
     PodUid
 );
+id!(
+    /// The name of a namespace.
+    Namespace
+);

@@ -6,21 +6,24 @@
 //! Must not: free anything on a guess; an allocation that cannot be read takes
 //! the whole node (fail closed).
 //! A node's state is a function of what it published, of its bookings and of
-//! the holds on it ([`NodeState::of`]); `recompute` is that function over everything.
+//! the holds on it ([`NodeState::of`]), what a namespace uses one of its
+//! bookings; `recompute` is these functions over everything.
 
 mod holds;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::allocation::Allocation;
 use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit::{self, Fit, Policies};
-use crate::id::{NodeName, PodUid};
+use crate::id::{Namespace, NodeName, PodUid};
 use crate::invariant;
 use crate::node::{Compute, NodeState, Published};
+use crate::quota::{Amount, Headroom, Quota};
 use crate::reason::{Reason, Refusal};
+use crate::spaces::Spaces;
 use crate::usage::{self, Uses};
 
 pub use holds::Hold;
@@ -46,6 +49,8 @@ impl Held {
 pub struct Booking {
     /// Where.
     pub node: NodeName,
+    /// Whose quotas it counts against.
+    pub namespace: Namespace,
     /// What of its cards.
     pub held: Held,
     /// What of its CPU and memory.
@@ -64,7 +69,7 @@ impl Booking {
 /// Why nothing was reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotReserved {
-    /// Nothing fits now.
+    /// Nothing fits now, or a quota has no room for it.
     Refused(Refusal),
     /// This pod has a booking already.
     Booked(NodeName),
@@ -78,10 +83,27 @@ struct Entry {
     holds: BTreeSet<PodUid>,
 }
 
-/// The books of all nodes.
+/// Where two books differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// In what is known of these nodes.
+    pub nodes: Vec<NodeName>,
+    /// In what these namespaces use, or in their quotas.
+    pub namespaces: Vec<Namespace>,
+}
+
+impl Differences {
+    /// How many places.
+    pub fn count(&self) -> usize {
+        self.nodes.len() + self.namespaces.len()
+    }
+}
+
+/// The books of all nodes and namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     cluster: Cluster,
+    spaces: Spaces,
     entries: HashMap<NodeName, Entry>,
     bookings: HashMap<PodUid, Booking>,
     holds: HashMap<PodUid, Hold>,
@@ -119,6 +141,27 @@ impl Ledger {
         self.refresh(name);
     }
 
+    /// What the pods of each namespace hold, and its quotas.
+    pub fn spaces(&self) -> &Spaces {
+        &self.spaces
+    }
+
+    /// What the quotas of a namespace leave; `None` where nothing is limited.
+    pub fn headroom(&self, namespace: &str) -> Option<Headroom> {
+        self.spaces.headroom(namespace)
+    }
+
+    /// A namespace has this quota of this name, or no longer (`None`). Whether
+    /// that changed a limit.
+    pub fn set_quota(&mut self, namespace: &Namespace, name: &str, quota: Option<Quota>) -> bool {
+        self.spaces.set(namespace, name, quota)
+    }
+
+    /// These are all quotas there are; the namespaces where a limit changed.
+    pub fn set_quotas(&mut self, all: BTreeMap<Namespace, Vec<Quota>>) -> Vec<Namespace> {
+        self.spaces.set_all(all)
+    }
+
     /// May this node take this pod.
     pub fn fit(&self, name: &str, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
         fit_on(
@@ -128,10 +171,12 @@ impl Ledger {
         )
     }
 
-    /// Chooses cards on the current books and takes them, in one step.
+    /// Chooses cards on the current books and takes them, in one step, if the
+    /// quotas of its namespace allow it.
     pub fn reserve(
         &mut self,
         pod: &PodUid,
+        namespace: &Namespace,
         name: &NodeName,
         demand: &Demand,
         policies: &Policies,
@@ -142,12 +187,18 @@ impl Ledger {
         let state = self.seen_by(pod, name.as_str());
         let found = fit_on(state.as_deref(), demand, policies);
         let found = found.map_err(NotReserved::Refused)?;
+        let amount = Amount::of(found.uses.iter().map(|(_, used)| used));
+        let headroom = self.headroom(namespace.as_str());
+        if let Some(over) = headroom.and_then(|headroom| headroom.over(amount)) {
+            return Err(NotReserved::Refused(Refusal::over(over)));
+        }
         let inventory = state.and_then(|node| node.inventory.clone());
         let inventory = inventory
             .ok_or_else(|| NotReserved::Refused(Refusal::of(Reason::NodeNotRegistered)))?;
         let allocation = found.allocation(name, &inventory, demand);
         let booking = Booking {
             node: name.clone(),
+            namespace: namespace.clone(),
             held: Held::Uses(usage::effective(&allocation, demand.stages())),
             host: demand.host,
             confirmed: false,
@@ -168,12 +219,14 @@ impl Ledger {
     pub fn confirm(
         &mut self,
         pod: &PodUid,
+        namespace: &Namespace,
         node: &NodeName,
         held: Held,
         host: Compute,
     ) -> Option<Booking> {
         let booking = Booking {
             node: node.clone(),
+            namespace: namespace.clone(),
             held,
             host,
             confirmed: true,
@@ -184,6 +237,7 @@ impl Ledger {
     /// The pod ended: whatever it held is free.
     pub fn release(&mut self, pod: &PodUid) -> Option<Booking> {
         let booking = self.bookings.remove(pod)?;
+        self.spaces.remove(&booking.namespace, &booking.held);
         if let Some(entry) = self.entries.get_mut(&booking.node) {
             entry.pods.remove(pod);
         }
@@ -202,7 +256,10 @@ impl Ledger {
 
     /// The books made anew from what was published and booked.
     pub fn recompute(&self) -> Self {
-        let mut fresh = Self::default();
+        let mut fresh = Self {
+            spaces: self.spaces.without_pods(),
+            ..Self::default()
+        };
         for (name, entry) in &self.entries {
             fresh.publish(name, entry.published.clone());
         }
@@ -215,28 +272,32 @@ impl Ledger {
         fresh
     }
 
-    /// Makes every node's state anew from what was published and booked;
-    /// returns the nodes on which that changed something.
-    pub fn rebuild(&mut self) -> Vec<NodeName> {
+    /// Makes the state of every node and namespace anew from what was published
+    /// and booked; returns where that changed something.
+    pub fn rebuild(&mut self) -> Differences {
         let fresh = self.recompute();
         let differences = self.differences(&fresh);
         self.entries = fresh.entries;
-        for name in &differences {
+        self.spaces = fresh.spaces;
+        for name in &differences.nodes {
             let state = fresh.cluster.node(name.as_str());
             self.cluster.put(name, state.map(|state| (**state).clone()));
         }
         differences
     }
 
-    /// Names of nodes on which the running books differ from recomputed ones.
-    pub fn differences(&self, other: &Self) -> Vec<NodeName> {
+    /// Where the running books differ from recomputed ones.
+    pub fn differences(&self, other: &Self) -> Differences {
         let names: BTreeSet<_> = self.entries.keys().chain(other.entries.keys()).collect();
         let same = |name: &NodeName| {
             self.entries.get(name) == other.entries.get(name)
                 && self.cluster.node(name.as_str()) == other.cluster.node(name.as_str())
         };
         let differing = names.into_iter().filter(|name| !same(name));
-        differing.cloned().collect()
+        Differences {
+            nodes: differing.cloned().collect(),
+            namespaces: self.spaces.differences(&other.spaces),
+        }
     }
 
     fn insert(&mut self, pod: &PodUid, mut booking: Booking) -> Option<Booking> {
@@ -247,9 +308,13 @@ impl Ledger {
         let old = match self.bookings.get(pod) {
             Some(old) if *old == booking => return None,
             Some(old) if old.node != booking.node => self.release(pod),
-            Some(_) => self.bookings.remove(pod),
+            Some(old) => {
+                self.spaces.remove(&old.namespace, &old.held);
+                self.bookings.remove(pod)
+            }
             None => None,
         };
+        booking.namespace = self.spaces.add(&booking.namespace, &booking.held);
         let node = booking.node.clone();
         let entry = self.entries.entry(node.clone()).or_default();
         entry.pods.insert(pod.clone());
@@ -312,6 +377,6 @@ impl PartialEq for Ledger {
     fn eq(&self, other: &Self) -> bool {
         self.bookings == other.bookings
             && self.holds == other.holds
-            && self.differences(other).is_empty()
+            && self.differences(other).count() == 0
     }
 }

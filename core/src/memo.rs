@@ -12,6 +12,7 @@ use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit::{self, Policies};
 use crate::node::NodeState;
+use crate::quota::Amount;
 use crate::reason::{Reason, Refusal};
 use crate::typical::Typical;
 
@@ -22,8 +23,14 @@ const SHAPES: usize = 32;
 /// Whether a node can take a pod of a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It can, and is this good; higher is better.
-    Fits(u64),
+    /// It can.
+    Fits {
+        /// How good it is; higher is better.
+        score: u64,
+        /// What the pod would take there, for its namespace's quotas. The verdict
+        /// holds for pods of every namespace.
+        amount: Amount,
+    },
     /// It cannot.
     Refused(Refusal),
 }
@@ -32,7 +39,10 @@ impl Verdict {
     /// Judges one node.
     pub fn on(node: &NodeState, demand: &Demand, policies: &Policies) -> Self {
         match fit::fit(node, demand, policies) {
-            Ok(fit) => Self::Fits(fit.score),
+            Ok(fit) => Self::Fits {
+                score: fit.score,
+                amount: Amount::of(fit.uses.iter().map(|(_, used)| used)),
+            },
             Err(refusal) => Self::Refused(refusal),
         }
     }

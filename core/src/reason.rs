@@ -1,11 +1,14 @@
 //! Why a card or a node cannot take a pod: a closed set, with the names that
 //! HAMi's users know where they exist (reference: HAMi's `Fit`).
 //!
-//! Fed by: [`crate::fit`].
+//! Fed by: [`crate::fit`], and [`crate::quota`] for the limits of a namespace.
 //! Must not: carry free text; the words are the same in the extender's answer,
 //! the event, the log and the metrics.
 
 use std::fmt;
+use std::sync::Arc;
+
+use crate::quota::Over;
 
 /// One reason. The order is the order in which they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,11 +43,13 @@ pub enum Reason {
     AllocatedCardsInsufficientRequest,
     /// A pod on the node has an allocation that cannot be read; the node counts as full.
     NodeAllocationUnreadable,
+    /// The pod fits on the node, and its namespace's quota has no room for it.
+    ResourceQuotaNotFit,
 }
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::CardNotHealth,
         Self::CardCordoned,
         Self::CardTypeMismatch,
@@ -60,6 +65,7 @@ impl Reason {
         Self::NodeInsufficientDevice,
         Self::AllocatedCardsInsufficientRequest,
         Self::NodeAllocationUnreadable,
+        Self::ResourceQuotaNotFit,
     ];
 
     /// The name as users see it.
@@ -80,6 +86,7 @@ impl Reason {
             Self::NodeInsufficientDevice => "NodeInsufficientDevice",
             Self::AllocatedCardsInsufficientRequest => "AllocatedCardsInsufficientRequest",
             Self::NodeAllocationUnreadable => "NodeAllocationUnreadable",
+            Self::ResourceQuotaNotFit => "ResourceQuotaNotFit",
         }
     }
 }
@@ -92,9 +99,13 @@ impl fmt::Display for Reason {
 
 /// Counted reasons: how many cards (or nodes) were refused for each. Shown as
 /// `3 CardInsufficientMemory, 1 CardNotHealth`, in a fixed order and of bounded
-/// length however many were counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refusal([u32; Reason::ALL.len()]);
+/// length however many were counted. A quota is named with what is used, asked
+/// and allowed; where nodes differ in what the pod would take, the least of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    counts: [u32; Reason::ALL.len()],
+    over: Option<Arc<Over>>,
+}
 
 impl Refusal {
     /// A refusal for one reason.
@@ -104,15 +115,27 @@ impl Refusal {
         refusal
     }
 
+    /// A refusal of one node for this limit of a quota.
+    pub fn over(over: Over) -> Self {
+        let mut refusal = Self::of(Reason::ResourceQuotaNotFit);
+        refusal.over = Some(Arc::new(over));
+        refusal
+    }
+
     /// Counts one more card or node.
     pub fn add(&mut self, reason: Reason) {
-        self.0[reason as usize] += 1;
+        self.counts[reason as usize] += 1;
     }
 
     /// Adds another's counts.
     pub fn merge(&mut self, other: &Self) {
-        for (sum, count) in self.0.iter_mut().zip(other.0) {
+        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
             *sum += count;
+        }
+        match (&self.over, &other.over) {
+            (_, None) => {}
+            (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) || mine <= theirs => {}
+            (_, theirs) => self.over.clone_from(theirs),
         }
     }
 
@@ -120,13 +143,18 @@ impl Refusal {
     pub fn counts(&self) -> impl Iterator<Item = (Reason, u32)> {
         Reason::ALL
             .into_iter()
-            .zip(self.0)
+            .zip(self.counts)
             .filter(|&(_, count)| count > 0)
     }
 
     /// How often `reason` occurred.
     pub fn count(&self, reason: Reason) -> u32 {
-        self.0[reason as usize]
+        self.counts[reason as usize]
+    }
+
+    /// The limit of a quota that the pod would pass, if that is among the reasons.
+    pub fn over_quota(&self) -> Option<&Over> {
+        self.over.as_deref()
     }
 }
 
@@ -135,6 +163,9 @@ impl fmt::Display for Refusal {
         let mut separator = "";
         for (reason, count) in self.counts() {
             write!(f, "{separator}{count} {reason}")?;
+            if let (Reason::ResourceQuotaNotFit, Some(over)) = (reason, &self.over) {
+                write!(f, " ({over})")?;
+            }
             separator = ", ";
         }
         Ok(())

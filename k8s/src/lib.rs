@@ -14,5 +14,6 @@ pub mod flags;
 pub mod leader;
 pub mod node;
 pub mod pod;
+pub mod quota;
 pub mod slim;
 pub mod watch;

@@ -10,8 +10,8 @@ use aliquot_core::ledger::Held;
 use aliquot_core::request::{RequestError, Resource, Written};
 use aliquot_core::wishes::WishError;
 use aliquot_core::{
-    Allocation, ContainerDemand, Defaults, Demand, NodeName, PodUid, ResourceNames, Stage, Wishes,
-    usage,
+    Allocation, ContainerDemand, Defaults, Demand, Namespace, NodeName, PodUid, ResourceNames,
+    Stage, Wishes, usage,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use thiserror::Error;
@@ -48,6 +48,11 @@ pub enum DemandError {
 /// `metadata.uid`, empty for an object that never was in an API server.
 pub fn uid(pod: &Pod) -> PodUid {
     pod.metadata.uid.as_deref().unwrap_or_default().into()
+}
+
+/// `metadata.namespace`, empty for an object that never was in an API server.
+pub fn namespace(pod: &Pod) -> Namespace {
+    pod.metadata.namespace.as_deref().unwrap_or_default().into()
 }
 
 /// Where the pod is bound, if it is.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::ledger::NotReserved;
-use aliquot_core::{Allocation, NodeName, PodUid};
+use aliquot_core::{Allocation, Namespace, NodeName, PodUid};
 use aliquot_k8s::event::{Note, Notes, PodRef};
 use aliquot_k8s::extender::ExtenderBindingArgs;
 use aliquot_k8s::pod;
@@ -113,6 +113,7 @@ impl Binder {
             name: args.pod_name.clone(),
             uid: args.pod_uid.clone(),
         };
+        let namespace: Namespace = args.pod_namespace.as_str().into();
         let node: NodeName = args.node.as_str().into();
         if let Some(fault) = self.leader.fault() {
             return Err(BindError::NotLeading(fault));
@@ -126,7 +127,7 @@ impl Binder {
             None => self.fetch(&pod).await?,
         };
         fail_point::at(Point::BeforeReserve);
-        let allocation = match self.books.reserve(uid, &node, &demand) {
+        let allocation = match self.books.reserve(uid, &namespace, &node, &demand) {
             Ok(allocation) => allocation,
             // An earlier call for this pod brought it about.
             Err(NotReserved::Booked(booked)) if booked == node => return Ok(()),

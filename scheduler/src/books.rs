@@ -4,25 +4,27 @@
 //! and by [`crate::bind`], which reserves.
 //! Must not: await, or let anything but the pod watch confirm a booking.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use aliquot_core::allocation::Allocation;
 use aliquot_core::decide::{self, Question, Ranked, SoftNote};
 use aliquot_core::fit::{self, Policies};
 use aliquot_core::inventory::Refused;
-use aliquot_core::ledger::NotReserved;
+use aliquot_core::ledger::{Booking, Differences, NotReserved};
 use aliquot_core::memo::Memo;
-use aliquot_core::{Cluster, Demand, Ledger, NodeName, PodUid, Refusal, Typical};
+use aliquot_core::quota::{Amount, Headroom};
+use aliquot_core::{Cluster, Demand, Ledger, Namespace, NodeName, PodUid, Refusal, Typical};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::claims::Claims;
+use crate::claims::{Claim, Claims};
 use crate::grown::{Grown, Where};
-use crate::waiting::{self, Waiting};
+use crate::waiting::{self, Room, Waiting};
 
 /// The books. One per process, shared.
 #[derive(Debug, Default)]
@@ -79,6 +81,11 @@ impl Books {
         self.read(|ledger| ledger.cluster().clone())
     }
 
+    /// The nodes as they are now, and what the namespace's quotas leave.
+    pub fn view(&self, namespace: &str) -> (Cluster, Option<Headroom>) {
+        self.read(|ledger| (ledger.cluster().clone(), ledger.headroom(namespace)))
+    }
+
     /// A number that grows with every enlargement; see [`Self::refused`].
     pub fn enlargements(&self) -> u64 {
         self.grown.lock().count()
@@ -96,19 +103,19 @@ impl Books {
         tokio::select! {
             () = self.enlarged.notified() => {}
             () = over => {
-                let slots = self.claims.lock().expire(Instant::now());
-                for slot in slots {
-                    self.grow(Some(slot));
+                let over = self.claims.lock().expire(Instant::now());
+                for claim in over {
+                    self.grow_by(&claim);
                 }
             }
         }
     }
 
     /// The named nodes that can take the pod, in the order of `names`, or why
-    /// none can.
+    /// none can. `view` is that of the pod's namespace.
     pub fn fitting<'n, S: AsRef<str>>(
         &self,
-        cluster: &Cluster,
+        view: &(Cluster, Option<Headroom>),
         pod: &PodUid,
         demand: &Demand,
         names: &'n [S],
@@ -116,11 +123,12 @@ impl Books {
         let notes = self.claims.lock().others(pod, Instant::now());
         let own = self.read(|ledger| ledger.own(pod));
         let question = Question {
-            cluster,
+            cluster: &view.0,
             demand,
             policies: &self.policies(),
             notes: &notes,
             own: own.as_ref(),
+            headroom: view.1.as_ref(),
         };
         decide::fitting(&question, &mut self.memo.lock(), names)
     }
@@ -141,18 +149,19 @@ impl Books {
             policies: &self.policies(),
             notes: &notes,
             own: own.as_ref(),
+            headroom: None,
         };
         decide::ranks(&question, &mut self.memo.lock(), names)
     }
 
     /// Notes that the pod was told this node as its best.
-    pub fn claim(&self, cluster: &Cluster, pod: &PodUid, demand: &Demand, node: &str) {
+    pub fn claim(&self, cluster: &Cluster, pod: &Pod, demand: &Demand, node: &str) {
         let Some(slot) = cluster.slot(node) else {
             return;
         };
         let held = |ledger: &Ledger| {
             ledger
-                .held_for(pod)
+                .held_for(&pod::uid(pod))
                 .is_some_and(|h| h.node.as_str() == node)
         };
         if self.read(held) {
@@ -164,8 +173,12 @@ impl Books {
             .map(|state| fit::fit(state, demand, &self.policies()));
         if let Some(Ok(found)) = found {
             let uses = found.uses;
+            let claim = Claim {
+                note: SoftNote { slot, uses },
+                namespace: pod::namespace(pod),
+            };
             let mut claims = self.claims.lock();
-            claims.put(pod, SoftNote { slot, uses }, Instant::now());
+            claims.put(&pod::uid(pod), claim, Instant::now());
         }
     }
 
@@ -192,43 +205,60 @@ impl Books {
     /// where something became free, highest priority first, and returns them.
     pub fn wakeable(&self) -> Vec<(PodUid, PodRef)> {
         let cluster = self.snapshot();
-        let slots = self.grown.lock().take(cluster.slots());
-        if slots.is_empty() {
+        let places = self.grown.lock().take(cluster.slots());
+        if places.is_empty() {
             return Vec::new();
         }
+        let mut all = self.waits.lock();
+        let refused = || all.iter().filter(|(_, waiting)| waiting.refused);
+        let namespaces: HashSet<_> = refused().map(|(_, w)| w.pod.namespace.as_str()).collect();
+        let headrooms = self.read(|ledger| {
+            let left = |name| Some((name, ledger.headroom(name)?));
+            namespaces.into_iter().filter_map(left).collect()
+        });
+        // After the books: who has booked what it claimed claims it no longer.
         let now = Instant::now();
         let claimed = self.claims.lock().all(now);
-        let mut all = self.waits.lock();
         let policies = self.policies();
         let at_home = self.read(|ledger| {
             let fits = |(uid, waiting): (&PodUid, &Waiting)| {
                 let (slot, state) = ledger.own(uid)?;
-                let fit = fit::fit(&state, &waiting.demand, &policies);
-                (fit.is_ok() && slots.contains(&slot)).then(|| uid.clone())
+                let fit = fit::fit(&state, &waiting.demand, &policies).ok()?;
+                let amount = Amount::of(fit.uses.iter().map(|(_, used)| used));
+                let headroom = ledger.headroom(&waiting.pod.namespace);
+                let allowed = headroom.is_none_or(|left| left.allows(amount));
+                (allowed && places.slots.contains(&slot)).then(|| uid.clone())
             };
             let holders = ledger.holds().map(|(uid, _)| uid);
             let holders = holders.filter_map(|uid| all.get_key_value(uid));
             let refused = holders.filter(|(_, waiting)| waiting.refused);
             refused.filter_map(fits).collect::<Vec<_>>()
         });
-        let refused = all.iter().filter(|(_, waiting)| waiting.refused);
-        let refused = refused.filter(|(uid, _)| !at_home.contains(uid));
-        let placed = waiting::fit_together(refused, &cluster, &slots, &claimed, &policies);
-        let placed: Vec<_> = placed
+        let room = Room {
+            cluster: &cluster,
+            places: &places,
+            claimed: &claimed,
+            headrooms,
+            policies: &policies,
+        };
+        let others = refused().filter(|(uid, _)| !at_home.contains(uid));
+        let together: Vec<_> = waiting::fit_together(others, room)
             .into_iter()
             .map(|(uid, note)| (uid.clone(), note))
             .collect();
-        let mut awake = Vec::with_capacity(placed.len());
+        let mut awake = Vec::with_capacity(together.len());
         for uid in at_home {
             if let Some(waiting) = all.get_mut(&uid) {
                 waiting.refused = false;
                 awake.push((uid, waiting.pod.clone()));
             }
         }
-        for (uid, note) in placed {
+        for (uid, note) in together {
             if let Some(waiting) = all.get_mut(&uid) {
                 waiting.refused = false;
-                self.claims.lock().put(&uid, note, now);
+                let namespace = waiting.pod.namespace.as_str().into();
+                let claim = Claim { note, namespace };
+                self.claims.lock().put(&uid, claim, now);
                 awake.push((uid, waiting.pod.clone()));
             }
         }
@@ -241,7 +271,7 @@ impl Books {
             waiting.refused = true;
         }
         self.unclaim(pod);
-        self.grow(None);
+        self.grow(Where::Everywhere);
     }
 
     /// The pod is gone: it waits no longer.
@@ -271,22 +301,27 @@ impl Books {
         refused.collect()
     }
 
-    /// Chooses cards for the pod on the current books and reserves them.
+    /// Chooses cards for the pod on the current books and reserves them, if the
+    /// namespace's quotas allow it.
     pub fn reserve(
         &self,
         pod: &PodUid,
+        namespace: &Namespace,
         node: &NodeName,
         demand: &Demand,
     ) -> Result<Allocation, NotReserved> {
         let policies = self.policies();
+        // Before it is booked: counted twice, it would keep others asleep.
+        let claimed = self.claims.lock().end(pod);
         let mut ledger = self.ledger.write();
-        let reserved = ledger.reserve(pod, node, demand, &policies);
+        let reserved = ledger.reserve(pod, namespace, node, demand, &policies);
         let slot = ledger.cluster().slot(node.as_str());
         drop(ledger);
-        let claimed = self.claims.lock().end(pod);
         // It did not take what it claimed: another may.
-        if claimed.is_some() && (reserved.is_err() || claimed != slot) {
-            self.grow(claimed);
+        if let Some(claim) = claimed
+            && (reserved.is_err() || Some(claim.note.slot) != slot)
+        {
+            self.grow_by(&claim);
         }
         reserved
     }
@@ -295,34 +330,55 @@ impl Books {
     pub fn cancel(&self, pod: &PodUid) {
         let freed = self.ledger.write().cancel(pod);
         if let Some(booking) = freed {
-            self.grow_on(&booking.node);
+            self.freed(&booking);
         }
     }
 
     /// Compares the books with recomputed ones, adopts those where they differ,
-    /// and returns the nodes on which they did.
-    pub fn recompute(&self) -> Vec<NodeName> {
+    /// and returns where they did.
+    pub fn recompute(&self) -> Differences {
         // A copy: the comparison takes a while.
         let running = self.read(Ledger::clone);
-        if running.differences(&running.recompute()).is_empty() {
-            return Vec::new();
+        if running.differences(&running.recompute()).count() == 0 {
+            return Differences::default();
         }
         let mut ledger = self.ledger.write();
         let differences = ledger.rebuild();
         drop(ledger);
-        self.grow(None);
+        self.grow(Where::Everywhere);
         differences
     }
 
     /// The pod's claim is over. What it claimed may serve another.
     fn unclaim(&self, pod: &PodUid) {
         let claimed = self.claims.lock().end(pod);
-        if let Some(slot) = claimed {
-            self.grow(Some(slot));
+        if let Some(claim) = claimed {
+            self.grow_by(&claim);
         }
     }
 
-    /// Something became free in this slot, or anywhere.
+    /// This is not claimed any more.
+    fn grow_by(&self, claim: &Claim) {
+        self.grow(Where::Slot(claim.note.slot));
+        self.grow_within(&claim.namespace);
+    }
+
+    /// This is not booked any more.
+    pub(crate) fn freed(&self, booking: &Booking) {
+        self.grow_on(&booking.node);
+        if booking.holds() {
+            self.grow_within(&booking.namespace);
+        }
+    }
+
+    /// The namespace's quotas leave more than before, if it has any.
+    fn grow_within(&self, namespace: &Namespace) {
+        if self.read(|ledger| ledger.spaces().limited(namespace.as_str())) {
+            self.grow(Where::Namespace(namespace.clone()));
+        }
+    }
+
+    /// Something became free.
     pub(crate) fn grow(&self, at: Where) {
         self.grown.lock().add(at);
         self.enlarged.notify_one();
@@ -332,8 +388,8 @@ impl Books {
     pub(crate) fn grow_on(&self, node: &NodeName) {
         let slot = self.read(|ledger| ledger.cluster().slot(node.as_str()));
         // A node that is not known has no room to offer.
-        if slot.is_some() {
-            self.grow(slot);
+        if let Some(slot) = slot {
+            self.grow(Where::Slot(slot));
         }
     }
 }

@@ -8,39 +8,48 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use aliquot_core::PodUid;
 use aliquot_core::decide::SoftNote;
+use aliquot_core::{Namespace, PodUid};
 use tokio::time::Instant;
 
 /// How long a claim lasts.
 pub const LIFE: Duration = Duration::from_secs(2);
 
+/// What a pod is about to take.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Where, and of which cards.
+    pub note: SoftNote,
+    /// Of whose quotas.
+    pub namespace: Namespace,
+}
+
 /// One claim per pod.
 #[derive(Debug, Default)]
-pub struct Claims(HashMap<PodUid, (SoftNote, Instant)>);
+pub struct Claims(HashMap<PodUid, (Claim, Instant)>);
 
 impl Claims {
     /// The pod is about to go there. Replaces what it claimed before.
-    pub fn put(&mut self, pod: &PodUid, note: SoftNote, now: Instant) {
-        self.0.insert(pod.clone(), (note, now + LIFE));
+    pub fn put(&mut self, pod: &PodUid, claim: Claim, now: Instant) {
+        self.0.insert(pod.clone(), (claim, now + LIFE));
     }
 
-    /// The pod no longer needs its claim; the slot it was for.
-    pub fn end(&mut self, pod: &PodUid) -> Option<usize> {
-        self.0.remove(pod).map(|(note, _)| note.slot)
+    /// The pod no longer needs its claim.
+    pub fn end(&mut self, pod: &PodUid) -> Option<Claim> {
+        self.0.remove(pod).map(|(claim, _)| claim)
     }
 
     /// The claims of all pods but this one that still count.
     pub fn others(&self, pod: &PodUid, now: Instant) -> Vec<SoftNote> {
         let others = self.0.iter().filter(|(uid, _)| *uid != pod);
         let alive = others.filter(|(_, (_, until))| *until > now);
-        alive.map(|(_, (note, _))| note.clone()).collect()
+        alive.map(|(_, (claim, _))| claim.note.clone()).collect()
     }
 
-    /// Removes the claims that are over; the slots they were for.
-    pub fn expire(&mut self, now: Instant) -> Vec<usize> {
+    /// Removes the claims that are over.
+    pub fn expire(&mut self, now: Instant) -> Vec<Claim> {
         let over = self.0.extract_if(|_, (_, until)| *until <= now);
-        over.map(|(_, (note, _))| note.slot).collect()
+        over.map(|(_, (claim, _))| claim).collect()
     }
 
     /// When the next claim is over.
@@ -49,8 +58,8 @@ impl Claims {
     }
 
     /// Every claim that still counts.
-    pub fn all(&self, now: Instant) -> Vec<SoftNote> {
+    pub fn all(&self, now: Instant) -> Vec<Claim> {
         let alive = self.0.values().filter(|(_, until)| *until > now);
-        alive.map(|(note, _)| note.clone()).collect()
+        alive.map(|(claim, _)| claim.clone()).collect()
     }
 }

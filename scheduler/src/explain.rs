@@ -173,6 +173,7 @@ impl Explain {
                 let host = demand.host;
                 let booking = Booking {
                     node,
+                    namespace: namespace.into(),
                     held,
                     host,
                     confirmed: true,

@@ -68,14 +68,17 @@ async fn a_waiting_pod_is_explained_node_by_node() {
     waiting.told = Some(Told::once("0/2 nodes".to_owned(), Instant::now()));
     books.refused(&uid, waiting, 0);
     let slot = books.snapshot().slot("b").unwrap();
-    let note = SoftNote {
-        slot,
-        uses: vec![(0, Use::of(Mib(700), Percent(0)))],
+    let claim = crate::claims::Claim {
+        note: SoftNote {
+            slot,
+            uses: vec![(0, Use::of(Mib(700), Percent(0)))],
+        },
+        namespace: "d".into(),
     };
     books
         .claims
         .lock()
-        .put(&"other".into(), note, Instant::now());
+        .put(&"other".into(), claim, Instant::now());
 
     let (status, text) = ask(books, "/explain/d/p", None).await;
     assert_eq!(status, StatusCode::OK);

@@ -7,19 +7,21 @@ use std::collections::{HashMap, HashSet};
 
 use aliquot_core::ledger::{Booking, Held};
 use aliquot_core::node::Published;
-use aliquot_core::{Compute, Ledger, NodeName, PodUid};
+use aliquot_core::{Compute, Ledger, Namespace, NodeName, PodUid};
 use aliquot_k8s::node::published;
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{compute, pod};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::books::Books;
+use crate::grown::Where;
 use crate::waiting::{Waiting, waiting};
 
 /// A pod as far as the books need it.
 #[derive(Debug)]
 pub struct Seen {
     uid: PodUid,
+    namespace: Namespace,
     state: State,
 }
 
@@ -57,7 +59,11 @@ fn seen(pod: &Pod, settings: &pod::Settings) -> Seen {
             Ok(_) | Err(_) => State::Other,
         }
     };
-    Seen { uid, state }
+    Seen {
+        uid,
+        namespace: pod::namespace(pod),
+        state,
+    }
 }
 
 /// Books what the watch shows of a pod; the booking that ended or changed by it.
@@ -65,7 +71,7 @@ fn book(ledger: &mut Ledger, seen: &Seen) -> Option<Booking> {
     match &seen.state {
         State::Ended => ledger.release(&seen.uid),
         State::Bound { node, held, host } => {
-            let old = ledger.confirm(&seen.uid, node, held.clone(), *host)?;
+            let old = ledger.confirm(&seen.uid, &seen.namespace, node, held.clone(), *host)?;
             (old.node != *node || old.held != *held).then_some(old)
         }
         State::Waiting(_) | State::Other => None,
@@ -97,7 +103,7 @@ impl Index<Pod> for Books {
         let seen = self.entry(pod);
         let freed = book(&mut self.ledger.write(), &seen);
         if let Some(booking) = freed {
-            self.grow_on(&booking.node);
+            self.freed(&booking);
         }
         wait(&mut self.waits.lock(), seen, false);
     }
@@ -106,7 +112,7 @@ impl Index<Pod> for Books {
         let uid = pod::uid(&pod);
         let freed = self.ledger.write().release(&uid);
         if let Some(booking) = freed {
-            self.grow_on(&booking.node);
+            self.freed(&booking);
         }
         self.forget(&uid);
     }
@@ -133,7 +139,7 @@ impl Index<Pod> for Books {
             wait(&mut all, seen, true);
         }
         drop(all);
-        self.grow(None);
+        self.grow(Where::Everywhere);
     }
 }
 
@@ -174,6 +180,6 @@ impl Index<Node> for Books {
             ledger.publish(&name, Some(published));
         }
         drop(ledger);
-        self.grow(None);
+        self.grow(Where::Everywhere);
     }
 }

@@ -7,6 +7,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use aliquot_core::quota::{Limit, Used};
 use aliquot_core::top::{Amount, lingering};
 use aliquot_core::{Cluster, Mib, Percent};
 use aliquot_k8s::event::Notes;
@@ -33,7 +34,7 @@ pub struct Gauges {
     notes: Notes,
     leader: Leader,
     /// By kind.
-    watches: [(&'static str, Freshness); 2],
+    watches: [(&'static str, Freshness); 3],
 }
 
 impl Gauges {
@@ -42,7 +43,7 @@ impl Gauges {
         books: &Arc<Books>,
         notes: &Notes,
         leader: &Leader,
-        watches: [(&'static str, Freshness); 2],
+        watches: [(&'static str, Freshness); 3],
     ) -> Self {
         Self {
             books: books.clone(),
@@ -104,6 +105,40 @@ impl Collector for Gauges {
             if let Some(age) = freshness.age(Instant::now()) {
                 let gauge = ConstGauge::new(age.as_secs_f64());
                 gauge.encode(family.encode_family(&[("kind", *kind)])?)?;
+            }
+        }
+        self.quotas(&mut encoder)
+    }
+}
+
+impl Gauges {
+    /// What each limit of each quota allows, and what is used of it.
+    fn quotas(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let spaces = self.books.read(|ledger| ledger.spaces().clone());
+        let value = |declared: &Declared, used: Used, limit: &Limit| match *declared {
+            metrics::QUOTA_USED => used.on(limit.on),
+            _ => Some(limit.most.allowed().into()),
+        };
+        for declared in [metrics::QUOTA_USED, metrics::QUOTA_LIMIT] {
+            let (name, help, unit) = declared.parts();
+            let kind = prometheus_client::metrics::MetricType::Gauge;
+            let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+            for (namespace, (used, quotas)) in spaces.quotas() {
+                let limits = quotas
+                    .iter()
+                    .flat_map(|quota| quota.limits.iter().map(move |l| (quota, l)));
+                for (quota, limit) in limits {
+                    let Some(value) = value(&declared, used, limit) else {
+                        continue;
+                    };
+                    let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+                    let labels = [
+                        ("namespace", namespace.as_str()),
+                        ("quota", &*quota.name),
+                        ("resource", &*limit.key),
+                    ];
+                    gauge.encode(family.encode_family(&labels)?)?;
+                }
             }
         }
         Ok(())

@@ -22,6 +22,7 @@ pub mod leader;
 pub mod learn;
 pub mod metrics;
 pub mod nudge;
+pub mod quotas;
 pub mod routes;
 pub mod run;
 pub mod settings;

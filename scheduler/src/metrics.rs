@@ -41,7 +41,7 @@ impl Kind {
 }
 
 /// One metric.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declared {
     /// Without prefix, unit and `_total`.
     name: &'static str,
@@ -102,6 +102,10 @@ declared! {
         "Waiting pods that nothing fits";
     SOFT_CLAIMS = Gauge "soft_claims" "" []
         "Pods that were told a node a moment ago and are not booked yet";
+    QUOTA_USED = Gauge "quota_used" "" ["namespace", "quota", "resource"]
+        "MiB or percent of compute that the namespace's pods hold, for each of our limits; absent while an allocation there cannot be read";
+    QUOTA_LIMIT = Gauge "quota_limit" "" ["namespace", "quota", "resource"]
+        "What the limit allows; 0 for one that cannot be read";
     GPU_MEMORY_BOOKED = Gauge "gpu_memory_booked" "bytes" ["node", "gpu", "index"]
         "Memory promised of a card, lingering shares included";
     GPU_MEMORY_FREE = Gauge "gpu_memory_free" "bytes" ["node", "gpu", "index"]

@@ -6,7 +6,7 @@ use aliquot_core::{Reason, Refusal};
 use aliquot_k8s::event;
 use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::watch::Index;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use prometheus_client::encoding::text::encode;
 use serde_json::json;
 
@@ -18,7 +18,7 @@ fn scrape(books: &Arc<Books>) -> String {
     let mut registry = Registry::default();
     let watch = Freshness::default();
     let leader = Leader::new(Leadership::always(), watch.clone());
-    let watches = [("pods", watch.clone()), ("nodes", watch)];
+    let watches = ["pods", "nodes", "resourcequotas"].map(|kind| (kind, watch.clone()));
     let gauges = Gauges::of(books, &event::queue().0, &leader, watches);
     let metrics = gauges.register(&mut registry);
     metrics.refused(&Refusal::of(Reason::CardNotHealth));
@@ -87,4 +87,24 @@ fn the_reference_of_metrics_is_made_from_the_table() {
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert_eq!(written, reference(), "run: make reference");
+}
+
+#[test]
+fn a_limit_of_a_quota_tells_what_is_used_and_what_it_allows() {
+    let books = Arc::new(Books::default());
+    let hard = json!({"limits.nvidia.com/gpumem": "2k", "limits.nvidia.com/gpucores": "1Gi"});
+    let object = json!({"metadata": {"name": "q", "namespace": "d"}, "spec": {"hard": hard}});
+    Index::<ResourceQuota>::reset(&*books, vec![serde_json::from_value(object).unwrap()]);
+    Index::apply(&*books, pod("a", 600, Some("n")));
+    let text = scrape(&books);
+    let check = |name: &str, resource: &str, value: &str| {
+        let labels =
+            format!("namespace=\"d\",quota=\"q\",resource=\"limits.nvidia.com/{resource}\"");
+        let line = format!("aliquot_scheduler_quota_{name}{{{labels}}} {value}");
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    };
+    check("used", "gpumem", "600");
+    check("limit", "gpumem", "2000");
+    check("used", "gpucores", "0");
+    check("limit", "gpucores", "0");
 }

@@ -12,9 +12,9 @@ use aliquot_k8s::{client, event};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::Api;
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use kube::runtime::watcher;
+use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,11 +33,12 @@ use crate::{audit, evict, explain, gauges, learn, nudge, statement};
 const LINGER: Duration = Duration::from_millis(200);
 const PODS: &str = "pods";
 const NODES: &str = "nodes";
+const QUOTAS: &str = "resourcequotas";
 
 /// Serves until a signal comes.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
-    let readiness = Readiness::new([NODES, PODS]);
+    let readiness = Readiness::new([NODES, PODS, QUOTAS]);
     let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
     let books = Arc::new(Books::new(
         settings.request.settings()?,
@@ -45,14 +46,13 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     ));
     let (notes, note_rx) = event::queue();
     let mut registry = Registry::default();
-    let (pod_watch, node_watch) = (Freshness::default(), Freshness::default());
+    let watches = Watches::default();
     let leadership = match settings.identity {
         Some(identity) if settings.scheduler_lease.is_some() => Leadership::of(identity, DEADLINE),
         _ => Leadership::always(),
     };
-    let leader = Leader::new(leadership, pod_watch.clone());
-    let watches = [(PODS, pod_watch.clone()), (NODES, node_watch.clone())];
-    let gauges = Gauges::of(&books, &notes, &leader, watches.clone());
+    let leader = Leader::new(leadership, watches.pods.clone());
+    let gauges = Gauges::of(&books, &notes, &leader, watches.named());
     let metrics = gauges.register(&mut registry);
     let binder = Arc::new(Binder::new(
         books.clone(),
@@ -65,22 +65,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     if let Some(lease) = settings.scheduler_lease {
         tasks.spawn(leader.clone().follow(client.clone(), lease, stop.clone()));
     }
-    let (any, all) = (watcher::Config::default(), || client.clone());
-    tasks.spawn(watch::drive::<SlimPod, Pod>(
-        Api::all(all()),
-        any.clone(),
-        books.clone(),
-        pod_watch,
-        stop.clone(),
-    ));
-    tasks.spawn(watch::drive::<Node, Node>(
-        Api::all(all()),
-        any,
-        books.clone(),
-        node_watch,
-        stop.clone(),
-    ));
-    tasks.spawn(freshness(readiness.clone(), watches, stop.clone()));
+    let all = || client.clone();
+    watches.start(&tasks, &client, &books, &stop);
+    tasks.spawn(freshness(readiness.clone(), watches.named(), stop.clone()));
     let publisher = (all(), stop.clone());
     tasks.spawn(async move {
         event::publish(publisher.0, "aliquot-scheduler", note_rx, publisher.1).await;
@@ -146,10 +133,60 @@ fn router(verbs: Verbs, leader: Leader, registry: Registry) -> Router {
         .merge(admin::router_with(readiness, Arc::new(registry), cards))
 }
 
+/// What the books rest on.
+#[derive(Default)]
+struct Watches {
+    pods: Freshness,
+    nodes: Freshness,
+    quotas: Freshness,
+}
+
+impl Watches {
+    fn named(&self) -> [(&'static str, Freshness); 3] {
+        [
+            (PODS, self.pods.clone()),
+            (NODES, self.nodes.clone()),
+            (QUOTAS, self.quotas.clone()),
+        ]
+    }
+
+    /// Starts all of them; each lists first.
+    fn start(
+        &self,
+        tasks: &TaskTracker,
+        client: &Client,
+        books: &Arc<Books>,
+        stop: &CancellationToken,
+    ) {
+        let (any, all) = (watcher::Config::default, || client.clone());
+        tasks.spawn(watch::drive::<SlimPod, Pod>(
+            Api::all(all()),
+            any(),
+            books.clone(),
+            self.pods.clone(),
+            stop.clone(),
+        ));
+        tasks.spawn(watch::drive::<Node, Node>(
+            Api::all(all()),
+            any(),
+            books.clone(),
+            self.nodes.clone(),
+            stop.clone(),
+        ));
+        tasks.spawn(watch::drive::<ResourceQuota, ResourceQuota>(
+            Api::all(all()),
+            any(),
+            books.clone(),
+            self.quotas.clone(),
+            stop.clone(),
+        ));
+    }
+}
+
 /// Keeps readiness in step with the watches.
 async fn freshness(
     readiness: Readiness,
-    watches: [(&'static str, Freshness); 2],
+    watches: [(&'static str, Freshness); 3],
     stop: CancellationToken,
 ) {
     let mut ticks = tokio::time::interval(Duration::from_millis(100));

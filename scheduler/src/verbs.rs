@@ -38,7 +38,7 @@ pub struct Call<'a> {
 }
 
 /// How a call ended, for the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answered.
     Ok,
@@ -88,12 +88,13 @@ impl<'a> Call<'a> {
             shortlist
         };
         let enlargements = books.enlargements();
-        let cluster = books.snapshot();
-        match books.fitting(&cluster, &self.uid, &self.demand, names) {
+        let view = books.view(pod::namespace(&self.pod).as_str());
+        let cluster = &view.0;
+        match books.fitting(&view, &self.uid, &self.demand, names) {
             Ok(found) => {
                 let best = decide::shortlist(found, most);
                 if let Some(first) = best.first() {
-                    books.claim(&cluster, &self.uid, &self.demand, first);
+                    books.claim(cluster, &self.pod, &self.demand, first);
                 }
                 (Outcome::Ok, fits(best.into_iter()))
             }
@@ -156,6 +157,7 @@ impl<'a> Call<'a> {
             policies,
             notes: &[],
             own: None,
+            headroom: None,
         };
         decide::fitting(&question, &mut Memo::default(), names)
     }
@@ -174,7 +176,7 @@ impl<'a> Call<'a> {
                 let cluster = books.snapshot();
                 let ranks = books.ranks(&cluster, &self.uid, &self.demand, names);
                 if let Some((best, _)) = ranks.iter().max_by_key(|(_, rank)| *rank) {
-                    books.claim(&cluster, &self.uid, &self.demand, best);
+                    books.claim(&cluster, &self.pod, &self.demand, best);
                 }
                 ranks.into_iter().map(line).collect()
             }
@@ -187,6 +189,7 @@ impl<'a> Call<'a> {
                     policies: &books.policies(),
                     notes: &[],
                     own: None,
+                    headroom: None,
                 };
                 let ranks = decide::ranks(&question, &mut Memo::default(), &names);
                 ranks.into_iter().map(line).collect()

@@ -97,7 +97,7 @@ fn whole_nodes_are_judged_by_what_they_say_and_nothing_is_remembered() {
     let books = books();
     assert!(
         books
-            .reserve(&"x".into(), &"a".into(), &demand(900))
+            .reserve(&"x".into(), &"d".into(), &"a".into(), &demand(900))
             .is_ok()
     );
     let nodes = json!([node("a", 1000), node("new", 700), node("small", 100)]);
@@ -147,7 +147,7 @@ fn pods_without_gpu_are_ranked_only_by_the_entry_that_is_theirs() {
     let books = books();
     assert!(
         books
-            .reserve(&"x".into(), &"b".into(), &demand(500))
+            .reserve(&"x".into(), &"d".into(), &"b".into(), &demand(500))
             .is_ok()
     );
     let names = json!(["a", "b", "no-gpu"]);

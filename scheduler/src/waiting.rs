@@ -8,10 +8,14 @@ use std::collections::{HashMap, HashSet};
 use aliquot_core::cluster::NodeSet;
 use aliquot_core::decide::SoftNote;
 use aliquot_core::fit::{self, Policies};
+use aliquot_core::quota::{Amount, Headroom};
 use aliquot_core::{Cluster, Demand, NodeState, PodUid};
 use aliquot_k8s::event::PodRef;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
+
+use crate::claims::Claim;
+use crate::grown::Places;
 
 /// A pod that asks for a share and is not bound.
 #[derive(Clone, Debug)]
@@ -96,47 +100,84 @@ pub fn reference(pod: &Pod) -> PodRef {
     }
 }
 
-/// Those of `refused` that fit together on the nodes in `slots`, best claim
-/// first (priority, then uid), each with the place it was given. What `claimed`
-/// says is taken by others already.
+/// The nodes, and what of them and of the namespaces' quotas is to be given away.
+#[derive(Debug)]
+pub struct Room<'a> {
+    /// The nodes.
+    pub cluster: &'a Cluster,
+    /// Where something became free.
+    pub places: &'a Places,
+    /// What others are about to take.
+    pub claimed: &'a [Claim],
+    /// What the quotas leave, by namespace, without what is claimed.
+    pub headrooms: HashMap<&'a str, Headroom>,
+    /// For pods that choose none.
+    pub policies: &'a Policies,
+}
+
+/// Those of `refused` that fit together where something became free, best claim
+/// first (priority, then uid), each with the place it was given.
 pub fn fit_together<'w>(
     refused: impl IntoIterator<Item = (&'w PodUid, &'w Waiting)>,
-    cluster: &Cluster,
-    slots: &[usize],
-    claimed: &[SoftNote],
-    policies: &Policies,
+    mut room: Room<'_>,
 ) -> Vec<(&'w PodUid, SoftNote)> {
     let mut refused: Vec<_> = refused.into_iter().collect();
     refused.sort_by(|(a, x), (b, y)| y.priority.cmp(&x.priority).then_with(|| a.cmp(b)));
-    let mut states: Vec<(usize, NodeState)> = Vec::with_capacity(slots.len());
-    for &slot in slots {
-        if let Some(node) = cluster.at(slot) {
-            let notes = claimed.iter().filter(|note| note.slot == slot);
-            let state = notes.fold((**node).clone(), |state, note| state.with(&note.uses));
-            states.push((slot, state));
+    let all: Vec<usize> = (0..room.cluster.slots()).collect();
+    // Nodes that are not as the cluster has them.
+    let mut changed: HashMap<usize, NodeState> = HashMap::new();
+    for claim in room.claimed {
+        let note = &claim.note;
+        add(&mut changed, room.cluster, note);
+        if let Some(headroom) = room.headrooms.get_mut(claim.namespace.as_str()) {
+            headroom.take(Amount::of(note.uses.iter().map(|(_, used)| used)));
         }
     }
-    // Room only shrinks here: where a shape did not fit, it will not.
-    let mut full: HashMap<&Demand, HashSet<usize>> = HashMap::new();
+    // Room only shrinks here: where a shape did not fit, it will not. Within a
+    // namespace that has quotas, or that was enlarged, on its own account.
+    let mut full: HashMap<(Option<&str>, &Demand), HashSet<usize>> = HashMap::new();
     let mut placed = Vec::new();
     for (uid, pod) in refused {
-        let full = full.entry(&pod.demand).or_default();
-        for (slot, state) in &mut states {
-            if !pod.offered.contains(*slot) || full.contains(slot) {
-                continue;
+        let namespace = pod.pod.namespace.as_str();
+        let enlarged = room.places.namespaces.contains(namespace);
+        let slots = if enlarged { &all } else { &room.places.slots };
+        let headroom = room.headrooms.get_mut(namespace);
+        let apart = (enlarged || headroom.is_some()).then_some(namespace);
+        let full = full.entry((apart, &pod.demand)).or_default();
+        if full.len() == slots.len() {
+            continue;
+        }
+        let found = slots.iter().find_map(|&slot| {
+            if !pod.offered.contains(slot) || full.contains(&slot) {
+                return None;
             }
-            let Ok(found) = fit::fit(state, &pod.demand, policies) else {
-                full.insert(*slot);
-                continue;
-            };
-            *state = state.with(&found.uses);
-            let note = SoftNote {
-                slot: *slot,
-                uses: found.uses,
-            };
+            let state = changed.get(&slot);
+            let state = state.or_else(|| room.cluster.at(slot).map(AsRef::as_ref));
+            let fit = fit::fit(state?, &pod.demand, room.policies).ok();
+            let uses = fit.map(|fit| fit.uses).filter(|uses| {
+                let amount = Amount::of(uses.iter().map(|(_, used)| used));
+                headroom.as_ref().is_none_or(|left| left.allows(amount))
+            });
+            if uses.is_none() {
+                full.insert(slot);
+            }
+            uses.map(|uses| SoftNote { slot, uses })
+        });
+        if let Some(note) = found {
+            add(&mut changed, room.cluster, &note);
+            if let Some(headroom) = headroom {
+                headroom.take(Amount::of(note.uses.iter().map(|(_, used)| used)));
+            }
             placed.push((uid, note));
-            break;
         }
     }
     placed
+}
+
+fn add(changed: &mut HashMap<usize, NodeState>, cluster: &Cluster, note: &SoftNote) {
+    if let Some(node) = cluster.at(note.slot) {
+        let state = changed.entry(note.slot);
+        let state = state.or_insert_with(|| (**node).clone());
+        *state = state.with(&note.uses);
+    }
 }

@@ -6,7 +6,9 @@ use crate::decide::{Question, SoftNote, cpu_only_ranks, fitting, ranks, refusal_
 use crate::fit::Policies;
 use crate::ledger::{Held, Hold};
 use crate::memo::Memo;
-use crate::node::Published;
+use crate::node::{Compute, Published};
+use crate::quota::{Amount, Limit, Limited, Most, Quota};
+use crate::request::{Ask, Memory};
 use crate::tests::{ask, demand, gpu, inventory};
 use crate::{Demand, Ledger, Mib, Percent, Stage, usage::Use};
 
@@ -22,7 +24,13 @@ fn ledger(taken: &[u64]) -> Ledger {
         ledger.publish(&name, Some(published));
         if memory > 0 {
             let pod = format!("taken-{number}").into();
-            let reserved = ledger.reserve(&pod, &name, &asks(memory), &Policies::default());
+            let reserved = ledger.reserve(
+                &pod,
+                &"team".into(),
+                &name,
+                &asks(memory),
+                &Policies::default(),
+            );
             reserved.unwrap();
         }
     }
@@ -45,6 +53,7 @@ fn filter(ledger: &Ledger, memory: u64, notes: &[SoftNote], names: &[&str], most
         policies: &Policies::default(),
         notes,
         own: None,
+        headroom: None,
     };
     let mut memo = Memo::default();
     let shown = |memo: &mut Memo| match fitting(&question, memo, names) {
@@ -95,6 +104,7 @@ fn prioritize_gives_one_ten_and_falls_with_the_place() {
             policies: &Policies::default(),
             notes: &[],
             own: None,
+            headroom: None,
         };
         let ranks = ranks(&question, &mut Memo::default(), names);
         ranks.into_iter().map(|(_, rank)| rank).collect::<Vec<_>>()
@@ -131,13 +141,20 @@ fn a_verdict_is_forgotten_when_its_node_changes() {
             policies: &Policies::default(),
             notes: &[],
             own: None,
+            headroom: None,
         };
         let fits = fitting(&question, &mut memo, &["n0", "n1"]).unwrap();
         shortlist(fits, 9).join(" ")
     };
     assert_eq!(best(&ledger), "n1 n0");
     ledger
-        .reserve(&"p".into(), &"n1".into(), &asks(200), &Policies::default())
+        .reserve(
+            &"p".into(),
+            &"team".into(),
+            &"n1".into(),
+            &asks(200),
+            &Policies::default(),
+        )
         .unwrap();
     assert_eq!(best(&ledger), "n0");
     ledger.release(&"p".into());
@@ -165,6 +182,7 @@ fn a_hold_keeps_a_share_from_all_but_its_pod_until_that_is_booked() {
             policies: &Policies::default(),
             notes: &[],
             own: own.as_ref(),
+            headroom: None,
         };
         let mut memo = Memo::default();
         fitting(&question, &mut memo, &["n0"]).is_ok()
@@ -185,7 +203,11 @@ fn a_hold_keeps_a_share_from_all_but_its_pod_until_that_is_booked() {
     assert!(fits(&ledger, &holder) && !fits(&ledger, &other));
     let policies = Policies::default();
     let asked = asks(400);
-    let mut reserve = |pod| ledger.reserve(pod, &"n0".into(), &asked, &policies).is_ok();
+    let mut reserve = |pod| {
+        ledger
+            .reserve(pod, &"team".into(), &"n0".into(), &asked, &policies)
+            .is_ok()
+    };
     assert!(!reserve(&other) && reserve(&holder));
     let card = |ledger: &Ledger| ledger.cluster().at(0).unwrap().cards[0].sums;
     assert_eq!(card(&ledger).used.memory, Mib(1000), "counted once");
@@ -193,4 +215,70 @@ fn a_hold_keeps_a_share_from_all_but_its_pod_until_that_is_booked() {
     assert_eq!(card(&ledger).used.memory, Mib(1000), "kept again");
     ledger.unhold(&holder);
     assert!(fits(&ledger, &other));
+}
+
+/// Nodes `n0` and `n1` with a card of 1000 and one of 4000 MiB, and a quota of
+/// 1500 MiB, of which 400 are used elsewhere.
+#[test]
+fn a_node_counts_against_the_quota_with_the_card_it_would_give() {
+    let mut ledger = ledger(&[0]);
+    let large = Published {
+        inventory: Some(Arc::new(inventory(vec![gpu(0, 4000, 9)]))),
+        ..Published::default()
+    };
+    ledger.publish(&"n1".into(), Some(large));
+    let limit = Limit {
+        on: Limited::Memory,
+        key: "limits.nvidia.com/gpumem".into(),
+        most: Most::Whole(1500),
+    };
+    let quota = Quota {
+        name: "q".into(),
+        limits: vec![limit],
+    };
+    ledger.set_quota(&"team".into(), "q", Some(quota));
+    let held = Held::Uses([("GPU-x".into(), Use::of(Mib(400), Percent(0)))].into());
+    ledger.confirm(
+        &"x".into(),
+        &"team".into(),
+        &"elsewhere".into(),
+        held,
+        Compute::default(),
+    );
+    let headroom = ledger.headroom("team");
+    let mut memo = Memo::default();
+    let mut answer = |headroom, percent| {
+        let ask = Ask {
+            count: 1,
+            memory: Memory::Share(Percent(percent)),
+            cores: Percent(0),
+        };
+        let question = Question {
+            cluster: ledger.cluster(),
+            demand: &demand(&[(Stage::App, Some(ask))]),
+            policies: &Policies::default(),
+            notes: &[],
+            own: None,
+            headroom,
+        };
+        match fitting(&question, &mut memo, &["n0", "n1", "n2"]) {
+            Ok(fits) => shortlist(fits, 9).join(" "),
+            Err(refusal) => refusal_text(3, &refusal),
+        }
+    };
+    assert_eq!(answer(None, 100), "n0 n1");
+    assert_eq!(answer(headroom.as_ref(), 100), "n0");
+    assert_eq!(answer(headroom.as_ref(), 25), "n0 n1");
+    // The memo knows the shape and no namespace.
+    assert_eq!(answer(None, 100), "n0 n1");
+    let mut fuller = headroom.clone().unwrap();
+    fuller.take(Amount {
+        memory: Mib(200),
+        cores: Percent(0),
+    });
+    assert_eq!(
+        answer(Some(&fuller), 100),
+        "0/3 nodes can serve the GPU request: 1 NodeNotRegistered, 2 ResourceQuotaNotFit \
+         (namespace team: limits.nvidia.com/gpumem used 600, asked 1000, limit 1500 of quota q)"
+    );
 }

@@ -9,10 +9,11 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state
 use crate::fit::Policies;
 use crate::ledger::{Held, Hold, Ledger, NotReserved};
 use crate::node::{Compute, Published};
+use crate::quota::{Limit, Limited, Most, Quota};
 use crate::reason::Reason;
 use crate::tests::{ask, demand, gpu, inventory};
 use crate::usage::{Use, Uses};
-use crate::{Allocation, Demand, Inventory, NodeName, PodUid, Stage, invariant, usage};
+use crate::{Allocation, Demand, Inventory, Namespace, NodeName, PodUid, Stage, invariant, usage};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -60,6 +61,18 @@ enum Step {
     Release {
         pod: u8,
     },
+    /// A quota with these limits, gone without any.
+    Quota {
+        namespace: u8,
+        name: u8,
+        memory: Option<Most>,
+        cores: Option<Most>,
+    },
+    /// A list of quotas: all others are gone.
+    QuotasListed {
+        namespace: u8,
+        memory: u64,
+    },
 }
 
 fn demands() -> impl Strategy<Value = Demand> {
@@ -67,6 +80,14 @@ fn demands() -> impl Strategy<Value = Demand> {
     let ask = (1u32..3, 1u64..700, 0u32..=100).prop_map(|(n, memory, cores)| ask(n, memory, cores));
     proptest::collection::vec((stage, proptest::option::weighted(0.8, ask)), 1..4)
         .prop_map(|containers| demand(&containers))
+}
+
+fn limit(most: u64) -> impl Strategy<Value = Option<Most>> {
+    let limit = prop_oneof![
+        9 => (0..most).prop_map(Most::Whole),
+        1 => Just(Most::Unreadable("1Gi".into())),
+    ];
+    proptest::option::weighted(0.7, limit)
 }
 
 struct Steps;
@@ -97,6 +118,9 @@ impl ReferenceStateMachine for Steps {
             1 => pod.clone().prop_map(|pod| Step::Unhold { pod }),
             2 => pod.clone().prop_map(|pod| Step::Cancel { pod }),
             3 => pod.prop_map(|pod| Step::Release { pod }),
+            2 => (0u8..2, 0u8..2, limit(2000), limit(200))
+                .prop_map(|(namespace, name, memory, cores)| Step::Quota { namespace, name, memory, cores }),
+            1 => (0u8..2, 0u64..2000).prop_map(|(namespace, memory)| Step::QuotasListed { namespace, memory }),
         ]
         .boxed()
     }
@@ -111,6 +135,8 @@ struct Books {
     model: BTreeMap<u8, (NodeName, Held, bool)>,
     given: BTreeMap<u8, (Allocation, Demand)>,
     holds: BTreeMap<u8, (NodeName, u64)>,
+    /// By namespace and quota: what it allows of memory and of compute.
+    quotas: BTreeMap<(u8, u8), [Option<Most>; 2]>,
     /// Some booking came from outside or a card shrank: sums may pass capacity.
     outside: bool,
 }
@@ -123,6 +149,24 @@ fn uid(pod: u8) -> PodUid {
     format!("p{pod}").into()
 }
 
+/// Whose pods and quotas have this number.
+fn namespace(number: u8) -> Namespace {
+    format!("team-{}", number % 2).as_str().into()
+}
+
+fn quota(name: u8, limits: &[Option<Most>; 2]) -> Quota {
+    let kinds = [Limited::Memory, Limited::Cores].into_iter().zip(limits);
+    let limits = kinds.filter_map(|(on, most)| {
+        let most = most.clone()?;
+        let key = format!("limits.{on:?}").into();
+        Some(Limit { on, key, most })
+    });
+    Quota {
+        name: format!("q{name}").into(),
+        limits: limits.collect(),
+    }
+}
+
 fn published(inventory: Inventory) -> Published {
     Published {
         inventory: Some(Arc::new(inventory)),
@@ -131,17 +175,58 @@ fn published(inventory: Inventory) -> Published {
 }
 
 fn confirm(ledger: &mut Ledger, pod: u8, node: &NodeName, held: Held) {
-    ledger.confirm(&uid(pod), node, held, Compute::default());
+    ledger.confirm(&uid(pod), &namespace(pod), node, held, Compute::default());
+}
+
+fn sum(uses: impl Iterator<Item = Use>) -> [u64; 2] {
+    uses.fold([0, 0], |[memory, cores], used| {
+        [memory + used.memory.0, cores + u64::from(used.cores.0)]
+    })
+}
+
+fn amount(uses: &Uses) -> [u64; 2] {
+    sum(uses.values().copied())
 }
 
 impl Books {
+    /// What the pods of a namespace hold of memory and compute, added up one by
+    /// one; `None` while one of them cannot be read.
+    fn used(&self, namespace: u8) -> Option<[u64; 2]> {
+        let mut sum = [0, 0];
+        for (_, (_, held, _)) in self.model.iter().filter(|(pod, _)| *pod % 2 == namespace) {
+            let Held::Uses(uses) = held else { return None };
+            for used in uses.values() {
+                sum[0] += used.memory.0;
+                sum[1] += u64::from(used.cores.0);
+            }
+        }
+        Some(sum)
+    }
+
+    /// This much more, for a pod of the namespace, passes no limit.
+    fn allowed(&self, namespace: u8, asked: [u64; 2]) -> bool {
+        let mut quotas = self.quotas.iter().filter(|((of, _), _)| *of == namespace);
+        quotas.all(|(_, limits)| {
+            (0..2).all(|on| match (&limits[on], self.used(namespace)) {
+                (None, _) => true,
+                (Some(Most::Whole(most)), Some(used)) => {
+                    asked[on] == 0 || used[on] + asked[on] <= *most
+                }
+                (Some(_), _) => asked[on] == 0,
+            })
+        })
+    }
+
     fn reserve(&mut self, pod: u8, node: u8, demand: &Demand) {
         let name = node_name(node);
         let before = self.ledger.clone();
-        match self
-            .ledger
-            .reserve(&uid(pod), &name, demand, &Policies::default())
-        {
+        match self.ledger.reserve(
+            &uid(pod),
+            &namespace(pod),
+            &name,
+            demand,
+            &Policies::default(),
+        ) {
             Ok(allocation) => {
                 let uses = usage::effective(&allocation, demand.stages());
                 let state = self.ledger.cluster().node(name.as_str()).unwrap();
@@ -157,11 +242,22 @@ impl Books {
                     assert_eq!(granted, asked, "{container:?}");
                 }
                 assert!(!self.model.contains_key(&pod));
+                assert!(self.allowed(pod % 2, amount(&uses)), "a quota was passed");
                 self.model.insert(pod, (name, Held::Uses(uses), false));
                 self.given.insert(pod, (allocation, demand.clone()));
             }
             Err(NotReserved::Booked(held_by)) => assert_eq!(self.model[&pod].0, held_by),
-            Err(NotReserved::Refused(_)) => assert!(before == self.ledger, "a refusal wrote"),
+            Err(NotReserved::Refused(refusal)) => {
+                assert!(before == self.ledger, "a refusal wrote");
+                if refusal.over_quota().is_some() {
+                    let mut seen = before;
+                    seen.unhold(&uid(pod));
+                    let found = seen.fit(name.as_str(), demand, &Policies::default());
+                    let uses = found.unwrap().uses;
+                    let uses = uses.iter().map(|(_, used)| *used);
+                    assert!(!self.allowed(pod % 2, sum(uses)), "{refusal}");
+                }
+            }
         }
     }
 
@@ -234,6 +330,28 @@ impl Books {
                 self.ledger.release(&uid(pod));
                 self.model.remove(&pod);
             }
+            Step::Quota {
+                namespace: of,
+                name,
+                memory,
+                cores,
+            } => {
+                let limits = [memory, cores];
+                let made = limits.iter().any(Option::is_some);
+                let made = made.then(|| quota(name, &limits));
+                let text = format!("q{name}");
+                self.ledger.set_quota(&namespace(of), &text, made);
+                self.quotas.insert((of, name), limits);
+            }
+            Step::QuotasListed {
+                namespace: of,
+                memory,
+            } => {
+                let limits = [Some(Most::Whole(memory)), None];
+                let all = BTreeMap::from([(namespace(of), vec![quota(0, &limits)])]);
+                self.ledger.set_quotas(all);
+                self.quotas = BTreeMap::from([((of, 0), limits)]);
+            }
         }
         if matches!(self.model.len(), 0) {
             self.given.clear();
@@ -273,8 +391,23 @@ impl Books {
                 assert!(self.outside || invariant::within_capacity(card));
             }
         }
+        for of in 0..2 {
+            let limited = |((space, _), limits): (&(u8, u8), &[Option<_>; 2])| {
+                *space == of && limits.iter().any(Option::is_some)
+            };
+            let spaces = self.ledger.spaces().quotas();
+            let Some((used, _)) = spaces.get(&namespace(of)) else {
+                assert!(!self.quotas.iter().any(limited));
+                continue;
+            };
+            assert!(self.quotas.iter().any(limited));
+            for (on, what) in [Limited::Memory, Limited::Cores].into_iter().enumerate() {
+                let sum = self.used(of).map(|sum| u128::from(sum[on]));
+                assert_eq!(used.on(what), sum);
+            }
+        }
         let fresh = self.ledger.recompute();
-        assert!(self.ledger.differences(&fresh).is_empty());
+        assert_eq!(self.ledger.differences(&fresh).count(), 0);
         assert!(self.ledger == fresh);
     }
 }

@@ -96,6 +96,7 @@ fn a_change_of_one_pod_in_twenty_is_worth_learning() {
 fn a_booking_has_the_shape_of_its_shares() {
     let used = |memory, cores| Use::of(Mib(memory), Percent(cores));
     let booking = |held| Booking {
+        namespace: "team".into(),
         node: "n".into(),
         held,
         host: Compute {

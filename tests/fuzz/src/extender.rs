@@ -59,9 +59,9 @@ pub fn check(input: &[u8]) {
     assert!(chosen.iter().all(|name| known.contains(name.as_str())));
     assert_eq!(answer.failed_nodes, None, "FailedNodes wakes the pod again");
     assert!(answer.error.is_empty());
-    match (outcome, &answer.failed_and_unresolvable_nodes) {
+    match (&outcome, &answer.failed_and_unresolvable_nodes) {
         (Outcome::Ok, reasons) => assert_eq!(*reasons, None),
-        (Outcome::Refused, reasons) => {
+        (Outcome::Refused(_), reasons) => {
             assert!(chosen.is_empty());
             let texts: Vec<_> = reasons.iter().flat_map(|all| all.values()).collect();
             assert!(
@@ -93,7 +93,7 @@ pub fn check(input: &[u8]) {
 
     if by_name && decides {
         let node = chosen[0].as_str().into();
-        let given = books.reserve(&pod::uid(&pod), &node, &demand);
+        let given = books.reserve(&pod::uid(&pod), &pod::namespace(&pod), &node, &demand);
         let given = given.expect("filter said that it fits");
         books.read(|ledger| shapes::granted(ledger, &node, &demand, &given));
     }

@@ -96,7 +96,7 @@ pub(crate) fn fill(ledger: &mut Ledger, node: &NodeName, resource: &str) {
         let fits = ledger.fit(node.as_str(), demand, &policies).is_ok();
         let before = ledger.cluster().clone();
         let uid = format!("fuzz-{number}").as_str().into();
-        match ledger.reserve(&uid, node, demand, &policies) {
+        match ledger.reserve(&uid, &"fuzz".into(), node, demand, &policies) {
             Ok(allocation) => {
                 assert!(fits, "reserved what does not fit");
                 granted(ledger, node, demand, &allocation);

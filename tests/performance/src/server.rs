@@ -113,7 +113,12 @@ async fn timed(
     let name = cluster::name(count * 7919 % nodes).into();
     if let Ok(demand) = cluster::demand(5_000) {
         // A node may be full: then this call changes one node, not two.
-        drop(books.reserve(&format!("between-{count}").into(), &name, &demand));
+        drop(books.reserve(
+            &format!("between-{count}").into(),
+            &"default".into(),
+            &name,
+            &demand,
+        ));
     }
     books.cancel(&format!("between-{}", count - 1).into());
     answer

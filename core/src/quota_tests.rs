@@ -1,0 +1,266 @@
+//! Pods of one namespace on one node, against its quotas.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fit::Policies;
+use crate::ledger::NotReserved;
+use crate::node::{Compute, Published};
+use crate::request::{Ask, Memory};
+use crate::tests::{ask, demand, gpu, inventory};
+use crate::{Demand, Ledger, Stage};
+
+fn quota(name: &str, limits: &[(Limited, &str)]) -> Quota {
+    let limit = |&(on, most): &(Limited, &str)| {
+        let key = match on {
+            Limited::Memory => "limits.nvidia.com/gpumem",
+            Limited::Cores => "limits.nvidia.com/gpucores",
+        };
+        let most = most.parse().map(Most::Whole);
+        let most = most.unwrap_or_else(|_| Most::Unreadable("16Gi".into()));
+        let key = key.into();
+        Limit { on, key, most }
+    };
+    Quota {
+        name: name.into(),
+        limits: limits.iter().map(limit).collect(),
+    }
+}
+
+/// A node of four cards of 4000 MiB.
+fn ledger(quotas: Vec<Quota>) -> Ledger {
+    let published = Published {
+        inventory: Some(Arc::new(inventory(
+            (0..4).map(|index| gpu(index, 4000, 9)).collect(),
+        ))),
+        ..Published::default()
+    };
+    let mut ledger = Ledger::default();
+    ledger.publish(&"n".into(), Some(published));
+    ledger.set_quotas(BTreeMap::from([("team".into(), quotas)]));
+    ledger
+}
+
+fn reserve(ledger: &mut Ledger, namespace: &str, pod: &str, demand: &Demand) -> String {
+    let (pod, namespace) = (pod.into(), namespace.into());
+    match ledger.reserve(&pod, &namespace, &"n".into(), demand, &Policies::default()) {
+        Ok(_) => "fits".to_owned(),
+        Err(NotReserved::Refused(refusal)) => refusal.to_string(),
+        Err(NotReserved::Booked(node)) => format!("booked on {node}"),
+    }
+}
+
+fn half() -> Ask {
+    Ask {
+        count: 1,
+        memory: Memory::Share(Percent(50)),
+        cores: Percent(0),
+    }
+}
+
+/// The containers of a pod, and what it is answered.
+type Case<'a> = (&'a [(Stage, Option<Ask>)], &'a str);
+
+/// One pod after the other under `quotas`.
+fn check(quotas: &[Quota], pods: &[Case<'_>]) {
+    let mut ledger = ledger(quotas.to_vec());
+    for (number, (containers, expected)) in pods.iter().enumerate() {
+        let pod = format!("p{number}");
+        let answer = reserve(&mut ledger, "team", &pod, &demand(containers));
+        let answer =
+            answer.strip_prefix("1 ResourceQuotaNotFit (namespace team: limits.nvidia.com/");
+        let answer = answer.map_or("fits", |over| over.trim_end_matches(')'));
+        assert_eq!(
+            answer, *expected,
+            "pod {number} of {pods:?} under {quotas:?}"
+        );
+    }
+}
+
+#[test]
+fn a_pod_counts_with_count_times_memory_and_count_times_cores() {
+    use Limited::{Cores, Memory};
+    use Stage::App;
+    check(
+        &[quota("q", &[(Memory, "3000"), (Cores, "100")])],
+        &[
+            (&[(App, Some(ask(2, 1000, 20)))], "fits"),
+            (
+                &[(App, Some(ask(2, 501, 0)))],
+                "gpumem used 2000, asked 1002, limit 3000 of quota q",
+            ),
+            (
+                &[(App, Some(ask(3, 1, 21)))],
+                "gpucores used 40, asked 63, limit 100 of quota q",
+            ),
+            (&[(App, Some(ask(2, 500, 30)))], "fits"),
+            (
+                &[(App, Some(ask(1, 1, 0)))],
+                "gpumem used 3000, asked 1, limit 3000 of quota q",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn init_containers_count_by_the_larger_and_never_hide_the_app_containers() {
+    use Stage::{App, Init, Sidecar};
+    // W9: two app containers of half a card each, with and without two init
+    // containers before them.
+    let quotas = [quota("q", &[(Limited::Memory, "3000")])];
+    let refused = "gpumem used 0, asked 4000, limit 3000 of quota q";
+    let half = Some(half());
+    check(&quotas, &[(&[(App, half), (App, half)], refused)]);
+    check(
+        &quotas,
+        &[
+            (
+                &[(Init, half), (Init, half), (App, half), (App, half)],
+                refused,
+            ),
+            (
+                &[(Init, None), (Init, None), (App, half), (App, half)],
+                refused,
+            ),
+            (
+                &[(Init, half), (Init, half), (App, Some(ask(1, 1000, 0)))],
+                "fits",
+            ),
+        ],
+    );
+    let (small, large) = (Some(ask(1, 500, 0)), Some(ask(1, 2000, 0)));
+    check(
+        &quotas,
+        &[
+            (&[(Sidecar, small), (Init, large), (App, small)], "fits"),
+            (
+                &[(App, Some(ask(1, 501, 0)))],
+                "gpumem used 2500, asked 501, limit 3000 of quota q",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn every_quota_of_the_namespace_holds() {
+    use Limited::{Cores, Memory};
+    let app = |memory, cores| [(Stage::App, Some(ask(1, memory, cores)))];
+    check(
+        &[
+            quota("wide", &[(Memory, "2000"), (Cores, "10")]),
+            quota("tight", &[(Memory, "1000")]),
+        ],
+        &[
+            (&app(900, 0), "fits"),
+            (
+                &app(200, 0),
+                "gpumem used 900, asked 200, limit 1000 of quota tight",
+            ),
+            (
+                &app(2000, 0),
+                "gpumem used 900, asked 2000, limit 1000 of quota tight",
+            ),
+            (
+                &app(100, 11),
+                "gpucores used 0, asked 11, limit 10 of quota wide",
+            ),
+            (&app(100, 10), "fits"),
+        ],
+    );
+}
+
+#[test]
+fn zero_and_unreadable_limits_allow_nothing_of_what_they_are_on() {
+    use Limited::{Cores, Memory};
+    let app = |memory, cores| [(Stage::App, Some(ask(1, memory, cores)))];
+    check(
+        &[quota("q", &[(Memory, "0")])],
+        &[(&app(1, 0), "gpumem used 0, asked 1, limit 0 of quota q")],
+    );
+    check(
+        &[quota("q", &[(Cores, "16Gi")])],
+        &[
+            (&app(1, 0), "fits"),
+            (
+                &app(1, 1),
+                "gpucores used 0, asked 1, limit \"16Gi\" of quota q cannot be read, accepted: a whole number",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn an_allocation_that_cannot_be_read_leaves_its_namespace_nothing() {
+    let mut ledger = ledger(vec![quota("q", &[(Limited::Memory, "9000")])]);
+    let app = demand(&[(Stage::App, Some(ask(1, 100, 0)))]);
+    let broken = |ledger: &mut Ledger| {
+        ledger.confirm(
+            &"broken".into(),
+            &"team".into(),
+            &"elsewhere".into(),
+            Held::Unreadable,
+            Compute::default(),
+        );
+    };
+    broken(&mut ledger);
+    assert_eq!(
+        reserve(&mut ledger, "team", "a", &app),
+        "1 ResourceQuotaNotFit (namespace team: limits.nvidia.com/gpumem used unknown, \
+         an allocation cannot be read, asked 100, limit 9000 of quota q)"
+    );
+    assert_eq!(reserve(&mut ledger, "other", "b", &app), "fits");
+    ledger.release(&"broken".into());
+    assert_eq!(reserve(&mut ledger, "team", "a", &app), "fits");
+}
+
+#[test]
+fn a_quota_that_is_lowered_raised_or_deleted_holds_from_then_on() {
+    let mut ledger = ledger(vec![quota("q", &[(Limited::Memory, "1000")])]);
+    let app = demand(&[(Stage::App, Some(ask(1, 600, 0)))]);
+    assert_eq!(reserve(&mut ledger, "team", "a", &app), "fits");
+    let set = |ledger: &mut Ledger, most: Option<&str>| {
+        let quota = most.map(|most| quota("q", &[(Limited::Memory, most)]));
+        ledger.set_quota(&"team".into(), "q", quota)
+    };
+    assert!(set(&mut ledger, Some("500")));
+    assert!(!set(&mut ledger, Some("500")));
+    assert!(reserve(&mut ledger, "team", "b", &app).contains("used 600, asked 600, limit 500"));
+    assert!(set(&mut ledger, Some("1200")));
+    assert_eq!(reserve(&mut ledger, "team", "b", &app), "fits");
+    assert!(reserve(&mut ledger, "team", "c", &app).contains("used 1200"));
+    assert!(set(&mut ledger, None));
+    assert_eq!(reserve(&mut ledger, "team", "c", &app), "fits");
+    ledger.cancel(&"c".into());
+    assert!(set(&mut ledger, Some("1800")));
+    assert_eq!(reserve(&mut ledger, "team", "d", &app), "fits");
+}
+
+proptest! {
+    #[test]
+    fn what_is_allowed_and_what_is_over_agree_also_after_others_took_some(
+        limits in proptest::collection::vec((any::<bool>(), 0u64..300), 0..4),
+        pods in proptest::collection::vec((0u64..120, 0u32..=100), 1..9),
+    ) {
+        let quotas: Vec<Quota> = limits.iter().enumerate().map(|(number, (memory, most))| {
+            let on = if *memory { Limited::Memory } else { Limited::Cores };
+            quota(&number.to_string(), &[(on, &most.to_string())])
+        }).collect();
+        let mut headroom = Headroom::new("team".into(), Used::default(), quotas.into());
+        let mut sum = [0, 0];
+        for (memory, cores) in pods {
+            let asked = Amount { memory: Mib(memory), cores: Percent(cores) };
+            let asks = [memory, u64::from(cores)];
+            let allowed = limits.iter().all(|(on, most)| {
+                let on = usize::from(!on);
+                asks[on] == 0 || sum[on] + asks[on] <= *most
+            });
+            prop_assert_eq!(headroom.allows(asked), allowed);
+            prop_assert_eq!(headroom.over(asked).is_none(), allowed);
+            headroom.take(asked);
+            sum = [sum[0] + asks[0], sum[1] + asks[1]];
+        }
+    }
+}

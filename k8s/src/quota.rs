@@ -1,0 +1,103 @@
+//! A `ResourceQuota` as the books see it: its limits on GPU memory and compute.
+//!
+//! Kubernetes stores the hard keys `limits.<memory>` and `limits.<cores>` and
+//! does nothing with them: of an extended resource it counts `requests.` alone.
+//! Fed by: the watch of quotas.
+//! Must not: round, or pass over a value that cannot be read. Scopes are not
+//! read: for these two keys a quota holds for every pod of its namespace.
+
+use aliquot_core::quantity;
+use aliquot_core::quota::{Limit, Limited, Most, Quota};
+use aliquot_core::request::{Resource, ResourceNames};
+use k8s_openapi::api::core::v1::ResourceQuota;
+
+/// The quota's limits that are ours, by the cluster's names of the resources.
+pub fn quota(object: &ResourceQuota, names: &ResourceNames) -> Quota {
+    let hard = object.spec.as_ref().and_then(|spec| spec.hard.as_ref());
+    let kinds = [
+        (Limited::Memory, Resource::Memory),
+        (Limited::Cores, Resource::Cores),
+    ];
+    let limits = kinds.into_iter().filter_map(|(on, resource)| {
+        let key = format!("limits.{}", names.of(resource));
+        let text = &hard?.get(&key)?.0;
+        let most = match quantity::whole(text) {
+            Ok(most) => Most::Whole(most),
+            Err(_) => Most::Unreadable(text.as_str().into()),
+        };
+        let key = key.into();
+        Some(Limit { on, key, most })
+    });
+    Quota {
+        name: object.metadata.name.as_deref().unwrap_or_default().into(),
+        limits: limits.collect(),
+    }
+}
+
+/// The quota is meant for some of the namespace's pods only.
+pub fn scoped(object: &ResourceQuota) -> bool {
+    object.spec.as_ref().is_some_and(|spec| {
+        let scopes = spec.scopes.as_ref();
+        scopes.is_some_and(|scopes| !scopes.is_empty()) || spec.scope_selector.is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(spec: &Value, expected: &[(Limited, &str, Most)]) {
+        let object = json!({"metadata": {"name": "q"}, "spec": spec});
+        let object = serde_json::from_value(object).unwrap();
+        let names = ResourceNames::with([(Resource::Cores, "example.com/cores".to_owned())]);
+        let limit = |(on, key, most): &(Limited, &str, Most)| {
+            let (on, key, most) = (*on, (*key).into(), most.clone());
+            Limit { on, key, most }
+        };
+        let expected = Quota {
+            name: "q".into(),
+            limits: expected.iter().map(limit).collect(),
+        };
+        assert_eq!(quota(&object, &names), expected, "{spec}");
+    }
+
+    #[test]
+    fn limits_are_whole_numbers_under_the_configured_names() {
+        use Limited::{Cores, Memory};
+        let (memory, cores) = ("limits.nvidia.com/gpumem", "limits.example.com/cores");
+        check(
+            &json!({"hard": {memory: "10k", cores: "0", "limits.cpu": "4"}}),
+            &[
+                (Memory, memory, Most::Whole(10_000)),
+                (Cores, cores, Most::Whole(0)),
+            ],
+        );
+        check(
+            &json!({"hard": {memory: "16Gi", cores: "-5"}}),
+            &[
+                (Memory, memory, Most::Unreadable("16Gi".into())),
+                (Cores, cores, Most::Unreadable("-5".into())),
+            ],
+        );
+        check(
+            &json!({"hard": {"limits.nvidia.com/gpucores": "1", "requests.nvidia.com/gpumem": "1"}}),
+            &[],
+        );
+        check(&json!({}), &[]);
+    }
+
+    #[test]
+    fn a_quota_with_scopes_is_known_as_such() {
+        for (spec, expected) in [
+            (json!({}), false),
+            (json!({"scopes": []}), false),
+            (json!({"scopes": ["NotBestEffort"]}), true),
+            (json!({"scopeSelector": {"matchExpressions": []}}), true),
+        ] {
+            let object = serde_json::from_value(json!({"spec": spec})).unwrap();
+            assert_eq!(scoped(&object), expected, "{spec}");
+        }
+    }
+}
