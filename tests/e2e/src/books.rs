@@ -5,10 +5,12 @@
 //! ledger; sums are added up here from the annotations alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::ops::AddAssign;
 use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
+use aliquot_core::Allocation;
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -44,7 +46,8 @@ impl AddAssign for Amount {
 }
 
 impl Amount {
-    fn within(self, total: Self) -> bool {
+    /// No more of anything than `total`.
+    pub fn within(self, total: Self) -> bool {
         self.seats <= total.seats && self.memory <= total.memory && self.cores <= total.cores
     }
 
@@ -69,34 +72,52 @@ pub struct Books {
     pub reserved: BTreeSet<String>,
 }
 
+/// What an allocation takes of each card.
+pub fn held(allocation: &Allocation) -> BTreeMap<String, Amount> {
+    let mut held: BTreeMap<String, Amount> = BTreeMap::new();
+    for grant in allocation.all().flat_map(|(_, grants)| grants) {
+        *held.entry(grant.gpu.to_string()).or_default() += Amount {
+            seats: 1,
+            memory: grant.memory.0,
+            cores: u64::from(grant.cores.0),
+        };
+    }
+    held
+}
+
+/// What the scheduler at this address states.
+pub async fn stated(address: SocketAddr) -> Result<Books> {
+    let text = http::get(address, "/books").await?;
+    let stated: Value = serde_json::from_str(&text)?;
+    let mut books = Books::default();
+    for (uid, pod) in stated["bookings"].as_object().context("bookings")? {
+        let gpus = pod["gpus"].as_object().context("readable allocations")?;
+        let amounts = gpus
+            .iter()
+            .map(|(gpu, amount)| Ok((gpu.clone(), Amount::read(amount)?)));
+        let amounts: Result<_> = amounts.collect();
+        let node = pod["node"].as_str().context("node")?.to_owned();
+        books.pods.insert(uid.clone(), (node, amounts?));
+        if pod["confirmed"] == false {
+            books.reserved.insert(uid.clone());
+        }
+    }
+    for node in stated["nodes"].as_object().context("nodes")?.values() {
+        for gpu in node["gpus"].as_array().into_iter().flatten() {
+            let (uuid, used) = (&gpu["uuid"], Amount::read(&gpu["used"])?);
+            if used != Amount::default() {
+                let uuid = uuid.as_str().context("uuid")?.to_owned();
+                books.cards.insert(uuid, used);
+            }
+        }
+    }
+    Ok(books)
+}
+
 impl Stack {
     /// What the scheduler states.
     pub async fn stated_books(&self) -> Result<Books> {
-        let text = http::get(self.address(Kind::Scheduler), "/books").await?;
-        let stated: Value = serde_json::from_str(&text)?;
-        let mut books = Books::default();
-        for (uid, pod) in stated["bookings"].as_object().context("bookings")? {
-            let gpus = pod["gpus"].as_object().context("readable allocations")?;
-            let amounts = gpus
-                .iter()
-                .map(|(gpu, amount)| Ok((gpu.clone(), Amount::read(amount)?)));
-            let amounts: Result<_> = amounts.collect();
-            let node = pod["node"].as_str().context("node")?.to_owned();
-            books.pods.insert(uid.clone(), (node, amounts?));
-            if pod["confirmed"] == false {
-                books.reserved.insert(uid.clone());
-            }
-        }
-        for node in stated["nodes"].as_object().context("nodes")?.values() {
-            for gpu in node["gpus"].as_array().into_iter().flatten() {
-                let (uuid, used) = (&gpu["uuid"], Amount::read(&gpu["used"])?);
-                if used != Amount::default() {
-                    let uuid = uuid.as_str().context("uuid")?.to_owned();
-                    books.cards.insert(uuid, used);
-                }
-            }
-        }
-        Ok(books)
+        stated(self.address(Kind::Scheduler)).await
     }
 
     /// What the pods that exist say. Fails on a half state: an allocation
@@ -120,18 +141,9 @@ impl Stack {
                 "{:?} is on {node}, its shares are not",
                 meta.name
             );
-            let mut held: BTreeMap<String, Amount> = BTreeMap::new();
-            for (_, grants) in allocation.all() {
-                for grant in grants {
-                    let amount = Amount {
-                        seats: 1,
-                        memory: grant.memory.0,
-                        cores: u64::from(grant.cores.0),
-                    };
-                    let gpu = grant.gpu.to_string();
-                    *books.cards.entry(gpu.clone()).or_default() += amount;
-                    *held.entry(gpu).or_default() += amount;
-                }
+            let held = held(&allocation);
+            for (gpu, amount) in &held {
+                *books.cards.entry(gpu.clone()).or_default() += *amount;
             }
             let uid = meta.uid.clone().context("a uid")?;
             books.pods.insert(uid, (node.to_owned(), held));

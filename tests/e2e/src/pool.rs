@@ -128,7 +128,7 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
 
 impl Stack {
     /// A made-up node of this pool, with an inventory and its seats.
-    async fn gpu_node(&self, pool: &str, name: &str, shape: Shape) -> Result<()> {
+    pub async fn gpu_node(&self, pool: &str, name: &str, shape: Shape) -> Result<()> {
         let seats = (shape.cards * shape.seats).to_string();
         let allocatable = [("nvidia.com/gpu", seats.as_str())];
         let labels = [("pool", pool)];

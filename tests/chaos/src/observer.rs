@@ -1,0 +1,196 @@
+//! What anybody can see in the API server, event by event: who is bound where,
+//! and whether a card has promised more than it has.
+//!
+//! Fed by: a watch of all pods. Must not: ask the product.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_e2e::books::{Amount, held};
+use aliquot_e2e::pods::allocation;
+use aliquot_e2e::pool::node_of;
+use anyhow::{Result, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::load::NODES;
+
+/// A card whose node can refuse may be over-booked for this long; others never.
+pub const RESOLVED: Duration = Duration::from_secs(30);
+
+/// A pod as the last event had it.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Its name.
+    pub name: String,
+    /// Where it is bound.
+    pub node: Option<String>,
+    /// What it holds of each card.
+    held: BTreeMap<String, Amount>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pods: HashMap<String, Seen>,
+    /// Who holds what of a card.
+    cards: BTreeMap<String, BTreeMap<String, Amount>>,
+    over: BTreeMap<String, Instant>,
+    faults: Vec<String>,
+    bindings: Vec<Instant>,
+}
+
+/// The watch and what it has shown. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    state: Arc<Mutex<State>>,
+    capacity: Arc<BTreeMap<String, Amount>>,
+}
+
+impl Observer {
+    /// Watches until `stop`. `capacity` is what each card may promise.
+    pub fn start(
+        client: Client,
+        capacity: BTreeMap<String, Amount>,
+        stop: CancellationToken,
+    ) -> Self {
+        let observer = Self {
+            state: Arc::default(),
+            capacity: Arc::new(capacity),
+        };
+        tokio::spawn(observer.clone().watch(client, stop));
+        observer
+    }
+
+    async fn watch(self, client: Client, stop: CancellationToken) {
+        let pods = watcher::watcher(Api::<Pod>::all(client), watcher::Config::default());
+        let mut pods = pin!(pods);
+        let mut listed = Vec::new();
+        loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => return,
+                event = pods.next() => event,
+            };
+            let mut state = self.state.lock();
+            match event {
+                None => return,
+                Some(Ok(Event::Init)) => listed.clear(),
+                Some(Ok(Event::InitApply(pod))) => listed.push(pod),
+                Some(Ok(Event::InitDone)) => {
+                    state.pods.clear();
+                    state.cards.clear();
+                    for pod in listed.drain(..) {
+                        state.apply(&pod);
+                    }
+                }
+                Some(Ok(Event::Apply(pod))) => state.apply(&pod),
+                Some(Ok(Event::Delete(pod))) => state.remove(&uid(&pod)),
+                // Its stream lists anew.
+                Some(Err(_)) => continue,
+            }
+            state.judge(&self.capacity);
+        }
+    }
+
+    /// The pods whose name begins so.
+    pub fn pods(&self, begins: &str) -> Vec<Seen> {
+        let state = self.state.lock();
+        let pods = state.pods.values();
+        pods.filter(|pod| pod.name.starts_with(begins))
+            .cloned()
+            .collect()
+    }
+
+    /// The longest time without a binding between `from` and now, and how many
+    /// bindings there were.
+    pub fn pause(&self, from: Instant) -> (Duration, usize) {
+        let state = self.state.lock();
+        let bindings: Vec<_> = state.bindings.iter().filter(|at| **at >= from).collect();
+        let mut last = from;
+        let mut longest = Duration::ZERO;
+        for at in &bindings {
+            longest = longest.max(at.duration_since(last));
+            last = **at;
+        }
+        (longest, bindings.len())
+    }
+
+    /// Fails when something has been seen that must never be.
+    pub fn check(&self) -> Result<()> {
+        let state = self.state.lock();
+        ensure!(state.faults.is_empty(), "{}", state.faults.join("; "));
+        Ok(())
+    }
+
+    /// The cards that have promised too much just now.
+    pub fn over_booked(&self) -> Vec<String> {
+        self.state.lock().over.keys().cloned().collect()
+    }
+}
+
+impl State {
+    fn apply(&mut self, pod: &Pod) {
+        let uid = uid(pod);
+        let before = self.pods.get(&uid).and_then(|seen| seen.node.clone());
+        self.remove(&uid);
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        let ended = matches!(phase, Some("Succeeded" | "Failed"));
+        let node = node_of(pod).map(str::to_owned);
+        let held = match allocation(pod) {
+            Ok(allocation) if !ended => held(&allocation),
+            _ => BTreeMap::new(),
+        };
+        for (card, amount) in &held {
+            let holders = self.cards.entry(card.clone()).or_default();
+            holders.insert(uid.clone(), *amount);
+        }
+        if before.is_none() && node.is_some() {
+            self.bindings.push(Instant::now());
+        }
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        self.pods.insert(uid, Seen { name, node, held });
+    }
+
+    fn remove(&mut self, uid: &str) {
+        let Some(seen) = self.pods.remove(uid) else {
+            return;
+        };
+        for card in seen.held.keys() {
+            if let Some(holders) = self.cards.get_mut(card) {
+                holders.remove(uid);
+            }
+        }
+    }
+
+    fn judge(&mut self, capacity: &BTreeMap<String, Amount>) {
+        let now = Instant::now();
+        for (card, holders) in &self.cards {
+            let mut sum = Amount::default();
+            for amount in holders.values() {
+                sum += *amount;
+            }
+            let total = capacity.get(card).copied().unwrap_or_default();
+            if sum.within(total) {
+                self.over.remove(card);
+                continue;
+            }
+            let since = *self.over.entry(card.clone()).or_insert(now);
+            let made_up = card.starts_with(&format!("GPU-{NODES}"));
+            if since == now && made_up || now - since > RESOLVED {
+                let names = holders.keys().filter_map(|uid| self.pods.get(uid));
+                let names: Vec<_> = names.map(|seen| seen.name.as_str()).collect();
+                self.faults
+                    .push(format!("{card} promised {sum:?} of {total:?} to {names:?}"));
+            }
+        }
+    }
+}
+
+fn uid(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}

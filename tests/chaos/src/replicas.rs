@@ -1,0 +1,262 @@
+//! Two replicas, each a kube-scheduler and its extender, kept alive as the
+//! kubelet keeps containers alive: whatever ends is started again.
+//!
+//! Fed by: the stack. Each extender reaches the API server through a proxy, which
+//! can lose answers. Must not: touch the Lease.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_cluster::{Part, Replica};
+use aliquot_e2e::http;
+use aliquot_e2e::proxy::Proxy;
+use aliquot_e2e::stack::{Kind, NAMESPACE, Stack};
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::places::{Place, Victims};
+
+/// The Lease's name, as the chart's rights have it.
+const LEASE: &str = "aliquot-scheduler";
+/// Seconds that it lasts, that it is tried to renew it, and between two tries.
+const TIMES: (u32, u32, u32) = (4, 3, 1);
+/// A container that ran well is started again at once; it takes this long.
+const RESTART: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Names the file by which a fail-point is armed.
+const CONTROL: &str = "ALIQUOT_FAIL_POINT_FILE";
+/// The build with fail-points.
+const PROGRAM: &str = "aliquot-scheduler-chaos";
+
+/// One process of a replica.
+enum Life {
+    Runs(Part),
+    Ended(Instant),
+}
+
+/// One replica.
+pub struct Pair {
+    /// Its pod's name.
+    pub name: &'static str,
+    /// Where its extender listens.
+    pub address: SocketAddr,
+    /// Its extender's way to the API server.
+    pub proxy: Proxy,
+    control: PathBuf,
+    extender: Mutex<Life>,
+    scheduler: Mutex<Life>,
+}
+
+/// Both replicas.
+pub struct Replicas {
+    stack: Arc<Stack>,
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    pairs: Vec<Pair>,
+}
+
+impl Replicas {
+    /// Starts both and waits until one of them leads.
+    pub async fn start(stack: Arc<Stack>, stop: CancellationToken) -> Result<Arc<Self>> {
+        let kubeconfig = stack.kubeconfig(Kind::Scheduler).await?;
+        let program = stack.program(Kind::Scheduler).with_file_name(PROGRAM);
+        ensure!(program.is_file(), "no {}: make build", program.display());
+        let mut pairs = Vec::new();
+        for (name, port) in [("replica-a", 0), ("replica-b", 9)] {
+            pairs.push(Pair {
+                name,
+                address: stack.cluster.part_address(port),
+                proxy: Proxy::start(&kubeconfig).await?,
+                control: stack
+                    .write(&format!("{name}.spent"), "")?
+                    .with_extension("armed"),
+                extender: Mutex::new(Life::Ended(Instant::now())),
+                scheduler: Mutex::new(Life::Ended(Instant::now())),
+            });
+        }
+        let replicas = Arc::new(Self {
+            stack,
+            program,
+            kubeconfig,
+            pairs,
+        });
+        tokio::spawn(replicas.clone().keep_alive(stop));
+        replicas.leader().await?;
+        Ok(replicas)
+    }
+
+    /// Both.
+    pub fn pairs(&self) -> &[Pair] {
+        &self.pairs
+    }
+
+    /// The other one.
+    pub fn other(&self, pair: &Pair) -> Result<&Pair> {
+        let other = self.pairs.iter().find(|other| other.name != pair.name);
+        other.context("there are two")
+    }
+
+    /// Waits until a replica holds the lease, is whole, and says that it leads.
+    pub async fn leader(&self) -> Result<&Pair> {
+        self.leader_after("").await
+    }
+
+    /// The same; the lease's holder is another than this dead one.
+    pub async fn leader_after(&self, dead: &str) -> Result<&Pair> {
+        eventually(PATIENCE, "a replica that leads", || async {
+            let holder = self.holder().await?;
+            let mut pairs = self.pairs.iter();
+            let pair = pairs.find(|pair| holder.starts_with(&format!("{}_", pair.name)));
+            let pair = pair.filter(|_| holder != dead);
+            let pair = pair.with_context(|| format!("{holder:?} holds the lease"))?;
+            pair.pids()?;
+            let leads = http::metric(pair.address, "aliquot_scheduler_leads", &[]).await?;
+            ensure!(leads > 0.5, "{holder} does not lead yet");
+            Ok(Some(pair))
+        })
+        .await
+    }
+
+    /// Waits until both replicas are whole and have listed.
+    pub async fn whole(&self) -> Result<()> {
+        eventually(PATIENCE, "two whole replicas", || async {
+            for pair in &self.pairs {
+                pair.pids()?;
+                http::get(pair.address, "/readyz").await?;
+            }
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// The identity of the kube-scheduler that holds the lease.
+    pub async fn holder(&self) -> Result<String> {
+        let leases: Api<Lease> = Api::namespaced(self.stack.cluster.admin()?, NAMESPACE);
+        let spec = leases.get(LEASE).await?.spec.unwrap_or_default();
+        Ok(spec.holder_identity.unwrap_or_default())
+    }
+
+    async fn keep_alive(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(EVERY);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            for pair in &self.pairs {
+                let started = tend(&pair.extender, || self.start_extender(pair))
+                    .and_then(|()| tend(&pair.scheduler, || self.start_scheduler(pair)));
+                if let Err(error) = started {
+                    say(&format!("{} not started: {error:#}", pair.name));
+                }
+            }
+        }
+    }
+
+    fn start_extender(&self, pair: &Pair) -> Result<Part> {
+        let listen = pair.address.to_string();
+        let kubeconfig = pair.proxy.kubeconfig().to_string_lossy();
+        let lease = format!("{NAMESPACE}/{LEASE}");
+        let args = [
+            ("--kubeconfig", &*kubeconfig),
+            ("--listen", &listen),
+            ("--scheduler-lease", &lease),
+            ("--identity", pair.name),
+            // The default is too long to wait for in each run.
+            ("--evict-after", "3"),
+        ];
+        let args: Vec<&str> = args
+            .iter()
+            .flat_map(|(flag, value)| [*flag, value])
+            .collect();
+        let control = pair.control.to_string_lossy();
+        let name = format!("extender-{}", pair.name);
+        let env = [(CONTROL, &*control)];
+        self.stack
+            .cluster
+            .start_part(&name, &self.program, &args, &env)
+    }
+
+    fn start_scheduler(&self, pair: &Pair) -> Result<Part> {
+        self.stack.cluster.start_replica(Replica {
+            name: pair.name,
+            extender: pair.address,
+            lease: (NAMESPACE, LEASE),
+            times: TIMES,
+            kubeconfig: &self.kubeconfig,
+        })
+    }
+}
+
+impl Pair {
+    /// The processes of extender and kube-scheduler, when both live.
+    fn pids(&self) -> Result<(u32, u32)> {
+        match (&*self.extender.lock(), &*self.scheduler.lock()) {
+            (Life::Runs(extender), Life::Runs(scheduler)) => {
+                extender.check()?;
+                scheduler.check()?;
+                Ok((extender.pid(), scheduler.pid()))
+            }
+            _ => bail!("{} is not whole", self.name),
+        }
+    }
+
+    /// From now on the `passage`th passage of `place` kills these. Who lived then.
+    pub fn arm(&self, place: Place, passage: u32, victims: Victims) -> Result<(u32, u32)> {
+        let (extender, scheduler) = self.pids()?;
+        let pids = match victims {
+            Victims::Extender => extender.to_string(),
+            Victims::KubeScheduler => scheduler.to_string(),
+            Victims::Both => format!("{extender} {scheduler}"),
+        };
+        let fired = self.control.with_extension("fired");
+        if fired.exists() {
+            std::fs::remove_file(&fired)?;
+        }
+        let order = self.control.with_extension("order");
+        std::fs::write(&order, format!("{} {passage} {pids}", place.name))?;
+        std::fs::rename(order, &self.control)?;
+        Ok((extender, scheduler))
+    }
+
+    /// Whether the armed place was passed and not all of these live any more.
+    pub fn fired(&self, armed: (u32, u32)) -> bool {
+        let fired = self.control.with_extension("fired").exists();
+        fired && self.pids().ok() != Some(armed)
+    }
+
+    /// Kills both processes now.
+    pub async fn kill(&self) -> Result<()> {
+        for process in [&self.scheduler, &self.extender] {
+            let life = std::mem::replace(&mut *process.lock(), Life::Ended(Instant::now()));
+            if let Life::Runs(part) = life {
+                part.kill().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Starts a process (again) that ended a while ago.
+fn tend(process: &Mutex<Life>, start: impl FnOnce() -> Result<Part>) -> Result<()> {
+    let mut life = process.lock();
+    match &*life {
+        Life::Runs(part) if part.check().is_err() => *life = Life::Ended(Instant::now()),
+        Life::Ended(at) if at.elapsed() >= RESTART => *life = Life::Runs(start()?),
+        Life::Runs(_) | Life::Ended(_) => {}
+    }
+    Ok(())
+}
+
+/// Prints a line between those of the runs.
+pub fn say(line: &str) {
+    let line = format!("    {line}\n");
+    let _unheard = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+}

@@ -1,0 +1,93 @@
+//! Issue D2, 6: processes of two replicas are killed at every named place of the
+//! scheduler while pods come and go.
+//!
+//! `make test` runs it with a thousand pods in each of two orders, `make chaos`
+//! with five thousand and every victim at every place.
+
+use std::process::ExitCode;
+
+use aliquot_chaos::places::PLACES;
+use aliquot_chaos::run::run;
+use aliquot_e2e::stack::Kind;
+use anyhow::{Context as _, Result, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Pods of each run.
+const PODS: &str = "ALIQUOT_CHAOS_PODS";
+/// Set to the seed of a failure to see its order again.
+const SEED: &str = "ALIQUOT_CHAOS_SEED";
+/// The order that every run of the suite has.
+const FIXED: u64 = 20_261_121;
+/// What only a build with fail-points holds.
+const MARK: &[u8] = b"ALIQUOT_FAIL_POINT_FILE";
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let trials = vec![
+        trial("the_shipped_scheduler_has_no_fail_points", shipped),
+        trial("somebody_is_killed_at_every_fail_point", every_point),
+        trial("killed_at_every_point_in_the_fixed_order", || chaos(FIXED)),
+        trial("killed_at_every_point_in_an_order_never_seen", || {
+            chaos(number(SEED)?.unwrap_or_else(|| fastrand::u64(..)))
+        }),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trial(name: &str, run: fn() -> Result<()>) -> Trial {
+    Trial::test(name, move || {
+        run().map_err(|error| Failed::from(format!("{error:#}")))
+    })
+}
+
+fn number<T: std::str::FromStr>(variable: &str) -> Result<Option<T>>
+where
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    let Ok(text) = std::env::var(variable) else {
+        return Ok(None);
+    };
+    let number = text.parse();
+    Ok(Some(number.with_context(|| {
+        format!("{variable}={text}: not a number")
+    })?))
+}
+
+fn chaos(seed: u64) -> Result<()> {
+    let pods = number(PODS)?.unwrap_or(1000);
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(Box::pin(run(seed, pods)))
+}
+
+fn shipped() -> Result<()> {
+    let holds = |name: &str| -> Result<bool> {
+        let program = std::env::current_exe()?;
+        let mut folders = program.ancestors();
+        let folder = folders.find(|folder| folder.join(name).is_file());
+        let folder = folder.with_context(|| format!("no {name}: make build"))?;
+        let bytes = std::fs::read(folder.join(name))?;
+        Ok(bytes.windows(MARK.len()).any(|window| window == MARK))
+    };
+    ensure!(holds("aliquot-scheduler-chaos")?, "the mark is not there");
+    ensure!(!holds(Kind::Scheduler.name())?, "it has fail-points");
+    Ok(())
+}
+
+fn every_point() -> Result<()> {
+    let source = include_str!("../../../scheduler/src/fail_point.rs");
+    let points = source
+        .split_once("pub(crate) enum Point {")
+        .context("the enum")?
+        .1;
+    let points = points.split_once("\n}").context("its end")?.0;
+    let points = points
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.starts_with("///"));
+    let points: Vec<_> = points.filter_map(|line| line.strip_suffix(',')).collect();
+    let places: Vec<_> = PLACES.iter().map(|place| place.name).collect();
+    ensure!(points == places, "{points:?}, {places:?}");
+    ensure!(places.len() >= 12, "{}", places.len());
+    Ok(())
+}
