@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
-.PHONY: help demo demo-down test bench fuzz reference lint cluster build
+.PHONY: help demo demo-down test chaos bench fuzz reference lint cluster build
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -25,6 +25,9 @@ demo-down: ## Remove everything that `make demo` started
 
 test: cluster lint build ## Everything that must hold: lints, then all tests on a real cluster
 	cargo test --workspace --locked
+
+chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
+	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
 
 bench: ## Measure what docs/SPECIFICATION.md promises, in release builds
 	cargo build --release --quiet --locked -p aliquot-scheduler

@@ -63,6 +63,23 @@ impl Leadership {
     /// Whether this replica may write now; else why not. `listed` is when the
     /// list of pods that the books rest on was begun.
     pub fn fault(&self, now: SystemTime, listed: Option<SystemTime>) -> Option<String> {
+        let new = || "the lease is new: listing what the old leader may have bound".to_owned();
+        let unheld = self.unheld(now);
+        unheld.or_else(|| self.early(listed).then(new))
+    }
+
+    /// Whether nothing but a late enough list is missing.
+    pub fn settles(&self, now: SystemTime, listed: Option<SystemTime>) -> bool {
+        self.unheld(now).is_none() && self.early(listed)
+    }
+
+    fn early(&self, listed: Option<SystemTime>) -> bool {
+        let from = self.list_from();
+        self.me.is_some() && from.is_some_and(|from| listed.is_none_or(|listed| listed < from))
+    }
+
+    /// Why the lease is not in good hands here, if it is not.
+    fn unheld(&self, now: SystemTime) -> Option<String> {
         let me = self.me.as_ref()?;
         let term = self.term.read();
         let Some(term) = &*term else {
@@ -74,9 +91,6 @@ impl Leadership {
         }
         if now >= term.renewed + term.deadline {
             return Some("the lease was not renewed within its deadline".to_owned());
-        }
-        if listed.is_none_or(|listed| listed < term.acquired + self.settling) {
-            return Some("the lease is new: listing what the old leader may have bound".to_owned());
         }
         None
     }
@@ -153,8 +167,15 @@ mod tests {
             }}))
             .unwrap(),
         );
-        let fault = leadership.fault(at(now), listed.map(at));
+        let listed = listed.map(at);
+        let fault = leadership.fault(at(now), listed);
         assert_eq!(fault.as_deref(), expected, "{holder} {now} {listed:?}");
+        let settles = fault.is_some_and(|fault| fault.starts_with("the lease is new"));
+        assert_eq!(
+            leadership.settles(at(now), listed),
+            settles,
+            "{holder} {now}"
+        );
     }
 
     #[test]

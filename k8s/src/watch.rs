@@ -69,6 +69,13 @@ pub struct Freshness {
 }
 
 impl Freshness {
+    /// Of a list that was begun then and is complete, with no watch behind it.
+    pub fn complete(begun: SystemTime) -> Self {
+        let fresh = Self::default();
+        fresh.state.lock().listed = Some(begun);
+        fresh
+    }
+
     /// `None` when the first list is complete and the watch stands; else why not.
     pub fn fault(&self, now: Instant) -> Option<&'static str> {
         let state = *self.state.lock();

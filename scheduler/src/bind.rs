@@ -195,30 +195,38 @@ impl Binder {
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         });
         let mut pause = RETRY.0;
-        let mut earlier = false;
+        let mut last = None;
         loop {
-            let outcome = self.attempt(pod, node, &text, &binding, earlier).await;
-            if let Some(outcome) = outcome {
+            let outcome = self.attempt(pod, node, &text, &binding, &mut last);
+            if let Some(outcome) = outcome.await {
                 return outcome;
             }
-            earlier = true;
             fail_point::at(Point::BetweenPosts);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
         }
     }
 
-    /// One try; `None` while the outcome is unknown. `earlier`: that of an
-    /// earlier try is, too.
+    /// One try; `None` while the outcome is unknown. `last`: when the last POST
+    /// began, if there was one.
     async fn attempt(
         &self,
         pod: &PodRef,
         node: &NodeName,
         text: &str,
         binding: &serde_json::Value,
-        earlier: bool,
+        last: &mut Option<Instant>,
     ) -> Option<Result<(), BindError>> {
-        let (why, refused) = match self.leader.fault() {
+        let now = Instant::now();
+        let fault = self.leader.fault();
+        // Nobody writes for this replica any more, and its last POST is over: what
+        // a GET shows now is final, as the new leader's list is (design 4.3.4).
+        let over = fault.is_some() && last.is_none_or(|last| now >= last + DEADLINE);
+        let earlier = last.is_some();
+        if fault.is_none() {
+            *last = Some(now);
+        }
+        let (why, refused) = match fault {
             // May not write any more: look whether an earlier try got through.
             Some(fault) => (fault, false),
             None => match self.post(pod, binding).await {
@@ -236,7 +244,9 @@ impl Binder {
         };
         match self.get(pod).await {
             // Not bound, and no answer to an earlier try: it may still come.
-            Ok(Some(found)) if !refused && pod::node(&found).is_none() => None,
+            Ok(Some(found)) if !refused && pod::node(&found).is_none() => {
+                over.then_some(Err(BindError::NotLeading(why)))
+            }
             Ok(found) => Some(judge(found.as_ref(), pod, node, text, why)),
             Err(error) => {
                 tracing::warn!(pod = pod.name, error, "binding unknown");

@@ -20,6 +20,8 @@ enum Answer {
     Says(u16, Value),
     /// Nothing, ever: the caller's deadline passes.
     Silence,
+    /// A status code, and from then on somebody else holds the lease.
+    SaysAndLease(u16, Leader),
     /// The pod as bound by the first POST seen.
     PodAsPosted,
 }
@@ -46,6 +48,10 @@ async fn play(script: Script, mut server: mock::Handle<Request<Body>, Response<B
             Answer::Silence => {
                 unanswered.push(send);
                 continue;
+            }
+            Answer::SaysAndLease(code, leader) => {
+                leader.held_by("pod-b_1");
+                (code, status(code))
             }
             Answer::PodAsPosted => {
                 let posted = posted.as_ref().unwrap();
@@ -119,6 +125,31 @@ async fn a_replica_that_does_not_lead_sends_nothing() {
     let leader = Leader::new(leadership, Freshness::default());
     let refused = "this replica may not bind: no kube-scheduler holds the lease";
     check_as(leader, vec![], refused, 0).await;
+}
+
+/// It used to keep the reservation until the pod was bound or gone, maybe for ever.
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_lost_the_lease_gives_up_when_its_post_is_over() {
+    let script = |leader: &Leader, then: Vec<Answer>| {
+        let post = ("POST", Answer::SaysAndLease(503, leader.clone()));
+        let gets = then.into_iter().map(|answer| ("GET", answer));
+        std::iter::once(post).chain(gets).collect()
+    };
+    let unbound = |times| {
+        let pod = serde_json::to_value(pod("a", 600, None)).unwrap();
+        std::iter::repeat_n(pod, times).map(|pod| Says(200, pod))
+    };
+    let leader = Leader::replica();
+    leader.held_by("pod-a_1");
+    // After 0.05, 0.15, 0.35, 0.75, 1.55, 2.55 and 3.55 s.
+    let lost = script(&leader, unbound(7).collect());
+    let refused = "this replica may not bind: pod-b_1 holds the lease, this is pod-a";
+    check_as(leader, lost, refused, 0).await;
+
+    let leader = Leader::replica();
+    leader.held_by("pod-a_1");
+    let late = script(&leader, unbound(6).chain([PodAsPosted]).collect());
+    check_as(leader, late, "bound", 600).await;
 }
 
 #[tokio::test(start_paused = true)]

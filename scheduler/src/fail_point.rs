@@ -43,6 +43,18 @@ pub(crate) enum Point {
     TermBeforeList,
     /// The new term's list is asked for.
     TermAfterList,
+    /// All pods are listed; the books do not know it yet.
+    BeforeReset,
+    /// The books are those of the list.
+    AfterReset,
+    /// The watch shows a pod; the books do not know it yet.
+    BeforeApply,
+    /// The books know what the watch showed.
+    AfterApply,
+    /// Filter has found nodes and noted the best; kube-scheduler is not answered.
+    FilterFits,
+    /// Filter has noted a refusal; kube-scheduler is not answered.
+    FilterRefuses,
 }
 
 /// Nothing, in a build that is shipped.

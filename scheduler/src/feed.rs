@@ -14,6 +14,7 @@ use aliquot_k8s::{compute, pod};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::books::Books;
+use crate::fail_point::{self, Point};
 use crate::grown::Where;
 use crate::waiting::{Waiting, waiting};
 
@@ -100,12 +101,14 @@ impl Index<Pod> for Books {
     }
 
     fn apply(&self, pod: Pod) {
+        fail_point::at(Point::BeforeApply);
         let seen = self.entry(pod);
         let freed = book(&mut self.ledger.write(), &seen);
         if let Some(booking) = freed {
             self.freed(&booking);
         }
         wait(&mut self.waits.lock(), seen, false);
+        fail_point::at(Point::AfterApply);
     }
 
     fn delete(&self, pod: Pod) {
@@ -118,6 +121,7 @@ impl Index<Pod> for Books {
     }
 
     fn replace(&self, pods: Vec<Seen>) {
+        fail_point::at(Point::BeforeReset);
         let mut ledger = self.ledger.write();
         let listed: HashSet<&PodUid> = pods.iter().map(|seen| &seen.uid).collect();
         let gone: Vec<_> = ledger
@@ -140,6 +144,7 @@ impl Index<Pod> for Books {
         }
         drop(all);
         self.grow(Where::Everywhere);
+        fail_point::at(Point::AfterReset);
     }
 }
 

@@ -10,6 +10,10 @@ use std::time::{Duration, SystemTime};
 use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::watch::{self, Freshness};
 use k8s_openapi::api::coordination::v1::Lease;
+#[cfg(test)]
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+#[cfg(test)]
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use thiserror::Error;
@@ -17,8 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fail_point::{self, Point};
 
-/// How often it is looked whether a new term needs a new list.
+/// How often it is looked whether a new term needs a new list, or has it.
 const EVERY: Duration = Duration::from_millis(100);
+/// Longest wait for a new term's list: an old leader's last request (3 s) and the
+/// list itself. Well under kube-scheduler's `httpTimeout`.
+const SETTLED: Duration = Duration::from_secs(8);
 
 /// A Lease's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +83,29 @@ impl Leader {
         self.leadership.fault(SystemTime::now(), self.pods.listed())
     }
 
+    /// Returns when this replica may write.
+    pub async fn leads(&self) {
+        self.until(|leader| leader.fault().is_none()).await;
+    }
+
+    /// Returns when this replica no longer waits for its new term's list, or at
+    /// the latest when that takes much longer than it should.
+    pub async fn settled(&self) {
+        let settled = self.until(|leader| {
+            let listed = leader.pods.listed();
+            !leader.leadership.settles(SystemTime::now(), listed)
+        });
+        // Overdue: let the caller hear why.
+        let _overdue = tokio::time::timeout(SETTLED, settled).await;
+    }
+
+    async fn until(&self, reached: impl Fn(&Self) -> bool) {
+        let mut ticks = tokio::time::interval(EVERY);
+        while !reached(self) {
+            ticks.tick().await;
+        }
+    }
+
     /// Watches the Lease until `stop`.
     pub async fn follow(self, client: Client, lease: LeaseName, stop: CancellationToken) {
         let leases: Api<Lease> = Api::namespaced(client, &lease.namespace);
@@ -102,6 +132,32 @@ impl Leader {
                 fail_point::at(Point::TermAfterList);
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Leader {
+    /// A replica `pod-a` whose lists are late enough for any term.
+    pub(crate) fn replica() -> Self {
+        let far = SystemTime::now() + Duration::from_hours(1);
+        let leadership = Leadership::of("pod-a".to_owned(), Duration::ZERO);
+        Self::new(leadership, Freshness::complete(far))
+    }
+
+    /// Shows it a lease that `holder` has just taken.
+    pub(crate) fn held_by(&self, holder: &str) {
+        let now = SystemTime::now().try_into().ok().map(MicroTime);
+        let spec = LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            acquire_time: now.clone(),
+            renew_time: now,
+            ..LeaseSpec::default()
+        };
+        let lease = Lease {
+            spec: Some(spec),
+            ..Lease::default()
+        };
+        watch::Index::apply(&*self.leadership, lease);
     }
 }
 

@@ -40,9 +40,11 @@ pub async fn run(
             () = stop.cancelled() => return,
             () = books.enlarged() => {}
         }
-        // The replica that leads does it; a new leader's list brings it here again.
-        if leader.fault().is_some() {
-            continue;
+        // The replica that leads does it. Until then the books remember what grew:
+        // a new leader's list is in them before it leads.
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = leader.leads() => {}
         }
         let mut not_woken = Vec::new();
         for (uid, pod) in books.wakeable() {
@@ -103,32 +105,47 @@ mod tests {
     use super::*;
     use crate::books::tests::{books, pod};
 
+    /// The list of a new term grew the books before this replica led, and that
+    /// was forgotten: the pods waited for the next pod's end.
+    #[tokio::test(start_paused = true)]
+    async fn what_grew_before_this_replica_led_wakes_pods_when_it_leads() {
+        let leader = Leader::replica();
+        leader.held_by("pod-b_1");
+        let nudge = check(leader.clone(), &[200], async move || {
+            let waited = tokio::time::timeout(DEADLINE, std::future::pending::<()>());
+            assert!(waited.await.is_err());
+            leader.held_by("pod-a_1");
+        });
+        nudge.await;
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_pod_whose_patch_failed_is_woken_again() {
+        check(Leader::always(), &[503, 200], async || {}).await;
+    }
+
+    /// A refused pod fits from the start; the patches are answered so after `first`.
+    async fn check(leader: Leader, codes: &[u16], first: impl AsyncFnOnce()) {
         let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
         let books = Arc::new(books());
         Index::reset(&*books, vec![pod("a", 600, None)]);
         let metrics = Metrics::new(&mut Registry::default());
         let stop = CancellationToken::new();
         let client = Client::new(service, "d");
-        let nudge = run(
-            books,
-            client,
-            Leader::always(),
-            metrics.clone(),
-            stop.clone(),
-        );
+        let nudge = run(books, client, leader, metrics.clone(), stop.clone());
         let nudge = tokio::spawn(nudge);
-        for code in [503, 200] {
-            let (request, send) = server.next_request().await.expect("a patch");
+        first().await;
+        for code in codes {
+            let request = timeout(RETRY * 2, server.next_request()).await;
+            let (request, send) = request.expect("in time").expect("a patch");
             assert_eq!(request.uri().path(), "/api/v1/namespaces/d/pods/a");
-            let body = if code == 200 {
+            let body = if *code == 200 {
                 json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
             } else {
                 json!({"kind": "Status", "status": "Failure", "code": code})
             };
             let body = Body::from(serde_json::to_vec(&body).unwrap());
-            send.send_response(Response::builder().status(code).body(body).unwrap());
+            send.send_response(Response::builder().status(*code).body(body).unwrap());
         }
         stop.cancel();
         nudge.await.unwrap();

@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::bind::Binder;
 use crate::books::Books;
+use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::verbs::{Call, Outcome};
 
@@ -32,6 +33,8 @@ const BODY: usize = 16 << 20;
 pub struct Verbs {
     /// The books.
     pub books: Arc<Books>,
+    /// Whether this replica may bind.
+    pub leader: Leader,
     /// The one writer.
     pub binder: Arc<Binder>,
     /// Bind tasks, which outlive their requests.
@@ -91,6 +94,9 @@ fn not_ready(reasons: &[String]) -> String {
 }
 
 async fn filter(State(verbs): State<Verbs>, body: Bytes) -> Response {
+    // What is chosen in the first seconds of a term could not be bound, and each
+    // pod tried then would wait out kube-scheduler's back-off.
+    verbs.leader.settled().await;
     let answer = verbs.answer("filter", &body, |call| {
         call.filter(&verbs.books, &verbs.notes, verbs.shortlist)
     });

@@ -99,6 +99,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
 
     let verbs = Verbs {
         books,
+        leader,
         binder,
         tasks: tasks.clone(),
         notes,
@@ -106,7 +107,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         readiness,
         shortlist: settings.shortlist,
     };
-    let router = router(verbs, leader, registry);
+    let router = router(verbs, registry);
     let listener = http::bind(settings.listen).await?;
     tracing::info!(listen = %settings.listen, "serving");
     http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;
@@ -118,8 +119,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
 }
 
 /// Everything that is served.
-fn router(verbs: Verbs, leader: Leader, registry: Registry) -> Router {
+fn router(verbs: Verbs, registry: Registry) -> Router {
     let (books, readiness) = (verbs.books.clone(), verbs.readiness.clone());
+    let leader = verbs.leader.clone();
     let explain = Explain {
         books: books.clone(),
         binder: verbs.binder.clone(),

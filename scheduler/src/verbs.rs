@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::Instant;
 
 use crate::books::Books;
+use crate::fail_point::{self, Point};
 use crate::waiting::{Told, Waiting, reference, waiting};
 
 /// The nodes of a call.
@@ -96,6 +97,7 @@ impl<'a> Call<'a> {
                 if let Some(first) = best.first() {
                     books.claim(cluster, &self.pod, &self.demand, first);
                 }
+                fail_point::at(Point::FilterFits);
                 (Outcome::Ok, fits(best.into_iter()))
             }
             Err(refusal) => {
@@ -114,6 +116,7 @@ impl<'a> Call<'a> {
                     action: "Scheduling",
                     text: text.clone(),
                 });
+                fail_point::at(Point::FilterRefuses);
                 (Outcome::Refused(refusal), refused(names, text))
             }
         }

@@ -55,6 +55,12 @@ pub const PLACES: &[Place] = &[
     place("EvictAfter", Provocation::Forgery, 1),
     place("TermBeforeList", Provocation::NewTerm, 1),
     place("TermAfterList", Provocation::NewTerm, 1),
+    place("BeforeReset", Provocation::NewTerm, 1),
+    place("AfterReset", Provocation::NewTerm, 1),
+    place("BeforeApply", Provocation::Load, 50),
+    place("AfterApply", Provocation::Load, 50),
+    place("FilterFits", Provocation::Load, 20),
+    place("FilterRefuses", Provocation::Load, 5),
 ];
 
 /// Whose processes are killed, of the replica that passes the place.

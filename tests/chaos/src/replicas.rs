@@ -25,7 +25,7 @@ use crate::places::{Place, Victims};
 /// The Lease's name, as the chart's rights have it.
 const LEASE: &str = "aliquot-scheduler";
 /// Seconds that it lasts, that it is tried to renew it, and between two tries.
-const TIMES: (u32, u32, u32) = (4, 3, 1);
+const TIMES: (u32, u32, u32) = (5, 4, 1);
 /// A container that ran well is started again at once; it takes this long.
 const RESTART: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(50);
@@ -113,7 +113,7 @@ impl Replicas {
         eventually(PATIENCE, "a replica that leads", || async {
             let holder = self.holder().await?;
             let mut pairs = self.pairs.iter();
-            let pair = pairs.find(|pair| holder.starts_with(&format!("{}_", pair.name)));
+            let pair = pairs.find(|pair| pair.is_named_in(&holder));
             let pair = pair.filter(|_| holder != dead);
             let pair = pair.with_context(|| format!("{holder:?} holds the lease"))?;
             pair.pids()?;
@@ -196,6 +196,12 @@ impl Replicas {
 }
 
 impl Pair {
+    /// Whether this holder of the lease is its kube-scheduler, one of them.
+    pub fn is_named_in(&self, holder: &str) -> bool {
+        let rest = holder.strip_prefix(self.name);
+        rest.is_some_and(|rest| rest.starts_with('_'))
+    }
+
     /// The processes of extender and kube-scheduler, when both live.
     fn pids(&self) -> Result<(u32, u32)> {
         match (&*self.extender.lock(), &*self.scheduler.lock()) {
@@ -224,6 +230,11 @@ impl Pair {
         std::fs::write(&order, format!("{} {passage} {pids}", place.name))?;
         std::fs::rename(order, &self.control)?;
         Ok((extender, scheduler))
+    }
+
+    /// Takes the order back, if it was not passed. Whether it was there.
+    pub fn disarm(&self) -> bool {
+        std::fs::remove_file(&self.control).is_ok()
     }
 
     /// Whether the armed place was passed and not all of these live any more.

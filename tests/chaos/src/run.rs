@@ -8,26 +8,30 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::eventually;
+use aliquot_core::inventory::INVENTORY;
 use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use tokio_util::sync::CancellationToken;
 
 use crate::load::{self, Load, NAMESPACE};
-use crate::observer::{Observer, RESOLVED};
+use crate::observer::Observer;
 use crate::places::{PLACES, Place, Provocation, Victims};
-use crate::provoke;
+use crate::provoke::{self, FORGED};
 use crate::replicas::{Pair, Replicas, say};
 use crate::rest;
 
-/// A place that is not passed within this is not reached at all.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// From its node's refusal to the end of a pod.
+const RESOLVED: Duration = Duration::from_secs(30);
+/// A place that is not passed within this may be armed at a replica that has lost
+/// the lease on a busy machine: it is tried again with the one that leads now.
+const PASSED: Duration = Duration::from_secs(20);
+const TRIES: usize = 3;
 /// Pods before the first kill: enough to fill the cluster.
 const FILL: usize = 200;
-/// In a run of fewer pods the victims at a place are drawn; else each has its turn.
-const LONG: usize = 3_000;
 
 /// One kill.
 #[derive(Clone, Copy, Debug)]
@@ -37,16 +41,27 @@ struct Kill {
     passage: u32,
 }
 
+/// How much of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Pods in all, those aside that are made to see who decides.
+    pub pods: usize,
+    /// One place in so many.
+    pub one_in: usize,
+    /// Each victim at each place; else one is drawn.
+    pub all_victims: bool,
+}
+
 /// Runs on a cluster of its own.
-pub async fn run(seed: u64, pods: usize) -> Result<()> {
-    say(&format!("seed {seed}, {pods} pods"));
+pub async fn run(seed: u64, size: Size) -> Result<()> {
+    say(&format!("seed {seed}, {} pods", size.pods));
     let cluster = Cluster::with_node().node_name(NODE).without_scheduler();
     let stack = Stack::on(Box::pin(cluster.start()).await?).await?;
     stack.start_device_plugin(&NodeOptions::default()).await?;
     load::nodes(&stack).await?;
     let stack = Arc::new(stack);
     let stop = CancellationToken::new();
-    let outcome = Box::pin(on(stack.clone(), seed, pods, stop.clone())).await;
+    let outcome = Box::pin(on(stack.clone(), seed, size, stop.clone())).await;
     stop.cancel();
     outcome.with_context(|| format!("seed {seed}"))?;
     eventually(PATIENCE, "all to let go of the stack", || async {
@@ -57,38 +72,44 @@ pub async fn run(seed: u64, pods: usize) -> Result<()> {
     stack.stop().await
 }
 
-async fn on(stack: Arc<Stack>, seed: u64, pods: usize, stop: CancellationToken) -> Result<()> {
+async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -> Result<()> {
     let mut rng = Rng::with_seed(seed);
     let replicas = Replicas::start(stack.clone(), stop.clone()).await?;
     let capacity = stack.capacity().await?;
     let observer = Observer::start(stack.cluster.admin()?, capacity, stop);
     let mut load = Load::new(&stack, observer.clone(), rng.fork())?;
-    let kills = kills(&mut rng, pods);
+    let kills = kills(&mut rng, size);
     let over = CancellationToken::new();
     over.cancel();
     load.wave(FILL, over).await?;
-    let each = pods.saturating_sub(FILL) / kills.len();
+    let each = size.pods.saturating_sub(FILL) / kills.len();
     let start = Instant::now();
     for kill in kills {
-        replicas.whole().await?;
-        let leader = replicas.leader().await?;
-        let blow = Step {
-            stack: &stack,
-            replicas: &replicas,
-            observer: &observer,
-            leader,
-            kill,
-        };
         let at = start.elapsed().as_secs_f64();
-        let what = format!("{:?} at {}", kill.victims, kill.place.name);
-        let paused = Box::pin(blow.run(&mut load, each)).await;
-        let paused = paused.with_context(|| format!("{what}, {at:.1} s"))?;
+        let what = format!("{at:6.1} s: {:?} at {}", kill.victims, kill.place.name);
+        let mut paused = None;
+        for _ in 0..TRIES {
+            replicas.whole().await?;
+            let blow = Blow {
+                stack: &stack,
+                replicas: &replicas,
+                observer: &observer,
+                leader: replicas.leader().await?,
+                kill,
+            };
+            let struck = Box::pin(blow.strike(&mut load, each)).await;
+            paused = struck.with_context(|| what.clone())?;
+            observer.check()?;
+            if paused.is_some() {
+                break;
+            }
+            say(&format!("{what}: not passed"));
+        }
+        let paused = paused.with_context(|| format!("{what}: not passed"))?;
         say(&format!(
-            "{at:6.1} s: {what} of {}: {:.2} s without a binding",
-            leader.name,
+            "{what}: {:.2} s without a binding",
             paused.as_secs_f64()
         ));
-        observer.check()?;
     }
     replicas.whole().await?;
     let last = Instant::now();
@@ -99,17 +120,16 @@ async fn on(stack: Arc<Stack>, seed: u64, pods: usize, stop: CancellationToken) 
         last.elapsed().as_secs_f64()
     ));
     load.clear().await?;
-    rest::emptied(&stack, &replicas).await?;
-    Ok(())
+    rest::emptied(&stack, &replicas).await
 }
 
-/// Every place, in a random order.
-fn kills(rng: &mut Rng, pods: usize) -> Vec<Kill> {
+/// The kills, in a random order.
+fn kills(rng: &mut Rng, size: Size) -> Vec<Kill> {
     let drawn = [Victims::Extender, Victims::KubeScheduler, Victims::Both];
     let mut kills = Vec::new();
     for place in PLACES {
         let one = [Victims::DRAWN[rng.usize(..Victims::DRAWN.len())]];
-        let victims = if pods < LONG { &one[..] } else { &drawn };
+        let victims = if size.all_victims { &drawn } else { &one[..] };
         kills.extend(victims.iter().map(|victims| Kill {
             place: *place,
             victims: *victims,
@@ -117,11 +137,12 @@ fn kills(rng: &mut Rng, pods: usize) -> Vec<Kill> {
         }));
     }
     rng.shuffle(&mut kills);
+    kills.truncate(kills.len() / size.one_in);
     kills
 }
 
 /// A kill and what it needs.
-struct Step<'a> {
+struct Blow<'a> {
     stack: &'a Stack,
     replicas: &'a Replicas,
     observer: &'a Observer,
@@ -129,51 +150,60 @@ struct Step<'a> {
     kill: Kill,
 }
 
-impl Step<'_> {
-    /// Kills and waits until pods are bound again; how long none was.
-    async fn run(&self, load: &mut Load, pods: usize) -> Result<Duration> {
-        let target = match self.kill.place.provocation {
-            Provocation::NewTerm => self.replicas.other(self.leader)?,
-            _ => self.leader,
-        };
+impl Blow<'_> {
+    /// Kills and waits until pods are bound again; how long none was. `None` when
+    /// the place was not passed.
+    async fn strike(&self, load: &mut Load, pods: usize) -> Result<Option<Duration>> {
         let done = CancellationToken::new();
-        let forged = format!("forged-{}", load.created());
+        let forged = format!("{FORGED}{}", load.created());
         let body = async {
             let _done = done.clone().drop_guard();
             let begun = Instant::now();
-            let Kill {
-                place,
-                victims,
-                passage,
-            } = self.kill;
-            let armed = target.arm(place, passage, victims)?;
-            let fired = eventually(PATIENCE, "the place to be passed", || async {
-                Ok(target.fired(armed).then(Instant::now))
-            });
-            let fired = tokio::select! {
-                fired = fired => fired?,
-                provoked = self.provoke(target, &forged) => match provoked? {},
+            let Some((fallen, fired)) = self.fall(&forged).await? else {
+                return Ok(None);
             };
-            let dead = match victims {
-                Victims::Extender => String::new(),
-                Victims::KubeScheduler | Victims::Both => self.replicas.holder().await?,
-            };
+            let mut dead = self.replicas.holder().await?;
+            if self.kill.victims == Victims::Extender || !fallen.is_named_in(&dead) {
+                dead.clear();
+            }
             self.replicas.leader_after(&dead).await?;
             let leads = Instant::now();
             eventually(PATIENCE, "a binding by who leads now", || async {
                 Ok((self.observer.pause(leads).1 > 0).then_some(()))
             })
             .await?;
-            match place.provocation {
-                Provocation::NewTerm => Ok(begun),
-                _ => Ok(fired),
+            match self.kill.place.provocation {
+                Provocation::NewTerm => Ok(Some(begun)),
+                _ => Ok(Some(fired)),
             }
         };
         let (killed, ()) = futures::try_join!(body, load.wave(pods, done.clone()))?;
         if self.kill.place.provocation == Provocation::Forgery {
             self.resolved(&forged).await?;
         }
-        Ok(self.observer.pause(killed).0)
+        Ok(killed.map(|killed| self.observer.pause(killed).0))
+    }
+
+    /// Leads a replica to the place and waits until somebody has fallen there: the
+    /// replica and when.
+    async fn fall(&self, forged: &str) -> Result<Option<(&Pair, Instant)>> {
+        let target = match self.kill.place.provocation {
+            Provocation::NewTerm => self.replicas.other(self.leader)?,
+            _ => self.leader,
+        };
+        let armed = target.arm(self.kill.place, self.kill.passage, self.kill.victims)?;
+        let fired = eventually(PASSED, "the place to be passed", || async {
+            Ok(target.fired(armed).then(Instant::now))
+        });
+        tokio::select! {
+            fired = fired => match fired {
+                Ok(fired) => Ok(Some((target, fired))),
+                // Passed in this very moment: the processes are about to end.
+                Err(_) if !target.disarm() => Ok(Some((target, Instant::now()))),
+                Err(_) => Ok(None),
+            },
+            provoked = self.provoke(target, forged) => match provoked? {},
+        }
     }
 
     /// Leads the replica to the place; ends only when that fails.
@@ -188,9 +218,18 @@ impl Step<'_> {
         std::future::pending().await
     }
 
-    /// Waits until the pod that its node refused is gone.
+    /// Waits until the node has refused the pod, and then until it is gone.
     async fn resolved(&self, forged: &str) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.stack.cluster.admin()?, NAMESPACE);
+        let nodes: Api<Node> = Api::all(self.stack.cluster.admin()?);
+        eventually(PATIENCE, "the node to refuse the forged pod", || async {
+            let annotations = nodes.get(NODE).await?.metadata.annotations;
+            let told = annotations.unwrap_or_default().remove(INVENTORY);
+            let told = told.is_some_and(|text| text.contains(forged));
+            let gone = pods.get_opt(forged).await?.is_none();
+            Ok((told || gone).then_some(()))
+        })
+        .await?;
         eventually(RESOLVED, "the refused pod to be evicted", || async {
             Ok(pods.get_opt(forged).await?.is_none().then_some(()))
         })

@@ -1,18 +1,19 @@
 //! Issue D2, 6: processes of two replicas are killed at every named place of the
 //! scheduler while pods come and go.
 //!
-//! `make test` runs it with a thousand pods in each of two orders, `make chaos`
-//! with five thousand and every victim at every place.
+//! `make test` runs it with a thousand pods at every place in one order and at
+//! half of them in another, `make chaos` twice with five thousand pods and every
+//! victim at every place.
 
 use std::process::ExitCode;
 
 use aliquot_chaos::places::PLACES;
-use aliquot_chaos::run::run;
+use aliquot_chaos::run::{Size, run};
 use aliquot_e2e::stack::Kind;
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Pods of each run.
+/// Pods of each run of `make chaos`.
 const PODS: &str = "ALIQUOT_CHAOS_PODS";
 /// Set to the seed of a failure to see its order again.
 const SEED: &str = "ALIQUOT_CHAOS_SEED";
@@ -27,9 +28,12 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("the_shipped_scheduler_has_no_fail_points", shipped),
         trial("somebody_is_killed_at_every_fail_point", every_point),
-        trial("killed_at_every_point_in_the_fixed_order", || chaos(FIXED)),
-        trial("killed_at_every_point_in_an_order_never_seen", || {
-            chaos(number(SEED)?.unwrap_or_else(|| fastrand::u64(..)))
+        trial("killed_at_every_point_in_the_fixed_order", || {
+            chaos(FIXED, 1)
+        }),
+        trial("killed_at_points_in_an_order_never_seen", || {
+            let seed = number(SEED)?;
+            chaos(seed.unwrap_or_else(|| fastrand::u64(..)), 2)
         }),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -54,10 +58,15 @@ where
     })?))
 }
 
-fn chaos(seed: u64) -> Result<()> {
-    let pods = number(PODS)?.unwrap_or(1000);
+fn chaos(seed: u64, one_in: usize) -> Result<()> {
+    let long = number(PODS)?;
+    let size = Size {
+        pods: long.unwrap_or(1000),
+        one_in: if long.is_some() { 1 } else { one_in },
+        all_victims: long.is_some(),
+    };
     let runtime = tokio::runtime::Runtime::new()?;
-    runtime.block_on(Box::pin(run(seed, pods)))
+    runtime.block_on(Box::pin(run(seed, size)))
 }
 
 fn shipped() -> Result<()> {

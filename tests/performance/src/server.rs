@@ -46,6 +46,7 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse()?);
     let client = kube::Client::try_from(nowhere)?;
     let verbs = Verbs {
+        leader: Leader::always(),
         metrics: Metrics::new(&mut registry),
         binder: Arc::new(Binder::new(
             books.clone(),
