@@ -3,6 +3,7 @@
 //! `simulate` drives policies over a trace of pods: [`trace`] reads it,
 //! [`workload`] orders and inflates it, [`experiment`] offers it pod by pod to a
 //! [`rig::Placer`], [`report`] and [`plot`] show what came of it.
+//! `explain` and `top` ask a living cluster ([`live`]) and show it ([`table`]).
 //! Fed by: the command line.
 //! Must not: decide anything that the scheduler decides; that is asked of core.
 
@@ -10,12 +11,14 @@
 
 pub mod experiment;
 pub mod hami;
+pub mod live;
 pub mod ours;
 pub mod plot;
 pub mod published;
 pub mod report;
 pub mod rig;
 pub mod simulate;
+pub mod table;
 pub mod trace;
 pub mod typical;
 pub mod workload;

@@ -6,12 +6,14 @@
 
 use std::time::{Duration, Instant};
 
+use aliquot_cli::live::Access;
 use aliquot_cli::plot;
 use aliquot_cli::report::{self, Summary};
 use aliquot_cli::simulate::{Simulate, simulate};
+use aliquot_cli::table;
 use aliquot_cli::trace::Trace;
 use anyhow::{Context as _, Result};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::json;
 
 /// A run that takes less says nothing of its progress.
@@ -29,12 +31,100 @@ struct Program {
 enum Command {
     /// Drive policies over a trace of pods and say how full the GPUs get
     Simulate(Simulate),
+    /// Say why a pod waits: for each node and GPU, whether it fits or the first reason why not
+    Explain(Explain),
+    /// Show what GPUs have, have promised, and could still promise
+    Top(Top),
+}
+
+/// The flags of `explain`.
+#[derive(Debug, clap::Args)]
+struct Explain {
+    /// The pod
+    pod: String,
+    /// Its namespace
+    #[arg(short, long, default_value = "default")]
+    namespace: String,
+    /// Most nodes in the table
+    #[arg(long, default_value_t = 20)]
+    nodes: usize,
+    /// Table or JSON
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// The flags of `top`.
+#[derive(Debug, clap::Args)]
+struct Top {
+    /// A line for each of these
+    #[arg(value_enum, default_value = "nodes")]
+    of: Of,
+    /// Table or JSON
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    access: Access,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Of {
+    Nodes,
+    Gpus,
+    Pods,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
 }
 
 fn main() -> Result<()> {
     match Program::parse().command {
         Command::Simulate(flags) => run(&flags),
+        Command::Explain(flags) => runtime()?.block_on(explain(&flags)),
+        Command::Top(flags) => runtime()?.block_on(top(&flags)),
     }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().context("cannot start")
+}
+
+async fn explain(flags: &Explain) -> Result<()> {
+    let answer = flags.access.explain(&flags.namespace, &flags.pod).await?;
+    match flags.output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
+        Output::Table => print!("{}", table::explain(&answer, flags.nodes)),
+    }
+    Ok(())
+}
+
+async fn top(flags: &Top) -> Result<()> {
+    if flags.of == Of::Pods {
+        let pods = flags.access.pods().await?;
+        match flags.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(&pods)?),
+            Output::Table => print!("{}", table::pods(&pods)),
+        }
+        return Ok(());
+    }
+    let (answer, unasked) = flags.access.top().await?;
+    if let Some(error) = unasked {
+        eprintln!("{error}");
+        eprintln!(
+            "computed from inventories and allocations; what is being bound right now is missing"
+        );
+    }
+    match (flags.output, flags.of) {
+        (Output::Json, _) => println!("{}", serde_json::to_string_pretty(&answer)?),
+        (Output::Table, Of::Gpus) => print!("{}", table::gpus(&answer.nodes, answer.default_cores)),
+        (Output::Table, _) => print!("{}", table::nodes(&answer.nodes)),
+    }
+    Ok(())
 }
 
 fn run(flags: &Simulate) -> Result<()> {

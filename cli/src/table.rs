@@ -1,0 +1,271 @@
+//! Answers as text for a terminal.
+//!
+//! Fed by: answers of the scheduler, or of [`crate::live`].
+//! Must not: drop what does not fit on a screen without saying so.
+
+use std::fmt::{Display, Write as _};
+
+use aliquot_core::answer::PodAnswer;
+use aliquot_core::explain::{GpuAnswer, NodeAnswer};
+use aliquot_core::top::{Amount, GpuTop, NodeTop};
+use aliquot_core::{Mib, Percent};
+
+use crate::live::PodTop;
+
+/// Columns as wide as their widest cell, two blanks between them.
+pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut row = String::new();
+        for (cell, width) in cells.zip(&widths) {
+            let _ = write!(row, "{cell:<width$}  ");
+        }
+        text.push_str(row.trim_end());
+        text.push('\n');
+    };
+    line(&mut head.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+/// The answer for a pod; at most `most` nodes, those that take it first.
+pub fn explain(answer: &PodAnswer, most: usize) -> String {
+    let head = &answer.head;
+    let mut text = format!("{}/{}", head.namespace, head.name);
+    for asked in &head.asks {
+        let (stage, count) = (&asked.stage, asked.count);
+        let _ = write!(
+            text,
+            "\n  {stage} container {} asks for {count} x ({}, {})",
+            asked.container, asked.memory, asked.cores
+        );
+    }
+    text.push('\n');
+    if let Some(booked) = &head.booked {
+        let state = if booked.confirmed {
+            "It is bound to"
+        } else {
+            "Its binding is on the way to"
+        };
+        let _ = writeln!(text, "{state} {} and holds", booked.node);
+        match &booked.gpus {
+            None => text.push_str("  an allocation that cannot be read: all of the node\n"),
+            Some(gpus) => {
+                for (gpu, amount) in gpus {
+                    let _ = writeln!(text, "  {gpu}: {}, {}", amount.memory, amount.cores);
+                }
+            }
+        }
+        return text;
+    }
+    match &head.refused {
+        Some(told) => {
+            let _ = writeln!(
+                text,
+                "Refused {} times in {}, last {} ago: {}",
+                told.times,
+                span(told.first_seconds_ago - told.last_seconds_ago),
+                span(told.last_seconds_ago),
+                told.text
+            );
+        }
+        None => text.push_str("Not refused since this scheduler started.\n"),
+    }
+    let tail = &answer.tail;
+    let _ = write!(
+        text,
+        "{} of {} offered nodes take it now",
+        tail.fitting, tail.offered
+    );
+    if !tail.why.is_empty() {
+        let _ = write!(text, "; against the others: {}", tail.why);
+    }
+    text.push_str("\n\n");
+    let mut nodes: Vec<&NodeAnswer> = answer.nodes.iter().collect();
+    nodes.sort_by_key(|node| (!node.offered, !node.fits));
+    let rows: Vec<_> = nodes.iter().take(most).flat_map(|n| answers(n)).collect();
+    let columns = [
+        "NODE",
+        "GPU",
+        "MODEL",
+        "FREE MIB",
+        "FREE CORES",
+        "FREE SEATS",
+        "NEEDS MIB",
+        "NEEDS CORES",
+        "ANSWER",
+    ];
+    text.push_str(&aligned(&columns, &rows));
+    if nodes.len() > most {
+        let more = nodes.len() - most;
+        let _ = writeln!(text, "... and {more} more nodes: --nodes shows them");
+    }
+    text
+}
+
+fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
+    let mut remark = String::new();
+    if !node.offered {
+        remark.push_str(" (not offered by kube-scheduler)");
+    }
+    if node.crowded {
+        remark.push_str(" (others are about to take it)");
+    }
+    if node.gpus.is_empty() {
+        let mut row = vec![node.node.to_string()];
+        row.extend(std::iter::repeat_n("-".to_owned(), 7));
+        row.push(format!("{}{remark}", node.why));
+        return vec![row];
+    }
+    let card = |gpu: &GpuAnswer| {
+        let needs = |of: fn(&Amount) -> String| gpu.needs.as_ref().map_or_else(dash, of);
+        let whole = if gpu.answer == aliquot_core::explain::NOT_ASKED {
+            &node.why
+        } else {
+            &gpu.answer
+        };
+        vec![
+            node.node.to_string(),
+            gpu.index.to_string(),
+            gpu.model.clone(),
+            gpu.left.memory.0.to_string(),
+            gpu.left.cores.0.to_string(),
+            gpu.left.seats.to_string(),
+            needs(|amount| amount.memory.0.to_string()),
+            needs(|amount| amount.cores.0.to_string()),
+            format!("{whole}{remark}"),
+        ]
+    };
+    node.gpus.iter().map(card).collect()
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Seconds as people say them.
+fn span(seconds: f64) -> String {
+    let format = |value: f64, unit: &str| format!("{:.0}{unit}", value.floor());
+    match seconds {
+        s if s < 120.0 => format(s, "s"),
+        s if s < 7200.0 => format(s / 60.0, "m"),
+        s => format(s / 3600.0, "h"),
+    }
+}
+
+fn part(used: impl Display, total: impl Display) -> String {
+    format!("{used}/{total}")
+}
+
+fn most(memory: Option<Mib>) -> String {
+    memory.map_or_else(dash, |memory| memory.0.to_string())
+}
+
+/// A line a node.
+pub fn nodes(nodes: &[NodeTop]) -> String {
+    let row = |node: &NodeTop| {
+        let sum = |of: fn(&GpuTop) -> Amount| {
+            let amounts = node.gpus.iter().map(of);
+            amounts.fold(Amount::default(), Amount::plus)
+        };
+        let (used, total) = (sum(|gpu| gpu.used), sum(|gpu| gpu.total));
+        let closed = |gpu: &&GpuTop| gpu.closed.is_some();
+        vec![
+            node.node.to_string(),
+            node.gpus.len().to_string(),
+            node.gpus.iter().filter(closed).count().to_string(),
+            part(used.seats, total.seats),
+            part(used.memory.0, total.memory.0),
+            part(used.cores.0, total.cores.0),
+            most(node.gpus.iter().filter_map(|gpu| gpu.largest).max()),
+        ]
+    };
+    let columns = [
+        "NODE",
+        "GPUS",
+        "CLOSED",
+        "SHARES",
+        "MIB",
+        "CORES",
+        "LARGEST MIB",
+    ];
+    aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A line a card.
+pub fn gpus(nodes: &[NodeTop], default_cores: Percent) -> String {
+    let with = format!("WITH {} CORES", default_cores.0);
+    let row = |node: &NodeTop, gpu: &GpuTop| {
+        vec![
+            node.node.to_string(),
+            gpu.index.to_string(),
+            gpu.gpu.to_string(),
+            gpu.model.clone(),
+            gpu.pods.to_string(),
+            part(gpu.used.seats, gpu.total.seats),
+            part(gpu.used.memory.0, gpu.total.memory.0),
+            part(gpu.used.cores.0, gpu.total.cores.0),
+            gpu.lingering.memory.0.to_string(),
+            most(gpu.largest),
+            most(gpu.largest_with_default_cores),
+            gpu.closed.clone().unwrap_or_else(|| "ok".to_owned()),
+        ]
+    };
+    let rows = nodes
+        .iter()
+        .flat_map(|n| n.gpus.iter().map(|gpu| row(n, gpu)));
+    let columns = [
+        "NODE",
+        "GPU",
+        "UUID",
+        "MODEL",
+        "PODS",
+        "SHARES",
+        "MIB",
+        "CORES",
+        "LINGERING MIB",
+        "LARGEST MIB",
+        &with,
+        "STATE",
+    ];
+    aligned(&columns, &rows.collect::<Vec<_>>())
+}
+
+/// A line for each card of a pod.
+pub fn pods(pods: &[PodTop]) -> String {
+    let rows = pods.iter().flat_map(|pod| {
+        let line = |gpu: String, amount: Option<&Amount>| {
+            let cell = |of: fn(&Amount) -> String| amount.map_or_else(dash, of);
+            vec![
+                pod.namespace.clone(),
+                pod.name.clone(),
+                pod.node.to_string(),
+                gpu,
+                cell(|amount| amount.seats.to_string()),
+                cell(|amount| amount.memory.0.to_string()),
+                cell(|amount| amount.cores.0.to_string()),
+            ]
+        };
+        match &pod.gpus {
+            None => vec![line("unreadable: all of the node".to_owned(), None)],
+            Some(gpus) => gpus
+                .iter()
+                .map(|(gpu, a)| line(gpu.to_string(), Some(a)))
+                .collect(),
+        }
+    });
+    let columns = ["NAMESPACE", "POD", "NODE", "GPU", "SHARES", "MIB", "CORES"];
+    aligned(&columns, &rows.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

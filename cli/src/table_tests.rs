@@ -1,0 +1,165 @@
+//! Tables as they are printed, from a cluster of two nodes; and what is said
+//! where a scheduler refuses to answer.
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::answer::{self, Asked, Head, Tail};
+use aliquot_core::fit::Policies;
+use aliquot_core::inventory::INVENTORY;
+use aliquot_core::{Cluster, Ledger};
+use aliquot_k8s::node::published;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::*;
+use crate::live::{Access, LiveError, holding, top_of};
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn node(name: &str, health: &str) -> Node {
+    let inventory = json!({"v": 1, "reads": [1], "gpus": [{
+        "uuid": format!("GPU-{name}"), "index": 0, "model": "A100", "memory": 80000, "scaled": 80000,
+        "cores": 100, "seats": 10, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": health,
+    }]});
+    from(json!({"metadata": {"name": name, "annotations": {INVENTORY: inventory.to_string()}}}))
+}
+
+fn holder() -> Pod {
+    let allocation = json!({"v": 1, "node": "n1", "priority": 1, "containers": {"main": [
+        {"resource": "nvidia.com/gpu", "gpu": "GPU-n1", "memory": 50000, "cores": 30}]}});
+    from(json!({
+        "metadata": {"name": "holder", "namespace": "d", "uid": "h",
+            "annotations": {ALLOCATION: allocation.to_string()}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+    }))
+}
+
+fn cluster() -> [Node; 3] {
+    [
+        node("n1", "ok"),
+        node("n2", "xid 79"),
+        from(json!({"metadata": {"name": "cpu"}})),
+    ]
+}
+
+#[test]
+fn nodes_gpus_and_pods_are_aligned() {
+    let (nodes, pods) = (cluster(), [holder()]);
+    let top = top_of(&nodes, &pods);
+    assert_eq!(
+        super::nodes(&top.nodes),
+        "NODE  GPUS  CLOSED  SHARES  MIB          CORES   LARGEST MIB\n\
+         n1    1     0       1/10    50000/80000  30/100  30000\n\
+         n2    1     1       0/10    0/80000      0/100   -\n"
+    );
+    assert_eq!(
+        gpus(&top.nodes, top.default_cores),
+        "NODE  GPU  UUID    MODEL  PODS  SHARES  MIB          CORES   LINGERING MIB  LARGEST MIB  WITH 0 CORES  STATE\n\
+         n1    0    GPU-n1  A100   1     1/10    50000/80000  30/100  0              30000        30000         ok\n\
+         n2    0    GPU-n2  A100   0     0/10    0/80000      0/100   0              -            -             CardNotHealth\n"
+    );
+    assert_eq!(
+        super::pods(&holding(&pods)),
+        "NAMESPACE  POD     NODE  GPU     SHARES  MIB    CORES\n\
+         d          holder  n1    GPU-n1  1       50000  30\n"
+    );
+}
+
+/// The scheduler's answer for a pod of 40,000 MiB.
+fn waiting() -> PodAnswer {
+    let mut ledger = Ledger::default();
+    for object in cluster() {
+        let name = object.metadata.name.as_deref().unwrap().into();
+        ledger.publish(&name, Some(published(&object)));
+    }
+    let pod = holder();
+    let (on, shares) = aliquot_k8s::pod::held(&pod).unwrap();
+    ledger.confirm(&"h".into(), &on, shares, aliquot_core::Compute::default());
+    let asking: Pod = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
+        {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
+    let demand = aliquot_k8s::pod::demand(&asking, &aliquot_k8s::pod::Settings::default()).unwrap();
+    let cluster: &Cluster = ledger.cluster();
+    let mut tail = Tail::default();
+    let mut nodes = Vec::new();
+    for (_, name, state) in cluster.iter() {
+        let offered = name.as_str() != "cpu";
+        let policies = Policies::default();
+        let (answer, refusal) = NodeAnswer::of(name, state, &demand, &policies, offered, None);
+        tail.add(&answer, refusal.as_ref());
+        nodes.push(answer);
+    }
+    let asks: Vec<Asked> = answer::asked(&demand);
+    let head = Head {
+        namespace: "d".to_owned(),
+        name: "p".to_owned(),
+        uid: "u".into(),
+        leads: true,
+        asks,
+        refused: Some(answer::Told {
+            times: 3,
+            first_seconds_ago: 200.0,
+            last_seconds_ago: 5.0,
+            text: "0/2 nodes can serve the GPU request: 1 CardNotHealth".to_owned(),
+        }),
+        booked: None,
+    };
+    PodAnswer { head, nodes, tail }
+}
+
+#[test]
+fn a_waiting_pod_is_explained_in_a_table() {
+    let text = "d/p\n  \
+         app container main asks for 1 x (40000 MiB, 0 %)\n\
+         Refused 3 times in 3m, last 5s ago: 0/2 nodes can serve the GPU request: 1 CardNotHealth\n\
+         0 of 2 offered nodes take it now; against the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
+         \n\
+         NODE  GPU  MODEL  FREE MIB  FREE CORES  FREE SEATS  NEEDS MIB  NEEDS CORES  ANSWER\n\
+         n1    0    A100   30000     70          9           40000      0            CardInsufficientMemory\n";
+    let last = "n2    0    A100   0         0           0           40000      0            CardNotHealth\n\
+         cpu   -    -      -         -           -           -          -            1 NodeNotRegistered (not offered by kube-scheduler)\n";
+    assert_eq!(explain(&waiting(), 20), format!("{text}{last}"));
+    let more = "... and 2 more nodes: --nodes shows them\n";
+    assert_eq!(explain(&waiting(), 1), format!("{text}{more}"));
+}
+
+/// Answers one request, and says where.
+async fn server(status: &str, body: &str) -> Access {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    tokio::spawn(async move {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 4096];
+        let _ = connection.read(&mut bytes).await;
+        connection.write_all(answer.as_bytes()).await.unwrap();
+    });
+    Access {
+        server: Some(url.parse().unwrap()),
+        ..Access::default()
+    }
+}
+
+#[tokio::test]
+async fn the_schedulers_answer_is_read_and_its_refusal_repeated() {
+    let text = serde_json::to_string(&waiting()).unwrap();
+    let access = server("200 OK", &text).await;
+    let answer = access.explain("d", "p").await.unwrap();
+    assert_eq!(explain(&answer, 20), explain(&waiting(), 20));
+
+    let access = server("409 Conflict", "pod d/p asks for no GPU").await;
+    let error = access.explain("d", "p").await.unwrap_err();
+    assert_eq!(error.to_string(), "pod d/p asks for no GPU");
+
+    let access = server("503 Service Unavailable", "aliquot-scheduler is not ready").await;
+    let error = access.explain("d", "p").await.unwrap_err();
+    assert!(matches!(error, LiveError::Unreachable { .. }), "{error}");
+    assert!(
+        error.to_string().contains("aliquot-scheduler is not ready"),
+        "{error}"
+    );
+}
