@@ -230,7 +230,13 @@ pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
     for object in pods.iter().filter(|pod| !pod::ended(pod)) {
         if let Some((node, held)) = pod::held(object) {
             let host = compute::requested(object);
-            ledger.confirm(&pod::uid(object), &node, held, host);
+            ledger.confirm(
+                &pod::uid(object),
+                &pod::namespace(object),
+                &node,
+                held,
+                host,
+            );
         }
     }
     let default_cores = Defaults::default().cores;

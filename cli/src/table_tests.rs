@@ -76,7 +76,13 @@ fn waiting() -> PodAnswer {
     }
     let pod = holder();
     let (on, shares) = aliquot_k8s::pod::held(&pod).unwrap();
-    ledger.confirm(&"h".into(), &on, shares, aliquot_core::Compute::default());
+    ledger.confirm(
+        &"h".into(),
+        &"d".into(),
+        &on,
+        shares,
+        aliquot_core::Compute::default(),
+    );
     let asking: Pod = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
         {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
     let demand = aliquot_k8s::pod::demand(&asking, &aliquot_k8s::pod::Settings::default()).unwrap();
