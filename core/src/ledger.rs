@@ -10,6 +10,7 @@
 //! bookings; `recompute` is these functions over everything.
 
 mod holds;
+mod recompute;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::spaces::Spaces;
 use crate::usage::{self, Uses};
 
 pub use holds::Hold;
+pub use recompute::Differences;
 
 /// What a pod holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,22 +83,6 @@ struct Entry {
     pods: BTreeSet<PodUid>,
     /// Pods that a share of it is held for.
     holds: BTreeSet<PodUid>,
-}
-
-/// Where two books differ.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Differences {
-    /// In what is known of these nodes.
-    pub nodes: Vec<NodeName>,
-    /// In what these namespaces use, or in their quotas.
-    pub namespaces: Vec<Namespace>,
-}
-
-impl Differences {
-    /// How many places.
-    pub fn count(&self) -> usize {
-        self.nodes.len() + self.namespaces.len()
-    }
 }
 
 /// The books of all nodes and namespaces.
@@ -254,52 +240,6 @@ impl Ledger {
         }
     }
 
-    /// The books made anew from what was published and booked.
-    pub fn recompute(&self) -> Self {
-        let mut fresh = Self {
-            spaces: self.spaces.without_pods(),
-            ..Self::default()
-        };
-        for (name, entry) in &self.entries {
-            fresh.publish(name, entry.published.clone());
-        }
-        for (pod, booking) in &self.bookings {
-            fresh.insert(pod, booking.clone());
-        }
-        for (pod, hold) in &self.holds {
-            fresh.hold(pod, hold.clone());
-        }
-        fresh
-    }
-
-    /// Makes the state of every node and namespace anew from what was published
-    /// and booked; returns where that changed something.
-    pub fn rebuild(&mut self) -> Differences {
-        let fresh = self.recompute();
-        let differences = self.differences(&fresh);
-        self.entries = fresh.entries;
-        self.spaces = fresh.spaces;
-        for name in &differences.nodes {
-            let state = fresh.cluster.node(name.as_str());
-            self.cluster.put(name, state.map(|state| (**state).clone()));
-        }
-        differences
-    }
-
-    /// Where the running books differ from recomputed ones.
-    pub fn differences(&self, other: &Self) -> Differences {
-        let names: BTreeSet<_> = self.entries.keys().chain(other.entries.keys()).collect();
-        let same = |name: &NodeName| {
-            self.entries.get(name) == other.entries.get(name)
-                && self.cluster.node(name.as_str()) == other.cluster.node(name.as_str())
-        };
-        let differing = names.into_iter().filter(|name| !same(name));
-        Differences {
-            nodes: differing.cloned().collect(),
-            namespaces: self.spaces.differences(&other.spaces),
-        }
-    }
-
     fn insert(&mut self, pod: &PodUid, mut booking: Booking) -> Option<Booking> {
         // One copy of a node's name serves all its pods.
         if let Some((name, _)) = self.entries.get_key_value(&booking.node) {
@@ -369,14 +309,5 @@ fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Res
     match node {
         Some(node) => fit::fit(node, demand, policies),
         None => Err(Refusal::of(Reason::NodeNotRegistered)),
-    }
-}
-
-impl PartialEq for Ledger {
-    /// Equal in content, whatever way it came about.
-    fn eq(&self, other: &Self) -> bool {
-        self.bookings == other.bookings
-            && self.holds == other.holds
-            && self.differences(other).count() == 0
     }
 }
