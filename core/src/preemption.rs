@@ -7,6 +7,7 @@
 //! Must not: name a pod of the same or a higher priority, one that holds no
 //! share, or more of a disruption budget than it allows.
 
+pub mod record;
 mod search;
 mod trial;
 
@@ -15,7 +16,10 @@ use crate::fit::{self, Fit, Policies};
 use crate::id::{NodeName, PodUid};
 use crate::ledger::Held;
 use crate::node::{Compute, NodeState, Published};
+use crate::score::Policy;
 use search::Search;
+
+pub use record::Record;
 
 /// What a pod that holds shares of a node will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +52,11 @@ pub struct Occupant {
 
 /// A node that the preemptor may go to, if there is room.
 #[derive(Clone, Debug)]
-pub struct Node<'a> {
+pub struct Node {
     /// Its name.
     pub name: NodeName,
     /// What it published.
-    pub published: &'a Published,
+    pub published: Published,
     /// What all its pods request of CPU and memory.
     pub requested: Compute,
     /// Who has shares of its cards, the preemptor's own hold left out.
@@ -93,6 +97,8 @@ pub enum NoPlan {
     NotEnough,
     /// Disruption budgets do not allow enough of them to be evicted.
     Budgets,
+    /// A quota of its namespace has no room for it.
+    Quota,
     /// Pods that end already will make room.
     Ending,
     /// It fits as it is.
@@ -107,6 +113,7 @@ impl NoPlan {
             Self::NoVictim => "no pod of lower priority holds a share",
             Self::NotEnough => "the shares of all pods of lower priority are not enough",
             Self::Budgets => "disruption budgets protect the pods that would have to end",
+            Self::Quota => "a quota of its namespace has no room for it",
             Self::Ending => "pods that are ending will make room",
             Self::Fits => "there is room",
         }
@@ -115,15 +122,16 @@ impl NoPlan {
 
 /// The plan with the least harm over all `nodes`, or why there is none. A node
 /// on which no victim is needed ends it: then it is only to wait.
-pub fn plan<'a>(
+pub fn plan(
     question: &Question<'_>,
-    nodes: impl IntoIterator<Item = Node<'a>>,
+    nodes: impl IntoIterator<Item = Node>,
 ) -> Result<Plan, NoPlan> {
     let mut why = NoPlan::NoNode;
     let mut best = None;
     let mut steps = search::STEPS_IN_ALL;
+    let quick = quick(question.demand);
     for node in nodes {
-        match harm(question, &node, best.as_ref(), &mut steps) {
+        match harm(question, &quick, &node, best.as_ref(), &mut steps) {
             Ok(Some(found)) => best = Some(found),
             Ok(None) => {}
             Err(none) => why = why.max(none),
@@ -141,8 +149,9 @@ pub fn plan<'a>(
 
 /// The fewest, lowest, youngest of the node's pods whose end makes room there;
 /// empty when that of the ending ones suffices.
-pub fn victims(question: &Question<'_>, node: &Node<'_>) -> Result<Vec<PodUid>, NoPlan> {
-    match harm(question, node, None, &mut { search::STEPS_IN_ALL }) {
+pub fn victims(question: &Question<'_>, node: &Node) -> Result<Vec<PodUid>, NoPlan> {
+    let quick = quick(question.demand);
+    match harm(question, &quick, node, None, &mut { search::STEPS_IN_ALL }) {
         Ok(found) => found.map(|found| found.victims).ok_or(NoPlan::NotEnough),
         Err(NoPlan::Ending | NoPlan::Fits) => Ok(Vec::new()),
         Err(why) => Err(why),
@@ -151,9 +160,28 @@ pub fn victims(question: &Question<'_>, node: &Node<'_>) -> Result<Vec<PodUid>, 
 
 /// How the preemptor fits on the node once `gone` and all that are ending have
 /// ended.
-pub fn room(question: &Question<'_>, node: &Node<'_>, gone: &[PodUid]) -> Option<Fit> {
+pub fn room(question: &Question<'_>, node: &Node, gone: &[PodUid]) -> Option<Fit> {
     let stays = |o: &Occupant| o.standing != Standing::Ending && !gone.contains(&o.uid);
     fit::fit(&state(node, stays), question.demand, question.policies).ok()
+}
+
+/// A pod that fits where this one does and is placed with less thought: a single
+/// container fits or not whatever is better.
+fn quick(demand: &Demand) -> Demand {
+    let asking = demand
+        .containers
+        .iter()
+        .filter(|container| container.ask.is_some());
+    let single = asking.count() == 1;
+    Demand {
+        node_policy: Some(Policy::Binpack),
+        gpu_policy: if single {
+            Some(Policy::Binpack.into())
+        } else {
+            demand.gpu_policy
+        },
+        ..demand.clone()
+    }
 }
 
 /// What a plan costs. The order is from little harm to much.
@@ -173,18 +201,16 @@ struct Harm {
 /// The least harm on one node, if it is less than `best`.
 fn harm(
     question: &Question<'_>,
-    node: &Node<'_>,
+    quick: &Demand,
+    node: &Node,
     best: Option<&Harm>,
     steps: &mut u64,
 ) -> Result<Option<Harm>, NoPlan> {
-    let fits = |stays: fn(&Occupant) -> bool| {
-        let state = state(node, stays);
-        fit::fit(&state, question.demand, question.policies).is_ok()
-    };
-    if fits(|_| true) {
+    let fits = |base: &NodeState| fit::fit(base, quick, question.policies).is_ok();
+    if fits(&state(node, |_| true)) {
         return Err(NoPlan::Fits);
     }
-    if fits(|occupant| occupant.standing != Standing::Ending) {
+    if fits(&state(node, |o| o.standing != Standing::Ending)) {
         return Err(NoPlan::Ending);
     }
     let may_end = |occupant: &Occupant| {
@@ -201,7 +227,6 @@ fn harm(
         let stays = |o: &Occupant| !low.iter().any(|low| std::ptr::eq(*low, o));
         state(node, |o| o.standing != Standing::Ending && stays(o))
     };
-    let fits = |base: &NodeState| fit::fit(base, question.demand, question.policies).is_ok();
     if !fits(&without(&low)) {
         return Err(NoPlan::NotEnough);
     }
@@ -211,7 +236,16 @@ fn harm(
         return Err(NoPlan::Budgets);
     }
     let most = best.map_or(usize::MAX, |best| best.count);
-    let Some(places) = Search::new(question, base, &low, steps).least(most) else {
+    let Some(places) = Search::new(
+        &Question {
+            demand: quick,
+            ..*question
+        },
+        base,
+        &low,
+        steps,
+    )
+    .least(most) else {
         // Nothing within what is the best already says nothing against the node.
         return best.map_or(Err(NoPlan::Budgets), |_| Ok(None));
     };
@@ -219,7 +253,7 @@ fn harm(
     Ok(best.is_none_or(|best| found < *best).then_some(found))
 }
 
-fn cost(question: &Question<'_>, node: &Node<'_>, low: &[&Occupant], places: &[usize]) -> Harm {
+fn cost(question: &Question<'_>, node: &Node, low: &[&Occupant], places: &[usize]) -> Harm {
     let chosen = || places.iter().map(|&place| low[place]);
     let mut priorities: Vec<_> = chosen().map(|o| o.priority).collect();
     priorities.sort_unstable_by(|a, b| b.cmp(a));
@@ -238,8 +272,8 @@ fn cost(question: &Question<'_>, node: &Node<'_>, low: &[&Occupant], places: &[u
 }
 
 /// The node with only those of its occupants that stay.
-fn state(node: &Node<'_>, stays: impl Fn(&Occupant) -> bool) -> NodeState {
+fn state(node: &Node, stays: impl Fn(&Occupant) -> bool) -> NodeState {
     let staying = node.occupants.iter().filter(|occupant| stays(occupant));
     let staying: Vec<_> = staying.map(|o| (&o.uid, &o.held)).collect();
-    NodeState::of(node.published, &staying, node.requested)
+    NodeState::of(&node.published, &staying, node.requested)
 }

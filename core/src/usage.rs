@@ -7,13 +7,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::allocation::{Allocation, Grant};
 use crate::demand::Stage;
 use crate::id::GpuUuid;
 use crate::units::{Mib, Percent};
 
 /// One pod's use of one card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// Shares at once.
     pub seats: u32,

@@ -117,6 +117,84 @@ pub struct ExtenderBindingResult {
     pub error: String,
 }
 
+/// What preempt is asked: whom kube-scheduler would evict on which node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ExtenderPreemptionArgs {
+    /// The pod that needs room.
+    pub pod: Option<Pod>,
+    /// Whole pods; sent when `nodeCacheCapable` is false.
+    #[serde(default)]
+    pub node_name_to_victims: Option<BTreeMap<String, Victims>>,
+    /// Uids only; sent when `nodeCacheCapable` is true.
+    #[serde(default)]
+    pub node_name_to_meta_victims: Option<BTreeMap<String, MetaVictims>>,
+}
+
+impl ExtenderPreemptionArgs {
+    /// The victims by node, whichever way they were sent.
+    pub fn victims(&self) -> BTreeMap<String, MetaVictims> {
+        if let Some(victims) = &self.node_name_to_meta_victims {
+            return victims.clone();
+        }
+        let uid = |pod: &Pod| MetaPod {
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+        };
+        let meta = |victims: &Victims| MetaVictims {
+            pods: victims.pods.iter().flatten().map(uid).collect(),
+            num_pdb_violations: victims.num_pdb_violations,
+        };
+        let nodes = self.node_name_to_victims.iter().flatten();
+        nodes
+            .map(|(node, victims)| (node.clone(), meta(victims)))
+            .collect()
+    }
+}
+
+/// Pods that would be evicted, as objects.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Victims {
+    /// The pods.
+    #[serde(default)]
+    pub pods: Option<Vec<Pod>>,
+    /// How many of them a disruption budget protects.
+    #[serde(rename = "NumPDBViolations", default)]
+    pub num_pdb_violations: i64,
+}
+
+/// Pods that would be evicted, by uid.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct MetaVictims {
+    /// The pods.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub pods: Vec<MetaPod>,
+    /// How many of them a disruption budget protects.
+    #[serde(rename = "NumPDBViolations", default)]
+    pub num_pdb_violations: i64,
+}
+
+/// A pod by its uid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetaPod {
+    /// `metadata.uid`.
+    #[serde(rename = "UID")]
+    pub uid: String,
+}
+
+/// What preempt answers: the nodes that remain, and who has to end there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ExtenderPreemptionResult {
+    /// Victims by node.
+    pub node_name_to_meta_victims: Option<BTreeMap<String, MetaVictims>>,
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MetaPod>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +223,18 @@ mod tests {
         check::<Vec<HostPriority>>("extender-priorities");
         check::<ExtenderBindingArgs>("extender-binding-args");
         check::<ExtenderBindingResult>("extender-binding-result");
+        check::<ExtenderPreemptionResult>("extender-preemption-result");
+    }
+
+    #[test]
+    fn victims_are_read_as_uids_or_as_pods() {
+        for form in ["meta", "pods"] {
+            let text = golden(&format!("extender-preemption-args-{form}"));
+            let args: ExtenderPreemptionArgs = serde_json::from_str(&text).unwrap();
+            let victims = args.victims();
+            assert_eq!(victims["n1"].pods[0].uid, "u-2", "{form}");
+            assert_eq!(victims["n1"].num_pdb_violations, 1, "{form}");
+        }
     }
 
     #[test]

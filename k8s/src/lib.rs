@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod compute;
+pub mod disruption;
 pub mod event;
 pub mod extender;
 pub mod flags;

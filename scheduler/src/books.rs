@@ -24,6 +24,8 @@ use tokio::time::Instant;
 
 use crate::claims::{Claim, Claims};
 use crate::grown::{Grown, Where};
+use crate::preempt::who::Preemptions;
+use crate::tenants::Shared;
 use crate::waiting::{self, Room, Waiting};
 
 /// The books. One per process, shared.
@@ -31,6 +33,8 @@ use crate::waiting::{self, Room, Waiting};
 pub struct Books {
     pub(crate) ledger: RwLock<Ledger>,
     pub(crate) waits: Mutex<HashMap<PodUid, Waiting>>,
+    pub(crate) tenants: Arc<Shared>,
+    pub(crate) preemptions: Mutex<Preemptions>,
     memo: Mutex<Memo>,
     pub(crate) claims: Mutex<Claims>,
     enlarged: Notify,
@@ -277,6 +281,7 @@ impl Books {
     /// The pod is gone: it waits no longer.
     pub fn forget(&self, pod: &PodUid) {
         self.waits.lock().remove(pod);
+        self.unhold(pod);
         self.unclaim(pod);
     }
 

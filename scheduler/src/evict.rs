@@ -10,22 +10,20 @@ use std::time::Duration;
 
 use aliquot_core::PodUid;
 use aliquot_core::inventory::Refused;
+use aliquot_k8s::disruption::MIRROR;
 use aliquot_k8s::event::{Note, Notes, PodRef};
 use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, Preconditions};
-use kube::{Api, Client};
-use tokio::time::{Instant, timeout};
+use kube::Client;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::bind::{Binder, DEADLINE};
+use crate::bind::Binder;
 use crate::books::Books;
+use crate::eviction::{self, Evicted};
 use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 
 const EVERY: Duration = Duration::from_secs(2);
-/// The kubelet's mark on the API object of a static pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Runs until `stop`; a pod is evicted when it was refused for `after`.
 pub async fn run(
@@ -89,21 +87,12 @@ async fn evict(
     if pod::annotation(&found, MIRROR).is_some() || found.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
-    let params = EvictParams {
-        delete_options: Some(DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(pod.uid.clone()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        }),
-        ..EvictParams::default()
-    };
     fail_point::at(Point::EvictBefore);
-    let call = timeout(DEADLINE, api.evict(&pod.name, &params)).await;
-    call.map_err(|elapsed| elapsed.to_string())?
-        .map_err(|error| error.to_string())?;
+    match eviction::evict(client, &pod, false).await {
+        Evicted::Ends => {}
+        Evicted::Gone => return Ok(()),
+        Evicted::Protected(why) | Evicted::Failed(why) => return Err(why),
+    }
     fail_point::at(Point::EvictAfter);
     tracing::info!(
         pod = pod.name,

@@ -7,7 +7,9 @@ use std::collections::{HashMap, HashSet};
 
 use aliquot_core::ledger::{Booking, Held};
 use aliquot_core::node::Published;
+use aliquot_core::preemption::record::PREEMPTION;
 use aliquot_core::{Compute, Ledger, Namespace, NodeName, PodUid};
+use aliquot_k8s::event::PodRef;
 use aliquot_k8s::node::published;
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{compute, pod};
@@ -16,7 +18,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use crate::books::Books;
 use crate::fail_point::{self, Point};
 use crate::grown::Where;
-use crate::waiting::{Waiting, waiting};
+use crate::tenants::{self, Tenant};
+use crate::waiting::{Waiting, reference, waiting};
 
 /// A pod as far as the books need it.
 #[derive(Debug)]
@@ -33,6 +36,10 @@ enum State {
         node: NodeName,
         held: Held,
         host: Compute,
+        /// What preemption must know of it, if anything.
+        tenant: Option<Box<Tenant>>,
+        /// It still carries a plan of preemption.
+        planned: Option<Box<PodRef>>,
     },
     Waiting(Box<Waiting>),
     /// Not bound, and no concern of ours.
@@ -52,7 +59,13 @@ fn seen(pod: &Pod, settings: &pod::Settings) -> Seen {
             tracing::error!(pod = ?pod.metadata.name, %node, "allocation cannot be read; its node counts as full");
         }
         let host = compute::requested(pod);
-        State::Bound { node, held, host }
+        State::Bound {
+            tenant: tenants::read(pod, &node, &held),
+            planned: pod::annotation(pod, PREEMPTION).map(|_| Box::new(reference(pod))),
+            node,
+            held,
+            host,
+        }
     } else {
         match pod::demand(pod, settings) {
             Ok(demand) if demand.asks() => State::Waiting(Box::new(waiting(pod, demand, false))),
@@ -71,7 +84,9 @@ fn seen(pod: &Pod, settings: &pod::Settings) -> Seen {
 fn book(ledger: &mut Ledger, seen: &Seen) -> Option<Booking> {
     match &seen.state {
         State::Ended => ledger.release(&seen.uid),
-        State::Bound { node, held, host } => {
+        State::Bound {
+            node, held, host, ..
+        } => {
             let old = ledger.confirm(&seen.uid, &seen.namespace, node, held.clone(), *host)?;
             (old.node != *node || old.held != *held).then_some(old)
         }
@@ -79,17 +94,36 @@ fn book(ledger: &mut Ledger, seen: &Seen) -> Option<Booking> {
     }
 }
 
-/// Keeps the pods that wait, with what is known of their last refusal.
-fn wait(all: &mut HashMap<PodUid, Waiting>, seen: Seen, refused: bool) {
-    let old = all.remove(&seen.uid);
-    if let State::Waiting(mut new) = seen.state {
-        new.refused = refused;
-        if let Some(old) = old {
-            new.refused = old.refused;
-            new.offered = old.offered;
-            new.told = old.told;
+impl Books {
+    /// Keeps the pods that wait, with what is known of their last refusal, and
+    /// those that preemption may ask to end.
+    fn keep(&self, all: &mut HashMap<PodUid, Waiting>, seen: Seen, refused: bool) {
+        let old = all.remove(&seen.uid);
+        let mut tenant = None;
+        match seen.state {
+            State::Waiting(mut new) => {
+                new.refused = refused;
+                if let Some(old) = old {
+                    new.refused = old.refused;
+                    new.offered = old.offered;
+                    new.told = old.told;
+                    let last = &mut new.preemption.nominated_last;
+                    *last = last.take().or(old.preemption.nominated_last);
+                }
+                self.plan_shown(&seen.uid, &new);
+                all.insert(seen.uid.clone(), *new);
+            }
+            State::Bound {
+                tenant: shown,
+                planned,
+                ..
+            } => {
+                self.plan_over(&seen.uid, planned);
+                tenant = shown;
+            }
+            State::Ended | State::Other => self.plan_over(&seen.uid, None),
         }
-        all.insert(seen.uid, *new);
+        self.tenants.0.write().put(&seen.uid, tenant);
     }
 }
 
@@ -107,7 +141,7 @@ impl Index<Pod> for Books {
         if let Some(booking) = freed {
             self.freed(&booking);
         }
-        wait(&mut self.waits.lock(), seen, false);
+        self.keep(&mut self.waits.lock(), seen, false);
         fail_point::at(Point::AfterApply);
     }
 
@@ -117,6 +151,7 @@ impl Index<Pod> for Books {
         if let Some(booking) = freed {
             self.freed(&booking);
         }
+        self.tenants.0.write().put(&uid, None);
         self.forget(&uid);
     }
 
@@ -135,12 +170,21 @@ impl Index<Pod> for Books {
         for seen in &pods {
             book(&mut ledger, seen);
         }
+        let holders = ledger.holds().map(|(uid, _)| uid);
+        let gone: Vec<_> = holders
+            .filter(|uid| !listed.contains(uid))
+            .cloned()
+            .collect();
+        for uid in gone {
+            ledger.unhold(&uid);
+        }
         drop(ledger);
+        self.tenants.0.write().retain(|uid| listed.contains(uid));
         let mut all = self.waits.lock();
         all.retain(|uid, _| listed.contains(uid));
         drop(listed);
         for seen in pods {
-            wait(&mut all, seen, true);
+            self.keep(&mut all, seen, true);
         }
         drop(all);
         self.grow(Where::Everywhere);

@@ -209,10 +209,11 @@ pub struct Call {
 }
 
 /// Every pair that occurs, so that each is there from the start.
-const OUTCOMES: [(&str, &[&str]); 4] = [
+const OUTCOMES: [(&str, &[&str]); 5] = [
     ("filter", &["ok", "refused", "error"]),
     ("prioritize", &["ok", "error"]),
     ("prioritize_cpu_only", &["ok", "error"]),
+    ("preempt", &["ok", "error"]),
     ("bind", &["ok", "conflict", "gone", "error"]),
 ];
 

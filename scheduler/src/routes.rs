@@ -23,6 +23,7 @@ use crate::bind::Binder;
 use crate::books::Books;
 use crate::leader::Leader;
 use crate::metrics::Metrics;
+use crate::preempt::verb;
 use crate::verbs::{Call, Outcome};
 
 /// Largest call: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
@@ -55,6 +56,7 @@ pub fn router(verbs: Verbs) -> Router {
         .route("/filter", post(filter))
         .route("/prioritize", post(prioritize))
         .route("/cpu-only/prioritize", post(prioritize_cpu_only))
+        .route("/preempt", post(preempt))
         .route("/bind", post(bind))
         .layer(body::limit(BODY))
         .with_state(verbs)
@@ -117,6 +119,22 @@ async fn prioritize_cpu_only(State(verbs): State<Verbs>, body: Bytes) -> Respons
     ranks(verbs.answer("prioritize_cpu_only", &body, |call| {
         (Outcome::Ok, call.prioritize_cpu_only(&verbs.books))
     }))
+}
+
+async fn preempt(State(verbs): State<Verbs>, body: Bytes) -> Response {
+    let start = Instant::now();
+    let reasons = verbs.readiness.reasons();
+    let answer = if reasons.is_empty() {
+        verb::answer(&verbs.books, &body)
+    } else {
+        Err(not_ready(&reasons))
+    };
+    let outcome = if answer.is_ok() { "ok" } else { "error" };
+    verbs.metrics.call("preempt", outcome, start.elapsed());
+    match answer {
+        Ok(answer) => Json(answer).into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
+    }
 }
 
 fn ranks(answer: Result<Vec<HostPriority>, String>) -> Response {

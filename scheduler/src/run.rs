@@ -25,6 +25,7 @@ use crate::books::Books;
 use crate::explain::Explain;
 use crate::gauges::Gauges;
 use crate::leader::Leader;
+use crate::preempt::Preemptor;
 use crate::routes::{self, Verbs};
 use crate::settings::Settings;
 use crate::{audit, evict, explain, gauges, learn, nudge, statement};
@@ -86,6 +87,10 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         metrics.clone(),
         stop.clone(),
     ));
+    if settings.preempt {
+        let preemptor = Preemptor::new(&books, all(), &notes, &leader, &metrics);
+        tasks.spawn(preemptor.run(stop.clone()));
+    }
     let after = Duration::from_secs(settings.evict_after);
     tasks.spawn(evict::run(
         books.clone(),

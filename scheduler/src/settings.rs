@@ -10,7 +10,7 @@ use aliquot_core::fit::Policies;
 use aliquot_core::{CardPolicy, Policy};
 use aliquot_k8s::flags::RequestFlags;
 use aliquot_serve::telemetry::LogFormat;
-use clap::Parser;
+use clap::{ArgAction, Parser};
 
 use crate::leader::LeaseName;
 
@@ -46,6 +46,9 @@ pub struct Settings {
     /// Seconds after which a pod that its node refused to start is evicted.
     #[arg(long, env = "ALIQUOT_EVICT_AFTER", default_value_t = 30)]
     pub evict_after: u64,
+    /// Whether pods of lower priority are evicted for a refused pod: true or false.
+    #[arg(long, env = "ALIQUOT_PREEMPT", default_value_t = true, action = ArgAction::Set)]
+    pub preempt: bool,
     /// Log lines: text or json.
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,

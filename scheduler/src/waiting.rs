@@ -4,13 +4,17 @@
 //! Must not: read a clock, or wake; [`crate::nudge`] does.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use aliquot_core::cluster::NodeSet;
 use aliquot_core::decide::SoftNote;
 use aliquot_core::fit::{self, Policies};
+use aliquot_core::preemption::record::{PREEMPTION, Record, State};
 use aliquot_core::quota::{Amount, Headroom};
-use aliquot_core::{Cluster, Demand, NodeState, PodUid};
+use aliquot_core::{Cluster, Demand, NodeName, NodeState, PodUid};
+use aliquot_k8s::disruption;
 use aliquot_k8s::event::PodRef;
+use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
@@ -35,6 +39,8 @@ pub struct Waiting {
     pub offered: NodeSet,
     /// What filter told it, if it refused it.
     pub told: Option<Told>,
+    /// What it says of preemption.
+    pub preemption: Preemption,
 }
 
 /// The refusals of one pod, as far as this replica remembers.
@@ -71,23 +77,63 @@ impl Told {
     }
 }
 
+/// What a waiting pod says of preemption.
+#[derive(Clone, Debug, Default)]
+pub struct Preemption {
+    /// `preemptionPolicy` forbids it.
+    pub never: bool,
+    /// kube-scheduler has said that no node can take it.
+    pub unschedulable: bool,
+    /// kube-scheduler makes room for it here (`nominatedNodeName`).
+    pub nominated: Option<NodeName>,
+    /// The last node of which it said so.
+    pub nominated_last: Option<NodeName>,
+    /// The plan that its annotation carries.
+    pub plan: Option<Noted>,
+}
+
+/// The annotation `aliquot.dev/preemption` of a waiting pod.
+#[derive(Clone, Debug)]
+pub enum Noted {
+    /// A plan that goes on.
+    Open(Arc<Record>),
+    /// One that was given up, or cannot be read: there will be no other.
+    Closed,
+}
+
+fn preemption(pod: &Pod) -> Preemption {
+    let nominated: Option<NodeName> = disruption::nominated(pod).map(Into::into);
+    let plan = pod::annotation(pod, PREEMPTION).map(|text| match Record::decode(text) {
+        Ok(record) if record.state == State::Open => Noted::Open(Arc::new(record)),
+        Ok(_) => Noted::Closed,
+        Err(error) => {
+            tracing::error!(pod = ?pod.metadata.name, %error, "its preemption cannot be read; it makes no other");
+            Noted::Closed
+        }
+    });
+    Preemption {
+        never: !disruption::may_preempt(pod),
+        unschedulable: disruption::unschedulable(pod),
+        nominated_last: nominated.clone(),
+        nominated,
+        plan,
+    }
+}
+
 /// A pod's entry among those that wait.
 pub fn waiting(pod: &Pod, demand: Demand, refused: bool) -> Waiting {
     let annotations = pod.metadata.annotations.iter().flatten();
     Waiting {
         pod: reference(pod),
         demand,
-        priority: pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.priority)
-            .unwrap_or(0),
+        priority: disruption::priority(pod),
         annotation_bytes: annotations
             .map(|(key, value)| key.len() + value.len())
             .sum(),
         refused,
         offered: NodeSet::default(),
         told: None,
+        preemption: preemption(pod),
     }
 }
 

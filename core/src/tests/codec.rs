@@ -1,6 +1,7 @@
 //! The annotations' texts against files that no release may stop to read.
 
 use crate::node::{self, Sums};
+use crate::preemption::record::{Record, State};
 use crate::reason::Reason;
 use crate::score::{self, Load, Policy};
 use crate::tests::{gpu, inventory};
@@ -9,6 +10,7 @@ use crate::{Allocation, Inventory, Mib, Percent};
 
 const INVENTORY: &str = include_str!("../../golden/inventory-v1.json");
 const ALLOCATION: &str = include_str!("../../golden/allocation-v1.json");
+const PREEMPTION: &str = include_str!("../../golden/preemption-v1.json");
 
 #[test]
 fn inventory_text_is_the_golden_one() {
@@ -27,6 +29,16 @@ fn allocation_text_is_the_golden_one() {
     let grant = &read.grants("main").unwrap()[0];
     assert_eq!((grant.memory.0, grant.cores.0), (3000, 30));
     assert_eq!(read.grants("warm-up").unwrap()[0].gpu.as_str(), "GPU-1");
+}
+
+#[test]
+fn preemption_text_is_the_golden_one() {
+    let read = Record::decode(PREEMPTION).unwrap();
+    assert_eq!(read.encode().unwrap(), PREEMPTION.trim());
+    assert_eq!(read.hold["GPU-0"].memory.0, 60_000);
+    let closed = PREEMPTION.replace("open", "given-up");
+    assert_eq!(Record::decode(&closed).unwrap().state, State::GivenUp);
+    assert!(Record::decode(&PREEMPTION.replace("\"v\":1", "\"v\":2")).is_err());
 }
 
 #[test]

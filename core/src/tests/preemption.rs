@@ -55,7 +55,7 @@ fn check(nodes: &[(&str, &[Line])], demand: &Demand, expected: Result<(&str, &[&
     let published = published(2);
     let nodes = nodes.iter().map(|(name, pods)| Node {
         name: (*name).into(),
-        published: &published,
+        published: published.clone(),
         requested: Compute::default(),
         occupants: pods.iter().map(occupant).collect(),
     });
@@ -136,7 +136,7 @@ fn a_full_pair_of_cards_loses_only_what_sixty_percent_of_one_needs() {
     let published = published(2);
     let node = Node {
         name: "n".into(),
-        published: &published,
+        published,
         requested: Compute::default(),
         occupants: occupants.collect(),
     };
@@ -262,7 +262,7 @@ proptest! {
     #[test]
     fn no_set_is_better_than_the_one_that_is_found(occupants in occupants(), demand in demands()) {
         let published = published(3);
-        let node = Node { name: "n".into(), published: &published, requested: Compute::default(), occupants };
+        let node = Node { name: "n".into(), published, requested: Compute::default(), occupants };
         let policies = Policies::default();
         let allowed = [1, 2];
         let question = Question { demand: &demand, priority: 3, policies: &policies, budgets: &allowed };

@@ -9,6 +9,8 @@ use hyper::{Method, Request};
 pub enum Traffic {
     /// The POST that binds a pod.
     Binding,
+    /// A POST that evicts a pod, not only tries to.
+    Eviction,
     /// A list of all objects of this kind.
     List(&'static str),
     /// A watch of all objects of this kind.
@@ -26,6 +28,10 @@ impl Traffic {
         let all = |kind| method == Method::GET && uri.path() == format!("/api/v1/{kind}");
         match self {
             Self::Binding => method == Method::POST && uri.path().ends_with("/binding"),
+            Self::Eviction => {
+                let tried = uri.query().is_some_and(|query| query.contains("dryRun"));
+                method == Method::POST && uri.path().ends_with("/eviction") && !tried
+            }
             Self::List(kind) => all(kind) && !watched,
             Self::Watch(kind) => all(kind) && watched,
         }

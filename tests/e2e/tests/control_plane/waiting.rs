@@ -115,8 +115,18 @@ pub(crate) async fn hand_over(stack: Arc<Stack>) -> Result<()> {
     pool.close().await
 }
 
-/// Issue D1, 6: kube-scheduler's preemption must not try again and again.
+/// Issue D1, 6: kube-scheduler's preemption must not try again and again. Ours is
+/// off, or it would make room.
 pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&["--preempt", "false"]).await?;
+    let outcome = quiet_refusal(&stack).await;
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&[]).await?;
+    outcome
+}
+
+async fn quiet_refusal(stack: &Stack) -> Result<()> {
     let classes: Api<PriorityClass> = Api::all(stack.cluster.admin()?);
     for (name, value) in [("humble", 1), ("urgent", 1000)] {
         let class = json!({"metadata": {"name": name}, "value": value});
@@ -128,7 +138,7 @@ pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
         seats: 10,
     };
     let nodes: Vec<_> = (0..30).map(|n| (format!("thirty-{n:02}"), shape)).collect();
-    let pool = Pool::open(&stack, "thirty", &nodes).await?;
+    let pool = Pool::open(stack, "thirty", &nodes).await?;
     let names: Vec<_> = (0..60).map(|n| format!("humble-{n}")).collect();
     try_join_all(names.iter().map(|name| async {
         let mut pod = pool.pod(name, &[WHOLE]);

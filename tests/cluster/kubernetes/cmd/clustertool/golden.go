@@ -68,6 +68,12 @@ func messages() (map[string]any, error) {
 		"extender-filter-error.json":   extenderv1.ExtenderFilterResult{Error: "not ready"},
 		"extender-priorities.json":     extenderv1.HostPriorityList{{Host: "n1", Score: 10}, {Host: "n2", Score: 0}},
 		"extender-binding-args.json":   extenderv1.ExtenderBindingArgs{PodName: "p", PodNamespace: "default", PodUID: "u-1", Node: "n1"},
+		"extender-preemption-args-meta.json": extenderv1.ExtenderPreemptionArgs{Pod: pod,
+			NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{"n1": {Pods: []*extenderv1.MetaPod{{UID: "u-2"}}, NumPDBViolations: 1}}},
+		"extender-preemption-args-pods.json": extenderv1.ExtenderPreemptionArgs{Pod: pod,
+			NodeNameToVictims: map[string]*extenderv1.Victims{"n1": {Pods: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "v", Namespace: "default", UID: "u-2"}}}, NumPDBViolations: 1}}},
+		"extender-preemption-result.json": extenderv1.ExtenderPreemptionResult{
+			NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{"n1": {Pods: []*extenderv1.MetaPod{{UID: "u-2"}, {UID: "u-3"}}}}},
 		"extender-binding-result.json": extenderv1.ExtenderBindingResult{Error: "no room"},
 		"review-allowed.json": admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
 			Response: &admissionv1.AdmissionResponse{UID: "r-1", Allowed: true, PatchType: &patch,

@@ -1,0 +1,266 @@
+//! Preemption against a scripted API server: what is sent, and in which order.
+
+use std::sync::Arc;
+
+use aliquot_k8s::event;
+use aliquot_k8s::watch::Index;
+use http::{Request, Response};
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tower_test::mock;
+
+use super::*;
+use crate::books::tests::{books, pod};
+use crate::waiting;
+
+/// Everything that the API server was asked, a line each.
+type Log = Arc<Mutex<Vec<String>>>;
+
+struct Scene {
+    preemptor: Preemptor,
+    rounds: Rounds,
+    log: Log,
+}
+
+impl Scene {
+    /// A node of 1000 MiB. Evictions of pods named `protected…` are refused.
+    fn new() -> Self {
+        let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+        let log = Log::default();
+        let written = log.clone();
+        tokio::spawn(async move {
+            while let Some((request, send)) = server.next_request().await {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let path = parts
+                    .uri
+                    .path()
+                    .trim_start_matches("/api/v1/namespaces/d/pods/");
+                let tried = parts.uri.query().is_some_and(|q| q.contains("dryRun"));
+                let uid = &body["deleteOptions"]["preconditions"]["uid"];
+                let plan = &body["metadata"]["annotations"][PREEMPTION];
+                let (line, code) = match path.strip_suffix("/eviction") {
+                    Some(name) => {
+                        assert_eq!(uid, name, "the uid is the precondition");
+                        let what = if tried { "try" } else { "evict" };
+                        let code = if name.starts_with("protected") {
+                            429
+                        } else {
+                            201
+                        };
+                        (format!("{what} {name}"), code)
+                    }
+                    None if plan.is_null() => (format!("clear {path}"), 200),
+                    None => (format!("write {path}"), 200),
+                };
+                written.lock().push(line);
+                let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": path},
+                    "code": code, "message": "says no", "status": "Failure", "reason": "x"});
+                let body = Body::from(serde_json::to_vec(&body).unwrap());
+                send.send_response(Response::builder().status(code).body(body).unwrap());
+            }
+        });
+        let books = Arc::new(books());
+        let (notes, _) = event::queue();
+        let metrics = Metrics::new(&mut Registry::default());
+        let client = Client::new(service, "d");
+        let preemptor = Preemptor::new(&books, client, &notes, &Leader::always(), &metrics);
+        Self {
+            preemptor,
+            rounds: Rounds::default(),
+            log,
+        }
+    }
+
+    fn show(&self, name: &str, memory: u64, node: Option<&str>, more: Value) -> Pod {
+        let mut shown = serde_json::to_value(pod(name, memory, node)).unwrap();
+        merge(&mut shown, more);
+        let shown: Pod = serde_json::from_value(shown).unwrap();
+        Index::apply(&*self.preemptor.books, shown.clone());
+        shown
+    }
+
+    fn tenant(&self, name: &str, memory: u64, priority: i32) {
+        self.show(
+            name,
+            memory,
+            Some("n"),
+            json!({"spec": {"priority": priority}}),
+        );
+    }
+
+    /// A pod `p` of 600 MiB and priority 10 that filter has refused.
+    fn refused(&self, more: Value) {
+        let mut says = json!({
+            "spec": {"priority": 10},
+            "status": {"conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+        });
+        merge(&mut says, more);
+        let shown = self.show("p", 600, None, says);
+        let books = &self.preemptor.books;
+        let demand = aliquot_k8s::pod::demand(&shown, books.settings()).unwrap();
+        let waiting = Waiting {
+            offered: books.snapshot().set(&["n"]),
+            ..waiting::waiting(&shown, demand, true)
+        };
+        books.refused(&"p".into(), waiting, books.enlargements());
+    }
+
+    /// What was asked when this much time has passed.
+    async fn check(&mut self, after: Duration, expected: &[&str]) {
+        let end = Instant::now() + after;
+        while Instant::now() <= end {
+            self.preemptor.round(&mut self.rounds).await;
+            tokio::time::sleep(EVERY).await;
+        }
+        assert_eq!(*self.log.lock(), expected);
+    }
+}
+
+fn merge(into: &mut Value, more: Value) {
+    match (into.as_object_mut(), more) {
+        (Some(fields), Value::Object(more)) => {
+            for (name, value) in more {
+                merge(fields.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (_, more) => *into = more,
+    }
+}
+
+fn plan(victim: &str, state: &str) -> Value {
+    let until = u64::try_from(unix()).unwrap() + 60;
+    let record = json!({"v": 1, "state": state, "node": "n", "until": until,
+        "victims": [{"uid": victim, "namespace": "d", "name": victim}],
+        "hold": {"GPU-n": {"seats": 1, "memory": 600, "cores": 0, "alone": false, "leftover": true}}});
+    json!({"metadata": {"annotations": {PREEMPTION: record.to_string()}}})
+}
+
+const SHORT: Duration = Duration::from_millis(500);
+const LONG: Duration = Duration::from_secs(3);
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_is_tried_then_written_then_carried_out_once() {
+    let mut scene = Scene::new();
+    scene.tenant("low", 700, 1);
+    scene.tenant("high", 100, 50);
+    scene.refused(json!({}));
+    scene.check(SHORT, &[]).await;
+    let all = ["try low", "write p", "evict low"];
+    scene.check(LONG, &all).await;
+    let held = scene
+        .preemptor
+        .books
+        .read(|ledger| ledger.held_for(&"p".into()).is_some());
+    assert!(held, "until it is bound");
+    scene.show("p", 600, Some("n"), plan("low", "open"));
+    let all = ["try low", "write p", "evict low", "clear p"];
+    scene.check(SHORT, &all).await;
+    let held = scene.preemptor.books.read(|ledger| ledger.holds().count());
+    assert_eq!(held, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_api_server_protects_is_passed_over() {
+    let mut scene = Scene::new();
+    scene.tenant("protected", 450, 1);
+    scene.tenant("low", 450, 2);
+    scene.refused(
+        json!({"spec": {"containers": [{"name": "main", "resources": {"limits": {
+        "nvidia.com/gpu": "1", "nvidia.com/gpumem": "500"}}}]}}),
+    );
+    let all = ["try protected", "try low", "write p", "evict low"];
+    scene.check(LONG, &all).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_goes_on_with_the_plan_that_it_finds() {
+    let mut scene = Scene::new();
+    scene.tenant("low", 500, 1);
+    scene.tenant("lower", 500, 0);
+    scene.refused(plan("low", "open"));
+    scene.check(LONG, &["evict low"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_that_was_given_up_is_the_only_one() {
+    let mut scene = Scene::new();
+    scene.tenant("low", 900, 1);
+    scene.refused(plan("gone", "given-up"));
+    scene.check(LONG, &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_annotation_alone_ends_nobody_of_the_same_priority() {
+    let mut scene = Scene::new();
+    scene.tenant("equal", 900, 10);
+    scene.refused(plan("equal", "open"));
+    scene.check(LONG, &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_preempt_or_is_helped_by_kube_scheduler_ends_nobody() {
+    for says in [
+        json!({"spec": {"preemptionPolicy": "Never"}}),
+        json!({"spec": {"priority": 1}}),
+        json!({"status": {"nominatedNodeName": "m"}}),
+        json!({"status": {"conditions": []}}),
+    ] {
+        let mut scene = Scene::new();
+        scene.tenant("low", 900, 1);
+        scene.refused(says);
+        scene.check(LONG, &[]).await;
+    }
+    let mut scene = Scene::new();
+    scene.tenant("low", 900, 1);
+    scene.show(
+        "kubes",
+        50,
+        Some("n"),
+        json!({
+            "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {"conditions": [
+                {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]},
+        }),
+    );
+    scene.refused(json!({}));
+    scene.check(LONG, &[]).await;
+    Index::delete(&*scene.preemptor.books, pod("kubes", 50, Some("n")));
+    scene
+        .check(LONG, &["try low", "write p", "evict low"])
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn kube_scheduler_gets_only_victims_after_whose_end_the_pod_fits() {
+    let mut scene = Scene::new();
+    scene.tenant("a", 500, 1);
+    scene.tenant("b", 400, 2);
+    scene.refused(json!({}));
+    let body = |memory: &str, node: &str| {
+        let mut pod = serde_json::to_value(pod("p", 600, None)).unwrap();
+        pod["spec"]["priority"] = json!(10);
+        pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = json!(memory);
+        json!({"Pod": pod, "NodeNameToMetaVictims": {node: {"Pods": [{"UID": "b"}], "NumPDBViolations": 1}}})
+    };
+    let books = scene.preemptor.books.clone();
+    let ask = |memory: &str, node: &str| {
+        let answer = verb::answer(&books, body(memory, node).to_string().as_bytes()).unwrap();
+        serde_json::to_value(answer).unwrap()["NodeNameToMetaVictims"].clone()
+    };
+    let victims = |uids: &[&str]| {
+        let pods: Vec<_> = uids.iter().map(|uid| json!({"UID": uid})).collect();
+        json!({"n": {"Pods": pods, "NumPDBViolations": 1}})
+    };
+    assert_eq!(ask("1001", "n"), json!({}), "never fits");
+    assert_eq!(ask("500", "unknown"), json!({}));
+    assert_eq!(ask("500", "n"), victims(&["b"]), "that is enough");
+    assert_eq!(ask("600", "n"), victims(&["b", "a"]), "one more");
+    // From now on it is kube-scheduler's, for a while.
+    scene.check(LONG, &[]).await;
+    scene.check(LONG, &["try a", "write p", "evict a"]).await;
+    assert_eq!(ask("600", "n"), json!({}), "and now it is ours");
+}

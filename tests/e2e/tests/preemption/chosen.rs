@@ -1,0 +1,193 @@
+//! Who ends for whom (design 6, Preemption).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_e2e::figures::report;
+use aliquot_e2e::pool::{Pool, Shape, node_of};
+use aliquot_e2e::stack::Stack;
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::ranks::{classes, ended, only_on, plan_is_gone, ranked, running, there};
+
+const PAIR: Shape = Shape {
+    cards: 2,
+    seats: 10,
+};
+const ONE: Shape = Shape {
+    cards: 1,
+    seats: 10,
+};
+/// Ten of these fill a card of 81,920 MiB.
+const TENTH: u64 = 8_192;
+/// Nothing may happen within this time.
+const QUIET: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Issue D2, 8: 60,000 MiB on a full pair of cards.
+pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
+    classes(&stack).await?;
+    let pool = Pool::open(&stack, "pair", &[("pair-1".to_owned(), PAIR)]).await?;
+    // Spread over both cards in turn: every other one of the twenty is batch.
+    let mut batch = Vec::new();
+    for number in 0..20 {
+        let class = if number % 4 < 2 { "batch" } else { "normal" };
+        let name = format!("{class}-{number:02}");
+        running(
+            &stack,
+            &pool,
+            ranked(&pool, &name, class, TENTH, json!(null)),
+        )
+        .await?;
+        batch.push(name);
+    }
+    let start = Instant::now();
+    stack
+        .cluster
+        .create_pod(ranked(&pool, "urgent", "urgent", 60_000, json!(null)))
+        .await?;
+    let bound = pool.bound("urgent").await?;
+    report("a pod bound that preempted", start.elapsed());
+    ensure!(node_of(&bound) == Some("pair-1"), "{bound:?}");
+    // 60,000 of 81,920 MiB need eight of the ten pods of one card.
+    let gone = ended(&stack, &pool, &batch).await?;
+    ensure!(gone.len() == 8, "{gone:?}");
+    let low = gone.iter().filter(|name| name.starts_with("batch")).count();
+    ensure!(low == 5, "all batch pods of that card: {gone:?}");
+    for name in &gone {
+        let event = pool.event(name, "Preempted: ").await?;
+        ensure!(event.contains("pair/urgent"), "{event}");
+    }
+    let event = pool.event("urgent", "Preempting: ").await?;
+    ensure!(gone.iter().all(|name| event.contains(name)), "{event}");
+    plan_is_gone(&stack, &pool, "urgent").await?;
+    stack.books_agree().await?;
+    pool.close().await
+}
+
+/// With a budget in the way it takes others, though they are more important.
+pub(crate) async fn budget(stack: Arc<Stack>) -> Result<()> {
+    classes(&stack).await?;
+    let pool = Pool::open(&stack, "budget", &[("budget-1".to_owned(), PAIR)]).await?;
+    running(
+        &stack,
+        &pool,
+        ranked(&pool, "kept", "batch", 70_000, json!(null)),
+    )
+    .await?;
+    running(
+        &stack,
+        &pool,
+        ranked(&pool, "taken", "normal", 70_000, json!(null)),
+    )
+    .await?;
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    let budget = json!({"metadata": {"name": "keep"}, "spec": {
+        "minAvailable": 1, "selector": {"matchLabels": {"pod": "kept"}}}});
+    let budget = serde_json::from_value(budget)?;
+    budgets.create(&PostParams::default(), &budget).await?;
+    eventually(PATIENCE, "the budget to be counted", || async {
+        let status = budgets.get("keep").await?.status.unwrap_or_default();
+        ensure!(status.current_healthy == 1, "{status:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    stack
+        .cluster
+        .create_pod(ranked(&pool, "urgent", "urgent", 60_000, json!(null)))
+        .await?;
+    pool.bound("urgent").await?;
+    let left: BTreeSet<_> = ["kept", "urgent"].map(str::to_owned).into();
+    let there = there(&stack, &pool).await?;
+    ensure!(there == left, "{there:?}");
+    // And where only the protected one is left, nobody ends.
+    stack
+        .cluster
+        .create_pod(ranked(&pool, "second", "urgent", 60_000, json!(null)))
+        .await?;
+    pool.event("second", "disruption budgets protect").await?;
+    ensure!(there_now(&stack, &pool, "kept").await?);
+    pool.close().await
+}
+
+async fn there_now(stack: &Stack, pool: &Pool<'_>, name: &str) -> Result<bool> {
+    Ok(there(stack, pool).await?.contains(name))
+}
+
+/// `preemptionPolicy: Never` waits until somebody else makes room.
+pub(crate) async fn never(stack: Arc<Stack>) -> Result<()> {
+    classes(&stack).await?;
+    let pool = Pool::open(&stack, "never", &[("never-1".to_owned(), ONE)]).await?;
+    running(
+        &stack,
+        &pool,
+        ranked(&pool, "low", "batch", 70_000, json!(null)),
+    )
+    .await?;
+    stack
+        .cluster
+        .create_pod(ranked(&pool, "patient", "patient", 60_000, json!(null)))
+        .await?;
+    pool.event("patient", "Refused: ").await?;
+    quiet(&stack, &pool, &["low", "patient"]).await?;
+    stack.cluster.delete_pod("never", "low").await?;
+    pool.bound("patient").await?;
+    pool.close().await
+}
+
+/// Nothing ends while this is watched.
+async fn quiet(stack: &Stack, pool: &Pool<'_>, all: &[&str]) -> Result<()> {
+    let start = Instant::now();
+    let all: BTreeSet<String> = all.iter().map(|name| (*name).to_owned()).collect();
+    eventually(2 * QUIET, "a quiet while", || async {
+        let there = there(stack, pool).await?;
+        if there != all {
+            return Err(give_up(format!("{there:?} instead of {all:?}")));
+        }
+        Ok((start.elapsed() >= QUIET).then_some(()))
+    })
+    .await
+}
+
+/// A node that the pod may not go to is not emptied for it.
+pub(crate) async fn tainted(stack: Arc<Stack>) -> Result<()> {
+    classes(&stack).await?;
+    let nodes = ["taint-closed", "taint-open"].map(|name| (name.to_owned(), ONE));
+    let pool = Pool::open(&stack, "taint", &nodes).await?;
+    // The cheapest victim, by far, is on the node that gets a taint.
+    let cheap = ranked(&pool, "cheap", "batch", 70_000, only_on("taint-closed"));
+    running(&stack, &pool, cheap).await?;
+    for name in ["dear-0", "dear-1"] {
+        let dear = ranked(&pool, name, "normal", 40_000, only_on("taint-open"));
+        running(&stack, &pool, dear).await?;
+    }
+    let taint = json!({"spec": {"taints": [{"key": "closed", "effect": "NoSchedule"}]}});
+    let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
+    let params = PatchParams::default();
+    nodes
+        .patch("taint-closed", &params, &Patch::Merge(taint))
+        .await?;
+    stack
+        .cluster
+        .create_pod(ranked(&pool, "urgent", "urgent", 60_000, json!(null)))
+        .await?;
+    let bound = pool.bound("urgent").await?;
+    ensure!(node_of(&bound) == Some("taint-open"), "{bound:?}");
+    let left: BTreeSet<_> = ["cheap", "urgent"].map(str::to_owned).into();
+    let there_now = there(&stack, &pool).await?;
+    ensure!(there_now == left, "{there_now:?}");
+    let closed = ranked(&pool, "nowhere", "normal", 70_000, only_on("taint-closed"));
+    stack.cluster.create_pod(closed).await?;
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    quiet(&stack, &pool, &["cheap", "urgent", "nowhere"]).await?;
+    ensure!(node_of(&pods.get("nowhere").await?).is_none());
+    pool.close().await
+}

@@ -1,0 +1,113 @@
+//! Pods of three priorities on made-up nodes, and who of them is still there.
+//!
+//! Must not: wait for a pod that nobody ends; the made-up nodes have no kubelet, so
+//! pods that may end have no time to do so.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::pool::Pool;
+use aliquot_e2e::stack::Stack;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+pub(crate) const PREEMPTION: &str = "aliquot.dev/preemption";
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Makes the classes where they are missing: `batch` 1, `normal` 10, `urgent` 1000,
+/// and `patient`, as high as that but without preemption.
+pub(crate) async fn classes(stack: &Stack) -> Result<()> {
+    let classes: Api<PriorityClass> = Api::all(stack.cluster.admin()?);
+    for (name, value, policy) in [
+        ("batch", 1, "PreemptLowerPriority"),
+        ("normal", 10, "PreemptLowerPriority"),
+        ("urgent", 1000, "PreemptLowerPriority"),
+        ("patient", 1000, "Never"),
+    ] {
+        if classes.get_opt(name).await?.is_some() {
+            continue;
+        }
+        let class = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": policy});
+        let class = serde_json::from_value(class)?;
+        classes.create(&PostParams::default(), &class).await?;
+    }
+    Ok(())
+}
+
+/// A pod of this class; `more` is merged into its spec.
+pub(crate) fn ranked(pool: &Pool<'_>, name: &str, class: &str, memory: u64, more: Value) -> Value {
+    let memory = memory.to_string();
+    let mut pod = pool.pod(name, &[("gpu", "1"), ("gpumem", &memory)]);
+    pod["metadata"]["labels"] = json!({"class": class, "pod": name});
+    pod["spec"]["priorityClassName"] = json!(class);
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+    if let Value::Object(more) = more {
+        for (key, value) in more {
+            pod["spec"][key] = value;
+        }
+    }
+    pod
+}
+
+/// A pod that can only run on this node.
+pub(crate) fn only_on(node: &str) -> Value {
+    json!({"affinity": {"nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
+        ]},
+    }}})
+}
+
+/// Creates a pod, waits until it is bound, and lets it run.
+pub(crate) async fn running(stack: &Stack, pool: &Pool<'_>, pod: Value) -> Result<()> {
+    let name = pod["metadata"]["name"]
+        .as_str()
+        .context("a name")?
+        .to_owned();
+    stack.cluster.create_pod(pod).await?;
+    pool.bound(&name).await?;
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    let status = json!({"status": {"phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}]}});
+    let params = PatchParams::default();
+    pods.patch_status(&name, &params, &Patch::Strategic(status))
+        .await?;
+    Ok(())
+}
+
+/// The names of the pool's pods that are there and not ending.
+pub(crate) async fn there(stack: &Stack, pool: &Pool<'_>) -> Result<BTreeSet<String>> {
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    let pods = pods.list(&ListParams::default()).await?.items;
+    let there = pods
+        .into_iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    Ok(there.filter_map(|pod| pod.metadata.name).collect())
+}
+
+/// Which of these pods are gone or ending.
+pub(crate) async fn ended(stack: &Stack, pool: &Pool<'_>, names: &[String]) -> Result<Vec<String>> {
+    let there = there(stack, pool).await?;
+    Ok(names
+        .iter()
+        .filter(|name| !there.contains(*name))
+        .cloned()
+        .collect())
+}
+
+/// Waits until the pod, bound, carries no plan any more.
+pub(crate) async fn plan_is_gone(stack: &Stack, pool: &Pool<'_>, name: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    eventually(PATIENCE, "the plan to be taken away", || async {
+        let pod = pods.get(name).await?;
+        let annotations = pod.metadata.annotations.unwrap_or_default();
+        ensure!(!annotations.contains_key(PREEMPTION), "{annotations:?}");
+        Ok(Some(()))
+    })
+    .await
+}
