@@ -92,7 +92,8 @@ fn waiting() -> PodAnswer {
     for (_, name, state) in cluster.iter() {
         let offered = name.as_str() != "cpu";
         let policies = Policies::default();
-        let (answer, refusal) = NodeAnswer::of(name, state, &demand, &policies, offered, None);
+        let (answer, refusal) =
+            NodeAnswer::of(name, state, &demand, &policies, offered, None, None);
         tail.add(&answer, refusal.as_ref());
         nodes.push(answer);
     }

@@ -10,6 +10,7 @@ use crate::demand::Demand;
 use crate::fit::{self, Fit, Policies, Trace};
 use crate::id::{GpuUuid, NodeName};
 use crate::node::{Card, NodeState};
+use crate::quota::{self, Headroom};
 use crate::reason::{Reason, Refusal};
 use crate::top::Amount;
 use crate::usage::Use;
@@ -123,7 +124,7 @@ pub const NOT_ASKED: &str = "-";
 impl NodeAnswer {
     /// Judges the node; beside the answer, why it does not take the pod. The
     /// caller knows whether it was `offered`, and `crowd` is the same node with
-    /// those who are about to go there.
+    /// those who are about to go there; `headroom` is what quotas leave.
     pub fn of(
         name: &NodeName,
         node: &NodeState,
@@ -131,9 +132,18 @@ impl NodeAnswer {
         policies: &Policies,
         offered: bool,
         crowd: Option<&NodeState>,
+        headroom: Option<&Headroom>,
     ) -> (Self, Option<Refusal>) {
         let explained = explain(node, demand, policies);
-        let refusal = explained.outcome.as_ref().err().cloned();
+        let refusal = match &explained.outcome {
+            Err(refusal) => Some(refusal.clone()),
+            // The cards would do; the namespace's quota may not.
+            Ok(fit) => {
+                let amount = quota::Amount::of(fit.uses.iter().map(|(_, used)| used));
+                let over = headroom.and_then(|left| left.over(amount));
+                over.map(Refusal::over)
+            }
+        };
         let fits = refusal.is_none();
         let crowded = fits && crowd.is_some_and(|node| fit::fit(node, demand, policies).is_err());
         let container = explained.container;

@@ -13,6 +13,7 @@ use aliquot_core::cluster::NodeSet;
 use aliquot_core::explain::NodeAnswer;
 use aliquot_core::fit::Policies;
 use aliquot_core::ledger::{Booking, Held};
+use aliquot_core::quota::Headroom;
 use aliquot_core::top::NodeTop;
 use aliquot_core::{Cluster, Demand, NodeState, PodUid};
 use aliquot_k8s::pod;
@@ -229,12 +230,18 @@ struct Nodes {
     crowds: HashMap<usize, NodeState>,
     /// The node on which a share is kept for this pod, without it.
     own: Option<(usize, NodeState)>,
+    /// What the quotas of the pod's namespace leave.
+    headroom: Option<Headroom>,
     tail: Option<Tail>,
 }
 
 impl Nodes {
     fn of(books: &Books, uid: &PodUid, waiting: Waiting) -> Self {
-        let (cluster, own) = books.read(|ledger| (ledger.cluster().clone(), ledger.own(uid)));
+        let namespace = waiting.pod.namespace.as_str();
+        let (cluster, own, headroom) = books.read(|ledger| {
+            let headroom = ledger.headroom(namespace);
+            (ledger.cluster().clone(), ledger.own(uid), headroom)
+        });
         let mut crowds: HashMap<usize, NodeState> = HashMap::new();
         for note in books.claims.lock().others(uid, Instant::now()) {
             if let Some(node) = cluster.at(note.slot) {
@@ -251,6 +258,7 @@ impl Nodes {
             offered: waiting.offered,
             crowds,
             own,
+            headroom,
             tail: Some(Tail::default()),
         }
     }
@@ -268,7 +276,8 @@ impl Iterator for Nodes {
         let node = own.map_or(&**node, |(_, state)| state);
         let (offered, crowd) = (self.offered.contains(slot), self.crowds.get(&slot));
         let (demand, policies) = (&self.demand, &self.policies);
-        let (answer, refusal) = NodeAnswer::of(name, node, demand, policies, offered, crowd);
+        let left = self.headroom.as_ref();
+        let (answer, refusal) = NodeAnswer::of(name, node, demand, policies, offered, crowd, left);
         if let Some(tail) = &mut self.tail {
             tail.add(&answer, refusal.as_ref());
         }

@@ -84,7 +84,7 @@ proptest! {
     ) {
         let policies = Policies::default();
         let decided = fit(&node, &demand, &policies);
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
+        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);
         prop_assert_eq!(&explain::explain(&node, &demand, &policies).outcome, &decided);
         let found = |text: &str| answer.gpus.iter().filter(|gpu| gpu.answer == text).count();
         match &decided {
@@ -117,7 +117,7 @@ proptest! {
     fn a_card_fits_exactly_if_it_would_alone(node in nodes(), memory in 1u64..700, cores in 0u32..=100) {
         let policies = Policies::default();
         let demand = demand(&[(Stage::App, Some(ask(1, memory, cores)))]);
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
+        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);
         for (place, gpu) in answer.gpus.iter().enumerate() {
             let alone = fit(&only(&node, place), &demand, &policies).is_ok();
             prop_assert_eq!([TAKEN, FITS].contains(&gpu.answer.as_str()), alone, "{:?}", gpu);
@@ -168,7 +168,8 @@ fn a_node_that_is_full_with_those_about_to_come_is_crowded() {
         let crowd = node.with(&[(0, Use::of(Mib(coming), Percent(10)))]);
         let policies = Policies::default();
         let name = "n".into();
-        let (answer, _) = NodeAnswer::of(&name, &node, &demand, &policies, false, Some(&crowd));
+        let (answer, _) =
+            NodeAnswer::of(&name, &node, &demand, &policies, false, Some(&crowd), None);
         assert_eq!((answer.fits, answer.crowded), (true, expected), "{coming}");
     };
     check(200, false);
