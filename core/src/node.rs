@@ -76,6 +76,9 @@ pub struct Published {
     pub allocatable: Compute,
     /// Cards that an administrator took out (`hami.io/device-cordon`).
     pub cordoned: Vec<GpuUuid>,
+    /// The inventory is the one that HAMi's plugin registered: its pods are
+    /// counted and shown, none of ours is placed.
+    pub of_hami: bool,
 }
 
 /// All pods' uses of one card, added up.
@@ -188,7 +191,9 @@ impl NodeState {
             one_numa: false,
             closed: None,
         };
-        if pods.iter().any(|(_, held)| **held == Held::Unreadable) {
+        if published.of_hami {
+            state.closed = Some(Reason::NodeServedByHami);
+        } else if pods.iter().any(|(_, held)| **held == Held::Unreadable) {
             state.closed = Some(Reason::NodeAllocationUnreadable);
         }
         match &published.inventory {

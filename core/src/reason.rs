@@ -37,6 +37,8 @@ pub enum Reason {
     NumaNotFit,
     /// The node publishes no inventory (no agent, or not ours).
     NodeNotRegistered,
+    /// HAMi's plugin serves the node; none of ours is there.
+    NodeServedByHami,
     /// The node has fewer cards than one container asks for.
     NodeInsufficientDevice,
     /// Some cards fit, but fewer than the pod needs.
@@ -62,6 +64,7 @@ impl Reason {
         Self::CardComputeUnitsExhausted,
         Self::NumaNotFit,
         Self::NodeNotRegistered,
+        Self::NodeServedByHami,
         Self::NodeInsufficientDevice,
         Self::AllocatedCardsInsufficientRequest,
         Self::NodeAllocationUnreadable,
@@ -83,6 +86,7 @@ impl Reason {
             Self::CardComputeUnitsExhausted => "CardComputeUnitsExhausted",
             Self::NumaNotFit => "NumaNotFit",
             Self::NodeNotRegistered => "NodeNotRegistered",
+            Self::NodeServedByHami => "NodeServedByHami",
             Self::NodeInsufficientDevice => "NodeInsufficientDevice",
             Self::AllocatedCardsInsufficientRequest => "AllocatedCardsInsufficientRequest",
             Self::NodeAllocationUnreadable => "NodeAllocationUnreadable",

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_core::GpuUuid;
+use aliquot_core::hami::{self, REGISTER};
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::node::Published;
 use k8s_openapi::api::core::v1::Node;
@@ -29,20 +30,40 @@ fn cordoned(annotations: Option<&BTreeMap<String, String>>) -> Vec<GpuUuid> {
     cards
 }
 
-/// What a Node object says.
+/// What a Node object says. Where our agent publishes nothing, what HAMi's plugin
+/// registered is shown.
 pub fn published(node: &Node) -> Published {
     let annotations = node.metadata.annotations.as_ref();
-    let text = annotations.and_then(|all| all.get(INVENTORY));
-    let inventory = text.and_then(|text| match Inventory::decode(text) {
-        Ok(inventory) => Some(Arc::new(inventory)),
+    let text = |key| annotations.and_then(|all| all.get(key));
+    let inventory = match text(INVENTORY) {
+        Some(text) => Inventory::decode(text),
+        None => match text(REGISTER) {
+            Some(text) => hami::register(text),
+            None => return published_without(node),
+        },
+    };
+    let inventory = match inventory {
+        Ok(inventory) => inventory,
         Err(error) => {
             tracing::error!(node = ?node.metadata.name, %error, "inventory cannot be read; the node takes no pods");
-            None
+            return published_without(node);
         }
-    });
+    };
     Published {
-        inventory,
+        inventory: Some(Arc::new(inventory)),
         allocatable: compute::allocatable(node),
         cordoned: cordoned(annotations),
+        of_hami: text(INVENTORY).is_none(),
     }
 }
+
+fn published_without(node: &Node) -> Published {
+    Published {
+        allocatable: compute::allocatable(node),
+        ..Published::default()
+    }
+}
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::hami;
 use aliquot_core::ledger::Held;
 use aliquot_core::request::{RequestError, Resource, Written};
 use aliquot_core::wishes::WishError;
@@ -143,21 +144,47 @@ fn written(container: &Container, names: &ResourceNames) -> Result<Written, Dema
     })
 }
 
-/// What a bound pod holds by its allocation annotation; `None` for a pod that
-/// is not bound or carries none. An allocation counts only together with a
-/// node: it is written by the Binding alone.
-pub fn held(pod: &Pod) -> Option<(NodeName, Held)> {
+/// What a bound pod holds by its allocation annotation, or by HAMi's where ours
+/// is not there; `None` for a pod that is not bound or carries neither. An
+/// allocation counts only together with a node: it is written by the Binding
+/// alone.
+pub fn held(pod: &Pod, settings: &Settings) -> Option<(NodeName, Held)> {
     let node = node(pod)?;
-    let text = annotation(pod, ALLOCATION)?;
-    let held = match Allocation::decode(text) {
-        Ok(allocation) if allocation.node == node => {
+    let held = match annotation(pod, ALLOCATION) {
+        Some(text) => ours(pod, &node, text),
+        None => hamis(pod, &node, settings)?,
+    };
+    Some((node, held))
+}
+
+fn ours(pod: &Pod, node: &NodeName, text: &str) -> Held {
+    match Allocation::decode(text) {
+        Ok(allocation) if allocation.node == *node => {
             let stages = containers(pod).map(|(c, stage)| (c.name.as_str(), stage));
             Held::Uses(usage::effective(&allocation, stages))
         }
         // Of another release, damaged, or of another node: fail closed.
         Ok(_) | Err(_) => Held::Unreadable,
+    }
+}
+
+/// What HAMi gave the pod. Users can write HAMi's annotation too, so it counts
+/// only for pods that ask for a share (or for what we cannot read).
+fn hamis(pod: &Pod, node: &NodeName, settings: &Settings) -> Option<Held> {
+    let text = annotation(pod, hami::ALLOCATED)?;
+    let asks = |container: &Container| {
+        let written = written(container, &settings.names);
+        written.map_or(true, |written| written.asks(&settings.defaults))
     };
-    Some((node, held))
+    if !containers(pod).any(|(container, _)| asks(container)) {
+        return None;
+    }
+    let elsewhere = annotation(pod, hami::NODE).is_some_and(|other| other != node.as_str());
+    let stages: Vec<Stage> = containers(pod).map(|(_, stage)| stage).collect();
+    Some(match hami::uses(text, &stages) {
+        Ok(uses) if !elsewhere => Held::Uses(uses),
+        Ok(_) | Err(_) => Held::Unreadable,
+    })
 }
 
 #[cfg(test)]

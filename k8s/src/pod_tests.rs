@@ -82,16 +82,55 @@ fn an_allocation_counts_only_with_its_node_and_a_damaged_one_counts_as_everythin
     let free = json!({"containers": [{"name": "main"}]});
     let with = |text: &str| json!({"aliquot.dev/allocation": text});
 
-    assert_eq!(held(&pod(&free, &with(text))), None);
-    assert_eq!(held(&pod(&bound, &json!({}))), None);
-    let Some((_, Held::Uses(uses))) = held(&pod(&bound, &with(text))) else {
+    assert_eq!(held(&pod(&free, &with(text)), &Settings::default()), None);
+    assert_eq!(held(&pod(&bound, &json!({})), &Settings::default()), None);
+    let Some((_, Held::Uses(uses))) = held(&pod(&bound, &with(text)), &Settings::default()) else {
         panic!("readable");
     };
     let share = uses.values().next().unwrap();
     assert_eq!((share.memory, share.cores), (Mib(3000), Percent(30)));
     let elsewhere = text.replace("\"n\"", "\"m\"");
     for damaged in ["", "{", "{}", &elsewhere] {
-        let held = held(&pod(&bound, &with(damaged)));
+        let held = held(&pod(&bound, &with(damaged)), &Settings::default());
         assert_eq!(held, Some(("n".into(), Held::Unreadable)), "{damaged:?}");
     }
+}
+
+#[test]
+fn what_hami_gave_a_bound_pod_counts_unless_we_gave_it_something() {
+    let spec = json!({
+        "nodeName": "n",
+        "initContainers": [{"name": "warm"}],
+        "containers": [{"name": "main", "resources": limits(&json!({"nvidia.com/gpu": "1"}))}],
+    });
+    let settings = Settings::default();
+    let held = |annotations: Value| {
+        let (_, held) = held(&pod(&spec, &annotations), &settings)?;
+        match held {
+            Held::Uses(uses) => uses.values().next().map(|used| used.memory),
+            Held::Unreadable => Some(Mib(u64::MAX)),
+        }
+    };
+    let text = ";GPU-0,NVIDIA,3000,30:;";
+    let full = Some(Mib(u64::MAX));
+    assert_eq!(held(json!({hami::ALLOCATED: text})), Some(Mib(3000)));
+    assert_eq!(
+        held(json!({hami::ALLOCATED: text, hami::NODE: "n"})),
+        Some(Mib(3000))
+    );
+    assert_eq!(held(json!({hami::ALLOCATED: text, hami::NODE: "m"})), full);
+    assert_eq!(held(json!({hami::ALLOCATED: "GPU-0,NVIDIA,x,30:;"})), full);
+    let ours = r#"{"v":1,"node":"n","containers":{"main":[{"resource":"r","gpu":"GPU-0","memory":1,"cores":0}]},"priority":1}"#;
+    assert_eq!(
+        held(json!({hami::ALLOCATED: text, ALLOCATION: ours})),
+        Some(Mib(1))
+    );
+    assert_eq!(held(json!({hami::ALLOCATED: text, ALLOCATION: "{"})), full);
+}
+
+#[test]
+fn a_pod_that_asks_for_no_gpu_cannot_fill_a_node_with_hamis_annotation() {
+    let spec = json!({"nodeName": "n", "containers": [{"name": "main"}]});
+    let forged = pod(&spec, &json!({hami::ALLOCATED: "damaged"}));
+    assert_eq!(held(&forged, &Settings::default()), None);
 }

@@ -8,13 +8,14 @@
 //! Must not: confirm a booking; the watch does. Settled reservations that the
 //! watch never shows are looked after by [`crate::audit`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::hami;
 use aliquot_core::ledger::NotReserved;
-use aliquot_core::{Allocation, Namespace, NodeName, PodUid};
+use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid};
 use aliquot_k8s::event::{Note, Notes, PodRef};
 use aliquot_k8s::extender::ExtenderBindingArgs;
 use aliquot_k8s::pod;
@@ -52,6 +53,8 @@ pub struct Binder {
     client: Client,
     notes: Notes,
     leader: Leader,
+    /// HAMi's annotation is written too, for what reads it.
+    hami: bool,
     flights: Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
     settled: Mutex<HashMap<PodUid, Settled>>,
 }
@@ -71,12 +74,19 @@ impl Binder {
     pub fn new(books: Arc<Books>, client: Client, notes: Notes, leader: Leader) -> Self {
         Self {
             leader,
+            hami: false,
             books,
             client,
             notes,
             flights: Mutex::default(),
             settled: Mutex::default(),
         }
+    }
+
+    /// Whether the Binding carries HAMi's annotation beside ours.
+    #[must_use]
+    pub fn with_hami_annotations(self, hami: bool) -> Self {
+        Self { hami, ..self }
     }
 
     /// Books and binds. A second call for the same pod waits for the first and
@@ -138,7 +148,7 @@ impl Binder {
             }
         };
         fail_point::at(Point::AfterReserve);
-        let written = self.write(&pod, &node, &allocation, used).await;
+        let written = self.write(&pod, &node, &demand, &allocation, used).await;
         match &written {
             Ok(()) => {
                 fail_point::at(Point::AfterCreated);
@@ -175,11 +185,18 @@ impl Binder {
         &self,
         pod: &PodRef,
         node: &NodeName,
+        demand: &Demand,
         allocation: &Allocation,
         used: usize,
     ) -> Result<(), BindError> {
         let text = allocation.encode()?;
-        let needed = ALLOCATION.len() + text.len();
+        let mut annotations = BTreeMap::from([(ALLOCATION, text.clone())]);
+        if self.hami {
+            let containers = demand.containers.iter().map(|c| c.name.as_str());
+            annotations.insert(hami::ALLOCATED, hami::encode(allocation, containers));
+        }
+        let sizes = annotations.iter().map(|(key, text)| key.len() + text.len());
+        let needed = sizes.sum();
         if used + needed > ANNOTATIONS {
             return Err(BindError::Annotations { used, needed });
         }
@@ -190,7 +207,7 @@ impl Binder {
                 "name": pod.name,
                 "namespace": pod.namespace,
                 "uid": pod.uid,
-                "annotations": { ALLOCATION: text },
+                "annotations": annotations,
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         });

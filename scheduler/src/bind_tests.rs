@@ -239,6 +239,34 @@ async fn a_pod_of_the_same_name_and_another_uid_is_not_ours() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn hamis_annotation_comes_with_ours_in_one_binding_when_asked_for() {
+    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let books = Arc::new(books());
+    Index::apply(&*books, pod("a", 600, None));
+    let (notes, _note_rx) = event::queue();
+    let client = Client::new(service, "d");
+    let binder = Binder::new(books, client, notes, Leader::always()).with_hami_annotations(true);
+    let api_server = tokio::spawn(async move {
+        let (request, send) = server.next_request().await.expect("a Binding");
+        let answer = Body::from(serde_json::to_vec(&status(201)).unwrap());
+        send.send_response(Response::builder().status(201).body(answer).unwrap());
+        let body = request.into_body().collect_bytes().await.unwrap();
+        serde_json::from_slice::<Value>(&body).unwrap()
+    });
+    let args = ExtenderBindingArgs {
+        pod_name: "a".to_owned(),
+        pod_namespace: "d".to_owned(),
+        pod_uid: "a".to_owned(),
+        node: "n".to_owned(),
+    };
+    binder.bind(&args).await.unwrap();
+    let posted = api_server.await.unwrap();
+    let annotations = &posted["metadata"]["annotations"];
+    assert_eq!(annotations[hami::ALLOCATED], "GPU-n,NVIDIA,600,0:;");
+    assert!(annotations[ALLOCATION].is_string());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_call_waits_for_the_first_and_writes_nothing() {
     let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
     let books = Arc::new(books());

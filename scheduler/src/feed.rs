@@ -54,7 +54,7 @@ fn seen(pod: &Pod, settings: &pod::Settings) -> Seen {
     } else if let Some(node) = pod::node(pod) {
         // Without an allocation somebody else bound it: what we may have
         // reserved elsewhere will not be used.
-        let held = pod::held(pod).map_or_else(Held::nothing, |(_, held)| held);
+        let held = pod::held(pod, settings).map_or_else(Held::nothing, |(_, held)| held);
         if held == Held::Unreadable {
             tracing::error!(pod = ?pod.metadata.name, %node, "allocation cannot be read; its node counts as full");
         }

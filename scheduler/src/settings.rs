@@ -43,6 +43,10 @@ pub struct Settings {
     /// Identity of that kube-scheduler up to its `_`: the name of this pod.
     #[arg(long, env = "POD_NAME")]
     pub identity: Option<String>,
+    /// Write `hami.io/vgpu-devices-allocated` too, for dashboards that read it
+    /// (`compat.hamiAnnotations`).
+    #[arg(long, env = "ALIQUOT_HAMI_ANNOTATIONS")]
+    pub hami_annotations: bool,
     /// Seconds after which a pod that its node refused to start is evicted.
     #[arg(long, env = "ALIQUOT_EVICT_AFTER", default_value_t = 30)]
     pub evict_after: u64,

@@ -14,6 +14,7 @@ mod room;
 mod scheduler_name;
 mod share;
 mod strip;
+mod wishes;
 
 #[cfg(test)]
 mod tests;
@@ -98,6 +99,7 @@ fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
     if shares.is_empty() && refusals.is_empty() {
         return verdict(refusals, editor, warnings);
     }
+    refusals.extend(wishes::refusals(question.pod));
     refusals.extend(pod::preset_node(question.pod, settings));
     if !settings.escape_allowed.contains(question.namespace) {
         let asks = |container: &pod::Container<'_>| {

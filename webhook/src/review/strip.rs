@@ -4,11 +4,12 @@
 //! Must not: touch running pods.
 
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::hami;
 
 use super::edit::Editor;
 
-/// Written by the scheduler alone.
-pub const RESERVED: [&str; 2] = [ALLOCATION, "aliquot.dev/preemption"];
+/// Written by a scheduler alone: ours, or HAMi's, whose pods count in our books.
+pub const RESERVED: [&str; 3] = [ALLOCATION, "aliquot.dev/preemption", hami::ALLOCATED];
 
 /// Removes the reserved annotations; a warning for each that was there.
 pub(super) fn strip(editor: &mut Editor) -> Vec<String> {

@@ -99,6 +99,34 @@ fn quantities_that_cannot_be_meant() {
 }
 
 #[test]
+fn annotations_that_the_scheduler_would_not_understand() {
+    let with = |key: &str, value: &str| {
+        let mut pod = asking(&json!({GPU: "1"}));
+        pod["metadata"]["annotations"] = json!({ key: value });
+        pod
+    };
+    for (key, value, message) in [
+        (
+            "aliquot.dev/numa-bind",
+            "1",
+            "\"1\" is not a truth value; accepted: true, false",
+        ),
+        (
+            "nvidia.com/vgpu-mode",
+            "whole",
+            "\"whole\" names no mode; accepted: hami-core, mig, mps",
+        ),
+    ] {
+        let field = format!("metadata.annotations[{key:?}]");
+        check(&with(key, value), &field, message);
+    }
+    // Only of pods that ask for a share.
+    let mut free = pod(&json!([container("main", &json!({}))]));
+    free["metadata"]["annotations"] = json!({"aliquot.dev/numa-bind": "1"});
+    admit(&free, &Settings::default());
+}
+
+#[test]
 fn resources_that_contradict_each_other() {
     check(
         &asking(
