@@ -62,8 +62,7 @@ pub(crate) fn choose(
     };
     let able = groups.into_iter().filter(|group| group.len() >= count);
     let best = able.map(|group| pick(node, manner, group)).min();
-    let (.., chosen) = best.ok_or(Reason::NumaNotFit)?;
-    *candidates = chosen;
+    *candidates = best.ok_or(Reason::NumaNotFit)?.cards;
     Ok(())
 }
 
@@ -91,13 +90,18 @@ fn prefer_whole_numa(node: &NodeState, count: usize, key: usize, candidates: &mu
     }
 }
 
-/// The best cards of one group, which is sorted: how many are strangers, how
-/// bad they are by their links, and which they are.
-fn pick(
-    node: &NodeState,
-    manner: Manner,
-    mut group: Vec<Candidate>,
-) -> (usize, i64, Vec<Candidate>) {
+/// Cards of one group. The order is best first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Picked {
+    strangers: usize,
+    /// How bad they are by their links.
+    strain: i64,
+    ranks: Vec<[u64; MOST_KEYS]>,
+    cards: Vec<Candidate>,
+}
+
+/// The best cards of one group, which is sorted.
+fn pick(node: &NodeState, manner: Manner, mut group: Vec<Candidate>) -> Picked {
     let own = group.iter().filter(|c| !c.stranger).count();
     if own >= manner.count {
         group.truncate(own);
@@ -110,8 +114,12 @@ fn pick(
         group = chosen.into_iter().map(|at| group[at]).collect();
     }
     group.truncate(manner.count);
-    let strangers = group.iter().filter(|c| c.stranger).count();
-    (strangers, strain, group)
+    Picked {
+        strangers: group.iter().filter(|c| c.stranger).count(),
+        strain,
+        ranks: group.iter().map(|c| c.rank).collect(),
+        cards: group,
+    }
 }
 
 /// The pair score of each two cards; a link that only one end knows counts 0.

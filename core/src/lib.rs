@@ -16,11 +16,8 @@ pub mod decide;
 pub mod demand;
 pub mod explain;
 pub mod fit;
-<<<<<<< HEAD
 pub mod fragmentation;
-=======
 pub mod hami;
->>>>>>> a41da47 (core, k8s: HAMi's allocations count in the books and its nodes are shown; scheduler: HAMi's annotation in the Binding on request; webhook: wishes that cannot be meant are refused)
 pub mod id;
 pub mod invariant;
 pub mod inventory;

@@ -5,6 +5,7 @@ mod decide;
 mod explain;
 mod fit;
 mod fragmentation;
+mod hami;
 mod ledger_machine;
 mod preemption;
 mod typical;

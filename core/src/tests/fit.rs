@@ -18,7 +18,7 @@ fn node(cards: &[&[(u64, u32)]]) -> NodeState {
     state(inventory(gpus), cards)
 }
 
-fn state(inventory: Inventory, cards: &[&[(u64, u32)]]) -> NodeState {
+pub(crate) fn state(inventory: Inventory, cards: &[&[(u64, u32)]]) -> NodeState {
     let mut pods = Vec::new();
     for (number, uses) in cards.iter().enumerate() {
         for (pod, &(memory, cores)) in uses.iter().enumerate() {
@@ -37,25 +37,27 @@ fn state(inventory: Inventory, cards: &[&[(u64, u32)]]) -> NodeState {
     NodeState::of(&published, &held, Compute::default())
 }
 
-fn check(node: &NodeState, containers: &[(Stage, Option<Ask>)], expected: &str) {
-    let demand = demand(containers);
-    let shown = match fit(node, &demand, &Policies::default()) {
-        Err(refusal) => refusal.to_string(),
-        Ok(found) => {
-            let inventory = node.inventory.as_ref().unwrap();
-            let allocation = found.allocation(&"n".into(), inventory, &demand);
-            let mut all: Vec<_> = allocation
-                .all()
-                .map(|(name, grants)| {
-                    let cards: Vec<_> = grants.iter().map(|g| &g.gpu.as_str()[4..]).collect();
-                    format!("{name}:{}", cards.join("+"))
-                })
-                .collect();
-            all.sort();
-            all.join(" ")
-        }
+/// The cards that each container gets, or why the pod does not fit.
+pub(crate) fn shown(node: &NodeState, demand: &crate::Demand) -> String {
+    let found = match fit(node, demand, &Policies::default()) {
+        Err(refusal) => return refusal.to_string(),
+        Ok(found) => found,
     };
-    assert_eq!(shown, expected);
+    let inventory = node.inventory.as_ref().unwrap();
+    let allocation = found.allocation(&"n".into(), inventory, demand);
+    let mut all: Vec<_> = allocation
+        .all()
+        .map(|(name, grants)| {
+            let cards: Vec<_> = grants.iter().map(|g| &g.gpu.as_str()[4..]).collect();
+            format!("{name}:{}", cards.join("+"))
+        })
+        .collect();
+    all.sort();
+    all.join(" ")
+}
+
+fn check(node: &NodeState, containers: &[(Stage, Option<Ask>)], expected: &str) {
+    assert_eq!(shown(node, &demand(containers)), expected);
 }
 
 fn app(count: u32, memory: u64, cores: u32) -> (Stage, Option<Ask>) {

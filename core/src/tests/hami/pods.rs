@@ -1,0 +1,66 @@
+//! HAMi 4.5 and 4.10: the containers of a pod on one node, and what they add up to.
+
+use super::*;
+use crate::tests::ask;
+use crate::units::{Mib, Percent};
+use crate::usage::{Use, on_card};
+
+#[test]
+fn init_containers_use_the_cards_again_and_app_containers_add_up() {
+    let init = (Stage::Init, ask(1, 900, 90));
+    let app = |memory| (Stage::App, ask(1, memory, 0));
+    let one = node(&[&[]]);
+    check(
+        "4.5.1",
+        &one,
+        &pod(&[init, init, app(900)], &[]),
+        "c0:0 c1:0 c2:0",
+    );
+    check("4.5.2", &one, &pod(&[app(500), app(500)], &[]), "c0:0 c1:0");
+    let why = "1 CardInsufficientMemory";
+    check("4.5.2", &one, &pod(&[app(500), app(501)], &[]), why);
+    check(
+        "4.5.1",
+        &one,
+        &pod(&[(Stage::Init, ask(1, 1001, 0)), app(1)], &[]),
+        why,
+    );
+}
+
+#[test]
+fn more_cards_than_the_node_has_refuse_the_node() {
+    let demand = asks(ask(3, 1, 0), &[]);
+    check(
+        "4.5.4",
+        &node(&[&[], &[]]),
+        &demand,
+        "1 NodeInsufficientDevice",
+    );
+}
+
+#[test]
+fn a_pod_holds_the_larger_of_its_init_peak_and_its_sum() {
+    let check_use = |rule: &str, containers: &[(Stage, u64, u32)], expected: (u32, u64, u32)| {
+        let used = on_card(
+            containers
+                .iter()
+                .map(|&(stage, memory, cores)| (stage, Use::of(Mib(memory), Percent(cores)))),
+        );
+        let found = (used.seats, used.memory.0, used.cores.0);
+        assert_eq!(found, expected, "rule {rule}");
+    };
+    use Stage::{App, Init};
+    check_use(
+        "4.10.1",
+        &[(Init, 50, 60), (Init, 70, 10), (App, 20, 20)],
+        (1, 70, 60),
+    );
+    check_use(
+        "4.10.1",
+        &[(Init, 50, 5), (App, 20, 20), (App, 40, 1)],
+        (2, 60, 21),
+    );
+    // Memory of one and compute of the other: the larger of each.
+    check_use("4.10.1", &[(Init, 50, 1), (App, 20, 20)], (1, 50, 20));
+    check_use("4.10.2", &[(Init, 50, 1)], (1, 50, 1));
+}
