@@ -175,7 +175,7 @@ pub fn register(text: &str) -> Result<Inventory, CodecError> {
     let mut gpus: Vec<Gpu> = cards.into_iter().map(gpu).collect();
     // HAMi writes them in another order each time.
     gpus.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
-    Ok(Inventory {
+    let inventory = Inventory {
         v: inventory::VERSION,
         reads: Vec::new(),
         driver: String::new(),
@@ -184,7 +184,8 @@ pub fn register(text: &str) -> Result<Inventory, CodecError> {
         lingering: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
-    })
+    };
+    inventory.with_each_card_once()
 }
 
 fn gpu(card: Registered) -> Gpu {

@@ -178,12 +178,17 @@ impl Inventory {
                 read: VERSION,
             });
         }
+        inventory.with_each_card_once()
+    }
+
+    /// The same, unless it names a card twice.
+    pub(crate) fn with_each_card_once(self) -> Result<Self, CodecError> {
         let mut seen = BTreeSet::new();
-        if let Some(again) = inventory.gpus.iter().find(|gpu| !seen.insert(&gpu.uuid)) {
+        if let Some(again) = self.gpus.iter().find(|gpu| !seen.insert(&gpu.uuid)) {
             let uuid = again.uuid.clone();
             return Err(CodecError::CardTwice { uuid });
         }
-        Ok(inventory)
+        Ok(self)
     }
 
     /// The card of this uuid.

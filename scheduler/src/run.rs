@@ -55,12 +55,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let leader = Leader::new(leadership, watches.pods.clone());
     let gauges = Gauges::of(&books, &notes, &leader, watches.named());
     let metrics = gauges.register(&mut registry);
-    let binder = Binder::new(
-        books.clone(),
-        client.clone(),
-        notes.clone(),
-        leader.clone(),
-    );
+    let binder = Binder::new(books.clone(), client.clone(), notes.clone(), leader.clone());
     let binder = Arc::new(binder.with_hami_annotations(settings.hami_annotations));
     let tasks = TaskTracker::new();
     tasks.spawn(leader.clone().list_for_each_term(stop.clone()));

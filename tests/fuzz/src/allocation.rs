@@ -31,7 +31,8 @@ pub fn check(input: &[u8]) {
     }
     let (name, uid) = (NodeName::from("n1"), PodUid::from("u"));
     let pod = bound(text);
-    let (node, held) = pod::held(&pod).expect("bound, with an annotation");
+    let (node, held) =
+        pod::held(&pod, &pod::Settings::default()).expect("bound, with an annotation");
     assert_eq!(node, name);
     let readable = decoded.is_some_and(|allocation| allocation.node == name);
     assert_eq!(readable, held != Held::Unreadable, "{text:?}");

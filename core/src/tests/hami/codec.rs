@@ -113,5 +113,6 @@ fn a_registered_card_has_zeros_where_hami_leaves_a_field_out() {
     assert_eq!(shown, expected);
     assert_eq!(inventory.gpus[1].scaled, Mib(81_920));
     assert!(inventory.reads.is_empty());
+    assert!(register(r#"[{"id":"GPU-a"},{"id":"GPU-a"}]"#).is_err());
     assert!(register("GPU-a,10,81920,100,NVIDIA A100,0,true:").is_err());
 }
