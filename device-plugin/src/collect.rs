@@ -13,6 +13,7 @@ use aliquot_core::{GpuUuid, PodUid};
 
 use crate::accepted::Accepted;
 use crate::checkpoint::Entry;
+use crate::hami;
 use crate::pod::{Phase, Pod};
 use crate::seat::Seat;
 
@@ -109,7 +110,9 @@ pub fn lingering<'a>(
 }
 
 /// Cards held by pods of another plugin that served our resource: their
-/// Allocate answer is not ours. NVIDIA's ids are a uuid, or `<uuid>::<n>`.
+/// Allocate answer is not ours. NVIDIA's ids are a uuid, or `<uuid>::<n>`;
+/// HAMi's are `<uuid>-<n>`, and where its annotation says what a pod holds, the
+/// card is not held whole ([`crate::hami`]).
 pub fn foreign(entries: &[Entry], pods: &[Arc<Pod>], cards: &BTreeSet<GpuUuid>) -> Vec<Foreign> {
     let mut found = Vec::new();
     for entry in entries.iter().filter(|entry| entry.name.is_none()) {
@@ -117,10 +120,15 @@ pub fn foreign(entries: &[Entry], pods: &[Arc<Pod>], cards: &BTreeSet<GpuUuid>) 
         let Some(pod) = holder.filter(|pod| pod.phase != Phase::Ended) else {
             continue;
         };
+        if hami::given(pod).is_some() {
+            continue;
+        }
         for id in &entry.ids {
-            let gpu = Seat::parse(id).map_or_else(|| id.as_str().into(), |seat| seat.gpu);
+            let whole = GpuUuid::from(id.as_str());
+            let seat = Seat::parse(id).map(|seat| seat.gpu);
+            let theirs = || hami::card_of(id).filter(|_| !cards.contains(&whole));
             let card = Foreign {
-                gpu,
+                gpu: seat.or_else(theirs).unwrap_or(whole),
                 pod: pod.full_name(),
             };
             if cards.contains(&card.gpu) && !found.contains(&card) {

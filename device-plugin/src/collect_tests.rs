@@ -1,17 +1,7 @@
 //! Tables for housekeeping.
 
 use super::*;
-use crate::seat::Name;
-use crate::testing::{allocation, grant, pod};
-
-fn entry(pod: &str, name: Option<&str>, ids: &[&str]) -> Entry {
-    Entry {
-        pod: pod.into(),
-        container: "main".to_owned(),
-        ids: ids.iter().map(|&id| id.to_owned()).collect(),
-        name: name.and_then(Name::parse),
-    }
-}
+use crate::testing::{allocation, entry, grant, pod};
 
 fn accepted(pod: &str, names: &[&str]) -> Accepted {
     let mut share = Accepted::new(
@@ -143,4 +133,16 @@ fn another_plugins_pods_hold_their_cards_whole_while_they_are_there() {
         found,
         [("GPU-a", "default/older"), ("GPU-b", "default/old")]
     );
+}
+
+#[test]
+fn a_pod_of_hami_holds_a_card_whole_only_if_nothing_says_what_it_was_given() {
+    let cards = set(&["GPU-a"]);
+    let entries = [entry("u1", None, &["GPU-a-3"])];
+    let found = foreign(&entries, &pods(&["u1"]), &cards);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].gpu, "GPU-a".into());
+    let mut known = pod("u1");
+    known.hamis = Some("GPU-a,NVIDIA,1,1:;".to_owned());
+    assert_eq!(foreign(&entries, &[Arc::new(known)], &cards), []);
 }

@@ -36,6 +36,8 @@ pub struct Facts<'a> {
     pub holders: &'a [&'a Entry],
     /// What pods that are still present were given before.
     pub others: &'a [&'a Accepted],
+    /// What pods of HAMi that still run here hold.
+    pub hamis: &'a [(PodUid, Held)],
 }
 
 /// The answer.
@@ -73,6 +75,8 @@ pub enum Refusal {
     },
     /// The allocation names a card that is not here.
     NoCard(GpuUuid),
+    /// Nobody knows what a pod of HAMi holds here.
+    HamiUnreadable(PodUid),
     /// The card is not usable.
     Sick(GpuUuid, String),
     /// The card cannot carry this beside what was accepted before.
@@ -130,6 +134,10 @@ impl fmt::Display for Refusal {
             Self::NoCard(gpu) => write!(
                 f,
                 "the pod was given {gpu}, which is not on this node any more: delete the pod and create it again"
+            ),
+            Self::HamiUnreadable(pod) => write!(
+                f,
+                "the pod with uid {pod} was placed here by HAMi, and its annotation hami.io/vgpu-devices-allocated cannot be read, so nobody knows what is free: ask your administrator to delete that pod"
             ),
             Self::Sick(gpu, why) => write!(
                 f,
@@ -231,7 +239,11 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
         .iter()
         .map(|other| (&other.pod, Held::Uses(other.uses())))
         .collect();
-    let held: Vec<(&PodUid, &Held)> = held.iter().map(|(pod, held)| (*pod, held)).collect();
+    let mut held: Vec<(&PodUid, &Held)> = held.iter().map(|(pod, held)| (*pod, held)).collect();
+    held.extend(facts.hamis.iter().map(|(pod, held)| (pod, held)));
+    if let Some((pod, _)) = held.iter().find(|(_, held)| **held == Held::Unreadable) {
+        return Err(Refusal::HamiUnreadable((*pod).clone()));
+    }
     let (cards, _) = node::cards(inventory, &[], &held);
     for (gpu, wanted) in accepted.uses() {
         let mut all = inventory.gpus.iter().zip(&cards);

@@ -35,6 +35,7 @@ struct Case {
     pod: Option<Pod>,
     holders: Vec<Entry>,
     others: Vec<Accepted>,
+    hamis: Vec<(PodUid, Held)>,
 }
 
 /// A pod with one share of GPU-a, on a node with GPU-a and GPU-b.
@@ -44,6 +45,7 @@ fn case() -> Case {
         pod: Some(pod("u1").with(&allocation(&[("main", &[grant("GPU-a", 3000, 30)])]))),
         holders: vec![entry("main", 1)],
         others: Vec::new(),
+        hamis: Vec::new(),
     }
 }
 
@@ -57,6 +59,7 @@ fn verdict(case: &Case) -> Verdict {
         pod: case.pod.as_ref(),
         holders: &case.holders.iter().collect::<Vec<_>>(),
         others: &case.others.iter().collect::<Vec<_>>(),
+        hamis: &case.hamis,
     })
 }
 
@@ -210,5 +213,27 @@ fn init_containers_share_with_the_containers_after_them() {
             c.holders.push(entry("first", 1));
         },
         &[],
+    );
+}
+
+#[test]
+fn pods_of_hami_that_still_run_here_count() {
+    let holding = |memory: u64| {
+        let used = Use::of(aliquot_core::Mib(memory), aliquot_core::Percent(0));
+        ("hamis".into(), Held::Uses([("GPU-a".into(), used)].into()))
+    };
+    let room = inventory(&["GPU-a"]).gpus[0].scaled.0 - 3000;
+    check(|case| case.hamis = vec![holding(room)], &[]);
+    check(
+        |case| case.hamis = vec![holding(room + 1)],
+        &["GPU-a", "CardInsufficientMemory"],
+    );
+    check(
+        |case| case.hamis = vec![("hamis".into(), Held::Unreadable)],
+        &[
+            "uid hamis",
+            "hami.io/vgpu-devices-allocated",
+            "delete that pod",
+        ],
     );
 }

@@ -15,6 +15,7 @@ pub mod checkpoint;
 pub mod collect;
 pub mod environment;
 pub mod files;
+pub mod hami;
 pub mod host;
 pub mod housekeeping;
 pub mod inventory;

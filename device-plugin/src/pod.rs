@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::demand::Stage;
-use aliquot_core::{NodeName, PodUid};
+use aliquot_core::{NodeName, PodUid, hami};
 use k8s_openapi::api::core::v1 as api;
 
 /// On mirror pods: the uid under which the kubelet runs the static pod.
@@ -60,6 +60,8 @@ pub struct Pod {
     pub mirror: bool,
     /// Text of the allocation annotation.
     pub allocation: Option<String>,
+    /// Text of HAMi's allocation annotation.
+    pub hamis: Option<String>,
     /// Init containers and sidecars in spec order, then app containers.
     pub containers: Vec<Container>,
 }
@@ -98,6 +100,7 @@ impl Pod {
                 .map_or(0, |time| time.0.as_second()),
             mirror,
             allocation: annotation(ALLOCATION),
+            hamis: annotation(hami::ALLOCATED),
             containers: init.chain(apps).collect(),
         })
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::inventory::Refused;
+use aliquot_core::ledger::Held;
 use aliquot_core::{GpuUuid, NodeName, PodUid};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -27,7 +28,7 @@ use crate::pod::{Phase, Pod};
 use crate::pods::Pods;
 use crate::seat::{Ids, Name};
 use crate::settings::Paths;
-use crate::{cdi, host, limits};
+use crate::{cdi, hami, host, limits};
 
 /// Longest wait for the API server when the watch does not know a pod. The
 /// kubelet gives the whole call 30 s.
@@ -147,13 +148,16 @@ impl PreStart {
         for holder in holders.into_iter().filter(|holder| holder.name.is_some()) {
             by_pod.entry(holder.pod.clone()).or_default().push(holder);
         }
+        let hamis = hami::holders(&entries, &self.pods.in_order());
         let mut started = Started::Untouched;
         // One pod, but for a checkpoint that still names one that is gone.
         for (uid, holders) in by_pod {
             let known = self.store.lock().get(&uid).is_some();
             let pod = if known { None } else { self.find(&uid).await? };
             let this = Arc::clone(self);
-            started = spawn_blocking(move || this.serve(&uid, pod.as_deref(), &holders)).await??;
+            let hamis = hamis.clone();
+            let serve = move || this.serve(&uid, pod.as_deref(), &holders, &hamis);
+            started = spawn_blocking(serve).await??;
         }
         Ok(started)
     }
@@ -206,12 +210,13 @@ impl PreStart {
         uid: &PodUid,
         pod: Option<&Pod>,
         holders: &[Entry],
+        hamis: &[(PodUid, Held)],
     ) -> Result<Started, PreStartError> {
         let node = self.published.get();
         let mut store = self.store.lock();
         let mut started = Started::Served;
         if store.get(uid).is_none() {
-            let accepted = match self.judge(uid, pod, holders, &node, &store) {
+            let accepted = match self.judge(uid, pod, holders, hamis, &node, &store) {
                 Verdict::Accept(accepted) => *accepted,
                 Verdict::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
             };
@@ -240,6 +245,7 @@ impl PreStart {
         uid: &PodUid,
         pod: Option<&Pod>,
         holders: &[Entry],
+        hamis: &[(PodUid, Held)],
         node: &Node,
         store: &Store,
     ) -> Verdict {
@@ -259,6 +265,7 @@ impl PreStart {
             pod,
             holders: &holders.iter().collect::<Vec<_>>(),
             others: &others,
+            hamis,
         })
     }
 

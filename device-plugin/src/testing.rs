@@ -6,7 +6,9 @@ use aliquot_core::demand::Stage;
 use aliquot_core::inventory::{self, Gpu, Health, Mode};
 use aliquot_core::{Allocation, Grant, Inventory, Mib, Percent};
 
+use crate::checkpoint::Entry;
 use crate::pod::{Container, Phase, Pod};
+use crate::seat::Name;
 
 /// The resource of all test values.
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
@@ -23,7 +25,18 @@ pub(crate) fn pod(uid: &str) -> Pod {
         created: 0,
         mirror: false,
         allocation: None,
+        hamis: None,
         containers: vec![container("main", Stage::App)],
+    }
+}
+
+/// A checkpoint entry of a pod's container `main`.
+pub(crate) fn entry(pod: &str, name: Option<&str>, ids: &[&str]) -> Entry {
+    Entry {
+        pod: pod.into(),
+        container: "main".to_owned(),
+        ids: ids.iter().map(|&id| id.to_owned()).collect(),
+        name: name.and_then(Name::parse),
     }
 }
 

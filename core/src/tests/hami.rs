@@ -60,7 +60,7 @@ fn node(used: &[&[(u64, u32)]]) -> NodeState {
 /// Cards of two NUMA nodes: so many on the first, the others on the second.
 fn halves(used: &[&[(u64, u32)]], first: usize) -> NodeState {
     node_of(used, |place, card| {
-        card.numa = Some(u32::from(place >= first))
+        card.numa = Some(u32::from(place >= first));
     })
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::tests::ask;
 use crate::units::{Mib, Percent};
 use crate::usage::{Use, on_card};
+use Stage::{App, Init};
 
 #[test]
 fn init_containers_use_the_cards_again_and_app_containers_add_up() {
@@ -49,7 +50,6 @@ fn a_pod_holds_the_larger_of_its_init_peak_and_its_sum() {
         let found = (used.seats, used.memory.0, used.cores.0);
         assert_eq!(found, expected, "rule {rule}");
     };
-    use Stage::{App, Init};
     check_use(
         "4.10.1",
         &[(Init, 50, 60), (Init, 70, 10), (App, 20, 20)],
