@@ -206,9 +206,9 @@ mod tests {
         let slim: SlimPod = serde_json::from_value(object.clone()).unwrap();
         let whole: Pod = serde_json::from_value(object).unwrap();
         let Pod { spec, status, .. } = &slim.0;
-        assert_eq!(pod::held(&slim.0), pod::held(&whole));
-        assert_eq!(compute::requested(&slim.0), compute::requested(&whole));
         let settings = pod::Settings::default();
+        assert_eq!(pod::held(&slim.0, &settings), pod::held(&whole, &settings));
+        assert_eq!(compute::requested(&slim.0), compute::requested(&whole));
         let demand = |pod| pod::demand(pod, &settings).unwrap();
         assert_eq!(demand(&slim.0), demand(&whole));
         let mut metadata = whole.metadata.clone();
