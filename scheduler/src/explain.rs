@@ -167,7 +167,7 @@ impl Explain {
             return conflict("has ended and holds nothing");
         }
         let asks = answer::asked(&demand);
-        match (pod::node(pod), pod::held(pod)) {
+        match (pod::node(pod), pod::held(pod, self.books.settings())) {
             (None, _) if !demand.asks() => conflict("asks for no GPU"),
             (None, _) => Ok(Found::Waits(Box::new(waiting(pod, demand, false)))),
             (Some(node), Some((_, held))) => {
