@@ -51,7 +51,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::CardNotHealth,
         Self::CardCordoned,
         Self::CardTypeMismatch,

@@ -6,6 +6,7 @@ mod cards;
 mod choice;
 mod codec;
 mod pods;
+mod quota;
 mod requests;
 mod scores;
 mod wishes;
