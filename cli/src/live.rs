@@ -228,7 +228,7 @@ pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
         ledger.publish(&name, Some(node::published(object)));
     }
     for object in pods.iter().filter(|pod| !pod::ended(pod)) {
-        if let Some((node, held)) = pod::held(object) {
+        if let Some((node, held)) = pod::held(object, &pod::Settings::default()) {
             let host = compute::requested(object);
             ledger.confirm(
                 &pod::uid(object),
@@ -268,7 +268,7 @@ pub struct PodTop {
 pub fn holding(pods: &[Pod]) -> Vec<PodTop> {
     let alive = pods.iter().filter(|pod| !pod::ended(pod));
     let line = |object: &Pod| {
-        let (node, held) = pod::held(object)?;
+        let (node, held) = pod::held(object, &pod::Settings::default())?;
         let gpus = match held {
             Held::Uses(held) => {
                 let amounts = held.into_iter();

@@ -75,7 +75,7 @@ fn waiting() -> PodAnswer {
         ledger.publish(&name, Some(published(&object)));
     }
     let pod = holder();
-    let (on, shares) = aliquot_k8s::pod::held(&pod).unwrap();
+    let (on, shares) = aliquot_k8s::pod::held(&pod, &<_>::default()).unwrap();
     ledger.confirm(
         &"h".into(),
         &"d".into(),

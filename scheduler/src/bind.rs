@@ -8,15 +8,14 @@
 //! Must not: confirm a booking; the watch does. Settled reservations that the
 //! watch never shows are looked after by [`crate::audit`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::hami;
 use aliquot_core::ledger::NotReserved;
 use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid};
-use aliquot_k8s::event::{Note, Notes, PodRef};
+use aliquot_k8s::event::{Notes, PodRef};
 use aliquot_k8s::extender::ExtenderBindingArgs;
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,6 +27,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use crate::bind_error::{ANNOTATIONS, BindError};
+use crate::binding;
 use crate::books::Books;
 use crate::fail_point::{self, Point};
 use crate::leader::Leader;
@@ -160,7 +160,7 @@ impl Binder {
                 self.settled.lock().insert(uid.clone(), settled);
                 tracing::info!(pod = pod.name, namespace = pod.namespace, %node, "bound");
                 fail_point::at(Point::BeforeEvent);
-                self.notes.send(booked(pod, &node, &allocation));
+                self.notes.send(binding::booked(pod, &node, &allocation));
                 fail_point::at(Point::AfterEvent);
             }
             Err(error) => {
@@ -190,11 +190,8 @@ impl Binder {
         used: usize,
     ) -> Result<(), BindError> {
         let text = allocation.encode()?;
-        let mut annotations = BTreeMap::from([(ALLOCATION, text.clone())]);
-        if self.hami {
-            let containers = demand.containers.iter().map(|c| c.name.as_str());
-            annotations.insert(hami::ALLOCATED, hami::encode(allocation, containers));
-        }
+        let hami = self.hami.then_some(demand);
+        let annotations = binding::annotations(allocation, &text, hami);
         let sizes = annotations.iter().map(|(key, text)| key.len() + text.len());
         let needed = sizes.sum();
         if used + needed > ANNOTATIONS {
@@ -324,27 +321,6 @@ fn judge(
         None => Err(BindError::Rejected(why)),
         Some(bound) if bound == *node && pod::annotation(found, ALLOCATION) == Some(text) => Ok(()),
         Some(bound) => Err(BindError::Elsewhere(bound.to_string())),
-    }
-}
-
-fn booked(pod: PodRef, node: &NodeName, allocation: &Allocation) -> Note {
-    let containers = allocation.all().map(|(name, grants)| {
-        let shares: Vec<_> = grants
-            .iter()
-            .map(|g| format!("{} ({}, cores {})", g.gpu, g.memory, g.cores))
-            .collect();
-        format!("{name} {}", shares.join(" + "))
-    });
-    let text = format!(
-        "booked on {node}: {}",
-        containers.collect::<Vec<_>>().join("; ")
-    );
-    Note {
-        pod,
-        warning: false,
-        reason: "Booked",
-        action: "Binding",
-        text,
     }
 }
 

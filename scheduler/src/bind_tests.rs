@@ -262,7 +262,10 @@ async fn hamis_annotation_comes_with_ours_in_one_binding_when_asked_for() {
     binder.bind(&args).await.unwrap();
     let posted = api_server.await.unwrap();
     let annotations = &posted["metadata"]["annotations"];
-    assert_eq!(annotations[hami::ALLOCATED], "GPU-n,NVIDIA,600,0:;");
+    assert_eq!(
+        annotations[aliquot_core::hami::ALLOCATED],
+        "GPU-n,NVIDIA,600,0:;"
+    );
     assert!(annotations[ALLOCATION].is_string());
 }
 

@@ -10,6 +10,7 @@
 pub mod audit;
 pub mod bind;
 pub mod bind_error;
+mod binding;
 pub mod books;
 pub mod claims;
 pub mod evict;
