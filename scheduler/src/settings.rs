@@ -47,8 +47,9 @@ pub struct Settings {
     /// (`compat.hamiAnnotations`).
     #[arg(long, env = "ALIQUOT_HAMI_ANNOTATIONS")]
     pub hami_annotations: bool,
-    /// Seconds after which a pod that its node refused to start is evicted.
-    #[arg(long, env = "ALIQUOT_EVICT_AFTER", default_value_t = 30)]
+    /// Seconds after which a pod that its node refused to start is evicted; with
+    /// the default it is gone within 30.
+    #[arg(long, env = "ALIQUOT_EVICT_AFTER", default_value_t = 20)]
     pub evict_after: u64,
     /// Whether pods of lower priority are evicted for a refused pod: true or false.
     #[arg(long, env = "ALIQUOT_PREEMPT", default_value_t = true, action = ArgAction::Set)]

@@ -63,6 +63,13 @@ pub const PLACES: &[Place] = &[
     place("FilterRefuses", Provocation::Load, 5),
 ];
 
+impl Place {
+    /// Whether getting there changes the leader.
+    pub fn changes_leader(self) -> bool {
+        self.provocation == Provocation::NewTerm
+    }
+}
+
 /// Whose processes are killed, of the replica that passes the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victims {

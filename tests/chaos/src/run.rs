@@ -128,7 +128,12 @@ fn kills(rng: &mut Rng, size: Size) -> Vec<Kill> {
     let drawn = [Victims::Extender, Victims::KubeScheduler, Victims::Both];
     let mut kills = Vec::new();
     for place in PLACES {
-        let one = [Victims::DRAWN[rng.usize(..Victims::DRAWN.len())]];
+        let one = if place.changes_leader() {
+            // A second change takes as long again.
+            [Victims::Extender]
+        } else {
+            [Victims::DRAWN[rng.usize(..Victims::DRAWN.len())]]
+        };
         let victims = if size.all_victims { &drawn } else { &one[..] };
         kills.extend(victims.iter().map(|victims| Kill {
             place: *place,
