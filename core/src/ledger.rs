@@ -10,9 +10,10 @@
 //! bookings; `recompute` is these functions over everything.
 
 mod holds;
+mod quotas;
 mod recompute;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::allocation::Allocation;
@@ -22,7 +23,7 @@ use crate::fit::{self, Fit, Policies};
 use crate::id::{Namespace, NodeName, PodUid};
 use crate::invariant;
 use crate::node::{Compute, NodeState, Published};
-use crate::quota::{Amount, Headroom, Quota};
+use crate::quota::Amount;
 use crate::reason::{Reason, Refusal};
 use crate::spaces::Spaces;
 use crate::usage::{self, Uses};
@@ -125,27 +126,6 @@ impl Ledger {
     pub fn publish(&mut self, name: &NodeName, published: Option<Published>) {
         self.entries.entry(name.clone()).or_default().published = published;
         self.refresh(name);
-    }
-
-    /// What the pods of each namespace hold, and its quotas.
-    pub fn spaces(&self) -> &Spaces {
-        &self.spaces
-    }
-
-    /// What the quotas of a namespace leave; `None` where nothing is limited.
-    pub fn headroom(&self, namespace: &str) -> Option<Headroom> {
-        self.spaces.headroom(namespace)
-    }
-
-    /// A namespace has this quota of this name, or no longer (`None`). Whether
-    /// that changed a limit.
-    pub fn set_quota(&mut self, namespace: &Namespace, name: &str, quota: Option<Quota>) -> bool {
-        self.spaces.set(namespace, name, quota)
-    }
-
-    /// These are all quotas there are; the namespaces where a limit changed.
-    pub fn set_quotas(&mut self, all: BTreeMap<Namespace, Vec<Quota>>) -> Vec<Namespace> {
-        self.spaces.set_all(all)
     }
 
     /// May this node take this pod.

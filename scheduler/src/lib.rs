@@ -33,3 +33,4 @@ pub mod statement;
 pub mod tenants;
 pub mod verbs;
 pub mod waiting;
+mod wake;

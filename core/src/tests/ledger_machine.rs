@@ -9,11 +9,15 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state
 use crate::fit::Policies;
 use crate::ledger::{Held, Hold, Ledger, NotReserved};
 use crate::node::{Compute, Published};
-use crate::quota::{Limit, Limited, Most, Quota};
+use crate::quota::Most;
 use crate::reason::Reason;
 use crate::tests::{ask, demand, gpu, inventory};
 use crate::usage::{Use, Uses};
-use crate::{Allocation, Demand, Inventory, Namespace, NodeName, PodUid, Stage, invariant, usage};
+use crate::{Allocation, Demand, Inventory, NodeName, PodUid, Stage, invariant, usage};
+
+mod quotas;
+
+use quotas::{amount, limit, namespace, sum};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -61,18 +65,10 @@ enum Step {
     Release {
         pod: u8,
     },
-    /// A quota with these limits, gone without any.
-    Quota {
-        namespace: u8,
-        name: u8,
-        memory: Option<Most>,
-        cores: Option<Most>,
-    },
-    /// A list of quotas: all others are gone.
-    QuotasListed {
-        namespace: u8,
-        memory: u64,
-    },
+    /// A quota of a namespace with these limits, gone without any.
+    Quota(u8, u8, [Option<Most>; 2]),
+    /// A list of one quota of a namespace, on memory: all others are gone.
+    QuotasListed(u8, u64),
 }
 
 fn demands() -> impl Strategy<Value = Demand> {
@@ -80,14 +76,6 @@ fn demands() -> impl Strategy<Value = Demand> {
     let ask = (1u32..3, 1u64..700, 0u32..=100).prop_map(|(n, memory, cores)| ask(n, memory, cores));
     proptest::collection::vec((stage, proptest::option::weighted(0.8, ask)), 1..4)
         .prop_map(|containers| demand(&containers))
-}
-
-fn limit(most: u64) -> impl Strategy<Value = Option<Most>> {
-    let limit = prop_oneof![
-        9 => (0..most).prop_map(Most::Whole),
-        1 => Just(Most::Unreadable("1Gi".into())),
-    ];
-    proptest::option::weighted(0.7, limit)
 }
 
 struct Steps;
@@ -119,8 +107,8 @@ impl ReferenceStateMachine for Steps {
             2 => pod.clone().prop_map(|pod| Step::Cancel { pod }),
             3 => pod.prop_map(|pod| Step::Release { pod }),
             2 => (0u8..2, 0u8..2, limit(2000), limit(200))
-                .prop_map(|(namespace, name, memory, cores)| Step::Quota { namespace, name, memory, cores }),
-            1 => (0u8..2, 0u64..2000).prop_map(|(namespace, memory)| Step::QuotasListed { namespace, memory }),
+                .prop_map(|(of, name, memory, cores)| Step::Quota(of, name, [memory, cores])),
+            1 => (0u8..2, 0u64..2000).prop_map(|(of, memory)| Step::QuotasListed(of, memory)),
         ]
         .boxed()
     }
@@ -149,24 +137,6 @@ fn uid(pod: u8) -> PodUid {
     format!("p{pod}").into()
 }
 
-/// Whose pods and quotas have this number.
-fn namespace(number: u8) -> Namespace {
-    format!("team-{}", number % 2).as_str().into()
-}
-
-fn quota(name: u8, limits: &[Option<Most>; 2]) -> Quota {
-    let kinds = [Limited::Memory, Limited::Cores].into_iter().zip(limits);
-    let limits = kinds.filter_map(|(on, most)| {
-        let most = most.clone()?;
-        let key = format!("limits.{on:?}").into();
-        Some(Limit { on, key, most })
-    });
-    Quota {
-        name: format!("q{name}").into(),
-        limits: limits.collect(),
-    }
-}
-
 fn published(inventory: Inventory) -> Published {
     Published {
         inventory: Some(Arc::new(inventory)),
@@ -178,45 +148,7 @@ fn confirm(ledger: &mut Ledger, pod: u8, node: &NodeName, held: Held) {
     ledger.confirm(&uid(pod), &namespace(pod), node, held, Compute::default());
 }
 
-fn sum(uses: impl Iterator<Item = Use>) -> [u64; 2] {
-    uses.fold([0, 0], |[memory, cores], used| {
-        [memory + used.memory.0, cores + u64::from(used.cores.0)]
-    })
-}
-
-fn amount(uses: &Uses) -> [u64; 2] {
-    sum(uses.values().copied())
-}
-
 impl Books {
-    /// What the pods of a namespace hold of memory and compute, added up one by
-    /// one; `None` while one of them cannot be read.
-    fn used(&self, namespace: u8) -> Option<[u64; 2]> {
-        let mut sum = [0, 0];
-        for (_, (_, held, _)) in self.model.iter().filter(|(pod, _)| *pod % 2 == namespace) {
-            let Held::Uses(uses) = held else { return None };
-            for used in uses.values() {
-                sum[0] += used.memory.0;
-                sum[1] += u64::from(used.cores.0);
-            }
-        }
-        Some(sum)
-    }
-
-    /// This much more, for a pod of the namespace, passes no limit.
-    fn allowed(&self, namespace: u8, asked: [u64; 2]) -> bool {
-        let mut quotas = self.quotas.iter().filter(|((of, _), _)| *of == namespace);
-        quotas.all(|(_, limits)| {
-            (0..2).all(|on| match (&limits[on], self.used(namespace)) {
-                (None, _) => true,
-                (Some(Most::Whole(most)), Some(used)) => {
-                    asked[on] == 0 || used[on] + asked[on] <= *most
-                }
-                (Some(_), _) => asked[on] == 0,
-            })
-        })
-    }
-
     fn reserve(&mut self, pod: u8, node: u8, demand: &Demand) {
         let name = node_name(node);
         let before = self.ledger.clone();
@@ -330,28 +262,8 @@ impl Books {
                 self.ledger.release(&uid(pod));
                 self.model.remove(&pod);
             }
-            Step::Quota {
-                namespace: of,
-                name,
-                memory,
-                cores,
-            } => {
-                let limits = [memory, cores];
-                let made = limits.iter().any(Option::is_some);
-                let made = made.then(|| quota(name, &limits));
-                let text = format!("q{name}");
-                self.ledger.set_quota(&namespace(of), &text, made);
-                self.quotas.insert((of, name), limits);
-            }
-            Step::QuotasListed {
-                namespace: of,
-                memory,
-            } => {
-                let limits = [Some(Most::Whole(memory)), None];
-                let all = BTreeMap::from([(namespace(of), vec![quota(0, &limits)])]);
-                self.ledger.set_quotas(all);
-                self.quotas = BTreeMap::from([((of, 0), limits)]);
-            }
+            Step::Quota(of, name, limits) => self.set_quota(of, name, limits),
+            Step::QuotasListed(of, memory) => self.list_quota(of, memory),
         }
         if matches!(self.model.len(), 0) {
             self.given.clear();
@@ -391,21 +303,7 @@ impl Books {
                 assert!(self.outside || invariant::within_capacity(card));
             }
         }
-        for of in 0..2 {
-            let limited = |((space, _), limits): (&(u8, u8), &[Option<_>; 2])| {
-                *space == of && limits.iter().any(Option::is_some)
-            };
-            let spaces = self.ledger.spaces().quotas();
-            let Some((used, _)) = spaces.get(&namespace(of)) else {
-                assert!(!self.quotas.iter().any(limited));
-                continue;
-            };
-            assert!(self.quotas.iter().any(limited));
-            for (on, what) in [Limited::Memory, Limited::Cores].into_iter().enumerate() {
-                let sum = self.used(of).map(|sum| u128::from(sum[on]));
-                assert_eq!(used.on(what), sum);
-            }
-        }
+        self.check_quotas();
         let fresh = self.ledger.recompute();
         assert_eq!(self.ledger.differences(&fresh).count(), 0);
         assert!(self.ledger == fresh);

@@ -1,0 +1,113 @@
+//! The quotas of the model: sums made anew over its list of bookings.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::Books;
+use crate::Namespace;
+use crate::ledger::Held;
+use crate::quota::{Limit, Limited, Most, Quota};
+use crate::usage::{Use, Uses};
+
+/// Whose pods and quotas have this number.
+pub(super) fn namespace(number: u8) -> Namespace {
+    format!("team-{}", number % 2).as_str().into()
+}
+
+fn quota(name: u8, limits: &[Option<Most>; 2]) -> Quota {
+    let kinds = [Limited::Memory, Limited::Cores].into_iter().zip(limits);
+    let limits = kinds.filter_map(|(on, most)| {
+        let most = most.clone()?;
+        let key = format!("limits.{on:?}").into();
+        Some(Limit { on, key, most })
+    });
+    Quota {
+        name: format!("q{name}").into(),
+        limits: limits.collect(),
+    }
+}
+
+pub(super) fn limit(most: u64) -> impl Strategy<Value = Option<Most>> {
+    let limit = prop_oneof![
+        9 => (0..most).prop_map(Most::Whole),
+        1 => Just(Most::Unreadable("1Gi".into())),
+    ];
+    proptest::option::weighted(0.7, limit)
+}
+
+pub(super) fn sum(uses: impl Iterator<Item = Use>) -> [u64; 2] {
+    uses.fold([0, 0], |[memory, cores], used| {
+        [memory + used.memory.0, cores + u64::from(used.cores.0)]
+    })
+}
+
+pub(super) fn amount(uses: &Uses) -> [u64; 2] {
+    sum(uses.values().copied())
+}
+
+impl Books {
+    /// The watch shows a quota with these limits; gone without any.
+    pub(super) fn set_quota(&mut self, of: u8, name: u8, limits: [Option<Most>; 2]) {
+        let made = limits.iter().any(Option::is_some);
+        let made = made.then(|| quota(name, &limits));
+        let text = format!("q{name}");
+        self.ledger.set_quota(&namespace(of), &text, made);
+        self.quotas.insert((of, name), limits);
+    }
+
+    /// A list shows one quota, on memory.
+    pub(super) fn list_quota(&mut self, of: u8, memory: u64) {
+        let limits = [Some(Most::Whole(memory)), None];
+        let all = BTreeMap::from([(namespace(of), vec![quota(0, &limits)])]);
+        self.ledger.set_quotas(all);
+        self.quotas = BTreeMap::from([((of, 0), limits)]);
+    }
+
+    /// What the pods of a namespace hold of memory and compute, added up one by
+    /// one; `None` while one of them cannot be read.
+    fn used(&self, namespace: u8) -> Option<[u64; 2]> {
+        let mut sum = [0, 0];
+        for (_, (_, held, _)) in self.model.iter().filter(|(pod, _)| *pod % 2 == namespace) {
+            let Held::Uses(uses) = held else { return None };
+            for used in uses.values() {
+                sum[0] += used.memory.0;
+                sum[1] += u64::from(used.cores.0);
+            }
+        }
+        Some(sum)
+    }
+
+    /// This much more, for a pod of the namespace, passes no limit.
+    pub(super) fn allowed(&self, namespace: u8, asked: [u64; 2]) -> bool {
+        let mut quotas = self.quotas.iter().filter(|((of, _), _)| *of == namespace);
+        quotas.all(|(_, limits)| {
+            (0..2).all(|on| match (&limits[on], self.used(namespace)) {
+                (None, _) => true,
+                (Some(Most::Whole(most)), Some(used)) => {
+                    asked[on] == 0 || used[on] + asked[on] <= *most
+                }
+                (Some(_), _) => asked[on] == 0,
+            })
+        })
+    }
+
+    /// What each namespace uses is the sum of its pods.
+    pub(super) fn check_quotas(&self) {
+        for of in 0..2 {
+            let limited = |((space, _), limits): (&(u8, u8), &[Option<_>; 2])| {
+                *space == of && limits.iter().any(Option::is_some)
+            };
+            let spaces = self.ledger.spaces().quotas();
+            let Some((used, _)) = spaces.get(&namespace(of)) else {
+                assert!(!self.quotas.iter().any(limited));
+                continue;
+            };
+            assert!(self.quotas.iter().any(limited));
+            for (on, what) in [Limited::Memory, Limited::Cores].into_iter().enumerate() {
+                let sum = self.used(of).map(|sum| u128::from(sum[on]));
+                assert_eq!(used.on(what), sum);
+            }
+        }
+    }
+}
