@@ -15,6 +15,8 @@ mod harmless;
 mod job;
 #[path = "control_plane/leader.rs"]
 mod leader;
+#[path = "control_plane/quota.rs"]
+mod quota;
 #[path = "control_plane/refused.rs"]
 mod refused;
 #[path = "control_plane/rotation.rs"]
@@ -81,6 +83,14 @@ fn main() -> ExitCode {
             scenario(
                 "ranks_decide_and_wishes_of_the_pod_overrule_them",
                 wishes::each_has_its_say,
+            ),
+            scenario(
+                "quotas_hold_under_many_pods_and_wake_them_when_raised",
+                quota::many_at_once,
+            ),
+            scenario(
+                "a_quota_counts_init_containers_and_percentages_by_the_effective_rule",
+                quota::init_containers,
             ),
             scenario("only_the_replica_with_the_lease_binds", leader::lease),
         ],
