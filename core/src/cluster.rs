@@ -36,7 +36,8 @@ pub struct Cluster {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSet {
     words: Vec<u64>,
-    /// How many slots there were; nodes that came later count as members.
+    /// How many slots there were; nodes that came later count as members,
+    /// and so do those that were gone.
     known: usize,
 }
 
@@ -102,13 +103,16 @@ impl Cluster {
         numbered.filter_map(|(at, slot)| Some((at, &slot.name, slot.state.as_ref()?)))
     }
 
-    /// The set of those named nodes that are known.
+    /// The set of those named nodes that are known. A node that is gone now and
+    /// comes back counts as a member, like one that comes for the first time.
     pub fn set<S: AsRef<str>>(&self, names: &[S]) -> NodeSet {
         let mut set = NodeSet {
             words: vec![0; self.slots().div_ceil(64)],
             known: self.slots(),
         };
-        for slot in names.iter().filter_map(|name| self.slot(name.as_ref())) {
+        let gone = (0..self.slots()).filter(|slot| self.at(*slot).is_none());
+        let offered = names.iter().filter_map(|name| self.slot(name.as_ref()));
+        for slot in offered.chain(gone) {
             set.words[slot / 64] |= 1 << (slot % 64);
         }
         set
@@ -172,6 +176,9 @@ mod tests {
         let inside = |slot| set.contains(slot);
         assert!(inside(7) && inside(130) && !inside(8) && inside(200));
         assert_eq!(set.named().collect::<Vec<_>>(), [7, 130]);
+        let without = cluster.set(&["n8"]);
+        assert!(!without.contains(9));
+        assert!(without.contains(7), "n7 will come back");
         cluster.put(&"n7".into(), Some(state()));
         assert_eq!(cluster.slot("n7"), Some(7));
         assert_ne!(before.version(7), cluster.version(7));

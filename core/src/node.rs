@@ -206,11 +206,14 @@ impl NodeState {
         state
     }
 
-    /// The same node with these uses of its cards added, as one more pod.
+    /// The same node with these uses of its cards added, as one more pod. Uses
+    /// of cards that it no longer has count nowhere.
     pub fn with(&self, uses: &[(usize, Use)]) -> Self {
         let mut more = self.clone();
         for &(card, used) in uses {
-            more.cards[card].sums.add(used);
+            if let Some(card) = more.cards.get_mut(card) {
+                card.sums.add(used);
+            }
         }
         more
     }

@@ -211,3 +211,21 @@ fn a_share_that_is_held_for_a_pod_wakes_that_pod_and_no_other() {
     assert!(!reserve(&books, "other", 600) && reserve(&books, "holder", 600));
     assert!(books.recompute().count() == 0);
 }
+
+#[test]
+fn a_pod_refused_while_a_node_was_away_slept_on_when_it_came_back() {
+    let books = books();
+    Index::<Node>::apply(&books, node("other", 10));
+    Index::<Node>::delete(&books, node("n", 1000));
+    let waits = pod("w", 600, None);
+    Index::apply(&books, waits.clone());
+    let demand = pod::demand(&waits, books.settings()).unwrap();
+    let waits = Waiting {
+        offered: books.snapshot().set(&["other"]),
+        ..crate::waiting::waiting(&waits, demand, true)
+    };
+    books.refused(&"w".into(), waits, books.enlargements());
+    assert!(books.wakeable().is_empty());
+    Index::<Node>::apply(&books, node("n", 1000));
+    assert_eq!(books.wakeable().len(), 1);
+}

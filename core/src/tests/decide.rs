@@ -282,3 +282,12 @@ fn a_node_counts_against_the_quota_with_the_card_it_would_give() {
          (namespace team: limits.nvidia.com/gpumem used 600, asked 1000, limit 1500 of quota q)"
     );
 }
+
+#[test]
+fn a_note_for_a_card_that_is_gone_stopped_the_scheduler() {
+    let note = SoftNote {
+        slot: 0,
+        uses: vec![(1, Use::of(Mib(900), Percent(0)))],
+    };
+    assert_eq!(filter(&ledger(&[0]), 500, &[note], &["n0"], 9), "n0");
+}
