@@ -1,6 +1,6 @@
-//! HAMi's rules as tables: a row begins with the number of its rule, by the
-//! sections of HAMi's source as docs/migrating-from-hami.md numbers them. A rule
-//! that is not here differs, and that page says how.
+//! HAMi's rules as tables: a row begins with the number of its rule, as in
+//! docs/migrating-from-hami.md. A rule that is not here differs, and that page
+//! says how.
 
 mod cards;
 mod choice;
