@@ -9,6 +9,7 @@
 pub mod allocation;
 pub mod binding;
 pub mod extender;
+pub mod hami;
 pub mod inventory;
 pub mod quantities;
 mod shapes;
@@ -21,6 +22,7 @@ pub const TARGETS: &[Target] = &[
     ("extender", extender::check),
     ("binding", binding::check),
     ("allocation", allocation::check),
+    ("hami", hami::check),
     ("inventory", inventory::check),
     ("quantities", quantities::check),
 ];
