@@ -41,6 +41,7 @@ impl Preemptor {
         let mut asked = HashSet::new();
         let mut shown = written;
         let until = self.until(record);
+        let mut ticks = tokio::time::interval(EVERY);
         while self.leader.fault().is_none() {
             let Some(waiting) = self.books.waiting(uid) else {
                 return;
@@ -69,7 +70,7 @@ impl Preemptor {
                     return;
                 }
             }
-            tokio::time::sleep(EVERY).await;
+            ticks.tick().await;
         }
     }
 
@@ -80,11 +81,12 @@ impl Preemptor {
             let plan = waiting.and_then(|waiting| waiting.preemption.plan);
             matches!(plan, Some(Noted::Open(_)))
         };
+        let mut ticks = tokio::time::interval(EVERY);
         for _ in 0..SHOWN {
             if !open() {
                 return;
             }
-            tokio::time::sleep(EVERY).await;
+            ticks.tick().await;
         }
     }
 
@@ -98,6 +100,7 @@ impl Preemptor {
                 return false;
             }
         };
+        let mut ticks = tokio::time::interval(EVERY);
         while self.leader.fault().is_none() {
             match self.annotate(pod, Some(&text)).await {
                 Annotated::Done => return true,
@@ -107,7 +110,7 @@ impl Preemptor {
                 }
                 Annotated::Unknown(error) => {
                     tracing::warn!(pod = pod.name, error, "plan perhaps not written");
-                    tokio::time::sleep(EVERY).await;
+                    ticks.tick().await;
                 }
             }
         }

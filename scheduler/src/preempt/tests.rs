@@ -112,9 +112,10 @@ impl Scene {
     /// What was asked when this much time has passed.
     async fn check(&mut self, after: Duration, expected: &[&str]) {
         let end = Instant::now() + after;
+        let mut ticks = tokio::time::interval(EVERY);
         while Instant::now() <= end {
             self.preemptor.round(&mut self.rounds).await;
-            tokio::time::sleep(EVERY).await;
+            ticks.tick().await;
         }
         assert_eq!(*self.log.lock(), expected);
     }

@@ -25,6 +25,10 @@ fn main() -> ExitCode {
                 chosen::full_pair,
             ),
             scenario(
+                "kube_scheduler_preempting_for_a_seat_is_told_who_else_has_to_end",
+                chosen::no_seat,
+            ),
+            scenario(
                 "a_disruption_budget_in_the_way_makes_others_end",
                 chosen::budget,
             ),

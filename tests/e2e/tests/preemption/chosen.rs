@@ -1,14 +1,15 @@
 //! Who ends for whom (design 6, Preemption).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_cluster::wait::{eventually, give_up};
 use aliquot_e2e::figures::report;
+use aliquot_e2e::pods::allocation;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::Stack;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
@@ -22,6 +23,11 @@ const PAIR: Shape = Shape {
     cards: 2,
     seats: 10,
 };
+/// More seats than pods that fit.
+const WIDE: Shape = Shape {
+    cards: 2,
+    seats: 20,
+};
 const ONE: Shape = Shape {
     cards: 1,
     seats: 10,
@@ -34,10 +40,34 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Issue D2, 8: 60,000 MiB on a full pair of cards.
 pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
-    classes(&stack).await?;
-    let pool = Pool::open(&stack, "pair", &[("pair-1".to_owned(), PAIR)]).await?;
-    // Spread over both cards in turn: every other one of the twenty is batch.
-    let mut batch = Vec::new();
+    let pool = Pool::open(&stack, "pair", &[("pair-1".to_owned(), WIDE)]).await?;
+    let gone = full(&stack, &pool).await?;
+    ensure!(gone.len() == 8, "{gone:?}");
+    for name in &gone {
+        let event = pool.event(name, "Preempted: ").await?;
+        ensure!(event.contains("pair/urgent"), "{event}");
+    }
+    let event = pool.event("urgent", "Preempting: ").await?;
+    ensure!(gone.iter().all(|name| event.contains(name)), "{event}");
+    pool.close().await
+}
+
+/// No seat is left either, so kube-scheduler preempts for one, and asks us.
+pub(crate) async fn no_seat(stack: Arc<Stack>) -> Result<()> {
+    let pool = Pool::open(&stack, "seat", &[("seat-1".to_owned(), PAIR)]).await?;
+    let gone = full(&stack, &pool).await?;
+    // The pod that it begins with may be one of the other card.
+    ensure!((8..=9).contains(&gone.len()), "{gone:?}");
+    pool.event(&gone[0], "Preempted by pod").await?;
+    pool.close().await
+}
+
+/// Fills a pair of cards with twenty pods; those that end for one of 60,000 MiB.
+async fn full(stack: &Stack, pool: &Pool<'_>) -> Result<Vec<String>> {
+    classes(stack).await?;
+    let mut all = Vec::new();
+    let mut cards: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
     for number in 0..20 {
         let class = if number % 4 < 2 { "batch" } else { "normal" };
         let name = format!("{class}-{number:02}");
@@ -47,30 +77,38 @@ pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
             ranked(&pool, &name, class, TENTH, json!(null)),
         )
         .await?;
-        batch.push(name);
+        let allocation = allocation(&pods.get(&name).await?)?;
+        let grant = &allocation.grants("main").context("a share")?[0];
+        let card = cards.entry(grant.gpu.to_string()).or_default();
+        card.insert(name.clone());
+        all.push(name);
     }
     let start = Instant::now();
     stack
         .cluster
-        .create_pod(ranked(&pool, "urgent", "urgent", 60_000, json!(null)))
+        .create_pod(ranked(pool, "urgent", "urgent", 60_000, json!(null)))
         .await?;
     let bound = pool.bound("urgent").await?;
     report("a pod bound that preempted", start.elapsed());
-    ensure!(node_of(&bound) == Some("pair-1"), "{bound:?}");
+    ensure!(node_of(&bound).is_some(), "{bound:?}");
     // 60,000 of 81,920 MiB need eight of the ten pods of one card.
-    let gone = ended(&stack, &pool, &batch).await?;
-    ensure!(gone.len() == 8, "{gone:?}");
-    let low = gone.iter().filter(|name| name.starts_with("batch")).count();
-    ensure!(low == 5, "all batch pods of that card: {gone:?}");
-    for name in &gone {
-        let event = pool.event(name, "Preempted: ").await?;
-        ensure!(event.contains("pair/urgent"), "{event}");
+    let gone = ended(stack, pool, &all).await?;
+    if gone.len() == 8 {
+        let of_one = |card: &&BTreeSet<String>| gone.iter().all(|name| card.contains(name));
+        ensure!(
+            cards.values().any(|card| of_one(&card)),
+            "{gone:?} of {cards:?}"
+        );
+        // As many of them batch as any card has.
+        let low = |names: &mut dyn Iterator<Item = &String>| {
+            names.filter(|name| name.starts_with("batch")).count()
+        };
+        let most = cards.values().map(|card| low(&mut card.iter())).max();
+        ensure!(Some(low(&mut gone.iter())) == most, "{gone:?} of {cards:?}");
     }
-    let event = pool.event("urgent", "Preempting: ").await?;
-    ensure!(gone.iter().all(|name| event.contains(name)), "{event}");
-    plan_is_gone(&stack, &pool, "urgent").await?;
+    plan_is_gone(stack, pool, "urgent").await?;
     stack.books_agree().await?;
-    pool.close().await
+    Ok(gone)
 }
 
 /// With a budget in the way it takes others, though they are more important.
