@@ -71,12 +71,7 @@ async fn full(stack: &Stack, pool: &Pool<'_>) -> Result<Vec<String>> {
     for number in 0..20 {
         let class = if number % 4 < 2 { "batch" } else { "normal" };
         let name = format!("{class}-{number:02}");
-        running(
-            &stack,
-            &pool,
-            ranked(&pool, &name, class, TENTH, json!(null)),
-        )
-        .await?;
+        running(stack, pool, ranked(pool, &name, class, TENTH, json!(null))).await?;
         let allocation = allocation(&pods.get(&name).await?)?;
         let grant = &allocation.grants("main").context("a share")?[0];
         let card = cards.entry(grant.gpu.to_string()).or_default();
