@@ -1,25 +1,16 @@
 //! Events on pods: what users read in `kubectl describe pod`.
 //!
-//! Fed by: decisions, through a bounded queue; one task publishes.
+//! Fed by: decisions, through a bounded queue; [`crate::publisher`] publishes.
 //! Must not: hold up a decision; when the queue is full the event is dropped
 //! and counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-/// An event's note may have 1024 bytes (events.k8s.io/v1).
-const MAX_NOTE: usize = 1024;
 /// Events waiting to be published.
-const QUEUE: usize = 1024;
-/// Longest wait for one publication.
-const DEADLINE: Duration = Duration::from_secs(5);
+const QUEUE: usize = 4096;
 
 /// A pod as events refer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,81 +59,9 @@ impl Notes {
     }
 }
 
-/// A queue and what reads it; the reader is given to [`publish`].
+/// A queue and what reads it; the reader is given to [`crate::publisher::publish`].
 pub fn queue() -> (Notes, mpsc::Receiver<Note>) {
     let (note_tx, note_rx) = mpsc::channel(QUEUE);
     let dropped = Arc::default();
     (Notes { note_tx, dropped }, note_rx)
-}
-
-/// Publishes notes one after the other until `stop`. A repeated note becomes a
-/// series of the first one, as kube-scheduler's own events do.
-pub async fn publish(
-    client: Client,
-    controller: &str,
-    mut note_rx: mpsc::Receiver<Note>,
-    stop: CancellationToken,
-) {
-    let recorder = Recorder::new(client, Reporter::from(controller.to_owned()));
-    loop {
-        let note = tokio::select! {
-            () = stop.cancelled() => return,
-            note = note_rx.recv() => note,
-        };
-        let Some(note) = note else { return };
-        let event = Event {
-            type_: if note.warning {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
-            reason: note.reason.to_owned(),
-            note: Some(cut(note.text)),
-            action: note.action.to_owned(),
-            secondary: None,
-        };
-        let pod = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(note.pod.namespace),
-            name: Some(note.pod.name),
-            uid: Some(note.pod.uid),
-            ..ObjectReference::default()
-        };
-        let published = tokio::time::timeout(DEADLINE, recorder.publish(&event, &pod)).await;
-        let failure = match published {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(elapsed) => elapsed.to_string(),
-        };
-        tracing::warn!(pod = ?pod.name, error = failure, "event not published");
-    }
-}
-
-fn cut(mut text: String) -> String {
-    if text.len() > MAX_NOTE {
-        let mut end = MAX_NOTE - '…'.len_utf8();
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text.push('…');
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_note_is_cut_within_the_limit_and_between_characters() {
-        assert_eq!(cut("short".to_owned()), "short");
-        let long = cut("ü".repeat(2000));
-        assert!(
-            long.len() <= MAX_NOTE && long.ends_with('…'),
-            "{}",
-            long.len()
-        );
-    }
 }

@@ -15,6 +15,7 @@ pub mod flags;
 pub mod leader;
 pub mod node;
 pub mod pod;
+pub mod publisher;
 pub mod quota;
 pub mod slim;
 pub mod watch;

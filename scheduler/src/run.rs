@@ -8,7 +8,7 @@ use std::time::Duration;
 use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
-use aliquot_k8s::{client, event};
+use aliquot_k8s::{client, event, publisher};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
@@ -67,7 +67,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(freshness(readiness.clone(), watches.named(), stop.clone()));
     let publisher = (all(), stop.clone());
     tasks.spawn(async move {
-        event::publish(publisher.0, "aliquot-scheduler", note_rx, publisher.1).await;
+        publisher::publish(publisher.0, "aliquot-scheduler", note_rx, publisher.1).await;
     });
     tasks.spawn(nudge::run(
         books.clone(),

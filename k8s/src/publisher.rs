@@ -1,0 +1,225 @@
+//! Writes events to the API server, several at one time.
+//!
+//! What is said of a pod again becomes a series of the first event, as
+//! kube-scheduler's own events do; another text is an event of its own, so that
+//! a user reads the newest reasons. What was said is remembered for some
+//! minutes and swept once a minute, so that an event costs the same at any rate.
+//! Fed by: [`crate::event::queue`]. Must not: hold up a decision, or write what
+//! is said of one pod in another order.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::Request;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::event::Note;
+
+/// An event's note may have 1024 bytes (events.k8s.io/v1).
+const MAX_NOTE: usize = 1024;
+/// Events that are written at one time.
+const WRITERS: u64 = 4;
+/// Events that wait for one writer.
+const QUEUE: usize = 64;
+/// Longest wait for one publication.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// What was said is forgotten after this; a repetition is a new event then.
+const MEMORY: Duration = Duration::from_mins(6);
+const SWEEP: Duration = Duration::from_mins(1);
+
+/// Publishes notes until `stop`, those about one pod one after the other.
+pub async fn publish(
+    client: Client,
+    controller: &'static str,
+    mut note_rx: mpsc::Receiver<Note>,
+    stop: CancellationToken,
+) {
+    let tasks = TaskTracker::new();
+    let lane = |_| {
+        let (lane_tx, lane_rx) = mpsc::channel(QUEUE);
+        let writer = Writer::new(client.clone(), controller);
+        tasks.spawn(writer.run(lane_rx, stop.clone()));
+        lane_tx
+    };
+    let lanes: Vec<_> = (0..WRITERS).map(lane).collect();
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    loop {
+        let note = tokio::select! {
+            () = stop.cancelled() => break,
+            note = note_rx.recv() => note,
+        };
+        let Some(note) = note else { break };
+        let lane = hasher.hash_one(&note.pod.uid) % WRITERS;
+        let lane = usize::try_from(lane).ok().and_then(|lane| lanes.get(lane));
+        // A lane ends with `stop` only.
+        if let Some(lane) = lane
+            && lane.send(note).await.is_err()
+        {
+            break;
+        }
+    }
+    drop(lanes);
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// What makes a note the same as an earlier one.
+#[derive(PartialEq, Eq, Hash)]
+struct Said {
+    uid: String,
+    reason: &'static str,
+}
+
+/// The event that said it.
+struct Event {
+    name: String,
+    text: String,
+    count: u32,
+    last: Instant,
+}
+
+struct Writer {
+    client: Client,
+    controller: &'static str,
+    said: HashMap<Said, Event>,
+    swept: Instant,
+}
+
+impl Writer {
+    fn new(client: Client, controller: &'static str) -> Self {
+        Self {
+            client,
+            controller,
+            said: HashMap::new(),
+            swept: Instant::now(),
+        }
+    }
+
+    async fn run(mut self, mut note_rx: mpsc::Receiver<Note>, stop: CancellationToken) {
+        loop {
+            let note = tokio::select! {
+                () = stop.cancelled() => return,
+                note = note_rx.recv() => note,
+            };
+            let Some(note) = note else { return };
+            let name = note.pod.name.clone();
+            let failure = match timeout(DEADLINE, self.write(note)).await {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error.to_string(),
+                Err(elapsed) => elapsed.to_string(),
+            };
+            tracing::warn!(pod = name, error = failure, "event not published");
+        }
+    }
+
+    async fn write(&mut self, mut note: Note) -> Result<(), kube::Error> {
+        note.text = cut(note.text);
+        let now = Instant::now();
+        if now - self.swept > SWEEP {
+            self.said.retain(|_, event| now - event.last < MEMORY);
+            self.swept = now;
+        }
+        let key = Said {
+            uid: note.pod.uid.clone(),
+            reason: note.reason,
+        };
+        let known = self.said.get_mut(&key);
+        if let Some(known) = known.filter(|known| known.text == note.text) {
+            known.count += 1;
+            known.last = now;
+            let series = json!({"series": {"count": known.count, "lastObservedTime": time()}});
+            let answer = repeat(&self.client, &note, &known.name, &series).await;
+            // It expired meanwhile, or somebody deleted it.
+            if !matches!(&answer, Err(kube::Error::Api(status)) if status.code == 404) {
+                return answer;
+            }
+        }
+        let name = create(&self.client, self.controller, &note).await?;
+        let event = Event {
+            name,
+            text: note.text,
+            count: 1,
+            last: now,
+        };
+        self.said.insert(key, event);
+        Ok(())
+    }
+}
+
+fn path(note: &Note) -> String {
+    format!(
+        "/apis/events.k8s.io/v1/namespaces/{}/events",
+        note.pod.namespace
+    )
+}
+
+fn time() -> MicroTime {
+    MicroTime(Timestamp::now())
+}
+
+async fn repeat(
+    client: &Client,
+    note: &Note,
+    name: &str,
+    series: &Value,
+) -> Result<(), kube::Error> {
+    let request = Request::new(path(note));
+    let request = request.patch(name, &PatchParams::default(), &Patch::Merge(series));
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    client.request::<IgnoredAny>(request).await.map(drop)
+}
+
+async fn create(client: &Client, controller: &str, note: &Note) -> Result<String, kube::Error> {
+    let Note { pod, text, .. } = note;
+    let name = format!("{}.{:x}", pod.name, Timestamp::now().as_nanosecond());
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": pod.namespace},
+        "eventTime": time(),
+        "type": if note.warning { "Warning" } else { "Normal" },
+        "reason": note.reason,
+        "action": note.action,
+        "note": text,
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+        "reportingController": controller,
+        "reportingInstance": controller,
+    });
+    let request = Request::new(path(note));
+    let request = request.create(&PostParams::default(), event.to_string().into_bytes());
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    client.request::<IgnoredAny>(request).await?;
+    Ok(name)
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > MAX_NOTE {
+        let mut end = MAX_NOTE - '…'.len_utf8();
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "publisher_tests.rs"]
+mod tests;

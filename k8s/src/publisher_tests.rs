@@ -1,0 +1,98 @@
+//! What reaches the API server of what is said of pods.
+
+use http::{Method, Response};
+use kube::client::Body;
+use tower_test::mock;
+
+use super::*;
+use crate::event::{self, PodRef};
+
+fn note(uid: &str, text: &str) -> Note {
+    Note {
+        pod: PodRef {
+            namespace: "ns".to_owned(),
+            name: "p".to_owned(),
+            uid: uid.to_owned(),
+        },
+        warning: true,
+        reason: "Refused",
+        action: "Scheduling",
+        text: text.to_owned(),
+    }
+}
+
+/// Sends the notes and returns the method and body of each request; `gone`
+/// answers 404 to every patch.
+async fn requests(notes: &[Note], gone: bool) -> Vec<(Method, Value)> {
+    let (service, mut server) = mock::pair::<http::Request<Body>, Response<Body>>();
+    let (queue, note_rx) = event::queue();
+    for note in notes {
+        queue.send(note.clone());
+    }
+    drop(queue);
+    let stop = CancellationToken::new();
+    let published = tokio::spawn(publish(Client::new(service, "d"), "test", note_rx, stop));
+    let mut seen = Vec::new();
+    while let Some((request, answer)) = server.next_request().await {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let missing = gone && parts.method == Method::PATCH;
+        let status = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "gone"});
+        let text = if missing { status } else { json!({}) };
+        let answered = Response::builder().status(if missing { 404 } else { 201 });
+        let answered = answered.body(Body::from(text.to_string().into_bytes()));
+        answer.send_response(answered.unwrap());
+        seen.push((parts.method, body));
+    }
+    published.await.unwrap();
+    seen
+}
+
+#[tokio::test]
+async fn what_is_said_again_becomes_a_series_and_another_text_an_event() {
+    let notes = [
+        note("a", "x"),
+        note("a", "x"),
+        note("a", "x"),
+        note("a", "y"),
+    ];
+    let seen = requests(&notes, false).await;
+    let methods: Vec<_> = seen.iter().map(|(method, _)| method.clone()).collect();
+    assert_eq!(
+        methods,
+        [Method::POST, Method::PATCH, Method::PATCH, Method::POST]
+    );
+    assert_eq!(seen[0].1["note"], "x");
+    assert_eq!(seen[2].1["series"]["count"], 3);
+    assert_eq!(seen[3].1["note"], "y");
+}
+
+#[tokio::test]
+async fn pods_of_one_name_have_events_of_their_own() {
+    let seen = requests(&[note("a", "x"), note("b", "x")], false).await;
+    let mut uids: Vec<_> = seen
+        .iter()
+        .map(|(_, body)| body["regarding"]["uid"].to_string())
+        .collect();
+    uids.sort();
+    assert_eq!(uids, ["\"a\"", "\"b\""]);
+}
+
+#[tokio::test]
+async fn an_event_that_is_gone_is_written_anew() {
+    let seen = requests(&[note("a", "x"), note("a", "x")], true).await;
+    let methods: Vec<_> = seen.into_iter().map(|(method, _)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::PATCH, Method::POST]);
+}
+
+#[test]
+fn a_long_note_is_cut_within_the_limit_and_between_characters() {
+    assert_eq!(cut("short".to_owned()), "short");
+    let long = cut("ü".repeat(2000));
+    assert!(
+        long.len() <= MAX_NOTE && long.ends_with('…'),
+        "{}",
+        long.len()
+    );
+}
