@@ -1,0 +1,92 @@
+//! A full cluster on which pods come as others go.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::figures::report;
+use aliquot_e2e::pool::Pool;
+use aliquot_e2e::stack::Stack;
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+use kube::{Api, Client};
+
+use crate::fill::SHAPE;
+use crate::record::{Record, create, pod};
+
+const NODES: usize = 10;
+const SHARES: usize = 200;
+const CYCLES: usize = 1_000;
+/// Cycles under way at one time.
+const LANES: usize = 8;
+/// 99 of 100 freed shares are used within this.
+const ALLOWED: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Issue D2, 7, second half. A cycle creates a pod, which is refused, ends the
+/// oldest pod that is bound, and waits until its own is: by then the share that
+/// it freed went to its pod or to that of another lane. The n-th Binding after
+/// the start uses the n-th share freed.
+pub(crate) async fn on_a_full_cluster(stack: Arc<Stack>) -> Result<()> {
+    let nodes: Vec<_> = (0..NODES).map(|n| (format!("cycle-{n}"), SHAPE)).collect();
+    let pool = Pool::open(&stack, "cycle", &nodes).await?;
+    let client = stack.cluster.admin()?;
+    let record = Record::start(client.clone(), pool.name);
+    let name = |n: usize| format!("p{n}");
+    let full = (0..SHARES).map(|n| pod(pool.name, &name(n))).collect();
+    create(&client, pool.name, full).await?;
+    record.bound(SHARES).await?;
+
+    let start = Instant::now();
+    stream::iter(0..CYCLES)
+        .map(|n| cycle(&client, &record, pool.name, name(SHARES + n), name(n)))
+        .buffer_unordered(LANES)
+        .try_collect::<()>()
+        .await?;
+    record.bound(SHARES + CYCLES).await?;
+    report("1,000 cycles on a full cluster", start.elapsed());
+    let used = record.bindings().split_off(SHARES);
+    let freed = record.ends();
+    ensure!(freed.len() == CYCLES, "{} ends seen", freed.len());
+    let waits = used.iter().zip(&freed);
+    let mut waits: Vec<_> = waits
+        .map(|(used, freed)| used.saturating_duration_since(*freed))
+        .collect();
+    waits.sort_unstable();
+    let at = |percent: usize| waits[(waits.len() - 1) * percent / 100];
+    for percent in [50, 99, 100] {
+        report(
+            &format!("freed shares used, {percent} of 100 within"),
+            at(percent),
+        );
+    }
+    ensure!(at(99) < ALLOWED, "{:?}, allowed {ALLOWED:?}", at(99));
+    stack.books_agree().await?;
+    drop(record);
+    pool.close().await
+}
+
+async fn cycle(
+    client: &Client,
+    record: &Record,
+    namespace: &str,
+    new: String,
+    old: String,
+) -> Result<()> {
+    create(client, namespace, vec![pod(namespace, &new)]).await?;
+    wait_bound(record, &old).await?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let at_once = DeleteParams::default().grace_period(0);
+    let deleted = pods.delete(&old, &at_once).await;
+    deleted.with_context(|| format!("delete {old}"))?;
+    wait_bound(record, &new).await
+}
+
+async fn wait_bound(record: &Record, name: &str) -> Result<()> {
+    eventually(PATIENCE, &format!("{name} to be bound"), || async {
+        Ok(record.is_bound(name).then_some(()))
+    })
+    .await
+}
