@@ -29,8 +29,8 @@ test: cluster lint build ## Everything that must hold: lints, then all tests on 
 chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
 
-bench: ## Measure what docs/SPECIFICATION.md promises, in release builds
-	cargo build --release --quiet --locked -p aliquot-scheduler
+bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
+	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-performance
 	cargo run --release --quiet --locked -p aliquot-performance
 
 FUZZ_MINUTES ?= 1

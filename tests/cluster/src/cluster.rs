@@ -212,7 +212,11 @@ impl Cluster {
         self.daemons.kill(Daemon::ApiServer).await
     }
 
-    async fn start_scheduler(&self) -> Result<()> {
+    /// Starts kube-scheduler (again), its queue and cache new.
+    ///
+    /// # Errors
+    /// It runs already, or does not come up.
+    pub async fn start_scheduler(&self) -> Result<()> {
         let options = self.options.scheduler.as_ref();
         let extra = options.map_or_else(Vec::new, |options| options.args.clone());
         let args = control_plane::scheduler(&self.layout, self.ports, &extra);
@@ -220,13 +224,30 @@ impl Cluster {
         self.listening(Daemon::Scheduler, Role::Scheduler).await
     }
 
+    /// Kills kube-scheduler (-9).
+    ///
+    /// # Errors
+    /// It was not running.
+    pub async fn stop_scheduler(&self) -> Result<()> {
+        self.daemons.kill(Daemon::Scheduler).await
+    }
+
     /// Kills kube-scheduler and starts it again, its queue and cache new.
     ///
     /// # Errors
     /// It was not running, or does not come up again.
     pub async fn restart_scheduler(&self) -> Result<()> {
-        self.daemons.kill(Daemon::Scheduler).await?;
+        self.stop_scheduler().await?;
         self.start_scheduler().await
+    }
+
+    /// The process id of one of the cluster's own processes, named as its log:
+    /// `etcd`, `apiserver`, `scheduler` and so on.
+    ///
+    /// # Errors
+    /// It is not running.
+    pub fn pid(&self, name: &str) -> Result<u32> {
+        self.daemons.pid_of(name)
     }
 
     /// Waits until the daemon listens on its port.

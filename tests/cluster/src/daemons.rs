@@ -103,6 +103,15 @@ impl Daemons {
             .id())
     }
 
+    pub(crate) fn pid_of(&self, name: &str) -> Result<u32> {
+        let running = self.running.lock();
+        let child = running.iter().find(|(daemon, _)| daemon.name() == name);
+        Ok(child
+            .with_context(|| format!("{name} is not running"))?
+            .1
+            .id())
+    }
+
     /// Collects what has ended, so that the owner keeps no zombies.
     pub(crate) fn reap(&self) {
         self.running

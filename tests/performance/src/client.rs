@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::cluster;
+use crate::{cluster, cpu};
 
 /// Calls measured, after a tenth as many that are not.
 const CALLS: usize = 500;
@@ -178,18 +178,7 @@ impl Server {
         Ok(())
     }
 
-    /// Time on a CPU of all threads of the server so far (`/proc/PID/task/*/schedstat`, ns).
     fn cpu(&self) -> Result<Duration> {
-        let pid = self.child.id().context("the server runs")?;
-        let mut sum = Duration::ZERO;
-        for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-            let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-            let nanos = text
-                .split_whitespace()
-                .next()
-                .context("schedstat has three numbers")?;
-            sum += Duration::from_nanos(nanos.parse()?);
-        }
-        Ok(sum)
+        cpu::spent(self.child.id().context("the server runs")?)
     }
 }

@@ -1,8 +1,11 @@
 //! `make bench`: one JSON line for each figure that SPECIFICATION.md promises.
+//! Arguments name the groups to measure (`filter`, `scale`, `throughput`); none
+//! means all.
 //!
-//! Fed by: nothing. It starts itself again as a server of a made-up cluster
-//! ([`server`]) and asks it over HTTP on loopback ([`client`]), so that the
-//! server's CPU time is its own.
+//! Fed by: nothing. For `filter` it starts itself again as a server of a made-up
+//! cluster ([`server`]) and asks it over HTTP on loopback ([`client`]), so that
+//! the server's CPU time is its own. For the others it starts our scheduler,
+//! whose binary lies beside its own.
 //! Must not: print anything else to stdout.
 
 #![forbid(unsafe_code)]
@@ -10,27 +13,45 @@
 
 mod client;
 mod cluster;
+mod cpu;
 mod fake_api;
 mod scale;
 mod server;
+mod throughput;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, of 8 GPUs with 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
+const GROUPS: [&str; 3] = ["filter", "scale", "throughput"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, verb, nodes] = arguments.as_slice()
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [verb, nodes] = arguments.as_slice()
         && verb == "serve"
     {
         return server::serve(nodes.parse().context("a number of nodes")?).await;
     }
-    for (nodes, names) in SIZES {
-        print(client::measure(nodes, names).await?)?;
+    let unknown = arguments
+        .iter()
+        .find(|name| !GROUPS.contains(&name.as_str()));
+    ensure!(unknown.is_none(), "{unknown:?}; accepted: {GROUPS:?}");
+    let asked = |group: &str| arguments.is_empty() || arguments.iter().any(|name| name == group);
+    if asked("filter") {
+        for (nodes, names) in SIZES {
+            print(client::measure(nodes, names).await?)?;
+        }
     }
-    print(scale::measure().await?)
+    if asked("scale") {
+        print(scale::measure().await?)?;
+    }
+    if asked("throughput") {
+        for nodes in throughput::SIZES {
+            print(Box::pin(throughput::measure(nodes)).await?)?;
+        }
+    }
+    Ok(())
 }
 
 fn print(figures: Vec<client::Figure>) -> Result<()> {
