@@ -133,7 +133,7 @@ pub fn mib(text: &str) -> Option<Mib> {
 /// The quantity times `times / over`, rounded up; 0 for a negative one.
 fn ratio(text: &str, times: u128, over: u128) -> Option<u64> {
     let number = number(text)?;
-    if number.negative {
+    if number.negative || number.mantissa == Some(0) {
         return Some(0);
     }
     let mantissa = number.mantissa?.checked_mul(times)?;
@@ -292,6 +292,7 @@ mod tests {
             ("2k", 2_000_000),
             ("1e-30", 1),
             ("-3", 0),
+            ("0E51", 0),
         ] {
             assert_eq!(milli_cpu(text), Some(MilliCpu(cpu)), "{text}");
         }

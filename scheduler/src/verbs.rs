@@ -128,6 +128,14 @@ impl<'a> Call<'a> {
         nodes: &NodeList,
     ) -> (Outcome, ExtenderFilterResult) {
         let names = nodes.names();
+        if !self.demand.asks() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let answer = ExtenderFilterResult {
+                nodes: Some(nodes.only(&names)),
+                ..ExtenderFilterResult::default()
+            };
+            return (Outcome::Ok, answer);
+        }
         let cluster = cluster_of(&nodes.items);
         match self.simulate(&cluster, policies, &names) {
             Ok(found) => {
@@ -182,6 +190,10 @@ impl<'a> Call<'a> {
                     books.claim(&cluster, &self.pod, &self.demand, best);
                 }
                 ranks.into_iter().map(line).collect()
+            }
+            Candidates::Objects(nodes) if !self.demand.asks() => {
+                let names = nodes.names().into_iter();
+                names.map(|name| line((&name, 0))).collect()
             }
             Candidates::Objects(nodes) => {
                 let names = nodes.names();

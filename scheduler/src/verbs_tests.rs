@@ -121,6 +121,19 @@ fn whole_nodes_are_judged_by_what_they_say_and_nothing_is_remembered() {
     assert_eq!(books.snapshot().slot("new"), None);
 }
 
+#[test]
+fn a_pod_without_a_share_was_refused_on_node_objects_without_cards() {
+    let books = books();
+    let bare = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"containers": []}});
+    let nodes = json!([{"metadata": {"name": "cpu"}}, node("a", 1000)]);
+    let body = call(&bare, &nodes);
+    let answer = filter(&books, &body, 64);
+    assert_eq!(answer["Nodes"]["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(answer["FailedAndUnresolvableNodes"], Value::Null);
+    let zero = |name: &str| (name.to_owned(), 0);
+    assert_eq!(ranks(&books, &body), [zero("cpu"), zero("a")]);
+}
+
 fn demand(memory: u64) -> Demand {
     pod::demand(&pod("d", memory, None), &pod::Settings::default()).unwrap()
 }
