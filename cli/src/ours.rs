@@ -26,7 +26,7 @@ use fastrand::Rng;
 
 use crate::hami::{least_allocated, least_allocated_score};
 use crate::rig::{Choice, Node, Placer, Pod};
-use crate::trace::Trace;
+use crate::trace::{PodRow, Trace};
 
 /// The scheduler's default.
 const SHORTLIST: usize = 64;
@@ -35,6 +35,8 @@ const SHAPES: usize = 512;
 /// What one rank is worth beside the scores of other plugins: 10 times the
 /// weight of the extender in the shipped profile.
 const RANK: u64 = 400;
+/// Pods placed between two looks at the own books, where they are learnt from.
+const LOOK: u64 = 100;
 const RESOURCE: &str = "nvidia.com/gpu";
 
 /// Who places pods that ask for no GPU.
@@ -48,10 +50,20 @@ pub enum CpuOnly {
     LeastAllocatedAndRanked,
 }
 
+/// How the typical pods become known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knows {
+    /// Those of the trace, from the start, as in the published experiment.
+    Trace,
+    /// From the pods in the books, as in a cluster; an assumed mix before.
+    Books,
+}
+
 /// Aliquot with its books.
 pub struct Ours<'a> {
     trace: &'a Trace,
     cpu_only: CpuOnly,
+    knows: Knows,
     policies: Policies,
     ledger: Ledger,
     memo: Memo,
@@ -64,18 +76,16 @@ pub struct Ours<'a> {
 const NAMESPACE: &str = "trace";
 
 impl<'a> Ours<'a> {
-    /// On empty nodes, knowing the trace's typical pods. `seed` breaks ties of
-    /// kube-scheduler, which does so at random.
-    pub fn new(trace: &'a Trace, nodes: &[Node], cpu_only: CpuOnly, seed: u64) -> Self {
+    /// On empty nodes. `seed` breaks ties of kube-scheduler, which does so at random.
+    pub fn new(
+        trace: &'a Trace,
+        nodes: &[Node],
+        (cpu_only, knows): (CpuOnly, Knows),
+        seed: u64,
+    ) -> Self {
         let mut census = Census::default();
-        for pod in &trace.pods {
-            let shape = Typed {
-                cpu: MilliCpu(pod.shape.cpu.into()),
-                count: pod.shape.gpus,
-                memory: Memory::Share(percent(pod.shape.milli)),
-                cores: percent(pod.shape.milli),
-            };
-            census.add(shape, Mib(pod.memory.into()));
+        if knows == Knows::Trace {
+            trace.pods.iter().for_each(|pod| count(&mut census, pod));
         }
         let mut ledger = Ledger::default();
         for node in nodes {
@@ -84,6 +94,7 @@ impl<'a> Ours<'a> {
         Self {
             trace,
             cpu_only,
+            knows,
             policies: Policies {
                 node: Policy::Fragmentation,
                 gpu: Policy::Fragmentation.into(),
@@ -94,6 +105,19 @@ impl<'a> Ours<'a> {
             demands: HashMap::new(),
             booked: 0,
             rng: Rng::with_seed(seed),
+        }
+    }
+
+    fn learn(&mut self) {
+        let mut census = Census::default();
+        for (_, booking) in self.ledger.bookings() {
+            if let Some(shape) = Typed::of(booking) {
+                census.add(shape, booking.host.memory);
+            }
+        }
+        let typical = census.typical();
+        if self.policies.typical.differs(&typical) {
+            self.policies.typical = Arc::new(typical);
         }
     }
 
@@ -172,12 +196,25 @@ impl<'a> Ours<'a> {
 
 impl Placer for Ours<'_> {
     fn choose(&mut self, nodes: &[Node], pod: &Pod) -> Option<Choice> {
+        if self.knows == Knows::Books && self.booked.is_multiple_of(LOOK) {
+            self.learn();
+        }
         if pod.shape.gpus == 0 {
             self.cpu_only(nodes, pod)
         } else {
             self.gpu(nodes, pod)
         }
     }
+}
+
+fn count(census: &mut Census, pod: &PodRow) {
+    let shape = Typed {
+        cpu: MilliCpu(pod.shape.cpu.into()),
+        count: pod.shape.gpus,
+        memory: Memory::Share(percent(pod.shape.milli)),
+        cores: percent(pod.shape.milli),
+    };
+    census.add(shape, Mib(pod.memory.into()));
 }
 
 fn percent(milli: u32) -> Percent {

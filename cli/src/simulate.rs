@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::experiment::{self, Misplaced, Run};
 use crate::hami::Hami;
-use crate::ours::{CpuOnly, Ours};
+use crate::ours::{CpuOnly, Knows, Ours};
 use crate::published::{Peer, Published};
 use crate::rig::Placer;
 use crate::trace::{Trace, TraceError};
@@ -36,6 +36,8 @@ pub enum Policy {
     Fgd,
     /// Aliquot: its own filter, prioritize and ledger, for all pods
     Ours,
+    /// Aliquot that learns the typical pods from those it placed
+    OursLearning,
     /// Aliquot, while pods without GPU go where kube-scheduler's `LeastAllocated` says
     OursCpuDefault,
     /// The same with our entry for pods without GPU beside `LeastAllocated`
@@ -59,7 +61,10 @@ impl Policy {
         seed: u64,
     ) -> Box<dyn Placer + 'a> {
         let published = |policy| Box::new(Peer::new(policy, typical.clone(), seed));
-        let ours = |cpu_only| Box::new(Ours::new(trace, &workload.nodes, cpu_only, seed));
+        let ours = |cpu_only, knows| {
+            let manner = (cpu_only, knows);
+            Box::new(Ours::new(trace, &workload.nodes, manner, seed))
+        };
         match self {
             Self::Random => published(Published::Random),
             Self::Dotprod => published(Published::DotProd),
@@ -67,9 +72,10 @@ impl Policy {
             Self::Packing => published(Published::Packing),
             Self::Bestfit => published(Published::BestFit),
             Self::Fgd => published(Published::Fgd),
-            Self::Ours => ours(CpuOnly::Ranked),
-            Self::OursCpuDefault => ours(CpuOnly::LeastAllocated),
-            Self::OursCpuEntry => ours(CpuOnly::LeastAllocatedAndRanked),
+            Self::Ours => ours(CpuOnly::Ranked, Knows::Trace),
+            Self::OursLearning => ours(CpuOnly::Ranked, Knows::Books),
+            Self::OursCpuDefault => ours(CpuOnly::LeastAllocated, Knows::Trace),
+            Self::OursCpuEntry => ours(CpuOnly::LeastAllocatedAndRanked, Knows::Trace),
             Self::Hami => Box::new(Hami),
         }
     }

@@ -1,10 +1,10 @@
 //! `make bench`: one JSON line for each figure that SPECIFICATION.md promises.
-//! Arguments name the groups to measure (`filter`, `scale`, `throughput`); none
+//! Arguments name the groups to measure (`filter`, `scale`, `packing`, `throughput`); none
 //! means all.
 //!
 //! Fed by: nothing. For `filter` it starts itself again as a server of a made-up
 //! cluster ([`server`]) and asks it over HTTP on loopback ([`client`]), so that
-//! the server's CPU time is its own. For the others it starts our scheduler,
+//! the server's CPU time is its own. `packing` needs a trace. For the others it starts our scheduler,
 //! whose binary lies beside its own.
 //! Must not: print anything else to stdout.
 
@@ -15,6 +15,7 @@ mod client;
 mod cluster;
 mod cpu;
 mod fake_api;
+mod packing;
 mod scale;
 mod server;
 mod throughput;
@@ -23,7 +24,7 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, of 8 GPUs with 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
-const GROUPS: [&str; 3] = ["filter", "scale", "throughput"];
+const GROUPS: [&str; 4] = ["filter", "scale", "packing", "throughput"];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -45,6 +46,9 @@ async fn main() -> Result<()> {
     }
     if asked("scale") {
         print(scale::measure().await?)?;
+    }
+    if asked("packing") {
+        print(packing::measure()?)?;
     }
     if asked("throughput") {
         for nodes in throughput::SIZES {

@@ -1,0 +1,50 @@
+//! How well the scheduler's own decisions pack the public trace.
+//!
+//! Fed by: the files in `OPENB_DIR`; without them it says so and tries nothing.
+
+mod openb;
+
+use aliquot_cli::report::Summary;
+use aliquot_cli::simulate::{Policy, simulate};
+
+/// Traces besides the default one, and what FGD published for them at 100 % of load.
+const OTHERS: [(&str, f64); 4] = [
+    ("cpu200", 5.18),
+    ("gpushare40", 6.04),
+    ("gpuspec10", 5.34),
+    ("multigpu30", 3.64),
+];
+
+fn ours(trace: &str, seeds: &[u64]) -> Option<Summary> {
+    let trace = openb::trace(trace)?;
+    let outcomes = simulate(&trace, &[Policy::Ours], seeds, 130, &|_, _| ());
+    Some(Summary::of(&outcomes.expect("no pod is misplaced")[0]))
+}
+
+#[test]
+fn less_is_stranded_on_the_default_trace_than_fgd_published() {
+    // All ten by `make bench`.
+    let Some(found) = ours("default", &[42, 43]) else {
+        return;
+    };
+    let (early, full) = (found.unallocated_at(95), found.unallocated_at(100));
+    assert!(
+        full.is_some_and(|f| f.mean <= 4.75 && f.most <= 5.0),
+        "{full:?}"
+    );
+    assert!(early.is_some_and(|f| f.mean <= 5.10), "{early:?}");
+}
+
+#[test]
+fn no_other_trace_strands_more_than_fgd_published_by_a_third_of_a_point() {
+    for (trace, published) in OTHERS {
+        let Some(found) = ours(trace, &[42]) else {
+            return;
+        };
+        let full = found.unallocated_at(100);
+        assert!(
+            full.is_some_and(|f| f.mean <= published + 0.3),
+            "{trace}: {full:?}"
+        );
+    }
+}
