@@ -21,6 +21,7 @@ pub mod simulate;
 pub mod table;
 pub mod trace;
 pub mod typical;
+pub mod what_if;
 pub mod workload;
 
 #[cfg(test)]

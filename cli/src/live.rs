@@ -164,9 +164,14 @@ impl Access {
 
     /// The same from inventories and allocations.
     async fn computed(&self) -> Result<TopAnswer, LiveError> {
-        let client = self.client().await?;
-        let (nodes, pods) = (all(&client, "nodes").await?, all(&client, "pods").await?);
+        let (nodes, pods) = self.snapshot().await?;
         Ok(top_of(&nodes, &pods))
+    }
+
+    /// All nodes and all pods.
+    pub async fn snapshot(&self) -> Result<(Vec<Node>, Vec<Pod>), LiveError> {
+        let client = self.client().await?;
+        Ok((all(&client, "nodes").await?, all(&client, "pods").await?))
     }
 
     /// Every pod that holds a share, by its allocation.
@@ -219,26 +224,34 @@ where
     }
 }
 
-/// The books as these objects give them. The defaults of the scheduler are not
-/// known here: no compute, as the flags have it.
-pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
+/// The books as these objects give them: what is being bound right now is missing.
+pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger {
     let mut ledger = Ledger::default();
     for object in nodes {
         let name = object.metadata.name.as_deref().unwrap_or_default().into();
         ledger.publish(&name, Some(node::published(object)));
     }
     for object in pods.iter().filter(|pod| !pod::ended(pod)) {
-        if let Some((node, held)) = pod::held(object, &pod::Settings::default()) {
-            let host = compute::requested(object);
+        // Pods without a share count, too: they use CPU and memory.
+        if let Some(node) = pod::node(object) {
+            let held = pod::held(object, settings);
+            let held = held.map_or_else(Held::nothing, |(_, held)| held);
             ledger.confirm(
                 &pod::uid(object),
                 &pod::namespace(object),
                 &node,
                 held,
-                host,
+                compute::requested(object),
             );
         }
     }
+    ledger
+}
+
+/// All nodes of these books. The defaults of the scheduler are not known here:
+/// no compute, as the flags have it.
+pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
+    let ledger = ledger(nodes, pods, &pod::Settings::default());
     let default_cores = Defaults::default().cores;
     let lines = ledger.cluster().iter();
     let lines = lines.filter_map(|(_, name, node)| NodeTop::of(name, node, default_cores));

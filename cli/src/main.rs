@@ -12,6 +12,8 @@ use aliquot_cli::report::{self, Summary};
 use aliquot_cli::simulate::{Simulate, simulate};
 use aliquot_cli::table;
 use aliquot_cli::trace::Trace;
+use aliquot_cli::what_if;
+use aliquot_core::fit::Policies;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::json;
@@ -30,7 +32,7 @@ struct Program {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Drive policies over a trace of pods and say how full the GPUs get
-    Simulate(Simulate),
+    Simulate(Box<Simulate>),
     /// Say why a pod waits: for each node and GPU, whether it fits or the first reason why not
     Explain(Explain),
     /// Show what GPUs have, have promised, and could still promise
@@ -128,7 +130,12 @@ async fn top(flags: &Top) -> Result<()> {
 }
 
 fn run(flags: &Simulate) -> Result<()> {
-    let trace = Trace::read(&flags.nodes, &flags.pods)?;
+    if flags.from_cluster {
+        return runtime()?.block_on(ask(flags));
+    }
+    let nodes = flags.nodes.as_deref().context("--nodes is missing")?;
+    let pods = flags.pods.as_deref().context("--pods is missing")?;
+    let trace = Trace::read(nodes, pods)?;
     let start = Instant::now();
     let progress = |done: usize, all: usize| {
         if start.elapsed() > QUIET {
@@ -146,8 +153,8 @@ fn run(flags: &Simulate) -> Result<()> {
     }
     if flags.json {
         let report = json!({
-            "pods": flags.pods,
-            "nodes": flags.nodes,
+            "pods": pods,
+            "nodes": nodes,
             "gpus": trace.capacity() / aliquot_cli::trace::WHOLE,
             "seeds": flags.seeds.0,
             "load": flags.load,
@@ -156,6 +163,27 @@ fn run(flags: &Simulate) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print!("{}", report::table(&summaries));
+    }
+    Ok(())
+}
+
+async fn ask(flags: &Simulate) -> Result<()> {
+    let path = flags.pod.as_deref().context("--pod is missing")?;
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let pod = what_if::manifest(&text).with_context(|| path.display().to_string())?;
+    let (nodes, pods) = flags.access.snapshot().await?;
+    let policies = Policies {
+        node: flags.node_policy,
+        gpu: flags.gpu_policy,
+        ..Policies::default()
+    };
+    let settings = flags.request.settings()?;
+    let answer = what_if::what_if(&nodes, &pods, &pod, &settings, policies)?;
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&answer)?);
+    } else {
+        print!("{}", table::what_if(&answer, flags.most));
     }
     Ok(())
 }

@@ -110,10 +110,8 @@ impl<'a> Ours<'a> {
 
     fn learn(&mut self) {
         let mut census = Census::default();
-        for (_, booking) in self.ledger.bookings() {
-            if let Some(shape) = Typed::of(booking) {
-                census.add(shape, booking.host.memory);
-            }
+        for (_, name, _) in self.ledger.cluster().iter() {
+            census.count(&self.ledger, name);
         }
         let typical = census.typical();
         if self.policies.typical.differs(&typical) {

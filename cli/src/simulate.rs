@@ -7,11 +7,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use aliquot_core::{CardPolicy, Policy as NodePolicy};
+use aliquot_k8s::flags::RequestFlags;
 use clap::{Args, ValueEnum};
 use thiserror::Error;
 
 use crate::experiment::{self, Misplaced, Run};
 use crate::hami::Hami;
+use crate::live::Access;
 use crate::ours::{CpuOnly, Knows, Ours};
 use crate::published::{Peer, Published};
 use crate::rig::Placer;
@@ -114,16 +117,16 @@ impl FromStr for Seeds {
 #[derive(Clone, Debug, Args)]
 pub struct Simulate {
     /// Pods of the trace, a CSV in the form of openb
-    #[arg(long, value_name = "FILE")]
-    pub pods: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "from_cluster")]
+    pub pods: Option<PathBuf>,
     /// Nodes of the trace, a CSV in the form of openb
-    #[arg(long, value_name = "FILE")]
-    pub nodes: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "from_cluster")]
+    pub nodes: Option<PathBuf>,
     /// Seeds of the order of pods and nodes, such as 42..51
     #[arg(long, default_value = "42..51")]
     pub seeds: Seeds,
     /// Policies, with commas between them
-    #[arg(long, value_delimiter = ',', required = true)]
+    #[arg(long, value_delimiter = ',', required_unless_present = "from_cluster")]
     pub policy: Vec<Policy>,
     /// Load to go to, in percent of all GPUs
     #[arg(long, default_value_t = 130, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -134,6 +137,28 @@ pub struct Simulate {
     /// Also draw allocation and fragmentation against load, as SVG
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
+    /// Instead of a trace: would one pod fit a living cluster as it is now, where,
+    /// and if not, what would have to change
+    #[arg(long, requires = "pod", conflicts_with_all = ["pods", "nodes", "policy", "plot"])]
+    pub from_cluster: bool,
+    /// The pod, a manifest in YAML or JSON
+    #[arg(long, value_name = "FILE", requires = "from_cluster")]
+    pub pod: Option<PathBuf>,
+    /// Node policy of the scheduler there
+    #[arg(long, default_value = "fragmentation")]
+    pub node_policy: NodePolicy,
+    /// GPU policy of the scheduler there
+    #[arg(long, default_value = "fragmentation")]
+    pub gpu_policy: CardPolicy,
+    /// Most nodes in the table
+    #[arg(long, default_value_t = 20)]
+    pub most: usize,
+    /// How to reach it
+    #[command(flatten)]
+    pub access: Access,
+    /// Names and defaults of the scheduler there
+    #[command(flatten)]
+    pub request: RequestFlags,
 }
 
 /// One policy's runs, in the order of the seeds.

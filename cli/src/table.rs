@@ -5,12 +5,13 @@
 
 use std::fmt::{Display, Write as _};
 
-use aliquot_core::answer::PodAnswer;
+use aliquot_core::answer::{Head, PodAnswer};
 use aliquot_core::explain::{GpuAnswer, NodeAnswer};
 use aliquot_core::top::{Amount, GpuTop, NodeTop};
 use aliquot_core::{Mib, Percent};
 
 use crate::live::PodTop;
+use crate::what_if::{Change, WhatIf};
 
 /// Columns as wide as their widest cell, two blanks between them.
 pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
@@ -39,16 +40,7 @@ pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
 /// The answer for a pod; at most `most` nodes, those that take it first.
 pub fn explain(answer: &PodAnswer, most: usize) -> String {
     let head = &answer.head;
-    let mut text = format!("{}/{}", head.namespace, head.name);
-    for asked in &head.asks {
-        let (stage, count) = (&asked.stage, asked.count);
-        let _ = write!(
-            text,
-            "\n  {stage} container {} asks for {count} x ({}, {})",
-            asked.container, asked.memory, asked.cores
-        );
-    }
-    text.push('\n');
+    let mut text = asks(head);
     if let Some(booked) = &head.booked {
         let state = if booked.confirmed {
             "It is bound to"
@@ -79,7 +71,14 @@ pub fn explain(answer: &PodAnswer, most: usize) -> String {
         }
         None => text.push_str("Not refused since this scheduler started.\n"),
     }
+    text.push_str(&judged(answer, most));
+    text
+}
+
+/// How many nodes take the pod, and each of them; at most `most`.
+fn judged(answer: &PodAnswer, most: usize) -> String {
     let tail = &answer.tail;
+    let mut text = String::new();
     let _ = write!(
         text,
         "{} of {} offered nodes take it now",
@@ -108,6 +107,46 @@ pub fn explain(answer: &PodAnswer, most: usize) -> String {
         let more = nodes.len() - most;
         let _ = writeln!(text, "... and {more} more nodes: --nodes shows them");
     }
+    text
+}
+
+/// A pod and what its containers ask for.
+fn asks(head: &Head) -> String {
+    let mut text = format!("{}/{}", head.namespace, head.name);
+    for asked in &head.asks {
+        let (stage, count) = (&asked.stage, asked.count);
+        let _ = write!(
+            text,
+            "\n  {stage} container {} asks for {count} x ({}, {})",
+            asked.container, asked.memory, asked.cores
+        );
+    }
+    text.push('\n');
+    text
+}
+
+/// Whether a pod would fit, where, and what would help.
+pub fn what_if(answer: &WhatIf, most: usize) -> String {
+    let mut text = asks(&answer.answer.head);
+    match answer.ranks.first() {
+        Some((best, _)) => {
+            let _ = writeln!(text, "It would go to {best}.");
+        }
+        None => text.push_str("It would wait.\n"),
+    }
+    let change = |change: &Change| {
+        let (what, nodes, best) = (&change.change, change.nodes, &change.best);
+        vec![what.clone(), nodes.to_string(), best.clone()]
+    };
+    if !answer.changes.is_empty() {
+        text.push_str("\nEach of these alone would help:\n\n");
+        let rows: Vec<_> = answer.changes.iter().map(change).collect();
+        text.push_str(&aligned(&["CHANGE", "NODES", "BEST"], &rows));
+    } else if answer.ranks.is_empty() {
+        text.push_str("No single change of the pod would help.\n");
+    }
+    text.push('\n');
+    text.push_str(&judged(&answer.answer, most));
     text
 }
 

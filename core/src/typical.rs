@@ -9,7 +9,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::ledger::{Booking, Held};
+use crate::id::NodeName;
+use crate::ledger::{Booking, Held, Ledger};
 use crate::node::Compute;
 use crate::request::Memory;
 use crate::units::{Mib, MilliCpu, Percent};
@@ -88,6 +89,16 @@ impl Census {
             let (count, sum) = self.shapes.entry(shape).or_default();
             *count += 1;
             *sum += memory;
+        }
+    }
+
+    /// Counts the pods that are booked on a node.
+    pub fn count(&mut self, ledger: &Ledger, node: &NodeName) {
+        let pods = ledger.pods_on(node.as_str());
+        for booking in pods.filter_map(|pod| ledger.booking(pod)) {
+            if let Some(shape) = Shape::of(booking) {
+                self.add(shape, booking.host.memory);
+            }
         }
     }
 

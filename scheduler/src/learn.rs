@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::Census;
-use aliquot_core::typical::Shape;
 use tokio_util::sync::CancellationToken;
 
 use crate::books::Books;
@@ -41,11 +40,8 @@ pub fn learn(books: &Books) -> bool {
     let mut census = Census::default();
     for some in nodes.chunks(NODES) {
         books.read(|ledger| {
-            let pods = some.iter().flat_map(|node| ledger.pods_on(node.as_str()));
-            for booking in pods.filter_map(|pod| ledger.booking(pod)) {
-                if let Some(shape) = Shape::of(booking) {
-                    census.add(shape, booking.host.memory);
-                }
+            for node in some {
+                census.count(ledger, node);
             }
         });
     }
