@@ -58,8 +58,8 @@ pub(crate) async fn until_another_ends(stack: Arc<Stack>) -> Result<()> {
     }
 
     pool.create("refused", &[("gpumem", "4000")]).await?;
-    let why = "0/3 nodes can serve the GPU request: 1 ExclusiveDeviceAllocateConflict, \
-               2 CardInsufficientMemory, 1 NodeNotRegistered";
+    let why = "0/3 nodes can serve the GPU request: 2 CardInsufficientMemory, \
+               1 CardComputeUnitsExhausted, 1 NodeNotRegistered";
     let event = pool.event("refused", "Refused: ").await?;
     ensure!(event == format!("Refused: {why}"), "{event}");
     let event = pool.event("refused", "FailedScheduling: ").await?;
