@@ -51,8 +51,8 @@ async fn main() -> Result<()> {
         print(packing::measure()?)?;
     }
     if asked("throughput") {
-        for nodes in throughput::SIZES {
-            print(Box::pin(throughput::measure(nodes)).await?)?;
+        for (nodes, pods) in throughput::SIZES {
+            print(Box::pin(throughput::measure(nodes, pods)).await?)?;
         }
     }
     Ok(())

@@ -182,11 +182,10 @@ async fn write_event(rig: &Rig, side: Side, pod: PartialObjectMeta<Pod>) -> Resu
 
 /// A scheduler that drops events would have it easier than the plain side.
 async fn no_event_dropped(rig: &Rig) -> Result<()> {
+    const DROPPED: &str = "aliquot_scheduler_events_dropped_total ";
     let metrics = rig.get("metrics").await?;
-    let line = metrics.lines().find(|line| {
-        line.starts_with("aliquot_scheduler_events_dropped ") || line.starts_with("events_dropped ")
-    });
-    let line = line.context("no metric events_dropped")?;
+    let line = metrics.lines().find(|line| line.starts_with(DROPPED));
+    let line = line.with_context(|| format!("no metric {DROPPED}"))?;
     ensure!(line.ends_with(" 0"), "{line}");
     Ok(())
 }
