@@ -135,9 +135,18 @@ pub(crate) async fn api_server(stack: Arc<Stack>) -> Result<()> {
 }
 
 /// An XID takes a card out: its seats go, new pods go elsewhere, running ones
-/// stay; the card comes back when the driver says so.
+/// stay; the card comes back when the driver says so. Cards are chosen by
+/// `spread`, so that each has a pod.
 pub(crate) async fn sick_card(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&["--gpu-policy", "spread"]).await?;
+    let outcome = falls_sick(&stack).await;
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&[]).await?;
+    outcome
+}
+
+async fn falls_sick(stack: &Stack) -> Result<()> {
     stack.cluster.namespace("sick").await?;
     let first = Running::start(stack, "sick", "first", 2000).await?;
     let second = Running::start(stack, "sick", "second", 2000).await?;
