@@ -98,6 +98,7 @@ impl<'a> View<'a> {
             host: (0, 0),
         };
         let mut kinds: Vec<Mib> = Vec::with_capacity(1);
+        let everybody = (0..typical.pods().len()).fold(0, |bits, at| bits | 1 << at);
         for card in &node.cards {
             let known = kinds.iter().position(|kind| *kind == card.scaled);
             let kind = known.unwrap_or(kinds.len());
@@ -109,11 +110,10 @@ impl<'a> View<'a> {
                     view.sides = view.weigh_sides(card.scaled);
                 }
             }
-            let seen = view.see(card, None, kind * typical.pods().len());
-            for (at, (count, size)) in view.served.iter_mut().enumerate() {
-                if seen.serves & (1 << at) != 0 {
-                    (*count, *size) = (*count + 1, *size + seen.size);
-                }
+            let seen = view.see(card, None, kind * typical.pods().len(), everybody);
+            for at in those(seen.serves) {
+                let (count, size) = &mut view.served[at];
+                (*count, *size) = (*count + 1, *size + seen.size);
             }
             view.cards.push(seen);
         }
@@ -128,8 +128,9 @@ impl<'a> View<'a> {
         let (memory, cores) = pods.fold((0, 0), |(memory, cores), (pod, ask)| {
             let each = u64::from(pod.weight) * u64::from(pod.count);
             let asked = each * u64::from(pod.cores.0) * 10;
-            (memory + each * part(ask.0, all.0), cores + asked)
+            (memory + each * ask.0.min(all.0), cores + asked)
         });
+        let memory = (memory * 1000).checked_div(all.0).unwrap_or(0);
         if memory + cores == 0 {
             (1, 0)
         } else {
@@ -137,19 +138,19 @@ impl<'a> View<'a> {
         }
     }
 
-    fn see(&self, card: &Card, more: Option<&Use>, kind: usize) -> Seen {
+    /// The card with `more` on it, as those of `whom` see it.
+    fn see(&self, card: &Card, more: Option<&Use>, kind: usize, whom: u64) -> Seen {
         let left = Left::of(card, more);
         let memory = part(left.memory.0, card.scaled.0) * self.sides.0;
         let cores = part(left.cores.0.into(), card.cores.0.into()) * self.sides.1;
-        let pods = self.typical.pods().iter().zip(&self.asks[kind..]);
-        let serves = pods.enumerate().fold(0, |bits, (at, (pod, memory))| {
-            bits | u64::from(left.serves(pod, *memory)) << at
-        });
         let idle = (memory + cores) / (self.sides.0 + self.sides.1);
+        let (pods, asks) = (self.typical.pods(), &self.asks[kind..]);
         Seen {
             // What is idle on a card that takes nothing is nobody's loss.
             size: if card.closed.is_some() { 0 } else { idle },
-            serves,
+            serves: those(whom)
+                .filter(|&at| left.serves(&pods[at], asks[at]))
+                .fold(0, |bits, at| bits | 1 << at),
             kind,
         }
     }
@@ -166,16 +167,21 @@ impl<'a> View<'a> {
     /// of a card times [`Typical::weight`], below 0 when F grows.
     pub fn gradient(&self, uses: &[(usize, Use)]) -> i64 {
         let mut idle = 0;
+        // Who sees no change of a card or of the host loses nothing but `idle`.
+        let mut concerned = self.host.0 ^ self.host.1;
         let mut changed = Vec::with_capacity(uses.len());
         for (at, used) in uses {
             let old = &self.cards[*at];
-            let new = self.see(&self.node.cards[*at], Some(used), old.kind);
+            // Who had no use for the card before has none with more on it.
+            let new = self.see(&self.node.cards[*at], Some(used), old.kind, old.serves);
             idle += signed(old.size) - signed(new.size);
+            concerned |= old.serves;
             changed.push((*old, new));
         }
         let mut gradient = idle * signed(self.typical.weight());
-        let pods = self.typical.pods().iter().zip(&self.served);
-        for (at, (pod, &(mut count, mut size))) in pods.enumerate() {
+        for at in those(concerned) {
+            let pod = &self.typical.pods()[at];
+            let (mut count, mut size) = self.served[at];
             let bit = 1 << at;
             let useful = |hosted: u64, count, size| {
                 let enough = hosted & bit != 0 && count >= pod.count;
@@ -208,6 +214,17 @@ impl<'a> View<'a> {
         let idle = (idle * 1000).checked_div(u64::try_from(open.count()).unwrap_or(0));
         1_000_000 - idle.unwrap_or(0).min(1_000_000)
     }
+}
+
+/// The places of the bits that are set.
+fn those(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = usize::try_from(bits.trailing_zeros()).ok()?;
+        (bits != 0).then(|| {
+            bits &= bits - 1;
+            at
+        })
+    })
 }
 
 fn part(left: u64, all: u64) -> u64 {

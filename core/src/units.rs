@@ -40,6 +40,10 @@ impl Mib {
     /// This many hundredths of `self`, rounded down (HAMi's rule:
     /// `Totalmem * percentage / 100` in integers).
     pub fn share(self, percent: Percent) -> Self {
+        // Every real card's memory goes the first way, which is much faster.
+        if let Some(product) = self.0.checked_mul(percent.0.into()) {
+            return Self(product / 100);
+        }
         let share = u128::from(self.0) * u128::from(percent.0) / 100;
         Self(u64::try_from(share).unwrap_or(u64::MAX))
     }

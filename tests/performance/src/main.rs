@@ -1,11 +1,11 @@
 //! `make bench`: one JSON line for each figure that SPECIFICATION.md promises.
-//! Arguments name the groups to measure (`filter`, `scale`, `packing`, `throughput`); none
-//! means all.
+//! Arguments name the groups to measure (`filter`, `scale`, `packing`,
+//! `throughput`); none means all.
 //!
-//! Fed by: nothing. For `filter` it starts itself again as a server of a made-up
-//! cluster ([`server`]) and asks it over HTTP on loopback ([`client`]), so that
-//! the server's CPU time is its own. `packing` needs a trace. For the others it starts our scheduler,
-//! whose binary lies beside its own.
+//! Fed by: nothing, but a trace for `packing`. For `filter` it starts itself again
+//! as a server of a made-up cluster ([`server`]) and asks it over HTTP on loopback
+//! ([`client`]), so that the server's CPU time is its own. For `scale` and
+//! `throughput` it starts our scheduler, whose binary lies beside its own.
 //! Must not: print anything else to stdout.
 
 #![forbid(unsafe_code)]
