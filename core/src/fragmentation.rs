@@ -166,17 +166,26 @@ impl<'a> View<'a> {
     /// By how much F shrinks when the pod takes this of these cards: thousandths
     /// of a card times [`Typical::weight`], below 0 when F grows.
     pub fn gradient(&self, uses: &[(usize, Use)]) -> i64 {
+        let change = |(at, used): &(usize, Use)| {
+            let old = self.cards[*at];
+            // Who had no use for the card before has none with more on it.
+            let new = self.see(&self.node.cards[*at], Some(used), old.kind, old.serves);
+            (old, new)
+        };
+        match uses {
+            [one] => self.shrinks_by(&[change(one)]),
+            several => self.shrinks_by(&several.iter().map(change).collect::<Vec<_>>()),
+        }
+    }
+
+    /// [`Self::gradient`] when these cards become others.
+    fn shrinks_by(&self, changed: &[(Seen, Seen)]) -> i64 {
         let mut idle = 0;
         // Who sees no change of a card or of the host loses nothing but `idle`.
         let mut concerned = self.host.0 ^ self.host.1;
-        let mut changed = Vec::with_capacity(uses.len());
-        for (at, used) in uses {
-            let old = &self.cards[*at];
-            // Who had no use for the card before has none with more on it.
-            let new = self.see(&self.node.cards[*at], Some(used), old.kind, old.serves);
+        for (old, new) in changed {
             idle += signed(old.size) - signed(new.size);
             concerned |= old.serves;
-            changed.push((*old, new));
         }
         let mut gradient = idle * signed(self.typical.weight());
         for at in those(concerned) {
@@ -188,7 +197,7 @@ impl<'a> View<'a> {
                 if enough { signed(size) } else { 0 }
             };
             let before = useful(self.host.0, count, size);
-            for (old, new) in &changed {
+            for (old, new) in changed {
                 if old.serves & bit != 0 {
                     (count, size) = (count - 1, size - old.size);
                 }

@@ -16,8 +16,10 @@ use crate::quota::Amount;
 use crate::reason::{Reason, Refusal};
 use crate::typical::Typical;
 
-/// Shapes kept unless somebody says otherwise; the one not asked for longest
-/// gives way. At 5,000 nodes a shape takes less than half a MiB.
+/// Verdicts kept unless somebody says otherwise; the shape not asked for longest
+/// gives way. About 50 MiB: 200 shapes of 5,000 nodes.
+const VERDICTS: usize = 1 << 20;
+/// Shapes kept however many nodes there are.
 const SHAPES: usize = 32;
 
 /// Whether a node can take a pod of a shape.
@@ -31,8 +33,8 @@ pub enum Verdict {
         /// holds for pods of every namespace.
         amount: Amount,
     },
-    /// It cannot.
-    Refused(Refusal),
+    /// It cannot. Nodes that refuse alike share one refusal: it is long.
+    Refused(Arc<Refusal>),
 }
 
 impl Verdict {
@@ -43,7 +45,7 @@ impl Verdict {
                 score: fit.score,
                 amount: Amount::of(fit.uses.iter().map(|(_, used)| used)),
             },
-            Err(refusal) => Self::Refused(refusal),
+            Err(refusal) => Self::Refused(Arc::new(refusal)),
         }
     }
 }
@@ -53,12 +55,14 @@ struct Shape {
     asked: u64,
     /// By slot: the version of the node that was judged, and how.
     verdicts: Vec<Option<(u64, Verdict)>>,
+    /// The refusal that was met last.
+    refusal: Arc<Refusal>,
 }
 
 /// Verdicts by shape and node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Memo {
-    most: usize,
+    most: Option<usize>,
     shapes: HashMap<Demand, Shape>,
     calls: u64,
     /// What the verdicts were made with.
@@ -74,20 +78,13 @@ pub struct Verdicts<'a> {
     policies: &'a Policies,
 }
 
-impl Default for Memo {
-    fn default() -> Self {
-        Self::with_shapes(SHAPES)
-    }
-}
-
 impl Memo {
-    /// An empty one that keeps verdicts for this many shapes.
+    /// An empty one that keeps verdicts for this many shapes, however many nodes
+    /// there are.
     pub fn with_shapes(most: usize) -> Self {
         Self {
-            most,
-            shapes: HashMap::new(),
-            calls: 0,
-            typical: None,
+            most: Some(most),
+            ..Self::default()
         }
     }
 
@@ -104,7 +101,9 @@ impl Memo {
             self.shapes.clear();
             self.typical = Some(policies.typical.clone());
         }
-        if !self.shapes.contains_key(demand) && self.shapes.len() >= self.most {
+        let affordable = (VERDICTS / cluster.slots().max(1)).max(SHAPES);
+        let most = self.most.unwrap_or(affordable);
+        if !self.shapes.contains_key(demand) && self.shapes.len() >= most {
             let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.asked);
             if let Some(oldest) = oldest.map(|(demand, _)| demand.clone()) {
                 self.shapes.remove(&oldest);
@@ -126,16 +125,26 @@ impl Verdicts<'_> {
     /// The verdict on the node in this slot, which must be one of the snapshot.
     pub fn of(&mut self, slot: usize) -> &Verdict {
         let version = self.cluster.version(slot);
-        let kept = &mut self.shape.verdicts[slot];
+        let Shape {
+            verdicts, refusal, ..
+        } = &mut *self.shape;
+        let kept = &mut verdicts[slot];
         let stands = kept.as_ref().is_some_and(|(judged, _)| *judged == version);
         if !stands {
             *kept = None;
         }
         let judged = kept.get_or_insert_with(|| {
-            let verdict = self.cluster.at(slot).map_or_else(
-                || Verdict::Refused(Refusal::of(Reason::NodeNotRegistered)),
+            let mut verdict = self.cluster.at(slot).map_or_else(
+                || Verdict::Refused(Refusal::of(Reason::NodeNotRegistered).into()),
                 |node| Verdict::on(node, self.demand, self.policies),
             );
+            if let Verdict::Refused(why) = &mut verdict {
+                if why == refusal {
+                    *why = refusal.clone();
+                } else {
+                    *refusal = why.clone();
+                }
+            }
             (version, verdict)
         });
         &judged.1

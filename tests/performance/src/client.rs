@@ -21,10 +21,12 @@ use tokio::process::{Child, Command};
 
 use crate::{cluster, cpu};
 
-/// Calls measured, after a tenth as many that are not.
+/// Calls measured, after the first one of each shape.
 const CALLS: usize = 500;
-/// MiB that the pods ask for: one shape each.
-const SHAPES: [u64; 4] = [10_000, 3_000, 40_000, 24_000];
+/// Shapes of pods, asked for in turn: as many as the scheduler takes for typical
+/// at most. They ask for one step of MiB to this many.
+const SHAPES: u64 = 64;
+const STEP: u64 = 700;
 /// Longest wait for the server to have made its cluster.
 const START: Duration = Duration::from_mins(2);
 
@@ -65,12 +67,14 @@ pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
     let listed: Vec<_> = (0..names)
         .map(|n| cluster::name(n * nodes / names))
         .collect();
-    let shapes = SHAPES.map(|memory| {
-        let pod = cluster::pod(&format!("asks-{memory}"), memory);
+    let shapes = (1..=SHAPES).map(|times| {
+        let pod = cluster::pod(&format!("asks-{times}"), times * STEP);
         Bytes::from(json!({"Pod": pod, "Nodes": null, "NodeNames": listed}).to_string())
     });
-    let filter = server.sample("/filter", &shapes).await?;
-    let floor = server.sample("/floor", &shapes).await?;
+    let shapes: Vec<_> = shapes.collect();
+    let first = server.sample("/filter", &shapes, shapes.len()).await?;
+    let filter = server.sample("/filter", &shapes, CALLS).await?;
+    let floor = server.sample("/floor", &shapes, CALLS).await?;
     drop(server);
 
     let what = |detail: &str| {
@@ -78,7 +82,7 @@ pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
             "{detail} of /filter in the server, from the call's head to the answer, {nodes} nodes of 8 GPUs \
              with 16 pods a node booked, {names} names in and at most 64 out, pods of {} shapes, and after each \
              call one pod booked and one ended; baseline: the same calls decoded and answered without a decision",
-            SHAPES.len()
+            shapes.len()
         )
     };
     let figure = |kind: &str, value: f64, baseline: f64, detail: &str| Figure {
@@ -101,6 +105,12 @@ pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
             filter.cpu,
             floor.cpu,
             "CPU time of the server a call",
+        ),
+        figure(
+            "first_p50",
+            first.at(50),
+            floor.at(50),
+            "median latency of the first call of a shape, which judges every node,",
         ),
     ])
 }
@@ -135,19 +145,16 @@ impl Server {
         })
     }
 
-    async fn sample(&self, path: &str, bodies: &[Bytes]) -> Result<Sample> {
-        for body in bodies.iter().cycle().take(CALLS / 10) {
-            self.call(path, body).await?;
-        }
+    async fn sample(&self, path: &str, bodies: &[Bytes], calls: usize) -> Result<Sample> {
         self.times().await?;
         let before = self.cpu()?;
-        for body in bodies.iter().cycle().take(CALLS) {
+        for body in bodies.iter().cycle().take(calls) {
             self.call(path, body).await?;
         }
         let mut latencies = self.times().await?;
         let spent = self.cpu()?.saturating_sub(before);
         latencies.sort_by(f64::total_cmp);
-        let calls = u32::try_from(CALLS)?;
+        let calls = u32::try_from(calls)?;
         let cpu = spent.as_secs_f64() * 1000.0 / f64::from(calls);
         Ok(Sample { latencies, cpu })
     }

@@ -60,10 +60,10 @@ pub(crate) fn node(node: usize) -> Result<Node> {
     Ok(serde_json::from_value(node)?)
 }
 
-/// The `number`th pod booked on the `node`th node: two a card, of different
-/// sizes on different nodes so that scores differ.
+/// The `number`th pod booked on the `node`th node: two a card, of 17 sizes, so
+/// that hardly two cards or nodes are alike.
 pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value> {
-    let size = u64::try_from(node % 17)? * 1_000 + 8_000;
+    let size = u64::try_from((node * 7 + number * 5) % 17)? * 1_000 + 8_000;
     let grant = Grant {
         resource: RESOURCE.to_owned(),
         gpu: uuid(node, u32::try_from(number)? % GPUS).into(),

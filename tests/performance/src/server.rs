@@ -1,19 +1,23 @@
 //! The scheduler's own routes over the made-up cluster, and a floor beside
 //! them: a route that only decodes the call and answers the first 64 names.
 //!
-//! Must not: shorten the path of a call; what is measured is what ships.
+//! Must not: shorten the path of a call, or choose a policy: what is measured is
+//! what ships.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use aliquot_k8s::event;
 use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
+use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::bind::Binder;
 use aliquot_scheduler::books::Books;
 use aliquot_scheduler::leader::Leader;
+use aliquot_scheduler::learn;
 use aliquot_scheduler::metrics::Metrics;
 use aliquot_scheduler::routes::{self, Verbs};
+use aliquot_scheduler::settings::Settings;
 use aliquot_serve::{Readiness, body, http};
 use anyhow::Result;
 use axum::body::Bytes;
@@ -22,6 +26,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use clap::Parser as _;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -29,16 +34,18 @@ use tokio_util::task::TaskTracker;
 
 use crate::cluster;
 
-/// The most that filter answers: the scheduler's default.
+/// Names that the floor answers: as many as filter does by default.
 const SHORTLIST: usize = 64;
 
 /// Serves on a free port, prints it, and ends with stdin.
 pub(crate) async fn serve(size: usize) -> Result<()> {
-    let books = Arc::new(Books::default());
+    let settings = Settings::parse_from(["aliquot-scheduler"]);
+    let books = Arc::new(Books::new(pod::Settings::default(), settings.policies()));
     let all_nodes: Result<Vec<_>> = (0..size).map(cluster::node).collect();
     Index::reset(&*books, all_nodes?);
     let all_pods: Result<Vec<_>> = (0..size).map(cluster::pods).collect();
     Index::reset(&*books, all_pods?.into_iter().flatten().collect());
+    learn::learn(&books);
 
     let (notes, note_rx) = event::queue();
     let mut registry = Registry::default();
@@ -58,7 +65,7 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
         tasks: TaskTracker::new(),
         notes,
         readiness: Readiness::new([]),
-        shortlist: SHORTLIST,
+        shortlist: settings.shortlist,
     };
     let books = verbs.books.clone();
     let floor = Router::new()
