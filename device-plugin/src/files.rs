@@ -8,9 +8,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use aliquot_region::{counters, limits};
 use thiserror::Error;
-
-use crate::limits;
 
 /// Why a file could not be put in place.
 #[derive(Debug, Error)]
@@ -79,7 +78,7 @@ pub fn seat(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     directory(path, 0o755)?;
     let counters = path.join("counters");
     directory(&counters, 0o755)?;
-    sized(&counters.join("slots"), COUNTERS_SIZE, 0o666)?;
+    counters_file(&counters.join("slots"))?;
     let limits = path.join("limits");
     match fs::read(&limits) {
         Ok(old) => update(&limits, &old, page),
@@ -88,27 +87,28 @@ pub fn seat(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     }
 }
 
-/// Size of a counters file: slots and buckets of one seat.
-const COUNTERS_SIZE: u64 = 1 << 20;
-
-fn sized(path: &Path, size: u64, mode: u32) -> Result<(), FileError> {
+/// Makes a counters file, empty and known by its first bytes; one that is there is left alone.
+fn counters_file(path: &Path) -> Result<(), FileError> {
+    const MODE: u32 = 0o666;
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
-        .mode(mode)
+        .mode(MODE)
         .open(path)
         .map_err(failed("create", path))?;
-    file.set_permissions(fs::Permissions::from_mode(mode))
+    file.set_permissions(fs::Permissions::from_mode(MODE))
         .map_err(failed("chmod", path))?;
     let length = file.metadata().map_err(failed("inspect", path))?.len();
     if length == 0 {
-        file.set_len(size).map_err(failed("size", path))?;
+        file.write_all_at(&counters::header(), 0)
+            .and_then(|()| file.set_len(counters::SIZE))
+            .map_err(failed("size", path))?;
     }
     Ok(())
 }
 
-/// Writes the page in place, its sequence odd meanwhile; keeps the heartbeat.
+/// Writes the page in place, its sequence odd meanwhile; keeps what the host measured.
 fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     let known = <&[u8; limits::SIZE]>::try_from(old).ok();
     if known.is_some_and(|old| limits::same(old, page)) {
@@ -117,7 +117,7 @@ fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<(), File
     let mut next = *page;
     let mut sequence = 0;
     if let Some(old) = known {
-        next[limits::HEARTBEAT].copy_from_slice(&old[limits::HEARTBEAT]);
+        limits::keep_measured(old, &mut next);
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&old[limits::SEQUENCE]);
         sequence = u64::from_le_bytes(bytes) & !1;

@@ -95,12 +95,12 @@ pub enum PreStartError {
         gpu: GpuUuid,
     },
     /// More devices than a limits page holds.
-    #[error("container {container} was given {count} GPUs; a limits page holds {max}", max = limits::MAX_DEVICES)]
-    TooMany {
+    #[error("container {container}: {source}")]
+    Page {
         /// The container.
         container: String,
-        /// Cards in its allocation.
-        count: usize,
+        /// What does not fit.
+        source: aliquot_region::limits::PageError,
     },
     /// A CDI spec cannot be written as JSON.
     #[error("cannot encode the CDI spec {name}: {source}")]
@@ -300,9 +300,9 @@ impl PreStart {
         }
         let priority = accepted.allocation.priority;
         let page = limits::page(grants, priority, effective);
-        let page = page.ok_or_else(|| PreStartError::TooMany {
+        let page = page.map_err(|source| PreStartError::Page {
             container: holder.container.clone(),
-            count: grants.len(),
+            source,
         })?;
         let seat = self.paths.seats.join(name.as_str());
         files::seat(&seat, &page)?;

@@ -29,8 +29,10 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-k8s",
             "aliquot-serve",
             "aliquot-nvml",
+            "aliquot-region",
         ],
     ),
+    ("aliquot-region", &[]),
 ];
 
 /// What crates that must stay pure may use from outside, tests aside.

@@ -1,0 +1,16 @@
+//! The two files that host and container share: the limits page ([`limits`]) and the counters
+//! file ([`counters`]), and the accounting on it.
+//!
+//! Fed by: the device plugin (writes both first), libvgpu.so (maps both), the host's accounting.
+//! Must not: know CUDA or Kubernetes, wait for anybody, or trust what the other side wrote to be
+//! in range.
+
+pub mod account;
+pub mod counters;
+pub mod fork;
+pub mod limits;
+mod lock;
+mod map;
+pub mod seat;
+
+pub use counters::AttachError;

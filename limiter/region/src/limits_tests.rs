@@ -1,0 +1,121 @@
+//! Bytes of the page, and what a reader makes of them.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+
+use super::*;
+
+const CONTAINER: Container = Container {
+    priority: 1,
+    policy: 1,
+    flags: OOM_KILLER,
+};
+
+fn device(uuid: &str) -> Device<'_> {
+    Device {
+        uuid,
+        memory: 3000 << 20,
+        cores: 30,
+        context: 7,
+        physical: 9,
+    }
+}
+
+#[test]
+fn the_bytes_are_where_the_table_says() {
+    let page = page(CONTAINER, &[device("GPU-a"), device("GPU-b")]).unwrap();
+    assert_eq!(&page[..8], b"ALQLIMIT");
+    assert_eq!(page[8..16], [1, 0, 0, 0, 2, 0, 0, 0]);
+    assert_eq!(page[16..32], [0; 16]);
+    assert_eq!(page[32..44], [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
+    let second = &page[64 + 120..];
+    assert_eq!(&second[..6], b"GPU-b\0");
+    assert_eq!(second[40..48], (3000_u64 << 20).to_le_bytes());
+    assert_eq!(second[48..56], [30, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(second[56..72], [0; 16]);
+    assert_eq!(
+        second[72..88],
+        [7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]
+    );
+    assert!(second[88..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn refuses_what_does_not_fit() {
+    let many = vec![device("GPU-a"); MAX_DEVICES + 1];
+    assert!(page(CONTAINER, &many[1..]).is_ok());
+    assert_eq!(page(CONTAINER, &many), Err(PageError::TooMany(34)));
+    let long = "G".repeat(41);
+    assert_eq!(
+        page(CONTAINER, &[device(&long)]),
+        Err(PageError::Uuid(long.clone()))
+    );
+}
+
+#[test]
+fn what_the_host_measures_is_not_content_and_survives_an_update() {
+    let one = page(CONTAINER, &[device("GPU-a")]).unwrap();
+    let mut measured = one;
+    measured[16..32].fill(7);
+    measured[64 + 52..64 + 72].fill(7);
+    assert!(same(&one, &measured));
+    let mut next = page(
+        CONTAINER,
+        &[Device {
+            cores: 31,
+            ..device("GPU-a")
+        }],
+    )
+    .unwrap();
+    assert!(!same(&measured, &next));
+    keep_measured(&measured, &mut next);
+    assert_eq!(next[24..32], [7; 8]);
+    assert_eq!(
+        next[64 + 48..64 + 72],
+        [&[31, 0, 0, 0][..], &[7; 20]].concat()
+    );
+}
+
+#[test]
+fn a_reader_sees_what_was_written_and_what_changes_in_place() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("limits");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    fs::write(&path, page(CONTAINER, &[device("GPU-a")]).unwrap()).unwrap();
+    let limits = Limits::open(&name).unwrap();
+    assert_eq!(limits.devices(), 1);
+    let (uuid, length) = limits.uuid(0);
+    assert_eq!(&uuid[..length], b"GPU-a");
+    assert_eq!((limits.memory(0), limits.physical(0)), (3000 << 20, 9));
+    assert_eq!((limits.cores(0), limits.context(0)), (30, 7));
+    assert_eq!(
+        (limits.priority(), limits.policy(), limits.flags()),
+        (1, 1, 2)
+    );
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&(1_u64 << 20).to_le_bytes(), 64 + 40)
+        .unwrap();
+    assert_eq!(limits.memory(0), 1 << 20);
+    // A host that died while it wrote keeps nobody waiting.
+    file.write_all_at(&[1], 16).unwrap();
+    assert_eq!(limits.memory(0), 1 << 20);
+}
+
+#[test]
+fn what_is_no_limits_page_is_refused() {
+    let room = tempfile::tempdir().unwrap();
+    let check = |bytes: &[u8], expected: &str| {
+        let path = room.path().join("limits");
+        fs::write(&path, bytes).unwrap();
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        let error = Limits::open(&name).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let mut newer = page(CONTAINER, &[]).unwrap();
+    newer[8] = 2;
+    check(&newer, "layout version 2");
+    check(&[0; SIZE], "does not begin");
+    check(&[0; 100], "100 bytes");
+    assert!(Limits::open(c"/nonexistent").is_err());
+}

@@ -1,0 +1,43 @@
+//! Locks on bytes of a file that belong to an open file, not to a process: taken, mapped and
+//! closed, such a lock lives as long as the mapping, through `close_range`, and goes with the
+//! process however it dies. Other pid namespaces see it too.
+//!
+//! Fed by: [`crate::seat`]. Must not: wait.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+/// How a byte is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// By one open file.
+    Alone,
+    /// By any number of them.
+    Shared,
+    /// Not any more.
+    Free,
+}
+
+/// Takes or frees the byte at `at`; false when another holds it.
+pub(crate) fn set(file: &OwnedFd, at: usize, hold: Hold) -> io::Result<bool> {
+    let kind = match hold {
+        Hold::Alone => libc::F_WRLCK,
+        Hold::Shared => libc::F_RDLCK,
+        Hold::Free => libc::F_UNLCK,
+    };
+    // SAFETY: zero is a value of every field; `l_pid` must be 0 for these locks.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::c_short::try_from(kind).map_err(io::Error::other)?;
+    lock.l_whence = libc::c_short::try_from(libc::SEEK_SET).map_err(io::Error::other)?;
+    lock.l_start = libc::off_t::try_from(at).map_err(io::Error::other)?;
+    lock.l_len = 1;
+    // SAFETY: the descriptor is open and `lock` is a whole `flock`.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}

@@ -1,0 +1,98 @@
+//! Files mapped into memory, and words in them.
+//!
+//! Fed by: [`crate::limits`] and [`crate::counters`]. Must not: hand out anything but atomics,
+//! for other processes change the same bytes.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+/// Opens a regular file without following a link at its end; closed at exec.
+pub(crate) fn open(path: &CStr, flags: i32) -> io::Result<OwnedFd> {
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: `path` is a C string; without O_CREAT no third argument is read.
+    let file = unsafe { libc::open(path.as_ptr(), flags) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `file` was opened just now and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(file) })
+}
+
+/// A shared mapping of the first bytes of a file. It lives until the process ends or `drop`.
+#[derive(Debug)]
+pub(crate) struct Map {
+    base: *mut libc::c_void,
+    length: usize,
+}
+
+// SAFETY: the mapping is only reached through atomics, and belongs to this value.
+unsafe impl Send for Map {}
+// SAFETY: the same.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps `length` bytes; the file must be at least as long.
+    pub(crate) fn new(file: &OwnedFd, length: usize, protection: i32) -> io::Result<Self> {
+        // SAFETY: zero is a value of every field of `stat`.
+        let mut found: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open and `found` is a `stat` to write to.
+        if unsafe { libc::fstat(file.as_raw_fd(), &raw mut found) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let enough = usize::try_from(found.st_size).is_ok_and(|size| size >= length);
+        if found.st_mode & libc::S_IFMT != libc::S_IFREG || !enough {
+            let what = format!("no file of {length} bytes, but {} bytes", found.st_size);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { base, length })
+    }
+
+    /// Keeps the mapping, and the locks that live with it, from children.
+    pub(crate) fn not_for_children(&self) -> io::Result<()> {
+        // SAFETY: the range is exactly this mapping.
+        let done = unsafe { libc::madvise(self.base, self.length, libc::MADV_DONTFORK) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// The word at a multiple of 8.
+    pub(crate) fn u64(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.length);
+        // SAFETY: inside the mapping, which starts on a page, so aligned; it lives as long as
+        // `self`; everybody uses atomics on it.
+        unsafe { &*self.base.byte_add(at).cast::<AtomicU64>() }
+    }
+
+    /// The word at a multiple of 4.
+    pub(crate) fn u32(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.length);
+        // SAFETY: as for `u64`.
+        unsafe { &*self.base.byte_add(at).cast::<AtomicU32>() }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: this value's own mapping; no reference into it outlives `self`.
+        unsafe { libc::munmap(self.base, self.length) };
+    }
+}
