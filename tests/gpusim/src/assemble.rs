@@ -10,6 +10,8 @@ use crate::model::{
     self, ABSENT, Gpu, LINK_NONE, LINK_SWITCH, MAX_GPUS, MAX_LINKS, Machine, OFF, ON,
 };
 
+/// What an empty context takes on cards of this class.
+const CONTEXT_MIB: u64 = 416;
 const LEVEL_NODE: u32 = 40;
 const LEVEL_SYSTEM: u32 = 50;
 
@@ -90,6 +92,8 @@ fn card(known: &Model, name: &str, index: usize) -> Gpu {
         vbios: model::padded("92.00.45.00.05").expect("short"),
         memory_total: known.memory * MIB,
         memory_reserved: known.reserved * MIB,
+        context_bytes: CONTEXT_MIB * MIB,
+        block_bytes: 2 * MIB,
         bar1_total: known.bar1 * MIB,
         cpu_affinity: [u64::MAX, 0, 0, 0],
         minor: position,

@@ -9,7 +9,7 @@ use crate::model::{
 pub const MIB: u64 = 1 << 20;
 
 /// Names that [`set`] knows, each with what it accepts.
-pub const FIELDS: [(&str, &str); 20] = [
+pub const FIELDS: [(&str, &str); 22] = [
     ("health", "ok | lost"),
     ("memoryUsed", "MiB used by no listed process"),
     ("utilisation", "percent"),
@@ -30,6 +30,11 @@ pub const FIELDS: [(&str, &str); 20] = [
     ("computeMode", "default | prohibited | exclusiveProcess"),
     ("persistence", "on | off"),
     ("numa", "node number, -1 for none"),
+    ("contextMib", "MiB that one CUDA context takes"),
+    (
+        "blockKib",
+        "KiB of the card's allocation blocks, a power of two up to 2048",
+    ),
 ];
 
 /// Why a change was refused.
@@ -133,6 +138,11 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
         "computeMode" => gpu.compute_mode = compute_mode(value)?,
         "persistence" => gpu.persistence = u32::from(switch(value).filter(|s| *s != ABSENT)? == ON),
         "numa" => gpu.numa = value.parse::<i32>().ok().filter(|node| *node >= -1)?,
+        "contextMib" => gpu.context_bytes = number?.checked_mul(MIB)?,
+        "blockKib" => {
+            let kib = number.filter(|kib| kib.is_power_of_two() && *kib <= 2048)?;
+            gpu.block_bytes = kib << 10;
+        }
         _ => return None,
     }
     Some(())
@@ -276,6 +286,8 @@ mod tests {
         );
         check("persistence", &["on", "off"], &["absent"]);
         check("numa", &["-1", "1"], &["-2"]);
+        check("contextMib", &["416"], &["x"]);
+        check("blockKib", &["1", "2048"], &["0", "3", "4096"]);
     }
 
     #[test]

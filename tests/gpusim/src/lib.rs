@@ -10,10 +10,10 @@ mod ffi;
 mod library;
 mod machine;
 pub mod machine_file;
-pub mod model;
 pub mod place;
+mod running;
 pub mod show;
-pub mod state;
 
+pub use aliquot_gpusim_model::{Holder, Watcher, model, state};
 pub use library::STATE_VARIABLE;
 pub use machine::{MachineError, SimulatedMachine};

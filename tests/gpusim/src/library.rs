@@ -15,8 +15,10 @@ use nvml_wrapper_sys::bindings::{
 };
 use parking_lot::RwLock;
 
+use crate::Watcher;
 use crate::ffi::{Answer, Out};
 use crate::model::{Gpu, MAX_GPUS, Machine};
+use crate::running;
 use crate::state::{State, StateError, update};
 
 /// Environment variable with the state file's path.
@@ -26,6 +28,7 @@ struct Library {
     users: usize,
     path: PathBuf,
     state: Arc<State>,
+    holdings: Option<Watcher>,
 }
 
 static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
@@ -44,6 +47,7 @@ pub(crate) fn init() -> Answer {
     let state = State::open(&path).map_err(|e| code(&e))?;
     *library = Some(Library {
         users: 1,
+        holdings: Watcher::open(&path).ok(),
         path,
         state: Arc::new(state),
     });
@@ -76,11 +80,16 @@ pub(crate) fn machine() -> Answer<Box<Machine>> {
 /// The card of a handle as it is now, if it can still be reached.
 pub(crate) fn gpu(device: nvmlDevice_t) -> Answer<Box<Gpu>> {
     let state = state()?;
-    let gpu = state.gpu(index(device)?);
+    let mut gpu = state.gpu(index(device)?);
     if gpu.uuid[0] == 0 {
         return Err(INVALID_ARGUMENT);
     }
     reachable(&gpu)?;
+    let library = LIBRARY.read();
+    let holdings = library.as_ref().and_then(|open| open.holdings.as_ref());
+    if let Some(holdings) = holdings {
+        running::add(&mut gpu, &holdings.holders(index(device)?));
+    }
     Ok(gpu)
 }
 
@@ -135,7 +144,7 @@ fn code(error: &StateError) -> nvmlReturn_t {
         }
         StateError::Open { .. } | StateError::NotAState { .. } => DRIVER_NOT_LOADED,
         StateError::Version { .. } => LIB_RM_VERSION_MISMATCH,
-        StateError::Create { .. } | StateError::Map { .. } => UNKNOWN,
+        StateError::Create { .. } | StateError::Map { .. } | StateError::Full { .. } => UNKNOWN,
     }
 }
 

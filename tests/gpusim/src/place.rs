@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 /// The name under which NVML clients look for their library.
 pub const LIBRARY_NAME: &str = "libnvidia-ml.so.1";
 
+/// The name under which CUDA clients look for the driver.
+pub const CUDA_LIBRARY_NAME: &str = "libcuda.so.1";
+
 const BUILT_NAME: &str = "libaliquot_gpusim.so";
+const CUDA_BUILT_NAME: &str = "libaliquot_gpusim_cuda.so";
 
 /// Why the library cannot be given.
 #[derive(Debug, thiserror::Error)]
@@ -15,14 +19,20 @@ pub enum PlaceError {
     #[error("cannot tell where this program lies: {0}")]
     OwnPath(std::io::Error),
     /// No library beside this program.
-    #[error("{BUILT_NAME} is in none of {folders:?}; build it with: cargo build -p aliquot-gpusim")]
+    #[error("{name} is in none of {folders:?}; build it with: cargo build -p {package}")]
     NotBuilt {
+        /// The file.
+        name: &'static str,
+        /// The package that makes it.
+        package: &'static str,
         /// Where it was looked for.
         folders: Vec<PathBuf>,
     },
     /// The link cannot be made.
-    #[error("cannot link {LIBRARY_NAME} in {folder}: {source}")]
+    #[error("cannot link {name} in {folder}: {source}")]
     Link {
+        /// What.
+        name: &'static str,
         /// Where.
         folder: PathBuf,
         /// The reason.
@@ -30,10 +40,19 @@ pub enum PlaceError {
     },
 }
 
-/// The built shared library. Cargo writes it to `deps/` whenever this crate is compiled, also as
+/// The built NVML library. Cargo writes it to `deps/` whenever this crate is compiled, also as
 /// a dependency of tests, and copies it one folder up only when this crate itself was asked for;
 /// so the one in `deps/` is never older.
 pub fn library_path() -> Result<PathBuf, PlaceError> {
+    built(BUILT_NAME, "aliquot-gpusim")
+}
+
+/// The built CUDA driver, of the package aliquot-gpusim-cuda.
+pub fn cuda_library_path() -> Result<PathBuf, PlaceError> {
+    built(CUDA_BUILT_NAME, "aliquot-gpusim-cuda")
+}
+
+fn built(name: &'static str, package: &'static str) -> Result<PathBuf, PlaceError> {
     let program = std::env::current_exe().map_err(PlaceError::OwnPath)?;
     let folders: Vec<PathBuf> = program
         .ancestors()
@@ -43,24 +62,38 @@ pub fn library_path() -> Result<PathBuf, PlaceError> {
         .collect();
     let found = folders
         .iter()
-        .map(|folder| folder.join(BUILT_NAME))
+        .map(|folder| folder.join(name))
         .find(|file| file.is_file());
-    found.ok_or(PlaceError::NotBuilt { folders })
+    found.ok_or(PlaceError::NotBuilt {
+        name,
+        package,
+        folders,
+    })
 }
 
-/// Links the library into `folder` under its real name and returns the link; an older link of
-/// that name is replaced.
+/// Links the NVML library into `folder` under its real name and returns the link; an older link
+/// of that name is replaced.
 pub fn link_into(folder: &Path) -> Result<PathBuf, PlaceError> {
-    let target = library_path()?;
-    let link = folder.join(LIBRARY_NAME);
+    link(&library_path()?, folder, LIBRARY_NAME)
+}
+
+/// Links the CUDA driver into `folder` under its real name and returns the link; an older link
+/// of that name is replaced.
+pub fn link_cuda_into(folder: &Path) -> Result<PathBuf, PlaceError> {
+    link(&cuda_library_path()?, folder, CUDA_LIBRARY_NAME)
+}
+
+fn link(target: &Path, folder: &Path, name: &'static str) -> Result<PathBuf, PlaceError> {
+    let link = folder.join(name);
     let make = || {
         match std::fs::remove_file(&link) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        std::os::unix::fs::symlink(&target, &link)
+        std::os::unix::fs::symlink(target, &link)
     };
     make().map_err(|source| PlaceError::Link {
+        name,
         folder: folder.to_owned(),
         source,
     })?;

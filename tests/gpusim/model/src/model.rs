@@ -103,6 +103,11 @@ pub struct Gpu {
     pub memory_reserved: u64,
     /// Bytes used by nobody in `processes`.
     pub memory_used: u64,
+    /// Bytes that one CUDA context takes.
+    pub context_bytes: u64,
+    /// Bytes of the blocks in which CUDA memory is taken from the card; small allocations share
+    /// them.
+    pub block_bytes: u64,
     /// Bytes of the BAR1 window.
     pub bar1_total: u64,
     /// Millijoules since the driver was loaded.

@@ -21,9 +21,10 @@ use memmap2::{Mmap, MmapMut};
 use rustix::thread::futex;
 
 use crate::model::{Gpu, MAX_GPUS, Machine};
+use crate::shared;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUSM");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const WORD: usize = size_of::<u64>();
 const SLOT_WORDS: usize = size_of::<Machine>() / WORD;
 const HEADER_WORDS: usize = size_of::<Header>() / WORD;
@@ -69,6 +70,12 @@ pub enum StateError {
     /// The file is no state file.
     #[error("{path} is not a gpusim state file")]
     NotAState {
+        /// The file.
+        path: PathBuf,
+    },
+    /// As many processes as there can be.
+    #[error("{path}: every slot is taken by a living process")]
+    Full {
         /// The file.
         path: PathBuf,
     },
@@ -161,9 +168,11 @@ impl State {
     }
 }
 
-/// Makes a state file at once (written beside, then renamed). Processes that have an older file
+/// Makes a state file at once (written beside, then renamed), and the file of holdings that
+/// belongs to it (`shared`), empty. Processes that have an older file
 /// of this name open keep the old machine until they initialise NVML again.
 pub fn create(path: &Path, machine: &Machine) -> Result<(), StateError> {
+    shared::create(path)?;
     let header = Header {
         magic: MAGIC,
         version: VERSION,

@@ -1,0 +1,131 @@
+//! Arrays: their size on the card, rounded as texture hardware wants it. Pure, but for the object
+//! that holds the memory.
+
+use crate::codes::ERROR_INVALID_VALUE;
+use crate::context::{Context, ContextRef};
+use crate::driver::Driver;
+use crate::ffi::Answer;
+use crate::heap::{give_blocks, take_blocks};
+use crate::objects::Objects;
+use crate::types::Array3dDescriptor;
+
+/// What the memory of an array is a multiple of.
+pub(crate) const ALIGNMENT: u64 = 64 << 10;
+
+/// An array, mipmapped or not.
+pub(crate) struct Array {
+    pub(crate) descriptor: Array3dDescriptor,
+    pub(crate) levels: u32,
+    pub(crate) context: ContextRef,
+    /// A level of a mipmapped array owns no memory.
+    pub(crate) memory: Option<Memory>,
+}
+
+/// What an array takes of a card.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    base: u64,
+    /// Bytes of the array.
+    size: u64,
+    /// Bytes taken.
+    bytes: u64,
+}
+
+/// Bytes of one element's channel for a `CUarray_format`.
+fn channel_bytes(format: u32) -> Option<u64> {
+    match format {
+        0x01 | 0x08 => Some(1),
+        0x02 | 0x09 | 0x10 => Some(2),
+        0x03 | 0x0a | 0x20 => Some(4),
+        _ => None,
+    }
+}
+
+/// Bytes of one element.
+pub(crate) fn element_bytes(descriptor: &Array3dDescriptor) -> Answer<u64> {
+    let channels = match descriptor.channels {
+        1 | 2 | 4 => u64::from(descriptor.channels),
+        _ => return Err(ERROR_INVALID_VALUE),
+    };
+    let channel = channel_bytes(descriptor.format).ok_or(ERROR_INVALID_VALUE)?;
+    Ok(channels * channel)
+}
+
+/// Bytes of an array with `levels` levels: rows of 64 bytes, 8 rows together, whole 64 KiB.
+pub(crate) fn size(descriptor: &Array3dDescriptor, levels: u32) -> Answer<u64> {
+    let element = element_bytes(descriptor)?;
+    if descriptor.width == 0 || levels == 0 {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let mut sum = 0_u64;
+    for level in 0..levels {
+        let extent = |length: usize| (length as u64 >> level).max(1);
+        let row = element * extent(descriptor.width);
+        let rows = match descriptor.height {
+            0 => 1,
+            height => extent(height).next_multiple_of(8),
+        };
+        let slices = extent(descriptor.depth);
+        let bytes = row.next_multiple_of(64).checked_mul(rows);
+        let bytes = bytes.and_then(|bytes| bytes.checked_mul(slices));
+        sum = bytes
+            .and_then(|bytes| sum.checked_add(bytes))
+            .ok_or(ERROR_INVALID_VALUE)?;
+    }
+    sum.checked_next_multiple_of(ALIGNMENT)
+        .ok_or(ERROR_INVALID_VALUE)
+}
+
+impl Array {
+    /// Takes the array's memory of the context's card.
+    pub(crate) fn new(
+        driver: &Driver,
+        context: ContextRef,
+        descriptor: Array3dDescriptor,
+        levels: u32,
+    ) -> Answer<Self> {
+        let size = size(&descriptor, levels)?;
+        let block = driver.facts(context.card).block_bytes;
+        let bytes = size.next_multiple_of(block);
+        let base = take_blocks(driver, context.card, bytes)?;
+        driver.count_request(context.card, size);
+        Ok(Self {
+            descriptor,
+            levels,
+            context,
+            memory: Some(Memory { base, size, bytes }),
+        })
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn give(&self, driver: &Driver) {
+        if let Some(memory) = self.memory {
+            let card = self.context.card;
+            driver.uncount_request(card, memory.size);
+            give_blocks(driver, card, memory.base, memory.bytes, true);
+        }
+    }
+
+    /// Where the contents lie: rows without gaps, so that they fit into what was taken.
+    pub(crate) fn contents(&self) -> Answer<(u64, u64)> {
+        let memory = self.memory.ok_or(ERROR_INVALID_VALUE)?;
+        Ok((memory.base, memory.size))
+    }
+
+    /// Bytes between rows of the contents.
+    pub(crate) fn pitch(&self) -> Answer<u64> {
+        Ok(element_bytes(&self.descriptor)? * self.descriptor.width as u64)
+    }
+}
+
+impl Objects {
+    /// Ends all that a context owns.
+    pub(crate) fn drop_context(&self, driver: &Driver, context: &Context) {
+        for array in self.arrays.drain(|array| array.context.is(context)) {
+            array.give(driver);
+        }
+        self.functions
+            .drain(|function| function.context.is(context));
+        self.modules.drain(|module| module.context.is(context));
+    }
+}

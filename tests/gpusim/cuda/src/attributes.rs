@@ -1,0 +1,132 @@
+//! `CUdevice_attribute` by number: what all cards here share, and what differs between them.
+//! Fed by the model; pure.
+
+use aliquot_gpusim_model::model::{Gpu, ON};
+
+/// The value of an attribute; `None`: there is no such attribute.
+pub(crate) fn of(gpu: &Gpu, attribute: i32) -> Option<i32> {
+    of_card(gpu, attribute).or_else(|| of_all(attribute))
+}
+
+/// Multiprocessors: cores by the architecture's cores for each.
+pub(crate) fn multiprocessors(gpu: &Gpu) -> u32 {
+    let each = if matches!(gpu.architecture, 6 | 7) {
+        64
+    } else {
+        128
+    };
+    gpu.cores / each
+}
+
+fn of_card(gpu: &Gpu, attribute: i32) -> Option<i32> {
+    let ampere = gpu.architecture >= 7;
+    let hopper = gpu.architecture >= 9;
+    let number = |value: u32| value.cast_signed();
+    Some(match attribute {
+        13 => number(gpu.max_clocks[1] * 1000),
+        16 => number(multiprocessors(gpu)),
+        20 => number(gpu.compute_mode),
+        32 => i32::from(gpu.ecc == ON),
+        33 => number(gpu.pci_bus),
+        34 => number(gpu.pci_device),
+        36 => number(gpu.max_clocks[2] * 1000),
+        37 => {
+            if ampere {
+                5120
+            } else {
+                256
+            }
+        }
+        38 => {
+            if ampere {
+                41_943_040
+            } else {
+                4_194_304
+            }
+        }
+        39 => {
+            if gpu.architecture == 6 {
+                1024
+            } else {
+                2048
+            }
+        }
+        50 => number(gpu.pci_domain),
+        75 => number(gpu.capability_major),
+        76 => number(gpu.capability_minor),
+        85 => number(gpu.minor),
+        108 => {
+            if ampere {
+                31_457_280
+            } else {
+                0
+            }
+        }
+        120 | 126 | 127 => i32::from(hopper),
+        131 | 134 => gpu.numa,
+        _ => return None,
+    })
+}
+
+fn of_all(attribute: i32) -> Option<i32> {
+    Some(match attribute {
+        1..=3 | 111 => 1024,
+        4 => 64,
+        5 | 11 => i32::MAX,
+        6 | 7 => 65_535,
+        8 => 49_152,
+        9 | 12 | 82 => 65_536,
+        10 | 106 => 32,
+        14 | 30 => 512,
+        15
+        | 19
+        | 31
+        | 41
+        | 78..=80
+        | 83
+        | 89..=96
+        | 98
+        | 99
+        | 102
+        | 103
+        | 113..=117
+        | 119
+        | 122
+        | 123
+        | 125
+        | 129 => 1,
+        21..=23 => 131_072,
+        24..=26 => 16_384,
+        27..=29 => 32_768,
+        40 => 3,
+        81 => 167_936,
+        87 => 2,
+        97 => 166_912,
+        109 => 134_213_632,
+        17
+        | 18
+        | 35
+        | 42..=49
+        | 51..=74
+        | 77
+        | 84
+        | 86
+        | 88
+        | 100
+        | 101
+        | 104
+        | 105
+        | 107
+        | 110
+        | 112
+        | 118
+        | 121
+        | 124
+        | 128
+        | 130
+        | 132
+        | 133
+        | 135..=146 => 0,
+        _ => return None,
+    })
+}

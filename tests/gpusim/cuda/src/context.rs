@@ -1,0 +1,247 @@
+//! Contexts: primary ones counted by their users, explicit ones, and each thread's stack of them.
+//! Every context takes its bytes of the card when it is made. Must not know any other object.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::codes::{
+    ERROR_CONTEXT_IS_DESTROYED, ERROR_DEVICE_UNAVAILABLE, ERROR_INVALID_CONTEXT,
+    ERROR_INVALID_DEVICE,
+};
+use crate::driver::{Driver, driver};
+use crate::ffi::Answer;
+use crate::heap::Blocks;
+use crate::types::{Device, Handle};
+
+/// `CU_COMPUTEMODE_PROHIBITED` and `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`.
+const PROHIBITED: u32 = 2;
+const EXCLUSIVE: u32 = 3;
+
+/// A context; lives for ever, since threads keep it on their stacks.
+pub(crate) struct Context {
+    pub(crate) device: Device,
+    pub(crate) card: usize,
+    pub(crate) flags: AtomicU32,
+    alive: AtomicBool,
+    /// Bytes that it took of the card itself.
+    bytes: Mutex<u64>,
+    pub(crate) blocks: Mutex<Blocks>,
+    /// `CUlimit` values that were set.
+    pub(crate) limits: Mutex<HashMap<u32, usize>>,
+    pub(crate) cache_config: AtomicU32,
+    pub(crate) shared_config: AtomicU32,
+}
+
+/// A thread-safe reference to a context; compared by address.
+pub(crate) type ContextRef = &'static Context;
+
+impl Context {
+    pub(crate) fn handle(&self) -> Handle {
+        std::ptr::from_ref(self).expose_provenance() as Handle
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+
+    fn living(&'static self) -> Answer<ContextRef> {
+        if self.alive.load(Relaxed) {
+            Ok(self)
+        } else {
+            Err(ERROR_CONTEXT_IS_DESTROYED)
+        }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.load(Relaxed)
+    }
+}
+
+thread_local! {
+    /// The top of the stack, where every call looks.
+    static TOP: Cell<Option<ContextRef>> = const { Cell::new(None) };
+    static BELOW: RefCell<Vec<Option<ContextRef>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The thread's current context.
+#[inline]
+pub(crate) fn current() -> Answer<ContextRef> {
+    driver()?;
+    TOP.get().ok_or(ERROR_INVALID_CONTEXT)?.living()
+}
+
+/// The thread's current context, dead or alive, if it has one.
+pub(crate) fn top() -> Option<ContextRef> {
+    TOP.get()
+}
+
+/// `cuCtxSetCurrent`.
+pub(crate) fn set_current(context: Option<ContextRef>) {
+    TOP.set(context);
+}
+
+/// `cuCtxPushCurrent`.
+pub(crate) fn push(context: ContextRef) {
+    BELOW.with_borrow_mut(|below| below.push(TOP.get()));
+    TOP.set(Some(context));
+}
+
+/// `cuCtxPopCurrent`.
+pub(crate) fn pop() -> Answer<ContextRef> {
+    let context = TOP.get().ok_or(ERROR_INVALID_CONTEXT)?;
+    TOP.set(BELOW.with_borrow_mut(Vec::pop).flatten());
+    Ok(context)
+}
+
+/// The contexts of the process.
+pub(crate) struct Contexts {
+    primary: Vec<Mutex<Primary>>,
+    explicit: Mutex<HashMap<Handle, ContextRef>>,
+}
+
+#[derive(Default)]
+struct Primary {
+    users: u64,
+    flags: u32,
+    context: Option<ContextRef>,
+}
+
+impl Contexts {
+    pub(crate) fn new(devices: usize) -> Self {
+        Self {
+            primary: (0..devices).map(|_| Mutex::default()).collect(),
+            explicit: Mutex::default(),
+        }
+    }
+
+    fn primary(&self, device: Device) -> Answer<&Mutex<Primary>> {
+        let ordinal = usize::try_from(device).map_err(|_| ERROR_INVALID_DEVICE)?;
+        self.primary.get(ordinal).ok_or(ERROR_INVALID_DEVICE)
+    }
+
+    /// One user more of a device's primary context; the first makes it.
+    pub(crate) fn retain(&self, driver: &Driver, device: Device) -> Answer<ContextRef> {
+        let mut primary = self.primary(device)?.lock();
+        let known = primary.context;
+        let context = if let Some(context) = known.filter(|context| context.is_alive()) {
+            context
+        } else {
+            let made = start(driver, device, primary.flags, known)?;
+            primary.context = Some(made);
+            made
+        };
+        primary.users += 1;
+        Ok(context)
+    }
+
+    /// One user less; the last one ends it.
+    pub(crate) fn release(&self, driver: &Driver, device: Device) -> Answer {
+        let mut primary = self.primary(device)?.lock();
+        if primary.users == 0 {
+            return Err(ERROR_INVALID_CONTEXT);
+        }
+        primary.users -= 1;
+        if primary.users == 0 {
+            end(driver, primary.context);
+        }
+        Ok(())
+    }
+
+    /// Ends a primary context whoever uses it.
+    pub(crate) fn reset(&self, driver: &Driver, device: Device) -> Answer {
+        let mut primary = self.primary(device)?.lock();
+        primary.users = 0;
+        end(driver, primary.context);
+        Ok(())
+    }
+
+    /// Flags of a primary context, and whether it is there.
+    pub(crate) fn primary_state(&self, device: Device) -> Answer<(u32, bool)> {
+        let primary = self.primary(device)?.lock();
+        let active = primary.context.is_some_and(Context::is_alive);
+        Ok((primary.flags, active))
+    }
+
+    pub(crate) fn set_primary_flags(&self, device: Device, flags: u32) -> Answer {
+        let mut primary = self.primary(device)?.lock();
+        primary.flags = flags;
+        if let Some(context) = primary.context {
+            context.flags.store(flags, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A new explicit context.
+    pub(crate) fn create(&self, driver: &Driver, device: Device, flags: u32) -> Answer<ContextRef> {
+        let context = start(driver, device, flags, None)?;
+        self.explicit.lock().insert(context.handle(), context);
+        Ok(context)
+    }
+
+    /// Ends an explicit context.
+    pub(crate) fn destroy(&self, driver: &Driver, handle: Handle) -> Answer {
+        let known = self.explicit.lock().remove(&handle);
+        let context = known.ok_or(ERROR_INVALID_CONTEXT)?;
+        end(driver, Some(context));
+        if top().is_some_and(|top| top.is(context)) {
+            let _ = pop();
+        }
+        Ok(())
+    }
+
+    /// The context of a handle.
+    pub(crate) fn find(&self, handle: Handle) -> Answer<ContextRef> {
+        if let Some(context) = self.explicit.lock().get(&handle) {
+            return context.living();
+        }
+        let mut primaries = self.primary.iter().filter_map(|one| one.lock().context);
+        let found = primaries.find(|context| context.handle() == handle);
+        found.ok_or(ERROR_INVALID_CONTEXT)?.living()
+    }
+}
+
+fn start(
+    driver: &Driver,
+    device: Device,
+    flags: u32,
+    again: Option<ContextRef>,
+) -> Answer<ContextRef> {
+    let card = driver.card(device)?;
+    let facts = driver.facts(card);
+    let taken = facts.compute_mode == EXCLUSIVE && driver.is_used_by_others(card);
+    if facts.lost || facts.compute_mode == PROHIBITED || taken {
+        return Err(ERROR_DEVICE_UNAVAILABLE);
+    }
+    driver.charge(card, facts.context_bytes)?;
+    driver.contexts_on(card).fetch_add(1, Relaxed);
+    let context = again.unwrap_or_else(|| {
+        Box::leak(Box::new(Context {
+            device,
+            card,
+            flags: AtomicU32::new(flags),
+            alive: AtomicBool::new(false),
+            bytes: Mutex::new(0),
+            blocks: Mutex::default(),
+            limits: Mutex::default(),
+            cache_config: AtomicU32::new(0),
+            shared_config: AtomicU32::new(0),
+        }))
+    });
+    *context.bytes.lock() = facts.context_bytes;
+    context.alive.store(true, Relaxed);
+    Ok(context)
+}
+
+/// Ends a context, and with it all that it owns.
+fn end(driver: &Driver, context: Option<ContextRef>) {
+    let Some(context) = context.filter(|context| context.alive.swap(false, Relaxed)) else {
+        return;
+    };
+    driver.heap.drop_context(driver, context);
+    driver.objects.drop_context(driver, context);
+    driver.release(context.card, std::mem::take(&mut *context.bytes.lock()));
+    driver.contexts_on(context.card).fetch_sub(1, Relaxed);
+}

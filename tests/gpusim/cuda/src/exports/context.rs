@@ -1,0 +1,91 @@
+//! Explicit contexts and the thread's stack of contexts.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::calls::calls;
+use crate::codes::ERROR_INVALID_VALUE;
+use crate::context::{self, Context, ContextRef, current};
+use crate::driver::driver;
+use crate::ffi::{Answer, Out};
+use crate::types::{ContextParameters, Device, Handle};
+
+calls! { CALLS:
+    cuCtxCreate 3020 cuCtxCreate_v2(context: Out<Handle>, flags: u32, device: Device) {
+        create(&context, flags, device)
+    }
+
+    cuCtxCreate 11040 cuCtxCreate_v3(
+        context: Out<Handle>, _affinity: *const ContextParameters, _count: i32, flags: u32,
+        device: Device,
+    ) {
+        create(&context, flags, device)
+    }
+
+    cuCtxCreate 12050 cuCtxCreate_v4(
+        context: Out<Handle>, _parameters: *const ContextParameters, flags: u32, device: Device,
+    ) {
+        create(&context, flags, device)
+    }
+
+    cuCtxDestroy 4000 cuCtxDestroy_v2(context: Handle) {
+        let driver = driver()?;
+        driver.contexts.destroy(driver, context)
+    }
+
+    cuCtxPushCurrent 4000 cuCtxPushCurrent_v2(context: Handle) {
+        context::push(driver()?.contexts.find(context)?);
+        Ok(())
+    }
+
+    cuCtxPopCurrent 4000 cuCtxPopCurrent_v2(popped: Out<Handle>) {
+        driver()?;
+        let context = context::pop()?;
+        popped.put_if(context.handle());
+        Ok(())
+    }
+
+    cuCtxSetCurrent 4000 cuCtxSetCurrent(context: Handle) {
+        let contexts = &driver()?.contexts;
+        let found = if context == 0 { None } else { Some(contexts.find(context)?) };
+        context::set_current(found);
+        Ok(())
+    }
+
+    cuCtxGetCurrent 4000 cuCtxGetCurrent(out: Out<Handle>) {
+        driver()?;
+        out.put(context::top().map_or(0, Context::handle))
+    }
+
+    cuCtxGetDevice 2000 cuCtxGetDevice(device: Out<Device>) { device.put(current()?.device) }
+
+    cuCtxGetDevice 13000 cuCtxGetDevice_v2(device: Out<Device>, context: Handle) {
+        device.put(named(context)?.device)
+    }
+
+    cuCtxGetFlags 7000 cuCtxGetFlags(flags: Out<u32>) { flags.put(current()?.flags.load(Relaxed)) }
+
+    cuCtxGetId 12000 cuCtxGetId(context: Handle, id: Out<u64>) { id.put(named(context)?.handle()) }
+
+    cuCtxGetApiVersion 3020 cuCtxGetApiVersion(context: Handle, version: Out<u32>) {
+        named(context)?;
+        version.put(3020)
+    }
+}
+
+fn create(context: &Out<Handle>, flags: u32, device: Device) -> Answer {
+    let driver = driver()?;
+    if context.is_null() || flags > 0x3ff {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let made = driver.contexts.create(driver, device, flags)?;
+    context::push(made);
+    context.put(made.handle())
+}
+
+/// The context of a handle; 0 names the current one.
+pub(super) fn named(context: Handle) -> Answer<ContextRef> {
+    match context {
+        0 => current(),
+        handle => driver()?.contexts.find(handle),
+    }
+}

@@ -1,0 +1,134 @@
+//! Copies and fills of plain ranges. Contents are kept for allocations of up to 64 MiB (`heap`).
+
+use crate::calls::calls;
+use crate::codes::ERROR_INVALID_VALUE;
+use crate::context::current;
+use crate::driver::driver;
+use crate::ffi::{self, Answer, Out, as_pointer};
+use crate::types::{DevicePointer, Handle};
+
+calls! { CALLS:
+    cuMemcpy 4000 cuMemcpy(to: u64, from: u64, bytes: usize) / 7000 cuMemcpy_ptds as _own {
+        copy(to, from, bytes)
+    }
+
+    cuMemcpyPeer 4000 cuMemcpyPeer(
+        to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize,
+    ) / 7000 cuMemcpyPeer_ptds as _own {
+        copy(to, from, bytes)
+    }
+
+    cuMemcpyHtoD 3020 cuMemcpyHtoD_v2(
+        to: DevicePointer, from: u64, bytes: usize,
+    ) / 7000 cuMemcpyHtoD_v2_ptds as _own {
+        known(to, bytes)?;
+        copy(to, from, bytes)
+    }
+
+    cuMemcpyDtoH 3020 cuMemcpyDtoH_v2(
+        to: u64, from: DevicePointer, bytes: usize,
+    ) / 7000 cuMemcpyDtoH_v2_ptds as _own {
+        known(from, bytes)?;
+        copy(to, from, bytes)
+    }
+
+    cuMemcpyDtoD 3020 cuMemcpyDtoD_v2(
+        to: DevicePointer, from: DevicePointer, bytes: usize,
+    ) / 7000 cuMemcpyDtoD_v2_ptds as _own {
+        known(to, bytes)?;
+        known(from, bytes)?;
+        copy(to, from, bytes)
+    }
+
+    cuMemsetD8 3020 cuMemsetD8_v2(
+        to: DevicePointer, value: u8, count: usize,
+    ) / 7000 cuMemsetD8_v2_ptds as _own {
+        fill(to, value, count)
+    }
+
+    cuMemsetD16 3020 cuMemsetD16_v2(
+        to: DevicePointer, value: u16, count: usize,
+    ) / 7000 cuMemsetD16_v2_ptds as _own {
+        fill(to, value, count)
+    }
+
+    cuMemsetD32 3020 cuMemsetD32_v2(
+        to: DevicePointer, value: u32, count: usize,
+    ) / 7000 cuMemsetD32_v2_ptds as _own {
+        fill(to, value, count)
+    }
+
+    cuMemsetD2D8 3020 cuMemsetD2D8_v2(
+        to: DevicePointer, pitch: usize, value: u8, width: usize, height: usize,
+    ) / 7000 cuMemsetD2D8_v2_ptds as _own {
+        fill_rows(to, pitch, value, (width, height))
+    }
+
+    cuMemsetD2D16 3020 cuMemsetD2D16_v2(
+        to: DevicePointer, pitch: usize, value: u16, width: usize, height: usize,
+    ) / 7000 cuMemsetD2D16_v2_ptds as _own {
+        fill_rows(to, pitch, value, (width, height))
+    }
+
+    cuMemsetD2D32 3020 cuMemsetD2D32_v2(
+        to: DevicePointer, pitch: usize, value: u32, width: usize, height: usize,
+    ) / 7000 cuMemsetD2D32_v2_ptds as _own {
+        fill_rows(to, pitch, value, (width, height))
+    }
+}
+
+/// The range lies in one allocation.
+pub(super) fn known(address: u64, bytes: usize) -> Answer {
+    current()?;
+    let found = driver()?.heap.find(address).ok_or(ERROR_INVALID_VALUE)?;
+    let left = found.size - (address - found.base);
+    if bytes as u64 <= left {
+        Ok(())
+    } else {
+        Err(ERROR_INVALID_VALUE)
+    }
+}
+
+/// Copies between any two places; what the driver does not know is host memory.
+pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> Answer {
+    current()?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    if to == 0 || from == 0 {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    if driver()?.heap.write(to, bytes as u64)?.unwrap_or(true) {
+        ffi::copy(to, from, bytes);
+    }
+    Ok(())
+}
+
+/// Fills a range with copies of a value.
+pub(crate) fn fill<T: Copy>(to: DevicePointer, value: T, count: usize) -> Answer {
+    current()?;
+    let bytes = count
+        .checked_mul(size_of::<T>())
+        .ok_or(ERROR_INVALID_VALUE)?;
+    if count == 0 {
+        return Ok(());
+    }
+    if !to.is_multiple_of(align_of::<T>() as u64) {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let kept = driver()?.heap.write(to, bytes as u64)?;
+    if kept.ok_or(ERROR_INVALID_VALUE)? {
+        let place = Out::at(as_pointer(to).cast::<T>());
+        (0..count).try_for_each(|index| place.put_at(index, value))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn fill_rows<T: Copy>(
+    to: DevicePointer,
+    pitch: usize,
+    value: T,
+    (width, height): (usize, usize),
+) -> Answer {
+    (0..height).try_for_each(|row| fill(to + (pitch * row) as u64, value, width))
+}

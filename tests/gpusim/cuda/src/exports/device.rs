@@ -1,0 +1,111 @@
+//! What a device is: count, names, numbers, attributes, peers.
+
+use std::ffi::c_char;
+
+use aliquot_gpusim_model::model::{Gpu, text};
+
+use crate::attributes;
+use crate::calls::calls;
+use crate::codes::{ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE};
+use crate::driver::{driver, total_memory};
+use crate::ffi::{Out, TextIn};
+use crate::types::{Device, Uuid};
+
+calls! { CALLS:
+    cuDeviceGetCount 2000 cuDeviceGetCount(count: Out<i32>) { count.put(driver()?.count()) }
+
+    cuDeviceGet 2000 cuDeviceGet(device: Out<Device>, ordinal: i32) {
+        driver()?.card(ordinal)?;
+        device.put(ordinal)
+    }
+
+    cuDeviceGetName 2000 cuDeviceGetName(name: Out<c_char>, length: i32, device: Device) {
+        let model = driver()?.gpu(device, |gpu| text(&gpu.model).to_owned())?;
+        name.put_text(length, &model)
+    }
+
+    cuDeviceGetUuid 9020 cuDeviceGetUuid(uuid: Out<Uuid>, device: Device) {
+        uuid.put(driver()?.gpu(device, uuid_bytes)?)
+    }
+
+    cuDeviceGetUuid 11040 cuDeviceGetUuid_v2(uuid: Out<Uuid>, device: Device) {
+        uuid.put(driver()?.gpu(device, uuid_bytes)?)
+    }
+
+    cuDeviceTotalMem 3020 cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) {
+        let total = driver()?.gpu(device, total_memory)?;
+        bytes.put(usize::try_from(total).map_err(|_| ERROR_INVALID_VALUE)?)
+    }
+
+    cuDeviceGetAttribute 2000 cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: Device) {
+        let found = driver()?.gpu(device, |gpu| attributes::of(gpu, attribute))?;
+        value.put(found.ok_or(ERROR_INVALID_VALUE)?)
+    }
+
+    cuDeviceComputeCapability 2000 cuDeviceComputeCapability(
+        major: Out<i32>, minor: Out<i32>, device: Device,
+    ) {
+        let (first, second) = driver()?.gpu(device, |gpu| (gpu.capability_major, gpu.capability_minor))?;
+        major.put(first.cast_signed())?;
+        minor.put(second.cast_signed())
+    }
+
+    cuDeviceGetPCIBusId 4010 cuDeviceGetPCIBusId(name: Out<c_char>, length: i32, device: Device) {
+        let place = driver()?.gpu(device, place)?;
+        name.put_text(length, &place)
+    }
+
+    cuDeviceGetByPCIBusId 4010 cuDeviceGetByPCIBusId(device: Out<Device>, name: TextIn) {
+        let (driver, wanted) = (driver()?, name.read()?.to_lowercase());
+        let mut ordinals = 0..driver.count();
+        let found = ordinals.find(|ordinal| {
+            let own = driver.gpu(*ordinal, place).unwrap_or_default();
+            own == wanted || own.strip_prefix("0000:") == Some(&wanted)
+        });
+        device.put(found.ok_or(ERROR_INVALID_DEVICE)?)
+    }
+
+    cuDeviceCanAccessPeer 4000 cuDeviceCanAccessPeer(can: Out<i32>, device: Device, peer: Device) {
+        let driver = driver()?;
+        let (first, second) = (driver.card(device)?, driver.card(peer)?);
+        can.put(i32::from(first != second))
+    }
+
+    cuDeviceGetP2PAttribute 8000 cuDeviceGetP2PAttribute(
+        value: Out<i32>, attribute: i32, device: Device, peer: Device,
+    ) {
+        let driver = driver()?;
+        if driver.card(device)? == driver.card(peer)? {
+            return Err(ERROR_INVALID_DEVICE);
+        }
+        value.put(match attribute {
+            1 | 4 => 0,
+            2 | 3 => 1,
+            _ => return Err(ERROR_INVALID_VALUE),
+        })
+    }
+}
+
+fn place(gpu: &Gpu) -> String {
+    format!(
+        "{:04x}:{:02x}:{:02x}.0",
+        gpu.pci_domain, gpu.pci_bus, gpu.pci_device
+    )
+}
+
+/// The 16 bytes that a uuid's digits mean; a uuid of another form gives its letters.
+fn uuid_bytes(gpu: &Gpu) -> Uuid {
+    let shown = text(&gpu.uuid);
+    let digits: String = shown.chars().skip(4).filter(|c| *c != '-').collect();
+    match u128::from_str_radix(&digits, 16) {
+        Ok(number) if digits.len() == 32 => number.to_be_bytes(),
+        _ => {
+            let mut bytes = [0; 16];
+            bytes
+                .iter_mut()
+                .zip(digits.bytes())
+                .for_each(|(to, from)| *to = from);
+            bytes
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Memory of the card, managed memory, and what a pointer points to.
+
+use crate::calls::calls;
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_FOUND};
+use crate::context::current;
+use crate::driver::driver;
+use crate::ffi::{Answer, Out};
+use crate::heap::{self, Allocation, Kind};
+use crate::types::{Device, DevicePointer};
+
+/// What the driver makes of a pitch: textures want rows at multiples of this.
+const PITCH: usize = 512;
+
+calls! { CALLS:
+    cuMemGetInfo 3020 cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
+        let context = current()?;
+        let (left, all) = driver()?.memory(context.card);
+        free.put_if(usize::try_from(left).map_err(|_| ERROR_INVALID_VALUE)?);
+        total.put_if(usize::try_from(all).map_err(|_| ERROR_INVALID_VALUE)?);
+        Ok(())
+    }
+
+    cuMemAlloc 3020 cuMemAlloc_v2(pointer: Out<DevicePointer>, bytes: usize) {
+        let context = current()?;
+        if pointer.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let driver = driver()?;
+        pointer.put(driver.heap.take_device(driver, context, bytes as u64)?)
+    }
+
+    cuMemAllocPitch 3020 cuMemAllocPitch_v2(
+        pointer: Out<DevicePointer>, pitch: Out<usize>, width: usize, height: usize, element: u32,
+    ) {
+        let context = current()?;
+        let sound = matches!(element, 4 | 8 | 16) && width > 0 && height > 0;
+        if !sound || pointer.is_null() || pitch.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let row = width.checked_next_multiple_of(PITCH).ok_or(ERROR_INVALID_VALUE)?;
+        let bytes = row.checked_mul(height).ok_or(ERROR_INVALID_VALUE)?;
+        let driver = driver()?;
+        pointer.put(driver.heap.take_device(driver, context, bytes as u64)?)?;
+        pitch.put(row)
+    }
+
+    cuMemFree 3020 cuMemFree_v2(pointer: DevicePointer) {
+        current()?;
+        let driver = driver()?;
+        let is_device = |kind| matches!(kind, Kind::Device | Kind::Managed);
+        let gone = driver.heap.remove(pointer, is_device).ok_or(ERROR_INVALID_VALUE)?;
+        heap::give(driver, &gone);
+        Ok(())
+    }
+
+    cuMemAllocManaged 6000 cuMemAllocManaged(pointer: Out<DevicePointer>, bytes: usize, flags: u32) {
+        let context = current()?;
+        if pointer.is_null() || !matches!(flags, 1 | 2) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let driver = driver()?;
+        let base = driver.heap.take_plain(driver, context, bytes as u64, Kind::Managed)?;
+        pointer.put(base)
+    }
+
+    cuMemGetAddressRange 3020 cuMemGetAddressRange_v2(
+        base: Out<DevicePointer>, size: Out<usize>, pointer: DevicePointer,
+    ) {
+        current()?;
+        let found = driver()?.heap.find(pointer).ok_or(ERROR_NOT_FOUND)?;
+        base.put_if(found.base);
+        size.put_if(usize::try_from(found.size).map_err(|_| ERROR_INVALID_VALUE)?);
+        Ok(())
+    }
+
+    cuPointerGetAttribute 4000 cuPointerGetAttribute(
+        data: Out<u64>, attribute: u32, pointer: DevicePointer,
+    ) {
+        driver()?;
+        let found = driver()?.heap.find(pointer).ok_or(ERROR_INVALID_VALUE)?;
+        put_attribute(&data, attribute, pointer, &found)
+    }
+
+    cuPointerGetAttributes 7000 cuPointerGetAttributes(
+        count: u32, attributes: Out<u32>, data: Out<*mut u64>, pointer: DevicePointer,
+    ) {
+        let found = driver()?.heap.find(pointer);
+        let count = usize::try_from(count).map_err(|_| ERROR_INVALID_VALUE)?;
+        let wanted = attributes.get_all(count)?.into_iter().zip(data.get_all(count)?);
+        for (attribute, place) in wanted {
+            // A pointer that the driver does not know has empty attributes here.
+            match &found {
+                Some(found) => put_attribute(&Out::at(place), attribute, pointer, found)?,
+                None => put_empty(&Out::at(place), attribute)?,
+            }
+        }
+        Ok(())
+    }
+
+    cuPointerSetAttribute 6000 cuPointerSetAttribute(
+        _value: *const u64, attribute: u32, pointer: DevicePointer,
+    ) {
+        let found = driver()?.heap.find(pointer);
+        match (attribute, found) {
+            (6, Some(_)) => Ok(()),
+            _ => Err(ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+/// `CUmemorytype`.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+
+fn put_attribute(
+    place: &Out<u64>,
+    attribute: u32,
+    pointer: DevicePointer,
+    found: &Allocation,
+) -> Answer {
+    let host = matches!(found.kind, Kind::Host { .. } | Kind::Registered { .. });
+    let word = |value: u32| {
+        Out::at(std::ptr::with_exposed_provenance_mut::<u32>(
+            usize::try_from(place.address()).map_err(|_| ERROR_INVALID_VALUE)?,
+        ))
+        .put(value)
+    };
+    let flag = |value: bool| {
+        Out::at(std::ptr::with_exposed_provenance_mut::<u8>(
+            usize::try_from(place.address()).map_err(|_| ERROR_INVALID_VALUE)?,
+        ))
+        .put(u8::from(value))
+    };
+    match attribute {
+        1 => place.put(found.context.handle()),
+        2 => word(if host { HOST } else { DEVICE }),
+        3 => place.put(pointer),
+        4 if host || found.kind == Kind::Managed => place.put(pointer),
+        7 => place.put(found.id),
+        8 => flag(found.kind == Kind::Managed),
+        9 => word(found.context.device.cast_unsigned()),
+        6 | 10 => flag(false),
+        11 => place.put(found.base),
+        12 => place.put(found.size),
+        13 => flag(true),
+        14 | 16 => word(0),
+        15 => word(if host { 0 } else { 3 }),
+        17 => place.put(0),
+        _ => Err(ERROR_INVALID_VALUE),
+    }
+}
+
+fn put_empty(place: &Out<u64>, attribute: u32) -> Answer {
+    let address = usize::try_from(place.address()).map_err(|_| ERROR_INVALID_VALUE)?;
+    match attribute {
+        6 | 8 | 10 | 13 => Out::at(std::ptr::with_exposed_provenance_mut::<u8>(address)).put(0),
+        9 => Out::at(std::ptr::with_exposed_provenance_mut::<Device>(address)).put(-2),
+        2 | 14..=16 => Out::at(std::ptr::with_exposed_provenance_mut::<u32>(address)).put(0),
+        _ => place.put(0),
+    }
+}

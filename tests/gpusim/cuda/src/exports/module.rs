@@ -1,0 +1,175 @@
+//! Modules and their functions. An image of text is PTX and has the functions that its `.entry`
+//! lines name; any other image has a function of every name.
+
+use std::collections::HashSet;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::calls::calls;
+use crate::codes::{
+    ERROR_FILE_NOT_FOUND, ERROR_INVALID_HANDLE, ERROR_INVALID_IMAGE, ERROR_INVALID_VALUE,
+    ERROR_NOT_FOUND,
+};
+use crate::context::{ContextRef, current};
+use crate::driver::driver;
+use crate::ffi::{Answer, Out, TextIn};
+use crate::types::{DevicePointer, Handle};
+
+/// A loaded image.
+pub(crate) struct Module {
+    pub(crate) context: ContextRef,
+    /// The functions of a PTX image; `None`: any.
+    entries: Option<HashSet<String>>,
+    /// The module itself, for its functions.
+    number: AtomicU32,
+}
+
+/// A kernel.
+pub(crate) struct Function {
+    pub(crate) context: ContextRef,
+    pub(crate) name: CString,
+    pub(crate) module: Handle,
+}
+
+calls! { CALLS:
+    cuModuleLoad 2000 cuModuleLoad(module: Out<Handle>, path: TextIn) {
+        current()?;
+        let image = std::fs::read(path.read()?).map_err(|_| ERROR_FILE_NOT_FOUND)?;
+        load(&module, &image)
+    }
+
+    cuModuleLoadData 2000 cuModuleLoadData(module: Out<Handle>, image: *const c_void) {
+        load_pointer(&module, image)
+    }
+
+    cuModuleLoadDataEx 2010 cuModuleLoadDataEx(
+        module: Out<Handle>, image: *const c_void, _count: u32, _options: *const u32,
+        _values: *const *mut c_void,
+    ) {
+        load_pointer(&module, image)
+    }
+
+    cuModuleLoadFatBinary 2000 cuModuleLoadFatBinary(module: Out<Handle>, image: *const c_void) {
+        load_pointer(&module, image)
+    }
+
+    cuModuleUnload 2000 cuModuleUnload(module: Handle) {
+        current()?;
+        let objects = &driver()?.objects;
+        objects.modules.remove(module, ERROR_INVALID_HANDLE)?;
+        objects.functions.drain(|function| function.module == module);
+        Ok(())
+    }
+
+    cuModuleGetLoadingMode 11070 cuModuleGetLoadingMode(mode: Out<u32>) {
+        driver()?;
+        mode.put(2)
+    }
+
+    cuModuleGetFunction 2000 cuModuleGetFunction(out: Out<Handle>, module: Handle, name: TextIn) {
+        current()?;
+        let (objects, name) = (&driver()?.objects, name.read()?);
+        let known = objects.modules.get(module, ERROR_INVALID_HANDLE)?;
+        let missing = known.entries.as_ref().is_some_and(|entries| !entries.contains(name));
+        if missing || name.is_empty() {
+            return Err(ERROR_NOT_FOUND);
+        }
+        out.put(objects.functions.add(Function {
+            context: known.context,
+            name: CString::new(name).map_err(|_| ERROR_INVALID_VALUE)?,
+            module,
+        }))
+    }
+
+    cuModuleGetFunctionCount 12040 cuModuleGetFunctionCount(count: Out<u32>, module: Handle) {
+        let known = driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?;
+        count.put(known.number.load(Relaxed))
+    }
+
+    cuModuleGetGlobal 3020 cuModuleGetGlobal_v2(
+        _pointer: Out<DevicePointer>, _bytes: Out<usize>, module: Handle, name: TextIn,
+    ) {
+        current()?;
+        name.read()?;
+        driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?;
+        Err(ERROR_NOT_FOUND)
+    }
+
+    cuFuncGetAttribute 2020 cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: Handle) {
+        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
+        value.put(match attribute {
+            0 => 1024,
+            4 => 32,
+            5 | 6 => 80,
+            1..=3 | 7..=15 => 0,
+            _ => return Err(ERROR_INVALID_VALUE),
+        })
+    }
+
+    cuFuncSetAttribute 9000 cuFuncSetAttribute(function: Handle, _attribute: u32, _value: i32) {
+        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE).map(|_| ())
+    }
+
+    cuFuncSetCacheConfig 3000 cuFuncSetCacheConfig(function: Handle, _config: u32) {
+        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE).map(|_| ())
+    }
+
+    cuFuncGetName 12030 cuFuncGetName(name: Out<*const c_char>, function: Handle) {
+        let known = driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
+        name.put(known.name.as_ptr())
+    }
+
+    cuFuncGetModule 11000 cuFuncGetModule(module: Out<Handle>, function: Handle) {
+        let known = driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
+        module.put(known.module)
+    }
+}
+
+/// Longest PTX that is looked through.
+const MOST_TEXT: usize = 1 << 20;
+
+fn load_pointer(out: &Out<Handle>, image: *const c_void) -> Answer {
+    current()?;
+    let place = Out::at(image.cast_mut().cast::<u8>());
+    let mut text = Vec::new();
+    // Up to the closing zero of PTX; a binary image has zeroes early.
+    while text.len() < MOST_TEXT {
+        let byte = Out::at(image.cast_mut().cast::<u8>().wrapping_add(text.len())).get()?;
+        if byte == 0 {
+            break;
+        }
+        text.push(byte);
+    }
+    if place.is_null() || text.is_empty() {
+        return Err(ERROR_INVALID_IMAGE);
+    }
+    load(out, &text)
+}
+
+fn load(out: &Out<Handle>, image: &[u8]) -> Answer {
+    let context = current()?;
+    if out.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let entries = entries(image);
+    let count = entries.as_ref().map_or(0, HashSet::len);
+    out.put(driver()?.objects.modules.add(Module {
+        context,
+        entries,
+        number: AtomicU32::new(u32::try_from(count).unwrap_or(u32::MAX)),
+    }))
+}
+
+/// The names of `.entry` lines, if the image is PTX.
+fn entries(image: &[u8]) -> Option<HashSet<String>> {
+    let text = std::str::from_utf8(image).ok()?;
+    if !text.contains(".version") {
+        return None;
+    }
+    let names = text.split(".entry").skip(1).map(|rest| {
+        let name = rest.trim_start();
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric() && !"_$%".contains(c));
+        name[..end.unwrap_or(name.len())].to_owned()
+    });
+    Some(names.collect())
+}

@@ -1,0 +1,59 @@
+//! Primary contexts. Fed by `context`, which counts their users.
+
+use crate::calls::calls;
+use crate::codes::ERROR_INVALID_VALUE;
+use crate::driver::driver;
+use crate::ffi::{Answer, Out};
+use crate::types::{Device, Handle};
+
+calls! { CALLS:
+    cuDevicePrimaryCtxRetain 7000 cuDevicePrimaryCtxRetain(context: Out<Handle>, device: Device) {
+        let driver = driver()?;
+        if context.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        context.put(driver.contexts.retain(driver, device)?.handle())
+    }
+
+    cuDevicePrimaryCtxRelease 7000 cuDevicePrimaryCtxRelease(device: Device) {
+        release(device)
+    }
+
+    cuDevicePrimaryCtxRelease 11000 cuDevicePrimaryCtxRelease_v2(device: Device) {
+        release(device)
+    }
+
+    cuDevicePrimaryCtxReset 7000 cuDevicePrimaryCtxReset(device: Device) {
+        reset(device)
+    }
+
+    cuDevicePrimaryCtxReset 11000 cuDevicePrimaryCtxReset_v2(device: Device) {
+        reset(device)
+    }
+
+    cuDevicePrimaryCtxSetFlags 7000 cuDevicePrimaryCtxSetFlags(device: Device, flags: u32) {
+        driver()?.contexts.set_primary_flags(device, flags)
+    }
+
+    cuDevicePrimaryCtxSetFlags 11000 cuDevicePrimaryCtxSetFlags_v2(device: Device, flags: u32) {
+        driver()?.contexts.set_primary_flags(device, flags)
+    }
+
+    cuDevicePrimaryCtxGetState 7000 cuDevicePrimaryCtxGetState(
+        device: Device, flags: Out<u32>, active: Out<i32>,
+    ) {
+        let (set, is_active) = driver()?.contexts.primary_state(device)?;
+        flags.put(set)?;
+        active.put(i32::from(is_active))
+    }
+}
+
+fn release(device: Device) -> Answer {
+    let driver = driver()?;
+    driver.contexts.release(driver, device)
+}
+
+fn reset(device: Device) -> Answer {
+    let driver = driver()?;
+    driver.contexts.reset(driver, device)
+}

@@ -1,0 +1,58 @@
+//! Faults on demand: `GPUSIM_FAULTS=cuMemAlloc_v2:3=2,cuLaunchKernel:*=719` lets the third call
+//! of the first symbol and every call of the second fail with those codes; `GPUSIM_MISSING` names
+//! functions that this driver shall not know. Fed by the environment, once for each process.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+struct Fault {
+    symbol: String,
+    /// Which call from now, counted from 1; 0: each.
+    number: u64,
+    code: u32,
+    calls: AtomicU64,
+}
+
+static FAULTS: OnceLock<Vec<Fault>> = OnceLock::new();
+static MISSING: OnceLock<Vec<String>> = OnceLock::new();
+
+/// The code with which this call of `symbol` shall fail.
+#[inline]
+pub(crate) fn of_call(symbol: &str) -> Option<u32> {
+    let faults = FAULTS.get_or_init(|| {
+        let text = std::env::var("GPUSIM_FAULTS").unwrap_or_default();
+        text.split(',').filter_map(parse).collect()
+    });
+    if faults.is_empty() {
+        return None;
+    }
+    let mut hits = faults.iter().filter(|fault| fault.symbol == symbol);
+    hits.find_map(|fault| {
+        let call = fault.calls.fetch_add(1, Relaxed) + 1;
+        (fault.number == 0 || fault.number == call).then_some(fault.code)
+    })
+}
+
+fn parse(text: &str) -> Option<Fault> {
+    let (call, code) = text.trim().split_once('=')?;
+    let (symbol, number) = call.split_once(':').unwrap_or((call, "*"));
+    Some(Fault {
+        symbol: symbol.to_owned(),
+        number: if number == "*" {
+            0
+        } else {
+            number.parse().ok()?
+        },
+        code: code.parse().ok()?,
+        calls: AtomicU64::new(0),
+    })
+}
+
+/// This driver shall not know the function, by its name without suffix.
+pub(crate) fn is_missing(name: &str) -> bool {
+    let missing = MISSING.get_or_init(|| {
+        let text = std::env::var("GPUSIM_MISSING").unwrap_or_default();
+        text.split(',').map(|name| name.trim().to_owned()).collect()
+    });
+    missing.iter().any(|known| known == name)
+}

@@ -1,0 +1,288 @@
+//! Memory by address: what each pointer is, and how it is taken of a card. Allocations of more
+//! than half a block take whole blocks, smaller ones share a block with others of their size, and
+//! a block goes back when its last part does. Must not know streams.
+
+use std::collections::{BTreeMap, HashMap};
+
+use parking_lot::Mutex;
+
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
+use crate::context::{Context, ContextRef};
+use crate::driver::Driver;
+use crate::ffi::Answer;
+
+/// What a pointer points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Memory of a card.
+    Device,
+    /// Memory that moves between host and cards.
+    Managed,
+    /// Host memory of the driver's.
+    Host {
+        /// `CU_MEMHOSTALLOC_*`.
+        flags: u32,
+    },
+    /// Host memory of the program's.
+    Registered {
+        /// `CU_MEMHOSTREGISTER_*`.
+        flags: u32,
+    },
+}
+
+/// One allocation.
+#[derive(Clone, Copy)]
+pub(crate) struct Allocation {
+    pub(crate) base: u64,
+    /// As it was asked for.
+    pub(crate) size: u64,
+    /// Bytes of whole blocks that it took of the card; 0: it is part of a block, or of no card.
+    blocks: u64,
+    pub(crate) kind: Kind,
+    pub(crate) context: ContextRef,
+    /// Distinguishes allocations at the same address.
+    pub(crate) id: u64,
+    /// Somebody wrote there.
+    touched: bool,
+}
+
+/// All allocations of the process.
+#[derive(Default)]
+pub(crate) struct Heap {
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    by_base: BTreeMap<u64, Allocation>,
+    next_id: u64,
+}
+
+/// Larger allocations keep no contents: what is written there is lost, and they read as zeroes.
+const MOST_CONTENTS: u64 = 64 << 20;
+
+impl Heap {
+    /// Memory of the context's card.
+    pub(crate) fn take_device(
+        &self,
+        driver: &Driver,
+        context: ContextRef,
+        size: u64,
+    ) -> Answer<u64> {
+        if size == 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let (card, block) = (context.card, driver.facts(context.card).block_bytes);
+        let (base, blocks) = if size <= block / 2 {
+            (context.blocks.lock().take(driver, card, size, block)?, 0)
+        } else {
+            let bytes = size.checked_next_multiple_of(block);
+            let bytes = bytes.ok_or(ERROR_OUT_OF_MEMORY)?;
+            (take_blocks(driver, card, bytes)?, bytes)
+        };
+        driver.count_request(card, size);
+        self.list(base, size, blocks, Kind::Device, context);
+        Ok(base)
+    }
+
+    /// Addresses without memory of a card behind them.
+    pub(crate) fn take_plain(
+        &self,
+        driver: &Driver,
+        context: ContextRef,
+        size: u64,
+        kind: Kind,
+    ) -> Answer<u64> {
+        if size == 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // Whole pages, so that freeing one drops no other's contents.
+        let base = driver
+            .arena
+            .take(size.max(4096))
+            .ok_or(ERROR_OUT_OF_MEMORY)?;
+        self.add(base, size, kind, context);
+        Ok(base)
+    }
+
+    /// Notes memory that lies at a known address.
+    pub(crate) fn add(&self, base: u64, size: u64, kind: Kind, context: ContextRef) {
+        self.list(base, size, 0, kind, context);
+    }
+
+    fn list(&self, base: u64, size: u64, blocks: u64, kind: Kind, context: ContextRef) {
+        let mut known = self.known.lock();
+        known.next_id += 1;
+        let allocation = Allocation {
+            base,
+            size,
+            blocks,
+            kind,
+            context,
+            id: known.next_id,
+            touched: !matches!(kind, Kind::Device),
+        };
+        known.by_base.insert(base, allocation);
+    }
+
+    /// The allocation in which an address lies.
+    pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
+        let known = self.known.lock();
+        let (_, found) = known.by_base.range(..=address).next_back()?;
+        (address - found.base < found.size).then_some(*found)
+    }
+
+    /// As `find`, for a write of `bytes`: refuses one that goes past the end, and says whether the
+    /// contents are kept.
+    pub(crate) fn write(&self, address: u64, bytes: u64) -> Answer<Option<bool>> {
+        let mut known = self.known.lock();
+        let Some((_, found)) = known.by_base.range_mut(..=address).next_back() else {
+            return Ok(None);
+        };
+        let offset = address - found.base;
+        if offset >= found.size {
+            return Ok(None);
+        }
+        if bytes > found.size - offset {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        found.touched = true;
+        let host = matches!(found.kind, Kind::Host { .. } | Kind::Registered { .. });
+        Ok(Some(host || found.size <= MOST_CONTENTS))
+    }
+
+    /// Takes an allocation out of the list, if it begins there and `is` holds for it.
+    pub(crate) fn remove(&self, base: u64, is: impl Fn(Kind) -> bool) -> Option<Allocation> {
+        let mut known = self.known.lock();
+        let found = known.by_base.get(&base).filter(|found| is(found.kind))?;
+        let found = *found;
+        known.by_base.remove(&base);
+        Some(found)
+    }
+
+    /// Gives back all that a context owns.
+    pub(crate) fn drop_context(&self, driver: &Driver, context: &Context) {
+        let mut known = self.known.lock();
+        let owned = known
+            .by_base
+            .extract_if(.., |_, one| one.context.is(context));
+        let gone: Vec<Allocation> = owned.map(|(_, one)| one).collect();
+        drop(known);
+        for allocation in gone {
+            give(driver, &allocation);
+        }
+    }
+}
+
+/// Gives back what an allocation took.
+pub(crate) fn give(driver: &Driver, gone: &Allocation) {
+    match gone.kind {
+        Kind::Device => {
+            let card = gone.context.card;
+            driver.uncount_request(card, gone.size);
+            if gone.blocks > 0 {
+                give_blocks(driver, card, gone.base, gone.blocks, gone.touched);
+            } else {
+                gone.context.blocks.lock().give(driver, card, gone);
+            }
+        }
+        Kind::Managed | Kind::Host { .. } => {
+            driver.arena.give(gone.base, gone.size.max(4096), true);
+        }
+        Kind::Registered { .. } => {}
+    }
+}
+
+/// Takes `bytes`, whole blocks, of a card and gives their address.
+pub(crate) fn take_blocks(driver: &Driver, card: usize, bytes: u64) -> Answer<u64> {
+    driver.charge(card, bytes)?;
+    let range = driver.arena.take(bytes);
+    range.ok_or_else(|| {
+        driver.release(card, bytes);
+        ERROR_OUT_OF_MEMORY
+    })
+}
+
+/// Ends `take_blocks`.
+pub(crate) fn give_blocks(driver: &Driver, card: usize, base: u64, bytes: u64, touched: bool) {
+    driver.arena.give(base, bytes, touched);
+    driver.release(card, bytes);
+}
+
+/// A context's shared blocks.
+#[derive(Default)]
+pub(crate) struct Blocks {
+    by_base: HashMap<u64, Block>,
+    /// Blocks with room, by the length of their parts.
+    with_room: HashMap<u64, Vec<u64>>,
+    /// Length of a block.
+    length: u64,
+}
+
+struct Block {
+    part: u64,
+    live: u64,
+    next: u64,
+    free: Vec<u64>,
+    touched: bool,
+}
+
+impl Blocks {
+    fn take(&mut self, driver: &Driver, card: usize, size: u64, length: u64) -> Answer<u64> {
+        if self.by_base.is_empty() {
+            self.length = length;
+        }
+        let length = self.length;
+        let part = size.next_power_of_two().clamp(512.min(length), length);
+        let with_room = self.with_room.entry(part).or_default();
+        let base = if let Some(base) = with_room.last() {
+            *base
+        } else {
+            let base = take_blocks(driver, card, length)?;
+            let block = Block {
+                part,
+                live: 0,
+                next: base,
+                free: Vec::new(),
+                touched: false,
+            };
+            self.by_base.insert(base, block);
+            with_room.push(base);
+            base
+        };
+        let block = self
+            .by_base
+            .get_mut(&base)
+            .expect("it has room, so it is there");
+        block.live += 1;
+        let address = block.free.pop().unwrap_or_else(|| {
+            block.next += part;
+            block.next - part
+        });
+        if block.free.is_empty() && block.next == base + length {
+            with_room.pop();
+        }
+        Ok(address)
+    }
+
+    fn give(&mut self, driver: &Driver, card: usize, gone: &Allocation) {
+        let length = self.length;
+        let base = gone.base & !length.wrapping_sub(1);
+        let Some(block) = self.by_base.get_mut(&base) else {
+            return;
+        };
+        let with_room = self.with_room.entry(block.part).or_default();
+        if block.free.is_empty() && block.next == base + length {
+            with_room.push(base);
+        }
+        block.free.push(gone.base);
+        block.live -= 1;
+        block.touched |= gone.touched;
+        if block.live == 0 {
+            let touched = block.touched;
+            with_room.retain(|other| *other != base);
+            self.by_base.remove(&base);
+            give_blocks(driver, card, base, length, touched);
+        }
+    }
+}

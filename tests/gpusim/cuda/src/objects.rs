@@ -1,0 +1,61 @@
+//! Handles: small numbers of the process that stand for objects of the driver. Must not know
+//! what an object means.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::RwLock;
+
+use crate::array::Array;
+use crate::exports::module::{Function, Module};
+use crate::ffi::Answer;
+use crate::types::Handle;
+
+/// All kinds of objects of one process.
+#[derive(Default)]
+pub(crate) struct Objects {
+    pub(crate) arrays: Table<Array>,
+    pub(crate) modules: Table<Module>,
+    pub(crate) functions: Table<Function>,
+}
+
+/// The objects of one kind.
+pub(crate) struct Table<T>(RwLock<HashMap<Handle, Arc<T>>>);
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self(RwLock::new(HashMap::new()))
+    }
+}
+
+/// A number that no other object of this process ever had.
+pub(crate) fn new_handle() -> Handle {
+    // Looks like an address, and is none that could be mapped.
+    static NEXT: AtomicU64 = AtomicU64::new(0x5A00_0000_0000_0000);
+    NEXT.fetch_add(16, Relaxed)
+}
+
+impl<T> Table<T> {
+    pub(crate) fn add(&self, object: T) -> Handle {
+        let handle = new_handle();
+        self.0.write().insert(handle, Arc::new(object));
+        handle
+    }
+
+    /// The object, or the code that its calls give for a handle that is none.
+    pub(crate) fn get(&self, handle: Handle, otherwise: u32) -> Answer<Arc<T>> {
+        self.0.read().get(&handle).cloned().ok_or(otherwise)
+    }
+
+    pub(crate) fn remove(&self, handle: Handle, otherwise: u32) -> Answer<Arc<T>> {
+        self.0.write().remove(&handle).ok_or(otherwise)
+    }
+
+    /// Takes out all that `is` holds for.
+    pub(crate) fn drain(&self, is: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let mut objects = self.0.write();
+        let out = objects.extract_if(|_, object| is(object));
+        out.map(|(_, object)| object).collect()
+    }
+}

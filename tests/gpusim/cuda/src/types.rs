@@ -1,0 +1,69 @@
+//! The driver's structs that cross the edge to C, in their documented layout. Must hold no code.
+
+use std::ffi::c_void;
+
+/// `CUdevice`.
+pub(crate) type Device = i32;
+/// `CUdeviceptr`.
+pub(crate) type DevicePointer = u64;
+/// Any handle.
+pub(crate) type Handle = u64;
+
+/// `CUuuid`.
+pub(crate) type Uuid = [u8; 16];
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrayDescriptor {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Array3dDescriptor {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+    pub(crate) flags: u32,
+}
+
+/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ArrayRequirements {
+    pub(crate) size: usize,
+    pub(crate) alignment: usize,
+    pub(crate) reserved: [u32; 4],
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Copy2d {
+    pub(crate) src_x: usize,
+    pub(crate) src_y: usize,
+    pub(crate) src_type: u32,
+    pub(crate) src_host: *const c_void,
+    pub(crate) src_device: DevicePointer,
+    pub(crate) src_array: Handle,
+    pub(crate) src_pitch: usize,
+    pub(crate) dst_x: usize,
+    pub(crate) dst_y: usize,
+    pub(crate) dst_type: u32,
+    pub(crate) dst_host: *mut c_void,
+    pub(crate) dst_device: DevicePointer,
+    pub(crate) dst_array: Handle,
+    pub(crate) dst_pitch: usize,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+/// `CUctxCreateParams` is only ever null or passed through.
+pub(crate) type ContextParameters = c_void;

@@ -1,0 +1,110 @@
+//! A C client of the driver: the library opened by path, calls by name, codes. Holds no test.
+
+use std::ffi::{CString, c_void};
+
+use aliquot_gpusim::place;
+
+pub(crate) const OK: u32 = 0;
+pub(crate) const INVALID_VALUE: u32 = 1;
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+pub(crate) const NOT_INITIALIZED: u32 = 3;
+pub(crate) const NO_DEVICE: u32 = 100;
+pub(crate) const INVALID_DEVICE: u32 = 101;
+pub(crate) const INVALID_CONTEXT: u32 = 201;
+pub(crate) const NOT_FOUND: u32 = 500;
+pub(crate) const DESTROYED: u32 = 709;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// The opened library.
+#[derive(Clone, Copy)]
+pub(crate) struct Cuda(*mut c_void);
+
+// SAFETY: a handle of the loader's, valid in every thread for as long as the process lives.
+unsafe impl Send for Cuda {}
+// SAFETY: as above.
+unsafe impl Sync for Cuda {}
+
+impl Cuda {
+    /// Opens the library as a client does.
+    pub(crate) fn open() -> Self {
+        let path = place::cuda_library_path().unwrap();
+        let path = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: the library has no load-time code of its own.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "cannot open {path:?}");
+        Self(handle)
+    }
+
+    /// Opens and initialises it, with the primary context of device 0 current.
+    pub(crate) fn ready() -> Self {
+        let cuda = Self::open();
+        assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+        assert_eq!(call!(cuda, cuCtxSetCurrent(u64), cuda.primary(0)), OK);
+        cuda
+    }
+
+    /// Retains the primary context of a device.
+    pub(crate) fn primary(self, device: i32) -> u64 {
+        let mut context = 0;
+        let code = call!(
+            self,
+            cuDevicePrimaryCtxRetain(*mut u64, i32),
+            &raw mut context,
+            device
+        );
+        assert_eq!(code, OK);
+        context
+    }
+
+    pub(crate) fn find(self, name: &str) -> *mut c_void {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the handle is open and the name ends with a zero.
+        unsafe { libc::dlsym(self.0, name.as_ptr()) }
+    }
+
+    pub(crate) fn symbol(self, name: &str) -> *mut c_void {
+        let symbol = self.find(name);
+        assert!(!symbol.is_null(), "no {name}");
+        symbol
+    }
+
+    /// `cuMemGetInfo`: free and total bytes.
+    pub(crate) fn info(self) -> (u64, u64) {
+        let (mut free, mut total) = (0_u64, 0_u64);
+        let code = call!(
+            self,
+            cuMemGetInfo_v2(*mut u64, *mut u64),
+            &raw mut free,
+            &raw mut total
+        );
+        assert_eq!(code, OK);
+        (free, total)
+    }
+
+    pub(crate) fn alloc(self, bytes: u64) -> Result<u64, u32> {
+        let mut pointer = 0;
+        match call!(self, cuMemAlloc_v2(*mut u64, u64), &raw mut pointer, bytes) {
+            OK => Ok(pointer),
+            code => Err(code),
+        }
+    }
+
+    pub(crate) fn free(self, pointer: u64) -> u32 {
+        call!(self, cuMemFree_v2(u64), pointer)
+    }
+}
+
+/// Calls `name` with arguments of the given types, which are what its documentation asks for.
+macro_rules! call {
+    ($cuda:expr, $name:ident($($kind:ty),*) $(, $argument:expr)*) => {{
+        let symbol = $cuda.symbol(stringify!($name));
+        // SAFETY: the symbol is a C function of this signature by the driver's documentation;
+        // each argument is what it documents, or null where that is tested.
+        unsafe {
+            std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn($($kind),*) -> u32>(symbol)
+                ($($argument),*)
+        }
+    }};
+}
+pub(crate) use call;

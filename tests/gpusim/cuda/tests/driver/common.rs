@@ -1,0 +1,74 @@
+//! What the tests share: a machine of their own, and a process of their own to look at it from,
+//! since the library reads its environment.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
+
+/// Two A100s.
+pub(crate) const TWO_A100: &str = "gpus: [{count: 2, model: NVIDIA A100-SXM4-80GB}]";
+
+/// In a process that another test started: what it shall do.
+const ROLE: &str = "GPUSIM_TEST_ROLE";
+
+/// Runs `body` in a child process whose driver is the machine of `yaml`. `name` is the test's.
+pub(crate) fn on_machine(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine)) {
+    on_machine_with(name, yaml, &[], body);
+}
+
+/// As `on_machine`, with more environment.
+pub(crate) fn on_machine_with(
+    name: &str,
+    yaml: &str,
+    environment: &[(&str, &str)],
+    body: impl FnOnce(&SimulatedMachine),
+) {
+    if let Some(state) = std::env::var_os(STATE_VARIABLE) {
+        return body(&SimulatedMachine::at(&PathBuf::from(state)));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let machine = SimulatedMachine::create(&folder.path().join("state"), yaml).unwrap();
+    let child = own_test(name)
+        .env(STATE_VARIABLE, machine.state())
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&child.stderr)
+    );
+    assert!(
+        said.contains("1 passed"),
+        "no test of the name {name}: {said}"
+    );
+}
+
+fn own_test(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]);
+    command
+}
+
+/// Starts the test `name` once more, in a process that gets `role` from [`role`].
+pub(crate) fn start(name: &str, role: &str) -> Child {
+    let mut command = own_test(name);
+    command.env(ROLE, role).stdout(Stdio::null());
+    command.spawn().unwrap()
+}
+
+pub(crate) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// Waits until `holds` does.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::yield_now();
+    }
+}

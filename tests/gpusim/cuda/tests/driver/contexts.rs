@@ -1,0 +1,260 @@
+//! Start, devices and contexts.
+
+use std::ffi::{CStr, c_char};
+
+use crate::client::*;
+use crate::common::{TWO_A100, on_machine, on_machine_with};
+
+#[test]
+fn nothing_answers_before_cu_init_and_words_need_none() {
+    on_machine(
+        "contexts::nothing_answers_before_cu_init_and_words_need_none",
+        TWO_A100,
+        |_| {
+            let cuda = Cuda::open();
+            let mut count = 0;
+            let mut ask = || call!(cuda, cuDeviceGetCount(*mut i32), &raw mut count);
+            assert_eq!(ask(), NOT_INITIALIZED);
+            assert_eq!(call!(cuda, cuInit(u32), 1), INVALID_VALUE);
+            let mut words: *const c_char = std::ptr::null();
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuGetErrorName(u32, *mut *const c_char),
+                    2,
+                    &raw mut words
+                ),
+                OK
+            );
+            // SAFETY: the driver's names end with a zero and live for ever.
+            let name = unsafe { CStr::from_ptr(words) };
+            assert_eq!(name, c"CUDA_ERROR_OUT_OF_MEMORY");
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuGetErrorString(u32, *mut *const c_char),
+                    4242,
+                    &raw mut words
+                ),
+                INVALID_VALUE
+            );
+            assert!(words.is_null());
+            assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+            assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+            assert_eq!(ask(), OK);
+            assert_eq!(count, 2);
+            assert_eq!(cuda.alloc(1), Err(INVALID_CONTEXT));
+        },
+    );
+}
+
+#[test]
+fn a_device_tells_what_the_machine_file_says() {
+    on_machine(
+        "contexts::a_device_tells_what_the_machine_file_says",
+        TWO_A100,
+        |machine| {
+            let cuda = Cuda::ready();
+            let shown = machine.show().unwrap();
+            let mut name: [c_char; 64] = [1; 64];
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuDeviceGetName(*mut c_char, i32, i32),
+                    name.as_mut_ptr(),
+                    64,
+                    1
+                ),
+                OK
+            );
+            // SAFETY: the call said that it wrote a text.
+            let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+            assert_eq!(name.to_str().unwrap(), shown["gpus"][1]["model"]);
+            let mut uuid = [0_u8; 16];
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuDeviceGetUuid_v2(*mut [u8; 16], i32),
+                    &raw mut uuid,
+                    1
+                ),
+                OK
+            );
+            let digits = format!("{:032x}", u128::from_be_bytes(uuid));
+            let expected = shown["gpus"][1]["uuid"]
+                .as_str()
+                .unwrap()
+                .replace("GPU-", "");
+            assert_eq!(digits, expected.replace('-', ""));
+            let mut total = 0_u64;
+            assert_eq!(
+                call!(cuda, cuDeviceTotalMem_v2(*mut u64, i32), &raw mut total, 0),
+                OK
+            );
+            assert_eq!(total, (81_920 - 634) * MIB);
+            let attribute = |number: i32, device: i32| {
+                let mut value = 0;
+                let code = call!(
+                    cuda,
+                    cuDeviceGetAttribute(*mut i32, i32, i32),
+                    &raw mut value,
+                    number,
+                    device
+                );
+                if code == OK { Ok(value) } else { Err(code) }
+            };
+            for (number, value) in [
+                (16, 108),
+                (75, 8),
+                (76, 0),
+                (10, 32),
+                (34, 0),
+                (102, 1),
+                (115, 1),
+            ] {
+                assert_eq!(attribute(number, 0), Ok(value), "attribute {number}");
+            }
+            assert_eq!(attribute(9999, 0), Err(INVALID_VALUE));
+            assert_eq!(attribute(16, 2), Err(INVALID_DEVICE));
+        },
+    );
+}
+
+#[test]
+fn a_context_takes_its_memory_of_the_card_and_gives_it_back() {
+    let name = "contexts::a_context_takes_its_memory_of_the_card_and_gives_it_back";
+    on_machine(name, TWO_A100, |machine| {
+        let cuda = Cuda::open();
+        assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+        let check = |used: [u64; 2]| {
+            for (gpu, mib) in ["0", "1"].into_iter().zip(used) {
+                let held: u64 = machine
+                    .holders(gpu)
+                    .unwrap()
+                    .iter()
+                    .map(|one| one.used)
+                    .sum();
+                assert_eq!(held / MIB, mib, "card {gpu}");
+            }
+        };
+        let release = |device| call!(cuda, cuDevicePrimaryCtxRelease_v2(i32), device);
+        check([0, 0]);
+        let first = cuda.primary(0);
+        assert_eq!(cuda.primary(0), first);
+        check([416, 0]);
+        let mut other = 0;
+        assert_eq!(
+            call!(
+                cuda,
+                cuCtxCreate_v2(*mut u64, u32, i32),
+                &raw mut other,
+                0,
+                1
+            ),
+            OK
+        );
+        check([416, 416]);
+        assert_eq!(
+            call!(
+                cuda,
+                cuCtxCreate_v2(*mut u64, u32, i32),
+                &raw mut other,
+                0,
+                1
+            ),
+            OK
+        );
+        check([416, 832]);
+        // What a context owns goes with it.
+        cuda.alloc(100 * MIB).unwrap();
+        check([416, 932]);
+        assert_eq!(call!(cuda, cuCtxDestroy_v2(u64), other), OK);
+        assert_eq!(call!(cuda, cuCtxDestroy_v2(u64), other), INVALID_CONTEXT);
+        check([416, 416]);
+        assert_eq!(release(0), OK);
+        check([416, 416]);
+        assert_eq!(release(0), OK);
+        check([0, 416]);
+        assert_eq!(release(0), INVALID_CONTEXT);
+        assert_eq!(cuda.primary(0), first, "the same handle again");
+        check([416, 416]);
+        machine.set("1", &[("computeMode", "prohibited")]).unwrap();
+        assert_eq!(
+            call!(
+                cuda,
+                cuCtxCreate_v2(*mut u64, u32, i32),
+                &raw mut other,
+                0,
+                1
+            ),
+            46
+        );
+    });
+}
+
+#[test]
+fn each_thread_has_its_own_stack_of_contexts() {
+    on_machine(
+        "contexts::each_thread_has_its_own_stack_of_contexts",
+        TWO_A100,
+        |_| {
+            let cuda = Cuda::ready();
+            let current = || {
+                let mut context = 1;
+                assert_eq!(call!(cuda, cuCtxGetCurrent(*mut u64), &raw mut context), OK);
+                context
+            };
+            let (first, second) = (cuda.primary(0), cuda.primary(1));
+            std::thread::scope(|scope| scope.spawn(|| assert_eq!(current(), 0)).join().unwrap());
+            assert_eq!(current(), first);
+            assert_eq!(call!(cuda, cuCtxPushCurrent_v2(u64), second), OK);
+            assert_eq!(current(), second);
+            let mut popped = 0;
+            assert_eq!(
+                call!(cuda, cuCtxPopCurrent_v2(*mut u64), &raw mut popped),
+                OK
+            );
+            assert_eq!((popped, current()), (second, first));
+            for _ in 0..2 {
+                assert_eq!(call!(cuda, cuDevicePrimaryCtxRelease_v2(i32), 0), OK);
+            }
+            assert_eq!(cuda.alloc(MIB), Err(DESTROYED));
+            assert_eq!(call!(cuda, cuCtxSetCurrent(u64), 12345), INVALID_CONTEXT);
+        },
+    );
+}
+
+#[test]
+fn only_visible_devices_are_there() {
+    const NAME: &str = "contexts::only_visible_devices_are_there";
+    const YAML: &str = "gpus: [{count: 2, model: Tesla T4, uuids: [GPU-a, GPU-b]}]";
+    let check = |given: &str, chosen: &str, expected: Result<i32, u32>| {
+        let environment = [
+            ("NVIDIA_VISIBLE_DEVICES", given),
+            ("CUDA_VISIBLE_DEVICES", chosen),
+        ];
+        let wanted = format!("{expected:?}");
+        let environment = [&environment[..], &[("EXPECTED", wanted.as_str())]].concat();
+        on_machine_with(NAME, YAML, &environment, |_| {
+            let cuda = Cuda::open();
+            let found = match call!(cuda, cuInit(u32), 0) {
+                OK => {
+                    let mut count = 0;
+                    assert_eq!(call!(cuda, cuDeviceGetCount(*mut i32), &raw mut count), OK);
+                    Ok(count)
+                }
+                code => Err(code),
+            };
+            assert_eq!(format!("{found:?}"), std::env::var("EXPECTED").unwrap());
+        });
+    };
+    check("all", "0,1", Ok(2));
+    if std::env::var_os("EXPECTED").is_some() {
+        return;
+    }
+    check("GPU-b", "0", Ok(1));
+    check("GPU-b", "GPU-a", Err(NO_DEVICE));
+    check("all", "1,7,0", Ok(1));
+    check("all", "", Err(NO_DEVICE));
+    check("void", "0", Err(NO_DEVICE));
+}

@@ -1,0 +1,248 @@
+//! Memory of every kind: what it takes of the card, what it refuses, and that it comes back.
+
+use aliquot_gpusim::SimulatedMachine;
+
+use crate::client::*;
+use crate::common::{TWO_A100, on_machine};
+
+fn held(machine: &SimulatedMachine) -> (u64, u64) {
+    let holders = machine.holders("0").unwrap();
+    let sum = |part: fn(&aliquot_gpusim::Holder) -> u64| holders.iter().map(part).sum();
+    (sum(|one| one.used), sum(|one| one.requested))
+}
+
+#[test]
+fn each_kind_takes_what_the_driver_takes_and_all_of_it_comes_back() {
+    let name = "kinds::each_kind_takes_what_the_driver_takes_and_all_of_it_comes_back";
+    on_machine(name, TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        let (context, _) = held(machine);
+        let check = |what: &str, used: u64, requested: u64| {
+            assert_eq!(held(machine), (context + used, requested), "{what}");
+        };
+        check("only the context", 0, 0);
+        let small: Vec<u64> = (0..4096).map(|_| cuda.alloc(500).unwrap()).collect();
+        check("4096 of 500 bytes share one block", 2 * MIB, 4096 * 500);
+        for pointer in small {
+            assert_eq!(cuda.free(pointer), OK);
+        }
+        check("the block is free with its last part", 0, 0);
+
+        for (size, used) in [
+            (1, 2),
+            (MIB, 2),
+            (MIB + 1, 2),
+            (2 * MIB, 2),
+            (2 * MIB + 1, 4),
+            (100 * MIB, 100),
+        ] {
+            let pointer = cuda.alloc(size).unwrap();
+            check(&format!("{size} bytes"), used * MIB, size);
+            assert_eq!(cuda.free(pointer), OK);
+        }
+
+        let (mut pointer, mut pitch) = (0, 0);
+        let mut alloc_pitch = |width, height, element| {
+            call!(
+                cuda,
+                cuMemAllocPitch_v2(*mut u64, *mut u64, u64, u64, u32),
+                &raw mut pointer,
+                &raw mut pitch,
+                width,
+                height,
+                element
+            )
+        };
+        assert_eq!(alloc_pitch(100, 10_000, 5), INVALID_VALUE);
+        assert_eq!(alloc_pitch(100, 10_000, 4), OK);
+        assert_eq!(pitch, 512);
+        check("rows of 512 bytes", 6 * MIB, 5_120_000);
+        assert_eq!(cuda.free(pointer), OK);
+
+        let mut managed = 0;
+        assert_eq!(
+            call!(
+                cuda,
+                cuMemAllocManaged(*mut u64, u64, u32),
+                &raw mut managed,
+                64 * MIB,
+                1
+            ),
+            OK
+        );
+        check("managed memory nobody touched", 0, 0);
+        assert_eq!(cuda.free(managed), OK);
+        let mut host = 0;
+        assert_eq!(
+            call!(
+                cuda,
+                cuMemHostAlloc(*mut u64, u64, u32),
+                &raw mut host,
+                64 * MIB,
+                0
+            ),
+            OK
+        );
+        check("host memory", 0, 0);
+        assert_eq!(cuda.free(host), INVALID_VALUE);
+        assert_eq!(call!(cuda, cuMemFreeHost(u64), host), OK);
+
+        let mut array = 0;
+        // 1000 x 1000 of four 32-bit floats: rows of 16,000 bytes.
+        let descriptor = [1000_u64, 1000, 0x4_0000_0020];
+        assert_eq!(
+            call!(
+                cuda,
+                cuArrayCreate_v2(*mut u64, *const [u64; 3]),
+                &raw mut array,
+                &raw const descriptor
+            ),
+            OK
+        );
+        check("an array", 16 * MIB, 16_056_320);
+        assert_eq!(call!(cuda, cuArrayDestroy(u64), array), OK);
+        let mipmapped = [1024_u64, 1024, 0, 0x1_0000_0020, 0];
+        assert_eq!(
+            call!(
+                cuda,
+                cuMipmappedArrayCreate(*mut u64, *const [u64; 5], u32),
+                &raw mut array,
+                &raw const mipmapped,
+                11
+            ),
+            OK
+        );
+        let (used, _) = held(machine);
+        assert_eq!(used, context + 6 * MIB, "4 MiB and a third, in blocks");
+        assert_eq!(call!(cuda, cuMipmappedArrayDestroy(u64), array), OK);
+        check("all is back", 0, 0);
+    });
+}
+
+#[test]
+fn what_is_free_can_be_allocated_and_not_a_byte_more() {
+    on_machine(
+        "kinds::what_is_free_can_be_allocated_and_not_a_byte_more",
+        TWO_A100,
+        |machine| {
+            let cuda = Cuda::ready();
+            let (free, total) = cuda.info();
+            assert_eq!(total, (81_920 - 634) * MIB);
+            assert_eq!(free, total - 416 * MIB);
+            assert_eq!(cuda.alloc(free + 1), Err(OUT_OF_MEMORY));
+            let pointer = cuda.alloc(free).unwrap();
+            assert_eq!(cuda.info().0, 0);
+            assert_eq!(cuda.alloc(1), Err(OUT_OF_MEMORY));
+            assert_eq!(cuda.free(pointer), OK);
+            assert_eq!(cuda.info().0, free);
+            machine.set("0", &[("memoryUsed", "1000")]).unwrap();
+            assert_eq!(cuda.info().0, free - 1000 * MIB);
+            let shown = machine.show().unwrap();
+            assert_eq!(shown["gpus"][0]["memoryUsed"], 1416);
+            assert_eq!(shown["gpus"][0]["processes"][0]["pid"], std::process::id());
+            assert_eq!(shown["gpus"][0]["processes"][0]["memory"], 416);
+        },
+    );
+}
+
+#[test]
+fn pointers_that_are_none_are_refused() {
+    on_machine(
+        "kinds::pointers_that_are_none_are_refused",
+        TWO_A100,
+        |_| {
+            let cuda = Cuda::ready();
+            assert_eq!(cuda.alloc(0), Err(INVALID_VALUE));
+            assert_eq!(
+                call!(cuda, cuMemAlloc_v2(*mut u64, u64), std::ptr::null_mut(), 1),
+                INVALID_VALUE
+            );
+            let pointer = cuda.alloc(1000).unwrap();
+            for wrong in [0, 8, pointer + 1, pointer + 1024] {
+                assert_eq!(cuda.free(wrong), INVALID_VALUE);
+            }
+            assert_eq!(cuda.free(pointer), OK);
+            assert_eq!(cuda.free(pointer), INVALID_VALUE);
+            let mut base = 0_u64;
+            let null = std::ptr::null_mut();
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuMemGetAddressRange_v2(*mut u64, *mut u64, u64),
+                    &raw mut base,
+                    null,
+                    pointer
+                ),
+                NOT_FOUND
+            );
+            assert_eq!(
+                call!(cuda, cuMemGetInfo_v2(*mut u64, *mut u64), null, null),
+                OK
+            );
+        },
+    );
+}
+
+#[test]
+fn contents_survive_the_way_to_the_card_and_back() {
+    on_machine(
+        "kinds::contents_survive_the_way_to_the_card_and_back",
+        TWO_A100,
+        |_| {
+            let cuda = Cuda::ready();
+            let (first, second) = (cuda.alloc(4000).unwrap(), cuda.alloc(4000).unwrap());
+            let sent: Vec<u8> = (0..=255).cycle().take(4000).collect();
+            let mut back = vec![0_u8; 4000];
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuMemcpyHtoD_v2(u64, *const u8, u64),
+                    first,
+                    sent.as_ptr(),
+                    4000
+                ),
+                OK
+            );
+            assert_eq!(
+                call!(cuda, cuMemcpyDtoD_v2(u64, u64, u64), second, first, 4000),
+                OK
+            );
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuMemsetD32_v2(u64, u32, u64),
+                    second + 400,
+                    0x0101_0101,
+                    100
+                ),
+                OK
+            );
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuMemcpyDtoH_v2(*mut u8, u64, u64),
+                    back.as_mut_ptr(),
+                    second,
+                    4000
+                ),
+                OK
+            );
+            assert_eq!((&back[..400], &back[800..]), (&sent[..400], &sent[800..]));
+            assert!(back[400..800].iter().all(|byte| *byte == 1));
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuMemcpyHtoD_v2(u64, *const u8, u64),
+                    first + 1,
+                    sent.as_ptr(),
+                    4000
+                ),
+                INVALID_VALUE
+            );
+            assert_eq!(
+                call!(cuda, cuMemsetD32_v2(u64, u32, u64), first + 2, 0, 1),
+                INVALID_VALUE
+            );
+        },
+    );
+}

@@ -1,0 +1,106 @@
+//! `cuGetProcAddress` honours version and flags, and gives the exported symbols.
+
+use std::ffi::{CString, c_void};
+
+use crate::client::*;
+use crate::common::{TWO_A100, on_machine, on_machine_with};
+
+type Answer = Result<&'static str, u32>;
+
+fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer, status: u32) {
+    let text = CString::new(name).unwrap();
+    let (mut address, mut told) = (std::ptr::dangling_mut::<c_void>(), 9);
+    let code = call!(
+        cuda,
+        cuGetProcAddress_v2(*const i8, *mut *mut c_void, i32, u64, *mut u32),
+        text.as_ptr(),
+        &raw mut address,
+        version,
+        flags,
+        &raw mut told
+    );
+    let shown = format!("{name} at {version}, flags {flags}");
+    match expected {
+        Ok(symbol) => {
+            assert_eq!(
+                (code, address),
+                (OK, cuda.symbol(symbol)),
+                "{shown}: not {symbol}"
+            );
+        }
+        Err(wanted) => assert_eq!((code, address), (wanted, std::ptr::null_mut()), "{shown}"),
+    }
+    assert_eq!(told, status, "{shown}");
+}
+
+#[test]
+fn a_client_gets_the_symbol_of_its_version_and_default_stream() {
+    let name = "lookup::a_client_gets_the_symbol_of_its_version_and_default_stream";
+    on_machine(name, TWO_A100, |_| {
+        let cuda = Cuda::open();
+        for (asked, expected, status) in [
+            (("cuMemAlloc", 12_000, 0), Ok("cuMemAlloc_v2"), 0),
+            (("cuMemAlloc", 3010, 0), Err(NOT_FOUND), 2),
+            (("cuMemAlloc_v2", 12_000, 0), Err(NOT_FOUND), 1),
+            (("cuMemcpyHtoD", 12_000, 1), Ok("cuMemcpyHtoD_v2"), 0),
+            (("cuMemcpyHtoD", 12_000, 2), Ok("cuMemcpyHtoD_v2_ptds"), 0),
+            (("cuMemcpyHtoD", 6000, 2), Ok("cuMemcpyHtoD_v2"), 0),
+            (("cuDeviceGetUuid", 9020, 0), Ok("cuDeviceGetUuid"), 0),
+            (("cuDeviceGetUuid", 11_040, 0), Ok("cuDeviceGetUuid_v2"), 0),
+            (("cuCtxCreate", 11_030, 0), Ok("cuCtxCreate_v2"), 0),
+            (("cuCtxCreate", 12_000, 0), Ok("cuCtxCreate_v3"), 0),
+            (("cuCtxCreate", 13_000, 0), Ok("cuCtxCreate_v4"), 0),
+            (("cuGetProcAddress", 11_080, 0), Ok("cuGetProcAddress"), 0),
+            (
+                ("cuGetProcAddress", 12_000, 0),
+                Ok("cuGetProcAddress_v2"),
+                0,
+            ),
+            (("cuFoo", 12_000, 0), Err(NOT_FOUND), 1),
+            (("cuInit", 12_000, 2), Ok("cuInit"), 0),
+        ] {
+            check(cuda, asked, expected, status);
+        }
+        assert!(cuda.find("cuFoo").is_null());
+    });
+}
+
+#[test]
+fn an_older_driver_does_not_know_what_came_later() {
+    let yaml = "{cuda: '11.4', gpus: [{model: Tesla T4}]}";
+    on_machine(
+        "lookup::an_older_driver_does_not_know_what_came_later",
+        yaml,
+        |_| {
+            let cuda = Cuda::ready();
+            let mut version = 0;
+            assert_eq!(
+                call!(cuda, cuDriverGetVersion(*mut i32), &raw mut version),
+                OK
+            );
+            assert_eq!(version, 11_040);
+            check(cuda, ("cuCtxCreate", 12_080, 0), Ok("cuCtxCreate_v3"), 0);
+            check(cuda, ("cuCtxGetId", 12_080, 0), Err(NOT_FOUND), 1);
+        },
+    );
+}
+
+#[test]
+fn calls_fail_and_functions_are_missing_as_the_environment_says() {
+    let faults = ("GPUSIM_FAULTS", "cuMemAlloc_v2:2=2, cuMemGetInfo_v2:*=719");
+    let missing = ("GPUSIM_MISSING", "cuMemCreate,cuMemAlloc");
+    let name = "lookup::calls_fail_and_functions_are_missing_as_the_environment_says";
+    on_machine_with(name, TWO_A100, &[faults, missing], |_| {
+        let cuda = Cuda::ready();
+        let answers: Vec<u32> = (0..3)
+            .map(|_| cuda.alloc(MIB).err().unwrap_or(OK))
+            .collect();
+        assert_eq!(answers, [OK, OUT_OF_MEMORY, OK]);
+        let null = std::ptr::null_mut();
+        assert_eq!(
+            call!(cuda, cuMemGetInfo_v2(*mut u64, *mut u64), null, null),
+            719
+        );
+        check(cuda, ("cuMemAlloc", 12_000, 0), Err(NOT_FOUND), 1);
+    });
+}

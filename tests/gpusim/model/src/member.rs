@@ -1,0 +1,190 @@
+//! This process as one of those that share the cards: its slot, and what it takes and gives back.
+//! Fed by the simulated CUDA driver; decides who is dead by `locks` only.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::locks;
+use crate::pids;
+use crate::shared::{self, Card, Holding, MAX_SLOTS, Mapping, Shared};
+use crate::state::StateError;
+
+/// The card has not that many bytes left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// A claimed slot. It is given back by the end of the process, never by code.
+pub struct Member {
+    path: PathBuf,
+    map: Mapping,
+    slot: usize,
+    generation: u64,
+}
+
+impl Member {
+    /// Claims a slot of the machine of a state file. Fails when all are taken by living processes.
+    pub fn join(state: &Path) -> Result<Self, StateError> {
+        let path = shared::path_of(state);
+        let file = shared::open(&path, true)?;
+        let taken = (0..MAX_SLOTS).find(|slot| locks::take(&file, *slot));
+        let slot = taken.ok_or_else(|| StateError::Full { path: path.clone() })?;
+        // The lock lives with this mapping; the file is closed at the end of this function.
+        let map = Mapping::new(&path, &file, true)?;
+        let shared = map.get();
+        let record = &shared.slots[slot];
+        let generation = record.generation.load(Acquire) + 1;
+        record.generation.store(generation, Release);
+        shared.top.fetch_max(slot as u64 + 1, AcqRel);
+        let member = Self {
+            path,
+            map,
+            slot,
+            generation,
+        };
+        for (index, holding) in record.holdings.iter().enumerate() {
+            member.locked(index, |card| settle(card, holding));
+        }
+        record.pid.store(u64::from(std::process::id()), Relaxed);
+        record.namespace.store(pids::own_namespace(), Relaxed);
+        Ok(member)
+    }
+
+    /// What this process holds on a card, for counters of its own.
+    #[must_use]
+    pub fn holding(&self, card: usize) -> &Holding {
+        &self.shared().slots[self.slot].holdings[card]
+    }
+
+    /// Takes bytes of a card that has `capacity` in all.
+    pub fn charge(&self, card: usize, bytes: u64, capacity: u64) -> Result<(), Full> {
+        self.locked(card, |record| {
+            let fits = |used: u64| used.checked_add(bytes).is_some_and(|sum| sum <= capacity);
+            if !fits(record.used.load(Relaxed)) {
+                self.bury(card, record);
+                if !fits(record.used.load(Relaxed)) {
+                    return Err(Full);
+                }
+            }
+            let holding = self.holding(card);
+            // The process's own count goes first: should it die in between, the lock's next
+            // owner sums up anew.
+            let used = holding.used.load(Relaxed) + bytes;
+            holding.used.store(used, Relaxed);
+            record
+                .used
+                .store(record.used.load(Relaxed) + bytes, Relaxed);
+            holding.peak.fetch_max(used, Relaxed);
+            Ok(())
+        })
+    }
+
+    /// Gives bytes of a card back.
+    pub fn release(&self, card: usize, bytes: u64) {
+        self.locked(card, |record| {
+            let holding = self.holding(card);
+            let used = holding.used.load(Relaxed).saturating_sub(bytes);
+            holding.used.store(used, Relaxed);
+            let sum = record.used.load(Relaxed).saturating_sub(bytes);
+            record.used.store(sum, Relaxed);
+        });
+    }
+
+    /// Bytes that living processes hold on a card.
+    #[must_use]
+    pub fn used(&self, card: usize) -> u64 {
+        self.locked(card, |record| {
+            self.bury(card, record);
+            record.used.load(Relaxed)
+        })
+    }
+
+    /// Another living process has a context on a card.
+    #[must_use]
+    pub fn others_have_contexts(&self, card: usize) -> bool {
+        let file = shared::open(&self.path, false).ok();
+        let alive = |slot| file.as_ref().is_none_or(|file| locks::held(file, slot));
+        self.shared().claimed().any(|(slot, holder)| {
+            let contexts = holder.holdings[card].contexts.load(Relaxed);
+            contexts > 0 && slot != self.slot && alive(slot)
+        })
+    }
+
+    fn shared(&self) -> &'static Shared {
+        self.map.get()
+    }
+
+    /// Takes what dead processes held off a card. Needs the card's lock.
+    fn bury(&self, card: usize, record: &Card) {
+        let Ok(file) = shared::open(&self.path, false) else {
+            return;
+        };
+        for (slot, holder) in self.shared().claimed() {
+            let holding = &holder.holdings[card];
+            if holding.used.load(Relaxed) > 0 && slot != self.slot && !locks::held(&file, slot) {
+                settle(record, holding);
+            }
+        }
+    }
+
+    /// Runs `body` with the lock of a card.
+    pub(crate) fn locked<T>(&self, card: usize, body: impl FnOnce(&Card) -> T) -> T {
+        let record = &self.shared().cards[card];
+        let own = (self.generation << 16) | (self.slot as u64 + 1);
+        let mut tries = 0_u32;
+        loop {
+            match record.lock.compare_exchange(0, own, Acquire, Relaxed) {
+                Ok(_) => break,
+                Err(owner) if tries > 2000 && self.is_dead(owner) => {
+                    let stolen = record.lock.compare_exchange(owner, own, Acquire, Relaxed);
+                    if stolen.is_ok() {
+                        self.sum_up(card, record);
+                        break;
+                    }
+                }
+                Err(_) if tries < 50 => std::hint::spin_loop(),
+                Err(_) => std::thread::yield_now(),
+            }
+            tries = if tries > 2000 { 50 } else { tries + 1 };
+        }
+        let unlock = Unlock(record);
+        let answer = body(record);
+        drop(unlock);
+        answer
+    }
+
+    fn is_dead(&self, owner: u64) -> bool {
+        let number = usize::try_from(owner & 0xffff).unwrap_or(0);
+        let Some(slot) = number.checked_sub(1).filter(|slot| *slot < MAX_SLOTS) else {
+            return false;
+        };
+        if slot == self.slot {
+            return owner >> 16 != self.generation;
+        }
+        let newer = self.shared().slots[slot].generation.load(Acquire) != owner >> 16;
+        newer || shared::open(&self.path, false).is_ok_and(|file| !locks::held(&file, slot))
+    }
+
+    fn sum_up(&self, card: usize, record: &Card) {
+        let held = self.shared().claimed();
+        let sum = held.map(|(_, slot)| slot.holdings[card].used.load(Relaxed));
+        record.used.store(sum.sum(), Relaxed);
+    }
+}
+
+struct Unlock<'a>(&'a Card);
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        self.0.lock.store(0, Release);
+    }
+}
+
+/// Empties a holding of a process that is gone.
+fn settle(card: &Card, holding: &Holding) {
+    let used = holding.used.swap(0, Relaxed);
+    let left = card.used.load(Relaxed).saturating_sub(used);
+    card.used.store(left, Relaxed);
+    for counter in [&holding.peak, &holding.requested, &holding.contexts] {
+        counter.store(0, Relaxed);
+    }
+}

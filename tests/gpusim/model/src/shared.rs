@@ -1,0 +1,202 @@
+//! The layout of `<state>.cuda`: what every CUDA process holds on every card, counted by the
+//! process that holds it, in records that never move. Zeroes are a valid start.
+//!
+//! A process owns slot n for as long as it holds the file lock on byte n (see `locks`). A card's
+//! sums are changed under the card's lock word, which whoever finds its owner dead takes over.
+
+use std::fs::OpenOptions;
+use std::mem::size_of;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::model::MAX_GPUS;
+use crate::state::StateError;
+
+/// Most processes at once.
+pub const MAX_SLOTS: usize = 1024;
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUCU");
+const VERSION: u64 = 1;
+
+/// The whole file.
+#[repr(C)]
+pub struct Shared {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU64,
+    /// No slot from here on was ever claimed.
+    pub(crate) top: AtomicU64,
+    reserved: [AtomicU64; 5],
+    pub(crate) cards: [Card; MAX_GPUS],
+    pub(crate) slots: [Slot; MAX_SLOTS],
+}
+
+/// One card.
+#[repr(C)]
+pub struct Card {
+    /// 0: free; else the owner's generation and slot.
+    pub(crate) lock: AtomicU64,
+    /// Bytes held by all slots together.
+    pub(crate) used: AtomicU64,
+    reserved: [AtomicU64; 6],
+}
+
+/// One process.
+#[repr(C)]
+pub struct Slot {
+    /// 0: never claimed; else counts the claims.
+    pub(crate) generation: AtomicU64,
+    /// The process's id as it knows it.
+    pub(crate) pid: AtomicU64,
+    /// Inode of the pid namespace in which that id holds; 0: not known.
+    pub(crate) namespace: AtomicU64,
+    reserved: [AtomicU64; 5],
+    pub(crate) holdings: [Holding; MAX_GPUS],
+}
+
+/// What one process holds on one card.
+#[repr(C)]
+pub struct Holding {
+    /// Bytes of the card, contexts and unused parts of blocks included.
+    pub used: AtomicU64,
+    /// The most that `used` ever was.
+    pub peak: AtomicU64,
+    /// Bytes that the process asked for and has not given back.
+    pub requested: AtomicU64,
+    /// Contexts.
+    pub contexts: AtomicU64,
+    reserved: [AtomicU64; 4],
+}
+
+/// The file that belongs to a state file.
+#[must_use]
+pub fn path_of(state: &Path) -> PathBuf {
+    let mut name = state.as_os_str().to_owned();
+    name.push(".cuda");
+    PathBuf::from(name)
+}
+
+/// Makes the file empty, at once.
+pub(crate) fn create(state: &Path) -> Result<(), StateError> {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = path_of(state);
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let write = || -> std::io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(&MAGIC.to_ne_bytes())?;
+        file.write_all(&VERSION.to_ne_bytes())?;
+        file.as_file().set_len(size_of::<Shared>() as u64)?;
+        // Every CUDA process writes it: it stands in for the kernel's part of the driver.
+        let everyone = std::fs::Permissions::from_mode(0o666);
+        file.as_file().set_permissions(everyone)?;
+        file.persist(&path)?;
+        Ok(())
+    };
+    write().map_err(|source| StateError::Create { path, source })
+}
+
+/// The file in memory; unmapped never, as a driver's memory is not.
+#[derive(Clone, Copy)]
+pub(crate) struct Mapping {
+    base: NonNull<Shared>,
+}
+
+// SAFETY: every field of the mapping is atomic, and it is never unmapped.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `file`, which stays mapped for as long as the process lives. A child made by fork
+    /// does not get the mapping when `writable`, nor with it the file locks that it carries.
+    pub(crate) fn new(
+        path: &Path,
+        file: &std::fs::File,
+        writable: bool,
+    ) -> Result<Self, StateError> {
+        use std::os::fd::AsRawFd as _;
+        let failed = |source| StateError::Map {
+            path: path.to_owned(),
+            source,
+        };
+        let length = file.metadata().map_err(failed)?.len();
+        if length != size_of::<Shared>() as u64 {
+            return Err(StateError::NotAState {
+                path: path.to_owned(),
+            });
+        }
+        let access = if writable {
+            libc::PROT_READ | libc::PROT_WRITE
+        } else {
+            libc::PROT_READ
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory; the
+        // length is the file's, and such files are replaced by rename, never truncated.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Shared>(),
+                access,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        let mapped = (base != libc::MAP_FAILED)
+            .then(|| NonNull::new(base))
+            .flatten();
+        let Some(base) = mapped else {
+            return Err(failed(std::io::Error::last_os_error()));
+        };
+        if writable {
+            // SAFETY: the range is the mapping just made. Should the kernel refuse, children see
+            // the parent's numbers, which only weakens the simulation of fork.
+            unsafe { libc::madvise(base.as_ptr(), size_of::<Shared>(), libc::MADV_DONTFORK) };
+        }
+        let mapping = Self { base: base.cast() };
+        if mapping.get().magic.load(Relaxed) != MAGIC {
+            return Err(StateError::NotAState {
+                path: path.to_owned(),
+            });
+        }
+        let found = mapping.get().version.load(Relaxed);
+        if found != VERSION {
+            return Err(StateError::Version {
+                path: path.to_owned(),
+                found: u32::try_from(found).unwrap_or(u32::MAX),
+            });
+        }
+        Ok(mapping)
+    }
+
+    pub(crate) fn get(self) -> &'static Shared {
+        // SAFETY: the mapping is as long as `Shared`, page-aligned, never unmapped, and holds
+        // atomics only, for which any bytes are a value.
+        unsafe { self.base.as_ref() }
+    }
+}
+
+/// Opens the file of a state file.
+pub(crate) fn open(path: &Path, writable: bool) -> Result<std::fs::File, StateError> {
+    OpenOptions::new()
+        .read(true)
+        .write(writable)
+        .open(path)
+        .map_err(|source| StateError::Open {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+impl Shared {
+    /// The slots that were ever claimed, with their numbers.
+    pub(crate) fn claimed(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        let top = usize::try_from(self.top.load(Relaxed)).unwrap_or(MAX_SLOTS);
+        let slots = self.slots[..top.min(MAX_SLOTS)].iter().enumerate();
+        slots.filter(|(_, slot)| slot.generation.load(Relaxed) != 0)
+    }
+}

@@ -1,0 +1,79 @@
+//! Who holds what on the cards, for NVML and for tests: read only, dead processes left out.
+//! Fed by `<state>.cuda`; must change nothing in it.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::locks;
+use crate::pids;
+use crate::shared::{self, Mapping, Slot};
+use crate::state::StateError;
+
+/// What a living process holds on one card, by the simulator's own count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id as it knows it, within its pid namespace.
+    pub pid: u32,
+    /// Inode of that namespace, 0 = not known.
+    pub namespace: u64,
+    /// Bytes of the card, contexts and unused parts of blocks included.
+    pub used: u64,
+    /// The most that `used` ever was.
+    pub peak: u64,
+    /// Bytes that it asked for and has not given back.
+    pub requested: u64,
+    /// Its contexts.
+    pub contexts: u64,
+}
+
+impl Holder {
+    /// Its id as the reader sees it; `None` when the reader cannot see it.
+    #[must_use]
+    pub fn pid_here(&self) -> Option<u32> {
+        pids::as_seen_here(self.pid, self.namespace)
+    }
+}
+
+/// An open look at the holdings.
+pub struct Watcher {
+    path: PathBuf,
+    map: Mapping,
+}
+
+impl Watcher {
+    /// Opens the holdings that belong to a state file.
+    pub fn open(state: &Path) -> Result<Self, StateError> {
+        let path = shared::path_of(state);
+        let map = Mapping::new(&path, &shared::open(&path, false)?, false)?;
+        Ok(Self { path, map })
+    }
+
+    /// The living processes that have a context or memory on a card.
+    #[must_use]
+    pub fn holders(&self, card: usize) -> Vec<Holder> {
+        let mut claimed = self.map.get().claimed().peekable();
+        if claimed.peek().is_none() {
+            return Vec::new();
+        }
+        let file = shared::open(&self.path, false).ok();
+        let alive = |slot| file.as_ref().is_none_or(|file| locks::held(file, slot));
+        claimed
+            .map(|(number, slot)| (number, read(slot, card)))
+            .filter(|(_, holder)| holder.contexts > 0 || holder.used > 0)
+            .filter(|(number, _)| alive(*number))
+            .map(|(_, holder)| holder)
+            .collect()
+    }
+}
+
+fn read(slot: &Slot, card: usize) -> Holder {
+    let holding = &slot.holdings[card];
+    Holder {
+        pid: u32::try_from(slot.pid.load(Relaxed)).unwrap_or(u32::MAX),
+        namespace: slot.namespace.load(Relaxed),
+        used: holding.used.load(Relaxed),
+        peak: holding.peak.load(Relaxed),
+        requested: holding.requested.load(Relaxed),
+        contexts: holding.contexts.load(Relaxed),
+    }
+}
