@@ -96,7 +96,7 @@ impl Arena {
 }
 
 /// Drops the pages of a range; it reads as zeroes afterwards.
-fn empty(start: u64, length: u64) {
+pub(crate) fn empty(start: u64, length: u64) {
     let first = start.next_multiple_of(4096);
     let last = (start + length) & !4095;
     if let Some(bytes) = last.checked_sub(first).filter(|bytes| *bytes > 0) {

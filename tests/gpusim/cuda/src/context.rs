@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+use crate::blocks::Blocks;
 use crate::codes::{
     ERROR_CONTEXT_IS_DESTROYED, ERROR_DEVICE_UNAVAILABLE, ERROR_INVALID_CONTEXT,
     ERROR_INVALID_DEVICE,
 };
 use crate::driver::{Driver, driver};
 use crate::ffi::Answer;
-use crate::heap::Blocks;
 use crate::types::{Device, Handle};
 
 /// `CU_COMPUTEMODE_PROHIBITED` and `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`.
@@ -242,6 +242,7 @@ fn end(driver: &Driver, context: Option<ContextRef>) {
     };
     driver.heap.drop_context(driver, context);
     driver.objects.drop_context(driver, context);
+    driver.pools.settle(driver, context.card);
     driver.release(context.card, std::mem::take(&mut *context.bytes.lock()));
     driver.contexts_on(context.card).fetch_sub(1, Relaxed);
 }

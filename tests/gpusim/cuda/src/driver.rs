@@ -21,7 +21,10 @@ use crate::ffi::Answer;
 use crate::forked;
 use crate::heap::Heap;
 use crate::objects::Objects;
+use crate::pools::Pools;
+use crate::residency::Residency;
 use crate::types::Device;
+use crate::vmm::Vmm;
 
 /// This process's driver.
 pub(crate) struct Driver {
@@ -35,6 +38,9 @@ pub(crate) struct Driver {
     pub(crate) heap: Heap,
     pub(crate) contexts: Contexts,
     pub(crate) objects: Objects,
+    pub(crate) pools: Pools,
+    pub(crate) residency: Residency,
+    pub(crate) vmm: Vmm,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -63,6 +69,7 @@ pub(crate) fn init(flags: u32) -> Answer {
         return Err(ERROR_NO_DEVICE);
     }
     let member = Member::join(&path).map_err(|_| ERROR_OPERATING_SYSTEM)?;
+    let count = cards.len();
     let driver = Driver {
         contexts: Contexts::new(cards.len()),
         state,
@@ -72,6 +79,9 @@ pub(crate) fn init(flags: u32) -> Answer {
         arena: Arena::new().ok_or(ERROR_OUT_OF_MEMORY)?,
         heap: Heap::default(),
         objects: Objects::default(),
+        pools: Pools::new(count),
+        residency: Residency::default(),
+        vmm: Vmm::default(),
     };
     forked::mark();
     let _ = DRIVER.set(driver);
@@ -137,6 +147,12 @@ impl Driver {
         self.cards.get(ordinal).copied().ok_or(ERROR_INVALID_DEVICE)
     }
 
+    /// The device ordinal of a card.
+    pub(crate) fn device_of(&self, card: usize) -> Option<Device> {
+        let ordinal = self.cards.iter().position(|own| *own == card)?;
+        i32::try_from(ordinal).ok()
+    }
+
     /// Looks at the machine as it is now.
     pub(crate) fn look<T>(&self, see: impl FnOnce(&Machine) -> T) -> T {
         let generation = self.state.generation();
@@ -175,6 +191,28 @@ impl Driver {
         let capacity = self.facts(card).capacity;
         let taken = self.member.charge(card, bytes, capacity);
         taken.map_err(|_| ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Takes bytes that may be moved to the host later.
+    pub(crate) fn charge_managed(&self, card: usize, bytes: u64) -> Answer {
+        let capacity = self.facts(card).capacity;
+        let taken = self.member.charge_managed(card, bytes, capacity);
+        taken.map_err(|_| ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Gives managed bytes back, and tells how many others had moved to the host.
+    pub(crate) fn release_managed(&self, card: usize, bytes: u64) -> u64 {
+        self.member.release_managed(card, bytes)
+    }
+
+    /// This process as one that others may name: its slot and how often that was claimed.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        self.member.identity()
+    }
+
+    /// The process of an identity lives, and is not this one.
+    pub(crate) fn is_other(&self, identity: (u64, u64)) -> bool {
+        self.member.is_other(identity)
     }
 
     /// Gives bytes back.

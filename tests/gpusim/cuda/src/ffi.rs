@@ -40,10 +40,6 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    pub(crate) fn address(&self) -> u64 {
-        self.0.addr() as u64
-    }
-
     /// Writes the value; refuses null.
     pub(crate) fn put(&self, value: T) -> Answer {
         self.put_at(0, value)
@@ -82,6 +78,18 @@ impl<T: Copy> Out<T> {
         Ok((0..count)
             .map(|index| unsafe { self.0.add(index).read_unaligned() })
             .collect())
+    }
+}
+
+impl Out<u64> {
+    /// The same place for a value of 4 bytes.
+    pub(crate) fn narrow(&self) -> Out<u32> {
+        Out(self.0.cast())
+    }
+
+    /// The same place for a value of 1 byte.
+    pub(crate) fn byte(&self) -> Out<u8> {
+        Out(self.0.cast())
     }
 }
 

@@ -2,7 +2,7 @@
 //! than half a block take whole blocks, smaller ones share a block with others of their size, and
 //! a block goes back when its last part does. Must not know streams.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
@@ -10,6 +10,7 @@ use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
 use crate::context::{Context, ContextRef};
 use crate::driver::Driver;
 use crate::ffi::Answer;
+use crate::types::Handle;
 
 /// What a pointer points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,15 @@ pub(crate) enum Kind {
         /// `CU_MEMHOSTREGISTER_*`.
         flags: u32,
     },
+    /// Part of a pool.
+    Pool {
+        /// The pool.
+        pool: Handle,
+    },
+    /// A mapping of physical memory, of `vmm`.
+    Mapped,
+    /// Memory of another process.
+    Foreign,
 }
 
 /// One allocation.
@@ -39,11 +49,12 @@ pub(crate) struct Allocation {
     /// Bytes of whole blocks that it took of the card; 0: it is part of a block, or of no card.
     blocks: u64,
     pub(crate) kind: Kind,
-    pub(crate) context: ContextRef,
+    /// Whose end ends it; `None`: it belongs to the process.
+    pub(crate) context: Option<ContextRef>,
     /// Distinguishes allocations at the same address.
     pub(crate) id: u64,
     /// Somebody wrote there.
-    touched: bool,
+    pub(crate) touched: bool,
 }
 
 /// All allocations of the process.
@@ -81,7 +92,7 @@ impl Heap {
             (take_blocks(driver, card, bytes)?, bytes)
         };
         driver.count_request(card, size);
-        self.list(base, size, blocks, Kind::Device, context);
+        self.list(base, size, blocks, Kind::Device, Some(context));
         Ok(base)
     }
 
@@ -101,16 +112,16 @@ impl Heap {
             .arena
             .take(size.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        self.add(base, size, kind, context);
+        self.add(base, size, kind, Some(context));
         Ok(base)
     }
 
     /// Notes memory that lies at a known address.
-    pub(crate) fn add(&self, base: u64, size: u64, kind: Kind, context: ContextRef) {
+    pub(crate) fn add(&self, base: u64, size: u64, kind: Kind, context: Option<ContextRef>) {
         self.list(base, size, 0, kind, context);
     }
 
-    fn list(&self, base: u64, size: u64, blocks: u64, kind: Kind, context: ContextRef) {
+    fn list(&self, base: u64, size: u64, blocks: u64, kind: Kind, context: Option<ContextRef>) {
         let mut known = self.known.lock();
         known.next_id += 1;
         let allocation = Allocation {
@@ -147,8 +158,8 @@ impl Heap {
             return Err(ERROR_INVALID_VALUE);
         }
         found.touched = true;
-        let host = matches!(found.kind, Kind::Host { .. } | Kind::Registered { .. });
-        Ok(Some(host || found.size <= MOST_CONTENTS))
+        let device = matches!(found.kind, Kind::Device | Kind::Pool { .. } | Kind::Mapped);
+        Ok(Some(!device || found.size <= MOST_CONTENTS))
     }
 
     /// Takes an allocation out of the list, if it begins there and `is` holds for it.
@@ -165,7 +176,7 @@ impl Heap {
         let mut known = self.known.lock();
         let owned = known
             .by_base
-            .extract_if(.., |_, one| one.context.is(context));
+            .extract_if(.., |_, one| one.context.is_some_and(|own| own.is(context)));
         let gone: Vec<Allocation> = owned.map(|(_, one)| one).collect();
         drop(known);
         for allocation in gone {
@@ -178,18 +189,30 @@ impl Heap {
 pub(crate) fn give(driver: &Driver, gone: &Allocation) {
     match gone.kind {
         Kind::Device => {
-            let card = gone.context.card;
-            driver.uncount_request(card, gone.size);
+            let Some(context) = gone.context else {
+                return;
+            };
+            driver.uncount_request(context.card, gone.size);
             if gone.blocks > 0 {
-                give_blocks(driver, card, gone.base, gone.blocks, gone.touched);
+                give_blocks(driver, context.card, gone.base, gone.blocks, gone.touched);
             } else {
-                gone.context.blocks.lock().give(driver, card, gone);
+                context.blocks.lock().give(driver, context.card, gone);
             }
         }
-        Kind::Managed | Kind::Host { .. } => {
+        Kind::Pool { pool } => {
+            driver
+                .arena
+                .give(gone.base, gone.size.max(4096), gone.touched);
+            driver.pools.gave(driver, pool, gone.size);
+        }
+        Kind::Managed => {
+            driver.residency.forget(driver, gone.id);
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }
-        Kind::Registered { .. } => {}
+        Kind::Host { .. } | Kind::Foreign => {
+            driver.arena.give(gone.base, gone.size.max(4096), true);
+        }
+        Kind::Registered { .. } | Kind::Mapped => {}
     }
 }
 
@@ -207,82 +230,4 @@ pub(crate) fn take_blocks(driver: &Driver, card: usize, bytes: u64) -> Answer<u6
 pub(crate) fn give_blocks(driver: &Driver, card: usize, base: u64, bytes: u64, touched: bool) {
     driver.arena.give(base, bytes, touched);
     driver.release(card, bytes);
-}
-
-/// A context's shared blocks.
-#[derive(Default)]
-pub(crate) struct Blocks {
-    by_base: HashMap<u64, Block>,
-    /// Blocks with room, by the length of their parts.
-    with_room: HashMap<u64, Vec<u64>>,
-    /// Length of a block.
-    length: u64,
-}
-
-struct Block {
-    part: u64,
-    live: u64,
-    next: u64,
-    free: Vec<u64>,
-    touched: bool,
-}
-
-impl Blocks {
-    fn take(&mut self, driver: &Driver, card: usize, size: u64, length: u64) -> Answer<u64> {
-        if self.by_base.is_empty() {
-            self.length = length;
-        }
-        let length = self.length;
-        let part = size.next_power_of_two().clamp(512.min(length), length);
-        let with_room = self.with_room.entry(part).or_default();
-        let base = if let Some(base) = with_room.last() {
-            *base
-        } else {
-            let base = take_blocks(driver, card, length)?;
-            let block = Block {
-                part,
-                live: 0,
-                next: base,
-                free: Vec::new(),
-                touched: false,
-            };
-            self.by_base.insert(base, block);
-            with_room.push(base);
-            base
-        };
-        let block = self
-            .by_base
-            .get_mut(&base)
-            .expect("it has room, so it is there");
-        block.live += 1;
-        let address = block.free.pop().unwrap_or_else(|| {
-            block.next += part;
-            block.next - part
-        });
-        if block.free.is_empty() && block.next == base + length {
-            with_room.pop();
-        }
-        Ok(address)
-    }
-
-    fn give(&mut self, driver: &Driver, card: usize, gone: &Allocation) {
-        let length = self.length;
-        let base = gone.base & !length.wrapping_sub(1);
-        let Some(block) = self.by_base.get_mut(&base) else {
-            return;
-        };
-        let with_room = self.with_room.entry(block.part).or_default();
-        if block.free.is_empty() && block.next == base + length {
-            with_room.push(base);
-        }
-        block.free.push(gone.base);
-        block.live -= 1;
-        block.touched |= gone.touched;
-        if block.live == 0 {
-            let touched = block.touched;
-            with_room.retain(|other| *other != base);
-            self.by_base.remove(&base);
-            give_blocks(driver, card, base, length, touched);
-        }
-    }
 }

@@ -5,6 +5,7 @@
 mod arena;
 mod array;
 mod attributes;
+mod blocks;
 mod calls;
 mod codes;
 mod context;
@@ -15,4 +16,8 @@ mod ffi;
 mod forked;
 mod heap;
 mod objects;
+mod pools;
+mod residency;
+mod streams;
 mod types;
+mod vmm;

@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use crate::array::Array;
 use crate::exports::module::{Function, Module};
 use crate::ffi::Answer;
+use crate::streams::Stream;
 use crate::types::Handle;
 
 /// All kinds of objects of one process.
@@ -18,6 +19,7 @@ pub(crate) struct Objects {
     pub(crate) arrays: Table<Array>,
     pub(crate) modules: Table<Module>,
     pub(crate) functions: Table<Function>,
+    pub(crate) streams: Table<Stream>,
 }
 
 /// The objects of one kind.

@@ -67,3 +67,50 @@ pub(crate) struct Copy2d {
 
 /// `CUctxCreateParams` is only ever null or passed through.
 pub(crate) type ContextParameters = c_void;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location {
+    pub(crate) kind: u32,
+    pub(crate) id: i32,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AllocationProperties {
+    pub(crate) kind: u32,
+    pub(crate) handle_types: u32,
+    pub(crate) location: Location,
+    pub(crate) windows: u64,
+    pub(crate) flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AccessDescriptor {
+    pub(crate) location: Location,
+    pub(crate) flags: u32,
+}
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PoolProperties {
+    pub(crate) kind: u32,
+    pub(crate) handle_types: u32,
+    pub(crate) location: Location,
+    pub(crate) windows: u64,
+    pub(crate) most: usize,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 54],
+}
+
+/// `CUipcMemHandle`: what it holds is this driver's own business.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct IpcHandle {
+    pub(crate) words: [u64; 8],
+}

@@ -55,15 +55,23 @@ impl Member {
         &self.shared().slots[self.slot].holdings[card]
     }
 
-    /// Takes bytes of a card that has `capacity` in all.
+    /// Takes bytes of a card that has `capacity` in all. Managed memory, whoever's, makes room.
     pub fn charge(&self, card: usize, bytes: u64, capacity: u64) -> Result<(), Full> {
+        self.take(card, bytes, capacity, false)
+    }
+
+    /// As `charge`, for memory that may be moved to the host later.
+    pub fn charge_managed(&self, card: usize, bytes: u64, capacity: u64) -> Result<(), Full> {
+        self.take(card, bytes, capacity, true)
+    }
+
+    fn take(&self, card: usize, bytes: u64, capacity: u64, managed: bool) -> Result<(), Full> {
         self.locked(card, |record| {
             let fits = |used: u64| used.checked_add(bytes).is_some_and(|sum| sum <= capacity);
             if !fits(record.used.load(Relaxed)) {
                 self.bury(card, record);
-                if !fits(record.used.load(Relaxed)) {
-                    return Err(Full);
-                }
+                let wanted = record.used.load(Relaxed).saturating_add(bytes);
+                self.evict(card, record, wanted.saturating_sub(capacity))?;
             }
             let holding = self.holding(card);
             // The process's own count goes first: should it die in between, the lock's next
@@ -74,6 +82,9 @@ impl Member {
                 .used
                 .store(record.used.load(Relaxed) + bytes, Relaxed);
             holding.peak.fetch_max(used, Relaxed);
+            if managed {
+                holding.managed.fetch_add(bytes, Relaxed);
+            }
             Ok(())
         })
     }
@@ -87,6 +98,46 @@ impl Member {
             let sum = record.used.load(Relaxed).saturating_sub(bytes);
             record.used.store(sum, Relaxed);
         });
+    }
+
+    /// Gives managed bytes back that were not evicted meanwhile, and tells how many were.
+    pub fn release_managed(&self, card: usize, bytes: u64) -> u64 {
+        self.locked(card, |record| {
+            let holding = self.holding(card);
+            let left = bytes.min(holding.managed.load(Relaxed));
+            holding.managed.fetch_sub(left, Relaxed);
+            let used = holding.used.load(Relaxed).saturating_sub(left);
+            holding.used.store(used, Relaxed);
+            let sum = record.used.load(Relaxed).saturating_sub(left);
+            record.used.store(sum, Relaxed);
+            holding.evicted.swap(0, Relaxed)
+        })
+    }
+
+    /// Moves managed bytes of any process to the host. Needs the card's lock.
+    fn evict(&self, card: usize, record: &Card, bytes: u64) -> Result<(), Full> {
+        let slots = || {
+            self.shared()
+                .claimed()
+                .map(|(_, slot)| &slot.holdings[card])
+        };
+        let all: u64 = slots().map(|one| one.managed.load(Relaxed)).sum();
+        if all < bytes {
+            return Err(Full);
+        }
+        let mut wanted = bytes;
+        for holding in slots() {
+            let gone = holding.managed.load(Relaxed).min(wanted);
+            if gone == 0 {
+                continue;
+            }
+            wanted -= gone;
+            holding.managed.fetch_sub(gone, Relaxed);
+            holding.evicted.fetch_add(gone, Relaxed);
+            holding.used.fetch_sub(gone, Relaxed);
+            record.used.fetch_sub(gone, Relaxed);
+        }
+        Ok(())
     }
 
     /// Bytes that living processes hold on a card.
@@ -107,6 +158,22 @@ impl Member {
             let contexts = holder.holdings[card].contexts.load(Relaxed);
             contexts > 0 && slot != self.slot && alive(slot)
         })
+    }
+
+    /// This process as others may name it: its slot and how often that was claimed.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        (self.slot as u64, self.generation)
+    }
+
+    /// The process of an identity lives, and is not this one.
+    #[must_use]
+    pub fn is_other(&self, (slot, generation): (u64, u64)) -> bool {
+        let slot = usize::try_from(slot).unwrap_or(MAX_SLOTS);
+        let known = self.shared().slots.get(slot);
+        let same = known.is_some_and(|one| one.generation.load(Acquire) == generation);
+        let file = || shared::open(&self.path, false);
+        slot != self.slot && same && file().is_ok_and(|file| locks::held(&file, slot))
     }
 
     fn shared(&self) -> &'static Shared {
@@ -184,7 +251,11 @@ fn settle(card: &Card, holding: &Holding) {
     let used = holding.used.swap(0, Relaxed);
     let left = card.used.load(Relaxed).saturating_sub(used);
     card.used.store(left, Relaxed);
-    for counter in [&holding.peak, &holding.requested, &holding.contexts] {
+    let others = [&holding.peak, &holding.requested, &holding.contexts];
+    for counter in others
+        .into_iter()
+        .chain([&holding.managed, &holding.evicted])
+    {
         counter.store(0, Relaxed);
     }
 }

@@ -65,7 +65,11 @@ pub struct Holding {
     pub requested: AtomicU64,
     /// Contexts.
     pub contexts: AtomicU64,
-    reserved: [AtomicU64; 4],
+    /// Bytes of `used` that may move to the host when somebody needs the room.
+    pub(crate) managed: AtomicU64,
+    /// Bytes that were moved so since the process last asked.
+    pub(crate) evicted: AtomicU64,
+    reserved: [AtomicU64; 2],
 }
 
 /// The file that belongs to a state file.

@@ -4,16 +4,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::calls::calls;
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_UNSUPPORTED_LIMIT};
-use crate::context::current;
+use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::exports::context::named;
 use crate::ffi::{Answer, Out};
 use crate::types::Handle;
 
 calls! { CALLS:
-    cuCtxSynchronize 2000 cuCtxSynchronize() { current().map(|_| ()) }
+    cuCtxSynchronize 2000 cuCtxSynchronize() { wait(current()?) }
 
-    cuCtxSynchronize 13000 cuCtxSynchronize_v2(context: Handle) { named(context).map(|_| ()) }
+    cuCtxSynchronize 13000 cuCtxSynchronize_v2(context: Handle) { wait(named(context)?) }
 
     cuCtxGetLimit 3010 cuCtxGetLimit(value: Out<usize>, limit: u32) {
         let set = current()?.limits.lock().get(&limit).copied();
@@ -66,6 +66,12 @@ calls! { CALLS:
         current()?;
         driver()?.contexts.find(peer).map(|_| ())
     }
+}
+
+fn wait(context: ContextRef) -> Answer {
+    let driver = driver()?;
+    driver.pools.settle(driver, context.card);
+    Ok(())
 }
 
 /// A `CUlimit` that nobody set.

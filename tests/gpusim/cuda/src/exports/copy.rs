@@ -5,6 +5,7 @@ use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::current;
 use crate::driver::driver;
 use crate::ffi::{self, Answer, Out, as_pointer};
+use crate::heap::Kind;
 use crate::types::{DevicePointer, Handle};
 
 calls! { CALLS:
@@ -89,6 +90,20 @@ pub(super) fn known(address: u64, bytes: usize) -> Answer {
     }
 }
 
+/// Brings managed memory to the current context's card.
+fn touch(address: u64, bytes: usize) -> Answer {
+    let (driver, context) = (driver()?, current()?);
+    if let Some(found) = driver
+        .heap
+        .find(address)
+        .filter(|found| found.kind == Kind::Managed)
+    {
+        let range = (address, bytes as u64);
+        driver.residency.touch(driver, context.card, &found, range);
+    }
+    Ok(())
+}
+
 /// Copies between any two places; what the driver does not know is host memory.
 pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> Answer {
     current()?;
@@ -98,6 +113,8 @@ pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> Answer {
     if to == 0 || from == 0 {
         return Err(ERROR_INVALID_VALUE);
     }
+    touch(to, bytes)?;
+    touch(from, bytes)?;
     if driver()?.heap.write(to, bytes as u64)?.unwrap_or(true) {
         ffi::copy(to, from, bytes);
     }
@@ -116,6 +133,7 @@ pub(crate) fn fill<T: Copy>(to: DevicePointer, value: T, count: usize) -> Answer
     if !to.is_multiple_of(align_of::<T>() as u64) {
         return Err(ERROR_INVALID_VALUE);
     }
+    touch(to, bytes)?;
     let kept = driver()?.heap.write(to, bytes as u64)?;
     if kept.ok_or(ERROR_INVALID_VALUE)? {
         let place = Out::at(as_pointer(to).cast::<T>());

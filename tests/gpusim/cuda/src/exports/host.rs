@@ -40,7 +40,7 @@ calls! { CALLS:
         if heap.find(address).is_some() {
             return Err(ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         }
-        heap.add(address, bytes as u64, Kind::Registered { flags }, context);
+        heap.add(address, bytes as u64, Kind::Registered { flags }, Some(context));
         Ok(())
     }
 

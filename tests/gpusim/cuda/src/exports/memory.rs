@@ -2,11 +2,11 @@
 
 use crate::calls::calls;
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_FOUND};
-use crate::context::current;
+use crate::context::{Context, current};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
 use crate::heap::{self, Allocation, Kind};
-use crate::types::{Device, DevicePointer};
+use crate::types::DevicePointer;
 
 /// What the driver makes of a pitch: textures want rows at multiples of this.
 const PITCH: usize = 512;
@@ -47,7 +47,8 @@ calls! { CALLS:
     cuMemFree 3020 cuMemFree_v2(pointer: DevicePointer) {
         current()?;
         let driver = driver()?;
-        let is_device = |kind| matches!(kind, Kind::Device | Kind::Managed);
+        let is_device =
+            |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. });
         let gone = driver.heap.remove(pointer, is_device).ok_or(ERROR_INVALID_VALUE)?;
         heap::give(driver, &gone);
         Ok(())
@@ -119,26 +120,21 @@ fn put_attribute(
     found: &Allocation,
 ) -> Answer {
     let host = matches!(found.kind, Kind::Host { .. } | Kind::Registered { .. });
-    let word = |value: u32| {
-        Out::at(std::ptr::with_exposed_provenance_mut::<u32>(
-            usize::try_from(place.address()).map_err(|_| ERROR_INVALID_VALUE)?,
-        ))
-        .put(value)
-    };
-    let flag = |value: bool| {
-        Out::at(std::ptr::with_exposed_provenance_mut::<u8>(
-            usize::try_from(place.address()).map_err(|_| ERROR_INVALID_VALUE)?,
-        ))
-        .put(u8::from(value))
-    };
+    let word = |value: u32| place.narrow().put(value);
+    let flag = |value: bool| place.byte().put(u8::from(value));
     match attribute {
-        1 => place.put(found.context.handle()),
+        1 => place.put(found.context.map_or(0, Context::handle)),
         2 => word(if host { HOST } else { DEVICE }),
         3 => place.put(pointer),
         4 if host || found.kind == Kind::Managed => place.put(pointer),
         7 => place.put(found.id),
         8 => flag(found.kind == Kind::Managed),
-        9 => word(found.context.device.cast_unsigned()),
+        9 => word(
+            found
+                .context
+                .map_or(0, |context| context.device)
+                .cast_unsigned(),
+        ),
         6 | 10 => flag(false),
         11 => place.put(found.base),
         12 => place.put(found.size),
@@ -151,11 +147,10 @@ fn put_attribute(
 }
 
 fn put_empty(place: &Out<u64>, attribute: u32) -> Answer {
-    let address = usize::try_from(place.address()).map_err(|_| ERROR_INVALID_VALUE)?;
     match attribute {
-        6 | 8 | 10 | 13 => Out::at(std::ptr::with_exposed_provenance_mut::<u8>(address)).put(0),
-        9 => Out::at(std::ptr::with_exposed_provenance_mut::<Device>(address)).put(-2),
-        2 | 14..=16 => Out::at(std::ptr::with_exposed_provenance_mut::<u32>(address)).put(0),
+        6 | 8 | 10 | 13 => place.byte().put(0),
+        9 => place.narrow().put((-2_i32).cast_unsigned()),
+        2 | 14..=16 => place.narrow().put(0),
         _ => place.put(0),
     }
 }

@@ -10,9 +10,14 @@ mod copy;
 mod copy_shapes;
 mod device;
 mod host;
+mod ipc;
+mod managed;
 mod memory;
+mod pools;
 mod primary;
+mod stream;
 mod system;
+mod vmm;
 
 use crate::calls::Call;
 
@@ -26,10 +31,15 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static [Call]> {
         copy_shapes::CALLS,
         device::CALLS,
         host::CALLS,
+        ipc::CALLS,
+        managed::CALLS,
         memory::CALLS,
         module::CALLS,
+        pools::CALLS,
         primary::CALLS,
+        stream::CALLS,
         system::CALLS,
+        vmm::CALLS,
     ]
     .into_iter()
 }

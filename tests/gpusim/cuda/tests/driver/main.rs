@@ -8,3 +8,6 @@ mod contexts;
 mod dying;
 mod kinds;
 mod lookup;
+mod pooled;
+mod shared;
+mod virtual_memory;

@@ -1,0 +1,67 @@
+//! Memory of one process opened in another. The owner pays for it; what is written there is not
+//! shared.
+
+use crate::calls::calls;
+use crate::codes::{ERROR_INVALID_CONTEXT, ERROR_INVALID_VALUE, ERROR_MAP_FAILED};
+use crate::context::current;
+use crate::driver::driver;
+use crate::ffi::{Answer, Out};
+use crate::heap::{self, Kind};
+use crate::types::{DevicePointer, IpcHandle};
+
+const MARK: u64 = u64::from_ne_bytes(*b"ALQGPUIP");
+
+calls! { CALLS:
+    cuIpcGetMemHandle 4010 cuIpcGetMemHandle(handle: Out<IpcHandle>, pointer: DevicePointer) {
+        current()?;
+        let driver = driver()?;
+        let found = driver.heap.find(pointer).ok_or(ERROR_INVALID_VALUE)?;
+        // Only what cuMemAlloc gave can be shared so.
+        if found.kind != Kind::Device {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let (slot, generation) = driver.identity();
+        handle.put(IpcHandle {
+            words: [MARK, slot, generation, found.base, found.size, found.id, 0, 0],
+        })
+    }
+
+    cuIpcOpenMemHandle 11000 cuIpcOpenMemHandle_v2(
+        pointer: Out<DevicePointer>, handle: IpcHandle, flags: u32,
+    ) {
+        open(&pointer, handle, flags)
+    }
+
+    cuIpcOpenMemHandle 4010 cuIpcOpenMemHandle(
+        pointer: Out<DevicePointer>, handle: IpcHandle, flags: u32,
+    ) {
+        open(&pointer, handle, flags)
+    }
+
+    cuIpcCloseMemHandle 4010 cuIpcCloseMemHandle(pointer: DevicePointer) {
+        current()?;
+        let driver = driver()?;
+        let gone = driver.heap.remove(pointer, |kind| kind == Kind::Foreign);
+        heap::give(driver, &gone.ok_or(ERROR_INVALID_VALUE)?);
+        Ok(())
+    }
+}
+
+fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Answer {
+    let (driver, context) = (driver()?, current()?);
+    let [mark, slot, generation, _, size, ..] = handle.words;
+    if mark != MARK || flags != 1 || pointer.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    if (slot, generation) == driver.identity() {
+        return Err(ERROR_INVALID_CONTEXT);
+    }
+    if !driver.is_other((slot, generation)) {
+        return Err(ERROR_MAP_FAILED);
+    }
+    pointer.put(
+        driver
+            .heap
+            .take_plain(driver, context, size, Kind::Foreign)?,
+    )
+}

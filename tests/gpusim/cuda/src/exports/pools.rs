@@ -1,0 +1,135 @@
+//! Memory pools and allocations in stream order. Fed by `pools`, which counts.
+
+use crate::calls::calls;
+use crate::codes::{ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED};
+use crate::driver::driver;
+use crate::ffi::{Answer, Out};
+use crate::heap::{self, Kind};
+use crate::streams;
+use crate::types::{AccessDescriptor, Device, DevicePointer, Handle, Location, PoolProperties};
+use crate::vmm::ON_DEVICE;
+
+calls! { CALLS:
+    cuDeviceGetDefaultMemPool 11020 cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: Device) {
+        let driver = driver()?;
+        pool.put(driver.pools.of_device(driver, device, true)?)
+    }
+
+    cuDeviceGetMemPool 11020 cuDeviceGetMemPool(pool: Out<Handle>, device: Device) {
+        let driver = driver()?;
+        pool.put(driver.pools.of_device(driver, device, false)?)
+    }
+
+    cuDeviceSetMemPool 11020 cuDeviceSetMemPool(device: Device, pool: Handle) {
+        let driver = driver()?;
+        driver.card(device)?;
+        driver.pools.set_current(device, pool)
+    }
+
+    cuMemPoolCreate 11020 cuMemPoolCreate(pool: Out<Handle>, properties: Out<PoolProperties>) {
+        let (driver, wanted) = (driver()?, properties.get()?);
+        if wanted.kind != 1 || pool.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if wanted.location.kind != ON_DEVICE {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        pool.put(driver.pools.create(driver, wanted.location.id, wanted.most as u64)?)
+    }
+
+    cuMemPoolDestroy 11020 cuMemPoolDestroy(pool: Handle) {
+        let driver = driver()?;
+        driver.pools.destroy(driver, pool)
+    }
+
+    cuMemPoolTrimTo 11020 cuMemPoolTrimTo(pool: Handle, keep: usize) {
+        let driver = driver()?;
+        driver.pools.trim(driver, pool, keep as u64)
+    }
+
+    cuMemPoolGetAttribute 11020 cuMemPoolGetAttribute(pool: Handle, attribute: u32, value: Out<u64>) {
+        driver()?.pools.with(pool, |pool| {
+            let wide = match attribute {
+                1..=3 => {
+                    let flag = pool.reuse[attribute as usize - 1];
+                    return value.narrow().put(flag);
+                }
+                4 => pool.release_threshold,
+                5 => pool.reserved,
+                6 => pool.reserved_high,
+                7 => pool.used,
+                8 => pool.used_high,
+                _ => return Err(ERROR_INVALID_VALUE),
+            };
+            value.put(wide)
+        })
+    }
+
+    cuMemPoolSetAttribute 11020 cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: Out<u64>) {
+        driver()?.pools.with(pool, |pool| {
+            match attribute {
+                1..=3 => pool.reuse[attribute as usize - 1] = value.narrow().get()?,
+                4 => pool.release_threshold = value.get()?,
+                // High-water marks can only be reset.
+                6 if value.get()? == 0 => pool.reserved_high = pool.reserved,
+                8 if value.get()? == 0 => pool.used_high = pool.used,
+                _ => return Err(ERROR_INVALID_VALUE),
+            }
+            Ok(())
+        })
+    }
+
+    cuMemPoolSetAccess 11020 cuMemPoolSetAccess(
+        pool: Handle, wanted: Out<AccessDescriptor>, count: usize,
+    ) {
+        let driver = driver()?;
+        for one in wanted.get_all(count)? {
+            driver.card(one.location.id).map_err(|_| ERROR_INVALID_DEVICE)?;
+        }
+        driver.pools.with(pool, |_| Ok(()))
+    }
+
+    cuMemPoolGetAccess 11020 cuMemPoolGetAccess(flags: Out<u32>, pool: Handle, location: Out<Location>) {
+        location.get()?;
+        driver()?.pools.with(pool, |_| Ok(()))?;
+        flags.put(3)
+    }
+
+    cuMemAllocAsync 11020 cuMemAllocAsync(
+        pointer: Out<DevicePointer>, bytes: usize, stream: Handle,
+    ) / 11020 cuMemAllocAsync_ptsz as own {
+        let (driver, context) = (driver()?, streams::context_of(stream, own)?);
+        let pool = driver.pools.of_device(driver, context.device, false)?;
+        allocate(&pointer, bytes, pool, (stream, own))
+    }
+
+    cuMemAllocFromPoolAsync 11020 cuMemAllocFromPoolAsync(
+        pointer: Out<DevicePointer>, bytes: usize, pool: Handle, stream: Handle,
+    ) / 11020 cuMemAllocFromPoolAsync_ptsz as own {
+        allocate(&pointer, bytes, pool, (stream, own))
+    }
+
+    cuMemFreeAsync 11020 cuMemFreeAsync(
+        pointer: DevicePointer, stream: Handle,
+    ) / 11020 cuMemFreeAsync_ptsz as own {
+        streams::context_of(stream, own)?;
+        let driver = driver()?;
+        let is_pooled = |kind| matches!(kind, Kind::Device | Kind::Pool { .. });
+        let gone = driver.heap.remove(pointer, is_pooled).ok_or(ERROR_INVALID_VALUE)?;
+        heap::give(driver, &gone);
+        Ok(())
+    }
+}
+
+fn allocate(
+    pointer: &Out<DevicePointer>,
+    bytes: usize,
+    pool: Handle,
+    (stream, own): (Handle, bool),
+) -> Answer {
+    let (driver, context) = (driver()?, streams::context_of(stream, own)?);
+    if pointer.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    pointer.put(driver.pools.take(driver, context, pool, bytes as u64)?)
+}

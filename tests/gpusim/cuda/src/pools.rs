@@ -1,0 +1,227 @@
+//! Memory pools: what they reserve of a card grows in chunks, and shrinks to the release
+//! threshold when somebody waits for the card. Gaps inside a pool are not simulated.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
+use crate::context::ContextRef;
+use crate::driver::{Driver, Facts};
+use crate::ffi::Answer;
+use crate::heap::Kind;
+use crate::objects::new_handle;
+use crate::types::{Device, Handle};
+
+/// In what a pool grows while the card has it.
+const CHUNK: u64 = 32 << 20;
+/// Allocations are multiples of this.
+const PART: u64 = 512;
+
+/// All pools of the process.
+pub(crate) struct Pools(Mutex<State>);
+
+struct State {
+    pools: HashMap<Handle, Pool>,
+    /// By device: the pool of its own, and the one that is used.
+    own: Vec<Handle>,
+    current: Vec<Handle>,
+}
+
+/// One pool.
+pub(crate) struct Pool {
+    device: Device,
+    card: usize,
+    /// Most bytes; 0: no limit.
+    most: u64,
+    destroyed: bool,
+    pub(crate) release_threshold: u64,
+    pub(crate) reserved: u64,
+    pub(crate) reserved_high: u64,
+    pub(crate) used: u64,
+    pub(crate) used_high: u64,
+    /// The three reuse attributes, 1 to 3.
+    pub(crate) reuse: [u32; 3],
+}
+
+impl Pool {
+    fn new(device: Device, card: usize, most: u64) -> Self {
+        Self {
+            device,
+            card,
+            most,
+            destroyed: false,
+            release_threshold: 0,
+            reserved: 0,
+            reserved_high: 0,
+            used: 0,
+            used_high: 0,
+            reuse: [1; 3],
+        }
+    }
+
+    fn grow(&mut self, driver: &Driver, facts: Facts, bytes: u64) -> Answer {
+        let wanted = (self.used.checked_add(bytes)).ok_or(ERROR_OUT_OF_MEMORY)?;
+        if self.most > 0 && wanted > self.most {
+            return Err(ERROR_OUT_OF_MEMORY);
+        }
+        let lacking = wanted.saturating_sub(self.reserved);
+        if lacking > 0 {
+            let whole = lacking.checked_next_multiple_of(CHUNK);
+            let tight = lacking.checked_next_multiple_of(facts.block_bytes);
+            let (whole, tight) = whole.zip(tight).ok_or(ERROR_OUT_OF_MEMORY)?;
+            let taken = match driver.charge(self.card, whole) {
+                Ok(()) => whole,
+                Err(_) => driver.charge(self.card, tight).map(|()| tight)?,
+            };
+            self.reserved += taken;
+            self.reserved_high = self.reserved_high.max(self.reserved);
+        }
+        self.used = wanted;
+        self.used_high = self.used_high.max(wanted);
+        Ok(())
+    }
+
+    /// Gives back what is neither used nor to be kept.
+    fn trim(&mut self, driver: &Driver, keep: u64) {
+        let block = driver.facts(self.card).block_bytes;
+        let used = self.used.next_multiple_of(block).min(self.reserved);
+        let left = keep.min(self.reserved).max(used);
+        driver.release(self.card, self.reserved - left);
+        self.reserved = left;
+    }
+}
+
+impl Pools {
+    pub(crate) fn new(devices: usize) -> Self {
+        let own: Vec<Handle> = (0..devices).map(|_| new_handle()).collect();
+        Self(Mutex::new(State {
+            pools: HashMap::new(),
+            current: own.clone(),
+            own,
+        }))
+    }
+
+    /// A device's own pool, or the one that it uses now.
+    pub(crate) fn of_device(&self, driver: &Driver, device: Device, own: bool) -> Answer<Handle> {
+        let card = driver.card(device)?;
+        let mut state = self.0.lock();
+        let index = usize::try_from(device).map_err(|_| ERROR_INVALID_VALUE)?;
+        let default = state.own[index];
+        let pool = Pool::new(device, card, 0);
+        state.pools.entry(default).or_insert(pool);
+        Ok(if own { default } else { state.current[index] })
+    }
+
+    pub(crate) fn set_current(&self, device: Device, pool: Handle) -> Answer {
+        let mut state = self.0.lock();
+        let known = state.pools.get(&pool).ok_or(ERROR_INVALID_VALUE)?;
+        if known.device != device || known.destroyed {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let index = usize::try_from(device).map_err(|_| ERROR_INVALID_VALUE)?;
+        state.current[index] = pool;
+        Ok(())
+    }
+
+    pub(crate) fn create(&self, driver: &Driver, device: Device, most: u64) -> Answer<Handle> {
+        let pool = Pool::new(device, driver.card(device)?, most);
+        let handle = new_handle();
+        self.0.lock().pools.insert(handle, pool);
+        Ok(handle)
+    }
+
+    /// No new allocations; it goes with its last one.
+    pub(crate) fn destroy(&self, driver: &Driver, handle: Handle) -> Answer {
+        let mut state = self.0.lock();
+        if state.own.contains(&handle) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let pool = state.pools.get_mut(&handle).ok_or(ERROR_INVALID_VALUE)?;
+        if std::mem::replace(&mut pool.destroyed, true) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        pool.trim(driver, 0);
+        if pool.used == 0 {
+            state.pools.remove(&handle);
+        }
+        let State { own, current, .. } = &mut *state;
+        for (current, own) in current.iter_mut().zip(own) {
+            if *current == handle {
+                *current = *own;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a pool or changes it.
+    pub(crate) fn with<T>(
+        &self,
+        handle: Handle,
+        body: impl FnOnce(&mut Pool) -> Answer<T>,
+    ) -> Answer<T> {
+        let mut state = self.0.lock();
+        let pool = state.pools.get_mut(&handle).filter(|pool| !pool.destroyed);
+        body(pool.ok_or(ERROR_INVALID_VALUE)?)
+    }
+
+    /// An allocation of a pool.
+    pub(crate) fn take(
+        &self,
+        driver: &Driver,
+        context: ContextRef,
+        handle: Handle,
+        size: u64,
+    ) -> Answer<u64> {
+        if size == 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let bytes = size
+            .checked_next_multiple_of(PART)
+            .ok_or(ERROR_OUT_OF_MEMORY)?;
+        let card = self.with(handle, |pool| {
+            pool.grow(driver, driver.facts(pool.card), bytes)?;
+            Ok(pool.card)
+        })?;
+        let base = driver
+            .arena
+            .take(size.max(4096))
+            .ok_or(ERROR_OUT_OF_MEMORY)?;
+        driver.count_request(card, size);
+        driver
+            .heap
+            .add(base, size, Kind::Pool { pool: handle }, Some(context));
+        Ok(base)
+    }
+
+    /// An allocation of `size` bytes went.
+    pub(crate) fn gave(&self, driver: &Driver, handle: Handle, size: u64) {
+        let mut state = self.0.lock();
+        if let Some(pool) = state.pools.get_mut(&handle) {
+            driver.uncount_request(pool.card, size);
+            pool.used = pool.used.saturating_sub(size.next_multiple_of(PART));
+            if pool.destroyed && pool.used == 0 {
+                pool.trim(driver, 0);
+                state.pools.remove(&handle);
+            }
+        }
+    }
+
+    /// Somebody waited for a card, or made it end: its pools keep their release threshold.
+    pub(crate) fn settle(&self, driver: &Driver, card: usize) {
+        let mut state = self.0.lock();
+        for pool in state.pools.values_mut().filter(|pool| pool.card == card) {
+            if pool.reserved > 0 {
+                pool.trim(driver, pool.release_threshold);
+            }
+        }
+    }
+
+    /// `cuMemPoolTrimTo`.
+    pub(crate) fn trim(&self, driver: &Driver, handle: Handle, keep: u64) -> Answer {
+        self.with(handle, |pool| {
+            pool.trim(driver, keep);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! Pools reserve in chunks, and give back at the next wait what is above their threshold.
+
+use aliquot_gpusim::SimulatedMachine;
+
+use crate::client::*;
+use crate::common::{TWO_A100, on_machine};
+
+fn held(machine: &SimulatedMachine) -> u64 {
+    let holders = machine.holders("0").unwrap();
+    holders.iter().map(|one| one.used / MIB).sum::<u64>() - 416
+}
+
+fn alloc_async(cuda: Cuda, bytes: u64) -> Result<u64, u32> {
+    let mut pointer = 0;
+    match call!(
+        cuda,
+        cuMemAllocAsync(*mut u64, u64, u64),
+        &raw mut pointer,
+        bytes,
+        0
+    ) {
+        OK => Ok(pointer),
+        code => Err(code),
+    }
+}
+
+fn attribute(cuda: Cuda, pool: u64, number: u32) -> u64 {
+    let mut value = 0;
+    let code = call!(
+        cuda,
+        cuMemPoolGetAttribute(u64, u32, *mut u64),
+        pool,
+        number,
+        &raw mut value
+    );
+    assert_eq!(code, OK);
+    value / MIB
+}
+
+#[test]
+fn a_pool_keeps_its_reserve_until_somebody_waits() {
+    on_machine(
+        "pooled::a_pool_keeps_its_reserve_until_somebody_waits",
+        TWO_A100,
+        |machine| {
+            let cuda = Cuda::ready();
+            let mut pool = 0;
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuDeviceGetDefaultMemPool(*mut u64, i32),
+                    &raw mut pool,
+                    0
+                ),
+                OK
+            );
+            let free = |pointer| assert_eq!(call!(cuda, cuMemFreeAsync(u64, u64), pointer, 0), OK);
+            let synchronize = || assert_eq!(call!(cuda, cuCtxSynchronize()), OK);
+            let (first, second) = (
+                alloc_async(cuda, 10 * MIB).unwrap(),
+                alloc_async(cuda, 40 * MIB).unwrap(),
+            );
+            assert_eq!(
+                (
+                    held(machine),
+                    attribute(cuda, pool, 5),
+                    attribute(cuda, pool, 7)
+                ),
+                (64, 64, 50)
+            );
+            free(second);
+            assert_eq!((held(machine), attribute(cuda, pool, 7)), (64, 10));
+            synchronize();
+            assert_eq!((held(machine), attribute(cuda, pool, 5)), (10, 10));
+            let threshold = 48 * MIB;
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuMemPoolSetAttribute(u64, u32, *const u64),
+                    pool,
+                    4,
+                    &raw const threshold
+                ),
+                OK
+            );
+            let third = alloc_async(cuda, 60 * MIB).unwrap();
+            free(third);
+            synchronize();
+            assert_eq!(held(machine), 48);
+            assert_eq!(call!(cuda, cuMemPoolTrimTo(u64, u64), pool, 20 * MIB), OK);
+            assert_eq!(held(machine), 20);
+            // cuMemFree takes them too.
+            assert_eq!(cuda.free(first), OK);
+            assert_eq!(
+                call!(cuda, cuMemFreeAsync(u64, u64), first, 0),
+                INVALID_VALUE
+            );
+            assert_eq!(call!(cuda, cuMemPoolTrimTo(u64, u64), pool, 0), OK);
+            assert_eq!((held(machine), attribute(cuda, pool, 8)), (0, 70));
+            assert_eq!(alloc_async(cuda, 81_920 * MIB), Err(OUT_OF_MEMORY));
+            let all = cuda.info().0;
+            free(alloc_async(cuda, all).unwrap());
+        },
+    );
+}
+
+#[test]
+fn a_destroyed_pool_goes_with_its_last_allocation() {
+    on_machine(
+        "pooled::a_destroyed_pool_goes_with_its_last_allocation",
+        TWO_A100,
+        |machine| {
+            let cuda = Cuda::ready();
+            // CUmemPoolProps: pinned, on device 0, at most 100 MiB.
+            let mut properties = [0_u64; 11];
+            (properties[0], properties[1], properties[3]) = (1, 1, 100 * MIB);
+            let (mut pool, mut pointer) = (0, 0);
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuMemPoolCreate(*mut u64, *const [u64; 11]),
+                    &raw mut pool,
+                    &raw const properties
+                ),
+                OK
+            );
+            let mut take = |bytes: u64| {
+                call!(
+                    cuda,
+                    cuMemAllocFromPoolAsync(*mut u64, u64, u64, u64),
+                    &raw mut pointer,
+                    bytes,
+                    pool,
+                    0
+                )
+            };
+            assert_eq!((take(101 * MIB), take(20 * MIB)), (OUT_OF_MEMORY, OK));
+            assert_eq!(held(machine), 32);
+            let destroy = || call!(cuda, cuMemPoolDestroy(u64), pool);
+            assert_eq!((destroy(), destroy()), (OK, INVALID_VALUE));
+            assert_eq!((take(MIB), held(machine)), (INVALID_VALUE, 20));
+            assert_eq!(cuda.free(pointer), OK);
+            assert_eq!(held(machine), 0);
+        },
+    );
+}

@@ -1,0 +1,154 @@
+//! Memory that moves: managed memory between host and card, and IPC between processes.
+
+use aliquot_gpusim::SimulatedMachine;
+
+use crate::client::*;
+use crate::common::{TWO_A100, on_machine, role, start, until};
+
+const SMALL: &str = "gpus: [{model: Tesla T4, memoryMib: 4096, reservedMib: 96}]";
+
+/// `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct IpcHandle([u64; 8]);
+
+fn managed(cuda: Cuda, bytes: u64) -> u64 {
+    let mut pointer = 0;
+    assert_eq!(
+        call!(
+            cuda,
+            cuMemAllocManaged(*mut u64, u64, u32),
+            &raw mut pointer,
+            bytes,
+            1
+        ),
+        OK
+    );
+    pointer
+}
+
+fn prefetch(cuda: Cuda, pointer: u64, bytes: u64, device: i32) -> u32 {
+    call!(
+        cuda,
+        cuMemPrefetchAsync(u64, u64, i32, u64),
+        pointer,
+        bytes,
+        device,
+        0
+    )
+}
+
+fn held(machine: &SimulatedMachine) -> Vec<u64> {
+    machine
+        .holders("0")
+        .unwrap()
+        .iter()
+        .map(|one| one.used / MIB - 416)
+        .collect()
+}
+
+#[test]
+fn managed_memory_takes_of_the_card_what_was_touched_there_and_yields() {
+    let name = "shared::managed_memory_takes_of_the_card_what_was_touched_there_and_yields";
+    on_machine(name, SMALL, |machine| {
+        let cuda = Cuda::ready();
+        // More than the card has.
+        let large = managed(cuda, 8000 * MIB);
+        assert_eq!(held(machine), [0]);
+        assert_eq!(prefetch(cuda, large, 1000 * MIB, 0), OK);
+        assert_eq!(held(machine), [1000]);
+        assert_eq!(prefetch(cuda, large, 1000 * MIB, 0), OK);
+        assert_eq!(held(machine), [1000]);
+        assert_eq!(prefetch(cuda, large, 500 * MIB, -1), OK);
+        assert_eq!(held(machine), [500]);
+        assert_eq!(call!(cuda, cuMemsetD8_v2(u64, u8, u64), large, 1, 10), OK);
+        assert_eq!(held(machine), [502]);
+        // Room is made for what cannot move, and for its own later pages.
+        let firm = cuda.alloc(3200 * MIB).unwrap();
+        assert_eq!(held(machine), [3584]);
+        assert_eq!(cuda.alloc(500 * MIB), Err(OUT_OF_MEMORY));
+        assert_eq!(prefetch(cuda, large, 8000 * MIB, 0), OK);
+        assert_eq!(held(machine), [3584]);
+        assert_eq!(cuda.free(large), OK);
+        assert_eq!(held(machine), [3200]);
+        assert_eq!(cuda.free(firm), OK);
+        assert_eq!(held(machine), [0]);
+        assert_eq!(prefetch(cuda, large, 1, 0), INVALID_VALUE);
+    });
+}
+
+#[test]
+fn one_process_pushes_another_s_managed_pages_off_the_card() {
+    const NAME: &str = "shared::one_process_pushes_another_s_managed_pages_off_the_card";
+    on_machine(NAME, SMALL, |machine| {
+        let cuda = Cuda::ready();
+        if role().is_some() {
+            let pointer = managed(cuda, 2000 * MIB);
+            assert_eq!(prefetch(cuda, pointer, 2000 * MIB, 0), OK);
+            loop {
+                std::thread::park();
+            }
+        }
+        let mut child = start(NAME, "holder");
+        until("the other's pages are there", || {
+            let mut all = held(machine);
+            all.sort_unstable();
+            all == [0, 2000]
+        });
+        assert_eq!(cuda.info().0, (4000 - 2832) * MIB);
+        let pointer = cuda.alloc(3000 * MIB).unwrap();
+        let mut all = held(machine);
+        all.sort_unstable();
+        assert_eq!(all, [168, 3000]);
+        assert_eq!(cuda.free(pointer), OK);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(held(machine), [0]);
+    });
+}
+
+#[test]
+fn memory_is_opened_in_another_process_and_paid_once() {
+    const NAME: &str = "shared::memory_is_opened_in_another_process_and_paid_once";
+    on_machine(NAME, TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        let open = |handle: IpcHandle, pointer: *mut u64| {
+            call!(
+                cuda,
+                cuIpcOpenMemHandle_v2(*mut u64, IpcHandle, u32),
+                pointer,
+                handle,
+                1
+            )
+        };
+        let mut pointer = 0;
+        if let Some(words) = role() {
+            let words: Vec<u64> = words.split(' ').map(|word| word.parse().unwrap()).collect();
+            assert_eq!(
+                open(IpcHandle(words.try_into().unwrap()), &raw mut pointer),
+                OK
+            );
+            let close = || call!(cuda, cuIpcCloseMemHandle(u64), pointer);
+            assert_eq!(cuda.free(pointer), INVALID_VALUE);
+            assert_eq!((close(), close()), (OK, INVALID_VALUE));
+            return;
+        }
+        let own = cuda.alloc(100 * MIB).unwrap();
+        let mut handle = IpcHandle([0; 8]);
+        let get = |handle: *mut IpcHandle, pointer: u64| {
+            call!(
+                cuda,
+                cuIpcGetMemHandle(*mut IpcHandle, u64),
+                handle,
+                pointer
+            )
+        };
+        assert_eq!(get(&raw mut handle, managed(cuda, MIB)), INVALID_VALUE);
+        assert_eq!(get(&raw mut handle, own), OK);
+        assert_eq!(open(handle, &raw mut pointer), INVALID_CONTEXT);
+        let words: Vec<String> = handle.0.iter().map(u64::to_string).collect();
+        let mut child = start(NAME, &words.join(" "));
+        assert!(child.wait().unwrap().success());
+        assert_eq!(held(machine), [100]);
+    });
+}

@@ -1,0 +1,200 @@
+//! Virtual memory management: memory is the card's until the last handle and mapping are gone.
+
+use aliquot_gpusim::SimulatedMachine;
+
+use crate::client::*;
+use crate::common::{TWO_A100, on_machine};
+
+/// `CUmemAllocationProp`: pinned, shareable as a file, on a device.
+fn on_device(device: u32) -> [u32; 8] {
+    [1, 1, 1, device, 0, 0, 0, 0]
+}
+
+fn create(cuda: Cuda, bytes: u64, device: u32) -> Result<u64, u32> {
+    let (mut handle, properties) = (0, on_device(device));
+    match call!(
+        cuda,
+        cuMemCreate(*mut u64, u64, *const [u32; 8], u64),
+        &raw mut handle,
+        bytes,
+        &raw const properties,
+        0
+    ) {
+        OK => Ok(handle),
+        code => Err(code),
+    }
+}
+
+fn reserve(cuda: Cuda, bytes: u64) -> u64 {
+    let mut address = 0;
+    let code = call!(
+        cuda,
+        cuMemAddressReserve(*mut u64, u64, u64, u64, u64),
+        &raw mut address,
+        bytes,
+        0,
+        0,
+        0
+    );
+    assert_eq!(code, OK);
+    address
+}
+
+fn map(cuda: Cuda, address: u64, bytes: u64, handle: u64) -> u32 {
+    call!(
+        cuda,
+        cuMemMap(u64, u64, u64, u64, u64),
+        address,
+        bytes,
+        0,
+        handle,
+        0
+    )
+}
+
+fn unmap(cuda: Cuda, address: u64, bytes: u64) -> u32 {
+    call!(cuda, cuMemUnmap(u64, u64), address, bytes)
+}
+
+fn release(cuda: Cuda, handle: u64) -> u32 {
+    call!(cuda, cuMemRelease(u64), handle)
+}
+
+fn held(machine: &SimulatedMachine, gpu: &str) -> u64 {
+    machine
+        .holders(gpu)
+        .unwrap()
+        .iter()
+        .map(|one| one.used / MIB)
+        .sum()
+}
+
+#[test]
+fn released_memory_stays_until_it_is_unmapped_and_unmapped_memory_until_it_is_released() {
+    let name = "virtual_memory::released_memory_stays_until_it_is_unmapped_and_unmapped_memory_until_it_is_released";
+    on_machine(name, TWO_A100, |machine| {
+        let cuda = Cuda::open();
+        assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+        let address = reserve(cuda, 64 * MIB);
+        // No context is needed, and the card is the one of the properties.
+        let handle = create(cuda, 32 * MIB, 1).unwrap();
+        assert_eq!((held(machine, "0"), held(machine, "1")), (0, 32));
+        assert_eq!(map(cuda, address, 32 * MIB, handle), OK);
+        assert_eq!(map(cuda, address + 32 * MIB, 32 * MIB, handle), OK);
+        assert_eq!(release(cuda, handle), OK);
+        assert_eq!(release(cuda, handle), INVALID_VALUE);
+        assert_eq!(unmap(cuda, address, 32 * MIB), OK);
+        assert_eq!(held(machine, "1"), 32);
+        let mut again = 0;
+        let retain = |again: *mut u64, address: u64| {
+            call!(
+                cuda,
+                cuMemRetainAllocationHandle(*mut u64, u64),
+                again,
+                address
+            )
+        };
+        assert_eq!(retain(&raw mut again, address), INVALID_VALUE);
+        assert_eq!(retain(&raw mut again, address + 33 * MIB), OK);
+        assert_eq!(unmap(cuda, address + 32 * MIB, 32 * MIB), OK);
+        assert_eq!(held(machine, "1"), 32);
+        assert_eq!(release(cuda, again), OK);
+        assert_eq!(held(machine, "1"), 0);
+        assert_eq!(
+            call!(cuda, cuMemAddressFree(u64, u64), address, 64 * MIB),
+            OK
+        );
+    });
+}
+
+#[test]
+fn mappings_are_refused_where_they_cannot_be() {
+    on_machine(
+        "virtual_memory::mappings_are_refused_where_they_cannot_be",
+        TWO_A100,
+        |_| {
+            let cuda = Cuda::ready();
+            assert_eq!(create(cuda, MIB, 0), Err(INVALID_VALUE));
+            assert_eq!(create(cuda, 2 * MIB, 2), Err(INVALID_DEVICE));
+            assert_eq!(create(cuda, 81_920 * MIB, 0), Err(OUT_OF_MEMORY));
+            let (address, handle) = (reserve(cuda, 8 * MIB), create(cuda, 4 * MIB, 0).unwrap());
+            for (start, bytes) in [(MIB, 4 * MIB), (0, 2 * MIB), (6 * MIB, 4 * MIB)] {
+                assert_eq!(map(cuda, address + start, bytes, handle), INVALID_VALUE);
+            }
+            assert_eq!(map(cuda, address + 2 * MIB, 4 * MIB, handle), OK);
+            for start in [0, 2 * MIB, 4 * MIB] {
+                assert_eq!(map(cuda, address + start, 4 * MIB, handle), INVALID_VALUE);
+            }
+            assert_eq!(unmap(cuda, address, 8 * MIB), INVALID_VALUE);
+            assert_eq!(
+                call!(cuda, cuMemAddressFree(u64, u64), address, 8 * MIB),
+                INVALID_VALUE
+            );
+            let access: [u32; 3] = [1, 0, 3];
+            let set = |start: u64, bytes: u64| {
+                call!(
+                    cuda,
+                    cuMemSetAccess(u64, u64, *const [u32; 3], u64),
+                    address + start,
+                    bytes,
+                    &raw const access,
+                    1
+                )
+            };
+            assert_eq!(
+                (set(2 * MIB, 4 * MIB), set(0, 8 * MIB)),
+                (OK, INVALID_VALUE)
+            );
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuMemsetD8_v2(u64, u8, u64),
+                    address + 2 * MIB,
+                    1,
+                    4 * MIB
+                ),
+                OK
+            );
+            assert_eq!(unmap(cuda, address + 2 * MIB, 4 * MIB), OK);
+        },
+    );
+}
+
+#[test]
+fn imported_memory_is_paid_by_its_maker() {
+    on_machine(
+        "virtual_memory::imported_memory_is_paid_by_its_maker",
+        TWO_A100,
+        |machine| {
+            let cuda = Cuda::ready();
+            let handle = create(cuda, 32 * MIB, 0).unwrap();
+            let before = held(machine, "0");
+            let (mut file, mut imported) = (0_i32, 0);
+            let code = call!(
+                cuda,
+                cuMemExportToShareableHandle(*mut i32, u64, u32, u64),
+                &raw mut file,
+                handle,
+                1,
+                0
+            );
+            assert_eq!(code, OK);
+            let number = u64::try_from(file).unwrap();
+            let code = call!(
+                cuda,
+                cuMemImportFromShareableHandle(*mut u64, u64, u32),
+                &raw mut imported,
+                number,
+                1
+            );
+            assert_eq!((code, held(machine, "0")), (OK, before));
+            let address = reserve(cuda, 32 * MIB);
+            assert_eq!(map(cuda, address, 32 * MIB, imported), OK);
+            assert_eq!(
+                (release(cuda, imported), unmap(cuda, address, 32 * MIB)),
+                (OK, OK)
+            );
+            assert_eq!(held(machine, "0"), before);
+        },
+    );
+}
