@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
 
 use crate::locks;
 use crate::pids;
@@ -213,7 +214,10 @@ impl Member {
             }
             tries = if tries > 2000 { 50 } else { tries + 1 };
         }
-        let unlock = Unlock(record);
+        let changing = record.sequence.load(Relaxed) | 1;
+        record.sequence.store(changing, Relaxed);
+        fence(Release);
+        let unlock = Unlock(record, changing + 1);
         let answer = body(record);
         drop(unlock);
         answer
@@ -238,10 +242,11 @@ impl Member {
     }
 }
 
-struct Unlock<'a>(&'a Card);
+struct Unlock<'a>(&'a Card, u64);
 
 impl Drop for Unlock<'_> {
     fn drop(&mut self) {
+        self.0.sequence.store(self.1, Release);
         self.0.lock.store(0, Release);
     }
 }

@@ -38,7 +38,9 @@ pub struct Card {
     pub(crate) lock: AtomicU64,
     /// Bytes held by all slots together.
     pub(crate) used: AtomicU64,
-    reserved: [AtomicU64; 6],
+    /// Odd while the lock's owner changes something.
+    pub(crate) sequence: AtomicU64,
+    reserved: [AtomicU64; 5],
 }
 
 /// One process.

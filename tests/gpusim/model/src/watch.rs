@@ -2,12 +2,16 @@
 //! Fed by `<state>.cuda`; must change nothing in it.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::fence;
 
 use crate::locks;
 use crate::pids;
 use crate::shared::{self, Mapping, Slot};
 use crate::state::StateError;
+
+/// How often a look at a card that changes meanwhile is tried.
+const MOST_TRIES: u32 = 10_000;
 
 /// What a living process holds on one card, by the simulator's own count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +55,38 @@ impl Watcher {
     /// The living processes that have a context or memory on a card.
     #[must_use]
     pub fn holders(&self, card: usize) -> Vec<Holder> {
-        let mut claimed = self.map.get().claimed().peekable();
-        if claimed.peek().is_none() {
+        let found = self.snapshot(card);
+        if found.is_empty() {
             return Vec::new();
         }
         let file = shared::open(&self.path, false).ok();
         let alive = |slot| file.as_ref().is_none_or(|file| locks::held(file, slot));
-        claimed
-            .map(|(number, slot)| (number, read(slot, card)))
-            .filter(|(_, holder)| holder.contexts > 0 || holder.used > 0)
-            .filter(|(number, _)| alive(*number))
-            .map(|(_, holder)| holder)
-            .collect()
+        let living = found.into_iter().filter(|(number, _)| alive(*number));
+        living.map(|(_, holder)| holder).collect()
+    }
+
+    /// What all held at one moment: their sum never shows a byte twice.
+    fn snapshot(&self, card: usize) -> Vec<(usize, Holder)> {
+        let shared = self.map.get();
+        let sequence = &shared.cards[card].sequence;
+        for _ in 0..MOST_TRIES {
+            let before = sequence.load(Acquire);
+            let found = shared
+                .claimed()
+                .map(|(number, slot)| (number, read(slot, card)));
+            let holds = |holder: &Holder| holder.contexts > 0 || holder.used > 0;
+            let found: Vec<_> = found.filter(|(_, holder)| holds(holder)).collect();
+            fence(Acquire);
+            if before.is_multiple_of(2) && sequence.load(Relaxed) == before {
+                return found;
+            }
+            std::thread::yield_now();
+        }
+        // Its last changer died half-way: nobody changes it now.
+        let found = shared
+            .claimed()
+            .map(|(number, slot)| (number, read(slot, card)));
+        found.filter(|(_, holder)| holder.used > 0).collect()
     }
 }
 

@@ -54,10 +54,38 @@ fn own_test(name: &str) -> Command {
 }
 
 /// Starts the test `name` once more, in a process that gets `role` from [`role`].
-pub(crate) fn start(name: &str, role: &str) -> Child {
+pub(crate) fn start(name: &str, role: &str) -> Started {
     let mut command = own_test(name);
     command.env(ROLE, role).stdout(Stdio::null());
-    command.spawn().unwrap()
+    Started(command.spawn().unwrap())
+}
+
+/// A process that a test started; it ends with the test.
+pub(crate) struct Started(Child);
+
+impl Started {
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Kills it without a warning.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub(crate) fn finish(&mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Fails only where it is dead already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 pub(crate) fn role() -> Option<String> {

@@ -101,8 +101,7 @@ fn one_process_pushes_another_s_managed_pages_off_the_card() {
         all.sort_unstable();
         assert_eq!(all, [168, 3000]);
         assert_eq!(cuda.free(pointer), OK);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.kill();
         assert_eq!(held(machine), [0]);
     });
 }
@@ -148,7 +147,7 @@ fn memory_is_opened_in_another_process_and_paid_once() {
         assert_eq!(open(handle, &raw mut pointer), INVALID_CONTEXT);
         let words: Vec<String> = handle.0.iter().map(u64::to_string).collect();
         let mut child = start(NAME, &words.join(" "));
-        assert!(child.wait().unwrap().success());
+        child.finish();
         assert_eq!(held(machine), [100]);
     });
 }
