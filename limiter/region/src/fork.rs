@@ -6,6 +6,12 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 
+/// What the kernel makes of the word in a child.
+const LOWERED: u32 = 0;
+const RAISED: u32 = 1;
+/// A thread is about to raise it.
+const RISING: u32 = 2;
+
 /// Raised in this process only. Lives until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkFlag(&'static AtomicU32);
@@ -29,13 +35,33 @@ impl ForkFlag {
         Ok(Self(unsafe { &*page.cast::<AtomicU32>() }))
     }
 
+    /// True for one thread, which then calls [`Self::raise`] or [`Self::abandon`]. The others wait
+    /// for that and get false, as they do when it is raised.
+    pub fn begin(self) -> bool {
+        while !self.is_raised() {
+            let lowered =
+                self.0
+                    .compare_exchange(LOWERED, RISING, Ordering::SeqCst, Ordering::SeqCst);
+            if lowered.is_ok() {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// Not now.
+    pub fn abandon(self) {
+        self.0.store(LOWERED, Ordering::Release);
+    }
+
     /// From now on raised, in this process and its threads.
     pub fn raise(self) {
-        self.0.store(1, Ordering::Release);
+        self.0.store(RAISED, Ordering::Release);
     }
 
     /// Whether this is the process that raised it.
     pub fn is_raised(self) -> bool {
-        self.0.load(Ordering::Acquire) == 1
+        self.0.load(Ordering::Acquire) == RAISED
     }
 }

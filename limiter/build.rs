@@ -1,0 +1,29 @@
+//! Gives the shared library the name under which the stand-ins of the driver's libraries need it,
+//! and links the compiler's unwinder into it: a slim image has no `libgcc_s.so.1`, and a preloaded
+//! library with a need that is not there ends every program of the container.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libvgpu.so");
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=CC");
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let asked = Command::new(compiler)
+        .arg("-print-file-name=libgcc_eh.a")
+        .output();
+    let found = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    // Another compiler brings its own unwinder; the tests look at what came out.
+    if let Some(folder) = found
+        .ok()
+        .as_deref()
+        .map(Path::new)
+        .filter(|file| file.is_absolute())
+        .and_then(Path::parent)
+    {
+        println!("cargo::rustc-link-search=native={}", folder.display());
+        println!("cargo::rustc-link-lib=static:+whole-archive=gcc_eh");
+    }
+}

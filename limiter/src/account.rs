@@ -1,0 +1,117 @@
+//! What a call may take: the card of its context, with the limit on it.
+//!
+//! Fed by: [`crate::process`], the current context. Must not: let a call pass that takes memory of
+//! a card that the seat has no share of.
+
+use crate::context;
+use crate::ffi::{Code, Handle, NOT_PERMITTED, OUT_OF_MEMORY, Out, SUCCESS};
+use crate::ledger::Entry;
+use crate::log;
+use crate::process::{self, Process};
+use crate::table::call;
+
+/// A card, as this process uses it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Account {
+    pub(crate) process: &'static Process,
+    pub(crate) card: usize,
+    /// The current context; 0 where none matters.
+    pub(crate) context: Handle,
+}
+
+impl Account {
+    /// That of the current context. `None`: nothing is to be counted, because the container is not
+    /// limited, or because there is no context and the driver will refuse.
+    pub(crate) fn of_current() -> Result<Option<Self>, Code> {
+        let process = process::required()?;
+        if process.is_uncontrolled() {
+            return Ok(None);
+        }
+        let mut context = 0;
+        if call::cuCtxGetCurrent(Out::to(&mut context)) != SUCCESS || context == 0 {
+            return Ok(None);
+        }
+        let card = context::card_of(process, context)?;
+        Ok(Some(Self {
+            process,
+            card,
+            context,
+        }))
+    }
+
+    /// That of a device, whatever is current.
+    pub(crate) fn of_device(device: i32) -> Result<Option<Self>, Code> {
+        let process = process::required()?;
+        if process.is_uncontrolled() {
+            return Ok(None);
+        }
+        let Some(card) = process.card(device) else {
+            log::line(
+                log::ERROR,
+                format_args!("device {device} is not of this container"),
+            );
+            return Err(NOT_PERMITTED);
+        };
+        Ok(Some(Self {
+            process,
+            card,
+            context: 0,
+        }))
+    }
+
+    /// Takes `bytes`, or says that there are not as many. Dead processes are looked for first.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), Code> {
+        let process = self.process;
+        let try_it = || {
+            process
+                .seat
+                .reserve(self.card, bytes, process.limit(self.card))
+        };
+        if try_it().is_ok() {
+            return Ok(());
+        }
+        process.pools.look();
+        // An error leaves the totals too high: no more is given than there is.
+        let _ = process.seat.settle(process.limits.devices());
+        match try_it() {
+            Ok(_) => Ok(()),
+            Err(refused) => {
+                log::line(
+                    log::DEBUG,
+                    format_args!(
+                        "refused {bytes} bytes: {} of {} in use",
+                        refused.used,
+                        process.limit(self.card)
+                    ),
+                );
+                Err(OUT_OF_MEMORY)
+            }
+        }
+    }
+
+    /// Gives `bytes` back.
+    pub(crate) fn release(&self, bytes: u64) {
+        if bytes > 0 {
+            self.process.seat.release(self.card, bytes);
+        }
+    }
+
+    /// Turns what was `reserved` into what an allocation costs.
+    pub(crate) fn settle(&self, reserved: u64, cost: u64) {
+        match cost.checked_sub(reserved) {
+            Some(0) => {}
+            Some(more) => self.process.seat.charge(self.card, more),
+            None => self.release(reserved - cost),
+        }
+    }
+
+    /// An entry of the ledger for something of this size here.
+    pub(crate) fn entry(&self, size: u64, by_blocks: bool) -> Entry {
+        Entry {
+            size,
+            card: self.card,
+            context: self.context,
+            by_blocks,
+        }
+    }
+}

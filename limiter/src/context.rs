@@ -1,0 +1,223 @@
+//! Contexts: each takes memory of its card before anything is allocated in it. Its size is an
+//! estimate that the host gives; it is reserved when the context is made and given back when the
+//! driver really ends it, together with all that was allocated in it.
+//!
+//! A context that was made behind our back (by a private table of the driver) is charged when the
+//! first allocation meets it. Fed by: [`crate::table`], [`crate::account`].
+//! Must not: end a charge while the context lives.
+
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+
+use crate::account::Account;
+use crate::ffi::{Code, Device, Handle, Out, SUCCESS, long};
+use crate::ledger::Entry;
+use crate::lock::Lock;
+use crate::process::{self, Process};
+use crate::table::call;
+
+/// One context of this process.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    card: usize,
+    device: Device,
+    primary: bool,
+    /// What was charged for it.
+    bytes: u64,
+}
+
+/// All contexts of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Contexts {
+    known: Lock<HashMap<Handle, Context>>,
+    /// The last one that was asked for, above its card's number.
+    last: AtomicU64,
+}
+
+/// Bits of `last` that are the card.
+const CARD: u32 = 8;
+
+/// The card of the current context, which is charged now if it was not.
+pub(crate) fn card_of(process: &'static Process, context: Handle) -> Result<usize, Code> {
+    let contexts = &process.contexts;
+    let last = contexts.last.load(Ordering::Relaxed);
+    if last >> CARD == long(context) {
+        return Ok(usize::try_from(last & 0xff).unwrap_or(0));
+    }
+    let known = contexts.known.lock().get(&context).copied();
+    let card = if let Some(known) = known {
+        known.card
+    } else {
+        let mut device = 0;
+        let code = call::cuCtxGetDevice(Out::to(&mut device));
+        if code != SUCCESS {
+            return Err(code);
+        }
+        let Some((account, bytes)) = begin(device)? else {
+            return Ok(0);
+        };
+        note(account, context, device, true, bytes);
+        account.card
+    };
+    contexts
+        .last
+        .store(long(context) << CARD | long(card), Ordering::Relaxed);
+    Ok(card)
+}
+
+/// The device of a context that is known.
+pub(crate) fn device_of(process: &Process, context: Handle) -> Option<Device> {
+    process
+        .contexts
+        .known
+        .lock()
+        .get(&context)
+        .map(|known| known.device)
+}
+
+pub(crate) fn retain(
+    real: extern "C" fn(Out<Handle>, Device) -> Code,
+    context: Out<Handle>,
+    device: Device,
+) -> Code {
+    let is_there = |process: &Process| {
+        let known = process.contexts.known.lock();
+        known
+            .values()
+            .any(|one| one.primary && one.device == device)
+    };
+    if process::get().is_some_and(is_there) {
+        return real(context, device);
+    }
+    made(context, device, true, || real(context, device))
+}
+
+pub(crate) fn create_v2(
+    real: extern "C" fn(Out<Handle>, c_uint, Device) -> Code,
+    context: Out<Handle>,
+    flags: c_uint,
+    device: Device,
+) -> Code {
+    made(context, device, false, || real(context, flags, device))
+}
+
+pub(crate) fn create_v3(
+    real: extern "C" fn(Out<Handle>, *const c_void, i32, c_uint, Device) -> Code,
+    context: Out<Handle>,
+    params: *const c_void,
+    count: i32,
+    flags: c_uint,
+    device: Device,
+) -> Code {
+    made(context, device, false, || {
+        real(context, params, count, flags, device)
+    })
+}
+
+pub(crate) fn create_v4(
+    real: extern "C" fn(Out<Handle>, *const c_void, c_uint, Device) -> Code,
+    context: Out<Handle>,
+    params: *const c_void,
+    flags: c_uint,
+    device: Device,
+) -> Code {
+    made(context, device, false, || {
+        real(context, params, flags, device)
+    })
+}
+
+/// Reserves for a context, has it made and notes it.
+fn made(context: Out<Handle>, device: Device, primary: bool, call: impl FnOnce() -> Code) -> Code {
+    let (account, bytes) = match begin(device) {
+        Ok(Some(begun)) => begun,
+        Ok(None) => return call(),
+        Err(code) => return code,
+    };
+    let code = call();
+    match (code, context.get()) {
+        (SUCCESS, Some(handle)) => note(account, handle, device, primary, bytes),
+        _ => account.release(bytes),
+    }
+    code
+}
+
+fn begin(device: Device) -> Result<Option<(Account, u64)>, Code> {
+    let Some(account) = Account::of_device(device)? else {
+        return Ok(None);
+    };
+    let bytes = account.process.limits.context(account.card);
+    account.reserve(bytes)?;
+    Ok(Some((account, bytes)))
+}
+
+fn note(account: Account, handle: Handle, device: Device, primary: bool, bytes: u64) {
+    let context = Context {
+        card: account.card,
+        device,
+        primary,
+        bytes,
+    };
+    let mut known = account.process.contexts.known.lock();
+    // Two threads may have retained the same one at once.
+    if known.contains_key(&handle) {
+        account.release(bytes);
+        return;
+    }
+    known.insert(handle, context);
+    account.process.seat.note_contexts(account.card, bytes);
+}
+
+/// `cuDevicePrimaryCtxRelease` and `...Reset`.
+pub(crate) fn release(real: extern "C" fn(Device) -> Code, device: Device) -> Code {
+    let code = real(device);
+    let Some(process) = process::get().filter(|_| code == SUCCESS) else {
+        return code;
+    };
+    let (mut flags, mut active) = (0, 1);
+    let asked = call::cuDevicePrimaryCtxGetState(device, Out::to(&mut flags), Out::to(&mut active));
+    if asked == SUCCESS && active == 0 {
+        let mut known = process.contexts.known.lock();
+        let ended: Vec<_> = known
+            .extract_if(|_, one| one.primary && one.device == device)
+            .collect();
+        drop(known);
+        for (handle, context) in ended {
+            let owned = process.ledger.take_all(handle);
+            end(process, context, owned);
+        }
+    }
+    code
+}
+
+pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, context: Handle) -> Code {
+    let Some(process) = process::get() else {
+        return real(context);
+    };
+    let Some(known) = process.contexts.known.lock().remove(&context) else {
+        return real(context);
+    };
+    let owned = process.ledger.take_all(context);
+    let code = real(context);
+    if code == SUCCESS {
+        end(process, known, owned);
+        return code;
+    }
+    for (at, entry) in owned {
+        process.ledger.put_back(at, entry);
+    }
+    process.contexts.known.lock().insert(context, known);
+    code
+}
+
+fn end(process: &Process, context: Context, owned: Vec<(u64, Entry)>) {
+    process.contexts.last.store(0, Ordering::Relaxed);
+    for (at, entry) in owned {
+        let back = process.ledger.leave(at, entry);
+        process.seat.release(entry.card, back);
+    }
+    process.seat.release(context.card, context.bytes);
+    process
+        .seat
+        .note_contexts(context.card, context.bytes.wrapping_neg());
+}

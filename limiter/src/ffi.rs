@@ -1,0 +1,100 @@
+//! Pointers that callers of the driver pass, and the driver's words that we use.
+//!
+//! Fed by: [`crate::table`]. Must not: decide anything.
+
+use std::ffi::c_int;
+
+/// What every hooked call returns: `CUresult` or `nvmlReturn_t`.
+pub(crate) type Code = c_int;
+
+/// `CUDA_SUCCESS` and `NVML_SUCCESS`.
+pub(crate) const SUCCESS: Code = 0;
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: Code = 1;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: Code = 2;
+/// `CUDA_ERROR_NO_DEVICE`: what a process without a driver is told.
+pub(crate) const NO_DEVICE: Code = 100;
+/// `CUDA_ERROR_INVALID_DEVICE`.
+pub(crate) const INVALID_DEVICE: Code = 101;
+/// `CUDA_ERROR_NOT_PERMITTED`: a known call without limits to judge it by.
+pub(crate) const NOT_PERMITTED: Code = 800;
+/// `NVML_ERROR_INVALID_ARGUMENT`.
+pub(crate) const NVML_INVALID_ARGUMENT: Code = 2;
+/// `NVML_ERROR_NOT_FOUND`.
+pub(crate) const NVML_NOT_FOUND: Code = 6;
+/// `NVML_ERROR_INSUFFICIENT_SIZE`.
+pub(crate) const NVML_INSUFFICIENT_SIZE: Code = 7;
+/// `NVML_ERROR_LIBRARY_NOT_FOUND`.
+pub(crate) const NVML_LIBRARY_NOT_FOUND: Code = 12;
+
+/// A handle of the driver.
+pub(crate) type Handle = usize;
+/// `CUdevice`.
+pub(crate) type Device = c_int;
+
+/// A place to which a call writes, or from which it reads, as the driver's interface promises:
+/// null, or good for one `T` (or as many as another argument says) while the call runs.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Out<T> {}
+
+impl<T: Copy> Out<T> {
+    pub(crate) fn to(place: &mut T) -> Self {
+        Self(place)
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    pub(crate) fn get(self) -> Option<T> {
+        // SAFETY: null, or good for one `T`; `T` has no bits that are not a value.
+        (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
+    }
+
+    /// Writes, unless the place is null.
+    pub(crate) fn put(self, value: T) {
+        self.put_at(0, value);
+    }
+
+    /// Writes to the `i`th of several; the caller of the driver said how many there are.
+    pub(crate) fn put_at(self, i: usize, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: good for more than `i` values by the interface.
+            unsafe { self.0.add(i).write_unaligned(value) };
+        }
+    }
+}
+
+/// A C string that a caller passes.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text(pub(crate) *const std::ffi::c_char);
+
+impl Text {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if self.0.is_null() {
+            return &[];
+        }
+        // SAFETY: a C string by the interface, for as long as the call runs.
+        unsafe { std::ffi::CStr::from_ptr(self.0) }.to_bytes()
+    }
+}
+
+/// A size of the C side.
+pub(crate) fn long(size: usize) -> u64 {
+    u64::try_from(size).unwrap_or(u64::MAX)
+}
+
+/// A size for the C side.
+pub(crate) fn size(long: u64) -> usize {
+    usize::try_from(long).unwrap_or(usize::MAX)
+}

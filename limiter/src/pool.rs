@@ -1,0 +1,241 @@
+//! Stream-ordered memory: a pool keeps what was freed in it until it is trimmed, so what is charged
+//! is what the driver says the pool has reserved, not the pointers in it.
+//!
+//! Fed by: [`crate::table`]; pools are looked at after each call that may change them, and before
+//! anything is refused or called free.
+//! Must not: let a pool grow past the limit.
+
+use core::ffi::c_uint;
+use std::collections::HashMap;
+
+use crate::account::Account;
+use crate::ffi::{Code, Device, Handle, OUT_OF_MEMORY, Out, SUCCESS, long};
+use crate::ledger::{BLOCK, in_blocks};
+use crate::lock::Lock;
+use crate::process::{self, Process};
+use crate::table::call;
+use crate::{context, memory};
+
+/// `CUmemPoolProps`, as far as we read it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Properties {
+    kind: c_uint,
+    handles: c_uint,
+    place: c_uint,
+    device: i32,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const ON_DEVICE: c_uint = 1;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+const RESERVED: i32 = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
+const USED: i32 = 7;
+
+#[derive(Clone, Copy, Debug)]
+struct Pool {
+    account: Account,
+    charged: u64,
+}
+
+/// The pools of this process that are known.
+#[derive(Debug, Default)]
+pub(crate) struct Pools(Lock<HashMap<Handle, Pool>>);
+
+impl Pools {
+    /// Charges what each pool has now.
+    pub(crate) fn look(&self) {
+        for (handle, pool) in self.0.lock().iter_mut() {
+            pool.look(*handle);
+        }
+    }
+}
+
+impl Pool {
+    fn look(&mut self, handle: Handle) {
+        if let Some(reserved) = attribute(handle, RESERVED).and_then(in_blocks) {
+            self.account.settle(self.charged, reserved);
+            self.charged = reserved;
+        }
+    }
+}
+
+fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
+    let mut value = 0;
+    let code = call::cuMemPoolGetAttribute(pool, attribute, Out::to(&mut value));
+    (code == SUCCESS).then_some(value)
+}
+
+pub(crate) fn allocate(
+    real: extern "C" fn(Out<u64>, usize, Handle) -> Code,
+    pointer: Out<u64>,
+    bytes: usize,
+    stream: Handle,
+) -> Code {
+    let account = match Account::of_current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return real(pointer, bytes, stream),
+        Err(code) => return code,
+    };
+    let device = device_of_stream(account.process, stream);
+    let mut pool = 0;
+    let account = match device.map(Account::of_device) {
+        Some(Ok(Some(account))) => account,
+        Some(Err(code)) => return code,
+        _ => account,
+    };
+    let found = device.map(|device| call::cuDeviceGetMemPool(Out::to(&mut pool), device));
+    if found != Some(SUCCESS) {
+        return OUT_OF_MEMORY;
+    }
+    counted(account, pool, bytes, pointer, stream, || {
+        real(pointer, bytes, stream)
+    })
+}
+
+pub(crate) fn allocate_from(
+    real: extern "C" fn(Out<u64>, usize, Handle, Handle) -> Code,
+    pointer: Out<u64>,
+    bytes: usize,
+    pool: Handle,
+    stream: Handle,
+) -> Code {
+    let process = match process::required() {
+        Ok(process) => process,
+        Err(code) => return code,
+    };
+    let known = process.pools.0.lock().get(&pool).map(|known| known.account);
+    let account = match known.map_or_else(Account::of_current, |account| Ok(Some(account))) {
+        Ok(Some(account)) => account,
+        Ok(None) => return real(pointer, bytes, pool, stream),
+        Err(code) => return code,
+    };
+    counted(account, pool, bytes, pointer, stream, || {
+        real(pointer, bytes, pool, stream)
+    })
+}
+
+/// Reserves for the growth that the request may cause, and charges what it did cause.
+fn counted(
+    account: Account,
+    handle: Handle,
+    bytes: usize,
+    pointer: Out<u64>,
+    stream: Handle,
+    call: impl FnOnce() -> Code,
+) -> Code {
+    let Some(most) = in_blocks(long(bytes)) else {
+        return OUT_OF_MEMORY;
+    };
+    let pools = &account.process.pools;
+    // What is free in the pool already needs no room on the card.
+    let growth = match account.reserve(most) {
+        Ok(()) => most,
+        Err(_) if has_room(handle, most) => 0,
+        Err(code) => return code,
+    };
+    let mut known = pools.0.lock();
+    let pool = known.entry(handle).or_insert(Pool {
+        account,
+        charged: 0,
+    });
+    let code = call();
+    let now = attribute(handle, RESERVED)
+        .and_then(in_blocks)
+        .unwrap_or(pool.charged + growth);
+    let held = pool.charged + growth;
+    pool.charged = now;
+    let Some(more) = now.checked_sub(held).filter(|more| *more > 0) else {
+        account.release(held - now);
+        return code;
+    };
+    let limit = account.process.limit(account.card);
+    let fits = account
+        .process
+        .seat
+        .reserve(account.card, more, limit)
+        .is_ok();
+    if fits {
+        return code;
+    }
+    // It grew past the limit, in larger steps than was asked for: undone at once.
+    account.process.seat.charge(account.card, more);
+    if code == SUCCESS {
+        let _ = pointer.get().map(|made| call::cuMemFreeAsync(made, stream));
+    }
+    let _ = call::cuMemPoolTrimTo(handle, 0);
+    pool.look(handle);
+    OUT_OF_MEMORY
+}
+
+fn has_room(pool: Handle, bytes: u64) -> bool {
+    match (attribute(pool, RESERVED), attribute(pool, USED)) {
+        (Some(reserved), Some(used)) => reserved.saturating_sub(used) >= bytes.max(BLOCK),
+        _ => false,
+    }
+}
+
+fn device_of_stream(process: &Process, stream: Handle) -> Option<Device> {
+    let mut context = 0;
+    let is_real = stream > 2 && call::cuStreamGetCtx(stream, Out::to(&mut context)) == SUCCESS;
+    let of_stream = is_real
+        .then(|| context::device_of(process, context))
+        .flatten();
+    of_stream.or_else(|| {
+        let mut device = 0;
+        (call::cuCtxGetDevice(Out::to(&mut device)) == SUCCESS).then_some(device)
+    })
+}
+
+pub(crate) fn free(real: extern "C" fn(u64, Handle) -> Code, pointer: u64, stream: Handle) -> Code {
+    memory::freed(pointer, || real(pointer, stream))
+}
+
+pub(crate) fn create(
+    real: extern "C" fn(Out<Handle>, Out<Properties>) -> Code,
+    pool: Out<Handle>,
+    properties: Out<Properties>,
+) -> Code {
+    let on_device = properties.get().filter(|one| one.place == ON_DEVICE);
+    let account = match on_device.map(|one| Account::of_device(one.device)) {
+        Some(Ok(Some(account))) => account,
+        Some(Err(code)) => return code,
+        _ => return real(pool, properties),
+    };
+    let code = real(pool, properties);
+    if let (SUCCESS, Some(made)) = (code, pool.get()) {
+        let known = Pool {
+            account,
+            charged: 0,
+        };
+        account.process.pools.0.lock().insert(made, known);
+    }
+    code
+}
+
+pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, pool: Handle) -> Code {
+    let Some(process) = process::get() else {
+        return real(pool);
+    };
+    let mut known = process.pools.0.lock();
+    // What is still used in it stays charged: the driver gives no way to ask later.
+    let used = attribute(pool, USED).and_then(in_blocks).unwrap_or(0);
+    let code = real(pool);
+    if code == SUCCESS
+        && let Some(gone) = known.remove(&pool)
+    {
+        gone.account.release(gone.charged.saturating_sub(used));
+    }
+    code
+}
+
+pub(crate) fn trim(real: extern "C" fn(Handle, usize) -> Code, pool: Handle, bytes: usize) -> Code {
+    let code = real(pool, bytes);
+    if let Some(process) = process::get()
+        && let Some(known) = process.pools.0.lock().get_mut(&pool)
+    {
+        known.look(pool);
+    }
+    code
+}

@@ -1,0 +1,215 @@
+//! This process's place: the seat's two files, and what it holds. Made at the first call that
+//! needs it, and anew in a forked child, which can use nothing of its parent's driver.
+//!
+//! Fed by: the paths of design, which no tenant can change. Must not: wait, or fail twice aloud.
+
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+use aliquot_region::fork::ForkFlag;
+use aliquot_region::limits::{Limits, UNCONTROLLED, UUID};
+use aliquot_region::seat::Seat;
+
+use crate::context::Contexts;
+use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
+use crate::ledger::Ledger;
+use crate::log;
+use crate::physical::PhysicalMemory;
+use crate::pool::Pools;
+use crate::table::call;
+
+/// The host's page, in a directory that cannot be renamed away.
+const LIMITS: &CStr = c"/.aliquot/limits";
+/// Everybody's slots.
+const COUNTERS: &CStr = c"/.aliquot/counters/slots";
+/// CUDA devices whose card is remembered.
+const DEVICES: usize = 64;
+const UNKNOWN: u8 = 0;
+const NOT_GIVEN: u8 = u8::MAX;
+
+/// What this process has.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) limits: Limits,
+    pub(crate) seat: Seat,
+    pub(crate) ledger: Ledger,
+    pub(crate) contexts: Contexts,
+    pub(crate) physical: PhysicalMemory,
+    pub(crate) pools: Pools,
+    /// Of each CUDA device the card's place in the limits page, plus one.
+    cards: [AtomicU8; DEVICES],
+}
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// This process, if it has a seat; why not is said once.
+pub(crate) fn get() -> Option<&'static Process> {
+    static FLAG: OnceLock<Option<ForkFlag>> = OnceLock::new();
+    let flag = (*FLAG.get_or_init(|| ForkFlag::new().ok()))?;
+    if !flag.is_raised() {
+        start(flag)?;
+    }
+    // SAFETY: null, or leaked by `start` in this process: the flag is raised in no other.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// This process, or the answer to a call that must not pass without one.
+pub(crate) fn required() -> Result<&'static Process, Code> {
+    get().ok_or(NOT_PERMITTED)
+}
+
+#[cold]
+fn start(flag: ForkFlag) -> Option<()> {
+    if !flag.begin() {
+        return flag.is_raised().then_some(());
+    }
+    let found = Limits::open(LIMITS)
+        .map_err(|error| error.to_string())
+        .and_then(|limits| match Seat::take(COUNTERS) {
+            Ok(seat) => Ok((limits, seat)),
+            Err(error) => Err(error.to_string()),
+        });
+    match found {
+        Ok((limits, seat)) => {
+            log::line(
+                log::INFO,
+                format_args!(
+                    "limits of {} devices, slot {}, first {} MiB",
+                    limits.devices(),
+                    seat.slot(),
+                    limits.memory(0) >> 20
+                ),
+            );
+            let process = Box::new(Process {
+                limits,
+                seat,
+                ledger: Ledger::new(),
+                contexts: Contexts::default(),
+                physical: PhysicalMemory::default(),
+                pools: Pools::default(),
+                cards: [const { AtomicU8::new(UNKNOWN) }; DEVICES],
+            });
+            CURRENT.store(Box::into_raw(process), Ordering::Release);
+            flag.raise();
+            Some(())
+        }
+        Err(why) => {
+            flag.abandon();
+            if !SAID.swap(true, Ordering::Relaxed) {
+                log::line(
+                    log::ERROR,
+                    format_args!("no GPU memory can be given: {why}"),
+                );
+            }
+            None
+        }
+    }
+}
+
+impl Process {
+    /// The pod asked for no limits and was allowed to.
+    pub(crate) fn is_uncontrolled(&self) -> bool {
+        self.limits.flags() & UNCONTROLLED != 0
+    }
+
+    /// The card with this uuid, as the limits page counts them.
+    pub(crate) fn card_named(&self, uuid: &[u8]) -> Option<usize> {
+        (0..self.limits.devices()).find(|card| {
+            let (name, length) = self.limits.uuid(*card);
+            name[..length] == *uuid
+        })
+    }
+
+    /// The card behind a CUDA device; `None`: the seat has no share of it.
+    pub(crate) fn card(&self, device: Device) -> Option<usize> {
+        let place = usize::try_from(device)
+            .ok()
+            .and_then(|device| self.cards.get(device));
+        match place.map(|place| place.load(Ordering::Relaxed)) {
+            None => self.find_card(device),
+            Some(UNKNOWN) => {
+                let found = self.find_card(device);
+                let word = found.map(|card| u8::try_from(card + 1).unwrap_or(NOT_GIVEN));
+                if let Some(place) = place {
+                    place.store(word.unwrap_or(NOT_GIVEN), Ordering::Relaxed);
+                }
+                found
+            }
+            Some(NOT_GIVEN) => None,
+            Some(word) => Some(usize::from(word) - 1),
+        }
+    }
+
+    fn find_card(&self, device: Device) -> Option<usize> {
+        let mut bytes = [0; 16];
+        let mut code = call::cuDeviceGetUuid_v2(Out::to(&mut bytes), device);
+        if code != SUCCESS {
+            code = call::cuDeviceGetUuid(Out::to(&mut bytes), device);
+        }
+        if code != SUCCESS {
+            return None;
+        }
+        let digits = uuid_digits(bytes);
+        // `GPU-` or `MIG-` and the digits.
+        (0..self.limits.devices()).find(|card| {
+            let (name, length) = self.limits.uuid(*card);
+            length == UUID && name[4..] == digits
+        })
+    }
+
+    /// The most that the container may have of a card.
+    pub(crate) fn limit(&self, card: usize) -> u64 {
+        let overhead = self.limits.overhead(card);
+        self.limits.memory(card).saturating_sub(overhead)
+    }
+}
+
+/// A uuid as it is written: 8-4-4-4-12 digits.
+fn uuid_digits(bytes: [u8; 16]) -> [u8; 36] {
+    let mut text = [b'-'; 36];
+    let mut at = 0;
+    for (i, byte) in bytes.into_iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            at += 1;
+        }
+        for digit in [byte >> 4, byte & 15] {
+            text[at] = b"0123456789abcdef"[usize::from(digit)];
+            at += 1;
+        }
+    }
+    text
+}
+
+/// Says at the end of a process that had a seat what it had, if asked to.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+#[cfg(not(test))]
+extern "C" fn at_exit() {
+    if CURRENT.load(Ordering::Acquire).is_null() || !log::wants(log::INFO) {
+        return;
+    }
+    if let Some(process) = get() {
+        let used = process.seat.used(0) >> 20;
+        log::line(
+            log::INFO,
+            format_args!("exit; the container uses {used} MiB of the first device"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_written_as_nvml_writes_it() {
+        let bytes: [u8; 16] = core::array::from_fn(|i| u8::try_from(i * 17).unwrap());
+        assert_eq!(&uuid_digits(bytes), b"00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

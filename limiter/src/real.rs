@@ -1,0 +1,171 @@
+//! The driver's own functions, behind ours.
+//!
+//! As a stand-in, our library was loaded together with the real one, which then has another name.
+//! As a preloaded library it opens the real one by the name that everybody uses.
+//!
+//! Fed by: [`crate::table`], one [`Real`] for each function. Must not: find ourselves.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::table::HOOKS;
+
+/// A library of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Library {
+    /// `libcuda.so.1`.
+    Cuda,
+    /// `libnvidia-ml.so.1`.
+    Nvml,
+}
+
+impl Library {
+    /// The name beside a stand-in, and the usual name.
+    fn names(self) -> [&'static CStr; 2] {
+        match self {
+            Self::Cuda => [c"libcuda-real.so.1", c"libcuda.so.1"],
+            Self::Nvml => [c"libnvidia-ml-real.so.1", c"libnvidia-ml.so.1"],
+        }
+    }
+
+    fn place(self) -> &'static AtomicPtr<c_void> {
+        static HANDLES: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
+        &HANDLES[usize::from(self == Self::Nvml)]
+    }
+
+    /// Takes the copy in which the application found `address` for the real one, if no other
+    /// copy is in use yet: it may lie in a namespace or under a path of its own.
+    pub(crate) fn adopt(self, handle: *mut c_void, address: *mut c_void) {
+        if !self.place().load(Ordering::Acquire).is_null() {
+            return;
+        }
+        let mut namespace: libc::c_long = 0;
+        let into: *mut c_void = (&raw mut namespace).cast();
+        // SAFETY: a handle that dlsym just took; this question writes one namespace's number.
+        let asked = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LMID, into) };
+        // SAFETY: zero is a value of every field.
+        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+        // SAFETY: any address may be asked for.
+        let named = unsafe { libc::dladdr(address, &raw mut found) };
+        if asked != 0 || named == 0 || found.dli_fname.is_null() {
+            return;
+        }
+        let keep = libc::RTLD_NOW | libc::RTLD_NODELETE;
+        // SAFETY: the name of a library that is loaded in that namespace.
+        let own = unsafe { libc::dlmopen(namespace, found.dli_fname, keep) };
+        self.place().store(own, Ordering::Release);
+    }
+
+    fn handle(self) -> *mut c_void {
+        let place = self.place();
+        let known = place.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let [beside, usual] = self.names();
+        // SAFETY: both are C strings; the handle is kept for ever.
+        let mut handle =
+            unsafe { libc::dlopen(beside.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            // SAFETY: the same.
+            handle = unsafe { libc::dlopen(usual.as_ptr(), libc::RTLD_NOW) };
+        }
+        place.store(handle, Ordering::Release);
+        handle
+    }
+}
+
+/// Whether an address is that of an exported function of ours.
+pub(crate) fn is_ours(address: *mut c_void) -> bool {
+    let mut hooks = HOOKS.iter();
+    hooks.any(|hook| core::ptr::eq(hook.ours.0, address.cast_const().cast()))
+}
+
+type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// libc's own `dlsym`, whatever we export; null until it was looked for.
+pub(crate) static LIBC_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Where libc's `dlsym` is.
+pub(crate) fn libc_dlsym() -> *mut c_void {
+    let known = LIBC_DLSYM.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // By name, not as the next after us: in a program that is linked against the driver libc comes
+    // before us. In older versions of libc dlsym lies in a library of its own.
+    let homes = [c"libc.so.6", c"libdl.so.2"].map(|name| {
+        // SAFETY: a C string; nothing is loaded.
+        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) }
+    });
+    let versions = [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"];
+    let pairs = homes
+        .into_iter()
+        .filter(|home| !home.is_null())
+        .flat_map(|home| versions.map(|version| (home, version)));
+    let mut found = pairs.map(|(home, version)| {
+        // SAFETY: the handle is open, the names are C strings.
+        unsafe { libc::dlvsym(home, c"dlsym".as_ptr(), version.as_ptr()) }
+    });
+    let found = found.find(|found| !found.is_null()).unwrap_or(null_mut());
+    LIBC_DLSYM.store(found, Ordering::Release);
+    found
+}
+
+/// What libc's `dlsym` answers to us.
+pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    let dlsym = libc_dlsym();
+    if dlsym.is_null() || handle.is_null() {
+        return null_mut();
+    }
+    // SAFETY: that address is libc's dlsym.
+    let dlsym = unsafe { core::mem::transmute::<*mut c_void, Search>(dlsym) };
+    // SAFETY: the handle is open and the name a C string.
+    unsafe { dlsym(handle, name.as_ptr()) }
+}
+
+/// One function of the driver, found when it is first needed.
+#[derive(Debug)]
+pub(crate) struct Real {
+    library: Library,
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Real {
+    /// Where it is from.
+    pub(crate) fn library(&self) -> Library {
+        self.library
+    }
+
+    pub(crate) const fn new(library: Library, name: &'static CStr) -> Self {
+        Self {
+            library,
+            name,
+            address: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    /// Its address; `None` when this driver does not have it, or when what is found under its
+    /// name is one of ours.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<*mut c_void> {
+        let known = self.address.load(Ordering::Acquire);
+        if known.is_null() {
+            self.find()
+        } else {
+            Some(known)
+        }
+    }
+
+    #[cold]
+    fn find(&self) -> Option<*mut c_void> {
+        let found = search(self.library.handle(), self.name);
+        if found.is_null() || is_ours(found) {
+            return None;
+        }
+        self.address.store(found, Ordering::Release);
+        Some(found)
+    }
+}

@@ -1,0 +1,198 @@
+//! How calls get here: by the exported names, by `cuGetProcAddress`, and, where we are preloaded,
+//! by `dlsym`.
+//!
+//! `cuGetProcAddress` is asked first, for it knows versions and flags; the address that it gives
+//! is then taken for ours. `dlsym` is a jump to libc's own for every name but those of the table,
+//! so that libc sees the real caller. Fed by: [`crate::table`].
+//! Must not: allocate or lock for a name that is not ours.
+
+use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::ptr::null_mut;
+
+use crate::ffi::{Code, Out, SUCCESS, Text};
+use crate::real::{is_ours, libc_dlsym, search};
+use crate::table::{HOOKS, Hook};
+
+/// `cuGetProcAddress` with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+const PER_THREAD: u64 = 2;
+
+pub(crate) fn by_address(
+    real: extern "C" fn(Text, Out<*const ()>, i32, u64) -> Code,
+    name: Text,
+    address: Out<*const ()>,
+    version: i32,
+    flags: u64,
+) -> Code {
+    let code = real(name, address, version, flags);
+    replace(code, name, address, version, flags);
+    code
+}
+
+pub(crate) fn by_address_v2(
+    real: extern "C" fn(Text, Out<*const ()>, i32, u64, Out<c_uint>) -> Code,
+    name: Text,
+    address: Out<*const ()>,
+    version: i32,
+    flags: u64,
+    status: Out<c_uint>,
+) -> Code {
+    let code = real(name, address, version, flags, status);
+    replace(code, name, address, version, flags);
+    code
+}
+
+fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags: u64) {
+    let found = address
+        .get()
+        .filter(|found| code == SUCCESS && !found.is_null());
+    let Some(found) = found else { return };
+    let same = |hook: &&Hook| {
+        let known = hook.real.get();
+        known.is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
+    };
+    // A driver may answer with other addresses than dlsym does; then the name decides.
+    let hook = HOOKS
+        .iter()
+        .find(same)
+        .or_else(|| variant(name.bytes(), version, flags));
+    if let Some(hook) = hook {
+        address.put(hook.ours.0);
+    }
+}
+
+/// The newest variant of a call that a client of this version may have.
+fn variant(stem: &[u8], version: i32, flags: u64) -> Option<&'static Hook> {
+    let wanted = |hook: &&Hook| hook.stem.as_bytes() == stem && hook.since <= version;
+    let all = || HOOKS.iter().filter(wanted);
+    let own = all().filter(|hook| hook.per_thread == (flags & PER_THREAD != 0));
+    let newest = own.max_by_key(|hook| hook.since);
+    newest.or_else(|| {
+        all()
+            .filter(|hook| !hook.per_thread)
+            .max_by_key(|hook| hook.since)
+    })
+}
+
+/// What our `dlsym` answers itself; null: libc shall.
+extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    libc_dlsym();
+    if name.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the caller of dlsym passes a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    let bytes = name.to_bytes();
+    let upper = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_uppercase);
+    let may_be = (bytes.starts_with(b"cu") && upper(2))
+        || (bytes.starts_with(b"nvml") && bytes.get(4).is_some());
+    if !may_be {
+        return null_mut();
+    }
+    let Some(hook) = HOOKS.iter().find(|hook| hook.name.as_bytes() == bytes) else {
+        return null_mut();
+    };
+    // Only where libc would find something: who probes for a driver is not to be misled.
+    let special = handle.is_null() || handle == libc::RTLD_NEXT;
+    if !special {
+        let found = search(handle, name);
+        if found.is_null() {
+            return null_mut();
+        }
+        if !is_ours(found) {
+            hook.real.library().adopt(handle, found);
+        }
+    }
+    if hook.real.get().is_none() {
+        return null_mut();
+    }
+    hook.ours.0.cast_mut().cast()
+}
+
+#[cfg(all(not(test), target_arch = "x86_64"))]
+mod export {
+    //! Keeps the arguments, asks [`routed`](super::routed), and answers or jumps on.
+
+    /// `dlsym` of libc.
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    extern "C" fn dlsym() {
+        core::arch::naked_asm!(
+            "push rdi",
+            "push rsi",
+            "sub rsp, 8",
+            "call {routed}",
+            "add rsp, 8",
+            "pop rsi",
+            "pop rdi",
+            "test rax, rax",
+            "jne 2f",
+            "mov rax, qword ptr [rip + {libc}]",
+            "jmp rax",
+            "2:",
+            "ret",
+            routed = sym super::routed,
+            libc = sym crate::real::LIBC_DLSYM,
+        )
+    }
+}
+
+#[cfg(all(not(test), target_arch = "aarch64"))]
+mod export {
+    //! Keeps the arguments, asks [`routed`](super::routed), and answers or jumps on.
+
+    /// `dlsym` of libc.
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    extern "C" fn dlsym() {
+        core::arch::naked_asm!(
+            "stp x29, x30, [sp, #-32]!",
+            "stp x0, x1, [sp, #16]",
+            "bl {routed}",
+            "mov x9, x0",
+            "ldp x0, x1, [sp, #16]",
+            "ldp x29, x30, [sp], #32",
+            "cbnz x9, 2f",
+            "adrp x10, {libc}",
+            "ldr x10, [x10, :lo12:{libc}]",
+            "br x10",
+            "2:",
+            "mov x0, x9",
+            "ret",
+            routed = sym super::routed,
+            libc = sym crate::real::LIBC_DLSYM,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variant_is_the_newest_that_the_client_may_have() {
+        let check = |stem: &str, version, flags, expected: Option<&str>| {
+            let found = variant(stem.as_bytes(), version, flags).map(|hook| hook.name);
+            assert_eq!(found, expected, "{stem} {version} {flags}");
+        };
+        check("cuCtxCreate", 12_040, 0, Some("cuCtxCreate_v3"));
+        check("cuCtxCreate", 13_000, 0, Some("cuCtxCreate_v4"));
+        check("cuCtxCreate", 2_000, 0, None);
+        check("cuMemAllocAsync", 13_000, 2, Some("cuMemAllocAsync_ptsz"));
+        check("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync"));
+        check("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2"));
+        check("cuNothing", 13_000, 0, None);
+    }
+
+    #[test]
+    fn other_names_are_left_to_libc() {
+        for name in [
+            c"malloc",
+            c"cublasCreate",
+            c"curl_easy_init",
+            c"nvml",
+            c"cuNothing",
+        ] {
+            assert!(routed(null_mut(), name.as_ptr()).is_null(), "{name:?}");
+        }
+    }
+}

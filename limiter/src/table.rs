@@ -1,0 +1,249 @@
+//! The one table of calls that we stand in for. From it come the exported functions, the look-up
+//! by name and by address, and the list of what is hooked.
+//!
+//! A row: library, the name under which `cuGetProcAddress` is asked, the version since which this
+//! variant answers it, `T` where it is the one for per-thread default streams, the exported name
+//! with its arguments as in the driver's headers, and who handles it. A handler gets the real
+//! function first. The second table has the calls that we make and do not stand in for.
+//!
+//! Fed by: the headers of CUDA 13 and NVML 13. Must not: hold logic.
+
+use core::ffi::{c_char, c_uint, c_void};
+
+use crate::ffi::{Code, Device, Handle, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Text};
+use crate::real::{Library, Real};
+use crate::{array, context, memory, nvml, nvml_processes, physical, pool, route, view};
+
+/// One call that we stand in for.
+#[derive(Debug)]
+pub(crate) struct Hook {
+    /// The exported name.
+    pub(crate) name: &'static str,
+    /// Under which `cuGetProcAddress` is asked for it.
+    pub(crate) stem: &'static str,
+    /// The version since which `stem` means this variant.
+    pub(crate) since: i32,
+    /// For per-thread default streams.
+    pub(crate) per_thread: bool,
+    /// The driver's.
+    pub(crate) real: &'static Real,
+    /// Ours.
+    pub(crate) ours: Address,
+}
+
+/// The address of an exported function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address(pub(crate) *const ());
+
+// SAFETY: the address of a function; nothing is read through it.
+unsafe impl Sync for Address {}
+
+/// The answer where a driver lacks the function, or is not there at all.
+const fn missing(library: Library) -> Code {
+    match library {
+        Library::Cuda => NO_DEVICE,
+        Library::Nvml => NVML_LIBRARY_NOT_FOUND,
+    }
+}
+
+macro_rules! hooks {
+    ($($library:ident $stem:literal $since:literal $thread:literal
+        $name:ident($($argument:ident: $type:ty),* $(,)?) => $handler:path;)*) => {
+        mod reals {
+            #![allow(non_upper_case_globals, reason = "named as what they stand for")]
+            use super::{Library, Real};
+            $(pub(super) static $name: Real = {
+                const NAME: &str = concat!(stringify!($name), "\0");
+                match core::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
+                    Ok(name) => Real::new(Library::$library, name),
+                    Err(_) => panic!("a name without a zero inside"),
+                }
+            };)*
+        }
+
+        mod exports {
+            #![allow(non_snake_case, reason = "the driver's names")]
+            use super::*;
+            $(
+                #[cfg_attr(not(test), unsafe(no_mangle))]
+                pub(super) extern "C" fn $name($($argument: $type),*) -> Code {
+                    let Some(address) = reals::$name.get() else {
+                        return missing(Library::$library);
+                    };
+                    // SAFETY: the driver's function of this name has these arguments.
+                    let real = unsafe {
+                        core::mem::transmute::<*mut c_void, extern "C" fn($($type),*) -> Code>(address)
+                    };
+                    $handler(real, $($argument),*)
+                }
+            )*
+        }
+
+        /// All of them, in the order of the table.
+        pub(crate) static HOOKS: &[Hook] = &[$(Hook {
+            name: stringify!($name),
+            stem: $stem,
+            since: $since,
+            per_thread: $thread == 'T',
+            real: &reals::$name,
+            ours: Address(exports::$name as extern "C" fn($($type),*) -> Code as *const ()),
+        }),*];
+    };
+}
+
+macro_rules! calls {
+    ($($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+        /// Calls that we make.
+        pub(crate) mod call {
+            #![allow(non_snake_case, reason = "the driver's names")]
+            use super::*;
+            $(pub(crate) fn $name($($argument: $type),*) -> Code {
+                static REAL: Real = {
+                    const NAME: &str = concat!(stringify!($name), "\0");
+                    match core::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
+                        Ok(name) => Real::new(library(NAME), name),
+                        Err(_) => panic!("a name without a zero inside"),
+                    }
+                };
+                let Some(address) = REAL.get() else {
+                    return missing(library(stringify!($name)));
+                };
+                // SAFETY: the driver's function of this name has these arguments.
+                let real = unsafe {
+                    core::mem::transmute::<*mut c_void, extern "C" fn($($type),*) -> Code>(address)
+                };
+                real($($argument),*)
+            })*
+        }
+    };
+}
+
+const fn library(name: &str) -> Library {
+    if name.as_bytes()[0] == b'c' {
+        Library::Cuda
+    } else {
+        Library::Nvml
+    }
+}
+
+type Pointer = u64;
+
+hooks! {
+    Cuda "cuGetProcAddress" 11030 '-' cuGetProcAddress(name: Text, address: Out<*const ()>, version: i32, flags: u64) => route::by_address;
+    Cuda "cuGetProcAddress" 12000 '-' cuGetProcAddress_v2(name: Text, address: Out<*const ()>, version: i32, flags: u64, status: Out<c_uint>) => route::by_address_v2;
+
+    Cuda "cuDeviceGetCount" 2000 '-' cuDeviceGetCount(count: Out<i32>) => view::device_count;
+    Cuda "cuDeviceGet" 2000 '-' cuDeviceGet(device: Out<Device>, ordinal: i32) => view::device;
+    Cuda "cuDeviceTotalMem" 3020 '-' cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) => view::total_memory;
+    Cuda "cuMemGetInfo" 3020 '-' cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) => view::memory_info;
+
+    Cuda "cuDevicePrimaryCtxRetain" 7000 '-' cuDevicePrimaryCtxRetain(context: Out<Handle>, device: Device) => context::retain;
+    Cuda "cuDevicePrimaryCtxRelease" 7000 '-' cuDevicePrimaryCtxRelease(device: Device) => context::release;
+    Cuda "cuDevicePrimaryCtxRelease" 11000 '-' cuDevicePrimaryCtxRelease_v2(device: Device) => context::release;
+    Cuda "cuDevicePrimaryCtxReset" 7000 '-' cuDevicePrimaryCtxReset(device: Device) => context::release;
+    Cuda "cuDevicePrimaryCtxReset" 11000 '-' cuDevicePrimaryCtxReset_v2(device: Device) => context::release;
+    Cuda "cuCtxCreate" 3020 '-' cuCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
+    Cuda "cuCtxCreate" 11040 '-' cuCtxCreate_v3(context: Out<Handle>, params: *const c_void, count: i32, flags: c_uint, device: Device) => context::create_v3;
+    Cuda "cuCtxCreate" 12050 '-' cuCtxCreate_v4(context: Out<Handle>, params: *const c_void, flags: c_uint, device: Device) => context::create_v4;
+    Cuda "cuCtxDestroy" 4000 '-' cuCtxDestroy_v2(context: Handle) => context::destroy;
+
+    Cuda "cuMemAlloc" 3020 '-' cuMemAlloc_v2(pointer: Out<Pointer>, bytes: usize) => memory::allocate;
+    Cuda "cuMemAllocPitch" 3020 '-' cuMemAllocPitch_v2(pointer: Out<Pointer>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) => memory::allocate_pitch;
+    Cuda "cuMemAllocManaged" 6000 '-' cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint) => memory::allocate_managed;
+    Cuda "cuMemFree" 3020 '-' cuMemFree_v2(pointer: Pointer) => memory::free;
+
+    Cuda "cuMemCreate" 10020 '-' cuMemCreate(handle: Out<u64>, bytes: usize, properties: Out<physical::Properties>, flags: u64) => physical::create;
+    Cuda "cuMemRelease" 10020 '-' cuMemRelease(handle: u64) => physical::release;
+    Cuda "cuMemRetainAllocationHandle" 11000 '-' cuMemRetainAllocationHandle(handle: Out<u64>, address: *mut c_void) => physical::retain;
+    Cuda "cuMemMap" 10020 '-' cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: u64, flags: u64) => physical::map;
+    Cuda "cuMemUnmap" 10020 '-' cuMemUnmap(pointer: Pointer, bytes: usize) => physical::unmap;
+
+    Cuda "cuArrayCreate" 3020 '-' cuArrayCreate_v2(array: Out<Handle>, descriptor: Out<array::Flat>) => array::create;
+    Cuda "cuArray3DCreate" 3020 '-' cuArray3DCreate_v2(array: Out<Handle>, descriptor: Out<array::Solid>) => array::create_3d;
+    Cuda "cuArrayDestroy" 2000 '-' cuArrayDestroy(array: Handle) => array::destroy;
+    Cuda "cuMipmappedArrayCreate" 5000 '-' cuMipmappedArrayCreate(array: Out<Handle>, descriptor: Out<array::Solid>, levels: c_uint) => array::create_mipmapped;
+    Cuda "cuMipmappedArrayDestroy" 5000 '-' cuMipmappedArrayDestroy(array: Handle) => array::destroy;
+
+    Cuda "cuMemAllocAsync" 11020 '-' cuMemAllocAsync(pointer: Out<Pointer>, bytes: usize, stream: Handle) => pool::allocate;
+    Cuda "cuMemAllocAsync" 11020 'T' cuMemAllocAsync_ptsz(pointer: Out<Pointer>, bytes: usize, stream: Handle) => pool::allocate;
+    Cuda "cuMemAllocFromPoolAsync" 11020 '-' cuMemAllocFromPoolAsync(pointer: Out<Pointer>, bytes: usize, pool: Handle, stream: Handle) => pool::allocate_from;
+    Cuda "cuMemAllocFromPoolAsync" 11020 'T' cuMemAllocFromPoolAsync_ptsz(pointer: Out<Pointer>, bytes: usize, pool: Handle, stream: Handle) => pool::allocate_from;
+    Cuda "cuMemFreeAsync" 11020 '-' cuMemFreeAsync(pointer: Pointer, stream: Handle) => pool::free;
+    Cuda "cuMemFreeAsync" 11020 'T' cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle) => pool::free;
+    Cuda "cuMemPoolCreate" 11020 '-' cuMemPoolCreate(pool: Out<Handle>, properties: Out<pool::Properties>) => pool::create;
+    Cuda "cuMemPoolDestroy" 11020 '-' cuMemPoolDestroy(pool: Handle) => pool::destroy;
+    Cuda "cuMemPoolTrimTo" 11020 '-' cuMemPoolTrimTo(pool: Handle, bytes: usize) => pool::trim;
+
+    Nvml "" 0 '-' nvmlDeviceGetCount(count: Out<c_uint>) => nvml::count;
+    Nvml "" 0 '-' nvmlDeviceGetCount_v2(count: Out<c_uint>) => nvml::count;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Handle>) => nvml::by_index;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>) => nvml::by_index;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) => nvml::by_name;
+    Nvml "" 0 '-' nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Handle>) => nvml::by_name;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId(place: Text, device: Out<Handle>) => nvml::by_name;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId_v2(place: Text, device: Out<Handle>) => nvml::by_name;
+    Nvml "" 0 '-' nvmlDeviceGetIndex(device: Handle, index: Out<c_uint>) => nvml::index;
+    Nvml "" 0 '-' nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<nvml::Memory>) => nvml::memory;
+    Nvml "" 0 '-' nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<nvml::MemoryV2>) => nvml::memory_v2;
+    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::Info>) => nvml_processes::compute;
+    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::compute;
+    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::compute;
+    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::Info>) => nvml_processes::none;
+    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
+    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
+    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::Info>) => nvml_processes::none;
+    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
+    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
+}
+
+calls! {
+    cuDeviceGet(device: Out<Device>, ordinal: i32);
+    cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device);
+    cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device);
+    cuDevicePrimaryCtxGetState(device: Device, flags: Out<c_uint>, active: Out<i32>);
+    cuCtxGetCurrent(context: Out<Handle>);
+    cuCtxGetDevice(device: Out<Device>);
+    cuStreamGetCtx(stream: Handle, context: Out<Handle>);
+    cuDeviceGetMemPool(pool: Out<Handle>, device: Device);
+    cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
+    cuMemPoolTrimTo(pool: Handle, bytes: usize);
+    cuMemFreeAsync(pointer: Pointer, stream: Handle);
+    nvmlDeviceGetCount_v2(count: Out<c_uint>);
+    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>);
+    nvmlDeviceGetUUID(device: Handle, uuid: *mut c_char, length: c_uint);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_there_once_and_says_where_it_belongs() {
+        for (i, hook) in HOOKS.iter().enumerate() {
+            let same = |other: &Hook| other.name == hook.name;
+            assert_eq!(HOOKS.iter().position(same), Some(i), "{}", hook.name);
+            let cuda = hook.name.starts_with("cu");
+            assert!(
+                cuda == hook.name.starts_with(hook.stem) || !cuda,
+                "{}",
+                hook.name
+            );
+            assert_eq!(cuda, !hook.stem.is_empty(), "{}", hook.name);
+            assert_eq!(
+                hook.per_thread,
+                hook.name.ends_with("_ptsz"),
+                "{}",
+                hook.name
+            );
+        }
+    }
+
+    #[test]
+    fn variants_of_one_call_have_versions_that_differ() {
+        for hook in HOOKS.iter().filter(|hook| !hook.stem.is_empty()) {
+            let key = |hook: &Hook| (hook.stem, hook.since, hook.per_thread);
+            let same = HOOKS.iter().filter(|other| key(other) == key(hook));
+            assert_eq!(same.count(), 1, "{}", hook.name);
+        }
+    }
+}

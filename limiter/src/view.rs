@@ -1,0 +1,114 @@
+//! What a program is told of its cards: those of the seat, with the seat's limit for their memory.
+//!
+//! Fed by: [`crate::table`]. Must not: call free what cannot be allocated, or fail where the
+//! driver does not.
+
+use crate::account::Account;
+use crate::ffi::{Code, Device, INVALID_DEVICE, Out, SUCCESS, long, size};
+use crate::ledger::BLOCK;
+use crate::process::{self, Process};
+use crate::table::call;
+
+pub(crate) fn device_count(real: extern "C" fn(Out<i32>) -> Code, count: Out<i32>) -> Code {
+    let code = real(count);
+    let (SUCCESS, Some(all), Some(process)) = (code, count.get(), limited()) else {
+        return code;
+    };
+    let mut given = 0;
+    for ordinal in 0..all {
+        let mut device = 0;
+        let found = call::cuDeviceGet(Out::to(&mut device), ordinal) == SUCCESS;
+        given += i32::from(found && process.card(device).is_some());
+    }
+    count.put(given);
+    code
+}
+
+pub(crate) fn device(
+    real: extern "C" fn(Out<Device>, i32) -> Code,
+    device: Out<Device>,
+    ordinal: i32,
+) -> Code {
+    let Some(process) = limited().filter(|_| !device.is_null() && ordinal >= 0) else {
+        return real(device, ordinal);
+    };
+    let mut left = ordinal;
+    for behind in 0.. {
+        let mut found = 0;
+        let code = real(Out::to(&mut found), behind);
+        if code != SUCCESS {
+            return code;
+        }
+        if process.card(found).is_some() {
+            if left == 0 {
+                device.put(found);
+                return SUCCESS;
+            }
+            left -= 1;
+        }
+    }
+    INVALID_DEVICE
+}
+
+pub(crate) fn total_memory(
+    real: extern "C" fn(Out<usize>, Device) -> Code,
+    bytes: Out<usize>,
+    device: Device,
+) -> Code {
+    let code = real(bytes, device);
+    let card = limited().and_then(|process| Some((process, process.card(device)?)));
+    if let (SUCCESS, Some(all), Some((process, card))) = (code, bytes.get(), card) {
+        bytes.put(all.min(size(process.limits.memory(card))));
+    }
+    code
+}
+
+pub(crate) fn memory_info(
+    real: extern "C" fn(Out<usize>, Out<usize>) -> Code,
+    free: Out<usize>,
+    total: Out<usize>,
+) -> Code {
+    // A question takes nothing: without limits the driver's own answer is given.
+    let Ok(Some(account)) = Account::of_current() else {
+        return real(free, total);
+    };
+    let (mut real_free, mut real_total) = (0, 0);
+    let code = real(Out::to(&mut real_free), Out::to(&mut real_total));
+    if code != SUCCESS {
+        return code;
+    }
+    let seen = of_card(account.process, account.card);
+    total.put(real_total.min(size(seen.total)));
+    // The card itself may have less; the driver gives whole blocks.
+    let left = (seen.total - seen.used).min(long(real_free));
+    free.put(size(left / BLOCK * BLOCK));
+    code
+}
+
+/// A card's memory as the container sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) total: u64,
+    /// At most `total`.
+    pub(crate) used: u64,
+}
+
+pub(crate) fn of_card(process: &Process, card: usize) -> Seen {
+    process.pools.look();
+    // An error leaves the totals too high: less is called free.
+    let _ = process.seat.settle(process.limits.devices());
+    let total = process.limits.memory(card);
+    let used = process
+        .seat
+        .used(card)
+        .saturating_add(process.limits.overhead(card));
+    Seen {
+        total,
+        used: used.min(total),
+    }
+}
+
+/// This process, if its container is limited.
+pub(crate) fn limited() -> Option<&'static Process> {
+    process::get().filter(|process| !process.is_uncontrolled())
+}

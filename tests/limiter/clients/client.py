@@ -1,0 +1,299 @@
+"""A CUDA and NVML client: runs the commands of its arguments, one answer a line.
+
+Fed by: tests/limiter. Must not: know that a limiter is there.
+"""
+
+import ctypes
+import os
+import sys
+import time
+
+MIB = 1 << 20
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("total", "free", "used")]
+
+
+class MemoryV2(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint)] + [
+        (name, ctypes.c_uint64) for name in ("total", "reserved", "free", "used")
+    ]
+
+
+class Info(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_uint64),
+        ("gi", ctypes.c_uint),
+        ("ci", ctypes.c_uint),
+    ]
+
+
+class Flat(ctypes.Structure):
+    _fields_ = [
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+        ("format", ctypes.c_uint),
+        ("channels", ctypes.c_uint),
+    ]
+
+
+class Prop(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("place", ctypes.c_int),
+        ("device", ctypes.c_int),
+        ("win32", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+    ]
+
+
+class Client:
+    def __init__(self):
+        self.cuda = None
+        self.nvml = None
+        self.pointers = []
+        self.contexts = {}
+
+    def address(self, name, version, how):
+        """A function by dlsym, or by cuGetProcAddress_v2."""
+        if how == "dlsym":
+            return getattr(self.cuda, name)
+        found, status = ctypes.c_void_p(), ctypes.c_uint()
+        code = self.cuda.cuGetProcAddress_v2(
+            name.encode(), ctypes.byref(found), version, ctypes.c_uint64(0), ctypes.byref(status)
+        )
+        assert code == 0, f"cuGetProcAddress {name}: {code}"
+        return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(found.value)
+
+    def init(self, ordinal="0"):
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        code = self.cuda.cuInit(0)
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if code == 0:
+            code = self.cuda.cuDeviceGet(ctypes.byref(device), int(ordinal))
+        self.device = device
+        if code == 0:
+            code = self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        if code == 0:
+            code = self.cuda.cuCtxSetCurrent(context)
+        return code
+
+    def patient(self):
+        """A context as soon as the others leave room for it."""
+        deadline = time.monotonic() + 60
+        while (code := self.init()) == 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return code
+
+    def reset(self):
+        return self.cuda.cuDevicePrimaryCtxReset_v2(self.device)
+
+    def create(self):
+        context = ctypes.c_void_p()
+        code = self.cuda.cuCtxCreate_v2(ctypes.byref(context), 0, self.device)
+        self.contexts["last"] = context
+        return code
+
+    def destroy(self):
+        return self.cuda.cuCtxDestroy_v2(self.contexts["last"])
+
+    def count(self):
+        count = ctypes.c_int()
+        code = self.cuda.cuDeviceGetCount(ctypes.byref(count))
+        return f"{code} {count.value}"
+
+    def total(self):
+        total = ctypes.c_size_t()
+        code = self.cuda.cuDeviceTotalMem_v2(ctypes.byref(total), self.device)
+        return f"{code} {total.value // MIB}"
+
+    def info(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        code = self.cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        return f"{code} {free.value // MIB} {total.value // MIB}"
+
+    def alloc(self, mib, how="dlsym"):
+        name = "cuMemAlloc_v2" if how == "dlsym" else "cuMemAlloc"
+        return self.keep(self.address(name, 12000, how), ctypes.c_size_t(int(mib) * MIB))
+
+    def bytes(self, size):
+        return self.keep(self.cuda.cuMemAlloc_v2, ctypes.c_size_t(int(size)))
+
+    def managed(self, mib):
+        size = ctypes.c_size_t(int(mib) * MIB)
+        return self.keep(self.cuda.cuMemAllocManaged, size, ctypes.c_uint(1))
+
+    def pitch(self, width, height):
+        pitch = ctypes.c_size_t()
+        size = (ctypes.byref(pitch), ctypes.c_size_t(int(width)), ctypes.c_size_t(int(height)))
+        return self.keep(self.cuda.cuMemAllocPitch_v2, *size, ctypes.c_uint(4))
+
+    def array(self, width, height):
+        flat = Flat(int(width), int(height), 0x20, 4)
+        array = ctypes.c_void_p()
+        code = self.cuda.cuArrayCreate_v2(ctypes.byref(array), ctypes.byref(flat))
+        self.last_array = array
+        return code
+
+    def unarray(self):
+        return self.cuda.cuArrayDestroy(self.last_array)
+
+    def physical(self, mib, device="0"):
+        prop, handle = Prop(1, 0, 1, int(device), None, 0), ctypes.c_uint64()
+        self.cuda.cuMemCreate.argtypes = None
+        code = self.cuda.cuMemCreate(
+            ctypes.byref(handle), ctypes.c_size_t(int(mib) * MIB), ctypes.byref(prop), ctypes.c_uint64(0)
+        )
+        self.handle, self.handle_size = handle, int(mib) * MIB
+        return code
+
+    def map(self):
+        address = ctypes.c_uint64()
+        size = ctypes.c_size_t(self.handle_size)
+        zero = ctypes.c_uint64(0)
+        code = self.cuda.cuMemAddressReserve(ctypes.byref(address), size, zero, zero, zero)
+        if code == 0:
+            code = self.cuda.cuMemMap(address, size, ctypes.c_size_t(0), self.handle, zero)
+        self.mapped = address
+        return code
+
+    def unmap(self):
+        return self.cuda.cuMemUnmap(self.mapped, ctypes.c_size_t(self.handle_size))
+
+    def unphysical(self):
+        return self.cuda.cuMemRelease(self.handle)
+
+    def pool(self):
+        prop, pool = (ctypes.c_int * 64)(1, 0, 1, self.device.value), ctypes.c_void_p()
+        code = self.cuda.cuMemPoolCreate(ctypes.byref(pool), prop)
+        self.own_pool = pool
+        return code
+
+    def unpool(self):
+        return self.cuda.cuMemPoolDestroy(self.own_pool)
+
+    def frompool(self, mib):
+        size = ctypes.c_size_t(int(mib) * MIB)
+        return self.keep(self.cuda.cuMemAllocFromPoolAsync, size, self.own_pool, None)
+
+    def ordered(self, mib):
+        return self.keep(self.cuda.cuMemAllocAsync, ctypes.c_size_t(int(mib) * MIB), None)
+
+    def unordered(self):
+        return self.cuda.cuMemFreeAsync(self.pointers.pop(), None)
+
+    def sync(self):
+        return self.cuda.cuCtxSynchronize()
+
+    def trim(self):
+        pool = ctypes.c_void_p()
+        code = self.cuda.cuDeviceGetDefaultMemPool(ctypes.byref(pool), self.device)
+        return code or self.cuda.cuMemPoolTrimTo(pool, ctypes.c_size_t(0))
+
+    def keep(self, call, *arguments):
+        pointer = ctypes.c_uint64()
+        code = call(ctypes.byref(pointer), *arguments)
+        if code == 0:
+            self.pointers.append(pointer)
+        return code
+
+    def free(self):
+        return self.cuda.cuMemFree_v2(self.pointers.pop())
+
+    def churn(self, rounds):
+        """Random allocations and frees; the answer is how many were refused."""
+        import random
+
+        state = random.Random(os.getpid())
+        refused = 0
+        for _ in range(int(rounds)):
+            if self.pointers and state.random() < 0.5:
+                self.pointers.sort(key=lambda _: state.random())
+                assert self.free() == 0
+            else:
+                code = self.bytes(state.choice([512, 4096, MIB, 3 * MIB, 40 * MIB + 1, 200 * MIB]))
+                assert code in (0, 2), code
+                refused += code == 2
+        return refused
+
+    def emptied(self):
+        while self.pointers:
+            assert self.free() == 0
+        return 0
+
+    def fork(self, *words):
+        """Runs one command in a forked child that did nothing with CUDA before."""
+        sys.stdout.flush()
+        if (child := os.fork()) == 0:
+            Client().answer(",".join(words))
+            sys.stdout.flush()
+            os._exit(0)
+        return os.waitpid(child, 0)[1]
+
+    def close(self):
+        """What daemons do."""
+        os.closerange(3, 1024)
+        return 0
+
+    def ninit(self):
+        self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        return self.nvml.nvmlInit_v2()
+
+    def handle_of(self, index):
+        handle = ctypes.c_void_p()
+        code = self.nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(index)), ctypes.byref(handle))
+        return code, handle
+
+    def ncount(self):
+        count = ctypes.c_uint()
+        code = self.nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        return f"{code} {count.value}"
+
+    def nmemory(self, index="0"):
+        code, handle = self.handle_of(index)
+        if code:
+            return code
+        one, two = Memory(), MemoryV2(version=ctypes.sizeof(MemoryV2) | 2 << 24)
+        codes = [
+            self.nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(one)),
+            self.nvml.nvmlDeviceGetMemoryInfo_v2(handle, ctypes.byref(two)),
+        ]
+        assert (one.total, one.used, one.free) == (two.total, two.used, two.free)
+        return f"{codes} {one.used // MIB} {one.total // MIB}"
+
+    def nprocesses(self, index="0"):
+        code, handle = self.handle_of(index)
+        count, infos = ctypes.c_uint(64), (Info * 64)()
+        code = code or self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(
+            handle, ctypes.byref(count), infos
+        )
+        own = [info.used // MIB for info in infos[: count.value] if info.pid == os.getpid()]
+        return f"{code} {count.value} {own}"
+
+    def nuuid(self, uuid):
+        handle = ctypes.c_void_p()
+        return self.nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))
+
+    def ready(self):
+        return 0
+
+    def hold(self):
+        sys.stdout.flush()
+        sys.stdin.readline()
+        return 0
+
+    def answer(self, command):
+        name, *arguments = command.split(",")
+        print(f"{command}: {getattr(self, name)(*arguments)}", flush=True)
+
+
+def main():
+    client = Client()
+    for command in sys.argv[1:]:
+        client.answer(command)
+
+
+main()

@@ -1,0 +1,225 @@
+//! A container as the limiter meets it: a file system of its own with the seat's directory, a
+//! driver, and processes in it.
+//!
+//! Fed by: tests. Must not: judge; the simulator counts.
+
+pub mod scene;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+
+use aliquot_facade::{FOLDER, LIBRARIES, LIMITER, Machine, stand_in};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_region::limits::{Container as Rules, Device};
+use aliquot_region::{counters, limits};
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// How our library gets before the driver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As the driver's libraries.
+    Replacement,
+    /// By the loader, before everything else.
+    Preload,
+    /// Not at all: what the tests compare with.
+    Bare,
+}
+
+/// Both ways that limit.
+pub const WAYS: [Way; 2] = [Way::Replacement, Way::Preload];
+
+/// A container on a simulated machine.
+pub struct Container {
+    room: tempfile::TempDir,
+    way: Way,
+    state: PathBuf,
+}
+
+/// Starts a command in the file system of the container: `$1` is its seat, `$2` its root, the rest
+/// the command.
+const ENTER: &str = r#"
+set -e
+seat=$1 root=$2; shift 2
+mount -t tmpfs tmpfs "$root"
+for entry in /*; do
+    name=${entry#/}
+    case $name in etc|.aliquot) continue;; esac
+    if [ -L "$entry" ]; then cp -P "$entry" "$root/$name"
+    elif [ -d "$entry" ]; then mkdir -p "$root/$name"; mount --rbind "$entry" "$root/$name"
+    fi
+done
+cp -a /etc "$root/etc"
+[ ! -e "$seat/ld.so.preload" ] || cp "$seat/ld.so.preload" "$root/etc/ld.so.preload"
+mkdir "$root/.aliquot" "$root/driver"
+mount --bind "$seat/driver" "$root/driver"
+mount --bind "$seat/directory" "$root/.aliquot"
+mount -o remount,bind,ro "$root/.aliquot"
+mount --bind "$seat/directory/counters/slots" "$root/.aliquot/counters/slots"
+exec chroot "$root" "$@"
+"#;
+
+impl Container {
+    /// A container with shares of these devices, on the machine.
+    pub fn new(
+        machine: &SimulatedMachine,
+        way: Way,
+        rules: Rules,
+        devices: &[Device],
+    ) -> Result<Self> {
+        let room = tempfile::tempdir()?;
+        let at = |path: &str| room.path().join(path);
+        for folder in ["root", "driver", "directory/lib", "directory/counters"] {
+            fs::create_dir_all(at(folder))?;
+        }
+        fs::write(at("directory/limits"), limits::page(rules, devices)?)?;
+        let mut slots = fs::File::create(at("directory/counters/slots"))?;
+        slots.write_all(&counters::header())?;
+        slots.set_len(counters::SIZE)?;
+        let real = [place::cuda_library_path()?, place::library_path()?];
+        let lib = at("directory/lib");
+        if way != Way::Bare {
+            fs::copy(limiter()?, lib.join(LIMITER))?;
+        }
+        for (library, real) in LIBRARIES.into_iter().zip(real) {
+            let shown = at("driver").join(library.name);
+            if way == Way::Replacement {
+                let machine = Machine::HERE.context("no stand-in for this machine")?;
+                fs::write(shown, stand_in(library, FOLDER, machine))?;
+                fs::copy(real, lib.join(library.real))?;
+            } else {
+                fs::copy(real, shown)?;
+            }
+        }
+        if way == Way::Preload {
+            fs::write(at("ld.so.preload"), format!("{FOLDER}/{LIMITER}\n"))?;
+        }
+        let state = machine.state().to_owned();
+        Ok(Self { room, way, state })
+    }
+
+    /// The directory that the container sees as `/.aliquot`.
+    pub fn directory(&self) -> PathBuf {
+        self.room.path().join("directory")
+    }
+
+    /// A command in the container, with the machine's state and nothing else in its environment.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                ENTER,
+                "enter",
+            ])
+            .arg(self.room.path())
+            .arg(self.room.path().join("root"))
+            .args(words)
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+            .env("LD_LIBRARY_PATH", "/driver")
+            .env(STATE_VARIABLE, &self.state);
+        command
+    }
+
+    /// What the client answers to `commands`, one line each; it must end well.
+    pub fn client(&self, commands: &[&str]) -> Result<Vec<String>> {
+        let output = self.client_command(commands).output()?;
+        let way = self.way;
+        ensure!(output.status.success(), "{way:?} {commands:?}: {output:?}");
+        Ok(lines(&output))
+    }
+
+    /// The client that will run `commands`.
+    pub fn client_command(&self, commands: &[&str]) -> Command {
+        let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/client.py");
+        let client = client.display().to_string();
+        let mut words = vec!["python3", client.as_str()];
+        words.extend(commands);
+        self.command(&words)
+    }
+
+    /// Starts the client with `commands`, which are followed by waiting; the answers so far.
+    pub fn start(&self, commands: &[&str]) -> Result<Running> {
+        let mut words = commands.to_vec();
+        words.extend(["ready", "hold"]);
+        let mut child = self
+            .client_command(&words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut answers = Vec::new();
+        let mut output = BufReader::new(child.stdout.take().context("piped")?);
+        let mut line = String::new();
+        while output.read_line(&mut line)? > 0 {
+            if line.starts_with("ready: ") {
+                let input = child.stdin.take();
+                return Ok(Running {
+                    child,
+                    answers,
+                    input,
+                    _output: output,
+                });
+            }
+            answers.push(line.trim_end().to_owned());
+            line.clear();
+        }
+        bail!("{commands:?} ended after {answers:?}: {:?}", child.wait()?)
+    }
+}
+
+/// A client that has answered and waits.
+pub struct Running {
+    child: Child,
+    /// What it said.
+    pub answers: Vec<String>,
+    input: Option<ChildStdin>,
+    /// Kept open: a client that cannot write ends badly.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// Lets it come to its end.
+    pub fn end(&mut self) -> Result<()> {
+        drop(self.input.take());
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the client ended with {status}");
+        Ok(())
+    }
+
+    /// Ends it by SIGKILL.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The lines on a command's stdout.
+pub fn lines(output: &Output) -> Vec<String> {
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The built libvgpu.so, which lies beside this program's folder.
+pub fn limiter() -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let mut folders = program.ancestors().skip(1).take(2);
+    let found = folders.find_map(|folder| Some(folder.join(LIMITER)).filter(|file| file.is_file()));
+    found.context("libvgpu.so is not built: cargo build -p aliquot-limiter")
+}

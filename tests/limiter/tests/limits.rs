@@ -1,0 +1,199 @@
+//! The memory limit holds, in both ways in, by the simulator's own count.
+
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, check, device, machine};
+use aliquot_limiter_tests::{Container, WAYS, Way};
+use aliquot_region::limits::{Container as Rules, UNCONTROLLED};
+
+#[test]
+fn without_the_library_nothing_is_limited() {
+    let (_room, machine) = machine();
+    let container = Container::new(
+        &machine,
+        Way::Bare,
+        Rules::default(),
+        &[device(FIRST, 3000)],
+    )
+    .unwrap();
+    let answers = container.client(&["init", "count", "alloc,3000"]).unwrap();
+    assert_eq!(answers, ["init: 0", "count: 0 2", "alloc,3000: 0"]);
+}
+
+#[test]
+fn what_is_called_free_can_be_allocated_and_no_more() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("info", "0 2520 3000"),
+            ("total", "0 3000"),
+            ("alloc,2520", "0"),
+            ("info", "0 0 3000"),
+            ("alloc,1", "2"),
+            ("bytes,1", "2"),
+            ("free", "0"),
+            ("alloc,2521", "2"),
+            ("alloc,2520", "0"),
+        ],
+    );
+}
+
+#[test]
+fn small_shares_hold_too() {
+    // 1 % and 2 % of 80 GiB.
+    check(
+        819,
+        &[
+            ("init", "0"),
+            ("info", "0 338 819"),
+            ("alloc,338", "0"),
+            ("alloc,2", "2"),
+        ],
+    );
+    check(
+        1638,
+        &[
+            ("init", "0"),
+            ("info", "0 1158 1638"),
+            ("alloc,1158", "0"),
+            ("alloc,2", "2"),
+        ],
+    );
+}
+
+#[test]
+fn a_share_smaller_than_a_context_gives_no_context() {
+    check(400, &[("init", "2")]);
+}
+
+#[test]
+fn a_program_that_asks_by_cu_get_proc_address_is_limited_too() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("alloc,2000,address", "0"),
+            ("alloc,1000,address", "2"),
+            ("info", "0 520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn a_killed_process_frees_what_it_had() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container =
+            Container::new(&machine, way, Rules::default(), &[device(FIRST, 3000)]).unwrap();
+        let running = container.start(&["init", "alloc,2000"]).unwrap();
+        assert_eq!(running.answers, ["init: 0", "alloc,2000: 0"]);
+        let beside = container.client(&["init", "info", "alloc,42"]).unwrap();
+        assert_eq!(beside[1..], ["info: 0 40 3000", "alloc,42: 2"], "{way:?}");
+        running.kill().unwrap();
+        let after = container.client(&["init", "info", "alloc,2520"]).unwrap();
+        assert_eq!(
+            after[1..],
+            ["info: 0 2520 3000", "alloc,2520: 0"],
+            "{way:?}"
+        );
+    }
+}
+
+#[test]
+fn processes_that_allocate_at_random_stay_below_the_limit_together_and_end_at_nothing() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container =
+            Container::new(&machine, way, Rules::default(), &[device(FIRST, 2200)]).unwrap();
+        let churning: Vec<_> = (0..4)
+            .map(|_| {
+                let mut client =
+                    container.client_command(&["patient", "churn,4000", "emptied", "info"]);
+                client.stdout(std::process::Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        let (mut most, mut met) = (0, 0);
+        for mut client in churning {
+            while client.try_wait().unwrap().is_none() {
+                let holders = machine.holders(FIRST).unwrap();
+                most = holders
+                    .iter()
+                    .map(|holder| holder.used)
+                    .sum::<u64>()
+                    .max(most);
+            }
+            let output = client.wait_with_output().unwrap();
+            assert!(output.status.success(), "{way:?}");
+            let answers = aliquot_limiter_tests::lines(&output);
+            let refused: u64 = answers[1].rsplit(' ').next().unwrap().parse().unwrap();
+            met += refused;
+        }
+        assert!(met > 0, "{way:?}: the limit was never met");
+        assert!(most <= 2200 * MIB, "{way:?}: {} MiB at once", most / MIB);
+        assert!(
+            most > 4 * CONTEXT * MIB,
+            "{way:?}: they did not run together"
+        );
+        let watch = container.client(&["init", "info"]).unwrap();
+        assert_eq!(watch[1], "info: 0 1720 2200", "{way:?}");
+        assert_eq!(machine.holders(FIRST).unwrap(), [], "{way:?}");
+    }
+}
+
+#[test]
+fn a_container_that_was_allowed_to_is_not_limited() {
+    let (_room, machine) = machine();
+    let rules = Rules {
+        flags: UNCONTROLLED,
+        ..Rules::default()
+    };
+    let container =
+        Container::new(&machine, Way::Replacement, rules, &[device(FIRST, 3000)]).unwrap();
+    let answers = container.client(&["init", "alloc,30000"]).unwrap();
+    assert_eq!(answers, ["init: 0", "alloc,30000: 0"]);
+}
+
+#[test]
+fn without_a_limits_page_nothing_is_allocated_and_one_line_says_why() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container =
+            Container::new(&machine, way, Rules::default(), &[device(FIRST, 3000)]).unwrap();
+        std::fs::remove_file(container.directory().join("limits")).unwrap();
+        let output = container
+            .client_command(&["init", "alloc,1", "count"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            said.matches("no GPU memory can be given").count(),
+            1,
+            "{way:?} {said}"
+        );
+        let answers = aliquot_limiter_tests::lines(&output);
+        assert_eq!(answers[0], "init: 800", "{way:?}");
+    }
+}
+
+#[test]
+fn nothing_that_a_tenant_does_to_its_process_lifts_the_limit() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container =
+            Container::new(&machine, way, Rules::default(), &[device(FIRST, 3000)]).unwrap();
+        let answers = container
+            .client(&["init", "close", "alloc,2000", "alloc,1000", "info"])
+            .unwrap();
+        assert_eq!(
+            answers[2..],
+            ["alloc,2000: 0", "alloc,1000: 2", "info: 0 520 3000"],
+            "{way:?}"
+        );
+        let mut forged = container.client_command(&["init", "alloc,2521", "fork,init"]);
+        forged
+            .env("CUDA_DEVICE_MEMORY_LIMIT_0", "90000m")
+            .env("CUDA_DISABLE_CONTROL", "true")
+            .env("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/mine");
+        let answers = aliquot_limiter_tests::lines(&forged.output().unwrap());
+        assert_eq!(answers[..2], ["init: 0", "alloc,2521: 2"], "{way:?}");
+    }
+}

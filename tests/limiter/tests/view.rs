@@ -1,0 +1,93 @@
+//! What a container sees of its cards.
+
+use aliquot_limiter_tests::scene::{FIRST, SECOND, check, device, machine};
+use aliquot_limiter_tests::{Container, WAYS};
+use aliquot_region::limits::Container as Rules;
+
+#[test]
+fn only_the_cards_of_the_seat_are_seen() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container =
+            Container::new(&machine, way, Rules::default(), &[device(SECOND, 3000)]).unwrap();
+        let answers = container
+            .client(&[
+                "init",
+                "count",
+                "total",
+                "ninit",
+                "ncount",
+                "nmemory,0",
+                "nmemory,1",
+                &format!("nuuid,{FIRST}"),
+                &format!("nuuid,{SECOND}"),
+            ])
+            .unwrap();
+        let answers: Vec<&str> = answers
+            .iter()
+            .map(|line| line.split_once(": ").unwrap().1)
+            .collect();
+        assert_eq!(
+            answers,
+            [
+                "0",
+                "0 1",
+                "0 3000",
+                "0",
+                "0 1",
+                "[0, 0] 480 3000",
+                "2",
+                "6",
+                "0"
+            ],
+            "{way:?}"
+        );
+        assert_eq!(machine.holders(FIRST).unwrap(), []);
+    }
+}
+
+#[test]
+fn nvml_shows_the_limit_to_who_uses_no_cuda() {
+    check(
+        3000,
+        &[
+            ("ninit", "0"),
+            ("ncount", "0 1"),
+            ("nmemory", "[0, 0] 0 3000"),
+            ("nprocesses", "0 0 []"),
+        ],
+    );
+}
+
+#[test]
+fn nvml_lists_the_processes_of_the_container_by_their_own_ids() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let new =
+            || Container::new(&machine, way, Rules::default(), &[device(FIRST, 3000)]).unwrap();
+        let (container, neighbour) = (new(), new());
+        let other = neighbour.start(&["init", "alloc,100"]).unwrap();
+        assert_eq!(other.answers, ["init: 0", "alloc,100: 0"]);
+        let second = container.start(&["init", "alloc,20"]).unwrap();
+        let answers = container
+            .client(&[
+                "init",
+                "alloc,100",
+                "ninit",
+                "nprocesses",
+                "nmemory",
+                "info",
+            ])
+            .unwrap();
+        assert_eq!(
+            answers[3..],
+            [
+                "nprocesses: 0 2 [580]",
+                "nmemory: [0, 0] 1080 3000",
+                "info: 0 1920 3000"
+            ],
+            "{way:?}"
+        );
+        drop(second);
+    }
+}
