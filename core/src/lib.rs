@@ -24,6 +24,7 @@ pub mod inventory;
 mod judge;
 pub mod ledger;
 pub mod memo;
+pub mod mig;
 pub mod node;
 pub mod preemption;
 pub mod quantity;

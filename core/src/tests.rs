@@ -1,5 +1,6 @@
 //! Tests that span modules, with builders for their values.
 
+mod arrivals;
 mod codec;
 mod decide;
 mod explain;
@@ -7,6 +8,7 @@ mod fit;
 mod fragmentation;
 mod hami;
 mod ledger_machine;
+mod mig;
 mod preemption;
 mod typical;
 

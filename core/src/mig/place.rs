@@ -1,0 +1,109 @@
+//! Which card gives an instance, and where on it: the choice that costs the
+//! fewest placements of others.
+//!
+//! What a card can still give is the number of starts that its profiles have
+//! left, each worth its memory slices; the choice that lowers it least is best.
+//! An instance that nobody holds costs nothing: it is taken as it is, or gives way.
+//! Fed by: the node's agent and the scheduler, who must agree.
+//! Must not: move or touch an instance that is held.
+
+use std::cmp::Reverse;
+
+use super::{Geometry, Instance};
+
+/// Where an instance goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The card, by its place among those that were offered.
+    pub card: usize,
+    /// The profile, by its place in that card's geometry.
+    pub profile: usize,
+    /// The first memory slice.
+    pub start: u8,
+    /// The instance is there already and idle.
+    pub ready: bool,
+    /// The starts of idle instances that must be destroyed first.
+    pub destroys: Vec<u8>,
+}
+
+/// The best place for an instance of the profile of this name on one of the
+/// cards, or `None` where all would have to wait for a pod to end.
+///
+/// Least loss first; then the first card; on it an instance that is ready, then few
+/// to destroy, then the highest start. (The fullest card instead of the first
+/// refuses one request in seventy more.)
+pub fn place(cards: &[(&Geometry, &[Instance])], name: &str) -> Option<Placement> {
+    let offers = cards
+        .iter()
+        .enumerate()
+        .flat_map(|(card, (geometry, all))| {
+            let profile = geometry.find(name);
+            profile.into_iter().flat_map(move |profile| {
+                let held: Vec<Instance> = all.iter().copied().filter(|one| one.busy).collect();
+                let worth = worth(geometry, &held);
+                let starts: Vec<u8> = geometry.starts(profile, &held).collect();
+                starts.into_iter().map(move |start| {
+                    let found = offer(geometry, all, card, profile, start);
+                    let busy = true;
+                    let mut held = held.clone();
+                    held.push(Instance {
+                        profile,
+                        start,
+                        busy,
+                    });
+                    let loss = worth - self::worth(geometry, &held);
+                    let effort = (Reverse(found.ready), found.destroys.len());
+                    ((loss, card, effort, Reverse(start)), found)
+                })
+            })
+        });
+    let best = offers.min_by_key(|(cost, _)| *cost);
+    best.map(|(_, placement)| placement)
+}
+
+/// What must happen for an instance of this profile to be there.
+fn offer(
+    geometry: &Geometry,
+    all: &[Instance],
+    card: usize,
+    profile: usize,
+    start: u8,
+) -> Placement {
+    let idle = || all.iter().filter(|one| !one.busy);
+    let ready = idle().any(|one| (one.profile, one.start) == (profile, start));
+    let wanted = &geometry.profiles()[profile];
+    let mut destroys: Vec<u8> = Vec::new();
+    if !ready {
+        let overlaps = |one: &&Instance| {
+            let slices = geometry.profiles()[one.profile].slices(one.start);
+            slices & wanted.slices(start) != 0
+        };
+        destroys.extend(idle().filter(overlaps).map(|one| one.start));
+        // Compute slices and the number of its kind may stand in the way, too.
+        let mut left: Vec<Instance> = all.to_vec();
+        left.retain(|one| one.busy || !destroys.contains(&one.start));
+        while !geometry.starts(profile, &left).any(|open| open == start) {
+            let Some(at) = left.iter().rposition(|one| !one.busy) else {
+                break;
+            };
+            destroys.push(left.remove(at).start);
+        }
+    }
+    Placement {
+        card,
+        profile,
+        start,
+        ready,
+        destroys,
+    }
+}
+
+/// What a card with these instances can still give.
+fn worth(geometry: &Geometry, held: &[Instance]) -> u32 {
+    let profiles = geometry.profiles().iter().enumerate();
+    let each = profiles.map(|(at, profile)| {
+        let starts = u32::try_from(geometry.starts(at, held).count()).unwrap_or(0);
+        starts * u32::from(profile.size)
+    });
+    each.sum()
+}

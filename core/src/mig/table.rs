@@ -1,0 +1,71 @@
+//! What known models can be cut into, for plans without a card at hand.
+//!
+//! Source: NVIDIA's MIG user guide, supported profiles and their placements.
+//! Memory is nominal, as the profile's name says; a driver gives a few percent
+//! less, and some round a name differently.
+//! Fed by: a product's name. Must not: be asked where NVML answers.
+
+use super::{Geometry, Profile};
+use crate::units::Mib;
+
+/// GB of an instance of one slice, one slice with double memory, two, three, four
+/// and seven slices, on cards of 7 compute and 8 memory slices, by words of the
+/// product's name.
+const SEVEN: [(&[&str], [u16; 6]); 12] = [
+    (&["A100", "40GB"], [5, 10, 10, 20, 20, 40]),
+    (&["A100", "80GB"], [10, 20, 20, 40, 40, 80]),
+    (&["H100", "NVL"], [12, 24, 24, 47, 47, 94]),
+    (&["H100"], [10, 20, 20, 40, 40, 80]),
+    (&["H200"], [18, 35, 35, 71, 71, 141]),
+    (&["GH200", "144G"], [18, 36, 36, 72, 72, 144]),
+    (&["B200"], [23, 45, 45, 90, 90, 180]),
+    (&["GB200"], [23, 47, 47, 93, 93, 186]),
+    (&["B300"], [34, 67, 67, 135, 135, 269]),
+    (&["GB300"], [35, 70, 70, 139, 139, 278]),
+    (&["A800", "40GB"], [5, 10, 10, 20, 20, 40]),
+    (&["A800", "80GB"], [10, 20, 20, 40, 40, 80]),
+];
+/// The same of one, two and four slices, on cards of 4 of each.
+const FOUR: [(&[&str], [u16; 3]); 3] = [
+    (&["A30"], [6, 12, 24]),
+    (&["RTX", "PRO", "6000"], [24, 48, 96]),
+    (&["RTX", "PRO", "5000"], [12, 24, 48]),
+];
+
+/// The geometry of the product of this name (NVML's), if it is in the table.
+pub fn geometry(product: &str) -> Option<Geometry> {
+    let words: Vec<&str> = product.split([' ', '-']).collect();
+    let named = |wanted: &[&str]| wanted.iter().all(|word| words.contains(word));
+    if let Some((_, gb)) = SEVEN.iter().find(|(wanted, _)| named(wanted)) {
+        let [one, double, two, three, four, all] = *gb;
+        let profiles = vec![
+            profile(one, "", 1, 1, &[0, 1, 2, 3, 4, 5, 6], 7),
+            profile(one, "+me", 1, 1, &[0, 1, 2, 3, 4, 5, 6], 1),
+            profile(double, "", 1, 2, &[0, 2, 4, 6], 4),
+            profile(two, "", 2, 2, &[0, 2, 4], 3),
+            profile(three, "", 3, 4, &[0, 4], 2),
+            profile(four, "", 4, 4, &[0], 1),
+            profile(all, "", 7, 8, &[0], 1),
+        ];
+        return Geometry::new(7, profiles).ok();
+    }
+    let (_, [one, two, all]) = FOUR.iter().find(|(wanted, _)| named(wanted))?;
+    let profiles = vec![
+        profile(*one, "", 1, 1, &[0, 1, 2, 3], 4),
+        profile(*one, "+me", 1, 1, &[0, 1, 2, 3], 1),
+        profile(*two, "", 2, 2, &[0, 2], 2),
+        profile(*all, "", 4, 4, &[0], 1),
+    ];
+    Geometry::new(4, profiles).ok()
+}
+
+fn profile(gb: u16, more: &str, compute: u8, size: u8, starts: &[u8], most: u8) -> Profile {
+    Profile {
+        name: format!("{compute}g.{gb}gb{more}"),
+        compute,
+        size,
+        memory: Mib(u64::from(gb) * 1024),
+        starts: starts.to_vec(),
+        most,
+    }
+}
