@@ -28,7 +28,8 @@ use crate::hami::{least_allocated, least_allocated_score};
 use crate::rig::{Choice, Node, Placer, Pod};
 use crate::trace::{PodRow, Trace};
 
-/// The scheduler's default.
+/// Enough to have ranks in play. The scheduler's default of 1 places alike: only
+/// one node ranks 10.
 const SHORTLIST: usize = 64;
 /// Distinct pods of a trace whose verdicts are kept.
 const SHAPES: usize = 512;

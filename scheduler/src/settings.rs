@@ -32,9 +32,11 @@ pub struct Settings {
     /// mutex, topology, or several with commas between.
     #[arg(long, env = "ALIQUOT_GPU_POLICY", default_value = "fragmentation")]
     pub gpu_policy: CardPolicy,
-    /// Most nodes that filter answers; 0 for all that fit, where another
-    /// extender follows this one.
-    #[arg(long, env = "ALIQUOT_SHORTLIST", default_value_t = 64)]
+    /// Most nodes that filter answers for a pod without wishes of its own. Only
+    /// the best one can win then, and alone it is neither scored nor ranked by
+    /// kube-scheduler. More, or 0 for all, where another extender or a plugin that
+    /// the shipped profile turns off shall have a say.
+    #[arg(long, env = "ALIQUOT_SHORTLIST", default_value_t = 1)]
     pub shortlist: usize,
     /// Lease of the kube-scheduler beside this extender, as namespace/name;
     /// absent for a single replica, which always binds.

@@ -1,5 +1,5 @@
 //! The scheduler's own routes over the made-up cluster, and a floor beside
-//! them: a route that only decodes the call and answers the first 64 names.
+//! them: a route that only decodes the call and answers the first name.
 //!
 //! Must not: shorten the path of a call, or choose a policy: what is measured is
 //! what ships.
@@ -33,9 +33,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cluster;
-
-/// Names that the floor answers: as many as filter does by default.
-const SHORTLIST: usize = 64;
 
 /// Serves on a free port, prints it, and ends with stdin.
 pub(crate) async fn serve(size: usize) -> Result<()> {
@@ -136,11 +133,7 @@ async fn floor(body: Bytes) -> Response {
     let Ok(args) = serde_json::from_slice::<ExtenderArgs<'_>>(&body) else {
         return axum::http::StatusCode::BAD_REQUEST.into_response();
     };
-    let names = args
-        .node_names
-        .unwrap_or_default()
-        .into_iter()
-        .take(SHORTLIST);
+    let names = args.node_names.unwrap_or_default().into_iter().take(1);
     Json(ExtenderFilterResult {
         node_names: Some(names.map(Into::into).collect()),
         ..ExtenderFilterResult::default()
