@@ -94,6 +94,8 @@ fn card(known: &Model, name: &str, index: usize) -> Gpu {
         memory_reserved: known.reserved * MIB,
         context_bytes: CONTEXT_MIB * MIB,
         block_bytes: 2 * MIB,
+        slice_us: 2000,
+        sample_ms: 170,
         bar1_total: known.bar1 * MIB,
         cpu_affinity: [u64::MAX, 0, 0, 0],
         minor: position,

@@ -9,7 +9,7 @@ use crate::model::{
 pub const MIB: u64 = 1 << 20;
 
 /// Names that [`set`] knows, each with what it accepts.
-pub const FIELDS: [(&str, &str); 22] = [
+pub const FIELDS: [(&str, &str); 26] = [
     ("health", "ok | lost"),
     ("memoryUsed", "MiB used by no listed process"),
     ("utilisation", "percent"),
@@ -31,6 +31,13 @@ pub const FIELDS: [(&str, &str); 22] = [
     ("persistence", "on | off"),
     ("numa", "node number, -1 for none"),
     ("contextMib", "MiB that one CUDA context takes"),
+    ("sliceUs", "microseconds of a time slice, from 1"),
+    (
+        "sampleMs",
+        "milliseconds of a utilisation sample, 20 to 2000",
+    ),
+    ("clockPpm", "millionths by which the card's clock is fast"),
+    ("clockSwing", "percent by which kernel times swing"),
     (
         "blockKib",
         "KiB of the card's allocation blocks, a power of two up to 2048",
@@ -139,6 +146,10 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
         "persistence" => gpu.persistence = u32::from(switch(value).filter(|s| *s != ABSENT)? == ON),
         "numa" => gpu.numa = value.parse::<i32>().ok().filter(|node| *node >= -1)?,
         "contextMib" => gpu.context_bytes = number?.checked_mul(MIB)?,
+        "sliceUs" => gpu.slice_us = word.filter(|us| *us > 0)?,
+        "sampleMs" => gpu.sample_ms = word.filter(|ms| (20..=2000).contains(ms))?,
+        "clockPpm" => gpu.clock_ppm = value.parse().ok()?,
+        "clockSwing" => gpu.clock_swing = percent?,
         "blockKib" => {
             let kib = number.filter(|kib| kib.is_power_of_two() && *kib <= 2048)?;
             gpu.block_bytes = kib << 10;
@@ -286,6 +297,10 @@ mod tests {
         );
         check("persistence", &["on", "off"], &["absent"]);
         check("numa", &["-1", "1"], &["-2"]);
+        check("sliceUs", &["1"], &["0"]);
+        check("sampleMs", &["170"], &["10"]);
+        check("clockPpm", &["-50"], &["x"]);
+        check("clockSwing", &["20"], &["101"]);
         check("contextMib", &["416"], &["x"]);
         check("blockKib", &["1", "2048"], &["0", "3", "4096"]);
     }

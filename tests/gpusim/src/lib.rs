@@ -14,6 +14,6 @@ pub mod place;
 mod running;
 pub mod show;
 
-pub use aliquot_gpusim_model::{Holder, Watcher, model, state};
+pub use aliquot_gpusim_model::{Holder, model, state};
 pub use library::STATE_VARIABLE;
 pub use machine::{MachineError, SimulatedMachine};

@@ -15,10 +15,9 @@ use nvml_wrapper_sys::bindings::{
 };
 use parking_lot::RwLock;
 
-use crate::Watcher;
 use crate::ffi::{Answer, Out};
 use crate::model::{Gpu, MAX_GPUS, Machine};
-use crate::running;
+use crate::running::{self, Running};
 use crate::state::{State, StateError, update};
 
 /// Environment variable with the state file's path.
@@ -28,7 +27,7 @@ struct Library {
     users: usize,
     path: PathBuf,
     state: Arc<State>,
-    holdings: Option<Watcher>,
+    holdings: Option<Arc<Running>>,
 }
 
 static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
@@ -47,7 +46,7 @@ pub(crate) fn init() -> Answer {
     let state = State::open(&path).map_err(|e| code(&e))?;
     *library = Some(Library {
         users: 1,
-        holdings: Watcher::open(&path).ok(),
+        holdings: Running::open(&path).ok(),
         path,
         state: Arc::new(state),
     });
@@ -88,7 +87,7 @@ pub(crate) fn gpu(device: nvmlDevice_t) -> Answer<Box<Gpu>> {
     let library = LIBRARY.read();
     let holdings = library.as_ref().and_then(|open| open.holdings.as_ref());
     if let Some(holdings) = holdings {
-        running::add(&mut gpu, &holdings.holders(index(device)?));
+        running::add(&mut gpu, holdings, index(device)?);
     }
     Ok(gpu)
 }

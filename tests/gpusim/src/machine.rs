@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::Holder;
 use crate::edit::{self, EditError};
 use crate::machine_file::{self, MachineFileError};
 use crate::model::{Gpu, Process};
-use crate::running;
+use crate::running::{self, Running};
 use crate::show;
 use crate::state::{self, State, StateError};
-use crate::{Holder, Watcher};
 
 /// What can fail.
 #[derive(Debug, thiserror::Error)]
@@ -57,17 +57,19 @@ impl SimulatedMachine {
     /// Everything as JSON; memory in MiB.
     pub fn show(&self) -> Result<Value, MachineError> {
         let mut machine = State::open(&self.state)?.machine();
-        let holdings = Watcher::open(&self.state)?;
+        let holdings = Running::open(&self.state)?;
         for (index, gpu) in machine.gpus.iter_mut().enumerate() {
-            running::add(gpu, &holdings.holders(index));
+            running::add(gpu, &holdings, index);
         }
         Ok(show::json(&machine))
     }
 
     /// What living CUDA processes hold on a card, by the simulator's own count.
     pub fn holders(&self, gpu: &str) -> Result<Vec<Holder>, MachineError> {
-        let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
-        Ok(Watcher::open(&self.state)?.holders(index))
+        let machine = State::open(&self.state)?.machine();
+        let index = edit::index_of(&machine, gpu)?;
+        let holdings = Running::open(&self.state)?;
+        Ok(holdings.holders(&machine.gpus[index], index))
     }
 
     /// Sets fields of one card at once; the names and values of [`edit::FIELDS`].

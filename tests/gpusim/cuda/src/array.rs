@@ -126,6 +126,7 @@ impl Objects {
         }
         self.functions
             .drain(|function| function.context.is(context));
+        self.events.drain(|event| event.context.is(context));
         self.streams.drain(|stream| stream.context.is(context));
         self.modules.drain(|module| module.context.is(context));
     }

@@ -71,6 +71,11 @@ pub(crate) fn find(name: &str, version: u32, driver: u32, per_thread: bool) -> F
     if faults::is_missing(name) {
         return Found::Nothing;
     }
+    // From CUDA 12 on one function has two names.
+    let (name, version) = match name {
+        "cuGraphInstantiateWithFlags" if version >= 11_040 => ("cuGraphInstantiate", 12_000),
+        _ => (name, version),
+    };
     let rows = exports::tables().flat_map(<[Call]>::iter);
     let named = rows.filter(|call| call.name == name && call.since <= driver);
     let (fits, late): (Vec<_>, Vec<_>) = named.partition(|call| call.since <= version);

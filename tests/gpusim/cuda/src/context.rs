@@ -14,6 +14,7 @@ use crate::codes::{
 };
 use crate::driver::{Driver, driver};
 use crate::ffi::Answer;
+use crate::streams::Defaults;
 use crate::types::{Device, Handle};
 
 /// `CU_COMPUTEMODE_PROHIBITED` and `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`.
@@ -29,6 +30,7 @@ pub(crate) struct Context {
     /// Bytes that it took of the card itself.
     bytes: Mutex<u64>,
     pub(crate) blocks: Mutex<Blocks>,
+    pub(crate) defaults: Defaults,
     /// `CUlimit` values that were set.
     pub(crate) limits: Mutex<HashMap<u32, usize>>,
     pub(crate) cache_config: AtomicU32,
@@ -225,6 +227,7 @@ fn start(
             alive: AtomicBool::new(false),
             bytes: Mutex::new(0),
             blocks: Mutex::default(),
+            defaults: Defaults::default(),
             limits: Mutex::default(),
             cache_config: AtomicU32::new(0),
             shared_config: AtomicU32::new(0),
@@ -243,6 +246,7 @@ fn end(driver: &Driver, context: Option<ContextRef>) {
     driver.heap.drop_context(driver, context);
     driver.objects.drop_context(driver, context);
     driver.pools.settle(driver, context.card);
+    driver.reserves.trim(driver, context.card);
     driver.release(context.card, std::mem::take(&mut *context.bytes.lock()));
     driver.contexts_on(context.card).fetch_sub(1, Relaxed);
 }

@@ -19,10 +19,12 @@ use crate::codes::{
 use crate::context::Contexts;
 use crate::ffi::Answer;
 use crate::forked;
+use crate::graph::Reserves;
 use crate::heap::Heap;
 use crate::objects::Objects;
 use crate::pools::Pools;
 use crate::residency::Residency;
+use crate::timeline::Timeline;
 use crate::types::Device;
 use crate::vmm::Vmm;
 
@@ -40,6 +42,8 @@ pub(crate) struct Driver {
     pub(crate) objects: Objects,
     pub(crate) pools: Pools,
     pub(crate) residency: Residency,
+    pub(crate) timeline: Timeline,
+    pub(crate) reserves: Reserves,
     pub(crate) vmm: Vmm,
 }
 
@@ -81,6 +85,8 @@ pub(crate) fn init(flags: u32) -> Answer {
         objects: Objects::default(),
         pools: Pools::new(count),
         residency: Residency::default(),
+        timeline: Timeline::default(),
+        reserves: Reserves::default(),
         vmm: Vmm::default(),
     };
     forked::mark();
@@ -133,6 +139,10 @@ pub(crate) struct Facts {
     /// `CUcomputemode`.
     pub(crate) compute_mode: u32,
     pub(crate) lost: bool,
+    /// Nanoseconds of a time slice.
+    pub(crate) slice: u64,
+    /// Percent by which kernel times swing.
+    pub(crate) swing: u32,
 }
 
 impl Driver {
@@ -182,8 +192,19 @@ impl Driver {
                 block_bytes: gpu.block_bytes,
                 compute_mode: gpu.compute_mode,
                 lost: gpu.lost != 0,
+                slice: u64::from(gpu.slice_us) * 1000,
+                swing: gpu.clock_swing,
             }
         })
+    }
+
+    pub(crate) fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// Counts a launch.
+    pub(crate) fn count_launch(&self, card: usize) {
+        self.member.holding(card).launches.fetch_add(1, Relaxed);
     }
 
     /// Takes bytes of a card for this process.

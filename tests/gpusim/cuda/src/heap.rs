@@ -36,6 +36,8 @@ pub(crate) enum Kind {
     },
     /// A mapping of physical memory, of `vmm`.
     Mapped,
+    /// Memory of a graph's allocation node.
+    Graph,
     /// Memory of another process.
     Foreign,
 }
@@ -204,6 +206,11 @@ pub(crate) fn give(driver: &Driver, gone: &Allocation) {
                 .arena
                 .give(gone.base, gone.size.max(4096), gone.touched);
             driver.pools.gave(driver, pool, gone.size);
+        }
+        Kind::Graph => {
+            if let Some(context) = gone.context {
+                driver.reserves.gave(driver, context.card, gone.size);
+            }
         }
         Kind::Managed => {
             driver.residency.forget(driver, gone.id);

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::RwLock;
 
 use crate::array::Array;
+use crate::exports::event::Event;
 use crate::exports::module::{Function, Module};
 use crate::ffi::Answer;
+use crate::graph::{Exec, Graph};
 use crate::streams::Stream;
 use crate::types::Handle;
 
@@ -20,6 +22,9 @@ pub(crate) struct Objects {
     pub(crate) modules: Table<Module>,
     pub(crate) functions: Table<Function>,
     pub(crate) streams: Table<Stream>,
+    pub(crate) events: Table<Event>,
+    pub(crate) graphs: Table<Graph>,
+    pub(crate) execs: Table<Exec>,
 }
 
 /// The objects of one kind.
@@ -52,6 +57,11 @@ impl<T> Table<T> {
 
     pub(crate) fn remove(&self, handle: Handle, otherwise: u32) -> Answer<Arc<T>> {
         self.0.write().remove(&handle).ok_or(otherwise)
+    }
+
+    /// Does something with each.
+    pub(crate) fn each(&self, body: impl Fn(&T)) {
+        self.0.read().values().for_each(|object| body(object));
     }
 
     /// Takes out all that `is` holds for.

@@ -114,3 +114,38 @@ pub(crate) struct PoolProperties {
 pub(crate) struct IpcHandle {
     pub(crate) words: [u64; 8],
 }
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct LaunchConfiguration {
+    /// Grid and block.
+    pub(crate) shape: [u32; 6],
+    pub(crate) shared: u32,
+    pub(crate) stream: Handle,
+    pub(crate) attributes: u64,
+    pub(crate) attribute_count: u32,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS`, up to where its versions differ.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct KernelNodeParameters {
+    pub(crate) function: Handle,
+    /// Grid and block.
+    pub(crate) shape: [u32; 6],
+    pub(crate) shared: u32,
+    pub(crate) parameters: u64,
+    pub(crate) extra: u64,
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct AllocNodeParameters {
+    pub(crate) pool: PoolProperties,
+    pub(crate) access: u64,
+    pub(crate) access_count: usize,
+    pub(crate) bytes: usize,
+    pub(crate) pointer: DevicePointer,
+}

@@ -2,6 +2,7 @@
 //! hold and run on them (`shared`). Fed by the libraries and the command of `tests/gpusim`; must
 //! export nothing to C and know neither NVML nor CUDA.
 
+pub mod engine;
 mod locks;
 mod member;
 pub mod model;
@@ -11,4 +12,12 @@ pub mod state;
 mod watch;
 
 pub use member::{Full, Member};
+
+/// Nanoseconds of the system's clock that never goes back; the same in every process.
+#[must_use]
+pub fn clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
 pub use watch::{Holder, Watcher};

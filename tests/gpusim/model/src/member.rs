@@ -50,6 +50,11 @@ impl Member {
         Ok(member)
     }
 
+    /// The number of this process's slot.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
     /// What this process holds on a card, for counters of its own.
     #[must_use]
     pub fn holding(&self, card: usize) -> &Holding {
@@ -177,18 +182,20 @@ impl Member {
         slot != self.slot && same && file().is_ok_and(|file| locks::held(&file, slot))
     }
 
-    fn shared(&self) -> &'static Shared {
+    pub(crate) fn shared(&self) -> &'static Shared {
         self.map.get()
     }
 
     /// Takes what dead processes held off a card. Needs the card's lock.
-    fn bury(&self, card: usize, record: &Card) {
+    pub(crate) fn bury(&self, card: usize, record: &Card) {
         let Ok(file) = shared::open(&self.path, false) else {
             return;
         };
         for (slot, holder) in self.shared().claimed() {
             let holding = &holder.holdings[card];
-            if holding.used.load(Relaxed) > 0 && slot != self.slot && !locks::held(&file, slot) {
+            let works = holding.done.load(Relaxed) < holding.pushed.load(Relaxed);
+            let holds = holding.used.load(Relaxed) > 0 || works;
+            if holds && slot != self.slot && !locks::held(&file, slot) {
                 settle(record, holding);
             }
         }

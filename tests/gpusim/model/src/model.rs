@@ -105,6 +105,14 @@ pub struct Gpu {
     pub memory_used: u64,
     /// Bytes that one CUDA context takes.
     pub context_bytes: u64,
+    /// Percent by which kernels get slower and faster in turns of 10 seconds.
+    pub clock_swing: u32,
+    /// Millionths by which the card's own clock, which times events, is fast.
+    pub clock_ppm: i32,
+    /// Microseconds of a process's time slice when several have work.
+    pub slice_us: u32,
+    /// Milliseconds of a utilisation sample.
+    pub sample_ms: u32,
     /// Bytes of the blocks in which CUDA memory is taken from the card; small allocations share
     /// them.
     pub block_bytes: u64,

@@ -40,7 +40,12 @@ pub struct Card {
     pub(crate) used: AtomicU64,
     /// Odd while the lock's owner changes something.
     pub(crate) sequence: AtomicU64,
-    reserved: [AtomicU64; 5],
+    /// The moment up to which its work is computed (`engine`).
+    pub(crate) now: AtomicU64,
+    /// The slot that runs, counted from 1, and when its time slice ends.
+    pub(crate) runs: AtomicU64,
+    pub(crate) slice_end: AtomicU64,
+    reserved: [AtomicU64; 2],
 }
 
 /// One process.
@@ -71,8 +76,35 @@ pub struct Holding {
     pub(crate) managed: AtomicU64,
     /// Bytes that were moved so since the process last asked.
     pub(crate) evicted: AtomicU64,
-    reserved: [AtomicU64; 2],
+    /// Nanoseconds that its work ran.
+    pub busy: AtomicU64,
+    /// Kernels and graphs that it launched.
+    pub launches: AtomicU64,
+    /// Work that was queued and that is done, counted from the process's start.
+    pub(crate) pushed: AtomicU64,
+    pub(crate) done: AtomicU64,
+    /// Nanoseconds that the first undone work has run.
+    pub(crate) progress: AtomicU64,
+    reserved: [AtomicU64; 3],
+    pub(crate) queue: [Item; QUEUE],
+    /// Busy nanoseconds of late, by `BUCKET`: the bucket's number above 32 bits of time.
+    pub(crate) history: [AtomicU64; BUCKETS],
 }
+
+/// One piece of work, at its number modulo `QUEUE`.
+#[repr(C)]
+pub(crate) struct Item {
+    /// Nanoseconds that it takes alone.
+    pub(crate) work: AtomicU64,
+    /// When it was done.
+    pub(crate) finish: AtomicU64,
+}
+
+/// Most work that a process may have queued on a card.
+pub(crate) const QUEUE: usize = 256;
+/// Nanoseconds of one entry of the history, and how many are kept.
+pub(crate) const BUCKET: u64 = 10_000_000;
+pub(crate) const BUCKETS: usize = 256;
 
 /// The file that belongs to a state file.
 #[must_use]

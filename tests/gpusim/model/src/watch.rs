@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
+use crate::engine::busy_between;
 use crate::locks;
 use crate::pids;
-use crate::shared::{self, Mapping, Slot};
+use crate::shared::{self, BUCKET, Mapping, Slot};
 use crate::state::StateError;
 
 /// How often a look at a card that changes meanwhile is tried.
@@ -28,6 +29,12 @@ pub struct Holder {
     pub requested: u64,
     /// Its contexts.
     pub contexts: u64,
+    /// Nanoseconds that its work ran on the card, as far as was computed.
+    pub busy: u64,
+    /// Kernels and graphs that it launched.
+    pub launches: u64,
+    /// Percent of the last sample period in which its work ran.
+    pub utilisation: u32,
 }
 
 impl Holder {
@@ -52,17 +59,32 @@ impl Watcher {
         Ok(Self { path, map })
     }
 
-    /// The living processes that have a context or memory on a card.
+    /// The living processes that have a context or memory on a card, with their utilisation as of
+    /// now, in samples of `period` nanoseconds: the last whole one.
     #[must_use]
-    pub fn holders(&self, card: usize) -> Vec<Holder> {
+    pub fn holders(&self, card: usize, (now, period): (u64, u64)) -> Vec<Holder> {
+        let end = now - now % period.max(1);
+        let mut found = self.living(card);
+        for (slot, holder) in &mut found {
+            let holding = &self.map.get().slots[*slot].holdings[card];
+            let busy = busy_between(holding, end.saturating_sub(period), end);
+            let whole = (period / BUCKET * BUCKET).max(1);
+            holder.utilisation = u32::try_from(busy * 100 / whole).unwrap_or(100).min(100);
+        }
+        found.into_iter().map(|(_, holder)| holder).collect()
+    }
+
+    fn living(&self, card: usize) -> Vec<(usize, Holder)> {
         let found = self.snapshot(card);
         if found.is_empty() {
             return Vec::new();
         }
         let file = shared::open(&self.path, false).ok();
         let alive = |slot| file.as_ref().is_none_or(|file| locks::held(file, slot));
-        let living = found.into_iter().filter(|(number, _)| alive(*number));
-        living.map(|(_, holder)| holder).collect()
+        found
+            .into_iter()
+            .filter(|(number, _)| alive(*number))
+            .collect()
     }
 
     /// What all held at one moment: their sum never shows a byte twice.
@@ -99,5 +121,8 @@ fn read(slot: &Slot, card: usize) -> Holder {
         peak: holding.peak.load(Relaxed),
         requested: holding.requested.load(Relaxed),
         contexts: holding.contexts.load(Relaxed),
+        busy: holding.busy.load(Relaxed),
+        launches: holding.launches.load(Relaxed),
+        utilisation: 0,
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::calls::calls;
+use crate::capture;
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_UNSUPPORTED_LIMIT};
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
@@ -70,6 +71,8 @@ calls! { CALLS:
 
 fn wait(context: ContextRef) -> Answer {
     let driver = driver()?;
+    capture::check_unsafe()?;
+    driver.wait_until_done(context.card, driver.newest(context.card));
     driver.pools.settle(driver, context.card);
     Ok(())
 }

@@ -1,81 +1,102 @@
 //! Copies and fills of plain ranges. Contents are kept for allocations of up to 64 MiB (`heap`).
 
 use crate::calls::calls;
+use crate::capture;
 use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::current;
 use crate::driver::driver;
 use crate::ffi::{self, Answer, Out, as_pointer};
 use crate::heap::Kind;
+use crate::streams;
 use crate::types::{DevicePointer, Handle};
 
 calls! { CALLS:
-    cuMemcpy 4000 cuMemcpy(to: u64, from: u64, bytes: usize) / 7000 cuMemcpy_ptds as _own {
+    cuMemcpy 4000 cuMemcpy(to: u64, from: u64, bytes: usize) / 7000 cuMemcpy_ptds as own {
+        after(own)?;
         copy(to, from, bytes)
     }
 
     cuMemcpyPeer 4000 cuMemcpyPeer(
         to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize,
-    ) / 7000 cuMemcpyPeer_ptds as _own {
+    ) / 7000 cuMemcpyPeer_ptds as own {
+        after(own)?;
         copy(to, from, bytes)
     }
 
     cuMemcpyHtoD 3020 cuMemcpyHtoD_v2(
         to: DevicePointer, from: u64, bytes: usize,
-    ) / 7000 cuMemcpyHtoD_v2_ptds as _own {
+    ) / 7000 cuMemcpyHtoD_v2_ptds as own {
         known(to, bytes)?;
+        after(own)?;
         copy(to, from, bytes)
     }
 
     cuMemcpyDtoH 3020 cuMemcpyDtoH_v2(
         to: u64, from: DevicePointer, bytes: usize,
-    ) / 7000 cuMemcpyDtoH_v2_ptds as _own {
+    ) / 7000 cuMemcpyDtoH_v2_ptds as own {
         known(from, bytes)?;
+        after(own)?;
         copy(to, from, bytes)
     }
 
     cuMemcpyDtoD 3020 cuMemcpyDtoD_v2(
         to: DevicePointer, from: DevicePointer, bytes: usize,
-    ) / 7000 cuMemcpyDtoD_v2_ptds as _own {
+    ) / 7000 cuMemcpyDtoD_v2_ptds as own {
         known(to, bytes)?;
         known(from, bytes)?;
+        after(own)?;
         copy(to, from, bytes)
     }
 
     cuMemsetD8 3020 cuMemsetD8_v2(
         to: DevicePointer, value: u8, count: usize,
-    ) / 7000 cuMemsetD8_v2_ptds as _own {
+    ) / 7000 cuMemsetD8_v2_ptds as own {
+        after(own)?;
         fill(to, value, count)
     }
 
     cuMemsetD16 3020 cuMemsetD16_v2(
         to: DevicePointer, value: u16, count: usize,
-    ) / 7000 cuMemsetD16_v2_ptds as _own {
+    ) / 7000 cuMemsetD16_v2_ptds as own {
+        after(own)?;
         fill(to, value, count)
     }
 
     cuMemsetD32 3020 cuMemsetD32_v2(
         to: DevicePointer, value: u32, count: usize,
-    ) / 7000 cuMemsetD32_v2_ptds as _own {
+    ) / 7000 cuMemsetD32_v2_ptds as own {
+        after(own)?;
         fill(to, value, count)
     }
 
     cuMemsetD2D8 3020 cuMemsetD2D8_v2(
         to: DevicePointer, pitch: usize, value: u8, width: usize, height: usize,
-    ) / 7000 cuMemsetD2D8_v2_ptds as _own {
+    ) / 7000 cuMemsetD2D8_v2_ptds as own {
+        after(own)?;
         fill_rows(to, pitch, value, (width, height))
     }
 
     cuMemsetD2D16 3020 cuMemsetD2D16_v2(
         to: DevicePointer, pitch: usize, value: u16, width: usize, height: usize,
-    ) / 7000 cuMemsetD2D16_v2_ptds as _own {
+    ) / 7000 cuMemsetD2D16_v2_ptds as own {
+        after(own)?;
         fill_rows(to, pitch, value, (width, height))
     }
 
     cuMemsetD2D32 3020 cuMemsetD2D32_v2(
         to: DevicePointer, pitch: usize, value: u32, width: usize, height: usize,
-    ) / 7000 cuMemsetD2D32_v2_ptds as _own {
+    ) / 7000 cuMemsetD2D32_v2_ptds as own {
+        after(own)?;
         fill_rows(to, pitch, value, (width, height))
     }
+}
+
+/// Waits for the default stream, as copies without a stream do.
+pub(super) fn after(own: bool) -> Answer {
+    let stream = streams::find(0, own)?;
+    capture::check_stream(&stream)?;
+    driver()?.wait_until_done(stream.context.card, stream.behind());
+    Ok(())
 }
 
 /// The range lies in one allocation.

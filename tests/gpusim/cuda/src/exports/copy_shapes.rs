@@ -4,45 +4,51 @@ use crate::calls::calls;
 use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
 use crate::context::current;
 use crate::driver::driver;
-use crate::exports::copy::copy;
+use crate::exports::copy::{after, copy};
 use crate::ffi::{self, Answer, Out};
 use crate::types::{Copy2d, DevicePointer, Handle};
 
 calls! { CALLS:
-    cuMemcpy2D 3020 cuMemcpy2D_v2(parameters: Out<Copy2d>) / 7000 cuMemcpy2D_v2_ptds as _own {
+    cuMemcpy2D 3020 cuMemcpy2D_v2(parameters: Out<Copy2d>) / 7000 cuMemcpy2D_v2_ptds as own {
+        after(own)?;
         copy_2d(&parameters.get()?)
     }
 
     cuMemcpy2DUnaligned 3020 cuMemcpy2DUnaligned_v2(
         parameters: Out<Copy2d>,
-    ) / 7000 cuMemcpy2DUnaligned_v2_ptds as _own {
+    ) / 7000 cuMemcpy2DUnaligned_v2_ptds as own {
+        after(own)?;
         copy_2d(&parameters.get()?)
     }
 
     cuMemcpyHtoA 3020 cuMemcpyHtoA_v2(
         array: Handle, offset: usize, from: u64, bytes: usize,
-    ) / 7000 cuMemcpyHtoA_v2_ptds as _own {
+    ) / 7000 cuMemcpyHtoA_v2_ptds as own {
+        after(own)?;
         ffi::copy(in_array(array, offset, bytes)?, from, bytes);
         Ok(())
     }
 
     cuMemcpyAtoH 3020 cuMemcpyAtoH_v2(
         to: u64, array: Handle, offset: usize, bytes: usize,
-    ) / 7000 cuMemcpyAtoH_v2_ptds as _own {
+    ) / 7000 cuMemcpyAtoH_v2_ptds as own {
+        after(own)?;
         ffi::copy(to, in_array(array, offset, bytes)?, bytes);
         Ok(())
     }
 
     cuMemcpyDtoA 3020 cuMemcpyDtoA_v2(
         array: Handle, offset: usize, from: DevicePointer, bytes: usize,
-    ) / 7000 cuMemcpyDtoA_v2_ptds as _own {
+    ) / 7000 cuMemcpyDtoA_v2_ptds as own {
+        after(own)?;
         ffi::copy(in_array(array, offset, bytes)?, from, bytes);
         Ok(())
     }
 
     cuMemcpyAtoD 3020 cuMemcpyAtoD_v2(
         to: DevicePointer, array: Handle, offset: usize, bytes: usize,
-    ) / 7000 cuMemcpyAtoD_v2_ptds as _own {
+    ) / 7000 cuMemcpyAtoD_v2_ptds as own {
+        after(own)?;
         copy(to, in_array(array, offset, bytes)?, bytes)
     }
 }

@@ -1,6 +1,7 @@
 //! Memory of the card, managed memory, and what a pointer points to.
 
 use crate::calls::calls;
+use crate::capture;
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_FOUND};
 use crate::context::{Context, current};
 use crate::driver::driver;
@@ -25,6 +26,7 @@ calls! { CALLS:
         if pointer.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
+        capture::check_unsafe()?;
         let driver = driver()?;
         pointer.put(driver.heap.take_device(driver, context, bytes as u64)?)
     }
@@ -45,11 +47,14 @@ calls! { CALLS:
     }
 
     cuMemFree 3020 cuMemFree_v2(pointer: DevicePointer) {
-        current()?;
+        let context = current()?;
+        capture::check_unsafe()?;
         let driver = driver()?;
         let is_device =
-            |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. });
+            |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph);
         let gone = driver.heap.remove(pointer, is_device).ok_or(ERROR_INVALID_VALUE)?;
+        // Freeing waits for what may still use the memory.
+        driver.wait_until_done(context.card, driver.newest(context.card));
         heap::give(driver, &gone);
         Ok(())
     }

@@ -1,14 +1,19 @@
 //! The exported calls, by topic, each declared once (`calls`). What is not simulated is not here,
 //! so that clients see it missing.
 
+pub(crate) mod event;
+pub(crate) mod launch;
 pub(crate) mod module;
 
 mod arrays;
+mod capturing;
 mod context;
 mod context_state;
 mod copy;
+mod copy_async;
 mod copy_shapes;
 mod device;
+mod graphs;
 mod host;
 mod ipc;
 mod managed;
@@ -25,13 +30,18 @@ use crate::calls::Call;
 pub(crate) fn tables() -> impl Iterator<Item = &'static [Call]> {
     [
         arrays::CALLS,
+        capturing::CALLS,
         context::CALLS,
         context_state::CALLS,
         copy::CALLS,
+        copy_async::CALLS,
         copy_shapes::CALLS,
         device::CALLS,
+        event::CALLS,
+        graphs::CALLS,
         host::CALLS,
         ipc::CALLS,
+        launch::CALLS,
         managed::CALLS,
         memory::CALLS,
         module::CALLS,

@@ -13,6 +13,7 @@ use crate::codes::{
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out, TextIn};
+use crate::times::KernelTime;
 use crate::types::{DevicePointer, Handle};
 
 /// A loaded image.
@@ -28,6 +29,7 @@ pub(crate) struct Module {
 pub(crate) struct Function {
     pub(crate) context: ContextRef,
     pub(crate) name: CString,
+    pub(crate) time: KernelTime,
     pub(crate) module: Handle,
 }
 
@@ -77,6 +79,7 @@ calls! { CALLS:
         out.put(objects.functions.add(Function {
             context: known.context,
             name: CString::new(name).map_err(|_| ERROR_INVALID_VALUE)?,
+            time: KernelTime::of(name),
             module,
         }))
     }

@@ -1,7 +1,10 @@
 //! Memory pools and allocations in stream order. Fed by `pools`, which counts.
 
 use crate::calls::calls;
-use crate::codes::{ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED};
+use crate::capture::{Node, Work};
+use crate::codes::{
+    ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY,
+};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
 use crate::heap::{self, Kind};
@@ -112,9 +115,11 @@ calls! { CALLS:
     cuMemFreeAsync 11020 cuMemFreeAsync(
         pointer: DevicePointer, stream: Handle,
     ) / 11020 cuMemFreeAsync_ptsz as own {
-        streams::context_of(stream, own)?;
-        let driver = driver()?;
-        let is_pooled = |kind| matches!(kind, Kind::Device | Kind::Pool { .. });
+        let (driver, stream) = (driver()?, streams::find(stream, own)?);
+        if let Some(capture) = stream.capture.lock().clone() {
+            return capture.add(stream.id, Node::new(Work::Free { address: pointer }));
+        }
+        let is_pooled = |kind| matches!(kind, Kind::Device | Kind::Pool { .. } | Kind::Graph);
         let gone = driver.heap.remove(pointer, is_pooled).ok_or(ERROR_INVALID_VALUE)?;
         heap::give(driver, &gone);
         Ok(())
@@ -127,9 +132,18 @@ fn allocate(
     pool: Handle,
     (stream, own): (Handle, bool),
 ) -> Answer {
-    let (driver, context) = (driver()?, streams::context_of(stream, own)?);
+    let (driver, stream) = (driver()?, streams::find(stream, own)?);
     if pointer.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }
-    pointer.put(driver.pools.take(driver, context, pool, bytes as u64)?)
+    let bytes = bytes as u64;
+    if let Some(capture) = stream.capture.lock().clone() {
+        let address = driver
+            .arena
+            .take(bytes.max(4096))
+            .ok_or(ERROR_OUT_OF_MEMORY)?;
+        capture.add(stream.id, Node::new(Work::Alloc { address, bytes }))?;
+        return pointer.put(address);
+    }
+    pointer.put(driver.pools.take(driver, stream.context, pool, bytes)?)
 }

@@ -1,11 +1,13 @@
-//! Streams: making them, and what they are.
+//! Streams: making them, what they are, waiting for them.
 
 use crate::calls::calls;
-use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
+use crate::capture;
+use crate::capture::{Node, Work};
+use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_READY};
 use crate::context::current;
 use crate::driver::driver;
-use crate::ffi::{Answer, Out};
-use crate::streams::{self, Stream};
+use crate::ffi::{Answer, Out, as_pointer};
+use crate::streams::{self, Stream, StreamKind};
 use crate::types::Handle;
 
 calls! { CALLS:
@@ -21,30 +23,54 @@ calls! { CALLS:
 
     cuStreamDestroy 4000 cuStreamDestroy_v2(stream: Handle) {
         current()?;
-        let gone = driver()?.objects.streams.remove(stream, ERROR_INVALID_HANDLE);
-        gone.map(|_| ())
+        let gone = driver()?.objects.streams.remove(stream, ERROR_INVALID_HANDLE)?;
+        if let Some(capture) = gone.capture.lock().take() {
+            let _ = capture.end();
+        }
+        Ok(())
     }
 
     cuStreamGetFlags 5050 cuStreamGetFlags(
         stream: Handle, flags: Out<u32>,
     ) / 7000 cuStreamGetFlags_ptsz as own {
-        streams::context_of(stream, own)?;
-        let known = driver()?.objects.streams.get(stream, ERROR_INVALID_HANDLE);
-        flags.put(known.map_or(0, |stream| stream.flags))
+        flags.put(u32::from(streams::find(stream, own)?.kind == StreamKind::Free))
     }
 
     cuStreamGetPriority 5050 cuStreamGetPriority(
         stream: Handle, priority: Out<i32>,
     ) / 7000 cuStreamGetPriority_ptsz as own {
-        streams::context_of(stream, own)?;
-        let known = driver()?.objects.streams.get(stream, ERROR_INVALID_HANDLE);
-        priority.put(known.map_or(0, |stream| stream.priority))
+        priority.put(streams::find(stream, own)?.priority)
     }
 
     cuStreamGetCtx 9020 cuStreamGetCtx(
         stream: Handle, context: Out<Handle>,
     ) / 9020 cuStreamGetCtx_ptsz as own {
         context.put(streams::context_of(stream, own)?.handle())
+    }
+
+    cuStreamGetId 12000 cuStreamGetId(
+        stream: Handle, id: Out<u64>,
+    ) / 12000 cuStreamGetId_ptsz as own {
+        id.put(streams::find(stream, own)?.id)
+    }
+
+    cuStreamQuery 2000 cuStreamQuery(stream: Handle) / 7000 cuStreamQuery_ptsz as own {
+        let stream = streams::find(stream, own)?;
+        capture::check_stream(&stream)?;
+        if stream.is_idle()? { Ok(()) } else { Err(ERROR_NOT_READY) }
+    }
+
+    cuStreamSynchronize 2000 cuStreamSynchronize(stream: Handle) / 7000 cuStreamSynchronize_ptsz as own {
+        let stream = streams::find(stream, own)?;
+        capture::check_stream(&stream)?;
+        capture::check_unsafe()?;
+        stream.wait()
+    }
+
+    cuLaunchHostFunc 10000 cuLaunchHostFunc(
+        stream: Handle, function: u64, data: u64,
+    ) / 10000 cuLaunchHostFunc_ptsz as own {
+        host_function(stream, own, function, data)
     }
 }
 
@@ -53,9 +79,34 @@ fn create(out: &Out<Handle>, flags: u32, priority: i32) -> Answer {
     if out.is_null() || flags > 1 {
         return Err(ERROR_INVALID_VALUE);
     }
-    out.put(driver()?.objects.streams.add(Stream {
-        context,
-        flags,
-        priority: priority.clamp(-5, 0),
-    }))
+    let kind = if flags == 0 {
+        StreamKind::Blocking
+    } else {
+        StreamKind::Free
+    };
+    let stream = Stream::new(context, kind, priority.clamp(-5, 0));
+    out.put(driver()?.objects.streams.add(stream))
+}
+
+/// Calls the program's function when the stream has come so far. The stream does not wait for it.
+fn host_function(stream: Handle, own: bool, function: u64, data: u64) -> Answer {
+    let stream = streams::find(stream, own)?;
+    if function == 0 {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    if let Some(capture) = stream.capture.lock().clone() {
+        return capture.add(stream.id, Node::new(Work::Host));
+    }
+    let (driver, card, number) = (driver()?, stream.context.card, stream.behind());
+    std::thread::spawn(move || {
+        driver.wait_until_done(card, number);
+        // SAFETY: the caller gave the address of a function of this type, to be called with this
+        // pointer on a thread of the driver's.
+        unsafe {
+            let function: extern "C" fn(*mut std::ffi::c_void) =
+                std::mem::transmute(as_pointer(function));
+            function(as_pointer(data));
+        }
+    });
+    Ok(())
 }

@@ -11,7 +11,9 @@ pub(crate) const NOT_INITIALIZED: u32 = 3;
 pub(crate) const NO_DEVICE: u32 = 100;
 pub(crate) const INVALID_DEVICE: u32 = 101;
 pub(crate) const INVALID_CONTEXT: u32 = 201;
+pub(crate) const INVALID_HANDLE: u32 = 400;
 pub(crate) const NOT_FOUND: u32 = 500;
+pub(crate) const NOT_READY: u32 = 600;
 pub(crate) const DESTROYED: u32 = 709;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -108,3 +110,93 @@ macro_rules! call {
     }};
 }
 pub(crate) use call;
+
+impl Cuda {
+    /// A kernel by its name, of a module that has all.
+    pub(crate) fn kernel(self, name: &str) -> u64 {
+        let (mut module, mut function) = (0, 0);
+        let image = c"any";
+        let code = call!(
+            self,
+            cuModuleLoadData(*mut u64, *const i8),
+            &raw mut module,
+            image.as_ptr()
+        );
+        assert_eq!(code, OK);
+        let name = CString::new(name).unwrap();
+        let code = call!(
+            self,
+            cuModuleGetFunction(*mut u64, u64, *const i8),
+            &raw mut function,
+            module,
+            name.as_ptr()
+        );
+        assert_eq!(code, OK);
+        function
+    }
+
+    /// Launches one block.
+    pub(crate) fn launch(self, function: u64, stream: u64) -> u32 {
+        call!(
+            self,
+            cuLaunchKernel(u64, u32, u32, u32, u32, u32, u32, u32, u64, u64, u64),
+            function,
+            1,
+            1,
+            1,
+            32,
+            1,
+            1,
+            0,
+            stream,
+            0,
+            0
+        )
+    }
+
+    /// A stream that is not bound to the legacy one.
+    pub(crate) fn stream(self) -> u64 {
+        let mut stream = 0;
+        assert_eq!(
+            call!(self, cuStreamCreate(*mut u64, u32), &raw mut stream, 1),
+            OK
+        );
+        stream
+    }
+
+    pub(crate) fn event(self) -> u64 {
+        let mut event = 0;
+        assert_eq!(
+            call!(self, cuEventCreate(*mut u64, u32), &raw mut event, 0),
+            OK
+        );
+        event
+    }
+
+    pub(crate) fn record(self, event: u64, stream: u64) -> u32 {
+        call!(self, cuEventRecord(u64, u64), event, stream)
+    }
+
+    pub(crate) fn query(self, event: u64) -> u32 {
+        call!(self, cuEventQuery(u64), event)
+    }
+
+    pub(crate) fn synchronize(self) -> u32 {
+        call!(self, cuCtxSynchronize())
+    }
+
+    /// Milliseconds between two events.
+    pub(crate) fn elapsed(self, start: u64, end: u64) -> Result<f32, u32> {
+        let mut time = 0.0;
+        match call!(
+            self,
+            cuEventElapsedTime(*mut f32, u64, u64),
+            &raw mut time,
+            start,
+            end
+        ) {
+            OK => Ok(time),
+            code => Err(code),
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //! that were not written here, and by many processes at once.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
+mod capturing;
 mod client;
 mod common;
 mod contexts;
@@ -10,4 +11,5 @@ mod kinds;
 mod lookup;
 mod pooled;
 mod shared;
+mod timed;
 mod virtual_memory;

@@ -1,0 +1,201 @@
+//! Graphs: building, instantiating, launching, and the memory of their allocation nodes.
+
+use crate::calls::calls;
+use crate::capture::Node;
+use crate::capture::Work;
+use crate::codes::{
+    ERROR_GRAPH_EXEC_UPDATE_FAILURE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY,
+};
+use crate::context::current;
+use crate::driver::driver;
+use crate::exports::launch::check;
+use crate::ffi::{Answer, Out};
+use crate::graph::{Exec, Graph, copy_of};
+use crate::streams;
+use crate::types::{AllocNodeParameters, Device, Handle, KernelNodeParameters};
+use parking_lot::Mutex;
+
+calls! { CALLS:
+    cuGraphCreate 10000 cuGraphCreate(graph: Out<Handle>, flags: u32) {
+        if flags != 0 || graph.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        graph.put(driver()?.objects.graphs.add(Graph::default()))
+    }
+
+    cuGraphDestroy 10000 cuGraphDestroy(graph: Handle) {
+        driver()?.objects.graphs.remove(graph, ERROR_INVALID_HANDLE).map(|_| ())
+    }
+
+    cuGraphClone 10000 cuGraphClone(clone: Out<Handle>, graph: Handle) {
+        let graphs = &driver()?.objects.graphs;
+        let nodes = copy_of(&graphs.get(graph, ERROR_INVALID_HANDLE)?);
+        clone.put(graphs.add(Graph(Mutex::new(nodes))))
+    }
+
+    cuGraphGetNodes 10000 cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
+        let known = copy_of(&driver()?.objects.graphs.get(graph, ERROR_INVALID_HANDLE)?);
+        if !nodes.is_null() {
+            let room = count.get()?;
+            for (index, node) in known.iter().take(room).enumerate() {
+                nodes.put_at(index, node.handle)?;
+            }
+        }
+        count.put(known.len())
+    }
+
+    cuGraphAddKernelNode 10000 cuGraphAddKernelNode(
+        node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize,
+        parameters: Out<KernelNodeParameters>,
+    ) {
+        add(&node, graph, &after, count, kernel(&parameters)?)
+    }
+
+    cuGraphAddKernelNode 12000 cuGraphAddKernelNode_v2(
+        node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize,
+        parameters: Out<KernelNodeParameters>,
+    ) {
+        add(&node, graph, &after, count, kernel(&parameters)?)
+    }
+
+    cuGraphAddEmptyNode 10000 cuGraphAddEmptyNode(
+        node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize,
+    ) {
+        add(&node, graph, &after, count, Work::Empty)
+    }
+
+    cuGraphAddMemAllocNode 11040 cuGraphAddMemAllocNode(
+        node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize,
+        parameters: Out<AllocNodeParameters>,
+    ) {
+        let mut wanted = parameters.get()?;
+        if wanted.bytes == 0 || wanted.pool.location.kind != 1 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let driver = driver()?;
+        driver.card(wanted.pool.location.id)?;
+        let bytes = wanted.bytes as u64;
+        wanted.pointer = driver.arena.take(bytes.max(4096)).ok_or(ERROR_OUT_OF_MEMORY)?;
+        parameters.put(wanted)?;
+        let work = Work::Alloc {
+            address: wanted.pointer,
+            bytes,
+        };
+        add(&node, graph, &after, count, work)
+    }
+
+    cuGraphAddMemFreeNode 11040 cuGraphAddMemFreeNode(
+        node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize, pointer: u64,
+    ) {
+        add(&node, graph, &after, count, Work::Free { address: pointer })
+    }
+
+    cuGraphInstantiate 11000 cuGraphInstantiate_v2(
+        exec: Out<Handle>, graph: Handle, _node: u64, _log: u64, _size: usize,
+    ) {
+        instantiate(&exec, graph, 0)
+    }
+
+    cuGraphInstantiate 12000 cuGraphInstantiateWithFlags(exec: Out<Handle>, graph: Handle, flags: u64) {
+        instantiate(&exec, graph, flags)
+    }
+
+    cuGraphExecDestroy 10000 cuGraphExecDestroy(exec: Handle) {
+        driver()?.objects.execs.remove(exec, ERROR_INVALID_HANDLE).map(|_| ())
+    }
+
+    cuGraphUpload 11010 cuGraphUpload(exec: Handle, stream: Handle) / 11010 cuGraphUpload_ptsz as own {
+        driver()?.objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
+        streams::find(stream, own).map(|_| ())
+    }
+
+    cuGraphLaunch 10000 cuGraphLaunch(exec: Handle, stream: Handle) / 10000 cuGraphLaunch_ptsz as own {
+        let (driver, stream) = (driver()?, streams::find(stream, own)?);
+        let exec = driver.objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
+        if let Some(capture) = stream.capture.lock().clone() {
+            let nodes = exec.nodes.lock().clone();
+            return nodes.into_iter().try_for_each(|node| capture.add(stream.id, Node::new(node.work)));
+        }
+        let work = exec.start(driver, stream.context)?;
+        stream.run(|| Node::new(Work::Empty), || work)
+    }
+
+    cuGraphExecUpdate 12000 cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: Out<u32>) {
+        let objects = &driver()?.objects;
+        let exec = objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
+        let wanted = copy_of(&objects.graphs.get(graph, ERROR_INVALID_HANDLE)?);
+        let mut known = exec.nodes.lock();
+        let same = known.len() == wanted.len();
+        result.put_if(u32::from(!same) * 2);
+        if !same {
+            return Err(ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+        }
+        *known = wanted;
+        Ok(())
+    }
+
+    cuDeviceGetGraphMemAttribute 11040 cuDeviceGetGraphMemAttribute(
+        device: Device, attribute: u32, value: Out<u64>,
+    ) {
+        let driver = driver()?;
+        let reserve = driver.reserves.with(driver.card(device)?, |reserve| *reserve);
+        value.put(match attribute {
+            0 => reserve.used,
+            1 => reserve.used_high,
+            2 => reserve.reserved,
+            3 => reserve.reserved_high,
+            _ => return Err(ERROR_INVALID_VALUE),
+        })
+    }
+
+    cuDeviceSetGraphMemAttribute 11040 cuDeviceSetGraphMemAttribute(
+        device: Device, attribute: u32, value: Out<u64>,
+    ) {
+        let driver = driver()?;
+        if value.get()? != 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        driver.reserves.with(driver.card(device)?, |reserve| match attribute {
+            1 => { reserve.used_high = reserve.used; Ok(()) }
+            3 => { reserve.reserved_high = reserve.reserved; Ok(()) }
+            _ => Err(ERROR_INVALID_VALUE),
+        })
+    }
+
+    cuDeviceGraphMemTrim 11040 cuDeviceGraphMemTrim(device: Device) {
+        let driver = driver()?;
+        driver.reserves.trim(driver, driver.card(device)?);
+        Ok(())
+    }
+}
+
+fn kernel(parameters: &Out<KernelNodeParameters>) -> Answer<Work> {
+    let wanted = parameters.get()?;
+    check(wanted.shape)?;
+    let known = driver()?
+        .objects
+        .functions
+        .get(wanted.function, ERROR_INVALID_HANDLE)?;
+    Ok(Work::Kernel {
+        function: wanted.function,
+        time: known.time,
+    })
+}
+
+fn add(node: &Out<Handle>, graph: Handle, after: &Out<Handle>, count: usize, work: Work) -> Answer {
+    let known = driver()?.objects.graphs.get(graph, ERROR_INVALID_HANDLE)?;
+    node.put(known.add(work, &after.get_all(count)?)?)
+}
+
+fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer {
+    current()?;
+    let objects = &driver()?.objects;
+    let nodes = copy_of(&objects.graphs.get(graph, ERROR_INVALID_HANDLE)?);
+    if exec.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    exec.put(objects.execs.add(Exec {
+        nodes: Mutex::new(nodes),
+        flags,
+    }))
+}

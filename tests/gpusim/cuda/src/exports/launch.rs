@@ -1,0 +1,125 @@
+//! Launches of kernels. A kernel's time is drawn when it is launched (`times`).
+
+use aliquot_gpusim_model::clock;
+
+use crate::attributes::multiprocessors;
+use crate::calls::calls;
+use crate::capture::{Node, Work};
+use crate::codes::{ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
+use crate::driver::driver;
+use crate::exports::module::Function;
+use crate::ffi::{Answer, Out};
+use crate::heap::Kind;
+use crate::streams;
+use crate::types::{Handle, LaunchConfiguration};
+
+/// Grid and block.
+type Shape = [u32; 6];
+
+calls! { CALLS:
+    cuLaunchKernel 4000 cuLaunchKernel(
+        function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32, _shared: u32, stream: Handle, parameters: Out<Out64>, _extra: u64,
+    ) / 7000 cuLaunchKernel_ptsz as own {
+        let shape = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
+        launch(function, shape, (stream, own), &parameters, false)
+    }
+
+    cuLaunchKernelEx 11060 cuLaunchKernelEx(
+        configuration: Out<LaunchConfiguration>, function: Handle, parameters: Out<Out64>, _extra: u64,
+    ) / 11060 cuLaunchKernelEx_ptsz as own {
+        let wanted = configuration.get()?;
+        launch(function, wanted.shape, (wanted.stream, own), &parameters, false)
+    }
+
+    cuLaunchCooperativeKernel 9000 cuLaunchCooperativeKernel(
+        function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32, _shared: u32, stream: Handle, parameters: Out<Out64>,
+    ) / 9000 cuLaunchCooperativeKernel_ptsz as own {
+        let shape = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
+        launch(function, shape, (stream, own), &parameters, true)
+    }
+
+    cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: Out<i32>, function: Handle, block: i32, _shared: usize,
+    ) {
+        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
+        let threads = u32::try_from(block).ok().filter(|threads| (1..=1024).contains(threads));
+        blocks.put((2048 / threads.ok_or(ERROR_INVALID_VALUE)?).min(32).cast_signed())
+    }
+}
+
+/// Where an argument of a kernel lies.
+type Out64 = *mut u64;
+
+fn launch(
+    function: Handle,
+    shape: Shape,
+    (stream, own): (Handle, bool),
+    parameters: &Out<Out64>,
+    cooperative: bool,
+) -> Answer {
+    let driver = driver()?;
+    let known = driver
+        .objects
+        .functions
+        .get(function, ERROR_INVALID_HANDLE)?;
+    let stream = streams::find(stream, own)?;
+    let threads = check(shape)?;
+    let card = stream.context.card;
+    if cooperative {
+        let each = u64::from((2048 / threads).min(32));
+        let most = driver.look(|machine| u64::from(multiprocessors(&machine.gpus[card])) * each);
+        let blocks: u64 = shape[..3].iter().map(|length| u64::from(*length)).product();
+        if blocks > most {
+            return Err(ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+    }
+    let moved = if known.time.touches {
+        touch(parameters, card)?
+    } else {
+        0
+    };
+    let node = || {
+        Node::new(Work::Kernel {
+            function,
+            time: known.time,
+        })
+    };
+    stream.run(node, || draw(&known, card) + moved / BYTES_PER_NS)
+}
+
+/// Bytes that move between host and card in a nanosecond.
+const BYTES_PER_NS: u64 = 12;
+
+pub(crate) fn draw(function: &Function, card: usize) -> u64 {
+    let swing = driver().map_or(0, |driver| driver.facts(card).swing);
+    function.time.draw(clock(), swing)
+}
+
+/// Threads of a block.
+pub(super) fn check(shape: Shape) -> Answer<u32> {
+    let sound = shape.iter().all(|length| *length > 0) && shape[1] <= 65_535 && shape[2] <= 65_535;
+    let threads = shape[3..]
+        .iter()
+        .try_fold(1_u32, |sum, length| sum.checked_mul(*length));
+    let threads = threads.filter(|threads| sound && *threads <= 1024 && shape[5] <= 64);
+    threads.ok_or(ERROR_INVALID_VALUE)
+}
+
+/// Brings the managed memory that a kernel uses to its card; tells how many bytes moved.
+fn touch(parameters: &Out<Out64>, card: usize) -> Answer<u64> {
+    let driver = driver()?;
+    let places = parameters.get_all(2)?;
+    let address = Out::at(places[0]).get()?;
+    let bytes = Out::at(places[1]).get()?;
+    let found = driver
+        .heap
+        .find(address)
+        .filter(|found| found.kind == Kind::Managed);
+    Ok(found.map_or(0, |found| {
+        driver
+            .residency
+            .touch(driver, card, &found, (address, bytes))
+    }))
+}

@@ -1,0 +1,141 @@
+//! This process's work on its cards: queueing it, and marks that learn when it was done. Fed by
+//! `Member`, which computes the card's time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use aliquot_gpusim_model::clock;
+use aliquot_gpusim_model::engine::Progress;
+use aliquot_gpusim_model::model::MAX_GPUS;
+use parking_lot::Mutex;
+
+use crate::driver::Driver;
+use crate::wait::pause;
+
+/// Marks that still wait, by card and by the number of the work.
+pub(crate) struct Timeline([Mutex<BTreeMap<u64, Vec<Weak<Mark>>>>; MAX_GPUS]);
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
+}
+
+/// A place in the work of a card.
+pub(crate) struct Mark {
+    pub(crate) card: usize,
+    number: u64,
+    /// When it was set.
+    set: u64,
+    /// When the work before it was done; 0: not known yet.
+    done: AtomicU64,
+}
+
+impl Mark {
+    /// The work that comes before it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Driver {
+    fn moment(&self, card: usize) -> (u64, u64) {
+        (clock(), self.facts(card).slice)
+    }
+
+    /// Queues work of so many nanoseconds; waits while the queue is full, as launches do.
+    pub(crate) fn queue(&self, card: usize, work: u64) -> u64 {
+        self.count_launch(card);
+        let (newest, forgotten) = self.member().newest(card);
+        if work == 0 && self.member().is_idle(card) {
+            return newest;
+        }
+        self.learn(card, forgotten);
+        loop {
+            match self.member().push(card, work, self.moment(card)) {
+                Ok(number) => return number,
+                Err(_) => self.wait_until_done(card, (newest + 1).saturating_sub(200)),
+            }
+        }
+    }
+
+    /// The work of a number is done.
+    pub(crate) fn is_done(&self, card: usize, number: u64) -> bool {
+        let progress = self.member().progress(card, number, self.moment(card));
+        matches!(progress, Progress::Done(_))
+    }
+
+    /// Waits until the work of a number is done.
+    pub(crate) fn wait_until_done(&self, card: usize, number: u64) {
+        if number == 0 || self.member().is_idle(card) {
+            return;
+        }
+        while let Progress::Running(left) = self.member().progress(card, number, self.moment(card))
+        {
+            pause(left);
+        }
+    }
+
+    /// The number of the newest work on a card.
+    pub(crate) fn newest(&self, card: usize) -> u64 {
+        self.member().newest(card).0
+    }
+
+    /// A mark after the work of a number.
+    pub(crate) fn mark(&self, card: usize, number: u64) -> Arc<Mark> {
+        let mark = Arc::new(Mark {
+            card,
+            number,
+            set: clock(),
+            done: AtomicU64::new(0),
+        });
+        if self.reached(&mark).is_none() {
+            let mut waiting = self.timeline.0[card].lock();
+            waiting
+                .entry(number)
+                .or_default()
+                .push(Arc::downgrade(&mark));
+        }
+        mark
+    }
+
+    /// When the card passed a mark; `None`: it has not.
+    pub(crate) fn reached(&self, mark: &Mark) -> Option<u64> {
+        let known = mark.done.load(Relaxed);
+        if known > 0 {
+            return Some(known);
+        }
+        match self
+            .member()
+            .progress(mark.card, mark.number, self.moment(mark.card))
+        {
+            Progress::Done(when) => {
+                mark.done.store(when.max(mark.set), Relaxed);
+                Some(when.max(mark.set))
+            }
+            Progress::Running(_) => None,
+        }
+    }
+
+    /// Waits until the card passed a mark.
+    pub(crate) fn wait_for(&self, mark: &Mark) {
+        if mark.done.load(Relaxed) == 0 {
+            self.wait_until_done(mark.card, mark.number);
+            self.reached(mark);
+        }
+    }
+
+    /// Lets marks learn their time before the card forgets it.
+    fn learn(&self, card: usize, forgotten: u64) {
+        let mut waiting = self.timeline.0[card].lock();
+        while let Some(entry) = waiting
+            .first_entry()
+            .filter(|entry| *entry.key() <= forgotten)
+        {
+            for mark in entry.remove().iter().filter_map(Weak::upgrade) {
+                self.wait_for(&mark);
+            }
+        }
+    }
+}

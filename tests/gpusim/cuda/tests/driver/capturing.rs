@@ -1,0 +1,219 @@
+//! Capture, what it forbids, and graphs.
+
+use crate::client::*;
+use crate::common::{TWO_A100, on_machine};
+
+const GLOBAL: u32 = 0;
+const THREAD_LOCAL: u32 = 1;
+const RELAXED: u32 = 2;
+
+fn begin(cuda: Cuda, stream: u64, mode: u32) -> u32 {
+    call!(cuda, cuStreamBeginCapture_v2(u64, u32), stream, mode)
+}
+
+fn end(cuda: Cuda, stream: u64) -> Result<u64, u32> {
+    let mut graph = 0;
+    match call!(
+        cuda,
+        cuStreamEndCapture(u64, *mut u64),
+        stream,
+        &raw mut graph
+    ) {
+        OK => Ok(graph),
+        code => Err(code),
+    }
+}
+
+fn status(cuda: Cuda, stream: u64) -> u32 {
+    let mut status = 9;
+    assert_eq!(
+        call!(
+            cuda,
+            cuStreamIsCapturing(u64, *mut u32),
+            stream,
+            &raw mut status
+        ),
+        OK
+    );
+    status
+}
+
+fn instantiate(cuda: Cuda, graph: u64) -> u64 {
+    let mut exec = 0;
+    let code = call!(
+        cuda,
+        cuGraphInstantiateWithFlags(*mut u64, u64, u64),
+        &raw mut exec,
+        graph,
+        0
+    );
+    assert_eq!(code, OK);
+    exec
+}
+
+fn launch(cuda: Cuda, exec: u64, stream: u64) -> u32 {
+    call!(cuda, cuGraphLaunch(u64, u64), exec, stream)
+}
+
+#[test]
+fn a_captured_graph_runs_all_its_kernels_and_nothing_ran_before() {
+    let name = "capturing::a_captured_graph_runs_all_its_kernels_and_nothing_ran_before";
+    on_machine(name, TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        let (stream, side, kernel) = (cuda.stream(), cuda.stream(), cuda.kernel("k_ms_2"));
+        let [fork, join] = [cuda.event(), cuda.event()];
+        let wait = |stream, event| call!(cuda, cuStreamWaitEvent(u64, u64, u32), stream, event, 0);
+        assert_eq!(begin(cuda, stream, GLOBAL), OK);
+        assert_eq!(cuda.launch(kernel, stream), OK);
+        assert_eq!((cuda.record(fork, stream), wait(side, fork)), (OK, OK));
+        assert_eq!(
+            (cuda.launch(kernel, side), cuda.launch(kernel, side)),
+            (OK, OK)
+        );
+        assert_eq!((status(cuda, stream), status(cuda, side)), (1, 1));
+        assert_eq!((cuda.record(join, side), wait(stream, join)), (OK, OK));
+        let graph = end(cuda, stream).unwrap();
+        assert_eq!((status(cuda, stream), status(cuda, side)), (0, 0));
+        assert_eq!(machine.holders("0").unwrap()[0].launches, 0);
+        let exec = instantiate(cuda, graph);
+        for _ in 0..5 {
+            assert_eq!(launch(cuda, exec, stream), OK);
+        }
+        assert_eq!(cuda.synchronize(), OK);
+        let holder = machine.holders("0").unwrap()[0];
+        assert_eq!((holder.busy, holder.launches), (30_000_000, 5));
+    });
+}
+
+#[test]
+fn a_stream_that_does_not_come_back_spoils_the_capture() {
+    on_machine(
+        "capturing::a_stream_that_does_not_come_back_spoils_the_capture",
+        TWO_A100,
+        |_| {
+            let cuda = Cuda::ready();
+            let (stream, side, kernel, fork) = (
+                cuda.stream(),
+                cuda.stream(),
+                cuda.kernel("k_us_2"),
+                cuda.event(),
+            );
+            assert_eq!(begin(cuda, stream, GLOBAL), OK);
+            assert_eq!(cuda.record(fork, stream), OK);
+            assert_eq!(
+                call!(cuda, cuStreamWaitEvent(u64, u64, u32), side, fork, 0),
+                OK
+            );
+            assert_eq!(cuda.launch(kernel, side), OK);
+            assert_eq!(end(cuda, stream), Err(904));
+        },
+    );
+}
+
+#[test]
+fn a_poll_at_the_wrong_time_invalidates_the_capture_as_its_mode_says() {
+    let name = "capturing::a_poll_at_the_wrong_time_invalidates_the_capture_as_its_mode_says";
+    on_machine(name, TWO_A100, |_| {
+        let cuda = Cuda::ready();
+        let (stream, other, event) = (cuda.stream(), cuda.stream(), cuda.event());
+        let kernel = cuda.kernel("k_us_2");
+        assert_eq!(cuda.record(event, other), OK);
+        let exchange = |mode: u32| {
+            let mut mode = mode;
+            assert_eq!(
+                call!(
+                    cuda,
+                    cuThreadExchangeStreamCaptureMode(*mut u32),
+                    &raw mut mode
+                ),
+                OK
+            );
+            mode
+        };
+        // Mode of the capture, of the polling thread (None: the capturing one), and the outcome.
+        for (mode, poller, allowed) in [
+            (GLOBAL, None, false),
+            (THREAD_LOCAL, None, false),
+            (RELAXED, None, true),
+            (GLOBAL, Some(GLOBAL), false),
+            (GLOBAL, Some(THREAD_LOCAL), true),
+            (GLOBAL, Some(RELAXED), true),
+            (THREAD_LOCAL, Some(GLOBAL), true),
+        ] {
+            assert_eq!(begin(cuda, stream, mode), OK);
+            let answer = match poller {
+                None => cuda.query(event),
+                Some(own) => std::thread::scope(|scope| {
+                    let poll = || {
+                        assert_eq!(exchange(own), GLOBAL);
+                        cuda.query(event)
+                    };
+                    scope.spawn(poll).join().unwrap()
+                }),
+            };
+            let shown = format!("capture {mode}, poll {poller:?}");
+            assert_eq!(answer, if allowed { OK } else { 900 }, "{shown}");
+            assert_eq!(
+                cuda.launch(kernel, stream),
+                if allowed { OK } else { 901 },
+                "{shown}"
+            );
+            assert_eq!(status(cuda, stream), if allowed { 1 } else { 2 }, "{shown}");
+            assert_eq!(end(cuda, stream).is_ok(), allowed, "{shown}");
+        }
+        // The way out: poll with the mode exchanged.
+        assert_eq!(begin(cuda, stream, GLOBAL), OK);
+        let before = exchange(RELAXED);
+        assert_eq!(cuda.query(event), OK);
+        exchange(before);
+        assert!(end(cuda, stream).is_ok());
+        // The stream itself may never be asked.
+        assert_eq!(begin(cuda, stream, RELAXED), OK);
+        assert_eq!(call!(cuda, cuStreamQuery(u64), stream), 900);
+        assert_eq!(end(cuda, stream), Err(901));
+        assert_eq!(begin(cuda, 0, GLOBAL), 900);
+    });
+}
+
+#[test]
+fn allocation_nodes_take_memory_at_launch_and_keep_it_until_the_trim() {
+    let name = "capturing::allocation_nodes_take_memory_at_launch_and_keep_it_until_the_trim";
+    on_machine(name, TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        let held = || machine.holders("0").unwrap()[0].used / MIB - 416;
+        let stream = cuda.stream();
+        let mut pointer = 0;
+        assert_eq!(begin(cuda, stream, GLOBAL), OK);
+        let code = call!(
+            cuda,
+            cuMemAllocAsync(*mut u64, u64, u64),
+            &raw mut pointer,
+            100 * MIB,
+            stream
+        );
+        assert_eq!(code, OK);
+        assert_eq!(call!(cuda, cuMemFreeAsync(u64, u64), pointer, stream), OK);
+        let graph = end(cuda, stream).unwrap();
+        let exec = instantiate(cuda, graph);
+        assert_eq!(held(), 0);
+        for _ in 0..3 {
+            assert_eq!(launch(cuda, exec, stream), OK);
+            assert_eq!(held(), 100);
+        }
+        let attribute = |number: u32| {
+            let mut value = 0;
+            let code = call!(
+                cuda,
+                cuDeviceGetGraphMemAttribute(i32, u32, *mut u64),
+                0,
+                number,
+                &raw mut value
+            );
+            assert_eq!(code, OK);
+            value / MIB
+        };
+        assert_eq!([0, 1, 2, 3].map(attribute), [0, 100, 100, 100]);
+        assert_eq!(call!(cuda, cuDeviceGraphMemTrim(i32), 0), OK);
+        assert_eq!((held(), attribute(2)), (0, 0));
+    });
+}
