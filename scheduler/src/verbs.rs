@@ -55,7 +55,18 @@ impl<'a> Call<'a> {
         let pod = args.pod.ok_or("the extender call has no Pod")?;
         let candidates = match (args.node_names, args.nodes) {
             (Some(names), _) => Candidates::Names(names),
-            (None, Some(nodes)) => Candidates::Objects(nodes),
+            (None, Some(nodes)) => {
+                let nameless = nodes
+                    .items
+                    .iter()
+                    .position(|node| node.metadata.name.is_none());
+                if let Some(at) = nameless {
+                    return Err(format!(
+                        "the extender call's Nodes.items[{at}].metadata.name is missing"
+                    ));
+                }
+                Candidates::Objects(nodes)
+            }
             (None, None) => return Err("the extender call has neither NodeNames nor Nodes".into()),
         };
         let demand = pod::demand(&pod, settings)

@@ -47,6 +47,15 @@ fn ranks(books: &Books, body: &[u8]) -> Vec<(String, i64)> {
 }
 
 #[test]
+fn a_node_object_without_a_name_was_ranked_though_filter_could_not_answer_it() {
+    let nodes = json!([{"metadata": {"name": "a"}}, {"metadata": {}}]);
+    let body = json!({"Pod": asks("p", 100), "Nodes": {"items": nodes}}).to_string();
+    let refused = Call::read(body.as_bytes(), books().settings()).map(|_| ());
+    let why = "the extender call's Nodes.items[1].metadata.name is missing";
+    assert_eq!(refused, Err(why.to_owned()));
+}
+
+#[test]
 fn a_pod_that_kube_scheduler_weighs_by_wishes_gets_all_nodes_that_fit() {
     let books = books();
     let names = json!(["a", "b", "c"]);
