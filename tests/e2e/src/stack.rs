@@ -57,6 +57,8 @@ pub struct NodeOptions {
     pub scaling: &'static str,
     /// A driver's library; the simulator's when absent.
     pub library: Option<PathBuf>,
+    /// With libvgpu.so, so that limits hold.
+    pub limited: bool,
 }
 
 impl Default for NodeOptions {
@@ -65,6 +67,7 @@ impl Default for NodeOptions {
             split: 10,
             scaling: "1",
             library: None,
+            limited: false,
         }
     }
 }
@@ -238,7 +241,7 @@ impl Stack {
             text(&place::link_into(&driver)?)
         };
         let kubeconfig = self.kubeconfig(Kind::DevicePlugin).await?;
-        let args = [
+        let mut args = vec![
             ("--listen", self.address(Kind::DevicePlugin).to_string()),
             ("--node-name", NODE.to_owned()),
             ("--kubelet-dir", text(&self.cluster.kubelet_dir())),
@@ -249,6 +252,10 @@ impl Stack {
             ("--device-memory-scaling", options.scaling.to_owned()),
             ("--housekeeping-seconds", "1".to_owned()),
         ];
+        if options.limited {
+            let library = self.binaries.join("libvgpu.so");
+            args.push(("--limiter-library", text(&library)));
+        }
         let args: Vec<&str> = args
             .iter()
             .flat_map(|(flag, value)| [*flag, value])
