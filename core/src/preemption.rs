@@ -129,7 +129,7 @@ pub fn plan(
     let mut why = NoPlan::NoNode;
     let mut best = None;
     let mut steps = search::STEPS_IN_ALL;
-    let quick = quick(question.demand);
+    let quick = quick(question);
     for node in nodes {
         match harm(question, &quick, &node, best.as_ref(), &mut steps) {
             Ok(Some(found)) => best = Some(found),
@@ -150,7 +150,7 @@ pub fn plan(
 /// The fewest, lowest, youngest of the node's pods whose end makes room there;
 /// empty when that of the ending ones suffices.
 pub fn victims(question: &Question<'_>, node: &Node) -> Result<Vec<PodUid>, NoPlan> {
-    let quick = quick(question.demand);
+    let quick = quick(question);
     match harm(question, &quick, node, None, &mut { search::STEPS_IN_ALL }) {
         Ok(found) => found.map(|found| found.victims).ok_or(NoPlan::NotEnough),
         Err(NoPlan::Ending | NoPlan::Fits) => Ok(Vec::new()),
@@ -166,8 +166,10 @@ pub fn room(question: &Question<'_>, node: &Node, gone: &[PodUid]) -> Option<Fit
 }
 
 /// A pod that fits where this one does and is placed with less thought: a single
-/// container fits or not whatever is better.
-fn quick(demand: &Demand) -> Demand {
+/// container fits or not whatever is better, unless only idle cards will do.
+fn quick(question: &Question<'_>) -> Demand {
+    let demand = question.demand;
+    let policy = demand.gpu_policy.unwrap_or(question.policies.gpu);
     let asking = demand
         .containers
         .iter()
@@ -175,7 +177,7 @@ fn quick(demand: &Demand) -> Demand {
     let single = asking.count() == 1;
     Demand {
         node_policy: Some(Policy::Binpack),
-        gpu_policy: if single {
+        gpu_policy: if single && !policy.idle {
             Some(Policy::Binpack.into())
         } else {
             demand.gpu_policy

@@ -218,6 +218,28 @@ fn a_whole_card_is_emptied_and_only_that() {
     check(&[("n", &pods)], &one(1, 10, 100), Ok(("n", &["c", "d"])));
 }
 
+#[test]
+fn a_pod_that_wants_an_idle_card_was_planned_onto_a_shared_one() {
+    let idle = Demand {
+        gpu_policy: "mutex".parse().ok(),
+        ..one(1, 500, 0)
+    };
+    let large = ("large", 1, 0, &[(0, 900, 0)][..]);
+    let small = ("small#", 1, 0, &[(0, 50, 0)][..]);
+    let fixed = ("fixed#", 1, 0, &[(1, 950, 0)][..]);
+    let other = ("other", 1, 0, &[(1, 10, 0)][..]);
+    check(
+        &[("n", &[large, small, fixed])],
+        &idle,
+        Err(NoPlan::NotEnough),
+    );
+    check(
+        &[("n", &[large, small, other])],
+        &idle,
+        Ok(("n", &["other"])),
+    );
+}
+
 prop_compose! {
     fn occupants()(pods in proptest::collection::vec((
         0i32..4, 0i64..4, proptest::collection::vec((0u32..3, 1u64..900, prop_oneof![Just(0u32), 0u32..=100]), 1..3),
@@ -243,8 +265,12 @@ fn demands() -> impl Strategy<Value = Demand> {
     let stage =
         prop_oneof![4 => Just(Stage::App), 1 => Just(Stage::Init), 1 => Just(Stage::Sidecar)];
     let ask = (1u32..3, 1u64..900, 0u32..=100).prop_map(|(n, memory, cores)| ask(n, memory, cores));
-    proptest::collection::vec((stage, ask.prop_map(Some)), 1..3)
-        .prop_map(|containers| demand(&containers))
+    let idle = proptest::bool::weighted(0.2);
+    let containers = proptest::collection::vec((stage, ask.prop_map(Some)), 1..3);
+    (containers, idle).prop_map(|(containers, idle)| Demand {
+        gpu_policy: idle.then(|| "mutex".parse().expect("a policy")),
+        ..demand(&containers)
+    })
 }
 
 /// What decides between two sets: their size, priorities and ages.

@@ -11,6 +11,7 @@ pub mod binding;
 pub mod extender;
 pub mod hami;
 pub mod inventory;
+pub mod preemption;
 pub mod quantities;
 mod shapes;
 
@@ -24,5 +25,6 @@ pub const TARGETS: &[Target] = &[
     ("allocation", allocation::check),
     ("hami", hami::check),
     ("inventory", inventory::check),
+    ("preemption", preemption::check),
     ("quantities", quantities::check),
 ];

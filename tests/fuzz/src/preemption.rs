@@ -1,0 +1,141 @@
+//! The body of a preempt call, read and answered on two full nodes.
+//!
+//! Fed by: any bytes. Must not: listen on a socket, or ask for the victims that the
+//! product would choose; it is asked what has become of the nodes that it kept, and of
+//! those that it did not.
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::inventory::INVENTORY;
+use aliquot_k8s::extender::{ExtenderPreemptionArgs, ExtenderPreemptionResult, MetaVictims};
+use aliquot_k8s::watch::Index;
+use aliquot_k8s::{disruption, pod};
+use aliquot_scheduler::books::Books;
+use aliquot_scheduler::preempt::verb;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+
+/// Two cards of 80 GiB.
+const CARDS: &str = include_str!("../../../core/golden/inventory-v1.json");
+
+/// A pod that holds a share of one card.
+struct Tenant {
+    uid: &'static str,
+    node: &'static str,
+    priority: i32,
+    card: &'static str,
+    memory: u64,
+}
+
+const fn tenant(
+    uid: &'static str,
+    (node, card): (&'static str, &'static str),
+    priority: i32,
+    memory: u64,
+) -> Tenant {
+    Tenant {
+        uid,
+        node,
+        priority,
+        card,
+        memory,
+    }
+}
+
+const TENANTS: [Tenant; 7] = [
+    tenant("u-2", ("n1", "GPU-0"), 1, 40_000),
+    tenant("u-3", ("n1", "GPU-0"), 10, 40_000),
+    tenant("u-4", ("n1", "GPU-1"), 10, 70_000),
+    tenant("u-5", ("n1", "GPU-1"), 1000, 10_000),
+    tenant("u-6", ("n2", "GPU-0"), -5, 80_000),
+    tenant("u-7", ("n2", "GPU-1"), 5, 30_000),
+    tenant("u-8", ("n2", "GPU-1"), 2_000_000, 50_000),
+];
+
+impl Tenant {
+    fn pod(&self) -> Pod {
+        let allocation = json!({"v": 1, "node": self.node, "priority": 1, "init": {},
+            "containers": {"main": [{"resource": "nvidia.com/gpu", "gpu": self.card,
+                "memory": self.memory, "cores": 0}]}});
+        let pod = json!({
+            "metadata": {"name": self.uid, "namespace": "d", "uid": self.uid,
+                "annotations": {ALLOCATION: allocation.to_string()}},
+            "spec": {"nodeName": self.node, "priority": self.priority,
+                "containers": [{"name": "main"}]},
+            "status": {"phase": "Running"},
+        });
+        serde_json::from_value(pod).expect("a Pod")
+    }
+}
+
+/// The two nodes without those whom `ends` names.
+fn books(ends: impl Fn(&Tenant) -> bool) -> Books {
+    let books = Books::default();
+    for name in ["n1", "n2"] {
+        let node = json!({"metadata": {"name": name, "annotations": {INVENTORY: CARDS}}});
+        let node = serde_json::from_value::<Node>(node).expect("a Node");
+        Index::apply(&books, node);
+    }
+    for tenant in TENANTS.iter().filter(|tenant| !ends(tenant)) {
+        Index::apply(&books, tenant.pod());
+    }
+    books
+}
+
+/// Reads the bytes as the arguments of preempt, and answers them.
+pub fn check(input: &[u8]) {
+    let answer = match verb::answer(&books(|_| false), input) {
+        Ok(answer) => answer,
+        Err(why) => return assert!(!why.is_empty()),
+    };
+    let text = serde_json::to_vec(&answer).expect("what was answered can be written");
+    let read = serde_json::from_slice::<ExtenderPreemptionResult>(&text).ok();
+    assert_eq!(read.as_ref(), Some(&answer));
+    let again = verb::answer(&books(|_| false), input);
+    assert_eq!(again.as_ref(), Ok(&answer), "equal books, equal answers");
+
+    let args: ExtenderPreemptionArgs = serde_json::from_slice(input).expect("read before");
+    let asked = args.victims();
+    let preemptor = args.pod.expect("read before");
+    let kept = answer.node_name_to_meta_victims.expect("always named");
+    let demand = pod::demand(&preemptor, &pod::Settings::default()).expect("read before");
+    if !demand.asks() {
+        return assert_eq!(kept, asked, "not for a share: nothing is said");
+    }
+    let uid = pod::uid(&preemptor);
+    if TENANTS.iter().any(|tenant| tenant.uid == uid.as_str()) {
+        return; // A pod that is bound does not preempt.
+    }
+    let fits = |node: &str, ends: &dyn Fn(&Tenant) -> bool| {
+        let books = books(ends);
+        let view = books.view("d");
+        books.fitting(&view, &uid, &demand, &[node]).is_ok()
+    };
+    let priority = disruption::priority(&preemptor);
+    for (node, victims) in &asked {
+        let Some(answered) = kept.get(node) else {
+            // Not even all that may end would make room.
+            let lower = |tenant: &Tenant| tenant.priority < priority;
+            assert!(!fits(node, &|t| lower(t) || names(victims, t)), "{node}");
+            continue;
+        };
+        assert_eq!(answered.num_pdb_violations, victims.num_pdb_violations);
+        let more = answered.pods.strip_prefix(&victims.pods[..]);
+        let more = more.expect("all whom kube-scheduler named, in their order");
+        for victim in more {
+            let found = TENANTS.iter().find(|tenant| tenant.uid == victim.uid);
+            let found = found.expect("a pod of these nodes");
+            assert!(
+                found.node == node && found.priority < priority,
+                "{victim:?}"
+            );
+            let times = answered.pods.iter().filter(|one| *one == victim).count();
+            assert_eq!(times, 1, "{victim:?}");
+        }
+        assert!(fits(node, &|t| names(answered, t)), "{node}: {answered:?}");
+    }
+    assert!(kept.keys().all(|node| asked.contains_key(node)));
+}
+
+fn names(victims: &MetaVictims, tenant: &Tenant) -> bool {
+    victims.pods.iter().any(|pod| pod.uid == tenant.uid)
+}
