@@ -189,13 +189,20 @@ pub fn reference() -> String {
             metric.help
         );
     }
+    let verbs: Vec<_> = OUTCOMES.iter().map(|(verb, _)| *verb).collect();
+    let mut outcomes: Vec<_> = OUTCOMES.iter().flat_map(|(_, all)| *all).copied().collect();
+    outcomes.sort_unstable();
+    outcomes.dedup();
     let reasons: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
-    let _ = write!(
-        text,
-        "\n`verb` is filter, prioritize, prioritize_cpu_only or bind; `outcome` is ok, refused, conflict, gone or error.\n\
-         `reason` is one of: {}.\n",
-        reasons.join(", ")
-    );
+    text.push('\n');
+    for (label, values) in [
+        ("verb", &verbs[..]),
+        ("outcome", &outcomes),
+        ("reason", &reasons),
+        ("kind", &WATCHED),
+    ] {
+        let _ = writeln!(text, "- `{label}` is one of: {}.", values.join(", "));
+    }
     text
 }
 
@@ -207,6 +214,9 @@ pub struct Call {
     /// ok, refused, conflict, gone or error.
     pub outcome: &'static str,
 }
+
+/// What is watched for the books, by the API's names.
+pub const WATCHED: [&str; 3] = ["pods", "nodes", "resourcequotas"];
 
 /// Every pair that occurs, so that each is there from the start.
 const OUTCOMES: [(&str, &[&str]); 5] = [

@@ -18,7 +18,7 @@ fn scrape(books: &Arc<Books>) -> String {
     let mut registry = Registry::default();
     let watch = Freshness::default();
     let leader = Leader::new(Leadership::always(), watch.clone());
-    let watches = ["pods", "nodes", "resourcequotas"].map(|kind| (kind, watch.clone()));
+    let watches = metrics::WATCHED.map(|kind| (kind, watch.clone()));
     let gauges = Gauges::of(books, &event::queue().0, &leader, watches);
     let metrics = gauges.register(&mut registry);
     metrics.refused(&Refusal::of(Reason::CardNotHealth));

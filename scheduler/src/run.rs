@@ -25,6 +25,7 @@ use crate::books::Books;
 use crate::explain::Explain;
 use crate::gauges::Gauges;
 use crate::leader::Leader;
+use crate::metrics::WATCHED;
 use crate::preempt::Preemptor;
 use crate::routes::{self, Verbs};
 use crate::settings::Settings;
@@ -32,14 +33,11 @@ use crate::{audit, evict, explain, gauges, learn, nudge, statement};
 
 /// `/readyz` fails this long before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
-const PODS: &str = "pods";
-const NODES: &str = "nodes";
-const QUOTAS: &str = "resourcequotas";
 
 /// Serves until a signal comes.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
-    let readiness = Readiness::new([NODES, PODS, QUOTAS]);
+    let readiness = Readiness::new(WATCHED);
     let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
     let books = Arc::new(Books::new(
         settings.request.settings()?,
@@ -146,10 +144,11 @@ struct Watches {
 
 impl Watches {
     fn named(&self) -> [(&'static str, Freshness); 3] {
+        let [pods, nodes, quotas] = WATCHED;
         [
-            (PODS, self.pods.clone()),
-            (NODES, self.nodes.clone()),
-            (QUOTAS, self.quotas.clone()),
+            (pods, self.pods.clone()),
+            (nodes, self.nodes.clone()),
+            (quotas, self.quotas.clone()),
         ]
     }
 

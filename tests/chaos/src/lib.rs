@@ -1,10 +1,12 @@
 //! Two replicas under load, killed at every named place of the scheduler.
 //!
-//! Start with [`run`]; [`places`] says where, [`replicas`] who, [`observer`] what
+//! [`handover`]: the leader falls in the middle of a preemption.
+//! For the rest start with [`run`]; [`places`] says where, [`replicas`] who, [`observer`] what
 //! must hold meanwhile and [`rest`] what must hold in the end.
 
 #![forbid(unsafe_code)]
 
+pub mod handover;
 pub mod load;
 pub mod observer;
 pub mod places;

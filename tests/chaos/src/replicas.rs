@@ -39,6 +39,8 @@ const PROGRAM: &str = "aliquot-scheduler-chaos";
 enum Life {
     Runs(Part),
     Ended(Instant),
+    /// Not started again.
+    Down,
 }
 
 /// One replica.
@@ -243,10 +245,19 @@ impl Pair {
         fired && self.pids().ok() != Some(armed)
     }
 
-    /// Kills both processes now.
+    /// Kills both processes now; they are started again.
     pub async fn kill(&self) -> Result<()> {
+        self.end(|| Life::Ended(Instant::now())).await
+    }
+
+    /// Kills both processes now, and nobody starts them again.
+    pub async fn kill_for_good(&self) -> Result<()> {
+        self.end(|| Life::Down).await
+    }
+
+    async fn end(&self, becomes: impl Fn() -> Life) -> Result<()> {
         for process in [&self.scheduler, &self.extender] {
-            let life = std::mem::replace(&mut *process.lock(), Life::Ended(Instant::now()));
+            let life = std::mem::replace(&mut *process.lock(), becomes());
             if let Life::Runs(part) = life {
                 part.kill().await?;
             }
@@ -261,7 +272,7 @@ fn tend(process: &Mutex<Life>, start: impl FnOnce() -> Result<Part>) -> Result<(
     match &*life {
         Life::Runs(part) if part.check().is_err() => *life = Life::Ended(Instant::now()),
         Life::Ended(at) if at.elapsed() >= RESTART => *life = Life::Runs(start()?),
-        Life::Runs(_) | Life::Ended(_) => {}
+        Life::Runs(_) | Life::Ended(_) | Life::Down => {}
     }
     Ok(())
 }

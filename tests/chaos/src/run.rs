@@ -59,11 +59,22 @@ pub async fn run(seed: u64, size: Size) -> Result<()> {
     let stack = Stack::on(Box::pin(cluster.start()).await?).await?;
     stack.start_device_plugin(&NodeOptions::default()).await?;
     load::nodes(&stack).await?;
+    let body = async |stack, stop| Box::pin(on(stack, seed, size, stop)).await;
+    let outcome = on_stack(stack, body).await;
+    outcome.with_context(|| format!("seed {seed}"))
+}
+
+/// Runs `body`, and takes the stack down where that went well. Who else holds the
+/// stack lets go of it when the token is cancelled.
+pub async fn on_stack(
+    stack: Stack,
+    body: impl AsyncFnOnce(Arc<Stack>, CancellationToken) -> Result<()>,
+) -> Result<()> {
     let stack = Arc::new(stack);
     let stop = CancellationToken::new();
-    let outcome = Box::pin(on(stack.clone(), seed, size, stop.clone())).await;
+    let outcome = body(stack.clone(), stop.clone()).await;
     stop.cancel();
-    outcome.with_context(|| format!("seed {seed}"))?;
+    outcome?;
     eventually(PATIENCE, "all to let go of the stack", || async {
         Ok((Arc::strong_count(&stack) == 1).then_some(()))
     })

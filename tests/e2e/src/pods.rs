@@ -8,6 +8,9 @@ use aliquot_core::Allocation;
 use aliquot_core::allocation::ALLOCATION;
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::{Map, Value, json};
 
 use crate::stack::Stack;
@@ -47,6 +50,26 @@ pub fn pod(namespace: &str, name: &str, containers: &[Value]) -> Value {
 /// A pod with one container and these limits.
 pub fn simple(namespace: &str, name: &str, limits: &[(&str, &str)]) -> Value {
     pod(namespace, name, &[container("main", limits)])
+}
+
+/// Makes the priority classes where they are missing: `batch` 1, `normal` 10,
+/// `urgent` 1000, and `patient`, as high as that but without preemption.
+pub async fn classes(stack: &Stack) -> Result<()> {
+    let classes: Api<PriorityClass> = Api::all(stack.cluster.admin()?);
+    for (name, value, policy) in [
+        ("batch", 1, "PreemptLowerPriority"),
+        ("normal", 10, "PreemptLowerPriority"),
+        ("urgent", 1000, "PreemptLowerPriority"),
+        ("patient", 1000, "Never"),
+    ] {
+        if classes.get_opt(name).await?.is_some() {
+            continue;
+        }
+        let class = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": policy});
+        let class = serde_json::from_value(class)?;
+        classes.create(&PostParams::default(), &class).await?;
+    }
+    Ok(())
 }
 
 /// The pod's allocation annotation.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
+use aliquot_e2e::pods::classes;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Result, ensure};
@@ -12,7 +13,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
-use crate::ranks::{classes, only_on, ranked, running, there};
+use crate::ranks::{only_on, ranked, running, there};
 
 const ONE: Shape = Shape {
     cards: 1,

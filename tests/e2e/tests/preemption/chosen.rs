@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aliquot_cluster::wait::{eventually, give_up};
 use aliquot_e2e::figures::report;
-use aliquot_e2e::pods::allocation;
+use aliquot_e2e::pods::{allocation, classes};
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
@@ -17,7 +17,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::ranks::{classes, ended, only_on, plan_is_gone, ranked, running, there};
+use crate::ranks::{ended, only_on, plan_is_gone, ranked, running, there};
 
 const PAIR: Shape = Shape {
     cards: 2,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
+use aliquot_e2e::pods::classes;
 use aliquot_e2e::pool::{Pool, Shape};
 use aliquot_e2e::proxy::{Proxy, Traffic};
 use aliquot_e2e::stack::Stack;
@@ -15,7 +16,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use crate::proxied::{restart, with_proxy};
-use crate::ranks::{PREEMPTION, classes, ended, plan_is_gone, ranked, running};
+use crate::ranks::{PREEMPTION, ended, plan_is_gone, ranked, running};
 
 const PAIR: Shape = Shape {
     cards: 2,

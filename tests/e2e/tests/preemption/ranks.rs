@@ -11,33 +11,12 @@ use aliquot_e2e::pool::Pool;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 pub(crate) const PREEMPTION: &str = "aliquot.dev/preemption";
 const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Makes the classes where they are missing: `batch` 1, `normal` 10, `urgent` 1000,
-/// and `patient`, as high as that but without preemption.
-pub(crate) async fn classes(stack: &Stack) -> Result<()> {
-    let classes: Api<PriorityClass> = Api::all(stack.cluster.admin()?);
-    for (name, value, policy) in [
-        ("batch", 1, "PreemptLowerPriority"),
-        ("normal", 10, "PreemptLowerPriority"),
-        ("urgent", 1000, "PreemptLowerPriority"),
-        ("patient", 1000, "Never"),
-    ] {
-        if classes.get_opt(name).await?.is_some() {
-            continue;
-        }
-        let class = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": policy});
-        let class = serde_json::from_value(class)?;
-        classes.create(&PostParams::default(), &class).await?;
-    }
-    Ok(())
-}
 
 /// A pod of this class; `more` is merged into its spec.
 pub(crate) fn ranked(pool: &Pool<'_>, name: &str, class: &str, memory: u64, more: Value) -> Value {

@@ -1,0 +1,185 @@
+//! The leading replica is killed in the middle of a preemption, and does not come
+//! back: the other one carries its plan out and makes no other.
+//!
+//! Fed by: the number of evictions that get through before. Must not: compare
+//! victims by name; a pod is its uid.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_core::preemption::record::{PREEMPTION, Record};
+use aliquot_e2e::books::stated;
+use aliquot_e2e::pods::{classes, simple};
+use aliquot_e2e::pool::{Shape, node_of};
+use aliquot_e2e::proxy::Traffic;
+use aliquot_e2e::stack::Stack;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::replicas::{Replicas, say};
+use crate::run::on_stack;
+
+const NAMESPACE: &str = "handover";
+/// Two cards with four pods of 20,000 MiB each, and two further nodes like it:
+/// whoever plans anew has others to choose from.
+const NODES: [&str; 3] = ["handover-1", "handover-2", "handover-3"];
+const SHAPE: Shape = Shape {
+    cards: 2,
+    seats: 10,
+};
+const TENANTS: usize = 24;
+/// Of 81,920 MiB, 60,000 are free once three of four pods of 20,000 have ended.
+const VICTIMS: usize = 3;
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How long nobody else may end afterwards.
+const QUIET: Duration = Duration::from_secs(5);
+
+type Uids = BTreeSet<String>;
+
+/// Runs on a cluster of its own. The leader falls when this many victims of three
+/// have been evicted.
+pub async fn run(evictions: usize) -> Result<()> {
+    let cluster = Cluster::control_plane().without_scheduler();
+    let stack = Stack::on(Box::pin(cluster.start()).await?).await?;
+    on_stack(stack, async |stack, stop| {
+        Box::pin(on(stack, stop, evictions)).await
+    })
+    .await
+}
+
+async fn on(stack: Arc<Stack>, stop: CancellationToken, evictions: usize) -> Result<()> {
+    classes(&stack).await?;
+    stack.cluster.namespace(NAMESPACE).await?;
+    for node in NODES {
+        stack.gpu_node(NAMESPACE, node, SHAPE).await?;
+    }
+    let replicas = Replicas::start(stack.clone(), stop).await?;
+    replicas.whole().await?;
+    let scene = Scene {
+        pods: Api::namespaced(stack.cluster.admin()?, NAMESPACE),
+        stack: &stack,
+    };
+    let tenants = scene.tenants().await?;
+    let leader = replicas.leader().await?;
+    let mut trap = leader.proxy.trap(&[Traffic::Eviction]);
+    let urgent = Scene::pod("urgent", "urgent", 60_000);
+    stack.cluster.create_pod(urgent).await?;
+    for _ in 0..evictions {
+        trap.next().await?.forward().await?.pass()?;
+    }
+    // The next eviction never arrives: whoever asks for it is killed.
+    let stopped = trap.next().await?;
+    let planned = scene.planned().await?;
+    let gone = scene.gone(&tenants).await?;
+    ensure!(
+        gone.len() == evictions && gone.is_subset(&planned),
+        "{gone:?} of {planned:?}"
+    );
+    let dead = replicas.holder().await?;
+    leader.kill_for_good().await?;
+    drop((stopped, trap));
+    let fallen = Instant::now();
+    let next = replicas.leader_after(&dead).await?;
+    ensure!(next.name != leader.name, "{} leads again", next.name);
+    scene.bound("urgent").await?;
+    let what = format!("{evictions} of {VICTIMS} evicted: the other replica has bound the pod");
+    say(&format!(
+        "{what} after {:.1} s",
+        fallen.elapsed().as_secs_f64()
+    ));
+    eventually(PATIENCE, "the plan to be taken away", || async {
+        Ok(scene.plan().await?.is_none().then_some(()))
+    })
+    .await?;
+    let over = Instant::now();
+    eventually(2 * QUIET, "a quiet while", || async {
+        let gone = scene.gone(&tenants).await?;
+        if gone != planned {
+            let why = format!("{gone:?} ended, planned were {planned:?}");
+            return Err(give_up(why));
+        }
+        Ok((over.elapsed() >= QUIET).then_some(()))
+    })
+    .await?;
+    eventually(PATIENCE, "the books to be those of the pods", || async {
+        let (written, stated) = (stack.written_books().await?, stated(next.address).await?);
+        ensure!(written == stated, "pods {written:?}, books {stated:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+struct Scene<'a> {
+    stack: &'a Stack,
+    pods: Api<Pod>,
+}
+
+impl Scene<'_> {
+    fn pod(name: &str, class: &str, memory: u64) -> Value {
+        let memory = memory.to_string();
+        let mut pod = simple(NAMESPACE, name, &[("gpu", "1"), ("gpumem", &memory)]);
+        pod["spec"]["schedulerName"] = json!("aliquot-scheduler");
+        pod["spec"]["priorityClassName"] = json!(class);
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+        pod
+    }
+
+    /// Pods that fill all cards and run.
+    async fn tenants(&self) -> Result<BTreeMap<String, String>> {
+        let names: Vec<_> = (0..TENANTS).map(|n| format!("low-{n:02}")).collect();
+        for name in &names {
+            let pod = Self::pod(name, "batch", 20_000);
+            self.stack.cluster.create_pod(pod).await?;
+        }
+        let mut tenants = BTreeMap::new();
+        for name in names {
+            let pod = self.bound(&name).await?;
+            let status = json!({"status": {"phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True"}]}});
+            let params = PatchParams::default();
+            let status = Patch::Strategic(status);
+            self.pods.patch_status(&name, &params, &status).await?;
+            tenants.insert(pod.metadata.uid.context("a uid")?, name);
+        }
+        Ok(tenants)
+    }
+
+    async fn bound(&self, name: &str) -> Result<Pod> {
+        let what = format!("{name} to be bound");
+        let is_bound = |pod: &Pod| Ok(node_of(pod).is_some());
+        let cluster = &self.stack.cluster;
+        cluster.wait_pod(NAMESPACE, name, &what, is_bound).await
+    }
+
+    /// The uids of those who are to end by what is written now.
+    async fn planned(&self) -> Result<Uids> {
+        let plan = self.plan().await?.context("no plan")?;
+        ensure!(plan.victims.len() == VICTIMS, "{plan:?}");
+        let victims = plan.victims.iter();
+        Ok(victims.map(|victim| victim.uid.to_string()).collect())
+    }
+
+    /// What is written on the preemptor.
+    async fn plan(&self) -> Result<Option<Record>> {
+        let annotations = self.pods.get("urgent").await?.metadata.annotations;
+        let text = annotations.and_then(|mut all| all.remove(PREEMPTION));
+        Ok(text.map(|text| Record::decode(&text)).transpose()?)
+    }
+
+    /// Which of these pods are gone or ending.
+    async fn gone(&self, tenants: &BTreeMap<String, String>) -> Result<Uids> {
+        let pods = self.pods.list(&ListParams::default()).await?.items;
+        let pods = pods.into_iter();
+        let there = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let there: Uids = there.filter_map(|pod| pod.metadata.uid).collect();
+        let gone = tenants.keys().filter(|uid| !there.contains(*uid));
+        Ok(gone.cloned().collect())
+    }
+}
