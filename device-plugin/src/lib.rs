@@ -34,4 +34,3 @@ pub mod settings;
 pub mod steer;
 #[cfg(test)]
 mod testing;
-pub mod way_in;

@@ -36,7 +36,9 @@ end() { # end NAME...: kills by the pid files that the processes wrote themselve
   done
 }
 # Shims and runc carry the path of this cluster's containerd in their arguments.
-runtime() { grep -lsF -f - /proc/[0-9]*/cmdline <<<"$STATE/containerd/" | cut -d/ -f3; }
+runtime() {
+  printf '%s/containerd/\n' "$STATE" "$STATE"/n1 "$STATE"/n2 | grep -lsF -f - /proc/[0-9]*/cmdline | cut -d/ -f3
+}
 cgroups() { awk -v c="/$cgroup" '$3 ~ /^cgroup2?$/ {print $2 c}' /proc/mounts; }
 members() { cgroups | while read -r g; do [ ! -d "$g" ] || find "$g" -name cgroup.procs -exec cat {} + 2>/dev/null; done | sort -u; }
 none_left() { # none_left LISTER: kills what it lists
@@ -50,7 +52,7 @@ no_cgroup() {
   done
   [ -z "$left" ]
 }
-no_route() { ! grep -qE "[[:space:]][0-9A-F]{2}00$(printf %02X "$subnet")0A[[:space:]]" /proc/net/route; }
+no_route() { ! grep -qE "[[:space:]][0-9A-F]{2}0[0-2]$(printf %02X "$subnet")0A[[:space:]]" /proc/net/route; }
 
 for f in "$STATE"/run/part-*.pid; do [ ! -e "$f" ] || end "$(basename "$f" .pid)"; done
 if [ -e "$STATE/run/node" ]; then
@@ -60,7 +62,7 @@ if [ -e "$STATE/run/node" ]; then
   await "containers" none_left members
   end mounts # the node's mounts live in its mount namespace and go with it
   await "cgroup $cgroup" no_cgroup
-  await "pod interfaces (10.$subnet.0.0/24)" no_route # they go with the pods' network namespaces
+  await "pod interfaces (10.$subnet.0.0/22)" no_route # they go with the pods' network namespaces
   if [ -e "$STATE/run/sysctl" ]; then
     while read -r file value; do echo "$value" >"$file"; done <"$STATE/run/sysctl"
   fi
@@ -73,7 +75,7 @@ end scheduler controller-manager apiserver etcd # etcd last: it holds the lock o
 
 [ -z "$failed" ] || how=keep
 cd "$STATE" || exit 1
-rm -rf --one-file-system parts pki etcd run containerd cni kubelet cdi images manifests kubeconfigs kubectl hosts ./*.yaml
+rm -rf --one-file-system parts pki etcd run containerd cni kubelet cdi images manifests kubeconfigs kubectl hosts n1 n2 ./*.yaml
 if [ "$how" = remove ]; then rm -rf --one-file-system log down.sh; fi
 rm -f aliquot-cluster .down
 rmdir "$STATE" 2>/dev/null

@@ -48,9 +48,7 @@ impl Cluster {
         links: &str,
         files: &[(&Path, &str)],
     ) -> Result<()> {
-        let archive = self
-            .layout
-            .text(&format!("images/{}.tar", name.replace(['/', ':'], "-")));
+        let archive = self.archive(name);
         let files: Vec<String> = files
             .iter()
             .map(|(from, to)| format!("{}={to}", from.display()))
@@ -62,6 +60,22 @@ impl Cluster {
             .await?
             .success()?;
         self.ctr(&["images", "import", &archive]).await?.success()?;
+        Ok(())
+    }
+
+    fn archive(&self, name: &str) -> String {
+        let file = format!("images/{}.tar", name.replace(['/', ':'], "-"));
+        self.layout.text(&file)
+    }
+
+    /// Hands the first node's two images to another containerd.
+    pub(crate) async fn hand_on_busybox(&self, socket: &str) -> Result<()> {
+        let ctr = self.binaries.join("ctr");
+        for name in [PAUSE_IMAGE, BUSYBOX_IMAGE] {
+            let archive = self.archive(name);
+            let args = ["-a", socket, "-n", "k8s.io", "images", "import", &archive];
+            self.tool(&ctr, &args).await?.success()?;
+        }
         Ok(())
     }
 

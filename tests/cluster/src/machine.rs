@@ -51,7 +51,8 @@ pub(crate) fn save_settings(layout: &Layout) -> Result<()> {
     )?)
 }
 
-/// A cgroup of the node's own in each hierarchy (v1) or in the only one (v2).
+/// A cgroup of the node's own in each hierarchy (v1) or in the only one (v2); `name`
+/// may lie below another node's.
 pub(crate) fn make_cgroups(name: &str) -> Result<()> {
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
     for line in mounts.lines() {
@@ -64,6 +65,11 @@ pub(crate) fn make_cgroups(name: &str) -> Result<()> {
             hand_down_controllers(hierarchy)?;
         }
         let dir = hierarchy.join(name);
+        if let Some(above) = dir.parent().filter(|above| *above != hierarchy)
+            && kind == "cgroup2"
+        {
+            hand_down_controllers(above)?;
+        }
         std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         for file in ["cpuset.cpus", "cpuset.mems"] {
             if kind == "cgroup" && dir.join(file).exists() {
@@ -74,11 +80,11 @@ pub(crate) fn make_cgroups(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// cgroup v2: children of the root may use those controllers of it that the kubelet
+/// cgroup v2: children of this one may use those controllers of it that the kubelet
 /// needs.
-fn hand_down_controllers(root: &Path) -> Result<()> {
-    let all = std::fs::read_to_string(root.join("cgroup.controllers"))?;
-    let control = root.join("cgroup.subtree_control");
+fn hand_down_controllers(group: &Path) -> Result<()> {
+    let all = std::fs::read_to_string(group.join("cgroup.controllers"))?;
+    let control = group.join("cgroup.subtree_control");
     let on = std::fs::read_to_string(&control)?;
     for controller in all
         .split_whitespace()

@@ -1,5 +1,5 @@
-//! The node: mount namespace, containerd, kubelet.
-//! One on a machine at a time. What it must not do: leave anything that `down.sh`
+//! The node: mount namespace, containerd, kubelet. [`crate::further`] has those beside it.
+//! One cluster with nodes on a machine at a time. What it must not do: leave anything that `down.sh`
 //! does not find through `run/node`, `run/sysctl` and `run/made`.
 
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::wait::eventually;
 /// node gets a mount namespace with the state's folder there. Every mount of pods
 /// and containers is made inside and goes with it. containerd's root is a tmpfs: the
 /// state folder may lie on an overlay, on which overlayfs cannot be stacked.
-const MAKE_MOUNTS: &str = r#"set -e
+pub(crate) const MAKE_MOUNTS: &str = r#"set -e
 for d in /var/lib/kubelet /run/containerd /var/lib/cni /var/log/containers; do
   [ -d "$d" ] || { mkdir -p "$d"; echo "$d" >>"$1/run/made"; }
 done
@@ -35,7 +35,7 @@ exec sleep 2147483647"#;
 
 impl Cluster {
     /// The node's own cgroup, below the root of each hierarchy.
-    fn cgroup(&self) -> String {
+    pub(crate) fn cgroup(&self) -> String {
         let name = self.layout.root().file_name().unwrap_or_default();
         format!("aliquot-{}", name.display())
     }
@@ -53,7 +53,7 @@ impl Cluster {
         machine::save_settings(&self.layout)?;
         self.make_mounts().await?;
         machine::make_cgroups(&self.cgroup())?;
-        let cni = node_files::cni(&self.layout, self.ports).to_string();
+        let cni = node_files::cni(&self.layout, self.ports, 0).to_string();
         std::fs::write(self.layout.at("cni/10-local.conflist"), cni)?;
         let config = node_files::containerd(&self.layout, &self.binaries.to_string_lossy());
         std::fs::write(self.layout.at("containerd/config.toml"), config)?;
@@ -119,7 +119,8 @@ impl Cluster {
             .node
             .as_deref()
             .context("this cluster has no node")?;
-        let config = node_files::kubelet(&self.layout, self.ports, &self.cgroup()).to_string();
+        let ports = [Role::Kubelet, Role::KubeletHealth].map(|role| self.ports.port(role));
+        let config = node_files::kubelet(&self.layout, ports.into(), &self.cgroup()).to_string();
         std::fs::write(self.layout.at("kubelet.yaml"), config)?;
         let args = vec![
             "kubelet".into(),

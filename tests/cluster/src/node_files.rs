@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::layout::Layout;
-use crate::ports::{Ports, Role};
+use crate::ports::Ports;
 
 /// The image of the pods' sandboxes.
 pub(crate) const PAUSE_IMAGE: &str = "localhost/pause:1";
@@ -64,7 +64,8 @@ SystemdCgroup = false
 }
 
 /// One point-to-point link for each pod, no masquerading: no iptables rule is made.
-pub(crate) fn cni(layout: &Layout, ports: Ports) -> Value {
+/// `n` is 0 for the first node.
+pub(crate) fn cni(layout: &Layout, ports: Ports, n: u16) -> Value {
     json!({
         "cniVersion": "1.0.0",
         "name": "local",
@@ -73,7 +74,7 @@ pub(crate) fn cni(layout: &Layout, ports: Ports) -> Value {
             "ipMasq": false,
             "ipam": {
                 "type": "host-local",
-                "subnet": format!("10.{}.0.0/24", ports.subnet()),
+                "subnet": format!("10.{}.{n}.0/24", ports.subnet()),
                 "dataDir": layout.text("cni/leases"),
             },
         }],
@@ -82,15 +83,16 @@ pub(crate) fn cni(layout: &Layout, ports: Ports) -> Value {
 
 /// The kubelet's configuration. Its root is `/var/lib/kubelet` of its own mount
 /// namespace, which is `kubelet/` of the state folder from outside.
-pub(crate) fn kubelet(layout: &Layout, ports: Ports, cgroup: &str) -> Value {
+/// `health` is 0 where nobody asks for it.
+pub(crate) fn kubelet(layout: &Layout, (port, health): (u16, u16), cgroup: &str) -> Value {
     let pki = layout.text("pki");
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": "127.0.0.1",
-        "port": ports.port(Role::Kubelet),
+        "port": port,
         "readOnlyPort": 0,
-        "healthzPort": ports.port(Role::KubeletHealth),
+        "healthzPort": health,
         "containerRuntimeEndpoint": format!("unix://{}", layout.text("containerd/c.sock")),
         "staticPodPath": layout.text("manifests"),
         "podLogsDir": layout.text("log/pods"),
@@ -122,4 +124,27 @@ pub(crate) fn kubelet(layout: &Layout, ports: Ports, cgroup: &str) -> Value {
         "makeIPTablesUtilChains": false,
         "protectKernelDefaults": false,
     })
+}
+
+/// The administrator's kubeconfig, made to act as the kubelet of this node; `None`
+/// where it has no user.
+pub(crate) fn as_kubelet(admin: &str, node: &str) -> Option<String> {
+    let user = "user: {";
+    let acting = format!("{user}as: 'system:node:{node}', as-groups: ['system:nodes'], ");
+    admin
+        .contains(user)
+        .then(|| admin.replacen(user, &acting, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubelet_without_a_certificate_of_its_own_acts_as_its_node() {
+        let config = as_kubelet("- name: a\n  user: {client-key-data: k}", "n").unwrap();
+        let acting = "user: {as: 'system:node:n', as-groups: ['system:nodes'], client-key-data: k}";
+        assert_eq!(config, format!("- name: a\n  {acting}"));
+        assert_eq!(as_kubelet("users: []", "n"), None);
+    }
 }

@@ -28,9 +28,12 @@ pub(crate) enum Role {
     Scheduler,
     Kubelet,
     KubeletHealth,
+    /// Of the nodes beside the first.
+    SecondKubelet,
+    ThirdKubelet,
 }
 
-const ROLES: u16 = Role::KubeletHealth as u16 + 1;
+const ROLES: u16 = Role::ThirdKubelet as u16 + 1;
 /// Offset of the ports that are left to the parts under test.
 const PARTS: u16 = 10;
 

@@ -127,3 +127,31 @@ async fn a_static_pod_runs_and_its_node_can_have_another_name() -> Result<()> {
     assert_eq!(name.success()?, "fixed-gpu-7\n");
     cluster.stop().await
 }
+
+#[tokio::test]
+async fn three_kubelets_run_pods_side_by_side_and_nothing_is_left() -> Result<()> {
+    let before = leftovers::interfaces();
+    let cluster = Box::pin(Cluster::with_node().start()).await?;
+    let further = tokio::try_join!(
+        Box::pin(cluster.further_node("node-2", 1)),
+        Box::pin(cluster.further_node("node-3", 2)),
+    )?;
+    for node in ["node-1", "node-2", "node-3"] {
+        let script = ["sh", "-c", "echo started; exec sleep 100000"];
+        let mut pod = pod(node, "localhost/busybox:1", &script);
+        pod["spec"]["nodeName"] = node.into();
+        cluster.create_pod(pod).await?;
+        cluster.wait_running("default", node).await?;
+        assert_eq!(cluster.logs("default", node, "main").await?, "started\n");
+    }
+    let during = leftovers::interfaces();
+    let state = cluster.state_dir().to_owned();
+    drop(further);
+    cluster.stop().await?;
+    assert_eq!(leftovers::of(&state), Vec::<String>::new());
+    let mut new = during.difference(&before);
+    let after = leftovers::interfaces();
+    assert!(new.all(|link| !after.contains(link)), "left in {after:?}");
+    assert!(!state.exists(), "{} is still there", state.display());
+    Ok(())
+}

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agent;
 pub mod books;
 pub mod figures;
 pub mod http;

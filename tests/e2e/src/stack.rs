@@ -11,19 +11,17 @@ use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
 use aliquot_cluster::{Cluster, Part};
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use anyhow::{Context as _, Result};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use tokio::sync::Mutex;
 
+pub use crate::agent::NodeOptions;
 use crate::http;
 
 /// Where the product lives.
 pub const NAMESPACE: &str = "aliquot-system";
 /// The real node's name.
 pub const NODE: &str = "node-1";
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const STOPPING: Duration = Duration::from_secs(15);
 
 /// The three parts.
@@ -44,30 +42,6 @@ impl Kind {
             Self::Scheduler => "aliquot-scheduler",
             Self::Webhook => "aliquot-webhook",
             Self::DevicePlugin => "aliquot-device-plugin",
-        }
-    }
-}
-
-/// What a node offers.
-#[derive(Clone, Debug)]
-pub struct NodeOptions {
-    /// `deviceSplitCount`.
-    pub split: u32,
-    /// `deviceMemoryScaling`.
-    pub scaling: &'static str,
-    /// A driver's library; the simulator's when absent.
-    pub library: Option<PathBuf>,
-    /// With libvgpu.so, so that limits hold.
-    pub limited: bool,
-}
-
-impl Default for NodeOptions {
-    fn default() -> Self {
-        Self {
-            split: 10,
-            scaling: "1",
-            library: None,
-            limited: false,
         }
     }
 }
@@ -163,11 +137,6 @@ impl Stack {
         self.cluster.state_dir().join("parts")
     }
 
-    /// The simulated machine of the real node.
-    pub fn machine(&self) -> SimulatedMachine {
-        SimulatedMachine::at(&self.files().join("gpusim.state"))
-    }
-
     /// The folder of the node agent's accepted shares and seats.
     pub fn agent_state(&self) -> PathBuf {
         self.files().join("aliquot")
@@ -215,87 +184,7 @@ impl Stack {
         self.wait_ready(Kind::Webhook).await
     }
 
-    /// Starts the node agent on the simulated machine, made where there is
-    /// none yet, and waits until the node offers its seats.
-    pub async fn start_device_plugin(&self, options: &NodeOptions) -> Result<()> {
-        self.start_device_plugin_unready(options).await?;
-        self.wait_ready(Kind::DevicePlugin).await?;
-        let seats = u64::from(options.split) * self.cards(options)?;
-        self.wait_capacity(&seats.to_string()).await
-    }
-
-    /// Starts the node agent and returns at once.
-    pub async fn start_device_plugin_unready(&self, options: &NodeOptions) -> Result<()> {
-        let machine = self.machine();
-        let text = |path: &Path| path.to_string_lossy().into_owned();
-        let state = text(machine.state());
-        let library = if let Some(real) = &options.library {
-            text(real)
-        } else {
-            let driver = self.files().join("driver");
-            std::fs::create_dir_all(&driver)?;
-            if !machine.state().exists() {
-                let gpus = "gpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
-                SimulatedMachine::create(machine.state(), gpus)?;
-            }
-            text(&place::link_into(&driver)?)
-        };
-        let kubeconfig = self.kubeconfig(Kind::DevicePlugin).await?;
-        let mut args = vec![
-            ("--listen", self.address(Kind::DevicePlugin).to_string()),
-            ("--node-name", NODE.to_owned()),
-            ("--kubelet-dir", text(&self.cluster.kubelet_dir())),
-            ("--cdi-dir", text(&self.cluster.cdi_dir())),
-            ("--state-dir", text(&self.agent_state())),
-            ("--nvml-library", library),
-            ("--device-split-count", options.split.to_string()),
-            ("--device-memory-scaling", options.scaling.to_owned()),
-            ("--housekeeping-seconds", "1".to_owned()),
-        ];
-        if options.limited {
-            let library = self.binaries.join("libvgpu.so");
-            args.push(("--limiter-library", text(&library)));
-        }
-        let args: Vec<&str> = args
-            .iter()
-            .flat_map(|(flag, value)| [*flag, value])
-            .collect();
-        let env = [(STATE_VARIABLE, state.as_str())];
-        self.start(Kind::DevicePlugin, &kubeconfig, &args, &env)
-            .await
-    }
-
-    fn cards(&self, options: &NodeOptions) -> Result<u64> {
-        if let Some(library) = &options.library {
-            let real = aliquot_nvml::Options {
-                library: library.into(),
-                ..aliquot_nvml::Options::default()
-            };
-            let found = aliquot_nvml::Driver::inventory(&aliquot_nvml::Nvml::open(real)?)?;
-            return Ok(u64::try_from(found.cards.len())?);
-        }
-        let shown = self.machine().show()?;
-        let cards = shown["gpus"]
-            .as_array()
-            .context("the machine lists its gpus")?;
-        Ok(u64::try_from(cards.len())?)
-    }
-
-    /// Waits until the node's allocatable `nvidia.com/gpu` is `seats`.
-    pub async fn wait_capacity(&self, seats: &str) -> Result<()> {
-        let nodes: Api<Node> = Api::all(self.cluster.admin()?);
-        let what = format!("{seats} allocatable nvidia.com/gpu");
-        eventually(PATIENCE, &what, || async {
-            let node = nodes.get(NODE).await?;
-            let allocatable = node.status.and_then(|s| s.allocatable).unwrap_or_default();
-            let found = allocatable.get("nvidia.com/gpu").map(|q| q.0.as_str());
-            anyhow::ensure!(found == Some(seats), "{found:?}");
-            Ok(Some(()))
-        })
-        .await
-    }
-
-    async fn start(
+    pub(crate) async fn start(
         &self,
         kind: Kind,
         kubeconfig: &Path,

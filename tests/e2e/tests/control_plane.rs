@@ -7,6 +7,8 @@ use aliquot_e2e::stack::Stack;
 
 #[path = "control_plane/books.rs"]
 mod books;
+#[path = "wishes/cases.rs"]
+mod cases;
 #[path = "control_plane/filled.rs"]
 mod filled;
 #[path = "control_plane/harmless.rs"]
@@ -21,6 +23,8 @@ mod quota;
 mod refused;
 #[path = "control_plane/rotation.rs"]
 mod rotation;
+#[path = "control_plane/scraped.rs"]
+mod scraped;
 #[path = "control_plane/waiting.rs"]
 mod waiting;
 #[path = "control_plane/wishes.rs"]
@@ -91,6 +95,10 @@ fn main() -> ExitCode {
             scenario(
                 "a_quota_counts_init_containers_and_percentages_by_the_effective_rule",
                 quota::init_containers,
+            ),
+            scenario(
+                "every_documented_metric_is_scraped_and_no_other",
+                scraped::against_the_reference,
             ),
             scenario("only_the_replica_with_the_lease_binds", leader::lease),
         ],

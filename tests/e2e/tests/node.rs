@@ -5,14 +5,16 @@ use std::process::ExitCode;
 use aliquot_e2e::scenario::{self, scenario};
 use aliquot_e2e::stack::{NodeOptions, Stack};
 
+#[path = "node/asked.rs"]
+mod asked;
 #[path = "node/disk.rs"]
 mod disk;
-#[path = "node/limits.rs"]
-mod limits;
 #[path = "node/losses.rs"]
 mod losses;
 #[path = "node/past.rs"]
 mod past;
+#[path = "node/preempted.rs"]
+mod preempted;
 #[path = "node/restarts.rs"]
 mod restarts;
 #[path = "node/running.rs"]
@@ -34,7 +36,6 @@ fn main() -> ExitCode {
                 "a_container_survives_kubelet_restarts_with_its_share",
                 restarts::kubelet,
             ),
-            scenario("a_memory_limit_holds_in_a_pod", limits::held),
             scenario(
                 "a_lost_checkpoint_is_told_and_books_stay",
                 losses::checkpoint,
@@ -50,6 +51,14 @@ fn main() -> ExitCode {
             scenario(
                 "a_sick_card_gets_no_new_pods_and_keeps_its_own",
                 losses::sick_card,
+            ),
+            scenario(
+                "sixty_thousand_mib_of_a_full_real_pair_end_three_pods_and_run",
+                preempted::full_pair,
+            ),
+            scenario(
+                "a_user_asks_the_scheduler_in_its_pod_through_the_api_server",
+                asked::in_its_pod,
             ),
             scenario(
                 "a_pod_bound_by_hand_is_refused_with_words_and_evicted",

@@ -29,7 +29,6 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-k8s",
             "aliquot-serve",
             "aliquot-nvml",
-            "aliquot-facade",
             "aliquot-region",
         ],
     ),

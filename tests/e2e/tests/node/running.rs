@@ -13,13 +13,14 @@ use aliquot_e2e::pods::{WAIT, allocation, parse_environment, pod, with_command};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use serde_json::Value;
 use tokio::process::Command;
 
 /// What a container prints first: its environment, then its limits page.
 const PRINT: &str = "env; echo PAGE; od -v -An -tx1 /.aliquot/limits; echo END";
 /// Variables that belong to a share.
 const OURS: [&str; 4] = ["CUDA_", "NVIDIA_", "GPU_", "ACTIVE_"];
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a container sees of its share.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,15 +58,16 @@ impl Running {
         name: &str,
         memory: u64,
     ) -> Result<()> {
+        let pod = Self::pod(namespace, name, memory);
+        stack.cluster.create_pod(pod).await.map(drop)
+    }
+
+    /// Such a pod.
+    pub(crate) fn pod(namespace: &str, name: &str, memory: u64) -> Value {
         let memory = memory.to_string();
         let limits = [("gpu", "1"), ("gpumem", &*memory), ("gpucores", "5")];
         let script = format!("{PRINT}; {WAIT}");
-        let main = with_command("main", &limits, &script);
-        stack
-            .cluster
-            .create_pod(pod(namespace, name, &[main]))
-            .await
-            .map(drop)
+        pod(namespace, name, &[with_command("main", &limits, &script)])
     }
 
     /// Waits until a pod made by [`Running::create`] runs with what its allocation says.

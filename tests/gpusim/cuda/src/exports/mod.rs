@@ -22,7 +22,6 @@ mod pools;
 mod primary;
 mod stream;
 mod system;
-mod tables;
 mod vmm;
 
 use crate::calls::Call;
@@ -50,7 +49,6 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static [Call]> {
         primary::CALLS,
         stream::CALLS,
         system::CALLS,
-        tables::CALLS,
         vmm::CALLS,
     ]
     .into_iter()

@@ -4,7 +4,6 @@
 
 mod capturing;
 mod client;
-mod clients;
 mod common;
 mod contexts;
 mod dying;

@@ -1,0 +1,191 @@
+//! The node agent as a part, on the first node and on those beside it.
+//!
+//! Fed by: [`Stack`], and a machine of gpusim for each node. Must not: let two
+//! nodes have cards of the same uuid.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_cluster::{FurtherNode, Part};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+
+use crate::http;
+use crate::stack::{Kind, NAMESPACE, NODE, PATIENCE, Stack};
+
+/// What a node offers.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// `deviceSplitCount`.
+    pub split: u32,
+    /// `deviceMemoryScaling`.
+    pub scaling: &'static str,
+    /// A driver's library; the simulator's when absent.
+    pub library: Option<PathBuf>,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            split: 10,
+            scaling: "1",
+            library: None,
+        }
+    }
+}
+
+/// Where an agent works.
+struct Place {
+    node: String,
+    listen: SocketAddr,
+    kubelet: PathBuf,
+    cdi: PathBuf,
+    /// Its own files.
+    files: PathBuf,
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+impl Place {
+    fn machine(&self) -> SimulatedMachine {
+        SimulatedMachine::at(&self.files.join("gpusim.state"))
+    }
+
+    /// Flags and environment; the machine is made where there is none yet.
+    fn command(&self, options: &NodeOptions) -> Result<(Vec<String>, String)> {
+        let machine = self.machine();
+        let library = if let Some(real) = &options.library {
+            text(real)
+        } else {
+            let driver = self.files.join("driver");
+            std::fs::create_dir_all(&driver)?;
+            if !machine.state().exists() {
+                let name = &self.node;
+                let gpus = "gpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
+                let yaml = format!("name: {name}\n{gpus}");
+                SimulatedMachine::create(machine.state(), &yaml)?;
+            }
+            text(&place::link_into(&driver)?)
+        };
+        let flags = [
+            ("--listen", self.listen.to_string()),
+            ("--node-name", self.node.clone()),
+            ("--kubelet-dir", text(&self.kubelet)),
+            ("--cdi-dir", text(&self.cdi)),
+            ("--state-dir", text(&self.files.join("aliquot"))),
+            ("--nvml-library", library),
+            ("--device-split-count", options.split.to_string()),
+            ("--device-memory-scaling", options.scaling.to_owned()),
+            ("--housekeeping-seconds", "1".to_owned()),
+        ];
+        let flags = flags.into_iter();
+        let flags = flags.flat_map(|(flag, value)| [flag.to_owned(), value]);
+        Ok((flags.collect(), text(machine.state())))
+    }
+}
+
+impl Stack {
+    fn first_place(&self) -> Place {
+        Place {
+            node: NODE.to_owned(),
+            listen: self.address(Kind::DevicePlugin),
+            kubelet: self.cluster.kubelet_dir(),
+            cdi: self.cluster.cdi_dir(),
+            files: self.files(),
+        }
+    }
+
+    /// The simulated machine of the real node.
+    pub fn machine(&self) -> SimulatedMachine {
+        self.first_place().machine()
+    }
+
+    /// Starts the node agent on the simulated machine, made where there is
+    /// none yet, and waits until the node offers its seats.
+    pub async fn start_device_plugin(&self, options: &NodeOptions) -> Result<()> {
+        self.start_device_plugin_unready(options).await?;
+        self.wait_ready(Kind::DevicePlugin).await?;
+        let seats = u64::from(options.split) * self.cards(options)?;
+        self.wait_capacity(&seats.to_string()).await
+    }
+
+    /// Starts the node agent and returns at once.
+    pub async fn start_device_plugin_unready(&self, options: &NodeOptions) -> Result<()> {
+        let (flags, machine) = self.first_place().command(options)?;
+        let kubeconfig = self.kubeconfig(Kind::DevicePlugin).await?;
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let env = [(STATE_VARIABLE, machine.as_str())];
+        self.start(Kind::DevicePlugin, &kubeconfig, &flags, &env)
+            .await
+    }
+
+    /// Starts the agent of a node beside the first, on a machine of its own, and
+    /// waits until the node offers its seats. It ends with what is returned.
+    pub async fn start_agent_on(&self, node: &FurtherNode, port: u16) -> Result<Part> {
+        let place = Place {
+            node: node.name().to_owned(),
+            listen: self.cluster.part_address(port),
+            kubelet: node.kubelet_dir(),
+            cdi: node.cdi_dir(),
+            files: self.files().join(node.name()),
+        };
+        let options = NodeOptions::default();
+        let (mut flags, machine) = place.command(&options)?;
+        let account = Kind::DevicePlugin.name();
+        let on = Some(node.name());
+        let kubeconfig = self.cluster.kubeconfig_for(NAMESPACE, account, on).await?;
+        flags.extend(["--kubeconfig".to_owned(), text(&kubeconfig)]);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let name = format!("{account}-{}", node.name());
+        let program = self.program(Kind::DevicePlugin);
+        let env = [(STATE_VARIABLE, machine.as_str())];
+        let agent = self.cluster.start_part(&name, &program, &flags, &env)?;
+        eventually(PATIENCE, &format!("{name} to be ready"), || async {
+            agent.check()?;
+            http::get(place.listen, "/readyz").await.map(Some)
+        })
+        .await?;
+        let seats = (options.split * 2).to_string();
+        self.wait_capacity_of(node.name(), &seats).await?;
+        Ok(agent)
+    }
+
+    fn cards(&self, options: &NodeOptions) -> Result<u64> {
+        if let Some(library) = &options.library {
+            let real = aliquot_nvml::Options {
+                library: library.into(),
+                ..aliquot_nvml::Options::default()
+            };
+            let found = aliquot_nvml::Driver::inventory(&aliquot_nvml::Nvml::open(real)?)?;
+            return Ok(u64::try_from(found.cards.len())?);
+        }
+        let shown = self.machine().show()?;
+        let cards = shown["gpus"]
+            .as_array()
+            .context("the machine lists its gpus")?;
+        Ok(u64::try_from(cards.len())?)
+    }
+
+    /// Waits until the node's allocatable `nvidia.com/gpu` is `seats`.
+    pub async fn wait_capacity(&self, seats: &str) -> Result<()> {
+        self.wait_capacity_of(NODE, seats).await
+    }
+
+    async fn wait_capacity_of(&self, node: &str, seats: &str) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.cluster.admin()?);
+        let what = format!("{seats} allocatable nvidia.com/gpu on {node}");
+        eventually(PATIENCE, &what, || async {
+            let node = nodes.get(node).await?;
+            let allocatable = node.status.and_then(|s| s.allocatable).unwrap_or_default();
+            let found = allocatable.get("nvidia.com/gpu").map(|q| q.0.as_str());
+            ensure!(found == Some(seats), "{found:?}");
+            Ok(Some(()))
+        })
+        .await
+    }
+}

@@ -1,0 +1,252 @@
+//! What a user asks with `kubectl aliquot`: the scheduler runs in a pod, and the
+//! way to it is the API server's.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::http;
+use aliquot_e2e::pods::simple;
+use aliquot_e2e::stack::{Kind, NAMESPACE as SYSTEM, NODE, Stack};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::running::{PATIENCE, Running};
+
+const NAMESPACE: &str = "asked";
+const SCHEDULER: &str = "aliquot-scheduler-0";
+/// What one pod holds, and what another asks for in vain.
+const HELD: u64 = 20_000;
+const TOO_MUCH: u64 = 90_000;
+
+/// Issue D2, Explain: on a living cluster, through `pods/proxy`.
+pub(crate) async fn in_its_pod(stack: Arc<Stack>) -> Result<()> {
+    stack.cluster.namespace(NAMESPACE).await?;
+    stack.terminate(Kind::Scheduler).await?;
+    let outcome = match start(&stack).await {
+        Ok(()) => Box::pin(asked(&stack)).await,
+        Err(error) => Err(error),
+    };
+    let ended = stack.cluster.delete_pod(SYSTEM, SCHEDULER).await;
+    stack.start_scheduler(&[]).await?;
+    outcome.and(ended)
+}
+
+/// The scheduler in a pod on the node's network, where kube-scheduler finds it as
+/// before. Its files are those of the machine.
+async fn start(stack: &Stack) -> Result<()> {
+    let program = stack.program(Kind::Scheduler);
+    let kubeconfig = stack.kubeconfig(Kind::Scheduler).await?;
+    let port = stack.address(Kind::Scheduler).port();
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let listen = format!("0.0.0.0:{port}");
+    let pod = json!({
+        "metadata": {
+            "namespace": SYSTEM,
+            "name": SCHEDULER,
+            "labels": {
+                "app.kubernetes.io/part-of": "aliquot",
+                "app.kubernetes.io/component": "scheduler",
+            },
+        },
+        "spec": {
+            "hostNetwork": true,
+            "terminationGracePeriodSeconds": 5,
+            "volumes": [{"name": "machine", "hostPath": {"path": "/"}}],
+            "containers": [{
+                "name": "aliquot-scheduler",
+                "image": "localhost/busybox:1",
+                "command": ["chroot", "/machine", text(&program), "--listen", listen,
+                    "--kubeconfig", text(&kubeconfig)],
+                "volumeMounts": [{"name": "machine", "mountPath": "/machine"}],
+            }],
+        },
+    });
+    stack.cluster.create_pod(pod).await?;
+    stack.cluster.wait_running(SYSTEM, SCHEDULER).await?;
+    eventually(PATIENCE, "the scheduler in its pod to be ready", || async {
+        let address = stack.address(Kind::Scheduler);
+        http::get(address, "/readyz").await.map(Some)
+    })
+    .await
+    .map(drop)
+}
+
+async fn asked(stack: &Stack) -> Result<()> {
+    let holder = Running::start(stack, NAMESPACE, "holds", HELD).await?;
+    let memory = TOO_MUCH.to_string();
+    let limits = [("gpu", "1"), ("gpumem", &*memory)];
+    let waiting = simple(NAMESPACE, "waits", &limits);
+    stack.cluster.create_pod(waiting).await?;
+    let user = User {
+        stack,
+        kubeconfig: user(stack).await?,
+    };
+
+    // Why a pod waits: refused by the scheduler that is asked.
+    let explain = ["explain", "waits", "-n", NAMESPACE, "-o", "json"];
+    let answer = eventually(PATIENCE, "the pod to be refused", || async {
+        let answer = user.json(&explain).await?;
+        ensure!(answer["refused"].is_object(), "{answer}");
+        Ok(Some(answer))
+    })
+    .await?;
+    ensure!(
+        answer["leads"] == true && answer["fitting"] == 0,
+        "{answer}"
+    );
+    let node = &answer["nodes"][0];
+    ensure!(node["node"] == NODE && node["offered"] == true, "{answer}");
+    for gpu in node["gpus"].as_array().context("cards")? {
+        ensure!(gpu["answer"] == "CardInsufficientMemory", "{answer}");
+    }
+    let table = user.says(&explain[..4]).await?;
+    ensure!(table.contains("CardInsufficientMemory"), "{table}");
+
+    // Where a pod is.
+    let explain = ["explain", "holds", "-n", NAMESPACE, "-o", "json"];
+    let answer = user.json(&explain).await?;
+    let held = &answer["booked"]["gpus"][holder.share.gpu()];
+    ensure!(answer["booked"]["node"] == NODE, "{answer}");
+    ensure!(held["memory"] == HELD, "{answer}");
+
+    // And a pod that does not exist, in the scheduler's words.
+    let refused = user.run(&["explain", "nobody", "-n", NAMESPACE]).await?;
+    ensure!(
+        refused.code != Some(0) && refused.stderr.contains("nobody"),
+        "{refused:?}"
+    );
+
+    // Everything, by the books and not computed from objects.
+    let answer = user.json(&["top", "-o", "json"]).await?;
+    ensure!(answer["leads"] == true, "{answer}");
+    let gpus = answer["nodes"][0]["gpus"].as_array().context("cards")?;
+    let promised = gpus.iter().filter_map(|gpu| gpu["used"]["memory"].as_u64());
+    ensure!(gpus.len() == 2 && promised.sum::<u64>() == HELD, "{answer}");
+    for of in ["nodes", "gpus"] {
+        let table = user.says(&["top", of]).await?;
+        let held = format!("{HELD}/");
+        ensure!(table.contains(NODE) && table.contains(&held), "{table}");
+    }
+
+    Box::pin(simulated(stack, &user)).await?;
+    stack.cluster.delete_pod(NAMESPACE, "waits").await?;
+    holder.delete(stack).await
+}
+
+/// Would a pod fit; for this one needs to see all nodes and pods.
+async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
+    let all = User {
+        stack,
+        kubeconfig: stack.cluster.kubeconfig(),
+    };
+    let table = all.says(&["top", "pods"]).await?;
+    ensure!(table.contains("holds") && table.contains(NODE), "{table}");
+    let manifest = |memory: u64| {
+        let memory = memory.to_string();
+        let mut pod = simple(NAMESPACE, "would-be", &[("gpu", "1"), ("gpumem", &memory)]);
+        pod["kind"] = json!("Pod");
+        stack.write(&format!("would-be-{memory}.json"), &pod.to_string())
+    };
+    let ask = async |user: &User<'_>, path: &Path, more: &[&str]| {
+        let path = path.to_string_lossy();
+        let mut args = vec!["simulate", "--from-cluster", "--pod", &path];
+        args.extend_from_slice(more);
+        user.run(&args).await
+    };
+    let (fits, waits) = (manifest(60_000)?, manifest(TOO_MUCH)?);
+    let answer = ask(&all, &fits, &["--json"]).await?.success()?;
+    let answer: Value = serde_json::from_str(&answer)?;
+    ensure!(answer["ranks"][0][0] == NODE, "{answer}");
+    let answer = ask(&all, &waits, &["--json"]).await?.success()?;
+    let answer: Value = serde_json::from_str(&answer)?;
+    let change = "memory: on each GPU 81920 MiB or less";
+    ensure!(answer["ranks"] == json!([]), "{answer}");
+    ensure!(answer["changes"][0]["change"] == change, "{answer}");
+    let table = ask(&all, &waits, &[]).await?.success()?;
+    ensure!(
+        table.contains("It would wait.") && table.contains(change),
+        "{table}"
+    );
+    let refused = ask(user, &fits, &[]).await?;
+    ensure!(
+        refused.code != Some(0) && refused.stderr.contains("cannot list nodes"),
+        "{refused:?}"
+    );
+    Ok(())
+}
+
+/// Somebody who may do what docs/guides/why-is-my-pod-pending.md names, and no more.
+async fn user(stack: &Stack) -> Result<PathBuf> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
+    let account = serde_json::from_value(json!({"metadata": {"name": "user"}}))?;
+    accounts.create(&PostParams::default(), &account).await?;
+    for args in [
+        "create role aliquot-user -n aliquot-system --verb=get,list --resource=pods --resource=pods/proxy",
+        "create rolebinding aliquot-user -n aliquot-system --role=aliquot-user --serviceaccount=asked:user",
+    ] {
+        let args: Vec<&str> = args.split(' ').collect();
+        stack.cluster.kubectl(&args).await?.success()?;
+    }
+    stack.cluster.kubeconfig_for(NAMESPACE, "user", None).await
+}
+
+/// Who asks.
+struct User<'a> {
+    stack: &'a Stack,
+    kubeconfig: PathBuf,
+}
+
+/// What was answered.
+#[derive(Debug)]
+struct Answer {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Answer {
+    /// Standard output, where nothing but that was said.
+    fn success(self) -> Result<String> {
+        ensure!(self.code == Some(0) && self.stderr.is_empty(), "{self:?}");
+        Ok(self.stdout)
+    }
+}
+
+impl User<'_> {
+    /// `kubectl aliquot`, by the real kubectl, which looks for it in the path.
+    async fn run(&self, args: &[&str]) -> Result<Answer> {
+        let plugins = self.stack.program(Kind::Scheduler);
+        let plugins = plugins.parent().context("a folder")?;
+        let port = self.stack.address(Kind::Scheduler).port().to_string();
+        let mut command = Command::new(self.stack.cluster.binaries().join("kubebox"));
+        command.args(["kubectl", "aliquot"]).args(args);
+        if ["explain", "top"].contains(&args[0]) && !args.contains(&"pods") {
+            command.args(["--scheduler-port", &port]);
+        }
+        command
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("PATH", plugins)
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(PATIENCE, command.output()).await??;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Answer {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        })
+    }
+
+    async fn says(&self, args: &[&str]) -> Result<String> {
+        self.run(args).await?.success()
+    }
+
+    async fn json(&self, args: &[&str]) -> Result<Value> {
+        Ok(serde_json::from_str(&self.says(args).await?)?)
+    }
+}
