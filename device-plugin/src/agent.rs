@@ -37,7 +37,7 @@ use crate::pod::Pod;
 use crate::pods::Pods;
 use crate::prestart::{Lookup, PreStart};
 use crate::settings::Settings;
-use crate::{housekeeping, register};
+use crate::{housekeeping, register, way_in};
 
 /// Longest wait for driver events; health is looked at after each.
 const EVENTS: Duration = Duration::from_secs(2);
@@ -97,6 +97,12 @@ pub async fn run(
     let paths = settings.paths();
     files::directory(&paths.seats, 0o700)?;
     files::directory(&paths.cdi, 0o755)?;
+    let limiter = settings.limiter_library.as_deref();
+    let limiter = limiter.map(|source| way_in::install(source, &paths.limiter));
+    let limiter = limiter.transpose()?;
+    if limiter.is_none() {
+        tracing::warn!("no --limiter-library: memory limits are shown and not held");
+    }
     let published = Published::new(&facts, &health, &sharing);
     let pods = Pods::default();
     let prestart = Arc::new(PreStart {
@@ -108,6 +114,7 @@ pub async fn run(
         },
         store: Mutex::new(Store::open(paths.accepted.clone())?),
         paths: paths.clone(),
+        limiter,
         pods: pods.clone(),
         published: published.clone(),
         lookup: lookup(client.clone(), &settings.node_name),

@@ -34,3 +34,4 @@ pub mod settings;
 pub mod steer;
 #[cfg(test)]
 mod testing;
+pub mod way_in;

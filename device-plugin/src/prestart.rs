@@ -28,6 +28,7 @@ use crate::pod::{Phase, Pod};
 use crate::pods::Pods;
 use crate::seat::{Ids, Name};
 use crate::settings::Paths;
+use crate::way_in::{self, Installed};
 use crate::{cdi, hami, host, limits};
 
 /// Longest wait for the API server when the watch does not know a pod. The
@@ -125,6 +126,8 @@ pub struct PreStart {
     pub rules: NodeRules,
     /// Where things are.
     pub paths: Paths,
+    /// What holds the limits in a container, if this node has it.
+    pub limiter: Option<Installed>,
     /// The watched pods.
     pub pods: Pods,
     /// Cards and holders.
@@ -306,9 +309,14 @@ impl PreStart {
         })?;
         let seat = self.paths.seats.join(name.as_str());
         files::seat(&seat, &page)?;
-        let driver = host::driver(&self.paths.nvidia_cdi, Path::new("/dev"), &cards);
+        let mut driver = host::driver(&self.paths.nvidia_cdi, Path::new("/dev"), &cards);
+        let seat_name = seat.display().to_string();
+        if let Some(limiter) = self.limiter.as_ref().filter(|_| !effective.uncontrolled) {
+            way_in::equip(&seat, limiter)?;
+            way_in::stand_before(&mut driver.edits, &seat_name, limiter);
+        }
         let variables = environment::variables(grants, priority, effective);
-        let spec = cdi::spec(name, variables, &seat.display().to_string(), &driver);
+        let spec = cdi::spec(name, variables, &seat_name, &driver);
         let text = serde_json::to_vec_pretty(&spec).map_err(|source| PreStartError::Encode {
             name: name.clone(),
             source,

@@ -45,6 +45,9 @@ pub struct Settings {
         default_value = "libnvidia-ml.so.1"
     )]
     pub nvml_library: PathBuf,
+    /// libvgpu.so, which holds each container's memory limit; without it nothing is limited
+    #[arg(long, env = "ALIQUOT_LIMITER_LIBRARY")]
+    pub limiter_library: Option<PathBuf>,
     /// Shares that each GPU can carry at once
     #[arg(long, env = "ALIQUOT_DEVICE_SPLIT_COUNT", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -94,6 +97,8 @@ pub struct Paths {
     pub accepted: PathBuf,
     /// One directory for each name.
     pub seats: PathBuf,
+    /// One directory for each version of the limiter.
+    pub limiter: PathBuf,
 }
 
 impl Settings {
@@ -110,6 +115,7 @@ impl Settings {
             nvidia_cdi,
             accepted: self.state_dir.join("accepted"),
             seats: self.state_dir.join("seats"),
+            limiter: self.state_dir.join("limiter"),
         }
     }
 }

@@ -110,6 +110,7 @@ pub(crate) fn node() -> Node {
         },
         store: Mutex::new(Store::open(paths.accepted.clone()).expect("opened")),
         paths: paths.clone(),
+        limiter: None,
         pods: pods.clone(),
         published: Published::new(&facts, &[], &sharing),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),

@@ -25,6 +25,8 @@ pub struct NodeOptions {
     pub scaling: &'static str,
     /// A driver's library; the simulator's when absent.
     pub library: Option<PathBuf>,
+    /// With libvgpu.so, so that limits hold.
+    pub limited: bool,
 }
 
 impl Default for NodeOptions {
@@ -33,6 +35,7 @@ impl Default for NodeOptions {
             split: 10,
             scaling: "1",
             library: None,
+            limited: false,
         }
     }
 }
@@ -45,6 +48,8 @@ struct Place {
     cdi: PathBuf,
     /// Its own files.
     files: PathBuf,
+    /// The built libvgpu.so.
+    limiter: PathBuf,
 }
 
 fn text(path: &Path) -> String {
@@ -72,7 +77,7 @@ impl Place {
             }
             text(&place::link_into(&driver)?)
         };
-        let flags = [
+        let mut flags = vec![
             ("--listen", self.listen.to_string()),
             ("--node-name", self.node.clone()),
             ("--kubelet-dir", text(&self.kubelet)),
@@ -83,6 +88,9 @@ impl Place {
             ("--device-memory-scaling", options.scaling.to_owned()),
             ("--housekeeping-seconds", "1".to_owned()),
         ];
+        if options.limited {
+            flags.push(("--limiter-library", text(&self.limiter)));
+        }
         let flags = flags.into_iter();
         let flags = flags.flat_map(|(flag, value)| [flag.to_owned(), value]);
         Ok((flags.collect(), text(machine.state())))
@@ -90,6 +98,11 @@ impl Place {
 }
 
 impl Stack {
+    fn limiter(&self) -> PathBuf {
+        self.program(Kind::DevicePlugin)
+            .with_file_name("libvgpu.so")
+    }
+
     fn first_place(&self) -> Place {
         Place {
             node: NODE.to_owned(),
@@ -97,6 +110,7 @@ impl Stack {
             kubelet: self.cluster.kubelet_dir(),
             cdi: self.cluster.cdi_dir(),
             files: self.files(),
+            limiter: self.limiter(),
         }
     }
 
@@ -133,6 +147,7 @@ impl Stack {
             kubelet: node.kubelet_dir(),
             cdi: node.cdi_dir(),
             files: self.files().join(node.name()),
+            limiter: self.limiter(),
         };
         let options = NodeOptions::default();
         let (mut flags, machine) = place.command(&options)?;

@@ -9,6 +9,8 @@ use aliquot_e2e::stack::{NodeOptions, Stack};
 mod asked;
 #[path = "node/disk.rs"]
 mod disk;
+#[path = "node/limits.rs"]
+mod limits;
 #[path = "node/losses.rs"]
 mod losses;
 #[path = "node/past.rs"]
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
                 "a_container_survives_kubelet_restarts_with_its_share",
                 restarts::kubelet,
             ),
+            scenario("a_memory_limit_holds_in_a_pod", limits::held),
             scenario(
                 "a_lost_checkpoint_is_told_and_books_stay",
                 losses::checkpoint,

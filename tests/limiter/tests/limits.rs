@@ -197,3 +197,42 @@ fn nothing_that_a_tenant_does_to_its_process_lifts_the_limit() {
         assert_eq!(answers[..2], ["init: 0", "alloc,2521: 2"], "{way:?}");
     }
 }
+
+#[test]
+fn kills_in_the_middle_of_allocations_leave_nothing_behind() {
+    let (_room, machine) = machine();
+    let devices = [device(FIRST, 2200)];
+    let container = Container::new(&machine, Way::Replacement, Rules::default(), &devices).unwrap();
+    let mut most = 0;
+    for round in 0..12 {
+        let mut churning: Vec<_> = (0..3)
+            .map(|_| {
+                let mut client = container.client_command(&["patient", "churn,1000000"]);
+                client.stdout(std::process::Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        // Killed at different places of their work: after more and more looks at it.
+        let mut looks = 0;
+        while looks < 20 * round {
+            let holders = machine.holders(FIRST).unwrap();
+            looks += usize::from(holders.iter().any(|holder| holder.contexts > 0));
+            most = holders
+                .iter()
+                .map(|holder| holder.used)
+                .sum::<u64>()
+                .max(most);
+        }
+        for client in &mut churning {
+            client.kill().unwrap();
+            client.wait().unwrap();
+        }
+    }
+    assert!(most <= 2200 * MIB, "{} MiB at once", most / MIB);
+    let answers = container
+        .client(&["init", "info", "alloc,1720", "alloc,2"])
+        .unwrap();
+    assert_eq!(
+        answers[1..],
+        ["info: 0 1720 2200", "alloc,1720: 0", "alloc,2: 2"]
+    );
+}

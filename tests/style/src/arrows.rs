@@ -29,6 +29,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-k8s",
             "aliquot-serve",
             "aliquot-nvml",
+            "aliquot-facade",
             "aliquot-region",
         ],
     ),

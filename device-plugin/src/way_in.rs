@@ -1,0 +1,210 @@
+//! How libvgpu.so gets before the driver in a container: its files on the host, and what is changed
+//! in the driver's mounts (docs/concepts/way-in.md).
+//!
+//! Fed by: the library that the image of the agent carries, NVIDIA's own edits.
+//! Must not: change a file that a container has mounted; a new version lies beside the old one.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aliquot_facade::{FOLDER, LIBRARIES, LIMITER, Library, Machine, stand_in};
+use serde_json::json;
+
+use crate::cdi::Edits;
+use crate::files::{self, FileError, failed};
+
+/// Where a container's loader reads what to load before everything else.
+const PRELOAD: &str = "/etc/ld.so.preload";
+/// The same file in a seat's directory.
+const PRELOAD_FILE: &str = "ld.so.preload";
+
+/// The library and the stand-ins of one version, on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed(PathBuf);
+
+/// Puts the library at `source` and its stand-ins into a folder of `root` that is named after
+/// their content, whole or not at all.
+pub fn install(source: &Path, root: &Path) -> Result<Installed, FileError> {
+    let library = fs::read(source).map_err(failed("read", source))?;
+    let machine = Machine::HERE.ok_or_else(|| {
+        let source = io::Error::other("no stand-in for this processor");
+        failed("stand before the driver with", root)(source)
+    })?;
+    let mut content = vec![(LIMITER, library)];
+    content.extend(LIBRARIES.map(|one| (one.name, stand_in(one, FOLDER, machine))));
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
+    let folder = root.join(&version);
+    if !folder.exists() {
+        let new = root.join(format!("{version}.new"));
+        files::remove(&new)?;
+        files::directory(&new, 0o755)?;
+        for (name, bytes) in &content {
+            files::replace(&new.join(name), bytes)?;
+        }
+        fs::rename(&new, &folder).map_err(failed("rename to", &folder))?;
+    }
+    Ok(Installed(folder))
+}
+
+/// Puts what the container will need into its seat's directory: the library itself (one file of
+/// the host under two names), and empty files on which the real libraries are mounted.
+pub fn equip(seat: &Path, installed: &Installed) -> Result<(), FileError> {
+    let lib = seat.join("lib");
+    files::directory(&lib, 0o755)?;
+    let library = lib.join(LIMITER);
+    // A running container keeps the version that it has.
+    if !library.exists() {
+        let from = installed.0.join(LIMITER);
+        fs::hard_link(&from, &library).map_err(failed("link", &library))?;
+    }
+    for real in LIBRARIES.map(|one| lib.join(one.real)) {
+        if !real.exists() {
+            files::replace(&real, b"")?;
+        }
+    }
+    let line = format!("{FOLDER}/{LIMITER}\n");
+    files::replace(&seat.join(PRELOAD_FILE), line.as_bytes())?;
+    Ok(())
+}
+
+/// Changes the driver's mounts: its libraries move to where the stand-ins need them, and these
+/// take their places. Where nothing is mounted that we could stand in for, the loader is told
+/// to preload ours.
+pub fn stand_before(edits: &mut Edits, seat: &str, installed: &Installed) {
+    let options = json!(["ro", "nosuid", "nodev", "bind"]);
+    let mut moved = Vec::new();
+    let mut replaced = false;
+    for mount in &mut edits.mounts {
+        let Some(library) = mount["containerPath"].as_str().and_then(named) else {
+            continue;
+        };
+        let mut real = mount.clone();
+        real["containerPath"] = json!(format!("{FOLDER}/{}", library.real));
+        moved.push(real);
+        mount["hostPath"] = json!(installed.0.join(library.name));
+        replaced |= library == LIBRARIES[0];
+    }
+    edits.mounts.extend(moved);
+    if !replaced {
+        edits.mounts.push(json!({
+            "hostPath": format!("{seat}/{PRELOAD_FILE}"),
+            "containerPath": PRELOAD,
+            "options": options,
+        }));
+    }
+}
+
+/// The library that lies at this path under one of its names: with its first number or a longer
+/// version (`libcuda.so.580.82`).
+fn named(path: &str) -> Option<Library> {
+    let file = path.rsplit('/').next()?;
+    LIBRARIES.into_iter().find(|one| {
+        let stem = one.name.trim_end_matches('1');
+        file.strip_prefix(stem)
+            .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn mount(host: &str, container: &str) -> Value {
+        json!({"hostPath": host, "containerPath": container, "options": ["ro", "bind"]})
+    }
+
+    fn pairs(edits: &Edits) -> Vec<(&str, &str)> {
+        let text = |value: &Value| value.as_str().map(str::len);
+        let known = edits
+            .mounts
+            .iter()
+            .filter(|one| text(&one["hostPath"]).is_some());
+        known
+            .filter_map(|one| Some((one["hostPath"].as_str()?, one["containerPath"].as_str()?)))
+            .collect()
+    }
+
+    #[test]
+    fn the_drivers_libraries_change_places_with_the_stand_ins() {
+        let lib = "/usr/lib/x86_64-linux-gnu";
+        let mut edits = Edits {
+            mounts: [
+                "libcuda.so.580.82",
+                "libcudadebugger.so.580.82",
+                "libnvidia-ml.so.580.82",
+            ]
+            .map(|name| mount(&format!("/host/{name}"), &format!("{lib}/{name}")))
+            .into(),
+            ..Edits::default()
+        };
+        stand_before(&mut edits, "/seat", &Installed("/l/1".into()));
+        assert_eq!(
+            pairs(&edits),
+            [
+                (
+                    "/l/1/libcuda.so.1",
+                    "/usr/lib/x86_64-linux-gnu/libcuda.so.580.82"
+                ),
+                (
+                    "/host/libcudadebugger.so.580.82",
+                    "/usr/lib/x86_64-linux-gnu/libcudadebugger.so.580.82"
+                ),
+                (
+                    "/l/1/libnvidia-ml.so.1",
+                    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.82"
+                ),
+                ("/host/libcuda.so.580.82", "/.aliquot/lib/libcuda-real.so.1"),
+                (
+                    "/host/libnvidia-ml.so.580.82",
+                    "/.aliquot/lib/libnvidia-ml-real.so.1"
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_driver_that_is_not_mounted_by_us_is_met_by_preload() {
+        let mut edits = Edits::default();
+        stand_before(&mut edits, "/seat", &Installed("/l/1".into()));
+        assert_eq!(
+            pairs(&edits),
+            [("/seat/ld.so.preload", "/etc/ld.so.preload")]
+        );
+    }
+
+    #[test]
+    fn a_new_version_lies_beside_the_old_one_and_a_seat_keeps_what_it_has() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let (source, versions, seat) = (
+            room.path().join("libvgpu.so"),
+            room.path().join("limiter"),
+            room.path().join("seat"),
+        );
+        fs::write(&source, "one").expect("written");
+        let first = install(&source, &versions).expect("installed");
+        assert_eq!(install(&source, &versions).expect("again"), first);
+        equip(&seat, &first).expect("equipped");
+        let library = seat.join("lib").join(LIMITER);
+        let inode = fs::metadata(&library).expect("there").ino();
+        fs::write(&source, "two").expect("written");
+        let second = install(&source, &versions).expect("installed");
+        assert_ne!(first, second);
+        equip(&seat, &second).expect("equipped");
+        assert_eq!(fs::read(&library).expect("read"), b"one");
+        assert_eq!(fs::metadata(&library).expect("there").ino(), inode);
+        assert_eq!(files::names(&versions).expect("list").len(), 2);
+        let names = files::names(&seat.join("lib")).expect("list");
+        assert_eq!(
+            names,
+            ["libcuda-real.so.1", "libnvidia-ml-real.so.1", "libvgpu.so"]
+        );
+    }
+}
