@@ -31,12 +31,22 @@ pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
     }
     let tenant = stack.cluster.wait_running("limits", "tenant").await?;
     stack.cluster.wait_running("limits", "neighbour").await?;
-    let gpu = allocation(&tenant)?.grants("main").context("a share")?[0].gpu.to_string();
+    let gpu = allocation(&tenant)?.grants("main").context("a share")?[0]
+        .gpu
+        .to_string();
 
-    let beside = client(stack, "neighbour", &["init", "alloc,1000", "ninit", "nmemory"]).await?;
+    let beside = client(
+        stack,
+        "neighbour",
+        &["init", "alloc,1000", "ninit", "nmemory"],
+    )
+    .await?;
     ensure!(beside[3] == "nmemory: [0, 0] 1512 2000", "{beside:?}");
     let nvml = client(stack, "tenant", &["ninit", "ncount", "nmemory"]).await?;
-    ensure!(nvml[1..] == ["ncount: 0 1", "nmemory: [0, 0] 0 3000"], "{nvml:?}");
+    ensure!(
+        nvml[1..] == ["ncount: 0 1", "nmemory: [0, 0] 0 3000"],
+        "{nvml:?}"
+    );
     // 512 MiB stand for the context.
     let cuda = client(
         stack,
@@ -55,9 +65,20 @@ pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
     let random = client(stack, "tenant", &["init", "churn,2000", "emptied", "info"]).await?;
     ensure!(random[3] == "info: 0 2488 3000", "{random:?}");
     let holders = stack.machine().holders(&gpu)?;
-    ensure!(holders.iter().all(|one| one.peak <= 3000 * MIB), "{holders:?}");
+    ensure!(
+        holders.iter().all(|one| one.peak <= 3000 * MIB),
+        "{holders:?}"
+    );
 
-    let delete = ["delete", "pod", "-n", "limits", "tenant", "neighbour", "--wait"];
+    let delete = [
+        "delete",
+        "pod",
+        "-n",
+        "limits",
+        "tenant",
+        "neighbour",
+        "--wait",
+    ];
     stack.cluster.kubectl(&delete).await?.success()?;
     std::fs::remove_file(spec)?;
     stack.terminate(Kind::DevicePlugin).await?;
@@ -73,7 +94,8 @@ fn nvidia_spec(stack: &Stack) -> Result<Value> {
         .map(|card| json!({"name": card["uuid"], "containerEdits": {"env": ["CARD=1"]}}))
         .collect();
     let options = ["ro", "nosuid", "nodev", "bind"];
-    let mount = |from: String, to: &str| json!({"hostPath": from, "containerPath": to, "options": options});
+    let mount =
+        |from: String, to: &str| json!({"hostPath": from, "containerPath": to, "options": options});
     Ok(json!({
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
@@ -95,7 +117,11 @@ fn with_python(stack: &Stack, name: &str, memory: &str) -> Result<Value> {
         name,
         &[container("main", &[("gpu", "1"), ("gpumem", memory)])],
     );
-    let state = stack.machine().state().parent().map(|folder| folder.display().to_string());
+    let state = stack
+        .machine()
+        .state()
+        .parent()
+        .map(|folder| folder.display().to_string());
     let folders = [
         ("usr", "/usr".to_owned()),
         ("lib", "/lib".to_owned()),
@@ -109,9 +135,9 @@ fn with_python(stack: &Stack, name: &str, memory: &str) -> Result<Value> {
         .collect();
     pod["spec"]["containers"][0]["volumeMounts"] = folders
         .iter()
-        .map(|(name, path)| {
-            json!({"name": name, "mountPath": path, "readOnly": *name != "machine"})
-        })
+        .map(
+            |(name, path)| json!({"name": name, "mountPath": path, "readOnly": *name != "machine"}),
+        )
         .collect();
     Ok(pod)
 }
