@@ -41,6 +41,10 @@ pub enum DemandError {
         /// What is wrong.
         source: RequestError,
     },
+    /// Two containers have one name; the API server stores no such pod. An
+    /// allocation says by name which container was given what.
+    #[error("two containers are called {0:?}; accepted: a name of its own for each")]
+    Twice(String),
     /// An annotation.
     #[error(transparent)]
     Wish(WishError),
@@ -95,8 +99,11 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, Stage)> {
 /// asks for a share at all. Limits count, requests where a limit is missing.
 pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
     let mut priority = 1;
-    let mut demands = Vec::new();
+    let mut demands: Vec<ContainerDemand> = Vec::new();
     for (container, stage) in containers(pod) {
+        if demands.iter().any(|other| other.name == container.name) {
+            return Err(DemandError::Twice(container.name.clone()));
+        }
         let written = written(container, &settings.names)?;
         if let Some(own) = written.get(Resource::Priority) {
             priority = priority.min(u8::try_from(own).unwrap_or(1));

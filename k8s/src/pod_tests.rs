@@ -134,3 +134,12 @@ fn a_pod_that_asks_for_no_gpu_cannot_fill_a_node_with_hamis_annotation() {
     let forged = pod(&spec, &json!({hami::ALLOCATED: "damaged"}));
     assert_eq!(held(&forged, &Settings::default()), None);
 }
+
+#[test]
+fn two_containers_of_one_name_shared_one_grant() {
+    let spec = json!({"initContainers": [{"name": "c", "restartPolicy": "Always"}],
+        "containers": [{"name": "c"}]});
+    let refused = demand(&pod(&spec, &json!({})), &Settings::default());
+    let why = "two containers are called \"c\"; accepted: a name of its own for each";
+    assert_eq!(refused.unwrap_err().to_string(), why);
+}
