@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Runs NVML clients that were not written here against the library in FOLDER (a folder with
-# libnvidia-ml.so.1) and the machine of GPUSIM_STATE: nvidia-ml-py, then nvitop. Their Python
-# environment is kept under ${ALIQUOT_CACHE:-~/.cache/aliquot}, by the hash of its requirements.
+# Runs clients that were not written here against the libraries in FOLDER (libnvidia-ml.so.1,
+# libcuda.so.1) and the machine of GPUSIM_STATE: nvidia-ml-py, nvitop, cuda-bindings, and the
+# libcudart 10.2 that an old torchvision carries. Their Python environment is kept under
+# ${ALIQUOT_CACHE:-~/.cache/aliquot}, by the hash of its requirements.
 #
-# usage: GPUSIM_STATE=FILE clients.sh pynvml|nvitop FOLDER
+# usage: GPUSIM_STATE=FILE clients.sh pynvml|nvitop|bindings|cudart FOLDER
 set -euo pipefail
 
-client=${1:?which client: pynvml or nvitop}
-folder=${2:?a folder with libnvidia-ml.so.1}
+client=${1:?which client: pynvml, nvitop, bindings or cudart}
+folder=${2:?a folder with the libraries}
 : "${GPUSIM_STATE:?the state file of the simulated machine}"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -36,15 +37,31 @@ make_venv() {
     touch "$venv/.complete"
 }
 
+# The runtime of CUDA 10.2, out of a wheel for a Python that is not installed here.
+fetch_cudart() {
+    rm -rf "$cudart"
+    mkdir -p "$cudart"
+    "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --only-binary=:all: --python-version 3.9 --platform manylinux1_x86_64 \
+        --dest "$cudart" torchvision==0.9.1 >&2
+    "$venv/bin/python" -m zipfile -e "$cudart"/torchvision-*.whl "$cudart/unpacked"
+    mv "$cudart"/unpacked/torchvision.libs/libcudart.*.so.10.2 "$cudart/libcudart.so.10.2"
+    rm -rf "$cudart"/unpacked "$cudart"/torchvision-*.whl
+}
+
+cudart=$cache/cudart-10.2
 mkdir -p "$cache"
 (
     flock 9
     [ -e "$venv/.complete" ] || make_venv
+    [ "$client" != cudart ] || [ -e "$cudart/libcudart.so.10.2" ] || fetch_cudart
 ) 9>"$venv.lock"
 
 export LD_LIBRARY_PATH=$folder LC_ALL=C.UTF-8 TERM=xterm
 case $client in
 pynvml) exec timeout 60 "$venv/bin/python" "$here/clients/cards.py" ;;
 nvitop) exec timeout 60 "$venv/bin/python" -m nvitop --once ;;
-*) echo "clients.sh: no client $client; there are pynvml and nvitop" >&2 && exit 2 ;;
+bindings) exec timeout 60 "$venv/bin/python" "$here/clients/bindings.py" ;;
+cudart) exec timeout 60 "$venv/bin/python" "$here/clients/cudart.py" "$cudart/libcudart.so.10.2" ;;
+*) echo "clients.sh: no client $client; there are pynvml, nvitop, bindings and cudart" >&2 && exit 2 ;;
 esac

@@ -22,6 +22,7 @@ mod pools;
 mod primary;
 mod stream;
 mod system;
+mod tables;
 mod vmm;
 
 use crate::calls::Call;
@@ -49,6 +50,7 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static [Call]> {
         primary::CALLS,
         stream::CALLS,
         system::CALLS,
+        tables::CALLS,
         vmm::CALLS,
     ]
     .into_iter()

@@ -4,6 +4,7 @@
 
 mod capturing;
 mod client;
+mod clients;
 mod common;
 mod contexts;
 mod dying;
