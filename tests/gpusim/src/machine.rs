@@ -72,6 +72,13 @@ impl SimulatedMachine {
         Ok(holdings.holders(&machine.gpus[index], index))
     }
 
+    /// The most bytes of a card that the processes started with `GPUSIM_GROUP=group` ever held
+    /// together at one moment, looked at with every byte they took.
+    pub fn group_peak(&self, gpu: &str, group: &str) -> Result<u64, MachineError> {
+        let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
+        Ok(Running::open(&self.state)?.group_peak(index, group))
+    }
+
     /// Sets fields of one card at once; the names and values of [`edit::FIELDS`].
     pub fn set(&self, gpu: &str, fields: &[(&str, &str)]) -> Result<(), MachineError> {
         self.change(gpu, |gpu| {

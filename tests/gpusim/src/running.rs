@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_gpusim_model::shared::path_of;
-use aliquot_gpusim_model::{Member, Watcher, clock};
+use aliquot_gpusim_model::{Member, Watcher, clock, group_of};
 use parking_lot::Mutex;
 
 use crate::Holder;
@@ -42,6 +42,10 @@ impl Running {
         });
         open.push((state.to_owned(), file, Arc::clone(&running)));
         Ok(running)
+    }
+
+    pub(crate) fn group_peak(&self, card: usize, group: &str) -> u64 {
+        self.watcher.group_peak(card, group_of(group))
     }
 
     pub(crate) fn holders(&self, gpu: &Gpu, card: usize) -> Vec<Holder> {

@@ -3,6 +3,7 @@
 //! export nothing to C and know neither NVML nor CUDA.
 
 pub mod engine;
+mod groups;
 mod locks;
 mod member;
 pub mod model;
@@ -11,6 +12,7 @@ pub mod shared;
 pub mod state;
 mod watch;
 
+pub use groups::group_of;
 pub use member::{Full, Member};
 
 /// Nanoseconds of the system's clock that never goes back; the same in every process.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
+use crate::groups;
 use crate::locks;
 use crate::pids;
 use crate::shared::{self, Card, Holding, MAX_SLOTS, Mapping, Shared};
@@ -13,6 +14,10 @@ use crate::state::StateError;
 /// The card has not that many bytes left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
+
+/// Tries for a lock before the processor is given away, and before its owner may be dead.
+const SPINS: u32 = 50;
+const PATIENCE: u32 = 100;
 
 /// A claimed slot. It is given back by the end of the process, never by code.
 pub struct Member {
@@ -47,6 +52,7 @@ impl Member {
         }
         record.pid.store(u64::from(std::process::id()), Relaxed);
         record.namespace.store(pids::own_namespace(), Relaxed);
+        record.group.store(groups::own(), Relaxed);
         Ok(member)
     }
 
@@ -88,6 +94,7 @@ impl Member {
                 .used
                 .store(record.used.load(Relaxed) + bytes, Relaxed);
             holding.peak.fetch_max(used, Relaxed);
+            self.note_group(card, record);
             if managed {
                 holding.managed.fetch_add(bytes, Relaxed);
             }
@@ -209,17 +216,17 @@ impl Member {
         loop {
             match record.lock.compare_exchange(0, own, Acquire, Relaxed) {
                 Ok(_) => break,
-                Err(owner) if tries > 2000 && self.is_dead(owner) => {
+                Err(owner) if tries > PATIENCE && self.is_dead(owner) => {
                     let stolen = record.lock.compare_exchange(owner, own, Acquire, Relaxed);
                     if stolen.is_ok() {
                         self.sum_up(card, record);
                         break;
                     }
                 }
-                Err(_) if tries < 50 => std::hint::spin_loop(),
+                Err(_) if tries < SPINS => std::hint::spin_loop(),
                 Err(_) => std::thread::yield_now(),
             }
-            tries = if tries > 2000 { 50 } else { tries + 1 };
+            tries = if tries > PATIENCE { SPINS } else { tries + 1 };
         }
         let changing = record.sequence.load(Relaxed) | 1;
         record.sequence.store(changing, Relaxed);

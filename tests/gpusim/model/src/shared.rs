@@ -46,7 +46,21 @@ pub struct Card {
     pub(crate) runs: AtomicU64,
     pub(crate) slice_end: AtomicU64,
     reserved: [AtomicU64; 2],
+    /// The most that groups of processes ever held together.
+    pub(crate) groups: [Group; MAX_GROUPS],
 }
+
+/// Processes whose sum matters: those of one container.
+#[repr(C)]
+pub(crate) struct Group {
+    /// 0: nobody's.
+    pub(crate) name: AtomicU64,
+    /// Bytes.
+    pub(crate) peak: AtomicU64,
+}
+
+/// Groups whose peak is kept for one card.
+pub(crate) const MAX_GROUPS: usize = 64;
 
 /// One process.
 #[repr(C)]
@@ -57,7 +71,9 @@ pub struct Slot {
     pub(crate) pid: AtomicU64,
     /// Inode of the pid namespace in which that id holds; 0: not known.
     pub(crate) namespace: AtomicU64,
-    reserved: [AtomicU64; 5],
+    /// Its group (`group_of`).
+    pub(crate) group: AtomicU64,
+    reserved: [AtomicU64; 4],
     pub(crate) holdings: [Holding; MAX_GPUS],
 }
 

@@ -74,6 +74,14 @@ impl Watcher {
         found.into_iter().map(|(_, holder)| holder).collect()
     }
 
+    /// The most bytes of a card that the processes of a group ever held together at one moment.
+    #[must_use]
+    pub fn group_peak(&self, card: usize, group: u64) -> u64 {
+        let groups = &self.map.get().cards[card].groups;
+        let found = groups.iter().find(|one| one.name.load(Relaxed) == group);
+        found.map_or(0, |one| one.peak.load(Relaxed))
+    }
+
     fn living(&self, card: usize) -> Vec<(usize, Holder)> {
         let found = self.snapshot(card);
         if found.is_empty() {

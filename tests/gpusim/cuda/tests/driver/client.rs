@@ -1,6 +1,7 @@
 //! A C client of the driver: the library opened by path, calls by name, codes. Holds no test.
 
 use std::ffi::{CString, c_void};
+use std::path::Path;
 
 use aliquot_gpusim::place;
 
@@ -30,7 +31,11 @@ unsafe impl Sync for Cuda {}
 impl Cuda {
     /// Opens the library as a client does.
     pub(crate) fn open() -> Self {
-        let path = place::cuda_library_path().unwrap();
+        Self::open_at(&place::cuda_library_path().unwrap())
+    }
+
+    /// Opens a copy of it.
+    pub(crate) fn open_at(path: &Path) -> Self {
         let path = CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: the library has no load-time code of its own.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

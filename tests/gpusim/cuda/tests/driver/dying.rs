@@ -1,7 +1,7 @@
 //! Processes that share a card, and that die without a word.
 
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine, role, start, until};
+use crate::common::{TWO_A100, on_machine, on_machine_with, role, start, until};
 
 #[test]
 fn what_a_killed_process_held_is_free_at_once() {
@@ -101,5 +101,60 @@ fn a_child_made_by_fork_has_no_driver_and_takes_nothing_along() {
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
         assert_eq!(machine.holders("0").unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn a_group_s_peak_counts_its_living_processes_together() {
+    const NAME: &str = "dying::a_group_s_peak_counts_its_living_processes_together";
+    on_machine_with(NAME, TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
+        let cuda = Cuda::ready();
+        if role().is_some() {
+            cuda.alloc(2000 * MIB).unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+        let peak = || machine.group_peak("0", "pod").unwrap() / MIB;
+        assert_eq!(peak(), 416);
+        for _ in 0..3 {
+            let mut child = start(NAME, "holder");
+            until("it holds", || {
+                machine
+                    .holders("0")
+                    .unwrap()
+                    .iter()
+                    .any(|one| one.used / MIB == 2416)
+            });
+            child.kill();
+        }
+        assert_eq!(peak(), 2832, "never two of them at once");
+        cuda.alloc(3000 * MIB).unwrap();
+        assert_eq!(
+            (peak(), machine.group_peak("0", "other").unwrap()),
+            (3416, 0)
+        );
+    });
+}
+
+#[test]
+fn two_copies_of_the_library_in_one_process_are_one_process_to_nvml() {
+    let name = "dying::two_copies_of_the_library_in_one_process_are_one_process_to_nvml";
+    on_machine(name, TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("libcuda.so.580");
+        std::fs::copy(aliquot_gpusim::place::cuda_library_path().unwrap(), &copy).unwrap();
+        let other = Cuda::open_at(&copy);
+        assert_eq!(call!(other, cuInit(u32), 0), OK);
+        assert_eq!(call!(other, cuCtxSetCurrent(u64), other.primary(0)), OK);
+        let pointer = other.alloc(100 * MIB).unwrap();
+        assert_eq!(cuda.free(pointer), INVALID_VALUE);
+        let shown = machine.show().unwrap();
+        let processes = shown["gpus"][0]["processes"].as_array().unwrap();
+        assert_eq!(
+            (processes.len(), &processes[0]["memory"]),
+            (1, &serde_json::json!(932))
+        );
     });
 }

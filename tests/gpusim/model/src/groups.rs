@@ -1,0 +1,49 @@
+//! Groups of processes, and the most that each ever held of a card at one moment, dead processes
+//! left out. A container is a group by its pid namespace; `GPUSIM_GROUP` names another.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::member::Member;
+use crate::pids;
+use crate::shared::{Card, Group};
+
+/// The number of a group by its name.
+#[must_use]
+pub fn group_of(name: &str) -> u64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash | 1
+}
+
+/// This process's group.
+pub(crate) fn own() -> u64 {
+    match std::env::var("GPUSIM_GROUP") {
+        Ok(name) => group_of(&name),
+        Err(_) => pids::own_namespace().max(1),
+    }
+}
+
+impl Member {
+    /// Notes what this process's group holds now, if it never held so much. Needs the card's lock.
+    pub(crate) fn note_group(&self, card: usize, record: &Card) {
+        let name = self.shared().slots[self.slot()].group.load(Relaxed);
+        let sum = || -> u64 {
+            let all = self.shared().claimed().map(|(_, slot)| slot);
+            let own = all.filter(|slot| slot.group.load(Relaxed) == name);
+            own.map(|slot| slot.holdings[card].used.load(Relaxed)).sum()
+        };
+        let place = |group: &&Group| {
+            matches!(group.name.load(Relaxed), 0) || group.name.load(Relaxed) == name
+        };
+        let Some(group) = record.groups.iter().find(place) else {
+            return;
+        };
+        group.name.store(name, Relaxed);
+        if sum() > group.peak.load(Relaxed) {
+            // It may be the dead who make it so much.
+            self.bury(card, record);
+            group.peak.fetch_max(sum(), Relaxed);
+        }
+    }
+}
