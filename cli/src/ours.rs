@@ -278,6 +278,7 @@ fn published(trace: &Trace, node: &Node) -> Published {
         lingering: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
+        evict: Vec::new(),
     };
     Published {
         inventory: Some(Arc::new(inventory)),

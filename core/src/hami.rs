@@ -184,6 +184,7 @@ pub fn register(text: &str) -> Result<Inventory, CodecError> {
         lingering: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
+        evict: Vec::new(),
     };
     inventory.with_each_card_once()
 }

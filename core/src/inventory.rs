@@ -122,7 +122,7 @@ pub struct Foreign {
     pub pod: String,
 }
 
-/// A pod that the node's agent refused to start.
+/// A pod that the node's agent refused to start, or wants ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// The pod.
@@ -159,6 +159,9 @@ pub struct Inventory {
     /// Pods refused by the agent.
     #[serde(default)]
     pub refused: Vec<Refused>,
+    /// Running pods that must leave their sick card, by the policy of the node's owner.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evict: Vec<Refused>,
 }
 
 impl Inventory {

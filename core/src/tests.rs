@@ -47,6 +47,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         lingering: vec![],
         foreign: vec![],
         refused: vec![],
+        evict: Vec::new(),
     }
 }
 

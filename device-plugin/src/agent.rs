@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::PodUid;
+use aliquot_k8s::event;
+use aliquot_k8s::publisher::publish;
 use aliquot_k8s::watch::{Freshness, Index, drive};
 use aliquot_nvml::{Driver, NvmlError};
 use aliquot_serve::{Readiness, admin, http};
@@ -29,6 +31,7 @@ use tokio_util::task::TaskTracker;
 use crate::accepted::{Store, StoreError};
 use crate::environment::NodeRules;
 use crate::files::{self, FileError};
+use crate::health::Watch;
 use crate::inventory::{Published, Sharing};
 use crate::metrics::Metrics;
 use crate::node::{self, Seen};
@@ -39,10 +42,6 @@ use crate::prestart::{Lookup, PreStart};
 use crate::settings::Settings;
 use crate::{housekeeping, register, way_in};
 
-/// Longest wait for driver events; health is looked at after each.
-const EVENTS: Duration = Duration::from_secs(2);
-/// Rounds of events between two full readings of the driver.
-const READ_EVERY: u32 = 15;
 /// How often readiness looks at the pod watch.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -132,12 +131,21 @@ pub async fn run(
     let router = admin::router(readiness.clone(), Arc::new(registry));
     let admin = http::serve(http::plain(listener), router, stop.clone(), http::DRAIN);
     tasks.spawn(admin.map(drop));
-    tasks.spawn(watch_driver(
-        driver,
-        published.clone(),
-        sharing,
+    let (notes, note_rx) = event::queue();
+    tasks.spawn(publish(
+        client.clone(),
+        "aliquot-device-plugin",
+        note_rx,
         stop.clone(),
     ));
+    let care = settings.care();
+    let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
+    let read = (facts, health);
+    let cards =
+        spawn_blocking(move || Watch::new(driver, watched, sharing, care, notes, counted, read));
+    let cards = cards.await?;
+    tasks.spawn(Arc::clone(&cards).cards(stop.clone()));
+    tasks.spawn(cards.pods(stop.clone()));
     watch_objects(
         &settings, &client, &pods, &published, lost_rx, &readiness, &metrics, &tasks, &stop,
     );
@@ -240,46 +248,6 @@ async fn look_at_pods(
         tokio::select! {
             () = stop.cancelled() => {}
             () = tokio::time::sleep(LOOK) => {}
-        }
-    }
-}
-
-/// Reads the driver again after its events, and now and then without.
-async fn watch_driver(
-    driver: Arc<dyn Driver>,
-    published: Published,
-    sharing: Sharing,
-    stop: CancellationToken,
-) {
-    let mut round = 0;
-    let mut facts = None;
-    while !stop.is_cancelled() {
-        let reader = Arc::clone(&driver);
-        let full = round % READ_EVERY == 0 || facts.is_none();
-        round += 1;
-        let read = spawn_blocking(move || {
-            let events = reader.wait_events(EVENTS)?;
-            let facts = (full || !events.is_empty()).then(|| reader.inventory());
-            Ok::<_, NvmlError>((events, facts.transpose()?, reader.health()?))
-        });
-        match read.await {
-            Err(_) => return,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the driver did not answer; the last known state stays");
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = tokio::time::sleep(EVENTS) => {}
-                }
-            }
-            Ok(Ok((events, fresh, health))) => {
-                for event in events {
-                    tracing::warn!(?event, "driver event");
-                }
-                facts = fresh.or(facts);
-                if let Some(facts) = &facts {
-                    published.cards(facts, &health, &sharing);
-                }
-            }
         }
     }
 }

@@ -24,8 +24,7 @@ use crate::metrics::{Metrics, count};
 use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
-use crate::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
-use crate::register::connect;
+use crate::register::pod_resources;
 use crate::{audit, cdi, collect, host};
 
 /// Least time between two rounds, however many pods change.
@@ -213,10 +212,10 @@ async fn audit_once(prestart: &Arc<PreStart>) -> Result<Option<Vec<audit::Differ
     };
     let before = entries().await?;
     let answer = timeout(DEADLINE, async {
-        let channel = connect(&prestart.paths.pod_resources)
+        let mut kubelet = pod_resources(&prestart.paths.pod_resources)
             .await
             .map_err(|error| format!("PodResources: {error}"))?;
-        PodResourcesListerClient::new(channel)
+        kubelet
             .list(ListPodResourcesRequest {})
             .await
             .map_err(|status| format!("PodResources: {status}"))

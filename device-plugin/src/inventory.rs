@@ -19,6 +19,7 @@ use crate::host::Card;
 use crate::proto::v1beta1::Device;
 use crate::proto::{HEALTHY, UNHEALTHY};
 use crate::seat::{MAX_ID, Seat};
+use crate::sick::Sickness;
 
 /// `deviceMemoryScaling`, exact to a thousandth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +86,8 @@ pub struct Node {
     pub inventory: Inventory,
     /// How the host names each card.
     pub cards: BTreeMap<GpuUuid, Card>,
+    /// What follows from sick cards.
+    pub sickness: Sickness,
 }
 
 /// One value that all parts of the agent share: readers subscribe, writers
@@ -105,8 +108,10 @@ impl Published {
                 lingering: Vec::new(),
                 foreign: Vec::new(),
                 refused: Vec::new(),
+                evict: Vec::new(),
             },
             cards: cards(facts),
+            sickness: Sickness::default(),
         };
         Self(watch::Sender::new(Arc::new(node)))
     }
@@ -121,12 +126,20 @@ impl Published {
         self.0.subscribe()
     }
 
-    /// New facts from the driver.
-    pub fn cards(&self, facts: &nvml::Inventory, health: &[nvml::CardHealth], sharing: &Sharing) {
+    /// New facts from the driver, and what follows from its sick cards.
+    pub fn cards(
+        &self,
+        facts: &nvml::Inventory,
+        health: &[nvml::CardHealth],
+        sharing: &Sharing,
+        sickness: Sickness,
+    ) {
         self.change(|node| {
             node.inventory.driver.clone_from(&facts.driver_version);
             node.inventory.gpus = gpus(facts, health, sharing);
+            node.inventory.evict.clone_from(&sickness.evict);
             node.cards = cards(facts);
+            node.sickness = sickness;
         });
     }
 
@@ -217,18 +230,22 @@ fn cards(facts: &nvml::Inventory) -> BTreeMap<GpuUuid, Card> {
 }
 
 /// The seats to show the kubelet. Cards in a mode that we do not serve, or whose
-/// ids would be too long for the kubelet, have none.
-pub fn seats(inventory: &Inventory) -> Vec<Device> {
-    let served = inventory.gpus.iter().filter(|gpu| gpu.mode == Mode::Vgpu);
+/// ids would be too long for the kubelet, have none. A sick card's free seats are unhealthy,
+/// those that are held once their pods are gone: else the kubelet would count its
+/// pods against the seats of the other cards.
+pub fn seats(node: &Node) -> Vec<Device> {
+    let gpus = node.inventory.gpus.iter();
+    let served = gpus.filter(|gpu| gpu.mode == Mode::Vgpu);
     let seats = served.flat_map(|gpu| {
         (0..gpu.seats).map(move |number| {
             let seat = Seat {
                 gpu: gpu.uuid.clone(),
                 number,
             };
-            let healthy = gpu.health == Health::Ok;
+            let id = seat.to_string();
+            let healthy = gpu.health == Health::Ok || node.sickness.held.contains(&id);
             Device {
-                id: seat.to_string(),
+                id,
                 health: if healthy { HEALTHY } else { UNHEALTHY }.to_owned(),
                 topology: None,
             }

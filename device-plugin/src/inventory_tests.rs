@@ -64,7 +64,7 @@ fn seats_follow_the_health_and_mode_of_their_card() {
         node.inventory.gpus[0].health,
         Health::Sick("xid 79".to_owned())
     );
-    let seats: Vec<_> = seats(&node.inventory)
+    let seats: Vec<_> = seats(&node)
         .into_iter()
         .map(|seat| (seat.id, seat.health))
         .collect();
@@ -81,10 +81,31 @@ fn seats_follow_the_health_and_mode_of_their_card() {
 }
 
 #[test]
+fn a_seat_that_is_held_stays_healthy_on_a_sick_card() {
+    let facts = facts(&["GPU-a", "GPU-b"]);
+    let published = Published::new(&facts, &[], &sharing("1"));
+    let sick = [health("GPU-a", nvml::Health::Xid(79))];
+    let check = |held: &[&str], expected: &[&str]| {
+        let sickness = Sickness {
+            held: held.iter().map(|&id| id.to_owned()).collect(),
+            ..Sickness::default()
+        };
+        published.cards(&facts, &sick, &sharing("1"), sickness);
+        let healthy = seats(&published.get()).into_iter();
+        let healthy = healthy.filter(|seat| seat.health == HEALTHY);
+        let healthy: Vec<String> = healthy.map(|seat| seat.id).collect();
+        assert_eq!(healthy, expected, "{held:?}");
+    };
+    check(&[], &["GPU-b::0", "GPU-b::1"]);
+    check(&["GPU-a::1"], &["GPU-a::1", "GPU-b::0", "GPU-b::1"]);
+    check(&["GPU-b::1"], &["GPU-b::0", "GPU-b::1"]);
+}
+
+#[test]
 fn readers_see_changes_and_only_changes() {
     let published = Published::new(&facts(&["GPU-a"]), &[], &sharing("1"));
     let changes = published.subscribe();
-    published.cards(&facts(&["GPU-a"]), &[], &sharing("1"));
+    published.cards(&facts(&["GPU-a"]), &[], &sharing("1"), Sickness::default());
     assert_eq!(changes.has_changed().ok(), Some(false));
     let refused = |reason: &str| Refused {
         pod: "u1".into(),

@@ -16,6 +16,7 @@ pub mod collect;
 pub mod environment;
 pub mod files;
 pub mod hami;
+pub mod health;
 pub mod host;
 pub mod housekeeping;
 pub mod inventory;
@@ -31,7 +32,11 @@ pub mod proto;
 pub mod register;
 pub mod seat;
 pub mod settings;
+pub mod sick;
 pub mod steer;
+pub mod xid;
+mod xid_catalogue;
+
 #[cfg(test)]
 mod testing;
 pub mod way_in;

@@ -21,7 +21,7 @@ async fn main() -> anyhow::Result<()> {
     let stop = stop::on_signals(readiness.clone(), Duration::ZERO)?;
     let options = Options {
         library: settings.nvml_library.clone().into_os_string(),
-        ..Options::default()
+        ignored_xids: settings.xid_actions.ignored(),
     };
     let driver = tokio::task::spawn_blocking(move || Nvml::open(options)).await??;
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;

@@ -15,6 +15,15 @@ pub struct Outcome {
     pub outcome: &'static str,
 }
 
+/// An XID and what it asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Xid {
+    /// NVIDIA's number.
+    pub code: u64,
+    /// A word of `--xid-actions`.
+    pub action: &'static str,
+}
+
 /// All metrics; clones share the values.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -38,6 +47,10 @@ pub struct Metrics {
     pub accepted: Gauge,
     /// Running shares that the kubelet's checkpoint does not know.
     pub checkpoint_lost: Gauge,
+    /// Cards out of service.
+    pub sick_cards: Gauge,
+    /// XIDs that the driver reported.
+    pub xids: Family<Xid, Counter>,
 }
 
 impl Metrics {
@@ -88,7 +101,22 @@ impl Metrics {
             "Running shares that the kubelet's checkpoint does not know",
             all.checkpoint_lost.clone(),
         );
+        registry.register(
+            "sick_cards",
+            "GPUs out of service until the driver says that they are well",
+            all.sick_cards.clone(),
+        );
+        registry.register(
+            "xids",
+            "XIDs that the driver reported, and what each asked for",
+            all.xids.clone(),
+        );
         (metrics, registry)
+    }
+
+    /// Counts an XID.
+    pub(crate) fn count_xid(&self, code: u64, action: &'static str) {
+        self.xids.get_or_create(&Xid { code, action }).inc();
     }
 }
 

@@ -1,10 +1,11 @@
-//! Our own Node object: keeps its inventory annotation and its condition at
+//! Our own Node object: keeps its inventory annotation and its conditions at
 //! what they should be, whoever changed them.
 //!
 //! Fed by: a watch of this one node, the published inventory, housekeeping.
 //! Must not: write when the watched value is right; write anything else.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::PodUid;
@@ -18,9 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::inventory::Published;
 use crate::metrics::{Metrics, count};
+use crate::sick::{self, Sick};
 
 /// The condition: running shares that the kubelet's checkpoint does not know.
 pub const CHECKPOINT_LOST: &str = "AliquotCheckpointLost";
+
+/// The condition: cards that are out of service.
+pub const GPU_SICK: &str = "AliquotGpuSick";
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -30,28 +35,35 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 pub struct Seen {
     /// The inventory annotation's text.
     pub inventory: Option<String>,
-    /// The condition's status ("True", "False") and message.
+    /// Status ("True", "False") and message of the condition [`CHECKPOINT_LOST`].
     pub lost: Option<(String, String)>,
+    /// The same of [`GPU_SICK`].
+    pub sick: Option<(String, String)>,
 }
 
 impl Seen {
     /// Reads the node.
     pub fn read(node: &api::Node) -> Self {
         let annotations = node.metadata.annotations.as_ref();
-        let conditions = node
-            .status
-            .iter()
-            .flat_map(|s| s.conditions.iter().flatten());
-        let lost = conditions.into_iter().find(|c| c.type_ == CHECKPOINT_LOST);
+        let conditions = || {
+            let status = node.status.iter();
+            status.flat_map(|s| s.conditions.iter().flatten())
+        };
+        let condition = |kind: &str| {
+            let found = conditions().find(|c| c.type_ == kind)?;
+            let message = found.message.clone().unwrap_or_default();
+            Some((found.status.clone(), message))
+        };
         Self {
             inventory: annotations.and_then(|all| all.get(INVENTORY)).cloned(),
-            lost: lost.map(|c| (c.status.clone(), c.message.clone().unwrap_or_default())),
+            lost: condition(CHECKPOINT_LOST),
+            sick: condition(GPU_SICK),
         }
     }
 }
 
-/// What the condition should say: status, reason, message. `None`: a node that
-/// never had it needs none.
+/// What [`CHECKPOINT_LOST`] should say: status, reason, message. `None`: it says so,
+/// or the node never had it and needs none.
 pub fn wanted_condition(lost: &BTreeSet<PodUid>, seen: &Seen) -> Option<[String; 3]> {
     let wanted = if lost.is_empty() {
         seen.lost.as_ref()?;
@@ -66,10 +78,19 @@ pub fn wanted_condition(lost: &BTreeSet<PodUid>, seen: &Seen) -> Option<[String;
         );
         ["True".to_owned(), "CheckpointLost".to_owned(), message]
     };
-    let right = seen
-        .lost
-        .as_ref()
-        .is_some_and(|(status, message)| *status == wanted[0] && *message == wanted[2]);
+    unless_said(wanted, seen.lost.as_ref())
+}
+
+/// The same for [`GPU_SICK`].
+pub fn wanted_sick(cards: &[Sick], seen: &Seen) -> Option<[String; 3]> {
+    if cards.is_empty() {
+        seen.sick.as_ref()?;
+    }
+    unless_said(sick::condition(cards), seen.sick.as_ref())
+}
+
+fn unless_said(wanted: [String; 3], said: Option<&(String, String)>) -> Option<[String; 3]> {
+    let right = said.is_some_and(|(status, message)| *status == wanted[0] && *message == wanted[2]);
     (!right).then_some(wanted)
 }
 
@@ -99,13 +120,18 @@ pub async fn keep_written(
     let mut seen_rx = writer.seen.subscribe();
     let mut pause = RETRY.0;
     loop {
-        let wanted = inventory.borrow_and_update().inventory.encode();
+        let node = Arc::clone(&inventory.borrow_and_update());
+        let wanted = node.inventory.encode();
         let lost_now = lost.borrow_and_update().clone();
         let current = seen_rx.borrow_and_update().clone();
         let result = match (wanted, current) {
             (_, None) => Err("the Node object is not known yet".to_owned()),
             (Err(error), _) => Err(error.to_string()),
-            (Ok(wanted), Some(current)) => writer.write(&wanted, lost_now.as_ref(), &current).await,
+            (Ok(wanted), Some(current)) => {
+                let sick = &node.sickness.cards;
+                let write = writer.write(&wanted, lost_now.as_ref(), sick, &current);
+                write.await
+            }
         };
         let mut wait = Duration::from_mins(1);
         match result {
@@ -135,6 +161,7 @@ impl Writer {
         &self,
         wanted: &str,
         lost: Option<&BTreeSet<PodUid>>,
+        sick: &[Sick],
         current: &Seen,
     ) -> Result<(), String> {
         if current.inventory.as_deref() != Some(wanted) {
@@ -143,17 +170,23 @@ impl Writer {
             tracing::info!(bytes = wanted.len(), "inventory written");
             show(&self.seen, &written);
         }
-        if let Some([status, reason, message]) =
-            lost.and_then(|lost| wanted_condition(lost, current))
-        {
+        let lost = lost.and_then(|lost| wanted_condition(lost, current));
+        let wanted = [
+            (CHECKPOINT_LOST, lost),
+            (GPU_SICK, wanted_sick(sick, current)),
+        ];
+        for (kind, condition) in wanted {
+            let Some([status, reason, message]) = condition else {
+                continue;
+            };
             let now = k8s_openapi::jiff::Timestamp::now().to_string();
             let condition = json!({
-                "type": CHECKPOINT_LOST, "status": status, "reason": reason, "message": message,
+                "type": kind, "status": status, "reason": reason, "message": message,
                 "lastHeartbeatTime": now, "lastTransitionTime": now,
             });
             let patch = json!({"status": {"conditions": [condition]}});
             let written = self.patch(&Patch::Strategic(patch), true).await?;
-            tracing::warn!(status, message, "condition {CHECKPOINT_LOST} written");
+            tracing::warn!(kind, status, message, "condition written");
             show(&self.seen, &written);
         }
         Ok(())
@@ -196,11 +229,12 @@ fn show(seen: &watch::Sender<Option<Seen>>, node: &api::Node) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::xid::Action;
 
     fn seen(status: Option<&str>) -> Seen {
         Seen {
-            inventory: None,
             lost: status.map(|status| (status.to_owned(), String::new())),
+            ..Seen::default()
         }
     }
 
@@ -223,10 +257,36 @@ mod tests {
         let lost = ["u1".into()].into();
         let [status, _, message] = wanted_condition(&lost, &seen(None)).expect("written");
         let right = Seen {
-            inventory: None,
             lost: Some((status, message)),
+            ..Seen::default()
         };
         assert_eq!(wanted_condition(&lost, &right), None);
+    }
+
+    #[test]
+    fn a_sick_card_is_a_condition_until_it_is_well_and_a_node_that_never_had_one_has_none() {
+        let sick = |why: &str, action| Sick {
+            gpu: "GPU-a".into(),
+            why: why.to_owned(),
+            action,
+        };
+        let mut seen = Seen::default();
+        let mut check = |cards: &[Sick], expected: Option<[&str; 2]>| {
+            let wanted = wanted_sick(cards, &seen);
+            let found = wanted.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
+            assert_eq!(found, expected, "{cards:?}");
+            if let Some([status, _, message]) = wanted {
+                seen.sick = Some((status, message));
+            }
+        };
+        let reset = sick("XID 48", Action::ResetGpu);
+        check(&[], None);
+        check(&[reset.clone()], Some(["True", "ResetNeeded"]));
+        check(&[reset.clone()], None);
+        let both = [reset, sick("XID 79", Action::DrainNode)];
+        check(&both, Some(["True", "DrainNeeded"]));
+        check(&[], Some(["False", "GpusWell"]));
+        check(&[], None);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status};
 use crate::inventory::{Published, seats};
 use crate::metrics::{Metrics, count};
 use crate::prestart::{PreStart, PreStartError, Started};
+use crate::proto::HEALTHY;
 use crate::proto::v1beta1 as api;
 use crate::proto::v1beta1::device_plugin_server::DevicePlugin;
 use crate::seat::{Ids, Name};
@@ -103,7 +104,7 @@ impl Plugin {
 /// Seat lists as they change, the current one first.
 fn seat_lists(published: &Published) -> impl Stream<Item = Vec<api::Device>> + use<> {
     let nodes = WatchStream::new(published.subscribe());
-    let lists = nodes.map(|node| seats(&node.inventory));
+    let lists = nodes.map(|node| seats(&node));
     let mut last: Option<Vec<api::Device>> = None;
     lists.filter(move |list| {
         let changed = last.as_ref() != Some(list);
@@ -130,7 +131,9 @@ impl DevicePlugin for Plugin {
         _: Request<api::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let answers = seat_lists(&self.prestart.published).map(|devices| {
-            tracing::info!(seats = devices.len(), "seats shown to the kubelet");
+            let healthy = devices.iter().filter(|seat| seat.health == HEALTHY);
+            let (seats, healthy) = (devices.len(), healthy.count());
+            tracing::info!(seats, healthy, "seats shown to the kubelet");
             Ok(api::ListAndWatchResponse { devices })
         });
         let answers = answers.take_until(self.stop.clone().cancelled_owned());

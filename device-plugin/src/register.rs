@@ -21,6 +21,7 @@ use tower::service_fn;
 use crate::metrics::{Metrics, count};
 use crate::plugin::{Plugin, options};
 use crate::proto::VERSION;
+use crate::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
 use crate::proto::v1beta1::RegisterRequest;
 use crate::proto::v1beta1::device_plugin_server::DevicePluginServer;
 use crate::proto::v1beta1::registration_client::RegistrationClient;
@@ -223,6 +224,13 @@ async fn call(kubelet: &Path, resource: &str) -> Result<(), RegisterError> {
         .await
         .map_err(Box::new)?;
     Ok(())
+}
+
+/// A client of the kubelet's `PodResources` on this socket.
+pub async fn pod_resources(
+    socket: &Path,
+) -> Result<PodResourcesListerClient<tonic::transport::Channel>, tonic::transport::Error> {
+    connect(socket).await.map(PodResourcesListerClient::new)
 }
 
 /// A gRPC channel over a unix socket. The host in the URI is only the authority.

@@ -9,7 +9,10 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use crate::checkpoint;
+use crate::health::Care;
 use crate::inventory::Scaling;
+use crate::sick::SickPods;
+use crate::xid::Actions;
 
 /// The node agent of Aliquot: inventory, seats and shares of one node's GPUs.
 #[derive(Clone, Debug, Parser)]
@@ -61,6 +64,18 @@ pub struct Settings {
     /// Extended resource under which seats are offered
     #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
     pub resource_name: String,
+    /// What an XID asks for, where it is not what NVIDIA's catalogue says: `<xid>=<action>,…`,
+    /// the XID `unknown` for all others; actions: ignore, restart-application, reset-gpu, drain-node
+    #[arg(
+        long,
+        env = "ALIQUOT_XID_ACTIONS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub xid_actions: Actions,
+    /// What becomes of the pods on a GPU that is out of service
+    #[arg(long, env = "ALIQUOT_SICK_PODS", value_enum, default_value_t = SickPods::Keep)]
+    pub sick_pods: SickPods,
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9394")]
     pub listen: SocketAddr,
@@ -102,6 +117,14 @@ pub struct Paths {
 }
 
 impl Settings {
+    /// What is done about errors of cards.
+    pub fn care(&self) -> Care {
+        Care {
+            actions: self.xid_actions.clone(),
+            pods: self.sick_pods,
+        }
+    }
+
     /// The paths that follow from the directories.
     pub fn paths(&self) -> Paths {
         let plugins = self.kubelet_dir.join("device-plugins");
@@ -143,6 +166,14 @@ mod tests {
         check(&["--device-memory-scaling", "NaN"], "0.1 to 16");
         check(&["--device-split-count", "0"], "1..=1000");
         check(&["--log-format", "xml"], "json, text");
+        check(&["--xid-actions", "94=ignore,unknown=drain-node"], "");
+        check(&["--xid-actions", "79=explode"], "--xid-actions");
+        check(
+            &["--xid-actions", "79=explode"],
+            "accepted: ignore, restart",
+        );
+        check(&["--sick-pods", "evict"], "");
+        check(&["--sick-pods", "kill"], "keep, evict");
     }
 
     #[test]

@@ -123,6 +123,7 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
         lingering: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
+        evict: Vec::new(),
     }
 }
 

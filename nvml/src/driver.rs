@@ -60,6 +60,8 @@ struct Trouble {
     code: u64,
     /// The driver asked for a reset or reboot since.
     asked: bool,
+    /// The card was away from the bus since: it was reset, or taken out and put back.
+    away: bool,
 }
 
 impl Nvml {
@@ -124,19 +126,26 @@ impl Nvml {
     /// Brings what is remembered of a card up to date and tells its health.
     fn examine(&self, uuid: &str, known: &mut Card) -> Health {
         if let Err(e) = self.answers(uuid) {
+            if let Some(trouble) = &mut known.xid {
+                trouble.away = true;
+            }
             return Health::Lost(e.to_string());
         }
         match (self.recovery_action(uuid), known.xid) {
             (Some(0) | None, None) => Health::Ok,
-            (Some(0), Some(Trouble { asked: true, .. })) => {
+            (Some(0), Some(Trouble { asked: true, .. }))
+            | (Some(0) | None, Some(Trouble { away: true, .. })) => {
                 known.xid = None;
                 Health::Ok
             }
             (Some(0) | None, Some(Trouble { code, .. })) => Health::Xid(code),
             (Some(action), None) => Health::RecoveryAsked(action),
-            (Some(_), Some(Trouble { code, .. })) => {
-                known.xid = Some(Trouble { code, asked: true });
-                Health::Xid(code)
+            (Some(_), Some(trouble)) => {
+                known.xid = Some(Trouble {
+                    asked: true,
+                    ..trouble
+                });
+                Health::Xid(trouble.code)
             }
         }
     }
@@ -177,7 +186,11 @@ impl Nvml {
             let asked = self
                 .recovery_action(&uuid)
                 .is_some_and(|action| action != 0);
-            known.xid = Some(Trouble { code, asked });
+            known.xid = Some(Trouble {
+                code,
+                asked,
+                away: false,
+            });
         }
         Event::Xid {
             uuid,

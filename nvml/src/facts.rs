@@ -88,7 +88,8 @@ pub enum Health {
     /// 1 GPU reset, 2 node reboot, others drain first), and no error is known.
     RecoveryAsked(u64),
     /// It reported this critical error. Becomes [`Health::Ok`] when the driver, having asked for
-    /// a reset or reboot because of it, no longer asks; else stays until the process ends.
+    /// a reset or reboot because of it, no longer asks, or when the card was lost since and
+    /// answers again; else stays until the process ends.
     Xid(u64),
 }
 

@@ -9,11 +9,16 @@ pub const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 /// The XIDs that leave a card healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IgnoredXids(pub BTreeSet<u64>);
+pub enum IgnoredXids {
+    /// These and no other.
+    These(BTreeSet<u64>),
+    /// All but these.
+    AllBut(BTreeSet<u64>),
+}
 
 impl Default for IgnoredXids {
     fn default() -> Self {
-        Self(APPLICATION_XIDS.into())
+        Self::These(APPLICATION_XIDS.into())
     }
 }
 
@@ -21,7 +26,10 @@ impl IgnoredXids {
     /// Whether this XID leaves the card healthy.
     #[must_use]
     pub fn contains(&self, code: u64) -> bool {
-        self.0.contains(&code)
+        match self {
+            Self::These(codes) => codes.contains(&code),
+            Self::AllBut(codes) => !codes.contains(&code),
+        }
     }
 }
 
@@ -29,15 +37,25 @@ impl IgnoredXids {
 mod tests {
     use super::*;
 
+    fn check(ignored: &IgnoredXids, code: u64, expected: bool) {
+        assert_eq!(ignored.contains(code), expected, "{code}");
+    }
+
     #[test]
     fn application_errors_are_ignored_and_card_errors_are_not() {
         let ignored = IgnoredXids::default();
-        let check = |code, expected| assert_eq!(ignored.contains(code), expected, "{code}");
         for code in APPLICATION_XIDS {
-            check(code, true);
+            check(&ignored, code, true);
         }
         for code in [48, 62, 63, 64, 74, 79, 94, 95, 119, 120, 140] {
-            check(code, false);
+            check(&ignored, code, false);
         }
+    }
+
+    #[test]
+    fn all_but_some_are_ignored() {
+        let ignored = IgnoredXids::AllBut([79].into());
+        check(&ignored, 79, false);
+        check(&ignored, 48, true);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use aliquot_core::allocation::Allocation;
 use aliquot_core::decide::{self, Question, Ranked, SoftNote};
 use aliquot_core::fit::{self, Policies};
-use aliquot_core::inventory::Refused;
+use aliquot_core::inventory::{Inventory, Refused};
 use aliquot_core::ledger::{Differences, NotReserved};
 use aliquot_core::memo::Memo;
 use aliquot_core::quota::Headroom;
@@ -197,14 +197,28 @@ impl Books {
         (all.len(), all.values().filter(|w| w.refused).count())
     }
 
-    /// Pods that the nodes' agents refused to start.
-    pub fn refused_by_nodes(&self) -> Vec<Refused> {
-        let cluster = self.snapshot();
-        let inventories = cluster
-            .iter()
-            .filter_map(|(.., node)| node.inventory.as_ref());
-        let refused = inventories.flat_map(|inventory| inventory.refused.clone());
-        refused.collect()
+    /// Pods that the nodes' agents refused to start, with their node.
+    pub fn refused_by_nodes(&self) -> Vec<(NodeName, Refused)> {
+        self.named_by_nodes(|inventory| &inventory.refused)
+    }
+
+    /// Pods that must leave their sick card, with their node.
+    pub fn evicted_by_nodes(&self) -> Vec<(NodeName, Refused)> {
+        self.named_by_nodes(|inventory| &inventory.evict)
+    }
+
+    fn named_by_nodes(&self, list: fn(&Inventory) -> &Vec<Refused>) -> Vec<(NodeName, Refused)> {
+        let mut named = Vec::new();
+        for (_, name, node) in self.snapshot().iter() {
+            let found = node.inventory.as_deref().map(list);
+            named.extend(
+                found
+                    .into_iter()
+                    .flatten()
+                    .map(|pod| (name.clone(), pod.clone())),
+            );
+        }
+        named
     }
 
     /// Chooses cards for the pod on the current books and reserves them, if the

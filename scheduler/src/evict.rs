@@ -1,15 +1,17 @@
 //! Evicts pods that their node refused to start (design 4.4): bound past the
-//! scheduler, or over-booked by a late Binding of an old leader.
+//! scheduler, or over-booked by a late Binding of an old leader; and pods whose GPU
+//! is out of service, where the node's owner wants that (design 9).
 //!
-//! Fed by: the `refused` lists of the nodes' inventories.
-//! Must not: evict a mirror pod (the kubelet owns it) or a pod of another uid.
+//! Fed by: the `refused` and `evict` lists of the nodes' inventories.
+//! Must not: evict a mirror pod (the kubelet owns it), a pod of another uid, or a pod
+//! that is not on the node whose agent names it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::PodUid;
 use aliquot_core::inventory::Refused;
+use aliquot_core::{NodeName, PodUid};
 use aliquot_k8s::disruption::MIRROR;
 use aliquot_k8s::event::{Note, Notes, PodRef};
 use aliquot_k8s::pod;
@@ -25,7 +27,25 @@ use crate::leader::Leader;
 
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Runs until `stop`; a pod is evicted when it was refused for `after`.
+/// Why a pod is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Refused,
+    Sick,
+}
+
+impl Cause {
+    /// Reason and beginning of the event.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Refused => ("EvictedRefused", "evicted: its node refused to start it"),
+            Self::Sick => ("EvictedSick", "evicted: its GPU is out of service"),
+        }
+    }
+}
+
+/// Runs until `stop`; a pod is evicted when it was refused for `after`, and at once when
+/// its card is sick and it must leave.
 pub async fn run(
     books: Arc<Books>,
     binder: Arc<Binder>,
@@ -45,13 +65,15 @@ pub async fn run(
         if leader.fault().is_some() {
             continue;
         }
-        for refused in due(&mut since, books.refused_by_nodes(), Instant::now(), after) {
-            if let Err(error) = evict(&client, &binder, &notes, &refused).await {
-                tracing::warn!(
-                    pod = refused.name,
-                    error,
-                    "refused by its node, not evicted"
-                );
+        let refused = due(&mut since, books.refused_by_nodes(), Instant::now(), after);
+        let sick = books.evicted_by_nodes().into_iter();
+        let sick = sick.map(|(node, pod)| (Cause::Sick, node, pod));
+        let all = refused
+            .into_iter()
+            .map(|(node, pod)| (Cause::Refused, node, pod));
+        for (cause, node, named) in all.chain(sick) {
+            if let Err(error) = evict(&client, &binder, &notes, cause, &node, &named).await {
+                tracing::warn!(pod = named.name, ?cause, error, "not evicted");
             }
         }
     }
@@ -60,13 +82,13 @@ pub async fn run(
 /// The refused pods whose time has come; keeps `since` to those still refused.
 fn due(
     since: &mut HashMap<PodUid, Instant>,
-    refused: Vec<Refused>,
+    refused: Vec<(NodeName, Refused)>,
     now: Instant,
     after: Duration,
-) -> Vec<Refused> {
-    since.retain(|uid, _| refused.iter().any(|r| r.pod == *uid));
+) -> Vec<(NodeName, Refused)> {
+    since.retain(|uid, _| refused.iter().any(|(_, r)| r.pod == *uid));
     let mut due = refused;
-    due.retain(|r| now - *since.entry(r.pod.clone()).or_insert(now) >= after);
+    due.retain(|(_, r)| now - *since.entry(r.pod.clone()).or_insert(now) >= after);
     due
 }
 
@@ -74,18 +96,23 @@ async fn evict(
     client: &Client,
     binder: &Binder,
     notes: &Notes,
-    refused: &Refused,
+    cause: Cause,
+    node: &NodeName,
+    named: &Refused,
 ) -> Result<(), String> {
     let pod = PodRef {
-        namespace: refused.namespace.clone(),
-        name: refused.name.clone(),
-        uid: refused.pod.to_string(),
+        namespace: named.namespace.clone(),
+        name: named.name.clone(),
+        uid: named.pod.to_string(),
     };
     let Some(found) = binder.get(&pod).await? else {
         return Ok(());
     };
     if pod::annotation(&found, MIRROR).is_some() || found.metadata.deletion_timestamp.is_some() {
         return Ok(());
+    }
+    if pod::node(&found).as_ref() != Some(node) {
+        return Err(format!("{node} names it and it is not there"));
     }
     fail_point::at(Point::EvictBefore);
     match eviction::evict(client, &pod, false).await {
@@ -94,17 +121,14 @@ async fn evict(
         Evicted::Protected(why) | Evicted::Failed(why) => return Err(why),
     }
     fail_point::at(Point::EvictAfter);
-    tracing::info!(
-        pod = pod.name,
-        namespace = pod.namespace,
-        "refused by its node, evicted"
-    );
+    tracing::info!(pod = pod.name, namespace = pod.namespace, ?cause, "evicted");
+    let (reason, words) = cause.words();
     notes.send(Note {
         pod,
         warning: true,
-        reason: "EvictedRefused",
+        reason,
         action: "Evicting",
-        text: format!("evicted: its node refused to start it: {}", refused.reason),
+        text: format!("{words}: {}", named.reason),
     });
     Ok(())
 }
@@ -115,15 +139,18 @@ mod tests {
 
     #[test]
     fn a_pod_is_due_when_it_was_refused_without_a_break() {
-        let refused = |uid: &str| Refused {
-            pod: uid.into(),
-            namespace: "d".to_owned(),
-            name: uid.to_owned(),
-            reason: "r".to_owned(),
+        let refused = |uid: &str| {
+            let refused = Refused {
+                pod: uid.into(),
+                namespace: "d".to_owned(),
+                name: uid.to_owned(),
+                reason: "r".to_owned(),
+            };
+            (NodeName::from("n"), refused)
         };
         let mut since = HashMap::new();
         let start = Instant::now();
-        let mut check = |second: u64, refused: &[Refused], expected: usize| {
+        let mut check = |second: u64, refused: &[(NodeName, Refused)], expected: usize| {
             let now = start + Duration::from_secs(second);
             let after = Duration::from_secs(30);
             assert_eq!(

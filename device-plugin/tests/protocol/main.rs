@@ -5,6 +5,7 @@
 
 mod kubelet;
 mod node;
+mod sick;
 
 use std::path::Path;
 use std::sync::Arc;

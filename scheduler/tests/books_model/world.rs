@@ -200,5 +200,6 @@ fn inventory(node: &Node) -> Inventory {
         lingering: node.lingering.iter().map(left).collect(),
         foreign: vec![],
         refused: vec![],
+        evict: Vec::new(),
     }
 }

@@ -27,6 +27,8 @@ pub struct NodeOptions {
     pub library: Option<PathBuf>,
     /// With libvgpu.so, so that limits hold.
     pub limited: bool,
+    /// Further flags of the agent.
+    pub flags: &'static [&'static str],
 }
 
 impl Default for NodeOptions {
@@ -36,6 +38,7 @@ impl Default for NodeOptions {
             scaling: "1",
             library: None,
             limited: false,
+            flags: &[],
         }
     }
 }
@@ -93,6 +96,7 @@ impl Place {
         }
         let flags = flags.into_iter();
         let flags = flags.flat_map(|(flag, value)| [flag.to_owned(), value]);
+        let flags = flags.chain(options.flags.iter().map(|&flag| flag.to_owned()));
         Ok((flags.collect(), text(machine.state())))
     }
 }

@@ -218,5 +218,6 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         lingering: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
+        evict: Vec::new(),
     }
 }

@@ -23,6 +23,8 @@ mod restarts;
 mod running;
 #[path = "node/shares.rs"]
 mod shares;
+#[path = "node/sick.rs"]
+mod sick;
 
 fn main() -> ExitCode {
     scenario::main(
@@ -53,7 +55,11 @@ fn main() -> ExitCode {
             ),
             scenario(
                 "a_sick_card_gets_no_new_pods_and_keeps_its_own",
-                losses::sick_card,
+                sick::keeps,
+            ),
+            scenario(
+                "a_dead_cards_pods_leave_and_the_other_card_fills_to_its_last_seat",
+                sick::evicts,
             ),
             scenario(
                 "sixty_thousand_mib_of_a_full_real_pair_end_three_pods_and_run",

@@ -54,6 +54,7 @@ pub(crate) fn node(node: usize) -> Result<Node> {
         lingering: vec![],
         foreign: vec![],
         refused: vec![],
+        evict: Vec::new(),
     };
     let annotations = json!({INVENTORY: inventory.encode()?});
     let node = json!({"metadata": {"name": name(node), "annotations": annotations}});

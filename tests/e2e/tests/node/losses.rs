@@ -1,5 +1,5 @@
 //! Issue D1, 7: the kubelet's checkpoint lost, `deviceMemoryScaling` lowered, the
-//! API server away, a card sick; each while pods run.
+//! API server away; each while pods run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::eventually;
 use aliquot_core::Inventory;
-use aliquot_core::inventory::{Health, INVENTORY};
+use aliquot_core::inventory::INVENTORY;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -134,58 +134,13 @@ pub(crate) async fn api_server(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// An XID takes a card out: its seats go, new pods go elsewhere, running ones
-/// stay; the card comes back when the driver says so. Cards are chosen by
-/// `spread`, so that each has a pod.
-pub(crate) async fn sick_card(stack: Arc<Stack>) -> Result<()> {
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&["--gpu-policy", "spread"]).await?;
-    let outcome = falls_sick(&stack).await;
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&[]).await?;
-    outcome
-}
-
-async fn falls_sick(stack: &Stack) -> Result<()> {
-    stack.cluster.namespace("sick").await?;
-    let first = Running::start(stack, "sick", "first", 2000).await?;
-    let second = Running::start(stack, "sick", "second", 2000).await?;
-    let sick = inventory(&stack.cluster).await?.gpus[0].uuid.to_string();
-    let (on_sick, other) = if first.share.gpu() == sick {
-        (first, second)
-    } else {
-        (second, first)
-    };
-    ensure!(on_sick.share.gpu() == sick && other.share.gpu() != sick);
-
-    stack.machine().xid("0", 79)?;
-    wait_health(stack, Health::Sick("xid 79".to_owned())).await?;
-    stack.wait_capacity("10").await?;
-    let mut new = Vec::new();
-    for name in ["n1", "n2", "n3"] {
-        let pod = Running::start(stack, "sick", name, 1000).await?;
-        ensure!(pod.share.gpu() == other.share.gpu(), "{name} on {sick}");
-        new.push(pod);
-    }
-    Running::create(stack, "sick", "large", 80000).await?;
-    refused(stack, "sick", "large", "CardNotHealth").await?;
-    stack.cluster.delete_pod("sick", "large").await?;
-    on_sick.untouched(stack).await?;
-    other.untouched(stack).await?;
-
-    stack.machine().set("0", &[("health", "ok")])?;
-    wait_health(stack, Health::Ok).await?;
-    stack.wait_capacity("20").await?;
-    let healed = Running::start(stack, "sick", "healed", 1000).await?;
-    ensure!(healed.share.gpu() == sick, "healed on the fuller card");
-    on_sick.untouched(stack).await?;
-    new.extend([on_sick, other, healed]);
-    try_join_all(new.iter().map(|pod| pod.delete(stack))).await?;
-    Ok(())
-}
-
 /// Waits until an event refuses the pod for `reason`, and the pod is Pending.
-async fn refused(stack: &Stack, namespace: &str, name: &str, reason: &str) -> Result<()> {
+pub(crate) async fn refused(
+    stack: &Stack,
+    namespace: &str,
+    name: &str,
+    reason: &str,
+) -> Result<()> {
     let what = format!("{name} to be refused for {reason}");
     eventually(PATIENCE, &what, || async {
         let events = stack.event_texts(namespace, name).await?;
@@ -201,7 +156,7 @@ async fn refused(stack: &Stack, namespace: &str, name: &str, reason: &str) -> Re
         .map(drop)
 }
 
-async fn inventory(cluster: &Cluster) -> Result<Inventory> {
+pub(crate) async fn inventory(cluster: &Cluster) -> Result<Inventory> {
     let node = Api::<Node>::all(cluster.admin()?).get(NODE).await?;
     let annotations = node.metadata.annotations.unwrap_or_default();
     let text = annotations.get(INVENTORY).context("an inventory")?;
@@ -213,19 +168,6 @@ async fn wait_scaled(stack: &Stack, mib: u64) -> Result<()> {
     eventually(PATIENCE, &what, || async {
         let gpus = inventory(&stack.cluster).await?.gpus;
         ensure!(gpus.iter().all(|gpu| gpu.scaled.0 == mib), "{gpus:?}");
-        Ok(Some(()))
-    })
-    .await
-}
-
-async fn wait_health(stack: &Stack, health: Health) -> Result<()> {
-    let what = format!("an inventory with card 0 {health:?}");
-    eventually(PATIENCE, &what, || async {
-        let gpus = inventory(&stack.cluster).await?.gpus;
-        ensure!(
-            gpus[0].health == health && gpus[1].health == Health::Ok,
-            "{gpus:?}"
-        );
         Ok(Some(()))
     })
     .await

@@ -1,0 +1,235 @@
+//! A card falls sick while pods run (design 9, issue D3, 5): what becomes of its
+//! seats at the real kubelet, of its pods, and of the other card.
+//!
+//! Fed by: `main`. Must not: take the agent's word for what the kubelet counts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_core::inventory::Health;
+use aliquot_device_plugin::proto::v1::AllocatableResourcesRequest;
+use aliquot_device_plugin::register::pod_resources;
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+
+use crate::losses::{inventory, refused};
+use crate::running::Running;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Issue D3, 5.
+const PROMISED: Duration = Duration::from_secs(1);
+
+/// An XID takes a card out: its seats go, new pods go elsewhere, running ones
+/// stay; the card comes back when the driver says so. Cards are chosen by
+/// `spread`, so that each has a pod.
+pub(crate) async fn keeps(stack: Arc<Stack>) -> Result<()> {
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&["--gpu-policy", "spread"]).await?;
+    let outcome = kept(&stack).await;
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&[]).await?;
+    outcome
+}
+
+async fn kept(stack: &Stack) -> Result<()> {
+    stack.cluster.namespace("sick").await?;
+    let first = Running::start(stack, "sick", "first", 2000).await?;
+    let second = Running::start(stack, "sick", "second", 2000).await?;
+    let sick = inventory(&stack.cluster).await?.gpus[0].uuid.to_string();
+    let (on_sick, other) = if first.share.gpu() == sick {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    ensure!(on_sick.share.gpu() == sick && other.share.gpu() != sick);
+
+    stack.machine().xid("0", 79)?;
+    wait_health(stack, Health::Sick("xid 79".to_owned())).await?;
+    // Ten of the other card, and the one that `on_sick` holds.
+    stack.wait_capacity("11").await?;
+    let mut new = Vec::new();
+    for name in ["n1", "n2", "n3"] {
+        let pod = Running::start(stack, "sick", name, 1000).await?;
+        ensure!(pod.share.gpu() == other.share.gpu(), "{name} on {sick}");
+        new.push(pod);
+    }
+    Running::create(stack, "sick", "large", 80000).await?;
+    refused(stack, "sick", "large", "CardNotHealth").await?;
+    stack.cluster.delete_pod("sick", "large").await?;
+    on_sick.untouched(stack).await?;
+    other.untouched(stack).await?;
+    let told = [&*sick, "XID 79", "keeps its share"];
+    told_of(stack, &on_sick.name, "GpuSick", &told).await?;
+
+    stack.machine().set("0", &[("health", "ok")])?;
+    wait_health(stack, Health::Ok).await?;
+    stack.wait_capacity("20").await?;
+    told_of(stack, &on_sick.name, "GpuRecovered", &[&sick]).await?;
+    let events = stack.event_texts("sick", &other.name).await?;
+    ensure!(!events.iter().any(|e| e.contains("Gpu")), "{events:?}");
+    let healed = Running::start(stack, "sick", "healed", 1000).await?;
+    ensure!(healed.share.gpu() == sick, "healed on the fuller card");
+    on_sick.untouched(stack).await?;
+    new.extend([on_sick, other, healed]);
+    try_join_all(new.iter().map(|pod| pod.delete(stack))).await?;
+    Ok(())
+}
+
+/// With `--sick-pods evict`: XID 79 on one of two cards with five pods each.
+pub(crate) async fn evicts(stack: Arc<Stack>) -> Result<()> {
+    let evicting = NodeOptions {
+        flags: &["--sick-pods", "evict"],
+        ..NodeOptions::default()
+    };
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&["--gpu-policy", "spread"]).await?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&evicting).await?;
+    let outcome = evicted(&stack).await;
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&NodeOptions::default()).await?;
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&[]).await?;
+    outcome
+}
+
+async fn evicted(stack: &Stack) -> Result<()> {
+    stack.cluster.namespace("dead").await?;
+    let sick = inventory(&stack.cluster).await?.gpus[0].uuid.to_string();
+    let mut pods = Vec::new();
+    for number in 0..10 {
+        let name = format!("p{number}");
+        pods.push(Running::start(stack, "dead", &name, 1000).await?);
+    }
+    let (on_sick, mut others): (Vec<_>, Vec<_>) =
+        pods.into_iter().partition(|pod| pod.share.gpu() == sick);
+    ensure!((on_sick.len(), others.len()) == (5, 5), "not five each");
+
+    // The kubelet's own count: the free seats go at once, those that are held stay
+    // until their pods are gone.
+    ensure!(allocatable(stack, &sick).await? == 10);
+    let began = Instant::now();
+    stack.machine().xid("0", 79)?;
+    eventually(PROMISED, "five free seats to be unhealthy", || async {
+        Ok((allocatable(stack, &sick).await? <= 5).then_some(()))
+    })
+    .await?;
+    println!(
+        "free seats unhealthy at the kubelet after {:?}",
+        began.elapsed()
+    );
+    wait_condition(stack, "True", "DrainNeeded", &[&sick, "XID 79"]).await?;
+    let api: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "dead");
+    for pod in &on_sick {
+        eventually(PATIENCE, &format!("{} to be evicted", pod.name), || async {
+            Ok(api.get_opt(&pod.name).await?.is_none().then_some(()))
+        })
+        .await?;
+        let why = [&*sick, "XID 79", "this pod is evicted"];
+        told_in(stack, "dead", &pod.name, "GpuSick", &why).await?;
+        told_in(stack, "dead", &pod.name, "EvictedSick", &why[..2]).await?;
+    }
+    eventually(PATIENCE, "no seat of the sick card", || async {
+        Ok((allocatable(stack, &sick).await? == 0).then_some(()))
+    })
+    .await?;
+    stack.wait_capacity("10").await?;
+
+    // The other card fills to its last seat, and no further.
+    for number in 10..15 {
+        let name = format!("p{number}");
+        let pod = Running::start(stack, "dead", &name, 1000).await?;
+        ensure!(pod.share.gpu() != sick, "{name} on {sick}");
+        others.push(pod);
+    }
+    Running::create(stack, "dead", "waits", 1000).await?;
+    refused(stack, "dead", "waits", "CardNotHealth").await?;
+    try_join_all(others.iter().map(|pod| pod.untouched(stack))).await?;
+
+    stack.machine().set("0", &[("health", "ok")])?;
+    stack.wait_capacity("20").await?;
+    ensure!(allocatable(stack, &sick).await? == 10);
+    wait_condition(stack, "False", "GpusWell", &[]).await?;
+    let waited = Running::created(stack, "dead", "waits").await?;
+    ensure!(waited.share.gpu() == sick, "not on the healed card");
+    others.push(waited);
+    try_join_all(others.iter().map(|pod| pod.delete(stack))).await?;
+    Ok(())
+}
+
+/// How many seats of the card the kubelet would hand out or has handed out, by its
+/// own account.
+async fn allocatable(stack: &Stack, gpu: &str) -> Result<usize> {
+    let socket = stack
+        .cluster
+        .kubelet_dir()
+        .join("pod-resources/kubelet.sock");
+    let mut kubelet = pod_resources(&socket).await?;
+    let answer = kubelet.get_allocatable_resources(AllocatableResourcesRequest {});
+    let devices = answer.await?.into_inner().devices;
+    let ids = devices.iter().flat_map(|devices| &devices.device_ids);
+    Ok(ids.filter(|id| id.starts_with(gpu)).count())
+}
+
+async fn told_of(stack: &Stack, name: &str, reason: &str, parts: &[&str]) -> Result<()> {
+    told_in(stack, "sick", name, reason, parts).await
+}
+
+/// Waits until an event of this reason says all of this.
+async fn told_in(
+    stack: &Stack,
+    namespace: &str,
+    name: &str,
+    reason: &str,
+    parts: &[&str],
+) -> Result<()> {
+    let what = format!("{name} to be told {reason} {parts:?}");
+    eventually(PATIENCE, &what, || async {
+        let events = stack.event_texts(namespace, name).await?;
+        let start = format!("{reason}: ");
+        let says = |e: &&String| e.starts_with(&start) && parts.iter().all(|p| e.contains(p));
+        ensure!(events.iter().find(says).is_some(), "{events:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Waits until the node's condition says this.
+async fn wait_condition(stack: &Stack, status: &str, reason: &str, parts: &[&str]) -> Result<()> {
+    let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
+    let what = format!("AliquotGpuSick {status} {reason} {parts:?}");
+    eventually(PATIENCE, &what, || async {
+        let node = nodes.get(NODE).await?;
+        let mut all = node.status.and_then(|s| s.conditions).into_iter().flatten();
+        let found = all.find(|c| c.type_ == "AliquotGpuSick");
+        let found = found.context("no such condition")?;
+        let message = found.message.unwrap_or_default();
+        ensure!(
+            found.status == status
+                && found.reason.as_deref() == Some(reason)
+                && parts.iter().all(|part| message.contains(part)),
+            "{} {:?} {message}",
+            found.status,
+            found.reason
+        );
+        Ok(Some(()))
+    })
+    .await
+}
+
+async fn wait_health(stack: &Stack, health: Health) -> Result<()> {
+    let what = format!("an inventory with card 0 {health:?}");
+    eventually(PATIENCE, &what, || async {
+        let gpus = inventory(&stack.cluster).await?.gpus;
+        ensure!(
+            gpus[0].health == health && gpus[1].health == Health::Ok,
+            "{gpus:?}"
+        );
+        Ok(Some(()))
+    })
+    .await
+}
