@@ -90,6 +90,7 @@ pub(crate) async fn evicts(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&evicting).await?;
     let outcome = evicted(&stack).await;
+    stack.machine().set("0", &[("health", "ok")])?;
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&NodeOptions::default()).await?;
     stack.terminate(Kind::Scheduler).await?;
@@ -147,16 +148,19 @@ async fn evicted(stack: &Stack) -> Result<()> {
         others.push(pod);
     }
     Running::create(stack, "dead", "waits", 1000).await?;
-    refused(stack, "dead", "waits", "CardNotHealth").await?;
+    // kube-scheduler's own count comes before ours.
+    let full = ["Insufficient nvidia.com/gpu"];
+    told_in(stack, "dead", "waits", "FailedScheduling", &full).await?;
+    stack.cluster.delete_pod("dead", "waits").await?;
     try_join_all(others.iter().map(|pod| pod.untouched(stack))).await?;
 
     stack.machine().set("0", &[("health", "ok")])?;
     stack.wait_capacity("20").await?;
     ensure!(allocatable(stack, &sick).await? == 10);
     wait_condition(stack, "False", "GpusWell", &[]).await?;
-    let waited = Running::created(stack, "dead", "waits").await?;
-    ensure!(waited.share.gpu() == sick, "not on the healed card");
-    others.push(waited);
+    let healed = Running::start(stack, "dead", "healed", 1000).await?;
+    ensure!(healed.share.gpu() == sick, "not on the healed card");
+    others.push(healed);
     try_join_all(others.iter().map(|pod| pod.delete(stack))).await?;
     Ok(())
 }

@@ -195,9 +195,9 @@ fn a_critical_error_makes_a_card_sick_until_the_driver_asks_for_nothing_more() {
 }
 
 #[test]
-fn an_error_for_which_the_driver_asks_nothing_stays() {
+fn an_error_for_which_the_driver_asks_nothing_stays_until_the_card_was_away() {
     on_machine(
-        "driver::an_error_for_which_the_driver_asks_nothing_stays",
+        "driver::an_error_for_which_the_driver_asks_nothing_stays_until_the_card_was_away",
         TWO_A100,
         |machine| {
             let driver = open();
@@ -207,6 +207,10 @@ fn an_error_for_which_the_driver_asks_nothing_stays() {
             for _ in 0..2 {
                 assert!(health(&driver).contains(&Health::Xid(94)));
             }
+            machine.set("0", &[("health", "lost")]).unwrap();
+            assert!(!health(&driver).contains(&Health::Xid(94)));
+            machine.set("0", &[("health", "ok")]).unwrap();
+            assert_eq!(health(&driver), [Health::Ok, Health::Ok]);
         },
     );
 }
