@@ -10,6 +10,7 @@ use aliquot_cluster::wait::eventually;
 use aliquot_core::inventory::Health;
 use aliquot_device_plugin::proto::v1::AllocatableResourcesRequest;
 use aliquot_device_plugin::register::pod_resources;
+use aliquot_e2e::figures::report;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -119,10 +120,7 @@ async fn evicted(stack: &Stack) -> Result<()> {
         Ok((allocatable(stack, &sick).await? <= 5).then_some(()))
     })
     .await?;
-    println!(
-        "free seats unhealthy at the kubelet after {:?}",
-        began.elapsed()
-    );
+    report("free seats unhealthy at the kubelet", began.elapsed());
     wait_condition(stack, "True", "DrainNeeded", &[&sick, "XID 79"]).await?;
     let api: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "dead");
     for pod in &on_sick {
