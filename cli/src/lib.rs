@@ -4,11 +4,13 @@
 //! [`workload`] orders and inflates it, [`experiment`] offers it pod by pod to a
 //! [`rig::Placer`], [`report`] and [`plot`] show what came of it.
 //! `explain` and `top` ask a living cluster ([`live`]) and show it ([`table`]).
+//! `config` validates, converts and shows profiles ([`config`]).
 //! Fed by: the command line.
 //! Must not: decide anything that the scheduler decides; that is asked of core.
 
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod experiment;
 pub mod hami;
 pub mod live;

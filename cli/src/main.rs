@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use aliquot_cli::config::{self, Config};
 use aliquot_cli::live::Access;
 use aliquot_cli::plot;
 use aliquot_cli::report::{self, Summary};
@@ -37,6 +38,9 @@ enum Command {
     Explain(Explain),
     /// Show what GPUs have, have promised, and could still promise
     Top(Top),
+    /// Check, convert or show which GPU is shared in which way
+    #[command(subcommand)]
+    Config(Config),
 }
 
 /// The flags of `explain`.
@@ -85,6 +89,15 @@ enum Output {
 
 fn main() -> Result<()> {
     match Program::parse().command {
+        Command::Config(Config::Validate(flags)) => validate(&flags),
+        Command::Config(Config::Convert(flags)) => {
+            print!("{}", flags.run()?);
+            Ok(())
+        }
+        Command::Config(Config::Show(flags)) => {
+            print!("{}", runtime()?.block_on(flags.run())?);
+            Ok(())
+        }
         Command::Simulate(flags) => run(&flags),
         Command::Explain(flags) => runtime()?.block_on(explain(&flags)),
         Command::Top(flags) => runtime()?.block_on(top(&flags)),
@@ -94,6 +107,21 @@ fn main() -> Result<()> {
 fn runtime() -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().context("cannot start")
+}
+
+/// A line for each fault and nothing else, so that other programs can read them.
+fn validate(flags: &config::Validate) -> Result<()> {
+    match flags.run() {
+        Ok(said) => {
+            println!("{said}");
+            Ok(())
+        }
+        Err(config::ConfigError::Faults(faults)) => {
+            eprintln!("{faults}");
+            std::process::exit(1)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn explain(flags: &Explain) -> Result<()> {

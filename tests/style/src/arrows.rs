@@ -21,7 +21,11 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
         "aliquot-webhook",
         &["aliquot-core", "aliquot-k8s", "aliquot-serve"],
     ),
-    ("aliquot-cli", &["aliquot-core", "aliquot-k8s"]),
+    (
+        "aliquot-cli",
+        &["aliquot-core", "aliquot-k8s", "aliquot-profiles"],
+    ),
+    ("aliquot-profiles", &["aliquot-core"]),
     (
         "aliquot-device-plugin",
         &[

@@ -1,0 +1,104 @@
+//! `kubectl-aliquot config` as a process: what it prints, where, and its exit code.
+//!
+//! Fed by: the binary, with configurations on its standard input. Must not: need a
+//! cluster.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use aliquot_cli::config::effective;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+
+/// Exit code, standard output, standard error.
+fn run(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-aliquot"))
+        .arg("config")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut pipe = child.stdin.take().expect("a pipe");
+    pipe.write_all(input.as_bytes()).expect("written");
+    drop(pipe);
+    let output = child.wait_with_output().expect("ended");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+const BROKEN: &str = "apiVersion: aliquot.dev/v1alpha1
+default: lap
+profiles:
+  lab:
+    gpus:
+    - {select: {index: 0}, mode: vgpu, replicas: 4}
+    - {select: {index: 1}, mode: mps, replicas: 100}
+";
+
+#[test]
+fn a_broken_configuration_gives_a_line_for_each_fault_and_exit_code_1() {
+    let (code, out, err) = run(&["validate", "-"], BROKEN);
+    let lines: Vec<&str> = err.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, split, memoryScaling",
+            "profiles.lab.gpus[1].replicas: 100 is too large; accepted: a whole number, 1 to 48",
+        ]
+    );
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+}
+
+#[test]
+fn a_good_configuration_gives_its_profiles_and_exit_code_0() {
+    let good = "{apiVersion: aliquot.dev/v1alpha1, profiles: {lab: {rest: exclusive}}}";
+    let (code, out, err) = run(&["validate", "-"], good);
+    assert_eq!(out, "good: lab; default: vgpu on all GPUs\n");
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let (code, _, err) = run(&["validate", "/nowhere.yaml"], "");
+    assert_eq!(code, Some(1));
+    assert!(err.contains("cannot read /nowhere.yaml"), "{err}");
+}
+
+#[test]
+fn what_was_converted_is_valid() {
+    let theirs =
+        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}";
+    let (code, ours, err) = run(&["convert", "--from", "nvidia", "--name", "x", "-"], theirs);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let (code, out, err) = run(&["validate", "-"], &ours);
+    assert_eq!(out, "good: x; default: x\n", "{err}");
+    assert_eq!(code, Some(0));
+    // Not converted, it is named with the command that does.
+    let (code, _, err) = run(&["validate", "-"], theirs);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("config convert --from nvidia FILE"), "{err}");
+    let (code, _, err) = run(&["convert", "--from", "mig-parted", "-"], theirs);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("sharing: "), "{err}");
+}
+
+#[test]
+fn a_nodes_effective_profile_is_a_valid_configuration() {
+    let inventory = r#"{"v":1,"reads":[1],"gpus":[{"uuid":"GPU-11111111-2222-3333-4444-555555555555","index":0,"model":"NVIDIA A30","memory":24576,"scaled":24576,"cores":100,"seats":10,"mode":"vgpu","resource":"nvidia.com/gpu","health":"ok"}]}"#;
+    let node = |annotations| -> Node {
+        let node = json!({"metadata": {"name": "n1", "annotations": annotations}});
+        serde_json::from_value(node).expect("a node")
+    };
+    let shown = effective(&node(json!({"aliquot.dev/inventory": inventory})), "n1").expect("YAML");
+    assert!(shown.contains("split: 10"), "{shown}");
+    let (code, out, err) = run(&["validate", "-"], &shown);
+    assert_eq!(out, "good: n1; default: n1\n", "{err}");
+    assert_eq!(code, Some(0));
+    let none = effective(&node(json!({})), "n1").expect_err("nothing to show");
+    assert!(
+        none.to_string().contains("node n1 has no annotation"),
+        "{none}"
+    );
+}
