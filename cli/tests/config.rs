@@ -96,9 +96,9 @@ fn a_nodes_effective_profile_is_a_valid_configuration() {
     let (code, out, err) = run(&["validate", "-"], &shown);
     assert_eq!(out, "good: n1; default: n1\n", "{err}");
     assert_eq!(code, Some(0));
-    let none = effective(&node(json!({})), "n1").expect_err("nothing to show");
+    let error = effective(&node(json!({})), "n1").expect_err("nothing to show");
     assert!(
-        none.to_string().contains("node n1 has no annotation"),
-        "{none}"
+        error.to_string().contains("node n1 has no annotation"),
+        "{error}"
     );
 }
