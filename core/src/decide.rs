@@ -95,9 +95,11 @@ pub fn fitting<'n, S: AsRef<str>>(
                 continue;
             }
             let (crowded, score) = match noted.get(&slot) {
-                Some(Some(with_others)) => (false, *with_others),
-                Some(None) => (true, score),
                 None => (false, score),
+                Some(others) => match with_others(question, slot, others) {
+                    Some(score) => (false, score),
+                    None => (true, score),
+                },
             };
             fits.push(Ranked {
                 crowded,
@@ -132,20 +134,24 @@ pub fn fitting<'n, S: AsRef<str>>(
     Err(refusal)
 }
 
-/// The score of each noted node with those who are about to go there; `None`
-/// where the pod does not fit beside them.
-fn noted(question: &Question<'_>) -> HashMap<usize, Option<u64>> {
-    let mut states = HashMap::new();
+/// Where others are about to go, by slot.
+fn noted<'a>(question: &Question<'a>) -> HashMap<usize, Vec<&'a SoftNote>> {
+    let mut noted: HashMap<usize, Vec<&SoftNote>> = HashMap::new();
     for note in question.notes {
-        if let Some(node) = question.node(note.slot) {
-            let state = states.entry(note.slot).or_insert_with(|| node.clone());
-            *state = state.with(&note.uses);
-        }
+        noted.entry(note.slot).or_default().push(note);
     }
-    let score = |state| fit::fit(state, question.demand, question.policies);
-    let states = states.iter();
-    let scores = states.map(|(slot, state)| (*slot, score(state).ok().map(|fit| fit.score)));
-    scores.collect()
+    noted
+}
+
+/// The score of a node with those who are about to go there; `None` where the
+/// pod does not fit beside them.
+fn with_others(question: &Question<'_>, slot: usize, others: &[&SoftNote]) -> Option<u64> {
+    let mut state = question.node(slot)?.clone();
+    for note in others {
+        state = state.with(&note.uses);
+    }
+    let fit = fit::fit(&state, question.demand, question.policies);
+    fit.ok().map(|fit| fit.score)
 }
 
 /// The best `most` of them, best first.
