@@ -19,6 +19,7 @@ use crate::typical::Typical;
 /// Verdicts kept unless somebody says otherwise; the shape not asked for longest
 /// gives way. About 50 MiB: 200 shapes of 5,000 nodes.
 const VERDICTS: usize = 1 << 20;
+const _: () = assert!(size_of::<Option<(u64, Verdict)>>() <= 48);
 /// Shapes kept however many nodes there are.
 const SHAPES: usize = 32;
 

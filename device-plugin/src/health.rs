@@ -149,17 +149,17 @@ impl Watch {
     fn refresh(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
         change(&mut state);
-        let sick = sick::sick(&state.health);
-        let cards: Vec<_> = sick
-            .filter_map(|card| sick::diagnosis(card, &self.care.actions))
-            .collect();
+        let diagnosis = |card| sick::diagnosis(card, &self.care.actions);
+        let cards: Vec<_> = state.health.iter().filter_map(diagnosis).collect();
         self.metrics
             .sick_cards
             .set(i64::try_from(cards.len()).unwrap_or(i64::MAX));
         let pods = self.prestart.pods.in_order();
+        let mut shares = Vec::new();
         if cards.is_empty() {
             state.held.clear();
         } else {
+            shares = self.shares();
             let synced = self.prestart.pods.synced();
             match self.prestart.entries() {
                 Ok(entries) => state.held = sick::held(&entries, &pods, synced),
@@ -168,11 +168,6 @@ impl Watch {
                 }
             }
         }
-        let shares = if cards.is_empty() {
-            Vec::new()
-        } else {
-            self.shares()
-        };
         let concerned = sick::concerned(&cards, &shares, &pods);
         let evict = match self.care.pods {
             SickPods::Keep => Vec::new(),

@@ -51,12 +51,6 @@ pub struct Sickness {
     pub evict: Vec<Refused>,
 }
 
-/// The cards that are out of service.
-pub fn sick(health: &[nvml::CardHealth]) -> impl Iterator<Item = &nvml::CardHealth> {
-    let out = |card: &&nvml::CardHealth| card.health != nvml::Health::Ok;
-    health.iter().filter(out)
-}
-
 /// Why this card is out of service and what it needs; `None` when it is well.
 /// A card that is lost needs what XID 79 needs.
 pub fn diagnosis(card: &nvml::CardHealth, actions: &Actions) -> Option<Sick> {

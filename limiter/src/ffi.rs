@@ -2,7 +2,7 @@
 //!
 //! Fed by: [`crate::table`]. Must not: decide anything.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
 /// What every hooked call returns: `CUresult` or `nvmlReturn_t`.
 pub(crate) type Code = c_int;
@@ -32,6 +32,24 @@ pub(crate) const NVML_LIBRARY_NOT_FOUND: Code = 12;
 pub(crate) type Handle = usize;
 /// `CUdevice`.
 pub(crate) type Device = c_int;
+
+/// The beginning of `CUmemAllocationProp` and of `CUmemPoolProps`, which is all that we read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Properties {
+    kind: c_uint,
+    handles: c_uint,
+    place: c_uint,
+    device: Device,
+}
+
+impl Properties {
+    /// The card that the memory shall be on; `None` for other places.
+    pub(crate) fn device(self) -> Option<Device> {
+        const ON_DEVICE: c_uint = 1; // CU_MEM_LOCATION_TYPE_DEVICE
+        (self.place == ON_DEVICE).then_some(self.device)
+    }
+}
 
 /// A place to which a call writes, or from which it reads, as the driver's interface promises:
 /// null, or good for one `T` (or as many as another argument says) while the call runs.

@@ -4,27 +4,14 @@
 //!
 //! Fed by: [`crate::table`]. Must not: give back what a mapping still holds.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_void;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::account::Account;
-use crate::ffi::{Code, OUT_OF_MEMORY, Out, SUCCESS, long};
+use crate::ffi::{Code, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
 use crate::ledger::in_blocks;
 use crate::lock::Lock;
 use crate::process;
-
-/// `CUmemAllocationProp`, as far as we read it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Properties {
-    kind: c_uint,
-    handles: c_uint,
-    place: c_uint,
-    device: i32,
-}
-
-/// `CU_MEM_LOCATION_TYPE_DEVICE`.
-const ON_DEVICE: c_uint = 1;
 
 #[derive(Clone, Copy, Debug)]
 struct Memory {
@@ -66,11 +53,11 @@ pub(crate) fn create(
     properties: Out<Properties>,
     flags: u64,
 ) -> Code {
-    let on_device = properties.get().filter(|one| one.place == ON_DEVICE);
-    let Some(properties_read) = on_device else {
+    let on_device = properties.get().and_then(Properties::device);
+    let Some(device) = on_device else {
         return real(handle, bytes, properties, flags);
     };
-    let account = match Account::of_device(properties_read.device) {
+    let account = match Account::of_device(device) {
         Ok(Some(account)) => account,
         Ok(None) => return real(handle, bytes, properties, flags),
         Err(code) => return code,

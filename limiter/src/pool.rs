@@ -5,29 +5,16 @@
 //! anything is refused or called free.
 //! Must not: let a pool grow past the limit.
 
-use core::ffi::c_uint;
 use std::collections::HashMap;
 
 use crate::account::Account;
-use crate::ffi::{Code, Device, Handle, OUT_OF_MEMORY, Out, SUCCESS, long};
+use crate::ffi::{Code, Device, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
 use crate::ledger::{BLOCK, in_blocks};
 use crate::lock::Lock;
 use crate::process::{self, Process};
 use crate::table::call;
 use crate::{context, memory};
 
-/// `CUmemPoolProps`, as far as we read it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Properties {
-    kind: c_uint,
-    handles: c_uint,
-    place: c_uint,
-    device: i32,
-}
-
-/// `CU_MEM_LOCATION_TYPE_DEVICE`.
-const ON_DEVICE: c_uint = 1;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 const RESERVED: i32 = 5;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
@@ -197,8 +184,8 @@ pub(crate) fn create(
     pool: Out<Handle>,
     properties: Out<Properties>,
 ) -> Code {
-    let on_device = properties.get().filter(|one| one.place == ON_DEVICE);
-    let account = match on_device.map(|one| Account::of_device(one.device)) {
+    let on_device = properties.get().and_then(Properties::device);
+    let account = match on_device.map(Account::of_device) {
         Some(Ok(Some(account))) => account,
         Some(Err(code)) => return code,
         _ => return real(pool, properties),

@@ -10,7 +10,7 @@
 
 use core::ffi::{c_char, c_uint, c_void};
 
-use crate::ffi::{Code, Device, Handle, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Text};
+use crate::ffi::{Code, Device, Handle, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Properties, Text};
 use crate::real::{Library, Real};
 use crate::{array, context, memory, nvml, nvml_processes, physical, pool, route, view};
 
@@ -152,7 +152,7 @@ hooks! {
     Cuda "cuMemAllocManaged" 6000 '-' cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint) => memory::allocate_managed;
     Cuda "cuMemFree" 3020 '-' cuMemFree_v2(pointer: Pointer) => memory::free;
 
-    Cuda "cuMemCreate" 10020 '-' cuMemCreate(handle: Out<u64>, bytes: usize, properties: Out<physical::Properties>, flags: u64) => physical::create;
+    Cuda "cuMemCreate" 10020 '-' cuMemCreate(handle: Out<u64>, bytes: usize, properties: Out<Properties>, flags: u64) => physical::create;
     Cuda "cuMemRelease" 10020 '-' cuMemRelease(handle: u64) => physical::release;
     Cuda "cuMemRetainAllocationHandle" 11000 '-' cuMemRetainAllocationHandle(handle: Out<u64>, address: *mut c_void) => physical::retain;
     Cuda "cuMemMap" 10020 '-' cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: u64, flags: u64) => physical::map;
@@ -170,7 +170,7 @@ hooks! {
     Cuda "cuMemAllocFromPoolAsync" 11020 'T' cuMemAllocFromPoolAsync_ptsz(pointer: Out<Pointer>, bytes: usize, pool: Handle, stream: Handle) => pool::allocate_from;
     Cuda "cuMemFreeAsync" 11020 '-' cuMemFreeAsync(pointer: Pointer, stream: Handle) => pool::free;
     Cuda "cuMemFreeAsync" 11020 'T' cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle) => pool::free;
-    Cuda "cuMemPoolCreate" 11020 '-' cuMemPoolCreate(pool: Out<Handle>, properties: Out<pool::Properties>) => pool::create;
+    Cuda "cuMemPoolCreate" 11020 '-' cuMemPoolCreate(pool: Out<Handle>, properties: Out<Properties>) => pool::create;
     Cuda "cuMemPoolDestroy" 11020 '-' cuMemPoolDestroy(pool: Handle) => pool::destroy;
     Cuda "cuMemPoolTrimTo" 11020 '-' cuMemPoolTrimTo(pool: Handle, bytes: usize) => pool::trim;
 

@@ -30,8 +30,8 @@ pub struct Placement {
 /// cards, or `None` where all would have to wait for a pod to end.
 ///
 /// Least loss first; then the first card; on it an instance that is ready, then few
-/// to destroy, then the highest start. (The fullest card instead of the first
-/// refuses one request in seventy more.)
+/// to destroy, then the highest start. The fullest card instead of the first
+/// would refuse more: the test of arrivals has both.
 pub fn place(cards: &[(&Geometry, &[Instance])], name: &str) -> Option<Placement> {
     let offers = cards
         .iter()

@@ -12,7 +12,7 @@ use crate::mig::{Geometry, Instance};
 
 const CARDS: usize = 8;
 const ARRIVALS: u32 = 8_000;
-const SEEDS: u64 = 4;
+const SEEDS: u32 = 4;
 /// Profiles by their place in the table, and how many of 100 requests are for them.
 const MIX: [(usize, u32); 5] = [(0, 40), (3, 25), (4, 18), (5, 10), (6, 7)];
 
@@ -27,8 +27,8 @@ pub(super) enum Chooser {
 
 /// The part of all requested compute slices that was refused, mean of all seeds.
 pub(super) fn refused(geometry: &Geometry, load: f64, chooser: Chooser) -> f64 {
-    let seeds = (1..=SEEDS).map(|seed| run(geometry, load, chooser, seed));
-    seeds.sum::<f64>() / 4.0
+    let seeds = (1..=SEEDS).map(|seed| run(geometry, load, chooser, seed.into()));
+    seeds.sum::<f64>() / f64::from(SEEDS)
 }
 
 fn run(geometry: &Geometry, load: f64, chooser: Chooser, seed: u64) -> f64 {
