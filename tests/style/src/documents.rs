@@ -88,24 +88,24 @@ pub fn unproved(specification: &str, makefile: &str) -> Vec<String> {
         .collect()
 }
 
+/// A test function, or a scenario of tests/e2e by its name, is in one of the sources.
+pub fn is_test(name: &str, sources: &[&str]) -> bool {
+    let forms = [format!("fn {name}("), format!("\"{name}\",")];
+    let has = |source: &&str| forms.iter().any(|form| source.contains(form));
+    sources.iter().any(has)
+}
+
+/// The names in backticks of a table's cell.
+pub fn names(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
 /// Rows of a table whose last cell names no test, or one that is nowhere in `sources`.
-pub fn unheld<'a>(rows: &[Vec<&'a str>], sources: &[&str]) -> Vec<String> {
-    let exists = |name: &str| {
-        // A test function, or a scenario of tests/e2e by its name.
-        let forms = [format!("fn {name}("), format!("\"{name}\",")];
-        sources
-            .iter()
-            .any(|source| forms.iter().any(|form| source.contains(form)))
-    };
+pub fn unheld(rows: &[Vec<&str>], sources: &[&str]) -> Vec<String> {
+    let exists = |name: &str| is_test(name, sources);
     let mut found = Vec::new();
     for cells in rows {
-        let names: Vec<&'a str> = cells
-            .last()
-            .map_or("", |cell| cell)
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .collect();
+        let names = names(cells.last().map_or("", |cell| cell));
         if names.is_empty() {
             found.push(format!("{}: names no test", cells[0]));
         }

@@ -2,6 +2,7 @@
 //!
 //! [`arrows`]: which crate may use which. [`sources`]: what a `.rs` file may
 //! hold. [`documents`]: links, promises and invariants in `.md` files.
+//! [`modes`]: what docs/modes.md says is proved.
 //! [`supply`]: what may come in from outside. [`tree`] reads the files.
 //! Fed by: the tests of this crate, which run each rule on the tree and on bad examples.
 //! Must not: change anything, or use the network.
@@ -10,6 +11,7 @@
 
 pub mod arrows;
 pub mod documents;
+pub mod modes;
 pub mod sources;
 pub mod supply;
 pub mod tree;

@@ -1,0 +1,72 @@
+//! docs/modes.md: a row for each promise of a mode, whose state is true.
+//!
+//! Fed by: the rows of its tables, the sources with all tests, the scripts of tests/gpu.
+//! Must not: judge what a test does.
+
+use crate::documents::{is_test, names};
+
+/// The families of rows, and how many each has.
+const FAMILIES: [(&str, usize); 3] = [("MPS", 18), ("MIG", 20), ("TS", 15)];
+/// Rows that a real card alone can show.
+pub const REAL: [&str; 7] = [
+    "MPS-4", "MPS-6", "MPS-7", "MPS-10", "MPS-12", "MPS-13", "MPS-16",
+];
+/// Rows that simulated cards and a real one show.
+pub const BOTH: [&str; 10] = [
+    "MPS-3", "MPS-5", "MPS-11", "MPS-14", "MPS-17", "MIG-2", "MIG-5", "MIG-8", "MIG-11", "MIG-17",
+];
+
+/// All ids, in the order of the page.
+pub fn ids() -> Vec<String> {
+    let family = |(name, most): &(&str, usize)| {
+        let numbers = 1..=*most;
+        let ids = numbers.map(|number| format!("{name}-{number}"));
+        ids.collect::<Vec<_>>()
+    };
+    FAMILIES.iter().flat_map(family).collect()
+}
+
+/// Faults of the rows: id, what a user sees, simulated, tests, on a GPU.
+/// `script` tells whether a script of this path is there.
+pub fn faults(rows: &[Vec<&str>], sources: &[&str], script: impl Fn(&str) -> bool) -> Vec<String> {
+    let found: Vec<&str> = rows.iter().map(|cells| cells[0]).collect();
+    let mut faults = Vec::new();
+    if found != ids() {
+        faults.push(format!("rows are {found:?}; each id once and in order"));
+    }
+    for cells in rows {
+        let &[id, _, simulated, tests, real] = cells.as_slice() else {
+            faults.push(format!("{}: five cells", cells[0]));
+            continue;
+        };
+        let mut fault = |words: String| faults.push(format!("{id}: {words}"));
+        let by_simulation = !REAL.contains(&id);
+        match (simulated, by_simulation) {
+            ("not yet", true) | ("–", false) if tests == "–" => {}
+            ("held", true) => {
+                let tests = names(tests);
+                for missing in tests.iter().filter(|name| !is_test(name, sources)) {
+                    fault(format!("there is no test {missing}"));
+                }
+                if !tests.iter().any(|name| is_named_after(name, id)) {
+                    fault("no test has the id in its name".to_owned());
+                }
+            }
+            _ => fault(format!("{simulated:?} with tests {tests:?}")),
+        }
+        let on_a_card = !by_simulation || BOTH.contains(&id);
+        let scripts = names(real);
+        match (real, on_a_card) {
+            ("no script yet", true) | ("–", false) => {}
+            (_, true) if !scripts.is_empty() && scripts.iter().all(|path| script(path)) => {}
+            _ => fault(format!("on a GPU: {real:?} names no script")),
+        }
+    }
+    faults
+}
+
+/// `mps_1_…` is named after MPS-1, `mps_10_…` is not.
+fn is_named_after(name: &str, id: &str) -> bool {
+    let part = format!("_{}_", id.to_lowercase().replace('-', "_"));
+    format!("_{name}").contains(&part)
+}
