@@ -267,6 +267,9 @@ fn published(trace: &Trace, node: &Node) -> Published {
         health: Health::Ok,
         links: [].into(),
         mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
     };
     let count = u32::try_from(node.gpus.len()).unwrap_or(0);
     let inventory = Inventory {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::id::{GpuUuid, NodeName};
+use crate::mig::published::Placed;
 use crate::units::{Mib, Percent};
 
 /// The pod annotation that carries an [`Allocation`].
@@ -54,12 +55,15 @@ pub enum CodecError {
 pub struct Grant {
     /// The resource it was asked under.
     pub resource: String,
-    /// The card.
+    /// The card, or the instance that is there for good.
     pub gpu: GpuUuid,
-    /// Memory on it; percentages are resolved.
+    /// Memory on it; percentages are resolved. Nothing where shares take turns.
     pub memory: Mib,
     /// Compute on it; 100 means alone.
     pub cores: Percent,
+    /// Which instance of it, on a card that is cut as pods come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Placed>,
 }
 
 /// Everything that a pod was given.

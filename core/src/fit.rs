@@ -281,6 +281,7 @@ impl Fit {
                     gpu: inventory.gpus[share.card].uuid.clone(),
                     memory: share.used.memory,
                     cores: share.used.cores,
+                    mig: None,
                 })
                 .collect();
             let kind = match stage {

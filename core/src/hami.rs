@@ -214,5 +214,8 @@ fn gpu(card: Registered) -> Gpu {
         },
         links: BTreeMap::new(),
         mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocation::CodecError;
 use crate::id::{GpuUuid, PodUid};
+use crate::mig::published::Mig;
 use crate::units::{Mib, Percent};
 
 /// The node annotation that carries an [`Inventory`].
@@ -21,7 +22,7 @@ pub const VERSION: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Shares held by libvgpu.so. This release places pods on no other.
+    /// Shares held by libvgpu.so.
     Vgpu,
     /// One pod at a time.
     Exclusive,
@@ -66,12 +67,12 @@ impl From<Health> for String {
     }
 }
 
-/// One card.
+/// One unit: a card, or an instance of a card that is cut for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// The card's uuid, as NVML prints it.
+    /// Its uuid, as NVML prints it: `GPU-…` or `MIG-…`.
     pub uuid: GpuUuid,
-    /// NVML's index.
+    /// NVML's index; an instance has its card's.
     pub index: u32,
     /// NVML's product name.
     pub model: String,
@@ -81,7 +82,8 @@ pub struct Gpu {
     pub scaled: Mib,
     /// Compute that may be promised: 100.
     pub cores: Percent,
-    /// Shares that the card can carry at once: `deviceSplitCount`.
+    /// Shares that it can carry at once, such as `deviceSplitCount`; none of a card
+    /// that is cut as pods come.
     pub seats: u32,
     /// How it is shared.
     pub mode: Mode,
@@ -95,9 +97,32 @@ pub struct Gpu {
     /// Link score to each other card of the node; higher is closer.
     #[serde(default)]
     pub links: BTreeMap<GpuUuid, u32>,
-    /// MIG geometry, for modes of a later release.
+    /// What MIG makes of it.
     #[serde(default)]
-    pub mig: Option<serde_json::Value>,
+    pub mig: Option<Mig>,
+    /// Why it takes nothing new although it is healthy, such as a change of its mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<String>,
+    /// What a container gets of a seat that wrote neither memory nor compute (mps).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub even: Option<Even>,
+    /// Each container may have one seat only.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub strict: bool,
+}
+
+/// A part of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Even {
+    /// Memory.
+    pub memory: Mib,
+    /// Compute.
+    pub cores: Percent,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A share whose pod object is gone while its processes still run.

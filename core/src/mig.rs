@@ -6,6 +6,7 @@
 //! Must not: choose; that is [`place`].
 
 pub mod place;
+pub mod published;
 pub mod table;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,15 @@ use crate::units::Mib;
 
 /// Most memory slices that a card may have: one bit each.
 const MOST_SLICES: u8 = 16;
+
+/// What the resources of instances begin with.
+pub const RESOURCES: &str = "nvidia.com/mig-";
+
+/// The resource that instances of this profile are asked for under, such as
+/// `nvidia.com/mig-1g.5gb.me`: a resource's name has no plus sign.
+pub fn resource(profile: &str) -> String {
+    format!("{RESOURCES}{}", profile.replace('+', "."))
+}
 
 /// One kind of instance that a card can be cut into.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

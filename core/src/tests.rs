@@ -34,6 +34,9 @@ pub(crate) fn gpu(index: u32, memory: u64, seats: u32) -> Gpu {
         health: Health::Ok,
         links: BTreeMap::new(),
         mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
     }
 }
 

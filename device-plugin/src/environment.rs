@@ -137,6 +137,7 @@ mod tests {
             gpu: gpu.into(),
             memory: Mib(memory),
             cores: Percent(cores),
+            mig: None,
         }
     }
 

@@ -5,14 +5,11 @@
 //! Must not: ask the driver; write anything.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use aliquot_core::inventory::{self, Foreign, Gpu, Health, Inventory, Lingering, Mode, Refused};
-use aliquot_core::{GpuUuid, Mib, Percent, PodUid, allocation};
+use aliquot_core::{GpuUuid, Percent, PodUid, Scaling, allocation};
 use aliquot_nvml as nvml;
-use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::host::Card;
@@ -20,53 +17,6 @@ use crate::proto::v1beta1::Device;
 use crate::proto::{HEALTHY, UNHEALTHY};
 use crate::seat::{MAX_ID, Seat};
 use crate::sick::Sickness;
-
-/// `deviceMemoryScaling`, exact to a thousandth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scaling(u64);
-
-/// A scaling that is not accepted.
-#[derive(Debug, Error)]
-#[error("{0:?} is not a memory scaling; accepted: 0.1 to 16, with at most three decimals")]
-pub struct ScalingError(String);
-
-impl Scaling {
-    const ONE: Self = Self(1000);
-
-    /// More is promised than there is.
-    pub fn oversubscribes(self) -> bool {
-        self > Self::ONE
-    }
-
-    fn of(self, memory: Mib) -> Mib {
-        Mib(memory.0.saturating_mul(self.0) / Self::ONE.0)
-    }
-}
-
-impl FromStr for Scaling {
-    type Err = ScalingError;
-
-    fn from_str(text: &str) -> Result<Self, ScalingError> {
-        let refused = || ScalingError(text.to_owned());
-        let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
-        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-        if !digits(whole) || !digits(decimals) || decimals.len() > 3 || whole.len() > 2 {
-            return Err(refused());
-        }
-        let thousandths = format!("{whole}{decimals:0<3}");
-        let value = thousandths.parse().map_err(|_| refused())?;
-        if !(100..=16_000).contains(&value) {
-            return Err(refused());
-        }
-        Ok(Self(value))
-    }
-}
-
-impl fmt::Display for Scaling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
-    }
-}
 
 /// How the node shares its cards.
 #[derive(Clone, Debug)]
@@ -212,6 +162,9 @@ fn gpus(facts: &nvml::Inventory, health: &[nvml::CardHealth], sharing: &Sharing)
             .map(|(uuid, score)| (uuid.as_str().into(), *score))
             .collect(),
         mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
     };
     facts.cards.iter().map(gpu).collect()
 }

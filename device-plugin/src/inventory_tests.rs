@@ -19,24 +19,6 @@ fn health(uuid: &str, health: nvml::Health) -> nvml::CardHealth {
 }
 
 #[test]
-fn a_scaling_is_exact_and_bounded() {
-    let check = |text: &str, expected: Option<u64>| {
-        let scaled = text.parse::<Scaling>().ok().map(|s| s.of(Mib(81_920)).0);
-        assert_eq!(scaled, expected, "{text}");
-    };
-    check("1", Some(81_920));
-    check("1.0", Some(81_920));
-    check("1.8", Some(147_456));
-    check("0.125", Some(10_240));
-    check("16", Some(1_310_720));
-    for bad in [
-        "0", "0.05", "16.1", "1.0001", "-1", "1e1", "NaN", "", "1.", ".5",
-    ] {
-        check(bad, None);
-    }
-}
-
-#[test]
 fn the_inventory_is_the_drivers_facts_under_the_nodes_settings() {
     let published = Published::new(&facts(&["GPU-a", "GPU-b"]), &[], &sharing("1.5"));
     let inventory = published.get().inventory.clone();

@@ -68,6 +68,7 @@ mod tests {
                 gpu: format!("GPU-00000000-0000-0000-0000-{i:012}").into(),
                 memory: Mib(3000),
                 cores: Percent(30),
+                mig: None,
             })
             .collect()
     }

@@ -6,11 +6,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use aliquot_core::Scaling;
 use clap::Parser;
 
 use crate::checkpoint;
 use crate::health::Care;
-use crate::inventory::Scaling;
 use crate::sick::SickPods;
 use crate::xid::Actions;
 

@@ -73,6 +73,7 @@ pub(crate) fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
         gpu: gpu.into(),
         memory: Mib(memory),
         cores: Percent(cores),
+        mig: None,
     }
 }
 
@@ -106,6 +107,9 @@ pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
         health: Health::Ok,
         links: std::collections::BTreeMap::new(),
         mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
     }
 }
 

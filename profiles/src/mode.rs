@@ -3,8 +3,8 @@
 //! Fed by: [`read`](crate::read()) and the conversions. Must not: be built from YAML
 //! past [`read`](crate::read()), which knows what is accepted.
 
-use aliquot_core::Mib;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+pub use aliquot_core::Scaling;
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
 /// Most shares of one card.
@@ -256,54 +256,6 @@ impl Mode {
             Self::Mig(_) | Self::Unmanaged => return None,
         };
         Some(rename.as_deref().unwrap_or(usual))
-    }
-}
-
-/// Memory promised as a multiple of what a card has, exact to a thousandth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scaling(u32);
-
-impl Scaling {
-    /// Exactly what the card has.
-    pub const ONE: Self = Self(1000);
-    /// What is accepted.
-    pub const SAYS: &'static str = "0.1 to 16, with at most three decimals";
-
-    /// Reads `1`, `1.5` or `0.125`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
-        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-        let good = digits(whole) && digits(decimals) && whole.len() <= 2 && decimals.len() <= 3;
-        let value: u32 = format!("{whole}{decimals:0<3}").parse().ok()?;
-        (good && (100..=16_000).contains(&value)).then_some(Self(value))
-    }
-
-    /// The nearest scaling that makes `scaled` of `memory`, if one does.
-    pub fn between(memory: Mib, scaled: Mib) -> Option<Self> {
-        let value = scaled.0.checked_mul(1000)?.div_ceil(memory.0.max(1));
-        let value = u32::try_from(value).ok()?;
-        (100..=16_000).contains(&value).then_some(Self(value))
-    }
-
-    /// So much of this memory, rounded down.
-    pub fn of(self, memory: Mib) -> Mib {
-        Mib(memory.0.saturating_mul(self.0.into()) / 1000)
-    }
-}
-
-impl Serialize for Scaling {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.0.is_multiple_of(1000) {
-            return serializer.serialize_u32(self.0 / 1000);
-        }
-        serializer.serialize_f64(f64::from(self.0) / 1000.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Scaling {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = f64::deserialize(deserializer)?;
-        Self::parse(&number.to_string()).ok_or_else(|| D::Error::custom(Self::SAYS))
     }
 }
 

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::Mib;
 use aliquot_profiles::choose::{BUILT_IN, LABEL, NVIDIA_LABEL};
 use aliquot_profiles::mode::Scaling;
 use aliquot_profiles::select::{Glob, Pci};
@@ -253,15 +252,5 @@ fn globs_match_whole_names() {
     ];
     for (glob, text, expected) in table {
         assert_eq!(Glob(glob.to_owned()).hits(text), expected, "{glob} {text}");
-    }
-}
-
-#[test]
-fn a_scaling_that_explains_a_figure_gives_the_figure() {
-    for text in ["0.1", "0.333", "1", "1.5", "16"] {
-        let scaling = Scaling::parse(text).expect(text);
-        let memory = Mib(40_960);
-        let found = Scaling::between(memory, scaling.of(memory)).expect(text);
-        assert_eq!(found, scaling);
     }
 }

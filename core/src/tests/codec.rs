@@ -1,5 +1,6 @@
 //! The annotations' texts against files that no release may stop to read.
 
+use crate::mig::published::Mig;
 use crate::node::{self, Sums};
 use crate::preemption::record::{Record, State};
 use crate::reason::Reason;
@@ -10,6 +11,8 @@ use crate::{Allocation, Inventory, Mib, Percent};
 
 const INVENTORY: &str = include_str!("../../golden/inventory-v1.json");
 const ALLOCATION: &str = include_str!("../../golden/allocation-v1.json");
+const MODES: &str = include_str!("../../golden/inventory-v1-modes.json");
+const MODES_ALLOCATION: &str = include_str!("../../golden/allocation-v1-modes.json");
 const PREEMPTION: &str = include_str!("../../golden/preemption-v1.json");
 
 #[test]
@@ -29,6 +32,43 @@ fn allocation_text_is_the_golden_one() {
     let grant = &read.grants("main").unwrap()[0];
     assert_eq!((grant.memory.0, grant.cores.0), (3000, 30));
     assert_eq!(read.grants("warm-up").unwrap()[0].gpu.as_str(), "GPU-1");
+}
+
+/// A card of each mode, one of them about to change.
+#[test]
+fn inventory_text_of_every_mode_is_the_golden_one() {
+    let read = Inventory::decode(MODES).unwrap();
+    assert_eq!(read.encode().unwrap(), MODES.trim());
+    let mig = |place: usize| read.gpus[place].mig.as_ref().unwrap();
+    assert_eq!(mig(4).part().unwrap().profile, "3g.20gb");
+    let cut = mig(5).dynamic().unwrap();
+    let resources: Vec<String> = cut.resources().collect();
+    let both = ["nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb.me"];
+    assert_eq!(resources, both);
+    assert_eq!(cut.instances[0].uuid.as_str(), "MIG-5");
+    let strict: Vec<bool> = read.gpus.iter().map(|gpu| gpu.strict).collect();
+    assert_eq!(strict, [false, false, false, true, false, false]);
+    assert!(read.gpus[0].cordon.is_some());
+}
+
+#[test]
+fn what_a_later_release_says_of_mig_closes_that_card_alone() {
+    let later = MODES.replacen("\"mig\":null", "\"mig\":{\"shape\":1}", 1);
+    let read = Inventory::decode(&later).unwrap();
+    assert!(matches!(read.gpus[0].mig, Some(Mig::Unknown(_))));
+    // A geometry that no card has is no better.
+    let absurd = MODES.replacen("\"size\":1", "\"size\":99", 1);
+    let read = Inventory::decode(&absurd).unwrap();
+    assert!(matches!(read.gpus[5].mig, Some(Mig::Unknown(_))));
+}
+
+#[test]
+fn allocation_text_of_every_mode_is_the_golden_one() {
+    let read = Allocation::decode(MODES_ALLOCATION).unwrap();
+    assert_eq!(read.encode().unwrap(), MODES_ALLOCATION.trim());
+    let grants = read.grants("main").unwrap();
+    assert_eq!(grants[0].mig.as_ref().unwrap().start, 6);
+    assert_eq!(grants[1].mig, None);
 }
 
 #[test]

@@ -184,6 +184,9 @@ fn inventory(node: &Node) -> Inventory {
         },
         links: BTreeMap::new(),
         mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
     };
     let left = |(pod, gpu, memory, cores): &(PodUid, GpuUuid, u64, u32)| Lingering {
         pod: pod.clone(),

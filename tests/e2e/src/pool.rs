@@ -208,6 +208,9 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         health: Health::Ok,
         links: BTreeMap::new(),
         mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
     };
     Inventory {
         v: VERSION,

@@ -44,6 +44,9 @@ pub(crate) fn node(node: usize) -> Result<Node> {
             .map(|other| (uuid(node, other).into(), 1200))
             .collect(),
         mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
     };
     let inventory = Inventory {
         v: inventory::VERSION,
@@ -70,6 +73,7 @@ pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value>
         gpu: uuid(node, u32::try_from(number)? % GPUS).into(),
         memory: Mib(size),
         cores: Percent(20),
+        mig: None,
     };
     let allocation = Allocation {
         v: allocation::VERSION,
