@@ -217,6 +217,8 @@ fn watch_objects(
             nodes,
             name: name.clone(),
             published: published.clone(),
+            resource: settings.resource_name.clone(),
+            feature_labels: settings.feature_labels,
             seen,
             metrics: metrics.clone(),
         },

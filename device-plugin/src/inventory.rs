@@ -13,6 +13,7 @@ use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
 use crate::host::Card;
+use crate::labels::Features;
 use crate::proto::v1beta1::Device;
 use crate::proto::{HEALTHY, UNHEALTHY};
 use crate::seat::{MAX_ID, Seat};
@@ -38,6 +39,8 @@ pub struct Node {
     pub cards: BTreeMap<GpuUuid, Card>,
     /// What follows from sick cards.
     pub sickness: Sickness,
+    /// What the driver says of the physical cards, for labels.
+    pub features: Features,
 }
 
 /// One value that all parts of the agent share: readers subscribe, writers
@@ -62,6 +65,7 @@ impl Published {
             },
             cards: cards(facts),
             sickness: Sickness::default(),
+            features: Features::of(facts),
         };
         Self(watch::Sender::new(Arc::new(node)))
     }
@@ -90,6 +94,7 @@ impl Published {
             node.inventory.evict.clone_from(&sickness.evict);
             node.cards = cards(facts);
             node.sickness = sickness;
+            node.features = Features::of(facts);
         });
     }
 

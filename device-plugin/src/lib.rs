@@ -21,6 +21,7 @@ pub mod host;
 pub mod housekeeping;
 pub mod inventory;
 pub mod judge;
+pub mod labels;
 pub mod limits;
 pub mod metrics;
 pub mod node;

@@ -1,5 +1,5 @@
-//! Our own Node object: keeps its inventory annotation and its conditions at
-//! what they should be, whoever changed them.
+//! Our own Node object: keeps its inventory annotation, its labels and its
+//! conditions at what they should be, whoever changed them.
 //!
 //! Fed by: a watch of this one node, the published inventory, housekeeping.
 //! Must not: write when the watched value is right; write anything else.
@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::inventory::Published;
+use crate::inventory::{self, Published};
+use crate::labels::{self, owned};
 use crate::metrics::{Metrics, count};
 use crate::sick::{self, Sick};
 
@@ -39,6 +40,8 @@ pub struct Seen {
     pub lost: Option<(String, String)>,
     /// The same of [`GPU_SICK`].
     pub sick: Option<(String, String)>,
+    /// Its feature labels.
+    pub labels: owned::Seen,
 }
 
 impl Seen {
@@ -58,6 +61,7 @@ impl Seen {
             inventory: annotations.and_then(|all| all.get(INVENTORY)).cloned(),
             lost: condition(CHECKPOINT_LOST),
             sick: condition(GPU_SICK),
+            labels: owned::Seen::read(node),
         }
     }
 }
@@ -102,6 +106,10 @@ pub struct Writer {
     pub name: String,
     /// What the annotation should say.
     pub published: Published,
+    /// The resource of whole cards.
+    pub resource: String,
+    /// Who writes the feature labels.
+    pub feature_labels: owned::Policy,
     /// What the watch shows; `None` while the node is not known.
     pub seen: watch::Sender<Option<Seen>>,
     /// Counts writes.
@@ -128,8 +136,7 @@ pub async fn keep_written(
             (_, None) => Err("the Node object is not known yet".to_owned()),
             (Err(error), _) => Err(error.to_string()),
             (Ok(wanted), Some(current)) => {
-                let sick = &node.sickness.cards;
-                let write = writer.write(&wanted, lost_now.as_ref(), sick, &current);
+                let write = writer.write(&wanted, &node, lost_now.as_ref(), &current);
                 write.await
             }
         };
@@ -160,8 +167,8 @@ impl Writer {
     async fn write(
         &self,
         wanted: &str,
+        node: &inventory::Node,
         lost: Option<&BTreeSet<PodUid>>,
-        sick: &[Sick],
         current: &Seen,
     ) -> Result<(), String> {
         if current.inventory.as_deref() != Some(wanted) {
@@ -170,10 +177,15 @@ impl Writer {
             tracing::info!(bytes = wanted.len(), "inventory written");
             show(&self.seen, &written);
         }
+        let labels = labels::labels(&node.inventory, &node.features, &self.resource);
+        if let Some(patch) = owned::patch(&labels, &current.labels, self.feature_labels) {
+            tracing::info!(%patch, "feature labels written");
+            show(&self.seen, &self.patch(&Patch::Merge(patch), false).await?);
+        }
         let lost = lost.and_then(|lost| wanted_condition(lost, current));
         let wanted = [
             (CHECKPOINT_LOST, lost),
-            (GPU_SICK, wanted_sick(sick, current)),
+            (GPU_SICK, wanted_sick(&node.sickness.cards, current)),
         ];
         for (kind, condition) in wanted {
             let Some([status, reason, message]) = condition else {

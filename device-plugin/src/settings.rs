@@ -11,6 +11,7 @@ use clap::Parser;
 
 use crate::checkpoint;
 use crate::health::Care;
+use crate::labels::owned;
 use crate::sick::SickPods;
 use crate::xid::Actions;
 
@@ -76,6 +77,10 @@ pub struct Settings {
     /// What becomes of the pods on a GPU that is out of service
     #[arg(long, env = "ALIQUOT_SICK_PODS", value_enum, default_value_t = SickPods::Keep)]
     pub sick_pods: SickPods,
+    /// Who writes the feature labels of the node; `auto`: we, but NVIDIA's names only where no
+    /// gpu-feature-discovery runs
+    #[arg(long, env = "ALIQUOT_FEATURE_LABELS", value_enum, default_value_t = owned::Policy::Auto)]
+    pub feature_labels: owned::Policy,
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9394")]
     pub listen: SocketAddr,
@@ -174,6 +179,7 @@ mod tests {
         );
         check(&["--sick-pods", "evict"], "");
         check(&["--sick-pods", "kill"], "keep, evict");
+        check(&["--feature-labels", "yes"], "auto, on, off");
     }
 
     #[test]
