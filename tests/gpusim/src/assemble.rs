@@ -1,6 +1,7 @@
 //! From the parts of a machine file to the model: cards with a model's defaults, distances, links.
 //! Pure; fed by `machine_file`, which holds the forms and the errors.
 
+use aliquot_gpusim_model::mig;
 use bytemuck::Zeroable as _;
 
 use crate::catalog::{self, BRAND_NVIDIA, Model};
@@ -84,7 +85,7 @@ fn card(known: &Model, name: &str, index: usize) -> Gpu {
     let (core, memory, video) = known.clocks;
     let serial = format!(
         "132{:010}",
-        hash(&format!("{name}/{index}")) % 10_000_000_000
+        mig::hash(&format!("{name}/{index}")) % 10_000_000_000
     );
     Gpu {
         model: model::padded(known.name).expect("the catalogue's names are short"),
@@ -182,26 +183,6 @@ pub(crate) fn add_link(
 
 /// A uuid that is the same at every run for this machine's name and card.
 fn made_uuid(name: &str, index: usize) -> String {
-    let (a, b) = (
-        hash(&format!("{name}#{index}")),
-        hash(&format!("{index}#{name}")),
-    );
-    format!(
-        "GPU-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-        a >> 32,
-        (a >> 16) & 0xffff,
-        (a & 0x0fff) | 0x4000,
-        ((b >> 48) & 0x3fff) | 0x8000,
-        b & 0xffff_ffff_ffff
-    )
-}
-
-/// FNV-1a with a last mix, so that names that differ little give ids that differ much.
-fn hash(text: &str) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in text.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash ^ (hash >> 33)
+    let uuid = mig::made_uuid(&format!("{name}#{index}"), &format!("{index}#{name}"));
+    format!("GPU-{uuid}")
 }

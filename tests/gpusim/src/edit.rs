@@ -1,6 +1,8 @@
 //! Changes to a running machine as functions of the model: set a field, raise an XID, add and
 //! remove processes. Fed by the command, the tests and the NVML setters; must do no IO.
 
+use aliquot_gpusim_model::mig::WHOLE_CARD;
+
 use crate::model::{
     ABSENT, Gpu, MAX_PROCESSES, MAX_XIDS, Machine, OFF, ON, Process, ProcessKind, Xid,
 };
@@ -9,7 +11,7 @@ use crate::model::{
 pub const MIB: u64 = 1 << 20;
 
 /// Names that [`set`] knows, each with what it accepts.
-pub const FIELDS: [(&str, &str); 26] = [
+pub const FIELDS: [(&str, &str); 28] = [
     ("health", "ok | lost"),
     ("memoryUsed", "MiB used by no listed process"),
     ("utilisation", "percent"),
@@ -27,6 +29,14 @@ pub const FIELDS: [(&str, &str); 26] = [
     ("eccUncorrected", "a count"),
     ("ecc", "on | off | absent"),
     ("mig", "on | off | absent"),
+    (
+        "cutFaults",
+        "how many compute instances will fail to be made",
+    ),
+    (
+        "cutMs",
+        "milliseconds that making or ending a GPU instance takes",
+    ),
     ("computeMode", "default | prohibited | exclusiveProcess"),
     ("persistence", "on | off"),
     ("numa", "node number, -1 for none"),
@@ -80,6 +90,17 @@ pub enum EditError {
         /// Its id.
         pid: u32,
     },
+    /// No such instance.
+    #[error("the GPU has no instance {gpu_instance}:{compute_instance}")]
+    NoSuchInstance {
+        /// Number of the GPU instance.
+        gpu_instance: u32,
+        /// Number of the compute instance in it.
+        compute_instance: u32,
+    },
+    /// A reset while somebody uses the card.
+    #[error("the GPU is used by {0} processes")]
+    Used(usize),
     /// The state file cannot be used.
     #[error(transparent)]
     State(#[from] crate::state::StateError),
@@ -142,6 +163,8 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
         "eccUncorrected" => gpu.ecc_uncorrected = number?,
         "ecc" => gpu.ecc = switch(value)?,
         "mig" => (gpu.mig, gpu.mig_pending) = (switch(value)?, switch(value)?),
+        "cutFaults" => gpu.cut_faults = word?,
+        "cutMs" => gpu.cut_ms = word.filter(|ms| *ms <= 60_000)?,
         "computeMode" => gpu.compute_mode = compute_mode(value)?,
         "persistence" => gpu.persistence = u32::from(switch(value).filter(|s| *s != ABSENT)? == ON),
         "numa" => gpu.numa = value.parse::<i32>().ok().filter(|node| *node >= -1)?,
@@ -177,8 +200,9 @@ fn compute_mode(value: &str) -> Option<u32> {
     }
 }
 
-/// Reports an XID. Codes after which NVIDIA's catalogue wants a reset make the driver ask for one.
-pub fn raise_xid(machine: &mut Machine, index: usize, code: u32) {
+/// Reports an XID of a card or, where `instance` has its numbers, of an instance (GPU and compute).
+/// Codes after which NVIDIA's catalogue wants a reset make the driver ask for one.
+pub fn raise_xid(machine: &mut Machine, index: usize, code: u32, instance: (u32, u32)) {
     let sequence = machine.next_xid;
     machine.next_xid += 1;
     let place = sequence % MAX_XIDS as u64;
@@ -188,6 +212,8 @@ pub fn raise_xid(machine: &mut Machine, index: usize, code: u32) {
         sequence,
         gpu,
         code,
+        gpu_instance: instance.0,
+        compute_instance: instance.1,
     };
     // 48, 95: uncorrectable memory errors; 62, 119, 120: halted firmware; 64: failed remapping;
     // 74: NVLink; 79: fell off the bus; 140: unrecovered ECC. 79 wants more than a reset.
@@ -213,6 +239,19 @@ pub fn add_process(gpu: &mut Gpu, process: Process) -> Result<(), EditError> {
     Ok(())
 }
 
+/// Whether these are the numbers of an instance that exists; those of the whole card are.
+pub fn has_instance(gpu: &Gpu, (outer, inner): (u32, u32)) -> Result<(), EditError> {
+    let there = gpu.instances(0).into_iter();
+    let mut there = there.map(|found| (found.gpu.id, found.compute.id));
+    if (outer, inner) == (WHOLE_CARD, WHOLE_CARD) || there.any(|known| known == (outer, inner)) {
+        return Ok(());
+    }
+    Err(EditError::NoSuchInstance {
+        gpu_instance: outer,
+        compute_instance: inner,
+    })
+}
+
 /// A CUDA process that uses memory only.
 #[must_use]
 pub fn compute_process(pid: u32, memory_mib: u64) -> Process {
@@ -222,6 +261,8 @@ pub fn compute_process(pid: u32, memory_mib: u64) -> Process {
         kind: ProcessKind::Compute as u32,
         sm: 0,
         bandwidth: 0,
+        gpu_instance: WHOLE_CARD,
+        compute_instance: WHOLE_CARD,
     }
 }
 
@@ -290,6 +331,8 @@ mod tests {
         for field in ["ecc", "mig"] {
             check(field, &["on", "off", "absent"], &["1"]);
         }
+        check("cutFaults", &["0", "1"], &["-1"]);
+        check("cutMs", &["1000"], &["60001"]);
         check(
             "computeMode",
             &["default", "exclusiveProcess"],

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use aliquot_gpusim_model::mig::Found;
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
@@ -16,7 +17,9 @@ use nvml_wrapper_sys::bindings::{
 use parking_lot::RwLock;
 
 use crate::ffi::{Answer, Out};
-use crate::model::{Gpu, MAX_GPUS, Machine};
+use crate::handles;
+use crate::mig::cut;
+use crate::model::{Gpu, MAX_GPUS, Machine, Process, text};
 use crate::running::{self, Running};
 use crate::state::{State, StateError, update};
 
@@ -92,6 +95,71 @@ pub(crate) fn gpu(device: nvmlDevice_t) -> Answer<Box<Gpu>> {
     Ok(gpu)
 }
 
+/// What a handle stands for: a card, or an instance of one.
+pub(crate) struct Device {
+    pub(crate) gpu: Box<Gpu>,
+    pub(crate) instance: Option<Found>,
+}
+
+/// The device of a handle as it is now, if it is there and can be reached.
+pub(crate) fn device(device: nvmlDevice_t) -> Answer<Device> {
+    let Some(serial) = handles::serial_of_device(device) else {
+        let gpu = gpu(device)?;
+        return Ok(Device {
+            gpu,
+            instance: None,
+        });
+    };
+    let all = machine()?.instances();
+    let found = all.into_iter().find(|found| found.compute.serial == serial);
+    let found = found.ok_or(INVALID_ARGUMENT)?;
+    let gpu = gpu(handle(found.card))?;
+    let instance = Some(found);
+    Ok(Device { gpu, instance })
+}
+
+impl Device {
+    pub(crate) fn uuid(&self) -> String {
+        match &self.instance {
+            None => text(&self.gpu.uuid).to_owned(),
+            Some(found) => self.gpu.mig_uuid(&found.compute),
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let model = text(&self.gpu.model);
+        match &self.instance {
+            None => model.to_owned(),
+            Some(found) => {
+                let profile = cut::name(&self.gpu, &found.gpu, &found.compute);
+                format!("{model} MIG {profile}")
+            }
+        }
+    }
+
+    /// Bytes in all, of the driver's own part, and used.
+    pub(crate) fn memory(&self) -> (u64, u64, u64) {
+        match &self.instance {
+            None => (
+                self.gpu.memory_total,
+                self.gpu.memory_reserved,
+                self.gpu.used(),
+            ),
+            Some(found) => {
+                let total = found.gpu.memory;
+                (total, 0, self.gpu.used_by(found.gpu.id).min(total))
+            }
+        }
+    }
+
+    /// Whether a process of the card is on this device.
+    pub(crate) fn has(&self, process: &Process) -> bool {
+        let on = (process.gpu_instance, process.compute_instance);
+        self.instance
+            .is_none_or(|found| on == (found.gpu.id, found.compute.id))
+    }
+}
+
 /// Refuses a card that fell off the bus.
 pub(crate) fn reachable(gpu: &Gpu) -> Answer {
     if gpu.lost == 0 {
@@ -118,9 +186,14 @@ pub(crate) fn read<T: Copy>(
 pub(crate) fn change(device: nvmlDevice_t, edit: impl FnOnce(&mut Gpu) -> Answer) -> Answer {
     gpu(device)?;
     let index = index(device)?;
+    change_machine(|machine| edit(&mut machine.gpus[index]))
+}
+
+/// Answers a call that changes the machine.
+pub(crate) fn change_machine<T>(edit: impl FnOnce(&mut Machine) -> Answer<T>) -> Answer<T> {
     let path = LIBRARY.read().as_ref().map(|open| open.path.clone());
     update(&path.ok_or(UNINITIALIZED)?, |machine| {
-        edit(&mut machine.gpus[index]).map_err(Refusal)
+        edit(machine).map_err(Refusal)
     })
     .map_err(|Refusal(code)| code)
 }

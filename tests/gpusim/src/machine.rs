@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use aliquot_gpusim_model::mig::WHOLE_CARD;
 use serde_json::Value;
 
 use crate::Holder;
 use crate::edit::{self, EditError};
 use crate::machine_file::{self, MachineFileError};
+use crate::mig::cut;
 use crate::model::{Gpu, Process};
 use crate::running::{self, Running};
 use crate::show;
@@ -90,16 +92,46 @@ impl SimulatedMachine {
 
     /// Reports an XID of one card.
     pub fn xid(&self, gpu: &str, code: u32) -> Result<(), MachineError> {
+        self.xid_of(gpu, code, (WHOLE_CARD, WHOLE_CARD))
+    }
+
+    /// Reports an XID of an instance, by its numbers (GPU and compute instance).
+    pub fn xid_of(&self, gpu: &str, code: u32, instance: (u32, u32)) -> Result<(), MachineError> {
         state::update(&self.state, |machine| {
             let index = edit::index_of(machine, gpu)?;
-            edit::raise_xid(machine, index, code);
+            edit::has_instance(&machine.gpus[index], instance)?;
+            edit::raise_xid(machine, index, code, instance);
+            Ok(())
+        })
+    }
+
+    /// Resets a card that nobody uses: what was pending holds, nothing is cut any more.
+    pub fn reset(&self, gpu: &str) -> Result<(), MachineError> {
+        let used = self.holders(gpu)?.len();
+        self.change(gpu, |gpu| {
+            let used = used + gpu.running().len();
+            if used > 0 {
+                return Err(EditError::Used(used));
+            }
+            cut::reset(gpu);
+            Ok(())
+        })
+    }
+
+    /// A reboot as the cards see it: no process, no instance; MIG stays on where cards keep it.
+    pub fn reboot(&self) -> Result<(), MachineError> {
+        state::update(&self.state, |machine| {
+            machine.gpus.iter_mut().for_each(cut::reboot);
             Ok(())
         })
     }
 
     /// Adds a process, or changes the one with its id and kind.
     pub fn add_process(&self, gpu: &str, process: Process) -> Result<(), MachineError> {
-        self.change(gpu, |gpu| edit::add_process(gpu, process))
+        self.change(gpu, |gpu| {
+            edit::has_instance(gpu, (process.gpu_instance, process.compute_instance))?;
+            edit::add_process(gpu, process)
+        })
     }
 
     /// Removes a process.

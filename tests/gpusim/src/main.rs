@@ -62,6 +62,21 @@ enum Command {
         gpu: String,
         /// NVIDIA's XID number.
         code: u32,
+        /// Numbers of the GPU and the compute instance that it came from.
+        #[arg(long, value_parser = instance, default_value = "all")]
+        instance: (u32, u32),
+    },
+    /// Reset a card that nobody uses: what was pending holds, nothing is cut any more.
+    Reset {
+        #[command(flatten)]
+        target: Target,
+        /// Index or uuid.
+        gpu: String,
+    },
+    /// What a reboot does to the cards: no process, no MIG instance.
+    Reboot {
+        #[command(flatten)]
+        target: Target,
     },
     /// Processes on a card.
     Process {
@@ -85,6 +100,9 @@ enum ProcessCommand {
         /// Percent of the card's compute.
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
         utilisation: u32,
+        /// Numbers of the GPU and the compute instance that it uses.
+        #[arg(long, value_parser = instance, default_value = "all")]
+        instance: (u32, u32),
     },
     /// Remove a process.
     Remove {
@@ -95,6 +113,18 @@ enum ProcessCommand {
         /// Process id on the host.
         pid: u32,
     },
+}
+
+/// `<GPU instance>:<compute instance>`, or `all` for the whole card.
+fn instance(text: &str) -> Result<(u32, u32), String> {
+    if text == "all" {
+        return Ok((u32::MAX, u32::MAX));
+    }
+    let numbers = text.split_once(':').and_then(|(outer, inner)| {
+        let number = |part: &str| part.parse::<u32>().ok();
+        Some((number(outer)?, number(inner)?))
+    });
+    numbers.ok_or_else(|| "give <GPU instance>:<compute instance>, such as 7:0".to_owned())
 }
 
 fn main() -> anyhow::Result<()> {
@@ -117,7 +147,14 @@ fn main() -> anyhow::Result<()> {
             let pairs = pairs.collect::<anyhow::Result<Vec<_>>>()?;
             target.machine().set(&gpu, &pairs)?;
         }
-        Command::Xid { target, gpu, code } => target.machine().xid(&gpu, code)?,
+        Command::Xid {
+            target,
+            gpu,
+            code,
+            instance,
+        } => target.machine().xid_of(&gpu, code, instance)?,
+        Command::Reset { target, gpu } => target.machine().reset(&gpu)?,
+        Command::Reboot { target } => target.machine().reboot()?,
         Command::Process { command } => match command {
             ProcessCommand::Add {
                 target,
@@ -125,9 +162,11 @@ fn main() -> anyhow::Result<()> {
                 pid,
                 memory_mib,
                 utilisation,
+                instance,
             } => {
                 let mut process = compute_process(pid, memory_mib);
                 process.sm = utilisation;
+                (process.gpu_instance, process.compute_instance) = instance;
                 target.machine().add_process(&gpu, process)?;
             }
             ProcessCommand::Remove { target, gpu, pid } => {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::Holder;
 use crate::edit;
-use crate::model::{Gpu, Process, ProcessKind};
+use crate::model::{Gpu, Process};
 use crate::state::StateError;
 
 /// A look at what CUDA processes hold and run.
@@ -85,10 +85,8 @@ pub(crate) fn add(gpu: &mut Gpu, running: &Running, card: usize) {
     for (pid, memory, sm) in seen {
         let process = Process {
             memory,
-            pid,
-            kind: ProcessKind::Compute as u32,
             sm: sm.min(100),
-            bandwidth: 0,
+            ..edit::compute_process(pid, 0)
         };
         if edit::add_process(gpu, process).is_err() {
             gpu.memory_used = gpu.memory_used.saturating_add(memory);

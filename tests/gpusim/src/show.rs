@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::edit::MIB;
+use crate::mig::cut;
 use crate::model::{ABSENT, LINK_NONE, LINK_SWITCH, Machine, ON, text};
 
 /// The whole machine; memory in MiB.
@@ -41,6 +42,20 @@ fn card(machine: &Machine, index: usize) -> Value {
         .iter()
         .map(|p| json!({"pid": p.pid, "memory": p.memory / MIB, "utilisation": p.sm}))
         .collect();
+    let instances: Vec<Value> = gpu
+        .instances(index)
+        .iter()
+        .map(|one| {
+            json!({
+                "uuid": gpu.mig_uuid(&one.compute),
+                "gpuInstance": one.gpu.id,
+                "computeInstance": one.compute.id,
+                "profile": cut::name(gpu, &one.gpu, &one.compute),
+                "start": one.gpu.start,
+                "memory": one.gpu.memory / MIB,
+            })
+        })
+        .collect();
     json!({
         "index": index,
         "uuid": text(&gpu.uuid),
@@ -54,6 +69,8 @@ fn card(machine: &Machine, index: usize) -> Value {
         "memoryUsed": gpu.used() / MIB,
         "computeCapability": format!("{}.{}", gpu.capability_major, gpu.capability_minor),
         "mig": switch(gpu.mig),
+        "migPending": switch(gpu.mig_pending),
+        "instances": instances,
         "health": if gpu.lost == 0 { "ok" } else { "lost" },
         "recoveryAction": gpu.recovery_action,
         "utilisation": gpu.utilisation,

@@ -6,6 +6,7 @@ pub mod engine;
 mod groups;
 mod locks;
 mod member;
+pub mod mig;
 pub mod model;
 pub mod pids;
 pub mod shared;

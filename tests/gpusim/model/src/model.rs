@@ -4,6 +4,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::mig::{ComputeInstance, GpuInstance, MAX_INSTANCES};
+
 /// Most GPUs that one machine may have.
 pub const MAX_GPUS: usize = 16;
 /// Most processes on one GPU.
@@ -39,6 +41,8 @@ pub struct Machine {
     pub gpu_count: u32,
     /// Sequence number that the next XID will get; the first is 1.
     pub next_xid: u64,
+    /// Serial of the last instance that was made.
+    pub last_serial: u64,
     /// The last XIDs, at `sequence % MAX_XIDS`.
     pub xids: [Xid; MAX_XIDS],
     /// The cards, by NVML index.
@@ -55,6 +59,10 @@ pub struct Xid {
     pub gpu: u32,
     /// NVIDIA's XID number.
     pub code: u32,
+    /// The GPU instance that it came from, or [`WHOLE_CARD`](crate::mig::WHOLE_CARD).
+    pub gpu_instance: u32,
+    /// The compute instance, likewise.
+    pub compute_instance: u32,
 }
 
 /// What a process does on a card.
@@ -83,6 +91,10 @@ pub struct Process {
     pub sm: u32,
     /// Percent of the card's memory bandwidth.
     pub bandwidth: u32,
+    /// The GPU instance that it uses, or [`WHOLE_CARD`](crate::mig::WHOLE_CARD).
+    pub gpu_instance: u32,
+    /// The compute instance, likewise.
+    pub compute_instance: u32,
 }
 
 /// One card. Every number in NVML's own unit.
@@ -196,10 +208,18 @@ pub struct Gpu {
     pub nvlink_version: u32,
     /// PCI Express generation, now and at most.
     pub pcie_generation: u32,
+    /// So many compute instances will fail to be made.
+    pub cut_faults: u32,
+    /// Milliseconds that making or ending a GPU instance takes.
+    pub cut_ms: u32,
     /// How many of `processes` exist.
     pub process_count: u32,
     /// Who holds the card.
     pub processes: [Process; MAX_PROCESSES],
+    /// The GPU instances that it is cut into.
+    pub cut: [GpuInstance; MAX_INSTANCES],
+    /// The compute instances in them.
+    pub compute: [ComputeInstance; MAX_INSTANCES],
 }
 
 impl Machine {

@@ -22,7 +22,6 @@ use crate::model::{Machine, Xid};
 const XID: c_ulonglong = nvmlEventTypeXidCriticalError as c_ulonglong;
 /// Memory errors, performance states and clocks may be registered; they never happen here.
 const SUPPORTED: c_ulonglong = 0x1 | 0x2 | 0x4 | XID | 0x10;
-const WHOLE_CARD: c_uint = u32::MAX;
 
 /// Of one registered card: the sequence of the first XID not yet told, and whether XIDs count.
 #[derive(Clone, Copy)]
@@ -155,7 +154,7 @@ fn event(xid: &Xid) -> Answer<nvmlEventData_t> {
         device: library::handle(index),
         eventType: XID,
         eventData: xid.code.into(),
-        gpuInstanceId: WHOLE_CARD,
-        computeInstanceId: WHOLE_CARD,
+        gpuInstanceId: xid.gpu_instance,
+        computeInstanceId: xid.compute_instance,
     })
 }

@@ -8,13 +8,11 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::{getters, texts};
-use crate::ffi::{Out, answer, struct_version, text_field};
+use crate::ffi::{Out, answer, put_text, struct_version, text_field};
 use crate::library;
 use crate::model::{Gpu, text};
 
 texts! {
-    nvmlDeviceGetName = |gpu| text(&gpu.model).to_owned();
-    nvmlDeviceGetUUID = |gpu| text(&gpu.uuid).to_owned();
     nvmlDeviceGetSerial = |gpu| text(&gpu.serial).to_owned();
     nvmlDeviceGetVbiosVersion = |gpu| text(&gpu.vbios).to_owned();
 }
@@ -37,6 +35,24 @@ getters! {
     // The answer on every machine where the cards are not NUMA nodes of their own; the node
     // beside the card is nvmlDeviceGetMemoryAffinity's answer.
     nvmlDeviceGetNumaNodeId: c_uint = |_| Err(NOT_SUPPORTED);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetName(
+    device: nvmlDevice_t,
+    buffer: Out<c_char>,
+    length: c_uint,
+) -> nvmlReturn_t {
+    answer(|| put_text(&buffer, length, &library::device(device)?.name()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetUUID(
+    device: nvmlDevice_t,
+    buffer: Out<c_char>,
+    length: c_uint,
+) -> nvmlReturn_t {
+    answer(|| put_text(&buffer, length, &library::device(device)?.uuid()))
 }
 
 #[unsafe(no_mangle)]

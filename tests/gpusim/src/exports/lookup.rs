@@ -1,4 +1,4 @@
-//! Finding cards: count, and handles by index, uuid, serial and PCI bus id. A lost card still
+//! Finding cards: count, and handles by index, uuid (of instances too), serial and PCI bus id. A lost card still
 //! counts, and asking for its handle answers that it is lost.
 
 use std::ffi::c_uint;
@@ -9,6 +9,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::ffi::{Answer, Out, TextIn, answer};
+use crate::handles;
 use crate::library;
 use crate::model::{Gpu, text};
 
@@ -37,7 +38,14 @@ extern "C" fn nvmlDeviceGetHandleByIndex_v2(
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<nvmlDevice_t>) -> nvmlReturn_t {
-    answer(|| by_text(&uuid, &device, |gpu, given| text(&gpu.uuid) == given))
+    answer(|| {
+        let machine = library::machine()?;
+        let Some(found) = machine.instance(uuid.read()?) else {
+            return by_text(&uuid, &device, |gpu, given| text(&gpu.uuid) == given);
+        };
+        library::reachable(&machine.gpus[found.card])?;
+        device.put(handles::mig_device(found.compute.serial))
+    })
 }
 
 #[unsafe(no_mangle)]

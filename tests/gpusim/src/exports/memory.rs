@@ -14,11 +14,6 @@ use crate::library;
 use crate::model::{ABSENT, Gpu, ON};
 
 getters! {
-    // Version 1 counts the driver's own part as used.
-    nvmlDeviceGetMemoryInfo: nvmlMemory_t = |gpu| {
-        let used = gpu.used() + gpu.memory_reserved;
-        Ok(nvmlMemory_t { total: gpu.memory_total, free: gpu.memory_total - used, used })
-    };
     nvmlDeviceGetBAR1MemoryInfo: nvmlBAR1Memory_t = |gpu| Ok(nvmlBAR1Memory_t {
         bar1Total: gpu.bar1_total,
         bar1Free: gpu.bar1_total - (gpu.bar1_total >> 10),
@@ -27,20 +22,33 @@ getters! {
     nvmlDeviceGetDefaultEccMode: c_uint = |gpu| ecc(gpu).map(|_| 1);
 }
 
+/// Version 1 counts the driver's own part as used.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetMemoryInfo(
+    device: nvmlDevice_t,
+    out: Out<nvmlMemory_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (total, reserved, used) = library::device(device)?.memory();
+        let used = used + reserved;
+        let free = total - used;
+        out.put(nvmlMemory_t { total, free, used })
+    })
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetMemoryInfo_v2(
     device: nvmlDevice_t,
     out: Out<nvmlMemory_v2_t>,
 ) -> nvmlReturn_t {
     answer(|| {
-        let gpu = library::gpu(device)?;
+        let (total, reserved, used) = library::device(device)?.memory();
         out.check_version(2)?;
-        let used = gpu.used();
         out.put(nvmlMemory_v2_t {
             version: struct_version::<nvmlMemory_v2_t>(2),
-            total: gpu.memory_total,
-            reserved: gpu.memory_reserved,
-            free: gpu.memory_total - gpu.memory_reserved - used,
+            total,
+            reserved,
+            free: total - reserved - used,
             used,
         })
     })

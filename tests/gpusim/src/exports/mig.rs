@@ -1,25 +1,39 @@
-//! What MIG answers before anything is cut: the mode, how many instances there may be, and that
-//! no handle is an instance's.
+//! MIG of a card and its devices: the mode, finding instances' devices, what they are.
 
 use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlDevice_t, nvmlDeviceAttributes_t, nvmlReturn_enum_NVML_ERROR_IN_USE as IN_USE,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+    nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t,
 };
 
 use super::getters;
-use crate::ffi::{Out, answer};
-use crate::library;
-use crate::model::{ABSENT, ON};
-
-const MOST_INSTANCES: c_uint = 7;
+use crate::ffi::{Answer, Out, answer};
+use crate::mig::cut::{self, Refusal, Switched};
+use crate::mig::profiles;
+use crate::model::{ABSENT, Gpu, ON, text};
+use crate::{handles, library};
 
 getters! {
-    nvmlDeviceGetMaxMigDeviceCount: c_uint =
-        |gpu| Ok(if gpu.mig == ON { MOST_INSTANCES } else { 0 });
-    nvmlDeviceIsMigDeviceHandle: c_uint = |_| Ok(0);
+    nvmlDeviceGetMaxMigDeviceCount: c_uint = |gpu| Ok(if gpu.mig == ON { most(gpu) } else { 0 });
+}
+
+/// NVML's code for a refusal.
+pub(super) fn code(refusal: Refusal) -> nvmlReturn_t {
+    match refusal {
+        Refusal::NotSupported => NOT_SUPPORTED,
+        Refusal::Invalid | Refusal::Gone => INVALID_ARGUMENT,
+        Refusal::Taken => INSUFFICIENT_RESOURCES,
+        Refusal::InUse => IN_USE,
+    }
+}
+
+fn most(gpu: &Gpu) -> c_uint {
+    profiles::slices_of(&profiles::of(text(&gpu.model)))
 }
 
 #[unsafe(no_mangle)]
@@ -38,20 +52,102 @@ extern "C" fn nvmlDeviceGetMigMode(
     })
 }
 
+/// The second answer says whether the mode is on already; `IN_USE` there: at the next reset.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceSetMigMode(
+    device: nvmlDevice_t,
+    mode: c_uint,
+    activation: Out<nvmlReturn_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let used = !library::gpu(device)?.running().is_empty();
+        if mode > 1 || activation.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        let mut now = SUCCESS;
+        library::change(device, |gpu| {
+            if cut::switch(gpu, mode == 1, used).map_err(code)? == Switched::Pending {
+                now = IN_USE;
+            }
+            Ok(())
+        })?;
+        activation.put(now)
+    })
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
     device: nvmlDevice_t,
     index: c_uint,
-    _instance: Out<nvmlDevice_t>,
+    instance: Out<nvmlDevice_t>,
 ) -> nvmlReturn_t {
     answer(|| {
-        if library::gpu(device)?.mig == ABSENT {
+        let gpu = library::gpu(device)?;
+        if gpu.mig == ABSENT {
             return Err(NOT_SUPPORTED);
         }
-        Err(if index < MOST_INSTANCES {
-            NOT_FOUND
-        } else {
-            INVALID_ARGUMENT
+        if index >= most(&gpu) {
+            return Err(INVALID_ARGUMENT);
+        }
+        let all = gpu.instances(library::index(device)?);
+        let place = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
+        let found = all.get(place).ok_or(NOT_FOUND)?;
+        instance.put(handles::mig_device(found.compute.serial))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is: Out<c_uint>) -> nvmlReturn_t {
+    answer(|| is.put(u32::from(library::device(device)?.instance.is_some())))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
+    device: nvmlDevice_t,
+    card: Out<nvmlDevice_t>,
+) -> nvmlReturn_t {
+    answer(|| card.put(library::handle(instance(device)?.1.card)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, id: Out<c_uint>) -> nvmlReturn_t {
+    answer(|| id.put(instance(device)?.1.gpu.id))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetComputeInstanceId(
+    device: nvmlDevice_t,
+    id: Out<c_uint>,
+) -> nvmlReturn_t {
+    answer(|| id.put(instance(device)?.1.compute.id))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetAttributes_v2(
+    device: nvmlDevice_t,
+    attributes: Out<nvmlDeviceAttributes_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (gpu, found) = instance(device)?;
+        let profile = cut::profile(&gpu, found.gpu.profile).map_err(code)?;
+        let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
+        attributes.put(nvmlDeviceAttributes_t {
+            multiprocessorCount: found.gpu.sms * found.compute.slices / found.gpu.slices.max(1),
+            sharedCopyEngineCount: copy,
+            sharedDecoderCount: decoder,
+            sharedEncoderCount: encoder,
+            sharedJpegCount: jpeg,
+            sharedOfaCount: ofa,
+            gpuInstanceSliceCount: found.gpu.slices,
+            computeInstanceSliceCount: found.compute.slices,
+            memorySizeMB: profile.memory,
         })
     })
+}
+
+/// The card and the instance of an instance's handle.
+fn instance(device: nvmlDevice_t) -> Answer<(Box<Gpu>, aliquot_gpusim_model::mig::Found)> {
+    let found = library::device(device)?;
+    let instance = found.instance.ok_or(INVALID_ARGUMENT)?;
+    Ok((found.gpu, instance))
 }

@@ -1,9 +1,11 @@
 //! The exported NVML calls, by topic. What is not simulated is not here, so that clients see it
 //! missing (`NVML_ERROR_FUNCTION_NOT_FOUND`). Must hold no state.
 
+mod compute_instances;
 mod errors;
 mod events;
 mod fields;
+mod gpu_instances;
 mod identity;
 mod lookup;
 mod memory;

@@ -16,9 +16,6 @@ use crate::ffi::{Answer, Out, answer, put_list};
 use crate::library;
 use crate::model::{Process, ProcessKind};
 
-/// Instance id of a process that uses the whole card.
-const WHOLE_CARD: c_uint = u32::MAX;
-
 macro_rules! lists {
     ($($name:ident: $info:ty = $kind:expr, $convert:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -48,9 +45,9 @@ lists! {
 }
 
 fn of_kind(device: nvmlDevice_t, kind: ProcessKind) -> Answer<Vec<Process>> {
-    let gpu = library::gpu(device)?;
-    let wanted = |process: &&Process| process.kind == kind as u32;
-    Ok(gpu.running().iter().filter(wanted).copied().collect())
+    let device = library::device(device)?;
+    let here = |process: &&Process| device.has(process) && process.kind == kind as u32;
+    Ok(device.gpu.running().iter().filter(here).copied().collect())
 }
 
 fn info_v1(process: &Process) -> nvmlProcessInfo_v1_t {
@@ -64,8 +61,8 @@ fn info_v2(process: &Process) -> nvmlProcessInfo_v2_t {
     nvmlProcessInfo_v2_t {
         pid: process.pid,
         usedGpuMemory: process.memory,
-        gpuInstanceId: WHOLE_CARD,
-        computeInstanceId: WHOLE_CARD,
+        gpuInstanceId: process.gpu_instance,
+        computeInstanceId: process.compute_instance,
     }
 }
 

@@ -1,0 +1,285 @@
+//! Compute instances: parts of a GPU instance's compute slices, each a device of its own.
+
+use std::ffi::{c_char, c_uint};
+
+use aliquot_gpusim_model::mig::GpuInstance;
+use nvml_wrapper_sys::bindings::{
+    nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
+    nvmlComputeInstanceProfileInfo_t, nvmlComputeInstanceProfileInfo_v2_t, nvmlGpuInstance_t,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+};
+
+use super::mig::code;
+use crate::ffi::{Answer, Out, answer, put_list, struct_version, text_field};
+use crate::mig::cut;
+use crate::model::Gpu;
+use crate::{handles, library};
+
+/// One more than NVML's last name for a kind.
+const KINDS: c_uint = 8;
+/// The one way to share engines that there is.
+const SHARED_ENGINES: c_uint = 0;
+
+/// A GPU instance as it is now, with its card.
+fn inside(instance: nvmlGpuInstance_t) -> Answer<(Box<Gpu>, GpuInstance, u64)> {
+    let machine = library::machine()?;
+    let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
+    let (card, found) = cut::gpu_instance(&machine, serial).ok_or(INVALID_ARGUMENT)?;
+    Ok((library::gpu(library::handle(card))?, found, serial))
+}
+
+/// Compute slices of a profile that the instance has.
+fn slices(found: &GpuInstance, id: c_uint) -> Answer<u32> {
+    let slices = cut::compute_slices(id).filter(|slices| *slices <= found.slices);
+    slices.ok_or(NOT_SUPPORTED)
+}
+
+fn profile(instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint) -> Answer<Profile> {
+    let (gpu, found, _) = inside(instance)?;
+    if kind >= KINDS || engines != SHARED_ENGINES {
+        return Err(INVALID_ARGUMENT);
+    }
+    let slices = slices(&found, kind)?;
+    let outer = cut::profile(&gpu, found.profile).map_err(code)?;
+    Ok(Profile {
+        name: if slices == found.slices {
+            outer.name
+        } else {
+            format!("{slices}c.{}", outer.name)
+        },
+        slices,
+        most: found.slices / slices,
+        sms: found.sms * slices / found.slices,
+        engines: outer.engines,
+    })
+}
+
+struct Profile {
+    name: String,
+    slices: u32,
+    most: u32,
+    sms: u32,
+    engines: [u32; 5],
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
+    instance: nvmlGpuInstance_t,
+    kind: c_uint,
+    engines: c_uint,
+    info: Out<nvmlComputeInstanceProfileInfo_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let found = profile(instance, kind, engines)?;
+        let [copy, decoder, encoder, jpeg, ofa] = found.engines;
+        info.put(nvmlComputeInstanceProfileInfo_t {
+            id: kind,
+            sliceCount: found.slices,
+            instanceCount: found.most,
+            multiprocessorCount: found.sms,
+            sharedCopyEngineCount: copy,
+            sharedDecoderCount: decoder,
+            sharedEncoderCount: encoder,
+            sharedJpegCount: jpeg,
+            sharedOfaCount: ofa,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+    instance: nvmlGpuInstance_t,
+    kind: c_uint,
+    engines: c_uint,
+    info: Out<nvmlComputeInstanceProfileInfo_v2_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let found = profile(instance, kind, engines)?;
+        info.check_version(2)?;
+        let [copy, decoder, encoder, jpeg, ofa] = found.engines;
+        let name: [c_char; 96] = text_field(&format!("MIG {}", found.name));
+        info.put(nvmlComputeInstanceProfileInfo_v2_t {
+            version: struct_version::<nvmlComputeInstanceProfileInfo_v2_t>(2),
+            id: kind,
+            sliceCount: found.slices,
+            instanceCount: found.most,
+            multiprocessorCount: found.sms,
+            sharedCopyEngineCount: copy,
+            sharedDecoderCount: decoder,
+            sharedEncoderCount: encoder,
+            sharedJpegCount: jpeg,
+            sharedOfaCount: ofa,
+            name,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
+    instance: nvmlGpuInstance_t,
+    id: c_uint,
+    count: Out<c_uint>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (gpu, found, _) = inside(instance)?;
+        let slices = slices(&found, id)?;
+        let starts = cut::compute_starts(&gpu, &found, slices);
+        let mut next = 0;
+        let apart = |start: &&u32| {
+            let fits = **start >= next;
+            if fits {
+                next = **start + slices;
+            }
+            fits
+        };
+        let many = starts.iter().filter(apart).count();
+        count.put(c_uint::try_from(many).map_err(|_| INVALID_ARGUMENT)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
+    instance: nvmlGpuInstance_t,
+    id: c_uint,
+    placements: Out<nvmlComputeInstancePlacement_t>,
+    count: Out<c_uint>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (_, found, _) = inside(instance)?;
+        let size = slices(&found, id)?;
+        let starts = 0..=found.slices - size;
+        let all: Vec<_> = starts
+            .map(|start| nvmlComputeInstancePlacement_t { start, size })
+            .collect();
+        if placements.is_null() {
+            return count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?);
+        }
+        put_list(&count, &placements, &all)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceCreateComputeInstance(
+    instance: nvmlGpuInstance_t,
+    id: c_uint,
+    made: Out<nvmlComputeInstance_t>,
+) -> nvmlReturn_t {
+    answer(|| create(instance, id, None, &made))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+    instance: nvmlGpuInstance_t,
+    id: c_uint,
+    placement: Out<nvmlComputeInstancePlacement_t>,
+    made: Out<nvmlComputeInstance_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let placement = placement.get()?;
+        create(instance, id, Some((placement.start, placement.size)), &made)
+    })
+}
+
+fn create(
+    instance: nvmlGpuInstance_t,
+    id: c_uint,
+    placement: Option<(u32, u32)>,
+    made: &Out<nvmlComputeInstance_t>,
+) -> Answer {
+    let (_, _, outer) = inside(instance)?;
+    if made.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    let serial = library::change_machine(|machine| {
+        if cut::fails(machine, outer) {
+            return Ok(None);
+        }
+        let serial = cut::create_compute(machine, outer, id, placement);
+        serial.map(Some).map_err(code)
+    })?;
+    let serial = serial.ok_or(INSUFFICIENT_RESOURCES)?;
+    made.put(handles::compute_instance(serial))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlComputeInstanceDestroy(instance: nvmlComputeInstance_t) -> nvmlReturn_t {
+    answer(|| {
+        let machine = library::machine()?;
+        let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
+        let mut all = machine.instances().into_iter();
+        let found = all.find(|one| one.compute.serial == serial);
+        // The look that knows of CUDA processes too.
+        let gpu = library::gpu(library::handle(found.ok_or(INVALID_ARGUMENT)?.card))?;
+        let used = |outer, inner| {
+            gpu.running().iter().any(|process| {
+                cut::holds(
+                    (process.gpu_instance, process.compute_instance),
+                    (outer, inner),
+                )
+            })
+        };
+        library::change_machine(|machine| cut::destroy_compute(machine, serial, used).map_err(code))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceGetComputeInstances(
+    instance: nvmlGpuInstance_t,
+    id: c_uint,
+    instances: Out<nvmlComputeInstance_t>,
+    count: Out<c_uint>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (gpu, found, _) = inside(instance)?;
+        slices(&found, id)?;
+        let all = gpu.compute_instances(found.id).into_iter();
+        let all = all.filter(|one| one.profile == id);
+        let all: Vec<_> = all
+            .map(|one| handles::compute_instance(one.serial))
+            .collect();
+        count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?)?;
+        instances.put_all(&all)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceGetComputeInstanceById(
+    instance: nvmlGpuInstance_t,
+    id: c_uint,
+    made: Out<nvmlComputeInstance_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (gpu, found, _) = inside(instance)?;
+        let all = gpu.compute_instances(found.id).into_iter();
+        let found = all.into_iter().find(|one| one.id == id).ok_or(NOT_FOUND)?;
+        made.put(handles::compute_instance(found.serial))
+    })
+}
+
+/// `device` is the handle of the instance's own device.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlComputeInstanceGetInfo_v2(
+    instance: nvmlComputeInstance_t,
+    info: Out<nvmlComputeInstanceInfo_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let machine = library::machine()?;
+        let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
+        let mut all = machine.instances().into_iter();
+        let found = all.find(|one| one.compute.serial == serial);
+        let found = found.ok_or(INVALID_ARGUMENT)?;
+        info.put(nvmlComputeInstanceInfo_t {
+            device: handles::mig_device(serial),
+            gpuInstance: handles::gpu_instance(found.gpu.serial),
+            id: found.compute.id,
+            profileId: found.compute.profile,
+            placement: nvmlComputeInstancePlacement_t {
+                start: found.compute.start,
+                size: found.compute.slices,
+            },
+        })
+    })
+}

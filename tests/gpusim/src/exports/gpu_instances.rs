@@ -1,0 +1,259 @@
+//! GPU instances: what a card can be cut into, where, and making and ending them.
+
+use std::ffi::{c_char, c_uint};
+use std::time::{Duration, Instant};
+
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
+    nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+};
+
+use super::mig::code;
+use crate::ffi::{Answer, Out, answer, put_list, struct_version, text_field};
+use crate::mig::cut;
+use crate::mig::profiles::{self, Profile};
+use crate::model::{Gpu, ON, text};
+use crate::{handles, library};
+
+/// One more than NVML's last name for a kind of instance.
+const KINDS: c_uint = 17;
+
+/// The profile of this kind, whether or not the card is cut now.
+fn of_kind(device: nvmlDevice_t, kind: c_uint) -> Answer<Profile> {
+    let gpu = library::gpu(device)?;
+    if kind >= KINDS {
+        return Err(INVALID_ARGUMENT);
+    }
+    let mut all = profiles::of(text(&gpu.model)).into_iter();
+    all.find(|one| one.kind == kind).ok_or(NOT_SUPPORTED)
+}
+
+/// The card and its profile of this driver id; only while MIG is on.
+fn by_id(device: nvmlDevice_t, id: c_uint) -> Answer<(Box<Gpu>, Profile)> {
+    let gpu = library::gpu(device)?;
+    let profile = cut::profile(&gpu, id).map_err(code)?;
+    Ok((gpu, profile))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuInstanceProfileInfo(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    info: Out<nvmlGpuInstanceProfileInfo_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let profile = of_kind(device, kind)?;
+        let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
+        info.put(nvmlGpuInstanceProfileInfo_t {
+            id: profile.id,
+            isP2pSupported: 0,
+            sliceCount: profile.slices,
+            instanceCount: profile.most,
+            multiprocessorCount: profile.sms,
+            copyEngineCount: copy,
+            decoderCount: decoder,
+            encoderCount: encoder,
+            jpegCount: jpeg,
+            ofaCount: ofa,
+            memorySizeMB: profile.memory,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuInstanceProfileInfoV(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
+) -> nvmlReturn_t {
+    answer(|| put_info(&of_kind(device, kind)?, &info))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
+    device: nvmlDevice_t,
+    id: c_uint,
+    info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
+) -> nvmlReturn_t {
+    answer(|| put_info(&by_id(device, id)?.1, &info))
+}
+
+fn put_info(profile: &Profile, info: &Out<nvmlGpuInstanceProfileInfo_v2_t>) -> Answer {
+    info.check_version(2)?;
+    let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
+    let name: [c_char; 96] = text_field(&format!("MIG {}", profile.name));
+    info.put(nvmlGpuInstanceProfileInfo_v2_t {
+        version: struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2),
+        id: profile.id,
+        isP2pSupported: 0,
+        sliceCount: profile.slices,
+        instanceCount: profile.most,
+        multiprocessorCount: profile.sms,
+        copyEngineCount: copy,
+        decoderCount: decoder,
+        encoderCount: encoder,
+        jpegCount: jpeg,
+        ofaCount: ofa,
+        memorySizeMB: profile.memory,
+        name,
+    })
+}
+
+/// Every placement of the profile, taken or not.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+    device: nvmlDevice_t,
+    id: c_uint,
+    placements: Out<nvmlGpuInstancePlacement_t>,
+    count: Out<c_uint>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (_, profile) = by_id(device, id)?;
+        let size = profile.size;
+        let all = profile.starts.iter();
+        let all: Vec<_> = all
+            .map(|start| nvmlGpuInstancePlacement_t {
+                start: *start,
+                size,
+            })
+            .collect();
+        if placements.is_null() {
+            return count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?);
+        }
+        put_list(&count, &placements, &all)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuInstanceRemainingCapacity(
+    device: nvmlDevice_t,
+    id: c_uint,
+    count: Out<c_uint>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (gpu, profile) = by_id(device, id)?;
+        count.put(cut::remaining(&gpu, &profile))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceCreateGpuInstance(
+    device: nvmlDevice_t,
+    id: c_uint,
+    instance: Out<nvmlGpuInstance_t>,
+) -> nvmlReturn_t {
+    answer(|| create(device, id, None, &instance))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceCreateGpuInstanceWithPlacement(
+    device: nvmlDevice_t,
+    id: c_uint,
+    placement: Out<nvmlGpuInstancePlacement_t>,
+    instance: Out<nvmlGpuInstance_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let placement = placement.get()?;
+        create(
+            device,
+            id,
+            Some((placement.start, placement.size)),
+            &instance,
+        )
+    })
+}
+
+/// Real cards take about a second.
+fn take_time(gpu: &Gpu) {
+    let until = Instant::now() + Duration::from_millis(gpu.cut_ms.into());
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        std::thread::park_timeout(left);
+    }
+}
+
+fn create(
+    device: nvmlDevice_t,
+    id: c_uint,
+    placement: Option<(u32, u32)>,
+    instance: &Out<nvmlGpuInstance_t>,
+) -> Answer {
+    take_time(&*library::gpu(device)?);
+    let card = library::index(device)?;
+    if instance.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    let serial =
+        library::change_machine(|machine| cut::create(machine, card, id, placement).map_err(code))?;
+    instance.put(handles::gpu_instance(serial))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceDestroy(instance: nvmlGpuInstance_t) -> nvmlReturn_t {
+    answer(|| {
+        let machine = library::machine()?;
+        let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
+        if let Some((card, _)) = cut::gpu_instance(&machine, serial) {
+            take_time(&machine.gpus[card]);
+        }
+        library::change_machine(|machine| cut::destroy(machine, serial).map_err(code))
+    })
+}
+
+/// The instances of one profile; the caller's list has room for as many as there can be.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuInstances(
+    device: nvmlDevice_t,
+    id: c_uint,
+    instances: Out<nvmlGpuInstance_t>,
+    count: Out<c_uint>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let (gpu, profile) = by_id(device, id)?;
+        let all = gpu.gpu_instances().into_iter();
+        let all = all.filter(|one| one.profile == profile.id);
+        let all: Vec<_> = all.map(|one| handles::gpu_instance(one.serial)).collect();
+        count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?)?;
+        instances.put_all(&all)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuInstanceById(
+    device: nvmlDevice_t,
+    id: c_uint,
+    instance: Out<nvmlGpuInstance_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let gpu = library::gpu(device)?;
+        if gpu.mig != ON {
+            return Err(NOT_SUPPORTED);
+        }
+        let found = gpu.gpu_instances().into_iter().find(|one| one.id == id);
+        instance.put(handles::gpu_instance(found.ok_or(NOT_FOUND)?.serial))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlGpuInstanceGetInfo(
+    instance: nvmlGpuInstance_t,
+    info: Out<nvmlGpuInstanceInfo_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let machine = library::machine()?;
+        let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
+        let found = cut::gpu_instance(&machine, serial);
+        let (card, found) = found.ok_or(INVALID_ARGUMENT)?;
+        info.put(nvmlGpuInstanceInfo_t {
+            device: library::handle(card),
+            id: found.id,
+            profileId: found.profile,
+            placement: nvmlGpuInstancePlacement_t {
+                start: found.start,
+                size: found.size,
+            },
+        })
+    })
+}

@@ -1,0 +1,343 @@
+//! MIG by raw NVML calls: what may be made where, what is refused with which code, and what
+//! becomes of handles, uuids and instances.
+
+use aliquot_gpusim::SimulatedMachine;
+use aliquot_gpusim::edit::compute_process;
+use nvml_wrapper_sys::bindings::*;
+
+use crate::client::*;
+use crate::common::on_machine;
+
+const NO_ROOM: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES;
+const IN_USE: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_IN_USE;
+const A100: &str = "gpus: [{model: NVIDIA A100-SXM4-40GB, set: {mig: on}}]";
+// Driver ids.
+const ONE: u32 = 19;
+const TWO: u32 = 14;
+const THREE: u32 = 9;
+const SEVEN: u32 = 0;
+
+struct Card {
+    library: NvmlLib,
+    device: nvmlDevice_t,
+}
+
+type Made<T> = Result<T, nvmlReturn_t>;
+
+fn result<T>(code: nvmlReturn_t, value: T) -> Made<T> {
+    if code == OK { Ok(value) } else { Err(code) }
+}
+
+impl Card {
+    fn open() -> Self {
+        let library = opened();
+        let device = card(&library, 0);
+        Self { library, device }
+    }
+
+    fn at(&self, id: u32, start: u32, size: u32) -> Made<nvmlGpuInstance_t> {
+        let place = nvmlGpuInstancePlacement_t { start, size };
+        let mut made = std::ptr::null_mut();
+        let (name, library) = (&raw mut made, &self.library);
+        let code = call!(
+            library,
+            nvmlDeviceCreateGpuInstanceWithPlacement,
+            self.device,
+            id,
+            &raw const place,
+            name
+        );
+        result(code, made)
+    }
+
+    fn anywhere(&self, id: u32) -> Made<nvmlGpuInstance_t> {
+        let mut made = std::ptr::null_mut();
+        let (name, library) = (&raw mut made, &self.library);
+        let code = call!(library, nvmlDeviceCreateGpuInstance, self.device, id, name);
+        result(code, made)
+    }
+
+    fn compute(&self, inside: nvmlGpuInstance_t, kind: u32) -> Made<nvmlComputeInstance_t> {
+        let mut made = std::ptr::null_mut();
+        let (name, library) = (&raw mut made, &self.library);
+        let code = call!(
+            library,
+            nvmlGpuInstanceCreateComputeInstance,
+            inside,
+            kind,
+            name
+        );
+        result(code, made)
+    }
+
+    /// Number and start.
+    fn place(&self, instance: nvmlGpuInstance_t) -> Made<(u32, u32)> {
+        let mut info = nvmlGpuInstanceInfo_t {
+            device: std::ptr::null_mut(),
+            id: 0,
+            profileId: 0,
+            placement: nvmlGpuInstancePlacement_t { start: 0, size: 0 },
+        };
+        let code = call!(
+            self.library,
+            nvmlGpuInstanceGetInfo,
+            instance,
+            &raw mut info
+        );
+        result(code, (info.id, info.placement.start))
+    }
+
+    fn device_of(&self, instance: nvmlComputeInstance_t) -> Made<nvmlDevice_t> {
+        let mut info = nvmlComputeInstanceInfo_t {
+            device: std::ptr::null_mut(),
+            gpuInstance: std::ptr::null_mut(),
+            id: 0,
+            profileId: 0,
+            placement: nvmlComputeInstancePlacement_t { start: 0, size: 0 },
+        };
+        let name = &raw mut info;
+        let code = call!(self.library, nvmlComputeInstanceGetInfo_v2, instance, name);
+        result(code, info.device)
+    }
+
+    fn uuid(&self, device: nvmlDevice_t) -> String {
+        words(|text, length| call!(self.library, nvmlDeviceGetUUID, device, text, length))
+    }
+
+    fn end(&self, instance: nvmlGpuInstance_t) -> nvmlReturn_t {
+        call!(self.library, nvmlGpuInstanceDestroy, instance)
+    }
+
+    fn end_compute(&self, instance: nvmlComputeInstance_t) -> nvmlReturn_t {
+        call!(self.library, nvmlComputeInstanceDestroy, instance)
+    }
+
+    fn remaining(&self, id: u32) -> Made<u32> {
+        number(|out| {
+            let library = &self.library;
+            call!(
+                library,
+                nvmlDeviceGetGpuInstanceRemainingCapacity,
+                self.device,
+                id,
+                out
+            )
+        })
+    }
+
+    fn modes(&self) -> (u32, u32) {
+        let (mut now, mut then) = (9, 9);
+        let (a, b) = (&raw mut now, &raw mut then);
+        assert_eq!(
+            call!(self.library, nvmlDeviceGetMigMode, self.device, a, b),
+            OK
+        );
+        (now, then)
+    }
+
+    /// Of the call and of the activation.
+    fn switch(&self, mode: u32) -> (nvmlReturn_t, nvmlReturn_t) {
+        let mut activation = 99;
+        let name = &raw mut activation;
+        let code = call!(self.library, nvmlDeviceSetMigMode, self.device, mode, name);
+        (code, activation)
+    }
+}
+
+#[test]
+fn instances_are_made_where_there_is_room_and_have_the_drivers_numbers() {
+    let name = "cutting::instances_are_made_where_there_is_room_and_have_the_drivers_numbers";
+    on_machine(name, A100, |_| {
+        let card = Card::open();
+        assert_eq!(card.remaining(ONE), Ok(7));
+        for (id, start, size, expected) in [
+            (ONE, 6, 1, Ok((13, 6))),
+            (ONE, 6, 1, Err(NO_ROOM)),
+            (TWO, 4, 2, Ok((5, 4))),
+            (THREE, 4, 4, Err(NO_ROOM)),
+            (THREE, 2, 4, Err(INVALID_ARGUMENT)),
+            (THREE, 0, 3, Err(INVALID_ARGUMENT)),
+            (THREE, 0, 4, Ok((2, 0))),
+            (SEVEN, 0, 8, Err(NO_ROOM)),
+            (77, 0, 1, Err(NOT_SUPPORTED)),
+        ] {
+            let made = card.at(id, start, size).and_then(|made| card.place(made));
+            assert_eq!(made, expected, "{id} at {start}:{size}");
+        }
+        assert_eq!((card.remaining(ONE), card.remaining(TWO)), (Ok(0), Ok(0)));
+        // Slice 7 has no compute slice of its own.
+        assert_eq!(card.at(ONE, 7, 1), Err(INVALID_ARGUMENT));
+    });
+}
+
+#[test]
+fn the_drivers_own_choice_fails_in_an_order_in_which_placements_work() {
+    let name = "cutting::the_drivers_own_choice_fails_in_an_order_in_which_placements_work";
+    on_machine(name, A100, |_| {
+        let card = Card::open();
+        let all: Vec<_> = [ONE, ONE, TWO, THREE].map(|id| card.anywhere(id)).into();
+        assert_eq!(all[3], Err(NO_ROOM));
+        for one in all.into_iter().flatten() {
+            assert_eq!(card.end(one), OK);
+        }
+        for id in [THREE, TWO, ONE, ONE] {
+            card.anywhere(id).unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_instance_with_anything_in_it_stays_and_a_new_one_has_a_new_uuid() {
+    let name = "cutting::an_instance_with_anything_in_it_stays_and_a_new_one_has_a_new_uuid";
+    on_machine(name, A100, |machine| {
+        let card = Card::open();
+        let outer = card.at(THREE, 4, 4).unwrap();
+        let inner = card.compute(outer, 2).unwrap();
+        let device = card.device_of(inner).unwrap();
+        let uuid = card.uuid(device);
+        assert!(uuid.starts_with("MIG-"), "{uuid}");
+        let mut process = compute_process(77, 100);
+        (process.gpu_instance, process.compute_instance) = (1, 0);
+        machine.add_process("0", process).unwrap();
+        assert_eq!(card.end(outer), IN_USE);
+        assert_eq!(card.end_compute(inner), IN_USE);
+        assert_eq!(card.switch(0), (IN_USE, 99));
+        machine.remove_process("0", 77).unwrap();
+        assert_eq!((card.end_compute(inner), card.end(outer)), (OK, OK));
+
+        // Every handle of it is stale now.
+        assert_eq!(card.end(outer), INVALID_ARGUMENT);
+        assert_eq!(card.device_of(inner), Err(INVALID_ARGUMENT));
+        let mut buffer = [0; 96];
+        let name = buffer.as_mut_ptr();
+        let stale = call!(card.library, nvmlDeviceGetUUID, device, name, 96);
+        assert_eq!(stale, INVALID_ARGUMENT);
+
+        let again = card.at(THREE, 4, 4).unwrap();
+        let again = card.compute(again, 2).unwrap();
+        assert_ne!(card.uuid(card.device_of(again).unwrap()), uuid);
+    });
+}
+
+#[test]
+fn a_device_of_an_instance_tells_what_it_is_and_where_it_belongs() {
+    let name = "cutting::a_device_of_an_instance_tells_what_it_is_and_where_it_belongs";
+    on_machine(name, A100, |machine| {
+        let card = Card::open();
+        let library = &card.library;
+        let outer = card.at(TWO, 2, 2).unwrap();
+        let half = card.compute(outer, 0).unwrap();
+        let other = card.compute(outer, 0).unwrap();
+        assert_eq!(card.compute(outer, 0), Err(NO_ROOM));
+        assert_eq!(card.compute(outer, 3), Err(NOT_SUPPORTED));
+        let device = card.device_of(half).unwrap();
+        let name = words(|text, length| call!(library, nvmlDeviceGetName, device, text, length));
+        assert_eq!(name, "NVIDIA A100-SXM4-40GB MIG 1c.2g.10gb");
+        let is = number(|out| call!(library, nvmlDeviceIsMigDeviceHandle, device, out));
+        assert_eq!(is, Ok(1));
+        let outer_id = number(|out| call!(library, nvmlDeviceGetGpuInstanceId, device, out));
+        let other = card.device_of(other).unwrap();
+        let inner_id = number(|out| call!(library, nvmlDeviceGetComputeInstanceId, other, out));
+        assert_eq!((outer_id, inner_id), (Ok(4), Ok(1)));
+        let mut parent = std::ptr::null_mut();
+        let at = &raw mut parent;
+        let code = call!(
+            library,
+            nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
+            device,
+            at
+        );
+        assert_eq!((code, parent), (OK, card.device));
+        let minor = number(|out| call!(library, nvmlDeviceGetMinorNumber, device, out));
+        assert_eq!(minor, Err(INVALID_ARGUMENT));
+
+        let mut process = compute_process(77, 100);
+        (process.gpu_instance, process.compute_instance) = (4, 0);
+        machine.add_process("0", process).unwrap();
+        let mut memory = nvmlMemory_t {
+            total: 0,
+            free: 0,
+            used: 0,
+        };
+        let code = call!(library, nvmlDeviceGetMemoryInfo, device, &raw mut memory);
+        assert_eq!(
+            (code, memory.total >> 20, memory.used >> 20),
+            (OK, 9856, 100)
+        );
+        let running = |device| {
+            let mut count = 0;
+            let (list, at) = (std::ptr::null_mut(), &raw mut count);
+            let _ = call!(
+                library,
+                nvmlDeviceGetComputeRunningProcesses_v3,
+                device,
+                at,
+                list
+            );
+            count
+        };
+        let on = (running(device), running(other), running(card.device));
+        assert_eq!(on, (1, 0, 1));
+
+        let second = |index| {
+            let mut found = std::ptr::null_mut();
+            let at = &raw mut found;
+            let code = call!(
+                library,
+                nvmlDeviceGetMigDeviceHandleByIndex,
+                card.device,
+                index,
+                at
+            );
+            result(code, found)
+        };
+        assert_eq!((second(0), second(1)), (Ok(device), Ok(other)));
+        assert_eq!(
+            (second(2), second(7)),
+            (Err(NOT_FOUND), Err(INVALID_ARGUMENT))
+        );
+    });
+}
+
+fn check_mode(name: &str, model: &str, body: impl FnOnce(&SimulatedMachine, &Card)) {
+    let name = format!("cutting::{name}");
+    on_machine(&name, &format!("gpus: [{{model: {model}}}]"), |machine| {
+        body(machine, &Card::open());
+    });
+}
+
+#[test]
+fn an_ampere_card_in_use_is_switched_by_its_next_reset() {
+    let name = "an_ampere_card_in_use_is_switched_by_its_next_reset";
+    check_mode(name, "NVIDIA A100-SXM4-80GB", |machine, card| {
+        machine.add_process("0", compute_process(5, 1)).unwrap();
+        assert_eq!((card.switch(1), card.modes()), ((OK, IN_USE), (0, 1)));
+        assert_eq!(card.anywhere(ONE), Err(NOT_SUPPORTED));
+        machine.reset("0").unwrap_err();
+        machine.remove_process("0", 5).unwrap();
+        machine.reset("0").unwrap();
+        assert_eq!(card.modes(), (1, 1));
+        card.anywhere(ONE).unwrap();
+        machine.reboot().unwrap();
+        assert_eq!((card.modes(), card.remaining(ONE)), ((1, 1), Ok(7)));
+        assert_eq!((card.switch(0), card.modes()), ((OK, OK), (0, 0)));
+    });
+}
+
+#[test]
+fn a_hopper_card_is_switched_at_once_when_idle_and_forgets_at_a_reboot() {
+    let name = "a_hopper_card_is_switched_at_once_when_idle_and_forgets_at_a_reboot";
+    check_mode(name, "NVIDIA H200", |machine, card| {
+        machine.add_process("0", compute_process(5, 1)).unwrap();
+        assert_eq!((card.switch(1), card.modes()), ((IN_USE, 99), (0, 0)));
+        machine.remove_process("0", 5).unwrap();
+        assert_eq!((card.switch(1), card.modes()), ((OK, OK), (1, 1)));
+        card.anywhere(SEVEN).unwrap();
+        assert_eq!(card.switch(0), (IN_USE, 99));
+        machine.reboot().unwrap();
+        assert_eq!(
+            (card.modes(), card.remaining(ONE)),
+            ((0, 0), Err(NOT_SUPPORTED))
+        );
+    });
+}
