@@ -1,0 +1,98 @@
+//! Every field of a card with what it takes, and its processes.
+
+use super::*;
+use bytemuck::Zeroable as _;
+
+fn check(field: &str, good: &[&str], bad: &[&str]) {
+    let mut gpu = Gpu::zeroed();
+    for value in good {
+        set(&mut gpu, field, value).unwrap();
+    }
+    for value in bad {
+        let error = set(&mut gpu, field, value).unwrap_err().to_string();
+        assert!(error.contains(field) && error.contains(value), "{error}");
+    }
+}
+
+#[test]
+fn every_field_takes_its_values_and_refuses_others() {
+    check("health", &["ok", "lost"], &["sick"]);
+    check(
+        "memoryUsed",
+        &["0", "81920"],
+        &["-1", "3k", "99999999999999999999"],
+    );
+    for field in [
+        "utilisation",
+        "memoryUtilisation",
+        "encoderUtilisation",
+        "decoderUtilisation",
+    ] {
+        check(field, &["0", "100"], &["101", "-1"]);
+    }
+    check("temperature", &["0", "150"], &["151"]);
+    for field in [
+        "power",
+        "powerLimit",
+        "graphicsClock",
+        "smClock",
+        "memoryClock",
+    ] {
+        check(field, &["0", "400000"], &["x"]);
+    }
+    check("pstate", &["0", "15"], &["16"]);
+    for field in ["eccCorrected", "eccUncorrected"] {
+        check(field, &["0", "7"], &["-7"]);
+    }
+    for field in ["ecc", "mig"] {
+        check(field, &["on", "off", "absent"], &["1"]);
+    }
+    check("cutFaults", &["0", "1"], &["-1"]);
+    check("cutMs", &["1000"], &["60001"]);
+    check(
+        "computeMode",
+        &["default", "exclusiveProcess"],
+        &["exclusiveThread"],
+    );
+    check("persistence", &["on", "off"], &["absent"]);
+    check("numa", &["-1", "1"], &["-2"]);
+    check("sliceUs", &["1"], &["0"]);
+    check("sampleMs", &["170"], &["10"]);
+    check("clockPpm", &["-50"], &["x"]);
+    check("clockSwing", &["20"], &["101"]);
+    check("contextMib", &["416"], &["x"]);
+    check("blockKib", &["1", "2048"], &["0", "3", "4096"]);
+}
+
+#[test]
+fn an_unknown_field_is_named_in_the_error() {
+    let error = set(&mut Gpu::zeroed(), "temprature", "1")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("temprature") && error.contains("temperature"),
+        "{error}"
+    );
+}
+
+#[test]
+fn processes_count_in_used_memory_and_leave_no_trace() {
+    let mut gpu = Gpu::zeroed();
+    gpu.memory_total = 100 * MIB;
+    add_process(&mut gpu, compute_process(7, 10)).unwrap();
+    add_process(&mut gpu, compute_process(8, 20)).unwrap();
+    add_process(&mut gpu, compute_process(7, 30)).unwrap();
+    assert_eq!((gpu.running().len(), gpu.used()), (2, 50 * MIB));
+    remove_process(&mut gpu, 7).unwrap();
+    assert_eq!((gpu.running().len(), gpu.used()), (1, 20 * MIB));
+    remove_process(&mut gpu, 7).unwrap_err();
+}
+
+#[test]
+fn a_card_refuses_more_processes_than_it_has_room_for() {
+    let mut gpu = Gpu::zeroed();
+    for pid in 1..=128 {
+        add_process(&mut gpu, compute_process(pid, 1)).unwrap();
+    }
+    add_process(&mut gpu, compute_process(129, 1)).unwrap_err();
+}
