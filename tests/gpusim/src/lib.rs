@@ -12,6 +12,7 @@ mod library;
 mod machine;
 pub mod machine_file;
 pub mod mig;
+pub mod mps;
 pub mod place;
 mod running;
 pub mod show;

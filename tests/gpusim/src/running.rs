@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::Holder;
 use crate::edit;
-use crate::model::{Gpu, Process};
+use crate::model::{Gpu, Process, ProcessKind};
 use crate::state::StateError;
 
 /// A look at what CUDA processes hold and run.
@@ -66,25 +66,32 @@ impl Running {
 /// Adds the holders to a snapshot of their card: those that this reader can see by name, the
 /// memory of the others as used by nobody. Several holders of one process are one.
 pub(crate) fn add(gpu: &mut Gpu, running: &Running, card: usize) {
-    let mut seen: Vec<(u32, u64, u32)> = Vec::new();
+    let mut seen: Vec<(u32, u64, u32, ProcessKind)> = Vec::new();
     let mut busy = 0;
     for holder in running.holders(gpu, card) {
         busy += holder.utilisation;
         match holder.pid_here() {
             None => gpu.memory_used = gpu.memory_used.saturating_add(holder.used),
-            Some(pid) => match seen.iter_mut().find(|(known, ..)| *known == pid) {
-                Some((_, used, percent)) => {
+            Some(pid) => {
+                let kind = if holder.mps {
+                    ProcessKind::Mps
+                } else {
+                    ProcessKind::Compute
+                };
+                if let Some((_, used, percent, _)) = seen.iter_mut().find(|one| one.0 == pid) {
                     *used += holder.used;
                     *percent += holder.utilisation;
+                } else {
+                    seen.push((pid, holder.used, holder.utilisation, kind));
                 }
-                None => seen.push((pid, holder.used, holder.utilisation)),
-            },
+            }
         }
     }
     gpu.utilisation = gpu.utilisation.max(busy.min(100));
-    for (pid, memory, sm) in seen {
+    for (pid, memory, sm, kind) in seen {
         let process = Process {
             memory,
+            kind: kind as u32,
             sm: sm.min(100),
             ..edit::compute_process(pid, 0)
         };

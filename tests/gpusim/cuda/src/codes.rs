@@ -74,6 +74,12 @@ codes! {
     802 ERROR_SYSTEM_NOT_READY "system not yet initialized";
     803 ERROR_SYSTEM_DRIVER_MISMATCH "system has unsupported display driver / cuda driver combination";
     804 ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE "forward compatibility was attempted on non supported HW";
+    805 ERROR_MPS_CONNECTION_FAILED "MPS client failed to connect to the MPS control daemon or the MPS server";
+    806 ERROR_MPS_RPC_FAILURE "the remote procedural call between the MPS server and the MPS client failed";
+    807 ERROR_MPS_SERVER_NOT_READY "MPS server is not ready to accept new MPS client requests";
+    808 ERROR_MPS_MAX_CLIENTS_REACHED "the hardware resources required to create MPS client have been exhausted";
+    809 ERROR_MPS_MAX_CONNECTIONS_REACHED "the hardware resources required to support device connections have been exhausted";
+    810 ERROR_MPS_CLIENT_TERMINATED "MPS client has been terminated by the server";
     900 ERROR_STREAM_CAPTURE_UNSUPPORTED "operation not permitted when stream is capturing";
     901 ERROR_STREAM_CAPTURE_INVALIDATED "operation failed due to a previous error during capture";
     902 ERROR_STREAM_CAPTURE_MERGE "operation would result in a merge of separate capture sequences";

@@ -21,6 +21,7 @@ use crate::ffi::Answer;
 use crate::forked;
 use crate::graph::Reserves;
 use crate::heap::Heap;
+use crate::mps;
 use crate::objects::Objects;
 use crate::pools::Pools;
 use crate::residency::Residency;
@@ -32,6 +33,7 @@ use crate::vmm::Vmm;
 pub(crate) struct Driver {
     state: State,
     member: Member,
+    mps: Option<mps::Client>,
     /// Card index of each device ordinal.
     cards: Vec<usize>,
     /// The machine as of a generation.
@@ -72,12 +74,14 @@ pub(crate) fn init(flags: u32) -> Answer {
     if cards.is_empty() {
         return Err(ERROR_NO_DEVICE);
     }
-    let member = Member::join(&path).map_err(|_| ERROR_OPERATING_SYSTEM)?;
+    let mut member = Member::join(&path).map_err(|_| ERROR_OPERATING_SYSTEM)?;
+    let mps = mps::connect(&mut member, &cards)?;
     let count = cards.len();
     let driver = Driver {
         contexts: Contexts::new(cards.len()),
         state,
         member,
+        mps,
         cards,
         seen: RwLock::new((generation, machine)),
         arena: Arena::new().ok_or(ERROR_OUT_OF_MEMORY)?,
@@ -98,7 +102,10 @@ pub(crate) fn init(flags: u32) -> Answer {
 #[inline]
 pub(crate) fn driver() -> Answer<&'static Driver> {
     match DRIVER.get() {
-        Some(driver) if !forked::since_mark() => Ok(driver),
+        Some(driver) if !forked::since_mark() => {
+            driver.mps.as_ref().map_or(Ok(()), mps::Client::check)?;
+            Ok(driver)
+        }
         _ => Err(ERROR_NOT_INITIALIZED),
     }
 }
@@ -186,9 +193,10 @@ impl Driver {
         self.look(|machine| {
             let gpu = &machine.gpus[card];
             let others = gpu.used() + gpu.memory_reserved;
+            let part = self.mps.as_ref().map_or(1, |_| mps::CONTEXT_PART);
             Facts {
                 capacity: gpu.memory_total.saturating_sub(others),
-                context_bytes: gpu.context_bytes,
+                context_bytes: gpu.context_bytes / part,
                 block_bytes: gpu.block_bytes,
                 compute_mode: gpu.compute_mode,
                 lost: gpu.lost != 0,
@@ -196,6 +204,11 @@ impl Driver {
                 swing: gpu.clock_swing,
             }
         })
+    }
+
+    /// The MPS server that this process uses the cards through.
+    pub(crate) fn mps(&self) -> Option<&mps::Client> {
+        self.mps.as_ref()
     }
 
     pub(crate) fn member(&self) -> &Member {
@@ -246,7 +259,14 @@ impl Driver {
         let capacity = self.facts(card).capacity;
         let total = self.look(|machine| total_memory(&machine.gpus[card]));
         let free = capacity.saturating_sub(self.member.used(card));
-        (free, total)
+        // A client of MPS sees its limit as the card.
+        match self.member.capped(card) {
+            None => (free, total),
+            Some(cap) => {
+                let own = self.member.holding(card).used.load(Relaxed);
+                (free.min(cap.saturating_sub(own)), total.min(cap))
+            }
+        }
     }
 
     /// Counts what the process asked for, beside what that takes of the card.

@@ -8,7 +8,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_UNKNOWN, SUCCESS};
-use crate::faults;
+use crate::driver::driver;
+use crate::{faults, mps};
 
 /// What a call comes to; the error is a `CUresult` other than success.
 pub(crate) type Answer<T = ()> = Result<T, u32>;
@@ -17,6 +18,9 @@ pub(crate) type Answer<T = ()> = Result<T, u32>;
 #[inline]
 pub(crate) fn answer(symbol: &'static str, body: impl FnOnce() -> Answer) -> u32 {
     if let Some(code) = faults::of_call(symbol) {
+        if let Ok(driver) = driver() {
+            mps::note_fault(driver, code);
+        }
         return code;
     }
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -17,6 +17,7 @@ mod ffi;
 mod forked;
 mod graph;
 mod heap;
+mod mps;
 mod objects;
 mod pools;
 mod residency;

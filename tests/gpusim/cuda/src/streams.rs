@@ -106,7 +106,8 @@ impl Stream {
         let driver = driver()?;
         driver.wait_until_done(self.context.card, self.behind());
         driver.pools.settle(driver, self.context.card);
-        Ok(())
+        // The MPS server may have gone meanwhile.
+        crate::driver::driver().map(|_| ())
     }
 }
 

@@ -1,6 +1,7 @@
 //! A card's time: what each process queued runs in its own order, and processes that have work take
-//! turns of one slice each. Computed to the nanosecond for moments that are past, by whoever asks.
-//! Fed by a clock that the caller reads; must not sleep.
+//! turns of one slice each; clients of one MPS server have theirs together. Computed to the
+//! nanosecond for moments that are past, by whoever asks. Fed by a clock that the caller reads;
+//! must not sleep.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -81,15 +82,21 @@ impl Member {
         }
         let with_work = || {
             let all = self.shared().claimed();
-            let holdings = all.map(|(slot, record)| (slot, &record.holdings[card]));
-            holdings.filter(|(_, holding)| has_work(holding))
+            all.filter(|(_, slot)| has_work(&slot.holdings[card]))
         };
         // The dead have no turn. Asking the kernel costs, so not at every look.
         let others = with_work().any(|(slot, _)| slot != self.slot());
         if others && now / BUCKET != start / BUCKET {
             self.bury(card, record);
         }
-        let mut workers: Vec<(usize, &Holding)> = with_work().collect();
+        let mut workers: Vec<Worker> = with_work()
+            .map(|(number, slot)| Worker {
+                number: number as u64 + 1,
+                server: slot.mps.load(Relaxed),
+                percent: share(slot.percent.load(Relaxed)),
+                holding: &slot.holdings[card],
+            })
+            .collect();
         let mut turn = Turn {
             time: start,
             runs: record.runs.load(Relaxed),
@@ -97,7 +104,7 @@ impl Member {
         };
         while turn.time < now && !workers.is_empty() {
             turn.step(&workers, now, slice);
-            workers.retain(|(_, holding)| has_work(holding));
+            workers.retain(|worker| has_work(worker.holding));
         }
         record.runs.store(turn.runs, Relaxed);
         record.slice_end.store(turn.slice_end, Relaxed);
@@ -105,45 +112,98 @@ impl Member {
     }
 }
 
+/// A process that has work.
+struct Worker<'a> {
+    /// Its slot, counted from 1.
+    number: u64,
+    /// The MPS server through which it runs; 0: none.
+    server: u64,
+    /// Percent of the card that it may fill.
+    percent: u64,
+    holding: &'a Holding,
+}
+
+impl Worker<'_> {
+    /// They run at once: clients of one MPS server.
+    fn beside(&self, other: &Self) -> bool {
+        self.number == other.number || (self.server != 0 && self.server == other.server)
+    }
+
+    fn left(&self) -> u64 {
+        let done = self.holding.done.load(Relaxed);
+        let work = self.holding.queue[place(done)].work.load(Relaxed);
+        work.saturating_sub(self.holding.progress.load(Relaxed))
+    }
+
+    /// It ran from a moment on and got `part` of its first work done.
+    fn run(&self, (from, until): (u64, u64), part: u64) {
+        let holding = self.holding;
+        note(holding, from, until);
+        let done = holding.done.load(Relaxed);
+        if part == self.left() {
+            holding.queue[place(done)].finish.store(until, Relaxed);
+            holding.progress.store(0, Relaxed);
+            holding.done.store(done + 1, Relaxed);
+        } else {
+            holding.progress.fetch_add(part, Relaxed);
+        }
+    }
+}
+
 /// Whose turn it is.
 struct Turn {
     time: u64,
+    /// The first of those whose turn it is.
     runs: u64,
     slice_end: u64,
 }
 
 impl Turn {
-    /// One stretch of one process: to the end of its work, of its slice, or of the time.
-    fn step(&mut self, workers: &[(usize, &Holding)], now: u64, slice: u64) {
-        let number = |slot: usize| slot as u64 + 1;
-        let alone = workers.len() == 1;
-        let known = workers.iter().find(|(slot, _)| number(*slot) == self.runs);
+    /// One stretch of one process, or of the clients of one MPS server: to the end of somebody's
+    /// work, of the slice, or of the time.
+    fn step(&mut self, workers: &[Worker], now: u64, slice: u64) {
+        let first = |worker: &&Worker| {
+            !workers
+                .iter()
+                .any(|w| w.number < worker.number && w.beside(worker))
+        };
+        let turns: Vec<&Worker> = workers.iter().filter(first).collect();
+        let alone = turns.len() == 1;
+        let known = turns.iter().find(|worker| worker.number == self.runs);
         let in_slice = self.time < self.slice_end;
         let runner = match known {
             Some(known) if in_slice || alone => known,
             _ => {
-                let later = workers.iter().find(|(slot, _)| number(*slot) > self.runs);
+                let later = turns.iter().find(|worker| worker.number > self.runs);
                 self.slice_end = self.time + slice.max(1);
-                later.unwrap_or(&workers[0])
+                later.unwrap_or(&turns[0])
             }
         };
-        self.runs = number(runner.0);
-        let holding = runner.1;
-        let done = holding.done.load(Relaxed);
-        let item = &holding.queue[place(done)];
-        let progress = holding.progress.load(Relaxed);
-        let left = item.work.load(Relaxed).saturating_sub(progress);
+        self.runs = runner.number;
         let until = if alone { now } else { now.min(self.slice_end) };
-        let run = left.min(until.saturating_sub(self.time));
-        note(holding, self.time, self.time + run);
-        self.time += run;
-        if run == left {
-            item.finish.store(self.time, Relaxed);
-            holding.progress.store(0, Relaxed);
-            holding.done.store(done + 1, Relaxed);
-        } else {
-            holding.progress.store(progress + run, Relaxed);
+        let most = until.saturating_sub(self.time);
+        let together: Vec<&Worker> = workers.iter().filter(|one| one.beside(runner)).collect();
+        // Those that want more than the card get it in proportion.
+        let wanted: u64 = together.iter().map(|worker| worker.percent).sum();
+        let whole = wanted.max(100);
+        let needs = |worker: &Worker| (worker.left() * whole).div_ceil(worker.percent);
+        let stretch = together.iter().map(|worker| needs(worker)).min();
+        let stretch = stretch.unwrap_or(most).min(most);
+        let span = (self.time, self.time + stretch);
+        for worker in together {
+            let part = (stretch * worker.percent / whole).min(worker.left());
+            let ends = needs(worker) <= stretch;
+            worker.run(span, if ends { worker.left() } else { part });
         }
+        self.time += stretch;
+    }
+}
+
+/// What a slot says of its share; 0 is all.
+fn share(percent: u64) -> u64 {
+    match percent {
+        1..=100 => percent,
+        _ => 100,
     }
 }
 

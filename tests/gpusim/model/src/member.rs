@@ -7,6 +7,7 @@ use std::sync::atomic::fence;
 
 use crate::groups;
 use crate::locks;
+use crate::model::MAX_GPUS;
 use crate::pids;
 use crate::shared::{self, Card, Holding, MAX_SLOTS, Mapping, Shared};
 use crate::state::StateError;
@@ -25,6 +26,8 @@ pub struct Member {
     map: Mapping,
     slot: usize,
     generation: u64,
+    /// The most bytes that it may hold of each card.
+    caps: [u64; MAX_GPUS],
 }
 
 impl Member {
@@ -46,7 +49,10 @@ impl Member {
             map,
             slot,
             generation,
+            caps: [u64::MAX; MAX_GPUS],
         };
+        record.mps.store(0, Relaxed);
+        record.percent.store(0, Relaxed);
         for (index, holding) in record.holdings.iter().enumerate() {
             member.locked(index, |card| settle(card, holding));
         }
@@ -79,7 +85,12 @@ impl Member {
 
     fn take(&self, card: usize, bytes: u64, capacity: u64, managed: bool) -> Result<(), Full> {
         self.locked(card, |record| {
-            let fits = |used: u64| used.checked_add(bytes).is_some_and(|sum| sum <= capacity);
+            let within =
+                |used: u64, most: u64| used.checked_add(bytes).is_some_and(|sum| sum <= most);
+            if !within(self.holding(card).used.load(Relaxed), self.caps[card]) {
+                return Err(Full);
+            }
+            let fits = |used: u64| within(used, capacity);
             if !fits(record.used.load(Relaxed)) {
                 self.bury(card, record);
                 let wanted = record.used.load(Relaxed).saturating_add(bytes);
@@ -162,15 +173,42 @@ impl Member {
         })
     }
 
-    /// Another living process has a context on a card.
+    /// Another living process has a context on a card. Those of one MPS server are no others.
     #[must_use]
     pub fn others_have_contexts(&self, card: usize) -> bool {
         let file = shared::open(&self.path, false).ok();
         let alive = |slot| file.as_ref().is_none_or(|file| locks::held(file, slot));
+        let own = self.shared().slots[self.slot].mps.load(Relaxed);
         self.shared().claimed().any(|(slot, holder)| {
             let contexts = holder.holdings[card].contexts.load(Relaxed);
-            contexts > 0 && slot != self.slot && alive(slot)
+            let together = own != 0 && holder.mps.load(Relaxed) == own;
+            contexts > 0 && slot != self.slot && !together && alive(slot)
         })
+    }
+
+    /// This process as an MPS server, as its clients name it.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        (self.generation << 16) | (self.slot as u64 + 1)
+    }
+
+    /// From now on this process uses the cards through the MPS server of a token (its own: it is
+    /// that server), and fills at most so many percent of them.
+    pub fn join_server(&self, token: u64, percent: u32) {
+        let record = &self.shared().slots[self.slot];
+        record.percent.store(u64::from(percent), Relaxed);
+        record.mps.store(token, Relaxed);
+    }
+
+    /// It may hold so many bytes of a card and no more.
+    pub fn cap(&mut self, card: usize, bytes: u64) {
+        self.caps[card] = bytes;
+    }
+
+    /// The most bytes that it may hold of a card, where there is such a limit.
+    #[must_use]
+    pub fn capped(&self, card: usize) -> Option<u64> {
+        Some(self.caps[card]).filter(|cap| *cap != u64::MAX)
     }
 
     /// This process as others may name it: its slot and how often that was claimed.
@@ -211,7 +249,7 @@ impl Member {
     /// Runs `body` with the lock of a card.
     pub(crate) fn locked<T>(&self, card: usize, body: impl FnOnce(&Card) -> T) -> T {
         let record = &self.shared().cards[card];
-        let own = (self.generation << 16) | (self.slot as u64 + 1);
+        let own = self.token();
         let mut tries = 0_u32;
         loop {
             match record.lock.compare_exchange(0, own, Acquire, Relaxed) {

@@ -73,7 +73,11 @@ pub struct Slot {
     pub(crate) namespace: AtomicU64,
     /// Its group (`group_of`).
     pub(crate) group: AtomicU64,
-    reserved: [AtomicU64; 4],
+    /// The MPS server (`Member::token`) through which it uses the cards; 0: none.
+    pub(crate) mps: AtomicU64,
+    /// Percent of the cards that its MPS server lets it fill; 0: all.
+    pub(crate) percent: AtomicU64,
+    reserved: [AtomicU64; 2],
     pub(crate) holdings: [Holding; MAX_GPUS],
 }
 

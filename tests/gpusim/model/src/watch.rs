@@ -35,6 +35,8 @@ pub struct Holder {
     pub launches: u64,
     /// Percent of the last sample period in which its work ran.
     pub utilisation: u32,
+    /// It uses the card through an MPS server.
+    pub mps: bool,
 }
 
 impl Holder {
@@ -103,7 +105,7 @@ impl Watcher {
             let before = sequence.load(Acquire);
             let found = shared
                 .claimed()
-                .map(|(number, slot)| (number, read(slot, card)));
+                .map(|(number, slot)| (number, read((number, slot), card)));
             let holds = |holder: &Holder| holder.contexts > 0 || holder.used > 0;
             let found: Vec<_> = found.filter(|(_, holder)| holds(holder)).collect();
             fence(Acquire);
@@ -115,12 +117,13 @@ impl Watcher {
         // Its last changer died half-way: nobody changes it now.
         let found = shared
             .claimed()
-            .map(|(number, slot)| (number, read(slot, card)));
+            .map(|(number, slot)| (number, read((number, slot), card)));
         found.filter(|(_, holder)| holder.used > 0).collect()
     }
 }
 
-fn read(slot: &Slot, card: usize) -> Holder {
+fn read((number, slot): (usize, &Slot), card: usize) -> Holder {
+    let server = slot.mps.load(Relaxed) & 0xffff;
     let holding = &slot.holdings[card];
     Holder {
         pid: u32::try_from(slot.pid.load(Relaxed)).unwrap_or(u32::MAX),
@@ -132,5 +135,6 @@ fn read(slot: &Slot, card: usize) -> Holder {
         busy: holding.busy.load(Relaxed),
         launches: holding.launches.load(Relaxed),
         utilisation: 0,
+        mps: server != 0 && server != number as u64 + 1,
     }
 }

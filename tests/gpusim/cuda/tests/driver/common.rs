@@ -55,8 +55,16 @@ fn own_test(name: &str) -> Command {
 
 /// Starts the test `name` once more, in a process that gets `role` from [`role`].
 pub(crate) fn start(name: &str, role: &str) -> Started {
+    start_with(name, role, &[])
+}
+
+/// As `start`, with more environment.
+pub(crate) fn start_with(name: &str, role: &str, environment: &[(&str, &str)]) -> Started {
     let mut command = own_test(name);
-    command.env(ROLE, role).stdout(Stdio::null());
+    command
+        .env(ROLE, role)
+        .envs(environment.iter().copied())
+        .stdout(Stdio::null());
     Started(command.spawn().unwrap())
 }
 

@@ -1,0 +1,150 @@
+//! The owner's command language, one command a line. Pure; fed by the daemon.
+
+/// Bytes in a MiB.
+const MIB: u64 = 1 << 20;
+
+/// What a line asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Command {
+    Servers,
+    Status(u32),
+    Start {
+        uid: u32,
+    },
+    Shutdown {
+        server: u32,
+        force: bool,
+    },
+    Clients(u32),
+    DeviceClients(Option<u32>),
+    Processes,
+    Terminate {
+        server: u32,
+        client: u32,
+    },
+    DefaultPercent,
+    SetDefaultPercent(f64),
+    SetPercent {
+        server: u32,
+        percent: f64,
+    },
+    DefaultLimit(u32),
+    SetDefaultLimit {
+        device: u32,
+        bytes: u64,
+    },
+    SetLimit {
+        server: u32,
+        device: u32,
+        bytes: u64,
+    },
+    Quit {
+        seconds: Option<u64>,
+    },
+}
+
+/// Reads a line; the error is what the daemon says about it.
+pub(super) fn parse(line: &str) -> Result<Command, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (name, arguments) = words.split_first().ok_or("Invalid command")?;
+    let usage = || format!("Invalid arguments for command {name}");
+    let number = |place: usize| {
+        let word = arguments.get(place).ok_or_else(usage)?;
+        word.parse::<u32>().map_err(|_| usage())
+    };
+    let percent = |place: usize| {
+        let percent = arguments.get(place).and_then(|word| word.parse().ok());
+        let known = percent.filter(|percent: &f64| *percent > 0.0 && *percent <= 100.0);
+        known.ok_or_else(|| "Thread percentage must be in the range (0, 100]".to_owned())
+    };
+    let bytes = |place: usize| {
+        let text = arguments.get(place).ok_or_else(usage)?;
+        size(text).ok_or_else(|| format!("Invalid memory limit {text}"))
+    };
+    Ok(match *name {
+        "get_server_list" => Command::Servers,
+        "get_server_status" => Command::Status(number(0)?),
+        "start_server" if arguments.first() == Some(&"-uid") => Command::Start { uid: number(1)? },
+        "shutdown_server" => Command::Shutdown {
+            server: number(0)?,
+            force: arguments.contains(&"-f"),
+        },
+        "get_client_list" => Command::Clients(number(0)?),
+        "get_device_client_list" => Command::DeviceClients(number(0).ok()),
+        "ps" => Command::Processes,
+        "terminate_client" => Command::Terminate {
+            server: number(0)?,
+            client: number(1)?,
+        },
+        "get_default_active_thread_percentage" => Command::DefaultPercent,
+        "set_default_active_thread_percentage" => Command::SetDefaultPercent(percent(0)?),
+        "set_active_thread_percentage" => Command::SetPercent {
+            server: number(0)?,
+            percent: percent(1)?,
+        },
+        "get_default_device_pinned_mem_limit" => Command::DefaultLimit(number(0)?),
+        "set_default_device_pinned_mem_limit" => Command::SetDefaultLimit {
+            device: number(0)?,
+            bytes: bytes(1)?,
+        },
+        "set_device_pinned_mem_limit" => Command::SetLimit {
+            server: number(0)?,
+            device: number(1)?,
+            bytes: bytes(2)?,
+        },
+        "quit" => Command::Quit {
+            seconds: match arguments {
+                ["-t", seconds] => Some(seconds.parse().map_err(|_| usage())?),
+                _ => None,
+            },
+        },
+        _ => return Err(format!("Unknown command: {line}")),
+    })
+}
+
+/// `512M` or `5G` in bytes.
+fn size(text: &str) -> Option<u64> {
+    let (number, each) = match text.strip_suffix('G') {
+        Some(number) => (number, 1024 * MIB),
+        None => (text.strip_suffix('M')?, MIB),
+    };
+    number.parse::<u64>().ok()?.checked_mul(each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read_as_the_daemon_reads_them() {
+        let check = |line: &str, expected: Result<Command, &str>| {
+            assert_eq!(parse(line), expected.map_err(str::to_owned), "{line}");
+        };
+        let limit = |bytes| Ok(Command::SetDefaultLimit { device: 0, bytes });
+        check("get_server_list", Ok(Command::Servers));
+        check("start_server -uid 1000", Ok(Command::Start { uid: 1000 }));
+        check(
+            "set_default_device_pinned_mem_limit 0 10240M",
+            limit(10 << 30),
+        );
+        check("set_default_device_pinned_mem_limit 0 10G", limit(10 << 30));
+        check(
+            "set_default_device_pinned_mem_limit 0 10GB",
+            Err("Invalid memory limit 10GB"),
+        );
+        check(
+            "set_default_device_pinned_mem_limit GPU-a 1G",
+            Err("Invalid arguments for command set_default_device_pinned_mem_limit"),
+        );
+        check(
+            "set_default_active_thread_percentage 12.5",
+            Ok(Command::SetDefaultPercent(12.5)),
+        );
+        check(
+            "set_default_active_thread_percentage 101",
+            Err("Thread percentage must be in the range (0, 100]"),
+        );
+        check("quit -t 5", Ok(Command::Quit { seconds: Some(5) }));
+        check("dance", Err("Unknown command: dance"));
+    }
+}

@@ -1,0 +1,104 @@
+//! `nvidia-cuda-mps-control`: `-d` and `-f` start the daemon, without them the commands on stdin
+//! go to the one that serves the pipe folder. Fed by arguments and environment.
+#![allow(clippy::print_stdout, reason = "a command that answers on stdout")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode, Stdio};
+
+use super::daemon::{self, READY};
+use super::{Folders, PRIVILEGED, first_line};
+
+/// Runs the command.
+#[must_use]
+pub fn main() -> ExitCode {
+    let folders = Folders::of_environment();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let ended = match arguments.first().map(String::as_str) {
+        Some("-d") => start(),
+        Some("-f") => daemon::run(folders),
+        Some(other) => Err(format!("Unknown option {other}")),
+        None => talk(&folders),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            println!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Leaves a daemon behind that serves.
+fn start() -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut daemon = Command::new(program)
+        .arg("-f")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let mut said = String::new();
+    if let Some(stdout) = daemon.stdout.take() {
+        let _ = BufReader::new(stdout).read_line(&mut said);
+    }
+    match said.trim() {
+        READY => Ok(()),
+        fault => Err(fault.to_owned()),
+    }
+}
+
+fn talk(folders: &Folders) -> Result<(), String> {
+    let missing = |_| "Cannot find MPS control daemon process".to_owned();
+    let stream = UnixStream::connect(folders.pipe.join(PRIVILEGED)).map_err(missing)?;
+    let broken = |e: std::io::Error| format!("Failed to talk to the control daemon: {e}");
+    for line in std::io::stdin().lines() {
+        let line = line.map_err(broken)?;
+        writeln!(&stream, "{line}").map_err(broken)?;
+        // The answer's length on a line of its own, then the answer.
+        let length = unbuffered_line(&stream).map_err(broken)?;
+        let length = length.parse().map_err(|_| "Unexpected answer".to_owned())?;
+        let mut answer = vec![0; length];
+        (&stream).read_exact(&mut answer).map_err(broken)?;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        if !answer.is_empty() {
+            println!("{answer}");
+        }
+        if line.trim_start().starts_with("quit") {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A line, and not one byte of what follows it.
+fn unbuffered_line(mut stream: &UnixStream) -> std::io::Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte)? == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+/// Answers the commands of one connection by `answer`, until it ends.
+pub(super) fn serve(stream: &UnixStream, answer: impl Fn(&str) -> String) {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    while matches!(reader.read_line(&mut line), Ok(1..)) {
+        let text = answer(line.trim());
+        let sent = write!(&*stream, "{}\n{text}", text.len());
+        if sent.is_err() {
+            return;
+        }
+        line.clear();
+    }
+}
+
+/// Asks for the first line only.
+pub(super) fn request(stream: &UnixStream) -> std::io::Result<String> {
+    first_line(stream)
+}

@@ -1,0 +1,272 @@
+//! The control daemon: one for each pipe folder. It starts a server when the first client comes,
+//! and carries out the owner's commands. Fed by two sockets; knows no client, its servers do.
+#![allow(clippy::print_stdout, reason = "says on stdout that it serves")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command as Process, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::command::{self, Command};
+use super::server::TERMS;
+use super::{CONTROL, Folders, LOCK, PID, PRIVILEGED, ask, control, log};
+
+/// What a started daemon says on its stdout.
+pub(super) const READY: &str = "ready";
+
+/// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
+const NOT_READY: u32 = 807;
+
+struct Daemon {
+    folders: Folders,
+    books: Mutex<Books>,
+}
+
+/// What servers are started with, and those that were.
+struct Books {
+    percent: f64,
+    /// Bytes by device ordinal.
+    limits: BTreeMap<u32, u64>,
+    servers: Vec<Child>,
+}
+
+/// Serves until `quit`.
+pub(super) fn run(folders: Folders) -> Result<(), String> {
+    let made = |e: std::io::Error| format!("Cannot use {}: {e}", folders.pipe.display());
+    fs::create_dir_all(&folders.pipe).map_err(made)?;
+    fs::create_dir_all(&folders.log).map_err(made)?;
+    let lock = File::create(folders.pipe.join(LOCK)).map_err(made)?;
+    if lock.try_lock().is_err() {
+        return Err("An instance of this daemon is already running".to_owned());
+    }
+    let bound = |name| {
+        let path = folders.pipe.join(name);
+        let _ = fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        Ok(listener)
+    };
+    // A path too long for a socket ends so with the real one too.
+    let unbound = |_: std::io::Error| "Cannot find MPS control daemon process".to_owned();
+    let clients = bound(CONTROL).map_err(unbound)?;
+    let commands = bound(PRIVILEGED).map_err(unbound)?;
+    let pid = std::process::id().to_string();
+    fs::write(folders.pipe.join(PID), pid).map_err(made)?;
+    super::end_with_the_machine();
+    let daemon = Arc::new(Daemon {
+        folders,
+        books: Mutex::new(Books {
+            percent: 100.0,
+            limits: BTreeMap::new(),
+            servers: Vec::new(),
+        }),
+    });
+    daemon.log(&format!(
+        "Starting control daemon using socket {}",
+        daemon.folders.pipe.join(CONTROL).display()
+    ));
+    println!("{READY}");
+    let _ = std::io::stdout().flush();
+    let asked = Arc::clone(&daemon);
+    std::thread::spawn(move || {
+        for stream in clients.incoming().flatten() {
+            let daemon = Arc::clone(&asked);
+            std::thread::spawn(move || daemon.introduce(&stream));
+        }
+    });
+    for stream in commands.incoming().flatten() {
+        let daemon = Arc::clone(&daemon);
+        std::thread::spawn(move || control::serve(&stream, |line| daemon.answer(line)));
+    }
+    Ok(())
+}
+
+impl Daemon {
+    fn log(&self, text: &str) {
+        log::write(&self.folders.log, "control.log", "Control", text);
+    }
+
+    /// Names a server to a client.
+    fn introduce(&self, mut stream: &UnixStream) {
+        self.log("Accepting connection...");
+        if control::request(stream).is_err() {
+            return;
+        }
+        let answer = match self.server() {
+            Ok(pid) => format!("server {pid}"),
+            Err(_) => format!("error {NOT_READY}"),
+        };
+        let _ = writeln!(stream, "{answer}");
+    }
+
+    /// The server; started if there is none.
+    fn server(&self) -> Result<u32, String> {
+        let mut books = self.books.lock();
+        books.bury();
+        if let Some(server) = books.servers.first() {
+            return Ok(server.id());
+        }
+        let limits = books.limits.iter();
+        let limits: Vec<String> = limits
+            .map(|(device, bytes)| format!("{device}={bytes}"))
+            .collect();
+        let program = std::env::current_exe().map_err(|e| e.to_string())?;
+        let log = self.folders.log.join("server.log");
+        let log = File::options().create(true).append(true).open(log);
+        let mut server = Process::new(program.with_file_name("nvidia-cuda-mps-server"))
+            .env(TERMS, format!("{} {}", books.percent, limits.join(",")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from))
+            .spawn()
+            .map_err(|e| e.to_string())?;
+        let pid = server.id();
+        self.log(&format!("Starting new server {pid} for user 0"));
+        let mut said = String::new();
+        if let Some(stdout) = server.stdout.take() {
+            let _ = BufReader::new(stdout).read_line(&mut said);
+        }
+        if said.trim() != READY {
+            let _ = server.wait();
+            self.log(&format!("Server {pid} exited with status 1"));
+            return Err("Failed to start a server".to_owned());
+        }
+        self.log(&format!("NEW SERVER {pid}: Ready"));
+        books.servers.push(server);
+        Ok(pid)
+    }
+
+    fn answer(&self, line: &str) -> String {
+        let done = command::parse(line).and_then(|command| self.carry_out(command));
+        done.unwrap_or_else(|text| text)
+    }
+
+    fn carry_out(&self, command: Command) -> Result<String, String> {
+        let silent = |()| String::new();
+        match command {
+            Command::Servers => {
+                let pids: Vec<String> = self.servers().iter().map(u32::to_string).collect();
+                Ok(pids.join("\n"))
+            }
+            Command::Status(server) => self.ask(server, "status"),
+            Command::Start { .. } => self.server().map(|_| String::new()),
+            Command::Shutdown { server, force } => {
+                if !force {
+                    self.until_idle(&[server], None);
+                }
+                self.end(server).map(silent)
+            }
+            Command::Clients(server) => self.ask(server, "clients"),
+            Command::DeviceClients(Some(server)) => self.ask(server, "devices"),
+            Command::DeviceClients(None) => Ok(self.ask_all("devices")),
+            Command::Processes => {
+                let head = "PID       ID    SERVER    DEVICE             NAMESPACE      COMMAND";
+                Ok(format!("{head}\n{}", self.ask_all("ps"))
+                    .trim_end()
+                    .to_owned())
+            }
+            Command::Terminate { server, client } => {
+                self.ask(server, &format!("terminate {client}"))
+            }
+            Command::DefaultPercent => Ok(format!("{:.1}", self.books.lock().percent)),
+            Command::SetDefaultPercent(percent) => {
+                self.books.lock().percent = percent;
+                Ok(format!("{percent:.1}"))
+            }
+            Command::SetPercent { server, percent } => {
+                self.ask(server, &format!("percent {percent}"))
+            }
+            Command::DefaultLimit(device) => {
+                let known = self.books.lock().limits.get(&device).copied();
+                Ok(known.map_or_else(String::new, |bytes| format!("{}M", bytes >> 20)))
+            }
+            Command::SetDefaultLimit { device, bytes } => {
+                self.books.lock().limits.insert(device, bytes);
+                Ok(String::new())
+            }
+            Command::SetLimit {
+                server,
+                device,
+                bytes,
+            } => self.ask(server, &format!("limit {device} {bytes}")),
+            Command::Quit { seconds } => self.quit(seconds.map(Duration::from_secs)),
+        }
+    }
+
+    fn servers(&self) -> Vec<u32> {
+        let mut books = self.books.lock();
+        books.bury();
+        books.servers.iter().map(Child::id).collect()
+    }
+
+    fn ask(&self, server: u32, line: &str) -> Result<String, String> {
+        let known = self.servers().contains(&server);
+        let asked = known.then(|| ask(&self.folders.server(server), line).ok());
+        let answer = asked.flatten();
+        answer.ok_or_else(|| format!("Server {server} does not exist"))
+    }
+
+    fn ask_all(&self, line: &str) -> String {
+        let servers = self.servers();
+        let answers = servers
+            .iter()
+            .filter_map(|server| self.ask(*server, line).ok());
+        answers
+            .filter(|text| !text.is_empty())
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    /// Waits for the clients' ends, at most so long.
+    fn until_idle(&self, servers: &[u32], most: Option<Duration>) {
+        let start = Instant::now();
+        let busy = |server: &u32| {
+            self.ask(*server, "clients")
+                .is_ok_and(|list| !list.is_empty())
+        };
+        while servers.iter().any(busy) && most.is_none_or(|most| start.elapsed() < most) {
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+    }
+
+    fn end(&self, server: u32) -> Result<(), String> {
+        let mut books = self.books.lock();
+        let place = books.servers.iter().position(|one| one.id() == server);
+        let place = place.ok_or_else(|| format!("Server {server} does not exist"))?;
+        let mut gone = books.servers.remove(place);
+        let _ = gone.kill();
+        let _ = gone.wait();
+        let _ = fs::remove_file(self.folders.server(server));
+        Ok(())
+    }
+
+    fn quit(&self, most: Option<Duration>) -> Result<String, String> {
+        let servers = self.servers();
+        self.until_idle(&servers, most);
+        for server in self.servers() {
+            self.end(server)?;
+        }
+        self.log("Exit");
+        let _ = fs::remove_file(self.folders.pipe.join(PID));
+        // The answer goes out first.
+        std::thread::spawn(|| {
+            std::thread::park_timeout(Duration::from_millis(20));
+            std::process::exit(0);
+        });
+        Ok(String::new())
+    }
+}
+
+impl Books {
+    /// Forgets servers that ended.
+    fn bury(&mut self) {
+        self.servers
+            .retain_mut(|server| matches!(server.try_wait(), Ok(None)));
+    }
+}

@@ -1,0 +1,72 @@
+//! NVIDIA's MPS as far as its owner meets it: a control daemon with its pipe folder and command
+//! language, and the servers that it starts. Fed by the environment of
+//! `nvidia-cuda-mps-control`; the clients' end is in the simulated CUDA driver.
+
+mod command;
+pub mod control;
+mod daemon;
+mod log;
+pub mod server;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// Where CUDA clients ask for a server.
+const CONTROL: &str = "control";
+/// Where the owner's commands go.
+const PRIVILEGED: &str = "control_privileged";
+/// Locked for as long as a daemon serves the folder.
+const LOCK: &str = "control_lock";
+/// The daemon's process id; gone when it ended by `quit`.
+const PID: &str = "nvidia-cuda-mps-control.pid";
+
+/// The daemon's two folders.
+#[derive(Clone, Debug)]
+pub(crate) struct Folders {
+    pipe: PathBuf,
+    log: PathBuf,
+}
+
+impl Folders {
+    fn of_environment() -> Self {
+        let folder = |name, default: &str| {
+            std::env::var_os(name).map_or_else(|| default.into(), PathBuf::from)
+        };
+        Self {
+            pipe: folder("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"),
+            log: folder("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps"),
+        }
+    }
+
+    /// Where the clients of a server meet it.
+    fn server(&self, pid: u32) -> PathBuf {
+        self.pipe.join(format!("server_{pid}"))
+    }
+}
+
+/// Sends one line to a socket and reads all that comes back.
+fn ask(socket: &Path, line: &str) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    writeln!(stream, "{line}")?;
+    std::io::read_to_string(stream)
+}
+
+fn first_line(stream: &UnixStream) -> std::io::Result<String> {
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(line.trim().to_owned())
+}
+
+/// Ends this process when its machine is gone: a test that ended leaves none behind.
+fn end_with_the_machine() {
+    let Some(state) = std::env::var_os(crate::STATE_VARIABLE).map(PathBuf::from) else {
+        return;
+    };
+    std::thread::spawn(move || {
+        while state.exists() {
+            std::thread::park_timeout(std::time::Duration::from_millis(500));
+        }
+        std::process::exit(0);
+    });
+}

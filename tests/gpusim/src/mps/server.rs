@@ -1,0 +1,342 @@
+//! `nvidia-cuda-mps-server`: holds the cards' context for its clients, tells each its limits, and
+//! ends all of them when one faults. Fed by its socket and by what its daemon started it with.
+#![allow(clippy::print_stdout, reason = "says on stdout that it serves")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use aliquot_gpusim_model::Member;
+use parking_lot::Mutex;
+
+use super::{Folders, log};
+use crate::model::{Gpu, Machine, text};
+use crate::state::State;
+
+/// Environment variable: percent, and bytes by device as `0=1024,1=512`.
+pub(super) const TERMS: &str = "GPUSIM_MPS_TERMS";
+
+/// `CUDA_ERROR_MPS_SERVER_NOT_READY`, `_MAX_CLIENTS_REACHED` and `_CLIENT_TERMINATED`.
+const NOT_READY: u32 = 807;
+const TOO_MANY: u32 = 808;
+const TERMINATED: u32 = 810;
+
+/// Most clients, from compute capability 7.0 on and before.
+const MOST: usize = 48;
+const MOST_BEFORE_VOLTA: usize = 16;
+
+struct Server {
+    log: PathBuf,
+    token: u64,
+    /// Most clients.
+    most: usize,
+    /// The uuids of its cards.
+    devices: Vec<String>,
+    books: Mutex<Books>,
+}
+
+struct Books {
+    percent: f64,
+    /// Bytes by device ordinal.
+    limits: BTreeMap<u32, u64>,
+    clients: Vec<Client>,
+    next_id: u32,
+    /// A client faulted, and not all have gone since.
+    fault: bool,
+}
+
+struct Client {
+    id: u32,
+    pid: u32,
+    namespace: u64,
+    command: String,
+    stream: UnixStream,
+}
+
+/// Serves until it is killed.
+#[must_use]
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            println!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let folders = Folders::of_environment();
+    let said = |e: &dyn std::fmt::Display| e.to_string();
+    let state = std::env::var_os(crate::STATE_VARIABLE).ok_or("no driver")?;
+    let state = PathBuf::from(state);
+    let machine = State::open(&state).map_err(|e| said(&e))?.machine();
+    let member = Member::join(&state).map_err(|e| said(&e))?;
+    let cards = visible(
+        &machine,
+        std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(),
+    );
+    let (token, first) = (
+        member.token(),
+        cards.first().ok_or("no CUDA-capable device")?,
+    );
+    member.join_server(token, 100);
+    for card in &cards {
+        hold(&member, *card, &machine.gpus[*card])?;
+    }
+    let volta = machine.gpus[*first].capability_major >= 7;
+    let uuid = |card: &usize| text(&machine.gpus[*card].uuid).to_owned();
+    let terms = std::env::var(TERMS).unwrap_or_default();
+    let server = Arc::new(Server {
+        log: folders.log.clone(),
+        token,
+        most: if volta { MOST } else { MOST_BEFORE_VOLTA },
+        devices: cards.iter().map(uuid).collect(),
+        books: Mutex::new(Books::new(&terms)),
+    });
+    let path = folders.server(std::process::id());
+    let listener = UnixListener::bind(&path).map_err(|e| said(&e))?;
+    open_to_all(&path).map_err(|e| said(&e))?;
+    super::end_with_the_machine();
+    server.log("Created shared memory region");
+    println!("{}", super::daemon::READY);
+    let _ = std::io::stdout().flush();
+    for stream in listener.incoming().flatten() {
+        let server = Arc::clone(&server);
+        std::thread::spawn(move || server.serve(&stream));
+    }
+    Ok(())
+}
+
+fn open_to_all(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
+}
+
+/// Takes the card's shared context, as any process would its own.
+fn hold(member: &Member, card: usize, gpu: &Gpu) -> Result<(), String> {
+    let prohibited = gpu.compute_mode == 2;
+    let taken = gpu.compute_mode == 3 && member.others_have_contexts(card);
+    if prohibited || taken || gpu.lost != 0 {
+        return Err("CUDA-capable device(s) is/are busy or unavailable".to_owned());
+    }
+    let capacity = gpu
+        .memory_total
+        .saturating_sub(gpu.used() + gpu.memory_reserved);
+    let charged = member.charge(card, gpu.context_bytes, capacity);
+    charged.map_err(|_| "out of memory".to_owned())?;
+    member.holding(card).contexts.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+/// The cards that `CUDA_VISIBLE_DEVICES` names, as CUDA reads it.
+fn visible(machine: &Machine, chosen: Option<&str>) -> Vec<usize> {
+    let all = 0..machine.cards().len();
+    let Some(chosen) = chosen else {
+        return all.collect();
+    };
+    let of_uuid = |name: &str| {
+        let known = |gpu: &Gpu| name.starts_with("GPU-") && text(&gpu.uuid).starts_with(name);
+        machine.cards().iter().position(known)
+    };
+    let names = chosen.split(',').map(str::trim);
+    let found = names.map_while(|name| match name.parse::<usize>() {
+        Ok(index) => all.contains(&index).then_some(index),
+        Err(_) => of_uuid(name),
+    });
+    found.collect()
+}
+
+impl Books {
+    fn new(terms: &str) -> Self {
+        let (percent, limits) = terms.split_once(' ').unwrap_or((terms, ""));
+        let limits = limits.split(',').filter_map(|pair| {
+            let (device, bytes) = pair.split_once('=')?;
+            Some((device.parse().ok()?, bytes.parse().ok()?))
+        });
+        Self {
+            percent: percent.parse().unwrap_or(100.0),
+            limits: limits.collect(),
+            clients: Vec::new(),
+            next_id: 0,
+            fault: false,
+        }
+    }
+
+    /// What a client is told.
+    fn terms(&self, token: u64) -> String {
+        let limits = self.limits.iter();
+        let limits: Vec<String> = limits
+            .map(|(device, bytes)| format!("{device}={bytes}"))
+            .collect();
+        let percent = (1..=100).rev().find(|p| f64::from(*p) <= self.percent);
+        let percent: u32 = percent.unwrap_or(1);
+        format!("terms {token} {percent} {}", limits.join(","))
+    }
+}
+
+impl Server {
+    fn log(&self, text: &str) {
+        log::write(&self.log, "server.log", "Server", text);
+    }
+
+    fn serve(&self, stream: &UnixStream) {
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        let Some(first) = lines.next() else {
+            return;
+        };
+        let Some(rest) = first.strip_prefix("client ") else {
+            let _ = (&*stream).write_all(self.command(&first).as_bytes());
+            return;
+        };
+        let Some(id) = self.admit(stream, rest) else {
+            return;
+        };
+        for line in lines {
+            if let Some(code) = line.strip_prefix("fault ") {
+                self.fault(code);
+            }
+        }
+        let mut books = self.books.lock();
+        books.clients.retain(|client| client.id != id);
+        books.fault &= !books.clients.is_empty();
+    }
+
+    fn admit(&self, mut stream: &UnixStream, rest: &str) -> Option<u32> {
+        let mut books = self.books.lock();
+        let refused = match (books.fault, books.clients.len() >= self.most) {
+            (true, _) => Some(NOT_READY),
+            (_, true) => Some(TOO_MANY),
+            _ => None,
+        };
+        if let Some(code) = refused {
+            let _ = writeln!(stream, "error {code}");
+            return None;
+        }
+        let (own, command) = rest.split_once(' ').unwrap_or((rest, ""));
+        // As this process sees the client; one that it cannot see is known by its own word.
+        let pid = peer(stream).or_else(|| own.parse().ok())?;
+        let id = books.next_id;
+        books.next_id += 1;
+        let client = Client {
+            id,
+            pid,
+            namespace: namespace_of(pid),
+            command: command.to_owned(),
+            stream: stream.try_clone().ok()?,
+        };
+        books.clients.push(client);
+        let terms = books.terms(self.token);
+        drop(books);
+        self.log(&format!("New client {pid} connected"));
+        writeln!(stream, "{terms}").ok()?;
+        Some(id)
+    }
+
+    /// A client's fatal fault is everybody's.
+    fn fault(&self, code: &str) {
+        self.log(&format!(
+            "A fatal fault ({code}) of one client ends all clients"
+        ));
+        let mut books = self.books.lock();
+        books.fault = true;
+        for client in &books.clients {
+            let _ = writeln!(&client.stream, "fault {code}");
+        }
+    }
+
+    fn command(&self, line: &str) -> String {
+        let mut books = self.books.lock();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let pids = books.clients.iter().map(|client| client.pid.to_string());
+        match words.as_slice() {
+            ["status"] => if books.fault { "FAULT" } else { "ACTIVE" }.to_owned(),
+            ["clients"] => pids.collect::<Vec<_>>().join("\n"),
+            ["devices"] => {
+                let pids = pids.collect::<Vec<_>>().join("\n");
+                let each = self
+                    .devices
+                    .iter()
+                    .map(|device| format!("{}\n{pids}", short(device)));
+                each.collect::<Vec<_>>().join("\n")
+            }
+            ["ps"] => self.processes(&books),
+            ["terminate", pid] => {
+                let known = books
+                    .clients
+                    .iter()
+                    .find(|client| client.pid.to_string() == **pid);
+                let Some(client) = known else {
+                    return format!("Client {pid} does not exist");
+                };
+                let _ = writeln!(&client.stream, "fault {TERMINATED}");
+                String::new()
+            }
+            ["percent", percent] => {
+                books.percent = percent.parse().unwrap_or(books.percent);
+                format!("{:.1}", books.percent)
+            }
+            ["limit", device, bytes] => {
+                if let (Ok(device), Ok(bytes)) = (device.parse(), bytes.parse()) {
+                    books.limits.insert(device, bytes);
+                }
+                String::new()
+            }
+            _ => format!("Unknown command: {line}"),
+        }
+    }
+
+    fn processes(&self, books: &Books) -> String {
+        let own = std::process::id();
+        let device = self.devices.first().map_or("", |device| short(device));
+        let rows = books.clients.iter().map(|client| {
+            format!(
+                "{:<9} {:<5} {own:<9} {device:<18} {:<14} {}",
+                client.pid, client.id, client.namespace, client.command
+            )
+        });
+        rows.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The process at the other end, if it can be seen from here.
+fn peer(stream: &UnixStream) -> Option<u32> {
+    use std::os::fd::AsRawFd as _;
+    let mut found = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
+    // SAFETY: the descriptor is open for the call, and the length is that of the struct, which
+    // lives through it.
+    let answer = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    let pid = u32::try_from(found.pid).ok()?;
+    (answer == 0 && pid > 0).then_some(pid)
+}
+
+/// A uuid as the lists show it.
+fn short(uuid: &str) -> &str {
+    uuid.get(..18).unwrap_or(uuid)
+}
+
+fn namespace_of(pid: u32) -> u64 {
+    let link = std::fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap_or_default();
+    let text = link.to_string_lossy();
+    let inode = text
+        .strip_prefix("pid:[")
+        .and_then(|rest| rest.strip_suffix(']'));
+    inode.and_then(|inode| inode.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,229 @@
+//! What CUDA processes meet under MPS: caps, concurrency, shared faults, compute modes, limits
+//! on their number.
+
+use std::time::Duration;
+
+use aliquot_gpusim::SimulatedMachine;
+
+use crate::client::{Cuda, MIB, OK, OUT_OF_MEMORY};
+use crate::common::{Started, TWO_A100, on_machine, role, start, start_with, until};
+use crate::daemon::{Daemon, kill};
+
+const UNAVAILABLE: u32 = 46;
+const ILLEGAL_ADDRESS: u32 = 700;
+const RPC_FAILURE: u32 = 806;
+const TOO_MANY: u32 = 808;
+const TERMINATED: u32 = 810;
+
+/// A daemon of card 0, and clients of it that run the same test in another role.
+struct Scene<'a> {
+    name: &'a str,
+    machine: &'a SimulatedMachine,
+    daemon: Daemon,
+}
+
+/// Runs `client` in each process that `body` starts.
+fn scene(name: &str, client: impl FnOnce(&str), body: impl FnOnce(&Scene<'_>)) {
+    on_machine(name, TWO_A100, |machine| {
+        if let Some(role) = role() {
+            return client(&role);
+        }
+        let daemon = Daemon::started(machine, "a", "0");
+        let scene = Scene {
+            name,
+            machine,
+            daemon,
+        };
+        body(&scene);
+        scene.daemon.answer("quit -t 0");
+    });
+}
+
+impl Scene<'_> {
+    fn client(&self, role: &str) -> Started {
+        self.client_with(role, ("NOTHING", ""))
+    }
+
+    fn client_with(&self, role: &str, variable: (&str, &str)) -> Started {
+        let pipe = self.daemon.pipe.to_str().unwrap();
+        let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe), variable];
+        start_with(self.name, role, &environment)
+    }
+
+    fn until_it_runs(&self, client: &Started) {
+        let pid = client.id();
+        until("the client runs", || {
+            let holders = self.machine.holders("0").unwrap();
+            holders.iter().any(|one| one.pid == pid && one.contexts > 0)
+        });
+    }
+
+    fn server(&self) -> u32 {
+        self.daemon.answer("get_server_list").parse().unwrap()
+    }
+}
+
+#[test]
+fn a_clients_memory_is_capped_by_the_daemons_limit_and_lowered_by_its_own() {
+    let client = |role: &str| {
+        let cap: u64 = role.parse().unwrap();
+        let cuda = Cuda::ready();
+        let (free, total) = cuda.info();
+        assert_eq!(total, cap * MIB);
+        assert_eq!(free, (cap - 416 / 8) * MIB);
+        assert_eq!(cuda.alloc(free + 2 * MIB), Err(OUT_OF_MEMORY));
+        let first = cuda.alloc(free).unwrap();
+        assert_eq!(cuda.alloc(2 * MIB), Err(OUT_OF_MEMORY));
+        assert_eq!(cuda.free(first), OK);
+    };
+    let name = "clients::a_clients_memory_is_capped_by_the_daemons_limit_and_lowered_by_its_own";
+    scene(name, client, |scene| {
+        let command = "set_default_device_pinned_mem_limit 0 10240M";
+        scene.daemon.answer(command);
+        let check = |own: &str, cap: u64| {
+            let own = ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", own);
+            scene.client_with(&cap.to_string(), own).finish();
+        };
+        check("0=5G", 5120);
+        check("0=40G", 10_240);
+        // Two clients at once have a cap each.
+        let mut both = [(); 2].map(|()| scene.client("10240"));
+        both.iter_mut().for_each(Started::finish);
+    });
+}
+
+#[test]
+fn clients_run_at_once_each_within_its_percentage() {
+    let client = |_: &str| {
+        let cuda = Cuda::ready();
+        let kernel = cuda.kernel("k_ms_20");
+        let (start, end) = (cuda.event(), cuda.event());
+        assert_eq!(cuda.record(start, 0), OK);
+        for _ in 0..5 {
+            assert_eq!(cuda.launch(kernel, 0), OK);
+        }
+        assert_eq!(cuda.record(end, 0), OK);
+        assert_eq!(cuda.synchronize(), OK);
+        let took = cuda.elapsed(start, end).unwrap();
+        assert!((399.0..440.0).contains(&took), "{took}");
+    };
+    let name = "clients::clients_run_at_once_each_within_its_percentage";
+    scene(name, client, |scene| {
+        // Four times 25 percent fill the card: nobody waits for anybody.
+        scene
+            .daemon
+            .answer("set_default_active_thread_percentage 25");
+        let mut all: Vec<_> = (0..4).map(|_| scene.client("client")).collect();
+        all.iter_mut().for_each(Started::finish);
+    });
+}
+
+#[test]
+fn an_exclusive_card_takes_clients_of_its_server_and_nobody_else() {
+    let client = |role: &str| {
+        if role == "inside" {
+            Cuda::ready().stream();
+            // It stays until it is killed.
+            std::thread::park_timeout(Duration::from_mins(1));
+            return;
+        }
+        let cuda = Cuda::open();
+        assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+        let mut context = 0_u64;
+        let code = call!(
+            cuda,
+            cuDevicePrimaryCtxRetain(*mut u64, i32),
+            &raw mut context,
+            0
+        );
+        assert_eq!(code, UNAVAILABLE);
+    };
+    let name = "clients::an_exclusive_card_takes_clients_of_its_server_and_nobody_else";
+    scene(name, client, |scene| {
+        let mode = [("computeMode", "exclusiveProcess")];
+        scene.machine.set("0", &mode).unwrap();
+        let inside = [(); 2].map(|()| scene.client("inside"));
+        for one in &inside {
+            scene.until_it_runs(one);
+        }
+        start(scene.name, "outside").finish();
+        let (server, pid) = (scene.server(), inside[0].id());
+        let list = scene.daemon.answer(&format!("get_client_list {server}"));
+        assert!(list.lines().any(|line| line == pid.to_string()), "{list}");
+        assert!(scene.daemon.answer("ps").contains(&format!("\n{pid} ")));
+        let holders = scene.machine.holders("0").unwrap();
+        let of = |pid: u32| holders.iter().find(|one| one.pid == pid).unwrap();
+        assert!(of(pid).mps && !of(server).mps);
+    });
+}
+
+#[test]
+fn a_fatal_fault_of_one_client_ends_all_and_the_server_serves_again_without_them() {
+    let client = |role: &str| {
+        let cuda = Cuda::ready();
+        if role == "culprit" {
+            assert_eq!(cuda.launch(cuda.kernel("k"), 0), ILLEGAL_ADDRESS);
+        }
+        until("the fault comes", || cuda.synchronize() == ILLEGAL_ADDRESS);
+        assert_eq!(cuda.alloc(MIB), Err(ILLEGAL_ADDRESS));
+    };
+    let name =
+        "clients::a_fatal_fault_of_one_client_ends_all_and_the_server_serves_again_without_them";
+    scene(name, client, |scene| {
+        let mut victim = scene.client("victim");
+        scene.until_it_runs(&victim);
+        let fault = ("GPUSIM_FAULTS", "cuLaunchKernel:1=700");
+        scene.client_with("culprit", fault).finish();
+        victim.finish();
+        let status = format!("get_server_status {}", scene.server());
+        let serves = || scene.daemon.answer(&status) == "ACTIVE";
+        until("it serves again", serves);
+    });
+}
+
+#[test]
+fn a_client_whose_server_dies_or_ends_it_is_told_by_its_next_call() {
+    let client = |role: &str| {
+        let code: u32 = role.parse().unwrap();
+        let cuda = Cuda::ready();
+        until("it is told", || cuda.synchronize() == code);
+    };
+    let name = "clients::a_client_whose_server_dies_or_ends_it_is_told_by_its_next_call";
+    scene(name, client, |scene| {
+        let mut ended = scene.client(&TERMINATED.to_string());
+        scene.until_it_runs(&ended);
+        let (server, client) = (scene.server(), ended.id());
+        scene
+            .daemon
+            .answer(&format!("terminate_client {server} {client}"));
+        ended.finish();
+        let mut orphan = scene.client(&RPC_FAILURE.to_string());
+        scene.until_it_runs(&orphan);
+        kill(server);
+        orphan.finish();
+    });
+}
+
+#[test]
+fn a_server_takes_forty_eight_clients_and_not_one_more() {
+    let client = |role: &str| {
+        let code = call!(Cuda::open(), cuInit(u32), 0);
+        assert_eq!(code, role.parse::<u32>().unwrap());
+        if code == OK {
+            // It stays until it is killed.
+            std::thread::park_timeout(Duration::from_mins(1));
+        }
+    };
+    let name = "clients::a_server_takes_forty_eight_clients_and_not_one_more";
+    scene(name, client, |scene| {
+        scene.daemon.answer("start_server -uid 0");
+        let command = format!("get_client_list {}", scene.server());
+        let count = || scene.daemon.answer(&command).lines().count();
+        let clients: Vec<_> = (0..48).map(|_| scene.client("0")).collect();
+        until("48 clients are there", || count() == 48);
+        scene.client(&TOO_MANY.to_string()).finish();
+        assert!(scene.machine.holders("1").unwrap().is_empty());
+        drop(clients);
+        until("all are gone", || count() == 0);
+    });
+}

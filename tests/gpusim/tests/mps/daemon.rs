@@ -1,0 +1,86 @@
+//! A daemon of one machine with folders of its own, and commands to it. Holds no test.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
+
+pub(crate) struct Daemon {
+    machine: SimulatedMachine,
+    pub(crate) pipe: PathBuf,
+    pub(crate) log: PathBuf,
+    devices: String,
+}
+
+impl Daemon {
+    /// A daemon's folders; it is not started.
+    pub(crate) fn new(machine: &SimulatedMachine, name: &str, devices: &str) -> Self {
+        let folder = machine.state().parent().unwrap().join(name);
+        Self {
+            machine: machine.clone(),
+            pipe: folder.join("pipe"),
+            log: folder.join("log"),
+            devices: devices.to_owned(),
+        }
+    }
+
+    /// Starts it as its owner does; what it says, and whether it did.
+    pub(crate) fn start(&self) -> (String, bool) {
+        let output = self.command().arg("-d").output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (said.trim().to_owned(), output.status.success())
+    }
+
+    pub(crate) fn started(machine: &SimulatedMachine, name: &str, devices: &str) -> Self {
+        let daemon = Self::new(machine, name, devices);
+        assert_eq!(daemon.start(), (String::new(), true));
+        daemon
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nvidia-cuda-mps-control"));
+        command
+            .env(STATE_VARIABLE, self.machine.state())
+            .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
+            .env("CUDA_MPS_LOG_DIRECTORY", &self.log)
+            .env("CUDA_VISIBLE_DEVICES", &self.devices);
+        command
+    }
+
+    /// What it answers to commands on stdin.
+    pub(crate) fn tell(&self, commands: &str) -> (String, bool) {
+        let mut control = self.command();
+        let control = control.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut control = control.spawn().unwrap();
+        let mut stdin = control.stdin.take().unwrap();
+        // One that cannot find its daemon does not read.
+        let _ = writeln!(stdin, "{commands}");
+        drop(stdin);
+        let output = control.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (said.trim().to_owned(), output.status.success())
+    }
+
+    pub(crate) fn answer(&self, commands: &str) -> String {
+        let (said, good) = self.tell(commands);
+        assert!(good, "{commands}: {said}");
+        said
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        let text = std::fs::read_to_string(self.pipe.join("nvidia-cuda-mps-control.pid"));
+        text.unwrap().trim().parse().unwrap()
+    }
+}
+
+/// Kills a process without a warning.
+pub(crate) fn kill(pid: u32) {
+    let status = Command::new("kill").args(["-9", &pid.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+pub(crate) fn runs(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    status.is_ok_and(|text| !text.contains(") Z "))
+}
