@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use aliquot_core::demand::Stage;
+use aliquot_core::inventory::Mode;
 use aliquot_core::usage::{self, Uses};
-use aliquot_core::{Allocation, PodUid};
+use aliquot_core::{Allocation, GpuUuid, PodUid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -50,6 +51,9 @@ pub struct Accepted {
     pub containers: Vec<Container>,
     /// The names under which files were written for it.
     pub names: BTreeSet<String>,
+    /// The mode of each of its units when it was accepted; one that is not here was vgpu.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub modes: BTreeMap<GpuUuid, Mode>,
 }
 
 impl Accepted {
@@ -69,7 +73,13 @@ impl Accepted {
             allocation,
             containers,
             names: BTreeSet::new(),
+            modes: BTreeMap::new(),
         }
+    }
+
+    /// The mode of a unit when the pod was accepted.
+    pub fn mode(&self, gpu: &GpuUuid) -> Mode {
+        self.modes.get(gpu).copied().unwrap_or(Mode::Vgpu)
     }
 
     /// The pod's effective use of each card.

@@ -14,6 +14,7 @@ use aliquot_k8s::event;
 use aliquot_k8s::publisher::publish;
 use aliquot_k8s::watch::{Freshness, Index, drive};
 use aliquot_nvml::{Driver, NvmlError};
+use aliquot_profiles::Defaults;
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
@@ -32,15 +33,16 @@ use crate::accepted::{Store, StoreError};
 use crate::environment::NodeRules;
 use crate::files::{self, FileError};
 use crate::health::Watch;
-use crate::inventory::{Published, Sharing};
+use crate::inventory::Published;
 use crate::metrics::Metrics;
+use crate::modes::Modes;
 use crate::node::{self, Seen};
-use crate::plugin::Plugin;
 use crate::pod::Pod;
 use crate::pods::Pods;
 use crate::prestart::{Lookup, PreStart};
 use crate::settings::Settings;
-use crate::{housekeeping, register, way_in};
+use crate::units::Arrangement;
+use crate::{housekeeping, plugins, way_in};
 
 /// How often readiness looks at the pod watch.
 const LOOK: Duration = Duration::from_secs(1);
@@ -81,10 +83,9 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let (metrics, registry) = Metrics::registered();
-    let sharing = Sharing {
-        seats: settings.device_split_count,
-        scaling: settings.device_memory_scaling,
-        resource: settings.resource_name.clone(),
+    let defaults = Defaults {
+        split: settings.device_split_count,
+        memory_scaling: settings.device_memory_scaling,
     };
     let reader = Arc::clone(&driver);
     let (facts, health) =
@@ -102,15 +103,16 @@ pub async fn run(
     if limiter.is_none() {
         tracing::warn!("no --limiter-library: memory limits are shown and not held");
     }
-    let published = Published::new(&facts, &health, &sharing);
+    let arrangement = Arrangement::built_in(&facts, &settings.resource_name, &defaults);
+    let published = Published::new(facts.clone(), health.clone(), arrangement);
     let pods = Pods::default();
     let prestart = Arc::new(PreStart {
         node: settings.node_name.as_str().into(),
-        resource: settings.resource_name.clone(),
+        usual: settings.resource_name.clone(),
         rules: NodeRules {
             core_limit: !settings.disable_core_limit,
-            oversubscribe: sharing.scaling.oversubscribes(),
         },
+        modes: Modes::new(&driver, &settings.state_dir),
         store: Mutex::new(Store::open(paths.accepted.clone())?),
         paths: paths.clone(),
         limiter,
@@ -141,21 +143,16 @@ pub async fn run(
     let care = settings.care();
     let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
     let read = (facts, health);
-    let cards =
-        spawn_blocking(move || Watch::new(driver, watched, sharing, care, notes, counted, read));
+    let cards = spawn_blocking(move || Watch::new(driver, watched, care, notes, counted, read));
     let cards = cards.await?;
     tasks.spawn(Arc::clone(&cards).cards(stop.clone()));
     tasks.spawn(cards.pods(stop.clone()));
     watch_objects(
         &settings, &client, &pods, &published, lost_rx, &readiness, &metrics, &tasks, &stop,
     );
-    tasks.spawn(register::keep_registered(
+    tasks.spawn(plugins::keep_all(
         paths.plugins,
-        settings.resource_name.clone(),
-        {
-            let (prestart, metrics) = (Arc::clone(&prestart), metrics.clone());
-            move |stop| Plugin::new(Arc::clone(&prestart), metrics.clone(), stop)
-        },
+        Arc::clone(&prestart),
         metrics.clone(),
         tell(&readiness, REGISTERED),
         stop.clone(),

@@ -5,7 +5,7 @@
 //! Must not: be on the path of a container's start (the API is rate-limited for
 //! the whole node).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl fmt::Display for Difference {
 /// Seats by pod and container, from a `PodResources` answer.
 pub fn listed(
     answer: &ListPodResourcesResponse,
-    resource: &str,
+    resources: &BTreeSet<String>,
 ) -> BTreeMap<(String, String), Ids> {
     let mut found: BTreeMap<(String, String), Ids> = BTreeMap::new();
     for pod in &answer.pod_resources {
@@ -52,7 +52,7 @@ pub fn listed(
             let ids = container
                 .devices
                 .iter()
-                .filter(|devices| devices.resource_name == resource)
+                .filter(|devices| resources.contains(&devices.resource_name))
                 .flat_map(|devices| devices.device_ids.iter().cloned());
             let ids: Ids = ids.collect();
             if !ids.is_empty() {
@@ -72,10 +72,11 @@ pub fn differences(
     entries: &[Entry],
     pods: &[Arc<Pod>],
 ) -> Vec<Difference> {
-    let held: BTreeMap<(&PodUid, &str), &Ids> = entries
-        .iter()
-        .map(|entry| ((&entry.pod, entry.container.as_str()), &entry.ids))
-        .collect();
+    let mut held: BTreeMap<(&PodUid, &str), Ids> = BTreeMap::new();
+    for entry in entries {
+        let ids = held.entry((&entry.pod, entry.container.as_str()));
+        ids.or_default().extend(entry.ids.iter().cloned());
+    }
     let mut found = Vec::new();
     for pod in pods.iter().filter(|pod| pod.phase == Phase::Running) {
         for container in &pod.containers {
@@ -85,7 +86,7 @@ pub fn differences(
             let key = (pod.full_name(), container.name.clone());
             let listed = listed.get(&key).cloned().unwrap_or_default();
             let held = held.get(&(&pod.kubelet_uid, container.name.as_str()));
-            let held = held.copied().cloned().unwrap_or_default();
+            let held = held.cloned().unwrap_or_default();
             if listed != held {
                 found.push(Difference {
                     pod: key.0,
@@ -124,6 +125,7 @@ mod tests {
         Entry {
             pod: pod.into(),
             container: container.to_owned(),
+            resource: RESOURCE.to_owned(),
             ids: [id.to_owned()].into(),
             name: None,
         }
@@ -134,7 +136,11 @@ mod tests {
             pod_resources: answers.to_vec(),
         };
         let pods: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
-        let found = differences(&listed(&answer, RESOURCE), entries, &pods);
+        let found = differences(
+            &listed(&answer, &[RESOURCE.to_owned()].into()),
+            entries,
+            &pods,
+        );
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(found, expected);
     }

@@ -122,6 +122,16 @@ pub fn from_nodes(paths: &[String]) -> Driver {
     }
 }
 
+/// Our spec for `name` with `variables` (`NAME=value`) alone: for the second and every further
+/// name of a container, whose first has all else.
+pub fn variables_only(name: &Name, variables: Vec<String>) -> Spec {
+    let edits = Edits {
+        env: variables,
+        ..Edits::default()
+    };
+    of(name, VERSION, edits)
+}
+
 /// Our spec for `name`: `variables` (`NAME=value`), the seat directory of the
 /// host mounted read-only with its counters file writable inside, and the
 /// driver's edits. Variables of ours win over the driver's.
@@ -144,8 +154,12 @@ pub fn spec(name: &Name, variables: Vec<String>, seat_directory: &str, driver: &
         "containerPath": COUNTERS,
         "options": ["rw", "nosuid", "nodev", "noexec", "bind"],
     }));
+    of(name, newer(VERSION, &driver.version), edits)
+}
+
+fn of(name: &Name, version: &str, edits: Edits) -> Spec {
     Spec {
-        version: newer(VERSION, &driver.version).to_owned(),
+        version: version.to_owned(),
         kind: KIND.to_owned(),
         devices: vec![Device {
             name: name.as_str().to_owned(),

@@ -49,6 +49,13 @@ fn our_spec_is_what_a_runtime_reads() {
 }
 
 #[test]
+fn a_further_name_of_a_container_brings_the_same_variables_and_no_second_mount() {
+    let spec = variables_only(&name(), vec!["A=1".to_owned()]);
+    let edits = serde_json::to_value(&spec.devices[0].container_edits).expect("json");
+    assert_eq!(edits, json!({"env": ["A=1"]}));
+}
+
+#[test]
 fn takes_exactly_the_containers_gpus_from_nvidias_spec() {
     let gpus = [("GPU-b".into(), 1), ("GPU-a".into(), 0)];
     let driver = from_nvidia(&[nvidia()], &gpus).expect("both are described");

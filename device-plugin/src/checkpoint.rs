@@ -6,7 +6,7 @@
 //! Must not: guess. It is the kubelet's own file and no API; anything unexpected
 //! is an error that says what was found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use aliquot_core::PodUid;
@@ -66,13 +66,15 @@ pub enum CheckpointError {
     },
 }
 
-/// What one container holds of our resource.
+/// What one container holds of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The pod.
     pub pod: PodUid,
     /// The container's name.
     pub container: String,
+    /// The resource.
+    pub resource: String,
     /// The device ids.
     pub ids: Ids,
     /// The name in the Allocate answer; `None` when the answer is not ours
@@ -105,11 +107,12 @@ struct RawEntry {
     alloc_resp: Option<String>,
 }
 
-/// The entries of `resource` in the checkpoint at `path`. A missing file is an
-/// empty checkpoint: a kubelet that never allocated has none.
-pub fn read(path: &Path, resource: &str) -> Result<Vec<Entry>, CheckpointError> {
+/// The entries in the checkpoint at `path` whose Allocate answer is ours, and all of the
+/// `served` resources. A missing file is an empty checkpoint: a kubelet that never allocated has
+/// none.
+pub fn read(path: &Path, served: &BTreeSet<String>) -> Result<Vec<Entry>, CheckpointError> {
     match std::fs::read(path) {
-        Ok(bytes) => parse(&bytes, path, resource),
+        Ok(bytes) => parse(&bytes, path, served),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(CheckpointError::Read {
             path: path.to_owned(),
@@ -118,25 +121,38 @@ pub fn read(path: &Path, resource: &str) -> Result<Vec<Entry>, CheckpointError> 
     }
 }
 
-/// The entries of `resource` in the checkpoint's text; `path` is for errors.
-pub fn parse(bytes: &[u8], path: &Path, resource: &str) -> Result<Vec<Entry>, CheckpointError> {
+/// The same of the checkpoint's text; `path` is for errors. What the answers of other plugins
+/// hold is their matter, so long as the resource is theirs too.
+pub fn parse(
+    bytes: &[u8],
+    path: &Path,
+    served: &BTreeSet<String>,
+) -> Result<Vec<Entry>, CheckpointError> {
     let file: File = serde_json::from_slice(bytes).map_err(|source| CheckpointError::Json {
         path: path.to_owned(),
         source,
     })?;
-    file.data
-        .entries
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|raw| raw.resource_name == resource)
-        .map(entry)
-        .collect()
+    let mut found = Vec::new();
+    for raw in file.data.entries.unwrap_or_default() {
+        let ours = served.contains(&raw.resource_name);
+        match entry(raw) {
+            Ok(entry) if ours || entry.name.is_some() => found.push(entry),
+            Err(error) if ours => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(found)
 }
 
-/// The entries that hold exactly `ids`. Several, when the kubelet handed an init
+/// The entries that hold exactly `ids` of a resource. Several, when the kubelet handed an init
 /// container's seats on to a later container of the same pod.
-pub fn holders<'a>(entries: &'a [Entry], ids: &'a Ids) -> impl Iterator<Item = &'a Entry> {
-    entries.iter().filter(move |entry| entry.ids == *ids)
+pub fn holders<'a>(
+    entries: &'a [Entry],
+    resource: &'a str,
+    ids: &'a Ids,
+) -> impl Iterator<Item = &'a Entry> {
+    let held = move |entry: &&Entry| entry.resource == resource && entry.ids == *ids;
+    entries.iter().filter(held)
 }
 
 fn entry(raw: RawEntry) -> Result<Entry, CheckpointError> {
@@ -159,6 +175,7 @@ fn entry(raw: RawEntry) -> Result<Entry, CheckpointError> {
     Ok(Entry {
         pod,
         container,
+        resource: raw.resource_name,
         ids: raw
             .ids
             .unwrap_or_default()

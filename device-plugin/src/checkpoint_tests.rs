@@ -24,7 +24,7 @@ fn file(entries: &serde_json::Value) -> Vec<u8> {
 }
 
 fn check(entries: &serde_json::Value) -> Result<Vec<Entry>, String> {
-    parse(&file(entries), Path::new("/k/cp"), GPU).map_err(|e| e.to_string())
+    parse(&file(entries), Path::new("/k/cp"), &[GPU.to_owned()].into()).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -46,14 +46,30 @@ fn names_the_container_that_holds_the_ids_and_the_name_it_was_given() {
         Some(name)
     );
     assert_eq!(entries[1].name, None);
-    let found: Vec<_> = holders(&entries, &ids).collect();
+    assert_eq!(entries[0].resource, GPU);
+    let found: Vec<_> = holders(&entries, GPU, &ids).collect();
+    assert_eq!(found, [&entries[0]]);
+}
+
+#[test]
+fn what_we_handed_out_under_a_name_that_is_gone_is_known_by_its_answer() {
+    let name = "aliquot.dev/vgpu=GPU-a-0-0000000000000001";
+    let entries = check(&serde_json::json!([
+        {"PodUID": "u1", "ContainerName": "main", "ResourceName": "nvidia.com/gpu.shared",
+         "DeviceIDs": {"-1": ["GPU-a::0"]}, "AllocResp": answer(name)},
+        {"PodUID": "u1", "ContainerName": "main", "ResourceName": GPU,
+         "DeviceIDs": {"-1": ["GPU-a::0"]}, "AllocResp": answer(name)},
+    ]))
+    .expect("readable");
+    let ids: Ids = ["GPU-a::0".to_owned()].into();
+    let found: Vec<_> = holders(&entries, "nvidia.com/gpu.shared", &ids).collect();
     assert_eq!(found, [&entries[0]]);
 }
 
 #[test]
 fn a_file_that_the_kubelets_own_types_wrote_is_read() {
     let bytes = include_bytes!("../tests/golden/kubelet-checkpoint.json");
-    let entries = parse(bytes, Path::new("/k/cp"), GPU).expect("readable");
+    let entries = parse(bytes, Path::new("/k/cp"), &[GPU.to_owned()].into()).expect("readable");
     let [entry] = entries.as_slice() else {
         panic!("{entries:?}");
     };
@@ -73,14 +89,21 @@ fn a_file_that_the_kubelets_own_types_wrote_is_read() {
 fn a_kubelet_that_never_allocated_has_no_entries() {
     assert_eq!(check(&serde_json::Value::Null), Ok(Vec::new()));
     let missing = Path::new("/nonexistent/kubelet_internal_checkpoint");
-    assert_eq!(read(missing, GPU).map_err(|e| e.to_string()), Ok(vec![]));
+    assert_eq!(
+        read(missing, &[GPU.to_owned()].into()).map_err(|e| e.to_string()),
+        Ok(vec![])
+    );
 }
 
 #[test]
 fn says_what_is_wrong_with_an_unreadable_checkpoint() {
-    let truncated = parse(b"{\"Data\": {", Path::new("/k/cp"), GPU)
-        .map_err(|e| e.to_string())
-        .expect_err("not JSON");
+    let truncated = parse(
+        b"{\"Data\": {",
+        Path::new("/k/cp"),
+        &[GPU.to_owned()].into(),
+    )
+    .map_err(|e| e.to_string())
+    .expect_err("not JSON");
     assert!(truncated.contains("/k/cp"), "{truncated}");
     for bad in ["!!", "CgU="] {
         let error = check(&serde_json::json!([

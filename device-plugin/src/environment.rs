@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use aliquot_core::Grant;
 use serde::{Deserialize, Serialize};
 
+use crate::modes::Outfit;
+
 /// Where the seat's read-only directory is mounted.
 pub const DIRECTORY: &str = "/.aliquot";
 /// Where the counters file is, in the container.
@@ -58,16 +60,17 @@ pub struct Effective {
     pub utilization: Utilization,
     /// The host kills the newest grower when a container passes its memory.
     pub oom_killer: bool,
-    /// More memory than the card has may be promised (`deviceMemoryScaling > 1`).
+    /// More memory than a card of its has may be promised (`memoryScaling` above 1).
     pub oversubscribe: bool,
     /// The pod asked to run without limits (`CUDA_DISABLE_CONTROL`).
     pub uncontrolled: bool,
 }
 
 impl Effective {
-    /// What a container's own environment asks for, under the node's settings.
+    /// What a container's own environment asks for, under the node's settings; whether more
+    /// memory than one of its cards has may be promised.
     /// An unknown policy counts as `default`, an unset OOM killer as on (HAMi's rules).
-    pub fn of(env: &BTreeMap<String, String>, node: NodeRules) -> Self {
+    pub fn of(env: &BTreeMap<String, String>, node: NodeRules, oversubscribe: bool) -> Self {
         let utilization = match (node.core_limit, env.get(POLICY)) {
             (false, _) => Utilization::Disable,
             (true, Some(text)) => Utilization::parse(text),
@@ -76,7 +79,7 @@ impl Effective {
         Self {
             utilization,
             oom_killer: !env.get(OOM_KILLER).is_some_and(|text| is_false(text)),
-            oversubscribe: node.oversubscribe,
+            oversubscribe,
             uncontrolled: env.get(DISABLE_CONTROL).is_some_and(|text| is_true(text)),
         }
     }
@@ -87,20 +90,30 @@ impl Effective {
 pub struct NodeRules {
     /// False when the administrator switched compute limits off.
     pub core_limit: bool,
-    /// `deviceMemoryScaling > 1`.
-    pub oversubscribe: bool,
 }
 
-/// The variables of a container, as `NAME=value`, in a fixed order.
-pub fn variables(grants: &[Grant], priority: u8, effective: Effective) -> Vec<String> {
-    let mut variables: Vec<String> = grants
-        .iter()
-        .enumerate()
-        .map(|(i, grant)| format!("CUDA_DEVICE_MEMORY_LIMIT_{i}={}m", grant.memory.0))
-        .collect();
+/// The variables of a container, as `NAME=value`, in a fixed order. Those of libvgpu.so are
+/// for containers that it limits.
+pub fn variables(
+    outfit: &Outfit,
+    grants: &[Grant],
+    priority: u8,
+    effective: Effective,
+) -> Vec<String> {
+    let mut variables = outfit.variables.clone();
+    if outfit.limited {
+        variables.extend(limits(grants, priority, effective));
+    }
+    variables.push(format!(
+        "NVIDIA_VISIBLE_DEVICES={}",
+        outfit.visible.join(",")
+    ));
+    variables
+}
+
+fn limits(grants: &[Grant], priority: u8, effective: Effective) -> Vec<String> {
     let cores = grants.first().map_or(0, |grant| grant.cores.0);
-    let visible: Vec<&str> = grants.iter().map(|grant| grant.gpu.as_str()).collect();
-    variables.push(format!("CUDA_DEVICE_SM_LIMIT={cores}"));
+    let mut variables = vec![format!("CUDA_DEVICE_SM_LIMIT={cores}")];
     variables.push(format!("CUDA_DEVICE_MEMORY_SHARED_CACHE={COUNTERS}"));
     if effective.oversubscribe {
         variables.push("CUDA_OVERSUBSCRIBE=true".to_owned());
@@ -108,7 +121,6 @@ pub fn variables(grants: &[Grant], priority: u8, effective: Effective) -> Vec<St
     variables.push(format!("CUDA_TASK_PRIORITY={priority}"));
     variables.push(format!("{POLICY}={}", effective.utilization.as_str()));
     variables.push(format!("{OOM_KILLER}={}", effective.oom_killer));
-    variables.push(format!("NVIDIA_VISIBLE_DEVICES={}", visible.join(",")));
     variables
 }
 
@@ -126,10 +138,7 @@ mod tests {
 
     use super::*;
 
-    const NODE: NodeRules = NodeRules {
-        core_limit: true,
-        oversubscribe: false,
-    };
+    const NODE: NodeRules = NodeRules { core_limit: true };
 
     fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
         Grant {
@@ -146,13 +155,27 @@ mod tests {
             .iter()
             .map(|&(k, v)| (k.to_owned(), v.to_owned()))
             .collect();
-        Effective::of(&env, node)
+        Effective::of(&env, node, false)
+    }
+
+    /// What the vgpu mode makes of these grants.
+    fn outfit(grants: &[Grant]) -> Outfit {
+        let limit = |(i, grant): (usize, &Grant)| {
+            format!("CUDA_DEVICE_MEMORY_LIMIT_{i}={}m", grant.memory.0)
+        };
+        Outfit {
+            visible: grants.iter().map(|grant| grant.gpu.to_string()).collect(),
+            variables: grants.iter().enumerate().map(limit).collect(),
+            limited: true,
+            ..Outfit::default()
+        }
     }
 
     #[test]
     fn the_example_pod_gets_the_variables_its_user_expects() {
+        let grants = [grant("GPU-a", 3000, 30)];
         assert_eq!(
-            variables(&[grant("GPU-a", 3000, 30)], 1, effective(&[], NODE)),
+            variables(&outfit(&grants), &grants, 1, effective(&[], NODE)),
             [
                 "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
                 "CUDA_DEVICE_SM_LIMIT=30",
@@ -167,12 +190,12 @@ mod tests {
 
     #[test]
     fn each_visible_device_has_its_own_limit_in_the_allocations_order() {
-        let scaled = NodeRules {
+        let scaled = Effective {
             oversubscribe: true,
-            ..NODE
+            ..effective(&[], NODE)
         };
         let grants = [grant("GPU-b", 1, 0), grant("GPU-a", 2, 0)];
-        let variables = variables(&grants, 0, effective(&[], scaled));
+        let variables = variables(&outfit(&grants), &grants, 0, scaled);
         for expected in [
             "CUDA_DEVICE_MEMORY_LIMIT_0=1m",
             "CUDA_DEVICE_MEMORY_LIMIT_1=2m",
@@ -182,6 +205,19 @@ mod tests {
         ] {
             assert!(variables.iter().any(|v| v == expected), "{expected}");
         }
+    }
+
+    #[test]
+    fn a_container_without_limits_is_told_its_devices_and_nothing_else() {
+        let grants = [grant("GPU-a", 10_000, 100)];
+        let exclusive = Outfit {
+            visible: vec!["GPU-a".to_owned()],
+            ..Outfit::default()
+        };
+        assert_eq!(
+            variables(&exclusive, &grants, 1, effective(&[], NODE)),
+            ["NVIDIA_VISIBLE_DEVICES=GPU-a"]
+        );
     }
 
     #[test]
@@ -205,10 +241,7 @@ mod tests {
 
     #[test]
     fn a_node_without_core_limits_overrules_the_pod() {
-        let free = NodeRules {
-            core_limit: false,
-            ..NODE
-        };
+        let free = NodeRules { core_limit: false };
         let found = effective(&[(POLICY, "force")], free);
         assert_eq!(found.utilization, Utilization::Disable);
     }

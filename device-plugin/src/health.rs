@@ -4,7 +4,7 @@
 //! once and published for all its seats. Must not: decide ([`crate::sick`] does); hold
 //! its lock across an await.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::accepted::Accepted;
-use crate::inventory::Sharing;
 use crate::metrics::Metrics;
 use crate::prestart::PreStart;
 use crate::sick::{self, SickPods, Sickness, Told};
+use crate::units::Held;
 use crate::xid::{Action, Actions};
 
 /// Longest wait for driver events; health is looked at after each.
@@ -42,7 +42,6 @@ pub struct Care {
 pub struct Watch {
     driver: Arc<dyn Driver>,
     prestart: Arc<PreStart>,
-    sharing: Sharing,
     care: Care,
     notes: Notes,
     metrics: Metrics,
@@ -53,7 +52,7 @@ pub struct Watch {
 struct State {
     facts: nvml::Inventory,
     health: Vec<CardHealth>,
-    held: BTreeSet<String>,
+    held: Held,
     told: Told,
     errors: HashMap<(String, u64), Instant>,
 }
@@ -63,7 +62,6 @@ impl Watch {
     pub fn new(
         driver: Arc<dyn Driver>,
         prestart: Arc<PreStart>,
-        sharing: Sharing,
         care: Care,
         notes: Notes,
         metrics: Metrics,
@@ -72,14 +70,13 @@ impl Watch {
         let state = Mutex::new(State {
             facts,
             health,
-            held: BTreeSet::new(),
+            held: Held::new(),
             told: Told::default(),
             errors: HashMap::new(),
         });
         let watch = Arc::new(Self {
             driver,
             prestart,
-            sharing,
             care,
             notes,
             metrics,
@@ -109,7 +106,7 @@ impl Watch {
         }
     }
 
-    /// Publishes again when pods change while a card is sick, until `stop`.
+    /// Publishes again when pods change while seats are shown for them alone, until `stop`.
     pub async fn pods(self: Arc<Self>, stop: CancellationToken) {
         let mut changes = self.prestart.pods.subscribe();
         loop {
@@ -118,7 +115,7 @@ impl Watch {
                 told = changes.changed() => if told.is_err() { return },
             }
             changes.borrow_and_update();
-            if !self.prestart.published.get().sickness.cards.is_empty() {
+            if self.prestart.published.get().has_kept_seats() {
                 let this = Arc::clone(&self);
                 if spawn_blocking(move || this.refresh(|_| {})).await.is_err() {
                     return;
@@ -155,17 +152,16 @@ impl Watch {
             .sick_cards
             .set(i64::try_from(cards.len()).unwrap_or(i64::MAX));
         let pods = self.prestart.pods.in_order();
-        let mut shares = Vec::new();
-        if cards.is_empty() {
-            state.held.clear();
+        let shares = if cards.is_empty() {
+            Vec::new()
         } else {
-            shares = self.shares();
-            let synced = self.prestart.pods.synced();
-            match self.prestart.entries() {
-                Ok(entries) => state.held = sick::held(&entries, &pods, synced),
-                Err(error) => {
-                    tracing::warn!(%error, "who holds the seats of sick cards is not known anew");
-                }
+            self.shares()
+        };
+        let synced = self.prestart.pods.synced();
+        match self.prestart.entries() {
+            Ok(entries) => state.held = sick::held(&entries, &pods, synced),
+            Err(error) => {
+                tracing::warn!(%error, "who holds which seats is not known anew");
             }
         }
         let concerned = sick::concerned(&cards, &shares, &pods);
@@ -173,13 +169,9 @@ impl Watch {
             SickPods::Keep => Vec::new(),
             SickPods::Evict => sick::evict(&concerned),
         };
-        let sickness = Sickness {
-            cards,
-            held: state.held.clone(),
-            evict,
-        };
+        let sickness = Sickness { cards, evict };
         let published = &self.prestart.published;
-        published.cards(&state.facts, &state.health, &self.sharing, sickness);
+        published.cards(&state.facts, &state.health, sickness, state.held.clone());
         for note in state.told.news(&concerned, &pods, self.care.pods) {
             tracing::warn!(pod = note.pod.name, reason = note.reason, text = note.text);
             self.notes.send(note);

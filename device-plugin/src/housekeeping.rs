@@ -25,7 +25,7 @@ use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
 use crate::register::pod_resources;
-use crate::{audit, cdi, collect, host};
+use crate::{audit, cdi, collect, host, units};
 
 /// Least time between two rounds, however many pods change.
 const GAP: Duration = Duration::from_secs(1);
@@ -225,7 +225,10 @@ async fn audit_once(prestart: &Arc<PreStart>) -> Result<Option<Vec<audit::Differ
     if entries().await? != before {
         return Ok(None);
     }
-    let listed = audit::listed(answer.get_ref(), &prestart.resource);
+    let ours = before.iter().map(|entry| entry.resource.clone());
+    let mut resources: BTreeSet<String> = ours.collect();
+    resources.extend(units::resources(&prestart.published.get()));
+    let listed = audit::listed(answer.get_ref(), &resources);
     let pods = prestart.pods.in_order();
     Ok(Some(audit::differences(&listed, &before, &pods)))
 }

@@ -1,5 +1,4 @@
-//! What the node publishes: the driver's facts under the node's settings, and
-//! the seats that follow from it.
+//! What the node publishes: the driver's facts under the modes of its cards, and who holds what.
 //!
 //! Fed by: the driver, housekeeping (foreign, lingering), refusals.
 //! Must not: ask the driver; write anything.
@@ -7,28 +6,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aliquot_core::inventory::{self, Foreign, Gpu, Health, Inventory, Lingering, Mode, Refused};
-use aliquot_core::{GpuUuid, Percent, PodUid, Scaling, allocation};
+use aliquot_core::inventory::{self, Foreign, Inventory, Lingering, Refused};
+use aliquot_core::{GpuUuid, PodUid, allocation};
 use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
 use crate::host::Card;
 use crate::labels::Features;
-use crate::proto::v1beta1::Device;
-use crate::proto::{HEALTHY, UNHEALTHY};
-use crate::seat::{MAX_ID, Seat};
 use crate::sick::Sickness;
-
-/// How the node shares its cards.
-#[derive(Clone, Debug)]
-pub struct Sharing {
-    /// Seats on each card.
-    pub seats: u32,
-    /// Memory that may be promised.
-    pub scaling: Scaling,
-    /// The resource of the seats.
-    pub resource: String,
-}
+use crate::units::{self, Arrangement, Held};
 
 /// The node's cards and holders, as last known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +27,13 @@ pub struct Node {
     pub sickness: Sickness,
     /// What the driver says of the physical cards, for labels.
     pub features: Features,
+    /// Seats that living pods hold.
+    pub held: Held,
+    /// How each card is shared.
+    pub arrangement: Arrangement,
+    /// The driver's facts.
+    pub facts: nvml::Inventory,
+    health: Vec<nvml::CardHealth>,
 }
 
 /// One value that all parts of the agent share: readers subscribe, writers
@@ -50,23 +43,32 @@ pub struct Published(watch::Sender<Arc<Node>>);
 
 impl Published {
     /// Starts with these cards and no holders.
-    pub fn new(facts: &nvml::Inventory, health: &[nvml::CardHealth], sharing: &Sharing) -> Self {
-        let node = Node {
+    pub fn new(
+        facts: nvml::Inventory,
+        health: Vec<nvml::CardHealth>,
+        arrangement: Arrangement,
+    ) -> Self {
+        let mut node = Node {
             inventory: Inventory {
                 v: inventory::VERSION,
                 reads: vec![allocation::VERSION],
                 driver: facts.driver_version.clone(),
                 topology_policy: "none".to_owned(),
-                gpus: gpus(facts, health, sharing),
+                gpus: Vec::new(),
                 lingering: Vec::new(),
                 foreign: Vec::new(),
                 refused: Vec::new(),
                 evict: Vec::new(),
             },
-            cards: cards(facts),
+            cards: cards(&facts),
             sickness: Sickness::default(),
-            features: Features::of(facts),
+            features: Features::of(&facts),
+            held: Held::new(),
+            arrangement,
+            facts,
+            health,
         };
+        node.settle();
         Self(watch::Sender::new(Arc::new(node)))
     }
 
@@ -80,21 +82,32 @@ impl Published {
         self.0.subscribe()
     }
 
-    /// New facts from the driver, and what follows from its sick cards.
+    /// New facts from the driver, what follows from its sick cards, and which seats are held.
     pub fn cards(
         &self,
         facts: &nvml::Inventory,
         health: &[nvml::CardHealth],
-        sharing: &Sharing,
         sickness: Sickness,
+        held: Held,
     ) {
         self.change(|node| {
             node.inventory.driver.clone_from(&facts.driver_version);
-            node.inventory.gpus = gpus(facts, health, sharing);
-            node.inventory.evict.clone_from(&sickness.evict);
             node.cards = cards(facts);
             node.sickness = sickness;
             node.features = Features::of(facts);
+            node.held = held;
+            facts.clone_into(&mut node.facts);
+            health.clone_into(&mut node.health);
+            node.settle();
+        });
+    }
+
+    /// How the cards are shared from now on, and which seats are held.
+    pub fn arrange(&self, arrangement: Arrangement, held: Held) {
+        self.change(|node| {
+            node.arrangement = arrangement;
+            node.held = held;
+            node.settle();
         });
     }
 
@@ -134,44 +147,17 @@ impl Published {
     }
 }
 
-fn gpus(facts: &nvml::Inventory, health: &[nvml::CardHealth], sharing: &Sharing) -> Vec<Gpu> {
-    let health_of = |uuid: &str| {
-        let found = health.iter().find(|card| card.uuid == uuid);
-        found.map_or(Health::Ok, |card| match &card.health {
-            nvml::Health::Ok => Health::Ok,
-            nvml::Health::Lost(_) => Health::Sick("lost".to_owned()),
-            nvml::Health::RecoveryAsked(action) => Health::Sick(format!("recovery {action}")),
-            nvml::Health::Xid(code) => Health::Sick(format!("xid {code}")),
-        })
-    };
-    let gpu = |card: &nvml::CardFacts| Gpu {
-        uuid: card.uuid.as_str().into(),
-        index: card.index,
-        model: card.model.clone(),
-        memory: card.memory,
-        scaled: sharing.scaling.of(card.memory),
-        cores: Percent::WHOLE,
-        seats: sharing.seats,
-        // A card cut into instances cannot be shared as a whole.
-        mode: if card.mig.enabled {
-            Mode::Unknown
-        } else {
-            Mode::Vgpu
-        },
-        resource: sharing.resource.clone(),
-        numa: card.numa,
-        health: health_of(&card.uuid),
-        links: card
-            .links
-            .iter()
-            .map(|(uuid, score)| (uuid.as_str().into(), *score))
-            .collect(),
-        mig: None,
-        cordon: None,
-        even: None,
-        strict: false,
-    };
-    facts.cards.iter().map(gpu).collect()
+impl Node {
+    /// Seats are shown to the kubelet, or shown healthy, only because a pod holds them.
+    pub fn has_kept_seats(&self) -> bool {
+        !self.sickness.cards.is_empty() || units::beyond_offers(self)
+    }
+
+    /// What follows from facts, health and arrangement.
+    fn settle(&mut self) {
+        self.inventory.gpus = units::units(&self.facts, &self.health, &self.arrangement);
+        self.inventory.evict.clone_from(&self.sickness.evict);
+    }
 }
 
 fn cards(facts: &nvml::Inventory) -> BTreeMap<GpuUuid, Card> {
@@ -185,31 +171,6 @@ fn cards(facts: &nvml::Inventory) -> BTreeMap<GpuUuid, Card> {
         (uuid, named)
     };
     facts.cards.iter().map(card).collect()
-}
-
-/// The seats to show the kubelet. Cards in a mode that we do not serve, or whose
-/// ids would be too long for the kubelet, have none. A sick card's free seats are unhealthy,
-/// those that are held once their pods are gone: else the kubelet would count its
-/// pods against the seats of the other cards.
-pub fn seats(node: &Node) -> Vec<Device> {
-    let gpus = node.inventory.gpus.iter();
-    let served = gpus.filter(|gpu| gpu.mode == Mode::Vgpu);
-    let seats = served.flat_map(|gpu| {
-        (0..gpu.seats).map(move |number| {
-            let seat = Seat {
-                gpu: gpu.uuid.clone(),
-                number,
-            };
-            let id = seat.to_string();
-            let healthy = gpu.health == Health::Ok || node.sickness.held.contains(&id);
-            Device {
-                id,
-                health: if healthy { HEALTHY } else { UNHEALTHY }.to_owned(),
-                topology: None,
-            }
-        })
-    });
-    seats.filter(|seat| seat.id.len() <= MAX_ID).collect()
 }
 
 #[cfg(test)]

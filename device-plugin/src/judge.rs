@@ -10,20 +10,19 @@ use std::fmt;
 use aliquot_core::inventory::Health;
 use aliquot_core::ledger::Held;
 use aliquot_core::usage::Use;
-use aliquot_core::{Allocation, Gpu, GpuUuid, Inventory, NodeName, PodUid, Reason, node};
+use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid, Reason, node};
 
 use crate::accepted::{Accepted, Container};
 use crate::checkpoint::Entry;
 use crate::environment::{Effective, NodeRules};
 use crate::pod::Pod;
+use crate::units;
 
 /// What a decision rests on.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// This node.
     pub node: &'a NodeName,
-    /// The resource we serve.
-    pub resource: &'a str,
     /// What the node has, with its foreign and lingering holders.
     pub inventory: &'a Inventory,
     /// The node's rules for the environment.
@@ -187,38 +186,49 @@ fn accept(facts: Facts<'_>) -> Result<Accepted, Refusal> {
         return Err(Refusal::OtherNode(allocation.node));
     }
     holders_have_their_share(facts, &allocation)?;
+    let units = |name: &str| {
+        let grants = allocation.grants(name).unwrap_or_default();
+        let grants = grants.iter();
+        grants.filter_map(|grant| facts.inventory.gpu(&grant.gpu))
+    };
     let containers = pod.containers.iter().map(|container| Container {
         name: container.name.clone(),
         stage: container.stage,
-        effective: Effective::of(&container.env, facts.rules),
+        effective: Effective::of(
+            &container.env,
+            facts.rules,
+            units(&container.name).any(|unit| unit.scaled > unit.memory),
+        ),
     });
-    let accepted = Accepted::new(
+    let containers = containers.collect();
+    let every = pod.containers.iter();
+    let modes = every.flat_map(|container| units(&container.name));
+    let modes = modes.map(|unit| (unit.uuid.clone(), unit.mode)).collect();
+    let mut accepted = Accepted::new(
         facts.uid.clone(),
         pod.namespace.clone(),
         pod.name.clone(),
         allocation,
-        containers.collect(),
+        containers,
     );
+    accepted.modes = modes;
     cards_can_carry(facts, &accepted)?;
     Ok(accepted)
 }
 
 fn holders_have_their_share(facts: Facts<'_>, allocation: &Allocation) -> Result<(), Refusal> {
     for holder in facts.holders {
-        holder_has_its_share(holder, allocation, facts.resource)?;
+        holder_has_its_share(holder, allocation)?;
     }
     Ok(())
 }
 
 /// The allocation names this container, with as many cards as it holds seats.
 /// Asked again at every start: the kubelet may have handed out seats anew.
-pub fn holder_has_its_share(
-    holder: &Entry,
-    allocation: &Allocation,
-    resource: &str,
-) -> Result<(), Refusal> {
+pub fn holder_has_its_share(holder: &Entry, allocation: &Allocation) -> Result<(), Refusal> {
     let grants = allocation.grants(&holder.container).unwrap_or_default();
-    let granted = grants.iter().filter(|g| g.resource == resource).count();
+    let under = |grant: &&Grant| grant.resource == holder.resource;
+    let granted = grants.iter().filter(under).count();
     if granted == 0 {
         return Err(Refusal::NoShare(holder.container.clone()));
     }
@@ -244,7 +254,10 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
     if let Some((pod, _)) = held.iter().find(|(_, held)| **held == Held::Unreadable) {
         return Err(Refusal::HamiUnreadable((*pod).clone()));
     }
-    let (cards, _) = node::cards(inventory, &[], &held);
+    // What was bound before a card was cordoned may start on it.
+    let mut open = inventory.clone();
+    open.gpus.iter_mut().for_each(|gpu| gpu.cordon = None);
+    let (cards, _) = node::cards(&open, &[], &held);
     for (gpu, wanted) in accepted.uses() {
         let mut all = inventory.gpus.iter().zip(&cards);
         let Some((has, card)) = all.find(|(has, _)| has.uuid == gpu) else {
@@ -253,7 +266,11 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
         if let Health::Sick(why) = &has.health {
             return Err(Refusal::Sick(gpu, why.clone()));
         }
-        let other = (has.resource != facts.resource).then_some(Reason::CardTypeMismatch);
+        let offers = units::offers(has);
+        let offered = |grant: &Grant| offers.iter().any(|offer| offer.resource == grant.resource);
+        let mut grants = accepted.allocation.all().flat_map(|(_, grants)| grants);
+        let other = !grants.all(|grant| grant.gpu != gpu || offered(grant));
+        let other = other.then_some(Reason::CardTypeMismatch);
         if let Some(reason) = other.or_else(|| card.refuse(&wanted)) {
             return Err(Refusal::Full {
                 gpu,

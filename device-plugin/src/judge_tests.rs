@@ -6,15 +6,13 @@ use aliquot_core::demand::Stage;
 use super::*;
 use crate::testing::{RESOURCE, allocation, container, grant, inventory, pod};
 
-const RULES: NodeRules = NodeRules {
-    core_limit: true,
-    oversubscribe: false,
-};
+const RULES: NodeRules = NodeRules { core_limit: true };
 
 fn entry(container: &str, seats: usize) -> Entry {
     Entry {
         pod: "u1".into(),
         container: container.to_owned(),
+        resource: RESOURCE.to_owned(),
         ids: (0..seats).map(|n| format!("GPU-a::{n}")).collect(),
         name: None,
     }
@@ -52,7 +50,6 @@ fn case() -> Case {
 fn verdict(case: &Case) -> Verdict {
     judge(Facts {
         node: &"n1".into(),
-        resource: RESOURCE,
         inventory: &case.inventory,
         rules: RULES,
         uid: &"u1".into(),

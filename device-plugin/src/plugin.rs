@@ -14,7 +14,7 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::inventory::{Published, seats};
+use crate::inventory::Published;
 use crate::metrics::{Metrics, count};
 use crate::prestart::{PreStart, PreStartError, Started};
 use crate::proto::HEALTHY;
@@ -22,14 +22,16 @@ use crate::proto::v1beta1 as api;
 use crate::proto::v1beta1::device_plugin_server::DevicePlugin;
 use crate::seat::{Ids, Name};
 use crate::steer;
+use crate::units::seats;
 
 /// How long a request for a preference waits for the pod that it is about: the
 /// kubelet's watch may be ahead of ours. Admission of other pods waits with it.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// The service. Clones share everything.
+/// The service of one resource. Clones share everything.
 #[derive(Clone)]
 pub struct Plugin {
+    resource: Arc<str>,
     prestart: Arc<PreStart>,
     metrics: Metrics,
     /// Ends the streams of one registration.
@@ -46,8 +48,14 @@ pub fn options() -> api::DevicePluginOptions {
 
 impl Plugin {
     /// A service whose streams end with `stop`.
-    pub fn new(prestart: Arc<PreStart>, metrics: Metrics, stop: CancellationToken) -> Self {
+    pub fn new(
+        resource: &str,
+        prestart: Arc<PreStart>,
+        metrics: Metrics,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
+            resource: resource.into(),
             prestart,
             metrics,
             stop,
@@ -91,8 +99,7 @@ impl Plugin {
                 }
             };
             let pods = self.prestart.pods.in_order();
-            let resource = &self.prestart.resource;
-            let found = steer::oldest_unserved(&pods, &entries, resource, size);
+            let found = steer::oldest_unserved(&pods, &entries, &self.resource, size);
             if found.is_some() {
                 return found;
             }
@@ -101,10 +108,13 @@ impl Plugin {
     }
 }
 
-/// Seat lists as they change, the current one first.
-fn seat_lists(published: &Published) -> impl Stream<Item = Vec<api::Device>> + use<> {
+/// Seat lists of a resource as they change, the current one first.
+fn seat_lists(
+    published: &Published,
+    resource: Arc<str>,
+) -> impl Stream<Item = Vec<api::Device>> + use<> {
     let nodes = WatchStream::new(published.subscribe());
-    let lists = nodes.map(|node| seats(&node));
+    let lists = nodes.map(move |node| seats(&node, &resource));
     let mut last: Option<Vec<api::Device>> = None;
     lists.filter(move |list| {
         let changed = last.as_ref() != Some(list);
@@ -130,10 +140,12 @@ impl DevicePlugin for Plugin {
         &self,
         _: Request<api::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let answers = seat_lists(&self.prestart.published).map(|devices| {
+        let resource = Arc::clone(&self.resource);
+        let lists = seat_lists(&self.prestart.published, Arc::clone(&resource));
+        let answers = lists.map(move |devices| {
             let healthy = devices.iter().filter(|seat| seat.health == HEALTHY);
             let (seats, healthy) = (devices.len(), healthy.count());
-            tracing::info!(seats, healthy, "seats shown to the kubelet");
+            tracing::info!(%resource, seats, healthy, "seats shown to the kubelet");
             Ok(api::ListAndWatchResponse { devices })
         });
         let answers = answers.take_until(self.stop.clone().cancelled_owned());
@@ -183,7 +195,7 @@ impl DevicePlugin for Plugin {
         request: Request<api::PreStartContainerRequest>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
         let ids: Ids = request.into_inner().devices_ids.into_iter().collect();
-        let result = self.prestart.start(ids.clone()).await;
+        let result = self.prestart.start(&self.resource, ids.clone()).await;
         let outcome = match &result {
             Ok(Started::Accepted) => "accepted",
             Ok(Started::Served) => "served",

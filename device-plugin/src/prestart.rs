@@ -6,7 +6,6 @@
 //! an await; write anything for a refused pod.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,16 +19,17 @@ use tokio::task::spawn_blocking;
 
 use crate::accepted::{Accepted, Store, StoreError};
 use crate::checkpoint::{self, CheckpointError, Entry};
-use crate::environment::{self, NodeRules};
-use crate::files::{self, FileError};
+use crate::environment::NodeRules;
+use crate::files::FileError;
 use crate::inventory::{Node, Published};
 use crate::judge::{self, Facts, Refusal, Verdict};
+use crate::modes::{EquipError, Modes};
 use crate::pod::{Phase, Pod};
 use crate::pods::Pods;
 use crate::seat::{Ids, Name};
 use crate::settings::Paths;
-use crate::way_in::{self, Installed};
-use crate::{cdi, hami, host, limits};
+use crate::way_in::Installed;
+use crate::{dress, hami, units};
 
 /// Longest wait for the API server when the watch does not know a pod. The
 /// kubelet gives the whole call 30 s.
@@ -95,6 +95,9 @@ pub enum PreStartError {
         /// The card.
         gpu: GpuUuid,
     },
+    /// What the mode of a unit needs is not there.
+    #[error(transparent)]
+    Equip(#[from] EquipError),
     /// More devices than a limits page holds.
     #[error("container {container}: {source}")]
     Page {
@@ -120,14 +123,16 @@ pub enum PreStartError {
 pub struct PreStart {
     /// This node.
     pub node: NodeName,
-    /// The resource we serve.
-    pub resource: String,
+    /// The resource of cards that have no name of their own.
+    pub usual: String,
     /// The node's rules for the environment.
     pub rules: NodeRules,
     /// Where things are.
     pub paths: Paths,
     /// What holds the limits in a container, if this node has it.
     pub limiter: Option<Installed>,
+    /// What each mode does to a container.
+    pub modes: Modes,
     /// The watched pods.
     pub pods: Pods,
     /// Cards and holders.
@@ -139,17 +144,25 @@ pub struct PreStart {
 }
 
 impl PreStart {
-    /// Lets the container that holds `ids` start, or says why not.
-    pub async fn start(self: &Arc<Self>, ids: Ids) -> Result<Started, PreStartError> {
+    /// Lets the container that holds `ids` of a resource start, or says why not.
+    pub async fn start(
+        self: &Arc<Self>,
+        resource: &str,
+        ids: Ids,
+    ) -> Result<Started, PreStartError> {
         let this = Arc::clone(self);
         let entries = spawn_blocking(move || this.entries()).await??;
-        let holders: Vec<Entry> = checkpoint::holders(&entries, &ids).cloned().collect();
+        let holders: Vec<&Entry> = checkpoint::holders(&entries, resource, &ids).collect();
         if holders.is_empty() {
             return Err(PreStartError::NoHolder(ids));
         }
+        // A container's other resources are served with this one: its environment is one.
+        let named = |entry: &&Entry| entry.name.is_some();
         let mut by_pod: BTreeMap<PodUid, Vec<Entry>> = BTreeMap::new();
-        for holder in holders.into_iter().filter(|holder| holder.name.is_some()) {
-            by_pod.entry(holder.pod.clone()).or_default().push(holder);
+        for holder in holders.into_iter().filter(named) {
+            let same = |e: &&Entry| e.pod == holder.pod && e.container == holder.container;
+            let all = entries.iter().filter(same).filter(named).cloned();
+            by_pod.entry(holder.pod.clone()).or_default().extend(all);
         }
         let hamis = hami::holders(&entries, &self.pods.in_order());
         let mut started = Started::Untouched;
@@ -173,24 +186,31 @@ impl PreStart {
         let node = self.published.get();
         let store = self.store.lock();
         let mut served = 0;
-        for entry in &entries {
-            let (Some(accepted), Some(name)) = (store.get(&entry.pod), &entry.name) else {
+        for holders in dress::containers(&entries) {
+            let Some(accepted) = store.get(&holders[0].pod) else {
                 continue;
             };
-            if !accepted.names.contains(name.as_str()) {
+            let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
+            if !names.all(|name| accepted.names.contains(name.as_str())) {
                 continue;
             }
-            match self.write(accepted, entry, &node) {
+            let container = &holders[0].container;
+            match self.write(accepted, &holders, &node) {
                 Ok(()) => served += 1,
-                Err(error) => tracing::warn!(%name, %error, "a share is not up to date"),
+                Err(error) => {
+                    let pod = &accepted.pod_name;
+                    tracing::warn!(pod, container, %error, "a share is not up to date");
+                }
             }
         }
         Ok(served)
     }
 
-    /// The checkpoint's entries of our resource.
+    /// The checkpoint's entries of our resources.
     pub fn entries(&self) -> Result<Vec<Entry>, CheckpointError> {
-        checkpoint::read(&self.paths.checkpoint, &self.resource)
+        let mut served = units::resources(&self.published.get());
+        served.insert(self.usual.clone());
+        checkpoint::read(&self.paths.checkpoint, &served)
     }
 
     async fn find(&self, uid: &PodUid) -> Result<Option<Arc<Pod>>, PreStartError> {
@@ -230,14 +250,14 @@ impl PreStart {
         let names = holders.iter().filter_map(|holder| holder.name.as_ref());
         if let Some(accepted) = store.get(uid) {
             for holder in holders {
-                judge::holder_has_its_share(holder, &accepted.allocation, &self.resource)
+                judge::holder_has_its_share(holder, &accepted.allocation)
                     .map_err(PreStartError::Refused)?;
             }
         }
         store.note_names(uid, names)?;
         if let Some(accepted) = store.get(uid) {
-            for holder in holders {
-                self.write(accepted, holder, &node)?;
+            for holders in dress::containers(holders) {
+                self.write(accepted, &holders, &node)?;
             }
         }
         Ok(started)
@@ -261,7 +281,6 @@ impl PreStart {
         let others: Vec<&Accepted> = store.all().filter(holds).collect();
         judge::judge(Facts {
             node: &self.node,
-            resource: &self.resource,
             inventory: &node.inventory,
             rules: self.rules,
             uid,
@@ -283,45 +302,5 @@ impl PreStart {
             });
         }
         PreStartError::Refused(refusal)
-    }
-
-    /// Writes limits page, counters file and CDI spec of one entry.
-    fn write(&self, accepted: &Accepted, holder: &Entry, node: &Node) -> Result<(), PreStartError> {
-        let grants = accepted.allocation.grants(&holder.container);
-        let effective = accepted.effective(&holder.container);
-        let (Some(name), Some(grants), Some(effective)) = (&holder.name, grants, effective) else {
-            let refusal = Refusal::NoShare(holder.container.clone());
-            return Err(PreStartError::Refused(refusal));
-        };
-        let mut cards = Vec::with_capacity(grants.len());
-        for grant in grants {
-            let card = node.cards.get(&grant.gpu);
-            cards.push(card.cloned().ok_or_else(|| PreStartError::CardGone {
-                pod: accepted.pod.clone(),
-                gpu: grant.gpu.clone(),
-            })?);
-        }
-        let priority = accepted.allocation.priority;
-        let page = limits::page(grants, priority, effective);
-        let page = page.map_err(|source| PreStartError::Page {
-            container: holder.container.clone(),
-            source,
-        })?;
-        let seat = self.paths.seats.join(name.as_str());
-        files::seat(&seat, &page)?;
-        let mut driver = host::driver(&self.paths.nvidia_cdi, Path::new("/dev"), &cards);
-        let seat_name = seat.display().to_string();
-        if let Some(limiter) = self.limiter.as_ref().filter(|_| !effective.uncontrolled) {
-            way_in::equip(&seat, limiter)?;
-            way_in::stand_before(&mut driver.edits, &seat_name, limiter);
-        }
-        let variables = environment::variables(grants, priority, effective);
-        let spec = cdi::spec(name, variables, &seat_name, &driver);
-        let text = serde_json::to_vec_pretty(&spec).map_err(|source| PreStartError::Encode {
-            name: name.clone(),
-            source,
-        })?;
-        files::replace(&self.paths.cdi.join(cdi::file_name(name.as_str())), &text)?;
-        Ok(())
     }
 }

@@ -26,8 +26,12 @@ use crate::proto::v1beta1::RegisterRequest;
 use crate::proto::v1beta1::device_plugin_server::DevicePluginServer;
 use crate::proto::v1beta1::registration_client::RegistrationClient;
 
-/// The file name of our socket.
-pub const SOCKET: &str = "aliquot-gpu.sock";
+/// The file name of our socket of a resource.
+pub fn socket(resource: &str) -> String {
+    let name = resource.strip_prefix("nvidia.com/").unwrap_or(resource);
+    format!("aliquot-{}.sock", name.replace('/', "_"))
+}
+
 /// The file name of the kubelet's registration socket.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 
@@ -65,7 +69,7 @@ pub enum RegisterError {
     Timeout,
 }
 
-/// Keeps the plugin registered until `stop`. `state` is told `None` when it is,
+/// Keeps the plugin of a resource registered until `stop`. `state` is told `None` when it is,
 /// and why when it is not.
 pub async fn keep_registered<F>(
     directory: PathBuf,
@@ -127,6 +131,7 @@ pub async fn keep_registered<F>(
 
 /// One registration: dropped, its server ends.
 struct Registered {
+    socket: PathBuf,
     kubelet: Identity,
     ours: Identity,
     stop: CancellationToken,
@@ -139,7 +144,7 @@ impl Registered {
     /// The kubelet is the one we registered with and our socket is still there.
     fn stands(&self, directory: &Path) -> bool {
         identity(&directory.join(KUBELET_SOCKET)) == Some(self.kubelet)
-            && identity(&directory.join(SOCKET)) == Some(self.ours)
+            && identity(&self.socket) == Some(self.ours)
     }
 }
 
@@ -162,7 +167,8 @@ async fn register(
 ) -> Result<Registered, RegisterError> {
     let stop = stop.child_token();
     let guard = stop.clone().drop_guard();
-    let socket = directory.join(SOCKET);
+    let endpoint = socket(resource);
+    let socket = directory.join(&endpoint);
     serve(&socket, plugin(stop.clone()), stop.clone())
         .await
         .map_err(|source| RegisterError::Serve {
@@ -175,13 +181,14 @@ async fn register(
         source: std::io::ErrorKind::NotFound.into(),
     };
     // Read before the call: should either change meanwhile, we do it again.
-    let ours = identity(&socket).ok_or_else(|| missing(socket))?;
+    let ours = identity(&socket).ok_or_else(|| missing(socket.clone()))?;
     let theirs = identity(&kubelet).ok_or_else(|| missing(kubelet.clone()))?;
-    tokio::time::timeout(DEADLINE, call(&kubelet, resource))
+    tokio::time::timeout(DEADLINE, call(&kubelet, resource, endpoint))
         .await
         .map_err(|_| RegisterError::Timeout)??;
     guard.disarm();
     Ok(Registered {
+        socket,
         kubelet: theirs,
         ours,
         stop,
@@ -206,7 +213,7 @@ async fn serve(socket: &Path, plugin: Plugin, stop: CancellationToken) -> std::i
     Ok(())
 }
 
-async fn call(kubelet: &Path, resource: &str) -> Result<(), RegisterError> {
+async fn call(kubelet: &Path, resource: &str, endpoint: String) -> Result<(), RegisterError> {
     let channel = connect(kubelet)
         .await
         .map_err(|source| RegisterError::Connect {
@@ -215,7 +222,7 @@ async fn call(kubelet: &Path, resource: &str) -> Result<(), RegisterError> {
         })?;
     let request = RegisterRequest {
         version: VERSION.to_owned(),
-        endpoint: SOCKET.to_owned(),
+        endpoint,
         resource_name: resource.to_owned(),
         options: Some(options()),
     };
@@ -289,5 +296,18 @@ impl Changes {
             }
             None => std::future::pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_resource_has_a_socket_of_its_own() {
+        let check = |resource: &str, expected: &str| assert_eq!(socket(resource), expected);
+        check("nvidia.com/gpu", "aliquot-gpu.sock");
+        check("nvidia.com/mig-1g.5gb.me", "aliquot-mig-1g.5gb.me.sock");
+        check("example.com/gpu", "aliquot-example.com_gpu.sock");
     }
 }

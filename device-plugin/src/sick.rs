@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use crate::accepted::Accepted;
 use crate::checkpoint::Entry;
 use crate::pod::{Phase, Pod};
+use crate::units::Held;
 use crate::xid::{Action, Actions, meaning};
 
 /// What becomes of the pods on a card that is out of service.
@@ -44,9 +45,6 @@ pub struct Sick {
 pub struct Sickness {
     /// The cards, by uuid.
     pub cards: Vec<Sick>,
-    /// Seats that living pods hold: never shown unhealthy, whatever their card, so that the
-    /// kubelet's count of what is free stays right. A pod's real card may be another.
-    pub held: BTreeSet<String>,
     /// Pods that must leave.
     pub evict: Vec<Refused>,
 }
@@ -79,15 +77,17 @@ pub fn xid_text(code: u64) -> String {
     format!("XID {code} ({})", meaning(code))
 }
 
-/// The seats of pods that live here. Before the pods are known all seats in the
-/// checkpoint count.
-pub fn held(entries: &[Entry], pods: &[Arc<Pod>], synced: bool) -> BTreeSet<String> {
+/// The seats of pods that live here: never shown unhealthy nor taken away, whatever became of
+/// their card, so that the kubelet's count of what is free stays right. A pod's real card may be
+/// another. Before the pods are known all seats in the checkpoint count.
+pub fn held(entries: &[Entry], pods: &[Arc<Pod>], synced: bool) -> Held {
     let alive: BTreeSet<&PodUid> = living(pods).map(|pod| &pod.kubelet_uid).collect();
-    let counts = |entry: &&Entry| !synced || alive.contains(&entry.pod);
-    let entries = entries.iter().filter(counts);
-    entries
-        .flat_map(|entry| entry.ids.iter().cloned())
-        .collect()
+    let mut held = Held::new();
+    for entry in entries.iter().filter(|e| !synced || alive.contains(&e.pod)) {
+        let ids = held.entry(entry.resource.clone()).or_default();
+        ids.extend(entry.ids.iter().cloned());
+    }
+    held
 }
 
 fn living(pods: &[Arc<Pod>]) -> impl Iterator<Item = &Arc<Pod>> {

@@ -6,10 +6,7 @@ use crate::testing::{allocation, entry, grant, pod};
 
 const A: &str = "GPU-a";
 const B: &str = "GPU-b";
-const RULES: NodeRules = NodeRules {
-    core_limit: true,
-    oversubscribe: false,
-};
+const RULES: NodeRules = NodeRules { core_limit: true };
 
 fn pods(all: Vec<Pod>) -> Vec<Arc<Pod>> {
     all.into_iter().map(Arc::new).collect()
@@ -27,7 +24,7 @@ fn share(uid: &str, gpus: &[&str]) -> Accepted {
     let containers = vec![crate::accepted::Container {
         name: "main".to_owned(),
         stage: aliquot_core::demand::Stage::App,
-        effective: Effective::of(&BTreeMap::new(), RULES),
+        effective: Effective::of(&BTreeMap::new(), RULES, false),
     }];
     let allocation = allocation(&[("main", &grants)]);
     Accepted::new(
@@ -106,7 +103,8 @@ fn seats_of_living_pods_are_held_whatever_card_their_ids_name() {
     let pods = pods(vec![pod("u1"), pod("u2"), ended("over")]);
     let check = |synced, expected: &[&str]| {
         let found = held(&entries, &pods, synced);
-        assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{synced}");
+        let found: Vec<&String> = found[crate::testing::RESOURCE].iter().collect();
+        assert_eq!(found, expected, "{synced}");
     };
     check(true, &["GPU-a::0", "GPU-b::1"]);
     check(false, &["GPU-a::0", "GPU-a::2", "GPU-a::3", "GPU-b::1"]);

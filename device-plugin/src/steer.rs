@@ -24,6 +24,7 @@ pub fn oldest_unserved(
 ) -> Option<Vec<GpuUuid>> {
     let served: BTreeSet<(&str, &str)> = served
         .iter()
+        .filter(|entry| entry.resource == resource)
         .map(|entry| (entry.pod.as_str(), entry.container.as_str()))
         .collect();
     pods.iter()
@@ -139,6 +140,7 @@ mod tests {
         Entry {
             pod: pod.into(),
             container: container.to_owned(),
+            resource: RESOURCE.to_owned(),
             ids: std::collections::BTreeSet::new(),
             name: None,
         }

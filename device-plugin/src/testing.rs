@@ -4,11 +4,13 @@
 
 use aliquot_core::demand::Stage;
 use aliquot_core::inventory::{self, Gpu, Health, Mode};
-use aliquot_core::{Allocation, Grant, Inventory, Mib, Percent};
+use aliquot_core::{Allocation, Grant, Inventory, Mib, Percent, Scaling};
+use aliquot_profiles::Defaults;
 
 use crate::checkpoint::Entry;
 use crate::pod::{Container, Phase, Pod};
 use crate::seat::Name;
+use crate::units::Arrangement;
 
 /// The resource of all test values.
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
@@ -35,6 +37,7 @@ pub(crate) fn entry(pod: &str, name: Option<&str>, ids: &[&str]) -> Entry {
     Entry {
         pod: pod.into(),
         container: "main".to_owned(),
+        resource: RESOURCE.to_owned(),
         ids: ids.iter().map(|&id| id.to_owned()).collect(),
         name: name.and_then(Name::parse),
     }
@@ -129,6 +132,15 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
         refused: Vec::new(),
         evict: Vec::new(),
     }
+}
+
+/// vgpu of two seats on each of these cards.
+pub(crate) fn arrangement(uuids: &[&str]) -> Arrangement {
+    let defaults = Defaults {
+        split: 2,
+        memory_scaling: Scaling::ONE,
+    };
+    Arrangement::built_in(&facts(uuids), RESOURCE, &defaults)
 }
 
 /// The driver's facts about healthy cards of 10,000 MiB with these uuids.

@@ -81,6 +81,14 @@ impl Kubelet {
     /// Connects to the plugin that registered, with the kubelet's authority.
     pub(crate) async fn plugin(&mut self) -> DevicePluginClient<Channel> {
         let request = self.registration().await;
+        self.connect(request).await
+    }
+
+    /// Connects to a plugin.
+    pub(crate) async fn connect(
+        &self,
+        request: api::RegisterRequest,
+    ) -> DevicePluginClient<Channel> {
         let socket = self.plugins.join(request.endpoint);
         let connector = tower::service_fn(move |_| {
             let socket = socket.clone();
@@ -105,6 +113,19 @@ impl Kubelet {
         container: &str,
         ids: &[&str],
     ) -> String {
+        self.admit_under("nvidia.com/gpu", plugin, pod, container, ids)
+            .await
+    }
+
+    /// The same of a resource.
+    pub(crate) async fn admit_under(
+        &mut self,
+        resource: &str,
+        plugin: &mut DevicePluginClient<Channel>,
+        pod: &str,
+        container: &str,
+        ids: &[&str],
+    ) -> String {
         let devices_ids = ids.iter().map(|&id| id.to_owned()).collect();
         let answer = plugin
             .allocate(api::AllocateRequest {
@@ -117,7 +138,7 @@ impl Kubelet {
         let name = answer.cdi_devices[0].name.clone();
         let response = base64::engine::general_purpose::STANDARD.encode(answer.encode_to_vec());
         self.entries.push(json!({
-            "PodUID": pod, "ContainerName": container, "ResourceName": "nvidia.com/gpu",
+            "PodUID": pod, "ContainerName": container, "ResourceName": resource,
             "DeviceIDs": {"-1": ids}, "AllocResp": response,
         }));
         self.write_checkpoint();

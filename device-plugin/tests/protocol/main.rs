@@ -4,6 +4,7 @@
 //! Fed by: nothing. Must not: need an API server or a GPU.
 
 mod kubelet;
+mod modes;
 mod node;
 mod sick;
 

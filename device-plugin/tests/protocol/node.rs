@@ -11,15 +11,17 @@ use aliquot_core::{Allocation, Mib};
 use aliquot_device_plugin::accepted::Store;
 use aliquot_device_plugin::cdi;
 use aliquot_device_plugin::environment::NodeRules;
-use aliquot_device_plugin::inventory::{Published, Sharing};
+use aliquot_device_plugin::inventory::Published;
 use aliquot_device_plugin::metrics::Metrics;
-use aliquot_device_plugin::plugin::Plugin;
+use aliquot_device_plugin::modes::Modes;
+use aliquot_device_plugin::plugins::keep_all;
 use aliquot_device_plugin::pod::Pod;
 use aliquot_device_plugin::pods::Pods;
 use aliquot_device_plugin::prestart::PreStart;
-use aliquot_device_plugin::register::keep_registered;
 use aliquot_device_plugin::settings::Settings;
+use aliquot_device_plugin::units::Arrangement;
 use aliquot_nvml::{CardFacts, CardHealth, Driver, Event, Inventory, NvmlError};
+use aliquot_profiles::Defaults;
 use clap::Parser as _;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -93,34 +95,31 @@ pub(crate) fn node() -> Node {
     let paths = settings.paths();
     let kubelet = Kubelet::start(&paths.plugins);
     std::fs::create_dir_all(&paths.cdi).expect("made");
-    let sharing = Sharing {
-        seats: 10,
-        scaling: settings.device_memory_scaling,
-        resource: RESOURCE.to_owned(),
+    let defaults = Defaults {
+        split: 10,
+        memory_scaling: settings.device_memory_scaling,
     };
     let facts = TwoCards.inventory().expect("facts");
+    let arrangement = Arrangement::built_in(&facts, RESOURCE, &defaults);
+    let driver: Arc<dyn Driver> = Arc::new(TwoCards);
     let pods = Pods::default();
     pods.reset(Vec::new());
     let prestart = Arc::new(PreStart {
         node: "n1".into(),
-        resource: RESOURCE.to_owned(),
-        rules: NodeRules {
-            core_limit: true,
-            oversubscribe: false,
-        },
+        usual: RESOURCE.to_owned(),
+        rules: NodeRules { core_limit: true },
+        modes: Modes::new(&driver, room.path()),
         store: Mutex::new(Store::open(paths.accepted.clone()).expect("opened")),
         paths: paths.clone(),
         limiter: None,
         pods: pods.clone(),
-        published: Published::new(&facts, &[], &sharing),
+        published: Published::new(facts, Vec::new(), arrangement),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
     });
     let stop = CancellationToken::new();
-    let serving = Arc::clone(&prestart);
-    tokio::spawn(keep_registered(
+    tokio::spawn(keep_all(
         paths.plugins,
-        RESOURCE.to_owned(),
-        move |stop| Plugin::new(Arc::clone(&serving), Metrics::default(), stop),
+        Arc::clone(&prestart),
         Metrics::default(),
         |_| {},
         stop.clone(),
@@ -169,19 +168,35 @@ pub(crate) fn pod(uid: &str, shares: &[(&str, bool, &str, u64)]) -> Pod {
         });
         Value::Object(grants.collect())
     };
-    let text = json!({"v": 1, "node": "n1", "containers": grants(false), "init": grants(true),
-                      "priority": 1})
-    .to_string();
-    Allocation::decode(&text).expect("an allocation");
     let containers = |init: bool| -> Vec<Value> {
         let chosen = shares.iter().filter(|share| share.1 == init);
         chosen.map(|share| json!({"name": share.0})).collect()
     };
+    bound(
+        uid,
+        &grants(false),
+        &grants(true),
+        &containers(false),
+        &containers(true),
+    )
+}
+
+/// A bound pod with these grants by container.
+pub(crate) fn bound(
+    uid: &str,
+    grants: &Value,
+    init_grants: &Value,
+    containers: &[Value],
+    init: &[Value],
+) -> Pod {
+    let text = json!({"v": 1, "node": "n1", "containers": grants, "init": init_grants,
+                      "priority": 1})
+    .to_string();
+    Allocation::decode(&text).expect("an allocation");
     let object = json!({
         "metadata": {"uid": uid, "name": uid, "namespace": "default",
                      "annotations": {"aliquot.dev/allocation": text}},
-        "spec": {"nodeName": "n1", "containers": containers(false),
-                 "initContainers": containers(true)},
+        "spec": {"nodeName": "n1", "containers": containers, "initContainers": init},
     });
     Pod::read(&serde_json::from_value(object).expect("a pod")).expect("bound")
 }

@@ -7,7 +7,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use aliquot_device_plugin::health::{Care, Watch};
-use aliquot_device_plugin::inventory::Sharing;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::proto::HEALTHY;
 use aliquot_device_plugin::proto::v1beta1 as api;
@@ -21,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Streaming;
 
 use crate::kubelet::{DEADLINE, prestart};
-use crate::node::{Node, RESOURCE, TwoCards, node, pod};
+use crate::node::{Node, TwoCards, node, pod};
 
 /// Issue D3, 5.
 const PROMISED: Duration = Duration::from_secs(1);
@@ -75,11 +74,6 @@ async fn watched(pods: SickPods) -> Watched {
         events: Mutex::new(event_rx),
     });
     let (queue, notes) = event::queue();
-    let sharing = Sharing {
-        seats: 10,
-        scaling: "1".parse().expect("good"),
-        resource: RESOURCE.to_owned(),
-    };
     let care = Care {
         actions: Actions::default(),
         pods,
@@ -88,7 +82,6 @@ async fn watched(pods: SickPods) -> Watched {
     let watch = Watch::new(
         Arc::<Scripted>::clone(&driver),
         Arc::clone(&node.prestart),
-        sharing,
         care,
         queue,
         Metrics::default(),

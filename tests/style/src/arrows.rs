@@ -33,6 +33,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-k8s",
             "aliquot-serve",
             "aliquot-nvml",
+            "aliquot-profiles",
             "aliquot-facade",
             "aliquot-region",
         ],

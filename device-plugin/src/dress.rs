@@ -1,0 +1,115 @@
+//! The files of one container: what its accepted share and the modes of its units make of it.
+//!
+//! Fed by: an accepted share and the names that the kubelet was given for it. Must not: judge,
+//! or give a container that has several resources two sets of mounts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use aliquot_core::PodUid;
+use aliquot_core::inventory::Mode;
+
+use crate::accepted::Accepted;
+use crate::cdi::{self, Spec};
+use crate::checkpoint::Entry;
+use crate::inventory::Node;
+use crate::judge::Refusal;
+use crate::modes::{Outfit, Share};
+use crate::prestart::{PreStart, PreStartError};
+use crate::seat::Name;
+use crate::{environment, files, host, limits, way_in};
+
+impl PreStart {
+    /// Writes the files of one container, whose names are those of `holders`, in the order of
+    /// their resources: limits page, counters file and CDI spec of the first, and for each
+    /// further one a CDI spec with the same variables.
+    pub(crate) fn write(
+        &self,
+        accepted: &Accepted,
+        holders: &[&Entry],
+        node: &Node,
+    ) -> Result<(), PreStartError> {
+        let container = holders[0].container.as_str();
+        let grants = accepted.allocation.grants(container);
+        let effective = accepted.effective(container);
+        let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
+        let (Some(name), Some(grants), Some(effective)) = (names.next(), grants, effective) else {
+            let refusal = Refusal::NoShare(container.to_owned());
+            return Err(PreStartError::Refused(refusal));
+        };
+        let mut cards = Vec::with_capacity(grants.len());
+        let mut shown = grants.to_vec();
+        let mut outfit = Outfit::default();
+        for (place, grant) in grants.iter().enumerate() {
+            let card = node.cards.get(&grant.gpu);
+            let card = card.ok_or_else(|| PreStartError::CardGone {
+                pod: accepted.pod.clone(),
+                gpu: grant.gpu.clone(),
+            })?;
+            let share = Share {
+                pod: &accepted.pod,
+                container,
+                grant,
+                place,
+                mode: accepted.mode(&grant.gpu),
+                card,
+            };
+            self.modes.equip(&share, &mut outfit)?;
+            if share.mode == Mode::Timeslice {
+                // Nothing is promised of it, and nothing but its end limits it.
+                let unit = node.inventory.gpu(&grant.gpu);
+                shown[place].memory = unit.map_or(grant.memory, |unit| unit.memory);
+            }
+            cards.push(card.clone());
+        }
+        let priority = accepted.allocation.priority;
+        let page = limits::page(&shown, priority, effective);
+        let page = page.map_err(|source| PreStartError::Page {
+            container: container.to_owned(),
+            source,
+        })?;
+        let seat = self.paths.seats.join(name.as_str());
+        files::seat(&seat, &page)?;
+        let mut driver = host::driver(&self.paths.nvidia_cdi, Path::new("/dev"), &cards);
+        let seat_name = seat.display().to_string();
+        let limited = outfit.limited && !effective.uncontrolled;
+        if let Some(limiter) = self.limiter.as_ref().filter(|_| limited) {
+            way_in::equip(&seat, limiter)?;
+            way_in::stand_before(&mut driver.edits, &seat_name, limiter);
+        }
+        let variables = environment::variables(&outfit, grants, priority, effective);
+        driver.edits.mounts.append(&mut outfit.mounts);
+        self.put(
+            name,
+            &cdi::spec(name, variables.clone(), &seat_name, &driver),
+        )?;
+        for name in names {
+            self.put(name, &cdi::variables_only(name, variables.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, name: &Name, spec: &Spec) -> Result<(), PreStartError> {
+        let text = serde_json::to_vec_pretty(spec).map_err(|source| PreStartError::Encode {
+            name: name.clone(),
+            source,
+        })?;
+        files::replace(&self.paths.cdi.join(cdi::file_name(name.as_str())), &text)?;
+        Ok(())
+    }
+}
+
+/// The entries with a name of ours, container by container, each in the order of the resources.
+pub(crate) fn containers(entries: &[Entry]) -> Vec<Vec<&Entry>> {
+    let mut found: BTreeMap<(&PodUid, &str), Vec<&Entry>> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.name.is_some()) {
+        let key = (&entry.pod, entry.container.as_str());
+        found.entry(key).or_default().push(entry);
+    }
+    let mut found: Vec<Vec<&Entry>> = found.into_values().collect();
+    for entries in &mut found {
+        entries.sort_by(|a, b| a.resource.cmp(&b.resource));
+        entries.dedup();
+    }
+    found
+}

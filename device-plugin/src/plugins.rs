@@ -1,0 +1,79 @@
+//! One device plugin for each resource that this node has.
+//!
+//! Fed by: the published inventory. Must not: end a plugin whose seats somebody holds.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::metrics::Metrics;
+use crate::plugin::Plugin;
+use crate::prestart::PreStart;
+use crate::register::keep_registered;
+use crate::units;
+
+/// Why each resource is not registered; `None`: it is.
+type Faults = Arc<Mutex<BTreeMap<String, Option<String>>>>;
+
+/// Keeps a plugin registered for each resource until `stop`. `state` is told `None` when all
+/// are, and why one is not.
+pub async fn keep_all<F>(
+    directory: PathBuf,
+    prestart: Arc<PreStart>,
+    metrics: Metrics,
+    state: F,
+    stop: CancellationToken,
+) where
+    F: Fn(Option<String>) + Send + Sync + 'static,
+{
+    let state = Arc::new(state);
+    let faults = Faults::default();
+    let mut plugins: BTreeMap<String, DropGuard> = BTreeMap::new();
+    let mut changes = prestart.published.subscribe();
+    loop {
+        let wanted = units::resources(&changes.borrow_and_update());
+        plugins.retain(|resource, _| wanted.contains(resource));
+        faults
+            .lock()
+            .retain(|resource, _| wanted.contains(resource));
+        for resource in wanted {
+            if plugins.contains_key(&resource) {
+                continue;
+            }
+            let stop = stop.child_token();
+            let serving = Arc::clone(&prestart);
+            let (name, counted) = (resource.clone(), metrics.clone());
+            let plugin =
+                move |stop| Plugin::new(&name, Arc::clone(&serving), counted.clone(), stop);
+            let (name, faults, state) = (resource.clone(), Arc::clone(&faults), Arc::clone(&state));
+            let told = move |fault: Option<String>| state(learn(&faults, &name, fault));
+            tokio::spawn(keep_registered(
+                directory.clone(),
+                resource.clone(),
+                plugin,
+                metrics.clone(),
+                told,
+                stop.clone(),
+            ));
+            plugins.insert(resource, stop.drop_guard());
+        }
+        if plugins.is_empty() {
+            state(None);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            told = changes.changed() => if told.is_err() { return },
+        }
+    }
+}
+
+/// What is wrong now that this resource's state is this; `None`: nothing.
+fn learn(faults: &Faults, resource: &str, fault: Option<String>) -> Option<String> {
+    let mut faults = faults.lock();
+    faults.insert(resource.to_owned(), fault);
+    let mut wrong = faults.iter();
+    wrong.find_map(|(resource, fault)| Some(format!("{resource}: {}", fault.as_ref()?)))
+}

@@ -1,0 +1,197 @@
+//! What of this node's cards can be booked: whole cards and MIG instances, each with its seats
+//! under a resource name.
+//!
+//! Fed by: the driver's facts and the mode that each card has now. Must not: ask the driver,
+//! or show a card whose mode is not known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_core::inventory::{self, Gpu, Health};
+use aliquot_core::{GpuUuid, Percent};
+use aliquot_nvml as nvml;
+use aliquot_profiles::{Defaults, Mode};
+
+use crate::inventory::Node;
+use crate::modes::{exclusive, mig, mps, timeslice, vgpu};
+use crate::proto::v1beta1::Device;
+use crate::proto::{HEALTHY, UNHEALTHY};
+use crate::seat::{Ids, MAX_ID};
+
+/// Seats that living pods hold, by resource.
+pub type Held = BTreeMap<String, Ids>;
+
+/// How the node's cards are shared now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrangement {
+    /// The resource of cards that have no name of their own.
+    pub usual: String,
+    /// How each card is shared. One that is not here is not offered.
+    pub cards: BTreeMap<GpuUuid, Stand>,
+}
+
+/// How one card is shared now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// The mode, nothing left open.
+    pub mode: Mode,
+    /// Why it takes no new share.
+    pub cordon: Option<String>,
+}
+
+impl Arrangement {
+    /// vgpu on all cards: what a node does whose owner configured nothing.
+    pub fn built_in(facts: &nvml::Inventory, usual: &str, defaults: &Defaults) -> Self {
+        let mode = Mode::Vgpu(aliquot_profiles::mode::Vgpu::default()).filled(defaults);
+        let stand = |card: &nvml::CardFacts| {
+            let mode = mode.clone();
+            (card.uuid.as_str().into(), Stand { mode, cordon: None })
+        };
+        Self {
+            usual: usual.to_owned(),
+            cards: facts.cards.iter().map(stand).collect(),
+        }
+    }
+}
+
+/// Seats of a unit under one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The resource.
+    pub resource: String,
+    /// The numbers of the seats, `<unit uuid>::<number>`.
+    pub numbers: Vec<u32>,
+}
+
+/// The units of all cards, by index of their card.
+pub fn units(
+    facts: &nvml::Inventory,
+    health: &[nvml::CardHealth],
+    arrangement: &Arrangement,
+) -> Vec<Gpu> {
+    let cards = facts.cards.iter().filter_map(|card| {
+        let stand = arrangement.cards.get(&GpuUuid::from(card.uuid.as_str()))?;
+        Some((card, stand))
+    });
+    let units = cards.flat_map(|(card, stand)| {
+        let mut whole = whole(card, health, &arrangement.usual);
+        whole.cordon.clone_from(&stand.cordon);
+        match &stand.mode {
+            Mode::Vgpu(vgpu) => vec![vgpu::unit(whole, card, vgpu)],
+            Mode::Exclusive(settings) => vec![exclusive::unit(whole, settings)],
+            Mode::Timeslice(settings) => vec![timeslice::unit(whole, settings)],
+            Mode::Mps(settings) => mps::units(whole, settings),
+            Mode::Mig(settings) => mig::units(&whole, card, settings),
+            Mode::Unmanaged => Vec::new(),
+        }
+    });
+    units.collect()
+}
+
+/// A whole card before its mode says how many may be on it.
+fn whole(card: &nvml::CardFacts, health: &[nvml::CardHealth], usual: &str) -> Gpu {
+    let found = health.iter().find(|one| one.uuid == card.uuid);
+    let health = found.map_or(Health::Ok, |found| match &found.health {
+        nvml::Health::Ok => Health::Ok,
+        nvml::Health::Lost(_) => Health::Sick("lost".to_owned()),
+        nvml::Health::RecoveryAsked(action) => Health::Sick(format!("recovery {action}")),
+        nvml::Health::Xid(code) => Health::Sick(format!("xid {code}")),
+    });
+    let links = card.links.iter();
+    Gpu {
+        uuid: card.uuid.as_str().into(),
+        index: card.index,
+        model: card.model.clone(),
+        memory: card.memory,
+        scaled: card.memory,
+        cores: Percent::WHOLE,
+        seats: 0,
+        mode: inventory::Mode::Unknown,
+        resource: usual.to_owned(),
+        numa: card.numa,
+        health,
+        links: links
+            .map(|(uuid, score)| (uuid.as_str().into(), *score))
+            .collect(),
+        mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
+    }
+}
+
+/// Under which names a unit has which seats. A mode that we do not serve has none.
+pub fn offers(unit: &Gpu) -> Vec<Offer> {
+    match unit.mode {
+        inventory::Mode::Unknown => Vec::new(),
+        inventory::Mode::Mig => mig::offers(unit),
+        _ => vec![Offer {
+            resource: unit.resource.clone(),
+            numbers: (0..unit.seats).collect(),
+        }],
+    }
+}
+
+/// The resources that the kubelet must know: those of the units, and those that living pods
+/// still hold seats of.
+pub fn resources(node: &Node) -> BTreeSet<String> {
+    let offered = node.inventory.gpus.iter().flat_map(offers);
+    let offered = offered.map(|offer| offer.resource);
+    let held = node.held.iter().filter(|(_, ids)| !ids.is_empty());
+    offered
+        .chain(held.map(|(resource, _)| resource.clone()))
+        .collect()
+}
+
+/// The seats of a resource to show the kubelet. One whose id would be too long for it is left
+/// out. A sick card's free seats are unhealthy. What living pods hold is healthy, whatever
+/// became of its card, and stays until they end: else the kubelet would count its pods against
+/// the seats of other cards.
+pub fn seats(node: &Node, resource: &str) -> Vec<Device> {
+    let nothing = Ids::new();
+    let held = node.held.get(resource).unwrap_or(&nothing);
+    let mut seats = Vec::new();
+    let mut offered = BTreeSet::new();
+    for gpu in &node.inventory.gpus {
+        for offer in offers(gpu).iter().filter(|o| o.resource == resource) {
+            for &number in &offer.numbers {
+                let id = format!("{}::{number}", gpu.uuid);
+                let healthy = gpu.health == Health::Ok || held.contains(&id);
+                offered.insert(id.clone());
+                seats.push(device(id, healthy));
+            }
+        }
+    }
+    let kept = held.iter().filter(|id| !offered.contains(*id));
+    seats.extend(kept.map(|id| device(id.clone(), true)));
+    seats.retain(|seat| seat.id.len() <= MAX_ID);
+    seats
+}
+
+/// Living pods hold seats that are not offered any more.
+pub fn beyond_offers(node: &Node) -> bool {
+    let mut offered: BTreeMap<String, Ids> = BTreeMap::new();
+    for gpu in &node.inventory.gpus {
+        for offer in offers(gpu) {
+            let ids = offer
+                .numbers
+                .iter()
+                .map(|number| format!("{}::{number}", gpu.uuid));
+            offered.entry(offer.resource).or_default().extend(ids);
+        }
+    }
+    let nothing = Ids::new();
+    let mut held = node.held.iter();
+    held.any(|(resource, ids)| !ids.is_subset(offered.get(resource).unwrap_or(&nothing)))
+}
+
+fn device(id: String, healthy: bool) -> Device {
+    Device {
+        id,
+        health: if healthy { HEALTHY } else { UNHEALTHY }.to_owned(),
+        topology: None,
+    }
+}
+
+#[cfg(test)]
+#[path = "units_tests.rs"]
+mod tests;

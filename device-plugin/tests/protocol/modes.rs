@@ -1,0 +1,105 @@
+//! Cards of one node in different modes, over the whole protocol.
+//!
+//! Fed by: [`crate::node`]. Must not: know how a mode is made.
+
+use std::collections::BTreeMap;
+
+use aliquot_device_plugin::proto::v1beta1 as api;
+use aliquot_device_plugin::units::{Arrangement, Held, Stand};
+use aliquot_profiles::Mode;
+use aliquot_profiles::mode::{Exclusive, Timeslice};
+use serde_json::{Value, json};
+use tonic::transport::Channel;
+
+use crate::kubelet::prestart;
+use crate::node::{Node, RESOURCE, bound, node, variables};
+use api::device_plugin_client::DevicePluginClient;
+
+const SHARED: &str = "nvidia.com/gpu.shared";
+
+/// A card for one container beside a card for three in turns, under two names; the plugin of
+/// each name.
+async fn two_modes() -> (Node, BTreeMap<String, DevicePluginClient<Channel>>) {
+    let mut node = node();
+    let mut plugins = BTreeMap::new();
+    let usual = node.kubelet.registration().await;
+    let shared = Timeslice {
+        rename: Some(SHARED.to_owned()),
+        ..Timeslice::new(3)
+    };
+    let stand = |mode| Stand { mode, cordon: None };
+    let cards = [
+        ("GPU-a".into(), stand(Mode::Exclusive(Exclusive::default()))),
+        ("GPU-b".into(), stand(Mode::Timeslice(shared))),
+    ];
+    let arrangement = Arrangement {
+        usual: RESOURCE.to_owned(),
+        cards: cards.into(),
+    };
+    node.prestart.published.arrange(arrangement, Held::new());
+    let more = node.kubelet.registration().await;
+    for request in [usual, more] {
+        let name = request.resource_name.clone();
+        plugins.insert(name, node.kubelet.connect(request).await);
+    }
+    (node, plugins)
+}
+
+fn grant(resource: &str, gpu: &str, memory: u64, cores: u32) -> Value {
+    json!({"resource": resource, "gpu": gpu, "memory": memory, "cores": cores})
+}
+
+fn edits(spec: &Value) -> &Value {
+    &spec["devices"][0]["containerEdits"]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_name_has_a_plugin_of_its_own_with_its_own_seats() {
+    let (_node, plugins) = two_modes().await;
+    for (name, expected) in [
+        (RESOURCE, vec!["GPU-a::0"]),
+        (SHARED, vec!["GPU-b::0", "GPU-b::1", "GPU-b::2"]),
+    ] {
+        let list = plugins[name].clone().list_and_watch(api::Empty {}).await;
+        let mut list = list.expect("streamed").into_inner();
+        let seats = list.message().await.expect("read").expect("a list").devices;
+        let ids: Vec<String> = seats.into_iter().map(|seat| seat.id).collect();
+        assert_eq!(ids, expected, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_with_two_resources_has_one_environment_and_one_set_of_mounts() {
+    let (mut node, mut plugins) = two_modes().await;
+    let grants = json!({"main": [
+        grant(RESOURCE, "GPU-a", 10_000, 100),
+        grant(SHARED, "GPU-b", 0, 0),
+    ]});
+    let main = [json!({"name": "main"})];
+    node.pods
+        .apply(bound("u1", &grants, &json!({}), &main, &[]));
+    let mut names = BTreeMap::new();
+    for (resource, id) in [(SHARED, "GPU-b::2"), (RESOURCE, "GPU-a::0")] {
+        let plugin = plugins.get_mut(resource).expect("registered");
+        let ids = [id];
+        let admitted = node
+            .kubelet
+            .admit_under(resource, plugin, "u1", "main", &ids);
+        names.insert(resource, admitted.await);
+    }
+    // Whichever comes first writes both.
+    let plugin = plugins.get_mut(SHARED).expect("registered");
+    prestart(plugin, &["GPU-b::2"]).await.expect("accepted");
+    let specs = [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]));
+    let [first, second] = &specs;
+    assert_eq!(variables(first), ["NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b"]);
+    assert_eq!(variables(first), variables(second));
+    assert_eq!(edits(first)["mounts"].as_array().map(Vec::len), Some(2));
+    assert!(edits(second)["mounts"].is_null(), "{second}");
+    let plugin = plugins.get_mut(RESOURCE).expect("registered");
+    prestart(plugin, &["GPU-a::0"]).await.expect("served");
+    assert_eq!(
+        specs,
+        [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]))
+    );
+}
