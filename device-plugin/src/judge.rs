@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use aliquot_core::inventory::Health;
+use aliquot_core::inventory::{Health, Mode};
 use aliquot_core::ledger::Held;
 use aliquot_core::usage::Use;
 use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid, Reason, node};
@@ -256,7 +256,13 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
     }
     // What was bound before a card was cordoned may start on it.
     let mut open = inventory.clone();
-    open.gpus.iter_mut().for_each(|gpu| gpu.cordon = None);
+    for gpu in &mut open.gpus {
+        gpu.cordon = None;
+        // Which pods may be on a card of which mode the scheduler knows; here the sums count.
+        if gpu.mode != Mode::Unknown {
+            gpu.mode = Mode::Vgpu;
+        }
+    }
     let (cards, _) = node::cards(&open, &[], &held);
     for (gpu, wanted) in accepted.uses() {
         let mut all = inventory.gpus.iter().zip(&cards);
