@@ -30,7 +30,7 @@ chaos: cluster build ## Kill every process of two scheduler replicas at every fa
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
 
 bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
-	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-performance
+	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-device-plugin -p aliquot-performance
 	cargo run --release --quiet --locked -p aliquot-performance
 
 FUZZ_MINUTES ?= 1

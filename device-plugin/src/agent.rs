@@ -42,7 +42,7 @@ use crate::pods::Pods;
 use crate::prestart::{Lookup, PreStart};
 use crate::settings::Settings;
 use crate::units::Arrangement;
-use crate::{housekeeping, plugins, way_in};
+use crate::{housekeeping, plugins, topology, way_in};
 
 /// How often readiness looks at the pod watch.
 const LOOK: Duration = Duration::from_secs(1);
@@ -190,6 +190,11 @@ fn watch_objects(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
+    let (policy, kubelet) = (settings.topology_policy, settings.kubelet_config());
+    // Before anything is shown to the kubelet.
+    topology::look(policy, &kubelet, published, &mut String::new());
+    let keeping = topology::keep(policy, kubelet, published.clone(), stop.clone());
+    tasks.spawn(keeping);
     let name = &settings.node_name;
     let seen = watch::Sender::new(None::<Seen>);
     let nodes: Api<api::Node> = Api::all(client.clone());
@@ -216,6 +221,8 @@ fn watch_objects(
             published: published.clone(),
             resource: settings.resource_name.clone(),
             feature_labels: settings.feature_labels,
+            capacity: settings.capacity(),
+            pods: pods.clone(),
             seen,
             metrics: metrics.clone(),
         },

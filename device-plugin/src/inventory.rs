@@ -111,6 +111,11 @@ impl Published {
         });
     }
 
+    /// The kubelet's Topology Manager policy.
+    pub fn topology(&self, policy: &str) {
+        self.change(|node| policy.clone_into(&mut node.inventory.topology_policy));
+    }
+
     /// New findings of housekeeping.
     pub fn holders(&self, foreign: Vec<Foreign>, lingering: Vec<Lingering>) {
         self.change(|node| {

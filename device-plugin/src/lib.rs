@@ -10,6 +10,7 @@
 pub mod accepted;
 pub mod agent;
 pub mod audit;
+pub mod capacity;
 pub mod cdi;
 pub mod checkpoint;
 pub mod collect;
@@ -38,6 +39,7 @@ pub mod seat;
 pub mod settings;
 pub mod sick;
 pub mod steer;
+pub mod topology;
 pub mod units;
 pub mod xid;
 mod xid_catalogue;

@@ -1,4 +1,4 @@
-//! Our own Node object: keeps its inventory annotation, its labels and its
+//! Our own Node object: keeps its inventory annotation, its labels, its capacity and its
 //! conditions at what they should be, whoever changed them.
 //!
 //! Fed by: a watch of this one node, the published inventory, housekeeping.
@@ -17,9 +17,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::capacity;
 use crate::inventory::{self, Published};
 use crate::labels::{self, owned};
 use crate::metrics::{Metrics, count};
+use crate::pods::Pods;
 use crate::sick::{self, Sick};
 
 /// The condition: running shares that the kubelet's checkpoint does not know.
@@ -42,6 +44,8 @@ pub struct Seen {
     pub sick: Option<(String, String)>,
     /// Its feature labels.
     pub labels: owned::Seen,
+    /// Its capacity.
+    pub capacity: capacity::Seen,
 }
 
 impl Seen {
@@ -62,6 +66,7 @@ impl Seen {
             lost: condition(CHECKPOINT_LOST),
             sick: condition(GPU_SICK),
             labels: owned::Seen::read(node),
+            capacity: capacity::Seen::read(node),
         }
     }
 }
@@ -110,6 +115,10 @@ pub struct Writer {
     pub resource: String,
     /// Who writes the feature labels.
     pub feature_labels: owned::Policy,
+    /// The names of the capacity, where it is published.
+    pub capacity: Option<capacity::Names>,
+    /// The node's pods.
+    pub pods: Pods,
     /// What the watch shows; `None` while the node is not known.
     pub seen: watch::Sender<Option<Seen>>,
     /// Counts writes.
@@ -126,6 +135,7 @@ pub async fn keep_written(
 ) {
     let mut inventory = writer.published.subscribe();
     let mut seen_rx = writer.seen.subscribe();
+    let mut pods = writer.pods.subscribe();
     let mut pause = RETRY.0;
     loop {
         let node = Arc::clone(&inventory.borrow_and_update());
@@ -158,6 +168,7 @@ pub async fn keep_written(
             _ = inventory.changed() => {}
             _ = lost.changed() => {}
             _ = seen_rx.changed() => {}
+            _ = pods.changed(), if writer.capacity.is_some() => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
@@ -181,6 +192,12 @@ impl Writer {
         if let Some(patch) = owned::patch(&labels, &current.labels, self.feature_labels) {
             tracing::info!(%patch, "feature labels written");
             show(&self.seen, &self.patch(&Patch::Merge(patch), false).await?);
+        }
+        let pods = self.pods.in_order();
+        let capacity = capacity::wanted(&node.inventory, &pods, self.capacity.as_ref());
+        if let Some(patch) = capacity::patch(&capacity, &current.capacity, self.pods.synced()) {
+            tracing::info!(%patch, "capacity written");
+            show(&self.seen, &self.patch(&Patch::Merge(patch), true).await?);
         }
         let lost = lost.and_then(|lost| wanted_condition(lost, current));
         let wanted = [
@@ -239,81 +256,5 @@ fn show(seen: &watch::Sender<Option<Seen>>, node: &api::Node) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::xid::Action;
-
-    fn seen(status: Option<&str>) -> Seen {
-        Seen {
-            lost: status.map(|status| (status.to_owned(), String::new())),
-            ..Seen::default()
-        }
-    }
-
-    #[test]
-    fn the_condition_is_written_when_it_becomes_true_and_taken_back_when_healed() {
-        let check = |lost: &[&str], status: Option<&str>, expected: Option<&str>| {
-            let lost = lost.iter().map(|&uid| uid.into()).collect();
-            let wanted = wanted_condition(&lost, &seen(status));
-            let status = wanted.as_ref().map(|[status, ..]| status.as_str());
-            assert_eq!(status, expected, "{lost:?}");
-        };
-        check(&[], None, None);
-        check(&["u1"], None, Some("True"));
-        check(&["u1"], Some("False"), Some("True"));
-        check(&[], Some("True"), Some("False"));
-    }
-
-    #[test]
-    fn a_condition_that_says_it_already_is_not_written_again() {
-        let lost = ["u1".into()].into();
-        let [status, _, message] = wanted_condition(&lost, &seen(None)).expect("written");
-        let right = Seen {
-            lost: Some((status, message)),
-            ..Seen::default()
-        };
-        assert_eq!(wanted_condition(&lost, &right), None);
-    }
-
-    #[test]
-    fn a_sick_card_is_a_condition_until_it_is_well_and_a_node_that_never_had_one_has_none() {
-        let sick = |why: &str, action| Sick {
-            gpu: "GPU-a".into(),
-            why: why.to_owned(),
-            action,
-        };
-        let mut seen = Seen::default();
-        let mut check = |cards: &[Sick], expected: Option<[&str; 2]>| {
-            let wanted = wanted_sick(cards, &seen);
-            let found = wanted.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
-            assert_eq!(found, expected, "{cards:?}");
-            if let Some([status, _, message]) = wanted {
-                seen.sick = Some((status, message));
-            }
-        };
-        let both = [
-            sick("XID 48", Action::ResetGpu),
-            sick("XID 79", Action::DrainNode),
-        ];
-        check(&[], None);
-        check(&both[..1], Some(["True", "ResetNeeded"]));
-        check(&both[..1], None);
-        check(&both, Some(["True", "DrainNeeded"]));
-        check(&[], Some(["False", "GpusWell"]));
-        check(&[], None);
-    }
-
-    #[test]
-    fn reads_annotation_and_condition_of_the_node() {
-        let node: api::Node = serde_json::from_value(json!({
-            "metadata": {"name": "n1", "annotations": {INVENTORY: "x"}},
-            "status": {"conditions": [
-                {"type": "Ready", "status": "True"},
-                {"type": CHECKPOINT_LOST, "status": "True", "message": "m"}]},
-        }))
-        .expect("a node");
-        let found = Seen::read(&node);
-        assert_eq!(found.inventory.as_deref(), Some("x"));
-        assert_eq!(found.lost, Some(("True".to_owned(), "m".to_owned())));
-    }
-}
+#[path = "node_tests.rs"]
+mod tests;

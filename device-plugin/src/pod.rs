@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::demand::Stage;
-use aliquot_core::{NodeName, PodUid, hami};
+use aliquot_core::{NodeName, PodUid, hami, quantity};
 use k8s_openapi::api::core::v1 as api;
 
 /// On mirror pods: the uid under which the kubelet runs the static pod.
@@ -24,6 +24,8 @@ pub struct Container {
     pub stage: Stage,
     /// Its literal environment; references to other objects are left out.
     pub env: BTreeMap<String, String>,
+    /// What it asks for of extended resources.
+    pub asked: BTreeMap<String, u64>,
 }
 
 /// Where a pod is in its life.
@@ -147,7 +149,21 @@ fn read_container(container: &api::Container, stage: Stage) -> Container {
         name: container.name.clone(),
         stage,
         env: container.env.iter().flatten().filter_map(literal).collect(),
+        asked: asked(container),
     }
+}
+
+/// Requests, which are limits for such resources. A number that is not whole is nobody's.
+fn asked(container: &api::Container) -> BTreeMap<String, u64> {
+    let resources = container.resources.as_ref();
+    let all = resources.into_iter().flat_map(|resources| {
+        let limits = resources.limits.iter().flatten();
+        limits.chain(resources.requests.iter().flatten())
+    });
+    let extended = all.filter(|(name, _)| name.contains('/'));
+    extended
+        .filter_map(|(name, number)| Some((name.clone(), quantity::whole(&number.0).ok()?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -167,7 +183,8 @@ mod tests {
                          "annotations": {"aliquot.dev/allocation": "{}"}},
             "spec": {"nodeName": "n1",
                 "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
-                "containers": [{"name": "c", "env": [
+                "containers": [{"name": "c", "resources": {
+                    "limits": {"cpu": "1", "nvidia.com/gpumem": "3k"}}, "env": [
                     {"name": "A", "value": "1"},
                     {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
                 ]}]},
@@ -180,6 +197,8 @@ mod tests {
         );
         let env: Vec<_> = pod.containers[2].env.iter().collect();
         assert_eq!(env, [(&"A".to_owned(), &"1".to_owned())]);
+        let asked = [("nvidia.com/gpumem".to_owned(), 3000)];
+        assert_eq!(pod.containers[2].asked, asked.into());
         assert_eq!(pod.allocation.as_deref(), Some("{}"));
         assert_eq!(pod.full_name(), "d/p");
     }

@@ -9,10 +9,12 @@ use std::path::PathBuf;
 use aliquot_core::Scaling;
 use clap::Parser;
 
+use crate::capacity::Names;
 use crate::checkpoint;
 use crate::health::Care;
 use crate::labels::owned;
 use crate::sick::SickPods;
+use crate::topology;
 use crate::xid::Actions;
 
 /// The node agent of Aliquot: inventory, seats and shares of one node's GPUs.
@@ -81,6 +83,29 @@ pub struct Settings {
     /// gpu-feature-discovery runs
     #[arg(long, env = "ALIQUOT_FEATURE_LABELS", value_enum, default_value_t = owned::Policy::Auto)]
     pub feature_labels: owned::Policy,
+    /// The kubelet's Topology Manager policy; `auto`: what its configuration file says
+    #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::Policy::Auto)]
+    pub topology_policy: topology::Policy,
+    /// The kubelet's configuration file; without it `config.yaml` in its root directory
+    #[arg(long, env = "ALIQUOT_KUBELET_CONFIG")]
+    pub kubelet_config: Option<PathBuf>,
+    /// Publish GPU memory and compute as capacity of the node
+    #[arg(long, env = "ALIQUOT_NODE_CAPACITY", default_value_t = false, action = clap::ArgAction::Set)]
+    pub node_capacity: bool,
+    /// Name of the resource for memory in MiB, for --node-capacity
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_MEM",
+        default_value = "nvidia.com/gpumem"
+    )]
+    pub resource_mem: String,
+    /// Name of the resource for compute in percent, for --node-capacity
+    #[arg(
+        long,
+        env = "ALIQUOT_RESOURCE_CORES",
+        default_value = "nvidia.com/gpucores"
+    )]
+    pub resource_cores: String,
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9394")]
     pub listen: SocketAddr,
@@ -128,6 +153,20 @@ impl Settings {
             actions: self.xid_actions.clone(),
             pods: self.sick_pods,
         }
+    }
+
+    /// The kubelet's configuration file.
+    pub fn kubelet_config(&self) -> PathBuf {
+        let own = || self.kubelet_dir.join("config.yaml");
+        self.kubelet_config.clone().unwrap_or_else(own)
+    }
+
+    /// The names of the node's capacity, where it is published.
+    pub fn capacity(&self) -> Option<Names> {
+        self.node_capacity.then(|| Names {
+            memory: self.resource_mem.clone(),
+            cores: self.resource_cores.clone(),
+        })
     }
 
     /// The paths that follow from the directories.
@@ -180,6 +219,7 @@ mod tests {
         check(&["--sick-pods", "evict"], "");
         check(&["--sick-pods", "kill"], "keep, evict");
         check(&["--feature-labels", "yes"], "auto, on, off");
+        check(&["--topology-policy", "single-numa-node"], "");
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub(crate) fn container(name: &str, stage: Stage) -> Container {
         name: name.to_owned(),
         stage,
         env: std::collections::BTreeMap::new(),
+        asked: std::collections::BTreeMap::new(),
     }
 }
 

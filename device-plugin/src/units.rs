@@ -13,9 +13,10 @@ use aliquot_profiles::{Defaults, Mode};
 
 use crate::inventory::Node;
 use crate::modes::{exclusive, mig, mps, timeslice, vgpu};
-use crate::proto::v1beta1::Device;
+use crate::proto::v1beta1::{Device, TopologyInfo};
 use crate::proto::{HEALTHY, UNHEALTHY};
 use crate::seat::{Ids, MAX_ID};
+use crate::topology;
 
 /// Seats that living pods hold, by resource.
 pub type Held = BTreeMap<String, Ids>;
@@ -149,6 +150,7 @@ pub fn resources(node: &Node) -> BTreeSet<String> {
 pub fn seats(node: &Node, resource: &str) -> Vec<Device> {
     let nothing = Ids::new();
     let held = node.held.get(resource).unwrap_or(&nothing);
+    let policy = node.inventory.topology_policy.as_str();
     let mut seats = Vec::new();
     let mut offered = BTreeSet::new();
     for gpu in &node.inventory.gpus {
@@ -157,12 +159,12 @@ pub fn seats(node: &Node, resource: &str) -> Vec<Device> {
                 let id = format!("{}::{number}", gpu.uuid);
                 let healthy = gpu.health == Health::Ok || held.contains(&id);
                 offered.insert(id.clone());
-                seats.push(device(id, healthy));
+                seats.push(device(id, healthy, topology::of_seat(gpu, policy)));
             }
         }
     }
     let kept = held.iter().filter(|id| !offered.contains(*id));
-    seats.extend(kept.map(|id| device(id.clone(), true)));
+    seats.extend(kept.map(|id| device(id.clone(), true, None)));
     seats.retain(|seat| seat.id.len() <= MAX_ID);
     seats
 }
@@ -184,11 +186,11 @@ pub fn beyond_offers(node: &Node) -> bool {
     held.any(|(resource, ids)| !ids.is_subset(offered.get(resource).unwrap_or(&nothing)))
 }
 
-fn device(id: String, healthy: bool) -> Device {
+fn device(id: String, healthy: bool, topology: Option<TopologyInfo>) -> Device {
     Device {
         id,
         health: if healthy { HEALTHY } else { UNHEALTHY }.to_owned(),
-        topology: None,
+        topology,
     }
 }
 

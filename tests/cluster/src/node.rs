@@ -114,14 +114,25 @@ impl Cluster {
     /// # Errors
     /// There is no node, the kubelet runs already, or it does not come up.
     pub async fn start_kubelet(&self) -> Result<()> {
+        self.start_kubelet_with(&[]).await
+    }
+
+    /// The same with other values of its configuration.
+    ///
+    /// # Errors
+    /// As [`Cluster::start_kubelet`].
+    pub async fn start_kubelet_with(&self, more: &[(&str, &str)]) -> Result<()> {
         let node = self
             .options
             .node
             .as_deref()
             .context("this cluster has no node")?;
         let ports = [Role::Kubelet, Role::KubeletHealth].map(|role| self.ports.port(role));
-        let config = node_files::kubelet(&self.layout, ports.into(), &self.cgroup()).to_string();
-        std::fs::write(self.layout.at("kubelet.yaml"), config)?;
+        let mut config = node_files::kubelet(&self.layout, ports.into(), &self.cgroup());
+        for (key, value) in more {
+            config[*key] = (*value).into();
+        }
+        std::fs::write(self.kubelet_config(), config.to_string())?;
         let args = vec![
             "kubelet".into(),
             format!("--config={}", self.layout.text("kubelet.yaml")),
@@ -135,6 +146,11 @@ impl Cluster {
         let program = self.inside(&self.binaries.join("kubebox"), args)?;
         self.daemons.start(Daemon::Kubelet, program)?;
         self.listening(Daemon::Kubelet, Role::KubeletHealth).await
+    }
+
+    /// The kubelet's configuration file.
+    pub fn kubelet_config(&self) -> std::path::PathBuf {
+        self.layout.at("kubelet.yaml")
     }
 
     /// Kills the kubelet (-9); containers run on.

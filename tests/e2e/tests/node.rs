@@ -23,6 +23,8 @@ mod restarts;
 mod running;
 #[path = "node/shares.rs"]
 mod shares;
+#[path = "node/shown.rs"]
+mod shown;
 #[path = "node/sick.rs"]
 mod sick;
 
@@ -60,6 +62,18 @@ fn main() -> ExitCode {
             scenario(
                 "a_dead_cards_pods_leave_and_the_other_card_fills_to_its_last_seat",
                 sick::evicts,
+            ),
+            scenario(
+                "labels_of_the_node_tell_its_cards_and_leave_those_of_others",
+                shown::labels,
+            ),
+            scenario(
+                "the_kubelet_counts_memory_where_it_is_published_and_ends_nobody",
+                shown::capacity,
+            ),
+            scenario(
+                "mig_16_pod_and_cards_stay_on_one_numa_node_where_the_kubelet_aligns",
+                shown::aligned,
             ),
             scenario(
                 "sixty_thousand_mib_of_a_full_real_pair_end_three_pods_and_run",
