@@ -27,6 +27,7 @@ pub mod labels;
 pub mod limits;
 pub mod metrics;
 pub mod modes;
+pub mod mps;
 pub mod node;
 pub mod plugin;
 pub mod plugins;

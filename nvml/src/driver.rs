@@ -82,6 +82,10 @@ impl Nvml {
         })
     }
 
+    pub(crate) fn library(&self) -> &nvml_wrapper::Nvml {
+        &self.library
+    }
+
     fn reads_of_all(&self) -> Result<(Vec<CardFacts>, Vec<Note>), NvmlError> {
         let count = self.library.device_count().map_err(NvmlError::Count)?;
         let (mut cards, mut devices, mut notes) = (Vec::new(), Vec::new(), Vec::new());

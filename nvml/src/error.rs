@@ -30,6 +30,16 @@ pub enum NvmlError {
         /// The reason.
         source: Cause,
     },
+    /// A card's compute mode cannot be read or set.
+    #[error("cannot {step} the compute mode of {uuid}: {source}")]
+    ComputeMode {
+        /// "read" or "set".
+        step: &'static str,
+        /// The card.
+        uuid: String,
+        /// The reason.
+        source: Cause,
+    },
     /// The wait for events failed.
     #[error("cannot wait for events: {0}")]
     Wait(#[source] Cause),

@@ -1,6 +1,7 @@
 //! What Aliquot asks of the NVIDIA driver, behind one trait, and its implementation over NVML.
 //! Fed by the library `libnvidia-ml.so.1`; must not decide what becomes of a card or a pod.
 
+mod compute_mode;
 mod driver;
 mod error;
 mod events;
@@ -11,6 +12,7 @@ mod xid;
 
 use std::time::Duration;
 
+pub use compute_mode::{ComputeMode, ComputeModes};
 pub use driver::{DEFAULT_LIBRARY, Nvml, Options};
 pub use error::NvmlError;
 pub use facts::{CardFacts, CardHealth, Event, Health, Inventory, Mig, Note};

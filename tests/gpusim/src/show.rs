@@ -68,6 +68,11 @@ fn card(machine: &Machine, index: usize) -> Value {
         "memoryReserved": gpu.memory_reserved / MIB,
         "memoryUsed": gpu.used() / MIB,
         "computeCapability": format!("{}.{}", gpu.capability_major, gpu.capability_minor),
+        "computeMode": match gpu.compute_mode {
+            2 => "prohibited",
+            3 => "exclusiveProcess",
+            _ => "default",
+        },
         "mig": switch(gpu.mig),
         "migPending": switch(gpu.mig_pending),
         "instances": instances,

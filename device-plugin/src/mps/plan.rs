@@ -1,0 +1,188 @@
+//! MPS as arithmetic: equal parts, how many clients there may be, what a daemon is told.
+//!
+//! Fed by: a profile's settings, a card's facts. Must not: talk to a daemon.
+
+use aliquot_core::inventory::Even;
+use aliquot_core::{Mib, Percent};
+use aliquot_profiles::mode::{ComputeMode, Mps, Part};
+use aliquot_profiles::mode::{MOST_CLIENTS, MOST_CLIENTS_BEFORE_VOLTA};
+
+use super::folder::Wish;
+
+/// Slices that a card's compute is cut into by MIG.
+const SLICES: u64 = 7;
+
+/// What a seat gets whose container wrote nothing. 0 is no limit.
+pub fn even(memory: Mib, settings: &Mps) -> Even {
+    let replicas = settings.replicas.max(1);
+    Even {
+        memory: match settings.memory {
+            Part::Even => Mib(memory.0 / u64::from(replicas)),
+            Part::Full => Mib(0),
+        },
+        cores: match settings.threads {
+            Part::Even => Percent((100 / replicas).max(1)),
+            Part::Full => Percent(0),
+        },
+    }
+}
+
+/// Clients that one daemon serves at once: NVIDIA's limits, and on an instance its part of them.
+pub fn most_clients(capability: Option<(u32, u32)>, slices: Option<u32>) -> u64 {
+    let most = match capability {
+        Some((major, _)) if major < 7 => MOST_CLIENTS_BEFORE_VOLTA.into(),
+        _ => MOST_CLIENTS,
+    };
+    slices.map_or(most, |slices| (most * u64::from(slices) / SLICES).max(1))
+}
+
+/// Why so many replicas cannot be; the text is for the node's owner.
+pub fn refusal(
+    replicas: u32,
+    capability: Option<(u32, u32)>,
+    slices: Option<u32>,
+) -> Option<String> {
+    let most = most_clients(capability, slices);
+    (u64::from(replicas) > most).then(|| {
+        format!(
+            "replicas: {replicas} is not accepted; one MPS daemon here serves 1 to {most} clients"
+        )
+    })
+}
+
+/// The daemon that a unit needs. `card`: the card whose compute mode follows, none for an
+/// instance.
+pub fn wish(unit: &str, memory: Mib, settings: &Mps, card: Option<&str>) -> Wish {
+    let part = even(memory, settings);
+    Wish {
+        v: super::folder::VERSION,
+        unit: unit.to_owned(),
+        exclusive: card
+            .filter(|_| settings.compute_mode == ComputeMode::ExclusiveProcess)
+            .map(str::to_owned),
+        memory: if part.memory == Mib(0) {
+            memory
+        } else {
+            part.memory
+        },
+        threads: if part.cores == Percent(0) {
+            Percent::WHOLE
+        } else {
+            part.cores
+        },
+    }
+}
+
+impl Wish {
+    /// The same daemon with limits that let a client have so much: a client may only lower
+    /// them. 0 asks for no more than there is.
+    #[must_use]
+    pub fn raised(&self, memory: Mib, threads: Percent) -> Self {
+        Self {
+            memory: self.memory.max(memory),
+            threads: self.threads.max(threads),
+            ..self.clone()
+        }
+    }
+
+    /// What a new daemon is told, and what its running servers are told.
+    pub fn commands(&self, servers: &[u32]) -> Vec<String> {
+        let (memory, threads) = (self.memory.0, self.threads.0);
+        // By index: a daemon passes over uuids, and its one card is device 0.
+        let mut commands = vec![
+            format!("set_default_device_pinned_mem_limit 0 {memory}M"),
+            format!("set_default_active_thread_percentage {threads}"),
+        ];
+        for server in servers {
+            commands.push(format!("set_device_pinned_mem_limit {server} 0 {memory}M"));
+            commands.push(format!("set_active_thread_percentage {server} {threads}"));
+        }
+        commands
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mps_3_the_daemon_is_told_the_even_part_of_the_cards_memory_and_threads() {
+        let check = |memory: u64, replicas: u32, expected: [&str; 2]| {
+            let wish = wish("GPU-a", Mib(memory), &Mps::new(replicas), Some("GPU-a"));
+            assert_eq!(wish.commands(&[]), expected, "{memory} MiB by {replicas}");
+        };
+        check(
+            40_960,
+            4,
+            [
+                "set_default_device_pinned_mem_limit 0 10240M",
+                "set_default_active_thread_percentage 25",
+            ],
+        );
+        check(
+            40_537,
+            3,
+            [
+                "set_default_device_pinned_mem_limit 0 13512M",
+                "set_default_active_thread_percentage 33",
+            ],
+        );
+        check(
+            40_960,
+            1,
+            [
+                "set_default_device_pinned_mem_limit 0 40960M",
+                "set_default_active_thread_percentage 100",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_share_above_the_even_part_raises_the_limits_of_daemon_and_servers() {
+        let wish = wish("GPU-a", Mib(40_960), &Mps::new(4), None);
+        assert_eq!(wish.raised(Mib(5000), Percent(10)), wish);
+        assert_eq!(
+            wish.raised(Mib(20_000), Percent(50)).commands(&[7]),
+            [
+                "set_default_device_pinned_mem_limit 0 20000M",
+                "set_default_active_thread_percentage 50",
+                "set_device_pinned_mem_limit 7 0 20000M",
+                "set_active_thread_percentage 7 50",
+            ]
+        );
+    }
+
+    #[test]
+    fn full_parts_are_no_limits() {
+        let full = Mps {
+            memory: Part::Full,
+            threads: Part::Full,
+            ..Mps::new(4)
+        };
+        let part = even(Mib(40_960), &full);
+        assert_eq!((part.memory, part.cores), (Mib(0), Percent(0)));
+        let wish = wish("GPU-a", Mib(40_960), &full, Some("GPU-a"));
+        assert_eq!((wish.memory, wish.threads), (Mib(40_960), Percent(100)));
+    }
+
+    #[test]
+    fn mps_15_forty_eight_clients_sixteen_before_volta_and_fewer_on_an_instance() {
+        let check = |capability, slices, most| {
+            assert_eq!(
+                most_clients(capability, slices),
+                most,
+                "{capability:?} {slices:?}"
+            );
+        };
+        check(None, None, 48);
+        check(Some((9, 0)), None, 48);
+        // V100, which NVIDIA's plugin takes for an old card.
+        check(Some((7, 0)), None, 48);
+        check(Some((6, 1)), None, 16);
+        check(Some((8, 0)), Some(3), 20);
+        check(Some((8, 0)), Some(1), 6);
+        assert_eq!(refusal(48, None, None), None);
+        let text = refusal(17, Some((6, 0)), None).expect("refused");
+        assert!(text.contains("17") && text.contains("1 to 16"), "{text}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Who may open a card: read and set, for the daemons of MPS. Fed by NVML; must not decide which
+//! mode a card needs.
+
+use std::fmt;
+
+use nvml_wrapper::enum_wrappers::device::ComputeMode as Raw;
+
+use crate::driver::Nvml;
+use crate::error::NvmlError;
+
+/// Which processes may have a context on a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputeMode {
+    /// Any.
+    Default,
+    /// One thread; gone from newer drivers.
+    ExclusiveThread,
+    /// None.
+    Prohibited,
+    /// One process, such as an MPS server with its clients.
+    ExclusiveProcess,
+}
+
+impl ComputeMode {
+    const ALL: [Self; 4] = [
+        Self::Default,
+        Self::ExclusiveThread,
+        Self::Prohibited,
+        Self::ExclusiveProcess,
+    ];
+
+    /// Reads what [`fmt::Display`] writes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.row().1 == text)
+    }
+
+    fn of(raw: Raw) -> Self {
+        let found = Self::ALL.into_iter().find(|mode| mode.row().0 == raw);
+        found.unwrap_or(Self::Default)
+    }
+
+    fn row(self) -> (Raw, &'static str) {
+        match self {
+            Self::Default => (Raw::Default, "default"),
+            Self::ExclusiveThread => (Raw::ExclusiveThread, "exclusive-thread"),
+            Self::Prohibited => (Raw::Prohibited, "prohibited"),
+            Self::ExclusiveProcess => (Raw::ExclusiveProcess, "exclusive-process"),
+        }
+    }
+}
+
+impl fmt::Display for ComputeMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.row().1)
+    }
+}
+
+/// What is asked of the driver about compute modes, by a card's uuid. Setting needs root.
+pub trait ComputeModes: Send + Sync {
+    /// The mode now.
+    fn compute_mode(&self, uuid: &str) -> Result<ComputeMode, NvmlError>;
+
+    /// Sets it, for every process from now on; it is lost at a reboot.
+    fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<(), NvmlError>;
+}
+
+impl ComputeModes for Nvml {
+    fn compute_mode(&self, uuid: &str) -> Result<ComputeMode, NvmlError> {
+        let read = || self.library().device_by_uuid(uuid)?.compute_mode();
+        let raw = read().map_err(|source| NvmlError::ComputeMode {
+            step: "read",
+            uuid: uuid.to_owned(),
+            source,
+        })?;
+        Ok(ComputeMode::of(raw))
+    }
+
+    fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<(), NvmlError> {
+        let mut device = self.library().device_by_uuid(uuid);
+        let set = match &mut device {
+            Ok(device) => device.set_compute_mode(mode.row().0),
+            Err(_) => device.map(drop),
+        };
+        set.map_err(|source| NvmlError::ComputeMode {
+            step: "set",
+            uuid: uuid.to_owned(),
+            source,
+        })
+    }
+}
