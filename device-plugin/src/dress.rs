@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aliquot_core::PodUid;
 use aliquot_core::inventory::Mode;
+use aliquot_core::{Percent, PodUid};
 
 use crate::accepted::Accepted;
 use crate::cdi::{self, Spec};
@@ -60,6 +60,10 @@ impl PreStart {
                 let unit = node.inventory.gpu(&grant.gpu);
                 shown[place].memory = unit.map_or(grant.memory, |unit| unit.memory);
             }
+            if share.mode == Mode::Mps {
+                // The daemon holds it, by space and not by time.
+                shown[place].cores = Percent(0);
+            }
             cards.push(card.clone());
         }
         let priority = accepted.allocation.priority;
@@ -77,7 +81,7 @@ impl PreStart {
             way_in::equip(&seat, limiter)?;
             way_in::stand_before(&mut driver.edits, &seat_name, limiter);
         }
-        let variables = environment::variables(&outfit, grants, priority, effective);
+        let variables = environment::variables(&outfit, &shown, priority, effective);
         driver.edits.mounts.append(&mut outfit.mounts);
         self.put(
             name,

@@ -80,7 +80,7 @@ pub fn units(
             Mode::Vgpu(vgpu) => vec![vgpu::unit(whole, card, vgpu)],
             Mode::Exclusive(settings) => vec![exclusive::unit(whole, settings)],
             Mode::Timeslice(settings) => vec![timeslice::unit(whole, settings)],
-            Mode::Mps(settings) => mps::units(whole, settings),
+            Mode::Mps(settings) => vec![mps::unit(whole, settings)],
             Mode::Mig(settings) => mig::units(&whole, card, settings),
             Mode::Unmanaged => Vec::new(),
         }

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use crate::files::FileError;
 use crate::host::Card;
+use crate::mps::keeper;
 
 pub mod exclusive;
 pub mod mig;
@@ -106,7 +107,7 @@ impl Modes {
             plain: Plain,
             timeslice: timeslice::Slices,
             mig: mig::Cutter::new(Arc::clone(driver), state.join("mig")),
-            mps: mps::Daemons::new(Arc::clone(driver), state.join("mps")),
+            mps: mps::Daemons::new(keeper::root(state)),
         }
     }
 

@@ -1,45 +1,253 @@
-//! mps: containers at once through NVIDIA's MPS.
+//! mps: containers at once through NVIDIA's MPS. The daemons are the keeper's ([`crate::mps`]);
+//! here it is told what is wished, and containers get the way to their daemon.
 //!
-//! Fed by: the mode's settings, a grant. Must not: offer a card without a daemon.
+//! Fed by: the mode's settings, a grant, the keeper's answers. Must not: start a container whose
+//! daemon does not serve, nor let it have less than it was given.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use aliquot_core::inventory::Gpu;
-use aliquot_nvml::{CardFacts, Driver};
+use aliquot_core::inventory::{Gpu, Mode as Shared};
+use aliquot_core::{Mib, Percent};
+use aliquot_nvml::CardFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Mps;
+use serde_json::json;
 
 use super::{EquipError, Outfit, Share, Switch, SwitchError};
+use crate::mps::folder::{Folder, FolderError, Phase, Status, Wish};
+use crate::mps::plan;
 
-/// What this release says of a mode that it does not make yet.
-const LATER: &str = "this release does not start MPS daemons";
+/// Where a container finds its daemon's sockets.
+pub const PIPE: &str = "/.aliquot-mps";
 
-/// The card as a unit.
-pub fn units(_: Gpu, _: &Mps) -> Vec<Gpu> {
-    Vec::new()
+/// Longest wait for a daemon that comes or goes.
+const CHANGE: Duration = Duration::from_secs(20);
+/// Longest wait for a daemon that serves to take a larger share's limits.
+const RAISE: Duration = Duration::from_secs(3);
+/// Between two looks at the keeper's answer.
+const LOOK: Duration = Duration::from_millis(20);
+
+const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=";
+const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=";
+
+/// The unit that a card, or an instance of one, is.
+pub fn unit(unit: Gpu, settings: &Mps) -> Gpu {
+    Gpu {
+        mode: Shared::Mps,
+        seats: settings.replicas,
+        even: Some(plan::even(unit.memory, settings)),
+        strict: settings.strict,
+        resource: settings.rename.clone().unwrap_or(unit.resource),
+        ..unit
+    }
+}
+
+/// What a daemon is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The unit: `GPU-…` or `MIG-…`.
+    pub unit: &'a str,
+    /// Its memory.
+    pub memory: Mib,
+    /// Compute capability.
+    pub capability: Option<(u32, u32)>,
+    /// The compute slices of an instance; none: a whole card.
+    pub slices: Option<u32>,
 }
 
 /// The daemons of this node.
-pub(super) struct Daemons;
+pub struct Daemons(PathBuf);
 
 impl Daemons {
-    pub(super) fn new(_: Arc<dyn Driver>, _: PathBuf) -> Self {
-        Self
+    /// Under this folder of the agent's.
+    pub fn new(root: PathBuf) -> Self {
+        Self(root)
     }
 
-    #[expect(clippy::unused_self, reason = "what it needs comes with the mode")]
-    pub(super) fn equip(&self, _: &Share<'_>, _: &mut Outfit) -> Result<(), EquipError> {
-        Err(EquipError::NotReady(LATER.to_owned()))
+    /// Waits until a daemon serves the unit as the settings say. Blocks. A daemon that serves
+    /// larger limits than these, because of a share that was given, keeps them.
+    pub fn begin(&self, place: Place<'_>, settings: &Mps) -> Result<(), SwitchError> {
+        let replicas = settings.replicas;
+        if let Some(text) = plan::refusal(replicas, place.capability, place.slices) {
+            return Err(SwitchError::Refused(text));
+        }
+        let card = place.slices.is_none().then_some(place.unit);
+        let mut wish = plan::wish(place.unit, place.memory, settings, card);
+        let folder = self.folder(place.unit);
+        if let Some(old) = folder.wish().map_err(refused)? {
+            wish = wish.raised(old.memory, old.threads);
+        }
+        folder.put_wish(&wish).map_err(refused)?;
+        let served = wait(CHANGE, || serves(&folder, &wish));
+        served.map_err(|why| {
+            SwitchError::Refused(format!(
+                "the MPS daemon of {} does not serve after 20 s: {why}; is the container mps-keeper running on this node?",
+                place.unit
+            ))
+        })
+    }
+
+    /// Waits until nothing of the unit's daemon is left. Blocks.
+    pub fn end(&self, unit: &str) -> Result<(), SwitchError> {
+        let folder = self.folder(unit);
+        folder.drop_wish().map_err(refused)?;
+        let gone = || {
+            if folder.is_gone() {
+                return Ok(());
+            }
+            Err(why_not(&folder))
+        };
+        wait(CHANGE, gone).map_err(|why| {
+            SwitchError::Refused(format!(
+                "the MPS daemon of {unit} has not gone after 20 s: {why}; is the container mps-keeper running on this node?"
+            ))
+        })
+    }
+
+    /// A client's way to the daemon, and its caps. Two seats on one unit are one larger share.
+    pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), EquipError> {
+        let unit = share.grant.gpu.as_str();
+        let again = outfit.visible.iter().any(|visible| visible == unit);
+        if !again && !outfit.visible.is_empty() {
+            return Err(EquipError::NotReady(format!(
+                "container {} has a share of {unit}, which is shared by MPS, and another GPU: a client of MPS sees its daemon's GPU only; give each GPU a container of its own",
+                share.container
+            )));
+        }
+        let memory = Mib(sum(
+            &mut outfit.variables,
+            MEMORY,
+            "M",
+            share.grant.memory.0,
+        ));
+        let threads = sum(
+            &mut outfit.variables,
+            THREADS,
+            "",
+            share.grant.cores.0.into(),
+        );
+        let threads = Percent(u32::try_from(threads.min(100)).unwrap_or(100));
+        let folder = self.folder(unit);
+        ready(&folder, memory, threads).map_err(|why| {
+            EquipError::NotReady(format!("the MPS daemon of {unit} does not serve: {why}"))
+        })?;
+        if again {
+            // The limits page has one limit for each device, and this is the same device.
+            outfit.limited = false;
+            return Ok(());
+        }
+        outfit.visible.push(unit.to_owned());
+        outfit
+            .variables
+            .push(format!("CUDA_MPS_PIPE_DIRECTORY={PIPE}"));
+        outfit.mounts.push(json!({
+            "hostPath": folder.pipe(),
+            "containerPath": PIPE,
+            "options": ["rw", "nosuid", "nodev", "bind"],
+        }));
+        // A cap is for each client; all of a container together are held by libvgpu.so.
+        outfit.limited = memory > Mib(0);
+        Ok(())
+    }
+
+    fn folder(&self, unit: &str) -> Folder {
+        Folder::new(&self.0, unit)
     }
 }
 
 impl Switch for Daemons {
-    fn enter(&self, _: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
-        Err(SwitchError::Refused(LATER.to_owned()))
+    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), SwitchError> {
+        let Mode::Mps(settings) = settings else {
+            return Ok(());
+        };
+        let place = Place {
+            unit: &card.uuid,
+            memory: card.memory,
+            capability: card.compute_capability,
+            slices: None,
+        };
+        self.begin(place, settings)
     }
 
-    fn leave(&self, _: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
-        Ok(())
+    fn leave(&self, card: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
+        self.end(&card.uuid)
     }
 }
+
+/// Puts `NAME=<amount><suffix>` into the variables, added to what is there, and tells the sum. 0 is
+/// no limit, and no variable.
+fn sum(variables: &mut Vec<String>, name: &str, suffix: &str, amount: u64) -> u64 {
+    let known = variables
+        .iter()
+        .position(|variable| variable.starts_with(name));
+    let old = known.and_then(|place| {
+        let variable = variables.remove(place);
+        let value = variable.strip_prefix(name)?.strip_suffix(suffix)?;
+        value.parse::<u64>().ok()
+    });
+    let sum = old.unwrap_or(0) + amount;
+    if sum > 0 {
+        variables.push(format!("{name}{sum}{suffix}"));
+    }
+    sum
+}
+
+/// The daemon lets a client have so much.
+fn ready(folder: &Folder, memory: Mib, threads: Percent) -> Result<(), String> {
+    let wish = folder.wish().map_err(|error| error.to_string())?;
+    let wish = wish.ok_or("its card is leaving mode mps")?;
+    let raised = wish.raised(memory, threads);
+    if raised == wish {
+        return serves(folder, &wish);
+    }
+    folder
+        .put_wish(&raised)
+        .map_err(|error| error.to_string())?;
+    wait(RAISE, || serves(folder, &raised))
+}
+
+fn serves(folder: &Folder, wish: &Wish) -> Result<(), String> {
+    match folder.status() {
+        Ok(Some(Status {
+            phase: Phase::Running,
+            wish: Some(served),
+            ..
+        })) if served == *wish => Ok(()),
+        _ => Err(why_not(folder)),
+    }
+}
+
+/// What the keeper says.
+fn why_not(folder: &Folder) -> String {
+    match folder.status() {
+        Ok(Some(status)) => match status.phase {
+            Phase::Down(why) => why,
+            Phase::Running => "it has not taken its new limits yet".to_owned(),
+        },
+        Ok(None) => "the keeper has not answered".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn wait(most: Duration, holds: impl Fn() -> Result<(), String>) -> Result<(), String> {
+    let deadline = Instant::now() + most;
+    loop {
+        match holds() {
+            Err(why) if Instant::now() > deadline => return Err(why),
+            Err(_) => std::thread::park_timeout(LOOK),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+fn refused(error: FolderError) -> SwitchError {
+    match error {
+        FolderError::File(error) => SwitchError::File(error),
+        other => SwitchError::Refused(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+#[path = "mps_tests.rs"]
+mod tests;

@@ -199,7 +199,7 @@ impl Folder {
     }
 
     /// Tells what became of the wish, in a folder made for it; the same again only says that somebody looked.
-    pub(super) fn put_status(&self, status: &Status) -> Result<(), FolderError> {
+    pub(crate) fn put_status(&self, status: &Status) -> Result<(), FolderError> {
         let path = self.folder.join("status.json");
         files::directory(&self.folder, 0o755)?;
         if !write(&path, status)? {

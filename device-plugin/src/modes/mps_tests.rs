@@ -1,0 +1,218 @@
+//! Containers on a unit whose daemon is said to serve, or not to; no daemon and no keeper runs.
+
+use aliquot_core::inventory::{self, Even};
+use aliquot_core::{Grant, PodUid};
+
+use super::*;
+use crate::host::Card;
+
+const GPU: &str = "GPU-a";
+
+/// A unit whose daemon is said to serve.
+struct Scene {
+    root: tempfile::TempDir,
+    daemons: Daemons,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let daemons = Daemons::new(root.path().to_owned());
+        Self { root, daemons }
+    }
+
+    fn served(wish: bool) -> Self {
+        let scene = Self::new();
+        if wish {
+            let wish = plan::wish(GPU, Mib(40_960), &Mps::new(4), Some(GPU));
+            scene.folder().put_wish(&wish).expect("written");
+            scene.say(Phase::Running, Some(wish));
+        }
+        scene
+    }
+
+    fn folder(&self) -> Folder {
+        Folder::new(self.root.path(), GPU)
+    }
+
+    fn say(&self, phase: Phase, wish: Option<Wish>) {
+        let status = Status {
+            v: 1,
+            phase,
+            wish,
+            daemon: Some(7),
+            since: 0,
+            restarts: 0,
+            losses: 0,
+            faults: 0,
+            servers: Vec::new(),
+        };
+        self.folder().put_status(&status).expect("written");
+    }
+
+    fn equip(&self, gpu: &str, memory: u64, cores: u32, outfit: &mut Outfit) -> Result<(), String> {
+        let grant = Grant {
+            resource: "nvidia.com/gpu".to_owned(),
+            gpu: gpu.into(),
+            memory: Mib(memory),
+            cores: Percent(cores),
+            mig: None,
+        };
+        let share = Share {
+            pod: &PodUid::from("u1"),
+            container: "main",
+            grant: &grant,
+            place: 0,
+            mode: inventory::Mode::Mps,
+            card: &Card {
+                uuid: gpu.into(),
+                index: 0,
+                minor: Some(0),
+            },
+        };
+        let equipped = self.daemons.equip(&share, outfit);
+        equipped.map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn a_container_gets_its_own_caps_and_its_own_daemon() {
+    let scene = Scene::served(true);
+    let mut outfit = Outfit::default();
+    scene.equip(GPU, 3000, 20, &mut outfit).expect("equipped");
+    assert_eq!(
+        outfit.variables,
+        [
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3000M",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
+            "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
+        ]
+    );
+    assert_eq!(outfit.visible, [GPU]);
+    let pipe = scene.root.path().join("GPU-a/pipe");
+    assert_eq!(outfit.mounts[0]["hostPath"], json!(pipe));
+    assert!(outfit.limited, "the total of its clients is libvgpu.so's");
+}
+
+#[test]
+fn no_cap_is_no_variable_and_two_seats_of_a_unit_are_their_sum() {
+    let scene = Scene::served(true);
+    let mut free = Outfit::default();
+    scene.equip(GPU, 0, 0, &mut free).expect("equipped");
+    assert_eq!(free.variables, ["CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps"]);
+    assert!(!free.limited);
+    let mut twice = Outfit::default();
+    scene.equip(GPU, 4000, 10, &mut twice).expect("equipped");
+    scene.equip(GPU, 4000, 10, &mut twice).expect("equipped");
+    for expected in [
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8000M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
+    ] {
+        let found = twice.variables.iter().filter(|v| *v == expected);
+        assert_eq!(found.count(), 1, "{expected}: {:?}", twice.variables);
+    }
+    assert_eq!((twice.visible.len(), twice.mounts.len()), (1, 1));
+}
+
+#[test]
+fn a_container_starts_only_beside_a_daemon_that_serves_and_on_one_gpu() {
+    let down = Scene::served(true);
+    down.say(Phase::Down("it ended by itself".to_owned()), None);
+    let check = |scene: &Scene, gpu: &str, outfit: &mut Outfit, expected: &str| {
+        let text = scene.equip(gpu, 3000, 20, outfit).expect_err(expected);
+        assert!(text.contains(expected), "{text}");
+    };
+    check(&down, GPU, &mut Outfit::default(), "it ended by itself");
+    let none = Scene::served(false);
+    check(&none, GPU, &mut Outfit::default(), "leaving mode mps");
+    let mut other = Outfit {
+        visible: vec!["GPU-b".to_owned()],
+        ..Outfit::default()
+    };
+    check(
+        &Scene::served(true),
+        GPU,
+        &mut other,
+        "a container of its own",
+    );
+}
+
+#[test]
+fn a_share_above_the_even_part_waits_until_the_daemon_allows_it() {
+    let scene = Scene::served(true);
+    let folder = scene.folder();
+    std::thread::scope(|threads| {
+        let started = threads.spawn(|| scene.equip(GPU, 20_000, 50, &mut Outfit::default()));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let raised = loop {
+            let wish = folder.wish().expect("read").expect("a wish");
+            if wish.memory == Mib(20_000) {
+                break wish;
+            }
+            assert!(Instant::now() < deadline, "never raised");
+            std::thread::yield_now();
+        };
+        assert!(!started.is_finished(), "it waits for the keeper");
+        scene.say(Phase::Running, Some(raised));
+        started.join().expect("no panic").expect("equipped");
+    });
+    // What was raised stays so when the agent starts again.
+    let place = Place {
+        unit: GPU,
+        memory: Mib(40_960),
+        capability: Some((8, 0)),
+        slices: None,
+    };
+    scene.daemons.begin(place, &Mps::new(4)).expect("it serves");
+    let wish = folder.wish().expect("read").expect("a wish");
+    assert_eq!((wish.memory, wish.threads), (Mib(20_000), Percent(50)));
+}
+
+#[test]
+fn more_replicas_than_a_daemon_serves_are_refused_before_anything_is_done() {
+    let scene = Scene::new();
+    let place = Place {
+        unit: "MIG-a",
+        memory: Mib(20_000),
+        capability: Some((8, 0)),
+        slices: Some(3),
+    };
+    let refused = scene.daemons.begin(place, &Mps::new(21));
+    let text = refused.expect_err("too many").to_string();
+    assert!(text.contains("1 to 20"), "{text}");
+    assert!(
+        Folder::new(scene.root.path(), "MIG-a")
+            .wish()
+            .expect("read")
+            .is_none()
+    );
+}
+
+#[test]
+fn mps_1_and_2_a_card_has_a_seat_for_each_replica_under_its_own_name() {
+    let card = |settings: &Mps| {
+        let whole: Gpu = serde_json::from_value(json!({
+            "uuid": GPU, "index": 0, "model": "A100", "memory": 40_960, "scaled": 40_960,
+            "cores": 100, "seats": 0, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok",
+        }))
+        .expect("a card");
+        unit(whole, settings)
+    };
+    let four = card(&Mps::new(4));
+    let even = Even {
+        memory: Mib(10_240),
+        cores: Percent(25),
+    };
+    assert_eq!((four.seats, four.even), (4, Some(even)));
+    assert_eq!(
+        (four.resource.as_str(), four.strict),
+        ("nvidia.com/gpu", true)
+    );
+    let renamed = Mps {
+        rename: Some("nvidia.com/gpu.shared".to_owned()),
+        ..Mps::new(4)
+    };
+    assert_eq!(card(&renamed).resource, "nvidia.com/gpu.shared");
+    let eight: u32 = (0..8).map(|_| card(&Mps::new(4)).seats).sum();
+    assert_eq!(eight, 32);
+}
