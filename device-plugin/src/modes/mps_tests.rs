@@ -188,16 +188,17 @@ fn more_replicas_than_a_daemon_serves_are_refused_before_anything_is_done() {
     );
 }
 
+fn card(settings: &Mps) -> Gpu {
+    let whole: Gpu = serde_json::from_value(json!({
+        "uuid": GPU, "index": 0, "model": "A100", "memory": 40_960, "scaled": 40_960,
+        "cores": 100, "seats": 0, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok",
+    }))
+    .expect("a card");
+    unit(whole, settings)
+}
+
 #[test]
-fn mps_1_and_2_a_card_has_a_seat_for_each_replica_under_its_own_name() {
-    let card = |settings: &Mps| {
-        let whole: Gpu = serde_json::from_value(json!({
-            "uuid": GPU, "index": 0, "model": "A100", "memory": 40_960, "scaled": 40_960,
-            "cores": 100, "seats": 0, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok",
-        }))
-        .expect("a card");
-        unit(whole, settings)
-    };
+fn mps_1_a_card_has_a_seat_for_each_replica_and_eight_cards_have_thirty_two() {
     let four = card(&Mps::new(4));
     let even = Even {
         memory: Mib(10_240),
@@ -208,11 +209,17 @@ fn mps_1_and_2_a_card_has_a_seat_for_each_replica_under_its_own_name() {
         (four.resource.as_str(), four.strict),
         ("nvidia.com/gpu", true)
     );
+    for (cards, seats) in [(1, 4), (4, 16), (8, 32)] {
+        let sum: u32 = (0..cards).map(|_| card(&Mps::new(4)).seats).sum();
+        assert_eq!(sum, seats, "{cards} cards");
+    }
+}
+
+#[test]
+fn mps_2_seats_have_the_name_that_the_profile_gives_them() {
     let renamed = Mps {
         rename: Some("nvidia.com/gpu.shared".to_owned()),
         ..Mps::new(4)
     };
     assert_eq!(card(&renamed).resource, "nvidia.com/gpu.shared");
-    let eight: u32 = (0..8).map(|_| card(&Mps::new(4)).seats).sum();
-    assert_eq!(eight, 32);
 }
