@@ -157,6 +157,7 @@ pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::Inventory {
         compute_capability: None,
         numa: None,
         mig: aliquot_nvml::Mig::default(),
+        cut: aliquot_nvml::Cut::default(),
         links: std::collections::BTreeMap::new(),
     };
     aliquot_nvml::Inventory {

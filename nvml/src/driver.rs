@@ -6,18 +6,19 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nvml_wrapper::enums::device::SampleValue;
-use nvml_wrapper::error::NvmlError as Cause;
-use nvml_wrapper::structs::device::FieldId;
-use nvml_wrapper_sys::bindings::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
+use aliquot_core::Mib;
 use parking_lot::Mutex;
 
 use crate::Driver;
 use crate::error::NvmlError;
-use crate::events::EventSet;
-use crate::facts::{CardFacts, CardHealth, Event, Health, Inventory, Note};
-use crate::inventory::{card, join, note};
+use crate::events::{self, EventSet};
+use crate::facts::{CardFacts, CardHealth, Event, Inventory, Note};
+use crate::inventory::{card, join, memory, note};
+use crate::mig::{self, Activation, Cut, Instance, MigError};
+use crate::trouble::Trouble;
 use crate::xid::IgnoredXids;
+
+mod health;
 
 /// The driver's library as the loader finds it.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
@@ -53,15 +54,8 @@ pub struct Nvml {
 struct Card {
     facts: CardFacts,
     xid: Option<Trouble>,
-}
-
-#[derive(Clone, Copy)]
-struct Trouble {
-    code: u64,
-    /// The driver asked for a reset or reboot since.
-    asked: bool,
-    /// The card was away from the bus since: it was reset, or taken out and put back.
-    away: bool,
+    /// Of single instances, by uuid.
+    of_instances: BTreeMap<String, Trouble>,
 }
 
 impl Nvml {
@@ -110,50 +104,6 @@ impl Nvml {
         Ok((cards, notes))
     }
 
-    /// Whether the card answers.
-    fn answers(&self, uuid: &str) -> Result<(), Cause> {
-        self.library.device_by_uuid(uuid)?.uuid().map(drop)
-    }
-
-    /// What the driver asks for after an error; `None` where it does not say. 0 is nothing.
-    fn recovery_action(&self, uuid: &str) -> Option<u64> {
-        let device = self.library.device_by_uuid(uuid).ok()?;
-        let ids = [FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)];
-        let sample = device.field_values_for(&ids).ok()?.pop()?.ok()?;
-        match sample.value.ok()? {
-            SampleValue::U32(action) => Some(action.into()),
-            SampleValue::U64(action) => Some(action),
-            _ => None,
-        }
-    }
-
-    /// Brings what is remembered of a card up to date and tells its health.
-    fn examine(&self, uuid: &str, known: &mut Card) -> Health {
-        if let Err(e) = self.answers(uuid) {
-            if let Some(trouble) = &mut known.xid {
-                trouble.away = true;
-            }
-            return Health::Lost(e.to_string());
-        }
-        match (self.recovery_action(uuid), known.xid) {
-            (Some(0) | None, None) => Health::Ok,
-            (Some(0), Some(Trouble { asked: true, .. }))
-            | (Some(0) | None, Some(Trouble { away: true, .. })) => {
-                known.xid = None;
-                Health::Ok
-            }
-            (Some(0) | None, Some(Trouble { code, .. })) => Health::Xid(code),
-            (Some(action), None) => Health::RecoveryAsked(action),
-            (Some(_), Some(trouble)) => {
-                known.xid = Some(Trouble {
-                    asked: true,
-                    ..trouble
-                });
-                Health::Xid(trouble.code)
-            }
-        }
-    }
-
     /// The cards that answer now, for whom events can be had.
     fn watchable(&self) -> Vec<String> {
         let cards = self.cards.lock();
@@ -183,24 +133,15 @@ impl Nvml {
         Ok(heard)
     }
 
-    /// Remembers an XID and turns it into an event.
-    fn note_xid(&self, uuid: String, code: u64) -> Event {
-        let ignored = self.ignored.contains(code);
-        if let Some(known) = self.cards.lock().get_mut(&uuid).filter(|_| !ignored) {
-            let asked = self
-                .recovery_action(&uuid)
-                .is_some_and(|action| action != 0);
-            known.xid = Some(Trouble {
-                code,
-                asked,
-                away: false,
-            });
-        }
-        Event::Xid {
-            uuid,
-            code,
-            ignored,
-        }
+    /// A card by its uuid, with its memory.
+    fn card(&self, uuid: &str) -> Result<(nvml_wrapper::Device<'_>, Mib), MigError> {
+        let failed = |source| {
+            let card = uuid.to_owned();
+            MigError::Card { card, source }
+        };
+        let device = self.library.device_by_uuid(uuid).map_err(failed)?;
+        let (memory, _) = memory(&self.library, &device).map_err(failed)?;
+        Ok((device, memory))
     }
 
     fn ensure_inventory(&self) -> Result<(), NvmlError> {
@@ -228,8 +169,16 @@ impl Driver for Nvml {
         }
         let mut known = self.cards.lock();
         for facts in cards {
-            let xid = known.get(&facts.uuid).and_then(|card| card.xid);
-            known.insert(facts.uuid.clone(), Card { facts, xid });
+            let uuid = facts.uuid.clone();
+            let before = known.remove(&uuid);
+            let (xid, of_instances) =
+                before.map_or_else(Default::default, |card| (card.xid, card.of_instances));
+            let card = Card {
+                facts,
+                xid,
+                of_instances,
+            };
+            known.insert(uuid, card);
         }
         let mut cards: Vec<CardFacts> = known.values().map(|card| card.facts.clone()).collect();
         cards.sort_by_key(|card| card.index);
@@ -247,11 +196,10 @@ impl Driver for Nvml {
     fn health(&self) -> Result<Vec<CardHealth>, NvmlError> {
         self.ensure_inventory()?;
         let mut cards = self.cards.lock();
-        let tell = |(uuid, known): (&String, &mut Card)| CardHealth {
-            uuid: uuid.clone(),
-            health: self.examine(uuid, known),
-        };
-        Ok(cards.iter_mut().map(tell).collect())
+        let all = cards.iter_mut();
+        Ok(all
+            .flat_map(|(uuid, known)| self.examine(uuid, known))
+            .collect())
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {
@@ -283,19 +231,36 @@ impl Driver for Nvml {
                 }
             }
         }
-        let xids = heard
-            .xids
-            .into_iter()
-            .map(|(uuid, code)| self.note_xid(uuid, code));
+        let xids = heard.xids.into_iter().map(|xid| self.note_xid(xid));
         let lost = heard.lost.into_iter().map(|uuid| Event::Lost { uuid });
         Ok(xids.chain(lost).collect())
+    }
+
+    fn cut(&self, card: &str) -> Result<Cut, MigError> {
+        let (device, memory) = self.card(card)?;
+        mig::cut(&self.library, &device, card, memory)
+    }
+
+    fn set_mig(&self, card: &str, on: bool) -> Result<Activation, MigError> {
+        let (device, _) = self.card(card)?;
+        mig::switch(&self.library, &device, card, on)
+    }
+
+    fn create_instance(&self, card: &str, profile: &str, start: u8) -> Result<Instance, MigError> {
+        let (device, memory) = self.card(card)?;
+        mig::create(&self.library, &device, (card, memory), profile, start)
+    }
+
+    fn destroy_instance(&self, card: &str, id: u32) -> Result<(), MigError> {
+        let (device, _) = self.card(card)?;
+        mig::destroy(&self.library, &device, card, id)
     }
 }
 
 /// What a wait brings.
 #[derive(Default)]
 struct Heard {
-    xids: Vec<(String, u64)>,
+    xids: Vec<events::Heard>,
     lost: Vec<String>,
 }
 

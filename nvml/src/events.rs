@@ -12,6 +12,18 @@ use crate::error::NvmlError;
 
 const XID: u64 = nvmlEventTypeXidCriticalError as u64;
 
+/// What the driver says instead of an instance's id when the whole card is meant.
+const WHOLE_CARD: u32 = u32::MAX;
+
+/// An XID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub(crate) card: String,
+    /// The driver's ids of the GPU and the compute instance that it came from.
+    pub(crate) instance: Option<(u32, u32)>,
+    pub(crate) code: u64,
+}
+
 /// A set of the library with which it was made, and the cards registered in it.
 pub(crate) struct EventSet {
     set: nvmlEventSet_t,
@@ -76,7 +88,7 @@ impl EventSet {
     }
 
     /// What has been reported and not yet fetched, up to the first failure.
-    pub(crate) fn rest(&self, nvml: &Nvml) -> Vec<(String, u64)> {
+    pub(crate) fn rest(&self, nvml: &Nvml) -> Vec<Heard> {
         let next = || {
             self.wait(nvml, Duration::ZERO)
                 .ok()
@@ -87,7 +99,7 @@ impl EventSet {
 
     /// The next XID with its card (with every card when the driver names one that is not known);
     /// nothing when the time is over.
-    pub(crate) fn wait(&self, nvml: &Nvml, timeout: Duration) -> Result<Vec<(String, u64)>, Cause> {
+    pub(crate) fn wait(&self, nvml: &Nvml, timeout: Duration) -> Result<Vec<Heard>, Cause> {
         let wait = nvml_sym(nvml.lib().nvmlEventSetWait_v2.as_ref())?;
         let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         let mut data = nvmlEventData_t {
@@ -105,7 +117,13 @@ impl EventSet {
                     Some(uuid) => vec![uuid.clone()],
                     None => self.cards.values().cloned().collect(),
                 };
-                let events = uuids.into_iter().map(|uuid| (uuid, data.eventData));
+                let instance = (data.gpuInstanceId, data.computeInstanceId);
+                let instance = (instance.0 != WHOLE_CARD).then_some(instance);
+                let events = uuids.into_iter().map(|card| Heard {
+                    card,
+                    instance,
+                    code: data.eventData,
+                });
                 Ok(events.collect())
             }
             Err(Cause::Timeout) => Ok(Vec::new()),

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use aliquot_core::Mib;
 
+use crate::mig::{Cut, Mig};
+
 /// The driver and its cards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inventory {
@@ -40,21 +42,12 @@ pub struct CardFacts {
     pub numa: Option<u32>,
     /// Whether it can be, and is, cut into instances.
     pub mig: Mig,
+    /// How it is cut.
+    pub cut: Cut,
     /// How well it is joined to each other card, by uuid: 100 for each `NVLink` between the two
     /// (directly, or the lesser of both counts to switches) plus 60 same board, 50 one PCI
     /// switch, 40 several switches, 30 one host bridge, 20 one NUMA node, 10 else.
     pub links: BTreeMap<String, u32>,
-}
-
-/// MIG on a card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mig {
-    /// The card has MIG.
-    pub capable: bool,
-    /// It is on now.
-    pub enabled: bool,
-    /// It will be on after the next reset.
-    pub pending: bool,
 }
 
 /// A question that the driver did not answer.
@@ -68,10 +61,10 @@ pub struct Note {
     pub problem: String,
 }
 
-/// A card's health.
+/// The health of a card, or of an instance of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardHealth {
-    /// The card.
+    /// `GPU-…` or `MIG-…`.
     pub uuid: String,
     /// How it is.
     pub health: Health,
@@ -98,7 +91,7 @@ pub enum Health {
 pub enum Event {
     /// A critical error.
     Xid {
-        /// The card.
+        /// The card; where it came from one instance, that.
         uuid: String,
         /// NVIDIA's XID number.
         code: u64,

@@ -14,8 +14,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlIntNvLinkDeviceType_t, nvmlMemory_t,
 };
 
-use crate::facts::{CardFacts, Mig, Note};
+use crate::facts::{CardFacts, Note};
 use crate::links::{LinkEnds, nvlinks, score};
+use crate::mig::{self, Cut, Mig};
 
 const BYTES_IN_MIB: u64 = 1 << 20;
 
@@ -47,6 +48,18 @@ pub(crate) fn card(
     let near = device.memory_affinity(1, NVML_AFFINITY_SCOPE_NODE);
     let near = asked.optional("nvmlDeviceGetMemoryAffinity", near);
     let mig = asked.optional("nvmlDeviceGetMigMode", device.mig_mode());
+    let mig = Mig {
+        capable: mig.is_some(),
+        enabled: mig.as_ref().is_some_and(|mode| mode.current == 1),
+        pending: mig.as_ref().is_some_and(|mode| mode.pending == 1),
+    };
+    let mut cut = Cut::default();
+    if mig.enabled {
+        match mig::cut(nvml, device, &asked.card, memory) {
+            Ok(found) => cut = found,
+            Err(e) => asked.add("nvmlDeviceGetGpuInstances", e.to_string()),
+        }
+    }
     let events = device.supported_event_types();
     let events = asked.optional("nvmlDeviceGetSupportedEventTypes", events);
     if events.is_some_and(|types| !types.contains(EventTypes::CRITICAL_XID_ERROR)) {
@@ -69,11 +82,8 @@ pub(crate) fn card(
             Some((number(capability.major)?, number(capability.minor)?))
         }),
         numa: near.and_then(|words| first_bit(&words)),
-        mig: Mig {
-            capable: mig.is_some(),
-            enabled: mig.as_ref().is_some_and(|mode| mode.current == 1),
-            pending: mig.as_ref().is_some_and(|mode| mode.pending == 1),
-        },
+        mig,
+        cut,
         links: BTreeMap::new(),
     })
 }
@@ -84,7 +94,7 @@ fn first_bit(words: &[std::ffi::c_ulong]) -> Option<u32> {
 }
 
 /// Total and reserved. Version 2 of the call is missing from drivers before 510.
-fn memory(nvml: &Nvml, device: &Device) -> Result<(Mib, Option<Mib>), Cause> {
+pub(crate) fn memory(nvml: &Nvml, device: &Device) -> Result<(Mib, Option<Mib>), Cause> {
     match device.memory_info() {
         Ok(info) => Ok((mib(info.total), Some(mib(info.reserved)))),
         Err(e) if is_missing(&e) => memory_v1(nvml, device).map(|total| (total, None)),

@@ -8,6 +8,8 @@ mod events;
 mod facts;
 mod inventory;
 mod links;
+mod mig;
+mod trouble;
 mod xid;
 
 use std::time::Duration;
@@ -15,7 +17,8 @@ use std::time::Duration;
 pub use compute_mode::{ComputeMode, ComputeModes};
 pub use driver::{DEFAULT_LIBRARY, Nvml, Options};
 pub use error::NvmlError;
-pub use facts::{CardFacts, CardHealth, Event, Health, Inventory, Mig, Note};
+pub use facts::{CardFacts, CardHealth, Event, Health, Inventory, Note};
+pub use mig::{Activation, Cut, Device, Instance, Mig, MigError};
 pub use xid::{APPLICATION_XIDS, IgnoredXids};
 
 /// What is asked of the driver. Calls block; give them a blocking thread.
@@ -30,4 +33,31 @@ pub trait Driver: Send + Sync {
     /// Waits until the driver reports something or the time is over (then the list is empty).
     /// One waiter at a time; others queue. What comes between two calls is kept by the driver.
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError>;
+
+    /// How a card is cut now. Like every call about MIG: a driver that has none says so.
+    fn cut(&self, card: &str) -> Result<Cut, MigError> {
+        Err(MigError::none(card))
+    }
+
+    /// Switches MIG on a card. Every instance must be gone before it is switched off.
+    fn set_mig(&self, card: &str, _on: bool) -> Result<Activation, MigError> {
+        Err(MigError::none(card))
+    }
+
+    /// Makes an instance of the profile of this name at this memory slice: a GPU instance and one
+    /// device that has all of it, or neither.
+    fn create_instance(
+        &self,
+        card: &str,
+        _profile: &str,
+        _start: u8,
+    ) -> Result<Instance, MigError> {
+        Err(MigError::none(card))
+    }
+
+    /// Ends a GPU instance, by the driver's id, with the devices in it. Fails while a process is
+    /// on one of them.
+    fn destroy_instance(&self, card: &str, _id: u32) -> Result<(), MigError> {
+        Err(MigError::none(card))
+    }
 }

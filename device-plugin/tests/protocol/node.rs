@@ -47,6 +47,7 @@ impl Driver for TwoCards {
             compute_capability: None,
             numa: None,
             mig: aliquot_nvml::Mig::default(),
+            cut: aliquot_nvml::Cut::default(),
             links: std::collections::BTreeMap::new(),
         };
         Ok(Inventory {

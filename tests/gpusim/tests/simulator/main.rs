@@ -7,6 +7,7 @@ mod calls;
 mod client;
 mod clients;
 mod common;
+mod cut_driver;
 mod cutting;
 mod driver;
 mod machine_files;

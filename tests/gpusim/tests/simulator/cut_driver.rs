@@ -1,0 +1,192 @@
+//! MIG through the product's driver library: geometry, instances made and undone, errors of one
+//! instance.
+
+use std::time::Duration;
+
+use aliquot_core::mig::table;
+use aliquot_gpusim::edit::compute_process;
+use aliquot_gpusim::{SimulatedMachine, catalog, place};
+use aliquot_nvml::{Activation, Driver, Event, Health, MigError, Nvml, Options};
+
+use crate::common::on_machine;
+
+const PATIENTLY: Duration = Duration::from_secs(20);
+const A100: &str = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a], set: {mig: on}}]";
+
+fn open() -> Nvml {
+    Nvml::open(Options {
+        library: place::library_path().unwrap().into(),
+        ..Options::default()
+    })
+    .unwrap()
+}
+
+fn check(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine, &Nvml)) {
+    on_machine(&format!("cut_driver::{name}"), yaml, |machine| {
+        body(machine, &open());
+    });
+}
+
+/// `profile@start` of each instance.
+fn there(driver: &Nvml) -> String {
+    let cut = driver.cut("GPU-a").unwrap();
+    let all = cut.instances.iter();
+    let all: Vec<_> = all
+        .map(|one| format!("{}@{}", one.profile, one.start))
+        .collect();
+    all.join(" ")
+}
+
+#[test]
+fn the_geometry_of_every_model_is_read_with_its_real_placements() {
+    let models = catalog::MODELS.iter().filter(|model| model.mig);
+    let models: Vec<_> = models
+        .map(|model| format!("{{model: {}, set: {{mig: on}}}}", model.name))
+        .collect();
+    let yaml = format!("gpus: [{}]", models.join(", "));
+    let name = "the_geometry_of_every_model_is_read_with_its_real_placements";
+    check(name, &yaml, |_, driver| {
+        let inventory = driver.inventory().unwrap();
+        assert_eq!(inventory.notes, []);
+        assert_eq!(inventory.cards.len(), models.len());
+        for card in inventory.cards {
+            let read = card.cut.geometry.unwrap();
+            let planned = table::geometry(&card.model).unwrap();
+            for profile in planned.profiles() {
+                let at = read.find(&profile.name).expect(&profile.name);
+                let mut found = read.profiles()[at].clone();
+                // Planning knows nominal memory; a driver gives a little less.
+                assert!(
+                    found.memory < profile.memory && found.memory.0 * 10 > profile.memory.0 * 8
+                );
+                found.memory = profile.memory;
+                assert_eq!(found, *profile, "{}", card.model);
+            }
+        }
+    });
+}
+
+#[test]
+fn instances_are_made_at_their_place_listed_and_ended() {
+    let name = "instances_are_made_at_their_place_listed_and_ended";
+    check(name, A100, |_, driver| {
+        for (profile, start) in [
+            ("1g.5gb", 6),
+            ("1g.5gb", 5),
+            ("2g.10gb", 2),
+            ("1g.5gb+me", 4),
+        ] {
+            let made = driver.create_instance("GPU-a", profile, start).unwrap();
+            assert_eq!((made.profile.as_str(), made.start), (profile, start));
+            assert!(made.device().unwrap().uuid.starts_with("MIG-"));
+        }
+        assert_eq!(there(driver), "2g.10gb@2 1g.5gb+me@4 1g.5gb@5 1g.5gb@6");
+        let inventory = driver.inventory().unwrap();
+        assert_eq!(inventory.cards[0].cut, driver.cut("GPU-a").unwrap());
+        driver.destroy_instance("GPU-a", 4).unwrap();
+        assert_eq!(there(driver), "1g.5gb+me@4 1g.5gb@5 1g.5gb@6");
+        driver.create_instance("GPU-a", "3g.20gb", 0).unwrap();
+    });
+}
+
+#[test]
+fn what_cannot_be_made_is_said_and_leaves_nothing() {
+    let name = "what_cannot_be_made_is_said_and_leaves_nothing";
+    check(name, A100, |machine, driver| {
+        let refused = |profile: &str, start| {
+            let error = driver.create_instance("GPU-a", profile, start).unwrap_err();
+            error.to_string()
+        };
+        driver.create_instance("GPU-a", "4g.20gb", 0).unwrap();
+        assert!(refused("1g.5gb", 3).contains("no room for a 1g.5gb at slice 3"));
+        assert!(refused("5g.1gb", 3).contains("it has 1g.5gb, "));
+        assert!(refused("3g.20gb", 2).contains("cannot make a 3g.20gb at slice 2"));
+
+        machine.set("0", &[("cutFaults", "1")]).unwrap();
+        let error = driver.create_instance("GPU-a", "3g.20gb", 4).unwrap_err();
+        assert!(
+            matches!(error, MigError::Compute { left: None, .. }),
+            "{error}"
+        );
+        assert_eq!(there(driver), "4g.20gb@0");
+        driver.create_instance("GPU-a", "3g.20gb", 4).unwrap();
+        assert!(driver.cut("GPU-b").is_err());
+    });
+}
+
+#[test]
+fn an_instance_in_use_stays_whole() {
+    check("an_instance_in_use_stays_whole", A100, |machine, driver| {
+        let made = driver.create_instance("GPU-a", "1g.5gb", 6).unwrap();
+        let mut process = compute_process(9, 10);
+        (process.gpu_instance, process.compute_instance) = (made.id, 0);
+        machine.add_process("0", process).unwrap();
+        let error = driver.destroy_instance("GPU-a", made.id).unwrap_err();
+        assert!(error.is_in_use(), "{error}");
+        let error = driver.set_mig("GPU-a", false).unwrap_err();
+        assert!(error.is_in_use(), "{error}");
+        assert_eq!(
+            driver.cut("GPU-a").unwrap().instances,
+            std::slice::from_ref(&made)
+        );
+        machine.remove_process("0", 9).unwrap();
+        driver.destroy_instance("GPU-a", made.id).unwrap();
+        assert_eq!(driver.set_mig("GPU-a", false).unwrap(), Activation::Now);
+        assert_eq!(driver.cut("GPU-a").unwrap(), aliquot_nvml::Cut::default());
+        machine.add_process("0", compute_process(9, 10)).unwrap();
+        assert_eq!(driver.set_mig("GPU-a", true).unwrap(), Activation::AtReset);
+    });
+}
+
+#[test]
+fn an_error_of_one_instance_leaves_its_neighbours_and_its_card_well() {
+    let name = "an_error_of_one_instance_leaves_its_neighbours_and_its_card_well";
+    check(name, A100, |machine, driver| {
+        let made = [0, 4].map(|start| driver.create_instance("GPU-a", "3g.20gb", start).unwrap());
+        let uuids = made
+            .each_ref()
+            .map(|one| one.device().unwrap().uuid.clone());
+        driver.inventory().unwrap();
+        driver.wait_events(Duration::ZERO).unwrap();
+        let sick = |wanted: &Health| {
+            let health = driver.health().unwrap().into_iter();
+            let sick = health.filter(|one| one.health == *wanted);
+            sick.map(|one| one.uuid).collect::<Vec<_>>()
+        };
+        machine.xid_of("0", 94, (made[1].id, 0)).unwrap();
+        let told = driver.wait_events(PATIENTLY).unwrap();
+        let ignored = false;
+        let uuid = uuids[1].clone();
+        assert_eq!(
+            told,
+            [Event::Xid {
+                uuid,
+                code: 94,
+                ignored
+            }]
+        );
+        assert_eq!(sick(&Health::Xid(94)), [uuids[1].clone()]);
+        assert_eq!(sick(&Health::Ok), ["GPU-a".to_owned(), uuids[0].clone()]);
+
+        // One that was made since the card was read.
+        driver.destroy_instance("GPU-a", made[0].id).unwrap();
+        let new = driver.create_instance("GPU-a", "1g.5gb", 0).unwrap();
+        let uuid = new.device().unwrap().uuid.clone();
+        machine.xid_of("0", 94, (new.id, 0)).unwrap();
+        let told = driver.wait_events(PATIENTLY).unwrap();
+        assert_eq!(
+            told,
+            [Event::Xid {
+                uuid: uuid.clone(),
+                code: 94,
+                ignored
+            }]
+        );
+        assert!(sick(&Health::Xid(94)).contains(&uuid));
+
+        // An error of the card is every instance's.
+        machine.xid("0", 79).unwrap();
+        driver.wait_events(PATIENTLY).unwrap();
+        assert_eq!(sick(&Health::Xid(79)).len(), 3);
+    });
+}
