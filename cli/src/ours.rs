@@ -228,18 +228,15 @@ fn host(pod: &Pod) -> Compute {
 }
 
 fn demand(trace: &Trace, pod: &Pod) -> Demand {
-    let ask = Ask {
-        count: pod.shape.gpus,
-        memory: Memory::Share(percent(pod.shape.milli)),
-        cores: percent(pod.shape.milli),
-    };
+    let part = percent(pod.shape.milli);
+    let ask = Ask::of(pod.shape.gpus, Memory::Share(part), part);
     let is = |model: &str| Model::Is(model.to_owned());
     Demand {
-        resource: RESOURCE.into(),
+        resources: vec![RESOURCE.into()],
         containers: vec![ContainerDemand {
             name: "main".to_owned(),
             stage: Stage::App,
-            ask: Some(ask),
+            asks: vec![ask],
         }],
         host: host(pod),
         priority: 1,

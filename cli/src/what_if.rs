@@ -190,19 +190,13 @@ impl Asked<'_> {
     /// What would help, each on its own, the smallest step of its kind.
     fn changes(&self, demand: &Demand) -> Vec<Change> {
         let mut changes = Vec::new();
-        let most = |of: fn(&Ask) -> u64| {
-            demand
-                .containers
-                .iter()
-                .filter_map(|c| c.ask.as_ref())
-                .map(of)
-                .max()
-        };
+        let most =
+            |of: fn(&Ask) -> u64| demand.containers.iter().flat_map(|c| &c.asks).map(of).max();
         let mut largest =
             |what: &str, unit: &str, most: Option<u64>, less: &dyn Fn(&mut Ask, u64)| {
                 let with = |limit: u64| {
                     let mut smaller = demand.clone();
-                    let asks = smaller.containers.iter_mut().filter_map(|c| c.ask.as_mut());
+                    let asks = smaller.containers.iter_mut().flat_map(|c| &mut c.asks);
                     asks.for_each(|ask| less(ask, limit));
                     self.ranks(&smaller)
                 };

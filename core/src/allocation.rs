@@ -61,9 +61,32 @@ pub struct Grant {
     pub memory: Mib,
     /// Compute on it; 100 means alone.
     pub cores: Percent,
+    /// Seats of it, which it has together.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub seats: u32,
     /// Which instance of it, on a card that is cut as pods come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Placed>,
+}
+
+impl Grant {
+    /// The unit that the books know it under: the card, the instance that is there
+    /// for good, or the one that is made for it.
+    pub fn unit(&self) -> GpuUuid {
+        match &self.mig {
+            Some(placed) => placed.unit(&self.gpu),
+            None => self.gpu.clone(),
+        }
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(seats: &u32) -> bool {
+    *seats == 1
 }
 
 /// Everything that a pod was given.

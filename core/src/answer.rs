@@ -42,6 +42,9 @@ pub struct Asked {
     pub container: String,
     /// `app`, `init` or `sidecar`.
     pub stage: String,
+    /// Under which resource; empty in the answer of an older scheduler.
+    #[serde(default)]
+    pub resource: String,
     /// On how many cards.
     pub count: u32,
     /// Of each, with its unit.
@@ -130,7 +133,7 @@ pub struct TopAnswer {
 /// What the containers ask for.
 pub fn asked(demand: &Demand) -> Vec<Asked> {
     let containers = demand.containers.iter();
-    let asking = containers.filter_map(|container| Some((container, container.ask.as_ref()?)));
+    let asking = containers.flat_map(|c| c.asks.iter().map(move |ask| (c, ask)));
     let line = |(container, ask): (&crate::ContainerDemand, &crate::Ask)| Asked {
         container: container.name.clone(),
         stage: match container.stage {
@@ -139,6 +142,7 @@ pub fn asked(demand: &Demand) -> Vec<Asked> {
             Stage::Sidecar => "sidecar",
         }
         .to_owned(),
+        resource: demand.resource(ask).to_owned(),
         count: ask.count,
         memory: match ask.memory {
             Memory::Mib(memory) => memory.to_string(),

@@ -19,6 +19,8 @@ const EXACT: usize = 8;
 pub(crate) struct Candidate {
     /// For an init container: the pod's app containers are not on it.
     pub(crate) stranger: bool,
+    /// A whole card for one that is content with less.
+    pub(crate) waste: bool,
     /// One number for each key of the policy; lower is better.
     pub(crate) rank: [u64; MOST_KEYS],
     /// The card's place on the node.

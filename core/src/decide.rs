@@ -12,6 +12,7 @@ use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit::{self, Policies};
 use crate::memo::{Memo, Verdict, Verdicts};
+use crate::mig::Instance;
 use crate::node::{Card, NodeState};
 use crate::quota::{Amount, Headroom};
 use crate::reason::{Reason, Refusal};
@@ -24,6 +25,19 @@ pub struct SoftNote {
     pub slot: usize,
     /// What the pod would take of which of its cards.
     pub uses: Vec<(usize, Use)>,
+    /// Which of `uses` are instances ([`fit::Fit::instances`]).
+    pub instances: Vec<(usize, Instance)>,
+}
+
+impl SoftNote {
+    /// A pod was told the node in this slot, where it fits like this.
+    pub fn of(slot: usize, fit: fit::Fit) -> Self {
+        Self {
+            slot,
+            uses: fit.uses,
+            instances: fit.instances,
+        }
+    }
 }
 
 /// What is asked: which nodes can take a pod like this.
@@ -148,7 +162,7 @@ fn noted<'a>(question: &Question<'a>) -> HashMap<usize, Vec<&'a SoftNote>> {
 fn with_others(question: &Question<'_>, slot: usize, others: &[&SoftNote]) -> Option<u64> {
     let mut state = question.node(slot)?.clone();
     for note in others {
-        state = state.with(&note.uses);
+        state = state.with(&note.uses, &note.instances);
     }
     let fit = fit::fit(&state, question.demand, question.policies);
     fit.ok().map(|fit| fit.score)

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::card_policy::CardPolicy;
+use crate::mig;
 use crate::node::Compute;
 use crate::request::Ask;
 use crate::rules::Rules;
@@ -29,15 +30,16 @@ pub struct ContainerDemand {
     pub name: String,
     /// When it runs.
     pub stage: Stage,
-    /// Its share; `None` for a container without a GPU.
-    pub ask: Option<Ask>,
+    /// Its shares, each under another resource; none for a container without a GPU.
+    pub asks: Vec<Ask>,
 }
 
 /// A whole pod's demand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Demand {
-    /// The cluster's name of the count resource, such as `nvidia.com/gpu`.
-    pub resource: Arc<str>,
+    /// The resources that it asks under: first the cluster's name of the usual one,
+    /// such as `nvidia.com/gpu`, then others that its containers name.
+    pub resources: Vec<Arc<str>>,
     /// Init containers and sidecars in spec order, then app containers.
     pub containers: Vec<ContainerDemand>,
     /// CPU and memory that the whole pod requests, by Kubernetes' effective rule.
@@ -55,7 +57,19 @@ pub struct Demand {
 impl Demand {
     /// Any container asks for a share.
     pub fn asks(&self) -> bool {
-        self.containers.iter().any(|c| c.ask.is_some())
+        self.containers.iter().any(|c| !c.asks.is_empty())
+    }
+
+    /// The name of the resource that this is asked under.
+    pub fn resource(&self, ask: &Ask) -> &str {
+        let name = self.resources.get(usize::from(ask.resource));
+        name.map_or("", |name| name)
+    }
+
+    /// Some container asks for instances of cards.
+    pub fn wants_instances(&self) -> bool {
+        let mut names = self.resources.iter();
+        names.any(|name| name.starts_with(mig::RESOURCES))
     }
 
     /// The stage of each container, for [`crate::usage::effective`].

@@ -11,18 +11,20 @@ use std::sync::Arc;
 
 use crate::allocation::{self, Allocation, Grant};
 use crate::card_policy::CardPolicy;
-use crate::choose::{self, Candidate, Manner};
 use crate::demand::{ContainerDemand, Demand, Stage};
 use crate::id::NodeName;
-use crate::inventory::Inventory;
+use crate::inventory::{Gpu, Inventory};
 use crate::judge::Judge;
-use crate::node::{Card, NodeState};
+use crate::mig::published::{Mig, Placed};
+use crate::mig::{self, Instance};
+use crate::node::NodeState;
+use crate::placing::{self, Share, place};
 use crate::reason::{Reason, Refusal};
 use crate::request::{Ask, Memory};
 use crate::score::Policy;
 use crate::typical::Typical;
 use crate::units::Mib;
-use crate::usage::{self, Use};
+use crate::usage::{Use, Uses};
 
 /// Which choice is better, for nodes and for the cards of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +53,11 @@ impl Default for Policies {
 pub struct Fit {
     /// How good the node is, by the node policy; higher is better.
     pub score: u64,
-    /// The pod's effective use of each card it touches, by the card's place.
+    /// The pod's effective use of each unit it touches, by the card's place.
     pub uses: Vec<(usize, Use)>,
+    /// Which of `uses` are instances of cards that are cut as pods come, by their
+    /// places in that list.
+    pub instances: Vec<(usize, Instance)>,
     shares: Vec<Share>,
 }
 
@@ -67,14 +72,6 @@ pub trait Trace: Default {
 
 /// Nobody listens.
 impl Trace for () {}
-
-/// One container on one card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    container: usize,
-    card: usize,
-    used: Use,
-}
 
 /// Places all containers of `demand` on the node's cards, or counts for each
 /// card why not.
@@ -97,7 +94,8 @@ pub fn traced<T: Trace>(
     let mut order: Vec<(usize, &Ask)> = Vec::with_capacity(demand.containers.len());
     let asking = |wanted: fn(Stage) -> bool| {
         let containers = demand.containers.iter().enumerate();
-        containers.filter_map(move |(i, c)| Some((i, c.ask.as_ref().filter(|_| wanted(c.stage))?)))
+        let staged = containers.filter(move |(_, c)| wanted(c.stage));
+        staged.flat_map(|(i, c)| c.asks.iter().map(move |ask| (i, ask)))
     };
     // Init containers last: they go where the app containers are, if they fit.
     order.extend(asking(|stage| stage != Stage::Init));
@@ -109,7 +107,7 @@ pub fn traced<T: Trace>(
         }
         // The policy's choice for one container may have taken what another
         // needed: try the largest first, each on the fullest card.
-        order.sort_by_key(|(_, ask)| Reverse(size(ask)));
+        order.sort_by_key(|(_, ask)| Reverse(size(demand, ask)));
         let mut again = T::default();
         let shares = place(
             &judge,
@@ -121,141 +119,43 @@ pub fn traced<T: Trace>(
         *trace = again;
         Ok(shares)
     })?;
-    let uses = uses(demand, &shares);
-    let score = judge.node(&uses);
+    let (uses, instances) = placing::uses(demand, &shares);
+    let score = score(demand, &shares, judge.node(&uses));
     Ok(Fit {
         score,
         uses,
+        instances,
         shares,
     })
 }
 
-fn size(ask: &Ask) -> (u64, u32) {
-    match ask.memory {
-        Memory::Mib(memory) => (memory.0, ask.cores.0),
-        // Unresolved percentages sort among the large ones by their part of 1 TiB.
-        Memory::Share(part) => (Mib(crate::request::MAX_CARD_MIB).share(part).0, ask.cores.0),
+/// The node's score with what the shares cost beside room: nodes where instances
+/// cost fewer placements of others come first whatever the policy, and those that
+/// give whole cards to pods that are content with less come last.
+fn score(demand: &Demand, shares: &[Share], score: u64) -> u64 {
+    let score = if shares.iter().any(|share| share.waste) {
+        score >> 10
+    } else {
+        score
+    };
+    if !demand.wants_instances() {
+        return score;
     }
+    let loss: u32 = shares.iter().map(|share| share.loss).sum();
+    score + (u64::from(4095 - loss.min(4095)) << 44)
 }
 
-fn place(
-    judge: &Judge<'_>,
-    order: &[(usize, &Ask)],
-    policy: CardPolicy,
-    trace: &mut impl Trace,
-) -> Result<Vec<Share>, Refusal> {
-    let (node, demand) = (judge.node, judge.demand);
-    let mut resources = node.resources.iter();
-    let resource = resources.position(|name| *name == demand.resource);
-    let rules = &demand.rules;
-    // Rules that look at the cards themselves; most pods have none.
-    let picky = node.inventory.as_ref().filter(|_| rules.choose_cards());
-    let mut shares: Vec<Share> = Vec::with_capacity(order.len());
-    let mut candidates = Vec::with_capacity(node.cards.len());
-    for &(container, ask) in order {
-        trace.container(container);
-        let manner = Manner {
-            count: usize::try_from(ask.count).unwrap_or(usize::MAX),
-            one_numa: rules.one_numa || node.one_numa,
-            numa_key: policy.numa_key(),
-            links: policy.links,
-        };
-        if manner.count > node.cards.len() {
-            return Err(Refusal::of(Reason::NodeInsufficientDevice));
-        }
-        let mut refusal = Refusal::default();
-        candidates.clear();
-        for (place, card) in node.cards.iter().enumerate() {
-            let share = share(container, ask, place, card);
-            let used = pod_use(demand, &shares, Some(share), place);
-            let mismatch = resource != Some(usize::from(card.resource));
-            let other = mismatch.then_some(Reason::CardTypeMismatch);
-            let closed = card.closed.or(other);
-            let unwanted = || picky.and_then(|found| rules.refuse(&found.gpus[place]));
-            let refused = closed
-                .or_else(unwanted)
-                .or_else(|| room(card, &used, policy));
-            trace.card(place, used, refused);
-            if let Some(reason) = refused {
-                refusal.add(reason);
-                continue;
-            }
-            candidates.push(Candidate {
-                stranger: demand.containers[container].stage == Stage::Init
-                    && !shares.iter().any(|s| s.card == place),
-                rank: judge.card(policy, place, used),
-                place,
-            });
-        }
-        if let Err(reason) = choose::choose(node, manner, &mut candidates) {
-            if reason == Reason::NumaNotFit {
-                for &Candidate { place, .. } in &candidates {
-                    let share = share(container, ask, place, &node.cards[place]);
-                    let used = pod_use(demand, &shares, Some(share), place);
-                    trace.card(place, used, Some(reason));
-                    refusal.add(reason);
-                }
-            } else if !candidates.is_empty() {
-                refusal.add(reason);
-            }
-            return Err(refusal);
-        }
-        let chosen = candidates[..manner.count].iter().map(|chosen| chosen.place);
-        shares.extend(chosen.map(|place| share(container, ask, place, &node.cards[place])));
-    }
-    Ok(shares)
-}
-
-/// What a container would get of a card.
-fn share(container: usize, ask: &Ask, place: usize, card: &Card) -> Share {
+/// Instances by their compute slices, which their resource's name begins with,
+/// then by memory and compute.
+fn size(demand: &Demand, ask: &Ask) -> (u64, u64, u32) {
+    let name = demand.resource(ask).strip_prefix(mig::RESOURCES);
+    let slices = name.and_then(|name| name.split('g').next()?.parse().ok());
     let memory = match ask.memory {
         Memory::Mib(memory) => memory,
-        Memory::Share(part) => card.scaled.share(part),
+        // Unresolved percentages sort among the large ones by their part of 1 TiB.
+        Memory::Share(part) => Mib(crate::request::MAX_CARD_MIB).share(part),
     };
-    Share {
-        container,
-        card: place,
-        used: Use::of(memory, ask.cores),
-    }
-}
-
-/// Why the card has no room for this use. `mutex` comes right after the seats
-/// (HAMi 4.6 rule 7) and wants a card without any other share.
-fn room(card: &Card, used: &Use, policy: CardPolicy) -> Option<Reason> {
-    let refused = card.refuse(used);
-    let busy = policy.idle && (card.sums.pods > 0 || used.seats > 1);
-    match refused {
-        Some(Reason::CardTimeSlicingExhausted) => refused,
-        _ if busy => Some(Reason::ExclusiveDeviceAllocateConflict),
-        _ => refused,
-    }
-}
-
-/// The pod's effective use of `card` with `shares`, and `more` if it comes too.
-fn pod_use(demand: &Demand, shares: &[Share], more: Option<Share>, card: usize) -> Use {
-    if let (true, Some(share)) = (shares.is_empty(), more) {
-        return share.used;
-    }
-    let mut on_card: Vec<Share> = shares.iter().copied().filter(|s| s.card == card).collect();
-    on_card.extend(more);
-    on_card.sort_by_key(|share| share.container);
-    usage::on_card(
-        on_card
-            .iter()
-            .map(|share| (demand.containers[share.container].stage, share.used)),
-    )
-}
-
-/// The pod's effective use of each card that `shares` name.
-fn uses(demand: &Demand, shares: &[Share]) -> Vec<(usize, Use)> {
-    if let [share] = shares {
-        return vec![(share.card, share.used)];
-    }
-    let mut cards: Vec<usize> = shares.iter().map(|share| share.card).collect();
-    cards.sort_unstable();
-    cards.dedup();
-    let used = |card| (card, pod_use(demand, shares, None, card));
-    cards.into_iter().map(used).collect()
+    (slices.unwrap_or(0), memory.0, ask.cores.0)
 }
 
 impl Fit {
@@ -268,21 +168,15 @@ impl Fit {
     ) -> Allocation {
         let mut containers = BTreeMap::new();
         let mut init = BTreeMap::new();
-        for (index, ContainerDemand { name, stage, ask }) in demand.containers.iter().enumerate() {
-            if ask.is_none() {
+        for (index, ContainerDemand { name, stage, asks }) in demand.containers.iter().enumerate() {
+            if asks.is_empty() {
                 continue;
             }
             let grants: Vec<Grant> = self
                 .shares
                 .iter()
                 .filter(|share| share.container == index)
-                .map(|share| Grant {
-                    resource: demand.resource.to_string(),
-                    gpu: inventory.gpus[share.card].uuid.clone(),
-                    memory: share.used.memory,
-                    cores: share.used.cores,
-                    mig: None,
-                })
+                .map(|share| grant(share, inventory, demand))
                 .collect();
             let kind = match stage {
                 Stage::App => &mut containers,
@@ -298,4 +192,39 @@ impl Fit {
             priority: demand.priority,
         }
     }
+
+    /// What the pod would hold, as [`crate::usage::effective`] reads it from the allocation.
+    pub fn held(&self, inventory: &Inventory) -> Uses {
+        let units = self.uses.iter().enumerate();
+        let named = units.map(|(place, (card, used))| {
+            let gpu = &inventory.gpus[*card];
+            let instance = self.instances.iter().find(|(at, _)| *at == place);
+            let placed = instance.and_then(|(_, instance)| placed(gpu, *instance));
+            let unit = placed.map_or_else(|| gpu.uuid.clone(), |placed| placed.unit(&gpu.uuid));
+            (unit, *used)
+        });
+        named.collect()
+    }
+}
+
+fn grant(share: &Share, inventory: &Inventory, demand: &Demand) -> Grant {
+    let gpu = &inventory.gpus[share.card];
+    let resource = demand.resources.get(usize::from(share.resource));
+    Grant {
+        resource: resource.map_or_else(String::new, ToString::to_string),
+        gpu: gpu.uuid.clone(),
+        memory: share.used.memory,
+        cores: share.used.cores,
+        seats: share.used.seats,
+        mig: share.instance.and_then(|instance| placed(gpu, instance)),
+    }
+}
+
+fn placed(gpu: &Gpu, instance: Instance) -> Option<Placed> {
+    let cut = gpu.mig.as_ref().and_then(Mig::dynamic)?;
+    let profile = cut.geometry.profiles().get(instance.profile)?;
+    Some(Placed {
+        profile: profile.name.clone(),
+        start: instance.start,
+    })
 }

@@ -9,6 +9,7 @@
 //! Fed by: [`crate::fit`]. Must not: use floating point. The score is coarse on
 //! purpose: on the public trace a continuous one strands 2.4 points more.
 
+use crate::inventory::Mode;
 use crate::node::{Card, Compute, NodeState};
 use crate::typical::{Typical, TypicalPod};
 use crate::units::{Mib, Percent};
@@ -40,7 +41,9 @@ struct Left {
 impl Left {
     fn of(card: &Card, more: Option<&Use>) -> Self {
         let used = more.map_or(card.sums.used, |more| card.sums.used.with(*more));
-        let seat = card.closed.is_none() && !used.alone && used.seats < card.seats;
+        // Typical pods ask for shares; what instances lose is for `mig::place` to say.
+        let open = card.closed.is_none() && card.mode != Mode::Mig;
+        let seat = open && !used.alone && used.seats < card.seats;
         Self {
             memory: Mib(card.scaled.0.saturating_sub(used.memory.0)),
             cores: Percent(card.cores.0.saturating_sub(used.cores.0)),
@@ -147,7 +150,11 @@ impl<'a> View<'a> {
         let (pods, asks) = (self.typical.pods(), &self.asks[kind..]);
         Seen {
             // What is idle on a card that takes nothing is nobody's loss.
-            size: if card.closed.is_some() { 0 } else { idle },
+            size: if card.closed.is_some() || card.mode == Mode::Mig {
+                0
+            } else {
+                idle
+            },
             serves: those(whom)
                 .filter(|&at| left.serves(&pods[at], asks[at]))
                 .fold(0, |bits, at| bits | 1 << at),

@@ -111,7 +111,8 @@ pub struct Gpu {
     pub strict: bool,
 }
 
-/// A part of a card.
+/// A part of a card. Nothing of one of the two: of that there is no limit and
+/// nothing is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Even {
     /// Memory.

@@ -80,8 +80,8 @@ fn card_load(card: &Card, more: Use) -> Load {
 fn node_load(node: &NodeState, uses: &[(usize, Use)]) -> Load {
     let cards = node.cards.iter().enumerate();
     cards.fold(Load::default(), |sum, (place, card)| {
-        let mut uses = uses.iter();
-        let more = uses.find(|(card, _)| *card == place);
-        sum.plus(card_load(card, more.map_or_else(Use::default, |u| u.1)))
+        let here = uses.iter().filter(|(card, _)| *card == place);
+        let more = here.fold(Use::default(), |more, (_, used)| more.with(*used));
+        sum.plus(card_load(card, more))
     })
 }

@@ -174,6 +174,7 @@ impl Ledger {
             self.cluster.node(name.as_str()).is_some_and(|node| {
                 let mut cards = found.uses.iter().map(|(card, _)| &node.cards[*card]);
                 cards.all(invariant::within_capacity)
+                    && (found.instances.is_empty() || invariant::instances_have_their_places(node))
             }),
             "a reservation passed a card's capacity"
         );

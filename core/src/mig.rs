@@ -26,6 +26,15 @@ pub fn resource(profile: &str) -> String {
     format!("{RESOURCES}{}", profile.replace('+', "."))
 }
 
+/// The resource is that of instances of this profile.
+pub fn is_resource_of(resource: &str, profile: &str) -> bool {
+    let name = resource.strip_prefix(RESOURCES);
+    name.is_some_and(|name| {
+        let plain = |byte| if byte == b'+' { b'.' } else { byte };
+        name.bytes().eq(profile.bytes().map(plain))
+    })
+}
+
 /// One kind of instance that a card can be cut into.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
@@ -160,8 +169,26 @@ impl Geometry {
         starts.filter(move |&start| !many && self.open(found, start, taken))
     }
 
+    /// Memory and compute slices that these leave, wherever they are.
+    pub fn left(&self, beside: &[Instance]) -> (u32, u8) {
+        let taken = self.taken(beside);
+        let each = self.profiles.iter().flat_map(|profile| {
+            let starts = profile.starts.iter();
+            starts.map(|start| profile.slices(*start))
+        });
+        let all = each.fold(0, |all, slices| all | slices);
+        let compute = self.compute.saturating_sub(taken.compute);
+        ((all & !taken.slices).count_ones(), compute)
+    }
+
+    /// Compute slices of the whole card.
+    pub fn compute(&self) -> u8 {
+        self.compute
+    }
+
     fn open(&self, profile: &Profile, start: u8, taken: Taken) -> bool {
-        taken.slices & profile.slices(start) == 0 && taken.compute + profile.compute <= self.compute
+        taken.slices & profile.slices(start) == 0
+            && taken.compute.saturating_add(profile.compute) <= self.compute
     }
 }
 
@@ -169,7 +196,7 @@ impl Taken {
     fn and(self, profile: &Profile, start: u8) -> Self {
         Self {
             slices: self.slices | profile.slices(start),
-            compute: self.compute + profile.compute,
+            compute: self.compute.saturating_add(profile.compute),
         }
     }
 }

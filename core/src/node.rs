@@ -5,13 +5,15 @@
 //! node changes; a state that somebody holds never changes.
 //! Must not: choose; that is [`crate::fit`].
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::cut::Cut;
 use crate::id::{GpuUuid, PodUid};
-use crate::inventory::{Health, Inventory, Mode};
+use crate::inventory::{Inventory, Mode};
 use crate::ledger::Held;
+use crate::mig::Instance;
 use crate::reason::Reason;
+use crate::seen::Units;
 use crate::units::{Mib, MilliCpu, Percent};
 use crate::usage::Use;
 
@@ -109,6 +111,10 @@ pub struct Card {
     pub seats: u32,
     /// NUMA node, where the driver knows one.
     pub numa: Option<u32>,
+    /// How it is shared.
+    pub mode: Mode,
+    /// Each container may have one seat only.
+    pub strict: bool,
     /// Which of [`NodeState::resources`] it is advertised under.
     pub resource: u8,
     /// Why it takes no new share from anybody.
@@ -126,7 +132,10 @@ impl Card {
         if self.closed.is_some() {
             self.closed
         } else if others.seats + used.seats > self.seats {
-            Some(Reason::CardTimeSlicingExhausted)
+            Some(match self.mode {
+                Mode::Exclusive => Reason::ExclusiveDeviceAllocateConflict,
+                _ => Reason::CardTimeSlicingExhausted,
+            })
         } else if others.memory + used.memory > self.scaled {
             Some(Reason::CardInsufficientMemory)
         } else if others.cores + used.cores > self.cores {
@@ -167,6 +176,8 @@ pub struct NodeState {
     pub cards: Vec<Card>,
     /// The resources that its cards are advertised under, without repetition.
     pub resources: Vec<Arc<str>>,
+    /// Those of the cards that are cut as pods come.
+    pub cuts: Vec<Cut>,
     /// CPU and memory.
     pub host: Host,
     /// Its kubelet admits only containers whose cards are on one NUMA node.
@@ -187,6 +198,7 @@ impl NodeState {
             inventory: published.inventory.clone(),
             cards: Vec::new(),
             resources: Vec::new(),
+            cuts: Vec::new(),
             host,
             one_numa: false,
             closed: None,
@@ -200,83 +212,30 @@ impl NodeState {
             None => state.closed = Some(Reason::NodeNotRegistered),
             Some(inventory) => {
                 state.one_numa = ONE_NUMA.contains(&inventory.topology_policy.as_str());
-                (state.cards, state.resources) = cards(inventory, &published.cordoned, pods);
+                let units = Units::of(inventory, &published.cordoned, pods);
+                (state.cards, state.resources) = (units.cards, units.resources);
+                state.cuts = units.cuts;
             }
         }
         state
     }
 
-    /// The same node with these uses of its cards added, as one more pod. Uses
-    /// of cards that it no longer has count nowhere.
-    pub fn with(&self, uses: &[(usize, Use)]) -> Self {
+    /// The same node with these uses of its cards added, as one more pod; those
+    /// that are instances are named by their place among the uses. Uses of cards
+    /// that it no longer has count nowhere.
+    pub fn with(&self, uses: &[(usize, Use)], instances: &[(usize, Instance)]) -> Self {
         let mut more = self.clone();
         for &(card, used) in uses {
             if let Some(card) = more.cards.get_mut(card) {
                 card.sums.add(used);
             }
         }
-        more
-    }
-}
-
-/// The cards of an inventory and the resources they are advertised under, with
-/// what these pods hold and with lingering shares of pods that are not among
-/// them. A share of a card that the inventory lacks counts again when the card
-/// comes back.
-pub fn cards(
-    inventory: &Inventory,
-    cordoned: &[GpuUuid],
-    pods: &[(&PodUid, &Held)],
-) -> (Vec<Card>, Vec<Arc<str>>) {
-    let mut resources: Vec<Arc<str>> = Vec::new();
-    let mut places = BTreeMap::new();
-    let mut cards = Vec::with_capacity(inventory.gpus.len());
-    for (place, gpu) in inventory.gpus.iter().enumerate() {
-        let known = resources.iter().position(|name| **name == *gpu.resource);
-        let resource = known.unwrap_or_else(|| {
-            resources.push(gpu.resource.as_str().into());
-            resources.len() - 1
-        });
-        let foreign = || inventory.foreign.iter().any(|f| f.gpu == gpu.uuid);
-        let closed = if gpu.health != Health::Ok {
-            Some(Reason::CardNotHealth)
-        } else if cordoned.contains(&gpu.uuid) {
-            Some(Reason::CardCordoned)
-        } else if gpu.mode != Mode::Vgpu {
-            Some(Reason::CardTypeMismatch)
-        } else if foreign() {
-            Some(Reason::CardHeldByForeignPod)
-        } else {
-            None
-        };
-        places.insert(&gpu.uuid, place);
-        cards.push(Card {
-            scaled: gpu.scaled,
-            cores: gpu.cores,
-            seats: gpu.seats,
-            numa: gpu.numa,
-            resource: u8::try_from(resource).unwrap_or(u8::MAX),
-            // Under more resources than a byte counts: nobody means that.
-            closed: closed.or_else(|| (resource > 255).then_some(Reason::CardTypeMismatch)),
-            sums: Sums::default(),
-        });
-    }
-    let mut add = |uuid: &GpuUuid, used| {
-        if let Some(&place) = places.get(uuid) {
-            cards[place].sums.add(used);
-        }
-    };
-    for (_, held) in pods {
-        if let Held::Uses(uses) = held {
-            for (uuid, used) in uses {
-                add(uuid, *used);
+        for &(place, instance) in instances {
+            let card = uses.get(place).map(|(card, _)| *card);
+            if let Some(cut) = more.cuts.iter_mut().find(|cut| Some(cut.card) == card) {
+                cut.put(instance);
             }
         }
+        more
     }
-    for left in &inventory.lingering {
-        if !pods.iter().any(|(pod, _)| **pod == left.pod) {
-            add(&left.gpu, Use::of(left.memory, left.cores));
-        }
-    }
-    (cards, resources)
 }

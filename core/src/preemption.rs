@@ -170,11 +170,8 @@ pub fn room(question: &Question<'_>, node: &Node, gone: &[PodUid]) -> Option<Fit
 fn quick(question: &Question<'_>) -> Demand {
     let demand = question.demand;
     let policy = demand.gpu_policy.unwrap_or(question.policies.gpu);
-    let asking = demand
-        .containers
-        .iter()
-        .filter(|container| container.ask.is_some());
-    let single = asking.count() == 1;
+    let asks = demand.containers.iter().flat_map(|c| &c.asks);
+    let single = asks.count() == 1;
     Demand {
         node_policy: Some(Policy::Binpack),
         gpu_policy: if single && !policy.idle {

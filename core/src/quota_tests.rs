@@ -54,11 +54,7 @@ fn reserve(ledger: &mut Ledger, namespace: &str, pod: &str, demand: &Demand) -> 
 }
 
 fn half() -> Ask {
-    Ask {
-        count: 1,
-        memory: Memory::Share(Percent(50)),
-        cores: Percent(0),
-    }
+    Ask::of(1, Memory::Share(Percent(50)), Percent(0))
 }
 
 /// The containers of a pod, and what it is answered.

@@ -19,8 +19,17 @@ pub enum Reason {
     CardCordoned,
     /// The card is shared in another way than the pod asks for.
     CardTypeMismatch,
-    /// The pod names cards, and this is none of them (`use-gpuuuid`).
+    /// The way in which the card is shared cannot give what the pod wrote: amounts
+    /// on a card in turns, a whole one of those that are cut.
+    CardModeMismatch,
+    /// The card is cut, and not into instances of the profile that the pod asks for.
+    CardMigProfileMismatch,
+    /// Each container may have one share of the card, and this one asks for more.
+    CardStrict,
+    /// The pod names cards, and this is none of them (`use-gpuuuid`, `use-gpu`).
     CardUuidMismatch,
+    /// The pod names it (`use-gpu`), and somebody else holds it.
+    CardPinned,
     /// Another plugin's pod holds the card.
     CardHeldByForeignPod,
     /// All seats (`deviceSplitCount`) are taken.
@@ -31,6 +40,8 @@ pub enum Reason {
     CardInsufficientMemory,
     /// Not enough compute left.
     CardInsufficientCore,
+    /// There are free slices enough, but at no start that the profile may have.
+    CardMigNoPlacement,
     /// All compute is promised, so a pod with `gpucores: 0` would get none.
     CardComputeUnitsExhausted,
     /// The card would do, but its NUMA node has too few such cards.
@@ -51,16 +62,21 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 22] = [
         Self::CardNotHealth,
         Self::CardCordoned,
         Self::CardTypeMismatch,
+        Self::CardModeMismatch,
+        Self::CardMigProfileMismatch,
+        Self::CardStrict,
         Self::CardUuidMismatch,
+        Self::CardPinned,
         Self::CardHeldByForeignPod,
         Self::CardTimeSlicingExhausted,
         Self::ExclusiveDeviceAllocateConflict,
         Self::CardInsufficientMemory,
         Self::CardInsufficientCore,
+        Self::CardMigNoPlacement,
         Self::CardComputeUnitsExhausted,
         Self::NumaNotFit,
         Self::NodeNotRegistered,
@@ -77,12 +93,17 @@ impl Reason {
             Self::CardNotHealth => "CardNotHealth",
             Self::CardCordoned => "CardCordoned",
             Self::CardTypeMismatch => "CardTypeMismatch",
+            Self::CardModeMismatch => "CardModeMismatch",
+            Self::CardMigProfileMismatch => "CardMigProfileMismatch",
+            Self::CardStrict => "CardStrict",
             Self::CardUuidMismatch => "CardUuidMismatch",
+            Self::CardPinned => "CardPinned",
             Self::CardHeldByForeignPod => "CardHeldByForeignPod",
             Self::CardTimeSlicingExhausted => "CardTimeSlicingExhausted",
             Self::ExclusiveDeviceAllocateConflict => "ExclusiveDeviceAllocateConflict",
             Self::CardInsufficientMemory => "CardInsufficientMemory",
             Self::CardInsufficientCore => "CardInsufficientCore",
+            Self::CardMigNoPlacement => "CardMigNoPlacement",
             Self::CardComputeUnitsExhausted => "CardComputeUnitsExhausted",
             Self::NumaNotFit => "NumaNotFit",
             Self::NodeNotRegistered => "NodeNotRegistered",

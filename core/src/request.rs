@@ -3,107 +3,21 @@
 //! Fed by: the webhook and the scheduler, with resource values as text.
 //! Must not: know field paths or pods; who calls adds the place to the error.
 
+mod ask;
+mod names;
+
 use thiserror::Error;
 
 use crate::quantity::{self, QuantityError};
 use crate::units::{Mib, Percent};
 
+pub use ask::{Ask, Memory, Wrote};
+pub use names::{Resource, ResourceNames};
+
 /// More memory than any card has: 1 TiB, in MiB.
 pub const MAX_CARD_MIB: u64 = 1 << 20;
 /// More cards than any node has.
 pub const MAX_CARDS: u64 = 64;
-
-/// The five things a container can ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Resource {
-    /// Number of vGPUs, each on a card of its own.
-    Gpu,
-    /// MiB on each of them.
-    Memory,
-    /// The same in percent of the card.
-    MemoryPercentage,
-    /// Percent of each card's compute.
-    Cores,
-    /// 0 high, 1 low.
-    Priority,
-}
-
-impl Resource {
-    /// All five, in the order in which they are shown.
-    pub const ALL: [Self; 5] = [
-        Self::Gpu,
-        Self::Memory,
-        Self::MemoryPercentage,
-        Self::Cores,
-        Self::Priority,
-    ];
-
-    fn index(self) -> usize {
-        match self {
-            Self::Gpu => 0,
-            Self::Memory => 1,
-            Self::MemoryPercentage => 2,
-            Self::Cores => 3,
-            Self::Priority => 4,
-        }
-    }
-
-    fn range(self) -> (u64, u64) {
-        match self {
-            Self::Gpu => (0, MAX_CARDS),
-            Self::Memory => (1, MAX_CARD_MIB),
-            Self::MemoryPercentage => (1, 100),
-            Self::Cores => (0, 100),
-            Self::Priority => (0, 1),
-        }
-    }
-
-    /// The accepted form, for error texts.
-    pub fn accepted(self) -> &'static str {
-        match self {
-            Self::Gpu => "a whole number of cards, 0 to 64",
-            Self::Memory => "a whole number of MiB, 1 to 1048576",
-            Self::MemoryPercentage => "a whole percentage of the card's memory, 1 to 100",
-            Self::Cores => "a whole percentage of the card's compute, 0 to 100",
-            Self::Priority => "0 (high) or 1 (low)",
-        }
-    }
-}
-
-/// What the cluster calls the five resources. All configurable, as in HAMi.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceNames([String; 5]);
-
-impl Default for ResourceNames {
-    fn default() -> Self {
-        Self(
-            [
-                "nvidia.com/gpu",
-                "nvidia.com/gpumem",
-                "nvidia.com/gpumem-percentage",
-                "nvidia.com/gpucores",
-                "nvidia.com/priority",
-            ]
-            .map(str::to_owned),
-        )
-    }
-}
-
-impl ResourceNames {
-    /// The default names with those in `changed` replaced.
-    pub fn with(changed: impl IntoIterator<Item = (Resource, String)>) -> Self {
-        let mut names = Self::default();
-        for (resource, name) in changed {
-            names.0[resource.index()] = name;
-        }
-        names
-    }
-
-    /// The cluster's name for `resource`.
-    pub fn of(&self, resource: Resource) -> &str {
-        &self.0[resource.index()]
-    }
-}
 
 /// What a bare `nvidia.com/gpu: 1` means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,24 +53,20 @@ impl Default for Defaults {
     }
 }
 
-/// Memory on each card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Memory {
-    /// This many MiB.
-    Mib(Mib),
-    /// This part of the card that is chosen, of its scaled memory.
-    Share(Percent),
-}
+/// The pod annotation in which the webhook lists what it filled in, by container
+/// and resource: `{"main":{"nvidia.com/gpumem":"5000"}}`.
+pub const DEFAULTED: &str = "aliquot.dev/defaulted";
 
-/// A container's share, complete: on each of `count` different cards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ask {
-    /// Number of cards, at least 1.
-    pub count: u32,
-    /// Memory on each.
-    pub memory: Memory,
-    /// Compute on each; 100 means alone on the card.
-    pub cores: Percent,
+/// Reads a number of units under any resource of ours.
+pub fn count(text: &str) -> Result<u32, RequestError> {
+    let resource = Resource::Gpu;
+    let number = quantity::whole(text);
+    let number = number.map_err(|source| RequestError::Quantity { resource, source })?;
+    let fits = u32::try_from(number).ok().filter(|_| number <= MAX_CARDS);
+    fits.ok_or_else(|| RequestError::OutOfRange {
+        resource,
+        value: text.to_owned(),
+    })
 }
 
 /// Why a container's resources cannot be meant.
@@ -210,7 +120,11 @@ fn hint(resource: Resource, error: &QuantityError) -> String {
 
 /// The numbers a container wrote itself, checked one by one and together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written([Option<u64>; 5]);
+pub struct Written {
+    numbers: [Option<u64>; 5],
+    /// It asks for units under other resources of ours, too.
+    others: bool,
+}
 
 /// One value that a default supplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +150,7 @@ impl Written {
             let (least, most) = resource.range();
             match quantity::whole(text) {
                 Ok(number) if (least..=most).contains(&number) => {
-                    written.0[resource.index()] = Some(number);
+                    written.numbers[resource.index()] = Some(number);
                 }
                 Ok(_) => errors.push(RequestError::OutOfRange {
                     resource,
@@ -259,9 +173,18 @@ impl Written {
         }
     }
 
+    /// The same container, which asks under other resources of ours, too. Its
+    /// memory and compute are of those, unless it writes a number of cards.
+    pub fn beside_others(self) -> Self {
+        Self {
+            others: true,
+            ..self
+        }
+    }
+
     /// What the container wrote for `resource`.
     pub fn get(&self, resource: Resource) -> Option<u64> {
-        self.0[resource.index()]
+        self.numbers[resource.index()]
     }
 
     fn asks_beyond_count(&self) -> bool {
@@ -278,7 +201,7 @@ impl Written {
     pub fn asks(&self, defaults: &Defaults) -> bool {
         match self.get(Resource::Gpu) {
             Some(count) => count > 0,
-            None => defaults.count > 0 && self.asks_beyond_count(),
+            None => !self.others && defaults.count > 0 && self.asks_beyond_count(),
         }
     }
 
@@ -317,25 +240,57 @@ impl Written {
         fills
     }
 
-    /// The complete share, defaults applied; `None` when no share is asked for.
+    /// The complete share under the usual resource, defaults applied; `None` when
+    /// none is asked for.
     pub fn ask(&self, defaults: &Defaults) -> Option<Ask> {
         if !self.asks(defaults) {
             return None;
         }
         let mut full = *self;
         for Fill { resource, value } in self.fills(defaults) {
-            full.0[resource.index()] = Some(value);
+            full.numbers[resource.index()] = Some(value);
         }
-        let number = |resource| u32::try_from(full.get(resource).unwrap_or(0)).unwrap_or(u32::MAX);
-        let memory = match full.get(Resource::MemoryPercentage) {
-            Some(_) => Memory::Share(Percent(number(Resource::MemoryPercentage))),
-            None => Memory::Mib(Mib(full.get(Resource::Memory).unwrap_or(0))),
-        };
         Some(Ask {
-            count: number(Resource::Gpu),
-            memory,
-            cores: Percent(number(Resource::Cores)),
+            wrote: self.wrote(),
+            ..full.amounts(full.number(Resource::Gpu))
         })
+    }
+
+    /// The share under another resource of ours, of which so many units are asked:
+    /// no default is filled in. What is written is of these units unless there is a
+    /// number of cards beside it.
+    pub fn ask_under(&self, resource: u8, count: u32) -> Ask {
+        let cards = self.get(Resource::Gpu).is_some();
+        let mut own = if cards { Self::default() } else { *self };
+        let wrote = own.wrote();
+        if !wrote.memory {
+            own.numbers[Resource::MemoryPercentage.index()] = Some(100);
+        }
+        Ask {
+            resource,
+            wrote,
+            ..own.amounts(count)
+        }
+    }
+
+    fn wrote(&self) -> Wrote {
+        let wrote = |resource| self.get(resource).is_some();
+        Wrote {
+            memory: wrote(Resource::Memory) || wrote(Resource::MemoryPercentage),
+            cores: wrote(Resource::Cores),
+        }
+    }
+
+    fn number(&self, resource: Resource) -> u32 {
+        u32::try_from(self.get(resource).unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
+    fn amounts(&self, count: u32) -> Ask {
+        let memory = match self.get(Resource::MemoryPercentage) {
+            Some(_) => Memory::Share(Percent(self.number(Resource::MemoryPercentage))),
+            None => Memory::Mib(Mib(self.get(Resource::Memory).unwrap_or(0))),
+        };
+        Ask::of(count, memory, Percent(self.number(Resource::Cores)))
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::id::GpuUuid;
 use crate::inventory::{Gpu, Mode};
+use crate::pin::Pin;
 use crate::reason::Reason;
 use crate::score::Weights;
 
@@ -47,8 +48,13 @@ pub struct Rules {
     pub use_uuids: Vec<GpuUuid>,
     /// None of these cards, whatever `use_uuids` says.
     pub nouse_uuids: Vec<GpuUuid>,
+    /// One of these, whatever the lists above say; any when empty.
+    pub pins: Vec<Pin>,
     /// Shared in one of these ways; any when empty.
     pub modes: Vec<Mode>,
+    /// Where a container asks for several under one resource, they are seats of
+    /// one unit and not units of their own.
+    pub same_unit: bool,
     /// All cards of a container on one NUMA node.
     pub one_numa: bool,
     /// How slots, compute and memory count where cards are compared.
@@ -60,7 +66,7 @@ impl Rules {
     pub fn choose_cards(&self) -> bool {
         let models = self.use_models.len() + self.nouse_models.len();
         let uuids = self.use_uuids.len() + self.nouse_uuids.len();
-        models + uuids + self.modes.len() > 0
+        models + uuids + self.modes.len() + self.pins.len() > 0
     }
 
     /// Why the pod does not want this card (HAMi 4.6 rules 3 and 5).
@@ -68,12 +74,14 @@ impl Rules {
         let model = |models: &[Model]| models.iter().any(|model| model.matches(&gpu.model));
         let wrong_model =
             model(&self.nouse_models) || !(self.use_models.is_empty() || model(&self.use_models));
-        let wrong_mode = !(self.modes.is_empty() || self.modes.contains(&gpu.mode));
+        let instance = gpu.mig.is_some() && self.modes.contains(&Mode::Mig);
+        let wrong_mode = !(self.modes.is_empty() || self.modes.contains(&gpu.mode) || instance);
         if wrong_model || wrong_mode {
             return Some(Reason::CardTypeMismatch);
         }
         let wrong_card = self.nouse_uuids.contains(&gpu.uuid)
-            || !(self.use_uuids.is_empty() || self.use_uuids.contains(&gpu.uuid));
+            || !(self.use_uuids.is_empty() || self.use_uuids.contains(&gpu.uuid))
+            || !(self.pins.is_empty() || self.pins.iter().any(|pin| pin.may_be(gpu)));
         wrong_card.then_some(Reason::CardUuidMismatch)
     }
 }

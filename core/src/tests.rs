@@ -9,6 +9,7 @@ mod fragmentation;
 mod hami;
 mod ledger_machine;
 mod mig;
+mod modes;
 mod preemption;
 mod typical;
 
@@ -55,23 +56,19 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
 }
 
 pub(crate) fn ask(count: u32, memory: u64, cores: u32) -> Ask {
-    Ask {
-        count,
-        memory: Memory::Mib(Mib(memory)),
-        cores: Percent(cores),
-    }
+    Ask::of(count, Memory::Mib(Mib(memory)), Percent(cores))
 }
 
 pub(crate) fn demand(containers: &[(Stage, Option<Ask>)]) -> Demand {
     Demand {
-        resource: "nvidia.com/gpu".into(),
+        resources: vec!["nvidia.com/gpu".into()],
         containers: containers
             .iter()
             .enumerate()
             .map(|(number, (stage, ask))| ContainerDemand {
                 name: format!("c{number}"),
                 stage: *stage,
-                ask: *ask,
+                asks: ask.iter().copied().collect(),
             })
             .collect(),
         host: crate::Compute::default(),

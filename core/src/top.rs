@@ -7,8 +7,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cut::{self, Cut};
 use crate::id::{GpuUuid, NodeName};
-use crate::inventory::{Gpu, Inventory};
+use crate::inventory::{Gpu, Inventory, Mode};
+use crate::mig::Instance;
+use crate::mig::published::{self, Mig};
 use crate::node::{Card, NodeState};
 use crate::reason::Reason;
 use crate::units::{Mib, Percent};
@@ -105,6 +108,15 @@ pub struct GpuTop {
     pub index: u32,
     /// NVML's product name.
     pub model: String,
+    /// How it is shared.
+    #[serde(default = "vgpu")]
+    pub mode: Mode,
+    /// The resource of its seats; of a card that is cut as pods come, nothing.
+    #[serde(default)]
+    pub resource: String,
+    /// Its instances, of a card that is cut as pods come; itself, of an instance.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<InstanceTop>,
     /// Why it takes no new share.
     pub closed: Option<String>,
     /// How many pods hold a share.
@@ -117,10 +129,59 @@ pub struct GpuTop {
     pub left: Amount,
     /// Of what is used: shares that outlived their pods.
     pub lingering: Amount,
-    /// The most memory that a share with `gpucores: 0` could have now.
+    /// The most memory that a share with `gpucores: 0` could have now; that of the
+    /// largest instance, of a card that is cut as pods come.
     pub largest: Option<Mib>,
     /// The same for a share with the default compute.
     pub largest_with_default_cores: Option<Mib>,
+}
+
+/// An instance of a card.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct InstanceTop {
+    /// Its first memory slice.
+    pub start: u8,
+    /// As the driver names it.
+    pub profile: String,
+    /// A pod holds it; otherwise it is there for the next who asks for its profile.
+    pub held: bool,
+    /// Its uuid, once it is made.
+    pub uuid: Option<GpuUuid>,
+}
+
+fn vgpu() -> Mode {
+    Mode::Vgpu
+}
+
+/// The instances that a unit is or has.
+fn instances(node: &NodeState, place: usize, gpu: &Gpu) -> Vec<InstanceTop> {
+    match &gpu.mig {
+        Some(Mig::Part(part)) => vec![InstanceTop {
+            start: part.start,
+            profile: part.profile.clone(),
+            held: node.cards[place].sums.pods > 0,
+            uuid: Some(gpu.uuid.clone()),
+        }],
+        Some(Mig::Dynamic(found)) => {
+            let cut = node.cuts.iter().find(|cut| cut.card == place);
+            let all = cut.map_or(&[][..], |cut| &cut.all).iter();
+            let line = |one: &Instance| {
+                let profile = &found.geometry.profiles()[one.profile].name;
+                let made = found.instances.iter();
+                let mut same = made.filter(|m| (&m.profile, m.start) == (profile, one.start));
+                InstanceTop {
+                    start: one.start,
+                    profile: profile.clone(),
+                    held: one.busy,
+                    uuid: same.next().map(|made| made.uuid.clone()),
+                }
+            };
+            let mut lines: Vec<InstanceTop> = all.map(line).collect();
+            lines.sort();
+            lines
+        }
+        Some(Mig::Unknown(_)) | None => Vec::new(),
+    }
 }
 
 impl NodeTop {
@@ -128,11 +189,26 @@ impl NodeTop {
     pub fn of(name: &NodeName, node: &NodeState, cores: Percent) -> Option<Self> {
         let inventory = node.inventory.as_ref()?;
         let cards = inventory.gpus.iter().zip(&node.cards);
-        let line = |(gpu, card)| GpuTop::of(inventory, gpu, card, cores, node.closed);
+        let line = |(place, (gpu, card)): (usize, (&Gpu, &Card))| {
+            let top = GpuTop::of(inventory, gpu, card, cores, node.closed);
+            let cut = node.cuts.iter().find(|cut| cut.card == place);
+            let found = gpu.mig.as_ref().and_then(Mig::dynamic);
+            let largest = |(cut, found): (&Cut, &published::Cut)| {
+                let open = top.closed.is_none();
+                open.then(|| cut::largest(cut, &found.geometry)).flatten()
+            };
+            let largest = cut.zip(found).map(largest);
+            GpuTop {
+                instances: instances(node, place, gpu),
+                largest: largest.unwrap_or(top.largest),
+                largest_with_default_cores: largest.unwrap_or(top.largest_with_default_cores),
+                ..top
+            }
+        };
         Some(Self {
             node: name.clone(),
             closed: node.closed.map(|reason| reason.name().to_owned()),
-            gpus: cards.map(line).collect(),
+            gpus: cards.enumerate().map(line).collect(),
         })
     }
 }
@@ -153,6 +229,12 @@ impl GpuTop {
             gpu: gpu.uuid.clone(),
             index: gpu.index,
             model: gpu.model.clone(),
+            mode: gpu.mode,
+            resource: match gpu.mode {
+                Mode::Mig => String::new(),
+                _ => gpu.resource.clone(),
+            },
+            instances: Vec::new(),
             closed: card.closed.map(|reason| reason.name().to_owned()),
             pods: card.sums.pods,
             total: Amount::total(card),

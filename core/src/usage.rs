@@ -64,7 +64,7 @@ impl Use {
     }
 }
 
-/// One pod's effective use of each card that it touches.
+/// One pod's effective use of each unit that it touches, by [`Grant::unit`].
 pub type Uses = BTreeMap<GpuUuid, Use>;
 
 /// The effective use of a pod on one card, from its containers' uses of that
@@ -91,12 +91,16 @@ pub fn effective<'a>(
 ) -> Uses {
     let mut cards: BTreeMap<GpuUuid, Vec<(Stage, Use)>> = BTreeMap::new();
     let mut add = |stage, grants: &[Grant]| {
+        let mut own: BTreeMap<GpuUuid, Use> = BTreeMap::new();
         for grant in grants {
-            let used = Use::of(grant.memory, grant.cores);
-            cards
-                .entry(grant.gpu.clone())
-                .or_default()
-                .push((stage, used));
+            let used = own.entry(grant.unit()).or_default();
+            *used = used.with(Use {
+                seats: grant.seats,
+                ..Use::of(grant.memory, grant.cores)
+            });
+        }
+        for (unit, used) in own {
+            cards.entry(unit).or_default().push((stage, used));
         }
     };
     let mut known = Vec::new();

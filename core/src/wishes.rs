@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::card_policy::CardPolicy;
 use crate::inventory::Mode;
+use crate::pin::{Pin, PinError};
 use crate::rules::{Model, Rules};
 use crate::score::{Policy, Weights};
 
@@ -16,7 +17,7 @@ use crate::score::{Policy, Weights};
 pub struct Key {
     /// `aliquot.dev/…`
     pub ours: &'static str,
-    /// HAMi's.
+    /// HAMi's; empty where HAMi has none.
     pub hamis: &'static str,
 }
 
@@ -37,6 +38,10 @@ keys! {
     USE_UUID = "aliquot.dev/use-gpuuuid", "nvidia.com/use-gpuuuid";
     /// Cards not to use.
     NOUSE_UUID = "aliquot.dev/nouse-gpuuuid", "nvidia.com/nouse-gpuuuid";
+    /// The units to use and no others.
+    PIN = "aliquot.dev/use-gpu", "";
+    /// Several of one resource are seats of one unit.
+    SEATS = "aliquot.dev/seats", "";
     /// All cards of a container on one NUMA node.
     NUMA_BIND = "aliquot.dev/numa-bind", "nvidia.com/numa-bind";
     /// Ways of sharing.
@@ -93,7 +98,9 @@ impl Wishes {
             nouse_models: reader.list(NOUSE_TYPE, model),
             use_uuids: reader.list(USE_UUID, |item, _| item.into()),
             nouse_uuids: reader.list(NOUSE_UUID, |item, _| item.into()),
+            pins: reader.one(PIN, pins).unwrap_or_default(),
             modes: reader.one(MODE, modes).unwrap_or_default(),
+            same_unit: reader.one(SEATS, same).unwrap_or_default(),
             one_numa: reader.one(NUMA_BIND, truth).unwrap_or_default(),
             weights: reader.one(WEIGHTS, weights).unwrap_or_default(),
         };
@@ -120,7 +127,8 @@ struct Reader<F> {
 impl<'a, F: Fn(&'static str) -> Option<&'a str>> Reader<F> {
     fn found(&self, key: Key) -> Option<(&'static str, &'a str, Exact)> {
         let under = |name, exact| (self.value_of)(name).map(|text| (name, text, exact));
-        under(key.ours, true).or_else(|| under(key.hamis, false))
+        let hamis = || under(key.hamis, false).filter(|_| !key.hamis.is_empty());
+        under(key.ours, true).or_else(hamis)
     }
 
     fn one<T>(&mut self, key: Key, read: fn(&str, Exact) -> Result<T, String>) -> Option<T> {
@@ -165,6 +173,21 @@ fn truth(text: &str, exact: Exact) -> Result<bool, String> {
         "0" | "f" | "F" | "FALSE" | "False" if !exact => Ok(false),
         _ => Err(format!(
             "{text:?} is not a truth value; accepted: true, false"
+        )),
+    }
+}
+
+fn pins(text: &str, _: Exact) -> Result<Vec<Pin>, String> {
+    let pins: Result<Vec<Pin>, PinError> = text.split(',').map(|one| one.trim().parse()).collect();
+    pins.map_err(|error| error.to_string())
+}
+
+fn same(text: &str, _: Exact) -> Result<bool, String> {
+    match text {
+        "same" => Ok(true),
+        "distinct" => Ok(false),
+        _ => Err(format!(
+            "{text:?} is no way to have several; accepted: same (seats of one GPU), distinct (one seat each of several GPUs)"
         )),
     }
 }

@@ -146,6 +146,7 @@ mod tests {
             gpu: gpu.into(),
             memory: Mib(memory),
             cores: Percent(cores),
+            seats: 1,
             mig: None,
         }
     }

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use aliquot_core::inventory::{Health, Mode};
+use aliquot_core::inventory::Health;
 use aliquot_core::ledger::Held;
+use aliquot_core::seen::Units;
 use aliquot_core::usage::Use;
-use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid, Reason, node};
+use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid, Reason};
 
 use crate::accepted::{Accepted, Container};
 use crate::checkpoint::Entry;
@@ -227,8 +228,9 @@ fn holders_have_their_share(facts: Facts<'_>, allocation: &Allocation) -> Result
 /// Asked again at every start: the kubelet may have handed out seats anew.
 pub fn holder_has_its_share(holder: &Entry, allocation: &Allocation) -> Result<(), Refusal> {
     let grants = allocation.grants(&holder.container).unwrap_or_default();
-    let under = |grant: &&Grant| grant.resource == holder.resource;
-    let granted = grants.iter().filter(under).count();
+    let of_it = grants.iter().filter(|g| g.resource == holder.resource);
+    let granted = of_it.map(|grant| usize::try_from(grant.seats).unwrap_or(usize::MAX));
+    let granted = granted.fold(0, usize::saturating_add);
     if granted == 0 {
         return Err(Refusal::NoShare(holder.container.clone()));
     }
@@ -258,26 +260,22 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
     let mut open = inventory.clone();
     for gpu in &mut open.gpus {
         gpu.cordon = None;
-        // Which pods may be on a card of which mode the scheduler knows; here the sums count.
-        if gpu.mode != Mode::Unknown {
-            gpu.mode = Mode::Vgpu;
-        }
     }
-    let (cards, _) = node::cards(&open, &[], &held);
+    let known = Units::of(&open, &[], &held);
     for (gpu, wanted) in accepted.uses() {
-        let mut all = inventory.gpus.iter().zip(&cards);
-        let Some((has, card)) = all.find(|(has, _)| has.uuid == gpu) else {
+        let Some((place, full)) = known.carries(inventory, &gpu, &wanted) else {
             return Err(Refusal::NoCard(gpu));
         };
+        let (has, card) = (&inventory.gpus[place], &known.cards[place]);
         if let Health::Sick(why) = &has.health {
             return Err(Refusal::Sick(gpu, why.clone()));
         }
         let offers = units::offers(has);
         let offered = |grant: &Grant| offers.iter().any(|offer| offer.resource == grant.resource);
         let mut grants = accepted.allocation.all().flat_map(|(_, grants)| grants);
-        let other = !grants.all(|grant| grant.gpu != gpu || offered(grant));
+        let other = !grants.all(|grant| grant.unit() != gpu || offered(grant));
         let other = other.then_some(Reason::CardTypeMismatch);
-        if let Some(reason) = other.or_else(|| card.refuse(&wanted)) {
+        if let Some(reason) = other.or(full) {
             return Err(Refusal::Full {
                 gpu,
                 reason,

@@ -68,6 +68,7 @@ mod tests {
                 gpu: format!("GPU-00000000-0000-0000-0000-{i:012}").into(),
                 memory: Mib(3000),
                 cores: Percent(30),
+                seats: 1,
                 mig: None,
             })
             .collect()

@@ -77,6 +77,7 @@ pub(crate) fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
         gpu: gpu.into(),
         memory: Mib(memory),
         cores: Percent(cores),
+        seats: 1,
         mig: None,
     }
 }

@@ -5,7 +5,7 @@
 //! Must not: have a flag that only one of the two reads.
 
 use aliquot_core::request::{BareGpu, MAX_CARD_MIB, Resource};
-use aliquot_core::{Defaults, Mib, Percent, ResourceNames};
+use aliquot_core::{Defaults, Mib, Percent, ResourceNames, mig};
 use clap::{Args, ValueEnum, value_parser};
 use thiserror::Error;
 
@@ -70,6 +70,10 @@ pub struct RequestFlags {
         default_value = "nvidia.com/priority"
     )]
     resource_priority: String,
+    /// Names of other resources that renamed cards are advertised under, with commas
+    /// between; MIG instances (nvidia.com/mig-…) are served without
+    #[arg(long, env = "ALIQUOT_EXTRA_RESOURCES", value_delimiter = ',')]
+    extra_resources: Vec<String>,
 }
 
 /// A resource name that cannot be meant.
@@ -82,7 +86,9 @@ pub enum FlagError {
         value: String,
     },
     /// One name for two resources.
-    #[error("resource name {value:?} is given twice; accepted: five different names")]
+    #[error(
+        "resource name {value:?} is given twice; accepted: different names, none of MIG instances"
+    )]
     SameName {
         /// As it came.
         value: String,
@@ -92,8 +98,10 @@ pub enum FlagError {
 impl RequestFlags {
     /// The flags as values.
     pub fn settings(&self) -> Result<Settings, FlagError> {
+        let names = self.names()?;
         Ok(Settings {
-            names: self.names()?,
+            extra: self.extra(&names)?,
+            names,
             defaults: Defaults {
                 count: self.default_gpu_num,
                 memory: Mib(self.default_mem),
@@ -104,6 +112,22 @@ impl RequestFlags {
                 },
             },
         })
+    }
+
+    fn extra(&self, names: &ResourceNames) -> Result<Vec<String>, FlagError> {
+        let given = self.extra_resources.iter().filter(|name| !name.is_empty());
+        let extra: Vec<String> = given.cloned().collect();
+        for (place, value) in extra.iter().enumerate() {
+            let value = value.clone();
+            if !is_resource_name(&value) {
+                return Err(FlagError::ResourceName { value });
+            }
+            let usual = Resource::ALL.iter().any(|one| names.of(*one) == value);
+            if usual || value.starts_with(mig::RESOURCES) || extra[..place].contains(&value) {
+                return Err(FlagError::SameName { value });
+            }
+        }
+        Ok(extra)
     }
 
     fn names(&self) -> Result<ResourceNames, FlagError> {
@@ -168,6 +192,12 @@ mod tests {
             let bad = settings(&["--resource-name", name]).unwrap_err();
             assert!(matches!(bad, FlagError::ResourceName { .. }), "{name}");
         }
+        for extra in ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "a/b,a/b"] {
+            let bad = settings(&["--extra-resources", extra]).unwrap_err();
+            assert!(matches!(bad, FlagError::SameName { .. }), "{extra}");
+        }
+        let two = settings(&["--extra-resources", "a/b,nvidia.com/gpu.shared"]);
+        assert_eq!(two.unwrap().extra, ["a/b", "nvidia.com/gpu.shared"]);
         for flags in [
             ["--default-cores", "101"],
             ["--default-gpu-num", "65"],

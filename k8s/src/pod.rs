@@ -3,18 +3,21 @@
 //! Fed by: watches and extender calls.
 //! Must not: refuse; a pod that cannot be read gives an error that says where.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::hami;
 use aliquot_core::ledger::Held;
-use aliquot_core::request::{RequestError, Resource, Written};
+use aliquot_core::request::{self, Ask, DEFAULTED, RequestError, Resource, Written};
 use aliquot_core::wishes::WishError;
 use aliquot_core::{
     Allocation, ContainerDemand, Defaults, Demand, Namespace, NodeName, PodUid, ResourceNames,
-    Stage, Wishes, usage,
+    Stage, Wishes, mig, usage,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use thiserror::Error;
 
 use crate::compute;
@@ -24,8 +27,18 @@ use crate::compute;
 pub struct Settings {
     /// The five resources' names.
     pub names: ResourceNames,
+    /// Other resources of ours that renamed cards are advertised under; those of MIG
+    /// instances are known by their names.
+    pub extra: Vec<String>,
     /// Values for what a container leaves out.
     pub defaults: Defaults,
+}
+
+impl Settings {
+    /// A resource of ours besides the usual one.
+    pub fn is_other(&self, name: &str) -> bool {
+        name.starts_with(mig::RESOURCES) || self.extra.iter().any(|extra| extra == name)
+    }
 }
 
 /// Why a pod's demand cannot be read.
@@ -100,24 +113,34 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, Stage)> {
 pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
     let mut priority = 1;
     let mut demands: Vec<ContainerDemand> = Vec::new();
+    let mut resources = vec![settings.names.of(Resource::Gpu).into()];
+    let filled = annotation(pod, DEFAULTED).and_then(|text| serde_json::from_str(text).ok());
+    let filled: Filled<'_> = filled.unwrap_or_default();
     for (container, stage) in containers(pod) {
         if demands.iter().any(|other| other.name == container.name) {
             return Err(DemandError::Twice(container.name.clone()));
         }
-        let written = written(container, &settings.names)?;
+        let others = others(container, settings)?;
+        let written = written(container, settings)?;
         if let Some(own) = written.get(Resource::Priority) {
             priority = priority.min(u8::try_from(own).unwrap_or(1));
         }
         demands.push(ContainerDemand {
             name: container.name.clone(),
             stage,
-            ask: written.ask(&settings.defaults),
+            asks: asks(
+                &written,
+                others,
+                settings,
+                filled.get(&*container.name),
+                &mut resources,
+            ),
         });
     }
     let wishes = Wishes::read(|key| annotation(pod, key));
     let wishes = wishes.map_err(|mut errors| DemandError::Wish(errors.swap_remove(0)))?;
     Ok(Demand {
-        resource: settings.names.of(Resource::Gpu).into(),
+        resources,
         containers: demands,
         host: compute::requested(pod),
         priority,
@@ -127,18 +150,87 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
     })
 }
 
-fn written(container: &Container, names: &ResourceNames) -> Result<Written, DemandError> {
+/// The webhook's list of what it filled in, by container and resource.
+type Filled<'a> = BTreeMap<Cow<'a, str>, Defaulted<'a>>;
+type Defaulted<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
+
+/// The container's shares: under the usual resource, then under others by name.
+fn asks(
+    written: &Written,
+    others: Vec<(&str, u32)>,
+    settings: &Settings,
+    filled: Option<&Defaulted<'_>>,
+    resources: &mut Vec<Arc<str>>,
+) -> Vec<Ask> {
+    let mut asks: Vec<Ask> = written.ask(&settings.defaults).into_iter().collect();
+    for ask in &mut asks {
+        let was_filled = |resource| {
+            let value = filled.and_then(|filled| filled.get(settings.names.of(resource)));
+            value.is_some_and(|value| value.parse().ok() == written.get(resource))
+        };
+        let memory = [Resource::Memory, Resource::MemoryPercentage];
+        ask.wrote.memory &= !memory.into_iter().any(was_filled);
+        ask.wrote.cores &= !was_filled(Resource::Cores);
+    }
+    for (name, count) in others {
+        let known = resources.iter().position(|known| **known == *name);
+        let place = known.unwrap_or_else(|| {
+            resources.push(name.into());
+            resources.len() - 1
+        });
+        // Nobody names more than a byte counts; the last one then serves nobody.
+        let place = u8::try_from(place).unwrap_or(u8::MAX);
+        asks.push(written.ask_under(place, count));
+    }
+    asks
+}
+
+/// What the container asks for under resources of ours besides the usual one, by name.
+fn others<'a>(
+    container: &'a Container,
+    settings: &Settings,
+) -> Result<Vec<(&'a str, u32)>, DemandError> {
+    let mut found = BTreeMap::new();
+    for amounts in amounts(container).into_iter().flatten() {
+        for (name, quantity) in amounts {
+            if settings.is_other(name) && !found.contains_key(name.as_str()) {
+                let count =
+                    request::count(&quantity.0).map_err(|source| DemandError::Resource {
+                        container: container.name.clone(),
+                        resource: name.clone(),
+                        source,
+                    })?;
+                found.insert(name.as_str(), count);
+            }
+        }
+    }
+    let asked = found.into_iter().filter(|(_, count)| *count > 0);
+    Ok(asked.collect())
+}
+
+/// Limits, then requests.
+fn amounts(container: &Container) -> [Option<&BTreeMap<String, Quantity>>; 2] {
     let resources = container.resources.as_ref();
-    let maps = [
+    [
         resources.and_then(|r| r.limits.as_ref()),
         resources.and_then(|r| r.requests.as_ref()),
-    ];
+    ]
+}
+
+fn written(container: &Container, settings: &Settings) -> Result<Written, DemandError> {
+    let read = numbers(container, &settings.names)?;
+    Ok(if others(container, settings)?.is_empty() {
+        read
+    } else {
+        read.beside_others()
+    })
+}
+
+fn numbers(container: &Container, names: &ResourceNames) -> Result<Written, DemandError> {
+    let maps = amounts(container);
     let value_of = |resource| {
         let name = names.of(resource);
-        let mut found = maps
-            .iter()
-            .flatten()
-            .filter_map(|map: &&BTreeMap<_, _>| map.get(name));
+        let mut found = maps.iter().flatten().filter_map(|map| map.get(name));
         found.next().map(|quantity| quantity.0.as_str())
     };
     Written::read(value_of).map_err(|mut errors| {
@@ -180,7 +272,7 @@ fn ours(pod: &Pod, node: &NodeName, text: &str) -> Held {
 fn hamis(pod: &Pod, node: &NodeName, settings: &Settings) -> Option<Held> {
     let text = annotation(pod, hami::ALLOCATED)?;
     let asks = |container: &Container| {
-        let written = written(container, &settings.names);
+        let written = written(container, settings);
         written.map_or(true, |written| written.asks(&settings.defaults))
     };
     if !containers(pod).any(|(container, _)| asks(container)) {

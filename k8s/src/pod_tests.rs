@@ -32,7 +32,13 @@ fn a_demand_keeps_the_containers_order_and_stages() {
     let shown: Vec<_> = demand
         .containers
         .iter()
-        .map(|c| (c.name.as_str(), c.stage, c.ask.map(|ask| ask.memory)))
+        .map(|c| {
+            (
+                c.name.as_str(),
+                c.stage,
+                c.asks.first().map(|ask| ask.memory),
+            )
+        })
         .collect();
     assert_eq!(
         shown,
@@ -142,4 +148,51 @@ fn two_containers_of_one_name_shared_one_grant() {
     let refused = demand(&pod(&spec, &json!({})), &Settings::default());
     let why = "two containers are called \"c\"; accepted: a name of its own for each";
     assert_eq!(refused.unwrap_err().to_string(), why);
+}
+
+#[test]
+fn mig_20_each_resource_of_a_container_is_an_ask_of_its_own() {
+    let settings = Settings {
+        extra: vec!["nvidia.com/gpu.shared".to_owned()],
+        ..Settings::default()
+    };
+    let asks = |limits: serde_json::Value, filled: serde_json::Value| {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"annotations": {DEFAULTED: filled.to_string()}},
+            "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+        }))
+        .unwrap();
+        let demand = demand(&pod, &settings).unwrap();
+        let container = &demand.containers[0];
+        let line = |ask: &aliquot_core::Ask| {
+            let (name, wrote) = (demand.resource(ask), ask.wrote);
+            format!("{} {name} {:?}/{}", ask.count, wrote.memory, wrote.cores)
+        };
+        container
+            .asks
+            .iter()
+            .map(line)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let check = |limits, filled, expected: &str| assert_eq!(asks(limits, filled), expected);
+    let two = json!({"nvidia.com/mig-1g.5gb": "1", "nvidia.com/mig-2g.10gb": "2"});
+    let found = "1 nvidia.com/mig-1g.5gb false/false, 2 nvidia.com/mig-2g.10gb false/false";
+    check(two, json!({}), found);
+    // Amounts are of the renamed card, unless a number of usual ones is beside it.
+    let shared = json!({"nvidia.com/gpu.shared": "1", "nvidia.com/gpumem": "3000"});
+    check(shared, json!({}), "1 nvidia.com/gpu.shared true/false");
+    let both =
+        json!({"nvidia.com/gpu.shared": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpu": "1"});
+    let found = "1 nvidia.com/gpu true/false, 1 nvidia.com/gpu.shared false/false";
+    check(both, json!({}), found);
+    // What the webhook filled in nobody wrote, unless somebody changed it since.
+    let bare =
+        json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0"});
+    let filled = json!({"main": {"nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0"}});
+    check(bare.clone(), filled, "1 nvidia.com/gpu false/false");
+    let filled = json!({"main": {"nvidia.com/gpumem": "4000"}, "other": {}});
+    check(bare.clone(), filled, "1 nvidia.com/gpu true/true");
+    check(bare, json!("damaged"), "1 nvidia.com/gpu true/true");
+    check(json!({"nvidia.com/mig-1g.5gb": "0"}), json!({}), "");
 }

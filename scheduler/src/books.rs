@@ -150,9 +150,8 @@ impl Books {
             .at(slot)
             .map(|state| fit::fit(state, demand, &self.policies()));
         if let Some(Ok(found)) = found {
-            let uses = found.uses;
             let claim = Claim {
-                note: SoftNote { slot, uses },
+                note: SoftNote::of(slot, found),
                 namespace: pod::namespace(pod),
             };
             let mut claims = self.claims.lock();

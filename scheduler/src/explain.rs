@@ -247,7 +247,7 @@ impl Nodes {
             if let Some(node) = cluster.at(note.slot) {
                 let crowd = crowds.entry(note.slot);
                 let crowd = crowd.or_insert_with(|| (**node).clone());
-                *crowd = crowd.with(&note.uses);
+                *crowd = crowd.with(&note.uses, &note.instances);
             }
         }
         Self {

@@ -72,6 +72,7 @@ async fn a_waiting_pod_is_explained_node_by_node() {
         note: SoftNote {
             slot,
             uses: vec![(0, Use::of(Mib(700), Percent(0)))],
+            instances: vec![],
         },
         namespace: "d".into(),
     };

@@ -200,14 +200,14 @@ pub fn fit_together<'w>(
             let state = changed.get(&slot);
             let state = state.or_else(|| room.cluster.at(slot).map(AsRef::as_ref));
             let fit = fit::fit(state?, &pod.demand, room.policies).ok();
-            let uses = fit.map(|fit| fit.uses).filter(|uses| {
-                let amount = Amount::of(uses.iter().map(|(_, used)| used));
+            let fit = fit.filter(|fit| {
+                let amount = Amount::of(fit.uses.iter().map(|(_, used)| used));
                 headroom.as_ref().is_none_or(|left| left.allows(amount))
             });
-            if uses.is_none() {
+            if fit.is_none() {
                 full.insert(slot);
             }
-            uses.map(|uses| SoftNote { slot, uses })
+            fit.map(|fit| SoftNote::of(slot, fit))
         });
         if let Some(note) = found {
             add(&mut changed, room.cluster, &note);
@@ -224,6 +224,6 @@ fn add(changed: &mut HashMap<usize, NodeState>, cluster: &Cluster, note: &SoftNo
     if let Some(node) = cluster.at(note.slot) {
         let state = changed.entry(note.slot);
         let state = state.or_insert_with(|| (**node).clone());
-        *state = state.with(&note.uses);
+        *state = state.with(&note.uses, &note.instances);
     }
 }

@@ -33,42 +33,48 @@ pub struct Placement {
 /// to destroy, then the highest start. The fullest card instead of the first
 /// would refuse more: the test of arrivals has both.
 pub fn place(cards: &[(&Geometry, &[Instance])], name: &str) -> Option<Placement> {
-    let offers = cards
-        .iter()
-        .enumerate()
-        .flat_map(|(card, (geometry, all))| {
-            let profile = geometry.find(name);
-            profile.into_iter().flat_map(move |profile| {
-                let held: Vec<Instance> = all.iter().copied().filter(|one| one.busy).collect();
-                let worth = worth(geometry, &held);
-                let starts: Vec<u8> = geometry.starts(profile, &held).collect();
-                starts.into_iter().map(move |start| {
-                    let found = offer(geometry, all, card, profile, start);
-                    let busy = true;
-                    let mut held = held.clone();
-                    held.push(Instance {
-                        profile,
-                        start,
-                        busy,
-                    });
-                    let loss = worth - self::worth(geometry, &held);
-                    let effort = (Reverse(found.ready), found.destroys.len());
-                    ((loss, card, effort, Reverse(start)), found)
-                })
-            })
-        });
+    let cards = cards.iter().enumerate();
+    let offers = cards.filter_map(|(card, (geometry, all))| {
+        let profile = geometry.find(name)?;
+        let (loss, found) = on_card(geometry, all, profile, |_| true)?;
+        Some(((loss, card), Placement { card, ..found }))
+    });
     let best = offers.min_by_key(|(cost, _)| *cost);
     best.map(|(_, placement)| placement)
 }
 
-/// What must happen for an instance of this profile to be there.
-fn offer(
+/// The same on one card, at one of the starts that are `allowed`, beside what the
+/// card can give less afterwards.
+pub fn on_card(
     geometry: &Geometry,
     all: &[Instance],
-    card: usize,
     profile: usize,
-    start: u8,
-) -> Placement {
+    allowed: impl Fn(u8) -> bool,
+) -> Option<(u32, Placement)> {
+    let mut held: Vec<Instance> = all.iter().copied().filter(|one| one.busy).collect();
+    let starts: Vec<u8> = geometry.starts(profile, &held).collect();
+    let worth = worth(geometry, &held);
+    let mut best: Option<((u32, _, Reverse<u8>), Placement)> = None;
+    for start in starts.into_iter().filter(|start| allowed(*start)) {
+        let found = offer(geometry, all, profile, start);
+        held.push(Instance {
+            profile,
+            start,
+            busy: true,
+        });
+        let loss = worth - self::worth(geometry, &held);
+        held.pop();
+        let effort = (Reverse(found.ready), found.destroys.len());
+        let cost = (loss, effort, Reverse(start));
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            best = Some((cost, found));
+        }
+    }
+    best.map(|((loss, ..), found)| (loss, found))
+}
+
+/// What must happen for an instance of this profile to be there.
+fn offer(geometry: &Geometry, all: &[Instance], profile: usize, start: u8) -> Placement {
     let idle = || all.iter().filter(|one| !one.busy);
     let ready = idle().any(|one| (one.profile, one.start) == (profile, start));
     let wanted = &geometry.profiles()[profile];
@@ -90,7 +96,7 @@ fn offer(
         }
     }
     Placement {
-        card,
+        card: 0,
         profile,
         start,
         ready,

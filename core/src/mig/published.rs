@@ -88,6 +88,25 @@ impl Mig {
     }
 }
 
+impl Placed {
+    /// The name under which the books know this instance of this card, such as
+    /// `GPU-…/1g.5gb@6`: it has no uuid before it is made.
+    pub fn unit(&self, card: &GpuUuid) -> GpuUuid {
+        format!("{card}/{}@{}", self.profile, self.start).into()
+    }
+
+    /// The card and the instance of such a name.
+    pub fn of(unit: &GpuUuid) -> Option<(&str, Self)> {
+        let (card, placed) = unit.as_str().split_once('/')?;
+        let (profile, start) = placed.rsplit_once('@')?;
+        let placed = Self {
+            profile: profile.to_owned(),
+            start: start.parse().ok()?,
+        };
+        Some((card, placed))
+    }
+}
+
 impl Cut {
     /// The resources that its instances are asked for under, in the order of the
     /// geometry's profiles.

@@ -36,17 +36,22 @@ impl<'a> Search<'a> {
         left: &'a mut u64,
     ) -> Self {
         let containers = question.demand.containers.iter();
+        let same = question.demand.rules.same_unit;
         let counts: Vec<usize> = containers
-            .filter_map(|container| container.ask.as_ref())
-            .map(|ask| usize::try_from(ask.count).unwrap_or(usize::MAX))
+            .flat_map(|container| &container.asks)
+            .map(|ask| if same { 1 } else { ask.count })
+            .map(|units| usize::try_from(units).unwrap_or(usize::MAX))
             .collect();
+        // Several instances may lie on one card.
+        let instances = question.demand.wants_instances();
         let sum = counts
             .iter()
             .fold(0, |sum: usize, count| sum.saturating_add(*count));
         let most = counts.iter().copied().max().unwrap_or(0);
+        let most = if instances { 1 } else { most };
         Self {
             cards: (most.max(1), sum.min(base.cards.len())),
-            single: counts.len() == 1,
+            single: counts.len() == 1 && !instances,
             trial: Trial::new(question, base, low, STEPS.min(*left)),
             left,
             best: None,

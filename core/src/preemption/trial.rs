@@ -4,6 +4,8 @@
 
 use crate::fit;
 use crate::ledger::Held;
+use crate::mig::Instance;
+use crate::mig::published::{Mig, Placed};
 use crate::node::{NodeState, Sums};
 use crate::preemption::{Occupant, Question};
 use crate::reason::Reason;
@@ -22,6 +24,8 @@ pub(super) struct Pod {
     pub(super) twin: Option<usize>,
     /// By the card's place.
     uses: Vec<(usize, Use)>,
+    /// Instances of cards that are cut as pods come, by the card's place.
+    instances: Vec<(usize, Instance)>,
 }
 
 /// One try: the cards it may use, who is gone and who will not go.
@@ -53,16 +57,17 @@ impl<'a> Trial<'a> {
     ) -> Self {
         let mut pods: Vec<Pod> = Vec::with_capacity(low.len());
         for occupant in low {
-            let uses = uses(&base, &occupant.held);
-            let twin = pods
-                .iter()
-                .rposition(|pod| pod.uses == uses && pod.budgets == occupant.budgets);
+            let (uses, instances) = uses(&base, &occupant.held);
+            let twin = pods.iter().rposition(|pod| {
+                pod.uses == uses && pod.instances == instances && pod.budgets == occupant.budgets
+            });
             pods.push(Pod {
                 priority: occupant.priority,
                 age: -occupant.started,
                 budgets: occupant.budgets.clone(),
                 twin,
                 uses,
+                instances,
             });
         }
         Self {
@@ -100,6 +105,7 @@ impl<'a> Trial<'a> {
                 for &(card, used) in &pod.uses {
                     self.scratch.cards[card].sums.add(used);
                 }
+                put(&mut self.scratch, pod, |_| true);
             }
         }
         self.judge()
@@ -111,6 +117,7 @@ impl<'a> Trial<'a> {
         for (number, pod) in self.pods.iter().enumerate() {
             if let (false, Some(used)) = (attempt.gone.contains(&number), on(pod, card)) {
                 self.scratch.cards[card].sums.add(used);
+                put(&mut self.scratch, pod, |place| place == card);
             }
         }
         self.judge()
@@ -150,6 +157,7 @@ impl<'a> Trial<'a> {
 
     fn reset(&mut self, cards: u64) {
         self.scratch.cards.copy_from_slice(&self.base.cards);
+        self.scratch.cuts.clone_from(&self.base.cuts);
         let places = self.scratch.cards.iter_mut().enumerate();
         for (place, card) in places {
             if cards & bit(place) == 0 {
@@ -165,17 +173,49 @@ impl<'a> Trial<'a> {
     }
 }
 
+/// By the card's place: what is held of it, and which instances.
+type Shares = (Vec<(usize, Use)>, Vec<(usize, Instance)>);
+
 /// What is held, by the card's place.
-fn uses(base: &NodeState, held: &Held) -> Vec<(usize, Use)> {
+fn uses(base: &NodeState, held: &Held) -> Shares {
+    let mut found = Shares::default();
     let (Held::Uses(uses), Some(inventory)) = (held, &base.inventory) else {
-        return Vec::new();
+        return found;
     };
-    let gpus = || inventory.gpus.iter();
-    let uses = uses.iter().filter_map(|(uuid, used)| {
-        let place = gpus().position(|gpu| gpu.uuid == *uuid)?;
-        Some((place, *used))
-    });
-    uses.collect()
+    for (unit, used) in uses {
+        let instance = Placed::of(unit);
+        let card = instance.as_ref().map_or(unit.as_str(), |(card, _)| card);
+        let Some(place) = inventory.gpus.iter().position(|g| g.uuid.as_str() == card) else {
+            continue;
+        };
+        match found.0.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, sum)) => *sum = sum.with(*used),
+            None => found.0.push((place, *used)),
+        }
+        let cut = inventory.gpus[place].mig.as_ref().and_then(Mig::dynamic);
+        found
+            .1
+            .extend(instance.zip(cut).and_then(|((_, placed), cut)| {
+                let profile = cut.geometry.find(&placed.profile)?;
+                let (start, busy) = (placed.start, true);
+                let instance = Instance {
+                    profile,
+                    start,
+                    busy,
+                };
+                Some((place, instance))
+            }));
+    }
+    found
+}
+
+/// The pod holds its instances on the cards that are `here`.
+fn put(node: &mut NodeState, pod: &Pod, here: impl Fn(usize) -> bool) {
+    for &(place, instance) in pod.instances.iter().filter(|(place, _)| here(*place)) {
+        if let Some(cut) = node.cuts.iter_mut().find(|cut| cut.card == place) {
+            cut.put(instance);
+        }
+    }
 }
 
 /// What is left of these when the `ended` largest of each quantity have gone.

@@ -4,14 +4,18 @@
 //!
 //! Every held instance is checked to stay as it is until it ends.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::modes::books::Books;
 use crate::mig::place::{Placement, place};
 use crate::mig::{Geometry, Instance};
 
 const CARDS: usize = 8;
 const ARRIVALS: u32 = 8_000;
+/// The same for the books, each step of which takes longer.
+const BOOKED: u32 = 600;
 const SEEDS: u32 = 4;
 /// Profiles by their place in the table, and how many of 100 requests are for them.
 const MIX: [(usize, u32); 5] = [(0, 40), (3, 25), (4, 18), (5, 10), (6, 7)];
@@ -27,11 +31,47 @@ pub(super) enum Chooser {
 
 /// The part of all requested compute slices that was refused, mean of all seeds.
 pub(super) fn refused(geometry: &Geometry, load: f64, chooser: Chooser) -> f64 {
-    let seeds = (1..=SEEDS).map(|seed| run(geometry, load, chooser, seed.into()));
+    let seeds = (1..=SEEDS).map(|seed| {
+        let mut choose =
+            |cards: &[Vec<Instance>], profile: usize, _| choose(geometry, cards, profile, chooser);
+        run(
+            geometry,
+            load,
+            seed.into(),
+            ARRIVALS,
+            &mut choose,
+            &mut |_| {},
+        )
+    });
     seeds.sum::<f64>() / f64::from(SEEDS)
 }
 
-fn run(geometry: &Geometry, load: f64, chooser: Chooser, seed: u64) -> f64 {
+/// The part that is refused by the books of a node with these cards, whose agent
+/// publishes what it made, and by [`place`] alone.
+pub(super) fn refused_by_the_books(geometry: &Geometry, load: f64) -> (f64, f64) {
+    let books = RefCell::new(Books::new(geometry));
+    let mut reserve = |cards: &[Vec<Instance>], profile: usize, arrival: u32| {
+        books.borrow_mut().reserve(cards, profile, arrival)
+    };
+    let mut release = |arrival: u32| books.borrow_mut().release(arrival);
+    let booked = run(geometry, load, 1, BOOKED, &mut reserve, &mut release);
+    let mut alone = |cards: &[Vec<Instance>], profile: usize, _| {
+        choose(geometry, cards, profile, Chooser::Ours)
+    };
+    let alone = run(geometry, load, 1, BOOKED, &mut alone, &mut |_| {});
+    (booked, alone)
+}
+
+type Choose<'a> = &'a mut dyn FnMut(&[Vec<Instance>], usize, u32) -> Option<Placement>;
+
+fn run(
+    geometry: &Geometry,
+    load: f64,
+    seed: u64,
+    arrivals: u32,
+    choose: Choose<'_>,
+    ended: &mut dyn FnMut(u32),
+) -> f64 {
     let compute = |at: usize| f64::from(geometry.profiles()[at].compute);
     let mean: f64 = MIX
         .iter()
@@ -43,17 +83,18 @@ fn run(geometry: &Geometry, load: f64, chooser: Chooser, seed: u64) -> f64 {
     // When which instance ends; times as nanoseconds, so that they have an order.
     let mut ends: BTreeMap<(u64, u32), (usize, u8)> = BTreeMap::new();
     let (mut now, mut asked, mut refused) = (0, 0.0, 0.0);
-    for arrival in 0..ARRIVALS {
+    for arrival in 0..arrivals {
         now += random.exponential(1.0 / rate);
         while let Some(end) = ends.first_entry().filter(|end| end.key().0 <= now) {
+            ended(end.key().1);
             let (card, start) = end.remove();
             let there = cards[card].iter_mut();
-            let ended = there.into_iter().find(|one| one.busy && one.start == start);
-            ended.expect("a held instance stays").busy = false;
+            let over = there.into_iter().find(|one| one.busy && one.start == start);
+            over.expect("a held instance stays").busy = false;
         }
         let profile = random.pick();
         asked += compute(profile);
-        let Some(placed) = choose(geometry, &cards, profile, chooser) else {
+        let Some(placed) = choose(&cards, profile, arrival) else {
             refused += compute(profile);
             continue;
         };

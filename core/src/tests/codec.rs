@@ -1,10 +1,11 @@
 //! The annotations' texts against files that no release may stop to read.
 
-use crate::mig::published::Mig;
-use crate::node::{self, Sums};
+use crate::mig::published::{Mig, Placed};
+use crate::node::Sums;
 use crate::preemption::record::{Record, State};
 use crate::reason::Reason;
 use crate::score::{self, Load, Policy};
+use crate::seen::Units;
 use crate::tests::{gpu, inventory};
 use crate::usage::Use;
 use crate::{Allocation, Inventory, Mib, Percent};
@@ -69,6 +70,13 @@ fn allocation_text_of_every_mode_is_the_golden_one() {
     let grants = read.grants("main").unwrap();
     assert_eq!(grants[0].mig.as_ref().unwrap().start, 6);
     assert_eq!(grants[1].mig, None);
+    let seats: Vec<u32> = grants.iter().map(|grant| grant.seats).collect();
+    assert_eq!(seats, [1, 1, 2]);
+    let unit = grants[0].unit();
+    assert_eq!(unit.as_str(), "GPU-5/1g.5gb@6");
+    let placed = grants[0].mig.clone();
+    assert_eq!(Placed::of(&unit), placed.map(|placed| ("GPU-5", placed)));
+    assert_eq!(Placed::of(&grants[1].gpu), None);
 }
 
 #[test]
@@ -124,7 +132,7 @@ fn the_256th_resource_was_taken_for_all_after_it() {
     for card in &mut cards {
         card.resource = card.uuid.to_string();
     }
-    let (cards, _) = node::cards(&inventory(cards), &[], &[]);
+    let cards = Units::of(&inventory(cards), &[], &[]).cards;
     assert_eq!(cards[255].closed, None);
     assert_eq!(cards[256].closed, Some(Reason::CardTypeMismatch));
 }

@@ -122,6 +122,7 @@ fn a_node_that_others_are_about_to_fill_comes_last_and_stays_feasible() {
     let note = |memory| SoftNote {
         slot: 1,
         uses: vec![(0, Use::of(Mib(memory), Percent(0)))],
+        instances: vec![],
     };
     assert_eq!(filter(&ledger, 100, &[note(300)], &all, 64), "n1 n2 n0");
     assert_eq!(filter(&ledger, 100, &[note(450)], &all, 64), "n2 n0 n1");
@@ -248,11 +249,7 @@ fn a_node_counts_against_the_quota_with_the_card_it_would_give() {
     let headroom = ledger.headroom("team");
     let mut memo = Memo::default();
     let mut answer = |headroom, percent| {
-        let ask = Ask {
-            count: 1,
-            memory: Memory::Share(Percent(percent)),
-            cores: Percent(0),
-        };
+        let ask = Ask::of(1, Memory::Share(Percent(percent)), Percent(0));
         let question = Question {
             cluster: ledger.cluster(),
             demand: &demand(&[(Stage::App, Some(ask))]),
@@ -288,6 +285,7 @@ fn a_note_for_a_card_that_is_gone_stopped_the_scheduler() {
     let note = SoftNote {
         slot: 0,
         uses: vec![(1, Use::of(Mib(900), Percent(0)))],
+        instances: vec![],
     };
     assert_eq!(filter(&ledger(&[0]), 500, &[note], &["n0"], 9), "n0");
 }

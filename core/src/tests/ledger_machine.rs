@@ -11,12 +11,14 @@ use crate::ledger::{Held, Hold, Ledger, NotReserved};
 use crate::node::{Compute, Published};
 use crate::quota::Most;
 use crate::reason::Reason;
-use crate::tests::{ask, demand, gpu, inventory};
+use crate::tests::{gpu, inventory};
 use crate::usage::{Use, Uses};
-use crate::{Allocation, Demand, Inventory, NodeName, PodUid, Stage, invariant, usage};
+use crate::{Allocation, Ask, Demand, Inventory, NodeName, PodUid, invariant, usage};
 
+mod modes;
 mod quotas;
 
+use modes::demands;
 use quotas::{amount, limit, namespace, sum};
 
 #[derive(Clone, Debug)]
@@ -69,13 +71,6 @@ enum Step {
     Quota(u8, u8, [Option<Most>; 2]),
     /// A list of one quota of a namespace, on memory: all others are gone.
     QuotasListed(u8, u64),
-}
-
-fn demands() -> impl Strategy<Value = Demand> {
-    let stage = prop_oneof![Just(Stage::App), Just(Stage::Init), Just(Stage::Sidecar)];
-    let ask = (1u32..3, 1u64..700, 0u32..=100).prop_map(|(n, memory, cores)| ask(n, memory, cores));
-    proptest::collection::vec((stage, proptest::option::weighted(0.8, ask)), 1..4)
-        .prop_map(|containers| demand(&containers))
 }
 
 struct Steps;
@@ -164,13 +159,15 @@ impl Books {
                 let state = self.ledger.cluster().node(name.as_str()).unwrap();
                 let inventory = state.inventory.clone().unwrap();
                 for (gpu, card) in inventory.gpus.iter().zip(&state.cards) {
-                    if uses.contains_key(&gpu.uuid) {
+                    if modes::of_card(&uses, &gpu.uuid).next().is_some() {
                         assert!(invariant::within_capacity(card), "{card:?}");
                     }
                 }
                 for container in &demand.containers {
                     let granted = allocation.grants(&container.name).map_or(0, <[_]>::len);
-                    let asked = container.ask.map_or(0, |ask| ask.count as usize);
+                    let same = demand.rules.same_unit;
+                    let count = |ask: &Ask| if same { 1 } else { ask.count as usize };
+                    let asked: usize = container.asks.iter().map(count).sum();
                     assert_eq!(granted, asked, "{container:?}");
                 }
                 assert!(!self.model.contains_key(&pod));
@@ -200,7 +197,7 @@ impl Books {
                 cards,
                 memory,
             } => {
-                let made = inventory((0..cards).map(|i| gpu(i, memory, 3)).collect());
+                let made = inventory((0..cards).map(|i| modes::card(i, memory)).collect());
                 self.outside = true;
                 self.ledger.publish(&node_name(node), Some(published(made)));
             }
@@ -289,10 +286,12 @@ impl Books {
             let closed = unreadable.then_some(Reason::NodeAllocationUnreadable);
             assert_eq!(state.closed, closed);
             for (gpu, card) in inventory.gpus.iter().zip(&state.cards) {
-                let on_card = here().filter_map(|(_, held, _)| match held {
-                    Held::Uses(uses) => uses.get(&gpu.uuid),
+                let held = here().filter_map(|(_, held, _)| match held {
+                    Held::Uses(uses) => Some(uses),
                     Held::Unreadable => None,
                 });
+                modes::no_slice_is_given_twice(held.clone(), gpu);
+                let on_card = held.flat_map(|uses| modes::of_card(uses, &gpu.uuid));
                 let kept = self.holds.iter().filter(|(pod, (node, _))| {
                     node == name && gpu.uuid.as_str() == "GPU-0" && !self.model.contains_key(pod)
                 });

@@ -213,3 +213,14 @@ fn dynamic_cuts_refuse_no_more_than_the_best_known_choice() {
         assert!((best - printed).abs() < 0.01, "{found}, in print {printed}");
     }
 }
+
+#[test]
+fn the_books_refuse_no_more_instances_than_the_best_choice() {
+    for load in [0.6, 0.85, 1.1] {
+        let (booked, alone) = arrivals::refused_by_the_books(&a100(), load);
+        assert!(
+            (booked - alone).abs() < 1e-9,
+            "{load}: {booked}, alone {alone}"
+        );
+    }
+}

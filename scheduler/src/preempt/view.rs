@@ -4,7 +4,7 @@
 //! Fed by: the ledger and what is known of its pods.
 //! Must not: send anything.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use aliquot_core::ledger::{Held, Hold};
 use aliquot_core::preemption::record::{self, State, Victim};
@@ -98,14 +98,10 @@ impl Books {
         if headroom.is_some_and(|left| !left.allows(amount)) {
             return Err(NoPlan::Quota);
         }
-        let gpus = node.published.inventory.iter().flat_map(|i| &i.gpus);
-        let gpus: Vec<_> = gpus.collect();
-        let place = |place: usize| Some(gpus.get(place)?.uuid.clone());
-        let uses = fit
-            .uses
-            .iter()
-            .filter_map(|(card, used)| Some((place(*card)?, *used)));
-        let hold: BTreeMap<_, _> = uses.collect();
+        let inventory = node.published.inventory.as_deref();
+        let hold = inventory
+            .map(|inventory| fit.held(inventory))
+            .unwrap_or_default();
         let victims: Option<Vec<&Tenant>> =
             plan.victims.iter().map(|uid| tenants.get(uid)).collect();
         let Some(victims) = victims else {

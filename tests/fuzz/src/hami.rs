@@ -30,6 +30,7 @@ pub fn check(input: &[u8]) {
             gpu: share.gpu.clone(),
             memory: share.memory,
             cores: share.cores,
+            seats: 1,
             mig: None,
         });
         shares.collect()

@@ -82,7 +82,7 @@ fn demands(resource: &str) -> Vec<Demand> {
     });
     let mut demands = ALL.clone();
     for demand in &mut demands {
-        demand.resource = resource.into();
+        demand.resources = vec![resource.into()];
     }
     demands
 }
@@ -121,7 +121,7 @@ pub(crate) fn granted(ledger: &Ledger, node: &NodeName, demand: &Demand, given: 
     assert_eq!(read, *given);
     for container in &demand.containers {
         let grants = given.grants(&container.name).unwrap_or_default();
-        let asked = container.ask.map_or(0, |ask| ask.count as usize);
+        let asked: usize = container.asks.iter().map(|ask| ask.count as usize).sum();
         assert_eq!(grants.len(), asked, "{container:?}");
         for (number, grant) in grants.iter().enumerate() {
             let again = grants[..number].iter().any(|one| one.gpu == grant.gpu);

@@ -73,6 +73,7 @@ pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value>
         gpu: uuid(node, u32::try_from(number)? % GPUS).into(),
         memory: Mib(size),
         cores: Percent(20),
+        seats: 1,
         mig: None,
     };
     let allocation = Allocation {

@@ -70,6 +70,7 @@ fn what_we_write_for_hamis_readers_is_read_back() {
         gpu: gpu.into(),
         memory: Mib(memory),
         cores: Percent(30),
+        seats: 1,
         mig: None,
     };
     let allocation = Allocation {

@@ -47,7 +47,7 @@ fn all_faults_are_reported_and_ours_hides_hamis() {
     let faults =
         Wishes::read(|key| (!key.contains("uuid") && !key.contains("type")).then_some("?"));
     let faults = faults.unwrap_err();
-    assert_eq!(faults.len(), 5);
+    assert_eq!(faults.len(), 7);
     assert!(
         faults
             .iter()

@@ -1,0 +1,98 @@
+//! The five things a container can ask for, their ranges, and what the cluster calls
+//! them.
+//!
+//! Fed by: flags. Must not: read a value.
+
+use super::{MAX_CARD_MIB, MAX_CARDS};
+
+/// The five things a container can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    /// Number of vGPUs, each on a card of its own.
+    Gpu,
+    /// MiB on each of them.
+    Memory,
+    /// The same in percent of the card.
+    MemoryPercentage,
+    /// Percent of each card's compute.
+    Cores,
+    /// 0 high, 1 low.
+    Priority,
+}
+
+impl Resource {
+    /// All five, in the order in which they are shown.
+    pub const ALL: [Self; 5] = [
+        Self::Gpu,
+        Self::Memory,
+        Self::MemoryPercentage,
+        Self::Cores,
+        Self::Priority,
+    ];
+
+    pub(super) fn index(self) -> usize {
+        match self {
+            Self::Gpu => 0,
+            Self::Memory => 1,
+            Self::MemoryPercentage => 2,
+            Self::Cores => 3,
+            Self::Priority => 4,
+        }
+    }
+
+    pub(super) fn range(self) -> (u64, u64) {
+        match self {
+            Self::Gpu => (0, MAX_CARDS),
+            Self::Memory => (1, MAX_CARD_MIB),
+            Self::MemoryPercentage => (1, 100),
+            Self::Cores => (0, 100),
+            Self::Priority => (0, 1),
+        }
+    }
+
+    /// The accepted form, for error texts.
+    pub fn accepted(self) -> &'static str {
+        match self {
+            Self::Gpu => "a whole number of cards, 0 to 64",
+            Self::Memory => "a whole number of MiB, 1 to 1048576",
+            Self::MemoryPercentage => "a whole percentage of the card's memory, 1 to 100",
+            Self::Cores => "a whole percentage of the card's compute, 0 to 100",
+            Self::Priority => "0 (high) or 1 (low)",
+        }
+    }
+}
+
+/// What the cluster calls the five resources. All configurable, as in HAMi.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceNames([String; 5]);
+
+impl Default for ResourceNames {
+    fn default() -> Self {
+        Self(
+            [
+                "nvidia.com/gpu",
+                "nvidia.com/gpumem",
+                "nvidia.com/gpumem-percentage",
+                "nvidia.com/gpucores",
+                "nvidia.com/priority",
+            ]
+            .map(str::to_owned),
+        )
+    }
+}
+
+impl ResourceNames {
+    /// The default names with those in `changed` replaced.
+    pub fn with(changed: impl IntoIterator<Item = (Resource, String)>) -> Self {
+        let mut names = Self::default();
+        for (resource, name) in changed {
+            names.0[resource.index()] = name;
+        }
+        names
+    }
+
+    /// The cluster's name for `resource`.
+    pub fn of(&self, resource: Resource) -> &str {
+        &self.0[resource.index()]
+    }
+}

@@ -1,0 +1,161 @@
+//! Instances that are there for good, and those that are made when a pod needs them.
+
+use super::*;
+
+#[test]
+fn mig_1_instances_that_are_there_go_by_their_own_name() {
+    let cards = vec![
+        part(0, "3g.20gb", 0),
+        part(0, "3g.20gb", 4),
+        gpu(1, 40_000, 2),
+    ];
+    let one = || instances(&["3g.20gb"]);
+    check(
+        cards,
+        &[
+            (one(), "c0 MIG-0-0:19968/100"),
+            (
+                app(&[("nvidia.com/mig-3g.20gb", 1), ("mem", 20_000)]),
+                "1 CardTypeMismatch, 2 CardInsufficientMemory",
+            ),
+            (one(), "c0 MIG-0-4:19968/100"),
+            (
+                one(),
+                "1 CardTypeMismatch, 2 ExclusiveDeviceAllocateConflict",
+            ),
+            (
+                instances(&["1g.5gb"]),
+                "1 CardTypeMismatch, 2 CardMigProfileMismatch",
+            ),
+            (app(ONE), "c0 GPU-1:5000/0"),
+        ],
+    );
+}
+
+#[test]
+fn mig_17_instances_are_placed_where_they_cost_least() {
+    let cards = vec![cut(0, &a100(), vec![]), cut(1, &a100(), vec![])];
+    let one = |name| instances(&[name]);
+    check(
+        cards,
+        &[
+            (one("1g.5gb"), "c0 GPU-0/1g.5gb@6:5120/14"),
+            (one("3g.20gb"), "c0 GPU-0/3g.20gb@0:20480/42"),
+            (one("4g.20gb"), "c0 GPU-1/4g.20gb@0:20480/57"),
+            (one("7g.40gb"), "2 CardInsufficientMemory"),
+            (one("3g.20gb"), "c0 GPU-1/3g.20gb@4:20480/42"),
+            (one("8g.1gb"), "2 CardMigProfileMismatch"),
+            (app(ONE), "2 CardModeMismatch"),
+        ],
+    );
+}
+
+#[test]
+fn mig_20_one_container_has_instances_of_two_profiles() {
+    let both = instances(&["1g.5gb", "2g.10gb"]);
+    let given = "c0 GPU-0/1g.5gb@6:5120/14+GPU-0/2g.10gb@4:10240/28";
+    check(vec![cut(0, &a100(), vec![])], &[(both, given)]);
+    let three = app(&[("nvidia.com/mig-1g.5gb", 3)]);
+    let given = "c0 GPU-0/1g.5gb@6:5120/14+GPU-0/1g.5gb@5:5120/14+GPU-0/1g.5gb@4:5120/14";
+    check(vec![cut(0, &a100(), vec![])], &[(three, given)]);
+}
+
+#[test]
+fn mig_12_free_slices_without_a_legal_start_are_said_to_be_so() {
+    // The driver's own choice in another life: 1g at 1 and at 5.
+    let pin = |place| {
+        wishing(
+            &[("nvidia.com/mig-1g.5gb", 1)],
+            ("aliquot.dev/use-gpu", place),
+        )
+    };
+    check(
+        vec![cut(0, &a100(), vec![])],
+        &[
+            (pin("0:1"), "c0 GPU-0/1g.5gb@1:5120/14"),
+            (pin("0:5"), "c0 GPU-0/1g.5gb@5:5120/14"),
+            (instances(&["3g.20gb"]), "1 CardMigNoPlacement"),
+            (instances(&["7g.40gb"]), "1 CardInsufficientMemory"),
+        ],
+    );
+}
+
+#[test]
+fn mig_5_a_pin_is_booked_and_the_next_one_is_told_that_it_is_held() {
+    let made = |start| Made {
+        profile: "1g.5gb".to_owned(),
+        start,
+        uuid: format!("MIG-{UUID}").into(),
+        gi: 9,
+        ci: 0,
+    };
+    let cards = || vec![cut(0, &a100(), vec![made(2)]), part(1, "1g.5gb", 4)];
+    let one: &[(&str, u32)] = &[("nvidia.com/mig-1g.5gb", 1)];
+    let pin = |place: &str| wishing(one, ("aliquot.dev/use-gpu", place));
+    let uuid = format!("MIG-{UUID}");
+    check(
+        cards(),
+        &[
+            (pin(&uuid), "c0 GPU-0/1g.5gb@2:5120/14"),
+            (pin(&uuid), "1 CardUuidMismatch, 1 CardPinned"),
+            (pin("0:2:1g.5gb"), "1 CardUuidMismatch, 1 CardPinned"),
+            (pin("0:3:2g.10gb"), "2 CardUuidMismatch"),
+            (pin("1:4"), "c0 MIG-1-4:19968/100"),
+            (pin("1:4"), "1 CardUuidMismatch, 1 CardPinned"),
+            (app(one), "c0 GPU-0/1g.5gb@3:5120/14"),
+        ],
+    );
+    let whole = || vec![shared(0, Mode::Exclusive, 1, GPU)];
+    let elsewhere = format!("GPU-{UUID}");
+    let named = wishing(ONE, ("aliquot.dev/use-gpu", &elsewhere));
+    check(whole(), &[(named, "1 CardUuidMismatch")]);
+}
+
+#[test]
+fn an_init_container_uses_the_instance_of_the_app_after_it() {
+    let one: &[(&str, u32)] = &[("nvidia.com/mig-3g.20gb", 1)];
+    let both = pod(&[(Stage::Init, one), (Stage::App, one)], &[]);
+    let beside = pod(&[(Stage::Sidecar, one), (Stage::App, one)], &[]);
+    let given = "c1 GPU-0/3g.20gb@4:20480/42, c0 GPU-0/3g.20gb@4:20480/42";
+    check(vec![cut(0, &a100(), vec![])], &[(both, given)]);
+    let given = "c1 GPU-0/3g.20gb@0:20480/42, c0 GPU-0/3g.20gb@4:20480/42";
+    check(vec![cut(0, &a100(), vec![])], &[(beside, given)]);
+}
+
+#[test]
+fn a_card_that_is_about_to_change_takes_nothing_new() {
+    let mut cards = vec![gpu(0, 40_000, 4), cut(1, &a100(), vec![])];
+    for card in &mut cards {
+        card.cordon = Some("changes from vgpu to exclusive".to_owned());
+    }
+    check(
+        cards,
+        &[
+            (app(ONE), "2 CardCordoned"),
+            (instances(&["1g.5gb"]), "2 CardCordoned"),
+        ],
+    );
+}
+
+#[test]
+fn what_is_held_of_a_cut_card_and_is_no_instance_closes_it() {
+    let mut ledger = Ledger::default();
+    let published = Published {
+        inventory: Some(Arc::new(inventory(vec![cut(0, &a100(), vec![])]))),
+        ..Published::default()
+    };
+    ledger.publish(&"n".into(), Some(published));
+    let fits = |ledger: &Ledger| {
+        let found = ledger.fit("n", &instances(&["1g.5gb"]), &Policies::default());
+        found.map_err(|refusal| refusal.to_string()).err()
+    };
+    assert_eq!(fits(&ledger), None);
+    for unit in ["GPU-0", "GPU-0/9g.9gb@0", "GPU-0/2g.10gb@1"] {
+        let used = crate::usage::Use::of(Mib(1), Percent(0));
+        let held = crate::ledger::Held::Uses([(unit.into(), used)].into());
+        let host = crate::Compute::default();
+        ledger.confirm(&"p".into(), &"d".into(), &"n".into(), held, host);
+        let why = Some("1 ExclusiveDeviceAllocateConflict".to_owned());
+        assert_eq!(fits(&ledger), why, "{unit}");
+    }
+}
