@@ -183,6 +183,7 @@ pub(crate) fn release(real: extern "C" fn(Device) -> Code, device: Device) -> Co
             .collect();
         drop(known);
         for (handle, context) in ended {
+            process.pace.forget(handle);
             let owned = process.ledger.take_all(handle);
             end(process, context, owned);
         }
@@ -197,6 +198,7 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, context: Handle) -> C
     let Some(known) = process.contexts.known.lock().remove(&context) else {
         return real(context);
     };
+    process.pace.forget(context);
     let owned = process.ledger.take_all(context);
     let code = real(context);
     if code == SUCCESS {

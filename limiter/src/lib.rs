@@ -1,5 +1,6 @@
 //! `libvgpu.so`: stands between a container's processes and the NVIDIA driver, counts the memory
-//! they take and refuses what passes the seat's limit.
+//! they take, refuses what passes the seat's limit, and lets launches wait for their share of the
+//! card's time.
 //!
 //! Fed by: the calls of [`table`], which reach it as a stand-in for the driver's libraries or as
 //! a preloaded library ([`route`]); the seat's two files ([`process`]).
@@ -7,14 +8,19 @@
 
 mod account;
 mod array;
+mod capture;
+mod clock;
 mod context;
 mod ffi;
+mod launch;
 mod ledger;
 mod lock;
 mod log;
+mod marker;
 mod memory;
 mod nvml;
 mod nvml_processes;
+mod pace;
 mod physical;
 mod pool;
 mod process;

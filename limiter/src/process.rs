@@ -16,6 +16,7 @@ use crate::context::Contexts;
 use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
 use crate::ledger::Ledger;
 use crate::log;
+use crate::pace::Pace;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
 use crate::table::call;
@@ -38,6 +39,7 @@ pub(crate) struct Process {
     pub(crate) contexts: Contexts,
     pub(crate) physical: PhysicalMemory,
     pub(crate) pools: Pools,
+    pub(crate) pace: Pace,
     /// Of each CUDA device the card's place in the limits page, plus one.
     cards: [AtomicU8; DEVICES],
 }
@@ -83,6 +85,7 @@ fn start(flag: ForkFlag) -> Option<()> {
                     limits.memory(0) >> 20
                 ),
             );
+            let pace = Pace::new(limits.devices());
             let process = Box::new(Process {
                 limits,
                 seat,
@@ -90,6 +93,7 @@ fn start(flag: ForkFlag) -> Option<()> {
                 contexts: Contexts::default(),
                 physical: PhysicalMemory::default(),
                 pools: Pools::default(),
+                pace,
                 cards: [const { AtomicU8::new(UNKNOWN) }; DEVICES],
             });
             CURRENT.store(Box::into_raw(process), Ordering::Release);

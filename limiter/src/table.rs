@@ -11,8 +11,9 @@
 use core::ffi::{c_char, c_uint, c_void};
 
 use crate::ffi::{Code, Device, Handle, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Properties, Text};
+use crate::launch::{self, Config, Parameters};
 use crate::real::{Library, Real};
-use crate::{array, context, memory, nvml, nvml_processes, physical, pool, route, view};
+use crate::{array, capture, context, memory, nvml, nvml_processes, physical, pool, route, view};
 
 /// One call that we stand in for.
 #[derive(Debug)]
@@ -127,6 +128,9 @@ const fn library(name: &str) -> Library {
 }
 
 type Pointer = u64;
+/// Stream 0 is the context's; it is the thread's own.
+const LEGACY: bool = false;
+const OWN: bool = true;
 
 hooks! {
     Cuda "cuGetProcAddress" 11030 '-' cuGetProcAddress(name: Text, address: Out<*const ()>, version: i32, flags: u64) => route::by_address;
@@ -174,6 +178,28 @@ hooks! {
     Cuda "cuMemPoolDestroy" 11020 '-' cuMemPoolDestroy(pool: Handle) => pool::destroy;
     Cuda "cuMemPoolTrimTo" 11020 '-' cuMemPoolTrimTo(pool: Handle, bytes: usize) => pool::trim;
 
+    Cuda "cuLaunchKernel" 4000 '-' cuLaunchKernel(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<LEGACY>;
+    Cuda "cuLaunchKernel" 7000 'T' cuLaunchKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<OWN>;
+    Cuda "cuLaunchKernelEx" 11060 '-' cuLaunchKernelEx(config: Out<Config>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<LEGACY>;
+    Cuda "cuLaunchKernelEx" 11060 'T' cuLaunchKernelEx_ptsz(config: Out<Config>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<OWN>;
+    Cuda "cuLaunchCooperativeKernel" 9000 '-' cuLaunchCooperativeKernel(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void) => launch::cooperative::<LEGACY>;
+    Cuda "cuLaunchCooperativeKernel" 9000 'T' cuLaunchCooperativeKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void) => launch::cooperative::<OWN>;
+    Cuda "cuLaunchCooperativeKernelMultiDevice" 9000 '-' cuLaunchCooperativeKernelMultiDevice(launches: Out<Parameters>, count: c_uint, flags: c_uint) => launch::on_several;
+    Cuda "cuLaunch" 2000 '-' cuLaunch(function: Handle) => launch::alone;
+    Cuda "cuLaunchGrid" 2000 '-' cuLaunchGrid(function: Handle, width: i32, height: i32) => launch::grid;
+    Cuda "cuLaunchGridAsync" 2000 '-' cuLaunchGridAsync(function: Handle, width: i32, height: i32, stream: Handle) => launch::grid_async;
+    Cuda "cuGraphLaunch" 10000 '-' cuGraphLaunch(graph: Handle, stream: Handle) => launch::graph::<LEGACY>;
+    Cuda "cuGraphLaunch" 10000 'T' cuGraphLaunch_ptsz(graph: Handle, stream: Handle) => launch::graph::<OWN>;
+
+    Cuda "cuStreamBeginCapture" 10000 '-' cuStreamBeginCapture(stream: Handle) => capture::begin;
+    Cuda "cuStreamBeginCapture" 10000 'T' cuStreamBeginCapture_ptsz(stream: Handle) => capture::begin;
+    Cuda "cuStreamBeginCapture" 10010 '-' cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) => capture::begin_v2;
+    Cuda "cuStreamBeginCapture" 10010 'T' cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_uint) => capture::begin_v2;
+    Cuda "cuStreamBeginCaptureToGraph" 12030 '-' cuStreamBeginCaptureToGraph(stream: Handle, graph: Handle, after: *const c_void, edges: *const c_void, count: usize, mode: c_uint) => capture::begin_to;
+    Cuda "cuStreamBeginCaptureToGraph" 12030 'T' cuStreamBeginCaptureToGraph_ptsz(stream: Handle, graph: Handle, after: *const c_void, edges: *const c_void, count: usize, mode: c_uint) => capture::begin_to;
+    Cuda "cuStreamEndCapture" 10000 '-' cuStreamEndCapture(stream: Handle, graph: Out<Handle>) => capture::end;
+    Cuda "cuStreamEndCapture" 10000 'T' cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) => capture::end;
+
     Nvml "" 0 '-' nvmlDeviceGetCount(count: Out<c_uint>) => nvml::count;
     Nvml "" 0 '-' nvmlDeviceGetCount_v2(count: Out<c_uint>) => nvml::count;
     Nvml "" 0 '-' nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Handle>) => nvml::by_index;
@@ -204,6 +230,12 @@ calls! {
     cuCtxGetCurrent(context: Out<Handle>);
     cuCtxGetDevice(device: Out<Device>);
     cuStreamGetCtx(stream: Handle, context: Out<Handle>);
+    cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
+    cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>);
+    cuEventCreate(event: Out<Handle>, flags: c_uint);
+    cuEventRecord(event: Handle, stream: Handle);
+    cuEventQuery(event: Handle);
+    cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle);
     cuDeviceGetMemPool(pool: Out<Handle>, device: Device);
     cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
     cuMemPoolTrimTo(pool: Handle, bytes: usize);

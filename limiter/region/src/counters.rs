@@ -11,8 +11,8 @@
 //! | + 0 | 8 | total: bytes in use by all processes (48 bits), number of audits (16 bits) |
 //! | + 8 | 8 | the most that was in use |
 //! | + 16 | 8 | requests that were refused |
-//! | + 64 | 8 | compute: nanoseconds left in the bucket, signed |
-//! | + 72 | 8 | compute: when it was filled last, nanoseconds of the monotonic clock |
+//! | + 64 | 8 | compute: until when the bucket is in debt, nanoseconds of the monotonic clock |
+//! | + 72 | 8 | compute: until when all that was launched is thought to run, the same clock |
 //! | + 80 | 8 | compute: nanoseconds of GPU time used |
 //! | + 88 | 8 | compute: last launch, nanoseconds of the monotonic clock |
 //! | + 96 | 8 | compute: launches |
@@ -93,10 +93,10 @@ pub enum AttachError {
 /// The words of one device beside its total.
 #[derive(Clone, Copy, Debug)]
 pub struct Compute<'a> {
-    /// Nanoseconds left in the bucket, two's complement.
+    /// The bucket, in one word.
     pub bucket: &'a AtomicU64,
-    /// When it was filled last.
-    pub filled: &'a AtomicU64,
+    /// Until when all that was launched is thought to run.
+    pub until: &'a AtomicU64,
     /// Nanoseconds of GPU time used.
     pub busy: &'a AtomicU64,
     /// Last launch.
@@ -134,11 +134,11 @@ impl Counters {
     }
 
     pub(crate) fn compute(&self, device: usize) -> Compute<'_> {
-        let [bucket, filled, busy, last, launches, waited] =
+        let [bucket, until, busy, last, launches, waited] =
             [64, 72, 80, 88, 96, 104].map(|at| self.device(device, at));
         Compute {
             bucket,
-            filled,
+            until,
             busy,
             last,
             launches,

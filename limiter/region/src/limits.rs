@@ -9,7 +9,7 @@
 //! | 8 | 4 | layout version, 1 |
 //! | 12 | 4 | number of device records |
 //! | 16 | 8 | sequence: odd while being written, even when whole |
-//! | 24 | 8 | heartbeat of the host, nanoseconds since the epoch; 0: none yet |
+//! | 24 | 8 | heartbeat of the host, nanoseconds since the epoch; 0: none yet; gate, trim and tenants count while it is fresh |
 //! | 32 | 4 | priority: 0 high, 1 low |
 //! | 36 | 4 | utilization policy: 0 default, 1 force, 2 disable |
 //! | 40 | 4 | flags: 1 oversubscribe, 2 OOM killer, 4 uncontrolled |

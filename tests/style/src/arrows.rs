@@ -39,7 +39,8 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("aliquot-facade", &[]),
-    ("aliquot-limiter", &["aliquot-region"]),
+    ("aliquot-limiter", &["aliquot-region", "aliquot-pacer"]),
+    ("aliquot-pacer", &[]),
     ("aliquot-region", &[]),
 ];
 
@@ -48,6 +49,7 @@ pub const PURE: &[(&str, &[&str])] = &[
     ("aliquot-core", &["serde", "serde_json", "thiserror"]),
     // They are loaded into every process of a container.
     ("aliquot-limiter", &["libc"]),
+    ("aliquot-pacer", &[]),
     ("aliquot-region", &["libc", "thiserror"]),
 ];
 

@@ -114,6 +114,16 @@ impl Limits {
         }
     }
 
+    /// Tenants that are active on the card; 0: unknown.
+    pub fn tenants(&self, i: usize) -> u32 {
+        self.u32(record(i) + offset_of!(Record, tenants))
+    }
+
+    /// The host's last sign of life, nanoseconds since the epoch; 0: none yet.
+    pub fn heartbeat(&self) -> u64 {
+        self.u64(offset_of!(Header, heartbeat))
+    }
+
     /// 0 high, 1 low.
     pub fn priority(&self) -> u32 {
         self.u32(offset_of!(Header, priority))

@@ -1,0 +1,202 @@
+//! The calls that put work on a card: kernels of every form, and graphs. Each becomes a key under
+//! which its cost is known, and the stream in which it runs.
+//!
+//! Copies and host functions are no compute. Fed by: [`crate::table`].
+//! Must not: look at a kernel's arguments.
+
+use core::ffi::{c_uint, c_void};
+
+use aliquot_pacer::cost::key;
+
+use crate::ffi::{Code, Handle, Out, long};
+use crate::pace::{self, Work};
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: Handle = 2;
+/// Tells graphs from functions.
+const GRAPH: u64 = u64::MAX;
+
+/// The beginning of `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: Handle,
+}
+
+/// `CUDA_LAUNCH_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parameters {
+    function: Handle,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: Handle,
+    arguments: *mut c_void,
+}
+
+/// The stream of a call whose stream 0 is the thread's own, or not.
+fn stream_of<const OWN: bool>(stream: Handle) -> Handle {
+    if OWN && stream == 0 {
+        PER_THREAD
+    } else {
+        stream
+    }
+}
+
+fn product([x, y, z]: [c_uint; 3]) -> u64 {
+    u64::from(x)
+        .wrapping_mul(u64::from(y))
+        .wrapping_mul(u64::from(z))
+}
+
+#[inline]
+fn work(function: Handle, grid: [c_uint; 3], block: [c_uint; 3], stream: Handle) -> Work {
+    let key = key([long(function), product(grid), product(block)]);
+    Work { key, stream }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver's own")]
+pub(crate) fn kernel<const OWN: bool>(
+    real: extern "C" fn(
+        Handle,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        Handle,
+        *mut c_void,
+        *mut c_void,
+    ) -> Code,
+    function: Handle,
+    x: c_uint,
+    y: c_uint,
+    z: c_uint,
+    width: c_uint,
+    height: c_uint,
+    depth: c_uint,
+    shared: c_uint,
+    stream: Handle,
+    arguments: *mut c_void,
+    extra: *mut c_void,
+) -> Code {
+    let of = stream_of::<OWN>(stream);
+    let work = work(function, [x, y, z], [width, height, depth], of);
+    pace::launch(work, || {
+        real(
+            function, x, y, z, width, height, depth, shared, stream, arguments, extra,
+        )
+    })
+}
+
+pub(crate) fn kernel_ex<const OWN: bool>(
+    real: extern "C" fn(Out<Config>, Handle, *mut c_void, *mut c_void) -> Code,
+    config: Out<Config>,
+    function: Handle,
+    arguments: *mut c_void,
+    extra: *mut c_void,
+) -> Code {
+    let Some(wanted) = config.get() else {
+        return real(config, function, arguments, extra);
+    };
+    let of = stream_of::<OWN>(wanted.stream);
+    pace::launch(work(function, wanted.grid, wanted.block, of), || {
+        real(config, function, arguments, extra)
+    })
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver's own")]
+pub(crate) fn cooperative<const OWN: bool>(
+    real: extern "C" fn(
+        Handle,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        Handle,
+        *mut c_void,
+    ) -> Code,
+    function: Handle,
+    x: c_uint,
+    y: c_uint,
+    z: c_uint,
+    width: c_uint,
+    height: c_uint,
+    depth: c_uint,
+    shared: c_uint,
+    stream: Handle,
+    arguments: *mut c_void,
+) -> Code {
+    let of = stream_of::<OWN>(stream);
+    let work = work(function, [x, y, z], [width, height, depth], of);
+    pace::launch(work, || {
+        real(
+            function, x, y, z, width, height, depth, shared, stream, arguments,
+        )
+    })
+}
+
+/// Several launches at once, one on each of several cards: paced and charged as one of them on the
+/// card of the current context.
+pub(crate) fn on_several(
+    real: extern "C" fn(Out<Parameters>, c_uint, c_uint) -> Code,
+    launches: Out<Parameters>,
+    count: c_uint,
+    flags: c_uint,
+) -> Code {
+    let Some(first) = launches.get().filter(|_| count > 0) else {
+        return real(launches, count, flags);
+    };
+    let work = work(first.function, first.grid, first.block, first.stream);
+    pace::launch(work, || real(launches, count, flags))
+}
+
+pub(crate) fn alone(real: extern "C" fn(Handle) -> Code, function: Handle) -> Code {
+    pace::launch(work(function, [1; 3], [0; 3], 0), || real(function))
+}
+
+pub(crate) fn grid(
+    real: extern "C" fn(Handle, i32, i32) -> Code,
+    function: Handle,
+    width: i32,
+    height: i32,
+) -> Code {
+    let size = [width.unsigned_abs(), height.unsigned_abs(), 1];
+    pace::launch(work(function, size, [0; 3], 0), || {
+        real(function, width, height)
+    })
+}
+
+pub(crate) fn grid_async(
+    real: extern "C" fn(Handle, i32, i32, Handle) -> Code,
+    function: Handle,
+    width: i32,
+    height: i32,
+    stream: Handle,
+) -> Code {
+    let size = [width.unsigned_abs(), height.unsigned_abs(), 1];
+    pace::launch(work(function, size, [0; 3], stream), || {
+        real(function, width, height, stream)
+    })
+}
+
+pub(crate) fn graph<const OWN: bool>(
+    real: extern "C" fn(Handle, Handle) -> Code,
+    graph: Handle,
+    stream: Handle,
+) -> Code {
+    let work = Work {
+        key: key([long(graph), GRAPH, 0]),
+        stream: stream_of::<OWN>(stream),
+    };
+    pace::launch(work, || real(graph, stream))
+}

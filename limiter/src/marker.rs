@@ -1,0 +1,200 @@
+//! Marks in streams, before and after launches that are measured: events of the driver, kept for
+//! the next launch, asked for their times when the process launches again.
+//!
+//! Fed by: [`crate::pace`]. Must not: set a mark in a stream that is captured, wait for one, or use
+//! an event whose context is gone.
+
+use std::collections::VecDeque;
+
+use crate::capture::{any, aside, is_captured};
+use crate::clock;
+use crate::ffi::{Code, Handle, Out, SUCCESS};
+use crate::lock::Lock;
+use crate::table::call;
+
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: Code = 600;
+/// `CU_STREAM_LEGACY`; 0 means the same.
+const LEGACY: Handle = 1;
+/// Launches of a card that may be measured at once; the rest is not.
+const MOST: usize = 16;
+/// Nanoseconds between setting the first mark and the second, beyond which the time between them
+/// may not be the launch's: the stream may have been idle meanwhile.
+const PROMPT: u64 = 60_000;
+
+/// Two events of a context.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    context: Handle,
+    before: Handle,
+    after: Handle,
+}
+
+/// A launch whose first mark is set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pair: Pair,
+    /// When that began, and when it was done.
+    when: [u64; 2],
+    /// The card had passed the mark by then: it waits for the launch.
+    idle: bool,
+}
+
+/// A launch that is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch {
+    /// Its kernel.
+    pub(crate) key: u64,
+    /// Nanoseconds that it was charged.
+    pub(crate) charged: u64,
+    /// Tenants on the card.
+    pub(crate) sharing: u32,
+    /// Other work of the container may run at the same time.
+    pub(crate) overlapped: bool,
+}
+
+/// A launch that was measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    pub(crate) launch: Launch,
+    /// Nanoseconds between its marks; `None`: not to be known.
+    pub(crate) took: Option<u64>,
+    /// The thread was held up between the marks.
+    pub(crate) disturbed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    pair: Pair,
+    launch: Launch,
+    disturbed: bool,
+    /// Nanoseconds between the marks in which the card waited for us.
+    gap: u64,
+}
+
+/// The marks of a process on one card.
+#[derive(Debug, Default)]
+pub(crate) struct Markers {
+    open: Lock<VecDeque<Open>>,
+    idle: Lock<Vec<Pair>>,
+}
+
+impl Markers {
+    /// No launch can be measured before another's measure is known.
+    pub(crate) fn is_full(&self) -> bool {
+        self.open.lock().len() >= MOST
+    }
+
+    /// Sets the mark before a launch; `None`: it is not measured.
+    pub(crate) fn begin(&self, stream: Handle) -> Option<Begun> {
+        aside(|| {
+            // A mark in the legacy stream would end every capture.
+            let implicit = stream <= LEGACY && any();
+            if implicit || is_captured(stream) || self.is_full() {
+                return None;
+            }
+            let pair = self.pair()?;
+            let when = clock::now();
+            if call::cuEventRecord(pair.before, stream) == SUCCESS {
+                let idle = call::cuEventQuery(pair.before) == SUCCESS;
+                let when = [when, clock::now()];
+                return Some(Begun { pair, when, idle });
+            }
+            self.idle.lock().push(pair);
+            None
+        })
+    }
+
+    /// Sets the mark after a launch; false: it will not be measured.
+    pub(crate) fn end(&self, begun: Begun, stream: Handle, launch: Launch) -> bool {
+        let launched = clock::now();
+        let set = aside(|| call::cuEventRecord(begun.pair.after, stream) == SUCCESS);
+        if set {
+            let [before, ready] = begun.when;
+            let disturbed = clock::now().saturating_sub(before) > PROMPT;
+            // The launch reached the card somewhere in its call.
+            let gap = ready.saturating_sub(before) + launched.saturating_sub(ready) / 2;
+            self.open.lock().push_back(Open {
+                pair: begun.pair,
+                launch,
+                disturbed,
+                gap: if begun.idle { gap } else { 0 },
+            });
+        }
+        set
+    }
+
+    /// A launch that failed is not measured.
+    pub(crate) fn cancel(&self, begun: Begun) {
+        self.idle.lock().push(begun.pair);
+    }
+
+    /// What has become known, looking at no more than `looks` launches.
+    pub(crate) fn poll(&self, looks: usize, mut learn: impl FnMut(Measured)) {
+        if self.open.lock().is_empty() {
+            return;
+        }
+        aside(|| {
+            for _ in 0..looks {
+                // Taken out, so that no driver call is made under the lock.
+                let Some(open) = self.open.lock().pop_front() else {
+                    return;
+                };
+                let code = call::cuEventQuery(open.pair.after);
+                if code == NOT_READY {
+                    self.open.lock().push_back(open);
+                    continue;
+                }
+                let took = (code == SUCCESS).then(|| elapsed(open.pair)).flatten();
+                if took.is_some() {
+                    self.idle.lock().push(open.pair);
+                }
+                learn(Measured {
+                    launch: open.launch,
+                    took: took.map(|took| took - open.gap.min(took / 2)),
+                    disturbed: open.disturbed,
+                });
+            }
+        });
+    }
+
+    /// A context ends, and its events with it.
+    pub(crate) fn forget(&self, context: Handle) {
+        self.open.lock().retain(|open| open.pair.context != context);
+        self.idle.lock().retain(|pair| pair.context != context);
+    }
+
+    fn pair(&self) -> Option<Pair> {
+        let mut context = 0;
+        if call::cuCtxGetCurrent(Out::to(&mut context)) != SUCCESS || context == 0 {
+            return None;
+        }
+        let mut idle = self.idle.lock();
+        let known = idle.iter().position(|pair| pair.context == context);
+        if let Some(known) = known {
+            return Some(idle.swap_remove(known));
+        }
+        drop(idle);
+        let (mut before, mut after) = (0, 0);
+        let made = call::cuEventCreate(Out::to(&mut before), 0) == SUCCESS
+            && call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS;
+        made.then_some(Pair {
+            context,
+            before,
+            after,
+        })
+    }
+}
+
+/// Nanoseconds between the marks of a pair.
+fn elapsed(pair: Pair) -> Option<u64> {
+    let mut milliseconds = 0.0;
+    let code = call::cuEventElapsedTime(Out::to(&mut milliseconds), pair.before, pair.after);
+    let sound = code == SUCCESS && (0.0..1e9).contains(&milliseconds);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and 1e15"
+    )]
+    sound.then(|| (f64::from(milliseconds) * 1e6) as u64)
+}

@@ -1,0 +1,323 @@
+//! Launches at the container's rate: each is charged before it is made, waits when the bucket is in
+//! debt or the gate closed, and now and then is measured.
+//!
+//! Fed by: [`crate::launch`]; the limits page at every launch, so a change of the host counts at
+//! once. Must not: wait for what another process must launch first, longer than [`BLIND`].
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use aliquot_pacer::bucket::{Bucket, Until};
+use aliquot_pacer::cost::{Costs, Kernel, Sample};
+use aliquot_pacer::credit::{CHUNK, Credit};
+use aliquot_pacer::rule::{Rate, Rule, SILENCE, Words};
+
+use crate::ffi::{Code, Handle, Out, SUCCESS, long};
+use crate::marker::{Launch, Markers, Measured};
+use crate::process::{self, Process};
+use crate::table::call;
+use crate::{capture, clock, context};
+
+/// Nanoseconds after which a wait looks at the limits page again, woken or not.
+const LOOK: u64 = 20_000_000;
+/// Nanoseconds between looks at marks that are waited for.
+const GLANCE: u64 = 200_000;
+/// The longest that a launch waits to learn what earlier ones cost. It may have to go for those to
+/// end: kernels of several processes wait for each other.
+const BLIND: u64 = 2_000_000_000;
+/// Marks that are looked at with each measured launch.
+const LOOKS: usize = 4;
+
+/// One launch, before it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// Its kernel at its size, or its graph.
+    pub(crate) key: u64,
+    /// The stream, as calls without per-thread default name it.
+    pub(crate) stream: Handle,
+}
+
+/// The launches of this process.
+#[derive(Debug)]
+pub(crate) struct Pace(Vec<Lane>);
+
+/// Those on one card.
+#[derive(Debug, Default)]
+struct Lane {
+    credit: Credit,
+    costs: OnceLock<Costs>,
+    markers: Markers,
+    /// The host was alive when it was last looked for.
+    fresh: AtomicBool,
+    /// Marks were waited for in vain; no more until one is passed.
+    stuck: AtomicBool,
+}
+
+impl Pace {
+    pub(crate) fn new(cards: usize) -> Self {
+        Self((0..cards).map(|_| Lane::default()).collect())
+    }
+
+    /// A context ends.
+    pub(crate) fn forget(&self, context: Handle) {
+        for lane in &self.0 {
+            lane.markers.forget(context);
+        }
+    }
+}
+
+/// Makes a launch when it may be made.
+#[inline]
+pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
+    let process = match process::required() {
+        Ok(process) => process,
+        Err(code) => return code,
+    };
+    if process.is_uncontrolled() {
+        return call();
+    }
+    let (card, lane) = match process.pace.0.as_slice() {
+        [lane] => (0, lane),
+        lanes => match card_of_current(process) {
+            Ok(card) if card < lanes.len() => (card, &lanes[card]),
+            Ok(_) => return call(),
+            Err(code) => return code,
+        },
+    };
+    let thread = thread_number();
+    let words = words(process, card, lane.fresh.load(Relaxed));
+    let free = match words.rule() {
+        Rule::Free => !lane.credit.count(thread),
+        Rule::Limited(_) => {
+            let kernel = lane.costs().kernel(work.key);
+            kernel.is_known()
+                && !capture::any()
+                && lane.credit.spend(thread, long(work.stream), kernel.cost())
+        }
+        Rule::Closed => false,
+    };
+    if free {
+        return call();
+    }
+    let turn = Turn {
+        process,
+        card,
+        lane,
+        thread,
+    };
+    turn.take(work, call)
+}
+
+/// A number that mostly differs between threads: where its stack is.
+#[inline]
+fn thread_number() -> usize {
+    let here = 0_u8;
+    let at = (&raw const here).addr() >> 16;
+    (at ^ (at >> 4) ^ (at >> 8)) & 0xffff
+}
+
+fn card_of_current(process: &'static Process) -> Result<usize, Code> {
+    let mut current = 0;
+    if call::cuCtxGetCurrent(Out::to(&mut current)) != SUCCESS || current == 0 {
+        // The driver will refuse the launch.
+        return Ok(usize::MAX);
+    }
+    context::card_of(process, current)
+}
+
+#[inline]
+fn words(process: &Process, card: usize, fresh: bool) -> Words {
+    let limits = &process.limits;
+    Words {
+        cores: limits.cores(card),
+        policy: limits.policy(),
+        gate: limits.gate(card).load(Relaxed),
+        trim: limits.trim(card),
+        tenants: limits.tenants(card),
+        fresh,
+    }
+}
+
+impl Lane {
+    fn costs(&self) -> &Costs {
+        self.costs.get_or_init(Costs::default)
+    }
+}
+
+/// A launch that asks the bucket.
+#[derive(Clone, Copy)]
+struct Turn {
+    process: &'static Process,
+    card: usize,
+    lane: &'static Lane,
+    thread: usize,
+}
+
+impl Turn {
+    #[cold]
+    fn take(self, work: Work, call: impl FnOnce() -> Code) -> Code {
+        self.tell();
+        let kernel = self.lane.costs().kernel(work.key);
+        if matches!(self.words().rule(), Rule::Free) {
+            return call();
+        }
+        let (stream, cost) = (long(work.stream), kernel.cost());
+        if capture::any() {
+            let captured = capture::aside(|| capture::is_captured(work.stream));
+            if captured || (kernel.is_known() && self.lane.credit.spend(self.thread, stream, cost))
+            {
+                return call();
+            }
+        }
+        self.poll();
+        self.wait_while(kernel, || kernel.is_blind() || self.lane.markers.is_full());
+        let cost = kernel.cost();
+        let chunk = self.lane.credit.chunk(self.thread, cost);
+        let Some(rate) = self.wait_for(chunk) else {
+            return call();
+        };
+        let until = self.compute().until;
+        let credit = &self.lane.credit;
+        let overlapped = credit.enter(self.thread, stream, until, (clock::now(), chunk));
+        // A small kernel is measured when it comes right behind another.
+        let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
+        let begun = (!small).then(|| self.lane.markers.begin(work.stream));
+        let begun = begun.flatten();
+        let code = call();
+        if code != SUCCESS {
+            if let Some(begun) = begun {
+                self.lane.markers.cancel(begun);
+            }
+            self.bucket().settle(rate, chunk, 0);
+            return code;
+        }
+        credit.grant(self.thread, chunk, cost);
+        if small {
+            credit.measure_next(self.thread);
+        }
+        if let Some(begun) = begun {
+            kernel.begin();
+            let launch = Launch {
+                key: work.key,
+                charged: cost,
+                sharing: self.words().sharing(),
+                overlapped,
+            };
+            if !self.lane.markers.end(begun, work.stream, launch) {
+                kernel.end();
+            }
+        }
+        self.compute().busy.fetch_add(chunk, Relaxed);
+        code
+    }
+
+    /// What holds now, the host's sign of life looked for.
+    fn words(self) -> Words {
+        let beat = self.process.limits.heartbeat();
+        // A clock that was set back does not make the host's words old.
+        let age = clock::since_epoch().saturating_sub(beat);
+        let fresh = beat != 0 && age < SILENCE;
+        self.lane.fresh.store(fresh, Relaxed);
+        words(self.process, self.card, fresh)
+    }
+
+    fn compute(self) -> aliquot_region::counters::Compute<'static> {
+        self.process.seat.compute(self.card)
+    }
+
+    fn bucket(self) -> Bucket<'static> {
+        Bucket(self.compute().bucket)
+    }
+
+    /// Tells the container's counters of the launches of this thread.
+    fn tell(self) {
+        let compute = self.compute();
+        let launches = self.lane.credit.launches(self.thread);
+        compute.launches.fetch_add(launches, Relaxed);
+        compute.last.fetch_max(clock::now(), Relaxed);
+    }
+
+    /// Learns from marks that were passed, and corrects what was charged.
+    fn poll(self) {
+        self.lane
+            .markers
+            .poll(LOOKS, |measured| self.learn(measured));
+    }
+
+    fn learn(self, measured: Measured) {
+        self.lane.stuck.store(false, Relaxed);
+        let launch = measured.launch;
+        let kernel: &Kernel = self.lane.costs().kernel(launch.key);
+        kernel.end();
+        let found = measured.took.and_then(|took| {
+            kernel.learn(Sample {
+                took,
+                sharing: launch.sharing,
+                overlapped: launch.overlapped,
+                disturbed: measured.disturbed,
+            })
+        });
+        if let (Some(found), Rule::Limited(rate)) = (found, self.words().rule()) {
+            self.bucket().settle(rate, launch.charged, found);
+            let busy = self.compute().busy;
+            busy.fetch_add(found.wrapping_sub(launch.charged), Relaxed);
+        }
+    }
+
+    /// Waits while earlier launches must be measured first.
+    fn wait_while(self, kernel: &Kernel, blind: impl Fn() -> bool) {
+        let start = clock::now();
+        let mut now = start;
+        while blind() && !self.lane.stuck.load(Relaxed) {
+            self.sleep(now + GLANCE);
+            self.poll();
+            now = clock::now();
+            if now - start >= BLIND {
+                self.lane.stuck.store(true, Relaxed);
+                if !kernel.is_known() {
+                    kernel.learn(Sample {
+                        took: now - start,
+                        sharing: 1,
+                        overlapped: false,
+                        disturbed: false,
+                    });
+                }
+            }
+        }
+        if now > start {
+            self.compute().waited.fetch_add(now - start, Relaxed);
+        }
+    }
+
+    /// Waits until the bucket gives a chunk; the rate at which it did, or `None` if nothing is
+    /// limited any more.
+    fn wait_for(self, chunk: u64) -> Option<Rate> {
+        let start = clock::now();
+        let mut now = start;
+        let rate = loop {
+            let until = match self.words().rule() {
+                Rule::Free => break None,
+                Rule::Closed => now + LOOK,
+                Rule::Limited(rate) => match self.bucket().take(now, rate, chunk) {
+                    Ok(()) => break Some(rate),
+                    Err(Until(until)) => until.min(now + LOOK),
+                },
+            };
+            self.sleep(until);
+            self.poll();
+            now = clock::now();
+        };
+        if now > start {
+            self.compute().waited.fetch_add(now - start, Relaxed);
+        }
+        rate
+    }
+
+    /// Until a moment, or until the host changes the gate or wakes us.
+    fn sleep(self, until: u64) {
+        let gate = self.process.limits.gate(self.card);
+        let seen = gate.load(Relaxed);
+        clock::wait(gate, seen, until);
+    }
+}

@@ -1,0 +1,171 @@
+/* A program that keeps a card busy: work MODE SECONDS KERNEL...
+ * It launches for so many seconds, waits for the rest, and says how many launches there were and
+ * how many calls failed. Fed by: tests/limiter, which compiles it. Must not: know that a limiter
+ * is there. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef void *handle;
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    handle stream, attributes;
+    unsigned count;
+} config;
+
+static handle driver, context, kernels[8];
+static int kernel_count;
+static double end;
+static long failures;
+static long launched;
+
+static void *call(const char *name) {
+    void *found = dlsym(driver, name);
+    if (!found) {
+        fprintf(stderr, "no %s\n", name);
+        exit(2);
+    }
+    return found;
+}
+/* Calls a function of the driver; counts it where it fails. */
+#define CALL(name, ...)                                                                            \
+    ({                                                                                             \
+        static int (*name##_)() = NULL;                                                            \
+        if (!name##_)                                                                              \
+            name##_ = (int (*)())call(#name);                                                      \
+        int code = name##_(__VA_ARGS__);                                                           \
+        if (code) {                                                                                \
+            if (__atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED) < 3)                            \
+                fprintf(stderr, #name ": %d\n", code);                                             \
+        }                                                                                          \
+        code;                                                                                      \
+    })
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+static handle stream(void) {
+    handle made = NULL;
+    CALL(cuStreamCreate, &made, 1u);
+    return made;
+}
+
+static void launch(handle into) {
+    long number = __atomic_fetch_add(&launched, 1, __ATOMIC_RELAXED);
+    CALL(cuLaunchKernel, kernels[number % kernel_count], 1u, 1u, 1u, 32u, 1u, 1u, 0u, into, NULL, NULL);
+}
+
+/* Launches, waiting for all of it every `each` launches. */
+static void run(handle into, int each) {
+    for (int i = 1; now() < end; i++) {
+        launch(into);
+        if (i % each == 0)
+            CALL(cuStreamSynchronize, into);
+    }
+    CALL(cuStreamSynchronize, into);
+}
+
+static void *worker(void *unused) {
+    (void)unused;
+    CALL(cuCtxSetCurrent, context);
+    run(stream(), 16);
+    return NULL;
+}
+
+/* Captures the kernels into a graph, three launches of each. */
+static handle captured(handle into, unsigned mode) {
+    handle graph = NULL, exec = NULL;
+    if (CALL(cuStreamBeginCapture_v2, into, mode))
+        return NULL;
+    for (int i = 0; i < 3 * kernel_count; i++)
+        CALL(cuLaunchKernel, kernels[i % kernel_count], 1u, 1u, 1u, 32u, 1u, 1u, 0u, into, NULL, NULL);
+    if (CALL(cuStreamEndCapture, into, &graph))
+        return NULL;
+    CALL(cuGraphInstantiateWithFlags, &exec, graph, 0ul);
+    CALL(cuGraphDestroy, graph);
+    return exec;
+}
+
+/* Captures graphs in the mode that forbids the most, again and again, and launches none. */
+static void *capturer(void *unused) {
+    (void)unused;
+    CALL(cuCtxSetCurrent, context);
+    handle into = stream();
+    while (now() < end) {
+        handle exec = captured(into, 0);
+        if (exec)
+            CALL(cuGraphExecDestroy, exec);
+    }
+    return NULL;
+}
+
+int main(int count, char **words) {
+    if (count < 4)
+        return 2;
+    const char *mode = words[1];
+    handle module = NULL;
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver || CALL(cuInit, 0u) || CALL(cuDevicePrimaryCtxRetain, &context, 0) ||
+        CALL(cuCtxSetCurrent, context) || CALL(cuModuleLoadData, &module, "any"))
+        return 1;
+    for (int i = 3; i < count; i++)
+        CALL(cuModuleGetFunction, &kernels[kernel_count++], module, words[i]);
+    end = now() + atof(words[2]);
+    handle own = stream();
+    pthread_t threads[4];
+    if (!strcmp(mode, "plain")) {
+        run(own, 64);
+    } else if (!strcmp(mode, "sync")) {
+        run(own, 1);
+    } else if (!strcmp(mode, "streams")) {
+        handle streams[3] = {own, stream(), stream()};
+        for (int i = 0; now() < end; i++)
+            launch(streams[i % 3]);
+        CALL(cuCtxSynchronize);
+    } else if (!strcmp(mode, "threads")) {
+        for (int i = 0; i < 4; i++)
+            pthread_create(&threads[i], NULL, worker, NULL);
+        for (int i = 0; i < 4; i++)
+            pthread_join(threads[i], NULL);
+    } else if (!strcmp(mode, "graphs")) {
+        handle exec = captured(own, 1);
+        for (int i = 1; exec && now() < end; i++, launched++) {
+            CALL(cuGraphLaunch, exec, own);
+            if (i % 8 == 0)
+                CALL(cuStreamSynchronize, own);
+        }
+        CALL(cuStreamSynchronize, own);
+    } else if (!strcmp(mode, "cooperative")) {
+        for (; now() < end; launched++)
+            CALL(cuLaunchCooperativeKernel, kernels[0], 1u, 1u, 1u, 32u, 1u, 1u, 0u, own, NULL);
+        CALL(cuStreamSynchronize, own);
+    } else if (!strcmp(mode, "extended")) {
+        config wanted = {{1, 1, 1}, {32, 1, 1}, 0, own, NULL, 0};
+        for (; now() < end; launched++)
+            CALL(cuLaunchKernelEx, &wanted, kernels[0], NULL, NULL);
+        CALL(cuStreamSynchronize, own);
+    } else if (!strcmp(mode, "thread")) {
+        /* Stream 0 of calls for which that is the thread's own. */
+        for (; now() < end; launched++)
+            CALL(cuLaunchKernel_ptsz, kernels[0], 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, NULL, NULL);
+        CALL(cuCtxSynchronize);
+    } else if (!strcmp(mode, "capture")) {
+        pthread_create(&threads[0], NULL, capturer, NULL);
+        /* Nothing here that a capture forbids: only launches. */
+        while (now() < end)
+            launch(own);
+        pthread_join(threads[0], NULL);
+        CALL(cuStreamSynchronize, own);
+    } else {
+        return 2;
+    }
+    printf("launches %ld failures %ld\n", launched, failures);
+    return 0;
+}

@@ -1,0 +1,245 @@
+//! How much of a simulated card's time each of several containers gets, by the simulator's exact
+//! clock, window by window. All figures from here are simulated.
+//!
+//! Fed by: tests and benchmarks, which say who works how; `clients/work.c`.
+//! Must not: tell the limiter anything that a host could not know.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use aliquot_gpusim::SimulatedMachine;
+use aliquot_region::limits::Container as Rules;
+use anyhow::{Context as _, Result, ensure};
+
+use crate::host::Host;
+use crate::scene::{FIRST, device, machine};
+use crate::{Container, Way};
+
+/// One container and what runs in it.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Percent of the card.
+    pub cores: u32,
+    /// Policy and priority.
+    pub rules: Rules,
+    /// Processes, all alike.
+    pub processes: usize,
+    /// Mode and kernels of `work.c`.
+    pub work: Vec<String>,
+}
+
+/// A tenant with one process.
+pub fn tenant(cores: u32, work: &str) -> Tenant {
+    Tenant {
+        cores,
+        rules: Rules::default(),
+        processes: 1,
+        work: work.split(' ').map(str::to_owned).collect(),
+    }
+}
+
+/// What is looked at, and for how long.
+#[derive(Clone, Debug)]
+pub struct Scene<'a> {
+    /// Way in; [`Way::Bare`] is the card without a limiter.
+    pub way: Way,
+    /// Who works.
+    pub tenants: Vec<Tenant>,
+    /// Before the first window.
+    pub warm_up: Duration,
+    /// One window.
+    pub window: Duration,
+    /// How many.
+    pub windows: usize,
+    /// Fields of the card ([`aliquot_gpusim::edit`]).
+    pub card: &'a [(&'a str, &'a str)],
+    /// A stand-in for the host's arbiter is at work.
+    pub host: bool,
+    /// The gate word of every tenant from the beginning, said by a living host.
+    pub gate: Option<u32>,
+}
+
+impl Scene<'_> {
+    /// Windows of one second of a limited card, without a host.
+    pub fn seconds(windows: usize, tenants: Vec<Tenant>) -> Self {
+        Self {
+            way: Way::Replacement,
+            tenants,
+            warm_up: Duration::from_millis(500),
+            window: Duration::from_secs(1),
+            windows,
+            card: &[],
+            host: false,
+            gate: None,
+        }
+    }
+}
+
+/// What one tenant got.
+#[derive(Clone, Debug)]
+pub struct Got {
+    /// Percent of the card, window by window.
+    pub windows: Vec<f64>,
+    /// Launches of all its processes.
+    pub launches: u64,
+}
+
+impl Got {
+    /// Percent of the card over all windows.
+    pub fn mean(&self) -> f64 {
+        mean(self.windows.iter().copied())
+    }
+
+    /// How far the windows were from `percent`, in points, on the mean.
+    pub fn error(&self, percent: u32) -> f64 {
+        mean(
+            self.windows
+                .iter()
+                .map(|got| (got - f64::from(percent)).abs()),
+        )
+    }
+
+    /// The middle one of the windows.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.windows.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0);
+    for value in values {
+        sum += value;
+        count += 1.0;
+    }
+    sum / f64::max(count, 1.0)
+}
+
+/// Runs a scene: what each tenant got. Every call of every process must have succeeded.
+pub fn run(scene: &Scene) -> Result<Vec<Got>> {
+    let (room, machine) = machine();
+    machine.set(FIRST, scene.card)?;
+    let client = compile(room.path())?;
+    let containers: Vec<Container> = scene
+        .tenants
+        .iter()
+        .map(|tenant| {
+            let mut share = device(FIRST, 7000);
+            share.cores = tenant.cores;
+            Container::new(&machine, scene.way, tenant.rules, &[share])
+        })
+        .collect::<Result<_>>()?;
+    let mut host = Host::new(&containers, scene)?;
+    let time = scene.warm_up + scene.window * u32::try_from(scene.windows)?;
+    let seconds = (time.as_secs_f64() + 0.3).to_string();
+    let mut workers = Workers::default();
+    for (tenant, container) in scene.tenants.iter().zip(&containers) {
+        let mut words = vec![client.to_str().context("a path of text")?];
+        words.extend([tenant.work[0].as_str(), &seconds]);
+        words.extend(tenant.work[1..].iter().map(String::as_str));
+        let started: Result<Vec<Child>> = (0..tenant.processes)
+            .map(|_| Ok(container.command(&words).stdout(Stdio::piped()).spawn()?))
+            .collect();
+        workers.0.push(started?);
+    }
+    let mut got = vec![
+        Got {
+            windows: Vec::new(),
+            launches: 0
+        };
+        scene.tenants.len()
+    ];
+    host.run_for(&machine, &workers, scene.warm_up)?;
+    let mut last = workers.busy(&machine)?;
+    for _ in 0..scene.windows {
+        host.run_for(&machine, &workers, scene.window)?;
+        let now = workers.busy(&machine)?;
+        let passed = now.when.duration_since(last.when).as_secs_f64();
+        for ((got, now), last) in got.iter_mut().zip(&now.busy).zip(&last.busy) {
+            got.windows.push(100.0 * (now - last) / passed);
+        }
+        last = now;
+    }
+    host.leave()?;
+    for (got, children) in got.iter_mut().zip(workers.0.drain(..)) {
+        for child in children {
+            let output = child.wait_with_output()?;
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let words: Vec<&str> = said.split_whitespace().collect();
+            let ["launches", launches, "failures", "0"] = words[..] else {
+                anyhow::bail!("a client ended with {:?}: {said}", output.status);
+            };
+            got.launches += launches.parse::<u64>()?;
+        }
+    }
+    Ok(got)
+}
+
+/// The processes of each tenant.
+#[derive(Default)]
+pub(crate) struct Workers(Vec<Vec<Child>>);
+
+/// Seconds that each tenant's work ran, at a moment.
+pub(crate) struct Busy {
+    pub(crate) when: Instant,
+    pub(crate) busy: Vec<f64>,
+}
+
+impl Workers {
+    /// Process ids of each tenant.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = Vec<u32>> {
+        let tenants = self.0.iter();
+        tenants.map(|children| children.iter().map(Child::id).collect())
+    }
+
+    pub(crate) fn busy(&self, machine: &SimulatedMachine) -> Result<Busy> {
+        let when = Instant::now();
+        let holders = machine.holders(FIRST)?;
+        let of = |child: &Child| {
+            let found = holders.iter().find(|holder| holder.pid == child.id());
+            found.map_or(0, |holder| holder.busy)
+        };
+        let busy = self.0.iter().map(|children| {
+            let busy = children.iter().map(of).sum();
+            Duration::from_nanos(busy).as_secs_f64()
+        });
+        Ok(Busy {
+            when,
+            busy: busy.collect(),
+        })
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for child in self.0.iter_mut().flatten() {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Lets real time pass: what is measured here is what happens meanwhile.
+pub(crate) fn pass(time: Duration) -> Result<()> {
+    let (_sender, receiver) = channel::<()>();
+    let ended = receiver.recv_timeout(time);
+    ensure!(ended == Err(RecvTimeoutError::Timeout), "{ended:?}");
+    Ok(())
+}
+
+fn compile(folder: &Path) -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/work.c");
+    let made = folder.join("work");
+    let status = Command::new("cc")
+        .args(["-O1", "-o"])
+        .arg(&made)
+        .arg(source)
+        .args(["-ldl", "-lpthread"])
+        .status()?;
+    ensure!(status.success(), "cc failed");
+    Ok(made)
+}

@@ -1,0 +1,116 @@
+//! The compute share is what it says, by the simulator's exact clock. Simulated: no figure of a
+//! real card.
+//!
+//! Short forms: a machine that runs all tests at once may keep a process from its turn for a
+//! while, so the middle one of a few windows is judged. `make bench` has the full ones.
+
+use std::time::Duration;
+
+use aliquot_limiter_tests::share::{Got, Scene, run, tenant};
+use aliquot_region::limits::Container as Rules;
+use parking_lot::Mutex;
+
+/// One scene at a time: they measure time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn in_turn(scene: &Scene) -> Vec<Got> {
+    let _turn = TURN.lock();
+    run(scene).expect("every call of every process succeeds")
+}
+
+/// A container alone that asks for `cores` percent gets them.
+#[track_caller]
+fn check(cores: u32, processes: usize, work: &str) {
+    let mut tenant = tenant(cores, work);
+    tenant.processes = processes;
+    let got = in_turn(&Scene::seconds(2, vec![tenant]));
+    judge(&got[0], cores, work);
+}
+
+#[track_caller]
+fn judge(got: &Got, cores: u32, what: &str) {
+    let error = got.median() - f64::from(cores);
+    assert!(error.abs() <= 2.0, "{cores} % of {what}: {got:?}");
+}
+
+#[test]
+fn without_a_limit_all_of_the_card_is_used() {
+    // So that the other tests can fail.
+    for cores in [0, 100] {
+        let got = in_turn(&Scene::seconds(1, vec![tenant(cores, "plain k_ms_1")]));
+        assert!(got[0].median() > 97.0, "{got:?}");
+    }
+}
+
+#[test]
+fn a_share_is_what_it_says() {
+    check(10, 1, "plain k_ms_1");
+    check(50, 1, "sync k_ms_5");
+    check(90, 1, "plain k_ms_2");
+}
+
+#[test]
+fn eight_processes_have_one_share() {
+    check(30, 8, "plain k_ms_1");
+}
+
+#[test]
+fn every_kind_of_launch_keeps_the_share() {
+    for work in [
+        "graphs k_us_300",
+        "cooperative k_ms_1",
+        "streams k_ms_2",
+        "extended k_ms_1",
+        "thread k_ms_1",
+        "threads k_ms_1",
+    ] {
+        check(25, 1, work);
+    }
+}
+
+#[test]
+fn kernels_of_all_sizes_and_times_that_vary_keep_the_share() {
+    check(30, 1, "plain k_us_100 k_us_900 k_ms_7");
+    check(25, 1, "plain k_us_800_sd_30");
+    let mut scene = Scene::seconds(4, vec![tenant(50, "plain k_ms_1_sd_30")]);
+    scene.card = &[("clockSwing", "10"), ("clockPpm", "200")];
+    judge(&in_turn(&scene)[0], 50, "drifting times");
+}
+
+#[test]
+fn long_kernels_are_whole_and_the_share_holds_on_average() {
+    let mut scene = Scene::seconds(1, vec![tenant(50, "plain k_ms_100")]);
+    scene.window = Duration::from_secs(4);
+    let got = in_turn(&scene);
+    assert!(got[0].error(50) <= 3.0, "{got:?}");
+}
+
+#[test]
+fn a_capture_in_one_thread_and_pacing_in_another_do_not_meet() {
+    // A failed call of either fails the scene.
+    check(50, 1, "capture k_ms_1");
+}
+
+#[test]
+fn gate_and_policy_decide_who_is_limited() {
+    const WAIT: u32 = 1;
+    const UNLIMITED: u32 = 2;
+    for (policy, gate, expected) in [
+        (0, None, 30.0),
+        (0, Some(UNLIMITED), 100.0),
+        (1, Some(UNLIMITED), 30.0),
+        (2, None, 100.0),
+        (2, Some(WAIT), 0.0),
+        (0, Some(WAIT), 0.0),
+    ] {
+        let mut one = tenant(30, "plain k_ms_1");
+        one.rules = Rules {
+            policy,
+            ..Rules::default()
+        };
+        let mut scene = Scene::seconds(1, vec![one]);
+        scene.gate = gate;
+        let got = in_turn(&scene)[0].median();
+        assert!((got - expected).abs() < 3.0, "{policy} {gate:?}: {got}");
+    }
+}
