@@ -270,7 +270,7 @@ impl Turn {
         let start = clock::now();
         let mut now = start;
         while blind() && !self.lane.stuck.load(Relaxed) {
-            self.sleep(now + GLANCE);
+            self.rest(now + GLANCE);
             self.poll();
             now = clock::now();
             if now - start >= BLIND {
@@ -304,7 +304,7 @@ impl Turn {
                     Err(Until(until)) => until.min(now + LOOK),
                 },
             };
-            self.sleep(until);
+            self.rest(until);
             self.poll();
             now = clock::now();
         };
@@ -315,7 +315,7 @@ impl Turn {
     }
 
     /// Until a moment, or until the host changes the gate or wakes us.
-    fn sleep(self, until: u64) {
+    fn rest(self, until: u64) {
         let gate = self.process.limits.gate(self.card);
         let seen = gate.load(Relaxed);
         clock::wait(gate, seen, until);

@@ -15,7 +15,7 @@ use crate::rule::Rate;
 
 /// Nanoseconds of unused time that are kept for later: more would be a burst that others feel,
 /// less is lost whenever a process is not scheduled for a while.
-pub const BURST: u64 = 100_000_000;
+pub const BURST: u64 = 50_000_000;
 /// A debt of more nanoseconds than this was not made by a launch of ours.
 pub const FORGED: u64 = 600_000_000_000;
 /// Exchanges that may fail because others charged meanwhile, before a charge is added blindly.
@@ -57,7 +57,8 @@ impl Bucket<'_> {
 /// The word after a charge, or until when there can be none.
 fn taken(word: u64, now: u64, rate: Rate, cost: u64) -> Result<u64, Until> {
     let forged = word > now.saturating_add(FORGED);
-    let paid = if forged {
+    // A new bucket is empty.
+    let paid = if forged || word == 0 {
         now
     } else {
         word.max(now.saturating_sub(BURST))
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn unused_time_is_kept_for_a_while_only() {
-        let word = AtomicU64::new(0);
+        let word = AtomicU64::new(1);
         let mut given = 0;
         while Bucket(&word).take(NOW, HALF, 1_000_000).is_ok() {
             given += 1_000_000;

@@ -23,7 +23,7 @@ fn in_turn(scene: &Scene) -> Vec<Got> {
 fn check(cores: u32, processes: usize, work: &str) {
     let mut tenant = tenant(cores, work);
     tenant.processes = processes;
-    let got = in_turn(&Scene::seconds(2, vec![tenant]));
+    let got = in_turn(&Scene::seconds(3, vec![tenant]));
     judge(&got[0], cores, work);
 }
 
