@@ -42,7 +42,7 @@ use crate::pods::Pods;
 use crate::prestart::{Lookup, PreStart};
 use crate::settings::Settings;
 use crate::units::Arrangement;
-use crate::{housekeeping, plugins, topology, way_in};
+use crate::{housekeeping, mps, plugins, topology, way_in};
 
 /// How often readiness looks at the pod watch.
 const LOOK: Duration = Duration::from_secs(1);
@@ -142,6 +142,8 @@ pub async fn run(
     ));
     let care = settings.care();
     let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
+    let daemons = mps::watch::Watch::new(&settings.state_dir, &driver, &prestart, &notes, &metrics);
+    tasks.spawn(daemons.run(stop.clone()));
     let read = (facts, health);
     let cards = spawn_blocking(move || Watch::new(driver, watched, care, notes, counted, read));
     let cards = cards.await?;

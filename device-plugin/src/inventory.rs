@@ -6,15 +6,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aliquot_core::inventory::{self, Foreign, Inventory, Lingering, Refused};
+use aliquot_core::inventory::{self, Foreign, Health, Inventory, Lingering, Refused};
 use aliquot_core::{GpuUuid, PodUid, allocation};
 use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
 use crate::host::Card;
 use crate::labels::Features;
-use crate::sick::Sickness;
+use crate::sick::{Sick, Sickness};
 use crate::units::{self, Arrangement, Held};
+use crate::xid::Action;
 
 /// The node's cards and holders, as last known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct Node {
     /// The driver's facts.
     pub facts: nvml::Inventory,
     health: Vec<nvml::CardHealth>,
+    /// Units whose MPS daemon does not serve, and why.
+    down: BTreeMap<GpuUuid, String>,
 }
 
 /// One value that all parts of the agent share: readers subscribe, writers
@@ -67,6 +70,7 @@ impl Published {
             arrangement,
             facts,
             health,
+            down: BTreeMap::new(),
         };
         node.settle();
         Self(watch::Sender::new(Arc::new(node)))
@@ -116,6 +120,14 @@ impl Published {
         self.change(|node| policy.clone_into(&mut node.inventory.topology_policy));
     }
 
+    /// The units whose MPS daemon does not serve, and why.
+    pub fn daemons(&self, down: BTreeMap<GpuUuid, String>) {
+        self.change(|node| {
+            node.down = down;
+            node.settle();
+        });
+    }
+
     /// New findings of housekeeping.
     pub fn holders(&self, foreign: Vec<Foreign>, lingering: Vec<Lingering>) {
         self.change(|node| {
@@ -158,9 +170,24 @@ impl Node {
         !self.sickness.cards.is_empty() || units::beyond_offers(self)
     }
 
+    /// All that is out of service: sick cards, and units without their MPS daemon.
+    pub fn out_of_service(&self) -> Vec<Sick> {
+        let down = self.down.iter().map(|(unit, why)| Sick {
+            gpu: unit.clone(),
+            why: format!("the MPS daemon does not serve: {why}"),
+            action: Action::RestartApplication,
+        });
+        self.sickness.cards.iter().cloned().chain(down).collect()
+    }
+
     /// What follows from facts, health and arrangement.
     fn settle(&mut self) {
         self.inventory.gpus = units::units(&self.facts, &self.health, &self.arrangement);
+        for gpu in &mut self.inventory.gpus {
+            if gpu.health == Health::Ok && self.down.contains_key(&gpu.uuid) {
+                gpu.health = Health::Sick("mps daemon down".to_owned());
+            }
+        }
         self.inventory.evict.clone_from(&self.sickness.evict);
     }
 }

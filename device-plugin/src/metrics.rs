@@ -24,6 +24,26 @@ pub struct Xid {
     pub action: &'static str,
 }
 
+/// A unit that is shared by MPS.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct MpsUnit {
+    /// Its uuid.
+    pub gpu: String,
+}
+
+/// A container on a unit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub struct Tenant {
+    /// The unit's uuid.
+    pub gpu: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
+}
+
 /// All metrics; clones share the values.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -49,6 +69,14 @@ pub struct Metrics {
     pub checkpoint_lost: Gauge,
     /// Cards out of service.
     pub sick_cards: Gauge,
+    /// Whether each unit's MPS daemon serves.
+    pub mps_up: Family<MpsUnit, Gauge>,
+    /// How often each unit's MPS daemon was started again.
+    pub mps_restarts: Family<MpsUnit, Gauge>,
+    /// CUDA programs of each container under MPS.
+    pub mps_clients: Family<Tenant, Gauge>,
+    /// Bytes that they hold.
+    pub mps_used: Family<Tenant, Gauge>,
     /// XIDs that the driver reported.
     pub xids: Family<Xid, Counter>,
 }
@@ -110,6 +138,26 @@ impl Metrics {
             "xids",
             "XIDs that the driver reported, and what each asked for",
             all.xids.clone(),
+        );
+        registry.register(
+            "mps_daemon_up",
+            "1 while the MPS daemon of this GPU serves, else 0",
+            all.mps_up.clone(),
+        );
+        registry.register(
+            "mps_daemon_restarts",
+            "How often the MPS daemon of this GPU was started again",
+            all.mps_restarts.clone(),
+        );
+        registry.register(
+            "mps_clients",
+            "MPS clients of this container; each has the container's cap for itself",
+            all.mps_clients.clone(),
+        );
+        registry.register(
+            "mps_used_bytes",
+            "GPU memory that the MPS clients of this container hold together",
+            all.mps_used.clone(),
         );
         (metrics, registry)
     }

@@ -202,7 +202,7 @@ impl Writer {
         let lost = lost.and_then(|lost| wanted_condition(lost, current));
         let wanted = [
             (CHECKPOINT_LOST, lost),
-            (GPU_SICK, wanted_sick(&node.sickness.cards, current)),
+            (GPU_SICK, wanted_sick(&node.out_of_service(), current)),
         ];
         for (kind, condition) in wanted {
             let Some([status, reason, message]) = condition else {

@@ -64,6 +64,8 @@ pub struct Pod {
     pub allocation: Option<String>,
     /// Text of HAMi's allocation annotation.
     pub hamis: Option<String>,
+    /// The name of each container that was started, by the id of the runtime's.
+    pub ids: BTreeMap<String, String>,
     /// Init containers and sidecars in spec order, then app containers.
     pub containers: Vec<Container>,
 }
@@ -103,6 +105,7 @@ impl Pod {
             mirror,
             allocation: annotation(ALLOCATION),
             hamis: annotation(hami::ALLOCATED),
+            ids: ids(pod),
             containers: init.chain(apps).collect(),
         })
     }
@@ -116,6 +119,19 @@ impl Pod {
     pub fn stages(&self) -> impl Iterator<Item = (&str, Stage)> {
         self.containers.iter().map(|c| (c.name.as_str(), c.stage))
     }
+}
+
+/// `containerd://<id>` of each container, without its scheme.
+fn ids(pod: &api::Pod) -> BTreeMap<String, String> {
+    let statuses = pod.status.iter().flat_map(|status| {
+        let init = status.init_container_statuses.iter().flatten();
+        init.chain(status.container_statuses.iter().flatten())
+    });
+    let known = statuses.filter_map(|status| {
+        let (_, id) = status.container_id.as_deref()?.split_once("://")?;
+        Some((id.to_owned(), status.name.clone()))
+    });
+    known.collect()
 }
 
 fn phase(pod: &api::Pod) -> Phase {

@@ -182,7 +182,8 @@ pub fn application_error(pod: &Pod, gpu: &GpuUuid, code: u64) -> Note {
     note(pod, true, "GpuError", text)
 }
 
-fn note(pod: &Pod, warning: bool, reason: &'static str, text: String) -> Note {
+/// An event on a pod.
+pub(crate) fn note(pod: &Pod, warning: bool, reason: &'static str, text: String) -> Note {
     Note {
         pod: PodRef {
             namespace: pod.namespace.clone(),
@@ -203,7 +204,8 @@ pub fn condition(cards: &[Sick]) -> [String; 3] {
     };
     let reason = match worst {
         Action::DrainNode => "DrainNeeded",
-        _ => "ResetNeeded",
+        Action::Ignore | Action::RestartApplication => "DaemonDown",
+        Action::ResetGpu => "ResetNeeded",
     };
     let each = cards
         .iter()

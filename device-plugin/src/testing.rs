@@ -28,6 +28,7 @@ pub(crate) fn pod(uid: &str) -> Pod {
         mirror: false,
         allocation: None,
         hamis: None,
+        ids: std::collections::BTreeMap::new(),
         containers: vec![container("main", Stage::App)],
     }
 }

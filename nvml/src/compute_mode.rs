@@ -1,9 +1,10 @@
-//! Who may open a card: read and set, for the daemons of MPS. Fed by NVML; must not decide which
+//! Who may open a card, for the daemons of MPS, and who has it open through them. Fed by NVML; must not decide which
 //! mode a card needs.
 
 use std::fmt;
 
 use nvml_wrapper::enum_wrappers::device::ComputeMode as Raw;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 
 use crate::driver::Nvml;
 use crate::error::NvmlError;
@@ -88,4 +89,28 @@ impl ComputeModes for Nvml {
             source,
         })
     }
+}
+
+/// The clients of MPS on a card, with their bytes; 0 where the driver does not say.
+pub(crate) fn mps_clients(
+    library: &nvml_wrapper::Nvml,
+    uuid: &str,
+) -> Result<Vec<(u32, u64)>, NvmlError> {
+    let read = || {
+        library
+            .device_by_uuid(uuid)?
+            .mps_running_compute_processes()
+    };
+    let found = read().map_err(|source| NvmlError::Processes {
+        uuid: uuid.to_owned(),
+        source,
+    })?;
+    let bytes = |used: UsedGpuMemory| match used {
+        UsedGpuMemory::Used(bytes) => bytes,
+        UsedGpuMemory::Unavailable => 0,
+    };
+    let found = found.into_iter();
+    Ok(found
+        .map(|one| (one.pid, bytes(one.used_gpu_memory)))
+        .collect())
 }

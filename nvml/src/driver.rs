@@ -10,6 +10,7 @@ use aliquot_core::Mib;
 use parking_lot::Mutex;
 
 use crate::Driver;
+use crate::compute_mode;
 use crate::error::NvmlError;
 use crate::events::{self, EventSet};
 use crate::facts::{CardFacts, CardHealth, Event, Inventory, Note};
@@ -200,6 +201,10 @@ impl Driver for Nvml {
         Ok(all
             .flat_map(|(uuid, known)| self.examine(uuid, known))
             .collect())
+    }
+
+    fn mps_clients(&self, uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {
+        compute_mode::mps_clients(&self.library, uuid)
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {

@@ -30,6 +30,14 @@ pub enum NvmlError {
         /// The reason.
         source: Cause,
     },
+    /// Who is on a card cannot be read.
+    #[error("cannot list the processes on {uuid}: {source}")]
+    Processes {
+        /// The card.
+        uuid: String,
+        /// The reason.
+        source: Cause,
+    },
     /// A card's compute mode cannot be read or set.
     #[error("cannot {step} the compute mode of {uuid}: {source}")]
     ComputeMode {

@@ -34,6 +34,12 @@ pub trait Driver: Send + Sync {
     /// One waiter at a time; others queue. What comes between two calls is kept by the driver.
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError>;
 
+    /// The clients of MPS on a card or an instance: process ids, as the driver sees them from
+    /// here, and bytes. A driver that keeps no such list has none.
+    fn mps_clients(&self, _uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {
+        Ok(Vec::new())
+    }
+
     /// How a card is cut now. Like every call about MIG: a driver that has none says so.
     fn cut(&self, card: &str) -> Result<Cut, MigError> {
         Err(MigError::none(card))

@@ -28,9 +28,6 @@ const RAISE: Duration = Duration::from_secs(3);
 /// Between two looks at the keeper's answer.
 const LOOK: Duration = Duration::from_millis(20);
 
-const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=";
-const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=";
-
 /// The unit that a card, or an instance of one, is.
 pub fn unit(unit: Gpu, settings: &Mps) -> Gpu {
     Gpu {
@@ -105,42 +102,33 @@ impl Daemons {
         })
     }
 
-    /// A client's way to the daemon, and its caps. Two seats on one unit are one larger share.
+    /// A client's way to the daemon, and its caps.
     pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), EquipError> {
         let unit = share.grant.gpu.as_str();
-        let again = outfit.visible.iter().any(|visible| visible == unit);
-        if !again && !outfit.visible.is_empty() {
+        if !outfit.visible.is_empty() {
             return Err(EquipError::NotReady(format!(
                 "container {} has a share of {unit}, which is shared by MPS, and another GPU: a client of MPS sees its daemon's GPU only; give each GPU a container of its own",
                 share.container
             )));
         }
-        let memory = Mib(sum(
-            &mut outfit.variables,
-            MEMORY,
-            "M",
-            share.grant.memory.0,
-        ));
-        let threads = sum(
-            &mut outfit.variables,
-            THREADS,
-            "",
-            share.grant.cores.0.into(),
-        );
-        let threads = Percent(u32::try_from(threads.min(100)).unwrap_or(100));
+        let (memory, threads) = (share.grant.memory, share.grant.cores);
         let folder = self.folder(unit);
         ready(&folder, memory, threads).map_err(|why| {
             EquipError::NotReady(format!("the MPS daemon of {unit} does not serve: {why}"))
         })?;
-        if again {
-            // The limits page has one limit for each device, and this is the same device.
-            outfit.limited = false;
-            return Ok(());
-        }
         outfit.visible.push(unit.to_owned());
-        outfit
-            .variables
-            .push(format!("CUDA_MPS_PIPE_DIRECTORY={PIPE}"));
+        let mut set = |name: &str, value: String| outfit.variables.push(format!("{name}={value}"));
+        set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
+        // 0 is no limit. By index: the daemon's one card is device 0 of its clients.
+        if memory > Mib(0) {
+            set(
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                format!("0={}M", memory.0),
+            );
+        }
+        if threads > Percent(0) {
+            set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", threads.0.to_string());
+        }
         outfit.mounts.push(json!({
             "hostPath": folder.pipe(),
             "containerPath": PIPE,
@@ -173,24 +161,6 @@ impl Switch for Daemons {
     fn leave(&self, card: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
         self.end(&card.uuid)
     }
-}
-
-/// Puts `NAME=<amount><suffix>` into the variables, added to what is there, and tells the sum. 0 is
-/// no limit, and no variable.
-fn sum(variables: &mut Vec<String>, name: &str, suffix: &str, amount: u64) -> u64 {
-    let known = variables
-        .iter()
-        .position(|variable| variable.starts_with(name));
-    let old = known.and_then(|place| {
-        let variable = variables.remove(place);
-        let value = variable.strip_prefix(name)?.strip_suffix(suffix)?;
-        value.parse::<u64>().ok()
-    });
-    let sum = old.unwrap_or(0) + amount;
-    if sum > 0 {
-        variables.push(format!("{name}{sum}{suffix}"));
-    }
-    sum
 }
 
 /// The daemon lets a client have so much.

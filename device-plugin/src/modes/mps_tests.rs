@@ -56,6 +56,7 @@ impl Scene {
             gpu: gpu.into(),
             memory: Mib(memory),
             cores: Percent(cores),
+            seats: 1,
             mig: None,
         };
         let share = Share {
@@ -83,9 +84,9 @@ fn a_container_gets_its_own_caps_and_its_own_daemon() {
     assert_eq!(
         outfit.variables,
         [
+            "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3000M",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
-            "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
         ]
     );
     assert_eq!(outfit.visible, [GPU]);
@@ -95,23 +96,12 @@ fn a_container_gets_its_own_caps_and_its_own_daemon() {
 }
 
 #[test]
-fn no_cap_is_no_variable_and_two_seats_of_a_unit_are_their_sum() {
+fn no_cap_is_no_variable() {
     let scene = Scene::served(true);
     let mut free = Outfit::default();
     scene.equip(GPU, 0, 0, &mut free).expect("equipped");
     assert_eq!(free.variables, ["CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps"]);
     assert!(!free.limited);
-    let mut twice = Outfit::default();
-    scene.equip(GPU, 4000, 10, &mut twice).expect("equipped");
-    scene.equip(GPU, 4000, 10, &mut twice).expect("equipped");
-    for expected in [
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8000M",
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
-    ] {
-        let found = twice.variables.iter().filter(|v| *v == expected);
-        assert_eq!(found.count(), 1, "{expected}: {:?}", twice.variables);
-    }
-    assert_eq!((twice.visible.len(), twice.mounts.len()), (1, 1));
 }
 
 #[test]

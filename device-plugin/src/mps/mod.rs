@@ -9,4 +9,6 @@ pub mod folder;
 pub mod keeper;
 pub mod plan;
 mod processes;
+pub mod standing;
 mod unit;
+pub mod watch;
