@@ -140,6 +140,16 @@ impl Geometry {
         Ok(Self { compute, profiles })
     }
 
+    /// The same card, cut only into what `allowed` says of a profile's name.
+    #[must_use]
+    pub fn only(&self, allowed: impl Fn(&str) -> bool) -> Self {
+        let profiles = self.profiles.iter();
+        Self {
+            compute: self.compute,
+            profiles: profiles.filter(|one| allowed(&one.name)).cloned().collect(),
+        }
+    }
+
     /// The profiles, in the driver's order.
     pub fn profiles(&self) -> &[Profile] {
         &self.profiles

@@ -36,6 +36,7 @@ use crate::health::Watch;
 use crate::inventory::Published;
 use crate::metrics::Metrics;
 use crate::modes::Modes;
+use crate::modes::mig::names::Named;
 use crate::node::{self, Seen};
 use crate::pod::Pod;
 use crate::pods::Pods;
@@ -87,6 +88,9 @@ pub async fn run(
         split: settings.device_split_count,
         memory_scaling: settings.device_memory_scaling,
     };
+    // MIG instances keep their names over a reboot.
+    let names = settings.state_dir.join("mig");
+    let driver: Arc<dyn Driver> = Arc::new(Named::new(driver, names));
     let reader = Arc::clone(&driver);
     let (facts, health) =
         spawn_blocking(move || Ok::<_, NvmlError>((reader.inventory()?, reader.health()?)))

@@ -86,22 +86,23 @@ pub struct Driver {
     pub edits: Edits,
 }
 
-/// The driver's edits for `gpus` (uuid and index, in the container's order) from
+/// The driver's edits for `gpus` (uuid and, of whole cards, index, in the container's order) from
 /// NVIDIA's specs; `None` when no spec of NVIDIA's kind names them all. A
 /// device of the spec is named by uuid or by index.
-pub fn from_nvidia(specs: &[Spec], gpus: &[(GpuUuid, u32)]) -> Option<Driver> {
+pub fn from_nvidia(specs: &[Spec], gpus: &[(GpuUuid, Option<u32>)]) -> Option<Driver> {
     specs
         .iter()
         .filter(|spec| spec.kind == NVIDIA_KIND)
         .find_map(|spec| {
             let mut edits = spec.container_edits.clone();
             for (uuid, index) in gpus {
-                let index = index.to_string();
+                let index = index.map(|index| index.to_string());
+                let named = |device: &&Device| Some(&device.name) == index.as_ref();
                 let device = spec
                     .devices
                     .iter()
                     .find(|device| device.name == uuid.as_str())
-                    .or_else(|| spec.devices.iter().find(|device| device.name == index))?;
+                    .or_else(|| spec.devices.iter().find(named))?;
                 edits.merge(&device.container_edits);
             }
             Some(Driver {
@@ -109,6 +110,17 @@ pub fn from_nvidia(specs: &[Spec], gpus: &[(GpuUuid, u32)]) -> Option<Driver> {
                 edits,
             })
         })
+}
+
+/// What NVIDIA's first spec says of every container, and these device nodes.
+pub fn common_of_nvidia(specs: &[Spec], paths: &[String]) -> Option<Driver> {
+    let spec = specs.iter().find(|spec| spec.kind == NVIDIA_KIND)?;
+    let mut edits = spec.container_edits.clone();
+    edits.merge(&from_nodes(paths).edits);
+    Some(Driver {
+        version: spec.version.clone(),
+        edits,
+    })
 }
 
 /// The driver's edits where NVIDIA wrote no spec: the device nodes that exist.

@@ -57,7 +57,7 @@ fn a_further_name_of_a_container_brings_the_same_variables_and_no_second_mount()
 
 #[test]
 fn takes_exactly_the_containers_gpus_from_nvidias_spec() {
-    let gpus = [("GPU-b".into(), 1), ("GPU-a".into(), 0)];
+    let gpus = [("GPU-b".into(), Some(1)), ("GPU-a".into(), Some(0))];
     let driver = from_nvidia(&[nvidia()], &gpus).expect("both are described");
     let paths: Vec<&str> = driver
         .edits
@@ -75,7 +75,7 @@ fn takes_exactly_the_containers_gpus_from_nvidias_spec() {
 
 #[test]
 fn our_variables_and_the_newer_version_win() {
-    let driver = from_nvidia(&[nvidia()], &[("GPU-b".into(), 1)]).expect("described");
+    let driver = from_nvidia(&[nvidia()], &[("GPU-b".into(), Some(1))]).expect("described");
     let ours = vec!["NVIDIA_VISIBLE_DEVICES=GPU-b".to_owned()];
     let spec = spec(&name(), ours, "/s", &driver);
     assert_eq!(spec.version, "0.7.0");
@@ -87,11 +87,14 @@ fn our_variables_and_the_newer_version_win() {
 
 #[test]
 fn a_spec_that_lacks_one_of_the_gpus_or_is_another_kind_is_not_used() {
-    let check = |spec: Spec, gpus: &[(GpuUuid, u32)]| {
+    let check = |spec: Spec, gpus: &[(GpuUuid, Option<u32>)]| {
         assert_eq!(from_nvidia(&[spec], gpus), None);
     };
-    check(nvidia(), &[("GPU-b".into(), 1), ("GPU-c".into(), 2)]);
+    check(
+        nvidia(),
+        &[("GPU-b".into(), Some(1)), ("GPU-c".into(), Some(2))],
+    );
     let mut other = nvidia();
     other.kind = "aliquot.dev/vgpu".to_owned();
-    check(other, &[("GPU-b".into(), 1)]);
+    check(other, &[("GPU-b".into(), Some(1))]);
 }

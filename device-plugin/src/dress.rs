@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use aliquot_core::inventory::Mode;
-use aliquot_core::{Percent, PodUid};
+use aliquot_core::mig::published::Placed;
+use aliquot_core::{GpuUuid, Percent, PodUid};
 
 use crate::accepted::Accepted;
 use crate::cdi::{self, Spec};
@@ -22,10 +23,11 @@ use crate::{environment, files, host, limits, way_in};
 impl PreStart {
     /// Writes the files of one container, whose names are those of `holders`, in the order of
     /// their resources: limits page, counters file and CDI spec of the first, and for each
-    /// further one a CDI spec with the same variables.
+    /// further one a CDI spec with the same variables. What `others` hold is left alone.
     pub(crate) fn write(
         &self,
         accepted: &Accepted,
+        others: &[Accepted],
         holders: &[&Entry],
         node: &Node,
     ) -> Result<(), PreStartError> {
@@ -41,30 +43,43 @@ impl PreStart {
         let mut shown = grants.to_vec();
         let mut outfit = Outfit::default();
         for (place, grant) in grants.iter().enumerate() {
-            let card = node.cards.get(&grant.gpu);
-            let card = card.ok_or_else(|| PreStartError::CardGone {
+            let card = node.cards.get(&grant.gpu).cloned();
+            let mut card = card.ok_or_else(|| PreStartError::CardGone {
                 pod: accepted.pod.clone(),
                 gpu: grant.gpu.clone(),
             })?;
+            let beside = beside(accepted, others, &grant.gpu);
             let share = Share {
                 pod: &accepted.pod,
                 container,
                 grant,
                 place,
                 mode: accepted.mode(&grant.gpu),
-                card,
+                card: &card,
+                beside: &beside,
             };
+            let mode = share.mode;
             self.modes.equip(&share, &mut outfit)?;
-            if share.mode == Mode::Timeslice {
+            if let Some(part) = outfit.part.take() {
+                card.part = Some(part);
+            }
+            if mode == Mode::Timeslice {
                 // Nothing is promised of it, and nothing but its end limits it.
                 let unit = node.inventory.gpu(&grant.gpu);
                 shown[place].memory = unit.map_or(grant.memory, |unit| unit.memory);
             }
-            if share.mode == Mode::Mps {
+            if mode == Mode::Mps {
                 // The daemon holds it, by space and not by time.
                 shown[place].cores = Percent(0);
             }
-            cards.push(card.clone());
+            cards.push(card);
+        }
+        // The driver may have another uuid for an instance than the one that we know it by.
+        for card in &cards {
+            let Some(part) = &card.part else { continue };
+            let known = outfit.visible.iter_mut();
+            let known = known.filter(|name| *name == card.uuid.as_str());
+            known.for_each(|name| name.clone_from(&part.current));
         }
         let priority = accepted.allocation.priority;
         let page = limits::page(&shown, priority, effective);
@@ -74,7 +89,8 @@ impl PreStart {
         })?;
         let seat = self.paths.seats.join(name.as_str());
         files::seat(&seat, &page)?;
-        let mut driver = host::driver(&self.paths.nvidia_cdi, Path::new("/dev"), &cards);
+        let (specs, nodes) = (&self.paths.nvidia_cdi, &self.paths.capabilities);
+        let mut driver = host::driver(specs, Path::new("/dev"), nodes, &cards);
         let seat_name = seat.display().to_string();
         let limited = outfit.limited && !effective.uncontrolled;
         if let Some(limiter) = self.limiter.as_ref().filter(|_| limited) {
@@ -101,6 +117,14 @@ impl PreStart {
         files::replace(&self.paths.cdi.join(cdi::file_name(name.as_str())), &text)?;
         Ok(())
     }
+}
+
+/// The instances of a card that is cut as pods come which are held, by these pods together.
+fn beside(accepted: &Accepted, others: &[Accepted], gpu: &GpuUuid) -> Vec<Placed> {
+    let all = others.iter().chain([accepted]);
+    let grants = all.flat_map(|one| one.allocation.all().flat_map(|(_, grants)| grants));
+    let here = grants.filter(|grant| grant.gpu == *gpu);
+    here.filter_map(|grant| grant.mig.clone()).collect()
 }
 
 /// The entries with a name of ours, container by container, each in the order of the resources.

@@ -134,7 +134,7 @@ impl Watch {
         for event in heard {
             self.tell(event);
         }
-        if full || !heard.is_empty() {
+        if full || !heard.is_empty() || self.prestart.modes.cut_since() {
             let facts = self.driver.inventory()?;
             let health = self.driver.health()?;
             self.refresh(|state| (state.facts, state.health) = (facts, health));

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 
 use aliquot_core::{GpuUuid, PodUid};
 
+use aliquot_nvml::{Device, Instance};
+
 use crate::cdi::{self, Driver, NVIDIA_KIND, Spec};
+use crate::modes::mig::caps;
 
 /// A card as device nodes and NVIDIA's spec name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,27 +24,76 @@ pub struct Card {
     pub index: u32,
     /// `/dev/nvidia<minor>`, where the driver knows it.
     pub minor: Option<u32>,
+    /// It is an instance of the card that index and minor mean.
+    pub part: Option<Part>,
+}
+
+/// An instance as the driver names it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// `MIG-…`.
+    pub current: String,
+    /// Id of the GPU instance.
+    pub gpu_instance: u32,
+    /// Id of the compute instance in it.
+    pub compute_instance: u32,
+}
+
+impl Part {
+    /// The instance that has this device.
+    pub fn of(instance: &Instance, device: &Device) -> Self {
+        Self {
+            current: device.current.clone(),
+            gpu_instance: instance.id,
+            compute_instance: device.id,
+        }
+    }
 }
 
 /// How these cards get into a container: NVIDIA's own edits where a spec of its
-/// kind names them all, else the device nodes that exist under `dev`.
-pub fn driver(cdi_directories: &[PathBuf], dev: &Path, cards: &[Card]) -> Driver {
+/// kind names them all, else the device nodes that exist under `dev`. An instance that NVIDIA's
+/// spec does not name (it is older) comes with what that says of every container, its card's node
+/// and its own, which `capabilities` tells.
+pub fn driver(
+    cdi_directories: &[PathBuf],
+    dev: &Path,
+    capabilities: &Path,
+    cards: &[Card],
+) -> Driver {
     let specs: Vec<Spec> = cdi_directories
         .iter()
         .flat_map(|path| nvidia_specs(path))
         .collect();
-    let gpus: Vec<(GpuUuid, u32)> = cards.iter().map(|c| (c.uuid.clone(), c.index)).collect();
-    cdi::from_nvidia(&specs, &gpus).unwrap_or_else(|| {
-        let own = cards.iter().filter_map(|card| card.minor);
-        let own = own.map(|minor| format!("nvidia{minor}"));
-        let common = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(str::to_owned);
-        let nodes: Vec<String> = own
-            .chain(common)
-            .filter(|node| dev.join(node).exists())
-            .map(|node| format!("/dev/{node}"))
-            .collect();
-        cdi::from_nodes(&nodes)
-    })
+    let named = |card: &Card| match &card.part {
+        None => (card.uuid.clone(), Some(card.index)),
+        Some(part) => (part.current.as_str().into(), None),
+    };
+    let gpus: Vec<(GpuUuid, Option<u32>)> = cards.iter().map(named).collect();
+    let nodes = |names: Vec<String>| -> Vec<String> {
+        let there = names.into_iter().filter(|node| dev.join(node).exists());
+        there.map(|node| format!("/dev/{node}")).collect()
+    };
+    let own = || -> Vec<String> {
+        let own = cards.iter().filter_map(|card| Some((card, card.minor?)));
+        let own = own.flat_map(|(card, minor)| {
+            let part = card.part.as_ref();
+            let part = part.map(|part| caps::nodes(capabilities, minor, part));
+            [format!("nvidia{minor}")]
+                .into_iter()
+                .chain(part.unwrap_or_default())
+        });
+        own.collect()
+    };
+    if let Some(found) = cdi::from_nvidia(&specs, &gpus) {
+        return found;
+    }
+    if cards.iter().any(|card| card.part.is_some())
+        && let Some(found) = cdi::common_of_nvidia(&specs, &nodes(own()))
+    {
+        return found;
+    }
+    let common = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(str::to_owned);
+    cdi::from_nodes(&nodes(own().into_iter().chain(common).collect()))
 }
 
 fn nvidia_specs(directory: &Path) -> Vec<Spec> {
@@ -106,11 +158,14 @@ pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> std::io::Result<BTreeSet<P
 mod tests {
     use super::*;
 
+    const NOWHERE: &str = "/nonexistent";
+
     fn card(minor: u32) -> Card {
         Card {
             uuid: "GPU-a".into(),
             index: 0,
             minor: Some(minor),
+            part: None,
         }
     }
 
@@ -127,7 +182,12 @@ mod tests {
             let room = tempfile::tempdir().expect("tempdir");
             fs::write(room.path().join("a.yaml"), "nvidia.com/gpu: [").expect("written");
             fs::write(room.path().join(file), text).expect("written");
-            let found = driver(&[room.path().to_owned()], room.path(), &[card(0)]);
+            let found = driver(
+                &[room.path().to_owned()],
+                room.path(),
+                NOWHERE.as_ref(),
+                &[card(0)],
+            );
             assert_eq!(paths(&found), ["/dev/from-spec"], "{file}");
         }
     }
@@ -138,10 +198,59 @@ mod tests {
         for node in ["nvidia3", "nvidia4", "nvidiactl"] {
             fs::write(dev.path().join(node), "").expect("written");
         }
-        let found = driver(&[PathBuf::from("/nonexistent")], dev.path(), &[card(3)]);
+        let found = driver(&[NOWHERE.into()], dev.path(), NOWHERE.as_ref(), &[card(3)]);
         assert_eq!(paths(&found), ["/dev/nvidia3", "/dev/nvidiactl"]);
-        let simulated = driver(&[], Path::new("/nonexistent"), &[card(3)]);
+        let simulated = driver(&[], NOWHERE.as_ref(), NOWHERE.as_ref(), &[card(3)]);
         assert_eq!(paths(&simulated), [""; 0]);
+    }
+
+    /// An instance that NVIDIA's spec names, one that it does not, and one without a spec.
+    #[test]
+    fn mig_2_an_instance_comes_with_the_nodes_that_let_a_container_at_it_and_no_other() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let (dev, proc) = (room.path().join("dev"), room.path().join("proc"));
+        fs::create_dir_all(dev.join("nvidia-caps")).expect("made");
+        for node in [
+            "nvidia3",
+            "nvidiactl",
+            "nvidia-caps/nvidia-cap12",
+            "nvidia-caps/nvidia-cap13",
+            "nvidia-caps/nvidia-cap21",
+        ] {
+            fs::write(dev.join(node), "").expect("written");
+        }
+        for (place, number) in [("gi1", 12), ("gi1/ci0", 13), ("gi2", 21)] {
+            let folder = proc.join("gpu3/mig").join(place);
+            fs::create_dir_all(&folder).expect("made");
+            let text = format!("DeviceFileMinor: {number}\nDeviceFileMode: 292\n");
+            fs::write(folder.join("access"), text).expect("written");
+        }
+        let part = |uuid: &str| Card {
+            part: Some(Part {
+                current: uuid.to_owned(),
+                gpu_instance: 1,
+                compute_instance: 0,
+            }),
+            ..card(3)
+        };
+        let own = [
+            "/dev/nvidia3",
+            "/dev/nvidia-caps/nvidia-cap12",
+            "/dev/nvidia-caps/nvidia-cap13",
+        ];
+        let bare = driver(&[], &dev, &proc, &[part("MIG-a")]);
+        assert_eq!(paths(&bare), [&own[..], &["/dev/nvidiactl"]].concat());
+
+        let spec = r#"{"cdiVersion":"0.6.0","kind":"nvidia.com/gpu","containerEdits":{"deviceNodes":[{"path":"/dev/common"}]},
+            "devices":[{"name":"MIG-a","containerEdits":{"deviceNodes":[{"path":"/dev/spec"}]}}]}"#;
+        let specs = room.path().join("cdi");
+        fs::create_dir(&specs).expect("made");
+        fs::write(specs.join("nvidia.json"), spec).expect("written");
+        let specs = [specs];
+        let known = driver(&specs, &dev, &proc, &[part("MIG-a")]);
+        assert_eq!(paths(&known), ["/dev/common", "/dev/spec"]);
+        let newer = driver(&specs, &dev, &proc, &[part("MIG-b")]);
+        assert_eq!(paths(&newer), [&["/dev/common"], &own[..]].concat());
     }
 
     #[test]

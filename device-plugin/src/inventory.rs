@@ -11,7 +11,7 @@ use aliquot_core::{GpuUuid, PodUid, allocation};
 use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
-use crate::host::Card;
+use crate::host::{Card, Part};
 use crate::labels::Features;
 use crate::sick::{Sick, Sickness};
 use crate::units::{self, Arrangement, Held};
@@ -193,16 +193,23 @@ impl Node {
 }
 
 fn cards(facts: &nvml::Inventory) -> BTreeMap<GpuUuid, Card> {
-    let card = |card: &nvml::CardFacts| {
-        let uuid = GpuUuid::from(card.uuid.as_str());
-        let named = Card {
-            uuid: uuid.clone(),
+    let mut found = BTreeMap::new();
+    for card in &facts.cards {
+        let named = |uuid: &str, part| Card {
+            uuid: uuid.into(),
             index: card.index,
             minor: card.minor,
+            part,
         };
-        (uuid, named)
-    };
-    facts.cards.iter().map(card).collect()
+        let instances = card.cut.instances.iter();
+        let parts = instances.filter_map(|one| {
+            let device = one.device()?;
+            Some(named(&device.uuid, Some(Part::of(one, device))))
+        });
+        let all = parts.chain([named(&card.uuid, None)]);
+        found.extend(all.map(|card| (card.uuid.clone(), card)));
+    }
+    found
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl Plugin {
     }
 
     /// The cards of the container that is next, waiting a little for it.
-    async fn wanted(&self, size: usize) -> Option<Vec<aliquot_core::GpuUuid>> {
+    async fn wanted(&self, size: usize) -> Option<Vec<steer::Wanted>> {
         let until = Instant::now() + PATIENCE;
         let mut changes = self.prestart.pods.subscribe();
         loop {

@@ -195,7 +195,8 @@ impl PreStart {
                 continue;
             }
             let container = &holders[0].container;
-            match self.write(accepted, &holders, &node) {
+            let others = self.others(&accepted.pod, &store).into_iter().cloned();
+            match self.write(accepted, &others.collect::<Vec<_>>(), &holders, &node) {
                 Ok(()) => served += 1,
                 Err(error) => {
                     let pod = &accepted.pod_name;
@@ -255,12 +256,26 @@ impl PreStart {
             }
         }
         store.note_names(uid, names)?;
-        if let Some(accepted) = store.get(uid) {
+        if let Some(accepted) = store.get(uid).cloned() {
+            let others = self.others(uid, &store).into_iter().cloned();
+            let others: Vec<Accepted> = others.collect();
+            // Making a MIG instance takes a second, in which nobody else must wait.
+            drop(store);
             for holders in dress::containers(holders) {
-                self.write(accepted, &holders, &node)?;
+                self.write(&accepted, &others, &holders, &node)?;
             }
         }
         Ok(started)
+    }
+
+    /// What living pods but this one hold. Until the pods are known, every accepted share counts.
+    fn others<'a>(&self, uid: &PodUid, store: &'a Store) -> Vec<&'a Accepted> {
+        let synced = self.pods.synced();
+        let holds = |share: &&Accepted| {
+            let pod = self.pods.get(&share.pod);
+            share.pod != *uid && pod.map_or(!synced, |pod| pod.phase != Phase::Ended)
+        };
+        store.all().filter(holds).collect()
     }
 
     fn judge(
@@ -272,13 +287,7 @@ impl PreStart {
         node: &Node,
         store: &Store,
     ) -> Verdict {
-        // Until the pods are known, every accepted share counts.
-        let synced = self.pods.synced();
-        let holds = |share: &&Accepted| {
-            let pod = self.pods.get(&share.pod);
-            pod.map_or(!synced, |pod| pod.phase != Phase::Ended)
-        };
-        let others: Vec<&Accepted> = store.all().filter(holds).collect();
+        let others = self.others(uid, store);
         judge::judge(Facts {
             node: &self.node,
             inventory: &node.inventory,

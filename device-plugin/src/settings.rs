@@ -41,6 +41,13 @@ pub struct Settings {
         default_value = "/etc/cdi"
     )]
     pub nvidia_cdi_dirs: Vec<PathBuf>,
+    /// Where the driver tells the device nodes of MIG instances
+    #[arg(
+        long,
+        env = "ALIQUOT_MIG_CAPABILITIES_DIR",
+        default_value = "/proc/driver/nvidia/capabilities"
+    )]
+    pub mig_capabilities_dir: PathBuf,
     /// Directory for accepted shares and seats; must outlive the agent
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
     pub state_dir: PathBuf,
@@ -144,6 +151,8 @@ pub struct Paths {
     pub seats: PathBuf,
     /// One directory for each version of the limiter.
     pub limiter: PathBuf,
+    /// Where the driver tells the device nodes of MIG instances.
+    pub capabilities: PathBuf,
 }
 
 impl Settings {
@@ -180,6 +189,7 @@ impl Settings {
             pod_resources: self.kubelet_dir.join("pod-resources/kubelet.sock"),
             cdi: self.cdi_dir.clone(),
             nvidia_cdi,
+            capabilities: self.mig_capabilities_dir.clone(),
             accepted: self.state_dir.join("accepted"),
             seats: self.state_dir.join("seats"),
             limiter: self.state_dir.join("limiter"),

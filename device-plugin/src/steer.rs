@@ -7,11 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_core::{Allocation, GpuUuid};
+use aliquot_core::{Allocation, GpuUuid, Grant};
 
 use crate::checkpoint::Entry;
 use crate::pod::{Phase, Pod};
 use crate::seat::Seat;
+
+/// A card, and of one that is cut as pods come the start that was granted.
+pub type Wanted = (GpuUuid, Option<u32>);
 
 /// The cards of the oldest container that was given `count` of them and holds no
 /// seats yet; `pods` come oldest first. The kubelet admits pods in this order
@@ -21,7 +24,7 @@ pub fn oldest_unserved(
     served: &[Entry],
     resource: &str,
     count: usize,
-) -> Option<Vec<GpuUuid>> {
+) -> Option<Vec<Wanted>> {
     let served: BTreeSet<(&str, &str)> = served
         .iter()
         .filter(|entry| entry.resource == resource)
@@ -34,7 +37,10 @@ pub fn oldest_unserved(
             pod.containers.iter().find_map(|container| {
                 let grants = allocation.grants(&container.name)?.iter();
                 let cards = grants.filter(|grant| grant.resource == resource);
-                let cards: Vec<GpuUuid> = cards.map(|grant| grant.gpu.clone()).collect();
+                let start = |grant: &Grant| grant.mig.as_ref().map(|one| one.start.into());
+                let cards: Vec<Wanted> = cards
+                    .map(|grant| (grant.gpu.clone(), start(grant)))
+                    .collect();
                 let waits = !served.contains(&(pod.kubelet_uid.as_str(), &container.name));
                 (waits && cards.len() == count).then_some(cards)
             })
@@ -48,7 +54,7 @@ pub fn prefer(
     available: &[String],
     must: &[String],
     size: usize,
-    wanted: &[GpuUuid],
+    wanted: &[Wanted],
 ) -> Vec<String> {
     let mut chosen: Vec<String> = must.to_vec();
     let mut free: BTreeMap<GpuUuid, BTreeMap<u32, &String>> = BTreeMap::new();
@@ -61,14 +67,17 @@ pub fn prefer(
         .iter()
         .filter_map(|id| Some(Seat::parse(id)?.gpu))
         .collect();
-    for gpu in wanted {
+    for (gpu, start) in wanted {
         if let Some(position) = covered.iter().position(|other| other == gpu) {
             covered.swap_remove(position);
-        } else if chosen.len() < size
-            && let Some((_, id)) = free.get_mut(gpu).and_then(BTreeMap::pop_first)
-        {
-            chosen.push(id.clone());
+            continue;
         }
+        let Some(seats) = free.get_mut(gpu).filter(|_| chosen.len() < size) else {
+            continue;
+        };
+        let start = start.and_then(|start| seats.remove(&start));
+        let seat = start.or_else(|| Some(seats.pop_first()?.1));
+        chosen.extend(seat.cloned());
     }
     while chosen.len() < size {
         let before = chosen.len();
@@ -101,7 +110,11 @@ mod tests {
 
     fn check(available: &[&str], must: &[&str], size: usize, wanted: &[&str], expected: &[&str]) {
         let texts = |ids: &[&str]| -> Vec<String> { ids.iter().map(|&i| i.to_owned()).collect() };
-        let wanted: Vec<GpuUuid> = wanted.iter().map(|&gpu| gpu.into()).collect();
+        let wanted = wanted.iter().map(|text| match text.split_once('@') {
+            None => (GpuUuid::from(*text), None),
+            Some((gpu, start)) => (gpu.into(), start.parse().ok()),
+        });
+        let wanted: Vec<Wanted> = wanted.collect();
         assert_eq!(
             prefer(&texts(available), &texts(must), size, &wanted),
             texts(expected)
@@ -130,6 +143,23 @@ mod tests {
         check(&all[..1], &[], 3, &[], &["a::0"]);
     }
 
+    #[test]
+    fn an_instance_is_taken_by_the_start_that_was_granted() {
+        let all = ["a::0", "a::4", "b::4"];
+        check(&all, &[], 1, &["a@4"], &["a::4"]);
+        // The kubelet's number is another where somebody else took the right one.
+        check(&all, &[], 1, &["a@6"], &["a::0"]);
+        let placed = |gpu: &str, start| aliquot_core::Grant {
+            mig: Some(aliquot_core::mig::published::Placed {
+                profile: "3g.20gb".to_owned(),
+                start,
+            }),
+            ..grant(gpu, 1, 1)
+        };
+        let pods = [waiting("u1", &[placed("a", 4)])];
+        assert_eq!(cards(&pods, &[], 1), ["a@4"]);
+    }
+
     fn waiting(uid: &str, grants: &[aliquot_core::Grant]) -> Arc<Pod> {
         let mut pod = pod(uid).with(&allocation(&[("main", grants)]));
         pod.phase = Phase::Starting;
@@ -149,7 +179,11 @@ mod tests {
     fn cards(pods: &[Arc<Pod>], entries: &[Entry], count: usize) -> Vec<String> {
         let found = oldest_unserved(pods, entries, RESOURCE, count);
         let found = found.unwrap_or_default();
-        found.iter().map(ToString::to_string).collect()
+        let said = |(gpu, start): &Wanted| match start {
+            None => gpu.to_string(),
+            Some(start) => format!("{gpu}@{start}"),
+        };
+        found.iter().map(said).collect()
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub fn units(
             Mode::Exclusive(settings) => vec![exclusive::unit(whole, settings)],
             Mode::Timeslice(settings) => vec![timeslice::unit(whole, settings)],
             Mode::Mps(settings) => vec![mps::unit(whole, settings)],
-            Mode::Mig(settings) => mig::units(&whole, card, settings),
+            Mode::Mig(settings) => mig::units(&whole, card, health, settings),
             Mode::Unmanaged => Vec::new(),
         }
     });
@@ -90,13 +90,7 @@ pub fn units(
 
 /// A whole card before its mode says how many may be on it.
 fn whole(card: &nvml::CardFacts, health: &[nvml::CardHealth], usual: &str) -> Gpu {
-    let found = health.iter().find(|one| one.uuid == card.uuid);
-    let health = found.map_or(Health::Ok, |found| match &found.health {
-        nvml::Health::Ok => Health::Ok,
-        nvml::Health::Lost(_) => Health::Sick("lost".to_owned()),
-        nvml::Health::RecoveryAsked(action) => Health::Sick(format!("recovery {action}")),
-        nvml::Health::Xid(code) => Health::Sick(format!("xid {code}")),
-    });
+    let health = health_of(&card.uuid, health).unwrap_or(Health::Ok);
     let links = card.links.iter();
     Gpu {
         uuid: card.uuid.as_str().into(),
@@ -118,6 +112,17 @@ fn whole(card: &nvml::CardFacts, health: &[nvml::CardHealth], usual: &str) -> Gp
         even: None,
         strict: false,
     }
+}
+
+/// What was read of a card's or an instance's health.
+pub(crate) fn health_of(uuid: &str, health: &[nvml::CardHealth]) -> Option<Health> {
+    let found = health.iter().find(|one| one.uuid == uuid)?;
+    Some(match &found.health {
+        nvml::Health::Ok => Health::Ok,
+        nvml::Health::Lost(_) => Health::Sick("lost".to_owned()),
+        nvml::Health::RecoveryAsked(action) => Health::Sick(format!("recovery {action}")),
+        nvml::Health::Xid(code) => Health::Sick(format!("xid {code}")),
+    })
 }
 
 /// Under which names a unit has which seats. A mode that we do not serve has none.

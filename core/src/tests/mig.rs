@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::arrivals::{self, Chooser};
-use crate::mig::place::place;
+use crate::mig::place::{self, place};
 use crate::mig::table::geometry;
 use crate::mig::{Geometry, GeometryError, Instance, Profile};
 use crate::units::Mib;
@@ -196,6 +196,19 @@ fn an_idle_instance_is_taken_as_it_is_or_gives_way() {
     let full: Vec<_> = (0..7).map(|start| idle(one, start)).collect();
     check(&full, "1g.5gb+me", (6, false, &[6]));
     check(&[held(one, 6), idle(one, 5)], "3g.20gb", (0, false, &[]));
+    let at = |there: &[Instance], name: &str, start| {
+        let profile = geometry.find(name)?;
+        let placed = place::on_card(&geometry, there, profile, |one| one == start);
+        placed.map(|(_, placed)| (placed.ready, placed.destroys))
+    };
+    let there = [held(one, 6), idle(two, 4), idle(one, 0)];
+    assert_eq!(at(&there, "2g.10gb", 4), Some((true, vec![])));
+    assert_eq!(at(&there, "1g.5gb", 5), Some((false, vec![4])));
+    assert_eq!(at(&there, "3g.20gb", 0), Some((false, vec![0])));
+    // Held, no place of the profile, no profile of the card.
+    for (name, start) in [("3g.20gb", 4), ("3g.20gb", 2), ("8g.1gb", 0)] {
+        assert_eq!(at(&there, name, start), None, "{name} at {start}");
+    }
 }
 
 #[test]

@@ -7,14 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aliquot_core::inventory;
+use aliquot_core::mig::published::Placed;
 use aliquot_core::{Grant, PodUid};
-use aliquot_nvml::{CardFacts, Driver, NvmlError};
+use aliquot_nvml::{CardFacts, Driver, MigError, NvmlError};
 use aliquot_profiles::Mode;
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::files::FileError;
-use crate::host::Card;
+use crate::host::{Card, Part};
 use crate::mps::keeper;
 
 pub mod exclusive;
@@ -40,6 +41,9 @@ pub enum SwitchError {
     /// The driver refused.
     #[error(transparent)]
     Driver(#[from] NvmlError),
+    /// The card is not cut as it should be.
+    #[error(transparent)]
+    Mig(#[from] MigError),
     /// A file cannot be written or removed.
     #[error(transparent)]
     File(#[from] FileError),
@@ -63,6 +67,8 @@ pub struct Share<'a> {
     pub mode: inventory::Mode,
     /// How the host names the card.
     pub card: &'a Card,
+    /// The instances of the card that others hold, where it is cut as pods come.
+    pub beside: &'a [Placed],
 }
 
 /// What a container gets besides the driver's own edits.
@@ -74,6 +80,8 @@ pub struct Outfit {
     pub variables: Vec<String>,
     /// Mounts, as CDI writes them.
     pub mounts: Vec<Value>,
+    /// The instance that was made of the last grant's card.
+    pub part: Option<Part>,
     /// A limit of libvgpu.so holds: without it that library is left out.
     pub limited: bool,
 }
@@ -84,6 +92,9 @@ pub enum EquipError {
     /// The driver refused.
     #[error(transparent)]
     Driver(#[from] NvmlError),
+    /// An instance cannot be made.
+    #[error(transparent)]
+    Mig(#[from] MigError),
     /// A file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
@@ -106,7 +117,11 @@ impl Modes {
         Self {
             plain: Plain,
             timeslice: timeslice::Slices,
-            mig: mig::Cutter::new(Arc::clone(driver), state.join("mig")),
+            mig: mig::Cutter::new(
+                Arc::clone(driver),
+                state.join("mig"),
+                mps::Daemons::new(keeper::root(state)),
+            ),
             mps: mps::Daemons::new(keeper::root(state)),
         }
     }
@@ -119,6 +134,11 @@ impl Modes {
             Mode::Mps(_) => &self.mps,
             Mode::Mig(_) => &self.mig,
         }
+    }
+
+    /// Whether cards were cut since this was last asked: the driver's facts are to be read anew.
+    pub fn cut_since(&self) -> bool {
+        self.mig.cut_since()
     }
 
     /// Adds what one grant brings. Blocks. Asked at every start of the container; the same share

@@ -45,6 +45,8 @@ pub fn unit(unit: Gpu, settings: &Mps) -> Gpu {
 pub struct Place<'a> {
     /// The unit: `GPU-…` or `MIG-…`.
     pub unit: &'a str,
+    /// The same as the driver calls it now.
+    pub current: &'a str,
     /// Its memory.
     pub memory: Mib,
     /// Compute capability.
@@ -70,7 +72,7 @@ impl Daemons {
             return Err(SwitchError::Refused(text));
         }
         let card = place.slices.is_none().then_some(place.unit);
-        let mut wish = plan::wish(place.unit, place.memory, settings, card);
+        let mut wish = plan::wish(place.current, place.memory, settings, card);
         let folder = self.folder(place.unit);
         if let Some(old) = folder.wish().map_err(refused)? {
             wish = wish.raised(old.memory, old.threads);
@@ -151,6 +153,7 @@ impl Switch for Daemons {
         };
         let place = Place {
             unit: &card.uuid,
+            current: &card.uuid,
             memory: card.memory,
             capability: card.compute_capability,
             slices: None,

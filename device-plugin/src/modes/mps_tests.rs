@@ -69,7 +69,9 @@ impl Scene {
                 uuid: gpu.into(),
                 index: 0,
                 minor: Some(0),
+                part: None,
             },
+            beside: &[],
         };
         let equipped = self.daemons.equip(&share, outfit);
         equipped.map_err(|error| error.to_string())
@@ -149,6 +151,7 @@ fn a_share_above_the_even_part_waits_until_the_daemon_allows_it() {
     // What was raised stays so when the agent starts again.
     let place = Place {
         unit: GPU,
+        current: GPU,
         memory: Mib(40_960),
         capability: Some((8, 0)),
         slices: None,
@@ -163,6 +166,7 @@ fn more_replicas_than_a_daemon_serves_are_refused_before_anything_is_done() {
     let scene = Scene::new();
     let place = Place {
         unit: "MIG-a",
+        current: "MIG-a",
         memory: Mib(20_000),
         capability: Some((8, 0)),
         slices: Some(3),

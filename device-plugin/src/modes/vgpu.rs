@@ -10,14 +10,19 @@ use super::{Outfit, Share};
 
 /// The card as a unit. `settings` leave nothing open.
 pub fn unit(card: Gpu, facts: &CardFacts, settings: &Vgpu) -> Gpu {
+    let mut unit = part(card, settings);
+    if facts.mig.enabled {
+        // A card cut into instances, by others than us, cannot be shared as a whole.
+        unit.mode = Mode::Unknown;
+    }
+    unit
+}
+
+/// An instance of a card as a unit.
+pub fn part(card: Gpu, settings: &Vgpu) -> Gpu {
     let scaling = settings.memory_scaling.unwrap_or(Scaling::ONE);
     Gpu {
-        // A card cut into instances, by others than us, cannot be shared as a whole.
-        mode: if facts.mig.enabled {
-            Mode::Unknown
-        } else {
-            Mode::Vgpu
-        },
+        mode: Mode::Vgpu,
         seats: settings.split.unwrap_or(1),
         scaled: scaling.of(card.memory),
         ..card
