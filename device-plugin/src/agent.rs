@@ -10,43 +10,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::PodUid;
+use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event;
 use aliquot_k8s::publisher::publish;
-use aliquot_k8s::watch::{Freshness, Index, drive};
-use aliquot_nvml::{Driver, NvmlError};
-use aliquot_profiles::Defaults;
+use aliquot_nvml::{self as nvml, Driver, NvmlError};
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
 use kube::api::ListParams;
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::accepted::{Store, StoreError};
 use crate::environment::NodeRules;
 use crate::files::{self, FileError};
+use crate::follow::{Beginning, Follower, State};
 use crate::health::Watch;
 use crate::inventory::Published;
 use crate::metrics::Metrics;
 use crate::modes::Modes;
 use crate::modes::mig::names::Named;
-use crate::node::{self, Seen};
+use crate::node::Seen;
+use crate::objects::{tell, watch_objects};
 use crate::pod::Pod;
 use crate::pods::Pods;
 use crate::prestart::{Lookup, PreStart};
-use crate::settings::Settings;
-use crate::units::Arrangement;
-use crate::{housekeeping, mps, plugins, topology, way_in};
-
-/// How often readiness looks at the pod watch.
-const LOOK: Duration = Duration::from_secs(1);
+use crate::settings::{Paths, Settings};
+use crate::standing::{Standing, StandingError};
+use crate::way_in::{self, Installed};
+use crate::{housekeeping, mps, plugins};
 
 /// Readiness: the kubelet knows us.
 pub const REGISTERED: &str = "registered";
@@ -67,12 +64,36 @@ pub enum AgentError {
     /// The accepted shares cannot be read back.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The modes of the cards cannot be read back or stored.
+    #[error(transparent)]
+    Standing(#[from] StandingError),
+    /// No client of the API server.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Signals cannot be waited for.
+    #[error("cannot wait for signals: {0}")]
+    Signals(std::io::Error),
     /// The admin address is taken.
     #[error(transparent)]
     Listen(#[from] http::BindError),
     /// A task of ours ended badly.
     #[error("a blocking task ended: {0}")]
     Task(#[from] tokio::task::JoinError),
+}
+
+/// Opens the driver and the client, and runs the agent until a signal ends it.
+pub async fn start(settings: Settings) -> Result<(), AgentError> {
+    let readiness = Readiness::new([REGISTERED, INVENTORY, PODS]);
+    // Nobody sends us requests through a service: no linger.
+    let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
+    let stop = stop.map_err(AgentError::Signals)?;
+    let options = nvml::Options {
+        library: settings.nvml_library.clone().into_os_string(),
+        ignored_xids: settings.xid_actions.ignored(),
+    };
+    let driver = spawn_blocking(move || nvml::Nvml::open(options)).await??;
+    let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
+    run(settings, Arc::new(driver), client, readiness, stop).await
 }
 
 /// Runs the agent until `stop`.
@@ -84,10 +105,6 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let (metrics, registry) = Metrics::registered();
-    let defaults = Defaults {
-        split: settings.device_split_count,
-        memory_scaling: settings.device_memory_scaling,
-    };
     // MIG instances keep their names over a reboot.
     let names = settings.state_dir.join("mig");
     let driver: Arc<dyn Driver> = Arc::new(Named::new(driver, names));
@@ -95,19 +112,15 @@ pub async fn run(
     let (facts, health) =
         spawn_blocking(move || Ok::<_, NvmlError>((reader.inventory()?, reader.health()?)))
             .await??;
-    for note in &facts.notes {
-        tracing::warn!(card = ?note.card, call = note.call, problem = note.problem, "the driver did not answer");
-    }
+    log_notes(&facts);
     let paths = settings.paths();
     files::directory(&paths.seats, 0o700)?;
     files::directory(&paths.cdi, 0o755)?;
-    let limiter = settings.limiter_library.as_deref();
-    let limiter = limiter.map(|source| way_in::install(source, &paths.limiter));
-    let limiter = limiter.transpose()?;
-    if limiter.is_none() {
-        tracing::warn!("no --limiter-library: memory limits are shown and not held");
-    }
-    let arrangement = Arrangement::built_in(&facts, &settings.resource_name, &defaults);
+    let limiter = limiter(&settings, &paths)?;
+    let store = Store::open(paths.accepted.clone())?;
+    let modes = Modes::new(&driver, &settings.state_dir);
+    let state = begin(&settings, &facts, &modes, &store, &paths)?;
+    let arrangement = state.arrangement(&settings.resource_name);
     let published = Published::new(facts.clone(), health.clone(), arrangement);
     let pods = Pods::default();
     let prestart = Arc::new(PreStart {
@@ -116,20 +129,15 @@ pub async fn run(
         rules: NodeRules {
             core_limit: !settings.disable_core_limit,
         },
-        modes: Modes::new(&driver, &settings.state_dir),
-        store: Mutex::new(Store::open(paths.accepted.clone())?),
+        modes,
+        store: Mutex::new(store),
         paths: paths.clone(),
         limiter,
         pods: pods.clone(),
         published: published.clone(),
         lookup: lookup(client.clone(), &settings.node_name),
     });
-    // NVIDIA's own spec may have changed while we were away.
-    let refreshing = Arc::clone(&prestart);
-    match spawn_blocking(move || refreshing.refresh()).await? {
-        Ok(entries) => tracing::info!(entries, "accepted shares brought up to date"),
-        Err(error) => tracing::warn!(%error, "accepted shares not brought up to date"),
-    }
+    refresh(&prestart).await?;
 
     let listener = http::bind(settings.listen).await?;
     let (lost_tx, lost_rx) = watch::channel(None::<BTreeSet<PodUid>>);
@@ -148,18 +156,32 @@ pub async fn run(
     let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
     let daemons = mps::watch::Watch::new(&settings.state_dir, &driver, &prestart, &notes, &metrics);
     tasks.spawn(daemons.run(stop.clone()));
-    let read = (facts, health);
-    let cards = spawn_blocking(move || Watch::new(driver, watched, care, notes, counted, read));
+    let (read, told) = ((facts, health), notes.clone());
+    let cards = spawn_blocking(move || Watch::new(driver, watched, care, told, counted, read));
     let cards = cards.await?;
     tasks.spawn(Arc::clone(&cards).cards(stop.clone()));
-    tasks.spawn(cards.pods(stop.clone()));
+    tasks.spawn(Arc::clone(&cards).pods(stop.clone()));
+    let seen = watch::Sender::new(None::<Seen>);
+    let follower = Follower {
+        source: settings.profiles_config.clone(),
+        defaults: settings.defaults(),
+        path: paths.cards.clone(),
+        prestart: Arc::clone(&prestart),
+        cards,
+        node: settings.node_name.clone(),
+        notes,
+        metrics: metrics.clone(),
+    };
+    tasks.spawn(follower.run(state, seen.subscribe(), stop.clone()));
+    let shown = seen.subscribe();
     watch_objects(
-        &settings, &client, &pods, &published, lost_rx, &readiness, &metrics, &tasks, &stop,
+        &settings, &client, &pods, &published, seen, lost_rx, &readiness, &metrics, &tasks, &stop,
     );
     tasks.spawn(plugins::keep_all(
         paths.plugins,
         Arc::clone(&prestart),
         metrics.clone(),
+        shown,
         tell(&readiness, REGISTERED),
         stop.clone(),
     ));
@@ -183,85 +205,50 @@ pub async fn run(
     Ok(())
 }
 
-/// Watches our node and its pods, and keeps the node written.
-#[allow(clippy::too_many_arguments, reason = "wiring, called once")]
-fn watch_objects(
+/// The cards as they were stored, or as a node begins. Blocks for as long as modes are made.
+fn begin(
     settings: &Settings,
-    client: &Client,
-    pods: &Pods,
-    published: &Published,
-    lost: watch::Receiver<Option<BTreeSet<PodUid>>>,
-    readiness: &Readiness,
-    metrics: &Metrics,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) {
-    let (policy, kubelet) = (settings.topology_policy, settings.kubelet_config());
-    // Before anything is shown to the kubelet.
-    topology::look(policy, &kubelet, published, &mut String::new());
-    let keeping = topology::keep(policy, kubelet, published.clone(), stop.clone());
-    tasks.spawn(keeping);
-    let name = &settings.node_name;
-    let seen = watch::Sender::new(None::<Seen>);
-    let nodes: Api<api::Node> = Api::all(client.clone());
-    tasks.spawn(drive(
-        nodes.clone(),
-        watcher::Config::default().fields(&format!("metadata.name={name}")),
-        Arc::new(NodeIndex(seen.clone())),
-        Freshness::default(),
-        stop.clone(),
-    ));
-    let freshness = Freshness::default();
-    tasks.spawn(drive(
-        Api::<api::Pod>::all(client.clone()),
-        watcher::Config::default().fields(&format!("spec.nodeName={name}")),
-        Arc::new(PodIndex(pods.clone())),
-        freshness.clone(),
-        stop.clone(),
-    ));
-    tasks.spawn(look_at_pods(freshness, tell(readiness, PODS), stop.clone()));
-    tasks.spawn(node::keep_written(
-        node::Writer {
-            nodes,
-            name: name.clone(),
-            published: published.clone(),
-            resource: settings.resource_name.clone(),
-            feature_labels: settings.feature_labels,
-            capacity: settings.capacity(),
-            pods: pods.clone(),
-            seen,
-            metrics: metrics.clone(),
-        },
-        lost,
-        tell(readiness, INVENTORY),
-        stop.clone(),
-    ));
+    facts: &nvml::Inventory,
+    modes: &Modes,
+    store: &Store,
+    paths: &Paths,
+) -> Result<State, StandingError> {
+    let beginning = Beginning {
+        configured: settings.profiles_config.is_some(),
+        facts,
+        defaults: &settings.defaults(),
+        modes,
+        shares: &store.all().cloned().collect::<Vec<_>>(),
+        path: &paths.cards,
+    };
+    let standing = Standing::load(&paths.cards)?;
+    tokio::task::block_in_place(|| State::begin(standing, &beginning))
 }
 
-/// Tells a readiness condition: `None` holds.
-fn tell(
-    readiness: &Readiness,
-    condition: &'static str,
-) -> impl Fn(Option<String>) + Send + Sync + use<> {
-    let readiness = readiness.clone();
-    move |fault| match fault {
-        None => readiness.holds(condition),
-        Some(reason) => readiness.fails(condition, reason),
+fn log_notes(facts: &nvml::Inventory) {
+    for note in &facts.notes {
+        tracing::warn!(card = ?note.card, call = note.call, problem = note.problem, "the driver did not answer");
     }
 }
 
-async fn look_at_pods(
-    freshness: Freshness,
-    state: impl Fn(Option<String>),
-    stop: CancellationToken,
-) {
-    while !stop.is_cancelled() {
-        state(freshness.fault(Instant::now()).map(str::to_owned));
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = tokio::time::sleep(LOOK) => {}
-        }
+/// What holds the limits in containers, put into its place.
+fn limiter(settings: &Settings, paths: &Paths) -> Result<Option<Installed>, FileError> {
+    let limiter = settings.limiter_library.as_deref();
+    let limiter = limiter.map(|source| way_in::install(source, &paths.limiter));
+    if limiter.is_none() {
+        tracing::warn!("no --limiter-library: memory limits are shown and not held");
     }
+    limiter.transpose()
+}
+
+/// NVIDIA's own spec may have changed while we were away.
+async fn refresh(prestart: &Arc<PreStart>) -> Result<(), tokio::task::JoinError> {
+    let refreshing = Arc::clone(prestart);
+    match spawn_blocking(move || refreshing.refresh()).await? {
+        Ok(entries) => tracing::info!(entries, "accepted shares brought up to date"),
+        Err(error) => tracing::warn!(%error, "accepted shares not brought up to date"),
+    }
+    Ok(())
 }
 
 /// One list of this node's pods, for a pod that the watch does not show yet.
@@ -276,52 +263,4 @@ fn lookup(client: Client, node: &str) -> Lookup {
             Ok(found.find(|pod| pod.kubelet_uid == uid))
         })
     })
-}
-
-struct PodIndex(Pods);
-
-impl Index<api::Pod> for PodIndex {
-    type Entry = Option<Pod>;
-
-    fn entry(&self, object: api::Pod) -> Option<Pod> {
-        Pod::read(&object)
-    }
-
-    fn apply(&self, object: api::Pod) {
-        if let Some(pod) = Pod::read(&object) {
-            self.0.apply(pod);
-        }
-    }
-
-    fn delete(&self, object: api::Pod) {
-        if let Some(pod) = Pod::read(&object) {
-            self.0.delete(&pod.kubelet_uid);
-        }
-    }
-
-    fn replace(&self, listed: Vec<Option<Pod>>) {
-        self.0.reset(listed.into_iter().flatten().collect());
-    }
-}
-
-struct NodeIndex(watch::Sender<Option<Seen>>);
-
-impl Index<api::Node> for NodeIndex {
-    type Entry = Seen;
-
-    fn entry(&self, object: api::Node) -> Seen {
-        Seen::read(&object)
-    }
-
-    fn apply(&self, object: api::Node) {
-        self.0.send_replace(Some(Seen::read(&object)));
-    }
-
-    fn delete(&self, _: api::Node) {
-        self.0.send_replace(None);
-    }
-
-    fn replace(&self, listed: Vec<Seen>) {
-        self.0.send_replace(listed.into_iter().next());
-    }
 }

@@ -13,6 +13,7 @@ use aliquot_core::{GpuUuid, Percent, PodUid};
 use crate::accepted::Accepted;
 use crate::cdi::{self, Spec};
 use crate::checkpoint::Entry;
+use crate::fail_point::{self, Point};
 use crate::inventory::Node;
 use crate::judge::Refusal;
 use crate::modes::{Outfit, Share};
@@ -89,6 +90,7 @@ impl PreStart {
         })?;
         let seat = self.paths.seats.join(name.as_str());
         files::seat(&seat, &page)?;
+        fail_point::at(Point::SeatWritten);
         let (specs, nodes) = (&self.paths.nvidia_cdi, &self.paths.capabilities);
         let mut driver = host::driver(specs, Path::new("/dev"), nodes, &cards);
         let seat_name = seat.display().to_string();
@@ -103,6 +105,7 @@ impl PreStart {
             name,
             &cdi::spec(name, variables.clone(), &seat_name, &driver),
         )?;
+        fail_point::at(Point::SpecWritten);
         for name in names {
             self.put(name, &cdi::variables_only(name, variables.clone()))?;
         }

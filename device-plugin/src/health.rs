@@ -142,6 +142,14 @@ impl Watch {
         events.map(drop)
     }
 
+    /// Reads the cards anew after one was switched. Blocks.
+    pub fn reread(&self) -> Result<(), NvmlError> {
+        let facts = self.driver.inventory()?;
+        let health = self.driver.health()?;
+        self.refresh(|state| (state.facts, state.health) = (facts, health));
+        Ok(())
+    }
+
     /// Publishes the state after `change`, and says what is new of it.
     fn refresh(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();

@@ -3,7 +3,7 @@
 //! Fed by: the driver, housekeeping (foreign, lingering), refusals.
 //! Must not: ask the driver; write anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{self, Foreign, Health, Inventory, Lingering, Refused};
@@ -32,11 +32,33 @@ pub struct Node {
     pub held: Held,
     /// How each card is shared.
     pub arrangement: Arrangement,
+    /// Status, reason and message of the condition about the profile; `None`: nothing is
+    /// configured.
+    pub profile: Option<[String; 3]>,
+    /// Resources that were offered once and are not now.
+    pub vanished: BTreeSet<String>,
+    /// Pods that must leave a card whose mode changes.
+    leaving: Vec<Refused>,
     /// The driver's facts.
     pub facts: nvml::Inventory,
     health: Vec<nvml::CardHealth>,
     /// Units whose MPS daemon does not serve, and why.
     down: BTreeMap<GpuUuid, String>,
+}
+
+/// What the node's profile makes of it.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// How each card is shared.
+    pub arrangement: Arrangement,
+    /// Seats that living pods hold; `None`: as known before.
+    pub held: Option<Held>,
+    /// Pods that must leave a card whose mode changes.
+    pub evict: Vec<Refused>,
+    /// What the node's condition says.
+    pub profile: Option<[String; 3]>,
+    /// Resources that were offered once and are not now.
+    pub vanished: BTreeSet<String>,
 }
 
 /// One value that all parts of the agent share: readers subscribe, writers
@@ -68,6 +90,9 @@ impl Published {
             features: Features::of(&facts),
             held: Held::new(),
             arrangement,
+            profile: None,
+            vanished: BTreeSet::new(),
+            leaving: Vec::new(),
             facts,
             health,
             down: BTreeMap::new(),
@@ -106,11 +131,16 @@ impl Published {
         });
     }
 
-    /// How the cards are shared from now on, and which seats are held.
-    pub fn arrange(&self, arrangement: Arrangement, held: Held) {
+    /// What the node's profile makes of it from now on.
+    pub fn arrange(&self, course: Course) {
         self.change(|node| {
-            node.arrangement = arrangement;
-            node.held = held;
+            node.arrangement = course.arrangement;
+            if let Some(held) = course.held {
+                node.held = held;
+            }
+            node.leaving = course.evict;
+            node.profile = course.profile;
+            node.vanished = course.vanished;
             node.settle();
         });
     }
@@ -188,7 +218,12 @@ impl Node {
                 gpu.health = Health::Sick("mps daemon down".to_owned());
             }
         }
-        self.inventory.evict.clone_from(&self.sickness.evict);
+        let sick = &self.sickness.evict;
+        let more = self
+            .leaving
+            .iter()
+            .filter(|one| sick.iter().all(|two| two.pod != one.pod));
+        self.inventory.evict = sick.iter().chain(more).cloned().collect();
     }
 }
 

@@ -16,8 +16,9 @@ use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid,
 use crate::accepted::{Accepted, Container};
 use crate::checkpoint::Entry;
 use crate::environment::{Effective, NodeRules};
+use crate::occupants;
 use crate::pod::Pod;
-use crate::units;
+use crate::units::{self, Arrangement};
 
 /// What a decision rests on.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,8 @@ pub struct Facts<'a> {
     pub node: &'a NodeName,
     /// What the node has, with its foreign and lingering holders.
     pub inventory: &'a Inventory,
+    /// How its cards are shared.
+    pub arrangement: &'a Arrangement,
     /// The node's rules for the environment.
     pub rules: NodeRules,
     /// The uid in the checkpoint.
@@ -79,6 +82,8 @@ pub enum Refusal {
     HamiUnreadable(PodUid),
     /// The card is not usable.
     Sick(GpuUuid, String),
+    /// The card is between two modes.
+    Changing(GpuUuid, String),
     /// The card cannot carry this beside what was accepted before.
     Full {
         /// The card.
@@ -142,6 +147,10 @@ impl fmt::Display for Refusal {
             Self::Sick(gpu, why) => write!(
                 f,
                 "the pod was given {gpu}, which is not usable now ({why}): wait for the GPU to recover, or delete the pod and create it again"
+            ),
+            Self::Changing(gpu, how) => write!(
+                f,
+                "the pod was given {gpu}, which {how}: delete the pod and create it again"
             ),
             Self::Full {
                 gpu,
@@ -269,6 +278,13 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
         let (has, card) = (&inventory.gpus[place], &known.cards[place]);
         if let Health::Sick(why) = &has.health {
             return Err(Refusal::Sick(gpu, why.clone()));
+        }
+        let stand = facts.arrangement.cards.get(occupants::card_of(has));
+        if let Some(stand) = stand.filter(|stand| stand.switching) {
+            return Err(Refusal::Changing(
+                gpu,
+                stand.cordon.clone().unwrap_or_default(),
+            ));
         }
         let offers = units::offers(has);
         let offered = |grant: &Grant| offers.iter().any(|offer| offer.resource == grant.resource);

@@ -4,7 +4,7 @@ use aliquot_core::Grant;
 use aliquot_core::demand::Stage;
 
 use super::*;
-use crate::testing::{RESOURCE, allocation, container, grant, inventory, pod};
+use crate::testing::{RESOURCE, allocation, arrangement, container, grant, inventory, pod};
 
 const RULES: NodeRules = NodeRules { core_limit: true };
 
@@ -30,6 +30,7 @@ fn other(uid: &str, grants: &[Grant]) -> Accepted {
 
 struct Case {
     inventory: Inventory,
+    arrangement: Arrangement,
     pod: Option<Pod>,
     holders: Vec<Entry>,
     others: Vec<Accepted>,
@@ -40,6 +41,7 @@ struct Case {
 fn case() -> Case {
     Case {
         inventory: inventory(&["GPU-a", "GPU-b"]),
+        arrangement: arrangement(&["GPU-a", "GPU-b"]),
         pod: Some(pod("u1").with(&allocation(&[("main", &[grant("GPU-a", 3000, 30)])]))),
         holders: vec![entry("main", 1)],
         others: Vec::new(),
@@ -51,6 +53,7 @@ fn verdict(case: &Case) -> Verdict {
     judge(Facts {
         node: &"n1".into(),
         inventory: &case.inventory,
+        arrangement: &case.arrangement,
         rules: RULES,
         uid: &"u1".into(),
         pod: case.pod.as_ref(),
@@ -164,6 +167,23 @@ fn the_cards_must_be_here_and_usable() {
             });
         },
         &["CardHeldByForeignPod"],
+    );
+}
+
+#[test]
+fn a_card_that_takes_nothing_new_carries_who_was_bound_before_and_nobody_while_it_switches() {
+    let mark = |case: &mut Case, switching| {
+        let how = "changes from vgpu to exclusive".to_owned();
+        case.inventory.gpus[0].cordon = Some(how.clone());
+        let stand = case.arrangement.cards.get_mut(&GpuUuid::from("GPU-a"));
+        let stand = stand.expect("there");
+        stand.cordon = Some(how);
+        stand.switching = switching;
+    };
+    check(|c| mark(c, false), &[]);
+    check(
+        |c| mark(c, true),
+        &["GPU-a", "changes from vgpu to exclusive"],
     );
 }
 

@@ -1,7 +1,10 @@
-//! The node agent's process: flags, logs, driver, client, then [`agent::run`]; as
+//! The node agent's process: flags, logs, then [`agent::start`]; as
 //! `mps-keeper` the process beside it, [`keeper::run`].
 //!
 //! Fed by: the command line. Must not: decide anything.
+
+#[cfg(feature = "fail-points")]
+compile_error!("fail-points are for aliquot-device-plugin-chaos: cargo build --bin that");
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +29,7 @@ async fn main() -> anyhow::Result<()> {
     }
     let settings = Settings::parse();
     telemetry::init(settings.log_format, &settings.log)?;
-    let readiness = Readiness::new([agent::REGISTERED, agent::INVENTORY, agent::PODS]);
-    // Nobody sends us requests through a service: no linger.
-    let stop = stop::on_signals(readiness.clone(), Duration::ZERO)?;
-    let options = Options {
-        library: settings.nvml_library.clone().into_os_string(),
-        ignored_xids: settings.xid_actions.ignored(),
-    };
-    let driver = tokio::task::spawn_blocking(move || Nvml::open(options)).await??;
-    let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
-    agent::run(settings, Arc::new(driver), client, readiness, stop)
-        .await
-        .context("the agent ended")
+    agent::start(settings).await.context("the agent ended")
 }
 
 async fn keep(settings: keeper::Settings) -> anyhow::Result<()> {

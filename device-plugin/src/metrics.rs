@@ -77,6 +77,12 @@ pub struct Metrics {
     pub mps_clients: Family<Tenant, Gauge>,
     /// Bytes that they hold.
     pub mps_used: Family<Tenant, Gauge>,
+    /// 1 while the node's profile cannot be used, 0 else.
+    pub profile_fault: Gauge,
+    /// Cards whose mode changes.
+    pub changing_cards: Gauge,
+    /// Changes of cards' modes.
+    pub switches: Family<Outcome, Counter>,
     /// XIDs that the driver reported.
     pub xids: Family<Xid, Counter>,
 }
@@ -133,6 +139,21 @@ impl Metrics {
             "sick_cards",
             "GPUs out of service until the driver says that they are well",
             all.sick_cards.clone(),
+        );
+        registry.register(
+            "profile_fault",
+            "1 while the node's profile cannot be used and the last good one stays, 0 else",
+            all.profile_fault.clone(),
+        );
+        registry.register(
+            "changing_cards",
+            "GPUs whose mode changes",
+            all.changing_cards.clone(),
+        );
+        registry.register(
+            "switches",
+            "Changes of GPUs' modes: done, failed (tried again), given-up (not free in time)",
+            all.switches.clone(),
         );
         registry.register(
             "xids",

@@ -4,7 +4,7 @@
 //! Fed by: a watch of this one node, the published inventory, housekeeping.
 //! Must not: write when the watched value is right; write anything else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,10 @@ use aliquot_core::inventory::INVENTORY;
 use k8s_openapi::api::core::v1 as api;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::capacity;
@@ -22,7 +24,9 @@ use crate::inventory::{self, Published};
 use crate::labels::{self, owned};
 use crate::metrics::{Metrics, count};
 use crate::pods::Pods;
+use crate::profile_status::PROFILE;
 use crate::sick::{self, Sick};
+use crate::vanished::{self, Taken};
 
 /// The condition: running shares that the kubelet's checkpoint does not know.
 pub const CHECKPOINT_LOST: &str = "AliquotCheckpointLost";
@@ -42,10 +46,16 @@ pub struct Seen {
     pub lost: Option<(String, String)>,
     /// The same of [`GPU_SICK`].
     pub sick: Option<(String, String)>,
+    /// The same of [`PROFILE`].
+    pub profile: Option<(String, String)>,
     /// Its feature labels.
     pub labels: owned::Seen,
     /// Its capacity.
     pub capacity: capacity::Seen,
+    /// All its labels.
+    pub all_labels: BTreeMap<String, String>,
+    /// What it offers of each extended resource, capacity and allocatable.
+    pub resources: BTreeMap<String, (String, String)>,
 }
 
 impl Seen {
@@ -65,8 +75,11 @@ impl Seen {
             inventory: annotations.and_then(|all| all.get(INVENTORY)).cloned(),
             lost: condition(CHECKPOINT_LOST),
             sick: condition(GPU_SICK),
+            profile: condition(PROFILE),
             labels: owned::Seen::read(node),
             capacity: capacity::Seen::read(node),
+            all_labels: node.metadata.labels.clone().unwrap_or_default(),
+            resources: vanished::shown(node),
         }
     }
 }
@@ -98,6 +111,11 @@ pub fn wanted_sick(cards: &[Sick], seen: &Seen) -> Option<[String; 3]> {
     unless_said(sick::condition(cards), seen.sick.as_ref())
 }
 
+/// The same for [`PROFILE`].
+pub fn wanted_profile(profile: Option<&[String; 3]>, seen: &Seen) -> Option<[String; 3]> {
+    unless_said(profile?.clone(), seen.profile.as_ref())
+}
+
 fn unless_said(wanted: [String; 3], said: Option<&(String, String)>) -> Option<[String; 3]> {
     let right = said.is_some_and(|(status, message)| *status == wanted[0] && *message == wanted[2]);
     (!right).then_some(wanted)
@@ -123,6 +141,8 @@ pub struct Writer {
     pub seen: watch::Sender<Option<Seen>>,
     /// Counts writes.
     pub metrics: Metrics,
+    /// What was taken from the node.
+    pub taken: Mutex<Taken>,
 }
 
 /// Keeps the node right until `stop`. `state` is told `None` when it is, and why
@@ -199,10 +219,20 @@ impl Writer {
             tracing::info!(%patch, "capacity written");
             show(&self.seen, &self.patch(&Patch::Merge(patch), true).await?);
         }
+        let vanished = self
+            .taken
+            .lock()
+            .due(&node.vanished, &current.resources, Instant::now());
+        if let Some(patch) = vanished::patch(&vanished) {
+            let written = self.patch(&Patch::Merge(patch), true).await?;
+            tracing::info!(?vanished, "resources taken from the node");
+            show(&self.seen, &written);
+        }
         let lost = lost.and_then(|lost| wanted_condition(lost, current));
         let wanted = [
             (CHECKPOINT_LOST, lost),
             (GPU_SICK, wanted_sick(&node.out_of_service(), current)),
+            (PROFILE, wanted_profile(node.profile.as_ref(), current)),
         ];
         for (kind, condition) in wanted {
             let Some([status, reason, message]) = condition else {

@@ -7,13 +7,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::metrics::Metrics;
+use crate::node::Seen;
 use crate::plugin::Plugin;
 use crate::prestart::PreStart;
 use crate::register::keep_registered;
-use crate::units;
+use crate::{units, vanished};
 
 /// Why each resource is not registered; `None`: it is.
 type Faults = Arc<Mutex<BTreeMap<String, Option<String>>>>;
@@ -24,6 +26,7 @@ pub async fn keep_all<F>(
     directory: PathBuf,
     prestart: Arc<PreStart>,
     metrics: Metrics,
+    mut seen: watch::Receiver<Option<Seen>>,
     state: F,
     stop: CancellationToken,
 ) where
@@ -35,7 +38,13 @@ pub async fn keep_all<F>(
     let mut changes = prestart.published.subscribe();
     loop {
         let wanted = units::resources(&changes.borrow_and_update());
-        plugins.retain(|resource, _| wanted.contains(resource));
+        // One that vanished shows an empty list, until the kubelet counts none of it: it would
+        // remember the last list of a plugin that ends for minutes.
+        let node = seen.borrow_and_update().clone();
+        let shown = node.map(|node| node.resources).unwrap_or_default();
+        plugins.retain(|resource, _| {
+            wanted.contains(resource) || !vanished::is_none_left(&shown, resource)
+        });
         faults
             .lock()
             .retain(|resource, _| wanted.contains(resource));
@@ -66,6 +75,7 @@ pub async fn keep_all<F>(
         tokio::select! {
             () = stop.cancelled() => return,
             told = changes.changed() => if told.is_err() { return },
+            Ok(()) = seen.changed() => {}
         }
     }
 }

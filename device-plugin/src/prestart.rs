@@ -20,6 +20,7 @@ use tokio::task::spawn_blocking;
 use crate::accepted::{Accepted, Store, StoreError};
 use crate::checkpoint::{self, CheckpointError, Entry};
 use crate::environment::NodeRules;
+use crate::fail_point::{self, Point};
 use crate::files::FileError;
 use crate::inventory::{Node, Published};
 use crate::judge::{self, Facts, Refusal, Verdict};
@@ -236,15 +237,18 @@ impl PreStart {
         holders: &[Entry],
         hamis: &[(PodUid, Held)],
     ) -> Result<Started, PreStartError> {
-        let node = self.published.get();
         let mut store = self.store.lock();
+        // Under the lock: a card that begins to change meanwhile is seen.
+        let node = self.published.get();
         let mut started = Started::Served;
         if store.get(uid).is_none() {
             let accepted = match self.judge(uid, pod, holders, hamis, &node, &store) {
                 Verdict::Accept(accepted) => *accepted,
                 Verdict::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
             };
+            fail_point::at(Point::ShareBeforeStore);
             store.put(accepted)?;
+            fail_point::at(Point::ShareAfterStore);
             self.published.keep_refused(|refused| refused != uid);
             started = Started::Accepted;
         }
@@ -256,6 +260,7 @@ impl PreStart {
             }
         }
         store.note_names(uid, names)?;
+        fail_point::at(Point::NamesStored);
         if let Some(accepted) = store.get(uid).cloned() {
             let others = self.others(uid, &store).into_iter().cloned();
             let others: Vec<Accepted> = others.collect();
@@ -265,6 +270,7 @@ impl PreStart {
                 self.write(&accepted, &others, &holders, &node)?;
             }
         }
+        fail_point::at(Point::StartServed);
         Ok(started)
     }
 
@@ -291,6 +297,7 @@ impl PreStart {
         judge::judge(Facts {
             node: &self.node,
             inventory: &node.inventory,
+            arrangement: &node.arrangement,
             rules: self.rules,
             uid,
             pod,

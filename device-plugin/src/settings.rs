@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use aliquot_core::Scaling;
+use aliquot_profiles::Defaults;
 use clap::Parser;
 
 use crate::capacity::Names;
@@ -74,6 +75,10 @@ pub struct Settings {
     /// Extended resource under which seats are offered
     #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
     pub resource_name: String,
+    /// File, or folder of a mounted `ConfigMap`, that says which GPU of which node is shared how;
+    /// without it every GPU is shared by `vgpu`
+    #[arg(long, env = "ALIQUOT_PROFILES_CONFIG")]
+    pub profiles_config: Option<PathBuf>,
     /// What an XID asks for, where it is not what NVIDIA's catalogue says: `<xid>=<action>,…`,
     /// the XID `unknown` for all others; actions: ignore, restart-application, reset-gpu, drain-node
     #[arg(
@@ -147,6 +152,8 @@ pub struct Paths {
     pub nvidia_cdi: Vec<PathBuf>,
     /// One file for each accepted pod.
     pub accepted: PathBuf,
+    /// The modes of the cards.
+    pub cards: PathBuf,
     /// One directory for each name.
     pub seats: PathBuf,
     /// One directory for each version of the limiter.
@@ -156,6 +163,14 @@ pub struct Paths {
 }
 
 impl Settings {
+    /// What holds where a profile says nothing.
+    pub fn defaults(&self) -> Defaults {
+        Defaults {
+            split: self.device_split_count,
+            memory_scaling: self.device_memory_scaling,
+        }
+    }
+
     /// What is done about errors of cards.
     pub fn care(&self) -> Care {
         Care {
@@ -191,6 +206,7 @@ impl Settings {
             nvidia_cdi,
             capabilities: self.mig_capabilities_dir.clone(),
             accepted: self.state_dir.join("accepted"),
+            cards: self.state_dir.join("cards.json"),
             seats: self.state_dir.join("seats"),
             limiter: self.state_dir.join("limiter"),
         }

@@ -37,16 +37,26 @@ pub struct Stand {
     pub mode: Mode,
     /// Why it takes no new share.
     pub cordon: Option<String>,
+    /// Its mode is being taken back or made: nobody may start on it.
+    pub switching: bool,
+}
+
+impl Stand {
+    /// A card that takes shares.
+    pub fn open(mode: Mode) -> Self {
+        Self {
+            mode,
+            cordon: None,
+            switching: false,
+        }
+    }
 }
 
 impl Arrangement {
     /// vgpu on all cards: what a node does whose owner configured nothing.
     pub fn built_in(facts: &nvml::Inventory, usual: &str, defaults: &Defaults) -> Self {
         let mode = Mode::Vgpu(aliquot_profiles::mode::Vgpu::default()).filled(defaults);
-        let stand = |card: &nvml::CardFacts| {
-            let mode = mode.clone();
-            (card.uuid.as_str().into(), Stand { mode, cordon: None })
-        };
+        let stand = |card: &nvml::CardFacts| (card.uuid.as_str().into(), Stand::open(mode.clone()));
         Self {
             usual: usual.to_owned(),
             cards: facts.cards.iter().map(stand).collect(),

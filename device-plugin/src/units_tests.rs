@@ -5,7 +5,7 @@ use aliquot_core::inventory::Mode as Shared;
 use aliquot_profiles::mode::{Exclusive, Timeslice, Vgpu};
 
 use super::*;
-use crate::inventory::Published;
+use crate::inventory::{Course, Published};
 use crate::sick::Sickness;
 use crate::testing::{RESOURCE, arrangement, facts};
 
@@ -40,13 +40,12 @@ fn three() -> Arrangement {
         Mode::Timeslice(shared),
     ];
     let names = ["GPU-a", "GPU-b", "GPU-c"];
-    let stand = |mode| Stand { mode, cordon: None };
     Arrangement {
         usual: RESOURCE.to_owned(),
         cards: names
             .map(GpuUuid::from)
             .into_iter()
-            .zip(modes.map(stand))
+            .zip(modes.map(Stand::open))
             .collect(),
     }
 }
@@ -111,7 +110,13 @@ fn a_resource_has_the_seats_of_its_units_and_those_that_pods_still_hold() {
         [(names[1].clone(), ids)].into()
     };
     let check = |ids: &[&str], expected: &[&str], beyond: bool| {
-        published.arrange(arrangement(&["GPU-a", "GPU-b"]), held(ids));
+        published.arrange(Course {
+            arrangement: arrangement(&["GPU-a", "GPU-b"]),
+            held: Some(held(ids)),
+            evict: Vec::new(),
+            profile: None,
+            vanished: BTreeSet::new(),
+        });
         let node = published.get();
         assert_eq!(shown(&node, &names[1]), expected, "{ids:?}");
         assert_eq!(resources(&node).contains(&names[1]), beyond, "{ids:?}");

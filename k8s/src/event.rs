@@ -12,15 +12,35 @@ use tokio::sync::mpsc;
 /// Events waiting to be published.
 const QUEUE: usize = 4096;
 
-/// A pod as events refer to it.
+/// A pod, or a node, as events refer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRef {
-    /// Namespace.
+    /// Namespace; a node has none.
     pub namespace: String,
     /// Name.
     pub name: String,
     /// `metadata.uid`.
     pub uid: String,
+}
+
+impl PodRef {
+    /// A node. Its uid is its name, as in the kubelet's own events.
+    pub fn node(name: &str) -> Self {
+        Self {
+            namespace: String::new(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+        }
+    }
+
+    /// The namespace in which its events lie.
+    pub(crate) fn events_in(&self) -> &str {
+        if self.namespace.is_empty() {
+            "default"
+        } else {
+            &self.namespace
+        }
+    }
 }
 
 /// Something that a user should read.

@@ -159,7 +159,7 @@ impl Writer {
 fn path(note: &Note) -> String {
     format!(
         "/apis/events.k8s.io/v1/namespaces/{}/events",
-        note.pod.namespace
+        note.pod.events_in()
     )
 }
 
@@ -185,7 +185,7 @@ async fn create(client: &Client, controller: &str, note: &Note) -> Result<String
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": pod.namespace},
+        "metadata": {"name": name, "namespace": pod.events_in()},
         "eventTime": time(),
         "type": if note.warning { "Warning" } else { "Normal" },
         "reason": note.reason,
@@ -193,7 +193,7 @@ async fn create(client: &Client, controller: &str, note: &Note) -> Result<String
         "note": text,
         "regarding": {
             "apiVersion": "v1",
-            "kind": "Pod",
+            "kind": if pod.namespace.is_empty() { "Node" } else { "Pod" },
             "namespace": pod.namespace,
             "name": pod.name,
             "uid": pod.uid,

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_device_plugin::inventory::Course;
 use aliquot_device_plugin::proto::v1beta1 as api;
-use aliquot_device_plugin::units::{Arrangement, Held, Stand};
+use aliquot_device_plugin::units::{Arrangement, Stand};
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Exclusive, Timeslice};
 use serde_json::{Value, json};
@@ -27,16 +28,24 @@ async fn two_modes() -> (Node, BTreeMap<String, DevicePluginClient<Channel>>) {
         rename: Some(SHARED.to_owned()),
         ..Timeslice::new(3)
     };
-    let stand = |mode| Stand { mode, cordon: None };
     let cards = [
-        ("GPU-a".into(), stand(Mode::Exclusive(Exclusive::default()))),
-        ("GPU-b".into(), stand(Mode::Timeslice(shared))),
+        (
+            "GPU-a".into(),
+            Stand::open(Mode::Exclusive(Exclusive::default())),
+        ),
+        ("GPU-b".into(), Stand::open(Mode::Timeslice(shared))),
     ];
     let arrangement = Arrangement {
         usual: RESOURCE.to_owned(),
         cards: cards.into(),
     };
-    node.prestart.published.arrange(arrangement, Held::new());
+    node.prestart.published.arrange(Course {
+        arrangement,
+        held: None,
+        evict: Vec::new(),
+        profile: None,
+        vanished: std::collections::BTreeSet::new(),
+    });
     let more = node.kubelet.registration().await;
     for request in [usual, more] {
         let name = request.resource_name.clone();

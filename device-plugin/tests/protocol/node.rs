@@ -122,6 +122,7 @@ pub(crate) fn node() -> Node {
         paths.plugins,
         Arc::clone(&prestart),
         Metrics::default(),
+        tokio::sync::watch::channel(None).1,
         |_| {},
         stop.clone(),
     ));

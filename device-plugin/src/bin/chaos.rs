@@ -1,0 +1,16 @@
+//! `aliquot-device-plugin-chaos`: the node agent with its fail-points, for tests/e2e.
+//!
+//! Fed by: the same flags. Must not: be shipped.
+
+use aliquot_device_plugin::agent;
+use aliquot_device_plugin::settings::Settings;
+use aliquot_serve::telemetry;
+use anyhow::Context as _;
+use clap::Parser as _;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let settings = Settings::parse();
+    telemetry::init(settings.log_format, &settings.log)?;
+    agent::start(settings).await.context("the agent ended")
+}

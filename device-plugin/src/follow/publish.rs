@@ -1,0 +1,85 @@
+//! What others see of the node's profile: units, seats, condition, events, evictions.
+//!
+//! Fed by: the state of a look. Must not: show what is not stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_core::GpuUuid;
+use aliquot_core::inventory::Refused;
+use aliquot_profiles::config::Policy;
+
+use super::{Follower, State};
+use crate::fail_point::{self, Point};
+use crate::inventory::Course;
+use crate::occupants::Occupants;
+use crate::standing::Standing;
+use crate::transition::Step;
+use crate::{profile_status, sick};
+
+impl Follower {
+    pub(super) fn publish(
+        &self,
+        state: &mut State,
+        occupants: &BTreeMap<GpuUuid, Occupants>,
+        resources: &BTreeSet<String>,
+        changed: bool,
+    ) {
+        let failures = state.failures.iter();
+        let failures = failures.map(|(uuid, failure)| (uuid.clone(), failure.text.clone()));
+        let failures = failures.collect();
+        let (standing, fault) = (&state.standing, state.fault.as_ref());
+        let condition = profile_status::condition(standing, fault, occupants, &failures);
+        self.metrics.profile_fault.set(i64::from(fault.is_some()));
+        let changing = standing.cards.values().filter(|card| card.change.is_some());
+        let changing = i64::try_from(changing.count()).unwrap_or(i64::MAX);
+        self.metrics.changing_cards.set(changing);
+        if self.source.is_some() && state.said.as_ref() != Some(&condition) {
+            tracing::info!(reason = condition[1], message = condition[2], "profile");
+            if condition[1] != "Changing" {
+                self.notes
+                    .send(profile_status::note(&self.node, &condition));
+            }
+            state.said = Some(condition.clone());
+        }
+        // Who holds what is read anew before a seat may go.
+        let entries = changed.then(|| self.prestart.entries().ok()).flatten();
+        let held = entries.map(|entries| {
+            let pods = &self.prestart.pods;
+            sick::held(&entries, &pods.in_order(), pods.synced())
+        });
+        let vanished = standing.offered.difference(resources).cloned().collect();
+        self.prestart.published.arrange(Course {
+            arrangement: standing.arrangement(&self.prestart.usual),
+            held,
+            evict: evict(standing, occupants),
+            profile: self.source.as_ref().map(|_| condition),
+            vanished,
+        });
+        fail_point::at(Point::ChangePublished);
+    }
+}
+
+/// Pods that must leave a card that drains.
+fn evict(standing: &Standing, occupants: &BTreeMap<GpuUuid, Occupants>) -> Vec<Refused> {
+    if standing.transition.policy != Policy::Evict {
+        return Vec::new();
+    }
+    let mut evict = Vec::new();
+    for (uuid, there) in occupants {
+        let card = standing.cards.get(uuid);
+        let change = card.and_then(|card| card.change.as_ref());
+        let Some(change) = change.filter(|change| change.step == Step::Draining) else {
+            continue;
+        };
+        let to = crate::standing::name(&change.to);
+        for pod in there.pods.iter().filter(|pod| !pod.mirror) {
+            evict.push(Refused {
+                pod: pod.uid.clone(),
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                reason: format!("{uuid} becomes {to}, by its node's profile"),
+            });
+        }
+    }
+    evict
+}

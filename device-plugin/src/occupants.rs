@@ -1,0 +1,238 @@
+//! Who is on a card, and whether they may stay when its mode changes.
+//!
+//! Fed by: the node's pods, accepted shares, the inventory with its lingering and foreign holders.
+//! Must not: call a card free while it is not known who is on it.
+
+use std::sync::Arc;
+
+use aliquot_core::inventory::{Gpu, Inventory};
+use aliquot_core::ledger::Held;
+use aliquot_core::mig::published::{Mig, Placed};
+use aliquot_core::usage::{self, Use, Uses};
+use aliquot_core::{Allocation, GpuUuid, Mib, PodUid};
+use aliquot_profiles::Mode;
+
+use crate::accepted::Accepted;
+use crate::pod::{Phase, Pod};
+use crate::transition::alike;
+
+/// Those on one card.
+#[derive(Clone, Debug, Default)]
+pub struct Occupants {
+    /// Living pods with a share of it, or bound to one.
+    pub pods: Vec<Arc<Pod>>,
+    /// Holders that are not ours, or whose pod is gone.
+    pub others: usize,
+    /// What the pods hold together.
+    pub used: Use,
+}
+
+impl Occupants {
+    /// Nobody.
+    pub fn none(&self) -> bool {
+        self.pods.is_empty() && self.others == 0
+    }
+}
+
+/// What is known of all holders on the node.
+#[derive(Clone, Copy, Debug)]
+pub struct Holders<'a> {
+    /// What the node publishes.
+    pub inventory: &'a Inventory,
+    /// Its pods.
+    pub pods: &'a [Arc<Pod>],
+    /// All accepted shares.
+    pub shares: &'a [Accepted],
+    /// Pods without an object whose processes live.
+    pub alive: &'a std::collections::BTreeSet<PodUid>,
+    /// What pods of HAMi hold.
+    pub hamis: &'a [(PodUid, Held)],
+}
+
+/// Those on this physical card.
+pub fn on(card: &GpuUuid, known: Holders<'_>) -> Occupants {
+    let here = |unit: &GpuUuid| {
+        let made = Placed::of(unit).map(|(card, _)| GpuUuid::from(card));
+        let unit = made.as_ref().unwrap_or(unit);
+        let found = known.inventory.gpu(unit);
+        unit == card || found.is_some_and(|unit| is_of(unit, card))
+    };
+    let mut found = Occupants::default();
+    for pod in known.pods.iter().filter(|pod| pod.phase != Phase::Ended) {
+        let mut uses = uses(pod, known.shares)
+            .into_iter()
+            .filter(|(unit, _)| here(unit));
+        if let Some((_, first)) = uses.next() {
+            found.pods.push(Arc::clone(pod));
+            found.used = uses.fold(found.used.with(first), |sum, (_, used)| sum.with(used));
+        }
+    }
+    let gone = known
+        .shares
+        .iter()
+        .filter(|share| known.alive.contains(&share.pod));
+    found.others += gone.filter(|share| share.uses().keys().any(here)).count();
+    found.others += known
+        .inventory
+        .foreign
+        .iter()
+        .filter(|f| here(&f.gpu))
+        .count();
+    let hamis = known.hamis.iter().filter(|(_, held)| match held {
+        Held::Unreadable => true,
+        Held::Uses(uses) => uses.contains_key(card),
+    });
+    found.others += hamis.count();
+    found
+}
+
+fn uses(pod: &Pod, shares: &[Accepted]) -> Uses {
+    if let Some(share) = shares.iter().find(|share| share.pod == pod.kubelet_uid) {
+        return share.uses();
+    }
+    let text = pod.allocation.as_deref();
+    let allocation = text.and_then(|text| Allocation::decode(text).ok());
+    allocation.map_or_else(Uses::new, |allocation| {
+        usage::effective(&allocation, pod.stages())
+    })
+}
+
+/// Whether a unit is this card, or an instance of it.
+pub fn is_of(unit: &Gpu, card: &GpuUuid) -> bool {
+    card_of(unit) == card
+}
+
+/// The physical card of a unit.
+pub fn card_of(unit: &Gpu) -> &GpuUuid {
+    match &unit.mig {
+        Some(Mig::Part(part)) => &part.parent,
+        _ => &unit.uuid,
+    }
+}
+
+/// Whether they may stay while a card of this memory changes.
+pub fn may_stay(occupants: &Occupants, from: Option<&Mode>, to: &Mode, memory: Mib) -> bool {
+    if occupants.none() {
+        return true;
+    }
+    let Some(from) = from else {
+        // A card as an earlier plugin left it: vgpu counts its pods.
+        return matches!(to, Mode::Vgpu(_));
+    };
+    let (seats, room) = match to {
+        Mode::Vgpu(vgpu) => {
+            let room = vgpu.memory_scaling.map(|scaling| scaling.of(memory));
+            (vgpu.split.unwrap_or(u32::MAX), room)
+        }
+        Mode::Exclusive(_) => (1, None),
+        Mode::Timeslice(slices) => (slices.replicas, None),
+        Mode::Mps(mps) => (mps.replicas, None),
+        Mode::Mig(_) | Mode::Unmanaged => (u32::MAX, None),
+    };
+    let used = &occupants.used;
+    let room = room.is_none_or(|room| used.memory <= room);
+    from == to || alike(from, to) && used.seats <= seats && room
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::inventory::Foreign;
+    use aliquot_core::mig::published::Part;
+    use aliquot_profiles::mode::{Exclusive, Scaling, Timeslice, Vgpu};
+
+    use super::*;
+    use crate::testing::{allocation, grant, inventory, pod};
+
+    fn vgpu(split: u32, scaling: &str) -> Mode {
+        Mode::Vgpu(Vgpu {
+            split: Some(split),
+            memory_scaling: Scaling::parse(scaling),
+        })
+    }
+
+    /// Two pods on GPU-a, one of them not accepted yet, one on an instance of GPU-b, one ended.
+    fn holders(check: impl FnOnce(Holders<'_>)) {
+        let mut inventory = inventory(&["GPU-a", "MIG-1"]);
+        inventory.gpus[1].mig = Some(Mig::Part(Part {
+            parent: "GPU-b".into(),
+            profile: "1g.5gb".to_owned(),
+            start: 0,
+            gi: 1,
+            ci: 0,
+        }));
+        let foreign = Foreign {
+            gpu: "GPU-c".into(),
+            pod: "default/old".to_owned(),
+        };
+        inventory.foreign.push(foreign);
+        let given = |gpu: &str| allocation(&[("main", &[grant(gpu, 3000, 10)])]);
+        let accepted = |uid: &str, gpu: &str| {
+            let (uid, name) = (PodUid::from(uid), uid.to_owned());
+            let container = crate::accepted::Container {
+                name: "main".to_owned(),
+                stage: aliquot_core::demand::Stage::App,
+                effective: crate::environment::Effective::of(
+                    &std::collections::BTreeMap::new(),
+                    crate::environment::NodeRules { core_limit: true },
+                    false,
+                ),
+            };
+            Accepted::new(uid, "default".to_owned(), name, given(gpu), vec![container])
+        };
+        let mut over = pod("over").with(&given("GPU-a"));
+        over.phase = Phase::Ended;
+        let pods = [
+            pod("u1").with(&given("GPU-a")),
+            pod("u2").with(&given("GPU-a")),
+            pod("cut").with(&given("MIG-1")),
+            over,
+        ];
+        let shares = [accepted("u1", "GPU-a"), accepted("left", "GPU-d")];
+        check(Holders {
+            inventory: &inventory,
+            pods: &pods.map(Arc::new),
+            shares: &shares,
+            alive: &["left".into()].into(),
+            hamis: &[],
+        });
+    }
+
+    #[test]
+    fn everybody_with_a_share_of_a_card_or_bound_to_one_is_on_it() {
+        holders(|known| {
+            let found = |card: &str| {
+                let found = on(&card.into(), known);
+                (found.pods.len(), found.others, found.used.seats)
+            };
+            assert_eq!(found("GPU-a"), (2, 0, 2));
+            assert_eq!(found("GPU-b"), (1, 0, 1));
+            assert_eq!(found("GPU-c"), (0, 1, 0));
+            assert_eq!(found("GPU-d"), (0, 1, 0));
+            assert_eq!(found("GPU-e"), (0, 0, 0));
+        });
+    }
+
+    #[test]
+    fn who_fits_the_new_numbers_of_the_same_mode_stays_and_nobody_else() {
+        holders(|known| {
+            let two = on(&"GPU-a".into(), known);
+            let memory = Mib(10_000);
+            let check = |from: Option<Mode>, to: Mode, expected: bool| {
+                let found = may_stay(&two, from.as_ref(), &to, memory);
+                assert_eq!(found, expected, "{from:?} {to:?}");
+                assert!(may_stay(&Occupants::default(), from.as_ref(), &to, memory));
+            };
+            let alone = || Mode::Exclusive(Exclusive::default());
+            let turns = |n| Mode::Timeslice(Timeslice::new(n));
+            check(Some(vgpu(10, "1")), vgpu(2, "1"), true);
+            check(Some(vgpu(10, "1")), vgpu(1, "1"), false);
+            check(Some(vgpu(10, "1")), vgpu(10, "0.6"), true);
+            check(Some(vgpu(10, "1")), vgpu(10, "0.5"), false);
+            check(Some(vgpu(10, "1")), alone(), false);
+            check(Some(turns(10)), turns(2), true);
+            check(Some(turns(10)), vgpu(10, "1"), false);
+            check(None, vgpu(10, "1"), true);
+            check(None, alone(), false);
+        });
+    }
+}

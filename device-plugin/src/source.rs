@@ -1,0 +1,81 @@
+//! The text of the profiles' configuration, as a mounted `ConfigMap` or a file has it now.
+//!
+//! Fed by: a path. Must not: trust names, times or links: what is compared is the text.
+
+use std::io;
+use std::path::Path;
+
+/// The text at `path`: a file, or a folder with one file that ends in `.yaml`, `.yml` or
+/// `.json`. `None`: there is none. The error is for the node's owner.
+pub fn read(path: &Path) -> Result<Option<String>, String> {
+    let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
+    let found = match std::fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    if found.is_file() {
+        return std::fs::read_to_string(path).map(Some).map_err(failed);
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        let ending = file.extension().and_then(|ending| ending.to_str());
+        let hidden = file.file_name().and_then(|name| name.to_str());
+        let hidden = hidden.is_none_or(|name| name.starts_with('.'));
+        if matches!(ending, Some("yaml" | "yml" | "json")) && !hidden {
+            files.push(file);
+        }
+    }
+    match files.as_slice() {
+        [] => Ok(None),
+        [file] => {
+            let failed = |error| format!("cannot read {}: {error}", file.display());
+            std::fs::read_to_string(file).map(Some).map_err(failed)
+        }
+        several => {
+            let n = several.len();
+            let path = path.display();
+            Err(format!(
+                "{path} has {n} files; accepted: one .yaml, .yml or .json"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_a_mounted_config_map_and_nothing_are_told_apart() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let check = |name: &str, expected: Result<Option<&str>, &str>| match (
+            read(&room.path().join(name)),
+            expected,
+        ) {
+            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
+            (found, expected) => {
+                assert_eq!(
+                    found.as_ref().map(Option::as_deref).ok(),
+                    expected.ok(),
+                    "{name}"
+                );
+            }
+        };
+        check("none", Ok(None));
+        std::fs::write(room.path().join("a.yaml"), "one").expect("written");
+        check("a.yaml", Ok(Some("one")));
+        // As the kubelet mounts it: a link to a link to the file of this version.
+        let data = room.path().join("map/..v1");
+        std::fs::create_dir_all(&data).expect("made");
+        check("map", Ok(None));
+        std::fs::write(data.join("profiles.yaml"), "two").expect("written");
+        let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, room.path().join(at));
+        link("..v1", "map/..data").expect("linked");
+        link("..data/profiles.yaml", "map/profiles.yaml").expect("linked");
+        check("map", Ok(Some("two")));
+        std::fs::write(room.path().join("map/more.json"), "").expect("written");
+        check("map", Err("2 files"));
+    }
+}
