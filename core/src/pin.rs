@@ -15,6 +15,10 @@ use crate::mig::published::{Cut, Mig};
 /// The accepted forms, for error texts.
 pub const FORMS: &str = "GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, <index>:<start> or <index>:<start>:<profile> for a MIG instance, such as 1:4:3g.20gb, or several with commas between";
 
+/// The forms that name a unit wherever it is.
+pub const UUIDS: &str =
+    "GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, or several with commas between";
+
 /// A unit that a pod names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pin {

@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::certificates::Lifetimes;
 use crate::configuration::Target;
 use crate::handler;
-use crate::settings::Settings;
+use crate::settings::{Settings, VisibleDevices};
 
 /// Reviews pods that ask for a share of a GPU: refuses what cannot be meant,
 /// fills in what is missing, and sends them to the scheduler.
@@ -59,6 +59,19 @@ pub struct Args {
     /// Namespaces where a pod with a share may be privileged and the like (repeatable)
     #[arg(long, env = "ALIQUOT_ESCAPE_ALLOW_NAMESPACE", value_delimiter = ',')]
     pub escape_allow_namespace: Vec<String>,
+    /// Resources of which a container may have one share only: asking for more is
+    /// refused here instead of by the scheduler (repeatable)
+    #[arg(long, env = "ALIQUOT_STRICT_RESOURCES", value_delimiter = ',')]
+    pub strict_resources: Vec<String>,
+    /// What becomes of `NVIDIA_VISIBLE_DEVICES` in a pod's environment: uuids become a
+    /// pin (rewrite), the pod is refused (deny), or it is left (allow)
+    #[arg(
+        long,
+        env = "ALIQUOT_VISIBLE_DEVICES",
+        value_enum,
+        default_value = "rewrite"
+    )]
+    pub visible_devices: VisibleDevices,
     /// Host directories of the node agent, closed to pods with a share (repeatable)
     #[arg(
         long,
@@ -162,6 +175,9 @@ impl Args {
         let request = self.request.settings()?;
         Ok(Settings {
             names: request.names,
+            extra: request.extra,
+            strict: self.strict_resources.clone(),
+            visible_devices: self.visible_devices,
             defaults: request.defaults,
             scheduler_name: self.scheduler_name.clone(),
             replaced_schedulers: self.replace_scheduler.iter().cloned().collect(),

@@ -5,6 +5,7 @@
 //! evaluation error with `failurePolicy: Fail` would stop every pod of the
 //! cluster, so each access is guarded by `has()`.
 
+use aliquot_core::mig;
 use aliquot_core::request::{Resource, ResourceNames};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -65,8 +66,11 @@ impl Target {
     }
 }
 
+/// The five resources, and others that renamed cards are advertised under.
+type Names<'a> = (&'a ResourceNames, &'a [String]);
+
 /// The whole object. `namespace` is ours and never waits for us.
-pub fn wanted(target: &Target, namespace: &str, names: &ResourceNames, bundle: &str) -> Value {
+pub fn wanted(target: &Target, namespace: &str, names: Names<'_>, bundle: &str) -> Value {
     let ignored = |key: &str| json!({"key": key, "operator": "NotIn", "values": ["ignore"]});
     let own = json!({
         "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [namespace],
@@ -102,9 +106,14 @@ pub fn wanted(target: &Target, namespace: &str, names: &ResourceNames, bundle: &
 
 /// CEL: the pod mentions a resource of ours, a reserved annotation, or an
 /// environment variable `NVIDIA_VISIBLE_DEVICES`.
-fn mentions(names: &ResourceNames) -> String {
+fn mentions((names, extra): Names<'_>) -> String {
     let list = |texts: &[&str]| json!(texts).to_string();
-    let resources = list(&Resource::ALL.map(|resource| names.of(resource)));
+    let five = Resource::ALL.map(|resource| names.of(resource));
+    let all: Vec<&str> = five
+        .into_iter()
+        .chain(extra.iter().map(String::as_str))
+        .collect();
+    let resources = list(&all);
     let reserved = list(&RESERVED);
     let lists = ["containers", "initContainers", "ephemeralContainers"].map(|field| {
         format!("(has(object.spec.{field}) && object.spec.{field}.exists(c, {CONTAINER}))")
@@ -114,13 +123,16 @@ fn mentions(names: &ResourceNames) -> String {
          {reserved}.exists(a, a in object.metadata.annotations))"
     );
     let asked = lists.join(" || ").replace("RESOURCES", &resources);
+    let asked = asked.replace("INSTANCES", mig::RESOURCES);
     format!("{annotated} || (has(object.spec) && ({asked}))")
 }
 
 const CONTAINER: &str = "\
     (has(c.resources) && (\
-    (has(c.resources.limits) && RESOURCES.exists(r, r in c.resources.limits)) || \
-    (has(c.resources.requests) && RESOURCES.exists(r, r in c.resources.requests)))) || \
+    (has(c.resources.limits) && (RESOURCES.exists(r, r in c.resources.limits) || \
+    c.resources.limits.exists(r, r.startsWith(\"INSTANCES\")))) || \
+    (has(c.resources.requests) && (RESOURCES.exists(r, r in c.resources.requests) || \
+    c.resources.requests.exists(r, r.startsWith(\"INSTANCES\")))))) || \
     (has(c.env) && c.env.exists(e, has(e.name) && e.name == \"NVIDIA_VISIBLE_DEVICES\"))";
 
 /// `live` says everything that `wanted` says, and lists hold nothing beyond.
@@ -153,7 +165,8 @@ mod tests {
             name: "aliquot-webhook".to_owned(),
             namespace: "aliquot-system".to_owned(),
         };
-        wanted(&target, "aliquot-system", &ResourceNames::default(), "PEM")
+        let names = ResourceNames::default();
+        wanted(&target, "aliquot-system", (&names, &[]), "PEM")
     }
 
     #[test]
@@ -193,11 +206,14 @@ mod tests {
     #[test]
     fn renamed_resources_stand_in_the_conditions() {
         let names = ResourceNames::with([(Resource::Gpu, "example.com/vgpu".to_owned())]);
-        let expression = mentions(&names);
+        let extra = ["nvidia.com/gpu.shared".to_owned()];
+        let expression = mentions((&names, &extra));
         assert!(
             expression.contains(r#"["example.com/vgpu","nvidia.com/gpumem","#),
             "{expression}"
         );
-        assert!(!expression.contains("RESOURCES"));
+        assert!(expression.contains(r#""nvidia.com/priority","nvidia.com/gpu.shared"]"#));
+        assert!(expression.contains(r#"r.startsWith("nvidia.com/mig-")"#));
+        assert!(!expression.contains("RESOURCES") && !expression.contains("INSTANCES"));
     }
 }

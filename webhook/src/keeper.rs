@@ -46,6 +46,8 @@ pub struct Plan {
     pub target: Target,
     /// The resources' names, for the conditions.
     pub names: ResourceNames,
+    /// Other resources of ours.
+    pub extra: Vec<String>,
     /// How long certificates live.
     pub lifetimes: Lifetimes,
 }
@@ -197,7 +199,12 @@ impl Keeper {
     ) -> Result<bool, KeepError> {
         let plan = &self.plan;
         let bundle = self.authorities.bundle();
-        let mut wanted = wanted(&plan.target, &plan.namespace, &plan.names, &bundle);
+        let mut wanted = wanted(
+            &plan.target,
+            &plan.namespace,
+            (&plan.names, &plan.extra),
+            &bundle,
+        );
         if conforms(&wanted, &encode(live.as_ref())?) {
             return Ok(true);
         }

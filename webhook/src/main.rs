@@ -24,6 +24,7 @@ async fn main() -> Result<()> {
         namespace: args.namespace.clone(),
         target: args.target()?,
         names: settings.names.clone(),
+        extra: settings.extra.clone(),
         lifetimes: args.lifetimes()?,
     };
     let lifetimes = plan.lifetimes;

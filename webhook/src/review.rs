@@ -5,9 +5,11 @@
 //! of a later Kubernetes survive because the patch names only what we own.
 
 mod edit;
+mod env;
 mod ephemeral;
 mod escape;
 mod fill;
+mod others;
 mod path;
 mod pod;
 mod room;
@@ -24,7 +26,7 @@ use std::fmt;
 use json_patch::Patch;
 use serde_json::Value;
 
-use crate::settings::Settings;
+use crate::settings::{Settings, VisibleDevices};
 use edit::Editor;
 use pod::Kind;
 
@@ -96,12 +98,22 @@ fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
 
     let containers = pod::containers(question.pod);
     let (shares, mut refusals) = share::read(&containers, settings);
+    let escape_allowed = settings.escape_allowed.contains(question.namespace);
+    let policy = if escape_allowed {
+        VisibleDevices::Allow
+    } else {
+        settings.visible_devices
+    };
+    let found = env::judge(&mut editor, &containers, &shares, policy);
+    warnings.extend(found.warnings);
+    let raw = found.refusals;
     if shares.is_empty() && refusals.is_empty() {
-        return verdict(refusals, editor, warnings);
+        return verdict(raw, editor, warnings);
     }
+    refusals.extend(raw);
     refusals.extend(wishes::refusals(question.pod));
     refusals.extend(pod::preset_node(question.pod, settings));
-    if !settings.escape_allowed.contains(question.namespace) {
+    if !escape_allowed {
         let asks = |container: &pod::Container<'_>| {
             container.kind != Kind::Ephemeral && share::asks(container, settings)
         };

@@ -5,13 +5,40 @@
 
 use std::collections::BTreeSet;
 
+use aliquot_core::mig;
 use aliquot_core::request::{Defaults, ResourceNames};
+
+/// What becomes of `NVIDIA_VISIBLE_DEVICES` in a pod's own environment, with which
+/// it would reach GPUs past all books.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum VisibleDevices {
+    /// Uuids become a pin that is booked; whatever else would reach a GPU is taken out.
+    #[default]
+    Rewrite,
+    /// Refused.
+    Deny,
+    /// Left as it is.
+    Allow,
+}
+
+impl Settings {
+    /// A resource of ours besides the usual one.
+    pub fn is_other(&self, name: &str) -> bool {
+        name.starts_with(mig::RESOURCES) || self.extra.iter().any(|extra| extra == name)
+    }
+}
 
 /// Everything that a review depends on besides the pod.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The cluster's names of the five resources.
     pub names: ResourceNames,
+    /// Other resources of ours, that renamed cards are advertised under.
+    pub extra: Vec<String>,
+    /// Those of which a container may have one share only.
+    pub strict: Vec<String>,
+    /// What becomes of `NVIDIA_VISIBLE_DEVICES` in a pod's own environment.
+    pub visible_devices: VisibleDevices,
     /// What is filled in where a container says nothing.
     pub defaults: Defaults,
     /// Our profile's name; pods with a share get it.
@@ -30,6 +57,9 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             names: ResourceNames::default(),
+            extra: Vec::new(),
+            strict: Vec::new(),
+            visible_devices: VisibleDevices::default(),
             defaults: Defaults::default(),
             scheduler_name: "aliquot-scheduler".to_owned(),
             replaced_schedulers: ["default-scheduler", "hami-scheduler"]

@@ -5,6 +5,8 @@
 //! less, and some round a name differently.
 //! Fed by: a product's name. Must not: be asked where NVML answers.
 
+use std::collections::BTreeSet;
+
 use super::{Geometry, Profile};
 use crate::units::Mib;
 
@@ -31,6 +33,18 @@ const FOUR: [(&[&str], [u16; 3]); 3] = [
     (&["RTX", "PRO", "6000"], [24, 48, 96]),
     (&["RTX", "PRO", "5000"], [12, 24, 48]),
 ];
+
+/// The names of all profiles of all products here, in order.
+pub fn names() -> BTreeSet<String> {
+    let seven = SEVEN.iter().map(|(words, _)| words);
+    let products = seven.chain(FOUR.iter().map(|(words, _)| words));
+    let all = products.filter_map(|words| geometry(&words.join(" ")));
+    let names = all.flat_map(|geometry| {
+        let profiles = geometry.profiles().iter();
+        profiles.map(|p| p.name.clone()).collect::<Vec<_>>()
+    });
+    names.collect()
+}
 
 /// The geometry of the product of this name (NVML's), if it is in the table.
 pub fn geometry(product: &str) -> Option<Geometry> {

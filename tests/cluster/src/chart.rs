@@ -1,8 +1,9 @@
 //! A file of the product's chart with its values filled in.
 //!
-//! Fed by: `charts/aliquot`. It knows the two forms of Helm's templates that the
-//! file uses: `{{ .Values.a.b }}`, and whole lines `{{- if .Values.a }}` and
-//! `{{- end }}`. Must not: guess; what it does not know is an error.
+//! Fed by: `charts/aliquot`. It knows the forms of Helm's templates that the file
+//! uses: `{{ .Values.a.b }}`, whole lines `{{- if .Values.a }}` or
+//! `{{- range .Values.a }}` with `{{ . }}` inside, and `{{- end }}`.
+//! Must not: guess; what it does not know is an error.
 
 use std::path::Path;
 
@@ -34,22 +35,54 @@ pub(crate) fn read(file: &str) -> Result<String> {
 
 /// The text with every template replaced.
 pub(crate) fn render(text: &str, context: &Value) -> Result<String> {
-    let mut lines = Vec::new();
-    let mut kept = vec![true];
-    for line in text.lines() {
-        if let Some(test) = line.strip_prefix("{{- if ") {
-            let path = test.strip_suffix(" }}").context(line.to_owned())?;
-            let is = look(context, path)?.as_bool();
-            kept.push(is.with_context(|| format!("{path} is neither true nor false"))?);
-        } else if line == "{{- end }}" {
-            kept.pop();
-            ensure!(!kept.is_empty(), "an end without an if");
-        } else if kept.iter().all(|kept| *kept) {
-            lines.push(fill(line, context)?);
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(block(&lines, context)?.join("\n"))
+}
+
+fn block(lines: &[&str], context: &Value) -> Result<Vec<String>> {
+    let mut made = Vec::new();
+    let mut at = 0;
+    while let Some(line) = lines.get(at) {
+        at += 1;
+        let test = line.strip_prefix("{{- if ");
+        let Some(open) = test.or_else(|| line.strip_prefix("{{- range ")) else {
+            ensure!(*line != "{{- end }}", "an end without an if");
+            made.push(fill(line, context)?);
+            continue;
+        };
+        let path = open.strip_suffix(" }}").context((*line).to_owned())?;
+        let inside = &lines[at..at + end(&lines[at..])?];
+        at += inside.len() + 1;
+        let value = look(context, path)?;
+        if test.is_some() {
+            let is = value.as_bool();
+            if is.with_context(|| format!("{path} is neither true nor false"))? {
+                made.extend(block(inside, context)?);
+            }
+            continue;
+        }
+        let items = value.as_array();
+        for item in items.with_context(|| format!("{path} is no list"))? {
+            let mut one = context.clone();
+            one[""] = item.clone();
+            made.extend(block(inside, &one)?);
         }
     }
-    ensure!(kept.len() == 1, "an if without an end");
-    Ok(lines.join("\n"))
+    Ok(made)
+}
+
+/// Where the block that is open at the first line ends.
+fn end(lines: &[&str]) -> Result<usize> {
+    let mut open = 1;
+    let end = lines.iter().position(|line| {
+        if line.starts_with("{{- if ") || line.starts_with("{{- range ") {
+            open += 1;
+        } else if *line == "{{- end }}" {
+            open -= 1;
+        }
+        open == 0
+    });
+    end.context("an if without an end")
 }
 
 fn fill(line: &str, context: &Value) -> Result<String> {
@@ -77,7 +110,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: Result<&str, &str>) {
-        let context = json!({"Values": {"a": {"b": "c", "n": 3, "yes": true, "no": false}}});
+        let context = json!({"Values": {"a": {"b": "c", "n": 3, "yes": true, "no": false, "list": ["x", "y"]}}});
         let rendered = render(text, &context).map_err(|error| error.to_string());
         let expected = expected.map(str::to_owned).map_err(str::to_owned);
         assert_eq!(rendered, expected, "{text}");
@@ -92,6 +125,8 @@ mod tests {
             Ok("1\n2\n3"),
         );
         check("1\n{{- if .Values.a.no }}\n2\n{{- end }}\n3", Ok("1\n3"));
+        let list = "{{- range .Values.a.list }}\n- {{ . }}\n{{- end }}\n3";
+        check(list, Ok("- x\n- y\n3"));
     }
 
     #[test]
@@ -99,7 +134,9 @@ mod tests {
         check("{{ .Values.z }}", Err("no value for \".Values.z\""));
         check(
             "{{ .Values.a }}",
-            Err(r#".Values.a is {"b":"c","n":3,"no":false,"yes":true}, not one word"#),
+            Err(
+                r#".Values.a is {"b":"c","list":["x","y"],"n":3,"no":false,"yes":true}, not one word"#,
+            ),
         );
         check("{{ .Values.a.b", Err("{{ .Values.a.b"));
         check(

@@ -45,6 +45,7 @@ pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aliquot_core::mig;
 
     fn with(values: &[(&str, Value)]) -> Value {
         let own = |(path, value): &(&str, Value)| ((*path).to_owned(), value.clone());
@@ -77,7 +78,8 @@ mod tests {
 
     #[test]
     fn the_extender_has_the_pods_that_ask_for_our_resources() {
-        let config = with(&[]);
+        let shared = ["nvidia.com/gpu.shared"];
+        let config = with(&[("extraResources", json!(shared))]);
         let extenders = config["extenders"].as_array().unwrap();
         assert_eq!(extenders.len(), 1);
         assert_eq!(extenders[0]["urlPrefix"], "http://x:1");
@@ -90,11 +92,13 @@ mod tests {
             ("nvidia.com/gpumem-percentage", true),
             ("nvidia.com/gpucores", true),
             ("nvidia.com/priority", true),
+            ("nvidia.com/gpu.shared", false),
         ];
-        assert_eq!(
-            managed,
-            expected.map(|(name, ignored)| (json!(name), json!(ignored)))
-        );
+        let expected = expected.map(|(name, ignored)| (json!(name), json!(ignored)));
+        let instances = mig::table::names().into_iter();
+        let instances = instances.map(|name| (json!(mig::resource(&name)), json!(false)));
+        let expected: Vec<_> = expected.into_iter().chain(instances).collect();
+        assert_eq!(managed, expected);
     }
 
     #[test]

@@ -13,9 +13,8 @@ use super::pod::Container;
 use super::share::{Share, Texts, text};
 use crate::settings::Settings;
 
-/// Lists what was filled in, by container and resource, for those who never see
-/// warnings: `{"main":{"nvidia.com/gpumem":"5000"}}`.
-pub const DEFAULTED: &str = "aliquot.dev/defaulted";
+/// Lists what was filled in, for those who never see warnings, and for the scheduler.
+pub use aliquot_core::request::DEFAULTED;
 
 type Defaulted = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -39,7 +38,7 @@ pub(super) fn fill(editor: &mut Editor, shares: &[Share<'_>], settings: &Setting
             let of_container = defaulted.entry(container.name().to_owned()).or_default();
             of_container.insert(name.to_owned(), value);
         }
-        follow(editor, container, settings);
+        follow(editor, share, settings);
     }
     if !defaulted.is_empty() {
         annotate(editor, defaulted);
@@ -48,10 +47,13 @@ pub(super) fn fill(editor: &mut Editor, shares: &[Share<'_>], settings: &Setting
 }
 
 /// Requests equal limits, also where the user wrote only one of the two.
-fn follow(editor: &mut Editor, container: &Container<'_>, settings: &Settings) {
-    for resource in Resource::ALL {
-        let name = settings.names.of(resource);
-        match Texts::of(container, resource, settings) {
+fn follow(editor: &mut Editor, share: &Share<'_>, settings: &Settings) {
+    let Share {
+        container, others, ..
+    } = share;
+    let five = Resource::ALL.map(|resource| settings.names.of(resource));
+    for name in five.into_iter().chain(others.iter().copied()) {
+        match Texts::named(container, name) {
             Texts {
                 limit: Some(limit),
                 request: None,

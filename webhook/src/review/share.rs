@@ -8,6 +8,7 @@ use aliquot_core::request::{RequestError, Resource, Written};
 use serde_json::Value;
 
 use super::Refusal;
+use super::others;
 use super::pod::{Container, Kind};
 use crate::settings::Settings;
 
@@ -15,11 +16,28 @@ use crate::settings::Settings;
 pub(super) struct Share<'a> {
     pub(super) container: Container<'a>,
     pub(super) written: Written,
+    /// Resources of ours besides the usual ones that it names.
+    pub(super) others: Vec<&'a str>,
+}
+
+impl Share<'_> {
+    /// How many units it asks for.
+    pub(super) fn count(&self) -> u64 {
+        let other = |name: &&str| {
+            let (_, text) = Texts::named(&self.container, name).chosen()?;
+            quantity::whole(text).ok()
+        };
+        let others: u64 = self.others.iter().filter_map(other).sum();
+        let usual = self.written.get(Resource::Gpu);
+        others + usual.unwrap_or_else(|| u64::from(self.others.is_empty()))
+    }
 }
 
 /// The container asks for a share, or tries to.
 pub(super) fn asks(container: &Container<'_>, settings: &Settings) -> bool {
-    written(container, settings).map_or(true, |written| written.asks(&settings.defaults))
+    let asks = written(container, settings);
+    asks.map_or(true, |written| written.asks(&settings.defaults))
+        || others::asks(container, settings)
 }
 
 /// The asking containers of a pod, and every fault of all its containers.
@@ -34,10 +52,13 @@ pub(super) fn read<'a>(
             continue;
         }
         refusals.extend(differing_requests(container, settings));
+        refusals.extend(others::refusals(container, settings));
+        let other = others::asks(container, settings);
         match written(container, settings) {
-            Ok(written) if written.asks(&settings.defaults) => shares.push(Share {
+            Ok(written) if other || written.asks(&settings.defaults) => shares.push(Share {
                 container: *container,
                 written,
+                others: others::names(container, settings),
             }),
             Ok(written) => refusals.extend(part_of_nothing(container, &written, settings)),
             Err(errors) => {
@@ -53,7 +74,13 @@ pub(super) fn read<'a>(
 }
 
 fn written(container: &Container<'_>, settings: &Settings) -> Result<Written, Vec<RequestError>> {
-    Written::read(|resource| Some(Texts::of(container, resource, settings).chosen()?.1))
+    let read =
+        Written::read(|resource| Some(Texts::of(container, resource, settings).chosen()?.1))?;
+    Ok(if others::asks(container, settings) {
+        read.beside_others()
+    } else {
+        read
+    })
 }
 
 /// One resource of one container, as it stands in limits and in requests.
@@ -64,7 +91,10 @@ pub(super) struct Texts<'a> {
 
 impl<'a> Texts<'a> {
     pub(super) fn of(container: &Container<'a>, resource: Resource, settings: &Settings) -> Self {
-        let name = settings.names.of(resource);
+        Self::named(container, settings.names.of(resource))
+    }
+
+    pub(super) fn named(container: &Container<'a>, name: &str) -> Self {
         let text = |list: &str| {
             // The API server writes every quantity as a string.
             container.raw["resources"][list]
@@ -84,7 +114,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-fn field(container: &Container<'_>, list: &str, name: &str) -> String {
+pub(super) fn field(container: &Container<'_>, list: &str, name: &str) -> String {
     format!("{}.resources.{list}[{name:?}]", container.field())
 }
 
@@ -108,20 +138,22 @@ fn refusal(container: &Container<'_>, error: &RequestError, settings: &Settings)
 }
 
 fn differing_requests(container: &Container<'_>, settings: &Settings) -> Vec<Refusal> {
-    let differing = |resource: Resource| {
-        let texts = Texts::of(container, resource, settings);
+    let five = Resource::ALL.map(|resource| settings.names.of(resource));
+    let names = five.into_iter().chain(others::names(container, settings));
+    let differing = |name| {
+        let texts = Texts::named(container, name);
         let (limit, request) = (texts.limit?, texts.request?);
         if limit == request || quantity::whole(limit) == quantity::whole(request) {
             return None;
         }
         Some(Refusal {
-            field: field(container, "requests", settings.names.of(resource)),
+            field: field(container, "requests", name),
             message: format!(
                 "{request:?} differs from the limit; accepted: {limit:?}, or no request"
             ),
         })
     };
-    Resource::ALL.into_iter().filter_map(differing).collect()
+    names.filter_map(differing).collect()
 }
 
 /// Memory, compute or a priority, but of no card: no count, and none filled in.
@@ -143,15 +175,16 @@ fn part_of_nothing(
 
 /// Our resources in an ephemeral container: it can never be given any.
 pub(super) fn in_ephemeral(container: &Container<'_>, settings: &Settings) -> Vec<Refusal> {
-    let named = |resource: Resource| {
-        let (list, text) = Texts::of(container, resource, settings).chosen()?;
-        let name = settings.names.of(resource);
+    let five = Resource::ALL.map(|resource| settings.names.of(resource));
+    let all = five.into_iter().chain(others::names(container, settings));
+    let named = |name| {
+        let (list, text) = Texts::named(container, name).chosen()?;
         Some(Refusal {
             field: field(container, list, name),
             message: format!("{text:?} in an ephemeral container; accepted: no {name}"),
         })
     };
-    Resource::ALL.into_iter().filter_map(named).collect()
+    all.filter_map(named).collect()
 }
 
 /// A JSON string value.

@@ -1,7 +1,9 @@
 //! Tables of pods through one decision, and properties of its patches.
 
 mod admitted;
+mod environment;
 mod escapes;
+mod others;
 mod properties;
 mod refused;
 

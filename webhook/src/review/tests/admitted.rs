@@ -152,7 +152,9 @@ fn each_container_is_filled_in_on_its_own_and_named() {
     assert_eq!((&side["limits"], &side["requests"]), (&expected, &expected));
     for index in [1, 2] {
         let (before, after) = (&before["spec"]["containers"], &after["spec"]["containers"]);
-        assert_eq!(before[index], after[index]);
+        let mut expected = before[index].clone();
+        expected["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
+        assert_eq!(expected, after[index]);
     }
     assert_eq!(
         after["metadata"]["annotations"][DEFAULTED],
@@ -222,7 +224,7 @@ fn pods_that_are_not_ours_pass_untouched() {
     check_untouched(&asking(&json!({GPU: "0"})));
     let mut env = asking(&json!({}));
     env["spec"]["containers"][0]["env"] =
-        json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+        json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]);
     env["spec"]["hostPID"] = json!(true);
     check_untouched(&env);
     let mut foreign = asking(&json!({MEM: "16Gi"}));

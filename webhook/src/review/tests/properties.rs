@@ -101,6 +101,8 @@ fn without_ours(pod: &Value) -> Value {
     spec.remove("runtimeClassName");
     for list in ["initContainers", "containers"] {
         for container in spec[list].as_array_mut().unwrap() {
+            // A container without a GPU in a pod with one.
+            container.as_object_mut().unwrap().remove("env");
             for side in ["limits", "requests"] {
                 let ours = |name: &str| name.starts_with("nvidia.com/");
                 let of_side = &mut container["resources"][side];

@@ -1,0 +1,211 @@
+//! Step 4: what a pod sets for NVIDIA's libraries in its own environment.
+//!
+//! `NVIDIA_VISIBLE_DEVICES` would open GPUs past all books; uuids in it become a pin
+//! that is booked. The others are left, with a warning where they do not do what
+//! their author expects.
+//! Fed by: `env` of init and app containers. Must not: know which GPUs there are.
+
+use aliquot_core::pin::{self, Pin};
+use aliquot_core::wishes::PIN;
+use serde_json::{Value, json};
+
+use super::Refusal;
+use super::edit::Editor;
+use super::pod::{Container, Kind, items};
+use super::share::Share;
+use crate::settings::VisibleDevices;
+
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+const NARROWED: &str = "CUDA_VISIBLE_DEVICES";
+const MPS_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+/// Values that open no GPU.
+const HARMLESS: [&str; 3] = ["", "none", "void"];
+
+/// What is told and refused of a pod.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) warnings: Vec<String>,
+    pub(super) refusals: Vec<Refusal>,
+}
+
+/// Judges the environment of all containers; `shares` are those that ask.
+pub(super) fn judge(
+    editor: &mut Editor,
+    containers: &[Container<'_>],
+    shares: &[Share<'_>],
+    policy: VisibleDevices,
+) -> Found {
+    let mut found = Found::default();
+    let mut pins: Vec<String> = Vec::new();
+    for container in containers.iter().filter(|c| c.kind != Kind::Ephemeral) {
+        let share = |share: &&Share<'_>| share.container.field() == container.field();
+        let share = shares.iter().find(share);
+        for (index, env) in items(&container.raw["env"]).iter().enumerate() {
+            match env["name"].as_str() {
+                Some(VISIBLE) if policy != VisibleDevices::Allow => {
+                    let field = format!("{}.env[{index}]", container.field());
+                    let value = env.get("value").and_then(Value::as_str);
+                    match meant(value, policy) {
+                        Ok(Meant::Nothing) => {}
+                        Ok(Meant::Everything) => {
+                            found.warnings.push(dropped(container, share.is_some()));
+                        }
+                        Ok(Meant::These(uuids)) if share.is_some() => pins.extend(uuids),
+                        Ok(Meant::These(uuids)) => {
+                            found.warnings.push(reaches_nothing(container, &uuids));
+                        }
+                        Err(message) => found.refusals.push(Refusal { field, message }),
+                    }
+                }
+                Some(NARROWED) => found.warnings.extend(narrowed(editor, env, share)),
+                Some(MPS_LIMIT) => found.warnings.extend(mps_limit(env)),
+                _ => {}
+            }
+        }
+        if policy != VisibleDevices::Allow {
+            close(editor, container, share.is_some(), !shares.is_empty());
+        }
+    }
+    if !pins.is_empty() {
+        found.warnings.push(pin(editor, pins));
+    }
+    found
+}
+
+/// What a value would open.
+enum Meant {
+    Nothing,
+    Everything,
+    These(Vec<String>),
+}
+
+fn meant(value: Option<&str>, policy: VisibleDevices) -> Result<Meant, String> {
+    if value.is_some_and(|value| HARMLESS.contains(&value.trim())) {
+        return Ok(Meant::Nothing);
+    }
+    let shown = value.map_or_else(|| "a reference".to_owned(), |value| format!("{value:?}"));
+    if policy == VisibleDevices::Deny {
+        let ours = PIN.ours;
+        return Err(format!(
+            "{shown} opens GPUs past the books; accepted: no {VISIBLE} (annotation {ours} chooses a GPU)"
+        ));
+    }
+    let Some(value) = value else {
+        return Ok(Meant::Everything);
+    };
+    if value.trim() == "all" {
+        return Ok(Meant::Everything);
+    }
+    let uuids = value.split(',').map(|one| match one.trim().parse() {
+        Ok(Pin::Uuid(uuid)) => Some(uuid.to_string()),
+        Ok(Pin::Place { .. }) | Err(_) => None,
+    });
+    let uuids: Option<Vec<String>> = uuids.collect();
+    let forms = pin::UUIDS;
+    uuids
+        .map(Meant::These)
+        .ok_or_else(|| format!("{value:?} names no GPU; accepted: {forms}, or no {VISIBLE}"))
+}
+
+fn dropped(container: &Container<'_>, asks: bool) -> String {
+    let name = container.name();
+    if asks {
+        format!("container {name}: {VISIBLE} removed: it sees the GPUs that it is given")
+    } else {
+        format!(
+            "container {name}: {VISIBLE} is void now: a container that asks for no GPU sees none"
+        )
+    }
+}
+
+fn reaches_nothing(container: &Container<'_>, uuids: &[String]) -> String {
+    format!(
+        "container {}: {VISIBLE} is void now: ask for a GPU or a MIG instance in its limits and choose it by annotation {}: {}",
+        container.name(),
+        PIN.ours,
+        uuids.join(",")
+    )
+}
+
+/// Takes the variable out of a container that asks; one that does not gets `void`.
+fn close(editor: &mut Editor, container: &Container<'_>, asks: bool, shared: bool) {
+    let before = items(&container.raw["env"]);
+    let is = |env: &&Value| env["name"] == VISIBLE;
+    let own = before.iter().find(is);
+    let harmless = own.is_some_and(|env| {
+        let value = env["value"].as_str();
+        value.is_some_and(|value| HARMLESS.contains(&value.trim()))
+    });
+    if harmless || (own.is_none() && (asks || !shared)) {
+        return;
+    }
+    let mut after: Vec<Value> = before.iter().filter(|env| !is(env)).cloned().collect();
+    if !asks {
+        after.push(json!({"name": VISIBLE, "value": "void"}));
+    }
+    let index = container.index.to_string();
+    let path = ["spec", container.kind.list(), &index, "env"];
+    editor.set(&path, Value::Array(after));
+}
+
+/// What the pod set becomes its pin, unless it has one.
+fn pin(editor: &mut Editor, mut uuids: Vec<String>) -> String {
+    uuids.sort();
+    uuids.dedup();
+    let uuids = uuids.join(",");
+    let path = ["metadata", "annotations", PIN.ours];
+    let annotation = &editor.pod()["metadata"]["annotations"][PIN.ours];
+    if let Some(own) = annotation.as_str() {
+        let own = own.to_owned();
+        return format!("{VISIBLE} removed: annotation {} says {own}", PIN.ours);
+    }
+    editor.set(&path, Value::String(uuids.clone()));
+    format!(
+        "{VISIBLE} became annotation {}: {uuids}, which is booked",
+        PIN.ours
+    )
+}
+
+/// A device that the container will not have: beyond its number, or not its pin.
+fn narrowed(editor: &Editor, env: &Value, share: Option<&Share<'_>>) -> Option<String> {
+    let value = env["value"].as_str()?;
+    let pins = editor.pod()["metadata"]["annotations"][PIN.ours].as_str();
+    let count = share.map_or(0, Share::count);
+    let unknown = |one: &str| match one.trim().parse::<u64>() {
+        Ok(index) => index >= count,
+        Err(_) => !one.trim().is_empty() && !pins.unwrap_or_default().contains(one.trim()),
+    };
+    let first = value.split(',').find(|one| unknown(one))?;
+    Some(format!(
+        "{NARROWED}: {first:?} is no device that the container will have ({count} in all); it can only narrow what the container is given, annotation {} chooses a GPU",
+        PIN.ours
+    ))
+}
+
+/// The value is a list of `ordinal=size` with M or G.
+fn mps_limit(env: &Value) -> Option<String> {
+    let value = env["value"].as_str()?;
+    let is_size = |size: &str| {
+        let number = size.strip_suffix(['M', 'G']).unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    };
+    let is_entry = |entry: &str| {
+        let (device, size) = entry.split_once('=').unwrap_or_default();
+        !device.is_empty() && device.bytes().all(|b| b.is_ascii_digit()) && is_size(size)
+    };
+    if value.split(',').all(|entry| is_entry(entry.trim())) {
+        return None;
+    }
+    let size = value
+        .trim()
+        .trim_end_matches(['B', 'b', 'i'])
+        .to_ascii_uppercase();
+    let right = if is_size(&size) {
+        format!("0={size}")
+    } else {
+        "0=5G".to_owned()
+    };
+    Some(format!(
+        "{MPS_LIMIT}: {value:?} is no form that MPS reads; write {right} (a device's place and a size in M or G, several with commas between)"
+    ))
+}

@@ -1,0 +1,148 @@
+//! What a pod sets for NVIDIA's libraries, and what becomes of it.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::settings::VisibleDevices;
+
+const UUID: &str = "GPU-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
+const PART: &str = "MIG-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
+
+fn with_env(limits: &Value, name: &str, value: &str) -> Value {
+    let mut pod = asking(limits);
+    let env = json!([{"name": "A", "value": "b"}, {"name": name, "value": value}]);
+    pod["spec"]["containers"][0]["env"] = env;
+    pod
+}
+
+/// The environment afterwards, the pin, and the last warning.
+fn check(limits: &Value, value: &str, env: &Value, pin: &Value, warning: &str) {
+    let pod = with_env(limits, "NVIDIA_VISIBLE_DEVICES", value);
+    let (after, _, warnings) = admit(&pod, &Settings::default());
+    assert_eq!(&after["spec"]["containers"][0]["env"], env, "{value}");
+    let annotation = &after["metadata"]["annotations"]["aliquot.dev/use-gpu"];
+    assert_eq!(annotation, pin, "{value}");
+    let found: Vec<_> = warnings.iter().filter(|w| w.contains("VISIBLE")).collect();
+    match warning {
+        "" => assert!(found.is_empty(), "{found:?}"),
+        part => assert!(found.len() == 1 && found[0].contains(part), "{found:?}"),
+    }
+    let (_, again, _) = admit(&after, &Settings::default());
+    assert!(again.is_empty(), "{again}");
+}
+
+#[test]
+fn mig_6_raw_visible_devices_become_a_pin_that_is_booked() {
+    let rest = json!([{"name": "A", "value": "b"}]);
+    let void =
+        json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
+    let gpu = json!({"nvidia.com/gpu": "1"});
+    let part = json!({"nvidia.com/mig-1g.5gb": "1"});
+    let none = json!({"cpu": "1"});
+    check(&gpu, UUID, &rest, &json!(UUID), "which is booked");
+    check(&part, PART, &rest, &json!(PART), "which is booked");
+    check(
+        &gpu,
+        "all",
+        &rest,
+        &Value::Null,
+        "sees the GPUs that it is given",
+    );
+    check(&none, "all", &void, &Value::Null, "sees none");
+    check(
+        &none,
+        UUID,
+        &void,
+        &Value::Null,
+        "aliquot.dev/use-gpu: GPU-5a2e",
+    );
+    let harmless =
+        json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]);
+    check(&gpu, "none", &harmless, &Value::Null, "");
+}
+
+#[test]
+fn mig_6_a_malformed_uuid_is_refused_with_the_accepted_forms() {
+    let gpu = json!({"nvidia.com/gpu": "1"});
+    for value in ["0", "GPU-5a2e6a4e", "MIG-GPU-e88cb44c", "0:4", "GPU-x,all"] {
+        let pod = with_env(&gpu, "NVIDIA_VISIBLE_DEVICES", value);
+        let message = format!(
+            "{value:?} names no GPU; accepted: GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, or several with commas between, or no NVIDIA_VISIBLE_DEVICES"
+        );
+        super::refused::check(&pod, "spec.containers[0].env[1]", &message);
+    }
+    let mut pod = asking(&gpu);
+    pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpu": "MIG-GPU-e88cb44c"});
+    let Verdict::Deny(refusals) = review(&create(&pod, "default"), &Settings::default()) else {
+        panic!("admitted");
+    };
+    let text = refusals[0].to_string();
+    assert!(
+        text.contains("aliquot.dev/use-gpu") && text.contains("1:4:3g.20gb"),
+        "{text}"
+    );
+}
+
+#[test]
+fn mig_6_the_administrator_may_deny_or_allow_raw_visible_devices() {
+    let pod = with_env(&json!({"cpu": "1"}), "NVIDIA_VISIBLE_DEVICES", UUID);
+    let policy = |visible_devices| Settings {
+        visible_devices,
+        ..Settings::default()
+    };
+    let (_, patch, _) = admit(&pod, &policy(VisibleDevices::Allow));
+    assert!(patch.is_empty());
+    let denied = review(&create(&pod, "default"), &policy(VisibleDevices::Deny));
+    let Verdict::Deny(refusals) = denied else {
+        panic!("admitted");
+    };
+    assert!(
+        refusals[0].message.contains("past the books"),
+        "{refusals:?}"
+    );
+    let mut settings = Settings::default();
+    settings.escape_allowed.insert("default".to_owned());
+    assert!(admit(&pod, &settings).1.is_empty());
+}
+
+/// The warning about a variable that is left as it is.
+fn check_warning(limits: &Value, name: &str, value: &str, part: &str) {
+    let (after, _, warnings) = admit(&with_env(limits, name, value), &Settings::default());
+    let env = &after["spec"]["containers"][0]["env"][1];
+    assert_eq!(env, &json!({"name": name, "value": value}));
+    let found: Vec<_> = warnings.iter().filter(|w| w.starts_with(name)).collect();
+    match part {
+        "" => assert!(found.is_empty(), "{value}: {found:?}"),
+        part => assert!(
+            found.len() == 1 && found[0].contains(part),
+            "{value}: {found:?}"
+        ),
+    }
+}
+
+#[test]
+fn mig_7_cuda_visible_devices_is_left_and_warned_of_where_it_names_no_device() {
+    let two = json!({"nvidia.com/gpu": "2"});
+    let check = |value, part| check_warning(&two, "CUDA_VISIBLE_DEVICES", value, part);
+    check("0", "");
+    check("1,0", "");
+    check("2", "\"2\" is no device");
+    check(UUID, "aliquot.dev/use-gpu chooses a GPU");
+    let part = json!({"nvidia.com/mig-1g.5gb": "1"});
+    check_warning(&part, "CUDA_VISIBLE_DEVICES", "0", "");
+    check_warning(&part, "CUDA_VISIBLE_DEVICES", "1", "(1 in all)");
+}
+
+#[test]
+fn mps_5_a_malformed_memory_limit_of_mps_is_warned_of_with_the_right_form() {
+    let gpu = json!({"nvidia.com/gpu": "1"});
+    let name = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+    for good in ["0=5G", "0=1G,1=512M"] {
+        check_warning(&gpu, name, good, "");
+    }
+    check_warning(&gpu, name, "5GB", "write 0=5G");
+    check_warning(&gpu, name, "512M", "write 0=512M");
+    for bad in ["0=5", "0:5G", "G", "0=5GB"] {
+        check_warning(&gpu, name, bad, "write 0=5G");
+    }
+}
