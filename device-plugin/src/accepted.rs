@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use aliquot_core::demand::Stage;
 use aliquot_core::inventory::Mode;
@@ -51,10 +52,25 @@ pub struct Accepted {
     pub containers: Vec<Container>,
     /// The names under which files were written for it.
     pub names: BTreeSet<String>,
+    /// What follows from these, once somebody asked.
+    #[serde(skip)]
+    uses: Known,
     /// The mode of each of its units when it was accepted; one that is not here was vgpu.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<GpuUuid, Mode>,
 }
+
+/// A value that follows from the others, so that it says nothing of whether two are equal.
+#[derive(Clone, Debug, Default)]
+struct Known(OnceLock<Uses>);
+
+impl PartialEq for Known {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Known {}
 
 impl Accepted {
     /// A share without any files yet.
@@ -73,6 +89,7 @@ impl Accepted {
             allocation,
             containers,
             names: BTreeSet::new(),
+            uses: Known::default(),
             modes: BTreeMap::new(),
         }
     }
@@ -83,9 +100,11 @@ impl Accepted {
     }
 
     /// The pod's effective use of each card.
-    pub fn uses(&self) -> Uses {
-        let stages = self.containers.iter().map(|c| (c.name.as_str(), c.stage));
-        usage::effective(&self.allocation, stages)
+    pub fn uses(&self) -> &Uses {
+        self.uses.0.get_or_init(|| {
+            let stages = self.containers.iter().map(|c| (c.name.as_str(), c.stage));
+            usage::effective(&self.allocation, stages)
+        })
     }
 
     /// What holds for this container; `None` when the pod has no such container.
@@ -131,7 +150,7 @@ pub enum StoreError {
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
-    shares: BTreeMap<PodUid, Accepted>,
+    shares: BTreeMap<PodUid, Arc<Accepted>>,
 }
 
 impl Store {
@@ -141,32 +160,39 @@ impl Store {
         let mut shares = BTreeMap::new();
         for name in files::names(&directory)? {
             let path = directory.join(&name);
-            if path.extension().is_some_and(|ending| ending == "json") {
-                let accepted = load(&path)?;
-                shares.insert(accepted.pod.clone(), accepted);
+            if path.extension().is_some_and(|ending| ending == "json")
+                && let Some(accepted) = load(&path)?
+            {
+                shares.insert(accepted.pod.clone(), Arc::new(accepted));
             }
         }
         Ok(Self { directory, shares })
     }
 
     /// The share of a pod.
-    pub fn get(&self, pod: &PodUid) -> Option<&Accepted> {
+    pub fn get(&self, pod: &PodUid) -> Option<&Arc<Accepted>> {
         self.shares.get(pod)
     }
 
     /// All shares, by uid.
     pub fn all(&self) -> impl Iterator<Item = &Accepted> {
+        self.shares.values().map(|share| &**share)
+    }
+
+    /// The same, to be kept.
+    pub fn shared(&self) -> impl Iterator<Item = &Arc<Accepted>> {
         self.shares.values()
     }
 
-    /// Stores a share, durable on return.
+    /// Stores a share. It outlives this process at once and a power cut soon; one that a power
+    /// cut took is judged again from the pod's annotation, as its containers start again.
     pub fn put(&mut self, accepted: Accepted) -> Result<(), StoreError> {
         let text = serde_json::to_vec(&accepted).map_err(|source| StoreError::Encode {
             pod: accepted.pod.clone(),
             source,
         })?;
-        files::replace(&self.path(&accepted.pod), &text)?;
-        self.shares.insert(accepted.pod.clone(), accepted);
+        files::put(&self.path(&accepted.pod), &text)?;
+        self.shares.insert(accepted.pod.clone(), Arc::new(accepted));
         Ok(())
     }
 
@@ -180,10 +206,10 @@ impl Store {
         let Some(accepted) = self.shares.get(pod) else {
             return Ok(());
         };
-        let mut next = accepted.clone();
+        let mut next = Accepted::clone(accepted);
         next.names
             .extend(names.into_iter().map(|name| name.as_str().to_owned()));
-        if next == *accepted {
+        if next == **accepted {
             return Ok(());
         }
         self.put(next)
@@ -201,8 +227,13 @@ impl Store {
     }
 }
 
-fn load(path: &Path) -> Result<Accepted, StoreError> {
+/// `None`: written just before a power cut, and empty since.
+fn load(path: &Path) -> Result<Option<Accepted>, StoreError> {
     let bytes = std::fs::read(path).map_err(files::failed("read", path))?;
+    if bytes.iter().all(|byte| *byte == 0) {
+        tracing::warn!(path = %path.display(), "an accepted share is empty; its pod is judged again");
+        return Ok(None);
+    }
     let accepted: Accepted =
         serde_json::from_slice(&bytes).map_err(|source| StoreError::Decode {
             path: path.to_owned(),
@@ -214,7 +245,7 @@ fn load(path: &Path) -> Result<Accepted, StoreError> {
             found: accepted.v,
         });
     }
-    Ok(accepted)
+    Ok(Some(accepted))
 }
 
 /// [`Stage`] as a word.

@@ -45,7 +45,8 @@ fn what_was_stored_is_there_after_a_restart() {
 
 #[test]
 fn a_pods_use_follows_the_stages_of_its_containers() {
-    let cards = accepted("u1").uses();
+    let share = accepted("u1");
+    let cards = share.uses();
     let used = cards[&aliquot_core::GpuUuid::from("GPU-a")];
     assert_eq!((used.seats, used.memory.0, used.cores.0), (1, 50, 5));
 }
@@ -69,6 +70,18 @@ fn a_file_that_cannot_be_read_stops_the_start_and_is_named() {
         "version 9",
     );
     check(&text.replace("\"init\"", "\"later\""), "init");
+}
+
+#[test]
+fn a_share_that_a_power_cut_left_empty_is_judged_again() {
+    let room = tempfile::tempdir().expect("tempdir");
+    std::fs::write(room.path().join("u1.json"), "").expect("written");
+    std::fs::write(room.path().join("u2.json"), [0; 512]).expect("written");
+    let mut store = Store::open(room.path().to_owned()).expect("opened");
+    assert_eq!(store.all().count(), 0);
+    store.put(accepted("u1")).expect("stored");
+    let again = Store::open(room.path().to_owned()).expect("opened");
+    assert_eq!(again.all().collect::<Vec<_>>(), [&accepted("u1")]);
 }
 
 #[test]

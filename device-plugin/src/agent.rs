@@ -32,6 +32,7 @@ use crate::files::{self, FileError};
 use crate::follow::{Beginning, Follower, State};
 use crate::health::Watch;
 use crate::inventory::Published;
+use crate::kept::Kept;
 use crate::metrics::Metrics;
 use crate::modes::Modes;
 use crate::modes::mig::names::Named;
@@ -124,6 +125,7 @@ pub async fn run(
     let published = Published::new(facts.clone(), health.clone(), arrangement);
     let pods = Pods::default();
     let prestart = Arc::new(PreStart {
+        kept: Kept::default(),
         node: settings.node_name.as_str().into(),
         usual: settings.resource_name.clone(),
         rules: NodeRules {

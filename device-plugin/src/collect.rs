@@ -99,12 +99,16 @@ pub fn lingering<'a>(
     accepted
         .filter(|share| alive.contains(&share.pod))
         .flat_map(|share| {
-            share.uses().into_iter().map(|(gpu, used)| Lingering {
-                pod: share.pod.clone(),
-                gpu,
-                memory: used.memory,
-                cores: used.cores,
-            })
+            share
+                .uses()
+                .clone()
+                .into_iter()
+                .map(|(gpu, used)| Lingering {
+                    pod: share.pod.clone(),
+                    gpu,
+                    memory: used.memory,
+                    cores: used.cores,
+                })
         })
         .collect()
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::mig::published::Placed;
@@ -12,7 +13,7 @@ use aliquot_core::{GpuUuid, Percent, PodUid};
 
 use crate::accepted::Accepted;
 use crate::cdi::{self, Spec};
-use crate::checkpoint::Entry;
+use crate::checkpoint::{CheckpointError, Entry};
 use crate::fail_point::{self, Point};
 use crate::inventory::Node;
 use crate::judge::Refusal;
@@ -22,13 +23,42 @@ use crate::seat::Name;
 use crate::{environment, files, host, limits, way_in};
 
 impl PreStart {
+    /// Brings the files of every accepted share in the checkpoint up to date
+    /// (NVIDIA's own spec may have changed). What fails for one entry is logged:
+    /// its container says the same at its next start. Returns how many it served.
+    pub fn refresh(&self) -> Result<usize, CheckpointError> {
+        let entries = self.entries()?;
+        let node = self.published.get();
+        let mut served = 0;
+        for holders in containers(&entries) {
+            let _alone = self.kept.lane(&holders[0].pod);
+            let Some(accepted) = self.store.lock().get(&holders[0].pod).cloned() else {
+                continue;
+            };
+            let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
+            if !names.all(|name| accepted.names.contains(name.as_str())) {
+                continue;
+            }
+            let container = &holders[0].container;
+            let others = self.others(&accepted.pod, &self.store.lock());
+            match self.write(&accepted, &others, &holders, &node) {
+                Ok(()) => served += 1,
+                Err(error) => {
+                    let pod = &accepted.pod_name;
+                    tracing::warn!(pod, container, %error, "a share is not up to date");
+                }
+            }
+        }
+        Ok(served)
+    }
+
     /// Writes the files of one container, whose names are those of `holders`, in the order of
     /// their resources: limits page, counters file and CDI spec of the first, and for each
     /// further one a CDI spec with the same variables. What `others` hold is left alone.
     pub(crate) fn write(
         &self,
         accepted: &Accepted,
-        others: &[Accepted],
+        others: &[Arc<Accepted>],
         holders: &[&Entry],
         node: &Node,
     ) -> Result<(), PreStartError> {
@@ -91,8 +121,9 @@ impl PreStart {
         let seat = self.paths.seats.join(name.as_str());
         files::seat(&seat, &page)?;
         fail_point::at(Point::SeatWritten);
-        let (specs, nodes) = (&self.paths.nvidia_cdi, &self.paths.capabilities);
-        let mut driver = host::driver(specs, Path::new("/dev"), nodes, &cards);
+        let specs = self.kept.specs(&self.paths.nvidia_cdi);
+        let nodes = &self.paths.capabilities;
+        let mut driver = host::driver(&specs, Path::new("/dev"), nodes, &cards);
         let seat_name = seat.display().to_string();
         let limited = outfit.limited && !effective.uncontrolled;
         if let Some(limiter) = self.limiter.as_ref().filter(|_| limited) {
@@ -117,14 +148,14 @@ impl PreStart {
             name: name.clone(),
             source,
         })?;
-        files::replace(&self.paths.cdi.join(cdi::file_name(name.as_str())), &text)?;
+        files::put(&self.paths.cdi.join(cdi::file_name(name.as_str())), &text)?;
         Ok(())
     }
 }
 
 /// The instances of a card that is cut as pods come which are held, by these pods together.
-fn beside(accepted: &Accepted, others: &[Accepted], gpu: &GpuUuid) -> Vec<Placed> {
-    let all = others.iter().chain([accepted]);
+fn beside(accepted: &Accepted, others: &[Arc<Accepted>], gpu: &GpuUuid) -> Vec<Placed> {
+    let all = others.iter().map(|other| &**other).chain([accepted]);
     let grants = all.flat_map(|one| one.allocation.all().flat_map(|(_, grants)| grants));
     let here = grants.filter(|grant| grant.gpu == *gpu);
     here.filter_map(|grant| grant.mig.clone()).collect()

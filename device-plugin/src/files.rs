@@ -43,6 +43,17 @@ pub(crate) fn failed<'a>(
 /// elsewhere) and does not end in `.json`. Unchanged content is not written.
 /// Returns whether it wrote.
 pub fn replace(path: &Path, content: &[u8]) -> Result<bool, FileError> {
+    written(path, content, true)
+}
+
+/// The same, durable when the system comes to it: for what is made again at the next
+/// start of its container, which after a power cut is always still to come. Readers see
+/// all of it or the old; after a power cut it may be there and empty.
+pub fn put(path: &Path, content: &[u8]) -> Result<bool, FileError> {
+    written(path, content, false)
+}
+
+fn written(path: &Path, content: &[u8], durable: bool) -> Result<bool, FileError> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(false);
     }
@@ -51,13 +62,16 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<bool, FileError> {
     let mut file = File::create(&temporary).map_err(failed("create", &temporary))?;
     file.set_permissions(fs::Permissions::from_mode(0o644))
         .map_err(failed("chmod", &temporary))?;
+    let sync = |file: &File| if durable { file.sync_all() } else { Ok(()) };
     file.write_all(content)
-        .and_then(|()| file.sync_all())
+        .and_then(|()| sync(&file))
         .map_err(failed("write", &temporary))?;
     fs::rename(&temporary, path).map_err(failed("rename to", path))?;
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(failed("sync", directory))?;
+    if durable {
+        File::open(directory)
+            .and_then(|directory| sync(&directory))
+            .map_err(failed("sync", directory))?;
+    }
     Ok(true)
 }
 
@@ -82,7 +96,7 @@ pub fn seat(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     let limits = path.join("limits");
     match fs::read(&limits) {
         Ok(old) => update(&limits, &old, page),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => replace(&limits, page).map(|_| ()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => put(&limits, page).map(|_| ()),
         Err(error) => Err(failed("read", &limits)(error)),
     }
 }

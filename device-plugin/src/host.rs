@@ -54,16 +54,7 @@ impl Part {
 /// kind names them all, else the device nodes that exist under `dev`. An instance that NVIDIA's
 /// spec does not name (it is older) comes with what that says of every container, its card's node
 /// and its own, which `capabilities` tells.
-pub fn driver(
-    cdi_directories: &[PathBuf],
-    dev: &Path,
-    capabilities: &Path,
-    cards: &[Card],
-) -> Driver {
-    let specs: Vec<Spec> = cdi_directories
-        .iter()
-        .flat_map(|path| nvidia_specs(path))
-        .collect();
+pub fn driver(specs: &[Spec], dev: &Path, capabilities: &Path, cards: &[Card]) -> Driver {
     let named = |card: &Card| match &card.part {
         None => (card.uuid.clone(), Some(card.index)),
         Some(part) => (part.current.as_str().into(), None),
@@ -84,16 +75,22 @@ pub fn driver(
         });
         own.collect()
     };
-    if let Some(found) = cdi::from_nvidia(&specs, &gpus) {
+    if let Some(found) = cdi::from_nvidia(specs, &gpus) {
         return found;
     }
     if cards.iter().any(|card| card.part.is_some())
-        && let Some(found) = cdi::common_of_nvidia(&specs, &nodes(own()))
+        && let Some(found) = cdi::common_of_nvidia(specs, &nodes(own()))
     {
         return found;
     }
     let common = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(str::to_owned);
     cdi::from_nodes(&nodes(own().into_iter().chain(common).collect()))
+}
+
+/// The specs of NVIDIA's kind in these directories.
+pub fn specs(directories: &[PathBuf]) -> Vec<Spec> {
+    let found = directories.iter().flat_map(|path| nvidia_specs(path));
+    found.collect()
 }
 
 fn nvidia_specs(directory: &Path) -> Vec<Spec> {
@@ -183,7 +180,7 @@ mod tests {
             fs::write(room.path().join("a.yaml"), "nvidia.com/gpu: [").expect("written");
             fs::write(room.path().join(file), text).expect("written");
             let found = driver(
-                &[room.path().to_owned()],
+                &specs(&[room.path().to_owned()]),
                 room.path(),
                 NOWHERE.as_ref(),
                 &[card(0)],
@@ -198,7 +195,12 @@ mod tests {
         for node in ["nvidia3", "nvidia4", "nvidiactl"] {
             fs::write(dev.path().join(node), "").expect("written");
         }
-        let found = driver(&[NOWHERE.into()], dev.path(), NOWHERE.as_ref(), &[card(3)]);
+        let found = driver(
+            &specs(&[NOWHERE.into()]),
+            dev.path(),
+            NOWHERE.as_ref(),
+            &[card(3)],
+        );
         assert_eq!(paths(&found), ["/dev/nvidia3", "/dev/nvidiactl"]);
         let simulated = driver(&[], NOWHERE.as_ref(), NOWHERE.as_ref(), &[card(3)]);
         assert_eq!(paths(&simulated), [""; 0]);
@@ -247,9 +249,9 @@ mod tests {
         fs::create_dir(&specs).expect("made");
         fs::write(specs.join("nvidia.json"), spec).expect("written");
         let specs = [specs];
-        let known = driver(&specs, &dev, &proc, &[part("MIG-a")]);
+        let known = driver(&self::specs(&specs), &dev, &proc, &[part("MIG-a")]);
         assert_eq!(paths(&known), ["/dev/common", "/dev/spec"]);
-        let newer = driver(&specs, &dev, &proc, &[part("MIG-b")]);
+        let newer = driver(&self::specs(&specs), &dev, &proc, &[part("MIG-b")]);
         assert_eq!(paths(&newer), [&["/dev/common"], &own[..]].concat());
     }
 

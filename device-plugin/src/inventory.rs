@@ -178,6 +178,9 @@ impl Published {
 
     /// Only these refused pods are still there and still refused.
     pub fn keep_refused(&self, keep: impl Fn(&PodUid) -> bool) {
+        if self.get().inventory.refused.is_empty() {
+            return;
+        }
         self.change(|node| node.inventory.refused.retain(|refused| keep(&refused.pod)));
     }
 

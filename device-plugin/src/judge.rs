@@ -258,7 +258,7 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
     let held: BTreeMap<&PodUid, Held> = facts
         .others
         .iter()
-        .map(|other| (&other.pod, Held::Uses(other.uses())))
+        .map(|other| (&other.pod, Held::Uses(other.uses().clone())))
         .collect();
     let mut held: Vec<(&PodUid, &Held)> = held.iter().map(|(pod, held)| (*pod, held)).collect();
     held.extend(facts.hamis.iter().map(|(pod, held)| (pod, held)));
@@ -271,7 +271,7 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
         gpu.cordon = None;
     }
     let known = Units::of(&open, &[], &held);
-    for (gpu, wanted) in accepted.uses() {
+    for (gpu, wanted) in accepted.uses().clone() {
         let Some((place, full)) = known.carries(inventory, &gpu, &wanted) else {
             return Err(Refusal::NoCard(gpu));
         };

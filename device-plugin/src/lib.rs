@@ -25,6 +25,7 @@ pub mod host;
 pub mod housekeeping;
 pub mod inventory;
 pub mod judge;
+pub mod kept;
 pub mod labels;
 pub mod limits;
 pub mod metrics;

@@ -88,7 +88,7 @@ pub fn on(card: &GpuUuid, known: Holders<'_>) -> Occupants {
 
 fn uses(pod: &Pod, shares: &[Accepted]) -> Uses {
     if let Some(share) = shares.iter().find(|share| share.pod == pod.kubelet_uid) {
-        return share.uses();
+        return share.uses().clone();
     }
     let text = pod.allocation.as_deref();
     let allocation = text.and_then(|text| Allocation::decode(text).ok());

@@ -24,6 +24,7 @@ use crate::fail_point::{self, Point};
 use crate::files::FileError;
 use crate::inventory::{Node, Published};
 use crate::judge::{self, Facts, Refusal, Verdict};
+use crate::kept::Kept;
 use crate::modes::{EquipError, Modes};
 use crate::pod::{Phase, Pod};
 use crate::pods::Pods;
@@ -120,6 +121,13 @@ pub enum PreStartError {
     Stopped(#[from] tokio::task::JoinError),
 }
 
+/// How far a call comes with what is known here.
+enum Attempt {
+    Started(Started),
+    /// The watch does not know this pod, which starts here for the first time.
+    Unknown(PodUid),
+}
+
 /// All that a call needs; shared by all calls.
 pub struct PreStart {
     /// This node.
@@ -140,6 +148,8 @@ pub struct PreStart {
     pub published: Published,
     /// Accepted shares. The lock also makes judging and storing one step.
     pub store: Mutex<Store>,
+    /// What calls share.
+    pub kept: Kept,
     /// Asks the API server.
     pub lookup: Lookup,
 }
@@ -151,8 +161,31 @@ impl PreStart {
         resource: &str,
         ids: Ids,
     ) -> Result<Started, PreStartError> {
-        let this = Arc::clone(self);
-        let entries = spawn_blocking(move || this.entries()).await??;
+        let mut asked = BTreeMap::new();
+        loop {
+            let (this, resource) = (Arc::clone(self), resource.to_owned());
+            let (ids, known) = (ids.clone(), asked.clone());
+            let turn = self.kept.turn().await;
+            let attempt = spawn_blocking(move || this.attempt(&resource, ids, &known)).await??;
+            drop(turn);
+            match attempt {
+                Attempt::Started(started) => return Ok(started),
+                Attempt::Unknown(uid) => {
+                    let pod = self.ask(&uid).await?;
+                    asked.insert(uid, pod);
+                }
+            }
+        }
+    }
+
+    /// The same without the API server, but for the pods that it was `asked` for.
+    fn attempt(
+        &self,
+        resource: &str,
+        ids: Ids,
+        asked: &BTreeMap<PodUid, Option<Arc<Pod>>>,
+    ) -> Result<Attempt, PreStartError> {
+        let entries = self.entries()?;
         let holders: Vec<&Entry> = checkpoint::holders(&entries, resource, &ids).collect();
         if holders.is_empty() {
             return Err(PreStartError::NoHolder(ids));
@@ -165,61 +198,40 @@ impl PreStart {
             let all = entries.iter().filter(same).filter(named).cloned();
             by_pod.entry(holder.pod.clone()).or_default().extend(all);
         }
-        let hamis = hami::holders(&entries, &self.pods.in_order());
+        let mut pods = BTreeMap::new();
+        for uid in by_pod.keys() {
+            if self.store.lock().get(uid).is_some() {
+                continue;
+            }
+            match self.pods.get(uid).or_else(|| asked.get(uid)?.clone()) {
+                Some(pod) => drop(pods.insert(uid, pod)),
+                None if asked.contains_key(uid) => {}
+                None => return Ok(Attempt::Unknown(uid.clone())),
+            }
+        }
+        let hamis = if entries.iter().all(|entry| entry.name.is_some()) {
+            Vec::new()
+        } else {
+            hami::holders(&entries, &self.pods.in_order())
+        };
         let mut started = Started::Untouched;
         // One pod, but for a checkpoint that still names one that is gone.
-        for (uid, holders) in by_pod {
-            let known = self.store.lock().get(&uid).is_some();
-            let pod = if known { None } else { self.find(&uid).await? };
-            let this = Arc::clone(self);
-            let hamis = hamis.clone();
-            let serve = move || this.serve(&uid, pod.as_deref(), &holders, &hamis);
-            started = spawn_blocking(serve).await??;
+        for (uid, holders) in &by_pod {
+            let pod = pods.get(uid).map(|pod| &**pod);
+            started = self.serve(uid, pod, holders, &hamis)?;
         }
-        Ok(started)
-    }
-
-    /// Brings the files of every accepted share in the checkpoint up to date
-    /// (NVIDIA's own spec may have changed). What fails for one entry is logged:
-    /// its container says the same at its next start. Returns how many it served.
-    pub fn refresh(&self) -> Result<usize, CheckpointError> {
-        let entries = self.entries()?;
-        let node = self.published.get();
-        let store = self.store.lock();
-        let mut served = 0;
-        for holders in dress::containers(&entries) {
-            let Some(accepted) = store.get(&holders[0].pod) else {
-                continue;
-            };
-            let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
-            if !names.all(|name| accepted.names.contains(name.as_str())) {
-                continue;
-            }
-            let container = &holders[0].container;
-            let others = self.others(&accepted.pod, &store).into_iter().cloned();
-            match self.write(accepted, &others.collect::<Vec<_>>(), &holders, &node) {
-                Ok(()) => served += 1,
-                Err(error) => {
-                    let pod = &accepted.pod_name;
-                    tracing::warn!(pod, container, %error, "a share is not up to date");
-                }
-            }
-        }
-        Ok(served)
+        Ok(Attempt::Started(started))
     }
 
     /// The checkpoint's entries of our resources.
-    pub fn entries(&self) -> Result<Vec<Entry>, CheckpointError> {
+    pub fn entries(&self) -> Result<Arc<Vec<Entry>>, CheckpointError> {
         let mut served = units::resources(&self.published.get());
         served.insert(self.usual.clone());
-        checkpoint::read(&self.paths.checkpoint, &served)
+        self.kept.checkpoint(&self.paths.checkpoint, served)
     }
 
-    async fn find(&self, uid: &PodUid) -> Result<Option<Arc<Pod>>, PreStartError> {
-        if let Some(pod) = self.pods.get(uid) {
-            return Ok(Some(pod));
-        }
-        // The watch may lag behind the kubelet's.
+    /// The watch may lag behind the kubelet's.
+    async fn ask(&self, uid: &PodUid) -> Result<Option<Arc<Pod>>, PreStartError> {
         match tokio::time::timeout(LOOKUP, (self.lookup)(uid.clone())).await {
             Ok(Ok(pod)) => Ok(pod.map(Arc::new)),
             Ok(Err(source)) => Err(PreStartError::Lookup {
@@ -237,22 +249,25 @@ impl PreStart {
         holders: &[Entry],
         hamis: &[(PodUid, Held)],
     ) -> Result<Started, PreStartError> {
+        let _alone = self.kept.lane(uid);
         let mut store = self.store.lock();
         // Under the lock: a card that begins to change meanwhile is seen.
         let node = self.published.get();
+        let names = holders.iter().filter_map(|holder| holder.name.as_ref());
         let mut started = Started::Served;
         if store.get(uid).is_none() {
-            let accepted = match self.judge(uid, pod, holders, hamis, &node, &store) {
+            let mut accepted = match self.judge(uid, pod, holders, hamis, &node, &store) {
                 Verdict::Accept(accepted) => *accepted,
                 Verdict::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
             };
+            let own = names.clone().map(|name| name.as_str().to_owned());
+            accepted.names.extend(own);
             fail_point::at(Point::ShareBeforeStore);
             store.put(accepted)?;
             fail_point::at(Point::ShareAfterStore);
             self.published.keep_refused(|refused| refused != uid);
             started = Started::Accepted;
         }
-        let names = holders.iter().filter_map(|holder| holder.name.as_ref());
         if let Some(accepted) = store.get(uid) {
             for holder in holders {
                 judge::holder_has_its_share(holder, &accepted.allocation)
@@ -261,11 +276,11 @@ impl PreStart {
         }
         store.note_names(uid, names)?;
         fail_point::at(Point::NamesStored);
-        if let Some(accepted) = store.get(uid).cloned() {
-            let others = self.others(uid, &store).into_iter().cloned();
-            let others: Vec<Accepted> = others.collect();
-            // Making a MIG instance takes a second, in which nobody else must wait.
-            drop(store);
+        let accepted = store.get(uid).cloned();
+        let others = self.others(uid, &store);
+        // Making a MIG instance takes a second, in which nobody else must wait.
+        drop(store);
+        if let Some(accepted) = accepted {
             for holders in dress::containers(holders) {
                 self.write(&accepted, &others, &holders, &node)?;
             }
@@ -275,13 +290,13 @@ impl PreStart {
     }
 
     /// What living pods but this one hold. Until the pods are known, every accepted share counts.
-    fn others<'a>(&self, uid: &PodUid, store: &'a Store) -> Vec<&'a Accepted> {
+    pub(crate) fn others(&self, uid: &PodUid, store: &Store) -> Vec<Arc<Accepted>> {
         let synced = self.pods.synced();
-        let holds = |share: &&Accepted| {
+        let holds = |share: &&Arc<Accepted>| {
             let pod = self.pods.get(&share.pod);
             share.pod != *uid && pod.map_or(!synced, |pod| pod.phase != Phase::Ended)
         };
-        store.all().filter(holds).collect()
+        store.shared().filter(holds).cloned().collect()
     }
 
     fn judge(
@@ -302,7 +317,7 @@ impl PreStart {
             uid,
             pod,
             holders: &holders.iter().collect::<Vec<_>>(),
-            others: &others,
+            others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
             hamis,
         })
     }

@@ -63,11 +63,11 @@ pub fn equip(seat: &Path, installed: &Installed) -> Result<(), FileError> {
     }
     for real in LIBRARIES.map(|one| lib.join(one.real)) {
         if !real.exists() {
-            files::replace(&real, b"")?;
+            files::put(&real, b"")?;
         }
     }
     let line = format!("{FOLDER}/{LIMITER}\n");
-    files::replace(&seat.join(PRELOAD_FILE), line.as_bytes())?;
+    files::put(&seat.join(PRELOAD_FILE), line.as_bytes())?;
     Ok(())
 }
 

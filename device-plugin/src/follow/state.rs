@@ -172,7 +172,7 @@ impl Beginning<'_> {
         let held = self
             .shares
             .iter()
-            .flat_map(|share| share.uses().into_keys());
+            .flat_map(|share| share.uses().keys().cloned());
         let card = Card {
             mode: Some(vgpu),
             ..Card::default()

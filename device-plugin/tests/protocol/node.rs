@@ -12,6 +12,7 @@ use aliquot_device_plugin::accepted::Store;
 use aliquot_device_plugin::cdi;
 use aliquot_device_plugin::environment::NodeRules;
 use aliquot_device_plugin::inventory::Published;
+use aliquot_device_plugin::kept::Kept;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::modes::Modes;
 use aliquot_device_plugin::plugins::keep_all;
@@ -106,6 +107,7 @@ pub(crate) fn node() -> Node {
     let pods = Pods::default();
     pods.reset(Vec::new());
     let prestart = Arc::new(PreStart {
+        kept: Kept::default(),
         node: "n1".into(),
         usual: RESOURCE.to_owned(),
         rules: NodeRules { core_limit: true },
