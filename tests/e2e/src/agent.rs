@@ -29,6 +29,8 @@ pub struct NodeOptions {
     pub limited: bool,
     /// Further flags of the agent.
     pub flags: &'static [&'static str],
+    /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
+    pub profiles: Option<String>,
 }
 
 impl Default for NodeOptions {
@@ -39,6 +41,7 @@ impl Default for NodeOptions {
             library: None,
             limited: false,
             flags: &[],
+            profiles: None,
         }
     }
 }
@@ -63,6 +66,10 @@ fn text(path: &Path) -> String {
 impl Place {
     fn machine(&self) -> SimulatedMachine {
         SimulatedMachine::at(&self.files.join("gpusim.state"))
+    }
+
+    fn profiles(&self) -> PathBuf {
+        self.files.join("profiles.yaml")
     }
 
     /// Flags and environment; the machine is made where there is none yet.
@@ -93,6 +100,10 @@ impl Place {
             ("--device-memory-scaling", options.scaling.to_owned()),
             ("--housekeeping-seconds", "1".to_owned()),
         ];
+        if let Some(profiles) = &options.profiles {
+            std::fs::write(self.profiles(), profiles)?;
+            flags.push(("--profiles-config", text(&self.profiles())));
+        }
         if options.limited {
             flags.push(("--limiter-library", text(&self.limiter)));
         }
@@ -124,6 +135,47 @@ impl Stack {
     /// The simulated machine of the real node.
     pub fn machine(&self) -> SimulatedMachine {
         self.first_place().machine()
+    }
+
+    /// Replaces the first node's configuration of profiles while its agent runs.
+    pub fn write_profiles(&self, profiles: &str) -> Result<()> {
+        let path = self.first_place().profiles();
+        let new = path.with_extension("new");
+        std::fs::write(&new, profiles)?;
+        Ok(std::fs::rename(new, path)?)
+    }
+
+    /// Starts the keeper of MPS daemons beside the first node's agent, or again after
+    /// [`Stack::kill_keeper`].
+    pub async fn start_keeper(&self) -> Result<()> {
+        let place = self.first_place();
+        let driver = place.files.join("driver");
+        std::fs::create_dir_all(&driver)?;
+        let (library, state) = (place::link_into(&driver)?, self.agent_state());
+        let program = self.program(Kind::DevicePlugin);
+        let control = program.with_file_name("nvidia-cuda-mps-control");
+        let args = [
+            "mps-keeper",
+            "--state-dir",
+            &text(&state),
+            "--nvml-library",
+            &text(&library),
+            "--mps-control",
+            &text(&control),
+        ];
+        let machine = text(place.machine().state());
+        let env = [(STATE_VARIABLE, machine.as_str())];
+        let keeper = self
+            .cluster
+            .start_part("mps-keeper", &program, &args, &env)?;
+        self.keeper.lock().await.replace(keeper);
+        Ok(())
+    }
+
+    /// Kills the keeper with -9.
+    pub async fn kill_keeper(&self) -> Result<()> {
+        let keeper = self.keeper.lock().await.take();
+        keeper.context("the keeper does not run")?.kill().await
     }
 
     /// Starts the node agent on the simulated machine, made where there is

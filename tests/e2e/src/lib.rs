@@ -7,6 +7,7 @@
 
 mod agent;
 pub mod books;
+pub mod clients;
 pub mod figures;
 pub mod http;
 pub mod pods;

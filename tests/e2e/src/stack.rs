@@ -51,6 +51,7 @@ pub struct Stack {
     /// The cluster.
     pub cluster: Cluster,
     parts: Mutex<BTreeMap<Kind, Part>>,
+    pub(crate) keeper: Mutex<Option<Part>>,
     /// Made once: a part can start again while the API server is away.
     kubeconfigs: Mutex<BTreeMap<Kind, PathBuf>>,
     binaries: PathBuf,
@@ -98,6 +99,7 @@ impl Stack {
         Ok(Self {
             cluster,
             parts: Mutex::default(),
+            keeper: Mutex::default(),
             kubeconfigs: Mutex::default(),
             binaries,
         })
@@ -105,6 +107,9 @@ impl Stack {
 
     /// Ends the parts and the cluster; removes everything.
     pub async fn stop(self) -> Result<()> {
+        if let Some(keeper) = self.keeper.lock().await.take() {
+            keeper.terminate(STOPPING).await?;
+        }
         for (_, part) in std::mem::take(&mut *self.parts.lock().await) {
             part.terminate(STOPPING).await?;
         }

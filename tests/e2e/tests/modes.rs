@@ -1,0 +1,59 @@
+//! Scenarios on a real node whose cards are shared in different modes.
+
+use std::process::ExitCode;
+
+use aliquot_cluster::Cluster;
+use aliquot_e2e::scenario::{self, scenario};
+use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
+use aliquot_gpusim::SimulatedMachine;
+use anyhow::{Context as _, Result};
+
+#[path = "modes/mps.rs"]
+mod mps;
+
+/// Eight cards of 40 GiB, as `index` of a profile names them; each scenario leaves them in `vgpu`.
+const MACHINE: &str =
+    "name: modes\ngpus:\n  - {count: 8, model: NVIDIA A100-SXM4-40GB, memoryMib: 40960}\n";
+
+/// Every card as without a configuration.
+pub(crate) const PLAIN: &str =
+    "apiVersion: aliquot.dev/v1alpha1\ndefault: plain\nprofiles:\n  plain: {rest: vgpu}\n";
+
+async fn stack() -> Result<Stack> {
+    let cluster = Cluster::with_node().node_name(NODE).extender();
+    let stack = Stack::on(Box::pin(cluster.start()).await?).await?;
+    let machine = stack.machine();
+    let folder = machine.state().parent().context("a folder")?;
+    std::fs::create_dir_all(folder)?;
+    SimulatedMachine::create(machine.state(), MACHINE)?;
+    stack.start_scheduler(&[]).await?;
+    stack.start_webhook(&[]).await?;
+    stack.start_keeper().await?;
+    let options = NodeOptions {
+        profiles: Some(PLAIN.to_owned()),
+        ..NodeOptions::default()
+    };
+    stack.start_device_plugin(&options).await?;
+    Ok(stack)
+}
+
+fn main() -> ExitCode {
+    scenario::main(
+        stack,
+        vec![
+            scenario(
+                "mps_1_thirty_two_seats_on_eight_cards_and_mps_18_none_after_it",
+                mps::seats,
+            ),
+            scenario(
+                "mps_2_and_mps_17_a_renamed_mps_card_beside_whole_cards",
+                mps::beside,
+            ),
+            scenario(
+                "mps_3_programs_in_pods_have_their_caps_and_share_the_card",
+                mps::caps,
+            ),
+            scenario("mps_11_a_killed_daemon_is_told_and_comes_back", mps::killed),
+        ],
+    )
+}

@@ -1,0 +1,248 @@
+//! Mode mps at the real kubelet: seats, caps that programs meet, daemons that die.
+//!
+//! Fed by: `main`. Must not: take the agent's word for what a program may allocate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::{answers, nvidia_spec, with_python};
+use aliquot_e2e::http;
+use aliquot_e2e::stack::{Kind, NODE, Stack};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use serde_json::{Value, json};
+
+use crate::PLAIN;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const PREFIX: &str = "apiVersion: aliquot.dev/v1alpha1\ndefault: here\nprofiles:\n  here:\n";
+const NAMESPACE: &str = "mps";
+
+fn profile(text: &str) -> String {
+    format!("{PREFIX}{text}")
+}
+
+/// Card 0 by MPS for four containers, the others whole.
+fn one_card() -> String {
+    profile("    gpus:\n    - {select: {index: 0}, mode: mps, replicas: 4}\n    rest: exclusive\n")
+}
+
+/// Waits until capacity and allocatable of a resource are `seats`; `None`: the node has no such
+/// key any more.
+async fn seats_of(stack: &Stack, resource: &str, seats: Option<&str>) -> Result<()> {
+    let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
+    let what = format!("{seats:?} of {resource}");
+    eventually(PATIENCE, &what, || async {
+        let status = nodes.get(NODE).await?.status.unwrap_or_default();
+        let of = |all: Option<std::collections::BTreeMap<String, _>>| {
+            let all: std::collections::BTreeMap<
+                String,
+                k8s_openapi::apimachinery::pkg::api::resource::Quantity,
+            > = all.unwrap_or_default();
+            all.get(resource).map(|quantity| quantity.0.clone())
+        };
+        let found = (of(status.capacity), of(status.allocatable));
+        let wanted = seats.map(str::to_owned);
+        ensure!(found == (wanted.clone(), wanted), "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// The uuid of a card.
+fn uuid(stack: &Stack, index: usize) -> Result<String> {
+    let shown = stack.machine().show()?;
+    let uuid = shown["gpus"][index]["uuid"].as_str();
+    Ok(uuid.context("a uuid")?.to_owned())
+}
+
+fn compute_modes(stack: &Stack) -> Result<Vec<Value>> {
+    let shown = stack.machine().show()?;
+    let cards = shown["gpus"].as_array().context("cards")?.iter();
+    Ok(cards.map(|card| card["computeMode"].clone()).collect())
+}
+
+/// The driver's own description, so that programs in pods find it.
+fn give_driver(stack: &Stack) -> Result<()> {
+    let spec = stack.cluster.cdi_dir().join("nvidia.json");
+    Ok(std::fs::write(
+        spec,
+        serde_json::to_vec(&nvidia_spec(stack)?)?,
+    )?)
+}
+
+/// Starts a pod on a card; Python runs in it.
+async fn start(stack: &Stack, name: &str, card: usize, limits: &[(&str, &str)]) -> Result<()> {
+    let mut pod = with_python(stack, NAMESPACE, name, limits)?;
+    pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": uuid(stack, card)?});
+    stack.cluster.create_pod(pod).await?;
+    stack.cluster.wait_running(NAMESPACE, name).await.map(drop)
+}
+
+async fn end(stack: &Stack, names: &[&str]) -> Result<()> {
+    for name in names {
+        stack.cluster.delete_pod(NAMESPACE, name).await?;
+    }
+    Ok(())
+}
+
+/// Back to `vgpu` on all cards.
+async fn plain(stack: &Stack) -> Result<()> {
+    stack.write_profiles(PLAIN)?;
+    seats_of(stack, "nvidia.com/gpu", Some("80")).await
+}
+
+/// MPS-1 and MPS-18: 8 cards by 4 are 32 seats, each card is its daemon's alone; afterwards the
+/// cards are as before, and nothing is left on the node's disk.
+pub(crate) async fn seats(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.machine().set("7", &[("computeMode", "prohibited")])?;
+    let before = compute_modes(stack)?;
+    stack.write_profiles(&profile("    rest: {mode: mps, replicas: 4}\n"))?;
+    seats_of(stack, "nvidia.com/gpu", Some("32")).await?;
+    ensure!(
+        compute_modes(stack)?
+            .iter()
+            .all(|mode| mode == "exclusiveProcess")
+    );
+    plain(stack).await?;
+    ensure!(compute_modes(stack)? == before);
+    let root = stack.agent_state().join("mps");
+    let left: Vec<_> = std::fs::read_dir(&root)?.flatten().collect();
+    let units = left.iter().filter(|one| one.file_name() != "wishes");
+    ensure!(units.count() == 0, "{left:?}");
+    stack.machine().set("7", &[("computeMode", "default")])?;
+    Ok(())
+}
+
+/// MPS-2 and MPS-17: an MPS card under its own name, the usual name counts the others only; a pod
+/// on one of these is no client of MPS and sees its card alone.
+pub(crate) async fn beside(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let name = "nvidia.com/gpu.shared";
+    stack.write_profiles(&profile(
+        "    gpus:\n    - {select: {index: 0}, mode: mps, replicas: 4, rename: nvidia.com/gpu.shared}\n    rest: exclusive\n",
+    ))?;
+    seats_of(stack, name, Some("4")).await?;
+    seats_of(stack, "nvidia.com/gpu", Some("7")).await?;
+    stack.cluster.namespace(NAMESPACE).await?;
+    give_driver(stack)?;
+    start(stack, "whole", 1, &[("gpu", "1")]).await?;
+    let seen = answers(stack, NAMESPACE, "whole", &["init", "count", "info"]).await?;
+    ensure!(seen[..2] == ["init: 0", "count: 0 1"], "{seen:?}");
+    let env = environment(stack, "whole").await?;
+    ensure!(!env.contains("CUDA_MPS"), "{env}");
+    ensure!(
+        env.contains(&format!("NVIDIA_VISIBLE_DEVICES={}", uuid(stack, 1)?)),
+        "{env}"
+    );
+    end(stack, &["whole"]).await?;
+    plain(stack).await?;
+    seats_of(stack, name, None).await
+}
+
+async fn environment(stack: &Stack, pod: &str) -> Result<String> {
+    let output = stack.cluster.exec(NAMESPACE, pod, "main", &["env"]).await?;
+    output.success()
+}
+
+/// MPS-3 and MPS-5: what was written is the cap, else the even part; out of memory ends nobody.
+pub(crate) async fn caps(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.write_profiles(&one_card())?;
+    seats_of(stack, "nvidia.com/gpu", Some("11")).await?;
+    stack.cluster.namespace(NAMESPACE).await?;
+    give_driver(stack)?;
+    start(
+        stack,
+        "written",
+        0,
+        &[("gpu", "1"), ("gpumem", "15000"), ("gpucores", "30")],
+    )
+    .await?;
+    start(stack, "even", 0, &[("gpu", "1")]).await?;
+    let check = async |pod: &str, cap: u64| {
+        let free = cap - 416 / 8;
+        let (over, all) = (format!("alloc,{}", free + 2), format!("alloc,{free}"));
+        let commands = ["init", "info", over.as_str(), all.as_str()];
+        let seen = answers(stack, NAMESPACE, pod, &commands).await?;
+        let expected = [
+            "init: 0".to_owned(),
+            format!("info: 0 {free} {cap}"),
+            format!("{over}: 2"),
+            format!("{all}: 0"),
+        ];
+        ensure!(seen == expected, "{pod}: {seen:?}");
+        anyhow::Ok(())
+    };
+    check("written", 15_000).await?;
+    check("even", 10_240).await?;
+    let env = environment(stack, "written").await?;
+    for variable in [
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=15000M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
+        "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
+    ] {
+        ensure!(env.contains(variable), "no {variable}: {env}");
+    }
+    end(stack, &["written", "even"]).await?;
+    plain(stack).await
+}
+
+/// MPS-11: the daemon dies; the pod on it is told, the unit is out of service until it is back,
+/// and programs in the same pod run again.
+pub(crate) async fn killed(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.write_profiles(&one_card())?;
+    seats_of(stack, "nvidia.com/gpu", Some("11")).await?;
+    stack.cluster.namespace(NAMESPACE).await?;
+    give_driver(stack)?;
+    start(stack, "client", 0, &[("gpu", "1"), ("gpumem", "5000")]).await?;
+    let run = ["init", "alloc,1000"];
+    let seen = answers(stack, NAMESPACE, "client", &run).await?;
+    ensure!(seen == ["init: 0", "alloc,1000: 0"], "{seen:?}");
+    let pipe = stack
+        .agent_state()
+        .join("mps")
+        .join(uuid(stack, 0)?)
+        .join("pipe");
+    let pid = || std::fs::read_to_string(pipe.join("nvidia-cuda-mps-control.pid"));
+    let first = pid()?;
+    let killed = std::process::Command::new("kill")
+        .args(["-9", first.trim()])
+        .status()?;
+    ensure!(killed.success());
+    let told = || async {
+        let events = stack.cluster.events(NAMESPACE, "Pod", "client").await?;
+        let mut lost = events
+            .iter()
+            .filter(|e| e.reason.as_deref() == Some("MpsServerLost"));
+        Ok(lost.next().is_some().then_some(()))
+    };
+    eventually(Duration::from_secs(10), "the pod to be told", told).await?;
+    eventually(PATIENCE, "another daemon", || async {
+        Ok(pid().is_ok_and(|again| again != first).then_some(()))
+    })
+    .await?;
+    eventually(
+        PATIENCE,
+        "the daemon to serve, and the metric to say so",
+        || async {
+            let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
+            let up = metrics.lines().find(|line| line.contains("mps_daemon_up{"));
+            let again = metrics
+                .lines()
+                .find(|line| line.contains("mps_daemon_restarts{"));
+            ensure!(up.is_some_and(|line| line.ends_with(" 1")), "{up:?}");
+            ensure!(again.is_some_and(|line| line.ends_with(" 1")), "{again:?}");
+            Ok(Some(()))
+        },
+    )
+    .await?;
+    let seen = answers(stack, NAMESPACE, "client", &run).await?;
+    ensure!(seen == ["init: 0", "alloc,1000: 0"], "{seen:?}");
+    end(stack, &["client"]).await?;
+    plain(stack).await
+}
