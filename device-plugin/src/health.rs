@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_core::inventory;
 use aliquot_k8s::event::Notes;
 use aliquot_nvml::{self as nvml, CardHealth, Driver, Event, NvmlError};
 use parking_lot::Mutex;
@@ -211,8 +212,12 @@ impl Watch {
         state.errors.insert((uuid.clone(), *code), now);
         drop(state);
         let gpu = uuid.as_str().into();
+        let node = self.prestart.published.get();
+        let by_mps = |card: &inventory::Gpu| card.uuid == gpu && card.mode == inventory::Mode::Mps;
+        let shared = node.inventory.gpus.iter().any(by_mps);
         for pod in sick::on_card(&gpu, &self.shares(), &self.prestart.pods.in_order()) {
-            self.notes.send(sick::application_error(&pod, &gpu, *code));
+            self.notes
+                .send(sick::application_error(&pod, &gpu, *code, shared));
         }
     }
 }

@@ -173,10 +173,15 @@ fn fell_sick(pod: &Pod, sick: &Sick, policy: SickPods) -> Note {
     note(pod, true, "GpuSick", text)
 }
 
-/// An error that leaves the card in service.
-pub fn application_error(pod: &Pod, gpu: &GpuUuid, code: u64) -> Note {
+/// An error that leaves the card in service. `shared`: MPS lets it hit all who are on the card.
+pub fn application_error(pod: &Pod, gpu: &GpuUuid, code: u64, shared: bool) -> Note {
+    let whose = if shared {
+        "MPS shares errors, so every application on this GPU, this pod's too, must start again"
+    } else {
+        "an application on this GPU must start again"
+    };
     let text = format!(
-        "{gpu}: {}; an application on this GPU must start again; the GPU stays in service",
+        "{gpu}: {}; {whose}; the GPU stays in service",
         xid_text(code)
     );
     note(pod, true, "GpuError", text)

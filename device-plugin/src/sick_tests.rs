@@ -192,3 +192,12 @@ fn a_pod_is_told_that_it_is_evicted_unless_it_cannot_be() {
     check(pod("u1"), SickPods::Keep, "this pod keeps its share");
     check(fixed, SickPods::Evict, "this pod keeps its share");
 }
+
+#[test]
+fn mps_13_an_error_on_a_card_shared_by_mps_is_told_as_everybodys() {
+    let gpu = GpuUuid::from(A);
+    let text = |shared| application_error(&pod("u1"), &gpu, 31, shared).text;
+    assert!(text(true).contains("MPS shares errors"), "{}", text(true));
+    assert!(text(false).contains("an application on this GPU"));
+    assert!(!text(false).contains("MPS"), "{}", text(false));
+}
