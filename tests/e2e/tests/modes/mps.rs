@@ -18,7 +18,6 @@ use crate::PLAIN;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const PREFIX: &str = "apiVersion: aliquot.dev/v1alpha1\ndefault: here\nprofiles:\n  here:\n";
-const NAMESPACE: &str = "mps";
 
 fn profile(text: &str) -> String {
     format!("{PREFIX}{text}")
@@ -74,16 +73,21 @@ fn give_driver(stack: &Stack) -> Result<()> {
 }
 
 /// Starts a pod on a card; Python runs in it.
-async fn start(stack: &Stack, name: &str, card: usize, limits: &[(&str, &str)]) -> Result<()> {
-    let mut pod = with_python(stack, NAMESPACE, name, limits)?;
+async fn start(
+    stack: &Stack,
+    (namespace, name): (&str, &str),
+    card: usize,
+    limits: &[(&str, &str)],
+) -> Result<()> {
+    let mut pod = with_python(stack, namespace, name, limits)?;
     pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": uuid(stack, card)?});
     stack.cluster.create_pod(pod).await?;
-    stack.cluster.wait_running(NAMESPACE, name).await.map(drop)
+    stack.cluster.wait_running(namespace, name).await.map(drop)
 }
 
-async fn end(stack: &Stack, names: &[&str]) -> Result<()> {
+async fn end(stack: &Stack, namespace: &str, names: &[&str]) -> Result<()> {
     for name in names {
-        stack.cluster.delete_pod(NAMESPACE, name).await?;
+        stack.cluster.delete_pod(namespace, name).await?;
     }
     Ok(())
 }
@@ -127,24 +131,24 @@ pub(crate) async fn beside(stack: Arc<Stack>) -> Result<()> {
     ))?;
     seats_of(stack, name, Some("4")).await?;
     seats_of(stack, "nvidia.com/gpu", Some("7")).await?;
-    stack.cluster.namespace(NAMESPACE).await?;
+    stack.cluster.namespace("mps-beside").await?;
     give_driver(stack)?;
-    start(stack, "whole", 1, &[("gpu", "1")]).await?;
-    let seen = answers(stack, NAMESPACE, "whole", &["init", "count", "info"]).await?;
+    start(stack, ("mps-beside", "whole"), 1, &[("gpu", "1")]).await?;
+    let seen = answers(stack, "mps-beside", "whole", &["init", "count", "info"]).await?;
     ensure!(seen[..2] == ["init: 0", "count: 0 1"], "{seen:?}");
-    let env = environment(stack, "whole").await?;
+    let env = environment(stack, "mps-beside", "whole").await?;
     ensure!(!env.contains("CUDA_MPS"), "{env}");
     ensure!(
         env.contains(&format!("NVIDIA_VISIBLE_DEVICES={}", uuid(stack, 1)?)),
         "{env}"
     );
-    end(stack, &["whole"]).await?;
+    end(stack, "mps-beside", &["whole"]).await?;
     plain(stack).await?;
     seats_of(stack, name, None).await
 }
 
-async fn environment(stack: &Stack, pod: &str) -> Result<String> {
-    let output = stack.cluster.exec(NAMESPACE, pod, "main", &["env"]).await?;
+async fn environment(stack: &Stack, namespace: &str, pod: &str) -> Result<String> {
+    let output = stack.cluster.exec(namespace, pod, "main", &["env"]).await?;
     output.success()
 }
 
@@ -153,21 +157,21 @@ pub(crate) async fn caps(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.write_profiles(&one_card())?;
     seats_of(stack, "nvidia.com/gpu", Some("11")).await?;
-    stack.cluster.namespace(NAMESPACE).await?;
+    stack.cluster.namespace("mps-caps").await?;
     give_driver(stack)?;
     start(
         stack,
-        "written",
+        ("mps-caps", "written"),
         0,
         &[("gpu", "1"), ("gpumem", "15000"), ("gpucores", "30")],
     )
     .await?;
-    start(stack, "even", 0, &[("gpu", "1")]).await?;
+    start(stack, ("mps-caps", "even"), 0, &[("gpu", "1")]).await?;
     let check = async |pod: &str, cap: u64| {
         let free = cap - 416 / 8;
         let (over, all) = (format!("alloc,{}", free + 2), format!("alloc,{free}"));
         let commands = ["init", "info", over.as_str(), all.as_str()];
-        let seen = answers(stack, NAMESPACE, pod, &commands).await?;
+        let seen = answers(stack, "mps-caps", pod, &commands).await?;
         let expected = [
             "init: 0".to_owned(),
             format!("info: 0 {free} {cap}"),
@@ -179,7 +183,7 @@ pub(crate) async fn caps(stack: Arc<Stack>) -> Result<()> {
     };
     check("written", 15_000).await?;
     check("even", 10_240).await?;
-    let env = environment(stack, "written").await?;
+    let env = environment(stack, "mps-caps", "written").await?;
     for variable in [
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=15000M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
@@ -187,7 +191,7 @@ pub(crate) async fn caps(stack: Arc<Stack>) -> Result<()> {
     ] {
         ensure!(env.contains(variable), "no {variable}: {env}");
     }
-    end(stack, &["written", "even"]).await?;
+    end(stack, "mps-caps", &["written", "even"]).await?;
     plain(stack).await
 }
 
@@ -197,11 +201,17 @@ pub(crate) async fn killed(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.write_profiles(&one_card())?;
     seats_of(stack, "nvidia.com/gpu", Some("11")).await?;
-    stack.cluster.namespace(NAMESPACE).await?;
+    stack.cluster.namespace("mps-killed").await?;
     give_driver(stack)?;
-    start(stack, "client", 0, &[("gpu", "1"), ("gpumem", "5000")]).await?;
+    start(
+        stack,
+        ("mps-killed", "client"),
+        0,
+        &[("gpu", "1"), ("gpumem", "5000")],
+    )
+    .await?;
     let run = ["init", "alloc,1000"];
-    let seen = answers(stack, NAMESPACE, "client", &run).await?;
+    let seen = answers(stack, "mps-killed", "client", &run).await?;
     ensure!(seen == ["init: 0", "alloc,1000: 0"], "{seen:?}");
     let pipe = stack
         .agent_state()
@@ -215,7 +225,7 @@ pub(crate) async fn killed(stack: Arc<Stack>) -> Result<()> {
         .status()?;
     ensure!(killed.success());
     let told = || async {
-        let events = stack.cluster.events(NAMESPACE, "Pod", "client").await?;
+        let events = stack.cluster.events("mps-killed", "Pod", "client").await?;
         let mut lost = events
             .iter()
             .filter(|e| e.reason.as_deref() == Some("MpsServerLost"));
@@ -241,8 +251,8 @@ pub(crate) async fn killed(stack: Arc<Stack>) -> Result<()> {
         },
     )
     .await?;
-    let seen = answers(stack, NAMESPACE, "client", &run).await?;
+    let seen = answers(stack, "mps-killed", "client", &run).await?;
     ensure!(seen == ["init: 0", "alloc,1000: 0"], "{seen:?}");
-    end(stack, &["client"]).await?;
+    end(stack, "mps-killed", &["client"]).await?;
     plain(stack).await
 }
