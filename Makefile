@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
-.PHONY: help demo demo-down test chaos bench fuzz reference lint cluster build
+.PHONY: help demo demo-down test chaos hold bench fuzz reference lint cluster build
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -28,6 +28,10 @@ test: cluster lint build ## Everything that must hold: lints, then all tests on 
 
 chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
+
+hold: ## A million random allocations at the limit, and a thousand kills, against the simulator's count
+	cargo build --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
+	ALIQUOT_CHURN=long cargo test --locked -p aliquot-limiter-tests --test churn -- --nocapture
 
 bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
 	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-device-plugin -p aliquot-performance

@@ -5,11 +5,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use aliquot_region::{counters, limits};
+use aliquot_region::limits;
 use thiserror::Error;
+
+use crate::tenant;
 
 /// Why a file could not be put in place.
 #[derive(Debug, Error)]
@@ -83,43 +85,15 @@ pub fn directory(path: &Path, mode: u32) -> Result<(), FileError> {
 
 /// Makes the seat directory of one name, or brings its limits page up to date in
 /// place: a container may have it mounted. The counters file is left alone.
-///
-/// The counters file is a plain file of fixed length here: a tmpfs mounted by
-/// this process is seen by the runtime only where the pod's mounts propagate,
-/// and one mounted by the runtime is not seen by the host. The limiter's issue,
-/// which brings the reader, gives each seat its own tmpfs.
 pub fn seat(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     directory(path, 0o755)?;
-    let counters = path.join("counters");
-    directory(&counters, 0o755)?;
-    counters_file(&counters.join("slots"))?;
+    tenant::equip(path)?;
     let limits = path.join("limits");
     match fs::read(&limits) {
         Ok(old) => update(&limits, &old, page),
         Err(error) if error.kind() == io::ErrorKind::NotFound => put(&limits, page).map(|_| ()),
         Err(error) => Err(failed("read", &limits)(error)),
     }
-}
-
-/// Makes a counters file, empty and known by its first bytes; one that is there is left alone.
-fn counters_file(path: &Path) -> Result<(), FileError> {
-    const MODE: u32 = 0o666;
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(MODE)
-        .open(path)
-        .map_err(failed("create", path))?;
-    file.set_permissions(fs::Permissions::from_mode(MODE))
-        .map_err(failed("chmod", path))?;
-    let length = file.metadata().map_err(failed("inspect", path))?.len();
-    if length == 0 {
-        file.write_all_at(&counters::header(), 0)
-            .and_then(|()| file.set_len(counters::SIZE))
-            .map_err(failed("size", path))?;
-    }
-    Ok(())
 }
 
 /// Writes the page in place, its sequence odd meanwhile; keeps what the host measured.

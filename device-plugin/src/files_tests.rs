@@ -32,9 +32,6 @@ fn a_seat_keeps_its_files_and_its_counters_when_the_limits_change() {
     };
     seat(&seat_path, &page(1)).expect("made");
     let (limits, slots) = (seat_path.join("limits"), seat_path.join("counters/slots"));
-    let fresh = fs::read(&slots).expect("read");
-    assert_eq!(fresh.len() as u64, counters::SIZE);
-    assert!(fresh.starts_with(&counters::header()));
     fs::write(&slots, b"used").expect("the tenant writes");
     let inodes = (inode(&limits), inode(&slots));
     seat(&seat_path, &page(1)).expect("unchanged");
@@ -45,8 +42,6 @@ fn a_seat_keeps_its_files_and_its_counters_when_the_limits_change() {
     assert_eq!(found[limits::SEQUENCE], 2_u64.to_le_bytes());
     assert_eq!((inode(&limits), inode(&slots)), inodes);
     assert_eq!(fs::read(&slots).expect("read"), b"used");
-    let mode = fs::metadata(&slots).expect("exists").mode() & 0o777;
-    assert_eq!(mode, 0o666, "also for users who are not root");
 }
 
 #[test]

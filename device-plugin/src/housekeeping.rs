@@ -25,7 +25,7 @@ use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
 use crate::register::pod_resources;
-use crate::{audit, cdi, collect, host, units};
+use crate::{audit, cdi, collect, host, tenant, units};
 
 /// Least time between two rounds, however many pods change.
 const GAP: Duration = Duration::from_secs(1);
@@ -133,7 +133,9 @@ pub fn round(
     let garbage = collect::garbage(&entries, &pods, store.all(), &alive, &on_disk(prestart)?);
     for name in &garbage.names {
         files::remove(&prestart.paths.cdi.join(cdi::file_name(name)))?;
-        files::remove(&prestart.paths.seats.join(name))?;
+        let seat = prestart.paths.seats.join(name);
+        tenant::strip(&seat)?;
+        files::remove(&seat)?;
         metrics.collected.inc();
         tracing::info!(name, "collected");
     }

@@ -48,6 +48,7 @@ pub mod sick;
 pub mod source;
 pub mod standing;
 pub mod steer;
+pub mod tenant;
 pub mod topology;
 pub mod transition;
 pub mod units;

@@ -62,31 +62,36 @@ impl Account {
     /// Takes `bytes`, or says that there are not as many. Dead processes are looked for first.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<(), Code> {
         let process = self.process;
-        let try_it = || {
-            process
-                .seat
-                .reserve(self.card, bytes, process.limit(self.card))
-        };
-        if try_it().is_ok() {
+        let limit = process.limit(self.card);
+        if process.seat.reserve(self.card, bytes, limit).is_ok() {
             return Ok(());
         }
-        process.pools.look();
-        // An error leaves the totals too high: no more is given than there is.
-        let _ = process.seat.settle(process.limits.devices());
-        match try_it() {
+        self.settle_all();
+        self.try_reserve(bytes)
+    }
+
+    /// The same by the figures as they are.
+    pub(crate) fn try_reserve(&self, bytes: u64) -> Result<(), Code> {
+        let process = self.process;
+        let limit = process.limit(self.card);
+        match process.seat.reserve(self.card, bytes, limit) {
             Ok(_) => Ok(()),
             Err(refused) => {
                 log::line(
                     log::DEBUG,
-                    format_args!(
-                        "refused {bytes} bytes: {} of {} in use",
-                        refused.used,
-                        process.limit(self.card)
-                    ),
+                    format_args!("refused {bytes} bytes: {} of {limit} in use", refused.used),
                 );
                 Err(OUT_OF_MEMORY)
             }
         }
+    }
+
+    /// Looks what pools gave back and what the dead had.
+    pub(crate) fn settle_all(&self) {
+        let process = self.process;
+        process.pools.look();
+        // An error leaves the totals too high: no more is given than there is.
+        let _ = process.seat.settle(process.limits.devices());
     }
 
     /// Gives `bytes` back.

@@ -20,9 +20,12 @@ pub(crate) fn allocate(
     pointer: Out<Pointer>,
     bytes: usize,
 ) -> Code {
-    counted(long(bytes), pointer, || (real(pointer, bytes), long(bytes)))
+    counted(long(bytes), pointer, || {
+        (real(pointer, bytes), Size::InBlocks(long(bytes)))
+    })
 }
 
+/// Managed memory moves in blocks of its own, which it shares with nothing.
 pub(crate) fn allocate_managed(
     real: extern "C" fn(Out<Pointer>, usize, c_uint) -> Code,
     pointer: Out<Pointer>,
@@ -30,7 +33,8 @@ pub(crate) fn allocate_managed(
     flags: c_uint,
 ) -> Code {
     counted(long(bytes), pointer, || {
-        (real(pointer, bytes, flags), long(bytes))
+        let whole = in_blocks(long(bytes)).unwrap_or(u64::MAX);
+        (real(pointer, bytes, flags), Size::Own(whole))
     })
 }
 
@@ -47,12 +51,21 @@ pub(crate) fn allocate_pitch(
     counted(most.unwrap_or(u64::MAX), pointer, || {
         let code = real(pointer, pitch, width, height, element);
         let bytes = long(pitch.get().unwrap_or(0)).saturating_mul(long(height));
-        (code, bytes)
+        (code, Size::InBlocks(bytes))
     })
 }
 
-/// Reserves for `most` bytes, makes the call, which gives its size too, and charges that.
-fn counted(most: u64, pointer: Out<Pointer>, call: impl FnOnce() -> (Code, u64)) -> Code {
+/// What was allocated.
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    /// In blocks that others share.
+    InBlocks(u64),
+    /// Not shared.
+    Own(u64),
+}
+
+/// Reserves for `most` bytes, makes the call, which says what was allocated, and charges that.
+fn counted(most: u64, pointer: Out<Pointer>, call: impl FnOnce() -> (Code, Size)) -> Code {
     let account = match Account::of_current() {
         Ok(Some(account)) => account,
         Ok(None) => return call().0,
@@ -67,15 +80,16 @@ fn counted(most: u64, pointer: Out<Pointer>, call: impl FnOnce() -> (Code, u64))
     if let Err(code) = account.reserve(reserved) {
         return code;
     }
-    let (code, bytes) = call();
+    let (code, size) = call();
     let (SUCCESS, Some(at)) = (code, pointer.get()) else {
         account.release(reserved);
         return code;
     };
-    let cost = account
-        .process
-        .ledger
-        .insert(at, account.entry(bytes, true));
+    let entry = match size {
+        Size::InBlocks(bytes) => account.entry(bytes, true),
+        Size::Own(bytes) => account.entry(bytes, false),
+    };
+    let cost = account.process.ledger.insert(at, entry);
     account.settle(reserved, cost);
     SUCCESS
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::account::Account;
 use crate::ffi::{Code, Device, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
-use crate::ledger::{BLOCK, in_blocks};
+use crate::ledger::in_blocks;
 use crate::lock::Lock;
 use crate::process::{self, Process};
 use crate::table::call;
@@ -17,6 +17,10 @@ use crate::{context, memory};
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 const RESERVED: i32 = 5;
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+const THRESHOLD: i32 = 4;
+/// In what steps a pool grows.
+const STEP: u64 = 32 << 20;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
 const USED: i32 = 7;
 
@@ -112,22 +116,32 @@ fn counted(
     stream: Handle,
     call: impl FnOnce() -> Code,
 ) -> Code {
-    let Some(most) = in_blocks(long(bytes)) else {
-        return OUT_OF_MEMORY;
-    };
     let pools = &account.process.pools;
-    // What is free in the pool already needs no room on the card.
-    let growth = match account.reserve(most) {
-        Ok(()) => most,
-        Err(_) if has_room(handle, most) => 0,
+    let mut known = pools.0.lock();
+    let charged = |known: &HashMap<Handle, Pool>| known.get(&handle).map_or(0, |pool| pool.charged);
+    let mut growth = reserve(account, handle, bytes, charged(&known));
+    let mut kept = None;
+    if growth.is_err() {
+        // What others freed, and the dead had, may be enough; or exactly what is needed.
+        drop(known);
+        account.settle_all();
+        known = pools.0.lock();
+        growth = reserve(account, handle, bytes, charged(&known));
+        if growth.is_err() {
+            kept = Kept::new(handle);
+            growth = reserve_exactly(account, handle, bytes);
+        }
+    }
+    let growth = match growth {
+        Ok(growth) => growth,
         Err(code) => return code,
     };
-    let mut known = pools.0.lock();
     let pool = known.entry(handle).or_insert(Pool {
         account,
         charged: 0,
     });
     let code = call();
+    drop(kept);
     let now = attribute(handle, RESERVED)
         .and_then(in_blocks)
         .unwrap_or(pool.charged + growth);
@@ -146,7 +160,7 @@ fn counted(
     if fits {
         return code;
     }
-    // It grew past the limit, in larger steps than was asked for: undone at once.
+    // It grew past the limit, in larger steps than was expected: undone at once.
     account.process.seat.charge(account.card, more);
     if code == SUCCESS {
         let _ = pointer.get().map(|made| call::cuMemFreeAsync(made, stream));
@@ -156,10 +170,54 @@ fn counted(
     OUT_OF_MEMORY
 }
 
-fn has_room(pool: Handle, bytes: u64) -> bool {
-    match (attribute(pool, RESERVED), attribute(pool, USED)) {
-        (Some(reserved), Some(used)) => reserved.saturating_sub(used) >= bytes.max(BLOCK),
-        _ => false,
+/// Takes the most that the pool may be larger then, whatever other threads free and trim
+/// meanwhile: it grows in steps beyond what is used.
+fn reserve(account: Account, pool: Handle, bytes: usize, charged: u64) -> Result<u64, Code> {
+    let used = attribute(pool, USED).unwrap_or(charged);
+    let most = used
+        .checked_add(long(bytes))
+        .and_then(|most| most.checked_add(STEP))
+        .and_then(in_blocks)
+        .ok_or(OUT_OF_MEMORY)?;
+    let growth = most.saturating_sub(charged);
+    account.try_reserve(growth)?;
+    Ok(growth)
+}
+
+/// Takes what the pool will grow by while nobody trims it ([`Kept`]): what is free in it already
+/// needs no room on the card.
+fn reserve_exactly(account: Account, pool: Handle, bytes: usize) -> Result<u64, Code> {
+    let reserved = attribute(pool, RESERVED).unwrap_or(0);
+    let used = attribute(pool, USED).unwrap_or(0);
+    let wanted = used.checked_add(long(bytes)).ok_or(OUT_OF_MEMORY)?;
+    let lacking = wanted.saturating_sub(reserved);
+    let growth = lacking
+        .checked_next_multiple_of(STEP)
+        .ok_or(OUT_OF_MEMORY)?;
+    account.try_reserve(growth)?;
+    Ok(growth)
+}
+
+/// While it lives, waiting for the card trims the pool of nothing.
+struct Kept {
+    pool: Handle,
+    threshold: u64,
+}
+
+impl Kept {
+    fn new(pool: Handle) -> Option<Self> {
+        let threshold = attribute(pool, THRESHOLD)?;
+        let mut all = u64::MAX;
+        let code = call::cuMemPoolSetAttribute(pool, THRESHOLD, Out::to(&mut all));
+        (code == SUCCESS).then_some(Self { pool, threshold })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let threshold = Out::to(&mut self.threshold);
+        // It was set a moment ago by the same call.
+        let _ = call::cuMemPoolSetAttribute(self.pool, THRESHOLD, threshold);
     }
 }
 
@@ -218,10 +276,13 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, pool: Handle) -> Code
 }
 
 pub(crate) fn trim(real: extern "C" fn(Handle, usize) -> Code, pool: Handle, bytes: usize) -> Code {
+    let Some(process) = process::get() else {
+        return real(pool, bytes);
+    };
+    // Not while somebody reckons with what is free in it.
+    let mut known = process.pools.0.lock();
     let code = real(pool, bytes);
-    if let Some(process) = process::get()
-        && let Some(known) = process.pools.0.lock().get_mut(&pool)
-    {
+    if let Some(known) = known.get_mut(&pool) {
         known.look(pool);
     }
     code

@@ -238,6 +238,7 @@ calls! {
     cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle);
     cuDeviceGetMemPool(pool: Out<Handle>, device: Device);
     cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
+    cuMemPoolSetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
     cuMemPoolTrimTo(pool: Handle, bytes: usize);
     cuMemFreeAsync(pointer: Pointer, stream: Handle);
     nvmlDeviceGetCount_v2(count: Out<c_uint>);

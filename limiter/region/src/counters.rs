@@ -163,14 +163,39 @@ impl Counters {
     }
 
     fn device(&self, device: usize, at: usize) -> &AtomicU64 {
-        assert!(device < MAX_DEVICES);
-        self.0.u64(FIRST_DEVICE + device * DEVICE + at)
+        self.0.u64(of_device(device, at))
     }
 
     fn share(&self, slot: usize, device: usize, at: usize) -> &AtomicU64 {
-        assert!(device < MAX_DEVICES);
-        self.0.u64(start(slot) + SHARES + device * SHARE + at)
+        self.0.u64(of_slot(slot, device) + at)
     }
+}
+
+/// Whether bytes begin as a counters file of this layout.
+pub(crate) fn begins(bytes: &[u8]) -> bool {
+    bytes.starts_with(&header())
+}
+
+/// Where a word of a device is.
+pub(crate) fn of_device(device: usize, at: usize) -> usize {
+    assert!(device < MAX_DEVICES);
+    FIRST_DEVICE + device * DEVICE + at
+}
+
+/// Where a slot's words of a device are.
+pub(crate) fn of_slot(slot: usize, device: usize) -> usize {
+    assert!(device < MAX_DEVICES);
+    start(slot) + SHARES + device * SHARE
+}
+
+/// The slot that a byte of the file belongs to, or would belong to.
+pub(crate) fn slot_at(at: usize) -> usize {
+    at.saturating_sub(FIRST_SLOT) / SLOT
+}
+
+/// Where a slot ends.
+pub(crate) fn end(slot: usize) -> usize {
+    start(slot) + SLOT
 }
 
 /// Where a slot begins, and the byte whose lock its holder has.

@@ -2,7 +2,7 @@
 //! closed, such a lock lives as long as the mapping, through `close_range`, and goes with the
 //! process however it dies. Other pid namespaces see it too.
 //!
-//! Fed by: [`crate::seat`]. Must not: wait.
+//! Fed by: [`crate::seat`], [`crate::host`]. Must not: wait.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -40,4 +40,27 @@ pub(crate) fn set(file: &OwnedFd, at: usize, hold: Hold) -> io::Result<bool> {
         Some(libc::EAGAIN | libc::EACCES) => Ok(false),
         _ => Err(error),
     }
+}
+
+/// First byte and end of a lock that others hold somewhere in `from..to`.
+pub(crate) fn held(file: &OwnedFd, from: usize, to: usize) -> io::Result<Option<(usize, usize)>> {
+    // SAFETY: zero is a value of every field; `l_pid` must be 0 for these locks.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::c_short::try_from(libc::F_WRLCK).map_err(io::Error::other)?;
+    lock.l_whence = libc::c_short::try_from(libc::SEEK_SET).map_err(io::Error::other)?;
+    lock.l_start = libc::off_t::try_from(from).map_err(io::Error::other)?;
+    lock.l_len = libc::off_t::try_from(to - from).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open and `lock` is a whole `flock` to write to.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if libc::c_int::from(lock.l_type) == libc::F_UNLCK {
+        return Ok(None);
+    }
+    let first = usize::try_from(lock.l_start).unwrap_or(0);
+    let end = match usize::try_from(lock.l_len) {
+        Ok(0) | Err(_) => to,
+        Ok(length) => first.saturating_add(length),
+    };
+    Ok(Some((first, end)))
 }

@@ -4,9 +4,11 @@
 //! for other processes change the same bytes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 /// Opens a regular file without following a link at its end; closed at exec.
 pub(crate) fn open(path: &CStr, flags: i32) -> io::Result<OwnedFd> {
@@ -18,6 +20,23 @@ pub(crate) fn open(path: &CStr, flags: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: `file` was opened just now and belongs to nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
+}
+
+/// A path for the C side.
+pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}
+
+/// Whether an open file is a regular one, and its length.
+pub(crate) fn inspect(file: &OwnedFd) -> io::Result<(bool, u64)> {
+    // SAFETY: zero is a value of every field of `stat`.
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and `found` is a `stat` to write to.
+    if unsafe { libc::fstat(file.as_raw_fd(), &raw mut found) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let size = u64::try_from(found.st_size).unwrap_or(0);
+    Ok((found.st_mode & libc::S_IFMT == libc::S_IFREG, size))
 }
 
 /// A shared mapping of the first bytes of a file. It lives until the process ends or `drop`.
@@ -35,15 +54,9 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Maps `length` bytes; the file must be at least as long.
     pub(crate) fn new(file: &OwnedFd, length: usize, protection: i32) -> io::Result<Self> {
-        // SAFETY: zero is a value of every field of `stat`.
-        let mut found: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open and `found` is a `stat` to write to.
-        if unsafe { libc::fstat(file.as_raw_fd(), &raw mut found) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let enough = usize::try_from(found.st_size).is_ok_and(|size| size >= length);
-        if found.st_mode & libc::S_IFMT != libc::S_IFREG || !enough {
-            let what = format!("no file of {length} bytes, but {} bytes", found.st_size);
+        let (is_file, size) = inspect(file)?;
+        if !is_file || usize::try_from(size).is_ok_and(|size| size < length) {
+            let what = format!("no file of {length} bytes, but {size} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 
 use crate::account::{self, Audit, Refused, Share, Word};
 use crate::counters::{AttachError, Compute, Counters, SHARED, SLOTS, USED, start};
+use crate::going::is_going;
 use crate::limits::MAX_DEVICES;
 use crate::lock::{self, Hold};
 use crate::map::{self, Map};
@@ -116,7 +117,7 @@ impl Seat {
         })
     }
 
-    /// Empties the slots of processes that are dead and makes the totals of the first `devices`
+    /// Empties the slots of processes that are dead, and whose memory the driver has freed, and makes the totals of the first `devices`
     /// exact. An error means that the file cannot be reached any more (`chroot`): the totals then
     /// stay too high. True when all totals are known to be exact.
     pub fn settle(&self, devices: usize) -> io::Result<bool> {
@@ -126,7 +127,9 @@ impl Seat {
             let file = map::open(&self.path, libc::O_RDWR)?;
             for slot in others() {
                 if lock::set(&file, start(slot), Hold::Alone)? {
-                    empty(&self.counters, slot);
+                    if !is_going(self.counters.holder(slot).load(SeqCst)) {
+                        empty(&self.counters, slot);
+                    }
                     lock::set(&file, start(slot), Hold::Free)?;
                 }
             }
@@ -172,7 +175,12 @@ fn claim(counters: &Counters, file: &OwnedFd) -> io::Result<Option<usize>> {
     let free = (0..SLOTS).filter(|slot| counters.holder(*slot).load(SeqCst) == 0);
     for slot in free.chain(0..SLOTS) {
         if lock::set(file, start(slot), Hold::Alone)? {
-            if counters.holder(slot).load(SeqCst) != 0 {
+            let before = counters.holder(slot).load(SeqCst);
+            if before != 0 && is_going(before) {
+                lock::set(file, start(slot), Hold::Free)?;
+                continue;
+            }
+            if before != 0 {
                 empty(counters, slot);
             }
             counters

@@ -34,8 +34,31 @@ impl Cluster {
         args: &[&str],
         env: &[(&str, &str)],
     ) -> Result<Part> {
+        self.start_program(name, Program::new(program, args.iter().copied()), env)
+    }
+
+    /// Starts a part in the node's mount namespace, where the container runtime sees its mounts.
+    ///
+    /// # Errors
+    /// There is no node, or the program cannot be started.
+    pub fn start_part_on_node(
+        &self,
+        name: &str,
+        program: &Path,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<Part> {
+        let args = args.iter().map(|&arg| arg.to_owned()).collect();
+        self.start_program(name, self.inside(program, args)?, env)
+    }
+
+    fn start_program(
+        &self,
+        name: &str,
+        mut program: Program,
+        env: &[(&str, &str)],
+    ) -> Result<Part> {
         let name = format!("part-{name}");
-        let mut program = Program::new(program, args.iter().copied());
         program.env = env
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))

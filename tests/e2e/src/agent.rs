@@ -193,8 +193,13 @@ impl Stack {
         let kubeconfig = self.kubeconfig(Kind::DevicePlugin).await?;
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let env = [(STATE_VARIABLE, machine.as_str())];
-        self.start(Kind::DevicePlugin, &kubeconfig, &flags, &env)
-            .await
+        let kind = Kind::DevicePlugin;
+        // Where limits hold, what it mounts must reach the containers.
+        if options.limited {
+            self.start_on_node(kind, &kubeconfig, &flags, &env).await
+        } else {
+            self.start(kind, &kubeconfig, &flags, &env).await
+        }
     }
 
     /// Starts the agent of a node beside the first, on a machine of its own, and

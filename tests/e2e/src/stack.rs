@@ -205,6 +205,35 @@ impl Stack {
         Ok(())
     }
 
+    /// The same in the node's mount namespace.
+    pub(crate) async fn start_on_node(
+        &self,
+        kind: Kind,
+        kubeconfig: &Path,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<()> {
+        let kubeconfig = kubeconfig.to_string_lossy();
+        let mut all = vec!["--kubeconfig", &*kubeconfig];
+        all.extend_from_slice(args);
+        let program = self.program(kind);
+        let part = self
+            .cluster
+            .start_part_on_node(kind.name(), &program, &all, env)?;
+        self.parts.lock().await.insert(kind, part);
+        Ok(())
+    }
+
+    /// What is mounted where a part runs.
+    pub async fn mounts(&self, kind: Kind) -> Result<String> {
+        let parts = self.parts.lock().await;
+        let part = parts.get(&kind).context("it runs")?;
+        Ok(std::fs::read_to_string(format!(
+            "/proc/{}/mountinfo",
+            part.pid()
+        ))?)
+    }
+
     /// Waits until `/readyz` is 200.
     pub async fn wait_ready(&self, kind: Kind) -> Result<()> {
         let what = format!("{} to be ready", kind.name());

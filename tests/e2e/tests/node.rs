@@ -44,6 +44,10 @@ fn main() -> ExitCode {
             ),
             scenario("a_memory_limit_holds_in_a_pod", limits::held),
             scenario(
+                "a_memory_limit_holds_for_every_kind_of_user_in_a_pod",
+                limits::users,
+            ),
+            scenario(
                 "a_lost_checkpoint_is_told_and_books_stay",
                 losses::checkpoint,
             ),

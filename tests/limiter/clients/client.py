@@ -54,6 +54,7 @@ class Client:
     def __init__(self):
         self.cuda = None
         self.nvml = None
+        self.library = "libcuda.so.1"
         self.pointers = []
         self.contexts = {}
 
@@ -68,8 +69,13 @@ class Client:
         assert code == 0, f"cuGetProcAddress {name}: {code}"
         return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(found.value)
 
+    def load(self, path):
+        """Another library than the one that everybody uses."""
+        self.library = path
+        return 0
+
     def init(self, ordinal="0"):
-        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.cuda = ctypes.CDLL(self.library)
         code = self.cuda.cuInit(0)
         device, context = ctypes.c_int(), ctypes.c_void_p()
         if code == 0:
@@ -232,6 +238,32 @@ class Client:
             sys.stdout.flush()
             os._exit(0)
         return os.waitpid(child, 0)[1]
+
+    def clone(self, *commands):
+        """Runs commands (with `/` for `,`) in a child that libc knows nothing of."""
+        sys.stdout.flush()
+        fork, exit_signal = 56 if os.uname().machine == "x86_64" else 220, 17
+        zero = ctypes.c_long(0)
+        child = ctypes.CDLL(None).syscall(ctypes.c_long(fork), ctypes.c_long(exit_signal), zero, zero, zero, zero)
+        if child == 0:
+            client = Client()
+            for command in commands:
+                client.answer(command.replace("/", ","))
+            sys.stdout.flush()
+            os._exit(0)
+        return os.waitpid(child, 0)[1]
+
+    def forge(self):
+        """Says of the container that it uses nothing."""
+        with open("/.aliquot/counters/slots", "r+b", buffering=0) as file:
+            for at in [4096] + [16384 + 1024 * slot + 64 for slot in range(16)]:
+                file.seek(at)
+                file.write(bytes(8))
+        return 0
+
+    def truncate(self, size):
+        os.truncate("/.aliquot/counters/slots", int(size))
+        return 0
 
     def close(self):
         """What daemons do."""

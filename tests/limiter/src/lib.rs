@@ -6,14 +6,17 @@
 mod host;
 pub mod scene;
 pub mod share;
+pub mod tenant;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
 use aliquot_facade::{FOLDER, LIBRARIES, LIMITER, Machine, stand_in};
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_region::host::{Report, Unreadable};
 use aliquot_region::limits::{Container as Rules, Device};
 use aliquot_region::{counters, limits};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -39,8 +42,8 @@ pub struct Container {
     state: PathBuf,
 }
 
-/// Starts a command in the file system of the container: `$1` is its seat, `$2` its root, the rest
-/// the command.
+/// Starts a command in the file system of the container, as a runtime does: `$1` is its seat, `$2`
+/// its root, the rest the command.
 const ENTER: &str = r#"
 set -e
 seat=$1 root=$2; shift 2
@@ -54,12 +57,17 @@ for entry in /*; do
 done
 cp -a /etc "$root/etc"
 [ ! -e "$seat/ld.so.preload" ] || cp "$seat/ld.so.preload" "$root/etc/ld.so.preload"
-mkdir "$root/.aliquot" "$root/driver"
+mkdir "$root/.aliquot" "$root/driver" "$root/.old"
 mount --bind "$seat/driver" "$root/driver"
+mount -o remount,bind,ro "$root/driver"
 mount --bind "$seat/directory" "$root/.aliquot"
 mount -o remount,bind,ro "$root/.aliquot"
 mount --bind "$seat/directory/counters/slots" "$root/.aliquot/counters/slots"
-exec chroot "$root" "$@"
+[ ! -e "$seat/readonly" ] || mount -o remount,bind,ro "$root"
+cd "$root"
+pivot_root . .old
+umount -l /.old
+exec "$@"
 "#;
 
 impl Container {
@@ -79,6 +87,7 @@ impl Container {
         let mut slots = fs::File::create(at("directory/counters/slots"))?;
         slots.write_all(&counters::header())?;
         slots.set_len(counters::SIZE)?;
+        slots.set_permissions(fs::Permissions::from_mode(0o666))?;
         let real = [place::cuda_library_path()?, place::library_path()?];
         let lib = at("directory/lib");
         if way != Way::Bare {
@@ -104,6 +113,16 @@ impl Container {
     /// The directory that the container sees as `/.aliquot`.
     pub fn directory(&self) -> PathBuf {
         self.room.path().join("directory")
+    }
+
+    /// From now on its root can only be read.
+    pub fn read_only(&self) -> Result<()> {
+        Ok(fs::write(self.room.path().join("readonly"), "")?)
+    }
+
+    /// What the host reads of its counters.
+    pub fn report(&self) -> Result<Report, Unreadable> {
+        aliquot_region::host::read(&self.directory().join("counters/slots"), 1)
     }
 
     /// A command in the container, with the machine's state and nothing else in its environment.
@@ -139,8 +158,7 @@ impl Container {
 
     /// The client that will run `commands`.
     pub fn client_command(&self, commands: &[&str]) -> Command {
-        let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/client.py");
-        let client = client.display().to_string();
+        let client = client();
         let mut words = vec!["python3", client.as_str()];
         words.extend(commands);
         self.command(&words)
@@ -150,28 +168,8 @@ impl Container {
     pub fn start(&self, commands: &[&str]) -> Result<Running> {
         let mut words = commands.to_vec();
         words.extend(["ready", "hold"]);
-        let mut child = self
-            .client_command(&words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut answers = Vec::new();
-        let mut output = BufReader::new(child.stdout.take().context("piped")?);
-        let mut line = String::new();
-        while output.read_line(&mut line)? > 0 {
-            if line.starts_with("ready: ") {
-                let input = child.stdin.take();
-                return Ok(Running {
-                    child,
-                    answers,
-                    input,
-                    _output: output,
-                });
-            }
-            answers.push(line.trim_end().to_owned());
-            line.clear();
-        }
-        bail!("{commands:?} ended after {answers:?}: {:?}", child.wait()?)
+        let mut client = self.client_command(&words);
+        Running::start(client.stdin(Stdio::piped()).stdout(Stdio::piped()))
     }
 }
 
@@ -186,6 +184,28 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts a command, whose end is a client with the commands `ready hold`.
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.spawn()?;
+        let mut answers = Vec::new();
+        let mut output = BufReader::new(child.stdout.take().context("piped")?);
+        let mut line = String::new();
+        while output.read_line(&mut line)? > 0 {
+            if line.starts_with("ready: ") {
+                let input = child.stdin.take();
+                return Ok(Self {
+                    child,
+                    answers,
+                    input,
+                    _output: output,
+                });
+            }
+            answers.push(line.trim_end().to_owned());
+            line.clear();
+        }
+        bail!("{command:?} ended after {answers:?}: {:?}", child.wait()?)
+    }
+
     /// Lets it come to its end.
     pub fn end(&mut self) -> Result<()> {
         drop(self.input.take());
@@ -208,6 +228,12 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The client, which every container sees at the same path.
+pub fn client() -> String {
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/client.py");
+    client.display().to_string()
 }
 
 /// The lines on a command's stdout.

@@ -2,7 +2,12 @@
 //!
 //! Fed by: tests. Must not: judge more than that answers are as expected.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
 use aliquot_gpusim::SimulatedMachine;
+use aliquot_region::host::{Doubt, Known};
 use aliquot_region::limits::{Container as Rules, Device};
 
 use crate::{Container, WAYS, Way};
@@ -24,7 +29,20 @@ pub fn machine() -> (tempfile::TempDir, SimulatedMachine) {
     );
     let state = room.path().join("state");
     let machine = SimulatedMachine::create(&state, &yaml).expect("a machine");
+    open_to_all(room.path());
     (room, machine)
+}
+
+/// A device node is every user's; the simulated machine is a folder of files.
+fn open_to_all(folder: &Path) {
+    let open = |path: &Path, mode| {
+        let mode = Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("a mode");
+    };
+    open(folder, 0o777);
+    for file in std::fs::read_dir(folder).expect("a folder") {
+        open(&file.expect("a file").path(), 0o666);
+    }
 }
 
 /// A share of a card, in MiB.
@@ -41,6 +59,19 @@ pub fn device(uuid: &str, mib: u64) -> Device<'_> {
 pub fn container(machine: &SimulatedMachine, way: Way, mib: u64) -> Container {
     let devices = [device(FIRST, mib)];
     Container::new(machine, way, Rules::default(), &devices).expect("a container")
+}
+
+/// What the host doubts of a container with `mib` of the first card, on which nobody else is: the
+/// simulator says what its processes use, as the driver would.
+pub fn doubts(machine: &SimulatedMachine, container: &Container, mib: u64) -> Vec<Doubt> {
+    let holders = machine.holders(FIRST).expect("a card");
+    let known = Known {
+        limit: mib * MIB,
+        measured: holders.iter().map(|holder| holder.used).sum(),
+        slack: 0,
+    };
+    let report = container.report().expect("a counters file");
+    report.doubts(&[known])
 }
 
 /// Runs the client in a container with `mib` of the first card, in each way in: what it answers,

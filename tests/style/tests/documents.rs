@@ -63,6 +63,26 @@ fn every_invariant_names_a_test_that_exists() {
 }
 
 #[test]
+fn every_attack_and_every_call_of_the_limiter_names_a_test_that_exists() {
+    let files = tree::files("rs").unwrap();
+    let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
+    let attacks = tree::read("docs/threat-model.md").unwrap();
+    let calls = tree::read("docs/limiter.md").unwrap();
+    for (page, least) in [(&attacks, 24), (&calls, 10)] {
+        let mut rows = table_rows(page);
+        // The page of calls has other tables too.
+        rows.retain(|row| page != &calls || row[0].starts_with('`'));
+        assert!(rows.len() >= least, "{} rows", rows.len());
+        none(&unheld(&rows, &sources));
+    }
+    let results = ["prevented", "seen", "refused at once", "the host asks"];
+    for row in table_rows(&attacks) {
+        let known = results.iter().any(|result| row[1].starts_with(result));
+        assert!(known, "{}: {}", row[0], row[1]);
+    }
+}
+
+#[test]
 fn every_right_has_its_reason() {
     let path = "charts/aliquot/templates/rbac.yaml";
     let text = tree::read(path).unwrap();

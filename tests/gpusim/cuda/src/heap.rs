@@ -235,6 +235,7 @@ pub(crate) fn take_blocks(driver: &Driver, card: usize, bytes: u64) -> Answer<u6
 
 /// Ends `take_blocks`.
 pub(crate) fn give_blocks(driver: &Driver, card: usize, base: u64, bytes: u64, touched: bool) {
-    driver.arena.give(base, bytes, touched);
+    // An address is another's only when what lay there is free.
     driver.release(card, bytes);
+    driver.arena.give(base, bytes, touched);
 }

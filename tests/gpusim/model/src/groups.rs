@@ -1,11 +1,11 @@
 //! Groups of processes, and the most that each ever held of a card at one moment, dead processes
 //! left out. A container is a group by its pid namespace; `GPUSIM_GROUP` names another.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::member::Member;
 use crate::pids;
-use crate::shared::{Card, Group};
+use crate::shared::{Card, Group, Slot};
 
 /// The number of a group by its name.
 #[must_use]
@@ -30,7 +30,12 @@ impl Member {
         let name = self.shared().slots[self.slot()].group.load(Relaxed);
         let sum = || -> u64 {
             let all = self.shared().claimed().map(|(_, slot)| slot);
-            let own = all.filter(|slot| slot.group.load(Relaxed) == name);
+            // What a slot's last owner left in it is not its new one's.
+            let settled =
+                |slot: &&Slot| slot.settled.load(Acquire) == slot.generation.load(Acquire);
+            let own = all
+                .filter(|slot| slot.group.load(Relaxed) == name)
+                .filter(settled);
             own.map(|slot| slot.holdings[card].used.load(Relaxed)).sum()
         };
         let place = |group: &&Group| {

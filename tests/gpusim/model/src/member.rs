@@ -35,11 +35,11 @@ impl Member {
     pub fn join(state: &Path) -> Result<Self, StateError> {
         let path = shared::path_of(state);
         let file = shared::open(&path, true)?;
-        let taken = (0..MAX_SLOTS).find(|slot| locks::take(&file, *slot));
-        let slot = taken.ok_or_else(|| StateError::Full { path: path.clone() })?;
-        // The lock lives with this mapping; the file is closed at the end of this function.
+        // A lock lives with this mapping; the file is closed at the end of this function.
         let map = Mapping::new(&path, &file, true)?;
         let shared = map.get();
+        let taken = (0..MAX_SLOTS).find(|slot| locks::take(&file, *slot));
+        let slot = taken.ok_or_else(|| StateError::Full { path: path.clone() })?;
         let record = &shared.slots[slot];
         let generation = record.generation.load(Acquire) + 1;
         record.generation.store(generation, Release);
@@ -59,6 +59,7 @@ impl Member {
         record.pid.store(u64::from(std::process::id()), Relaxed);
         record.namespace.store(pids::own_namespace(), Relaxed);
         record.group.store(groups::own(), Relaxed);
+        record.settled.store(generation, Release);
         Ok(member)
     }
 

@@ -77,7 +77,9 @@ pub struct Slot {
     pub(crate) mps: AtomicU64,
     /// Percent of the cards that its MPS server lets it fill; 0: all.
     pub(crate) percent: AtomicU64,
-    reserved: [AtomicU64; 2],
+    /// `generation` as soon as nothing of the slot's last owner is left in it.
+    pub(crate) settled: AtomicU64,
+    reserved: [AtomicU64; 1],
     pub(crate) holdings: [Holding; MAX_GPUS],
 }
 
