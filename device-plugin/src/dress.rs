@@ -113,7 +113,10 @@ impl PreStart {
             known.for_each(|name| name.clone_from(&part.current));
         }
         let priority = accepted.allocation.priority;
-        let page = limits::page(&shown, priority, effective);
+        let page = limits::page(&shown, priority, effective, |gpu| {
+            let unit = node.inventory.gpu(gpu)?;
+            Some((unit.memory, unit.scaled))
+        });
         let page = page.map_err(|source| PreStartError::Page {
             container: container.to_owned(),
             source,

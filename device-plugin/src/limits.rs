@@ -2,21 +2,29 @@
 //!
 //! Fed by: an accepted share. Must not: know where a field lies.
 
-use aliquot_core::Grant;
+use aliquot_core::{GpuUuid, Grant, Mib};
 use aliquot_region::limits::{
     Container, Device, OOM_KILLER, OVERSUBSCRIBE, PageError, SIZE, UNCONTROLLED,
 };
 
 use crate::environment::{Effective, Utilization};
 
-/// The page of a container, with nothing measured yet.
-pub fn page(grants: &[Grant], priority: u8, effective: Effective) -> Result<[u8; SIZE], PageError> {
+/// The page of a container, with nothing measured yet; `real` says what a card has and what was
+/// promised of it.
+pub fn page(
+    grants: &[Grant],
+    priority: u8,
+    effective: Effective,
+    real: impl Fn(&GpuUuid) -> Option<(Mib, Mib)>,
+) -> Result<[u8; SIZE], PageError> {
     let devices: Vec<Device> = grants
         .iter()
         .map(|grant| Device {
             uuid: grant.gpu.as_str(),
             memory: grant.memory.bytes(),
             cores: grant.cores.0,
+            physical: real(&grant.gpu)
+                .map_or(0, |(has, promised)| part(grant.memory, has, promised)),
             ..Device::default()
         })
         .collect();
@@ -26,6 +34,15 @@ pub fn page(grants: &[Grant], priority: u8, effective: Effective) -> Result<[u8;
         flags: flags(effective),
     };
     aliquot_region::limits::page(container, &devices)
+}
+
+/// The part of a card in bytes that goes with this much of what was promised of it; 0: all.
+fn part(granted: Mib, has: Mib, promised: Mib) -> u64 {
+    if promised <= has {
+        return 0;
+    }
+    let part = u128::from(granted.0) * u128::from(has.0) / u128::from(promised.0.max(1));
+    Mib(u64::try_from(part).unwrap_or(granted.0)).bytes()
 }
 
 fn policy(utilization: Utilization) -> u32 {
@@ -76,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_share_becomes_the_bytes_that_the_limiter_reads() {
-        let page = page(&grants(2), 1, EFFECTIVE).expect("two devices fit");
+        let page = page(&grants(2), 1, EFFECTIVE, |_| None).expect("two devices fit");
         assert_eq!(page[12..16], 2_u32.to_le_bytes());
         assert_eq!(page[32..44], [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
         let second = &page[64 + 120..];
@@ -86,11 +103,31 @@ mod tests {
     }
 
     #[test]
+    fn of_a_card_that_is_promised_twice_a_grant_is_half_real() {
+        let check = |has, promised, expected: u64| {
+            let page = page(&grants(1), 1, EFFECTIVE, |_| {
+                Some((Mib(has), Mib(promised)))
+            });
+            let page = page.expect("it fits");
+            assert_eq!(
+                page[64 + 80..64 + 88],
+                (expected << 20).to_le_bytes(),
+                "{promised}"
+            );
+        };
+        check(81920, 163_840, 1500);
+        check(81920, 122_880, 2000);
+        check(81920, 81920, 0);
+        check(81920, 40960, 0);
+    }
+
+    #[test]
     fn refuses_what_does_not_fit() {
-        assert!(page(&grants(MAX_DEVICES), 1, EFFECTIVE).is_ok());
-        assert!(page(&grants(MAX_DEVICES + 1), 1, EFFECTIVE).is_err());
+        let page = |grants: &[Grant]| page(grants, 1, EFFECTIVE, |_| None);
+        assert!(page(&grants(MAX_DEVICES)).is_ok());
+        assert!(page(&grants(MAX_DEVICES + 1)).is_err());
         let mut long = grants(1);
         long[0].gpu = "G".repeat(41).into();
-        assert!(page(&long, 1, EFFECTIVE).is_err());
+        assert!(page(&long).is_err());
     }
 }

@@ -59,31 +59,73 @@ impl Account {
         }))
     }
 
-    /// Takes `bytes`, or says that there are not as many. Dead processes are looked for first.
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), Code> {
-        let process = self.process;
-        let limit = process.limit(self.card);
-        if process.seat.reserve(self.card, bytes, limit).is_ok() {
+    /// Takes `bytes` of the card itself for what `call` makes, or says that there are not as many.
+    /// Dead processes are looked for first.
+    pub(crate) fn reserve(&self, call: &str, bytes: u64) -> Result<(), Code> {
+        if self.takes(bytes, self.on_card()) {
             return Ok(());
         }
         self.settle_all();
-        self.try_reserve(bytes)
+        if self.takes(bytes, self.on_card()) {
+            return Ok(());
+        }
+        Err(self.refuse(call, bytes))
     }
 
-    /// The same by the figures as they are.
-    pub(crate) fn try_reserve(&self, bytes: u64) -> Result<(), Code> {
-        let process = self.process;
-        let limit = process.limit(self.card);
-        match process.seat.reserve(self.card, bytes, limit) {
-            Ok(_) => Ok(()),
-            Err(refused) => {
-                log::line(
-                    log::DEBUG,
-                    format_args!("refused {bytes} bytes: {} of {limit} in use", refused.used),
-                );
-                Err(OUT_OF_MEMORY)
+    /// Takes `bytes` that may lie on the host; whether they must, because the container's part of
+    /// the card is used.
+    pub(crate) fn reserve_anywhere(&self, call: &str, bytes: u64) -> Result<bool, Code> {
+        let (here, all) = (self.on_card(), self.process.limit(self.card));
+        for look in [false, true] {
+            if look {
+                self.settle_all();
+            }
+            if self.takes(bytes, here) {
+                return Ok(false);
+            }
+            if here < all && self.takes(bytes, all) {
+                return Ok(true);
             }
         }
+        Err(self.refuse(call, bytes))
+    }
+
+    /// Takes `bytes` if no more than `limit` are in use then, by the figures as they are.
+    pub(crate) fn takes(&self, bytes: u64, limit: u64) -> bool {
+        let seat = &self.process.seat;
+        seat.reserve(self.card, bytes, limit).is_ok()
+    }
+
+    /// The most that may lie on the card itself: of a seat that was promised more than its part of
+    /// the card, that part.
+    pub(crate) fn on_card(&self) -> u64 {
+        let limit = self.process.limit(self.card);
+        if self.process.is_scaled() {
+            limit.min(self.process.limits.physical(self.card))
+        } else {
+            limit
+        }
+    }
+
+    /// Says why `call` gets no `bytes`: what managed memory could not serve is named.
+    pub(crate) fn refuse(&self, call: &str, bytes: u64) -> Code {
+        let (process, here) = (self.process, self.on_card());
+        let (used, limit) = (process.seat.used(self.card), process.limit(self.card));
+        if here < limit && used.saturating_add(bytes) <= limit {
+            log::line(
+                log::ERROR,
+                format_args!(
+                    "{call}: {bytes} bytes must lie on the card, and this container has {} MiB of it",
+                    here >> 20
+                ),
+            );
+        } else {
+            log::line(
+                log::DEBUG,
+                format_args!("{call}: refused {bytes} bytes: {used} of {limit} in use"),
+            );
+        }
+        OUT_OF_MEMORY
     }
 
     /// Looks what pools gave back and what the dead had.

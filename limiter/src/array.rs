@@ -97,7 +97,7 @@ fn counted(
     let Some(bytes) = size(descriptor, levels).and_then(in_blocks) else {
         return OUT_OF_MEMORY;
     };
-    if let Err(code) = account.reserve(bytes) {
+    if let Err(code) = account.reserve("an array", bytes) {
         return code;
     }
     let code = call();

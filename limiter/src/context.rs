@@ -147,7 +147,7 @@ fn begin(device: Device) -> Result<Option<(Account, u64)>, Code> {
         return Ok(None);
     };
     let bytes = account.process.limits.context(account.card);
-    account.reserve(bytes)?;
+    account.reserve("a context", bytes)?;
     Ok(Some((account, bytes)))
 }
 

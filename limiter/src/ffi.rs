@@ -19,6 +19,8 @@ pub(crate) const NO_DEVICE: Code = 100;
 pub(crate) const INVALID_DEVICE: Code = 101;
 /// `CUDA_ERROR_NOT_PERMITTED`: a known call without limits to judge it by.
 pub(crate) const NOT_PERMITTED: Code = 800;
+/// `CUDA_ERROR_NOT_SUPPORTED`: what memory beyond the card cannot do.
+pub(crate) const NOT_SUPPORTED: Code = 801;
 /// `NVML_ERROR_INVALID_ARGUMENT`.
 pub(crate) const NVML_INVALID_ARGUMENT: Code = 2;
 /// `NVML_ERROR_NOT_FOUND`.

@@ -1,17 +1,27 @@
 //! Plain, pitched and managed memory. Reserved first, then asked of the driver; what the driver
-//! really took is charged.
+//! really took is charged. Where a seat was promised more than its part of the card, what goes
+//! beyond that part is managed memory.
 //!
 //! Fed by: [`crate::table`]. Must not: ask the driver for what the limit does not give.
 
-use core::ffi::c_uint;
+use core::ffi::{c_uint, c_void};
 
 use crate::account::Account;
-use crate::ffi::{Code, INVALID_VALUE, OUT_OF_MEMORY, Out, SUCCESS, long};
+use crate::ffi::{Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Out, SUCCESS, long, size};
 use crate::ledger::in_blocks;
+use crate::log;
 use crate::process;
+use crate::table::call;
 
 type Pointer = u64;
 
+/// `CUipcMemHandle`.
+pub(crate) type IpcHandle = [u64; 8];
+
+/// `CU_MEM_ATTACH_GLOBAL`.
+const ATTACH_GLOBAL: c_uint = 1;
+/// `CU_MEM_ADVISE_SET_ACCESSED_BY`.
+const ACCESSED_BY: i32 = 5;
 /// Rows of pitched memory start at multiples of this, at most.
 const PITCH: u64 = 512;
 
@@ -20,7 +30,10 @@ pub(crate) fn allocate(
     pointer: Out<Pointer>,
     bytes: usize,
 ) -> Code {
-    counted(long(bytes), pointer, || {
+    counted("cuMemAlloc", long(bytes), pointer, |elsewhere| {
+        if let Some(account) = elsewhere {
+            return on_the_host(account, pointer, bytes);
+        }
         (real(pointer, bytes), Size::InBlocks(long(bytes)))
     })
 }
@@ -32,9 +45,8 @@ pub(crate) fn allocate_managed(
     bytes: usize,
     flags: c_uint,
 ) -> Code {
-    counted(long(bytes), pointer, || {
-        let whole = in_blocks(long(bytes)).unwrap_or(u64::MAX);
-        (real(pointer, bytes, flags), Size::Own(whole))
+    counted("cuMemAllocManaged", long(bytes), pointer, |_| {
+        (real(pointer, bytes, flags), whole(bytes))
     })
 }
 
@@ -48,11 +60,40 @@ pub(crate) fn allocate_pitch(
 ) -> Code {
     let row = long(width).checked_next_multiple_of(PITCH);
     let most = row.and_then(|row| row.checked_mul(long(height)));
-    counted(most.unwrap_or(u64::MAX), pointer, || {
+    let most = most.unwrap_or(u64::MAX);
+    counted("cuMemAllocPitch", most, pointer, |elsewhere| {
+        if let Some(account) = elsewhere
+            && matches!(element, 4 | 8 | 16)
+            && !pitch.is_null()
+        {
+            let made = on_the_host(account, pointer, size(most));
+            if made.0 == SUCCESS {
+                pitch.put(size(row.unwrap_or(0)));
+            }
+            return made;
+        }
         let code = real(pointer, pitch, width, height, element);
         let bytes = long(pitch.get().unwrap_or(0)).saturating_mul(long(height));
         (code, Size::InBlocks(bytes))
     })
+}
+
+/// Managed memory in the place of the card's: it lies there while there is room.
+fn on_the_host(account: &Account, pointer: Out<Pointer>, bytes: usize) -> (Code, Size) {
+    let code = call::cuMemAllocManaged(pointer, bytes, ATTACH_GLOBAL);
+    let mut device = 0;
+    if let (SUCCESS, Some(made)) = (code, pointer.get())
+        && call::cuCtxGetDevice(Out::to(&mut device)) == SUCCESS
+    {
+        account.process.elsewhere.lock().insert(made);
+        // A wish: where it is not granted the memory is there all the same.
+        let _ = call::cuMemAdvise(made, bytes, ACCESSED_BY, device);
+    }
+    (code, whole(bytes))
+}
+
+fn whole(bytes: usize) -> Size {
+    Size::Own(in_blocks(long(bytes)).unwrap_or(u64::MAX))
 }
 
 /// What was allocated.
@@ -64,11 +105,17 @@ enum Size {
     Own(u64),
 }
 
-/// Reserves for `most` bytes, makes the call, which says what was allocated, and charges that.
-fn counted(most: u64, pointer: Out<Pointer>, call: impl FnOnce() -> (Code, Size)) -> Code {
+/// Reserves for `most` bytes, makes the call, which is given the account where the card has no room
+/// for them and says what was allocated, and charges that.
+fn counted(
+    name: &str,
+    most: u64,
+    pointer: Out<Pointer>,
+    make: impl FnOnce(Option<&Account>) -> (Code, Size),
+) -> Code {
     let account = match Account::of_current() {
         Ok(Some(account)) => account,
-        Ok(None) => return call().0,
+        Ok(None) => return make(None).0,
         Err(code) => return code,
     };
     if pointer.is_null() {
@@ -77,10 +124,11 @@ fn counted(most: u64, pointer: Out<Pointer>, call: impl FnOnce() -> (Code, Size)
     let Some(reserved) = in_blocks(most) else {
         return OUT_OF_MEMORY;
     };
-    if let Err(code) = account.reserve(reserved) {
-        return code;
-    }
-    let (code, size) = call();
+    let elsewhere = match account.reserve_anywhere(name, reserved) {
+        Ok(elsewhere) => elsewhere,
+        Err(code) => return code,
+    };
+    let (code, size) = make(elsewhere.then_some(&account));
     let (SUCCESS, Some(at)) = (code, pointer.get()) else {
         account.release(reserved);
         return code;
@@ -92,6 +140,47 @@ fn counted(most: u64, pointer: Out<Pointer>, call: impl FnOnce() -> (Code, Size)
     let cost = account.process.ledger.insert(at, entry);
     account.settle(reserved, cost);
     SUCCESS
+}
+
+/// Managed memory cannot be handed to another process, as memory of the card can.
+pub(crate) fn share(
+    real: extern "C" fn(Out<IpcHandle>, Pointer) -> Code,
+    handle: Out<IpcHandle>,
+    pointer: Pointer,
+) -> Code {
+    if lies_elsewhere("cuIpcGetMemHandle", pointer) {
+        return NOT_SUPPORTED;
+    }
+    real(handle, pointer)
+}
+
+/// Nor can another device reach it at a fixed place, as for RDMA.
+pub(crate) fn export_range(
+    real: extern "C" fn(*mut c_void, Pointer, usize, i32, u64) -> Code,
+    handle: *mut c_void,
+    pointer: Pointer,
+    bytes: usize,
+    kind: i32,
+    flags: u64,
+) -> Code {
+    if lies_elsewhere("cuMemGetHandleForAddressRange", pointer) {
+        return NOT_SUPPORTED;
+    }
+    real(handle, pointer, bytes, kind, flags)
+}
+
+fn lies_elsewhere(name: &str, pointer: Pointer) -> bool {
+    let known = |process: &process::Process| process.elsewhere.lock().contains(&pointer);
+    let found = process::get().is_some_and(known);
+    if found {
+        log::line(
+            log::ERROR,
+            format_args!(
+                "{name}: this memory lies beyond the container's part of the card and cannot be shared"
+            ),
+        );
+    }
+    found
 }
 
 pub(crate) fn free(real: extern "C" fn(Pointer) -> Code, pointer: Pointer) -> Code {
@@ -110,6 +199,9 @@ pub(crate) fn freed(at: u64, call: impl FnOnce() -> Code) -> Code {
     };
     let code = call();
     if code == SUCCESS {
+        if process.is_scaled() {
+            process.elsewhere.lock().remove(&at);
+        }
         let back = process.ledger.leave(at, entry);
         if back > 0 {
             process.seat.release(entry.card, back);

@@ -133,7 +133,7 @@ pub(crate) fn memory(
 ) -> Code {
     let code = real(device, memory);
     if let (Some(seen), Some(all)) = (seen(code, device), memory.get()) {
-        let total = seen.total.min(all.total);
+        let total = seen.total_of(all.total);
         let used = seen.used.min(total);
         let free = total - used;
         memory.put(Memory { total, free, used });
@@ -148,7 +148,7 @@ pub(crate) fn memory_v2(
 ) -> Code {
     let code = real(device, memory);
     if let (Some(seen), Some(all)) = (seen(code, device), memory.get()) {
-        let total = seen.total.min(all.total);
+        let total = seen.total_of(all.total);
         let used = seen.used.min(total);
         memory.put(MemoryV2 {
             total,

@@ -65,7 +65,7 @@ pub(crate) fn create(
     let Some(cost) = in_blocks(long(bytes)) else {
         return OUT_OF_MEMORY;
     };
-    if let Err(code) = account.reserve(cost) {
+    if let Err(code) = account.reserve("cuMemCreate", cost) {
         return code;
     }
     let code = real(handle, bytes, properties, flags);

@@ -131,6 +131,10 @@ fn counted(
             kept = Kept::new(handle);
             growth = reserve_exactly(account, handle, bytes);
         }
+        if growth.is_err() {
+            drop(kept);
+            return account.refuse("a memory pool", long(bytes));
+        }
     }
     let growth = match growth {
         Ok(growth) => growth,
@@ -151,13 +155,7 @@ fn counted(
         account.release(held - now);
         return code;
     };
-    let limit = account.process.limit(account.card);
-    let fits = account
-        .process
-        .seat
-        .reserve(account.card, more, limit)
-        .is_ok();
-    if fits {
+    if account.takes(more, account.on_card()) {
         return code;
     }
     // It grew past the limit, in larger steps than was expected: undone at once.
@@ -180,8 +178,8 @@ fn reserve(account: Account, pool: Handle, bytes: usize, charged: u64) -> Result
         .and_then(in_blocks)
         .ok_or(OUT_OF_MEMORY)?;
     let growth = most.saturating_sub(charged);
-    account.try_reserve(growth)?;
-    Ok(growth)
+    let fits = account.takes(growth, account.on_card());
+    fits.then_some(growth).ok_or(OUT_OF_MEMORY)
 }
 
 /// Takes what the pool will grow by while nobody trims it ([`Kept`]): what is free in it already
@@ -194,8 +192,8 @@ fn reserve_exactly(account: Account, pool: Handle, bytes: usize) -> Result<u64, 
     let growth = lacking
         .checked_next_multiple_of(STEP)
         .ok_or(OUT_OF_MEMORY)?;
-    account.try_reserve(growth)?;
-    Ok(growth)
+    let fits = account.takes(growth, account.on_card());
+    fits.then_some(growth).ok_or(OUT_OF_MEMORY)
 }
 
 /// While it lives, waiting for the card trims the pool of nothing.

@@ -5,16 +5,18 @@
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use aliquot_region::fork::ForkFlag;
-use aliquot_region::limits::{Limits, UNCONTROLLED, UUID};
+use aliquot_region::limits::{Limits, OVERSUBSCRIBE, UNCONTROLLED, UUID};
 use aliquot_region::seat::Seat;
 
 use crate::context::Contexts;
 use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
 use crate::ledger::Ledger;
+use crate::lock::Lock;
 use crate::log;
 use crate::pace::Pace;
 use crate::physical::PhysicalMemory;
@@ -39,6 +41,8 @@ pub(crate) struct Process {
     pub(crate) contexts: Contexts,
     pub(crate) physical: PhysicalMemory,
     pub(crate) pools: Pools,
+    /// Pointers of managed memory that the program takes for memory of the card.
+    pub(crate) elsewhere: Lock<HashSet<u64>>,
     pub(crate) pace: Pace,
     /// Of each CUDA device the card's place in the limits page, plus one.
     cards: [AtomicU8; DEVICES],
@@ -93,6 +97,7 @@ fn start(flag: ForkFlag) -> Option<()> {
                 contexts: Contexts::default(),
                 physical: PhysicalMemory::default(),
                 pools: Pools::default(),
+                elsewhere: Lock::default(),
                 pace,
                 cards: [const { AtomicU8::new(UNKNOWN) }; DEVICES],
             });
@@ -117,6 +122,11 @@ impl Process {
     /// The pod asked for no limits and was allowed to.
     pub(crate) fn is_uncontrolled(&self) -> bool {
         self.limits.flags() & UNCONTROLLED != 0
+    }
+
+    /// More may have been promised than the cards have.
+    pub(crate) fn is_scaled(&self) -> bool {
+        self.limits.flags() & OVERSUBSCRIBE != 0
     }
 
     /// The card with this uuid, as the limits page counts them.

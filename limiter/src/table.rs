@@ -156,6 +156,9 @@ hooks! {
     Cuda "cuMemAllocManaged" 6000 '-' cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint) => memory::allocate_managed;
     Cuda "cuMemFree" 3020 '-' cuMemFree_v2(pointer: Pointer) => memory::free;
 
+    Cuda "cuIpcGetMemHandle" 4010 '-' cuIpcGetMemHandle(handle: Out<memory::IpcHandle>, pointer: Pointer) => memory::share;
+    Cuda "cuMemGetHandleForAddressRange" 11070 '-' cuMemGetHandleForAddressRange(handle: *mut c_void, pointer: Pointer, bytes: usize, kind: i32, flags: u64) => memory::export_range;
+
     Cuda "cuMemCreate" 10020 '-' cuMemCreate(handle: Out<u64>, bytes: usize, properties: Out<Properties>, flags: u64) => physical::create;
     Cuda "cuMemRelease" 10020 '-' cuMemRelease(handle: u64) => physical::release;
     Cuda "cuMemRetainAllocationHandle" 11000 '-' cuMemRetainAllocationHandle(handle: Out<u64>, address: *mut c_void) => physical::retain;
@@ -240,6 +243,8 @@ calls! {
     cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
     cuMemPoolSetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
     cuMemPoolTrimTo(pool: Handle, bytes: usize);
+    cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint);
+    cuMemAdvise(pointer: Pointer, bytes: usize, advice: i32, device: Device);
     cuMemFreeAsync(pointer: Pointer, stream: Handle);
     nvmlDeviceGetCount_v2(count: Out<c_uint>);
     nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>);

@@ -58,7 +58,12 @@ pub(crate) fn total_memory(
     let code = real(bytes, device);
     let card = limited().and_then(|process| Some((process, process.card(device)?)));
     if let (SUCCESS, Some(all), Some((process, card))) = (code, bytes.get(), card) {
-        bytes.put(all.min(size(process.limits.memory(card))));
+        let limit = size(process.limits.memory(card));
+        bytes.put(if process.is_scaled() {
+            limit
+        } else {
+            all.min(limit)
+        });
     }
     code
 }
@@ -78,9 +83,15 @@ pub(crate) fn memory_info(
         return code;
     }
     let seen = of_card(account.process, account.card);
-    total.put(real_total.min(size(seen.total)));
-    // The card itself may have less; the driver gives whole blocks.
-    let left = (seen.total - seen.used).min(long(real_free));
+    let left = seen.total - seen.used;
+    // The card itself may have less, which matters where all must lie on it.
+    let (all, left) = if account.process.is_scaled() {
+        (seen.total, left)
+    } else {
+        (seen.total.min(long(real_total)), left.min(long(real_free)))
+    };
+    total.put(size(all));
+    // The driver gives whole blocks.
     free.put(size(left / BLOCK * BLOCK));
     code
 }
@@ -91,6 +102,19 @@ pub(crate) struct Seen {
     pub(crate) total: u64,
     /// At most `total`.
     pub(crate) used: u64,
+    /// More than the card has may have been promised.
+    pub(crate) scaled: bool,
+}
+
+impl Seen {
+    /// All that is shown of a card that has `all`.
+    pub(crate) fn total_of(self, all: u64) -> u64 {
+        if self.scaled {
+            self.total
+        } else {
+            self.total.min(all)
+        }
+    }
 }
 
 pub(crate) fn of_card(process: &Process, card: usize) -> Seen {
@@ -105,6 +129,7 @@ pub(crate) fn of_card(process: &Process, card: usize) -> Seen {
     Seen {
         total,
         used: used.min(total),
+        scaled: process.is_scaled(),
     }
 }
 

@@ -123,6 +123,7 @@ class Client:
 
     def alloc(self, mib, how="dlsym"):
         name = "cuMemAlloc_v2" if how == "dlsym" else "cuMemAlloc"
+        self.last_size = int(mib) * MIB
         return self.keep(self.address(name, 12000, how), ctypes.c_size_t(int(mib) * MIB))
 
     def bytes(self, size):
@@ -146,6 +147,17 @@ class Client:
 
     def unarray(self):
         return self.cuda.cuArrayDestroy(self.last_array)
+
+    def share(self):
+        handle = (ctypes.c_uint64 * 8)()
+        return self.cuda.cuIpcGetMemHandle(handle, self.pointers[-1])
+
+    def touch(self):
+        """Uses a byte of each page of the last allocation."""
+        pointer, size = self.pointers[-1].value, self.last_size
+        one = ctypes.c_ubyte(1), ctypes.c_size_t(1)
+        pages = range(pointer, pointer + size, 2 * MIB)
+        return max(self.cuda.cuMemsetD8_v2(ctypes.c_uint64(page), *one) for page in pages)
 
     def physical(self, mib, device="0"):
         prop, handle = Prop(1, 0, 1, int(device), None, 0), ctypes.c_uint64()
