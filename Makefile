@@ -36,6 +36,8 @@ hold: ## A million random allocations at the limit, and a thousand kills, agains
 bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
 	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-device-plugin -p aliquot-performance
 	cargo run --release --quiet --locked -p aliquot-performance
+	cargo build --release --quiet --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
+	cargo run --release --quiet --locked -p aliquot-limiter-tests
 
 FUZZ_MINUTES ?= 1
 fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)

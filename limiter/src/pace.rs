@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use aliquot_pacer::bucket::{Bucket, Until};
 use aliquot_pacer::cost::{Costs, Kernel, Sample};
 use aliquot_pacer::credit::{CHUNK, Credit};
-use aliquot_pacer::rule::{Rate, Rule, SILENCE, Words};
+use aliquot_pacer::rule::{OPEN, Rate, Rule, SILENCE, Words};
 
 use crate::ffi::{Code, Handle, Out, SUCCESS, long};
 use crate::marker::{Launch, Markers, Measured};
@@ -19,6 +19,8 @@ use crate::process::{self, Process};
 use crate::table::call;
 use crate::{capture, clock, context};
 
+/// Percent.
+const NO_LIMIT: u32 = 100;
 /// Nanoseconds after which a wait looks at the limits page again, woken or not.
 const LOOK: u64 = 20_000_000;
 /// Nanoseconds between looks at marks that are waited for.
@@ -86,9 +88,14 @@ pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
         },
     };
     let thread = thread_number();
+    let limits = &process.limits;
+    let open = limits.gate(card).load(Relaxed) == OPEN && limits.cores(card) == NO_LIMIT;
+    if open && !lane.credit.count(thread) {
+        return call();
+    }
     let words = words(process, card, lane.fresh.load(Relaxed));
     let free = match words.rule() {
-        Rule::Free => !lane.credit.count(thread),
+        Rule::Free => !open && !lane.credit.count(thread),
         Rule::Limited(_) => {
             let kernel = lane.costs().kernel(work.key);
             kernel.is_known()

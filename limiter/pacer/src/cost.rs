@@ -2,9 +2,13 @@
 //!
 //! A sample is the time between two marks on the card's own clock, before and after a launch. Alone
 //! on the card that is what the launch took, and the mean of it is what the next ones are charged.
-//! With other tenants at work, or other streams and processes of the same container, some samples
-//! hold time of theirs. Those are told by their length: two low quantiles of all samples, which
-//! others seldom reach, say how far a kernel's own times spread, and what lies beyond is left out.
+//! With other streams and processes of the container at work some samples hold time of theirs.
+//! Those are told by their length: two low quantiles of all samples, which others seldom reach, say
+//! how far a kernel's own times spread, and what lies beyond is left out.
+//! With other tenants at work most samples may hold time in which one of them had the card, and the
+//! more the fuller it is; to charge that would free the card again, and so on. So then the shortest
+//! of late counts, times how far the mean was above the shortest before: that does not depend on
+//! how full the card is, and what is wrong with it is for the host's trim.
 //!
 //! The table has a fixed size and forgets the kernel in its way when it is full.
 //!
@@ -24,6 +28,8 @@ const MEMORY: u64 = 16;
 const LEAK: u64 = 128;
 /// Fixed point of ratios.
 const ONE: u64 = 256;
+/// The largest spread that is believed.
+const WIDEST: u64 = 3 * ONE;
 /// Samples that were left out one after another, after which one is taken for want of better.
 const PATIENCE: u32 = 24;
 /// The part of itself by which the lower quantile moves with a sample: while few are known, later.
@@ -56,6 +62,8 @@ pub struct Kernel {
     shortest: AtomicU64,
     /// What three in ten samples are shorter than.
     low: AtomicU64,
+    /// Mean by shortest where no other tenant was, in parts of [`ONE`]; 0: not known.
+    spread: AtomicU64,
     samples: AtomicU64,
     /// Launches whose measure is not known yet.
     open: AtomicU32,
@@ -99,7 +107,7 @@ impl Costs {
         let free = ways.iter().find(|one| one.key.load(Relaxed) == 0);
         let victim = usize::try_from(key >> 8).unwrap_or(0) % WAYS;
         let place = free.unwrap_or(&ways[victim]);
-        for word in [&place.mean, &place.shortest, &place.low, &place.samples] {
+        for word in [&place.mean, &place.low, &place.spread, &place.samples] {
             word.store(0, Relaxed);
         }
         place.open.store(0, Relaxed);
@@ -143,30 +151,40 @@ impl Kernel {
             .fetch_update(Relaxed, Relaxed, |open| open.checked_sub(1));
     }
 
-    /// Learns from a launch; what that one took, if it can be told.
+    /// Learns from a launch; what that one is to be charged, if it can be told.
     pub fn learn(&self, sample: Sample) -> Option<u64> {
         let (samples, mean) = (self.samples.load(Relaxed), self.mean.load(Relaxed));
         let took = sample.took;
         let held_up = sample.disturbed && (samples == 0 || took > mean);
-        let mixed = sample.sharing > 1 || sample.overlapped;
-        let longest = if held_up {
-            0
-        } else if mixed && samples > 0 {
-            self.longest()
-        } else {
-            u64::MAX
-        };
         if !held_up {
             self.note(samples, took);
         }
+        let shared = sample.sharing > 1;
+        let longest = match (held_up, shared, sample.overlapped && samples > 0) {
+            (true, ..) => 0,
+            (false, false, true) => self.longest(),
+            _ => u64::MAX,
+        };
         if took > longest && self.left_out.fetch_add(1, Relaxed) < PATIENCE {
             return None;
         }
         self.left_out.store(0, Relaxed);
+        let found = if shared { self.guess().min(took) } else { took };
         self.samples.store(samples + 1, Relaxed);
-        let mean = average(mean, took, (samples + 1).min(MEMORY));
+        let mean = average(mean, found, (samples + 1).min(MEMORY));
         self.mean.store(mean, Relaxed);
-        Some(took)
+        if !shared {
+            let short = self.shortest.load(Relaxed).max(1);
+            let spread = (mean.saturating_mul(ONE) / short).clamp(ONE, WIDEST);
+            self.spread.store(spread, Relaxed);
+        }
+        Some(found)
+    }
+
+    /// What it takes, as far as the shortest samples tell.
+    fn guess(&self) -> u64 {
+        let spread = self.spread.load(Relaxed).max(ONE);
+        self.shortest.load(Relaxed).saturating_mul(spread) / ONE
     }
 
     /// Moves the two quantiles.

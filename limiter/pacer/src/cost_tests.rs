@@ -55,7 +55,7 @@ fn time_of_others_is_not_taken_for_the_kernels_own() {
             kernel.learn(sample);
         }
         let cost = kernel.cost();
-        assert!((1_000_000..1_050_000).contains(&cost), "{kernel:?}");
+        assert!((1_000_000..1_080_000).contains(&cost), "{kernel:?}");
     }
 }
 
@@ -151,7 +151,7 @@ proptest! {
         for (took, sharing, overlapped, disturbed) in samples {
             (lowest, most) = (lowest.min(took), most.max(took));
             let found = kernel.learn(Sample { took, sharing, overlapped, disturbed });
-            prop_assert!(found.is_none_or(|found| found == took));
+            prop_assert!(found.is_none_or(|found| found <= took));
         }
         if kernel.is_known() {
             prop_assert!((lowest..=most).contains(&kernel.cost()), "{:?}", kernel);

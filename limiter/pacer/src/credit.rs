@@ -32,8 +32,8 @@ struct Purse {
     mixed: AtomicU64,
     /// Until when the container's work was thought to run, after this thread last entered.
     until: AtomicU64,
-    /// 1: others' work was there when this thread last took from the bucket.
-    crowded: AtomicU64,
+    /// When others' work was last seen there.
+    met: AtomicU64,
 }
 
 /// The purses of a process for one card.
@@ -89,11 +89,12 @@ impl Credit {
             && purse.mixed.swap(0, Relaxed) == 0
             && purse.stream.swap(stream, Relaxed) == stream;
         purse.due.store(0, Relaxed);
-        let others = before.saturating_add(QUIET) > now && !own;
-        // What comes out of a chunk meets whom the chunk met.
-        let crowded = others || (chunk == 0 && purse.crowded.load(Relaxed) != 0);
-        purse.crowded.store(u64::from(crowded), Relaxed);
-        crowded
+        if !own && before.saturating_add(QUIET) > now {
+            purse.met.store(now, Relaxed);
+        }
+        // They may take a while to launch what they took.
+        let met = purse.met.load(Relaxed);
+        met != 0 && met.saturating_add(QUIET) > now
     }
 
     /// Counts a launch that needs no credit; true once a round.
@@ -172,31 +173,22 @@ mod tests {
     #[test]
     fn work_of_other_threads_and_streams_is_told_from_ones_own() {
         let (credit, until) = (Credit::default(), AtomicU64::new(0));
-        let start = 3 * QUIET;
-        let enter = |thread, stream, now| credit.enter(thread, stream, &until, (start + now, 100));
-        assert!(!enter(0, STREAM, 1_000), "the card was idle");
-        assert!(!enter(0, STREAM, 1_050), "only its own is before it");
-        assert!(enter(1, STREAM, 1_060), "another thread's is");
-        assert!(enter(0, STREAM, 1_070));
-        assert!(
-            credit.enter(0, STREAM, &until, (start + 1_075, 0)),
-            "in the same chunk"
-        );
-        assert!(!enter(0, STREAM, 1_080));
-        assert!(enter(0, 6, 1_090), "another stream's is");
-        assert!(!enter(1, STREAM, QUIET + 5_000), "all is done");
+        let enter = |thread, stream, now| credit.enter(thread, stream, &until, (now, 100));
+        let at = |moment: u64| moment * 2 * QUIET;
+        assert!(!enter(0, STREAM, at(2)), "the card was idle");
+        assert!(!enter(0, STREAM, at(2) + 50), "only its own is before it");
+        assert!(enter(1, STREAM, at(2) + 60), "another thread's is");
+        assert!(enter(1, STREAM, at(2) + 70), "that may still be there");
+        assert!(enter(0, STREAM, at(2) + 80));
+        assert!(!enter(0, STREAM, at(3) + 90), "that is done");
+        assert!(enter(0, 6, at(3) + 100), "another stream's is");
+        assert!(!enter(1, STREAM, at(5)), "all is done");
         credit.spend(1, 6, 0);
         credit.spend(1, STREAM, 0);
-        assert!(
-            enter(1, STREAM, QUIET + 5_001),
-            "it used another stream meanwhile"
-        );
+        assert!(enter(1, STREAM, at(5) + 1), "it used another stream");
         until.store(u64::MAX, Relaxed);
-        enter(0, STREAM, 6_000);
-        assert_eq!(
-            until.load(Relaxed),
-            start + 6_100,
-            "no launch can have made that word"
-        );
+        enter(0, STREAM, at(9));
+        let after = until.load(Relaxed);
+        assert_eq!(after, at(9) + 100, "no launch can have made that word");
     }
 }

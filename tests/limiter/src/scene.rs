@@ -18,6 +18,12 @@ pub const FIRST: &str = "GPU-11111111-1111-1111-1111-111111111111";
 pub const SECOND: &str = "GPU-22222222-2222-2222-2222-222222222222";
 /// Bytes.
 pub const MIB: u64 = 1 << 20;
+/// Policy default, priority high.
+pub const RULES: Rules = Rules {
+    priority: 0,
+    policy: 0,
+    flags: 0,
+};
 /// MiB that a context takes on these machines, and that the limits page says of it.
 pub const CONTEXT: u64 = 480;
 

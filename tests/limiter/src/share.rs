@@ -101,6 +101,11 @@ impl Got {
         )
     }
 
+    /// What it got in percent of what it was permitted.
+    pub fn throughput(&self, percent: u32) -> f64 {
+        100.0 * self.mean() / f64::from(percent)
+    }
+
     /// The middle one of the windows.
     pub fn median(&self) -> f64 {
         let mut sorted = self.windows.clone();
@@ -231,7 +236,8 @@ pub(crate) fn pass(time: Duration) -> Result<()> {
     Ok(())
 }
 
-fn compile(folder: &Path) -> Result<PathBuf> {
+/// Compiles `clients/work.c` into a folder.
+pub(crate) fn compile(folder: &Path) -> Result<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/work.c");
     let made = folder.join("work");
     let status = Command::new("cc")

@@ -23,8 +23,9 @@ fn in_turn(scene: &Scene) -> Vec<Got> {
 fn check(cores: u32, processes: usize, work: &str) {
     let mut tenant = tenant(cores, work);
     tenant.processes = processes;
-    let got = in_turn(&Scene::seconds(3, vec![tenant]));
-    judge(&got[0], cores, work);
+    let mut scene = Scene::seconds(3, vec![tenant]);
+    scene.window = Duration::from_millis(600);
+    judge(&in_turn(&scene)[0], cores, work);
 }
 
 #[track_caller]
@@ -86,6 +87,27 @@ fn long_kernels_are_whole_and_the_share_holds_on_average() {
 }
 
 #[test]
+fn tenants_that_are_all_busy_get_what_each_asked_for() {
+    let shares = [20, 30, 50];
+    let busy = shares.map(|cores| tenant(cores, "plain k_ms_1"));
+    let mut scene = Scene::seconds(4, busy.into());
+    // A stand-in for the host's arbiter finds the trims meanwhile.
+    scene.host = true;
+    scene.warm_up = Duration::from_secs(6);
+    let got = in_turn(&scene);
+    for (got, cores) in got.iter().zip(shares) {
+        let error = got.median() - f64::from(cores);
+        assert!(error.abs() <= 4.0, "{cores} %: {got:?}");
+    }
+}
+
+#[test]
+fn threads_with_small_kernels_are_not_charged_for_each_other() {
+    // Each was charged for those of the others that ran between its marks.
+    check(50, 1, "threads k_us_200");
+}
+
+#[test]
 fn a_capture_in_one_thread_and_pacing_in_another_do_not_meet() {
     // A failed call of either fails the scene.
     check(50, 1, "capture k_ms_1");
@@ -111,6 +133,6 @@ fn gate_and_policy_decide_who_is_limited() {
         let mut scene = Scene::seconds(1, vec![one]);
         scene.gate = gate;
         let got = in_turn(&scene)[0].median();
-        assert!((got - expected).abs() < 3.0, "{policy} {gate:?}: {got}");
+        assert!((got - expected).abs() < 10.0, "{policy} {gate:?}: {got}");
     }
 }

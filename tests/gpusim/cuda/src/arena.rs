@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use crate::ffi::as_pointer;
 
-/// Tried in this order; less where the system gives no more.
-const LENGTHS: [usize; 3] = [1 << 44, 1 << 41, 1 << 38];
+/// Tried in this order; less where the system gives no more, as under valgrind.
+const LENGTHS: [usize; 4] = [1 << 44, 1 << 41, 1 << 38, 1 << 35];
 const SMALLEST: u64 = 512;
 
 pub(crate) struct Arena {

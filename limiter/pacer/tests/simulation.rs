@@ -1,0 +1,326 @@
+//! The scenes of the compute share in pure form: a card that runs tenants in slices of 2 ms, in
+//! steps of simulated time, and programs that launch as soon as they may. All figures are
+//! simulated.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+
+use aliquot_pacer::bucket::Bucket;
+use aliquot_pacer::cost::{Costs, Sample, key};
+use aliquot_pacer::credit::{CHUNK, Credit};
+use aliquot_pacer::rule::Rate;
+
+const STEP: u64 = 10_000;
+const SLICE: u64 = 2_000_000;
+const SECOND: u64 = 1_000_000_000;
+const LOOK: u64 = SECOND / 4;
+/// Launches that a program has under way at most.
+const DEPTH: usize = 8;
+
+/// A launch on the card.
+struct Job {
+    left: u64,
+    measured: bool,
+    charged: u64,
+    overlapped: bool,
+    /// When its stream came to it.
+    begun: Option<u64>,
+}
+
+/// A container with one kernel, launched by programs that share its bucket.
+struct Tenant {
+    cores: u32,
+    rate: Rate,
+    host: Host,
+    kernel: Kernel,
+    bucket: AtomicU64,
+    until: AtomicU64,
+    programs: Vec<Program>,
+    /// GPU time in this window.
+    busy: u64,
+    /// In all.
+    spent: u64,
+    windows: Vec<f64>,
+}
+
+/// What the host knows of a tenant: whole percents of utilisation, smoothed.
+struct Host {
+    used: f64,
+    trim: f64,
+    /// GPU time at the last look.
+    seen: u64,
+}
+
+impl Host {
+    /// Looks four times a second, and corrects the rate by a twentieth of the error.
+    fn look(&mut self, busy: u64, cores: u32) -> Rate {
+        let percent = float(busy - self.seen) / float(LOOK) * 100.0;
+        self.seen = busy;
+        self.used += (percent.floor() - self.used) / 8.0;
+        let error = (f64::from(cores) - self.used) / f64::from(cores);
+        self.trim = (self.trim * (1.0 + 0.05 * error)).clamp(0.5, 2.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between half and two millions"
+        )]
+        let trim = (self.trim * 1e6) as u32;
+        Rate::new(cores, trim)
+    }
+}
+
+#[derive(Default)]
+struct Program {
+    credit: Credit,
+    costs: Costs,
+    jobs: VecDeque<Job>,
+    /// Measured, and learnt from at the next launch.
+    done: Vec<(u64, u64, bool)>,
+}
+
+/// Times of a kernel.
+#[derive(Clone, Copy)]
+struct Kernel {
+    nanoseconds: u64,
+    sigma: f64,
+}
+
+impl Kernel {
+    fn draw(self, now: u64, random: &mut fastrand::Rng) -> u64 {
+        if self.sigma == 0.0 {
+            return self.nanoseconds;
+        }
+        let normal = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+        let phase = float(now % (10 * SECOND)) / float(10 * SECOND) * std::f64::consts::TAU;
+        let drift = 1.0 + 0.1 * phase.sin();
+        let time = float(self.nanoseconds) * drift * (self.sigma * normal).exp();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "below a second"
+        )]
+        let time = time as u64;
+        time.max(STEP)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn float(nanoseconds: u64) -> f64 {
+    nanoseconds as f64
+}
+
+fn tenant(cores: u32, programs: usize, nanoseconds: u64, sigma: f64) -> Tenant {
+    Tenant {
+        cores,
+        rate: Rate::new(cores, 1_000_000),
+        host: Host {
+            used: f64::from(cores),
+            trim: 1.0,
+            seen: 0,
+        },
+        kernel: Kernel { nanoseconds, sigma },
+        bucket: AtomicU64::new(0),
+        until: AtomicU64::new(0),
+        programs: (0..programs).map(|_| Program::default()).collect(),
+        busy: 0,
+        spent: 0,
+        windows: Vec::new(),
+    }
+}
+
+impl Tenant {
+    /// Launches what may be launched now, as libvgpu.so does.
+    fn launch(&mut self, now: u64, sharing: u32, random: &mut fastrand::Rng) {
+        let name = key([1, 2, 3]);
+        let first = usize::try_from(now / STEP).expect("64 bits") % self.programs.len();
+        let count = self.programs.len();
+        for turn in 0..count {
+            let program = &mut self.programs[(first + turn) % count];
+            while program.jobs.len() < DEPTH {
+                let kernel = program.costs.kernel(name);
+                let mut job = Job {
+                    left: self.kernel.draw(now, random),
+                    measured: false,
+                    charged: kernel.cost(),
+                    overlapped: false,
+                    begun: None,
+                };
+                if kernel.is_known() && program.credit.spend(0, 1, kernel.cost()) {
+                    program.jobs.push_back(job);
+                    continue;
+                }
+                for (took, charged, overlapped) in program.done.drain(..) {
+                    kernel.end();
+                    let found = kernel.learn(Sample {
+                        took,
+                        sharing,
+                        overlapped,
+                        disturbed: false,
+                    });
+                    if let Some(found) = found {
+                        Bucket(&self.bucket).settle(self.rate, charged, found);
+                    }
+                }
+                if kernel.is_blind() {
+                    break;
+                }
+                let cost = kernel.cost();
+                let chunk = program.credit.chunk(0, cost);
+                if Bucket(&self.bucket).take(now, self.rate, chunk).is_err() {
+                    break;
+                }
+                job.charged = cost;
+                job.overlapped = program.credit.enter(0, 1, &self.until, (now, chunk));
+                let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
+                program.credit.grant(0, chunk, cost);
+                program.credit.launches(0);
+                job.measured = !small;
+                if small {
+                    program.credit.measure_next(0);
+                } else {
+                    kernel.begin();
+                }
+                program.jobs.push_back(job);
+            }
+        }
+    }
+
+    /// Runs one program's work for a step; false: it has none.
+    fn run(&mut self, program: usize, now: u64) -> bool {
+        let program = &mut self.programs[program];
+        let mut left = STEP;
+        let mut worked = false;
+        while left > 0 {
+            let Some(job) = program.jobs.front_mut() else {
+                break;
+            };
+            let part = job.left.min(left);
+            job.left -= part;
+            left -= part;
+            self.busy += part;
+            self.spent += part;
+            worked = true;
+            if job.left == 0 {
+                let end = now + STEP - left;
+                let job = program.jobs.pop_front().expect("the one that ran");
+                if job.measured {
+                    let took = end - job.begun.unwrap_or(now);
+                    program.done.push((took, job.charged, job.overlapped));
+                }
+                if let Some(next) = program.jobs.front_mut() {
+                    next.begun.get_or_insert(end);
+                }
+            }
+        }
+        worked
+    }
+}
+
+/// Runs a scene for some seconds; the first is not judged.
+fn simulate(tenants: &mut [Tenant], seconds: u64) {
+    let mut random = fastrand::Rng::with_seed(42);
+    let turns: Vec<(usize, usize)> = tenants
+        .iter()
+        .enumerate()
+        .flat_map(|(at, tenant)| (0..tenant.programs.len()).map(move |program| (at, program)))
+        .collect();
+    let sharing = u32::try_from(tenants.len()).expect("a few");
+    let (mut turn, mut slice_end) = (0, 0);
+    let start = 1 << 40;
+    for now in (start..start + seconds * SECOND).step_by(usize::try_from(STEP).expect("64 bits")) {
+        for tenant in tenants.iter_mut() {
+            tenant.launch(now, sharing, &mut random);
+            for program in &mut tenant.programs {
+                if let Some(job) = program.jobs.front_mut() {
+                    job.begun.get_or_insert(now);
+                }
+            }
+        }
+        if now >= slice_end {
+            turn = (turn + 1) % turns.len();
+            slice_end = now + SLICE;
+        }
+        for _ in 0..turns.len() {
+            let (at, program) = turns[turn];
+            if tenants[at].run(program, now) {
+                break;
+            }
+            turn = (turn + 1) % turns.len();
+            slice_end = now + SLICE;
+        }
+        if sharing > 1 && (now - start + STEP).is_multiple_of(LOOK) {
+            for tenant in tenants.iter_mut() {
+                tenant.rate = tenant.host.look(tenant.spent, tenant.cores);
+            }
+        }
+        if (now - start + STEP).is_multiple_of(SECOND) {
+            for tenant in tenants.iter_mut() {
+                let percent = float(std::mem::take(&mut tenant.busy)) / float(SECOND) * 100.0;
+                tenant.windows.push(percent);
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn judge(tenant: &Tenant, most: f64) {
+    let windows = &tenant.windows[1..];
+    let wanted = f64::from(tenant.cores);
+    let count = float(windows.len() as u64);
+    let error = windows.iter().map(|got| (got - wanted).abs()).sum::<f64>() / count;
+    assert!(error <= most, "{} %: {windows:.1?}", tenant.cores);
+}
+
+#[track_caller]
+fn alone(cores: u32, programs: usize, nanoseconds: u64, sigma: f64, most: f64) {
+    let mut scene = [tenant(cores, programs, nanoseconds, sigma)];
+    simulate(&mut scene, 6);
+    judge(&scene[0], most);
+    let mean = scene[0].windows[1..].iter().sum::<f64>() / 5.0;
+    let throughput = 100.0 * mean / f64::from(cores);
+    assert!(
+        throughput >= 98.0 || nanoseconds > 10_000_000,
+        "{throughput}"
+    );
+}
+
+#[test]
+fn every_share_is_kept_by_kernels_of_every_size() {
+    for cores in [10, 25, 30, 50, 75, 90] {
+        alone(cores, 1, 20_000, 0.0, 0.5);
+        alone(cores, 1, 1_000_000, 0.0, 0.5);
+        alone(cores, 1, 10_000_000, 0.0, 1.0);
+    }
+}
+
+#[test]
+fn eight_programs_share_one_bucket() {
+    alone(30, 8, 1_000_000, 0.0, 1.0);
+    alone(75, 8, 200_000, 0.0, 2.0);
+}
+
+#[test]
+fn times_that_vary_and_drift_are_followed() {
+    for cores in [10, 50, 90] {
+        alone(cores, 1, 50_000, 0.3, 2.0);
+        alone(cores, 1, 2_000_000, 0.3, 2.0);
+    }
+}
+
+#[test]
+fn three_tenants_get_what_each_asked_for() {
+    let mut scene = [20, 30, 50].map(|cores| tenant(cores, 1, 1_000_000, 0.0));
+    simulate(&mut scene, 40);
+    for tenant in &scene {
+        judge(tenant, 2.0);
+    }
+}
+
+#[test]
+fn ten_tenants_get_a_tenth_each() {
+    let mut scene: Vec<Tenant> = (0..10).map(|_| tenant(10, 1, 1_000_000, 0.0)).collect();
+    simulate(&mut scene, 40);
+    for tenant in &scene {
+        judge(tenant, 2.0);
+    }
+}

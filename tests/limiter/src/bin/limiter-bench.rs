@@ -1,0 +1,189 @@
+//! The limiter's part of `make bench`: one JSON line for each figure that SPECIFICATION.md
+//! promises of the compute share and of a launch. Arguments name the groups to measure (`launch`,
+//! `share`, `long`, `tenants`); none means all. Every figure is of the simulated driver.
+//!
+//! Fed by: nothing; `libvgpu.so` and the simulated driver lie beside it, in the same build.
+//! Must not: print anything else to stdout.
+
+#![allow(clippy::print_stdout, reason = "the figures are its output")]
+#![allow(clippy::print_stderr, reason = "what is missing is said aloud")]
+
+use std::thread;
+use std::time::Duration;
+
+use aliquot_limiter_tests::Way;
+use aliquot_limiter_tests::launch::{Side, instructions, nanoseconds};
+use aliquot_limiter_tests::share::{Got, Scene, Tenant, run, tenant};
+use anyhow::{Result, anyhow, ensure};
+use serde::Serialize;
+
+const GROUPS: [&str; 4] = ["launch", "share", "long", "tenants"];
+const SHARES: [u32; 6] = [10, 25, 30, 50, 75, 90];
+/// Windows of a second in a scene.
+const WINDOWS: usize = 8;
+
+#[derive(Serialize)]
+struct Figure {
+    name: String,
+    value: f64,
+    unit: &'static str,
+    baseline: f64,
+    what: String,
+}
+
+fn figure(name: &str, (value, unit): (f64, &'static str), baseline: f64, what: &str) -> Result<()> {
+    let figure = Figure {
+        name: name.to_owned(),
+        value: (value * 100.0).round() / 100.0,
+        unit,
+        baseline: (baseline * 100.0).round() / 100.0,
+        what: format!("simulated: {what}"),
+    };
+    println!("{}", serde_json::to_string(&figure)?);
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let unknown = asked.iter().find(|name| !GROUPS.contains(&name.as_str()));
+    ensure!(unknown.is_none(), "{unknown:?}; accepted: {GROUPS:?}");
+    let wants = |group: &str| asked.is_empty() || asked.iter().any(|name| name == group);
+    if wants("launch") {
+        launches()?;
+    }
+    if wants("share") {
+        shares()?;
+    }
+    if wants("long") {
+        long_kernels()?;
+    }
+    if wants("tenants") {
+        tenants()?;
+    }
+    Ok(())
+}
+
+/// What a launch costs more than with the bare driver, which takes turns with ours.
+fn launches() -> Result<()> {
+    let side = |way, cores| Side { way, cores };
+    let sides = [
+        side(Way::Bare, 0),
+        side(Way::Replacement, 0),
+        side(Way::Replacement, 30),
+    ];
+    let names = ["unlimited", "limited"];
+    for (threads, of) in [(1, ""), (4, "_4_threads")] {
+        let found = nanoseconds(&sides, threads, 5)?;
+        for (name, ours) in names.iter().zip(&found[1..]) {
+            let what = "CPU time that a launch takes more; baseline: the bare driver's launch";
+            let name = format!("launch_added_ns_{name}{of}");
+            figure(&name, (ours - found[0], "ns"), found[0], what)?;
+        }
+    }
+    let Some(found) = instructions(&sides)? else {
+        eprintln!("no instructions of a launch: valgrind is absent");
+        return Ok(());
+    };
+    for (name, ours) in names.iter().zip(&found[1..]) {
+        let what = "instructions that a launch takes more (callgrind); baseline: the bare driver's";
+        let name = format!("launch_added_instructions_{name}");
+        figure(&name, (ours - found[0], "instructions"), found[0], what)?;
+    }
+    Ok(())
+}
+
+/// Windows of a second, kernels up to 10 ms.
+fn shares() -> Result<()> {
+    for cores in SHARES {
+        let kinds = ["plain k_ms_1", "plain k_ms_10"];
+        let got = kinds.map(|work| run(&Scene::seconds(WINDOWS, vec![tenant(cores, work)])));
+        let [one, ten] = got;
+        let all = [one?.remove(0), ten?.remove(0)];
+        judged(&format!("share_{cores}"), cores, &all, &kinds.join(", "))?;
+    }
+    let eight = Tenant {
+        processes: 8,
+        ..tenant(30, "plain k_ms_1")
+    };
+    let drifting = [("clockSwing", "10"), ("clockPpm", "200")];
+    for (name, tenant, card) in [
+        ("8_processes", eight, &[][..]),
+        ("small", tenant(75, "plain k_us_100"), &[]),
+        ("graphs", tenant(50, "graphs k_us_300"), &[]),
+        ("cooperative", tenant(50, "cooperative k_ms_1"), &[]),
+        ("streams", tenant(75, "streams k_ms_2"), &[]),
+        ("threads", tenant(75, "threads k_us_100"), &[]),
+        ("capture", tenant(50, "capture k_ms_1"), &[]),
+        ("lognormal", tenant(50, "plain k_ms_1_sd_30"), &drifting),
+    ] {
+        let mut scene = Scene::seconds(WINDOWS, vec![tenant]);
+        scene.card = card;
+        let got = run(&scene)?;
+        let asked = &scene.tenants[0];
+        let what = format!("{} % of {}", asked.cores, asked.work.join(" "));
+        judged(&format!("share_{name}"), asked.cores, &got, &what)?;
+    }
+    Ok(())
+}
+
+/// Windows of ten seconds, kernels of 200 ms. They hardly use this machine: all at once.
+fn long_kernels() -> Result<()> {
+    let scenes = SHARES.map(|cores| {
+        thread::spawn(move || {
+            let mut scene = Scene::seconds(3, vec![tenant(cores, "plain k_ms_200")]);
+            scene.window = Duration::from_secs(10);
+            scene.warm_up = Duration::from_secs(3);
+            run(&scene)
+        })
+    });
+    for (cores, scene) in SHARES.into_iter().zip(scenes) {
+        let got = scene.join().map_err(|_| anyhow!("a scene panicked"))??;
+        let name = format!("share_{cores}_long");
+        judged(&name, cores, &got, "plain k_ms_200, windows of 10 s")?;
+    }
+    Ok(())
+}
+
+/// Several tenants that are always busy, and a stand-in for the host's arbiter.
+fn tenants() -> Result<()> {
+    for (name, shares) in [
+        ("3_tenants", vec![20, 30, 50]),
+        ("10_tenants", vec![10; 10]),
+    ] {
+        let busy = shares.iter().map(|cores| tenant(*cores, "plain k_ms_1"));
+        let mut scene = Scene::seconds(2 * WINDOWS, busy.collect());
+        scene.host = true;
+        scene.warm_up = Duration::from_secs(5);
+        let got = run(&scene)?;
+        let errors = got.iter().zip(&shares);
+        let worst = errors.map(|(got, cores)| got.error(*cores));
+        let worst = worst.fold(0.0, f64::max);
+        let all: f64 = got.iter().map(Got::mean).sum();
+        let what = format!("mean distance from the share, of the tenant with most; {shares:?} %");
+        figure(
+            &format!("share_error_{name}"),
+            (worst, "points"),
+            0.0,
+            &what,
+        )?;
+        let what = "use of the whole card by all of them; baseline: the sum of the shares";
+        figure(&format!("share_used_{name}"), (all, "percent"), 100.0, what)?;
+    }
+    Ok(())
+}
+
+fn judged(name: &str, cores: u32, got: &[Got], what: &str) -> Result<()> {
+    let errors = got.iter().map(|got| got.error(cores));
+    let worst = errors.fold(0.0, f64::max);
+    let asked = format!("mean distance of windows from {cores} %; {what}");
+    figure(&format!("{name}_error"), (worst, "points"), 0.0, &asked)?;
+    let least = got.iter().map(|got| got.throughput(cores));
+    let least = least.fold(f64::INFINITY, f64::min);
+    let asked = format!("of the {cores} % that are permitted; {what}");
+    figure(
+        &format!("{name}_throughput"),
+        (least, "percent"),
+        100.0,
+        &asked,
+    )
+}
