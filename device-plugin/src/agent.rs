@@ -107,12 +107,8 @@ pub async fn run(
 ) -> Result<(), AgentError> {
     let (metrics, registry) = Metrics::registered();
     // MIG instances keep their names over a reboot.
-    let names = settings.state_dir.join("mig");
-    let driver: Arc<dyn Driver> = Arc::new(Named::new(driver, names));
-    let reader = Arc::clone(&driver);
-    let (facts, health) =
-        spawn_blocking(move || Ok::<_, NvmlError>((reader.inventory()?, reader.health()?)))
-            .await??;
+    let driver: Arc<dyn Driver> = Arc::new(Named::new(driver, settings.state_dir.join("mig")));
+    let (facts, _) = readings(&driver).await?;
     log_notes(&facts);
     let paths = settings.paths();
     files::directory(&paths.seats, 0o700)?;
@@ -121,6 +117,8 @@ pub async fn run(
     let store = Store::open(paths.accepted.clone())?;
     let modes = Modes::new(&driver, &settings.state_dir);
     let state = begin(&settings, &facts, &modes, &store, &paths)?;
+    // Modes may have been made, and cards cut, since.
+    let (facts, health) = readings(&driver).await?;
     let arrangement = state.arrangement(&settings.resource_name);
     let published = Published::new(facts.clone(), health.clone(), arrangement);
     let pods = Pods::default();
@@ -160,6 +158,7 @@ pub async fn run(
     tasks.spawn(daemons.run(stop.clone()));
     let (read, told) = ((facts, health), notes.clone());
     let cards = spawn_blocking(move || Watch::new(driver, watched, care, told, counted, read));
+    let audited = notes.clone();
     let cards = cards.await?;
     tasks.spawn(Arc::clone(&cards).cards(stop.clone()));
     tasks.spawn(Arc::clone(&cards).pods(stop.clone()));
@@ -199,6 +198,7 @@ pub async fn run(
     tasks.spawn(housekeeping::audits(
         prestart,
         interval,
+        audited,
         metrics,
         stop.clone(),
     ));
@@ -225,6 +225,15 @@ fn begin(
     };
     let standing = Standing::load(&paths.cards)?;
     tokio::task::block_in_place(|| State::begin(standing, &beginning))
+}
+
+/// Facts and health of all cards.
+async fn readings(
+    driver: &Arc<dyn Driver>,
+) -> Result<(nvml::Inventory, Vec<nvml::CardHealth>), AgentError> {
+    let driver = Arc::clone(driver);
+    let read = move || Ok::<_, NvmlError>((driver.inventory()?, driver.health()?));
+    Ok(spawn_blocking(read).await??)
 }
 
 fn log_notes(facts: &nvml::Inventory) {

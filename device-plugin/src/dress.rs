@@ -40,6 +40,11 @@ impl PreStart {
                 continue;
             }
             let container = &holders[0].container;
+            // An instance is not made again for who has ended.
+            let mut grants = accepted.allocation.all().flat_map(|(_, grants)| grants);
+            if grants.any(|grant| grant.mig.is_some()) && !self.lives(&accepted.pod) {
+                continue;
+            }
             let others = self.others(&accepted.pod, &self.store.lock());
             match self.write(&accepted, &others, &holders, &node) {
                 Ok(()) => served += 1,

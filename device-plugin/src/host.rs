@@ -140,15 +140,45 @@ pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> std::io::Result<BTreeSet<P
         let Ok(cgroups) = fs::read_to_string(&path) else {
             continue;
         };
-        for uid in pods {
-            // The systemd driver writes the uid with underscores.
-            let plain = format!("pod{uid}");
-            if cgroups.contains(&plain) || cgroups.contains(&plain.replace('-', "_")) {
-                found.insert(uid.clone());
-            }
-        }
+        found.extend(pods.iter().filter(|uid| names(&cgroups, uid)).cloned());
     }
     Ok(found)
+}
+
+/// What a variable was when each process of these pods started, by the processes under `proc`. A
+/// process that ends meanwhile, or has not the variable, has no say.
+pub fn started_with(
+    proc: &Path,
+    pods: &BTreeSet<PodUid>,
+    variable: &str,
+) -> std::io::Result<Vec<(PodUid, String)>> {
+    let mut found = Vec::new();
+    if pods.is_empty() {
+        return Ok(found);
+    }
+    for entry in fs::read_dir(proc)? {
+        let path = entry?.path();
+        let Ok(cgroups) = fs::read_to_string(path.join("cgroup")) else {
+            continue;
+        };
+        let Some(uid) = pods.iter().find(|uid| names(&cgroups, uid)) else {
+            continue;
+        };
+        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        let value = variables.find_map(|one| {
+            let one = std::str::from_utf8(one).ok()?;
+            one.strip_prefix(variable)?.strip_prefix('=')
+        });
+        found.extend(value.map(|value| (uid.clone(), value.to_owned())));
+    }
+    Ok(found)
+}
+
+/// The systemd driver writes the uid with underscores.
+fn names(cgroups: &str, uid: &PodUid) -> bool {
+    let plain = format!("pod{uid}");
+    cgroups.contains(&plain) || cgroups.contains(&plain.replace('-', "_"))
 }
 
 #[cfg(test)]
@@ -266,8 +296,12 @@ mod tests {
             fs::create_dir(proc.path().join(pid)).expect("made");
             fs::write(proc.path().join(pid).join("cgroup"), cgroup).expect("written");
         }
+        let environment = "PATH=/bin\0SEES=no\0SEE=MIG-a\0";
+        fs::write(proc.path().join("11/environ"), environment).expect("written");
         let asked: BTreeSet<PodUid> = ["1a-2b", "3c-4d", "5e-6f"].map(PodUid::from).into();
         let expected: BTreeSet<PodUid> = ["1a-2b", "3c-4d"].map(PodUid::from).into();
         assert_eq!(alive(proc.path(), &asked).expect("readable"), expected);
+        let seen = started_with(proc.path(), &asked, "SEE").expect("readable");
+        assert_eq!(seen, [("3c-4d".into(), "MIG-a".to_owned())]);
     }
 }

@@ -6,11 +6,12 @@
 //! checkpoint cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::{GpuUuid, PodUid};
+use aliquot_k8s::event::{Note, Notes};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -21,6 +22,7 @@ use crate::accepted::{Accepted, StoreError};
 use crate::checkpoint::CheckpointError;
 use crate::files::{self, FileError};
 use crate::metrics::{Metrics, count};
+use crate::modes::mig::check;
 use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
@@ -176,9 +178,11 @@ fn on_disk(prestart: &PreStart) -> Result<BTreeSet<String>, FileError> {
 pub async fn audits(
     prestart: Arc<PreStart>,
     interval: Duration,
+    notes: Notes,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
+    let mut told = BTreeSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -186,6 +190,20 @@ pub async fn audits(
         }
         if !prestart.pods.synced() {
             continue;
+        }
+        let this = Arc::clone(&prestart);
+        match spawn_blocking(move || wrong_instances(&this)).await {
+            Ok(Ok(wrong)) => {
+                for note in wrong {
+                    tracing::warn!(pod = note.pod.name, text = note.text);
+                    if told.insert((note.pod.uid.clone(), note.text.clone())) {
+                        metrics.audit_differences.inc();
+                        notes.send(note);
+                    }
+                }
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "instances in containers were not compared"),
+            Err(_) => return,
         }
         match audit_once(&prestart).await {
             Ok(None) => count(&metrics.audits, "skipped"),
@@ -202,6 +220,19 @@ pub async fn audits(
             }
         }
     }
+}
+
+/// Containers that see another instance than the one that was booked.
+fn wrong_instances(prestart: &PreStart) -> std::io::Result<Vec<Note>> {
+    let shares: Vec<Accepted> = prestart.store.lock().all().cloned().collect();
+    let pods = check::concerned(&shares);
+    let found = host::started_with(Path::new("/proc"), &pods, check::VARIABLE)?;
+    let wrong = check::wrong(&prestart.published.get(), &shares, &found);
+    let note = |one: check::Wrong| {
+        let share = shares.iter().find(|share| share.pod == one.pod)?;
+        Some(check::note(share, &one))
+    };
+    Ok(wrong.into_iter().filter_map(note).collect())
 }
 
 /// One audit; `None` when the checkpoint changed meanwhile.

@@ -289,14 +289,16 @@ impl PreStart {
         Ok(started)
     }
 
-    /// What living pods but this one hold. Until the pods are known, every accepted share counts.
+    /// What living pods but this one hold.
     pub(crate) fn others(&self, uid: &PodUid, store: &Store) -> Vec<Arc<Accepted>> {
-        let synced = self.pods.synced();
-        let holds = |share: &&Arc<Accepted>| {
-            let pod = self.pods.get(&share.pod);
-            share.pod != *uid && pod.map_or(!synced, |pod| pod.phase != Phase::Ended)
-        };
+        let holds = |share: &&Arc<Accepted>| share.pod != *uid && self.lives(&share.pod);
         store.shared().filter(holds).cloned().collect()
+    }
+
+    /// Until the pods are known, every accepted share counts.
+    pub(crate) fn lives(&self, uid: &PodUid) -> bool {
+        let pod = self.pods.get(uid);
+        pod.map_or_else(|| !self.pods.synced(), |pod| pod.phase != Phase::Ended)
     }
 
     fn judge(

@@ -137,6 +137,18 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
     }
 }
 
+/// An accepted share of a pod.
+pub(crate) fn accepted(uid: &str, allocation: Allocation) -> crate::accepted::Accepted {
+    let name = uid.to_owned();
+    crate::accepted::Accepted::new(
+        uid.into(),
+        "default".to_owned(),
+        name,
+        allocation,
+        Vec::new(),
+    )
+}
+
 /// vgpu of two seats on each of these cards.
 pub(crate) fn arrangement(uuids: &[&str]) -> Arrangement {
     let defaults = Defaults {

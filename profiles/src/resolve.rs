@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::config::{Profile, Rule};
 use crate::fault::{Fault, Faults, below};
 use crate::layout::{self, Refusal};
-use crate::mode::{Defaults, MOST_CLIENTS_BEFORE_VOLTA, Mig, Mode};
+use crate::mode::{Defaults, MOST_CLIENTS_BEFORE_VOLTA, Mig, Mode, Slice, Strategy};
 use crate::select::Pci;
 
 /// A physical card, as the driver tells of it.
@@ -91,10 +91,40 @@ pub fn resolve(
             mode: mode.filled(defaults),
         });
     }
+    cut_alike(&plans, cards, &top, &mut faults);
     if faults.is_empty() {
         Ok(plans)
     } else {
         Err(Faults(faults))
+    }
+}
+
+/// Under one name only instances that are alike can be offered: names the cards that are cut
+/// otherwise than most.
+fn cut_alike(plans: &[Plan], cards: &[Card], top: &str, faults: &mut Vec<Fault>) {
+    let single = plans.iter().filter_map(|plan| match &plan.mode {
+        Mode::Mig(mig) if mig.strategy == Strategy::Single => Some((plan, &mig.layout)),
+        _ => None,
+    });
+    let single: Vec<(&Plan, &Vec<Slice>)> = single.collect();
+    let alike = |layout: &Vec<Slice>| single.iter().filter(|(_, other)| *other == layout).count();
+    // The first of those that most cards have.
+    let usual = single.iter().rev().max_by_key(|(_, layout)| alike(layout));
+    let Some((_, usual)) = usual else { return };
+    for (plan, layout) in single.iter().filter(|(_, layout)| layout != usual) {
+        let card = cards.iter().find(|card| card.uuid == plan.uuid);
+        let card = card.map(said).unwrap_or_default();
+        let names = |layout: &[Slice]| {
+            let names = layout
+                .iter()
+                .map(|s| format!("{} x {}", s.count, s.profile));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let (own, most) = (names(layout), names(usual));
+        let what = format!("cuts card {card} into {own}, and the others into {most}");
+        let accepted = "one layout for all cards with strategy single, or strategy mixed";
+        let path = format!("{top}.{}.layout", plan.from);
+        faults.push(Fault::bare(path, what, accepted));
     }
 }
 

@@ -128,6 +128,26 @@ fn what_hits_nothing_is_claimed_twice_or_left_over_is_told_all_at_once() {
 }
 
 #[test]
+fn mig_4_cards_under_one_name_that_are_cut_unlike_are_named() {
+    let cards = [card(0, A100), card(1, A100), card(2, A30)];
+    let single =
+        |layout: &str| format!("mode: mig, strategy: single, layout: [{{profile: {layout}}}]");
+    let profile = |first: &str, second: &str, rest: &str| {
+        format!(
+            "gpus:\n- {{select: {{index: 0}}, {first}}}\n- {{select: {{index: 1}}, {second}}}\nrest: {rest}"
+        )
+    };
+    let alike = single("2g.10gb, count: 3");
+    assert_eq!(resolved(&profile(&alike, &alike, "vgpu"), &cards).len(), 3);
+    let odd = profile(&alike, &single("1g.5gb, count: 7"), "vgpu");
+    let told = "profiles.lab.gpus[1].layout: cuts card 1 (NVIDIA A100-SXM4-40GB, GPU-00000001-0000-0000-0000-000000000001) into 7 x 1g.5gb, and the others into 3 x 2g.10gb; accepted: one layout for all cards with strategy single, or strategy mixed";
+    assert_eq!(resolved(&odd, &cards), [told]);
+    // Cards with another strategy may be cut as they like.
+    let mixed = profile(&alike, "mode: mig, layout: [{profile: 7g.40gb}]", "vgpu");
+    assert_eq!(resolved(&mixed, &cards).len(), 3);
+}
+
+#[test]
 fn a_cut_that_the_card_cannot_have_is_told() {
     check(
         "gpus:\n- {select: {index: 0}, mode: mig, layout: [{profile: 4g.20gb}, {profile: 3g.20gb}]}\nrest: vgpu",

@@ -4,6 +4,7 @@
 //! instance that somebody holds.
 
 pub mod caps;
+pub mod check;
 pub mod names;
 pub mod plan;
 

@@ -4,6 +4,7 @@
 
 mod answers;
 mod calls;
+mod cards_cut;
 mod client;
 mod clients;
 mod common;

@@ -1,0 +1,329 @@
+//! The agent's mode mig on simulated cards: what a profile makes of them, what a container gets,
+//! what stays over changes, restarts and reboots.
+
+mod agent;
+
+use std::path::Path;
+
+use aliquot_core::mig::published::{Mig, Placed};
+use aliquot_core::{GpuUuid, Grant, Mib, inventory};
+use aliquot_gpusim::SimulatedMachine;
+use aliquot_gpusim::edit::compute_process;
+
+use crate::common::on_machine;
+use agent::{Agent, expect, grant, placed};
+
+const ONE: &str = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a]}]";
+const TWO: &str = "gpus: [{count: 2, model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a, GPU-b]}]";
+
+fn check(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine, &Path)) {
+    on_machine(&format!("cards_cut::{name}"), yaml, |machine| {
+        let state = tempfile::tempdir().unwrap();
+        body(machine, state.path());
+    });
+}
+
+#[test]
+fn mig_1_seven_slices_are_seven_seats_and_their_card_is_none() {
+    check(
+        "mig_1_seven_slices_are_seven_seats_and_their_card_is_none",
+        ONE,
+        |_, state| {
+            let agent = Agent::start(state);
+            let layout =
+                "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, count: 7}]}]}";
+            let units = agent.enter(layout);
+            expect(&units, &[("nvidia.com/mig-1g.5gb", 7)]);
+            assert!(
+                units
+                    .iter()
+                    .all(|unit| unit.memory == Mib(4864) && unit.numa == Some(0))
+            );
+            // Entered again, as at every start, it stays as it is.
+            let before = agent.uuids("GPU-a");
+            agent.enter(layout);
+            assert_eq!(agent.uuids("GPU-a"), before);
+        },
+    );
+}
+
+#[test]
+fn mig_2_a_container_sees_the_instance_that_was_booked_and_nothing_else() {
+    let name = "mig_2_a_container_sees_the_instance_that_was_booked_and_nothing_else";
+    check(name, ONE, |_, state| {
+        let agent = Agent::start(state);
+        let units = agent.enter(
+            "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, count: 7}]}]}",
+        );
+        for unit in &units {
+            let grants = [grant(unit.uuid.as_str(), None)];
+            let seen = agent.equip(&grants, unit.mode, &[]).unwrap();
+            assert_eq!(seen, [unit.uuid.to_string()]);
+        }
+    });
+}
+
+#[test]
+fn mig_3_strategy_single_offers_instances_under_the_usual_name() {
+    let name = "mig_3_strategy_single_offers_instances_under_the_usual_name";
+    check(name, TWO, |_, state| {
+        let agent = Agent::start(state);
+        let single = "{gpus: [{select: {all: true}, mode: mig, strategy: single, layout: [{profile: 2g.10gb, count: 3}]}]}";
+        expect(&agent.enter(single), &[("nvidia.com/gpu", 6)]);
+        let none = "{gpus: [{select: {all: true}, mode: mig, strategy: none, layout: [{profile: 2g.10gb, count: 3}]}]}";
+        expect(&agent.enter(none), &[]);
+    });
+}
+
+#[test]
+fn mig_8_the_inventory_names_uuid_and_numbers_of_each_instance() {
+    let name = "mig_8_the_inventory_names_uuid_and_numbers_of_each_instance";
+    check(name, ONE, |machine, state| {
+        let agent = Agent::start(state);
+        let units = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
+        let shown = machine.show().unwrap();
+        let shown = shown["gpus"][0]["instances"].as_array().unwrap().clone();
+        assert_eq!((units.len(), shown.len()), (2, 2));
+        for unit in units {
+            let Some(Mig::Part(part)) = &unit.mig else {
+                panic!("{unit:?}")
+            };
+            let same = |one: &&serde_json::Value| one["uuid"] == unit.uuid.as_str();
+            let one = shown.iter().find(same).unwrap();
+            assert_eq!(one["gpuInstance"], part.gi);
+            assert_eq!(one["computeInstance"], part.ci);
+            assert_eq!(
+                (&one["profile"], &one["start"]),
+                (&part.profile.clone().into(), &part.start.into())
+            );
+        }
+    });
+}
+
+#[test]
+fn mig_10_one_card_whole_and_one_cut_on_a_node() {
+    check(
+        "mig_10_one_card_whole_and_one_cut_on_a_node",
+        TWO,
+        |_, state| {
+            let agent = Agent::start(state);
+            let units = agent.enter(
+            "{gpus: [{select: {index: [1]}, mode: mig, layout: [{profile: 3g.20gb, count: 2}]}], rest: exclusive}",
+        );
+            expect(
+                &units,
+                &[("nvidia.com/gpu", 1), ("nvidia.com/mig-3g.20gb", 2)],
+            );
+            let uuids: Vec<&GpuUuid> = units.iter().map(|unit| &unit.uuid).collect();
+            assert!(!uuids.contains(&&"GPU-b".into()), "{uuids:?}");
+        },
+    );
+}
+
+#[test]
+fn ts_12_two_instances_with_three_replicas_are_six_seats() {
+    check(
+        "ts_12_two_instances_with_three_replicas_are_six_seats",
+        ONE,
+        |_, state| {
+            let agent = Agent::start(state);
+            let units = agent.enter(
+            "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb, count: 2, on: {mode: timeslice, replicas: 3}}]}]}",
+        );
+            expect(&units, &[("nvidia.com/mig-3g.20gb", 6)]);
+            let units = agent.enter(
+            "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb, count: 2, on: {mode: vgpu, split: 4, memoryScaling: 2}}]}]}",
+        );
+            expect(&units, &[("nvidia.com/mig-3g.20gb", 8)]);
+            assert!(units.iter().all(|unit| unit.scaled.0 == 2 * unit.memory.0));
+        },
+    );
+}
+
+const DYNAMIC: &str =
+    "{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb, 2g.10gb, 3g.20gb]}]}";
+
+#[test]
+fn mig_17_an_instance_is_made_for_who_asks_and_neighbours_are_not_touched() {
+    let name = "mig_17_an_instance_is_made_for_who_asks_and_neighbours_are_not_touched";
+    check(name, ONE, |machine, state| {
+        let agent = Agent::start(state);
+        let units = agent.enter(DYNAMIC);
+        let all = [
+            ("nvidia.com/mig-1g.5gb", 7),
+            ("nvidia.com/mig-2g.10gb", 3),
+            ("nvidia.com/mig-3g.20gb", 2),
+        ];
+        expect(&units, &all);
+        let ask = |profile: &str, start, beside: &[Placed]| {
+            agent.equip(
+                &[grant("GPU-a", Some((profile, start)))],
+                inventory::Mode::Mig,
+                beside,
+            )
+        };
+        let one = ask("1g.5gb", 6, &[]).unwrap();
+        let held = [placed("1g.5gb", 6)];
+        assert_eq!(
+            ask("1g.5gb", 6, &[]).unwrap(),
+            one,
+            "asked again at every start"
+        );
+        let two = ask("2g.10gb", 4, &held).unwrap();
+        assert_eq!(agent.uuids("GPU-a"), [two.clone(), one.clone()].concat());
+
+        // The pod of the second ended. Its instance stays as long as it is in nobody's way.
+        ask("1g.5gb", 0, &held).unwrap();
+        assert_eq!(
+            ask("2g.10gb", 4, &held).unwrap(),
+            two,
+            "an idle one is taken as it is"
+        );
+        ask("1g.5gb", 5, &held).unwrap();
+        let now = agent.uuids("GPU-a");
+        assert!(!now.contains(&two[0]) && now.contains(&one[0]), "{now:?}");
+
+        // Held ones are in the way for good, and so is one that a process still uses.
+        let refused = ask("3g.20gb", 4, &held).unwrap_err();
+        assert!(
+            refused.contains("no place for 3g.20gb at slice 4"),
+            "{refused}"
+        );
+        let mut process = compute_process(77, 10);
+        (process.gpu_instance, process.compute_instance) = (7, 0);
+        machine.add_process("0", process).unwrap();
+        let refused = ask("2g.10gb", 0, &held).unwrap_err();
+        assert!(refused.contains("in use"), "{refused}");
+        machine.remove_process("0", 77).unwrap();
+        ask("2g.10gb", 0, &held).unwrap();
+
+        // A new agent goes on with what is there.
+        let new = Agent::start(state);
+        new.enter(DYNAMIC);
+        assert_eq!(new.uuids("GPU-a"), agent.uuids("GPU-a"));
+    });
+}
+
+#[test]
+fn an_instance_whose_second_half_failed_leaves_nothing_and_is_made_at_the_next_try() {
+    let name = "an_instance_whose_second_half_failed_leaves_nothing_and_is_made_at_the_next_try";
+    check(name, ONE, |machine, state| {
+        let agent = Agent::start(state);
+        agent.enter(DYNAMIC);
+        machine.set("0", &[("cutFaults", "1")]).unwrap();
+        let ask = || {
+            agent.equip(
+                &[grant("GPU-a", Some(("3g.20gb", 4)))],
+                inventory::Mode::Mig,
+                &[],
+            )
+        };
+        ask().unwrap_err();
+        assert!(agent.driver.cut("GPU-a").unwrap().instances.is_empty());
+        assert_eq!(ask().unwrap(), agent.uuids("GPU-a"));
+    });
+}
+
+fn laid(second: &str) -> String {
+    let first = "{select: {index: [0]}, mode: mig, layout: [{profile: 2g.10gb, count: 3}]}";
+    format!("{{gpus: [{first}, {{select: {{index: [1]}}, {second}}}]}}")
+}
+
+#[test]
+fn mig_18_another_mode_of_one_card_leaves_the_other_as_it_is() {
+    let name = "mig_18_another_mode_of_one_card_leaves_the_other_as_it_is";
+    check(name, TWO, |machine, state| {
+        let agent = Agent::start(state);
+        let cut = laid("mode: mig, layout: [{profile: 7g.40gb}]");
+        agent.enter(&cut);
+        let first = agent.uuids("GPU-a");
+        let mut process = compute_process(5, 10);
+        (process.gpu_instance, process.compute_instance) = (0, 0);
+        machine.add_process("1", process).unwrap();
+
+        // Somebody is still on it: it stays whole.
+        let (cards, plans) = (agent.cards(), agent.plans(&cut));
+        let leave = || {
+            agent
+                .modes
+                .switch(&plans[1].mode)
+                .leave(&cards[1], &plans[1].mode)
+        };
+        let error = leave().unwrap_err().to_string();
+        assert!(error.contains("in use"), "{error}");
+        assert_eq!(agent.uuids("GPU-b").len(), 1);
+        machine.remove_process("1", 5).unwrap();
+        leave().unwrap();
+        leave().unwrap();
+        let units = agent.enter(&laid("mode: exclusive"));
+        expect(
+            &units,
+            &[("nvidia.com/mig-2g.10gb", 3), ("nvidia.com/gpu", 1)],
+        );
+        assert_eq!(agent.uuids("GPU-a"), first);
+        assert!(!agent.cards()[1].mig.enabled);
+    });
+}
+
+#[test]
+fn mig_19_after_a_reboot_instances_are_where_they_were_under_their_names() {
+    let name = "mig_19_after_a_reboot_instances_are_where_they_were_under_their_names";
+    let hopper = "gpus: [{model: NVIDIA H100 80GB HBM3, uuids: [GPU-a]}]";
+    check(name, hopper, |machine, state| {
+        let layout = "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.40gb}, {profile: 1g.10gb, count: 2}]}]}";
+        let agent = Agent::start(state);
+        let before = agent.enter(layout);
+        let first = agent.current("GPU-a");
+        machine.reboot().unwrap();
+        assert!(
+            !agent.cards()[0].mig.enabled,
+            "a Hopper card forgets the mode, too"
+        );
+
+        let agent = Agent::start(state);
+        let after = agent.enter(layout);
+        assert_eq!(after, before, "the same units");
+        let now = agent.current("GPU-a");
+        assert!(
+            now.iter().all(|uuid| !first.contains(uuid)),
+            "the driver has new uuids"
+        );
+
+        // A pod that was on one finds it again, by the driver's uuid of now.
+        let (unit, part) = (&after[0], agent.driver.cut("GPU-a").unwrap());
+        let whole = part.instances.iter().filter_map(|one| one.device());
+        let found = whole
+            .into_iter()
+            .find(|device| device.uuid == unit.uuid.as_str())
+            .unwrap();
+        assert_ne!(found.current, found.uuid);
+    });
+}
+
+#[test]
+fn mig_20_a_container_with_instances_of_two_profiles_sees_both() {
+    let name = "mig_20_a_container_with_instances_of_two_profiles_sees_both";
+    check(name, ONE, |_, state| {
+        let agent = Agent::start(state);
+        let units = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
+        let grants: Vec<Grant> = units
+            .iter()
+            .map(|unit| grant(unit.uuid.as_str(), None))
+            .collect();
+        let seen = agent
+            .equip(&grants, inventory::Mode::Exclusive, &[])
+            .unwrap();
+        assert_eq!(seen, [units[0].uuid.to_string(), units[1].uuid.to_string()]);
+
+        let cut = agent.enter(DYNAMIC);
+        assert_eq!(cut.len(), 1);
+        let asked = [
+            grant("GPU-a", Some(("1g.5gb", 6))),
+            grant("GPU-a", Some(("2g.10gb", 4))),
+        ];
+        let beside = [placed("1g.5gb", 6), placed("2g.10gb", 4)];
+        let seen = agent.equip(&asked, inventory::Mode::Mig, &beside).unwrap();
+        assert_eq!(seen.len(), 2);
+        assert_ne!(seen[0], seen[1]);
+    });
+}
