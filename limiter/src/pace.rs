@@ -89,12 +89,16 @@ pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
     };
     let thread = thread_number();
     let limits = &process.limits;
-    let open = limits.gate(card).load(Relaxed) == OPEN && limits.cores(card) == NO_LIMIT;
+    let gate = limits.gate(card).load(Relaxed);
+    let open = gate == OPEN && limits.cores(card) == NO_LIMIT;
     if open && !lane.credit.count(thread) {
         return call();
     }
-    let words = words(process, card, lane.fresh.load(Relaxed));
-    let free = match words.rule() {
+    let fresh = lane.fresh.load(Relaxed);
+    // Whether the host that said something of the gate is alive is looked for at once.
+    let doubtful = gate != OPEN && !fresh;
+    let free = match words(process, card, fresh).rule() {
+        _ if doubtful => false,
         Rule::Free => !open && !lane.credit.count(thread),
         Rule::Limited(_) => {
             let kernel = lane.costs().kernel(work.key);
