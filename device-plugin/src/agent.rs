@@ -168,7 +168,7 @@ pub async fn run(
         defaults: settings.defaults(),
         path: paths.cards.clone(),
         prestart: Arc::clone(&prestart),
-        cards,
+        cards: Arc::clone(&cards),
         node: settings.node_name.clone(),
         notes,
         metrics: metrics.clone(),
@@ -176,7 +176,8 @@ pub async fn run(
     tasks.spawn(follower.run(state, seen.subscribe(), stop.clone()));
     let shown = seen.subscribe();
     watch_objects(
-        &settings, &client, &pods, &published, seen, lost_rx, &readiness, &metrics, &tasks, &stop,
+        &settings, &client, &pods, &published, &cards, seen, lost_rx, &readiness, &metrics, &tasks,
+        &stop,
     );
     tasks.spawn(plugins::keep_all(
         paths.plugins,
@@ -194,10 +195,9 @@ pub async fn run(
         metrics.clone(),
         stop.clone(),
     ));
-    let interval = Duration::from_secs(settings.audit_seconds);
     tasks.spawn(housekeeping::audits(
         prestart,
-        interval,
+        Duration::from_secs(settings.audit_seconds),
         audited,
         metrics,
         stop.clone(),

@@ -151,6 +151,17 @@ impl Watch {
         Ok(())
     }
 
+    /// The owner says that these cards are well. Blocks.
+    pub fn clear(&self, uuids: &[String]) -> Result<(), NvmlError> {
+        for uuid in uuids {
+            tracing::warn!(uuid, "the owner says that this card is well");
+            self.driver.clear(uuid);
+        }
+        let health = self.driver.health()?;
+        self.refresh(|state| state.health = health);
+        Ok(())
+    }
+
     /// Publishes the state after `change`, and says what is new of it.
     fn refresh(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
@@ -173,12 +184,21 @@ impl Watch {
                 tracing::warn!(%error, "who holds which seats is not known anew");
             }
         }
-        let concerned = sick::concerned(&cards, &shares, &pods);
+        let node = self.prestart.published.get();
+        let touched = sick::touched(&cards, &node.inventory.gpus, self.care.pods);
+        let concerned = sick::concerned(&touched, &shares, &pods);
         let evict = match self.care.pods {
             SickPods::Keep => Vec::new(),
-            SickPods::Evict => sick::evict(&concerned),
+            SickPods::Evict | SickPods::Drain => sick::evict(&concerned),
         };
-        let sickness = Sickness { cards, evict };
+        let drained = sick::drained(&cards, self.care.pods);
+        let drained =
+            drained.map(|sick| format!("the node is drained: {}: {}", sick.gpu, sick.why));
+        let sickness = Sickness {
+            cards,
+            evict,
+            drained,
+        };
         let published = &self.prestart.published;
         published.cards(&state.facts, &state.health, sickness, state.held.clone());
         for note in state.told.news(&concerned, &pods, self.care.pods) {

@@ -221,6 +221,11 @@ impl Node {
                 gpu.health = Health::Sick("mps daemon down".to_owned());
             }
         }
+        if let Some(why) = &self.sickness.drained {
+            for gpu in &mut self.inventory.gpus {
+                gpu.cordon.get_or_insert_with(|| why.clone());
+            }
+        }
         let sick = &self.sickness.evict;
         let more = self
             .leaving

@@ -14,6 +14,7 @@ pub mod capacity;
 pub mod cdi;
 pub mod checkpoint;
 pub mod collect;
+pub mod drain;
 mod dress;
 pub mod environment;
 pub mod fail_point;

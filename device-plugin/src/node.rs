@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use aliquot_core::PodUid;
 use aliquot_core::inventory::INVENTORY;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1 as api;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::capacity;
+use crate::drain;
 use crate::inventory::{self, Published};
 use crate::labels::{self, owned};
 use crate::metrics::{Metrics, count};
@@ -52,6 +54,8 @@ pub struct Seen {
     pub labels: owned::Seen,
     /// Its capacity.
     pub capacity: capacity::Seen,
+    /// Its taints, and what its owner says of cards.
+    pub drain: drain::Seen,
     /// All its labels.
     pub all_labels: BTreeMap<String, String>,
     /// What it offers of each extended resource, capacity and allocatable.
@@ -78,6 +82,7 @@ impl Seen {
             profile: condition(PROFILE),
             labels: owned::Seen::read(node),
             capacity: capacity::Seen::read(node),
+            drain: drain::Seen::read(node),
             all_labels: node.metadata.labels.clone().unwrap_or_default(),
             resources: vanished::shown(node),
         }
@@ -121,6 +126,9 @@ fn unless_said(wanted: [String; 3], said: Option<&(String, String)>) -> Option<[
     (!right).then_some(wanted)
 }
 
+/// Forgets the errors of these cards.
+pub type Clear = Box<dyn Fn(Vec<String>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
 /// What writing our node needs.
 pub struct Writer {
     /// The API.
@@ -141,6 +149,8 @@ pub struct Writer {
     pub seen: watch::Sender<Option<Seen>>,
     /// Counts writes.
     pub metrics: Metrics,
+    /// Follows the owner's word that cards are well.
+    pub clear: Clear,
     /// What was taken from the node.
     pub taken: Mutex<Taken>,
 }
@@ -211,6 +221,17 @@ impl Writer {
         let labels = labels::labels(&node.inventory, &node.features, &self.resource);
         if let Some(patch) = owned::patch(&labels, &current.labels, self.feature_labels) {
             tracing::info!(%patch, "feature labels written");
+            show(&self.seen, &self.patch(&Patch::Merge(patch), false).await?);
+        }
+        if let Some(cards) = current.drain.cleared() {
+            (self.clear)(cards).await?;
+            show(
+                &self.seen,
+                &self.patch(&Patch::Merge(drain::heard()), false).await?,
+            );
+        }
+        if let Some(patch) = current.drain.taint(node.sickness.drained.is_some()) {
+            tracing::warn!(%patch, "taint of a drained node written");
             show(&self.seen, &self.patch(&Patch::Merge(patch), false).await?);
         }
         let pods = self.pods.in_order();

@@ -19,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::{INVENTORY, PODS};
+use crate::health::Watch;
 use crate::inventory::Published;
 use crate::metrics::Metrics;
-use crate::node::{self, Seen};
+use crate::node::{self, Clear, Seen};
 use crate::pod::Pod;
 use crate::pods::Pods;
 use crate::settings::Settings;
@@ -37,6 +38,7 @@ pub(crate) fn watch_objects(
     client: &Client,
     pods: &Pods,
     published: &Published,
+    cards: &Arc<Watch>,
     seen: watch::Sender<Option<Seen>>,
     lost: watch::Receiver<Option<BTreeSet<PodUid>>>,
     readiness: &Readiness,
@@ -78,12 +80,25 @@ pub(crate) fn watch_objects(
             pods: pods.clone(),
             seen,
             metrics: metrics.clone(),
+            clear: clearing(Arc::clone(cards)),
             taken: Mutex::default(),
         },
         lost,
         tell(readiness, INVENTORY),
         stop.clone(),
     ));
+}
+
+/// Follows the owner's word on a blocking thread.
+fn clearing(cards: Arc<Watch>) -> Clear {
+    Box::new(move |uuids| {
+        let cards = Arc::clone(&cards);
+        let clear = tokio::task::spawn_blocking(move || cards.clear(&uuids));
+        Box::pin(async move {
+            let done = clear.await.map_err(|error| error.to_string())?;
+            done.map_err(|error| error.to_string())
+        })
+    })
 }
 
 /// Tells a readiness condition: `None` holds.

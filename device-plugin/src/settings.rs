@@ -243,7 +243,8 @@ mod tests {
             "accepted: ignore, restart",
         );
         check(&["--sick-pods", "evict"], "");
-        check(&["--sick-pods", "kill"], "keep, evict");
+        check(&["--sick-pods", "drain"], "");
+        check(&["--sick-pods", "kill"], "keep, evict, drain");
         check(&["--feature-labels", "yes"], "auto, on, off");
         check(&["--topology-policy", "single-numa-node"], "");
     }

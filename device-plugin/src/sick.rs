@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_core::inventory::Refused;
+use aliquot_core::inventory::{Gpu, Refused};
 use aliquot_core::{GpuUuid, PodUid};
 use aliquot_k8s::event::{Note, PodRef};
 use aliquot_nvml as nvml;
@@ -27,6 +27,9 @@ pub enum SickPods {
     Keep,
     /// They are evicted, within their disruption budgets.
     Evict,
+    /// The same, and where a card needs that its node is drained, so are those on its other
+    /// cards, and the node takes no pod any more.
+    Drain,
 }
 
 /// A card that is out of service.
@@ -47,6 +50,41 @@ pub struct Sickness {
     pub cards: Vec<Sick>,
     /// Pods that must leave.
     pub evict: Vec<Refused>,
+    /// Why the whole node is drained.
+    pub drained: Option<String>,
+}
+
+/// The card because of which the whole node is drained.
+pub fn drained(cards: &[Sick], policy: SickPods) -> Option<&Sick> {
+    let mut cards = cards.iter().filter(|_| policy == SickPods::Drain);
+    cards.find(|sick| sick.action == Action::DrainNode)
+}
+
+/// The sick cards with the instances of each, and with all units of a node that is drained.
+pub fn touched(cards: &[Sick], units: &[Gpu], policy: SickPods) -> Vec<Sick> {
+    let mut all = cards.to_vec();
+    let drained = drained(cards, policy);
+    for unit in units {
+        let part = unit.mig.as_ref().and_then(|mig| mig.part());
+        let card = part.map_or(&unit.uuid, |part| &part.parent);
+        if all.iter().any(|sick| sick.gpu == unit.uuid) {
+            continue;
+        }
+        let gpu = unit.uuid.clone();
+        if let Some(sick) = cards.iter().find(|sick| sick.gpu == *card) {
+            all.push(Sick {
+                gpu,
+                ..sick.clone()
+            });
+        } else if let Some(sick) = drained {
+            all.push(Sick {
+                gpu,
+                why: format!("its node is drained because of {}: {}", sick.gpu, sick.why),
+                action: sick.action,
+            });
+        }
+    }
+    all
 }
 
 /// Why this card is out of service and what it needs; `None` when it is well.
@@ -163,7 +201,7 @@ impl Told {
 
 fn fell_sick(pod: &Pod, sick: &Sick, policy: SickPods) -> Note {
     let fate = match policy {
-        SickPods::Evict if !pod.mirror => "this pod is evicted",
+        SickPods::Evict | SickPods::Drain if !pod.mirror => "this pod is evicted",
         _ => "this pod keeps its share",
     };
     let text = format!(

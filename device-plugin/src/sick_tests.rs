@@ -1,5 +1,7 @@
 //! Sick cards as values: whose seats stay, who is told what, who leaves.
 
+use aliquot_core::mig::published::{Mig, Part};
+
 use super::*;
 use crate::environment::{Effective, NodeRules};
 use crate::testing::{allocation, entry, grant, pod};
@@ -200,4 +202,29 @@ fn mps_13_an_error_on_a_card_shared_by_mps_is_told_as_everybodys() {
     assert!(text(true).contains("MPS shares errors"), "{}", text(true));
     assert!(text(false).contains("an application on this GPU"));
     assert!(!text(false).contains("MPS"), "{}", text(false));
+}
+
+#[test]
+fn a_sick_card_takes_its_instances_along_and_a_drained_node_all_its_units() {
+    let mut units = crate::testing::inventory(&[A, B, "MIG-1"]).gpus;
+    units[2].mig = Some(Mig::Part(Part {
+        parent: A.into(),
+        profile: "1g.5gb".to_owned(),
+        start: 0,
+        gi: 1,
+        ci: 0,
+    }));
+    let check = |code: u64, policy: SickPods, expected: &[&str]| {
+        let cards = [xid(A, code)];
+        let all = touched(&cards, &units, policy);
+        let mut found: Vec<&str> = all.iter().map(|sick| sick.gpu.as_str()).collect();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{code} {policy:?}");
+        assert_eq!(drained(&cards, policy).is_some(), expected.len() == 3);
+        assert!(all.iter().all(|sick| sick.why.contains("XID")), "{all:?}");
+    };
+    check(79, SickPods::Evict, &[A, "MIG-1"]);
+    check(48, SickPods::Drain, &[A, "MIG-1"]);
+    check(79, SickPods::Drain, &[A, B, "MIG-1"]);
+    assert!(touched(&[], &units, SickPods::Drain).is_empty());
 }

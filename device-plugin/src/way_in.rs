@@ -20,6 +20,9 @@ const PRELOAD: &str = "/etc/ld.so.preload";
 /// The same file in a seat's directory.
 const PRELOAD_FILE: &str = "ld.so.preload";
 
+/// An empty file of a version.
+const EMPTY: &str = "empty";
+
 /// The library and the stand-ins of one version, on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed(PathBuf);
@@ -34,6 +37,8 @@ pub fn install(source: &Path, root: &Path) -> Result<Installed, FileError> {
     })?;
     let mut content = vec![(LIMITER, library)];
     content.extend(LIBRARIES.map(|one| (one.name, stand_in(one, FOLDER, machine))));
+    content.push((EMPTY, Vec::new()));
+    content.push((PRELOAD_FILE, format!("{FOLDER}/{LIMITER}\n").into_bytes()));
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
@@ -50,24 +55,26 @@ pub fn install(source: &Path, root: &Path) -> Result<Installed, FileError> {
     Ok(Installed(folder))
 }
 
-/// Puts what the container will need into its seat's directory: the library itself (one file of
-/// the host under two names), and empty files on which the real libraries are mounted.
+/// Puts what the container will need into its seat's directory: the library, empty files on
+/// which the real libraries are mounted, and what a loader preloads. All are files of the
+/// version under one more name: nothing is written.
 pub fn equip(seat: &Path, installed: &Installed) -> Result<(), FileError> {
     let lib = seat.join("lib");
     files::directory(&lib, 0o755)?;
-    let library = lib.join(LIMITER);
-    // A running container keeps the version that it has.
-    if !library.exists() {
-        let from = installed.0.join(LIMITER);
-        fs::hard_link(&from, &library).map_err(failed("link", &library))?;
-    }
-    for real in LIBRARIES.map(|one| lib.join(one.real)) {
-        if !real.exists() {
-            files::put(&real, b"")?;
+    let reals = LIBRARIES.map(|one| (EMPTY, lib.join(one.real)));
+    let own = [
+        (LIMITER, lib.join(LIMITER)),
+        (PRELOAD_FILE, seat.join(PRELOAD_FILE)),
+    ];
+    for (name, place) in own.into_iter().chain(reals) {
+        // A running container keeps the version that it has.
+        match fs::hard_link(installed.0.join(name), &place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("link", &place)(error));
+            }
+            _ => {}
         }
     }
-    let line = format!("{FOLDER}/{LIMITER}\n");
-    files::put(&seat.join(PRELOAD_FILE), line.as_bytes())?;
     Ok(())
 }
 

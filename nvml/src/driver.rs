@@ -207,6 +207,12 @@ impl Driver for Nvml {
         compute_mode::mps_clients(&self.library, uuid)
     }
 
+    fn clear(&self, uuid: &str) {
+        if let Some(known) = self.cards.lock().get_mut(uuid) {
+            known.xid = None;
+        }
+    }
+
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {
         self.ensure_inventory()?;
         let mut slot = self.events.lock();

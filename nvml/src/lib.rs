@@ -34,6 +34,10 @@ pub trait Driver: Send + Sync {
     /// One waiter at a time; others queue. What comes between two calls is kept by the driver.
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError>;
 
+    /// Forgets the errors of a card, by its owner's word. What the driver asks for stays. A driver
+    /// that remembers none has none to forget.
+    fn clear(&self, _uuid: &str) {}
+
     /// The clients of MPS on a card or an instance: process ids, as the driver sees them from
     /// here, and bytes. A driver that keeps no such list has none.
     fn mps_clients(&self, _uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {

@@ -3,6 +3,7 @@
 //! Fed by: a driver that says what the test wants. Must not: need an API server.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -29,18 +30,30 @@ const PROMISED: Duration = Duration::from_secs(1);
 struct Scripted {
     health: Mutex<Health>,
     events: Mutex<Receiver<Result<Event, NvmlError>>>,
+    /// Every other call fails.
+    gone: AtomicBool,
 }
 
 impl Driver for Scripted {
     fn inventory(&self) -> Result<Inventory, NvmlError> {
+        if self.gone.load(Ordering::SeqCst) {
+            return Err(no_driver());
+        }
         TwoCards.inventory()
     }
 
     /// Of `GPU-a`.
     fn health(&self) -> Result<Vec<CardHealth>, NvmlError> {
+        if self.gone.load(Ordering::SeqCst) {
+            return Err(no_driver());
+        }
         let health = self.health.lock().clone();
         let uuid = "GPU-a".to_owned();
         Ok(vec![CardHealth { uuid, health }])
+    }
+
+    fn clear(&self, _: &str) {
+        *self.health.lock() = Health::Ok;
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {
@@ -55,6 +68,7 @@ struct Watched {
     events: Sender<Result<Event, NvmlError>>,
     notes: mpsc::Receiver<Note>,
     seats: Streaming<api::ListAndWatchResponse>,
+    watch: Arc<Watch>,
     _stop: DropGuard,
 }
 
@@ -72,6 +86,7 @@ async fn watched(pods: SickPods) -> Watched {
     let driver = Arc::new(Scripted {
         health: Mutex::new(Health::Ok),
         events: Mutex::new(event_rx),
+        gone: AtomicBool::new(false),
     });
     let (queue, notes) = event::queue();
     let care = Care {
@@ -89,7 +104,7 @@ async fn watched(pods: SickPods) -> Watched {
     );
     let stop = CancellationToken::new();
     tokio::spawn(Arc::clone(&watch).cards(stop.clone()));
-    tokio::spawn(watch.pods(stop.clone()));
+    tokio::spawn(Arc::clone(&watch).pods(stop.clone()));
     let seats = plugin.list_and_watch(api::Empty {}).await;
     let mut seats = seats.expect("streamed").into_inner();
     assert_eq!(healthy(&mut seats).await.len(), 20);
@@ -99,6 +114,7 @@ async fn watched(pods: SickPods) -> Watched {
         events,
         notes,
         seats,
+        watch,
         _stop: stop.drop_guard(),
     }
 }
@@ -235,6 +251,56 @@ async fn a_lost_card_is_seen_although_the_driver_tells_no_events() {
     assert_eq!(on_a(&mut watched.seats).await.len(), 2);
     let (.., text) = watched.told().await;
     assert!(text.contains("lost"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_is_gone_is_no_panic_and_is_asked_again() {
+    let mut watched = watched(SickPods::Evict).await;
+    watched.driver.gone.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        watched.events.send(Err(no_driver())).expect("heard");
+    }
+    let known = watched.node.prestart.published.get();
+    assert_eq!(known.inventory.gpus.len(), 2);
+    watched.driver.gone.store(false, Ordering::SeqCst);
+    watched.is(Health::Xid(79), xid(79));
+    assert_eq!(on_a(&mut watched.seats).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_node_loses_all_its_pods_until_the_owner_says_that_the_card_is_well() {
+    let mut watched = watched(SickPods::Drain).await;
+    watched.is(Health::Xid(79), xid(79));
+    assert_eq!(on_a(&mut watched.seats).await.len(), 2);
+    let node = watched.node.prestart.published.get();
+    let leaving: Vec<&str> = node
+        .inventory
+        .evict
+        .iter()
+        .map(|r| r.name.as_str())
+        .collect();
+    assert_eq!(leaving, ["u1", "u2"]);
+    for gpu in &node.inventory.gpus {
+        let why = gpu.cordon.as_deref().unwrap_or_default();
+        assert!(why.contains("drained") && why.contains("XID 79"), "{gpu:?}");
+    }
+    for _ in 0..2 {
+        let (pod, reason, text) = watched.told().await;
+        assert_eq!(reason, "GpuSick");
+        assert!(
+            text.contains("XID 79") && text.contains("evicted"),
+            "{pod}: {text}"
+        );
+    }
+
+    let watch = Arc::clone(&watched.watch);
+    let clear = move || watch.clear(&["GPU-a".to_owned()]);
+    let cleared = tokio::task::spawn_blocking(clear).await.expect("ended");
+    cleared.expect("asked");
+    let node = watched.node.prestart.published.get();
+    assert!(node.inventory.evict.is_empty());
+    assert!(node.inventory.gpus.iter().all(|gpu| gpu.cordon.is_none()));
+    assert_eq!(on_a(&mut watched.seats).await.len(), 10);
 }
 
 /// What an unloaded driver answers.

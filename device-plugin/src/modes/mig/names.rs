@@ -157,6 +157,10 @@ impl Driver for Named {
         Ok(named.collect())
     }
 
+    fn clear(&self, uuid: &str) {
+        self.inner.clear(uuid);
+    }
+
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {
         let mut events = self.inner.wait_events(timeout)?;
         for event in &mut events {
