@@ -16,6 +16,7 @@ use kube::Api;
 use thiserror::Error;
 
 use crate::live::{Access, LiveError};
+use crate::plan::Plan;
 
 /// What can be done with a configuration.
 #[derive(Debug, Subcommand)]
@@ -26,6 +27,8 @@ pub enum Config {
     Convert(Convert),
     /// Print what a node does with its GPUs, as a configuration to edit
     Show(Show),
+    /// Print what each of so many MPS clients of a card or instance would get
+    Plan(Plan),
 }
 
 /// The flags of `config validate`.

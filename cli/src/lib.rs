@@ -15,6 +15,7 @@ pub mod experiment;
 pub mod hami;
 pub mod live;
 pub mod ours;
+pub mod plan;
 pub mod plot;
 pub mod published;
 pub mod report;

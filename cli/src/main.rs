@@ -98,6 +98,10 @@ fn main() -> Result<()> {
             print!("{}", runtime()?.block_on(flags.run())?);
             Ok(())
         }
+        Command::Config(Config::Plan(flags)) => {
+            print!("{}", flags.run()?);
+            Ok(())
+        }
         Command::Simulate(flags) => run(&flags),
         Command::Explain(flags) => runtime()?.block_on(explain(&flags)),
         Command::Top(flags) => runtime()?.block_on(top(&flags)),

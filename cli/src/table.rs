@@ -7,6 +7,7 @@ use std::fmt::{Display, Write as _};
 
 use aliquot_core::answer::{Head, PodAnswer};
 use aliquot_core::explain::{GpuAnswer, NodeAnswer};
+use aliquot_core::inventory::Mode;
 use aliquot_core::top::{Amount, GpuTop, NodeTop};
 use aliquot_core::{Mib, Percent};
 
@@ -117,12 +118,23 @@ fn asks(head: &Head) -> String {
         let (stage, count) = (&asked.stage, asked.count);
         let _ = write!(
             text,
-            "\n  {stage} container {} asks for {count} x ({}, {})",
-            asked.container, asked.memory, asked.cores
+            "\n  {stage} container {} asks for {count} x {}({}, {})",
+            asked.container,
+            other(&asked.resource),
+            asked.memory,
+            asked.cores
         );
     }
     text.push('\n');
     text
+}
+
+/// The name of a resource besides the usual one.
+fn other(resource: &str) -> String {
+    match resource {
+        "" | "nvidia.com/gpu" => String::new(),
+        other => format!("{other} "),
+    }
 }
 
 /// Whether a pod would fit, where, and what would help.
@@ -180,7 +192,10 @@ fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
             gpu.left.seats.to_string(),
             needs(|amount| amount.memory.0.to_string()),
             needs(|amount| amount.cores.0.to_string()),
-            format!("{whole}{remark}"),
+            match gpu.detail.as_str() {
+                "" => format!("{whole}{remark}"),
+                detail => format!("{whole} ({detail}){remark}"),
+            },
         ]
     };
     node.gpus.iter().map(card).collect()
@@ -239,6 +254,22 @@ pub fn nodes(nodes: &[NodeTop]) -> String {
     aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>())
 }
 
+/// How a unit is shared; the instances that it is or has, idle ones in brackets.
+fn mode(gpu: &GpuTop) -> String {
+    let mode = serde_json::to_value(gpu.mode).unwrap_or_default();
+    let mut text = mode.as_str().unwrap_or("unknown").to_owned();
+    for one in &gpu.instances {
+        let name = format!("{}@{}", one.profile, one.start);
+        let held = one.held || gpu.mode != Mode::Mig;
+        let _ = if held {
+            write!(text, " {name}")
+        } else {
+            write!(text, " [{name}]")
+        };
+    }
+    text
+}
+
 /// A line a card.
 pub fn gpus(nodes: &[NodeTop], default_cores: Percent) -> String {
     let with = format!("WITH {} CORES", default_cores.0);
@@ -248,6 +279,7 @@ pub fn gpus(nodes: &[NodeTop], default_cores: Percent) -> String {
             gpu.index.to_string(),
             gpu.gpu.to_string(),
             gpu.model.clone(),
+            mode(gpu),
             gpu.pods.to_string(),
             part(gpu.used.seats, gpu.total.seats),
             part(gpu.used.memory.0, gpu.total.memory.0),
@@ -266,6 +298,7 @@ pub fn gpus(nodes: &[NodeTop], default_cores: Percent) -> String {
         "GPU",
         "UUID",
         "MODEL",
+        "MODE",
         "PODS",
         "SHARES",
         "MIB",

@@ -56,9 +56,9 @@ fn nodes_gpus_and_pods_are_aligned() {
     );
     assert_eq!(
         gpus(&top.nodes, top.default_cores),
-        "NODE  GPU  UUID    MODEL  PODS  SHARES  MIB          CORES   LINGERING MIB  LARGEST MIB  WITH 0 CORES  STATE\n\
-         n1    0    GPU-n1  A100   1     1/10    50000/80000  30/100  0              30000        30000         ok\n\
-         n2    0    GPU-n2  A100   0     0/10    0/80000      0/100   0              -            -             CardNotHealth\n"
+        "NODE  GPU  UUID    MODEL  MODE  PODS  SHARES  MIB          CORES   LINGERING MIB  LARGEST MIB  WITH 0 CORES  STATE\n\
+         n1    0    GPU-n1  A100   vgpu  1     1/10    50000/80000  30/100  0              30000        30000         ok\n\
+         n2    0    GPU-n2  A100   vgpu  0     0/10    0/80000      0/100   0              -            -             CardNotHealth\n"
     );
     assert_eq!(
         super::pods(&holding(&pods)),
@@ -124,7 +124,7 @@ fn a_waiting_pod_is_explained_in_a_table() {
          \n\
          NODE  GPU  MODEL  FREE MIB  FREE CORES  FREE SEATS  NEEDS MIB  NEEDS CORES  ANSWER\n\
          n1    0    A100   30000     70          9           40000      0            CardInsufficientMemory\n";
-    let last = "n2    0    A100   0         0           0           40000      0            CardNotHealth\n\
+    let last = "n2    0    A100   0         0           0           40000      0            CardNotHealth (xid 79)\n\
          cpu   -    -      -         -           -           -          -            1 NodeNotRegistered (not offered by kube-scheduler)\n";
     assert_eq!(explain(&waiting(), 20), format!("{text}{last}"));
     let more = "... and 2 more nodes: --nodes shows them\n";

@@ -102,3 +102,39 @@ fn a_nodes_effective_profile_is_a_valid_configuration() {
         "{error}"
     );
 }
+
+#[test]
+fn mps_15_a_plan_says_what_each_client_gets_and_refuses_beyond_the_maximum() {
+    let plan = |arguments: &[&str]| run(&[&["plan"], arguments].concat(), "");
+    let a100 = ["--product", "NVIDIA A100-SXM4-40GB", "--replicas"];
+    let check = |more: &[&str], expected: &str| {
+        let (code, out, error) = plan(&[&a100[..], more].concat());
+        assert_eq!((code, &*out), (Some(0), expected), "{error}");
+    };
+    check(
+        &["4"],
+        "NVIDIA A100-SXM4-40GB: 40960 MiB\n4 clients of 48 at most\neach: 10240 MiB, 25 % of the SMs\n",
+    );
+    check(
+        &["3", "--instance", "3g.20gb"],
+        "3g.20gb of NVIDIA A100-SXM4-40GB: 20480 MiB\n3 clients of 20 at most\neach: 6826 MiB, 33 % of the SMs\n",
+    );
+    let refused = |arguments: &[&str], part: &str| {
+        let (code, out, error) = plan(arguments);
+        assert_eq!((code, &*out), (Some(1), ""), "{arguments:?}");
+        assert!(error.contains(part), "{error}");
+    };
+    let most = "accepted: 1 to 48, the clients that one MPS daemon serves here";
+    refused(&[&a100[..], &["49"]].concat(), most);
+    refused(&[&a100[..], &["0"]].concat(), most);
+    let instance = [&a100[..], &["2", "--instance", "3g.40gb"]].concat();
+    refused(&instance, "accepted: 1g.5gb, 1g.5gb+me");
+    refused(
+        &["--product", "Tesla P100-PCIE-16GB", "--replicas", "17"],
+        "accepted: 1 to 16",
+    );
+    refused(
+        &["--product", "A card", "--replicas", "2"],
+        "with --memory MIB",
+    );
+}

@@ -4,14 +4,16 @@
 //! Fed by: [`crate::node`], from the inventory and from what pods hold.
 //! Must not: move or touch an instance that is held.
 
+use crate::demand::Demand;
 use crate::inventory::Gpu;
 use crate::mig::place::on_card;
-use crate::mig::published::{self, Placed};
+use crate::mig::published::{self, Mig, Placed};
 use crate::mig::{Geometry, Instance, is_resource_of};
+use crate::node::NodeState;
 use crate::pin::Pin;
 use crate::reason::Reason;
 use crate::units::{Mib, Percent};
-use crate::usage::Use;
+use crate::usage::{Use, Uses};
 
 /// One such card.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +80,34 @@ impl Cut {
         }
     }
 
+    /// Which memory slices are free, and where the instances of this resource may
+    /// start, for people; `None` for a resource of no profile of the card.
+    pub(crate) fn told(&self, geometry: &Geometry, resource: &str) -> Option<String> {
+        let profile = &geometry.profiles()[profile_of(geometry, resource)?];
+        let profiles = geometry.profiles();
+        let held = self.all.iter().filter(|one| one.busy);
+        let taken = held.fold(0, |taken, one| {
+            taken | profiles[one.profile].slices(one.start)
+        });
+        let every = profiles.iter().flat_map(|profile| {
+            let starts = profile.starts.iter();
+            starts.map(|start| profile.slices(*start))
+        });
+        let free = every.fold(0, |all, slices| all | slices) & !taken;
+        let bits = (0..16_u8).filter(|bit| free & (1 << bit) != 0);
+        let list = |numbers: &mut dyn Iterator<Item = u8>| {
+            let texts: Vec<String> = numbers.map(|number| number.to_string()).collect();
+            texts.join(", ")
+        };
+        let free = match list(&mut { bits }) {
+            none if none.is_empty() => "no slice is free".to_owned(),
+            some => format!("free slices: {some}"),
+        };
+        let starts = list(&mut profile.starts.iter().copied());
+        let (name, size) = (&profile.name, profile.size);
+        Some(format!("{free}; {name} takes {size} from {starts}"))
+    }
+
     /// No two of the instances that are held overlap, and there are no more of
     /// them than the card can have.
     pub fn is_legal(&self, geometry: &Geometry) -> bool {
@@ -138,6 +168,41 @@ impl Cut {
             Reason::CardMigNoPlacement
         })
     }
+}
+
+/// Somebody who holds this has what the pod's pins name, or a part of it.
+pub fn in_the_way(node: &NodeState, demand: &Demand, held: &Uses) -> bool {
+    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
+    let mut meant = gpus.flat_map(|gpu| demand.rules.pins.iter().map(move |pin| (gpu, pin)));
+    meant.any(|(gpu, pin)| {
+        let Some(found) = gpu.mig.as_ref().and_then(Mig::dynamic) else {
+            return pin.may_be(gpu) && held.contains_key(&gpu.uuid);
+        };
+        let profiles = found.geometry.profiles();
+        let wanted = profiles.iter().flat_map(|profile| {
+            let named = demand.resources.iter();
+            let mut asked = named.filter(|name| is_resource_of(name, &profile.name));
+            let starts = profile.starts.iter().filter(|start| {
+                let name = &profile.name;
+                pin.allows(gpu, found, name, **start)
+            });
+            let starts = if asked.next().is_some() {
+                Some(starts)
+            } else {
+                None
+            };
+            starts
+                .into_iter()
+                .flatten()
+                .map(|start| profile.slices(*start))
+        });
+        let wanted = wanted.fold(0, |all, slices| all | slices);
+        held.keys().filter_map(Placed::of).any(|(card, placed)| {
+            let profile = profiles.iter().find(|p| p.name == placed.profile);
+            let slices = profile.map_or(u16::MAX, |profile| profile.slices(placed.start));
+            card == gpu.uuid.as_str() && slices & wanted != 0
+        })
+    })
 }
 
 /// The profile whose instances this resource is.

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::demand::Demand;
 use crate::fit::{self, Fit, Policies, Trace};
 use crate::id::{GpuUuid, NodeName};
+use crate::inventory::Health;
+use crate::mig::published::Mig;
 use crate::node::{Card, NodeState};
 use crate::quota::{self, Headroom};
 use crate::reason::{Reason, Refusal};
@@ -112,6 +114,10 @@ pub struct GpuAnswer {
     /// `taken` (the pod would get it), `fits`, the reason why not, or `-` where
     /// the card was not looked at because the node is out of the question.
     pub answer: String,
+    /// More about the reason: what is wrong with the card, which slices are free and
+    /// where the profile may start, who holds the unit that the pod names.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
 }
 
 /// The pod would get this card.
@@ -156,13 +162,39 @@ impl NodeAnswer {
                 .as_ref()
                 .map_or_else(String::new, ToString::to_string),
             container: container.map(|at| demand.containers[at].name.clone()),
-            gpus: gpus(node, &explained),
+            gpus: gpus(node, demand, &explained),
         };
         (answer, refusal)
     }
 }
 
-fn gpus(node: &NodeState, explained: &Explained) -> Vec<GpuAnswer> {
+/// What there is to say about a reason.
+fn detail(node: &NodeState, demand: &Demand, container: usize, judged: &Judged) -> String {
+    let gpu = node
+        .inventory
+        .as_ref()
+        .map(|found| &found.gpus[judged.card]);
+    let Some((gpu, reason)) = gpu.zip(judged.refused) else {
+        return String::new();
+    };
+    match (reason, &gpu.health, &gpu.cordon) {
+        (Reason::CardNotHealth, Health::Sick(why), _) | (Reason::CardCordoned, _, Some(why)) => {
+            return why.clone();
+        }
+        _ => {}
+    }
+    let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];
+    let cut = node.cuts.iter().find(|cut| cut.card == judged.card);
+    let found = gpu.mig.as_ref().and_then(Mig::dynamic);
+    let Some((cut, found)) = cut.zip(found).filter(|_| slices.contains(&reason)) else {
+        return String::new();
+    };
+    let asks = demand.containers[container].asks.iter();
+    let mut texts = asks.filter_map(|ask| cut.told(&found.geometry, demand.resource(ask)));
+    texts.next().unwrap_or_default()
+}
+
+fn gpus(node: &NodeState, demand: &Demand, explained: &Explained) -> Vec<GpuAnswer> {
     let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
     let cards = gpus.zip(&node.cards).enumerate();
     let answer = |(place, (gpu, card)): (usize, (_, &Card))| {
@@ -185,6 +217,10 @@ fn gpus(node: &NodeState, explained: &Explained) -> Vec<GpuAnswer> {
             left: Amount::left(card),
             needs: needs.map(Amount::from),
             answer: answer.to_owned(),
+            detail: match (judged, explained.container) {
+                (Some(judged), Some(container)) => detail(node, demand, container, judged),
+                _ => String::new(),
+            },
         }
     };
     cards.map(answer).collect()

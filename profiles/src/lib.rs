@@ -12,6 +12,7 @@ pub mod convert;
 pub mod fault;
 pub mod form;
 pub mod mode;
+pub mod mps;
 pub mod read;
 pub mod resolve;
 pub mod schema;

@@ -1,15 +1,17 @@
 //! What a node does with its cards, as a configuration to edit.
 //!
 //! Fed by: the inventory that the node's agent wrote. Must not: make up a setting
-//! that the inventory does not tell.
+//! that the inventory does not tell: lengths of turns and compute modes are left out.
 
 use aliquot_core::inventory::{self, Gpu, Inventory};
+use aliquot_core::mig::published::{self, Mig as Cut};
+use aliquot_core::{GpuUuid, Mib, Percent};
 use serde_json::json;
 
 use crate::choose::built_in;
 use crate::config::{Config, Profile, Rule};
 use crate::fault::{Fault, Faults};
-use crate::mode::{Exclusive, Mode, Mps, Scaling, Timeslice, Vgpu};
+use crate::mode::{Exclusive, Mig, Mode, Mps, On, Part, Scaling, Slice, Strategy, Timeslice, Vgpu};
 use crate::select::Select;
 
 /// The resource of cards that have no name of their own.
@@ -21,22 +23,19 @@ pub fn effective(node: &str, inventory: &Inventory) -> Result<Config, Faults> {
     let mut faults = Vec::new();
     let mut gpus: Vec<Rule> = Vec::new();
     for (place, card) in inventory.gpus.iter().enumerate() {
+        if let Some(Cut::Part(part)) = &card.mig {
+            instance(card, part, &mut gpus);
+            continue;
+        }
         let mode = mode(card, place).map_err(|fault| faults.push(fault));
         let Ok(mode) = mode else { continue };
         if let Some(rule) = gpus.iter_mut().find(|rule| rule.mode == mode) {
             rule.select.uuid.push(card.uuid.clone());
             continue;
         }
-        let uuid = vec![card.uuid.clone()];
-        gpus.push(Rule {
-            select: Select {
-                uuid,
-                ..Select::default()
-            },
-            optional: false,
-            mode,
-        });
+        gpus.push(rule(&card.uuid, mode));
     }
+    let mut gpus = alike(gpus);
     if !faults.is_empty() {
         return Err(Faults(faults));
     }
@@ -67,12 +66,21 @@ fn mode(card: &Gpu, place: usize) -> Result<Mode, Fault> {
         inventory::Mode::Exclusive => Mode::Exclusive(Exclusive { rename }),
         inventory::Mode::Timeslice => Mode::Timeslice(Timeslice {
             rename,
-            ..Timeslice::new(card.seats)
+            ..timeslice(card)
         }),
         inventory::Mode::Mps => Mode::Mps(Mps {
             rename,
-            ..Mps::new(card.seats)
+            ..mps(card)
         }),
+        inventory::Mode::Mig if card.mig.as_ref().is_some_and(|m| m.dynamic().is_some()) => {
+            let found = card.mig.iter().filter_map(Cut::dynamic);
+            let names = found.flat_map(|found| found.geometry.profiles());
+            Mode::Mig(Mig {
+                dynamic: true,
+                allow: names.map(|profile| profile.name.clone()).collect(),
+                ..Mig::default()
+            })
+        }
         inventory::Mode::Mig | inventory::Mode::Unknown => {
             let path = format!("gpus[{place}].mode");
             let accepted = "vgpu, exclusive, timeslice, mps";
@@ -84,4 +92,83 @@ fn mode(card: &Gpu, place: usize) -> Result<Mode, Fault> {
             ));
         }
     })
+}
+
+fn timeslice(card: &Gpu) -> Timeslice {
+    Timeslice {
+        strict: card.strict,
+        ..Timeslice::new(card.seats)
+    }
+}
+
+fn mps(card: &Gpu) -> Mps {
+    let full = |is: bool| if is { Part::Full } else { Part::Even };
+    Mps {
+        strict: card.strict,
+        memory: full(card.even.is_some_and(|even| even.memory == Mib(0))),
+        threads: full(card.even.is_some_and(|even| even.cores == Percent(0))),
+        ..Mps::new(card.seats)
+    }
+}
+
+fn rule(uuid: &GpuUuid, mode: Mode) -> Rule {
+    let select = Select {
+        uuid: vec![uuid.clone()],
+        ..Select::default()
+    };
+    Rule {
+        select,
+        optional: false,
+        mode,
+    }
+}
+
+/// Adds an instance to the layout of its card.
+fn instance(unit: &Gpu, part: &published::Part, gpus: &mut Vec<Rule>) {
+    let on = match unit.mode {
+        inventory::Mode::Timeslice => Some(On::Timeslice(timeslice(unit))),
+        inventory::Mode::Mps => Some(On::Mps(mps(unit))),
+        inventory::Mode::Vgpu => Some(On::Vgpu(Vgpu {
+            split: Some(unit.seats),
+            memory_scaling: Scaling::between(unit.memory, unit.scaled),
+        })),
+        inventory::Mode::Exclusive | inventory::Mode::Mig | inventory::Mode::Unknown => None,
+    };
+    let own = |rule: &&mut Rule| rule.select.uuid == [part.parent.clone()];
+    if gpus.iter_mut().find(own).is_none() {
+        let strategy = if unit.resource == USUAL {
+            Strategy::Single
+        } else {
+            Strategy::Mixed
+        };
+        let mig = Mig {
+            strategy,
+            ..Mig::default()
+        };
+        gpus.push(rule(&part.parent, Mode::Mig(mig)));
+    }
+    let Some(Mode::Mig(mig)) = gpus.iter_mut().find(own).map(|rule| &mut rule.mode) else {
+        return;
+    };
+    let same = |slice: &&mut Slice| slice.profile == part.profile && slice.on == on;
+    match mig.layout.iter_mut().find(same) {
+        Some(slice) => slice.count += 1,
+        None => mig.layout.push(Slice {
+            profile: part.profile.clone(),
+            count: 1,
+            on,
+        }),
+    }
+}
+
+/// Cards that are cut alike become one entry.
+fn alike(gpus: Vec<Rule>) -> Vec<Rule> {
+    let mut merged: Vec<Rule> = Vec::new();
+    for rule in gpus {
+        match merged.iter_mut().find(|known| known.mode == rule.mode) {
+            Some(known) => known.select.uuid.extend(rule.select.uuid),
+            None => merged.push(rule),
+        }
+    }
+    merged
 }

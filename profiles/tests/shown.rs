@@ -45,7 +45,7 @@ fn cards_that_are_shared_alike_are_one_entry() {
             vgpu(0),
             card(1, "timeslice", "nvidia.com/gpu.shared", 4, 1000),
             vgpu(2),
-            card(3, "mps", "nvidia.com/gpu", 4, 1000),
+            strict(card(3, "mps", "nvidia.com/gpu", 4, 1000)),
             card(4, "exclusive", "nvidia.com/gpu", 1, 1000),
         ],
         Ok("{gpus: [
@@ -71,5 +71,41 @@ fn a_mode_whose_settings_are_not_in_the_inventory_is_not_made_up() {
         Err(
             "gpus[0].mode: \"mig\" cannot be shown by this release; accepted: vgpu, exclusive, timeslice, mps",
         ),
+    );
+}
+
+fn strict(mut card: Value) -> Value {
+    card["strict"] = json!(true);
+    card
+}
+
+/// An instance of card 0.
+fn part(profile: &str, start: u8, mode: &str, seats: u32) -> Value {
+    let mut unit = card(0, mode, &format!("nvidia.com/mig-{profile}"), seats, 1000);
+    let parent = unit["uuid"].clone();
+    unit["uuid"] = json!(format!("MIG-{start}"));
+    unit["mig"] = json!({"parent": parent, "profile": profile, "start": start, "gi": 0, "ci": 0});
+    unit
+}
+
+#[test]
+fn cards_that_are_cut_are_shown_as_layouts_or_as_dynamic() {
+    let instances = [
+        part("1g.5gb", 0, "exclusive", 1),
+        part("1g.5gb", 1, "exclusive", 1),
+        part("3g.20gb", 4, "mps", 3),
+    ];
+    check(
+        &instances,
+        Ok(
+            "{gpus: [{select: {all: true}, mode: mig, strategy: mixed, layout: [{profile: 1g.5gb, count: 2}, {profile: 3g.20gb, count: 1, on: {mode: mps, replicas: 3, strict: false}}]}]}",
+        ),
+    );
+    let mut dynamic = card(1, "mig", "nvidia.com/gpu", 0, 1000);
+    let profile = json!({"name": "1g.5gb", "compute": 1, "size": 1, "memory": 4864, "starts": [0], "most": 7});
+    dynamic["mig"] = json!({"compute": 7, "profiles": [profile], "instances": []});
+    check(
+        &[dynamic],
+        Ok("{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb]}]}"),
     );
 }

@@ -86,7 +86,7 @@ async fn pod_answer(
         head.booked = Some(booked(&booking));
         return Ok(json(&head, std::iter::empty()));
     }
-    Ok(json(&head, Nodes::of(&explain.books, &uid, waiting)))
+    Ok(json(&head, Nodes::of(explain.books.clone(), &uid, waiting)))
 }
 
 async fn top(State(explain): State<Explain>) -> Result<Response, No> {
@@ -221,6 +221,7 @@ fn by_name(cluster: &Cluster) -> Vec<usize> {
 
 /// The nodes' answers, one after the other, and at last all together.
 struct Nodes {
+    books: Arc<Books>,
     cluster: Cluster,
     slots: std::vec::IntoIter<usize>,
     demand: Demand,
@@ -236,7 +237,7 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn of(books: &Books, uid: &PodUid, waiting: Waiting) -> Self {
+    fn of(books: Arc<Books>, uid: &PodUid, waiting: Waiting) -> Self {
         let namespace = waiting.pod.namespace.as_str();
         let (cluster, own, headroom) = books.read(|ledger| {
             let headroom = ledger.headroom(namespace);
@@ -255,6 +256,7 @@ impl Nodes {
             cluster,
             demand: waiting.demand,
             policies: books.policies(),
+            books,
             offered: waiting.offered,
             crowds,
             own,
@@ -277,7 +279,9 @@ impl Iterator for Nodes {
         let (offered, crowd) = (self.offered.contains(slot), self.crowds.get(&slot));
         let (demand, policies) = (&self.demand, &self.policies);
         let left = self.headroom.as_ref();
-        let (answer, refusal) = NodeAnswer::of(name, node, demand, policies, offered, crowd, left);
+        let (mut answer, refusal) =
+            NodeAnswer::of(name, node, demand, policies, offered, crowd, left);
+        self.books.name_holders(&mut answer, demand);
         if let Some(tail) = &mut self.tail {
             tail.add(&answer, refusal.as_ref());
         }

@@ -20,6 +20,7 @@ mod fail_point;
 pub mod feed;
 pub mod gauges;
 pub mod grown;
+mod holders;
 pub mod leader;
 pub mod learn;
 pub mod metrics;

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use aliquot_core::decide::{self, Question, Ranked};
 use aliquot_core::fit::Policies;
 use aliquot_core::memo::Memo;
-use aliquot_core::{Cluster, Demand, Ledger, PodUid, Refusal};
+use aliquot_core::{Cluster, Demand, Ledger, PodUid, Reason, Refusal};
 use aliquot_k8s::event::{Note, Notes};
 use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult, HostPriority, NodeList};
 use aliquot_k8s::node::published;
@@ -112,7 +112,11 @@ impl<'a> Call<'a> {
                 (Outcome::Ok, fits(best.into_iter()))
             }
             Err(refusal) => {
-                let text = decide::refusal_text(names.len(), &refusal);
+                let mut text = decide::refusal_text(names.len(), &refusal);
+                if refusal.count(Reason::CardPinned) > 0 {
+                    let names = names.iter().map(AsRef::as_ref);
+                    text.push_str(&books.held_by(names, &self.demand));
+                }
                 tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused");
                 let waiting = Waiting {
                     offered: cluster.set(names),

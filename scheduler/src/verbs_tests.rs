@@ -206,3 +206,44 @@ fn a_call_that_cannot_be_read_says_what_is_missing() {
     let odd = json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpumem": "16Gi"}}}]}});
     check(json!({"Pod": odd, "NodeNames": []}), "16384");
 }
+
+#[tokio::test(start_paused = true)]
+async fn mig_5_a_second_pod_with_a_pin_is_told_who_holds_it() {
+    let books = books();
+    let mut card: Node = node("a", 1000);
+    let text = json!({"v": 1, "reads": [1], "gpus": [{
+        "uuid": "GPU-a", "index": 1, "model": "A100", "memory": 40960, "scaled": 40960,
+        "cores": 100, "seats": 0, "mode": "mig", "resource": "nvidia.com/gpu", "health": "ok",
+        "mig": {"compute": 7, "profiles": [{"name": "3g.20gb", "compute": 3, "size": 4,
+            "memory": 19968, "starts": [0, 4], "most": 2}], "instances": []},
+    }]});
+    let annotations = [(
+        aliquot_core::inventory::INVENTORY.to_owned(),
+        text.to_string(),
+    )];
+    card.metadata.annotations = Some(annotations.into());
+    Index::<Node>::reset(&books, vec![card]);
+    let pinned = |name: &str, bound: bool| {
+        let mut pod = asks(name, 1);
+        let limits = json!({"nvidia.com/mig-3g.20gb": "1"});
+        pod["spec"]["containers"] = json!([{"name": "main", "resources": {"limits": limits}}]);
+        let mut annotations = json!({"aliquot.dev/use-gpu": "1:4:3g.20gb"});
+        if bound {
+            pod["spec"]["nodeName"] = json!("a");
+            let given = json!({"v": 1, "node": "a", "priority": 1, "containers": {"main": [
+                {"resource": "nvidia.com/mig-3g.20gb", "gpu": "GPU-a", "memory": 19968, "cores": 42,
+                    "mig": {"profile": "3g.20gb", "start": 4}}]}});
+            annotations["aliquot.dev/allocation"] = json!(given.to_string());
+        }
+        pod["metadata"]["annotations"] = annotations;
+        pod
+    };
+    let names = json!(["a"]);
+    let free = filter(&books, &call(&pinned("first", false), &names), 64);
+    assert_eq!(free["NodeNames"], names);
+    let holder: Pod = serde_json::from_value(pinned("first", true)).unwrap();
+    Index::<Pod>::reset(&books, vec![holder]);
+    let answer = filter(&books, &call(&pinned("second", false), &names), 64);
+    let text = "0/1 nodes can serve the GPU request: 1 CardPinned (held by d/first)";
+    assert_eq!(answer["FailedAndUnresolvableNodes"]["a"], text);
+}

@@ -2,39 +2,12 @@
 //!
 //! Fed by: a profile's settings, a card's facts. Must not: talk to a daemon.
 
-use aliquot_core::inventory::Even;
 use aliquot_core::{Mib, Percent};
-use aliquot_profiles::mode::{ComputeMode, Mps, Part};
-use aliquot_profiles::mode::{MOST_CLIENTS, MOST_CLIENTS_BEFORE_VOLTA};
+use aliquot_profiles::mode::{ComputeMode, Mps};
 
 use super::folder::Wish;
 
-/// Slices that a card's compute is cut into by MIG.
-const SLICES: u64 = 7;
-
-/// What a seat gets whose container wrote nothing. 0 is no limit.
-pub fn even(memory: Mib, settings: &Mps) -> Even {
-    let replicas = settings.replicas.max(1);
-    Even {
-        memory: match settings.memory {
-            Part::Even => Mib(memory.0 / u64::from(replicas)),
-            Part::Full => Mib(0),
-        },
-        cores: match settings.threads {
-            Part::Even => Percent((100 / replicas).max(1)),
-            Part::Full => Percent(0),
-        },
-    }
-}
-
-/// Clients that one daemon serves at once: NVIDIA's limits, and on an instance its part of them.
-pub fn most_clients(capability: Option<(u32, u32)>, slices: Option<u32>) -> u64 {
-    let most = match capability {
-        Some((major, _)) if major < 7 => MOST_CLIENTS_BEFORE_VOLTA.into(),
-        _ => MOST_CLIENTS,
-    };
-    slices.map_or(most, |slices| (most * u64::from(slices) / SLICES).max(1))
-}
+pub use aliquot_profiles::mps::{even, most_clients};
 
 /// Why so many replicas cannot be; the text is for the node's owner.
 pub fn refusal(

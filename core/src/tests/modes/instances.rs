@@ -1,6 +1,8 @@
 //! Instances that are there for good, and those that are made when a pod needs them.
 
 use super::*;
+use crate::explain::NodeAnswer;
+use crate::inventory::Health;
 
 #[test]
 fn mig_1_instances_that_are_there_go_by_their_own_name() {
@@ -158,4 +160,66 @@ fn what_is_held_of_a_cut_card_and_is_no_instance_closes_it() {
         let why = Some("1 ExclusiveDeviceAllocateConflict".to_owned());
         assert_eq!(fits(&ledger), why, "{unit}");
     }
+}
+
+/// What is explained of the first card for this pod, after those before it came.
+fn explained(gpus: Vec<Gpu>, before: &[Demand], pod: &Demand) -> (String, String) {
+    let mut ledger = Ledger::default();
+    let published = Published {
+        inventory: Some(Arc::new(inventory(gpus))),
+        ..Published::default()
+    };
+    let name = "n".into();
+    ledger.publish(&name, Some(published));
+    let policies = Policies::default();
+    for (number, demand) in before.iter().enumerate() {
+        let uid = format!("p{number}").into();
+        let given = ledger.reserve(&uid, &"d".into(), &name, demand, &policies);
+        assert!(given.is_ok(), "{given:?}");
+    }
+    let node = ledger.cluster().node("n").unwrap();
+    let (answer, _) = NodeAnswer::of(&name, node, pod, &policies, true, None, None);
+    let card = &answer.gpus[0];
+    (card.answer.clone(), card.detail.clone())
+}
+
+#[test]
+fn mig_12_explain_says_which_slices_are_free_and_where_the_profile_may_start() {
+    let pin = |place| {
+        wishing(
+            &[("nvidia.com/mig-1g.5gb", 1)],
+            ("aliquot.dev/use-gpu", place),
+        )
+    };
+    let card = || cut(0, &a100(), vec![]);
+    let check = |gpus, before: &[Demand], pod: &Demand, answer: &str, detail: &str| {
+        let found = explained(gpus, before, pod);
+        assert_eq!((&*found.0, &*found.1), (answer, detail));
+    };
+    let big = instances(&["3g.20gb"]);
+    check(
+        vec![card()],
+        &[pin("0:1"), pin("0:5")],
+        &big,
+        "CardMigNoPlacement",
+        "free slices: 0, 2, 3, 4, 6, 7; 3g.20gb takes 4 from 0, 4",
+    );
+    let full = instances(&["7g.40gb"]);
+    let told = "no slice is free; 3g.20gb takes 4 from 0, 4";
+    check(vec![card()], &[full], &big, "CardInsufficientMemory", told);
+    check(vec![card()], &[pin("0:1")], &pin("0:1"), "CardPinned", "");
+    check(
+        vec![card()],
+        &[],
+        &instances(&["9g.1gb"]),
+        "CardMigProfileMismatch",
+        "",
+    );
+    let mut sick = card();
+    sick.health = Health::Sick("xid 79".to_owned());
+    check(vec![sick], &[], &big, "CardNotHealth", "xid 79");
+    let mut leaving = card();
+    leaving.cordon = Some("changes from mig to vgpu".to_owned());
+    let why = "changes from mig to vgpu";
+    check(vec![leaving], &[], &big, "CardCordoned", why);
 }

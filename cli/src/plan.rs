@@ -1,0 +1,129 @@
+//! `config plan`: what so many MPS clients of one card or instance would get.
+//!
+//! Fed by: the command line. Must not: ask a card; the node's agent does, and its
+//! figures count.
+
+use aliquot_core::Mib;
+use aliquot_core::mig::table;
+use aliquot_profiles::mode::Mps;
+use aliquot_profiles::mps::{even, most_clients};
+use clap::Args;
+use thiserror::Error;
+
+/// Products whose name says no memory: words of the name, MiB.
+const MEMORY: [(&str, u64); 8] = [
+    ("T4", 15_360),
+    ("L4", 23_034),
+    ("L40S", 46_068),
+    ("L40", 46_068),
+    ("A10", 23_028),
+    ("A30", 24_576),
+    ("A40", 46_068),
+    ("H200", 143_771),
+];
+/// Products before compute capability 7.0, whose MPS serves fewer clients.
+const OLD: [&str; 6] = ["K80", "M40", "M60", "P4", "P40", "P100"];
+
+/// The flags of `config plan`.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The card, as `nvidia-smi -L` names it, such as "NVIDIA A100-SXM4-40GB"
+    #[arg(long)]
+    pub product: String,
+    /// Clients at once
+    #[arg(long)]
+    pub replicas: u32,
+    /// MiB of the card, where its name does not say
+    #[arg(long)]
+    pub memory: Option<u64>,
+    /// On one MIG instance of this profile, such as 3g.20gb, instead of the whole card
+    #[arg(long)]
+    pub instance: Option<String>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum PlanError {
+    /// Nobody knows how much memory there is.
+    #[error("--product {0:?}: its memory is not known; accepted: with --memory MIB")]
+    Memory(String),
+    /// The card cannot be cut so.
+    #[error("--instance {profile:?} is no profile of {product:?}; accepted: {accepted}")]
+    Profile {
+        /// As it came.
+        profile: String,
+        /// The card.
+        product: String,
+        /// Its profiles.
+        accepted: String,
+    },
+    /// More clients than a daemon serves, or none.
+    #[error(
+        "--replicas {replicas}: accepted: 1 to {most}, the clients that one MPS daemon serves here"
+    )]
+    Replicas {
+        /// As it came.
+        replicas: u32,
+        /// The maximum.
+        most: u64,
+    },
+}
+
+impl Plan {
+    /// The plan as lines.
+    pub fn run(&self) -> Result<String, PlanError> {
+        let words: Vec<&str> = self.product.split([' ', '-']).collect();
+        let old = words.iter().any(|word| OLD.contains(word));
+        let capability = old.then_some((6, 0));
+        let (unit, memory, slices) = match &self.instance {
+            None => {
+                let memory = self.memory.or_else(|| memory_of(&words));
+                let none = || PlanError::Memory(self.product.clone());
+                (self.product.clone(), memory.ok_or_else(none)?, None)
+            }
+            Some(name) => {
+                let (memory, compute) = self.instance(name)?;
+                let unit = format!("{name} of {}", self.product);
+                (unit, self.memory.unwrap_or(memory), Some(compute))
+            }
+        };
+        let most = most_clients(capability, slices);
+        let replicas = self.replicas;
+        if !(1..=most).contains(&u64::from(replicas)) {
+            return Err(PlanError::Replicas { replicas, most });
+        }
+        let part = even(Mib(memory), &Mps::new(replicas));
+        Ok(format!(
+            "{unit}: {memory} MiB\n{replicas} clients of {most} at most\neach: {} MiB, {} % of the SMs\n",
+            part.memory.0, part.cores.0
+        ))
+    }
+
+    fn instance(&self, name: &str) -> Result<(u64, u32), PlanError> {
+        let geometry = table::geometry(&self.product);
+        let profiles = geometry.as_ref().map_or(&[][..], |found| found.profiles());
+        let found = profiles.iter().find(|profile| profile.name == name);
+        let profile = found.ok_or_else(|| PlanError::Profile {
+            profile: name.to_owned(),
+            product: self.product.clone(),
+            accepted: match profiles {
+                [] => "no instance of a card without MIG".to_owned(),
+                some => {
+                    let names: Vec<&str> = some.iter().map(|p| p.name.as_str()).collect();
+                    names.join(", ")
+                }
+            },
+        })?;
+        Ok((profile.memory.0, profile.compute.into()))
+    }
+}
+
+/// What the name says, such as `40GB`, or the list above.
+fn memory_of(words: &[&str]) -> Option<u64> {
+    let said = words
+        .iter()
+        .find_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok());
+    let listed = || MEMORY.iter().find(|(name, _)| words.contains(name));
+    said.map(|gb| gb * 1024)
+        .or_else(|| listed().map(|(_, mib)| *mib))
+}

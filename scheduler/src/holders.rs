@@ -1,0 +1,66 @@
+//! Who holds the units that a refused pod names: the pods behind `CardPinned`.
+//!
+//! Fed by: the books and what is known of their pods. Must not: judge; it is asked
+//! once a pod was refused for that reason.
+
+use aliquot_core::cut::in_the_way;
+use aliquot_core::explain::NodeAnswer;
+use aliquot_core::ledger::Held;
+use aliquot_core::reason::Reason;
+use aliquot_core::{Demand, PodUid};
+
+use crate::books::Books;
+
+/// More are not named.
+const MOST: usize = 3;
+
+impl Books {
+    /// The pods on a node that hold what this one names, as `namespace/name`.
+    fn holders_on(&self, node: &str, demand: &Demand) -> Vec<String> {
+        let holders: Vec<PodUid> = self.read(|ledger| {
+            let Some(state) = ledger.cluster().node(node) else {
+                return Vec::new();
+            };
+            let pods = ledger.pods_on(node).filter(|pod| {
+                let held = ledger.booking(pod).map(|booking| &booking.held);
+                matches!(held, Some(Held::Uses(uses)) if in_the_way(state, demand, uses))
+            });
+            pods.cloned().collect()
+        });
+        let tenants = self.tenants.0.read();
+        let waits = self.waits.lock();
+        let name = |uid: &PodUid| match (tenants.get(uid), waits.get(uid)) {
+            (Some(tenant), _) => format!("{}/{}", tenant.pod.namespace, tenant.pod.name),
+            (None, Some(waiting)) => format!("{}/{}", waiting.pod.namespace, waiting.pod.name),
+            (None, None) => format!("the pod with uid {uid}"),
+        };
+        holders.iter().map(name).collect()
+    }
+
+    /// ` (held by ns/pod)`, by name; nothing where nobody is found.
+    pub(crate) fn held_by<'n>(
+        &self,
+        nodes: impl Iterator<Item = &'n str>,
+        demand: &Demand,
+    ) -> String {
+        let mut holders: Vec<String> = nodes.flat_map(|n| self.holders_on(n, demand)).collect();
+        holders.sort();
+        holders.dedup();
+        let more = if holders.len() > MOST { ", ..." } else { "" };
+        holders.truncate(MOST);
+        match holders.join(", ") {
+            none if none.is_empty() => none,
+            some => format!(" (held by {some}{more})"),
+        }
+    }
+
+    /// Says of each card that is refused for it who holds what the pod names.
+    pub(crate) fn name_holders(&self, answer: &mut NodeAnswer, demand: &Demand) {
+        let pinned = Reason::CardPinned.name();
+        for gpu in answer.gpus.iter_mut().filter(|gpu| gpu.answer == pinned) {
+            let held = self.held_by(std::iter::once(answer.node.as_str()), demand);
+            let bare = held.trim_start_matches(" (").trim_end_matches(')');
+            bare.clone_into(&mut gpu.detail);
+        }
+    }
+}
