@@ -76,6 +76,8 @@ impl Wish {
 
 #[cfg(test)]
 mod tests {
+    use aliquot_profiles::mode::Part;
+
     use super::*;
 
     #[test]
