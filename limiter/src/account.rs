@@ -132,6 +132,7 @@ impl Account {
     pub(crate) fn settle_all(&self) {
         let process = self.process;
         process.pools.look();
+        process.graphs.look(process);
         // An error leaves the totals too high: no more is given than there is.
         let _ = process.seat.settle(process.limits.devices());
     }

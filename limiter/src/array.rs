@@ -3,12 +3,12 @@
 //!
 //! Fed by: [`crate::table`]. Must not: charge what has no memory of its own (sparse, deferred).
 
-use core::ffi::c_uint;
+use core::ffi::{c_uint, c_void};
 
 use crate::account::Account;
 use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, SUCCESS, long};
 use crate::ledger::in_blocks;
-use crate::memory::freed;
+use crate::memory::{freed, uncounted};
 
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]
@@ -73,6 +73,15 @@ pub(crate) fn create_mipmapped(
     counted(descriptor.get(), levels, array, || {
         real(array, descriptor, levels)
     })
+}
+
+/// The forms of CUDA 3.1.
+pub(crate) fn too_old(
+    real: extern "C" fn(Out<Handle>, *const c_void) -> Code,
+    array: Out<Handle>,
+    descriptor: *const c_void,
+) -> Code {
+    uncounted(|| real(array, descriptor))
 }
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, array: Handle) -> Code {

@@ -35,6 +35,17 @@ pub(crate) struct Contexts {
     last: AtomicU64,
 }
 
+impl Contexts {
+    /// Devices with a context, each once, and their cards.
+    pub(crate) fn devices(&self) -> Vec<(Device, usize)> {
+        let known = self.known.lock();
+        let mut found: Vec<_> = known.values().map(|one| (one.device, one.card)).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
 /// Bits of `last` that are the card.
 const CARD: u32 = 8;
 

@@ -12,6 +12,7 @@ mod capture;
 mod clock;
 mod context;
 mod ffi;
+mod graph_memory;
 mod launch;
 mod ledger;
 mod lock;

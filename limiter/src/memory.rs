@@ -183,6 +183,37 @@ fn lies_elsewhere(name: &str, pointer: Pointer) -> bool {
     found
 }
 
+/// The forms of CUDA 3.1, with addresses of 32 bits, which no card of today can give: not counted,
+/// so not let through where something is limited.
+pub(crate) fn too_old(
+    real: extern "C" fn(Out<c_uint>, c_uint) -> Code,
+    pointer: Out<c_uint>,
+    bytes: c_uint,
+) -> Code {
+    uncounted(|| real(pointer, bytes))
+}
+
+/// As [`too_old`].
+pub(crate) fn too_old_pitch(
+    real: extern "C" fn(Out<c_uint>, Out<c_uint>, c_uint, c_uint, c_uint) -> Code,
+    pointer: Out<c_uint>,
+    pitch: Out<c_uint>,
+    width: c_uint,
+    height: c_uint,
+    element: c_uint,
+) -> Code {
+    uncounted(|| real(pointer, pitch, width, height, element))
+}
+
+/// A call that cannot be counted passes only where nothing is limited.
+pub(crate) fn uncounted(call: impl FnOnce() -> Code) -> Code {
+    match process::required() {
+        Ok(process) if process.is_uncontrolled() => call(),
+        Ok(_) => NOT_SUPPORTED,
+        Err(code) => code,
+    }
+}
+
 pub(crate) fn free(real: extern "C" fn(Pointer) -> Code, pointer: Pointer) -> Code {
     freed(pointer, || real(pointer))
 }

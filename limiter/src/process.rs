@@ -15,6 +15,7 @@ use aliquot_region::seat::Seat;
 
 use crate::context::Contexts;
 use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
+use crate::graph_memory::GraphMemory;
 use crate::ledger::Ledger;
 use crate::lock::Lock;
 use crate::log;
@@ -41,6 +42,7 @@ pub(crate) struct Process {
     pub(crate) contexts: Contexts,
     pub(crate) physical: PhysicalMemory,
     pub(crate) pools: Pools,
+    pub(crate) graphs: GraphMemory,
     /// Pointers of managed memory that the program takes for memory of the card.
     pub(crate) elsewhere: Lock<HashSet<u64>>,
     pub(crate) pace: Pace,
@@ -97,6 +99,7 @@ fn start(flag: ForkFlag) -> Option<()> {
                 contexts: Contexts::default(),
                 physical: PhysicalMemory::default(),
                 pools: Pools::default(),
+                graphs: GraphMemory::default(),
                 elsewhere: Lock::default(),
                 pace,
                 cards: [const { AtomicU8::new(UNKNOWN) }; DEVICES],

@@ -176,7 +176,7 @@ mod tests {
         };
         check("cuCtxCreate", 12_040, 0, Some("cuCtxCreate_v3"));
         check("cuCtxCreate", 13_000, 0, Some("cuCtxCreate_v4"));
-        check("cuCtxCreate", 2_000, 0, None);
+        check("cuCtxCreate", 2_000, 0, Some("cuCtxCreate"));
         check("cuMemAllocAsync", 13_000, 2, Some("cuMemAllocAsync_ptsz"));
         check("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync"));
         check("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2"));

@@ -146,11 +146,15 @@ hooks! {
     Cuda "cuDevicePrimaryCtxRelease" 11000 '-' cuDevicePrimaryCtxRelease_v2(device: Device) => context::release;
     Cuda "cuDevicePrimaryCtxReset" 7000 '-' cuDevicePrimaryCtxReset(device: Device) => context::release;
     Cuda "cuDevicePrimaryCtxReset" 11000 '-' cuDevicePrimaryCtxReset_v2(device: Device) => context::release;
+    Cuda "cuCtxCreate" 2000 '-' cuCtxCreate(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
     Cuda "cuCtxCreate" 3020 '-' cuCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
     Cuda "cuCtxCreate" 11040 '-' cuCtxCreate_v3(context: Out<Handle>, params: *const c_void, count: i32, flags: c_uint, device: Device) => context::create_v3;
     Cuda "cuCtxCreate" 12050 '-' cuCtxCreate_v4(context: Out<Handle>, params: *const c_void, flags: c_uint, device: Device) => context::create_v4;
+    Cuda "cuCtxDestroy" 2000 '-' cuCtxDestroy(context: Handle) => context::destroy;
     Cuda "cuCtxDestroy" 4000 '-' cuCtxDestroy_v2(context: Handle) => context::destroy;
 
+    Cuda "cuMemAlloc" 2000 '-' cuMemAlloc(pointer: Out<c_uint>, bytes: c_uint) => memory::too_old;
+    Cuda "cuMemAllocPitch" 2000 '-' cuMemAllocPitch(pointer: Out<c_uint>, pitch: Out<c_uint>, width: c_uint, height: c_uint, element: c_uint) => memory::too_old_pitch;
     Cuda "cuMemAlloc" 3020 '-' cuMemAlloc_v2(pointer: Out<Pointer>, bytes: usize) => memory::allocate;
     Cuda "cuMemAllocPitch" 3020 '-' cuMemAllocPitch_v2(pointer: Out<Pointer>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) => memory::allocate_pitch;
     Cuda "cuMemAllocManaged" 6000 '-' cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint) => memory::allocate_managed;
@@ -165,6 +169,8 @@ hooks! {
     Cuda "cuMemMap" 10020 '-' cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: u64, flags: u64) => physical::map;
     Cuda "cuMemUnmap" 10020 '-' cuMemUnmap(pointer: Pointer, bytes: usize) => physical::unmap;
 
+    Cuda "cuArrayCreate" 2000 '-' cuArrayCreate(array: Out<Handle>, descriptor: *const c_void) => array::too_old;
+    Cuda "cuArray3DCreate" 2000 '-' cuArray3DCreate(array: Out<Handle>, descriptor: *const c_void) => array::too_old;
     Cuda "cuArrayCreate" 3020 '-' cuArrayCreate_v2(array: Out<Handle>, descriptor: Out<array::Flat>) => array::create;
     Cuda "cuArray3DCreate" 3020 '-' cuArray3DCreate_v2(array: Out<Handle>, descriptor: Out<array::Solid>) => array::create_3d;
     Cuda "cuArrayDestroy" 2000 '-' cuArrayDestroy(array: Handle) => array::destroy;
@@ -244,6 +250,7 @@ calls! {
     cuMemPoolSetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
     cuMemPoolTrimTo(pool: Handle, bytes: usize);
     cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint);
+    cuDeviceGetGraphMemAttribute(device: Device, attribute: i32, value: Out<u64>);
     cuMemAdvise(pointer: Pointer, bytes: usize, advice: i32, device: Device);
     cuMemFreeAsync(pointer: Pointer, stream: Handle);
     nvmlDeviceGetCount_v2(count: Out<c_uint>);
@@ -300,3 +307,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "names_tests.rs"]
+mod names;

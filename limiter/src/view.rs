@@ -117,8 +117,9 @@ impl Seen {
     }
 }
 
-pub(crate) fn of_card(process: &Process, card: usize) -> Seen {
+pub(crate) fn of_card(process: &'static Process, card: usize) -> Seen {
     process.pools.look();
+    process.graphs.look(process);
     // An error leaves the totals too high: less is called free.
     let _ = process.seat.settle(process.limits.devices());
     let total = process.limits.memory(card);

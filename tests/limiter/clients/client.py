@@ -148,6 +148,10 @@ class Client:
     def unarray(self):
         return self.cuda.cuArrayDestroy(self.last_array)
 
+    def old(self):
+        """The form of CUDA 3.1."""
+        return self.cuda.cuMemAlloc((ctypes.c_uint * 1)(), ctypes.c_uint(MIB))
+
     def share(self):
         handle = (ctypes.c_uint64 * 8)()
         return self.cuda.cuIpcGetMemHandle(handle, self.pointers[-1])

@@ -105,3 +105,11 @@ fn a_pool_of_ones_own_is_charged_like_any_other() {
         ],
     );
 }
+
+#[test]
+fn calls_of_cuda_3_are_refused() {
+    check(
+        3000,
+        &[("init", "0"), ("old", "801"), ("info", "0 2520 3000")],
+    );
+}

@@ -28,14 +28,9 @@ impl Member {
     /// Notes what this process's group holds now, if it never held so much. Needs the card's lock.
     pub(crate) fn note_group(&self, card: usize, record: &Card) {
         let name = self.shared().slots[self.slot()].group.load(Relaxed);
-        let sum = || -> u64 {
+        let sum = |counts: &dyn Fn(&Slot) -> bool| -> u64 {
             let all = self.shared().claimed().map(|(_, slot)| slot);
-            // What a slot's last owner left in it is not its new one's.
-            let settled =
-                |slot: &&Slot| slot.settled.load(Acquire) == slot.generation.load(Acquire);
-            let own = all
-                .filter(|slot| slot.group.load(Relaxed) == name)
-                .filter(settled);
+            let own = all.filter(|slot| slot.group.load(Relaxed) == name && counts(slot));
             own.map(|slot| slot.holdings[card].used.load(Relaxed)).sum()
         };
         let place = |group: &&Group| {
@@ -45,10 +40,18 @@ impl Member {
             return;
         };
         group.name.store(name, Relaxed);
-        if sum() > group.peak.load(Relaxed) {
-            // It may be the dead who make it so much.
+        if sum(&|_| true) > group.peak.load(Relaxed) {
+            // It may be the dead who make it so much: those whose slot nobody has, and those whose
+            // slot somebody has just taken and not yet emptied.
             self.bury(card, record);
-            group.peak.fetch_max(sum(), Relaxed);
+            group.peak.fetch_max(sum(&is_owners), Relaxed);
         }
     }
+}
+
+/// What is in a slot is of the process that has it now.
+fn is_owners(slot: &Slot) -> bool {
+    let settled = slot.settled.load(Acquire) == slot.generation.load(Acquire);
+    let here = slot.namespace.load(Relaxed) == pids::own_namespace();
+    settled && !(here && pids::has_ended(slot.pid.load(Relaxed)))
 }

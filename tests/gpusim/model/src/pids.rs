@@ -35,3 +35,14 @@ pub fn as_seen_here(pid: u32, namespace: u64) -> Option<u32> {
     });
     seen.into_iter().next()
 }
+
+/// No process of our namespace has this id, or only its parent does not know that it ended.
+pub(crate) fn has_ended(pid: u64) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    let state = stat
+        .rsplit_once(')')
+        .map_or("", |(_, rest)| rest.trim_start());
+    state.starts_with(['Z', 'X'])
+}

@@ -31,6 +31,17 @@ calls! { CALLS:
         pointer.put(driver.heap.take_device(driver, context, bytes as u64)?)
     }
 
+    cuMemAlloc 2000 cuMemAlloc(pointer: Out<u32>, bytes: u32) {
+        let context = current()?;
+        if pointer.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let driver = driver()?;
+        let base = driver.heap.take_device(driver, context, u64::from(bytes))?;
+        // Its callers know addresses of 32 bits only.
+        pointer.put(u32::try_from(base & u64::from(u32::MAX)).map_err(|_| ERROR_INVALID_VALUE)?)
+    }
+
     cuMemAllocPitch 3020 cuMemAllocPitch_v2(
         pointer: Out<DevicePointer>, pitch: Out<usize>, width: usize, height: usize, element: u32,
     ) {
