@@ -1,7 +1,9 @@
 /* A program that keeps a card busy: work MODE SECONDS KERNEL...
  * It launches for so many seconds, waits for the rest, and says how many launches there were and
  * how many calls failed. In mode `tick` SECONDS is a number of launches for each of THREADS, and the
- * fastest nanoseconds for one are said. Fed by: tests/limiter, which compiles it. Must not: know that a limiter
+ * fastest nanoseconds for one are said; in mode `live` a number of allocations that live while others
+ * are made and freed. `init` only begins; `spawn NUMBER PROGRAM...` says how many microseconds a run
+ * of a program takes, `storm` how many all of them take that begin at once. Fed by: tests/limiter, which compiles it. Must not: know that a limiter
  * is there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -9,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef void *handle;
 typedef struct {
@@ -109,6 +113,55 @@ static void *ticker(void *fastest) {
     return NULL;
 }
 
+/* Allocates and frees beside `live` small allocations; gives the fastest time for such a pair. */
+static double pairs(long live) {
+    unsigned long long at;
+    int (*allocate)() = (int (*)())call("cuMemAlloc_v2"), (*release)() = (int (*)())call("cuMemFree_v2");
+    for (long i = 0; i < live; i++)
+        if (allocate(&at, 512ul))
+            failures++;
+    double least = 1e9;
+    for (int i = 0; i < 100; i++) {
+        double start = spent();
+        for (int j = 0; j < 1000; j++)
+            if (allocate(&at, 512ul) || release(at))
+                failures++;
+        double each = (spent() - start) / 1000;
+        if (each < least)
+            least = each;
+    }
+    return least;
+}
+
+static int by_size(const void *one, const void *other) {
+    double a = *(const double *)one, b = *(const double *)other;
+    return (a > b) - (a < b);
+}
+
+/* Runs a program again and again, or many at once; says how many microseconds that takes. */
+static int spawn(int at_once, int count, char **program) {
+    double *took = calloc(count, sizeof *took), start = now();
+    for (int i = 0; i < count; i++) {
+        double before = now();
+        pid_t child = vfork();
+        if (child == 0) {
+            execv(program[0], program);
+            _exit(127);
+        }
+        int status = 0;
+        if (!at_once && (waitpid(child, &status, 0) != child || status))
+            failures++;
+        took[i] = now() - before;
+    }
+    for (int i = 0, status = 0; at_once && i < count; i++)
+        if (wait(&status) < 0 || status)
+            failures++;
+    double all = now() - start;
+    qsort(took, count, sizeof *took, by_size);
+    printf("microseconds %.1f failures %ld\n", 1e6 * (at_once ? all : took[count / 4]), failures);
+    return 0;
+}
+
 /* Captures the kernels into a graph, three launches of each. */
 static handle captured(handle into, unsigned mode) {
     handle graph = NULL, exec = NULL;
@@ -140,8 +193,12 @@ int main(int count, char **words) {
     if (count < 4)
         return 2;
     const char *mode = words[1];
+    if (!strcmp(mode, "spawn") || !strcmp(mode, "storm"))
+        return spawn(mode[1] == 't', atoi(words[2]), words + 3);
     handle module = NULL;
     driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!strcmp(mode, "init"))
+        return !driver || CALL(cuInit, 0u);
     if (!driver || CALL(cuInit, 0u) || CALL(cuDevicePrimaryCtxRetain, &context, 0) ||
         CALL(cuCtxSetCurrent, context) || CALL(cuModuleLoadData, &module, "any"))
         return 1;
@@ -161,6 +218,11 @@ int main(int count, char **words) {
             sum += fastest[i];
         }
         printf("nanoseconds %.1f failures %ld\n", sum / count, failures);
+        return 0;
+    }
+    if (!strcmp(mode, "live")) {
+        double each = pairs(atol(words[2]));
+        printf("nanoseconds %.1f failures %ld\n", each, failures);
         return 0;
     }
     if (!strcmp(mode, "plain")) {

@@ -1,7 +1,8 @@
-//! What a launch costs the launching thread, with the limiter before the simulated driver and
-//! without it: CPU time, and instructions where callgrind is at hand.
+//! What a call costs with the limiter before the simulated driver and without it: launches and
+//! allocations in CPU time, launches in instructions where callgrind is at hand, and starts of
+//! programs in time.
 //!
-//! Fed by: benchmarks; `clients/work.c` in mode `tick`. Must not: compare runs of different times;
+//! Fed by: benchmarks; `clients/work.c`. Must not: compare runs of different times;
 //! the sides take turns.
 
 use std::process::Command;
@@ -27,21 +28,61 @@ pub struct Side {
 /// Nanoseconds of CPU time for a launch on each side, the fastest of `rounds`, with `threads`
 /// (1 or 4) that launch at once.
 pub fn nanoseconds(sides: &[Side], threads: usize, rounds: usize) -> Result<Vec<f64>> {
-    let mut fastest = vec![f64::INFINITY; sides.len()];
     let mode = if threads == 4 { "tick4" } else { "tick" };
+    fastest(sides, rounds, &[mode, "300000", KERNEL])
+}
+
+/// Nanoseconds of CPU time for an allocation and its end beside `live` others, on each side.
+pub fn allocation(sides: &[Side], live: u32, rounds: usize) -> Result<Vec<f64>> {
+    fastest(sides, rounds, &["live", &live.to_string(), KERNEL])
+}
+
+/// Microseconds of the run of a program on each side: one that has nothing to do with a card, and
+/// one that only calls `cuInit`.
+pub fn start(sides: &[Side], with_driver: bool, rounds: usize) -> Result<Vec<f64>> {
+    if with_driver {
+        fastest(sides, rounds, &["spawn", "200", SELF, "init", "0", KERNEL])
+    } else {
+        fastest(sides, rounds, &["spawn", "500", "/bin/true"])
+    }
+}
+
+/// Microseconds until `count` programs that call `cuInit` and begin at once have ended, on each
+/// side.
+pub fn storm(sides: &[Side], count: u32, rounds: usize) -> Result<Vec<f64>> {
+    let count = count.to_string();
+    fastest(sides, rounds, &["storm", &count, SELF, "init", "0", KERNEL])
+}
+
+/// Stands for the client's own path.
+const SELF: &str = "SELF";
+
+/// What the client says in a mode, the least of `rounds`, on each side in turn.
+fn fastest(sides: &[Side], rounds: usize, mode: &[&str]) -> Result<Vec<f64>> {
+    let mut least = vec![f64::INFINITY; sides.len()];
     for _ in 0..rounds {
-        for (side, fastest) in sides.iter().zip(&mut fastest) {
+        for (side, least) in sides.iter().zip(&mut least) {
             let output = run(*side, |client| {
-                vec![client, mode.into(), "300000".into(), KERNEL.into()]
+                let own = |word: &&str| {
+                    if *word == SELF {
+                        client.clone()
+                    } else {
+                        (*word).into()
+                    }
+                };
+                [client.clone()]
+                    .into_iter()
+                    .chain(mode.iter().map(own))
+                    .collect()
             })?;
             let words: Vec<&str> = output.split_whitespace().collect();
-            let ["nanoseconds", each, "failures", "0"] = words[..] else {
+            let ["nanoseconds" | "microseconds", each, "failures", "0"] = words[..] else {
                 anyhow::bail!("the client said {output}");
             };
-            *fastest = fastest.min(each.parse()?);
+            *least = least.min(each.parse()?);
         }
     }
-    Ok(fastest)
+    Ok(least)
 }
 
 /// Instructions for a launch on each side; `None` where there is no valgrind.

@@ -1,6 +1,6 @@
 //! The limiter's part of `make bench`: one JSON line for each figure that SPECIFICATION.md
 //! promises of the compute share and of a launch. Arguments name the groups to measure (`launch`,
-//! `share`, `long`, `tenants`); none means all. Every figure is of the simulated driver.
+//! `start`, `share`, `long`, `tenants`); none means all. Every figure is of the simulated driver.
 //!
 //! Fed by: nothing; `libvgpu.so` and the simulated driver lie beside it, in the same build.
 //! Must not: print anything else to stdout.
@@ -12,12 +12,16 @@ use std::thread;
 use std::time::Duration;
 
 use aliquot_limiter_tests::Way;
-use aliquot_limiter_tests::launch::{Side, instructions, nanoseconds};
+use aliquot_limiter_tests::launch::{Side, allocation, instructions, nanoseconds, start, storm};
 use aliquot_limiter_tests::share::{Got, Scene, Tenant, run, tenant};
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
 
-const GROUPS: [&str; 4] = ["launch", "share", "long", "tenants"];
+const GROUPS: [&str; 5] = ["launch", "start", "share", "long", "tenants"];
+/// Allocations that live beside those that are measured.
+const LIVE: u32 = 100_000;
+/// Programs that begin at once.
+const STORM: u32 = 300;
 const SHARES: [u32; 6] = [10, 25, 30, 50, 75, 90];
 /// Windows of a second in a scene.
 const WINDOWS: usize = 8;
@@ -50,6 +54,9 @@ fn main() -> Result<()> {
     let wants = |group: &str| asked.is_empty() || asked.iter().any(|name| name == group);
     if wants("launch") {
         launches()?;
+    }
+    if wants("start") {
+        starts()?;
     }
     if wants("share") {
         shares()?;
@@ -88,6 +95,36 @@ fn launches() -> Result<()> {
         let what = "instructions that a launch takes more (callgrind); baseline: the bare driver's";
         let name = format!("launch_added_instructions_{name}");
         figure(&name, (ours - found[0], "instructions"), found[0], what)?;
+    }
+    Ok(())
+}
+
+/// Allocations, and starts of programs, in both ways in.
+fn starts() -> Result<()> {
+    let sides = [Way::Bare, Way::Replacement, Way::Preload].map(|way| Side { way, cores: 30 });
+    let found = allocation(&sides[..2], LIVE, 3)?;
+    let what = "CPU time that an allocation and its end take more beside 100,000; baseline: bare";
+    let added = found[1] - found[0];
+    figure("alloc_free_added_ns", (added, "ns"), found[0], what)?;
+    for (name, with_driver, what) in [
+        ("start", false, "/bin/true ends later; baseline: bare"),
+        (
+            "init",
+            true,
+            "a program that calls cuInit ends later; baseline: bare",
+        ),
+    ] {
+        let found = start(&sides, with_driver, 3)?;
+        for (way, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
+            let name = format!("{name}_added_us_{way}");
+            figure(&name, (ours - found[0], "microseconds"), found[0], what)?;
+        }
+    }
+    let found = storm(&sides, STORM, 3)?;
+    let what = "300 programs that call cuInit at once, by the time that the bare ones take";
+    for (way, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
+        let name = format!("init_300_{way}");
+        figure(&name, (ours / found[0], "times"), 1.0, what)?;
     }
     Ok(())
 }
