@@ -121,6 +121,12 @@ impl Container {
         Ok(fs::write(self.room.path().join("readonly"), "")?)
     }
 
+    /// The image brings a list of preloads that names `library`.
+    pub fn preload(&self, library: &str) -> Result<()> {
+        let list = self.room.path().join("ld.so.preload");
+        Ok(fs::write(list, format!("{library}\n"))?)
+    }
+
     /// What the host reads of its counters.
     pub fn report(&self) -> Result<Report, Unreadable> {
         aliquot_region::host::read(&self.directory().join("counters/slots"), 1)

@@ -38,26 +38,21 @@ fn what_is_called_free_can_be_allocated_and_no_more() {
 }
 
 #[test]
-fn small_shares_hold_too() {
-    // 1 % and 2 % of 80 GiB.
-    check(
-        819,
-        &[
-            ("init", "0"),
-            ("info", "0 338 819"),
-            ("alloc,338", "0"),
-            ("alloc,2", "2"),
-        ],
-    );
-    check(
-        1638,
-        &[
-            ("init", "0"),
-            ("info", "0 1158 1638"),
-            ("alloc,1158", "0"),
-            ("alloc,2", "2"),
-        ],
-    );
+fn every_percent_of_a_card_holds() {
+    // 1, 2, 37 and 99 % of 80 GiB.
+    for (mib, free) in [(819, 338), (1638, 1158), (30_310, 29_830), (81_100, 80_620)] {
+        let whole = format!("0 {free} {mib}");
+        let all = format!("alloc,{free}");
+        check(
+            mib,
+            &[
+                ("init", "0"),
+                ("info", &whole),
+                (&all, "0"),
+                ("alloc,2", "2"),
+            ],
+        );
+    }
 }
 
 #[test]

@@ -91,3 +91,27 @@ fn nvml_lists_the_processes_of_the_container_by_their_own_ids() {
         drop(second);
     }
 }
+
+#[test]
+fn clients_that_nobody_here_wrote_show_the_share() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim/clients.sh");
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container =
+            Container::new(&machine, way, Rules::default(), &[device(FIRST, 3000)]).unwrap();
+        for client in ["nvitop", "pynvml"] {
+            let mut command = container.command(&[script, client, "/driver"]);
+            let home = std::env::var("HOME").unwrap_or_default();
+            let output = command.env("HOME", home).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{way:?} {client} {output:?}");
+            let share = if client == "nvitop" {
+                "0B / 3000MiB"
+            } else {
+                "\"memory\": 3000, \"used\": 0"
+            };
+            assert!(said.contains(share), "{way:?} {client} {said}");
+            assert!(!said.contains(SECOND), "{way:?} {client} {said}");
+        }
+    }
+}
