@@ -8,6 +8,8 @@ use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result};
 
+#[path = "modes/mig.rs"]
+mod mig;
 #[path = "modes/mps.rs"]
 mod mps;
 
@@ -54,6 +56,18 @@ fn main() -> ExitCode {
                 mps::caps,
             ),
             scenario("mps_11_a_killed_daemon_is_told_and_comes_back", mps::killed),
+            scenario(
+                "mig_1_mig_10_and_mig_18_layouts_of_one_card_beside_whole_ones",
+                mig::layouts,
+            ),
+            scenario(
+                "mig_2_mig_20_and_mig_19_pods_see_their_instances_after_a_reboot_too",
+                mig::instances_of_pods,
+            ),
+            scenario(
+                "mig_17_instances_are_made_as_pods_come_and_give_way_when_idle",
+                mig::dynamic,
+            ),
         ],
     )
 }

@@ -30,7 +30,7 @@ fn one_card() -> String {
 
 /// Waits until capacity and allocatable of a resource are `seats`; `None`: the node has no such
 /// key any more.
-async fn seats_of(stack: &Stack, resource: &str, seats: Option<&str>) -> Result<()> {
+pub(crate) async fn seats_of(stack: &Stack, resource: &str, seats: Option<&str>) -> Result<()> {
     let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
     let what = format!("{seats:?} of {resource}");
     eventually(PATIENCE, &what, || async {
