@@ -1,8 +1,12 @@
 //! Instances that are there for good, and those that are made when a pod needs them.
 
 use super::*;
+use crate::PodUid;
 use crate::explain::NodeAnswer;
 use crate::inventory::Health;
+use crate::ledger::Held;
+use crate::preemption::{self, Node, Occupant, Question, Standing};
+use crate::usage::Use;
 
 #[test]
 fn mig_1_instances_that_are_there_go_by_their_own_name() {
@@ -222,4 +226,50 @@ fn mig_12_explain_says_which_slices_are_free_and_where_the_profile_may_start() {
     leaving.cordon = Some("changes from mig to vgpu".to_owned());
     let why = "changes from mig to vgpu";
     check(vec![leaving], &[], &big, "CardCordoned", why);
+}
+
+#[test]
+fn who_needs_slices_ends_only_the_pods_that_are_in_their_way() {
+    let uses = |unit: &str| {
+        let used = Use::of(Mib(4_864), Percent(14));
+        Held::Uses([(unit.into(), used)].into())
+    };
+    let occupant = |(name, unit): (&str, &str)| Occupant {
+        uid: name.into(),
+        held: uses(unit),
+        priority: 0,
+        started: 0,
+        budgets: vec![],
+        standing: Standing::Runs,
+    };
+    let node = |held: &[(&str, &str)]| Node {
+        name: "n".into(),
+        published: Published {
+            inventory: Some(Arc::new(inventory(vec![cut(0, &a100(), vec![])]))),
+            ..Published::default()
+        },
+        requested: crate::Compute::default(),
+        occupants: held.iter().copied().map(occupant).collect(),
+    };
+    let check = |held: &[(&str, &str)], wanted: &str, expected: &[&str]| {
+        let demand = instances(&[wanted]);
+        let policies = Policies::default();
+        let question = Question {
+            demand: &demand,
+            priority: 1,
+            policies: &policies,
+            budgets: &[],
+        };
+        let plan = preemption::plan(&question, [node(held)]).expect("a plan");
+        let victims: Vec<&str> = plan.victims.iter().map(PodUid::as_str).collect();
+        assert_eq!(victims, expected, "{wanted}");
+    };
+    let ends = [
+        ("a", "GPU-0/1g.5gb@1"),
+        ("b", "GPU-0/1g.5gb@5"),
+        ("c", "GPU-0/1g.5gb@6"),
+    ];
+    check(&ends, "3g.20gb", &["a"]);
+    check(&ends, "7g.40gb", &["a", "b", "c"]);
+    check(&[("a", "GPU-0/7g.40gb@0")], "1g.5gb", &["a"]);
 }
