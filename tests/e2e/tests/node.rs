@@ -9,6 +9,8 @@ use aliquot_e2e::stack::{NodeOptions, Stack};
 mod asked;
 #[path = "node/disk.rs"]
 mod disk;
+#[path = "node/drained.rs"]
+mod drained;
 #[path = "node/limits.rs"]
 mod limits;
 #[path = "node/losses.rs"]
@@ -66,6 +68,10 @@ fn main() -> ExitCode {
             scenario(
                 "a_dead_cards_pods_leave_and_the_other_card_fills_to_its_last_seat",
                 sick::evicts,
+            ),
+            scenario(
+                "a_node_is_drained_of_gpu_pods_where_its_owner_wants_it",
+                drained::drains,
             ),
             scenario(
                 "labels_of_the_node_tell_its_cards_and_leave_those_of_others",
