@@ -86,6 +86,34 @@ fn each_card_gets_the_mode_of_the_one_rule_that_selects_it() {
 }
 
 #[test]
+fn ts_9_index_uuid_pci_and_product_select_exactly_theirs_and_nothing_is_an_error() {
+    for (select, hit, none) in [
+        ("index: 2", 2, "index: 9"),
+        (
+            "uuid: GPU-00000001-0000-0000-0000-000000000001",
+            1,
+            "uuid: GPU-00000009-0000-0000-0000-000000000009",
+        ),
+        ("pci: '0000:63:00.0'", 3, "pci: '0000:69:00.0'"),
+        ("product: '*A30*'", 2, "product: '*H100*'"),
+    ] {
+        let profile = |select: &str| {
+            format!("gpus:\n- {{select: {{{select}}}, mode: exclusive}}\nrest: vgpu")
+        };
+        let rest = format!("rest {VGPU}");
+        let mut expected = [rest.as_str(); 4];
+        expected[hit] = r#"gpus[0] {"mode":"exclusive"}"#;
+        check(&profile(select), &expected);
+        let cards = [card(0, A100), card(1, A100), card(2, A30), card(3, V100)];
+        let faults = resolved(&profile(none), &cards);
+        assert!(
+            faults.len() == 1 && faults[0].contains("selects no card"),
+            "{none}: {faults:?}"
+        );
+    }
+}
+
+#[test]
 fn keys_of_a_selector_hold_together_and_a_rule_may_be_optional() {
     check(
         "gpus:\n- {select: {pci: '0x20B010DE', index: 1}, mode: exclusive}\n- {select: {product: '*H100*'}, optional: true, mode: mig, dynamic: true}\nrest: vgpu",
