@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::PodUid;
+use aliquot_core::{Mib, PodUid};
 use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event;
 use aliquot_k8s::publisher::publish;
@@ -133,6 +133,7 @@ pub async fn run(
         store: Mutex::new(store),
         paths: paths.clone(),
         limiter,
+        context: Mib(settings.context_memory),
         pods: pods.clone(),
         published: published.clone(),
         lookup: lookup(client.clone(), &settings.node_name),

@@ -118,7 +118,7 @@ impl PreStart {
             known.for_each(|name| name.clone_from(&part.current));
         }
         let priority = accepted.allocation.priority;
-        let page = limits::page(&shown, priority, effective, |gpu| {
+        let page = limits::page(&shown, priority, effective, self.context, |gpu| {
             let unit = node.inventory.gpu(gpu)?;
             Some((unit.memory, unit.scaled))
         });

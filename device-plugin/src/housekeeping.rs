@@ -27,7 +27,7 @@ use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
 use crate::register::pod_resources;
-use crate::{audit, cdi, collect, host, tenant, units};
+use crate::{audit, cdi, collect, host, tenant, units, way_in};
 
 /// Least time between two rounds, however many pods change.
 const GAP: Duration = Duration::from_secs(1);
@@ -162,6 +162,13 @@ pub fn round(
     };
     prestart.published.keep_refused(present);
     prestart.refresh()?;
+    if let Some(installed) = &prestart.limiter {
+        let (root, specs) = (&prestart.paths.limiter, &prestart.paths.cdi);
+        let removed = way_in::collect(root, installed, specs)?;
+        if removed > 0 {
+            tracing::info!(removed, "versions of the limiter that nobody is given");
+        }
+    }
     Ok(collect::lost(&entries, &pods, shares.iter()))
 }
 

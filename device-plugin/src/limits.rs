@@ -10,11 +10,12 @@ use aliquot_region::limits::{
 use crate::environment::{Effective, Utilization};
 
 /// The page of a container, with nothing measured yet; `real` says what a card has and what was
-/// promised of it.
+/// promised of it, `context` what a process takes of it at once.
 pub fn page(
     grants: &[Grant],
     priority: u8,
     effective: Effective,
+    context: Mib,
     real: impl Fn(&GpuUuid) -> Option<(Mib, Mib)>,
 ) -> Result<[u8; SIZE], PageError> {
     let devices: Vec<Device> = grants
@@ -23,9 +24,9 @@ pub fn page(
             uuid: grant.gpu.as_str(),
             memory: grant.memory.bytes(),
             cores: grant.cores.0,
+            context: context.bytes(),
             physical: real(&grant.gpu)
                 .map_or(0, |(has, promised)| part(grant.memory, has, promised)),
-            ..Device::default()
         })
         .collect();
     let container = Container {
@@ -93,19 +94,20 @@ mod tests {
 
     #[test]
     fn a_share_becomes_the_bytes_that_the_limiter_reads() {
-        let page = page(&grants(2), 1, EFFECTIVE, |_| None).expect("two devices fit");
+        let page = page(&grants(2), 1, EFFECTIVE, Mib(480), |_| None).expect("two devices fit");
         assert_eq!(page[12..16], 2_u32.to_le_bytes());
         assert_eq!(page[32..44], [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
         let second = &page[64 + 120..];
         assert_eq!(&second[..40], b"GPU-00000000-0000-0000-0000-000000000001");
         assert_eq!(second[40..48], (3000_u64 << 20).to_le_bytes());
         assert_eq!(second[48..56], [30, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(second[72..80], (480_u64 << 20).to_le_bytes());
     }
 
     #[test]
     fn of_a_card_that_is_promised_twice_a_grant_is_half_real() {
         let check = |has, promised, expected: u64| {
-            let page = page(&grants(1), 1, EFFECTIVE, |_| {
+            let page = page(&grants(1), 1, EFFECTIVE, Mib(512), |_| {
                 Some((Mib(has), Mib(promised)))
             });
             let page = page.expect("it fits");
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn refuses_what_does_not_fit() {
-        let page = |grants: &[Grant]| page(grants, 1, EFFECTIVE, |_| None);
+        let page = |grants: &[Grant]| page(grants, 1, EFFECTIVE, Mib(0), |_| None);
         assert!(page(&grants(MAX_DEVICES)).is_ok());
         assert!(page(&grants(MAX_DEVICES + 1)).is_err());
         let mut long = grants(1);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use aliquot_core::inventory::Refused;
 use aliquot_core::ledger::Held;
-use aliquot_core::{GpuUuid, NodeName, PodUid};
+use aliquot_core::{GpuUuid, Mib, NodeName, PodUid};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -140,6 +140,8 @@ pub struct PreStart {
     pub paths: Paths,
     /// What holds the limits in a container, if this node has it.
     pub limiter: Option<Installed>,
+    /// What each process takes of a card at once.
+    pub context: Mib,
     /// What each mode does to a container.
     pub modes: Modes,
     /// The watched pods.

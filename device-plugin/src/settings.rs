@@ -62,6 +62,10 @@ pub struct Settings {
     /// libvgpu.so, which holds each container's memory limit; without it nothing is limited
     #[arg(long, env = "ALIQUOT_LIMITER_LIBRARY")]
     pub limiter_library: Option<PathBuf>,
+    /// MiB of a GPU that the driver takes for each process that uses it, charged to its container
+    #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY", default_value_t = 512,
+          value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    pub context_memory: u64,
     /// Shares that each GPU can carry at once
     #[arg(long, env = "ALIQUOT_DEVICE_SPLIT_COUNT", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=1000))]

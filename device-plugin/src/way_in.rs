@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use aliquot_facade::{FOLDER, LIBRARIES, LIMITER, Library, Machine, stand_in};
 use serde_json::json;
 
-use crate::cdi::Edits;
+use crate::cdi::{self, Edits};
 use crate::files::{self, FileError, failed};
 
 /// Where a container's loader reads what to load before everything else.
@@ -26,6 +26,29 @@ const EMPTY: &str = "empty";
 /// The library and the stand-ins of one version, on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed(PathBuf);
+
+/// Removes the versions under `root` that are neither `installed` nor named by a spec in `specs`. A
+/// container that runs keeps what it has mounted.
+pub fn collect(root: &Path, installed: &Installed, specs: &Path) -> Result<usize, FileError> {
+    let mut named_by = Vec::new();
+    for file in files::names(specs)? {
+        if cdi::name_of(&file).is_some() {
+            let path = specs.join(file);
+            named_by.push(fs::read_to_string(&path).map_err(failed("read", &path))?);
+        }
+    }
+    let mut removed = 0;
+    for version in files::names(root)? {
+        let folder = root.join(version);
+        let start = format!("{}/", folder.display());
+        let is_named = named_by.iter().any(|spec| spec.contains(&start));
+        if folder != installed.0 && !is_named {
+            files::remove(&folder)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
 
 /// Puts the library at `source` and its stand-ins into a folder of `root` that is named after
 /// their content, whole or not at all.
@@ -188,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_version_lies_beside_the_old_one_and_a_seat_keeps_what_it_has() {
+    fn a_new_version_lies_beside_the_old_one_until_no_container_is_given_that() {
         let room = tempfile::tempdir().expect("tempdir");
         let (source, versions, seat) = (
             room.path().join("libvgpu.so"),
@@ -208,6 +231,15 @@ mod tests {
         assert_eq!(fs::read(&library).expect("read"), b"one");
         assert_eq!(fs::metadata(&library).expect("there").ino(), inode);
         assert_eq!(files::names(&versions).expect("list").len(), 2);
+        // As long as a container's spec names the old one it stays.
+        let specs = room.path().join("cdi");
+        fs::create_dir(&specs).expect("made");
+        let spec = specs.join(cdi::file_name("GPU-a-0-1"));
+        fs::write(&spec, format!("{}/libcuda.so.1", first.0.display())).expect("written");
+        assert_eq!(collect(&versions, &second, &specs).expect("looked"), 0);
+        fs::write(&spec, format!("{}/libcuda.so.1", second.0.display())).expect("written");
+        assert_eq!(collect(&versions, &second, &specs).expect("looked"), 1);
+        assert!(!first.0.exists() && second.0.exists());
         let names = files::names(&seat.join("lib")).expect("list");
         assert_eq!(
             names,

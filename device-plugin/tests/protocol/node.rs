@@ -115,6 +115,7 @@ pub(crate) fn node() -> Node {
         store: Mutex::new(Store::open(paths.accepted.clone()).expect("opened")),
         paths: paths.clone(),
         limiter: None,
+        context: Mib(512),
         pods: pods.clone(),
         published: Published::new(facts, Vec::new(), arrangement),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
