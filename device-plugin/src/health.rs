@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::inventory;
+use aliquot_core::{GpuUuid, inventory};
 use aliquot_k8s::event::Notes;
 use aliquot_nvml::{self as nvml, CardHealth, Driver, Event, NvmlError};
 use parking_lot::Mutex;
@@ -167,7 +167,10 @@ impl Watch {
         let mut state = self.state.lock();
         change(&mut state);
         let diagnosis = |card| sick::diagnosis(card, &self.care.actions);
-        let cards: Vec<_> = state.health.iter().filter_map(diagnosis).collect();
+        let mut cards: Vec<_> = state.health.iter().filter_map(diagnosis).collect();
+        for sick in &mut cards {
+            sick.gpu = self.booked(&sick.gpu, &state.facts);
+        }
         self.metrics
             .sick_cards
             .set(i64::try_from(cards.len()).unwrap_or(i64::MAX));
@@ -207,6 +210,14 @@ impl Watch {
         }
     }
 
+    /// A card's or instance's name in the books.
+    fn booked(&self, uuid: &GpuUuid, facts: &nvml::Inventory) -> GpuUuid {
+        let published = self.prestart.published.get();
+        let unit = published.inventory.gpu(uuid).is_some();
+        let made = sick::as_booked(uuid, facts).filter(|_| !unit);
+        made.unwrap_or_else(|| uuid.clone())
+    }
+
     fn shares(&self) -> Vec<Accepted> {
         self.prestart.store.lock().all().cloned().collect()
     }
@@ -231,8 +242,8 @@ impl Watch {
         }
         state.errors.insert((uuid.clone(), *code), now);
         drop(state);
-        let gpu = uuid.as_str().into();
         let node = self.prestart.published.get();
+        let gpu = self.booked(&uuid.as_str().into(), &node.facts);
         let by_mps = |card: &inventory::Gpu| card.uuid == gpu && card.mode == inventory::Mode::Mps;
         let shared = node.inventory.gpus.iter().any(by_mps);
         for pod in sick::on_card(&gpu, &self.shares(), &self.prestart.pods.in_order()) {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{Gpu, Refused};
+use aliquot_core::mig::published::Placed;
 use aliquot_core::{GpuUuid, PodUid};
 use aliquot_k8s::event::{Note, PodRef};
 use aliquot_nvml as nvml;
@@ -132,9 +133,25 @@ fn living(pods: &[Arc<Pod>]) -> impl Iterator<Item = &Arc<Pod>> {
     pods.iter().filter(|pod| pod.phase != Phase::Ended)
 }
 
-/// The living pods whose accepted share is on this card.
+/// The name under which an instance is booked that is ill by itself: on a card that is cut as
+/// pods come, its place.
+pub fn as_booked(uuid: &GpuUuid, facts: &nvml::Inventory) -> Option<GpuUuid> {
+    facts.cards.iter().find_map(|card| {
+        let mut all = card.cut.instances.iter();
+        let found = all.find(|one| one.device().is_some_and(|d| d.uuid == uuid.as_str()))?;
+        let place = Placed {
+            profile: found.profile.clone(),
+            start: found.start,
+        };
+        Some(place.unit(&card.uuid.as_str().into()))
+    })
+}
+
+/// The living pods whose accepted share is on this card, or on an instance that was made of it.
 pub fn on_card(gpu: &GpuUuid, shares: &[Accepted], pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
-    let there = shares.iter().filter(|share| share.uses().contains_key(gpu));
+    let of_it = |unit: &GpuUuid| Placed::of(unit).is_some_and(|(card, _)| card == gpu.as_str());
+    let here = |unit: &GpuUuid| unit == gpu || of_it(unit);
+    let there = shares.iter().filter(|share| share.uses().keys().any(here));
     let there: BTreeSet<&PodUid> = there.map(|share| &share.pod).collect();
     let found = living(pods).filter(|pod| there.contains(&pod.kubelet_uid));
     found.cloned().collect()

@@ -228,3 +228,45 @@ fn a_sick_card_takes_its_instances_along_and_a_drained_node_all_its_units() {
     check(79, SickPods::Drain, &[A, B, "MIG-1"]);
     assert!(touched(&[], &units, SickPods::Drain).is_empty());
 }
+
+#[test]
+fn a_sick_card_that_is_cut_as_pods_come_was_nobodys() {
+    let place = |start| Placed {
+        profile: "1g.5gb".to_owned(),
+        start,
+    };
+    let on = |uid: &str, start| {
+        let mut share = share(uid, &[A]);
+        for grants in share.allocation.containers.values_mut() {
+            grants[0].mig = Some(place(start));
+        }
+        share
+    };
+    let shares = [on("u1", 6), on("u2", 5), share("u3", &[B])];
+    let pods = pods(vec![pod("u1"), pod("u2"), pod("u3")]);
+    let check = |unit: GpuUuid, expected: &[&str]| {
+        let found = on_card(&unit, &shares, &pods);
+        let found: Vec<_> = found.iter().map(|pod| pod.uid.as_str()).collect();
+        assert_eq!(found, expected, "{unit}");
+    };
+    check(A.into(), &["u1", "u2"]);
+    check(B.into(), &["u3"]);
+
+    // An instance that is ill by itself concerns its own pod only.
+    let mut facts = crate::testing::facts(&[A]);
+    facts.cards[0].cut.instances.push(nvml::Instance {
+        profile: "1g.5gb".to_owned(),
+        start: 5,
+        size: 1,
+        memory: aliquot_core::Mib(1),
+        id: 12,
+        devices: vec![nvml::Device {
+            uuid: "MIG-5".to_owned(),
+            current: "MIG-5".to_owned(),
+            id: 0,
+            whole: true,
+        }],
+    });
+    assert_eq!(as_booked(&A.into(), &facts), None);
+    check(as_booked(&"MIG-5".into(), &facts).expect("known"), &["u2"]);
+}
