@@ -131,11 +131,16 @@ impl Daemons {
         if threads > Percent(0) {
             set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", threads.0.to_string());
         }
-        outfit.mounts.push(json!({
-            "hostPath": folder.pipe(),
-            "containerPath": PIPE,
-            "options": ["rw", "nosuid", "nodev", "bind"],
-        }));
+        let mut mount = |from: PathBuf, to: &str| {
+            let options = ["rw", "nosuid", "nodev", "bind"];
+            let mount = json!({"hostPath": from, "containerPath": to, "options": options});
+            outfit.mounts.push(mount);
+        };
+        mount(folder.pipe(), PIPE);
+        // Server and clients meet there too.
+        if let Some(shm) = folder.status().ok().flatten().and_then(|status| status.shm) {
+            mount(shm, "/dev/shm");
+        }
         // A cap is for each client; all of a container together are held by libvgpu.so.
         outfit.limited = memory > Mib(0);
         Ok(())

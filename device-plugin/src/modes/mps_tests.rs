@@ -46,6 +46,7 @@ impl Scene {
             losses: 0,
             faults: 0,
             servers: Vec::new(),
+            shm: Some("/run/shm-of-mps".into()),
         };
         self.folder().put_status(&status).expect("written");
     }
@@ -94,6 +95,8 @@ fn a_container_gets_its_own_caps_and_its_own_daemon() {
     assert_eq!(outfit.visible, [GPU]);
     let pipe = scene.root.path().join("GPU-a/pipe");
     assert_eq!(outfit.mounts[0]["hostPath"], json!(pipe));
+    assert_eq!(outfit.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
+    assert_eq!(outfit.mounts[1]["containerPath"], json!("/dev/shm"));
     assert!(outfit.limited, "the total of its clients is libvgpu.so's");
 }
 

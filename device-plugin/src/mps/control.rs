@@ -50,6 +50,8 @@ pub struct Control {
     pub program: PathBuf,
     /// What else a daemon is started with.
     pub arguments: Vec<OsString>,
+    /// The host's folder that is at `/dev/shm` here.
+    pub shm: Option<PathBuf>,
 }
 
 impl Control {

@@ -69,6 +69,9 @@ pub struct Status {
     pub faults: u64,
     /// Its servers.
     pub servers: Vec<Server>,
+    /// The host's folder that the daemon has at `/dev/shm`, as its clients must.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm: Option<PathBuf>,
 }
 
 /// One server with its clients.

@@ -46,6 +46,9 @@ pub struct Settings {
     /// What daemons are started with besides -d
     #[arg(long, env = "ALIQUOT_MPS_ARGUMENTS", value_delimiter = ' ')]
     pub mps_arguments: Vec<OsString>,
+    /// The host's folder that is at /dev/shm in this container; clients get it there too
+    #[arg(long, env = "ALIQUOT_MPS_SHM_DIR")]
+    pub shm_dir: Option<PathBuf>,
     /// Log format: text or json
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: aliquot_serve::telemetry::LogFormat,
@@ -65,6 +68,7 @@ pub fn run(settings: &Settings, driver: &Arc<dyn ComputeModes>, stop: &Cancellat
     let control = Control {
         program: settings.mps_control.clone(),
         arguments: settings.mps_arguments.clone(),
+        shm: settings.shm_dir.clone(),
     };
     let mut tended: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
     while !stop.is_cancelled() {

@@ -166,6 +166,7 @@ mod tests {
             losses,
             faults,
             servers: Vec::new(),
+            shm: None,
         }
     }
 

@@ -68,7 +68,12 @@ impl<'a> Unit<'a> {
             losses: 0,
             faults: 0,
             servers: Vec::new(),
+            shm: None,
         });
+        let status = Status {
+            shm: control.shm.clone(),
+            ..status
+        };
         Self {
             folder,
             control,

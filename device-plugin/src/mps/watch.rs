@@ -121,7 +121,11 @@ impl Watch {
 
     /// Each client with what the driver says that it holds.
     fn with_bytes(&self, unit: &GpuUuid, clients: &[u32]) -> Vec<(u32, u64)> {
-        let held = self.driver.mps_clients(unit.as_str()).unwrap_or_default();
+        let held = self.driver.mps_clients(unit.as_str());
+        let held = held.unwrap_or_else(|error| {
+            tracing::warn!(%unit, %error, "what the MPS clients of a unit hold is not known");
+            Vec::new()
+        });
         let bytes = |pid: u32| {
             let found = held.iter().find(|(holder, _)| *holder == pid);
             found.map_or(0, |(_, bytes)| *bytes)

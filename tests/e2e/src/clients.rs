@@ -88,3 +88,17 @@ pub async fn answers(
     let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
     Ok(output.success()?.lines().map(str::to_owned).collect())
 }
+
+/// The same, with a standard input that stays open for a minute: a client that holds does so.
+pub async fn answers_held(
+    stack: &Stack,
+    namespace: &str,
+    pod: &str,
+    commands: &[&str],
+) -> Result<Vec<String>> {
+    let (client, commands) = (clients()?, commands.join(" "));
+    let line = format!("sleep 60 | /usr/bin/python3 {client}/client.py {commands}");
+    let words = ["sh", "-c", line.as_str()];
+    let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
+    Ok(output.success()?.lines().map(str::to_owned).collect())
+}

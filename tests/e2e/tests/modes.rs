@@ -55,6 +55,10 @@ fn main() -> ExitCode {
                 "mps_3_programs_in_pods_have_their_caps_and_share_the_card",
                 mps::caps,
             ),
+            scenario(
+                "mps_7_two_programs_of_a_container_stay_within_its_memory_together",
+                mps::total,
+            ),
             scenario("mps_11_a_killed_daemon_is_told_and_comes_back", mps::killed),
             scenario(
                 "mig_1_mig_10_and_mig_18_layouts_of_one_card_beside_whole_ones",

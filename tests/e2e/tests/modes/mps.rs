@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers, nvidia_spec, with_python};
+use aliquot_e2e::clients::{answers, answers_held, nvidia_spec, with_python};
 use aliquot_e2e::http;
-use aliquot_e2e::stack::{Kind, NODE, Stack};
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -193,6 +193,66 @@ pub(crate) async fn caps(stack: Arc<Stack>) -> Result<()> {
     }
     end(stack, "mps-caps", &["written", "even"]).await?;
     plain(stack).await
+}
+
+/// MPS-7 and MPS-4: with libvgpu.so two processes of one container stay within its memory
+/// together, and the agent counts them.
+pub(crate) async fn total(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let options = |profiles: &str, limited| NodeOptions {
+        limited,
+        profiles: Some(profiles.to_owned()),
+        ..NodeOptions::default()
+    };
+    stack.terminate(Kind::DevicePlugin).await?;
+    let limited = options(&one_card(), true);
+    stack.start_device_plugin_unready(&limited).await?;
+    seats_of(stack, "nvidia.com/gpu", Some("11")).await?;
+    stack.cluster.namespace("mps-total").await?;
+    give_driver(stack)?;
+    let limits = [("gpu", "1"), ("gpumem", "5000")];
+    start(stack, ("mps-total", "two"), 0, &limits).await?;
+    let first = ["init", "alloc,3000", "hold"];
+    let second = ["init", "alloc,3000", "alloc,1000"];
+    let both = async {
+        let seen = async {
+            counted(stack, "mps_clients", "1").await?;
+            let seen = answers(stack, "mps-total", "two", &second).await?;
+            // Alone it could have 5000: what the other holds counts.
+            ensure!(seen[1..] == ["alloc,3000: 2", "alloc,1000: 0"], "{seen:?}");
+            anyhow::Ok(())
+        };
+        let held = answers_held(stack, "mps-total", "two", &first);
+        tokio::select! {
+            held = held => Err(anyhow::anyhow!("it did not hold: {held:?}")),
+            seen = seen => seen,
+        }
+    };
+    both.await?;
+    end(stack, "mps-total", &["two"]).await?;
+    plain(stack).await?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&options(PLAIN, false)).await
+}
+
+/// Waits until a metric of container `main` of pod `two` has this value.
+async fn counted(stack: &Stack, name: &str, value: &str) -> Result<()> {
+    let what = format!("{name} to be {value}");
+    // Less than the client holds.
+    eventually(Duration::from_secs(20), &what, || async {
+        let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
+        let of = |line: &&str| {
+            line.contains(&format!("{name}{{")) && line.contains("pod=\"two\",container=\"main\"")
+        };
+        let found = metrics.lines().find(of).map(str::to_owned);
+        let ends = format!(" {value}");
+        ensure!(
+            found.as_ref().is_some_and(|line| line.ends_with(&ends)),
+            "{found:?}"
+        );
+        Ok(Some(()))
+    })
+    .await
 }
 
 /// MPS-11: the daemon dies; the pod on it is told, the unit is out of service until it is back,

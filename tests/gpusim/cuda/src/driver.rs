@@ -75,6 +75,11 @@ pub(crate) fn init(flags: u32) -> Answer {
         return Err(ERROR_NO_DEVICE);
     }
     let mut member = Member::join(&path).map_err(|_| ERROR_OPERATING_SYSTEM)?;
+    let named = chosen.as_deref().or(given.as_deref());
+    if let Some(instance) = named.and_then(|named| machine.instance(named.trim())) {
+        // An instance is its card with less memory.
+        member.cap(instance.card, instance.gpu.memory);
+    }
     let mps = mps::connect(&mut member, &cards)?;
     let count = cards.len();
     let driver = Driver {
@@ -122,7 +127,10 @@ fn visible(machine: &Machine, given: Option<&str>, chosen: Option<&str>) -> Vec<
                 .iter()
                 .copied()
                 .find(|card| text(&machine.gpus[*card].uuid).starts_with(name)),
-            Err(_) => None,
+            Err(_) => {
+                let card = machine.instance(name)?.card;
+                from.contains(&card).then_some(card)
+            }
         });
         found.collect()
     };

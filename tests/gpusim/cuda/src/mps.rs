@@ -64,7 +64,8 @@ pub(crate) fn connect(member: &mut Member, cards: &[usize]) -> Answer<Option<Cli
     let limits = lowered(&terms.limits, own(LIMIT).as_deref());
     for (ordinal, bytes) in limits {
         if let Some(card) = cards.get(ordinal) {
-            member.cap(*card, bytes);
+            let most = member.capped(*card).map_or(bytes, |own| own.min(bytes));
+            member.cap(*card, most);
         }
     }
     stream

@@ -28,6 +28,8 @@ const TERMINATED: u32 = 810;
 /// Most clients, from compute capability 7.0 on and before.
 const MOST: usize = 48;
 const MOST_BEFORE_VOLTA: usize = 16;
+/// Compute slices of a card.
+const SLICES: usize = 7;
 
 struct Server {
     log: PathBuf,
@@ -76,10 +78,8 @@ fn run() -> Result<(), String> {
     let state = PathBuf::from(state);
     let machine = State::open(&state).map_err(|e| said(&e))?.machine();
     let member = Member::join(&state).map_err(|e| said(&e))?;
-    let cards = visible(
-        &machine,
-        std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(),
-    );
+    let chosen = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let cards = visible(&machine, chosen.as_deref());
     let (token, first) = (
         member.token(),
         cards.first().ok_or("no CUDA-capable device")?,
@@ -89,12 +89,19 @@ fn run() -> Result<(), String> {
         hold(&member, *card, &machine.gpus[*card])?;
     }
     let volta = machine.gpus[*first].capability_major >= 7;
+    let most = if volta { MOST } else { MOST_BEFORE_VOLTA };
+    // An instance serves its part of them.
+    let instance = chosen
+        .as_deref()
+        .and_then(|chosen| machine.instance(chosen));
+    let slices = instance.and_then(|found| usize::try_from(found.compute.slices).ok());
+    let most = slices.map_or(most, |slices| (most * slices / SLICES).max(1));
     let uuid = |card: &usize| text(&machine.gpus[*card].uuid).to_owned();
     let terms = std::env::var(TERMS).unwrap_or_default();
     let server = Arc::new(Server {
         log: folders.log.clone(),
         token,
-        most: if volta { MOST } else { MOST_BEFORE_VOLTA },
+        most,
         devices: cards.iter().map(uuid).collect(),
         books: Mutex::new(Books::new(&terms)),
     });
@@ -146,7 +153,7 @@ fn visible(machine: &Machine, chosen: Option<&str>) -> Vec<usize> {
     let names = chosen.split(',').map(str::trim);
     let found = names.map_while(|name| match name.parse::<usize>() {
         Ok(index) => all.contains(&index).then_some(index),
-        Err(_) => of_uuid(name),
+        Err(_) => of_uuid(name).or_else(|| machine.instance(name).map(|found| found.card)),
     });
     found.collect()
 }

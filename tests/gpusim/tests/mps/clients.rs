@@ -154,6 +154,19 @@ fn an_exclusive_card_takes_clients_of_its_server_and_nobody_else() {
         let holders = scene.machine.holders("0").unwrap();
         let of = |pid: u32| holders.iter().find(|one| one.pid == pid).unwrap();
         assert!(of(pid).mps && !of(server).mps);
+        // The driver lists the clients and not their server.
+        let library = aliquot_gpusim::place::library_path().unwrap();
+        let options = aliquot_nvml::Options {
+            library: library.into_os_string(),
+            ..aliquot_nvml::Options::default()
+        };
+        let driver = aliquot_nvml::Nvml::open(options).unwrap();
+        let shown = scene.machine.show().unwrap();
+        let uuid = shown["gpus"][0]["uuid"].as_str().unwrap();
+        let clients = aliquot_nvml::Driver::mps_clients(&driver, uuid).unwrap();
+        let found = clients.iter().find(|(client, _)| *client == pid);
+        assert_eq!(found, Some(&(pid, 416 / 8 * MIB)), "{clients:?}");
+        assert_eq!(clients.len(), 2);
     });
 }
 
