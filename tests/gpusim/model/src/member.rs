@@ -174,7 +174,8 @@ impl Member {
         })
     }
 
-    /// Another living process has a context on a card. Those of one MPS server are no others.
+    /// Another living process has a context on a card. A client of MPS has it through its server,
+    /// which counts for it.
     #[must_use]
     pub fn others_have_contexts(&self, card: usize) -> bool {
         let file = shared::open(&self.path, false).ok();
@@ -182,8 +183,10 @@ impl Member {
         let own = self.shared().slots[self.slot].mps.load(Relaxed);
         self.shared().claimed().any(|(slot, holder)| {
             let contexts = holder.holdings[card].contexts.load(Relaxed);
-            let together = own != 0 && holder.mps.load(Relaxed) == own;
-            contexts > 0 && slot != self.slot && !together && alive(slot)
+            let server = holder.mps.load(Relaxed);
+            let client = server != 0 && server & 0xffff != slot as u64 + 1;
+            let together = own != 0 && server == own;
+            contexts > 0 && slot != self.slot && !client && !together && alive(slot)
         })
     }
 
