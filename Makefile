@@ -63,3 +63,4 @@ cluster:
 build:
 	cargo build --workspace --locked
 	cargo build --workspace --locked --features aliquot-scheduler/fail-points --bin aliquot-scheduler-chaos
+	cargo build --locked -p aliquot-device-plugin --features fail-points --bin aliquot-device-plugin-chaos

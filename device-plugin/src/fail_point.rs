@@ -54,6 +54,22 @@ pub const ALL: [Point; 13] = [
     Point::StartServed,
 ];
 
+impl Point {
+    /// It is passed by a switch of a card; else by a container's start.
+    pub fn is_of_a_switch(self) -> bool {
+        matches!(
+            self,
+            Self::ChangeBeforeStore
+                | Self::ChangeAfterStore
+                | Self::ChangePublished
+                | Self::BeforeLeave
+                | Self::AfterLeave
+                | Self::BeforeEnter
+                | Self::AfterEnter
+        )
+    }
+}
+
 /// Nothing, in a build that is shipped.
 #[cfg(not(feature = "fail-points"))]
 #[inline]

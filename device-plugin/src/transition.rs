@@ -237,9 +237,11 @@ pub fn give_up(card: &Card, why: &str) -> Card {
             refused: Some(why.to_owned()),
         });
         next.mode = Some(to.clone());
+        // Somebody may be on a card of which only numbers were to change.
+        let same = alike(to, old);
         next.change = Some(Change {
             to: old.clone(),
-            step: Step::Leaving,
+            step: if same { Step::Entering } else { Step::Leaving },
             since: change.since,
         });
     }

@@ -142,6 +142,9 @@ fn a_mode_that_the_card_refuses_is_given_up_until_another_is_wanted_or_the_agent
     let home = given_up(on(vgpu(10)), alone(), Some("no"));
     check(&home, Some(alone()), true, true, &home);
     assert_eq!(found(&home, 7), to(vgpu(10), vgpu(10), Entering, 7));
+    let fewer = to(vgpu(10), vgpu(2), Entering, 90);
+    let numbers = give_up(&fewer, "no").change.expect("goes back");
+    assert_eq!((numbers.to, numbers.step), (vgpu(10), Entering));
     // Where there is nothing to go back to it is tried on.
     let first = Card {
         mode: None,

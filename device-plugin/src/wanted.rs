@@ -142,4 +142,58 @@ profiles:
             Err(("ProfileDoesNotFit", "7 selects no card")),
         );
     }
+
+    #[test]
+    fn ts_9_a_card_is_meant_by_index_uuid_pci_address_or_product_and_nothing_by_silence() {
+        let uuid = |n: u32| format!("GPU-{n:08x}-0000-0000-0000-000000000000");
+        let (a, b) = (uuid(1), uuid(2));
+        let mut facts = facts(&[&a, &b]);
+        facts.cards[1].pci_bus_id = Some("00000000:07:00.0".to_owned());
+        facts.cards[1].model = "NVIDIA A30".to_owned();
+        let defaults = Defaults {
+            split: 4,
+            memory_scaling: Scaling::ONE,
+        };
+        let ask = |select: &str| {
+            let head = "apiVersion: aliquot.dev/v1alpha1\ndefault: p\nprofiles:\n  p:";
+            let text = format!(
+                "{head}\n    gpus: [{{select: {{{select}}}, mode: exclusive}}]\n    rest: vgpu\n"
+            );
+            let found = wanted(Some(&text), &BTreeMap::new(), &facts, &defaults)?;
+            let whole = found.cards.into_iter();
+            let whole = whole.filter(|(_, mode)| matches!(mode, Mode::Exclusive(_)));
+            Ok::<_, Fault>(whole.map(|(uuid, _)| uuid.to_string()).collect::<Vec<_>>())
+        };
+        for select in [
+            "index: 1",
+            &format!("uuid: {b}"),
+            "pci: '0000:07:00.0'",
+            "product: '*A30'",
+        ] {
+            assert_eq!(ask(select), Ok(vec![b.clone()]), "{select}");
+        }
+        let fault = ask("product: '*H100*'").expect_err("hits nothing");
+        assert!(fault.text.contains("selects no card"), "{}", fault.text);
+    }
+
+    #[test]
+    fn ts_11_without_a_configuration_all_cards_are_vgpu_and_the_profile_can_be_read_back() {
+        let facts = facts(&["GPU-a", "GPU-b"]);
+        let defaults = Defaults {
+            split: 4,
+            memory_scaling: Scaling::ONE,
+        };
+        let found = wanted(None, &BTreeMap::new(), &facts, &defaults).expect("built in");
+        let open = |(uuid, mode)| (uuid, crate::units::Stand::open(mode));
+        let arrangement = crate::units::Arrangement {
+            usual: crate::testing::RESOURCE.to_owned(),
+            cards: found.cards.into_iter().map(open).collect(),
+        };
+        let published = crate::inventory::Published::new(facts, Vec::new(), arrangement);
+        let inventory = &published.get().inventory;
+        let config = aliquot_profiles::shown::effective("n1", inventory).expect("can be shown");
+        let yaml = config.to_yaml().expect("yaml");
+        assert_eq!(read(&yaml).expect("good"), config);
+        assert!(yaml.contains("vgpu") && yaml.contains("split: 4"), "{yaml}");
+    }
 }

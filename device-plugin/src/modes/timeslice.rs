@@ -5,7 +5,7 @@
 use aliquot_core::inventory::{Gpu, Mode as Shared};
 use aliquot_nvml::CardFacts;
 use aliquot_profiles::Mode;
-use aliquot_profiles::mode::Timeslice;
+use aliquot_profiles::mode::{SliceLength, Timeslice};
 
 use super::{Switch, SwitchError};
 
@@ -24,8 +24,16 @@ pub fn unit(card: Gpu, settings: &Timeslice) -> Gpu {
 pub(super) struct Slices;
 
 impl Switch for Slices {
-    fn enter(&self, _: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
-        Ok(())
+    /// NVML has no call for the length of turns: any other than the driver's own is refused, for
+    /// a turn must not be shorter or longer than what was written.
+    fn enter(&self, _: &CardFacts, settings: &Mode) -> Result<(), SwitchError> {
+        match settings {
+            Mode::Timeslice(slices) if slices.slice_length != SliceLength::Default => {
+                let accepted = "sliceLength: NVML cannot set it; accepted: default";
+                Err(SwitchError::Refused(accepted.to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn leave(&self, _: &CardFacts, _: &Mode) -> Result<(), SwitchError> {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use aliquot_cluster::wait::eventually;
 use aliquot_cluster::{FurtherNode, Part};
+use aliquot_device_plugin::fail_point::Point;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -31,6 +32,8 @@ pub struct NodeOptions {
     pub flags: &'static [&'static str],
     /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
     pub profiles: Option<String>,
+    /// The build with fail-points; see [`Stack::kill_at`].
+    pub chaos: bool,
 }
 
 impl Default for NodeOptions {
@@ -42,9 +45,13 @@ impl Default for NodeOptions {
             limited: false,
             flags: &[],
             profiles: None,
+            chaos: false,
         }
     }
 }
+
+/// Says where an agent with fail-points is killed.
+const FAIL_POINT: &str = "fail-point";
 
 /// Where an agent works.
 struct Place {
@@ -192,14 +199,46 @@ impl Stack {
         let (flags, machine) = self.first_place().command(options)?;
         let kubeconfig = self.kubeconfig(Kind::DevicePlugin).await?;
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let env = [(STATE_VARIABLE, machine.as_str())];
+        let point = text(&self.files().join(FAIL_POINT));
+        let env = [
+            (STATE_VARIABLE, machine.as_str()),
+            ("ALIQUOT_FAIL_POINT_FILE", point.as_str()),
+        ];
         let kind = Kind::DevicePlugin;
+        if options.chaos {
+            let program = self.program(kind);
+            let program = program.with_file_name("aliquot-device-plugin-chaos");
+            ensure!(
+                program.is_file(),
+                "no {}: cargo build -p aliquot-device-plugin --features fail-points --bin aliquot-device-plugin-chaos",
+                program.display()
+            );
+            let starting = self.start_program(kind, &program, &kubeconfig, &flags, &env);
+            return starting.await;
+        }
         // Where limits hold, what it mounts must reach the containers.
         if options.limited {
             self.start_on_node(kind, &kubeconfig, &flags, &env).await
         } else {
             self.start(kind, &kubeconfig, &flags, &env).await
         }
+    }
+
+    /// Has an agent with fail-points killed at the next passage of this one.
+    pub fn kill_at(&self, point: Point) -> Result<()> {
+        let file = self.files().join(FAIL_POINT);
+        let _none_before = std::fs::remove_file(file.with_extension("fired"));
+        Ok(std::fs::write(file, format!("{point:?}"))?)
+    }
+
+    /// Waits until it was killed there.
+    pub async fn killed(&self) -> Result<()> {
+        let fired = self.files().join(FAIL_POINT).with_extension("fired");
+        eventually(PATIENCE, "the agent to be killed", || async {
+            Ok(fired.exists().then_some(()))
+        })
+        .await?;
+        self.kill(Kind::DevicePlugin).await
     }
 
     /// Starts the agent of a node beside the first, on a machine of its own, and

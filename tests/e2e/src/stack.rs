@@ -196,11 +196,24 @@ impl Stack {
         args: &[&str],
         env: &[(&str, &str)],
     ) -> Result<()> {
+        let program = self.program(kind);
+        self.start_program(kind, &program, kubeconfig, args, env)
+            .await
+    }
+
+    /// The same with another build of the part.
+    pub(crate) async fn start_program(
+        &self,
+        kind: Kind,
+        program: &Path,
+        kubeconfig: &Path,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<()> {
         let kubeconfig = kubeconfig.to_string_lossy();
         let mut all = vec!["--kubeconfig", &*kubeconfig];
         all.extend_from_slice(args);
-        let program = self.program(kind);
-        let part = self.cluster.start_part(kind.name(), &program, &all, env)?;
+        let part = self.cluster.start_part(kind.name(), program, &all, env)?;
         self.parts.lock().await.insert(kind, part);
         Ok(())
     }
