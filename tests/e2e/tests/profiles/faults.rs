@@ -9,10 +9,10 @@ use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NODE, Stack};
 use anyhow::{Result, ensure};
 
-use crate::{options, restart};
 use crate::world::{
     PATIENCE, PROFILES, PROMISED, USUAL, condition, label, wait_condition, wait_offered,
 };
+use crate::{options, restart};
 
 pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
     label(&stack, Some("ten")).await?;
@@ -54,6 +54,7 @@ pub(crate) async fn edited(stack: Arc<Stack>) -> Result<()> {
 pub(crate) async fn broken(stack: Arc<Stack>) -> Result<()> {
     label(&stack, Some("plain")).await?;
     wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
+    wait_condition(&stack, "Applied", "profile plain").await?;
     stack.write_profiles(&PROFILES.replace("replicas: 15", "replica: 15"))?;
     wait_condition(&stack, "ConfigurationBroken", "unknown key").await?;
     stack.terminate(Kind::DevicePlugin).await?;

@@ -10,8 +10,10 @@ use aliquot_e2e::pods::{allocation, simple};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 
+use crate::world::{
+    PATIENCE, PROFILES, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
+};
 use crate::{options, restart};
-use crate::world::{PATIENCE, PROFILES, USUAL, label, modes, wait_condition, wait_modes, wait_offered};
 
 const SPACE: &str = "killed";
 const LEFT: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];

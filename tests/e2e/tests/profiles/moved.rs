@@ -112,7 +112,7 @@ async fn load(stack: Arc<Stack>, over: Arc<AtomicBool>, n: usize) -> Result<Ends
             break;
         }
         let share = [("gpu", "1"), ("gpumem", "1000"), ("gpucores", "10")];
-        let limits = if (n + turn) % 2 == 0 {
+        let limits = if (n + turn).is_multiple_of(2) {
             &share[..]
         } else {
             &share[..1]
