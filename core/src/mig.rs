@@ -162,6 +162,12 @@ impl Geometry {
             .position(|profile| profile.name == name)
     }
 
+    /// The instance is of one of the profiles, at one of its starts.
+    pub fn has(&self, instance: Instance) -> bool {
+        let profile = self.profiles.get(instance.profile);
+        profile.is_some_and(|profile| profile.starts.contains(&instance.start))
+    }
+
     /// What these instances take together.
     fn taken(&self, instances: &[Instance]) -> Taken {
         instances.iter().fold(Taken::default(), |taken, instance| {

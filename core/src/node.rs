@@ -12,6 +12,7 @@ use crate::id::{GpuUuid, PodUid};
 use crate::inventory::{Inventory, Mode};
 use crate::ledger::Held;
 use crate::mig::Instance;
+use crate::mig::published::Mig;
 use crate::reason::Reason;
 use crate::seen::Units;
 use crate::units::{Mib, MilliCpu, Percent};
@@ -131,7 +132,7 @@ impl Card {
         let others = &self.sums.used;
         if self.closed.is_some() {
             self.closed
-        } else if others.seats + used.seats > self.seats {
+        } else if others.seats.saturating_add(used.seats) > self.seats {
             Some(match self.mode {
                 Mode::Exclusive => Reason::ExclusiveDeviceAllocateConflict,
                 _ => Reason::CardTimeSlicingExhausted,
@@ -232,7 +233,14 @@ impl NodeState {
         }
         for &(place, instance) in instances {
             let card = uses.get(place).map(|(card, _)| *card);
-            if let Some(cut) = more.cuts.iter_mut().find(|cut| Some(cut.card) == card) {
+            let Some(cut) = more.cuts.iter_mut().find(|cut| Some(cut.card) == card) else {
+                continue;
+            };
+            // What was noted before the card changed may be none of its instances now.
+            let gpus = more.inventory.iter().flat_map(|inventory| &inventory.gpus);
+            let gpu = gpus.clone().nth(cut.card);
+            let found = gpu.and_then(|gpu| gpu.mig.as_ref().and_then(Mig::dynamic));
+            if found.is_some_and(|found| found.geometry.has(instance)) {
                 cut.put(instance);
             }
         }

@@ -100,7 +100,10 @@ fn is_uuid(text: &str) -> bool {
 fn is_profile(text: &str) -> bool {
     let (compute, memory) = text.split_once("g.").unwrap_or_default();
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let memory = memory.split('+').next().and_then(|m| m.strip_suffix("gb"));
+    let memory = memory
+        .split(['+', '-'])
+        .next()
+        .and_then(|m| m.strip_suffix("gb"));
     digits(compute) && memory.is_some_and(digits)
 }
 
@@ -161,6 +164,7 @@ mod tests {
             "0:6",
             "1:4:3g.20gb",
             "12:0:1g.5gb+me",
+            "0:4:1g.24gb-me",
         ] {
             let pin: Pin = text.parse().expect(text);
             assert_eq!(pin.to_string(), text);

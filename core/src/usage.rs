@@ -44,7 +44,7 @@ impl Use {
     /// Both at the same time.
     pub fn with(self, other: Self) -> Self {
         Self {
-            seats: self.seats + other.seats,
+            seats: self.seats.saturating_add(other.seats),
             memory: self.memory + other.memory,
             cores: self.cores + other.cores,
             alone: self.alone || other.alone,

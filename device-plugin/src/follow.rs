@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::{GpuUuid, Mib};
+use aliquot_core::GpuUuid;
 use aliquot_k8s::event::Notes;
 use aliquot_nvml::CardFacts;
 use aliquot_profiles::config::Seconds;
@@ -142,7 +142,7 @@ impl Follower {
             let wanted = state.standing.wanted.get(&uuid);
             if !state.busy.contains(&uuid) {
                 let given_up = card.given_up.is_some();
-                card = step(state, &uuid, &card, wanted, &occupants, facts.memory);
+                card = step(state, &uuid, &card, wanted, &occupants);
                 if card.given_up.is_some() && !given_up {
                     count(&self.metrics.switches, "given-up");
                 }
@@ -217,7 +217,16 @@ impl Follower {
             tracing::warn!("who is on the cards is not known; none changes");
             return BTreeMap::new();
         };
+        // Not those that are published: housekeeping may not have looked yet.
+        let units = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
+        let cards = node
+            .facts
+            .cards
+            .iter()
+            .map(|card| card.uuid.as_str().into());
+        let foreign = collect::foreign(&entries, &pods, &units.chain(cards).collect());
         let known = Holders {
+            foreign: &foreign,
             inventory: &node.inventory,
             pods: &pods,
             shares,
@@ -293,7 +302,6 @@ fn step(
     card: &Card,
     wanted: Option<&Mode>,
     occupants: &BTreeMap<GpuUuid, Occupants>,
-    memory: Mib,
 ) -> Card {
     let mut card = card.clone();
     loop {
@@ -301,7 +309,7 @@ fn step(
         let free = occupants
             .get(uuid)
             .zip(to)
-            .is_some_and(|(there, to)| occupants::may_stay(there, card.mode.as_ref(), to, memory));
+            .is_some_and(|(there, to)| occupants::may_stay(there, card.mode.as_ref(), to));
         let closed = state.closed.get(uuid);
         let see = Situation {
             wanted,

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use aliquot_core::inventory::{Gpu, Inventory};
+use aliquot_core::inventory::{Foreign, Gpu, Inventory};
 use aliquot_core::ledger::Held;
 use aliquot_core::mig::published::{Mig, Placed};
 use aliquot_core::usage::{self, Use, Uses};
-use aliquot_core::{Allocation, GpuUuid, Mib, PodUid};
+use aliquot_core::{Allocation, GpuUuid, PodUid};
 use aliquot_profiles::Mode;
 
 use crate::accepted::Accepted;
@@ -39,6 +39,8 @@ impl Occupants {
 pub struct Holders<'a> {
     /// What the node publishes.
     pub inventory: &'a Inventory,
+    /// Pods of other plugins.
+    pub foreign: &'a [Foreign],
     /// Its pods.
     pub pods: &'a [Arc<Pod>],
     /// All accepted shares.
@@ -72,12 +74,8 @@ pub fn on(card: &GpuUuid, known: Holders<'_>) -> Occupants {
         .iter()
         .filter(|share| known.alive.contains(&share.pod));
     found.others += gone.filter(|share| share.uses().keys().any(here)).count();
-    found.others += known
-        .inventory
-        .foreign
-        .iter()
-        .filter(|f| here(&f.gpu))
-        .count();
+    let foreign = known.foreign.iter().filter(|f| here(&f.gpu));
+    found.others += foreign.count();
     let hamis = known.hamis.iter().filter(|(_, held)| match held {
         Held::Unreadable => true,
         Held::Uses(uses) => uses.contains_key(card),
@@ -110,8 +108,8 @@ pub fn card_of(unit: &Gpu) -> &GpuUuid {
     }
 }
 
-/// Whether they may stay while a card of this memory changes.
-pub fn may_stay(occupants: &Occupants, from: Option<&Mode>, to: &Mode, memory: Mib) -> bool {
+/// Whether they may stay while the card changes.
+pub fn may_stay(occupants: &Occupants, from: Option<&Mode>, to: &Mode) -> bool {
     if occupants.none() {
         return true;
     }
@@ -119,24 +117,18 @@ pub fn may_stay(occupants: &Occupants, from: Option<&Mode>, to: &Mode, memory: M
         // A card as an earlier plugin left it: vgpu counts its pods.
         return matches!(to, Mode::Vgpu(_));
     };
-    let (seats, room) = match to {
-        Mode::Vgpu(vgpu) => {
-            let room = vgpu.memory_scaling.map(|scaling| scaling.of(memory));
-            (vgpu.split.unwrap_or(u32::MAX), room)
-        }
-        Mode::Exclusive(_) => (1, None),
-        Mode::Timeslice(slices) => (slices.replicas, None),
-        Mode::Mps(mps) => (mps.replicas, None),
-        Mode::Mig(_) | Mode::Unmanaged => (u32::MAX, None),
+    let seats = match to {
+        // A card that promised more than it may now keeps its pods and takes no new ones.
+        Mode::Vgpu(_) | Mode::Mig(_) | Mode::Unmanaged => u32::MAX,
+        Mode::Exclusive(_) => 1,
+        Mode::Timeslice(slices) => slices.replicas,
+        Mode::Mps(mps) => mps.replicas,
     };
-    let used = &occupants.used;
-    let room = room.is_none_or(|room| used.memory <= room);
-    from == to || alike(from, to) && used.seats <= seats && room
+    from == to || alike(from, to) && occupants.used.seats <= seats
 }
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::inventory::Foreign;
     use aliquot_core::mig::published::Part;
     use aliquot_profiles::mode::{Exclusive, Scaling, Timeslice, Vgpu};
 
@@ -164,7 +156,6 @@ mod tests {
             gpu: "GPU-c".into(),
             pod: "default/old".to_owned(),
         };
-        inventory.foreign.push(foreign);
         let given = |gpu: &str| allocation(&[("main", &[grant(gpu, 3000, 10)])]);
         let accepted = |uid: &str, gpu: &str| {
             let (uid, name) = (PodUid::from(uid), uid.to_owned());
@@ -190,6 +181,7 @@ mod tests {
         let shares = [accepted("u1", "GPU-a"), accepted("left", "GPU-d")];
         check(Holders {
             inventory: &inventory,
+            foreign: &[foreign],
             pods: &pods.map(Arc::new),
             shares: &shares,
             alive: &["left".into()].into(),
@@ -213,21 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn who_fits_the_new_numbers_of_the_same_mode_stays_and_nobody_else() {
+    fn who_has_a_place_in_the_same_mode_stays_and_nobody_else() {
         holders(|known| {
             let two = on(&"GPU-a".into(), known);
-            let memory = Mib(10_000);
             let check = |from: Option<Mode>, to: Mode, expected: bool| {
-                let found = may_stay(&two, from.as_ref(), &to, memory);
+                let found = may_stay(&two, from.as_ref(), &to);
                 assert_eq!(found, expected, "{from:?} {to:?}");
-                assert!(may_stay(&Occupants::default(), from.as_ref(), &to, memory));
+                assert!(may_stay(&Occupants::default(), from.as_ref(), &to));
             };
             let alone = || Mode::Exclusive(Exclusive::default());
             let turns = |n| Mode::Timeslice(Timeslice::new(n));
             check(Some(vgpu(10, "1")), vgpu(2, "1"), true);
-            check(Some(vgpu(10, "1")), vgpu(1, "1"), false);
+            check(Some(vgpu(10, "1")), vgpu(1, "1"), true);
             check(Some(vgpu(10, "1")), vgpu(10, "0.6"), true);
-            check(Some(vgpu(10, "1")), vgpu(10, "0.5"), false);
+            check(Some(vgpu(10, "1")), vgpu(10, "0.5"), true);
             check(Some(vgpu(10, "1")), alone(), false);
             check(Some(turns(10)), turns(2), true);
             check(Some(turns(10)), vgpu(10, "1"), false);

@@ -45,9 +45,15 @@ pub async fn keep_all<F>(
         plugins.retain(|resource, _| {
             wanted.contains(resource) || !vanished::is_none_left(&shown, resource)
         });
-        faults
-            .lock()
-            .retain(|resource, _| wanted.contains(resource));
+        let (before, fault) = {
+            let mut faults = faults.lock();
+            let before = faults.len();
+            faults.retain(|resource, _| wanted.contains(resource));
+            (before - faults.len(), wrong(&faults))
+        };
+        if before > 0 {
+            state(fault);
+        }
         for resource in wanted {
             if plugins.contains_key(&resource) {
                 continue;
@@ -84,6 +90,10 @@ pub async fn keep_all<F>(
 fn learn(faults: &Faults, resource: &str, fault: Option<String>) -> Option<String> {
     let mut faults = faults.lock();
     faults.insert(resource.to_owned(), fault);
-    let mut wrong = faults.iter();
-    wrong.find_map(|(resource, fault)| Some(format!("{resource}: {}", fault.as_ref()?)))
+    wrong(&faults)
+}
+
+fn wrong(faults: &BTreeMap<String, Option<String>>) -> Option<String> {
+    let mut faults = faults.iter();
+    faults.find_map(|(resource, fault)| Some(format!("{resource}: {}", fault.as_ref()?)))
 }

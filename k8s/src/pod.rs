@@ -166,7 +166,11 @@ fn asks(
     for ask in &mut asks {
         let was_filled = |resource| {
             let value = filled.and_then(|filled| filled.get(settings.names.of(resource)));
-            value.is_some_and(|value| value.parse().ok() == written.get(resource))
+            value.is_some_and(|value| {
+                value
+                    .parse()
+                    .is_ok_and(|value| written.get(resource) == Some(value))
+            })
         };
         let memory = [Resource::Memory, Resource::MemoryPercentage];
         ask.wrote.memory &= !memory.into_iter().any(was_filled);

@@ -226,8 +226,9 @@ impl Turn {
     /// What holds now, the host's sign of life looked for.
     fn words(self) -> Words {
         let beat = self.process.limits.heartbeat();
-        // A clock that was set back does not make the host's words old.
-        let age = clock::since_epoch().saturating_sub(beat);
+        // A clock that was set back a little does not make the host's words old, and one that was
+        // set back far does not keep them for ever.
+        let age = clock::since_epoch().abs_diff(beat);
         let fresh = beat != 0 && age < SILENCE;
         self.lane.fresh.store(fresh, Relaxed);
         words(self.process, self.card, fresh)

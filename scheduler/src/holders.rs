@@ -8,11 +8,16 @@ use aliquot_core::explain::NodeAnswer;
 use aliquot_core::ledger::Held;
 use aliquot_core::reason::Reason;
 use aliquot_core::{Demand, PodUid};
+use aliquot_k8s::event::PodRef;
 
 use crate::books::Books;
 
 /// More are not named.
 const MOST: usize = 3;
+
+fn said(pod: &PodRef) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
 
 impl Books {
     /// The pods on a node that hold what this one names, as `namespace/name`.
@@ -27,14 +32,19 @@ impl Books {
             });
             pods.cloned().collect()
         });
-        let tenants = self.tenants.0.read();
-        let waits = self.waits.lock();
-        let name = |uid: &PodUid| match (tenants.get(uid), waits.get(uid)) {
-            (Some(tenant), _) => format!("{}/{}", tenant.pod.namespace, tenant.pod.name),
-            (None, Some(waiting)) => format!("{}/{}", waiting.pod.namespace, waiting.pod.name),
-            (None, None) => format!("the pod with uid {uid}"),
+        // One after the other: who writes tenants holds the lock of those that wait.
+        let tenants: Vec<Option<String>> = {
+            let tenants = self.tenants.0.read();
+            let name = |uid| tenants.get(uid).map(|tenant| said(&tenant.pod));
+            holders.iter().map(name).collect()
         };
-        holders.iter().map(name).collect()
+        let waits = self.waits.lock();
+        let name = |(uid, tenant): (&PodUid, Option<String>)| {
+            tenant
+                .or_else(|| waits.get(uid).map(|waiting| said(&waiting.pod)))
+                .unwrap_or_else(|| format!("the pod with uid {uid}"))
+        };
+        holders.iter().zip(tenants).map(name).collect()
     }
 
     /// ` (held by ns/pod)`, by name; nothing where nobody is found.

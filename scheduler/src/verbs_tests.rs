@@ -1,5 +1,7 @@
 //! Calls as kube-scheduler and simulators send them, answered from small books.
 
+use std::sync::Arc;
+
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
 use serde_json::{Value, json};
@@ -192,6 +194,23 @@ fn pods_without_gpu_are_ranked_only_by_the_entry_that_is_theirs() {
     assert_eq!(cpu_only(&asks("p", 1)), [0, 0, 0]);
 }
 
+/// A pod that wants one instance at one place, bound to it or not.
+fn pinned(name: &str, bound: bool) -> Value {
+    let mut pod = asks(name, 1);
+    let limits = json!({"nvidia.com/mig-3g.20gb": "1"});
+    pod["spec"]["containers"] = json!([{"name": "main", "resources": {"limits": limits}}]);
+    let mut annotations = json!({"aliquot.dev/use-gpu": "1:4:3g.20gb"});
+    if bound {
+        pod["spec"]["nodeName"] = json!("a");
+        let given = json!({"v": 1, "node": "a", "priority": 1, "containers": {"main": [
+            {"resource": "nvidia.com/mig-3g.20gb", "gpu": "GPU-a", "memory": 19968, "cores": 42,
+                "mig": {"profile": "3g.20gb", "start": 4}}]}});
+        annotations["aliquot.dev/allocation"] = json!(given.to_string());
+    }
+    pod["metadata"]["annotations"] = annotations;
+    pod
+}
+
 #[test]
 fn a_call_that_cannot_be_read_says_what_is_missing() {
     let settings = pod::Settings::default();
@@ -207,8 +226,8 @@ fn a_call_that_cannot_be_read_says_what_is_missing() {
     check(json!({"Pod": odd, "NodeNames": []}), "16384");
 }
 
-#[tokio::test(start_paused = true)]
-async fn mig_5_a_second_pod_with_a_pin_is_told_who_holds_it() {
+/// Node `a` has one card that is cut as pods come.
+fn pinned_books() -> Books {
     let books = books();
     let mut card: Node = node("a", 1000);
     let text = json!({"v": 1, "reads": [1], "gpus": [{
@@ -223,21 +242,12 @@ async fn mig_5_a_second_pod_with_a_pin_is_told_who_holds_it() {
     )];
     card.metadata.annotations = Some(annotations.into());
     Index::<Node>::reset(&books, vec![card]);
-    let pinned = |name: &str, bound: bool| {
-        let mut pod = asks(name, 1);
-        let limits = json!({"nvidia.com/mig-3g.20gb": "1"});
-        pod["spec"]["containers"] = json!([{"name": "main", "resources": {"limits": limits}}]);
-        let mut annotations = json!({"aliquot.dev/use-gpu": "1:4:3g.20gb"});
-        if bound {
-            pod["spec"]["nodeName"] = json!("a");
-            let given = json!({"v": 1, "node": "a", "priority": 1, "containers": {"main": [
-                {"resource": "nvidia.com/mig-3g.20gb", "gpu": "GPU-a", "memory": 19968, "cores": 42,
-                    "mig": {"profile": "3g.20gb", "start": 4}}]}});
-            annotations["aliquot.dev/allocation"] = json!(given.to_string());
-        }
-        pod["metadata"]["annotations"] = annotations;
-        pod
-    };
+    books
+}
+
+#[tokio::test(start_paused = true)]
+async fn mig_5_a_second_pod_with_a_pin_is_told_who_holds_it() {
+    let books = pinned_books();
     let names = json!(["a"]);
     let free = filter(&books, &call(&pinned("first", false), &names), 64);
     assert_eq!(free["NodeNames"], names);
@@ -246,4 +256,30 @@ async fn mig_5_a_second_pod_with_a_pin_is_told_who_holds_it() {
     let answer = filter(&books, &call(&pinned("second", false), &names), 64);
     let text = "0/1 nodes can serve the GPU request: 1 CardPinned (held by d/first)";
     assert_eq!(answer["FailedAndUnresolvableNodes"]["a"], text);
+}
+
+#[test]
+fn a_refusal_that_names_holders_hung_with_the_watch_of_pods() {
+    let books = Arc::new(pinned_books());
+    let holder = || serde_json::from_value::<Pod>(pinned("first", true)).unwrap();
+    Index::<Pod>::reset(&*books, vec![holder()]);
+    let (done_tx, done) = std::sync::mpsc::channel();
+    let (watch, watched) = (done_tx.clone(), Arc::clone(&books));
+    std::thread::spawn(move || {
+        for _ in 0..20_000 {
+            Index::apply(&*watched, holder());
+        }
+        watch.send(())
+    });
+    std::thread::spawn(move || {
+        let call = call(&pinned("second", false), &json!(["a"]));
+        for _ in 0..20_000 {
+            filter(&books, &call, 64);
+        }
+        done_tx.send(())
+    });
+    for _ in 0..2 {
+        let ended = done.recv_timeout(std::time::Duration::from_secs(60));
+        ended.expect("neither waits for the other");
+    }
 }

@@ -77,7 +77,7 @@ impl Placing<'_, '_> {
     ) -> Result<(), Vec<(usize, Use, Reason)>> {
         let node = self.judge.node;
         for _ in 0..missing {
-            if let Some(again) = self.reused(container, ask) {
+            if let Some(again) = self.reused(container, ask, &here) {
                 self.shares.push(again);
                 continue;
             }
@@ -112,18 +112,21 @@ impl Placing<'_, '_> {
 
     /// For an init container: an instance that the pod has for a container which
     /// runs when this one has ended.
-    fn reused(&self, container: usize, ask: &Ask) -> Option<Share> {
-        let stage = |container: usize| self.judge.demand.containers[container].stage;
-        if stage(container) != Stage::Init {
+    fn reused(&self, container: usize, ask: &Ask, here: impl Fn(usize) -> bool) -> Option<Share> {
+        let demand = self.judge.demand;
+        let stage = |container: usize| demand.containers[container].stage;
+        if stage(container) != Stage::Init || (demand.rules.same_unit && ask.count > 1) {
             return None;
         }
+        let enough = |used: Use| !ask.wrote.memory || asked(ask, used) <= used.memory.0;
         let own = |share: &Share| {
             let mut own = self.shares.iter().filter(|s| s.container == container);
             own.any(|o| (o.card, o.instance) == (share.card, share.instance))
         };
         let free = self.shares.iter().find(|share| {
             let alike = share.resource == ask.resource && share.instance.is_some();
-            alike && stage(share.container) != Stage::Sidecar && !own(share)
+            let runs_later = stage(share.container) != Stage::Sidecar;
+            alike && runs_later && here(share.card) && enough(share.used) && !own(share)
         });
         free.map(|share| Share {
             container,

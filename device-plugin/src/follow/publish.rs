@@ -11,7 +11,7 @@ use aliquot_profiles::config::Policy;
 use super::{Follower, State};
 use crate::fail_point::{self, Point};
 use crate::inventory::Course;
-use crate::occupants::Occupants;
+use crate::occupants::{self, Occupants};
 use crate::standing::Standing;
 use crate::transition::Step;
 use crate::{profile_status, sick};
@@ -59,7 +59,7 @@ impl Follower {
     }
 }
 
-/// Pods that must leave a card that drains.
+/// Pods that must leave a card that drains: those that the new mode has no place for.
 fn evict(standing: &Standing, occupants: &BTreeMap<GpuUuid, Occupants>) -> Vec<Refused> {
     if standing.transition.policy != Policy::Evict {
         return Vec::new();
@@ -71,6 +71,10 @@ fn evict(standing: &Standing, occupants: &BTreeMap<GpuUuid, Occupants>) -> Vec<R
         let Some(change) = change.filter(|change| change.step == Step::Draining) else {
             continue;
         };
+        let mode = card.and_then(|card| card.mode.as_ref());
+        if occupants::may_stay(there, mode, &change.to) {
+            continue;
+        }
         let to = crate::standing::name(&change.to);
         for pod in there.pods.iter().filter(|pod| !pod.mirror) {
             evict.push(Refused {
@@ -82,4 +86,50 @@ fn evict(standing: &Standing, occupants: &BTreeMap<GpuUuid, Occupants>) -> Vec<R
         }
     }
     evict
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_profiles::Mode;
+    use aliquot_profiles::mode::Vgpu;
+
+    use super::*;
+    use crate::testing::pod;
+    use crate::transition::{Card, Change};
+
+    fn vgpu(split: u32) -> Mode {
+        Mode::Vgpu(Vgpu {
+            split: Some(split),
+            memory_scaling: None,
+        })
+    }
+
+    #[test]
+    fn pods_that_fit_the_new_numbers_were_evicted() {
+        let check = |to: Mode, expected: usize| {
+            let card = Card {
+                mode: Some(vgpu(10)),
+                change: Some(Change {
+                    to,
+                    step: Step::Draining,
+                    since: 0,
+                }),
+                ..Card::default()
+            };
+            let mut standing = Standing::default();
+            standing.cards.insert("GPU-a".into(), card);
+            standing.transition.policy = Policy::Evict;
+            let there = Occupants {
+                pods: vec![std::sync::Arc::new(pod("u1"))],
+                ..Occupants::default()
+            };
+            let occupants = BTreeMap::from([("GPU-a".into(), there)]);
+            assert_eq!(evict(&standing, &occupants).len(), expected);
+        };
+        check(vgpu(12), 0);
+        check(
+            Mode::Exclusive(aliquot_profiles::mode::Exclusive::default()),
+            1,
+        );
+    }
 }

@@ -115,9 +115,14 @@ impl<'a> Unit<'a> {
             None if self.status.daemon.is_some() => self.bury(),
             None if self.retry.is_some_and(|retry| Instant::now() < retry) => self.tell(),
             None => self.bring_up(wish),
+            Some(_) if self.is_for_another(wish) => self.bring_up(wish),
             Some(pid) if self.status.daemon != Some(pid) || self.is_news(wish) => {
                 // Also a daemon that an earlier keeper started and did not come to tell of.
                 self.set_mode(wish)?;
+                // A server that begins from here on has them; those that are there are told.
+                self.control.apply(&self.folder, wish, &[])?;
+                self.looked = None;
+                self.look()?;
                 let servers: Vec<u32> = self.status.servers.iter().map(|s| s.pid).collect();
                 self.control.apply(&self.folder, wish, &servers)?;
                 self.served(pid, wish)
@@ -128,6 +133,12 @@ impl<'a> Unit<'a> {
 
     fn is_news(&self, wish: &Wish) -> bool {
         self.status.wish.as_ref() != Some(wish) || self.status.phase != Phase::Running
+    }
+
+    /// The driver calls the unit something else since the daemon was started.
+    fn is_for_another(&self, wish: &Wish) -> bool {
+        let served = self.status.wish.as_ref();
+        served.is_some_and(|served| served.unit != wish.unit)
     }
 
     fn bring_up(&mut self, wish: &Wish) -> Result<(), UnitError> {

@@ -66,7 +66,8 @@ fn taken(word: u64, now: u64, rate: Rate, cost: u64) -> Result<u64, Until> {
     if paid > now {
         return Err(Until(paid));
     }
-    Ok(paid.saturating_add(rate.wall(cost)))
+    // Never so far that the word would look forged.
+    Ok((paid + rate.wall(cost).min(FORGED)).min(now + FORGED))
 }
 
 #[cfg(test)]
@@ -119,6 +120,14 @@ mod tests {
         let word = AtomicU64::new(3);
         Bucket(&word).settle(HALF, u64::MAX, 0);
         assert_eq!(Bucket(&word).take(NOW, HALF, 10), Ok(()));
+    }
+
+    #[test]
+    fn a_long_kernel_with_a_small_share_made_a_word_that_looked_forged() {
+        let word = AtomicU64::new(NOW);
+        let tenth = Rate::exactly(100_000);
+        assert_eq!(Bucket(&word).take(NOW, tenth, 61_000_000_000), Ok(()));
+        assert!(Bucket(&word).take(NOW + 1, tenth, 10).is_err());
     }
 
     #[test]

@@ -35,6 +35,11 @@ pub(crate) struct Known {
     pub(crate) profile: Profile,
 }
 
+/// A letter of the driver's, whose sign depends on the platform.
+pub(super) fn byte(letter: c_char) -> u8 {
+    u8::from_ne_bytes(letter.to_ne_bytes())
+}
+
 struct Told {
     id: c_uint,
     slices: c_uint,
@@ -43,7 +48,7 @@ struct Told {
     name: String,
 }
 
-/// Every profile that the card has, with its placements; `NotSupported` while MIG is off.
+/// Every profile that the card has, with its placements.
 pub(crate) fn all(nvml: &Nvml, device: &Device, memory: Mib) -> Result<Vec<Known>, Cause> {
     let mut found = Vec::new();
     for kind in 0..MOST_KINDS {
@@ -110,12 +115,7 @@ fn named(nvml: &Nvml, device: &Device, kind: c_uint) -> Result<Told, Cause> {
     // SAFETY: the symbol has this signature; the handle is this library's; the struct has the
     // version that it says and lives through the call.
     nvml_try(unsafe { call(device.handle(), kind, &raw mut info) })?;
-    let bytes: Vec<u8> = info
-        .name
-        .iter()
-        .copied()
-        .map(c_char::cast_unsigned)
-        .collect();
+    let bytes: Vec<u8> = info.name.iter().copied().map(byte).collect();
     let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| Cause::Unknown)?;
     let name = name.to_str().map_err(|_| Cause::Unknown)?;
     Ok(Told {

@@ -1,7 +1,7 @@
 //! How a card is cut now. Fed by NVML; every handle is used at once, since changes make handles
 //! stale.
 
-use std::ffi::{CStr, c_char, c_uint};
+use std::ffi::{CStr, c_uint};
 
 use aliquot_core::Mib;
 use aliquot_core::mig::Geometry;
@@ -14,22 +14,27 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstancePlacement_t,
 };
 
-use super::profiles::{self, Known};
+use super::profiles::{self, Known, byte};
 use super::{Cut, Instance, MigError};
 
 /// More instances of either kind than a card or an instance has slices.
 const MOST: usize = 32;
+/// `NVML_DEVICE_MIG_ENABLE`.
+const ON: u32 = 1;
 
 /// The card's geometry and instances; nothing while MIG is off.
 pub(crate) fn cut(nvml: &Nvml, device: &Device, card: &str, memory: Mib) -> Result<Cut, MigError> {
-    let known = match profiles::all(nvml, device, memory) {
-        Ok(known) => known,
-        Err(Cause::NotSupported) => return Ok(Cut::default()),
-        Err(source) => {
-            let card = card.to_owned();
-            return Err(MigError::Profiles { card, source });
-        }
+    let refused = |source| {
+        let card = card.to_owned();
+        MigError::Profiles { card, source }
     };
+    // Profiles are told while MIG is off, too.
+    match device.mig_mode() {
+        Ok(mode) if mode.current == ON => {}
+        Ok(_) | Err(Cause::NotSupported) => return Ok(Cut::default()),
+        Err(source) => return Err(refused(source)),
+    }
+    let known = profiles::all(nvml, device, memory).map_err(refused)?;
     let profiles: Vec<_> = known.iter().map(|one| one.profile.clone()).collect();
     let compute = profiles.iter().map(|one| one.compute).max().unwrap_or(0);
     let geometry = Geometry::new(compute, profiles).map_err(|source| MigError::Geometry {
@@ -179,7 +184,7 @@ fn uuid(nvml: &Nvml, device: nvmlDevice_t) -> Result<String, Cause> {
     let mut text = [0; LENGTH as usize];
     // SAFETY: as in `info`; the length is the buffer's.
     nvml_try(unsafe { call(device, text.as_mut_ptr(), LENGTH) })?;
-    let bytes: Vec<u8> = text.iter().copied().map(c_char::cast_unsigned).collect();
+    let bytes: Vec<u8> = text.iter().copied().map(byte).collect();
     let uuid = CStr::from_bytes_until_nul(&bytes).map_err(|_| Cause::Unknown)?;
     Ok(uuid.to_str().map_err(|_| Cause::Unknown)?.to_owned())
 }

@@ -12,6 +12,8 @@ use anyhow::{Context as _, Result};
 mod mig;
 #[path = "modes/mps.rs"]
 mod mps;
+#[path = "modes/together.rs"]
+mod together;
 
 /// Eight cards of 40 GiB, as `index` of a profile names them; each scenario leaves them in `vgpu`.
 const MACHINE: &str =
@@ -71,6 +73,10 @@ fn main() -> ExitCode {
             scenario(
                 "mig_17_instances_are_made_as_pods_come_and_give_way_when_idle",
                 mig::dynamic,
+            ),
+            scenario(
+                "a_pod_of_each_kind_runs_at_once_on_six_cards_in_six_arrangements",
+                together::six,
             ),
         ],
     )

@@ -131,12 +131,14 @@ fn reaches_nothing(container: &Container<'_>, uuids: &[String]) -> String {
 fn close(editor: &mut Editor, container: &Container<'_>, asks: bool, shared: bool) {
     let before = items(&container.raw["env"]);
     let is = |env: &&Value| env["name"] == VISIBLE;
-    let own = before.iter().find(is);
-    let harmless = own.is_some_and(|env| {
+    let own: Vec<&Value> = before.iter().filter(is).collect();
+    let harmless = |env: &&Value| {
         let value = env["value"].as_str();
         value.is_some_and(|value| HARMLESS.contains(&value.trim()))
-    });
-    if harmless || (own.is_none() && (asks || !shared)) {
+    };
+    // The last of several would win: all of them have to be harmless.
+    let left = own.iter().all(harmless) && !own.is_empty();
+    if left || (own.is_empty() && (asks || !shared)) {
         return;
     }
     let mut after: Vec<Value> = before.iter().filter(|env| !is(env)).cloned().collect();

@@ -129,6 +129,37 @@ fn an_init_container_uses_the_instance_of_the_app_after_it() {
 }
 
 #[test]
+fn an_init_container_that_wrote_more_memory_was_given_the_apps_instance() {
+    let init: &[(&str, u32)] = &[("nvidia.com/mig-1g.5gb", 1), ("mem", 10_000)];
+    let app: &[(&str, u32)] = &[("nvidia.com/mig-1g.5gb", 1)];
+    let both = pod(&[(Stage::Init, init), (Stage::App, app)], &[]);
+    check(
+        vec![cut(0, &a100(), vec![])],
+        &[(both, "1 CardInsufficientMemory")],
+    );
+}
+
+#[test]
+fn a_note_of_an_instance_that_the_card_cannot_have_any_more_was_out_of_bounds() {
+    let published = Published {
+        inventory: Some(Arc::new(inventory(vec![cut(0, &a100(), vec![])]))),
+        ..Published::default()
+    };
+    let node = crate::node::NodeState::of(&published, &[], crate::Compute::default());
+    let used = Use::of(Mib(1), Percent(1));
+    for (profile, start) in [(99, 0), (0, 77)] {
+        let busy = true;
+        let noted = crate::mig::Instance {
+            profile,
+            start,
+            busy,
+        };
+        let with = node.with(&[(0, used)], &[(0, noted)]);
+        assert_eq!(with.cuts, node.cuts);
+    }
+}
+
+#[test]
 fn a_card_that_is_about_to_change_takes_nothing_new() {
     let mut cards = vec![gpu(0, 40_000, 4), cut(1, &a100(), vec![])];
     for card in &mut cards {

@@ -91,6 +91,14 @@ impl Named {
         }
     }
 
+    /// What the driver calls a unit now.
+    fn current(&self, unit: &str) -> String {
+        let known = self.known.lock();
+        let mut current = known.current.iter().filter(|(_, name)| *name == unit);
+        let found = current.next().map(|(current, _)| current.clone());
+        found.unwrap_or_else(|| unit.to_owned())
+    }
+
     fn of(&self, uuid: String) -> String {
         self.known
             .lock()
@@ -157,8 +165,12 @@ impl Driver for Named {
         Ok(named.collect())
     }
 
+    fn mps_clients(&self, uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {
+        self.inner.mps_clients(&self.current(uuid))
+    }
+
     fn clear(&self, uuid: &str) {
-        self.inner.clear(uuid);
+        self.inner.clear(&self.current(uuid));
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {

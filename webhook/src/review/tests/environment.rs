@@ -62,6 +62,18 @@ fn mig_6_raw_visible_devices_become_a_pin_that_is_booked() {
 }
 
 #[test]
+fn the_first_of_two_visible_devices_was_judged_and_the_last_one_opened_all() {
+    let mut pod = with_env(&json!({"cpu": "1"}), "NVIDIA_VISIBLE_DEVICES", "void");
+    let all = json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"});
+    let env = &mut pod["spec"]["containers"][0]["env"];
+    env.as_array_mut().unwrap().push(all);
+    let (after, _, _) = admit(&pod, &Settings::default());
+    let void =
+        json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
+    assert_eq!(after["spec"]["containers"][0]["env"], void);
+}
+
+#[test]
 fn mig_6_a_malformed_uuid_is_refused_with_the_accepted_forms() {
     let gpu = json!({"nvidia.com/gpu": "1"});
     for value in ["0", "GPU-5a2e6a4e", "MIG-GPU-e88cb44c", "0:4", "GPU-x,all"] {
