@@ -217,6 +217,8 @@ pub(crate) async fn total(stack: Arc<Stack>) -> Result<()> {
     let both = async {
         let seen = async {
             counted(stack, "mps_clients", "1").await?;
+            let bytes = (3000_u64 + 416 / 8) << 20;
+            counted(stack, "mps_used_bytes", &bytes.to_string()).await?;
             let seen = answers(stack, "mps-total", "two", &second).await?;
             // Alone it could have 5000: what the other holds counts.
             ensure!(seen[1..] == ["alloc,3000: 2", "alloc,500: 0"], "{seen:?}");
