@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use aliquot_core::demand::Stage;
 use aliquot_core::inventory::Mode;
 use aliquot_core::usage::{self, Uses};
-use aliquot_core::{Allocation, GpuUuid, PodUid};
+use aliquot_core::{Allocation, GpuUuid, Mib, PodUid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -58,6 +58,9 @@ pub struct Accepted {
     /// The mode of each of its units when it was accepted; one that is not here was vgpu.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<GpuUuid, Mode>,
+    /// What each of its units promised then, where that was more than it has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub promised: BTreeMap<GpuUuid, Mib>,
 }
 
 /// A value that follows from the others, so that it says nothing of whether two are equal.
@@ -91,6 +94,7 @@ impl Accepted {
             names: BTreeSet::new(),
             uses: Known::default(),
             modes: BTreeMap::new(),
+            promised: BTreeMap::new(),
         }
     }
 

@@ -120,7 +120,8 @@ impl PreStart {
         let priority = accepted.allocation.priority;
         let page = limits::page(&shown, priority, effective, self.context, |gpu| {
             let unit = node.inventory.gpu(gpu)?;
-            Some((unit.memory, unit.scaled))
+            // What was promised when the pod was accepted, whatever is now.
+            Some((unit.memory, *accepted.promised.get(gpu)?))
         });
         let page = page.map_err(|source| PreStartError::Page {
             container: container.to_owned(),

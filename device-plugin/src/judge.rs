@@ -214,6 +214,9 @@ fn accept(facts: Facts<'_>) -> Result<Accepted, Refusal> {
     let every = pod.containers.iter();
     let modes = every.flat_map(|container| units(&container.name));
     let modes = modes.map(|unit| (unit.uuid.clone(), unit.mode)).collect();
+    let more = pod.containers.iter().flat_map(|c| units(&c.name));
+    let more = more.filter(|unit| unit.scaled > unit.memory);
+    let promised = more.map(|unit| (unit.uuid.clone(), unit.scaled)).collect();
     let mut accepted = Accepted::new(
         facts.uid.clone(),
         pod.namespace.clone(),
@@ -222,6 +225,7 @@ fn accept(facts: Facts<'_>) -> Result<Accepted, Refusal> {
         containers,
     );
     accepted.modes = modes;
+    accepted.promised = promised;
     cards_can_carry(facts, &accepted)?;
     Ok(accepted)
 }
