@@ -84,16 +84,8 @@ impl Cut {
     /// start, for people; `None` for a resource of no profile of the card.
     pub(crate) fn told(&self, geometry: &Geometry, resource: &str) -> Option<String> {
         let profile = &geometry.profiles()[profile_of(geometry, resource)?];
-        let profiles = geometry.profiles();
-        let held = self.all.iter().filter(|one| one.busy);
-        let taken = held.fold(0, |taken, one| {
-            taken | profiles[one.profile].slices(one.start)
-        });
-        let every = profiles.iter().flat_map(|profile| {
-            let starts = profile.starts.iter();
-            starts.map(|start| profile.slices(*start))
-        });
-        let free = every.fold(0, |all, slices| all | slices) & !taken;
+        let held: Vec<Instance> = self.all.iter().copied().filter(|one| one.busy).collect();
+        let (free, _) = geometry.left(&held);
         let bits = (0..16_u8).filter(|bit| free & (1 << bit) != 0);
         let list = |numbers: &mut dyn Iterator<Item = u8>| {
             let texts: Vec<String> = numbers.map(|number| number.to_string()).collect();
@@ -160,7 +152,7 @@ impl Cut {
         let (memory, compute) = geometry.left(&all.all);
         Err(if !pins.is_empty() {
             Reason::CardPinned
-        } else if memory < u32::from(wanted.size) {
+        } else if memory.count_ones() < u32::from(wanted.size) {
             Reason::CardInsufficientMemory
         } else if compute < wanted.compute {
             Reason::CardInsufficientCore

@@ -185,8 +185,8 @@ impl Geometry {
         starts.filter(move |&start| !many && self.open(found, start, taken))
     }
 
-    /// Memory and compute slices that these leave, wherever they are.
-    pub fn left(&self, beside: &[Instance]) -> (u32, u8) {
+    /// The memory slices, one bit each, and the number of compute slices that these leave.
+    pub fn left(&self, beside: &[Instance]) -> (u16, u8) {
         let taken = self.taken(beside);
         let each = self.profiles.iter().flat_map(|profile| {
             let starts = profile.starts.iter();
@@ -194,7 +194,7 @@ impl Geometry {
         });
         let all = each.fold(0, |all, slices| all | slices);
         let compute = self.compute.saturating_sub(taken.compute);
-        ((all & !taken.slices).count_ones(), compute)
+        (all & !taken.slices, compute)
     }
 
     /// Compute slices of the whole card.

@@ -12,7 +12,7 @@ use crate::quantity::{self, QuantityError};
 use crate::units::{Mib, Percent};
 
 pub use ask::{Ask, Memory, Wrote};
-pub use names::{Resource, ResourceNames};
+pub use names::{Resource, ResourceNames, is_other};
 
 /// More memory than any card has: 1 TiB, in MiB.
 pub const MAX_CARD_MIB: u64 = 1 << 20;

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::accepted::Accepted;
+use crate::clock::now;
 use crate::fail_point::{self, Point};
 use crate::health::Watch;
 use crate::metrics::{Metrics, count};
@@ -35,7 +36,7 @@ mod publish;
 mod state;
 
 pub use state::{Beginning, State};
-use state::{Failure, close, now};
+use state::{Failure, close};
 
 /// A look even without a change: the configuration is compared by its text.
 const LOOK: Duration = Duration::from_secs(1);

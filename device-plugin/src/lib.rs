@@ -13,6 +13,7 @@ pub mod audit;
 pub mod capacity;
 pub mod cdi;
 pub mod checkpoint;
+mod clock;
 pub mod collect;
 pub mod drain;
 mod dress;

@@ -25,7 +25,7 @@ use crate::files::FileError;
 use crate::inventory::{Node, Published};
 use crate::judge::{self, Facts, Refusal, Verdict};
 use crate::kept::Kept;
-use crate::modes::{EquipError, Modes};
+use crate::modes::{ModeError, Modes};
 use crate::pod::{Phase, Pod};
 use crate::pods::Pods;
 use crate::seat::{Ids, Name};
@@ -99,7 +99,7 @@ pub enum PreStartError {
     },
     /// What the mode of a unit needs is not there.
     #[error(transparent)]
-    Equip(#[from] EquipError),
+    Equip(#[from] ModeError),
     /// More devices than a limits page holds.
     #[error("container {container}: {source}")]
     Page {

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::hami;
 use aliquot_core::ledger::Held;
-use aliquot_core::request::{self, Ask, DEFAULTED, RequestError, Resource, Written};
+use aliquot_core::request::{self, Ask, DEFAULTED, RequestError, Resource, Written, is_other};
 use aliquot_core::wishes::WishError;
 use aliquot_core::{
     Allocation, ContainerDemand, Defaults, Demand, Namespace, NodeName, PodUid, ResourceNames,
-    Stage, Wishes, mig, usage,
+    Stage, Wishes, usage,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -32,13 +32,6 @@ pub struct Settings {
     pub extra: Vec<String>,
     /// Values for what a container leaves out.
     pub defaults: Defaults,
-}
-
-impl Settings {
-    /// A resource of ours besides the usual one.
-    pub fn is_other(&self, name: &str) -> bool {
-        name.starts_with(mig::RESOURCES) || self.extra.iter().any(|extra| extra == name)
-    }
 }
 
 /// Why a pod's demand cannot be read.
@@ -197,7 +190,7 @@ fn others<'a>(
     let mut found = BTreeMap::new();
     for amounts in amounts(container).into_iter().flatten() {
         for (name, quantity) in amounts {
-            if settings.is_other(name) && !found.contains_key(name.as_str()) {
+            if is_other(name, &settings.extra) && !found.contains_key(name.as_str()) {
                 let count =
                     request::count(&quantity.0).map_err(|source| DemandError::Resource {
                         container: container.name.clone(),

@@ -55,7 +55,7 @@ pub(crate) fn card(
     };
     let mut cut = Cut::default();
     if mig.enabled {
-        match mig::cut(nvml, device, &asked.card, memory) {
+        match mig::cut_while_on(nvml, device, &asked.card, memory) {
             Ok(found) => cut = found,
             Err(e) => asked.add("nvmlDeviceGetGpuInstances", e.to_string()),
         }

@@ -12,7 +12,7 @@ use aliquot_core::mig::Geometry;
 
 pub(crate) use edit::{create, destroy, switch};
 pub use error::MigError;
-pub(crate) use read::cut;
+pub(crate) use read::{cut, cut_while_on};
 
 /// MIG on a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

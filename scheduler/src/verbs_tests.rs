@@ -279,7 +279,7 @@ fn a_refusal_that_names_holders_hung_with_the_watch_of_pods() {
         done_tx.send(())
     });
     for _ in 0..2 {
-        let ended = done.recv_timeout(std::time::Duration::from_secs(60));
+        let ended = done.recv_timeout(std::time::Duration::from_mins(1));
         ended.expect("neither waits for the other");
     }
 }

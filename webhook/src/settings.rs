@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_core::mig;
 use aliquot_core::request::{Defaults, ResourceNames};
 
 /// What becomes of `NVIDIA_VISIBLE_DEVICES` in a pod's own environment, with which
@@ -19,13 +18,6 @@ pub enum VisibleDevices {
     Deny,
     /// Left as it is.
     Allow,
-}
-
-impl Settings {
-    /// A resource of ours besides the usual one.
-    pub fn is_other(&self, name: &str) -> bool {
-        name.starts_with(mig::RESOURCES) || self.extra.iter().any(|extra| extra == name)
-    }
 }
 
 /// Everything that a review depends on besides the pod.

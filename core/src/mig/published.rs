@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Geometry, resource};
+use super::Geometry;
 use crate::id::GpuUuid;
 
 /// What MIG makes of a unit.
@@ -104,14 +104,5 @@ impl Placed {
             start: start.parse().ok()?,
         };
         Some((card, placed))
-    }
-}
-
-impl Cut {
-    /// The resources that its instances are asked for under, in the order of the
-    /// geometry's profiles.
-    pub fn resources(&self) -> impl Iterator<Item = String> {
-        let profiles = self.geometry.profiles().iter();
-        profiles.map(|profile| resource(&profile.name))
     }
 }

@@ -4,6 +4,7 @@
 //! Fed by: flags. Must not: read a value.
 
 use super::{MAX_CARD_MIB, MAX_CARDS};
+use crate::mig;
 
 /// The five things a container can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,4 +96,10 @@ impl ResourceNames {
     pub fn of(&self, resource: Resource) -> &str {
         &self.0[resource.index()]
     }
+}
+
+/// A resource of ours besides the usual one: a MIG instance's, or one of the `extra`
+/// that renamed cards are advertised under.
+pub fn is_other(name: &str, extra: &[String]) -> bool {
+    name.starts_with(mig::RESOURCES) || extra.iter().any(|extra| extra == name)
 }

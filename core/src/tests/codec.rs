@@ -43,7 +43,10 @@ fn inventory_text_of_every_mode_is_the_golden_one() {
     let mig = |place: usize| read.gpus[place].mig.as_ref().unwrap();
     assert_eq!(mig(4).part().unwrap().profile, "3g.20gb");
     let cut = mig(5).dynamic().unwrap();
-    let resources: Vec<String> = cut.resources().collect();
+    let profiles = cut.geometry.profiles().iter();
+    let resources: Vec<String> = profiles
+        .map(|one| crate::mig::resource(&one.name))
+        .collect();
     let both = ["nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb.me"];
     assert_eq!(resources, both);
     assert_eq!(cut.instances[0].uuid.as_str(), "MIG-5");

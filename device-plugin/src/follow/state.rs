@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use aliquot_core::{GpuUuid, Inventory};
 use aliquot_profiles::{Defaults, Mode};
 use tokio::time::Instant;
 
 use crate::accepted::Accepted;
+use crate::clock::now;
 use crate::fail_point::{self, Point};
 use crate::modes::Modes;
 use crate::node::Seen;
@@ -205,9 +206,4 @@ pub(super) fn close(state: &mut State, concerned: &BTreeSet<GpuUuid>, node: Opti
             .entry(uuid.clone())
             .or_insert_with(Instant::now);
     }
-}
-
-pub(super) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

@@ -22,7 +22,7 @@ use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Exclusive, Mig, Mps, On, Slice, Strategy};
 use parking_lot::Mutex;
 
-use super::{EquipError, Outfit, Share, Switch, SwitchError, exclusive, mps, timeslice, vgpu};
+use super::{ModeError, Outfit, Share, Switch, exclusive, mps, timeslice, vgpu};
 use crate::host;
 use crate::units::{Offer, health_of};
 
@@ -156,18 +156,18 @@ impl Cutter {
     }
 
     /// Makes the instance of a grant, unless it is there. Idle ones give way.
-    pub(super) fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), EquipError> {
+    pub(super) fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), ModeError> {
         let card = share.grant.gpu.as_str();
         let Some(wanted) = &share.grant.mig else {
             let text = format!(
                 "the pod's share of {card} names no instance: delete the pod and create it again"
             );
-            return Err(EquipError::NotReady(text));
+            return Err(ModeError::Refused(text));
         };
         let _turn = self.turn.lock();
         let mut cut = self.driver.cut(card)?;
         let Some(geometry) = cut.geometry.take() else {
-            return Err(EquipError::NotReady(format!("MIG is off on {card}")));
+            return Err(ModeError::Refused(format!("MIG is off on {card}")));
         };
         let here = |one: &&nvml::Instance| plan::place_of(one) == *wanted && one.device().is_some();
         let made = match cut.instances.iter().find(here) {
@@ -175,7 +175,7 @@ impl Cutter {
             None => self.make(card, &geometry, &cut.instances, wanted, share.beside)?,
         };
         let Some(device) = made.device() else {
-            return Err(EquipError::NotReady(format!(
+            return Err(ModeError::Refused(format!(
                 "{card}: no device of {}",
                 made.profile
             )));
@@ -192,7 +192,7 @@ impl Cutter {
         there: &[nvml::Instance],
         wanted: &Placed,
         beside: &[Placed],
-    ) -> Result<nvml::Instance, EquipError> {
+    ) -> Result<nvml::Instance, ModeError> {
         let known = there.iter().filter_map(|one| {
             let place = plan::place_of(one);
             let busy = beside.contains(&place) && place != *wanted;
@@ -214,7 +214,7 @@ impl Cutter {
             let text = format!(
                 "{card} has no place for {profile} at slice {start} beside what other pods hold"
             );
-            return Err(EquipError::NotReady(text));
+            return Err(ModeError::Refused(text));
         };
         // One at the very place that is half made goes, too.
         for (one, id) in &known {
@@ -237,35 +237,35 @@ impl Cutter {
         Ok(made)
     }
 
-    fn switch_on(&self, card: &CardFacts) -> Result<(), SwitchError> {
+    fn switch_on(&self, card: &CardFacts) -> Result<(), ModeError> {
         let uuid = &card.uuid;
         if !card.mig.capable {
-            return Err(SwitchError::Refused(format!("card {uuid} has no MIG")));
+            return Err(ModeError::Refused(format!("card {uuid} has no MIG")));
         }
         if self.driver.cut(uuid)?.geometry.is_some() {
             return Ok(());
         }
         match self.driver.set_mig(uuid, true)? {
             Activation::Now => Ok(()),
-            Activation::AtReset => Err(SwitchError::Refused(format!(
+            Activation::AtReset => Err(ModeError::Refused(format!(
                 "MIG on card {uuid} waits for a reset of the GPU: some process still uses it"
             ))),
         }
     }
 
-    fn cut(&self, card: &CardFacts, settings: &Mig) -> Result<(), SwitchError> {
+    fn cut(&self, card: &CardFacts, settings: &Mig) -> Result<(), ModeError> {
         let uuid = card.uuid.as_str();
         let found = self.driver.cut(uuid)?;
         let Some(geometry) = found.geometry else {
             let text = format!("MIG is on, but card {uuid} tells no profiles");
-            return Err(SwitchError::Refused(text));
+            return Err(ModeError::Refused(text));
         };
         let plan = if settings.dynamic {
             plan::tidy(&found.instances)
         } else {
             let before = names::places(&self.folder, uuid);
             let plan = plan::plan(&geometry, &settings.layout, &found.instances, &before);
-            plan.map_err(|error| SwitchError::Refused(format!("card {uuid}: {error}")))?
+            plan.map_err(|error| ModeError::Refused(format!("card {uuid}: {error}")))?
         };
         for id in plan.destroy {
             self.driver.destroy_instance(uuid, id)?;
@@ -305,7 +305,7 @@ fn with_mps<'a>(
 }
 
 impl Switch for Cutter {
-    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), SwitchError> {
+    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError> {
         let Mode::Mig(settings) = settings else {
             return Ok(());
         };
@@ -314,7 +314,7 @@ impl Switch for Cutter {
         self.cut(card, settings)
     }
 
-    fn leave(&self, card: &CardFacts, settings: &Mode) -> Result<(), SwitchError> {
+    fn leave(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError> {
         let Mode::Mig(settings) = settings else {
             return Ok(());
         };
@@ -332,7 +332,7 @@ impl Switch for Cutter {
         }
         match self.driver.set_mig(&card.uuid, false)? {
             Activation::Now => Ok(()),
-            Activation::AtReset => Err(SwitchError::Refused(format!(
+            Activation::AtReset => Err(ModeError::Refused(format!(
                 "MIG on card {} stays on until a reset of the GPU: some process still uses it",
                 card.uuid
             ))),

@@ -29,15 +29,15 @@ pub mod vgpu;
 pub trait Switch: Send + Sync {
     /// Makes the card what the settings say. Also asked of a card that is so already, at every
     /// start of the agent.
-    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), SwitchError>;
+    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError>;
 
     /// Takes back what [`Self::enter`] did. Nobody is on the card.
-    fn leave(&self, card: &CardFacts, settings: &Mode) -> Result<(), SwitchError>;
+    fn leave(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError>;
 }
 
-/// Why a card cannot change its mode now.
+/// Why a card cannot change its mode, or a container cannot be equipped, now. Both are tried again.
 #[derive(Debug, Error)]
-pub enum SwitchError {
+pub enum ModeError {
     /// The driver refused.
     #[error(transparent)]
     Driver(#[from] NvmlError),
@@ -47,7 +47,7 @@ pub enum SwitchError {
     /// A file cannot be written or removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Something else stands in the way; the text is for the node's owner.
+    /// Something else stands in the way; the text is for the node's owner or the pod's user.
     #[error("{0}")]
     Refused(String),
 }
@@ -84,23 +84,6 @@ pub struct Outfit {
     pub part: Option<Part>,
     /// A limit of libvgpu.so holds: without it that library is left out.
     pub limited: bool,
-}
-
-/// Why a container cannot be equipped now; the kubelet will try again.
-#[derive(Debug, Error)]
-pub enum EquipError {
-    /// The driver refused.
-    #[error(transparent)]
-    Driver(#[from] NvmlError),
-    /// An instance cannot be made.
-    #[error(transparent)]
-    Mig(#[from] MigError),
-    /// A file cannot be written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// Something else is missing; the text is read by the pod's user.
-    #[error("{0}")]
-    NotReady(String),
 }
 
 /// All modes on this node.
@@ -143,7 +126,7 @@ impl Modes {
 
     /// Adds what one grant brings. Blocks. Asked at every start of the container; the same share
     /// gives the same outfit.
-    pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), EquipError> {
+    pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), ModeError> {
         match share.mode {
             inventory::Mode::Vgpu | inventory::Mode::Unknown => vgpu::equip(share, outfit),
             inventory::Mode::Exclusive | inventory::Mode::Timeslice => {
@@ -160,11 +143,11 @@ impl Modes {
 struct Plain;
 
 impl Switch for Plain {
-    fn enter(&self, _: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
+    fn enter(&self, _: &CardFacts, _: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
 
-    fn leave(&self, _: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
+    fn leave(&self, _: &CardFacts, _: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Mps;
 use serde_json::json;
 
-use super::{EquipError, Outfit, Share, Switch, SwitchError};
+use super::{ModeError, Outfit, Share, Switch};
 use crate::mps::folder::{Folder, FolderError, Phase, Status, Wish};
 use crate::mps::plan;
 
@@ -66,10 +66,10 @@ impl Daemons {
 
     /// Waits until a daemon serves the unit as the settings say. Blocks. A daemon that serves
     /// larger limits than these, because of a share that was given, keeps them.
-    pub fn begin(&self, place: Place<'_>, settings: &Mps) -> Result<(), SwitchError> {
+    pub fn begin(&self, place: Place<'_>, settings: &Mps) -> Result<(), ModeError> {
         let replicas = settings.replicas;
         if let Some(text) = plan::refusal(replicas, place.capability, place.slices) {
-            return Err(SwitchError::Refused(text));
+            return Err(ModeError::Refused(text));
         }
         let card = place.slices.is_none().then_some(place.unit);
         let mut wish = plan::wish(place.current, place.memory, settings, card);
@@ -80,7 +80,7 @@ impl Daemons {
         folder.put_wish(&wish).map_err(refused)?;
         let served = wait(CHANGE, || serves(&folder, &wish));
         served.map_err(|why| {
-            SwitchError::Refused(format!(
+            ModeError::Refused(format!(
                 "the MPS daemon of {} does not serve after 20 s: {why}; is the container mps-keeper running on this node?",
                 place.unit
             ))
@@ -88,7 +88,7 @@ impl Daemons {
     }
 
     /// Waits until nothing of the unit's daemon is left. Blocks.
-    pub fn end(&self, unit: &str) -> Result<(), SwitchError> {
+    pub fn end(&self, unit: &str) -> Result<(), ModeError> {
         let folder = self.folder(unit);
         folder.drop_wish().map_err(refused)?;
         let gone = || {
@@ -98,17 +98,17 @@ impl Daemons {
             Err(why_not(&folder))
         };
         wait(CHANGE, gone).map_err(|why| {
-            SwitchError::Refused(format!(
+            ModeError::Refused(format!(
                 "the MPS daemon of {unit} has not gone after 20 s: {why}; is the container mps-keeper running on this node?"
             ))
         })
     }
 
     /// A client's way to the daemon, and its caps.
-    pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), EquipError> {
+    pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), ModeError> {
         let unit = share.grant.gpu.as_str();
         if !outfit.visible.is_empty() {
-            return Err(EquipError::NotReady(format!(
+            return Err(ModeError::Refused(format!(
                 "container {} has a share of {unit}, which is shared by MPS, and another GPU: a client of MPS sees its daemon's GPU only; give each GPU a container of its own",
                 share.container
             )));
@@ -116,7 +116,7 @@ impl Daemons {
         let (memory, threads) = (share.grant.memory, share.grant.cores);
         let folder = self.folder(unit);
         ready(&folder, memory, threads).map_err(|why| {
-            EquipError::NotReady(format!("the MPS daemon of {unit} does not serve: {why}"))
+            ModeError::Refused(format!("the MPS daemon of {unit} does not serve: {why}"))
         })?;
         outfit.visible.push(unit.to_owned());
         let mut set = |name: &str, value: String| outfit.variables.push(format!("{name}={value}"));
@@ -152,7 +152,7 @@ impl Daemons {
 }
 
 impl Switch for Daemons {
-    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), SwitchError> {
+    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError> {
         let Mode::Mps(settings) = settings else {
             return Ok(());
         };
@@ -166,7 +166,7 @@ impl Switch for Daemons {
         self.begin(place, settings)
     }
 
-    fn leave(&self, card: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
+    fn leave(&self, card: &CardFacts, _: &Mode) -> Result<(), ModeError> {
         self.end(&card.uuid)
     }
 }
@@ -219,10 +219,10 @@ fn wait(most: Duration, holds: impl Fn() -> Result<(), String>) -> Result<(), St
     }
 }
 
-fn refused(error: FolderError) -> SwitchError {
+fn refused(error: FolderError) -> ModeError {
     match error {
-        FolderError::File(error) => SwitchError::File(error),
-        other => SwitchError::Refused(other.to_string()),
+        FolderError::File(error) => ModeError::File(error),
+        other => ModeError::Refused(other.to_string()),
     }
 }
 

@@ -7,7 +7,7 @@ use aliquot_nvml::CardFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{SliceLength, Timeslice};
 
-use super::{Switch, SwitchError};
+use super::{ModeError, Switch};
 
 /// The card as a unit.
 pub fn unit(card: Gpu, settings: &Timeslice) -> Gpu {
@@ -26,17 +26,17 @@ pub(super) struct Slices;
 impl Switch for Slices {
     /// NVML has no call for the length of turns: any other than the driver's own is refused, for
     /// a turn must not be shorter or longer than what was written.
-    fn enter(&self, _: &CardFacts, settings: &Mode) -> Result<(), SwitchError> {
+    fn enter(&self, _: &CardFacts, settings: &Mode) -> Result<(), ModeError> {
         match settings {
             Mode::Timeslice(slices) if slices.slice_length != SliceLength::Default => {
                 let accepted = "sliceLength: NVML cannot set it; accepted: default";
-                Err(SwitchError::Refused(accepted.to_owned()))
+                Err(ModeError::Refused(accepted.to_owned()))
             }
             _ => Ok(()),
         }
     }
 
-    fn leave(&self, _: &CardFacts, _: &Mode) -> Result<(), SwitchError> {
+    fn leave(&self, _: &CardFacts, _: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
 }

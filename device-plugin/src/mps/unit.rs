@@ -3,7 +3,7 @@
 //!
 //! Fed by: the unit's wish. Must not: end a daemon that serves what is wished.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use aliquot_nvml::{ComputeMode, ComputeModes, NvmlError};
 use thiserror::Error;
@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::control::{Control, ControlError};
 use super::folder::{Before, Folder, FolderError, Phase, Server, Status, VERSION, Wish};
 use super::processes;
+use crate::clock::now;
 
 /// Between two looks at a daemon's servers and clients.
 const SERVERS: Duration = Duration::from_secs(1);
@@ -270,11 +271,6 @@ fn faulted(old: &[Server], new: &[Server]) -> bool {
             .any(|other| other.pid == server.pid && other.fault)
     };
     new.iter().any(|server| server.fault && !known(server))
-}
-
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -22,19 +22,29 @@ const MOST: usize = 32;
 /// `NVML_DEVICE_MIG_ENABLE`.
 const ON: u32 = 1;
 
-/// The card's geometry and instances; nothing while MIG is off.
+/// The card's geometry and instances; nothing while MIG is off: profiles are told then, too.
 pub(crate) fn cut(nvml: &Nvml, device: &Device, card: &str, memory: Mib) -> Result<Cut, MigError> {
-    let refused = |source| {
-        let card = card.to_owned();
-        MigError::Profiles { card, source }
-    };
-    // Profiles are told while MIG is off, too.
     match device.mig_mode() {
-        Ok(mode) if mode.current == ON => {}
-        Ok(_) | Err(Cause::NotSupported) => return Ok(Cut::default()),
-        Err(source) => return Err(refused(source)),
+        Ok(mode) if mode.current == ON => cut_while_on(nvml, device, card, memory),
+        Ok(_) | Err(Cause::NotSupported) => Ok(Cut::default()),
+        Err(source) => Err(MigError::Profiles {
+            card: card.to_owned(),
+            source,
+        }),
     }
-    let known = profiles::all(nvml, device, memory).map_err(refused)?;
+}
+
+/// The same of a card whose MIG is known to be on.
+pub(crate) fn cut_while_on(
+    nvml: &Nvml,
+    device: &Device,
+    card: &str,
+    memory: Mib,
+) -> Result<Cut, MigError> {
+    let known = profiles::all(nvml, device, memory).map_err(|source| MigError::Profiles {
+        card: card.to_owned(),
+        source,
+    })?;
     let profiles: Vec<_> = known.iter().map(|one| one.profile.clone()).collect();
     let compute = profiles.iter().map(|one| one.compute).max().unwrap_or(0);
     let geometry = Geometry::new(compute, profiles).map_err(|source| MigError::Geometry {

@@ -4,7 +4,7 @@
 //! Fed by: `resources.limits` and `resources.requests`, as they came.
 //! Must not: fill anything in; who asks for these writes what it wants.
 
-use aliquot_core::request;
+use aliquot_core::request::{self, is_other};
 use serde_json::Value;
 
 use super::Refusal;
@@ -19,7 +19,7 @@ pub(super) fn names<'a>(container: &Container<'a>, settings: &Settings) -> Vec<&
     let keys = lists.into_iter().flatten().flat_map(|list| list.keys());
     let ours = keys
         .map(String::as_str)
-        .filter(|name| settings.is_other(name));
+        .filter(|name| is_other(name, &settings.extra));
     let mut names: Vec<&str> = ours.collect();
     names.sort_unstable();
     names.dedup();
