@@ -52,6 +52,9 @@ pub struct Accepted {
     pub containers: Vec<Container>,
     /// The names under which files were written for it.
     pub names: BTreeSet<String>,
+    /// The container of each name; an earlier release did not note it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub seats: BTreeMap<String, String>,
     /// What follows from these, once somebody asked.
     #[serde(skip)]
     uses: Known,
@@ -92,6 +95,7 @@ impl Accepted {
             allocation,
             containers,
             names: BTreeSet::new(),
+            seats: BTreeMap::new(),
             uses: Known::default(),
             modes: BTreeMap::new(),
             promised: BTreeMap::new(),
@@ -109,6 +113,13 @@ impl Accepted {
             let stages = self.containers.iter().map(|c| (c.name.as_str(), c.stage));
             usage::effective(&self.allocation, stages)
         })
+    }
+
+    /// Notes a name under which files are written for a container.
+    pub fn note(&mut self, name: &Name, container: &str) {
+        self.names.insert(name.as_str().to_owned());
+        let seat = (name.as_str().to_owned(), container.to_owned());
+        self.seats.extend([seat]);
     }
 
     /// What holds for this container; `None` when the pod has no such container.
@@ -200,19 +211,20 @@ impl Store {
         Ok(())
     }
 
-    /// Notes the names under which files are about to be written for a pod, so
-    /// that a crash leaves none without an owner.
+    /// Notes the names under which files are about to be written for a pod's containers, so
+    /// that a crash leaves none without an owner, and the monitor knows whose they are.
     pub fn note_names<'a>(
         &mut self,
         pod: &PodUid,
-        names: impl IntoIterator<Item = &'a Name>,
+        names: impl IntoIterator<Item = (&'a Name, &'a str)>,
     ) -> Result<(), StoreError> {
         let Some(accepted) = self.shares.get(pod) else {
             return Ok(());
         };
         let mut next = Accepted::clone(accepted);
-        next.names
-            .extend(names.into_iter().map(|name| name.as_str().to_owned()));
+        for (name, container) in names {
+            next.note(name, container);
+        }
         if next == **accepted {
             return Ok(());
         }

@@ -35,11 +35,13 @@ fn what_was_stored_is_there_after_a_restart() {
     store.put(accepted("u1")).expect("stored");
     store.put(accepted("u2")).expect("stored");
     let name = Name::parse("GPU-a-0-1").expect("name");
-    store.note_names(&"u2".into(), [&name]).expect("stored");
+    store
+        .note_names(&"u2".into(), [(&name, "main")])
+        .expect("stored");
     store.remove(&"u1".into()).expect("removed");
     let again = Store::open(directory).expect("reopened");
     let mut expected = accepted("u2");
-    expected.names.insert("GPU-a-0-1".to_owned());
+    expected.note(&name, "main");
     assert_eq!(again.all().collect::<Vec<_>>(), [&expected]);
 }
 
@@ -90,4 +92,17 @@ fn a_file_left_half_written_by_a_crash_is_passed_over() {
     std::fs::write(room.path().join("u1.tmp"), "{").expect("written");
     let store = Store::open(room.path().to_owned()).expect("opened");
     assert_eq!(store.all().count(), 0);
+}
+
+/// The monitor reads the same file.
+#[test]
+fn a_stored_share_is_what_the_monitor_reads() {
+    let mut share = accepted("u1");
+    share.pod_name = "train".to_owned();
+    for (name, container) in [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")] {
+        share.note(&Name::parse(name).expect("a name"), container);
+    }
+    share.modes = [("GPU-a".into(), Mode::Mps)].into();
+    let text = serde_json::to_string(&share).expect("json");
+    assert_eq!(text, include_str!("accepted.golden.json").trim_end());
 }

@@ -40,6 +40,10 @@ impl PreStart {
                 continue;
             }
             let container = &holders[0].container;
+            let names = named(holders.iter().copied());
+            if let Err(error) = self.store.lock().note_names(&accepted.pod, names) {
+                tracing::warn!(%error, "whose files these are is not stored");
+            }
             // An instance is not made again for who has ended.
             let mut grants = accepted.allocation.all().flat_map(|(_, grants)| grants);
             if grants.any(|grant| grant.mig.is_some()) && !self.lives(&accepted.pod) {
@@ -168,6 +172,14 @@ fn beside(accepted: &Accepted, others: &[Arc<Accepted>], gpu: &GpuUuid) -> Vec<P
     let grants = all.flat_map(|one| one.allocation.all().flat_map(|(_, grants)| grants));
     let here = grants.filter(|grant| grant.gpu == *gpu);
     here.filter_map(|grant| grant.mig.clone()).collect()
+}
+
+/// The names of ours among these entries, each with its container.
+pub(crate) fn named<'a>(
+    entries: impl IntoIterator<Item = &'a Entry, IntoIter: Clone>,
+) -> impl Iterator<Item = (&'a Name, &'a str)> + Clone {
+    let both = |entry: &'a Entry| Some((entry.name.as_ref()?, entry.container.as_str()));
+    entries.into_iter().filter_map(both)
 }
 
 /// The entries with a name of ours, container by container, each in the order of the resources.

@@ -255,15 +255,16 @@ impl PreStart {
         let mut store = self.store.lock();
         // Under the lock: a card that begins to change meanwhile is seen.
         let node = self.published.get();
-        let names = holders.iter().filter_map(|holder| holder.name.as_ref());
+        let names = dress::named(holders);
         let mut started = Started::Served;
         if store.get(uid).is_none() {
             let mut accepted = match self.judge(uid, pod, holders, hamis, &node, &store) {
                 Verdict::Accept(accepted) => *accepted,
                 Verdict::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
             };
-            let own = names.clone().map(|name| name.as_str().to_owned());
-            accepted.names.extend(own);
+            for (name, container) in names.clone() {
+                accepted.note(name, container);
+            }
             fail_point::at(Point::ShareBeforeStore);
             store.put(accepted)?;
             fail_point::at(Point::ShareAfterStore);

@@ -38,6 +38,16 @@ pub enum NvmlError {
         /// The reason.
         source: Cause,
     },
+    /// What a card does cannot be read.
+    #[error("cannot read the {what} of {uuid}: {source}")]
+    Usage {
+        /// "load", "memory" or "processes' shares".
+        what: &'static str,
+        /// The card or the instance.
+        uuid: String,
+        /// The reason.
+        source: Cause,
+    },
     /// A card's compute mode cannot be read or set.
     #[error("cannot {step} the compute mode of {uuid}: {source}")]
     ComputeMode {

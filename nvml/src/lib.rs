@@ -10,6 +10,7 @@ mod inventory;
 mod links;
 mod mig;
 mod trouble;
+mod usage;
 mod xid;
 
 use std::time::Duration;
@@ -19,6 +20,7 @@ pub use driver::{DEFAULT_LIBRARY, Nvml, Options};
 pub use error::NvmlError;
 pub use facts::{CardFacts, CardHealth, Event, Health, Inventory, Note};
 pub use mig::{Activation, Cut, Device, Instance, Mig, MigError};
+pub use usage::{Bytes, Load, Process, Share, Usage};
 pub use xid::{APPLICATION_XIDS, IgnoredXids};
 
 /// What is asked of the driver. Calls block; give them a blocking thread.

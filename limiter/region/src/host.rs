@@ -12,7 +12,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use crate::account::MOST;
-use crate::counters::{self, SHARED, SIZE, USED, start};
+use crate::counters::{self, SHARED, SIZE, start};
 use crate::limits::MAX_DEVICES;
 use crate::{lock, map};
 
@@ -62,6 +62,21 @@ pub struct Report {
     pub peaks: Vec<u64>,
     /// Requests refused on each device.
     pub refused: Vec<u64>,
+    /// Compute of each device.
+    pub work: Vec<Work>,
+}
+
+/// What all processes of a container did on one device, as they say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Nanoseconds of GPU time used.
+    pub busy: u64,
+    /// Last launch, nanoseconds of the monotonic clock; 0: none.
+    pub last: u64,
+    /// Launches.
+    pub launches: u64,
+    /// Nanoseconds that launches waited.
+    pub waited: u64,
 }
 
 /// What the host knows of one device and one container.
@@ -149,47 +164,60 @@ pub fn read(path: &Path, devices: usize) -> Result<Report, Unreadable> {
     if size != SIZE {
         return Err(Unreadable::Size(size));
     }
-    let bytes = pread(&file).map_err(failed("read"))?;
+    let bytes = pread(&file, 0, start(0)).map_err(failed("read"))?;
     if !counters::begins(&bytes) {
         return Err(Unreadable::Layout);
     }
-    let word = |at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at..at + 8]);
-        u64::from_le_bytes(word)
-    };
     let of_devices = |at: usize| {
         let places = (0..devices).map(|device| counters::of_device(device, at));
-        places.map(word).collect::<Vec<u64>>()
+        places
+            .map(|place| word(&bytes, place))
+            .collect::<Vec<u64>>()
     };
-    let held = held(&file).map_err(failed("asked for its locks"))?;
-    let holders = held.into_iter().map(|slot| {
+    let mut holders = Vec::new();
+    for slot in held(&file).map_err(failed("asked for its locks"))? {
+        let (first, length) = (start(slot), counters::end(slot) - start(slot));
+        let bytes = pread(&file, first, length).map_err(failed("read"))?;
         let of_slot = |at: usize| {
-            let places = (0..devices).map(|device| counters::of_slot(slot, device) + at);
-            places.map(word).collect()
+            let places = (0..devices).map(|device| counters::of_slot(slot, device) + at - first);
+            places.map(|place| word(&bytes, place)).collect()
         };
-        Holder {
+        holders.push(Holder {
             slot,
-            pid: u32::try_from(word(start(slot))).ok(),
+            pid: u32::try_from(word(&bytes, 0)).ok(),
             used: of_slot(0),
             contexts: of_slot(8),
-        }
+        });
+    }
+    let [busy, last, launches, waited] = [80, 88, 96, 104].map(of_devices);
+    let work = (0..devices).map(|device| Work {
+        busy: busy[device],
+        last: last[device],
+        launches: launches[device],
+        waited: waited[device],
     });
     Ok(Report {
-        holders: holders.collect(),
+        holders,
         totals: of_devices(0).into_iter().map(|word| word & MOST).collect(),
         peaks: of_devices(8),
         refused: of_devices(16),
+        work: work.collect(),
     })
 }
 
-/// The part of the file that has a meaning. A file that was cut meanwhile is an error.
-fn pread(file: &OwnedFd) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0_u8; USED];
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// A part of the file. One that was cut meanwhile is an error.
+fn pread(file: &OwnedFd, at: usize, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0_u8; length];
     let mut done = 0;
-    while done < USED {
+    while done < length {
         let left = &mut bytes[done..];
-        let at = libc::off_t::try_from(done).map_err(io::Error::other)?;
+        let at = libc::off_t::try_from(at + done).map_err(io::Error::other)?;
         // SAFETY: the buffer is ours and as long as is said.
         let got =
             unsafe { libc::pread(file.as_raw_fd(), left.as_mut_ptr().cast(), left.len(), at) };

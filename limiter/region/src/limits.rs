@@ -225,7 +225,9 @@ fn put(page: &mut [u8; SIZE], at: usize, bytes: &[u8]) {
 }
 
 mod reader;
+mod writer;
 pub use reader::{Limits, LimitsError};
+pub use writer::Measured;
 
 #[cfg(test)]
 #[path = "limits_tests.rs"]

@@ -38,6 +38,16 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-region",
         ],
     ),
+    (
+        "aliquot-monitor",
+        &[
+            "aliquot-core",
+            "aliquot-k8s",
+            "aliquot-serve",
+            "aliquot-nvml",
+            "aliquot-region",
+        ],
+    ),
     ("aliquot-facade", &[]),
     ("aliquot-limiter", &["aliquot-region", "aliquot-pacer"]),
     ("aliquot-pacer", &[]),

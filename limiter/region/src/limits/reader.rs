@@ -6,6 +6,7 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::ffi::CStr;
 use std::io;
+use std::os::fd::OwnedFd;
 
 use thiserror::Error;
 
@@ -31,13 +32,17 @@ pub enum LimitsError {
 
 /// A mapped limits page.
 #[derive(Debug)]
-pub struct Limits(Map);
+pub struct Limits(pub(super) Map);
 
 impl Limits {
     /// Maps the page at `path`.
     pub fn open(path: &CStr) -> Result<Self, LimitsError> {
         let file = map::open(path, libc::O_RDONLY)?;
-        let limits = Self(Map::new(&file, SIZE, libc::PROT_READ)?);
+        Self::map(&file, libc::PROT_READ)
+    }
+
+    pub(super) fn map(file: &OwnedFd, protection: i32) -> Result<Self, LimitsError> {
+        let limits = Self(Map::new(file, SIZE, protection)?);
         if limits.u64(0) != u64::from_le_bytes(MAGIC) {
             return Err(LimitsError::Magic);
         }

@@ -1,0 +1,16 @@
+//! The monitor's process: flags, logs, then [`run::start`].
+//!
+//! Fed by: the command line. Must not: decide anything.
+
+use aliquot_monitor::run;
+use aliquot_monitor::settings::Settings;
+use aliquot_serve::telemetry;
+use anyhow::Context as _;
+use clap::Parser as _;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let settings = Settings::parse();
+    telemetry::init(settings.log_format, &settings.log)?;
+    run::start(settings).await.context("the monitor ended")
+}

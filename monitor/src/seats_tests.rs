@@ -1,0 +1,80 @@
+//! Seats from what the device plugin writes, and from what nobody should have written.
+
+use super::*;
+
+/// As the device plugin of this release writes it; its own test compares.
+const WRITTEN: &str = include_str!("../../device-plugin/src/accepted.golden.json");
+
+fn state(files: &[(&str, &str)], folders: &[&str]) -> tempfile::TempDir {
+    let room = tempfile::tempdir().expect("tempdir");
+    for folder in folders {
+        fs::create_dir_all(room.path().join("seats").join(folder)).expect("made");
+    }
+    fs::create_dir_all(room.path().join("accepted")).expect("made");
+    for (name, text) in files {
+        fs::write(room.path().join("accepted").join(name), text).expect("written");
+    }
+    room
+}
+
+#[test]
+fn each_container_with_a_folder_is_a_seat() {
+    let room = state(&[("u1.json", WRITTEN)], &["GPU-a-0-1/lib", "GPU-a-1-2"]);
+    let seats = read(room.path());
+    assert_eq!(seats.faults, []);
+    let found: Vec<_> = seats
+        .all
+        .iter()
+        .map(|s| (&*s.name, &*s.container))
+        .collect();
+    assert_eq!(found, [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")]);
+    let [init, main] = &seats.all[..] else {
+        panic!("two seats")
+    };
+    assert!(init.limited && !main.limited, "one has the library");
+    assert_eq!((main.pod.as_str(), &*main.pod_name), ("u1", "train"));
+    assert_eq!((&*main.namespace, main.priority), ("default", 1));
+    assert_eq!(main.effective.utilization, Utilization::Force);
+    assert!(main.effective.oom_killer);
+    let device = &main.devices[0];
+    assert_eq!(
+        (device.uuid.as_str(), device.memory, device.cores),
+        ("GPU-a", Mib(20), Percent(2))
+    );
+    assert_eq!(device.mode, Mode::Mps);
+    assert!(main.limits().ends_with("seats/GPU-a-1-2/limits"));
+    assert!(main.counters().ends_with("seats/GPU-a-1-2/counters/slots"));
+}
+
+#[test]
+fn a_share_that_cannot_be_read_is_named_and_hides_no_other() {
+    let check = |text: &str, expected: &str| {
+        let files = [("u1.json", WRITTEN), ("u2.json", text)];
+        let seats = read(state(&files, &["GPU-a-1-2", "x"]).path());
+        assert_eq!(seats.all.len(), 1, "{text}");
+        let problems: Vec<_> = seats.faults.iter().map(|one| &*one.problem).collect();
+        assert!(problems.concat().contains(expected), "{problems:?}");
+        assert_eq!(problems.is_empty(), expected.is_empty(), "{problems:?}");
+    };
+    check("{", "EOF");
+    check("\0\0", "");
+    check(
+        &WRITTEN.replace("\"v\":1,\"pod\"", "\"v\":2,\"pod\""),
+        "version 2",
+    );
+    let of_earlier = r#"{"v":1,"pod":"u2","namespace":"d","name":"p","names":["x"],
+        "allocation":{"v":1,"node":"n","containers":{},"init":{},"priority":1},"containers":[]}"#;
+    check(of_earlier, "whose x is");
+    check(&of_earlier.replace("[\"x\"]", "[]"), "");
+}
+
+#[test]
+fn a_list_is_read_again_only_when_something_changed() {
+    let room = state(&[("u1.json", WRITTEN)], &["GPU-a-1-2"]);
+    let mut reader = Reader::new(room.path().to_owned());
+    let first = reader.read();
+    assert!(Arc::ptr_eq(&first, &reader.read()), "the same list");
+    fs::remove_file(room.path().join("accepted/u1.json")).expect("removed");
+    assert_eq!(reader.read().all, []);
+    assert_eq!(Reader::new("/nonexistent".into()).read().all, []);
+}
