@@ -118,9 +118,9 @@ fn stat(stat: &str) -> Option<(u64, bool)> {
     let mut fields = fields.split_whitespace();
     let state = fields.next()?;
     let flags: u64 = fields.nth(5)?.parse().ok()?;
-    let start = fields.nth(12)?.parse().ok()?;
+    let begun = fields.nth(12)?.parse().ok()?;
     let going = matches!(state, "Z" | "X") || flags & EXITING != 0;
-    Some((start, going))
+    Some((begun, going))
 }
 
 /// The last of `NSpid:`.

@@ -1,8 +1,6 @@
 //! What cards do and who is on them now, for the monitor. Fed by NVML; each question is answered
 //! on its own, and a driver that does not know one says so. Must not: say whose a process is.
 
-use std::collections::BTreeMap;
-
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -161,22 +159,19 @@ fn merged(device: &Device) -> Result<Vec<Process>, Cause> {
         optional(device.running_graphics_processes())?,
         optional(device.mps_running_compute_processes())?,
     ];
-    let mut found: BTreeMap<(u32, Option<(u32, u32)>), Option<u64>> = BTreeMap::new();
-    for one in lists.into_iter().flatten() {
-        let instance = one.gpu_instance_id.zip(one.compute_instance_id);
-        let bytes = match one.used_gpu_memory {
+    let process = |one: ProcessInfo| Process {
+        pid: one.pid,
+        bytes: match one.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),
             UsedGpuMemory::Unavailable => None,
-        };
-        let known = found.entry((one.pid, instance)).or_default();
-        *known = (*known).max(bytes);
-    }
-    let process = |((pid, instance), bytes)| Process {
-        pid,
-        bytes,
-        instance,
+        },
+        instance: one.gpu_instance_id.zip(one.compute_instance_id),
     };
-    Ok(found.into_iter().map(process).collect())
+    let mut found: Vec<Process> = lists.into_iter().flatten().map(process).collect();
+    let key = |one: &Process| (one.pid, one.instance);
+    found.sort_by_key(|one| (key(one), std::cmp::Reverse(one.bytes)));
+    found.dedup_by_key(|one| key(one));
+    Ok(found)
 }
 
 /// A list that a driver may not have.
