@@ -51,6 +51,8 @@ reference: ## Write docs/reference/metrics.md, xids.md and driver-calls.md from 
 lint: ## Formatting and lints of the Rust and Go code
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@rustup target list --installed | grep -qx aarch64-unknown-linux-gnu || rustup target add aarch64-unknown-linux-gnu
+	cargo check --locked -p aliquot-limiter -p aliquot-hook --target aarch64-unknown-linux-gnu
 	@unformatted=$$(gofmt -l tests/cluster/kubernetes) && test -z "$$unformatted" || \
 		{ echo "gofmt: $$unformatted" >&2; exit 1; }
 	cd tests/cluster/kubernetes && $(GO_VET) ./cmd/clustertool

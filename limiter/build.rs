@@ -10,6 +10,17 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libvgpu.so");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
+    // This machine's compiler has it for no other processor.
+    let processor = |triple| {
+        env::var(triple)
+            .unwrap_or_default()
+            .split('-')
+            .next()
+            .map(str::to_owned)
+    };
+    if processor("HOST") != processor("TARGET") {
+        return;
+    }
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let asked = Command::new(compiler)
         .arg("-print-file-name=libgcc_eh.a")

@@ -1,7 +1,10 @@
 #!/bin/sh
-# Builds libvgpu.so as it is shipped: it needs the C library and nothing else, of glibc 2.17 or
-# newer, so that it loads in old and slim images. Prints the path of the file.
-# Needs Python and objdump; the cross linker is installed from PyPI, once, beside the caches.
+# Builds libvgpu.so as it is shipped, and aliquot-hook beside it: they need the C library and
+# nothing else, of glibc 2.17 or newer, so that they load in old and slim images and on old hosts.
+# Prints the path of the library. Needs Python and objdump; the cross linker is installed from
+# PyPI, once, beside the caches.
+#
+# usage: build.sh [x86_64|aarch64], this machine's processor if none is named
 set -eu
 cd "$(dirname "$0")/.."
 tools=${XDG_CACHE_HOME:-$HOME/.cache}/aliquot/zig
@@ -11,17 +14,21 @@ if [ ! -x "$tools/bin/cargo-zigbuild" ]; then
 fi
 PATH=$tools/bin:$PATH
 target=$(rustc --print host-tuple)
-cargo zigbuild --quiet --locked --release -p aliquot-limiter --target "$target.2.17"
-library=${CARGO_TARGET_DIR:-target}/$target/release/libvgpu.so
-needs=$(objdump -p "$library" | awk '$1 == "NEEDED" { print $2 }')
-for need in $needs; do
-    case $need in
-    libc.so.6 | libpthread.so.0 | libdl.so.2 | ld-linux*) ;;
-    *) echo "libvgpu.so needs $need" >&2 && exit 1 ;;
-    esac
+target=${1:-${target%%-*}}-unknown-linux-gnu
+rustup target list --installed | grep -qx "$target" || rustup target add "$target" >&2
+cargo zigbuild --quiet --locked --release -p aliquot-limiter -p aliquot-hook --target "$target.2.17"
+folder=${CARGO_TARGET_DIR:-target}/$target/release
+for file in "$folder/libvgpu.so" "$folder/aliquot-hook"; do
+    # `readelf` reads the files of other processors too.
+    for need in $(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
+        case $need in
+        libc.so.6 | libpthread.so.0 | libdl.so.2 | ld-linux*) ;;
+        *) echo "$file needs $need" >&2 && exit 1 ;;
+        esac
+    done
+    newest=$(readelf -V "$file" | grep -o 'GLIBC_[0-9.]*' | cut -d_ -f2 | sort -Vu | tail -n 1)
+    [ "$(printf '%s\n2.17\n' "$newest" | sort -V | tail -n 1)" = 2.17 ] || {
+        echo "$file needs glibc $newest" >&2 && exit 1
+    }
 done
-newest=$(objdump -T "$library" | grep -o 'GLIBC_[0-9.]*' | cut -d_ -f2 | sort -Vu | tail -n 1)
-[ "$(printf '%s\n2.17\n' "$newest" | sort -V | tail -n 1)" = 2.17 ] || {
-    echo "libvgpu.so needs glibc $newest" >&2 && exit 1
-}
-echo "$library"
+echo "$folder/libvgpu.so"

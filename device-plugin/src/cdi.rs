@@ -182,6 +182,16 @@ fn of(name: &Name, version: &str, edits: Edits) -> Spec {
 }
 
 impl Edits {
+    /// Adds a hook behind those that are there.
+    pub fn add_hook(&mut self, hook: Value) {
+        match self.other.get_mut("hooks") {
+            Some(Value::Array(hooks)) => hooks.push(hook),
+            _ => {
+                self.other.insert("hooks".to_owned(), json!([hook]));
+            }
+        }
+    }
+
     fn merge(&mut self, more: &Self) {
         append(&mut self.env, &more.env);
         append(&mut self.device_nodes, &more.device_nodes);

@@ -4,9 +4,10 @@
 //! Fed by: the library that the image of the agent carries, NVIDIA's own edits.
 //! Must not: change a file that a container has mounted; a new version lies beside the old one.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use aliquot_facade::{FOLDER, LIBRARIES, LIMITER, Library, Machine, stand_in};
@@ -19,6 +20,11 @@ use crate::files::{self, FileError, failed};
 const PRELOAD: &str = "/etc/ld.so.preload";
 /// The same file in a seat's directory.
 const PRELOAD_FILE: &str = "ld.so.preload";
+
+/// The program that puts an image's own list behind ours; it lies beside the library.
+const HOOK: &str = "aliquot-hook";
+/// Seconds that it may take.
+const HOOK_TIMEOUT: u32 = 10;
 
 /// An empty file of a version.
 const EMPTY: &str = "empty";
@@ -50,10 +56,12 @@ pub fn collect(root: &Path, installed: &Installed, specs: &Path) -> Result<usize
     Ok(removed)
 }
 
-/// Puts the library at `source` and its stand-ins into a folder of `root` that is named after
-/// their content, whole or not at all.
+/// Puts the library at `source`, the hook that lies beside it and the stand-ins into a folder of
+/// `root` that is named after their content, whole or not at all.
 pub fn install(source: &Path, root: &Path) -> Result<Installed, FileError> {
     let library = fs::read(source).map_err(failed("read", source))?;
+    let hook = source.with_file_name(HOOK);
+    let hook_program = fs::read(&hook).map_err(failed("read", &hook))?;
     let machine = Machine::HERE.ok_or_else(|| {
         let source = io::Error::other("no stand-in for this processor");
         failed("stand before the driver with", root)(source)
@@ -61,7 +69,7 @@ pub fn install(source: &Path, root: &Path) -> Result<Installed, FileError> {
     let mut content = vec![(LIMITER, library)];
     content.extend(LIBRARIES.map(|one| (one.name, stand_in(one, FOLDER, machine))));
     content.push((EMPTY, Vec::new()));
-    content.push((PRELOAD_FILE, format!("{FOLDER}/{LIMITER}\n").into_bytes()));
+    content.push((HOOK, hook_program));
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
@@ -73,23 +81,22 @@ pub fn install(source: &Path, root: &Path) -> Result<Installed, FileError> {
         for (name, bytes) in &content {
             files::replace(&new.join(name), bytes)?;
         }
+        let hook = new.join(HOOK);
+        fs::set_permissions(&hook, Permissions::from_mode(0o755))
+            .map_err(failed("chmod", &hook))?;
         fs::rename(&new, &folder).map_err(failed("rename to", &folder))?;
     }
     Ok(Installed(folder))
 }
 
 /// Puts what the container will need into its seat's directory: the library, empty files on
-/// which the real libraries are mounted, and what a loader preloads. All are files of the
-/// version under one more name: nothing is written.
+/// which the real libraries are mounted, and what a loader preloads. All but the last are files of
+/// the version under one more name.
 pub fn equip(seat: &Path, installed: &Installed) -> Result<(), FileError> {
     let lib = seat.join("lib");
     files::directory(&lib, 0o755)?;
     let reals = LIBRARIES.map(|one| (EMPTY, lib.join(one.real)));
-    let own = [
-        (LIMITER, lib.join(LIMITER)),
-        (PRELOAD_FILE, seat.join(PRELOAD_FILE)),
-    ];
-    for (name, place) in own.into_iter().chain(reals) {
+    for (name, place) in reals.into_iter().chain([(LIMITER, lib.join(LIMITER))]) {
         // A running container keeps the version that it has.
         match fs::hard_link(installed.0.join(name), &place) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -98,14 +105,18 @@ pub fn equip(seat: &Path, installed: &Installed) -> Result<(), FileError> {
             _ => {}
         }
     }
+    // Its container's own: the hook writes the image's list into it, and a running one keeps it.
+    let preload = seat.join(PRELOAD_FILE);
+    if !preload.exists() {
+        files::put(&preload, format!("{FOLDER}/{LIMITER}\n").as_bytes())?;
+    }
     Ok(())
 }
 
 /// Changes the driver's mounts: its libraries move to where the stand-ins need them, and these
 /// take their places. Where nothing is mounted that we could stand in for, the loader is told
-/// to preload ours.
+/// to preload ours, and the runtime to put the image's own list behind it.
 pub fn stand_before(edits: &mut Edits, seat: &str, installed: &Installed) {
-    let options = json!(["ro", "nosuid", "nodev", "bind"]);
     let mut moved = Vec::new();
     let mut replaced = false;
     for mount in &mut edits.mounts {
@@ -120,10 +131,17 @@ pub fn stand_before(edits: &mut Edits, seat: &str, installed: &Installed) {
     }
     edits.mounts.extend(moved);
     if !replaced {
+        let list = format!("{seat}/{PRELOAD_FILE}");
         edits.mounts.push(json!({
-            "hostPath": format!("{seat}/{PRELOAD_FILE}"),
+            "hostPath": list,
             "containerPath": PRELOAD,
-            "options": options,
+            "options": ["ro", "nosuid", "nodev", "bind"],
+        }));
+        edits.add_hook(json!({
+            "hookName": "createRuntime",
+            "path": installed.0.join(HOOK),
+            "args": [HOOK, "preload", list],
+            "timeout": HOOK_TIMEOUT,
         }));
     }
 }
@@ -208,6 +226,15 @@ mod tests {
             pairs(&edits),
             [("/seat/ld.so.preload", "/etc/ld.so.preload")]
         );
+        assert_eq!(
+            edits.other["hooks"],
+            json!([{
+                "hookName": "createRuntime",
+                "path": "/l/1/aliquot-hook",
+                "args": ["aliquot-hook", "preload", "/seat/ld.so.preload"],
+                "timeout": 10,
+            }])
+        );
     }
 
     #[test]
@@ -218,7 +245,11 @@ mod tests {
             room.path().join("limiter"),
             room.path().join("seat"),
         );
+        let hook = source.with_file_name(HOOK);
         fs::write(&source, "one").expect("written");
+        let lacking = install(&source, &versions).expect_err("no hook");
+        assert!(lacking.to_string().contains("aliquot-hook"), "{lacking}");
+        fs::write(&hook, "a program").expect("written");
         let first = install(&source, &versions).expect("installed");
         assert_eq!(install(&source, &versions).expect("again"), first);
         equip(&seat, &first).expect("equipped");
@@ -227,7 +258,13 @@ mod tests {
         fs::write(&source, "two").expect("written");
         let second = install(&source, &versions).expect("installed");
         assert_ne!(first, second);
+        let list = seat.join(PRELOAD_FILE);
+        let ours = fs::read(&list).expect("read");
+        assert_eq!(ours, b"/.aliquot/lib/libvgpu.so\n");
+        fs::write(&list, "with what the image brings").expect("written");
         equip(&seat, &second).expect("equipped");
+        let kept = fs::read(&list).expect("read");
+        assert_eq!(kept, b"with what the image brings");
         assert_eq!(fs::read(&library).expect("read"), b"one");
         assert_eq!(fs::metadata(&library).expect("there").ino(), inode);
         assert_eq!(files::names(&versions).expect("list").len(), 2);

@@ -68,6 +68,26 @@ pub(crate) fn begin_to(
     began(|| real(stream, graph, after, edges, count, mode))
 }
 
+pub(crate) fn begin_again(
+    real: extern "C" fn(Handle, c_uint, Handle, *const c_void, *mut c_void) -> Code,
+    stream: Handle,
+    mode: c_uint,
+    graph: Handle,
+    callback: *const c_void,
+    data: *mut c_void,
+) -> Code {
+    began(|| real(stream, mode, graph, callback, data))
+}
+
+/// What is captured here runs in a queue of a graphics program.
+pub(crate) fn begin_for_graphics(
+    real: extern "C" fn(Handle, *mut c_void) -> Code,
+    stream: Handle,
+    params: *mut c_void,
+) -> Code {
+    began(|| real(stream, params))
+}
+
 fn began(call: impl FnOnce() -> Code) -> Code {
     // Before the driver knows of it: another thread may launch into it at once.
     ONGOING.fetch_add(1, Relaxed);
@@ -83,7 +103,15 @@ pub(crate) fn end(
     stream: Handle,
     graph: Out<Handle>,
 ) -> Code {
-    let code = real(stream, graph);
+    judged(real(stream, graph))
+}
+
+pub(crate) fn end_for_graphics(real: extern "C" fn(Handle) -> Code, stream: Handle) -> Code {
+    judged(real(stream))
+}
+
+/// The answer to a capture's end; it may go on.
+fn judged(code: Code) -> Code {
     if code == SUCCESS || (FAILURES.contains(&code) && code != WRONG_THREAD) {
         ended();
     }

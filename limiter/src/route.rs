@@ -41,28 +41,52 @@ pub(crate) fn by_address_v2(
     code
 }
 
+/// Asks for the variants with per-thread default streams, whatever the flags.
+pub(crate) fn by_address_own(
+    real: extern "C" fn(Text, Out<*const ()>, i32, u64, Out<c_uint>) -> Code,
+    name: Text,
+    address: Out<*const ()>,
+    version: i32,
+    flags: u64,
+    status: Out<c_uint>,
+) -> Code {
+    let code = real(name, address, version, flags, status);
+    replace(code, name, address, version, flags | PER_THREAD);
+    code
+}
+
 fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags: u64) {
     let found = address
         .get()
         .filter(|found| code == SUCCESS && !found.is_null());
     let Some(found) = found else { return };
+    if is_ours(found.cast_mut().cast()) {
+        // A driver that finds its own calls by name found ours.
+        return;
+    }
     let same = |hook: &&Hook| {
         let known = hook.real.get();
         known.is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
     };
     // A driver may answer with other addresses than dlsym does; then the name decides.
-    let hook = HOOKS
-        .iter()
-        .find(same)
-        .or_else(|| variant(name.bytes(), version, flags));
+    let hook = HOOKS.iter().find(same).or_else(|| {
+        variant(name.bytes(), version, flags, |hook| {
+            hook.real.get().is_some()
+        })
+    });
     if let Some(hook) = hook {
         address.put(hook.ours.0);
     }
 }
 
-/// The newest variant of a call that a client of this version may have.
-fn variant(stem: &[u8], version: i32, flags: u64) -> Option<&'static Hook> {
-    let wanted = |hook: &&Hook| hook.stem.as_bytes() == stem && hook.since <= version;
+/// The newest variant of a call that a client of this version may have and the driver `has`.
+fn variant(
+    stem: &[u8],
+    version: i32,
+    flags: u64,
+    has: impl Fn(&Hook) -> bool,
+) -> Option<&'static Hook> {
+    let wanted = |hook: &&Hook| hook.stem.as_bytes() == stem && hook.since <= version && has(hook);
     let all = || HOOKS.iter().filter(wanted);
     let own = all().filter(|hook| hook.per_thread == (flags & PER_THREAD != 0));
     let newest = own.max_by_key(|hook| hook.since);
@@ -171,7 +195,8 @@ mod tests {
     #[test]
     fn the_variant_is_the_newest_that_the_client_may_have() {
         let check = |stem: &str, version, flags, expected: Option<&str>| {
-            let found = variant(stem.as_bytes(), version, flags).map(|hook| hook.name);
+            let found = variant(stem.as_bytes(), version, flags, |_| true);
+            let found = found.map(|hook| hook.name);
             assert_eq!(found, expected, "{stem} {version} {flags}");
         };
         check("cuCtxCreate", 12_040, 0, Some("cuCtxCreate_v3"));
@@ -181,6 +206,9 @@ mod tests {
         check("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync"));
         check("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2"));
         check("cuNothing", 13_000, 0, None);
+        // A driver of CUDA 12.4 lacks the newest.
+        let old = variant(b"cuCtxCreate", 13_000, 0, |hook| hook.since < 12_050);
+        assert_eq!(old.map(|hook| hook.name), Some("cuCtxCreate_v3"));
     }
 
     #[test]

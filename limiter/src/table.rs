@@ -6,7 +6,7 @@
 //! with its arguments as in the driver's headers, and who handles it. A handler gets the real
 //! function first. The second table has the calls that we make and do not stand in for.
 //!
-//! Fed by: the headers of CUDA 13 and NVML 13. Must not: hold logic.
+//! Fed by: the headers of CUDA 13.5 and its NVML. Must not: hold logic.
 
 use core::ffi::{c_char, c_uint, c_void};
 
@@ -135,6 +135,7 @@ const OWN: bool = true;
 hooks! {
     Cuda "cuGetProcAddress" 11030 '-' cuGetProcAddress(name: Text, address: Out<*const ()>, version: i32, flags: u64) => route::by_address;
     Cuda "cuGetProcAddress" 12000 '-' cuGetProcAddress_v2(name: Text, address: Out<*const ()>, version: i32, flags: u64, status: Out<c_uint>) => route::by_address_v2;
+    Cuda "cuGetProcAddress" 12000 'T' cuGetProcAddress_v2_ptsz(name: Text, address: Out<*const ()>, version: i32, flags: u64, status: Out<c_uint>) => route::by_address_own;
 
     Cuda "cuDeviceGetCount" 2000 '-' cuDeviceGetCount(count: Out<i32>) => view::device_count;
     Cuda "cuDeviceGet" 2000 '-' cuDeviceGet(device: Out<Device>, ordinal: i32) => view::device;
@@ -206,6 +207,12 @@ hooks! {
     Cuda "cuStreamBeginCapture" 10010 'T' cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_uint) => capture::begin_v2;
     Cuda "cuStreamBeginCaptureToGraph" 12030 '-' cuStreamBeginCaptureToGraph(stream: Handle, graph: Handle, after: *const c_void, edges: *const c_void, count: usize, mode: c_uint) => capture::begin_to;
     Cuda "cuStreamBeginCaptureToGraph" 12030 'T' cuStreamBeginCaptureToGraph_ptsz(stream: Handle, graph: Handle, after: *const c_void, edges: *const c_void, count: usize, mode: c_uint) => capture::begin_to;
+    Cuda "cuStreamBeginRecaptureToGraph" 13030 '-' cuStreamBeginRecaptureToGraph(stream: Handle, mode: c_uint, graph: Handle, callback: *const c_void, data: *mut c_void) => capture::begin_again;
+    Cuda "cuStreamBeginRecaptureToGraph" 13030 'T' cuStreamBeginRecaptureToGraph_ptsz(stream: Handle, mode: c_uint, graph: Handle, callback: *const c_void, data: *mut c_void) => capture::begin_again;
+    Cuda "cuStreamBeginCaptureToCig" 13010 '-' cuStreamBeginCaptureToCig(stream: Handle, params: *mut c_void) => capture::begin_for_graphics;
+    Cuda "cuStreamBeginCaptureToCig" 13010 'T' cuStreamBeginCaptureToCig_ptsz(stream: Handle, params: *mut c_void) => capture::begin_for_graphics;
+    Cuda "cuStreamEndCaptureToCig" 13010 '-' cuStreamEndCaptureToCig(stream: Handle) => capture::end_for_graphics;
+    Cuda "cuStreamEndCaptureToCig" 13010 'T' cuStreamEndCaptureToCig_ptsz(stream: Handle) => capture::end_for_graphics;
     Cuda "cuStreamEndCapture" 10000 '-' cuStreamEndCapture(stream: Handle, graph: Out<Handle>) => capture::end;
     Cuda "cuStreamEndCapture" 10000 'T' cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) => capture::end;
 

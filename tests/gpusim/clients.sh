@@ -5,11 +5,14 @@
 # ${ALIQUOT_CACHE:-~/.cache/aliquot}, by the hash of its requirements.
 #
 # usage: GPUSIM_STATE=FILE clients.sh pynvml|nvitop|bindings|cudart FOLDER
+#        clients.sh python   prints their Python, and the folder of the one that it came from
 set -euo pipefail
 
 client=${1:?which client: pynvml, nvitop, bindings or cudart}
-folder=${2:?a folder with the libraries}
-: "${GPUSIM_STATE:?the state file of the simulated machine}"
+if [ "$client" != python ]; then
+    folder=${2:?a folder with the libraries}
+    : "${GPUSIM_STATE:?the state file of the simulated machine}"
+fi
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 requirements=$here/clients/requirements.txt
@@ -57,6 +60,11 @@ mkdir -p "$cache"
     [ "$client" != cudart ] || [ -e "$cudart/libcudart.so.10.2" ] || fetch_cudart
 ) 9>"$venv.lock"
 
+if [ "$client" = python ]; then
+    echo "$venv/bin/python"
+    "$venv/bin/python" -c 'import sys; print(sys.base_prefix)'
+    exit
+fi
 export LD_LIBRARY_PATH=$folder LC_ALL=C.UTF-8 TERM=xterm
 case $client in
 pynvml) exec timeout 60 "$venv/bin/python" "$here/clients/cards.py" ;;

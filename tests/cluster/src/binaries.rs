@@ -1,4 +1,4 @@
-//! The folder of the cluster's binaries, as `build.sh` prints it.
+//! The cluster's binaries, as `build.sh` and `runc.sh` print their places.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,16 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Builds the binaries where this machine has none (minutes), else looks them up.
 pub(crate) async fn folder() -> Result<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("build.sh");
+    printed("build.sh").await
+}
+
+/// The same of a runc that knows user namespaces.
+pub(crate) async fn runc() -> Result<PathBuf> {
+    printed("runc.sh").await
+}
+
+async fn printed(script: &str) -> Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
     let output = tokio::process::Command::new(&script)
         .stderr(std::process::Stdio::inherit())
         .kill_on_drop(true)

@@ -31,6 +31,7 @@ pub struct Builder {
     apiserver_args: Vec<String>,
     scheduler_args: Vec<String>,
     chart_values: Vec<(String, Value)>,
+    user_namespaces: bool,
     state: Option<PathBuf>,
     keep: bool,
 }
@@ -46,6 +47,7 @@ impl Cluster {
             apiserver_args: Vec::new(),
             scheduler_args: Vec::new(),
             chart_values: Vec::new(),
+            user_namespaces: false,
             state: None,
             keep: false,
         }
@@ -119,6 +121,13 @@ impl Builder {
         self
     }
 
+    /// The node has a second runtime, [`crate::USERS`], for pods with `hostUsers: false`.
+    #[must_use]
+    pub fn user_namespaces(mut self) -> Self {
+        self.user_namespaces = true;
+        self
+    }
+
     /// The state folder (default: a new one under /tmp); at most 60 bytes. A cluster
     /// that an interrupted run left there is taken down first.
     #[must_use]
@@ -141,6 +150,11 @@ impl Builder {
     /// error names them.
     pub async fn start(self) -> Result<Cluster> {
         let binaries = binaries::folder().await?;
+        let users = if self.user_namespaces {
+            Some(binaries::runc().await?)
+        } else {
+            None
+        };
         let layout = self.layout().await?;
         let (ports, lock) = Ports::choose(layout.root())?;
         layout.create()?;
@@ -160,6 +174,7 @@ impl Builder {
         };
         let options = Options {
             node: self.node,
+            users,
             apiserver_args: self.apiserver_args,
             scheduler: self.scheduler.then_some(SchedulerOptions {
                 extender,

@@ -34,6 +34,8 @@ const WITH_HOSTS: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) node: Option<String>,
+    /// The runc for pods with user namespaces of their own.
+    pub(crate) users: Option<PathBuf>,
     /// Absent where no kube-scheduler runs from the start.
     pub(crate) scheduler: Option<SchedulerOptions>,
     pub(crate) apiserver_args: Vec<String>,

@@ -75,7 +75,7 @@ impl Cluster {
 
         let cni = node_files::cni(&layout, self.ports, n).to_string();
         std::fs::write(layout.at("cni/10-local.conflist"), cni)?;
-        let config = node_files::containerd(&layout, &self.binaries.to_string_lossy());
+        let config = node_files::containerd(&layout, &self.binaries.to_string_lossy(), None);
         std::fs::write(layout.at("containerd/config.toml"), config)?;
         let config = layout.text("containerd/config.toml");
         let program = self.binaries.join("containerd");

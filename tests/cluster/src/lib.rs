@@ -8,7 +8,7 @@
 //! # }
 //! ```
 //!
-//! The binaries come from `build.sh` beside this crate (built once, then cached).
+//! The binaries come from `build.sh` and `runc.sh` beside this crate (built once, then cached).
 //! Whatever happens to the owner of a [`Cluster`], also `kill -9`, its guard
 //! process ends every process, mount, cgroup and interface of the cluster.
 //!
@@ -44,5 +44,6 @@ pub use access::Output;
 pub use builder::Builder;
 pub use cluster::Cluster;
 pub use further::FurtherNode;
+pub use node_files::USERS;
 pub use parts::Part;
 pub use replicas::Replica;

@@ -55,7 +55,11 @@ impl Cluster {
         machine::make_cgroups(&self.cgroup())?;
         let cni = node_files::cni(&self.layout, self.ports, 0).to_string();
         std::fs::write(self.layout.at("cni/10-local.conflist"), cni)?;
-        let config = node_files::containerd(&self.layout, &self.binaries.to_string_lossy());
+        let config = node_files::containerd(
+            &self.layout,
+            &self.binaries.to_string_lossy(),
+            self.options.users.as_deref(),
+        );
         std::fs::write(self.layout.at("containerd/config.toml"), config)?;
         self.start_containerd().await?;
         self.import_busybox().await

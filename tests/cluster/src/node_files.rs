@@ -1,5 +1,7 @@
 //! The node's configuration files: containerd, CNI, kubelet. Pure text and values.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::layout::Layout;
@@ -9,15 +11,34 @@ use crate::ports::Ports;
 pub(crate) const PAUSE_IMAGE: &str = "localhost/pause:1";
 /// The image that tests run: busybox with all its commands.
 pub(crate) const BUSYBOX_IMAGE: &str = "localhost/busybox:1";
+/// The runtime for pods with a user namespace of their own.
+pub const USERS: &str = "users";
 /// Where Debian puts the CNI plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
 
 /// containerd's configuration (version 3: read by every containerd 2).
-/// `restrict_oom_score_adj`: works without `CAP_SYS_RESOURCE`.
-pub(crate) fn containerd(layout: &Layout, binaries: &str) -> String {
+/// `restrict_oom_score_adj`: works without `CAP_SYS_RESOURCE`. `users` is the runc of the
+/// second runtime, which only pods with a user namespace of their own name.
+pub(crate) fn containerd(layout: &Layout, binaries: &str, users: Option<&Path>) -> String {
     let dir = layout.text("containerd");
     let cni = layout.text("cni");
     let cdi = layout.text("cdi");
+    let further = users.map(|runc| {
+        format!(
+            r#"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{USERS}]
+runtime_type = "io.containerd.runc.v2"
+runtime_path = "{binaries}/containerd-shim-runc-v2"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{USERS}.options]
+BinaryName = "{}"
+Root = "{dir}/runc-{USERS}"
+SystemdCgroup = false
+"#,
+            runc.display()
+        )
+    });
+    let further = further.unwrap_or_default();
     format!(
         r#"version = 3
 root = "{dir}/root"
@@ -59,7 +80,7 @@ runtime_path = "{binaries}/containerd-shim-runc-v2"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 Root = "{dir}/runc"
 SystemdCgroup = false
-"#
+{further}"#
     )
 }
 

@@ -28,6 +28,8 @@ pub struct NodeOptions {
     pub library: Option<PathBuf>,
     /// With libvgpu.so, so that limits hold.
     pub limited: bool,
+    /// The cluster's node has a runtime for pods with user namespaces of their own.
+    pub users: bool,
     /// Further flags of the agent.
     pub flags: &'static [&'static str],
     /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
@@ -43,6 +45,7 @@ impl Default for NodeOptions {
             scaling: "1",
             library: None,
             limited: false,
+            users: false,
             flags: &[],
             profiles: None,
             chaos: false,

@@ -3,14 +3,17 @@
 //!
 //! Fed by: scenarios. Must not: tell a program what it was given.
 
+use std::process::Stdio;
+
 use aliquot_gpusim::place;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::pods::{container, pod};
 use crate::stack::Stack;
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../limiter/clients");
+const GPUSIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim");
 
 /// The driver as NVIDIA's toolkit would describe it: its libraries, and where the simulated
 /// machine lies.
@@ -35,6 +38,84 @@ pub fn nvidia_spec(stack: &Stack) -> Result<Value> {
             ],
         },
     }))
+}
+
+/// The same driver where nobody describes its libraries: they come into a pod by themselves, and
+/// the limiter by preload. See [`with_driver`].
+pub fn nvidia_spec_without_libraries(stack: &Stack) -> Result<Value> {
+    let mut spec = nvidia_spec(stack)?;
+    let edits = spec["containerEdits"].as_object_mut().context("edits")?;
+    edits.remove("mounts").context("mounts")?;
+    Ok(spec)
+}
+
+/// Gives a pod the driver's libraries as a volume, as an image that brings its own has them.
+pub fn with_driver(pod: &mut Value, stack: &Stack) -> Result<()> {
+    let folder = stack.files().join("libraries");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::copy(place::cuda_library_path()?, folder.join("libcuda.so.1"))?;
+    std::fs::copy(place::library_path()?, folder.join("libnvidia-ml.so.1"))?;
+    give(pod, "driver", &folder.display().to_string(), "/driver")
+}
+
+/// One more folder of the host in a pod's first container, read-only.
+pub fn give(pod: &mut Value, name: &str, from: &str, to: &str) -> Result<()> {
+    let spec = &mut pod["spec"];
+    let volume = json!({"name": name, "hostPath": {"path": from}});
+    let mount = json!({"name": name, "mountPath": to, "readOnly": true});
+    let volumes = spec["volumes"].as_array_mut().context("volumes")?;
+    volumes.push(volume);
+    let mounts = spec["containers"][0]["volumeMounts"].as_array_mut();
+    mounts.context("mounts")?.push(mount);
+    Ok(())
+}
+
+/// A Python with clients of NVML that nobody here wrote (nvitop, nvidia-ml-py).
+pub struct Foreign {
+    python: String,
+    /// Of the Python that it was made of.
+    base: String,
+}
+
+impl Foreign {
+    /// Makes it where this machine has none.
+    pub async fn python() -> Result<Self> {
+        let script = format!("{GPUSIM}/clients.sh");
+        let mut command = tokio::process::Command::new(script);
+        let output = command.arg("python").stderr(Stdio::inherit()).output();
+        let output = output.await?;
+        ensure!(output.status.success(), "clients.sh: {}", output.status);
+        let text = String::from_utf8(output.stdout)?;
+        let (python, base) = text.trim().split_once('\n').context("two lines")?;
+        Ok(Self {
+            python: python.to_owned(),
+            base: base.to_owned(),
+        })
+    }
+
+    /// Lets a pod of [`with_python`] run it.
+    pub fn give_to(&self, pod: &mut Value) -> Result<()> {
+        let environment = self.python.trim_end_matches("/bin/python");
+        give(pod, "environment", environment, environment)?;
+        if !self.base.starts_with("/usr") {
+            give(pod, "python", &self.base, &self.base)?;
+        }
+        let clients = std::fs::canonicalize(format!("{GPUSIM}/clients"))?;
+        let clients = clients.display().to_string();
+        give(pod, "foreign", &clients, "/foreign")
+    }
+
+    /// What `words` (a script below `/foreign`, or `-m` and a module) say in a pod.
+    pub async fn says(&self, stack: &Stack, pod: [&str; 2], words: &[&str]) -> Result<String> {
+        let mut all = vec!["env", "TERM=xterm", "LC_ALL=C.UTF-8", self.python.as_str()];
+        all.extend(words);
+        let [namespace, name] = pod;
+        stack
+            .cluster
+            .exec(namespace, name, "main", &all)
+            .await?
+            .success()
+    }
 }
 
 /// A pod with these limits, in which the host's Python runs.

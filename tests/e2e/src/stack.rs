@@ -68,7 +68,10 @@ impl Stack {
 
     /// A cluster with a real node, two simulated A100 and all parts.
     pub async fn with_node(options: NodeOptions) -> Result<Self> {
-        let cluster = Cluster::with_node().node_name(NODE).extender();
+        let mut cluster = Cluster::with_node().node_name(NODE).extender();
+        if options.users {
+            cluster = cluster.user_namespaces();
+        }
         let stack = Self::on(Box::pin(cluster.start()).await?).await?;
         stack.start_scheduler(&[]).await?;
         stack.start_webhook(&[]).await?;

@@ -19,6 +19,8 @@ mod losses;
 mod past;
 #[path = "node/preempted.rs"]
 mod preempted;
+#[path = "node/preloads.rs"]
+mod preloads;
 #[path = "node/restarts.rs"]
 mod restarts;
 #[path = "node/running.rs"]
@@ -32,7 +34,12 @@ mod sick;
 
 fn main() -> ExitCode {
     scenario::main(
-        || Stack::with_node(NodeOptions::default()),
+        || {
+            Stack::with_node(NodeOptions {
+                users: true,
+                ..NodeOptions::default()
+            })
+        },
         vec![
             scenario("the_example_pod_gets_its_share", shares::example_pod),
             scenario("twelve_pods_at_once_are_not_mixed_up", shares::twelve_pods),
@@ -48,6 +55,14 @@ fn main() -> ExitCode {
             scenario(
                 "a_memory_limit_holds_for_every_kind_of_user_in_a_pod",
                 limits::users,
+            ),
+            scenario(
+                "a_memory_limit_of_percents_holds_in_a_pod",
+                limits::percents,
+            ),
+            scenario(
+                "what_an_image_preloads_is_merged_with_ours_in_a_pod",
+                preloads::merged,
             ),
             scenario(
                 "a_lost_checkpoint_is_told_and_books_stay",

@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
-use aliquot_facade::{FOLDER, LIBRARIES, LIMITER, Machine, stand_in};
+use aliquot_facade::{FOLDER, LIBRARIES, LIMITER, Library, Machine, stand_in};
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use aliquot_region::host::{Report, Unreadable};
 use aliquot_region::limits::{Container as Rules, Device};
@@ -44,7 +44,7 @@ pub struct Container {
 }
 
 /// Starts a command in the file system of the container, as a runtime does: `$1` is its seat, `$2`
-/// its root, the rest the command.
+/// its root, the rest the command. Libraries of the driver are mounted one by one.
 const ENTER: &str = r#"
 set -e
 seat=$1 root=$2; shift 2
@@ -57,10 +57,10 @@ for entry in /*; do
     fi
 done
 cp -a /etc "$root/etc"
-[ ! -e "$seat/ld.so.preload" ] || cp "$seat/ld.so.preload" "$root/etc/ld.so.preload"
 mkdir "$root/.aliquot" "$root/driver" "$root/.old"
-mount --bind "$seat/driver" "$root/driver"
-mount -o remount,bind,ro "$root/driver"
+give() { : >"$2"; mount --bind "$1" "$2"; mount -o remount,bind,ro "$2"; }
+[ ! -e "$seat/ld.so.preload" ] || give "$seat/ld.so.preload" "$root/etc/ld.so.preload"
+for file in "$seat"/driver/*; do give "$file" "$root/driver/${file##*/}"; done
 mount --bind "$seat/directory" "$root/.aliquot"
 mount -o remount,bind,ro "$root/.aliquot"
 mount --bind "$seat/directory/counters/slots" "$root/.aliquot/counters/slots"
@@ -114,6 +114,22 @@ impl Container {
     /// The directory that the container sees as `/.aliquot`.
     pub fn directory(&self) -> PathBuf {
         self.room.path().join("directory")
+    }
+
+    /// Puts another driver's library in the place of the simulated one.
+    pub fn replace_driver(&self, library: Library, file: &Path) -> Result<()> {
+        let place = match self.way {
+            Way::Replacement => self.directory().join("lib").join(library.real),
+            Way::Preload | Way::Bare => self.room.path().join("driver").join(library.name),
+        };
+        fs::copy(file, place)?;
+        Ok(())
+    }
+
+    /// Puts another build of libvgpu.so in the place of this one.
+    pub fn replace_limiter(&self, file: &Path) -> Result<()> {
+        fs::copy(file, self.directory().join("lib").join(LIMITER))?;
+        Ok(())
     }
 
     /// From now on its root can only be read.

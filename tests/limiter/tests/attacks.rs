@@ -114,7 +114,7 @@ fn a_child_by_raw_clone_is_limited_like_any_other() {
 fn what_is_mounted_cannot_be_changed_or_moved_away() {
     let script = r#"
 tries() { if "$@" 2>/dev/null; then echo "done: $*"; fi; }
-for file in /.aliquot/limits /.aliquot/lib/libvgpu.so /driver/libcuda.so.1; do
+for file in /.aliquot/limits /.aliquot/lib/libvgpu.so /driver/libcuda.so.1 /etc/ld.so.preload; do
     [ -e $file ] || continue
     tries sh -c "echo more >>$file"
     tries rm -f $file
@@ -123,7 +123,6 @@ for file in /.aliquot/limits /.aliquot/lib/libvgpu.so /driver/libcuda.so.1; do
     tries chmod 777 $file
 done
 tries mv /.aliquot /gone
-tries mv /driver /gone
 tries rm -rf /.aliquot/counters
 tries ln -s /etc/passwd /.aliquot/counters/more
 tries umount /.aliquot
@@ -160,6 +159,52 @@ exec unshare --user --map-root-user --mount sh -c '
     for tenant in TENANTS {
         check(Way::Replacement, tenant, script, true);
         check(Way::Preload, tenant, script, false);
+    }
+}
+
+#[test]
+fn a_folder_moved_away_with_its_mounts_sheds_a_preload_and_not_a_replacement() {
+    // Only root can rename it; the mounts go with it, and what is loaded next does not find them.
+    let driver = r"
+! mv /driver /gone || export LD_LIBRARY_PATH=/gone
+exec python3 $client COMMANDS";
+    let list = r"
+mv /etc /gone
+mkdir /etc
+exec python3 $client COMMANDS";
+    for tenant in TENANTS {
+        check(Way::Replacement, tenant, driver, true);
+    }
+    check(Way::Replacement, Tenant::Root, list, true);
+    check(Way::Preload, Tenant::Root, list, false);
+}
+
+#[test]
+fn the_real_library_in_the_place_of_its_stand_in_is_seen() {
+    let real = "/.aliquot/lib/libcuda-real.so.1";
+    let moved = format!(
+        "mv /driver /gone; mkdir /driver; ln -s {real} /driver/libcuda.so.1\n\
+         exec python3 $client COMMANDS"
+    );
+    check(Way::Replacement, Tenant::Root, &moved, false);
+    let bound = format!(
+        "exec unshare --user --map-root-user --mount sh -c '\n\
+         mount --bind {real} /driver/libcuda.so.1\n\
+         exec python3 \"$@\"' sh $client COMMANDS"
+    );
+    for tenant in TENANTS {
+        check(Way::Replacement, tenant, &bound, false);
+    }
+}
+
+#[test]
+fn a_program_that_speaks_to_the_card_itself_is_seen() {
+    // What calls of a device node are for a driver is its shared memory for the simulator.
+    let card = env!("CARGO_BIN_EXE_bare-card");
+    for way in WAYS {
+        for tenant in TENANTS {
+            check(way, tenant, &format!("exec {card} COMMANDS"), false);
+        }
     }
 }
 
@@ -201,7 +246,7 @@ fn the_real_library_by_its_path_is_seen() {
 const JAIL: &str = r#"
 jail=$(dirname $GPUSIM_STATE)/jail
 mkdir -p $jail/driver $jail/bin $jail/proc
-for needy in $PROGRAM /.aliquot/lib/*; do ldd $needy; done |
+for needy in $PROGRAM $DRIVER /.aliquot/lib/*; do ldd $needy; done |
     sed -n 's,.*=> \(/[^ ]*\) .*,\1,p; s,^\t\(/[^ ]*\) .*,\1,p' | sort -u |
     while read -r file; do case $file in /.aliquot/*) ;; *) cp --parents -L $file $jail;; esac; done
 cp $PROGRAM $jail/bin/program
@@ -215,27 +260,30 @@ exec chroot $jail /bin/program now"#;
 fn a_jail_of_ones_own_has_no_limits_page_and_no_memory() {
     let source = client().replace("client.py", "ways.c");
     let (room, machine) = machine();
-    let container = container(&machine, Way::Replacement, SHARE);
     let program = room.path().join("program").display().to_string();
     let made = Command::new("cc")
         .args(["-O1", "-o", &program, &source, "-ldl"])
         .status();
     assert!(made.unwrap().success());
-    let jailed = |driver: &str, keep: &str| {
+    let jailed = |way: Way, driver: &str, keep: &str| {
+        let container = container(&machine, way, SHARE);
         let script = format!("PROGRAM={program} DRIVER={driver} KEEP={keep}\n{JAIL}");
         let said = container.shell_as(Tenant::Root, &script).unwrap();
         std::fs::remove_dir_all(room.path().join("jail")).unwrap();
         said
     };
+    let stand_in = |keep| jailed(Way::Replacement, "/driver/libcuda.so.1", keep);
     // The stand-in alone does not load; with our library it is refused: no limits page (800).
-    assert_eq!(jailed("/driver/libcuda.so.1", ""), ["now: -1"]);
-    assert_eq!(jailed("/driver/libcuda.so.1", "1"), ["now: 1800"]);
-    // The real library alone knows no limit: as by its path, this is seen.
-    assert_eq!(
-        jailed("/.aliquot/lib/libcuda-real.so.1", ""),
-        ["now: 0"],
-        "not covered any more?"
-    );
+    assert_eq!(stand_in(""), ["now: -1"]);
+    assert_eq!(stand_in("1"), ["now: 1800"]);
+    // The real library alone knows no limit: as by its path, this is seen. Preloads stay outside.
+    for (way, real) in [
+        (Way::Replacement, "/.aliquot/lib/libcuda-real.so.1"),
+        (Way::Preload, "/driver/libcuda.so.1"),
+    ] {
+        let found = jailed(way, real, "");
+        assert_eq!(found, ["now: 0"], "{way:?}: not covered any more?");
+    }
 }
 
 #[test]

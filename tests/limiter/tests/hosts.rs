@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use aliquot_facade::LIBRARIES;
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_limiter_tests::scene::{container, machine};
 use aliquot_limiter_tests::{Container, WAYS, Way, client, lines};
@@ -73,39 +74,61 @@ fn each_way(check: impl Fn(Way, &SimulatedMachine, &Path)) {
     }
 }
 
+/// The paths of what `old.sh` builds: the library as it is shipped, the simulated driver, a program.
+fn old(room: &Path) -> [PathBuf; 3] {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("old.sh");
+    let output = Command::new(script)
+        .arg(room)
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("old.sh");
+    assert!(output.status.success(), "old.sh");
+    let paths: Vec<PathBuf> = lines(&output).into_iter().map(PathBuf::from).collect();
+    paths.try_into().expect("three paths")
+}
+
 #[test]
-fn other_versions_of_libc_are_limited_too() {
+fn as_it_is_shipped_it_holds_under_older_and_newer_versions_of_libc() {
     let own = Command::new("ldd").arg("--version").output().expect("ldd");
-    for suite in ["trixie", "sid"] {
+    let own = lines(&own)[0].rsplit(' ').next().map(str::to_owned);
+    let room = tempfile::tempdir().expect("a folder");
+    let [library, driver, program] = old(room.path());
+    for suite in ["bullseye", "trixie", "sid"] {
         let folder = packages(suite, &["libc6"]);
         let loader = find(&folder, "ld-linux-x86-64.so.2");
         let libc = find(&folder, "libc.so.6");
-        let libc = Path::new(&libc)
-            .parent()
-            .expect("a folder")
-            .display()
-            .to_string();
-        let version = Command::new(&loader)
-            .arg("--version")
-            .output()
-            .expect("a loader");
-        assert_ne!(
-            lines(&own)[0].rsplit(' ').next(),
-            lines(&version)[0].rsplit(' ').next()
+        let libc = Path::new(&libc).parent().expect("a folder").display();
+        let newer = format!("{libc}/libc.so.6");
+        let said_of_itself = Command::new(&loader).arg(&newer).output().expect("libc");
+        let version = lines(&said_of_itself)[0].clone();
+        let own = format!("version {}.", own.as_deref().expect("a version"));
+        assert!(
+            version.contains("GNU C Library") && !version.contains(&own),
+            "{version}"
         );
-        each_way(|way, machine, room| {
+        each_way(|way, machine, _| {
             let container = container(machine, way, SHARE);
-            let program = compiled(room, &[]);
+            container.replace_limiter(&library).expect("copied");
+            container
+                .replace_driver(LIBRARIES[0], &driver)
+                .expect("copied");
             // The files of the cache are not below the container's own /tmp.
-            let path = format!("{libc}:/driver:/usr/lib/x86_64-linux-gnu");
+            let path = format!("{libc}:/driver");
+            let program = program.display().to_string();
             let words = [loader.as_str(), "--library-path", &path, &program, "now"];
             let found = said(&container, &words, &[]);
-            assert_eq!(
-                found,
-                ("now: 2".to_owned(), String::new()),
-                "{suite} {way:?}"
-            );
+            let held = ("now: 2".to_owned(), String::new());
+            assert_eq!(found, held, "{suite} {way:?}");
         });
+        // The same without a limiter: it is that which says no.
+        let (_room, machine) = machine();
+        let bare = container(&machine, Way::Bare, SHARE);
+        bare.replace_driver(LIBRARIES[0], &driver).expect("copied");
+        let path = format!("{libc}:/driver");
+        let program = program.display().to_string();
+        let words = [loader.as_str(), "--library-path", &path, &program, "now"];
+        let found = said(&bare, &words, &[]).0;
+        assert_eq!(found, "now: 0", "{suite}");
     }
 }
 

@@ -118,7 +118,9 @@ fn agent(room: &Path, machine: &SimulatedMachine, api: &str) -> Result<Child> {
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
     std::fs::write(room.join("kubeconfig"), config.to_string())?;
     // What lies in the seats; nobody loads it here.
-    std::fs::write(room.join("libvgpu.so"), b"library")?;
+    for file in ["libvgpu.so", "aliquot-hook"] {
+        std::fs::write(room.join(file), b"content")?;
+    }
     let library = place::link_into(&room.join("driver"))?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let binary = std::env::current_exe()?.with_file_name("aliquot-device-plugin");

@@ -49,6 +49,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("aliquot-facade", &[]),
+    ("aliquot-hook", &["aliquot-facade"]),
     ("aliquot-limiter", &["aliquot-region", "aliquot-pacer"]),
     ("aliquot-pacer", &[]),
     ("aliquot-region", &[]),

@@ -1,28 +1,38 @@
 //! The memory limit holds in a pod, for programs that nobody here wrote for it.
+//!
+//! 512 MiB stand for a context everywhere here.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use aliquot_cluster::USERS;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers, nvidia_spec, with_python};
+use aliquot_e2e::clients::{Foreign, answers, nvidia_spec, with_python};
 use aliquot_e2e::pods::{allocation, container, pod};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::{Value, json};
 
 use crate::running::PATIENCE;
 
 const MIB: u64 = 1 << 20;
+const CONTEXT: u64 = 512;
 
 /// Issue D4, 1: a share of 3000 MiB is what NVML shows, what can be allocated, and the most that
 /// is ever held; the neighbour on the card notices nothing.
 pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    limited(stack).await?;
+    limited(stack, &nvidia_spec(stack)?).await?;
+    let foreign = Foreign::python().await?;
     for (name, memory) in [("tenant", "3000"), ("neighbour", "2000")] {
-        let pod = with_python(stack, "limits", name, &[("gpu", "1"), ("gpumem", memory)])?;
+        let limits = [("gpu", "1"), ("gpumem", memory)];
+        let mut pod = with_python(stack, "limits", name, &limits)?;
+        foreign.give_to(&mut pod)?;
         stack.cluster.create_pod(pod).await?;
     }
     let tenant = stack.cluster.wait_running("limits", "tenant").await?;
@@ -44,7 +54,13 @@ pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
         nvml[1..] == ["ncount: 0 1", "nmemory: [0, 0] 0 3000"],
         "{nvml:?}"
     );
-    // 512 MiB stand for the context.
+    let tenant = ["limits", "tenant"];
+    let nvitop = foreign.says(stack, tenant, &["-m", "nvitop", "--once"]);
+    let nvitop = nvitop.await?;
+    ensure!(nvitop.contains("0B / 3000MiB"), "{nvitop}");
+    let pynvml = foreign.says(stack, tenant, &["/foreign/cards.py"]).await?;
+    let share = "\"memory\": 3000, \"used\": 0";
+    ensure!(pynvml.contains(share) && pynvml.contains(&gpu), "{pynvml}");
     let cuda = answers(
         stack,
         "limits",
@@ -73,26 +89,73 @@ pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
         holders.iter().all(|one| one.peak <= 3000 * MIB),
         "{holders:?}"
     );
+    let all = ["init", "info", "alloc,1488", "alloc,2"];
+    let beside = answers(stack, "limits", "neighbour", &all).await?;
+    let expected = [
+        "init: 0",
+        "info: 0 1488 2000",
+        "alloc,1488: 0",
+        "alloc,2: 2",
+    ];
+    ensure!(beside == expected, "{beside:?}");
 
     unlimited(stack, &["tenant", "neighbour"]).await
 }
 
-/// Issue D4, 3: a plain user and root, both with a root file system that is read-only, are limited
-/// alike (root of a user namespace in `tests/limiter`: this runtime has none), and each seat's
-/// counters lie on a file system of their own until the seat is collected, whatever becomes of the
-/// agent.
+/// Issue D4, 1, in steps of one percent: what is called free can be allocated, and no block more.
+pub(crate) async fn percents(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    limited(stack, &nvidia_spec(stack)?).await?;
+    let names = [99, 37, 2, 1].map(|percent| (format!("percent-{percent}"), percent.to_string()));
+    for (name, percent) in &names {
+        let limits = [("gpu", "1"), ("gpumem-percentage", percent.as_str())];
+        let pod = with_python(stack, "limits", name, &limits)?;
+        stack.cluster.create_pod(pod).await?;
+    }
+    for (name, percent) in &names {
+        let pod = stack.cluster.wait_running("limits", name).await?;
+        let grant = allocation(&pod)?.grants("main").context("a share")?[0].clone();
+        let mib = grant.memory.0;
+        let card = 81_920;
+        ensure!(
+            mib == card * percent.parse::<u64>()? / 100,
+            "{percent}: {mib}"
+        );
+        let free = (mib - CONTEXT) / 2 * 2;
+        let all = format!("alloc,{free}");
+        let commands = ["init", "info", &all, "alloc,2"];
+        let said = answers(stack, "limits", name, &commands).await?;
+        let info = format!("info: 0 {free} {mib}");
+        let whole = format!("{all}: 0");
+        let expected = ["init: 0", &info, &whole, "alloc,2: 2"];
+        ensure!(said == expected, "{percent}: {said:?}");
+        let holders = stack.machine().holders(grant.gpu.as_str())?;
+        let peak = holders.iter().map(|one| one.peak).max().unwrap_or(0);
+        ensure!(peak <= mib * MIB, "{percent}: {peak}");
+    }
+    let names: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+    unlimited(stack, &names).await
+}
+
+/// Issue D4, 3: a plain user, root, and root of a user namespace of its own, all with a root file
+/// system that is read-only, are limited alike, and each seat's counters lie on a file system of
+/// their own until the seat is collected, whatever becomes of the agent.
 pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    limited(stack).await?;
+    limited(stack, &nvidia_spec(stack)?).await?;
+    runtime_of_users(stack).await?;
     let plain = json!({"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000});
     let locked = json!({"readOnlyRootFilesystem": true, "allowPrivilegeEscalation": false});
-    for (name, context) in [("user", plain), ("root", json!({}))] {
+    for (name, context) in [("user", plain), ("root", json!({})), ("users", json!({}))] {
         let mut pod = with_python(stack, "limits", name, &[("gpu", "1"), ("gpumem", "3000")])?;
         pod["spec"]["securityContext"] = context;
+        if name == "users" {
+            in_users(&mut pod);
+        }
         pod["spec"]["containers"][0]["securityContext"] = locked.clone();
         stack.cluster.create_pod(pod).await?;
     }
-    for name in ["user", "root"] {
+    for name in ["user", "root", "users"] {
         stack.cluster.wait_running("limits", name).await?;
         let commands = ["init", "alloc,2490", "alloc,2488", "info"];
         let said = answers(stack, "limits", name, &commands).await?;
@@ -104,6 +167,11 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
         ];
         ensure!(said == expected, "{name}: {said:?}");
     }
+    let map = ["cat", "/proc/self/uid_map"];
+    let map = stack.cluster.exec("limits", "users", "main", &map).await?;
+    let map = map.success()?;
+    let outside = map.split_whitespace().nth(1).context("a map")?;
+    ensure!(outside != "0", "its root is the host's: {map}");
     let seats = stack.agent_state().join("seats");
     let rooms = || async {
         let mounts = stack.mounts(Kind::DevicePlugin).await?;
@@ -111,17 +179,19 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
         let own = |line: &&str| line.contains(&seats) && line.contains(" - tmpfs ");
         anyhow::Ok(mounts.lines().filter(own).count())
     };
-    ensure!(rooms().await? == 2, "{}", rooms().await?);
+    ensure!(rooms().await? == 3, "{}", rooms().await?);
     stack.terminate(Kind::DevicePlugin).await?;
     let limited = NodeOptions {
         limited: true,
         ..NodeOptions::default()
     };
     stack.start_device_plugin(&limited).await?;
-    ensure!(rooms().await? == 2, "mounted twice, or taken away");
+    ensure!(rooms().await? == 3, "mounted twice, or taken away");
     let said = answers(stack, "limits", "user", &["init", "info"]).await?;
     ensure!(said[1] == "info: 0 2488 3000", "{said:?}");
-    let delete = ["delete", "pod", "-n", "limits", "user", "root", "--wait"];
+    let delete = [
+        "delete", "pod", "-n", "limits", "user", "root", "users", "--wait",
+    ];
     stack.cluster.kubectl(&delete).await?.success()?;
     // The kubelet forgets what pods had when the next one comes.
     let next = pod("limits", "next", &[container("main", &[("gpu", "1")])]);
@@ -134,14 +204,31 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     unlimited(stack, &["next"]).await
 }
 
-/// Starts the agent anew with libvgpu.so, and a driver to stand before.
-async fn limited(stack: &Stack) -> Result<()> {
+/// The node's second runtime, under its name.
+pub(crate) async fn runtime_of_users(stack: &Stack) -> Result<()> {
+    let classes: Api<RuntimeClass> = Api::all(stack.cluster.admin()?);
+    if classes.get_opt(USERS).await?.is_none() {
+        let class = json!({"metadata": {"name": USERS}, "handler": USERS});
+        let class = serde_json::from_value(class)?;
+        classes.create(&PostParams::default(), &class).await?;
+    }
+    Ok(())
+}
+
+/// Gives a pod a user namespace of its own.
+pub(crate) fn in_users(pod: &mut Value) {
+    pod["spec"]["runtimeClassName"] = json!(USERS);
+    pod["spec"]["hostUsers"] = json!(false);
+}
+
+/// Starts the agent anew with libvgpu.so, and this driver to stand before.
+pub(crate) async fn limited(stack: &Stack, driver: &Value) -> Result<()> {
     let known = stack.cluster.kubectl(&["get", "namespace", "limits"]);
     if known.await?.success().is_err() {
         stack.cluster.namespace("limits").await?;
     }
     let spec = stack.cluster.cdi_dir().join("nvidia.json");
-    std::fs::write(&spec, serde_json::to_vec(&nvidia_spec(stack)?)?)?;
+    std::fs::write(&spec, serde_json::to_vec(driver)?)?;
     let limited = NodeOptions {
         limited: true,
         ..NodeOptions::default()
@@ -163,7 +250,7 @@ async fn limited(stack: &Stack) -> Result<()> {
 }
 
 /// Ends these pods and starts the agent anew as the other scenarios need it.
-async fn unlimited(stack: &Stack, pods: &[&str]) -> Result<()> {
+pub(crate) async fn unlimited(stack: &Stack, pods: &[&str]) -> Result<()> {
     if !pods.is_empty() {
         let mut delete = vec!["delete", "pod", "-n", "limits", "--wait"];
         delete.extend(pods);

@@ -1,0 +1,81 @@
+//! Where preload is the way in: what the image itself preloads is loaded behind ours, whichever
+//! runtime makes the container.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aliquot_e2e::clients::{answers, nvidia_spec_without_libraries, with_driver, with_python};
+use aliquot_e2e::stack::Stack;
+use anyhow::{Result, ensure};
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::limits::{in_users, limited, runtime_of_users, unlimited};
+
+const IMAGE: &str = "localhost/preloads:1";
+const OURS: &str = "/.aliquot/lib/libvgpu.so\n";
+const LIBRARY: &str = "/mark/libmark.so";
+const NAMESPACE: &str = "limits";
+
+/// Issue D4, 8.
+pub(crate) async fn merged(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    limited(stack, &nvidia_spec_without_libraries(stack)?).await?;
+    runtime_of_users(stack).await?;
+    let room = tempfile::tempdir()?;
+    image(stack, room.path()).await?;
+    let theirs = format!("{OURS}{LIBRARY}\n");
+    let pods = [
+        ("plain", OURS),
+        ("brings", &theirs),
+        ("brings-users", &theirs),
+    ];
+    for (name, list) in pods {
+        let limits = [("gpu", "1"), ("gpumem", "3000")];
+        let mut pod = with_python(stack, NAMESPACE, name, &limits)?;
+        with_driver(&mut pod, stack)?;
+        if list != OURS {
+            pod["spec"]["containers"][0]["image"] = json!(IMAGE);
+        }
+        if name == "brings-users" {
+            in_users(&mut pod);
+        }
+        stack.cluster.create_pod(pod).await?;
+    }
+    for (name, list) in pods {
+        stack.cluster.wait_running(NAMESPACE, name).await?;
+        let read = ["cat", "/etc/ld.so.preload", "/proc/self/maps"];
+        let said = stack.cluster.exec(NAMESPACE, name, "main", &read).await?;
+        let said = said.success()?;
+        ensure!(said.starts_with(list), "{name}: {said}");
+        // A program of the host's that the loader knows, with both in it.
+        ensure!(said.contains(" /.aliquot/lib/libvgpu.so"), "{name}: {said}");
+        let marked = said.contains(&format!(" {LIBRARY}"));
+        ensure!(marked == (list != OURS), "{name}: {said}");
+        let commands = ["init", "alloc,2490", "alloc,2488", "info"];
+        let said = answers(stack, NAMESPACE, name, &commands).await?;
+        let expected = [
+            "init: 0",
+            "alloc,2490: 2",
+            "alloc,2488: 0",
+            "info: 0 0 3000",
+        ];
+        ensure!(said == expected, "{name}: {said:?}");
+    }
+    unlimited(stack, &pods.map(|(name, _)| name)).await
+}
+
+/// An image with a library that its own list names.
+async fn image(stack: &Stack, room: &Path) -> Result<()> {
+    let [source, library, list] = ["mark.c", "libmark.so", "list"].map(|name| room.join(name));
+    std::fs::write(&source, "int mark(void) { return 1; }\n")?;
+    let mut compiler = Command::new("cc");
+    let compiled = compiler
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source);
+    ensure!(compiled.status().await?.success(), "cc");
+    std::fs::write(&list, format!("{LIBRARY}\n"))?;
+    let files = [(library.as_path(), LIBRARY), (&list, "/etc/ld.so.preload")];
+    stack.cluster.import_image(IMAGE, "/bin/sh", &files).await
+}

@@ -1,0 +1,65 @@
+/* Looks up every call of calls.h in the library of its argument, by dlsym and, where the library
+ * has it, by the three forms of cuGetProcAddress, and says of each in which file it was found.
+ * Where that is the driver's, or where the second argument says `all`, it is called as well:
+ * `name how file lost`, `lost` 0 where the driver got the arguments as they were.
+ * Fed by: tests/limiter, which compiles it. Must not: know that a limiter is there. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "every.h"
+
+typedef int call(ARGUMENTS);
+typedef int old_look_up(const char *, void **, int, unsigned long);
+typedef int look_up(const char *, void **, int, unsigned long, int *);
+
+static const struct row {
+    long number;
+    const char *name;
+    int count;
+} calls[] = {
+#define ROW(number, name, count) {number, #name, count},
+    CALLS(ROW){0, NULL, 0}};
+
+static void say(const struct row *row, const char *how, void *address, int all) {
+    Dl_info where = {0};
+    if (!address || !dladdr(address, &where)) {
+        printf("%s %s nowhere 0\n", row->name, how);
+        return;
+    }
+    const char *file = strrchr(where.dli_fname, '/');
+    file = file ? file + 1 : where.dli_fname;
+    int lost = 0;
+    if (all || strcmp(file, "libvgpu.so")) {
+        /* What may be a pointer that is read is null. */
+        long n = row->number * 16, first = all ? 0 : n + 1;
+        int said = ((call *)address)(first, n + 2, n + 3, n + 4, n + 5, n + 6, n + 7, n + 8, 0.5, 0.25);
+        lost = said != answer(row->number, row->count, first, n + 2, n + 3, n + 4, n + 5, n + 6,
+                              n + 7, n + 8, 0.5, 0.25);
+    }
+    printf("%s %s %s %d\n", row->name, how, file, lost);
+}
+
+int main(int count, char **words) {
+    void *library = dlopen(words[1], RTLD_NOW);
+    int all = count > 2 && !strcmp(words[2], "all");
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    old_look_up *oldest = (old_look_up *)dlsym(library, "cuGetProcAddress");
+    look_up *newer = (look_up *)dlsym(library, "cuGetProcAddress_v2");
+    look_up *own = (look_up *)dlsym(library, "cuGetProcAddress_v2_ptsz");
+    for (const struct row *row = calls; row->name; row++) {
+        void *found = NULL;
+        say(row, "dlsym", dlsym(library, row->name), all);
+        if (oldest && !oldest(row->name, &found, 13050, 0))
+            say(row, "oldest", found, all);
+        if (newer && !newer(row->name, &found, 13050, 0, NULL))
+            say(row, "newer", found, all);
+        if (own && !own(row->name, &found, 13050, 0, NULL))
+            say(row, "own", found, all);
+    }
+    return 0;
+}

@@ -1,0 +1,71 @@
+//! What `tests/gpu/limiter.sh` runs on a real card, tried on the simulated one. The figures are
+//! simulated, and say only that the script's client works.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use aliquot_limiter_tests::scene::{FIRST, device, machine};
+use aliquot_limiter_tests::{Container, Way, limiter, lines};
+use aliquot_region::limits::Container as Rules;
+
+/// What the script's client says within 3000 MiB and half of a card.
+fn said(words: &[&str]) -> String {
+    let (_room, machine) = machine();
+    let mut share = device(FIRST, 3000);
+    share.cores = 50;
+    let container = Container::new(&machine, Way::Replacement, Rules::default(), &[share]);
+    let container = container.expect("a container");
+    let client = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpu/limiter.py");
+    let mut all = vec!["python3", client];
+    all.extend(words);
+    let output = container.command(&all).output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    lines(&output).join("\n")
+}
+
+#[test]
+fn the_client_for_a_real_card_sees_a_limit_and_a_share() {
+    let memory = said(&["memory"]);
+    assert_eq!(memory, "free=2520 total=3000 more=2 whole=0 after=2");
+    for how in ["busy", "graph"] {
+        let found = said(&[how, "k_us_1000", "1"]);
+        let part = found
+            .strip_prefix("busy=")
+            .and_then(|part| part.parse().ok());
+        assert!(
+            part.is_some_and(|part: f64| (25.0..75.0).contains(&part)),
+            "{how}: {found}"
+        );
+    }
+    let rate = said(&["rate", "k_us_10", "1"]);
+    assert!(rate.starts_with("rate="), "{rate}");
+}
+
+#[test]
+fn the_seat_for_a_real_card_is_a_seat_like_any_other() {
+    let (room, machine) = machine();
+    let folder = room.path().join("seat");
+    let library = limiter().expect("libvgpu.so");
+    let status = Command::new(env!("CARGO_BIN_EXE_seat"))
+        .arg(&folder)
+        .arg(&library)
+        .args(["/driver/cuda", "/driver/nvml", FIRST, "3000", "30", "480"])
+        .status();
+    assert!(status.expect("seat").success());
+    let mut share = device(FIRST, 3000);
+    share.cores = 30;
+    let container = Container::new(&machine, Way::Replacement, Rules::default(), &[share]);
+    let other = container.expect("a container").directory();
+    let read = |path: &Path| fs::read(path).expect("a file");
+    for file in ["limits", "counters/slots", "lib/libvgpu.so"] {
+        assert!(
+            read(&folder.join(file)) == read(&other.join(file)),
+            "{file}"
+        );
+    }
+    let link = fs::read_link(folder.join("lib/libcuda-real.so.1")).expect("a link");
+    assert_eq!(link, PathBuf::from("/driver/cuda"));
+    let stand_in = read(&folder.join("driver/libnvidia-ml.so.1"));
+    assert_eq!(&stand_in[..4], b"\x7fELF");
+}
