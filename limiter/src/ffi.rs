@@ -80,6 +80,20 @@ impl<T: Copy> Out<T> {
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
+    /// The `i`th of several; the driver said how many there are.
+    pub(crate) fn get_at(self, i: usize) -> Option<T> {
+        // SAFETY: null, or good for more than `i` values by the interface.
+        (!self.0.is_null()).then(|| unsafe { self.0.add(i).read_unaligned() })
+    }
+
+    /// Zeroes the `i`th of several.
+    pub(crate) fn wipe_at(self, i: usize) {
+        if !self.0.is_null() {
+            // SAFETY: good for more than `i` values by the interface; they hold numbers only.
+            unsafe { core::ptr::write_bytes(self.0.add(i).cast::<u8>(), 0, size_of::<T>()) };
+        }
+    }
+
     /// Writes, unless the place is null.
     pub(crate) fn put(self, value: T) {
         self.put_at(0, value);

@@ -21,6 +21,7 @@ mod marker;
 mod memory;
 mod nvml;
 mod nvml_processes;
+mod nvml_samples;
 mod pace;
 mod physical;
 mod pool;

@@ -94,8 +94,12 @@ pub(crate) fn by_name(
     name: Text,
     device: Out<Handle>,
 ) -> Code {
-    let code = real(name, device);
-    let found = device.get().filter(|_| code == SUCCESS);
+    own(real(name, device), device)
+}
+
+/// The driver's answer about a card that it found, unless that is another container's.
+pub(crate) fn own(code: Code, device: Out<Handle>) -> Code {
+    let found = if code == SUCCESS { device.get() } else { None };
     match (found, view::limited()) {
         (Some(found), Some(process)) if card(process, found).is_none() => {
             device.put(0);

@@ -13,7 +13,10 @@ use core::ffi::{c_char, c_uint, c_void};
 use crate::ffi::{Code, Device, Handle, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Properties, Text};
 use crate::launch::{self, Config, Parameters};
 use crate::real::{Library, Real};
-use crate::{array, capture, context, memory, nvml, nvml_processes, physical, pool, route, view};
+use crate::{
+    array, capture, context, memory, nvml, nvml_processes, nvml_samples, physical, pool, route,
+    view,
+};
 
 /// One call that we stand in for.
 #[derive(Debug)]
@@ -221,6 +224,7 @@ hooks! {
     Nvml "" 0 '-' nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Handle>) => nvml::by_index;
     Nvml "" 0 '-' nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>) => nvml::by_index;
     Nvml "" 0 '-' nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) => nvml::by_name;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByUUIDV(uuid: *const c_void, device: Out<Handle>) => nvml_samples::by_uuid;
     Nvml "" 0 '-' nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Handle>) => nvml::by_name;
     Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId(place: Text, device: Out<Handle>) => nvml::by_name;
     Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId_v2(place: Text, device: Out<Handle>) => nvml::by_name;
@@ -236,6 +240,9 @@ hooks! {
     Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::Info>) => nvml_processes::none;
     Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
     Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
+    Nvml "" 0 '-' nvmlDeviceGetRunningProcessDetailList(device: Handle, list: Out<nvml_samples::Details>) => nvml_samples::details;
+    Nvml "" 0 '-' nvmlDeviceGetProcessUtilization(device: Handle, samples: Out<nvml_samples::Sample>, count: Out<c_uint>, last_seen: u64) => nvml_samples::samples;
+    Nvml "" 0 '-' nvmlDeviceGetProcessesUtilizationInfo(device: Handle, infos: Out<nvml_samples::Infos>) => nvml_samples::infos;
 }
 
 calls! {

@@ -137,11 +137,17 @@ fn calls_that_the_simulator_lacks_reach_the_driver_with_their_arguments() {
         ("cuLaunchGridAsync", 4),
         ("cuLaunchCooperativeKernelMultiDevice", 3),
     ];
+    let of_nvml = [
+        ("nvmlDeviceGetHandleByUUIDV", 2),
+        ("nvmlDeviceGetRunningProcessDetailList", 2),
+    ];
     for way in WAYS {
-        let found = found(way, LIBRARIES[0], &calls, true);
-        assert_eq!(found.len(), 4 * calls.len(), "{way:?}");
-        for [name, how, file, lost] in found {
-            assert_eq!((&*file, &*lost), (LIMITER, "0"), "{way:?} {name} by {how}");
+        for (library, calls, ways) in [(LIBRARIES[0], &calls[..], 4), (LIBRARIES[1], &of_nvml, 1)] {
+            let found = found(way, library, calls, true);
+            assert_eq!(found.len(), ways * calls.len(), "{way:?}");
+            for [name, how, file, lost] in found {
+                assert_eq!((&*file, &*lost), (LIMITER, "0"), "{way:?} {name} by {how}");
+            }
         }
     }
 }

@@ -68,6 +68,10 @@ fn nvml_lists_the_processes_of_the_container_by_their_own_ids() {
         let (container, neighbour) = (new(), new());
         let other = neighbour.start(&["init", "alloc,100"]).unwrap();
         assert_eq!(other.answers, ["init: 0", "alloc,100: 0"]);
+        let alone = container.client(&["init", "ninit", "nsamples"]).unwrap();
+        assert_eq!(alone[2], "nsamples: 0 0 1 0 1 [(1, 0), (1, 0)]", "{way:?}");
+        let none = container.client(&["ninit", "nsamples"]).unwrap();
+        assert_eq!(none[1], "nsamples: 0 6 0 6 0 [(0, 0), (0, 0)]", "{way:?}");
         let second = container.start(&["init", "alloc,20"]).unwrap();
         let answers = container
             .client(&[
