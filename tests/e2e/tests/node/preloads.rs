@@ -44,7 +44,7 @@ pub(crate) async fn merged(stack: Arc<Stack>) -> Result<()> {
     }
     for (name, list) in pods {
         stack.cluster.wait_running(NAMESPACE, name).await?;
-        let read = ["cat", "/etc/ld.so.preload", "/proc/self/maps"];
+        let read = ["/usr/bin/cat", "/etc/ld.so.preload", "/proc/self/maps"];
         let said = stack.cluster.exec(NAMESPACE, name, "main", &read).await?;
         let said = said.success()?;
         ensure!(said.starts_with(list), "{name}: {said}");
