@@ -12,6 +12,7 @@ use crate::allocation::CodecError;
 use crate::id::{GpuUuid, PodUid};
 use crate::mig::published::Mig;
 use crate::units::{Mib, Percent};
+use crate::usage::Use;
 
 /// The node annotation that carries an [`Inventory`].
 pub const INVENTORY: &str = "aliquot.dev/inventory";
@@ -137,6 +138,28 @@ pub struct Lingering {
     pub memory: Mib,
     /// Compute still held.
     pub cores: Percent,
+    /// Seats still held.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub seats: u32,
+}
+
+impl Lingering {
+    /// What it takes of its card.
+    pub fn used(&self) -> Use {
+        Use {
+            seats: self.seats,
+            ..Use::of(self.memory, self.cores)
+        }
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// A card that another plugin's pod holds.

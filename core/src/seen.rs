@@ -50,8 +50,7 @@ impl Units {
         }
         for left in &inventory.lingering {
             if !pods.iter().any(|(pod, _)| **pod == left.pod) {
-                let used = Use::of(left.memory, left.cores);
-                units.add(inventory, &places, &left.gpu, used);
+                units.add(inventory, &places, &left.gpu, left.used());
             }
         }
         units

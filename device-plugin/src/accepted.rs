@@ -135,22 +135,6 @@ pub enum StoreError {
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file cannot be read back.
-    #[error("cannot read the accepted share {}: {source}", path.display())]
-    Decode {
-        /// The file.
-        path: PathBuf,
-        /// What serde found.
-        source: serde_json::Error,
-    },
-    /// A file of another release.
-    #[error("the accepted share {} has version {found}, this release reads {VERSION}", path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The version in it.
-        found: u32,
-    },
     /// A share that cannot be written as JSON.
     #[error("cannot encode the accepted share of pod {pod}: {source}")]
     Encode {
@@ -166,22 +150,47 @@ pub enum StoreError {
 pub struct Store {
     directory: PathBuf,
     shares: BTreeMap<PodUid, Arc<Accepted>>,
+    damaged: BTreeMap<PodUid, String>,
 }
 
 impl Store {
-    /// Reads what is in `directory`, making it where it is missing.
+    /// Reads what is in `directory`, making it where it is missing. A share that cannot be read
+    /// back stops nobody else's: it is among [`Self::damaged`].
     pub fn open(directory: PathBuf) -> Result<Self, StoreError> {
         files::directory(&directory, 0o700)?;
-        let mut shares = BTreeMap::new();
-        for name in files::names(&directory)? {
-            let path = directory.join(&name);
-            if path.extension().is_some_and(|ending| ending == "json")
-                && let Some(accepted) = load(&path)?
-            {
-                shares.insert(accepted.pod.clone(), Arc::new(accepted));
+        let mut store = Self {
+            directory,
+            shares: BTreeMap::new(),
+            damaged: BTreeMap::new(),
+        };
+        for name in files::names(&store.directory)? {
+            let Some(pod) = name.strip_suffix(".json").map(PodUid::from) else {
+                continue;
+            };
+            let path = store.directory.join(&name);
+            match load(&path, &pod) {
+                Ok(None) => {}
+                Ok(Some(accepted)) => {
+                    store.shares.insert(pod, Arc::new(accepted));
+                }
+                Err(why) => {
+                    let path = path.display();
+                    tracing::error!(%path, why, "an accepted share cannot be read back: its pod counts with what its annotation says, or with everything");
+                    store.damaged.insert(pod, why);
+                }
             }
         }
-        Ok(Self { directory, shares })
+        Ok(store)
+    }
+
+    /// All pods that were accepted.
+    pub fn known(&self) -> impl Iterator<Item = &PodUid> {
+        self.shares.keys().chain(self.damaged.keys())
+    }
+
+    /// Pods whose share cannot be read back, and why. What they hold is not known from here.
+    pub fn damaged(&self) -> &BTreeMap<PodUid, String> {
+        &self.damaged
     }
 
     /// The share of a pod.
@@ -207,6 +216,7 @@ impl Store {
             source,
         })?;
         files::put(&self.path(&accepted.pod), &text)?;
+        self.damaged.remove(&accepted.pod);
         self.shares.insert(accepted.pod.clone(), Arc::new(accepted));
         Ok(())
     }
@@ -235,6 +245,7 @@ impl Store {
     pub fn remove(&mut self, pod: &PodUid) -> Result<(), StoreError> {
         files::remove(&self.path(pod))?;
         self.shares.remove(pod);
+        self.damaged.remove(pod);
         Ok(())
     }
 
@@ -243,23 +254,22 @@ impl Store {
     }
 }
 
-/// `None`: written just before a power cut, and empty since.
-fn load(path: &Path) -> Result<Option<Accepted>, StoreError> {
-    let bytes = std::fs::read(path).map_err(files::failed("read", path))?;
+/// `None`: written just before a power cut, and empty since. The error is for people.
+fn load(path: &Path, pod: &PodUid) -> Result<Option<Accepted>, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     if bytes.iter().all(|byte| *byte == 0) {
         tracing::warn!(path = %path.display(), "an accepted share is empty; its pod is judged again");
         return Ok(None);
     }
-    let accepted: Accepted =
-        serde_json::from_slice(&bytes).map_err(|source| StoreError::Decode {
-            path: path.to_owned(),
-            source,
-        })?;
+    let accepted: Accepted = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if accepted.v != VERSION {
-        return Err(StoreError::Version {
-            path: path.to_owned(),
-            found: accepted.v,
-        });
+        let found = accepted.v;
+        return Err(format!(
+            "it has version {found}, this release reads {VERSION}"
+        ));
+    }
+    if accepted.pod != *pod {
+        return Err(format!("it is the share of pod {}", accepted.pod));
     }
     Ok(Some(accepted))
 }

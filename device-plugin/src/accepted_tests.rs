@@ -54,24 +54,35 @@ fn a_pods_use_follows_the_stages_of_its_containers() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_stops_the_start_and_is_named() {
+fn one_damaged_share_stopped_the_whole_agent() {
     let check = |text: &str, expected: &str| {
         let room = tempfile::tempdir().expect("tempdir");
+        let mut store = Store::open(room.path().to_owned()).expect("new");
+        store.put(accepted("u2")).expect("stored");
         std::fs::write(room.path().join("u1.json"), text).expect("written");
-        let error = Store::open(room.path().to_owned()).expect_err(text);
-        let error = error.to_string();
-        assert!(
-            error.contains("u1.json") && error.contains(expected),
-            "{error}"
-        );
+        let mut store = Store::open(room.path().to_owned()).expect(text);
+        assert_eq!(store.all().collect::<Vec<_>>(), [&accepted("u2")]);
+        let why = store.damaged().get("u1").expect("told").clone();
+        assert!(why.contains(expected), "{why}");
+        // Judged again it is whole, and of one that is gone nothing is left.
+        store.put(accepted("u1")).expect("stored");
+        assert!(store.damaged().is_empty());
+        std::fs::write(room.path().join("u1.json"), text).expect("written");
+        let mut store = Store::open(room.path().to_owned()).expect(text);
+        store.remove(&"u1".into()).expect("removed");
+        assert!(store.damaged().is_empty());
+        let again = Store::open(room.path().to_owned()).expect("opened");
+        assert!(again.damaged().is_empty());
     };
     check("{", "EOF");
     let text = serde_json::to_string(&accepted("u1")).expect("json");
+    check(&text[..text.len() / 2], "EOF");
     check(
         &text.replace("\"v\":1,\"pod\"", "\"v\":9,\"pod\""),
         "version 9",
     );
     check(&text.replace("\"init\"", "\"later\""), "init");
+    check(&text.replace("\"u1\"", "\"u3\""), "pod u3");
 }
 
 #[test]

@@ -30,6 +30,7 @@ use crate::accepted::{Store, StoreError};
 use crate::environment::NodeRules;
 use crate::files::{self, FileError};
 use crate::follow::{Beginning, Follower, State};
+use crate::guard::Guard;
 use crate::health::Watch;
 use crate::inventory::Published;
 use crate::kept::Kept;
@@ -77,6 +78,9 @@ pub enum AgentError {
     /// The admin address is taken.
     #[error(transparent)]
     Listen(#[from] http::BindError),
+    /// A part of the agent ended before the agent did.
+    #[error("the agent's part {0:?} ended; its log says why")]
+    Ended(&'static str),
     /// A task of ours ended badly.
     #[error("a blocking task ended: {0}")]
     Task(#[from] tokio::task::JoinError),
@@ -156,13 +160,14 @@ pub async fn run(
     let care = settings.care();
     let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
     let daemons = mps::watch::Watch::new(&settings.state_dir, &driver, &prestart, &notes, &metrics);
-    tasks.spawn(daemons.run(stop.clone()));
+    let guard = Guard::new(&tasks, &stop);
+    guard.spawn("daemons", daemons.run(stop.clone()));
     let (read, told) = ((facts, health), notes.clone());
     let cards = spawn_blocking(move || Watch::new(driver, watched, care, told, counted, read));
     let audited = notes.clone();
     let cards = cards.await?;
-    tasks.spawn(Arc::clone(&cards).cards(stop.clone()));
-    tasks.spawn(Arc::clone(&cards).pods(stop.clone()));
+    guard.spawn("cards", Arc::clone(&cards).cards(stop.clone()));
+    guard.spawn("pods", Arc::clone(&cards).pods(stop.clone()));
     let seen = watch::Sender::new(None::<Seen>);
     let follower = Follower {
         source: settings.profiles_config.clone(),
@@ -171,41 +176,48 @@ pub async fn run(
         prestart: Arc::clone(&prestart),
         cards: Arc::clone(&cards),
         node: settings.node_name.clone(),
-        notes,
+        notes: notes.clone(),
         metrics: metrics.clone(),
     };
-    tasks.spawn(follower.run(state, seen.subscribe(), stop.clone()));
+    let following = follower.run(state, seen.subscribe(), stop.clone());
+    guard.spawn("follower", following);
     let shown = seen.subscribe();
     watch_objects(
         &settings, &client, &pods, &published, &cards, seen, lost_rx, &readiness, &metrics, &tasks,
         &stop,
     );
-    tasks.spawn(plugins::keep_all(
+    let plugins = plugins::keep_all(
         paths.plugins,
         Arc::clone(&prestart),
         metrics.clone(),
         shown,
         tell(&readiness, REGISTERED),
         stop.clone(),
-    ));
-    tasks.spawn(housekeeping::rounds(
+    );
+    guard.spawn("plugins", plugins);
+    let rounds = housekeeping::rounds(
         Arc::clone(&prestart),
         PathBuf::from("/proc"),
         Duration::from_secs(settings.housekeeping_seconds),
         lost_tx,
+        notes,
         metrics.clone(),
         stop.clone(),
-    ));
-    tasks.spawn(housekeeping::audits(
+    );
+    guard.spawn("housekeeping", rounds);
+    let audits = housekeeping::audits(
         prestart,
         Duration::from_secs(settings.audit_seconds),
         audited,
         metrics,
         stop.clone(),
-    ));
+    );
+    guard.spawn("audits", audits);
     tasks.close();
     tasks.wait().await;
-    Ok(())
+    guard
+        .ended()
+        .map_or(Ok(()), |name| Err(AgentError::Ended(name)))
 }
 
 /// The cards as they were stored, or as a node begins. Blocks for as long as modes are made.

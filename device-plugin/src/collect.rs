@@ -5,7 +5,7 @@
 //! Must not: be asked before the pods are synced or while the checkpoint cannot
 //! be read; remove what a pod or an entry still needs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{Foreign, Lingering};
@@ -27,11 +27,13 @@ pub struct Garbage {
 }
 
 /// The names and accepted shares whose pod is gone, whose processes are gone
-/// (`alive`), and that no checkpoint entry refers to.
+/// (`alive`), and that no checkpoint entry refers to. While a share that is needed is `damaged`,
+/// nobody knows which names are its own.
 pub fn garbage<'a>(
     entries: &[Entry],
     pods: &[Arc<Pod>],
     accepted: impl Iterator<Item = &'a Accepted>,
+    damaged: &BTreeSet<PodUid>,
     alive: &BTreeSet<PodUid>,
     on_disk: &BTreeSet<String>,
 ) -> Garbage {
@@ -50,8 +52,12 @@ pub fn garbage<'a>(
             garbage.pods.insert(share.pod.clone());
         }
     }
+    let (unclear, gone): (Vec<&PodUid>, Vec<&PodUid>) = damaged.iter().partition(|uid| needed(uid));
+    garbage.pods.extend(gone.into_iter().cloned());
+    let known = unclear.is_empty();
     garbage.names = on_disk
         .iter()
+        .filter(|_| known)
         .filter(|name| !kept.contains(name.as_str()))
         .cloned()
         .collect();
@@ -81,11 +87,10 @@ pub fn lost<'a>(
 /// Accepted pods whose object is gone: their processes may still run.
 pub fn departed<'a>(
     pods: &[Arc<Pod>],
-    accepted: impl Iterator<Item = &'a Accepted>,
+    accepted: impl Iterator<Item = &'a PodUid>,
 ) -> BTreeSet<PodUid> {
     let present = uids(pods);
     accepted
-        .map(|share| &share.pod)
         .filter(|uid| !present.contains(uid))
         .cloned()
         .collect()
@@ -108,6 +113,7 @@ pub fn lingering<'a>(
                     gpu,
                     memory: used.memory,
                     cores: used.cores,
+                    seats: used.seats,
                 })
         })
         .collect()
@@ -116,8 +122,13 @@ pub fn lingering<'a>(
 /// Cards held by pods of another plugin that served our resource: their
 /// Allocate answer is not ours. NVIDIA's ids are a uuid, or `<uuid>::<n>`;
 /// HAMi's are `<uuid>-<n>`, and where its annotation says what a pod holds, the
-/// card is not held whole ([`crate::hami`]).
-pub fn foreign(entries: &[Entry], pods: &[Arc<Pod>], cards: &BTreeSet<GpuUuid>) -> Vec<Foreign> {
+/// card is not held whole ([`crate::hami`]). `units` has the unit that is booked for each name of
+/// the driver's ([`crate::inventory::Node::booked_as`]).
+pub fn foreign(
+    entries: &[Entry],
+    pods: &[Arc<Pod>],
+    units: &BTreeMap<GpuUuid, GpuUuid>,
+) -> Vec<Foreign> {
     let mut found = Vec::new();
     for entry in entries.iter().filter(|entry| entry.name.is_none()) {
         let holder = pods.iter().find(|pod| pod.kubelet_uid == entry.pod);
@@ -130,18 +141,39 @@ pub fn foreign(entries: &[Entry], pods: &[Arc<Pod>], cards: &BTreeSet<GpuUuid>) 
         for id in &entry.ids {
             let whole = GpuUuid::from(id.as_str());
             let seat = Seat::parse(id).map(|seat| seat.gpu);
-            let theirs = || hami::card_of(id).filter(|_| !cards.contains(&whole));
-            let card = Foreign {
-                gpu: seat.or_else(theirs).unwrap_or(whole),
-                pod: pod.full_name(),
+            let theirs = || hami::card_of(id).filter(|_| !units.contains_key(&whole));
+            let name = seat.or_else(theirs).unwrap_or(whole);
+            let Some(gpu) = units.get(&name).cloned() else {
+                continue;
             };
-            if cards.contains(&card.gpu) && !found.contains(&card) {
+            let pod = pod.full_name();
+            let card = Foreign { gpu, pod };
+            if !found.contains(&card) {
                 found.push(card);
             }
         }
     }
     found.sort_by(|a, b| (&a.gpu, &a.pod).cmp(&(&b.gpu, &b.pod)));
     found
+}
+
+/// Every unit, held by those whose processes live, whose object is gone, and whose share cannot be
+/// read back.
+pub fn unclear(
+    damaged: &BTreeSet<PodUid>,
+    alive: &BTreeSet<PodUid>,
+    units: impl Iterator<Item = GpuUuid> + Clone,
+) -> Vec<Foreign> {
+    let living = damaged.iter().filter(|uid| alive.contains(*uid));
+    let each = living.flat_map(|uid| {
+        let pod = format!("pod {uid}, whose accepted share cannot be read back");
+        let unit = move |gpu| Foreign {
+            gpu,
+            pod: pod.clone(),
+        };
+        units.clone().map(unit)
+    });
+    each.collect()
 }
 
 fn uids(pods: &[Arc<Pod>]) -> BTreeSet<&PodUid> {

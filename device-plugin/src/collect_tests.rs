@@ -23,6 +23,13 @@ fn set<T: Ord + From<String>>(texts: &[&str]) -> BTreeSet<T> {
     texts.iter().map(|&text| text.to_owned().into()).collect()
 }
 
+fn names(pairs: &[(&str, &str)]) -> BTreeMap<GpuUuid, GpuUuid> {
+    let pairs = pairs.iter();
+    pairs
+        .map(|&(name, unit)| (name.into(), unit.into()))
+        .collect()
+}
+
 struct Case {
     held: bool,
     present: bool,
@@ -36,6 +43,7 @@ fn check(case: &Case, collected: bool) {
         &entries[..usize::from(case.held)],
         &pods(&["u1"])[..usize::from(case.present)],
         [accepted("u1", &["n1"])].iter(),
+        &set(&[]),
         &if case.alive { set(&["u1"]) } else { set(&[]) },
         &set(&["n1"]),
     );
@@ -73,6 +81,7 @@ fn a_name_without_an_owner_is_collected_unless_the_checkpoint_knows_it() {
         &[],
         [].iter(),
         &set(&[]),
+        &set(&[]),
         &set(&["n2", "orphan"]),
     );
     assert_eq!(found.names, set(&["orphan"]));
@@ -84,6 +93,7 @@ fn an_older_name_of_a_present_pod_is_kept() {
         &[entry("u1", Some("new"), &["GPU-a::1"])],
         &pods(&["u1"]),
         [accepted("u1", &["old", "new"])].iter(),
+        &set(&[]),
         &set(&[]),
         &set(&["old", "new"]),
     );
@@ -108,7 +118,10 @@ fn running_accepted_pods_without_an_entry_lost_it() {
 #[test]
 fn what_a_departed_pod_still_holds_is_lingering() {
     let shares = [accepted("u1", &[]), accepted("u2", &[])];
-    assert_eq!(departed(&pods(&["u1"]), shares.iter()), set(&["u2"]));
+    assert_eq!(
+        departed(&pods(&["u1"]), shares.iter().map(|s| &s.pod)),
+        set(&["u2"])
+    );
     let left = lingering(&set(&["u2"]), shares.iter());
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].pod, "u2".into());
@@ -123,7 +136,7 @@ fn another_plugins_pods_hold_their_cards_whole_while_they_are_there() {
         entry("gone", None, &["GPU-a"]),
         entry("ours", Some("n1"), &["GPU-a::0"]),
     ];
-    let cards = set(&["GPU-a", "GPU-b"]);
+    let cards = names(&[("GPU-a", "GPU-a"), ("GPU-b", "GPU-b")]);
     let found = foreign(&entries, &pods(&["old", "older", "ours"]), &cards);
     let found: Vec<_> = found
         .iter()
@@ -137,7 +150,7 @@ fn another_plugins_pods_hold_their_cards_whole_while_they_are_there() {
 
 #[test]
 fn a_pod_of_hami_holds_a_card_whole_only_if_nothing_says_what_it_was_given() {
-    let cards = set(&["GPU-a"]);
+    let cards = names(&[("GPU-a", "GPU-a")]);
     let entries = [entry("u1", None, &["GPU-a-3"])];
     let found = foreign(&entries, &pods(&["u1"]), &cards);
     assert_eq!(found.len(), 1);
@@ -145,4 +158,63 @@ fn a_pod_of_hami_holds_a_card_whole_only_if_nothing_says_what_it_was_given() {
     let mut known = pod("u1");
     known.hamis = Some("GPU-a,NVIDIA,1,1:;".to_owned());
     assert_eq!(foreign(&entries, &[Arc::new(known)], &cards), []);
+}
+
+#[test]
+fn a_foreign_pod_on_an_instance_of_a_dynamic_card_was_dropped() {
+    // The card is cut as pods come: its instances are no units of their own.
+    let units = names(&[("GPU-a", "GPU-a"), ("MIG-1", "GPU-a"), ("MIG-2", "MIG-2")]);
+    let check = |id: &str, expected: &str| {
+        let entries = [entry("old", None, &[id])];
+        let found = foreign(&entries, &pods(&["old"]), &units);
+        let found: Vec<_> = found.iter().map(|one| one.gpu.as_str()).collect();
+        assert_eq!(found, [expected], "{id}");
+    };
+    check("MIG-1", "GPU-a");
+    check("MIG-1::0", "GPU-a");
+    check("MIG-2", "MIG-2");
+    check("GPU-a", "GPU-a");
+}
+
+#[test]
+fn lingering_lost_seats_and_instances() {
+    let placed = |profile: &str, start| aliquot_core::mig::published::Placed {
+        profile: profile.to_owned(),
+        start,
+    };
+    let instance = |start| aliquot_core::Grant {
+        mig: Some(placed("1g.5gb", start)),
+        ..grant("GPU-b", 5, 14)
+    };
+    let twice = aliquot_core::Grant {
+        seats: 2,
+        ..grant("GPU-a", 3000, 30)
+    };
+    let given = allocation(&[("main", &[twice, instance(0), instance(6)])]);
+    let share = crate::testing::accepted("u1", given);
+    let left = lingering(&set(&["u1"]), [share].iter());
+    let found: Vec<_> = left.iter().map(|l| (l.gpu.as_str(), l.seats)).collect();
+    let expected = [("GPU-a", 2), ("GPU-b/1g.5gb@0", 1), ("GPU-b/1g.5gb@6", 1)];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn while_a_damaged_share_is_needed_no_file_without_an_owner_goes() {
+    let check = |present: bool, alive: bool, expected: (&[&str], &[&str])| {
+        let alive: BTreeSet<PodUid> = if alive { set(&["u1"]) } else { set(&[]) };
+        let here = pods(&["u1"]);
+        let here = &here[..usize::from(present)];
+        let (damaged, files) = (set(&["u1"]), set(&["perhaps"]));
+        let found = garbage(&[], here, [].iter(), &damaged, &alive, &files);
+        assert_eq!(
+            (found.names, found.pods),
+            (set(expected.0), set(expected.1))
+        );
+        let units = ["GPU-a", "GPU-b"].map(GpuUuid::from).into_iter();
+        let held = unclear(&damaged, &alive, units).len();
+        assert_eq!(held, if alive.is_empty() { 0 } else { 2 });
+    };
+    check(true, false, (&[], &[]));
+    check(false, true, (&[], &[]));
+    check(false, false, (&["perhaps"], &["u1"]));
 }

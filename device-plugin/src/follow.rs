@@ -20,13 +20,14 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::accepted::Accepted;
+use crate::accepted::{Accepted, Store};
 use crate::clock::now;
 use crate::fail_point::{self, Point};
 use crate::health::Watch;
 use crate::metrics::{Metrics, count};
 use crate::node::Seen;
 use crate::occupants::{self, Holders, Occupants};
+use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::transition::{self, Card, Situation, Todo};
 use crate::wanted::Fault;
@@ -105,16 +106,14 @@ impl Follower {
             state = looked;
             for work in work {
                 let (this, ended_tx) = (Arc::clone(&this), ended_tx.clone());
-                spawn_blocking(move || {
-                    let ended = this.work(&work);
-                    let _stopped = ended_tx.blocking_send(ended);
+                let uuid = GpuUuid::from(work.card.uuid.as_str());
+                let done = spawn_blocking(move || this.work(&work));
+                tokio::spawn(async move {
+                    let done = done.await.unwrap_or_else(|error| Err(error.to_string()));
+                    let _stopped = ended_tx.send((uuid, done)).await;
                 });
             }
-            let changing = state
-                .standing
-                .cards
-                .values()
-                .any(|card| card.change.is_some());
+            let changing = state.changing() > 0;
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = seen.changed() => {}
@@ -128,13 +127,15 @@ impl Follower {
     /// One look. Blocks. What is to be done is stored and published.
     fn look(&self, state: &mut State, node: Option<&Seen>) -> Vec<Work> {
         let published = self.prestart.published.get();
+        state.meet(&published.facts);
         self.read(state, node, &published.facts);
         // Under the lock of the shares: who is accepted meanwhile is either seen here, or sees
         // that the card changes.
         let concerned = state.concerned();
         let store = (!concerned.is_empty()).then(|| self.prestart.store.lock());
-        let shares = store.iter().flat_map(|store| store.all().cloned());
-        let occupants = self.occupants(&concerned, &published, &shares.collect::<Vec<_>>());
+        let occupants = store.as_ref().map_or_else(BTreeMap::new, |store| {
+            self.occupants(&concerned, &published, store)
+        });
         close(state, &concerned, node);
         let mut work = Vec::new();
         for facts in &published.facts.cards {
@@ -206,31 +207,34 @@ impl Follower {
         &self,
         concerned: &BTreeSet<GpuUuid>,
         node: &crate::inventory::Node,
-        shares: &[Accepted],
+        store: &Store,
     ) -> BTreeMap<GpuUuid, Occupants> {
         let pods = self.prestart.pods.in_order();
-        if concerned.is_empty() || !self.prestart.pods.synced() {
+        if !self.prestart.pods.synced() {
             return BTreeMap::new();
         }
-        let departed = collect::departed(&pods, shares.iter());
+        let shares: Vec<Arc<Accepted>> = store.shared().cloned().collect();
+        let departed = collect::departed(&pods, store.known());
         let alive = host::alive(std::path::Path::new("/proc"), &departed);
         let (Ok(alive), Ok(entries)) = (alive, self.prestart.entries()) else {
             tracing::warn!("who is on the cards is not known; none changes");
             return BTreeMap::new();
         };
         // Not those that are published: housekeeping may not have looked yet.
-        let units = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
-        let cards = node
-            .facts
-            .cards
-            .iter()
-            .map(|card| card.uuid.as_str().into());
-        let foreign = collect::foreign(&entries, &pods, &units.chain(cards).collect());
+        let foreign = collect::foreign(&entries, &pods, &node.booked_as());
+        let unclear = store.damaged().keys().filter(|uid| {
+            let pod = self.prestart.pods.get(uid);
+            match pod.filter(|pod| pod.phase != Phase::Ended) {
+                Some(pod) => pod.uses().is_none(),
+                None => alive.contains(*uid),
+            }
+        });
         let known = Holders {
             foreign: &foreign,
             inventory: &node.inventory,
             pods: &pods,
-            shares,
+            shares: &shares,
+            unclear: unclear.count(),
             alive: &alive,
             hamis: &hami::holders(&entries, &pods),
         };
@@ -239,8 +243,7 @@ impl Follower {
     }
 
     /// One step on one card. Blocks.
-    fn work(&self, work: &Work) -> Ended {
-        let uuid = work.card.uuid.as_str().into();
+    fn work(&self, work: &Work) -> Result<(), String> {
         let switch = self.prestart.modes.switch(&work.mode);
         let done = if work.enter {
             fail_point::at(Point::BeforeEnter);
@@ -258,7 +261,7 @@ impl Follower {
         {
             tracing::warn!(%error, "the cards were not read after a switch");
         }
-        (uuid, done.map_err(|error| error.to_string()))
+        done.map_err(|error| error.to_string())
     }
 
     fn ended(&self, state: &mut State, (uuid, result): Ended) {
@@ -314,6 +317,7 @@ fn step(
         let closed = state.closed.get(uuid);
         let see = Situation {
             wanted,
+            known: occupants.contains_key(uuid),
             free,
             closed: closed.is_some_and(|since| since.elapsed() >= SETTLED),
             timeout: state.standing.transition.timeout.map(|Seconds(s)| s),

@@ -4,7 +4,7 @@
 //! once and published for all its seats. Must not: decide ([`crate::sick`] does); hold
 //! its lock across an await.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::accepted::Accepted;
+use crate::last_good;
 use crate::metrics::Metrics;
 use crate::prestart::PreStart;
 use crate::sick::{self, SickPods, Sickness, Told};
@@ -55,6 +56,8 @@ struct State {
     health: Vec<CardHealth>,
     held: Held,
     told: Told,
+    /// Cards of which the driver did not tell how they are cut: the last answer stands.
+    unread: BTreeSet<String>,
     errors: HashMap<(String, u64), Instant>,
 }
 
@@ -66,13 +69,15 @@ impl Watch {
         care: Care,
         notes: Notes,
         metrics: Metrics,
-        (facts, health): (nvml::Inventory, Vec<CardHealth>),
+        (mut facts, health): (nvml::Inventory, Vec<CardHealth>),
     ) -> Arc<Self> {
+        let unread = last_good::keep(&mut facts, &prestart.published.get().facts);
         let state = Mutex::new(State {
             facts,
             health,
             held: Held::new(),
             told: Told::default(),
+            unread,
             errors: HashMap::new(),
         });
         let watch = Arc::new(Self {
@@ -135,19 +140,24 @@ impl Watch {
         for event in heard {
             self.tell(event);
         }
-        if full || !heard.is_empty() || self.prestart.modes.cut_since() {
-            let facts = self.driver.inventory()?;
-            let health = self.driver.health()?;
-            self.refresh(|state| (state.facts, state.health) = (facts, health));
+        let unread = !self.state.lock().unread.is_empty();
+        if full || unread || !heard.is_empty() || self.prestart.modes.cut_since() {
+            self.reread()?;
         }
         events.map(drop)
     }
 
-    /// Reads the cards anew after one was switched. Blocks.
+    /// Reads the cards anew, and publishes them. Blocks.
     pub fn reread(&self) -> Result<(), NvmlError> {
-        let facts = self.driver.inventory()?;
+        let mut facts = self.driver.inventory()?;
         let health = self.driver.health()?;
-        self.refresh(|state| (state.facts, state.health) = (facts, health));
+        self.refresh(|state| {
+            let unread = last_good::keep(&mut facts, &state.facts);
+            if unread != state.unread {
+                tracing::warn!(cards = ?unread, "how these cards are cut was not told; the last answer stands");
+            }
+            (state.facts, state.health, state.unread) = (facts, health, unread);
+        });
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::{GpuUuid, PodUid};
+use aliquot_core::PodUid;
 use aliquot_k8s::event::{Note, Notes};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::accepted::{Accepted, StoreError};
+use crate::accepted::Accepted;
 use crate::checkpoint::CheckpointError;
 use crate::files::{self, FileError};
 use crate::metrics::{Metrics, count};
@@ -27,7 +27,7 @@ use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
 use crate::register::pod_resources;
-use crate::{audit, cdi, collect, host, tenant, units, way_in};
+use crate::{audit, cdi, collect, host, sick, tenant, units, way_in};
 
 /// Least time between two rounds, however many pods change.
 const GAP: Duration = Duration::from_secs(1);
@@ -46,9 +46,6 @@ pub enum RoundError {
     /// Something cannot be listed or removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// An accepted share cannot be removed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
     /// `/proc` cannot be listed.
     #[error("cannot list processes: {0}")]
     Processes(std::io::Error),
@@ -60,14 +57,17 @@ pub async fn rounds(
     proc: PathBuf,
     interval: Duration,
     lost: watch::Sender<Option<BTreeSet<PodUid>>>,
+    notes: Notes,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
+    let mut told = BTreeSet::new();
     let mut changes = prestart.pods.subscribe();
     let mut missing: BTreeMap<PodUid, Instant> = BTreeMap::new();
     loop {
         if prestart.pods.synced() {
             changes.borrow_and_update();
+            tell_damaged(&prestart, &mut told, &notes);
             let (this, proc) = (Arc::clone(&prestart), proc.clone());
             let counted = metrics.clone();
             match spawn_blocking(move || round(&this, &proc, &counted)).await {
@@ -129,33 +129,42 @@ pub fn round(
     let mut store = prestart.store.lock();
     let entries = prestart.entries()?;
     let pods = prestart.pods.in_order();
-    let departed = collect::departed(&pods, store.all());
+    let departed = collect::departed(&pods, store.known());
     let alive = host::alive(proc, &departed).map_err(RoundError::Processes)?;
 
-    let garbage = collect::garbage(&entries, &pods, store.all(), &alive, &on_disk(prestart)?);
+    let on_disk = on_disk(prestart)?;
+    let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
+    let shares = || store.all();
+    let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &alive, &on_disk);
+    // What cannot be removed is tried again, and keeps nothing else from being looked after.
     for name in &garbage.names {
-        files::remove(&prestart.paths.cdi.join(cdi::file_name(name)))?;
-        let seat = prestart.paths.seats.join(name);
-        tenant::strip(&seat)?;
-        files::remove(&seat)?;
-        metrics.collected.inc();
-        tracing::info!(name, "collected");
+        match remove(prestart, name) {
+            Ok(()) => {
+                metrics.collected.inc();
+                tracing::info!(name, "collected");
+            }
+            Err(error) => tracing::warn!(name, %error, "not collected; tried again"),
+        }
     }
     for uid in &garbage.pods {
-        store.remove(uid)?;
+        if let Err(error) = store.remove(uid) {
+            tracing::warn!(%uid, %error, "an accepted share is not removed; tried again");
+        }
     }
 
-    let shares: Vec<Accepted> = store.all().cloned().collect();
+    let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
+    let shares: Vec<Arc<Accepted>> = store.shared().cloned().collect();
+    let shares = || shares.iter().map(|share| &**share);
     drop(store);
-    metrics
-        .accepted
-        .set(i64::try_from(shares.len()).unwrap_or(i64::MAX));
+    let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    metrics.accepted.set(number(shares().count()));
+    metrics.damaged_shares.set(number(damaged.len()));
     let node = prestart.published.get();
-    let cards: BTreeSet<GpuUuid> = node.cards.keys().cloned().collect();
-    prestart.published.holders(
-        collect::foreign(&entries, &pods, &cards),
-        collect::lingering(&alive, shares.iter()),
-    );
+    let units = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
+    let mut foreign = collect::foreign(&entries, &pods, &node.booked_as());
+    foreign.extend(collect::unclear(&damaged, &alive, units));
+    let lingering = collect::lingering(&alive, shares());
+    prestart.published.holders(foreign, lingering);
     let present = |uid: &PodUid| {
         let mut found = pods.iter().filter(|pod| pod.uid == *uid);
         found.any(|pod| pod.phase != Phase::Ended)
@@ -164,12 +173,37 @@ pub fn round(
     prestart.refresh()?;
     if let Some(installed) = &prestart.limiter {
         let (root, specs) = (&prestart.paths.limiter, &prestart.paths.cdi);
-        let removed = way_in::collect(root, installed, specs)?;
-        if removed > 0 {
-            tracing::info!(removed, "versions of the limiter that nobody is given");
+        match way_in::collect(root, installed, specs) {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "versions of the limiter that nobody is given"),
+            Err(error) => tracing::warn!(%error, "versions of the limiter are not collected"),
         }
     }
-    Ok(collect::lost(&entries, &pods, shares.iter()))
+    Ok(collect::lost(&entries, &pods, shares()))
+}
+
+/// Takes away the files of a name.
+fn remove(prestart: &PreStart, name: &str) -> Result<(), FileError> {
+    files::remove(&prestart.paths.cdi.join(cdi::file_name(name)))?;
+    let seat = prestart.paths.seats.join(name);
+    tenant::strip(&seat)?;
+    files::remove(&seat)
+}
+
+/// Tells the pods whose share cannot be read back, each once.
+fn tell_damaged(prestart: &PreStart, told: &mut BTreeSet<PodUid>, notes: &Notes) {
+    let damaged = prestart.store.lock().damaged().clone();
+    told.retain(|uid| damaged.contains_key(uid));
+    for (uid, why) in damaged {
+        let Some(pod) = prestart.pods.get(&uid).filter(|_| !told.contains(&uid)) else {
+            continue;
+        };
+        let text = format!(
+            "what this pod was given cannot be read back from the node ({why}): it runs on, and its next start is judged anew by its annotation"
+        );
+        notes.send(sick::note(&pod, true, "ShareDamaged", text));
+        told.insert(uid);
+    }
 }
 
 /// Every name that has a spec or a seat directory.

@@ -213,6 +213,27 @@ impl Node {
         self.sickness.cards.iter().cloned().chain(down).collect()
     }
 
+    /// Every name that the driver has for a card or an instance here, with the unit that is booked
+    /// for it: of an instance that is no unit of its own, its card.
+    pub fn booked_as(&self) -> BTreeMap<GpuUuid, GpuUuid> {
+        let mut names = BTreeMap::new();
+        for card in &self.facts.cards {
+            let whole = GpuUuid::from(card.uuid.as_str());
+            for device in card.cut.instances.iter().flat_map(|one| &one.devices) {
+                let own = GpuUuid::from(device.uuid.as_str());
+                let unit = if self.inventory.gpu(&own).is_some() {
+                    &own
+                } else {
+                    &whole
+                };
+                names.insert(device.current.as_str().into(), unit.clone());
+                names.insert(own.clone(), unit.clone());
+            }
+            names.insert(whole.clone(), whole);
+        }
+        names
+    }
+
     /// What follows from facts, health and arrangement.
     fn settle(&mut self) {
         self.inventory.gpus = units::units(&self.facts, &self.health, &self.arrangement);

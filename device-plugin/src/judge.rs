@@ -7,11 +7,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use aliquot_core::inventory::Health;
+use aliquot_core::inventory::{Health, Mode};
 use aliquot_core::ledger::Held;
 use aliquot_core::seen::Units;
 use aliquot_core::usage::Use;
-use aliquot_core::{Allocation, Gpu, GpuUuid, Grant, Inventory, NodeName, PodUid, Reason};
+use aliquot_core::{
+    Allocation, Gpu, GpuUuid, Grant, Inventory, Mib, NodeName, Percent, PodUid, Reason,
+};
 
 use crate::accepted::{Accepted, Container};
 use crate::checkpoint::Entry;
@@ -41,6 +43,8 @@ pub struct Facts<'a> {
     pub others: &'a [&'a Accepted],
     /// What pods of HAMi that still run here hold.
     pub hamis: &'a [(PodUid, Held)],
+    /// What pods hold whose accepted share cannot be read back, by what else is known of them.
+    pub damaged: &'a [(PodUid, Held)],
 }
 
 /// The answer.
@@ -80,6 +84,17 @@ pub enum Refusal {
     NoCard(GpuUuid),
     /// Nobody knows what a pod of HAMi holds here.
     HamiUnreadable(PodUid),
+    /// Nobody knows what a pod that was accepted here holds.
+    ShareUnreadable(PodUid),
+    /// The card is shared in another way than when the pod was bound.
+    Shared {
+        /// The card.
+        gpu: GpuUuid,
+        /// How it is shared now.
+        mode: Mode,
+        /// What the pod was given of it.
+        given: (Mib, Percent),
+    },
     /// The card is not usable.
     Sick(GpuUuid, String),
     /// The card is between two modes.
@@ -143,6 +158,22 @@ impl fmt::Display for Refusal {
             Self::HamiUnreadable(pod) => write!(
                 f,
                 "the pod with uid {pod} was placed here by HAMi, and its annotation hami.io/vgpu-devices-allocated cannot be read, so nobody knows what is free: ask your administrator to delete that pod"
+            ),
+            Self::ShareUnreadable(pod) => write!(
+                f,
+                "what the pod with uid {pod} was given here cannot be read back, neither from the agent's store nor from its annotation, so nobody knows what is free: ask your administrator to delete that pod"
+            ),
+            Self::Shared {
+                gpu,
+                mode: Mode::Timeslice,
+                given: (memory, cores),
+            } => write!(
+                f,
+                "the pod was given {memory} and {cores} compute of {gpu}, which is shared in turns now (timeslice) and keeps no amount for anybody: delete the pod and create it again"
+            ),
+            Self::Shared { gpu, .. } => write!(
+                f,
+                "the pod was given a turn of {gpu}, which is shared by amounts now: delete the pod and create it again"
             ),
             Self::Sick(gpu, why) => write!(
                 f,
@@ -269,6 +300,11 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
     if let Some((pod, _)) = held.iter().find(|(_, held)| **held == Held::Unreadable) {
         return Err(Refusal::HamiUnreadable((*pod).clone()));
     }
+    let damaged = || facts.damaged.iter();
+    if let Some((pod, _)) = damaged().find(|(_, held)| *held == Held::Unreadable) {
+        return Err(Refusal::ShareUnreadable(pod.clone()));
+    }
+    held.extend(damaged().map(|(pod, held)| (pod, held)));
     // What was bound before a card was cordoned may start on it.
     let mut open = inventory.clone();
     for gpu in &mut open.gpus {
@@ -290,10 +326,18 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
                 stand.cordon.clone().unwrap_or_default(),
             ));
         }
+        let grants = || accepted.allocation.all().flat_map(|(_, grants)| grants);
+        let mut on_it = grants().filter(|grant| grant.unit() == gpu);
+        if let Some(grant) = on_it.find(|grant| !keeps(has, grant)) {
+            return Err(Refusal::Shared {
+                gpu,
+                mode: has.mode,
+                given: (grant.memory, grant.cores),
+            });
+        }
         let offers = units::offers(has);
         let offered = |grant: &Grant| offers.iter().any(|offer| offer.resource == grant.resource);
-        let mut grants = accepted.allocation.all().flat_map(|(_, grants)| grants);
-        let other = !grants.all(|grant| grant.unit() != gpu || offered(grant));
+        let other = !grants().all(|grant| grant.unit() != gpu || offered(grant));
         let other = other.then_some(Reason::CardTypeMismatch);
         if let Some(reason) = other.or(full) {
             return Err(Refusal::Full {
@@ -306,6 +350,17 @@ fn cards_can_carry(facts: Facts<'_>, accepted: &Accepted) -> Result<(), Refusal>
         }
     }
     Ok(())
+}
+
+/// The unit, as it is shared now, holds what was granted: turns keep no amounts, and a turn names
+/// none, so that it would be without a limit where there are some.
+fn keeps(has: &Gpu, grant: &Grant) -> bool {
+    let a_turn = (grant.memory, grant.cores) == (Mib(0), Percent(0));
+    match has.mode {
+        Mode::Timeslice => a_turn,
+        Mode::Vgpu | Mode::Mps => !a_turn || has.even.is_some_and(|even| even.memory == Mib(0)),
+        Mode::Exclusive | Mode::Mig | Mode::Unknown => true,
+    }
 }
 
 #[cfg(test)]

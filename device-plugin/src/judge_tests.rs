@@ -35,6 +35,7 @@ struct Case {
     holders: Vec<Entry>,
     others: Vec<Accepted>,
     hamis: Vec<(PodUid, Held)>,
+    damaged: Vec<(PodUid, Held)>,
 }
 
 /// A pod with one share of GPU-a, on a node with GPU-a and GPU-b.
@@ -46,6 +47,7 @@ fn case() -> Case {
         holders: vec![entry("main", 1)],
         others: Vec::new(),
         hamis: Vec::new(),
+        damaged: Vec::new(),
     }
 }
 
@@ -60,6 +62,7 @@ fn verdict(case: &Case) -> Verdict {
         holders: &case.holders.iter().collect::<Vec<_>>(),
         others: &case.others.iter().collect::<Vec<_>>(),
         hamis: &case.hamis,
+        damaged: &case.damaged,
     })
 }
 
@@ -253,4 +256,50 @@ fn pods_of_hami_that_still_run_here_count() {
             "delete that pod",
         ],
     );
+}
+
+#[test]
+fn pods_whose_stored_share_is_damaged_were_not_counted() {
+    let holding = |memory: u64| {
+        let used = Use::of(Mib(memory), Percent(0));
+        ("u2".into(), Held::Uses([("GPU-a".into(), used)].into()))
+    };
+    check(|case| case.damaged = vec![holding(7000)], &[]);
+    check(
+        |case| case.damaged = vec![holding(7001)],
+        &["GPU-a", "CardInsufficientMemory"],
+    );
+    check(
+        |case| case.damaged = vec![("u2".into(), Held::Unreadable)],
+        &["uid u2", "delete that pod"],
+    );
+}
+
+#[test]
+fn written_memory_was_accepted_on_a_card_that_became_timeslice_after_the_binding() {
+    let shared = |case: &mut Case, mode, given: Grant| {
+        case.inventory.gpus[0].mode = mode;
+        case.pod = Some(self::given(&[given]));
+    };
+    let turns = ["GPU-a", "3000 MiB", "30 % compute", "timeslice"];
+    let share = || grant("GPU-a", 3000, 30);
+    check(|c| shared(c, Mode::Timeslice, share()), &turns);
+    check(
+        |c| shared(c, Mode::Timeslice, grant("GPU-a", 0, 30)),
+        &["timeslice"],
+    );
+    check(
+        |c| shared(c, Mode::Timeslice, grant("GPU-a", 3000, 0)),
+        &["timeslice"],
+    );
+    check(|c| shared(c, Mode::Timeslice, grant("GPU-a", 0, 0)), &[]);
+    check(|c| shared(c, Mode::Exclusive, share()), &[]);
+    check(|c| shared(c, Mode::Mps, share()), &[]);
+    // A turn names no amount: by amounts it would be without a limit.
+    for mode in [Mode::Vgpu, Mode::Mps] {
+        check(
+            |c| shared(c, mode, grant("GPU-a", 0, 0)),
+            &["a turn of GPU-a", "by amounts now"],
+        );
+    }
 }

@@ -65,6 +65,8 @@ pub struct Metrics {
     pub collected: Counter,
     /// Accepted shares on this node.
     pub accepted: Gauge,
+    /// Accepted shares that cannot be read back.
+    pub damaged_shares: Gauge,
     /// Running shares that the kubelet's checkpoint does not know.
     pub checkpoint_lost: Gauge,
     /// Cards out of service.
@@ -130,6 +132,11 @@ impl Metrics {
             all.collected.clone(),
         );
         registry.register("accepted", "Accepted shares", all.accepted.clone());
+        registry.register(
+            "damaged_shares",
+            "Accepted shares that cannot be read back; their pods count with what their annotations say",
+            all.damaged_shares.clone(),
+        );
         registry.register(
             "checkpoint_lost",
             "Running shares that the kubelet's checkpoint does not know",

@@ -176,7 +176,7 @@ pub async fn keep_written(
             (_, None) => Err("the Node object is not known yet".to_owned()),
             (Err(error), _) => Err(error.to_string()),
             (Ok(wanted), Some(current)) => {
-                let write = writer.write(&wanted, &node, lost_now.as_ref(), &current);
+                let write = writer.write(&wanted, &node, lost_now.as_ref(), current);
                 write.await
             }
         };
@@ -205,55 +205,51 @@ pub async fn keep_written(
 }
 
 impl Writer {
+    /// `current` becomes what each write answers: a list is written over the version that was read.
     async fn write(
         &self,
         wanted: &str,
         node: &inventory::Node,
         lost: Option<&BTreeSet<PodUid>>,
-        current: &Seen,
+        mut current: Seen,
     ) -> Result<(), String> {
         if current.inventory.as_deref() != Some(wanted) {
             let patch = json!({"metadata": {"annotations": {INVENTORY: wanted}}});
-            let written = self.patch(&Patch::Merge(patch), false).await?;
+            current = self.put(&Patch::Merge(patch), false).await?;
             tracing::info!(bytes = wanted.len(), "inventory written");
-            show(&self.seen, &written);
         }
         let labels = labels::labels(&node.inventory, &node.features, &self.resource);
         if let Some(patch) = owned::patch(&labels, &current.labels, self.feature_labels) {
             tracing::info!(%patch, "feature labels written");
-            show(&self.seen, &self.patch(&Patch::Merge(patch), false).await?);
+            current = self.put(&Patch::Merge(patch), false).await?;
         }
         if let Some(cards) = current.drain.cleared() {
             (self.clear)(cards).await?;
-            show(
-                &self.seen,
-                &self.patch(&Patch::Merge(drain::heard()), false).await?,
-            );
+            current = self.put(&Patch::Merge(drain::heard()), false).await?;
         }
         if let Some(patch) = current.drain.taint(node.sickness.drained.is_some()) {
             tracing::warn!(%patch, "taint of a drained node written");
-            show(&self.seen, &self.patch(&Patch::Merge(patch), false).await?);
+            current = self.put(&Patch::Merge(patch), false).await?;
         }
         let pods = self.pods.in_order();
         let capacity = capacity::wanted(&node.inventory, &pods, self.capacity.as_ref());
         if let Some(patch) = capacity::patch(&capacity, &current.capacity, self.pods.synced()) {
             tracing::info!(%patch, "capacity written");
-            show(&self.seen, &self.patch(&Patch::Merge(patch), true).await?);
+            current = self.put(&Patch::Merge(patch), true).await?;
         }
         let vanished = self
             .taken
             .lock()
             .due(&node.vanished, &current.resources, Instant::now());
         if let Some(patch) = vanished::patch(&vanished) {
-            let written = self.patch(&Patch::Merge(patch), true).await?;
+            current = self.put(&Patch::Merge(patch), true).await?;
             tracing::info!(?vanished, "resources taken from the node");
-            show(&self.seen, &written);
         }
-        let lost = lost.and_then(|lost| wanted_condition(lost, current));
+        let lost = lost.and_then(|lost| wanted_condition(lost, &current));
         let wanted = [
             (CHECKPOINT_LOST, lost),
-            (GPU_SICK, wanted_sick(&node.out_of_service(), current)),
-            (PROFILE, wanted_profile(node.profile.as_ref(), current)),
+            (GPU_SICK, wanted_sick(&node.out_of_service(), &current)),
+            (PROFILE, wanted_profile(node.profile.as_ref(), &current)),
         ];
         for (kind, condition) in wanted {
             let Some([status, reason, message]) = condition else {
@@ -265,11 +261,21 @@ impl Writer {
                 "lastHeartbeatTime": now, "lastTransitionTime": now,
             });
             let patch = json!({"status": {"conditions": [condition]}});
-            let written = self.patch(&Patch::Strategic(patch), true).await?;
+            self.put(&Patch::Strategic(patch), true).await?;
             tracing::warn!(kind, status, message, "condition written");
-            show(&self.seen, &written);
         }
         Ok(())
+    }
+
+    /// Writes, and takes the answer as seen, ahead of the watch.
+    async fn put(&self, patch: &Patch<Value>, status: bool) -> Result<Seen, String> {
+        let now = Seen::read(&self.patch(patch, status).await?);
+        self.seen.send_if_modified(|current| {
+            let changed = current.as_ref() != Some(&now);
+            *current = Some(now.clone());
+            changed
+        });
+        Ok(now)
     }
 
     async fn patch(&self, patch: &Patch<Value>, status: bool) -> Result<api::Node, String> {
@@ -294,16 +300,6 @@ impl Writer {
         count(&self.metrics.node_writes, outcome);
         written
     }
-}
-
-/// Takes the answer of a write as seen, ahead of the watch.
-fn show(seen: &watch::Sender<Option<Seen>>, node: &api::Node) {
-    let now = Some(Seen::read(node));
-    seen.send_if_modified(|current| {
-        let changed = *current != now;
-        *current = now;
-        changed
-    });
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use aliquot_core::inventory::{Foreign, Gpu, Inventory};
 use aliquot_core::ledger::Held;
 use aliquot_core::mig::published::{Mig, Placed};
-use aliquot_core::usage::{self, Use, Uses};
-use aliquot_core::{Allocation, GpuUuid, PodUid};
+use aliquot_core::usage::{Use, Uses};
+use aliquot_core::{GpuUuid, PodUid};
 use aliquot_profiles::Mode;
 
 use crate::accepted::Accepted;
@@ -44,7 +44,9 @@ pub struct Holders<'a> {
     /// Its pods.
     pub pods: &'a [Arc<Pod>],
     /// All accepted shares.
-    pub shares: &'a [Accepted],
+    pub shares: &'a [Arc<Accepted>],
+    /// Holders of which nobody knows which cards they hold.
+    pub unclear: usize,
     /// Pods without an object whose processes live.
     pub alive: &'a std::collections::BTreeSet<PodUid>,
     /// What pods of HAMi hold.
@@ -80,19 +82,15 @@ pub fn on(card: &GpuUuid, known: Holders<'_>) -> Occupants {
         Held::Unreadable => true,
         Held::Uses(uses) => uses.contains_key(card),
     });
-    found.others += hamis.count();
+    found.others += hamis.count() + known.unclear;
     found
 }
 
-fn uses(pod: &Pod, shares: &[Accepted]) -> Uses {
+fn uses(pod: &Pod, shares: &[Arc<Accepted>]) -> Uses {
     if let Some(share) = shares.iter().find(|share| share.pod == pod.kubelet_uid) {
         return share.uses().clone();
     }
-    let text = pod.allocation.as_deref();
-    let allocation = text.and_then(|text| Allocation::decode(text).ok());
-    allocation.map_or_else(Uses::new, |allocation| {
-        usage::effective(&allocation, pod.stages())
-    })
+    pod.uses().unwrap_or_default()
 }
 
 /// Whether a unit is this card, or an instance of it.
@@ -178,12 +176,13 @@ mod tests {
             pod("cut").with(&given("MIG-1")),
             over,
         ];
-        let shares = [accepted("u1", "GPU-a"), accepted("left", "GPU-d")];
+        let shares = [accepted("u1", "GPU-a"), accepted("left", "GPU-d")].map(Arc::new);
         check(Holders {
             inventory: &inventory,
             foreign: &[foreign],
             pods: &pods.map(Arc::new),
             shares: &shares,
+            unclear: 0,
             alive: &["left".into()].into(),
             hamis: &[],
         });
@@ -201,6 +200,11 @@ mod tests {
             assert_eq!(found("GPU-c"), (0, 1, 0));
             assert_eq!(found("GPU-d"), (0, 1, 0));
             assert_eq!(found("GPU-e"), (0, 0, 0));
+            let unclear = Holders {
+                unclear: 1,
+                ..known
+            };
+            assert_eq!(on(&"GPU-e".into(), unclear).others, 1);
         });
     }
 

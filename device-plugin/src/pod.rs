@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::demand::Stage;
-use aliquot_core::{NodeName, PodUid, hami, quantity};
+use aliquot_core::usage::{self, Uses};
+use aliquot_core::{Allocation, NodeName, PodUid, hami, quantity};
 use k8s_openapi::api::core::v1 as api;
 
 /// On mirror pods: the uid under which the kubelet runs the static pod.
@@ -113,6 +114,12 @@ impl Pod {
     /// `namespace/name`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// What its annotation says that it holds of each unit; `None` where that cannot be read.
+    pub fn uses(&self) -> Option<Uses> {
+        let allocation = Allocation::decode(self.allocation.as_deref()?).ok()?;
+        Some(usage::effective(&allocation, self.stages()))
     }
 
     /// The stage of each container in pod order.

@@ -314,6 +314,7 @@ impl PreStart {
         store: &Store,
     ) -> Verdict {
         let others = self.others(uid, store);
+        let damaged = self.damaged(uid, store);
         judge::judge(Facts {
             node: &self.node,
             inventory: &node.inventory,
@@ -324,7 +325,20 @@ impl PreStart {
             holders: &holders.iter().collect::<Vec<_>>(),
             others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
             hamis,
+            damaged: &damaged,
         })
+    }
+
+    /// What living pods but this one hold whose share cannot be read back, by their annotations.
+    fn damaged(&self, uid: &PodUid, store: &Store) -> Vec<(PodUid, Held)> {
+        let pods = store.damaged().keys();
+        let others = pods.filter(|pod| *pod != uid && self.lives(pod));
+        let held = |other: &PodUid| {
+            let pod = self.pods.get(other);
+            let uses = pod.and_then(|pod| pod.uses());
+            (other.clone(), uses.map_or(Held::Unreadable, Held::Uses))
+        };
+        others.map(held).collect()
     }
 
     /// Publishes a refusal, so that the scheduler can evict the pod.

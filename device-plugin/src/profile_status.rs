@@ -3,7 +3,7 @@
 //! Fed by: what is wanted, what stands, who is waited for. Must not: call a profile applied while
 //! a card is not what it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::GpuUuid;
 use aliquot_k8s::event::{Note, PodRef};
@@ -19,9 +19,10 @@ pub const PROFILE: &str = "AliquotProfile";
 /// The longest message.
 const LONGEST: usize = 2000;
 
-/// Status, reason and message.
+/// Status, reason and message; of cards that are `here`, for of others nothing is to be waited for.
 pub fn condition(
     standing: &Standing,
+    here: &BTreeSet<GpuUuid>,
     fault: Option<&Fault>,
     waiting: &BTreeMap<GpuUuid, Occupants>,
     failures: &BTreeMap<GpuUuid, String>,
@@ -32,7 +33,10 @@ pub fn condition(
         let lines = fault.text.lines().map(str::to_owned).chain(kept);
         (fault.reason, lines.collect())
     } else {
-        let cards = standing.cards.iter();
+        let cards = standing
+            .cards
+            .iter()
+            .filter(|(uuid, _)| here.contains(*uuid));
         let kept: Vec<String> = cards.clone().filter_map(given_up).collect();
         let changing = cards.filter_map(|(uuid, card)| changing(uuid, card, waiting, failures));
         let changing: Vec<String> = changing.collect();
@@ -137,7 +141,18 @@ mod tests {
         let waiting = [("GPU-a".into(), there)].into();
         let failures = failure.map(|text| ("GPU-a".into(), text.to_owned()));
         let failures = failures.into_iter().collect();
-        let found = condition(&standing, fault.as_ref(), &waiting, &failures);
+        // A card that was taken out in the middle of its change is not waited for.
+        let away = Card {
+            change: Some(Change {
+                to: Mode::Exclusive(Exclusive::default()),
+                step: Step::Leaving,
+                since: 0,
+            }),
+            ..Card::default()
+        };
+        standing.cards.insert("GPU-away".into(), away);
+        let here = ["GPU-a".into()].into();
+        let found = condition(&standing, &here, fault.as_ref(), &waiting, &failures);
         assert_eq!(found, expected.map(str::to_owned));
     }
 

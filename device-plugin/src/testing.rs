@@ -165,6 +165,7 @@ pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::Inventory {
         index,
         minor: Some(index),
         pci_bus_id: None,
+        pci_device_id: None,
         model: "NVIDIA A100-SXM4-80GB".to_owned(),
         memory: Mib(10_000),
         reserved: None,
@@ -179,5 +180,26 @@ pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::Inventory {
         cuda_version: None,
         cards: (0..).zip(uuids).map(card).collect(),
         notes: Vec::new(),
+    }
+}
+
+/// A driver of a node without cards, on which nothing happens.
+pub(crate) struct Still;
+
+impl aliquot_nvml::Driver for Still {
+    fn inventory(&self) -> Result<aliquot_nvml::Inventory, aliquot_nvml::NvmlError> {
+        Ok(facts(&[]))
+    }
+
+    fn health(&self) -> Result<Vec<aliquot_nvml::CardHealth>, aliquot_nvml::NvmlError> {
+        Ok(Vec::new())
+    }
+
+    fn wait_events(
+        &self,
+        timeout: std::time::Duration,
+    ) -> Result<Vec<aliquot_nvml::Event>, aliquot_nvml::NvmlError> {
+        std::thread::park_timeout(timeout);
+        Ok(Vec::new())
     }
 }

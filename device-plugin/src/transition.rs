@@ -63,6 +63,8 @@ pub struct GivenUp {
 pub struct Situation<'a> {
     /// The mode that the card should have; `None`: nobody knows, so nothing new begins.
     pub wanted: Option<&'a Mode>,
+    /// It is known who is on the card.
+    pub known: bool,
     /// Those who are on the card now may stay in the new mode, or there are none.
     pub free: bool,
     /// The scheduler has known for a while that the card takes nothing new, and whoever was
@@ -145,7 +147,7 @@ pub fn next(card: &Card, see: &Situation<'_>) -> Card {
                 let skip = card.mode.as_ref().is_none_or(|m| alike(m, &change.to));
                 let step = if skip { Step::Entering } else { Step::Leaving };
                 next.change = toward(&change.to, step);
-            } else if over && !see.free {
+            } else if over && see.known && !see.free {
                 let stays = card.mode.as_ref();
                 next.change = stays.and_then(|mode| toward(mode, Step::Entering));
                 next.given_up = Some(GivenUp {

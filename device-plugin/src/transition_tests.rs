@@ -46,6 +46,7 @@ fn given_up(mut card: Card, to: Mode, refused: Option<&str>) -> Card {
 fn check(card: &Card, wanted: Option<Mode>, free: bool, closed: bool, expected: &Card) {
     let see = Situation {
         wanted: wanted.as_ref(),
+        known: true,
         free,
         closed,
         timeout: Some(60),
@@ -61,6 +62,24 @@ fn check(card: &Card, wanted: Option<Mode>, free: bool, closed: bool, expected: 
 }
 
 use Step::{Draining, Entering, Leaving};
+
+#[test]
+fn a_change_was_given_up_while_nobody_knew_yet_who_is_on_the_card() {
+    // The agent was away for longer than the timeout, and the pods are not known yet.
+    let waits = to(vgpu(10), alone(), Draining, 10);
+    let wanted = alone();
+    let mut see = Situation {
+        wanted: Some(&wanted),
+        known: false,
+        free: false,
+        closed: false,
+        timeout: Some(60),
+        now: 100,
+    };
+    assert_eq!(next(&waits, &see), waits);
+    see.known = true;
+    assert!(next(&waits, &see).given_up.is_some());
+}
 
 #[test]
 fn a_card_drains_and_is_closed_before_it_leaves_its_mode() {
@@ -188,6 +207,7 @@ impl Model {
     fn look(&mut self) {
         let see = Situation {
             wanted: self.wanted.as_ref(),
+            known: true,
             free: self.pods == 0,
             closed: self.closed,
             timeout: Some(5),

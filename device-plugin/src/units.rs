@@ -161,7 +161,8 @@ pub fn resources(node: &Node) -> BTreeSet<String> {
 /// The seats of a resource to show the kubelet. One whose id would be too long for it is left
 /// out. A sick card's free seats are unhealthy. What living pods hold is healthy, whatever
 /// became of its card, and stays until they end: else the kubelet would count its pods against
-/// the seats of other cards.
+/// the seats of other cards. One that is held under another name, which its card had before, is
+/// not offered under this one too.
 pub fn seats(node: &Node, resource: &str) -> Vec<Device> {
     let nothing = Ids::new();
     let held = node.held.get(resource).unwrap_or(&nothing);
@@ -172,6 +173,10 @@ pub fn seats(node: &Node, resource: &str) -> Vec<Device> {
         for offer in offers(gpu).iter().filter(|o| o.resource == resource) {
             for &number in &offer.numbers {
                 let id = format!("{}::{number}", gpu.uuid);
+                // A card that is cut as pods come has the same numbers under several names.
+                if gpu.mode != inventory::Mode::Mig && is_held_elsewhere(node, resource, &id) {
+                    continue;
+                }
                 let healthy = gpu.health == Health::Ok || held.contains(&id);
                 offered.insert(id.clone());
                 seats.push(device(id, healthy, topology::of_seat(gpu, policy)));
@@ -182,6 +187,11 @@ pub fn seats(node: &Node, resource: &str) -> Vec<Device> {
     seats.extend(kept.map(|id| device(id.clone(), true, None)));
     seats.retain(|seat| seat.id.len() <= MAX_ID);
     seats
+}
+
+fn is_held_elsewhere(node: &Node, resource: &str, id: &str) -> bool {
+    let mut others = node.held.iter().filter(|(name, _)| *name != resource);
+    others.any(|(_, ids)| ids.contains(id))
 }
 
 /// Living pods hold seats that are not offered any more.

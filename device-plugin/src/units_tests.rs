@@ -164,3 +164,31 @@ fn a_seat_that_is_held_stays_healthy_on_a_sick_card() {
     check(&["GPU-a::1"], &["GPU-a::1", "GPU-b::0", "GPU-b::1"]);
     check(&["GPU-b::1"], &["GPU-b::0", "GPU-b::1"]);
 }
+
+#[test]
+fn a_renamed_resource_offered_seats_that_were_still_held_under_the_old_name() {
+    let mut renamed = arrangement(&["GPU-a"]);
+    let slices = Timeslice {
+        rename: Some("nvidia.com/gpu.shared".to_owned()),
+        ..Timeslice::new(3)
+    };
+    renamed
+        .cards
+        .insert("GPU-a".into(), Stand::open(Mode::Timeslice(slices)));
+    let published = Published::new(facts(&["GPU-a"]), Vec::new(), renamed);
+    let held = |ids: &[&str]| {
+        let ids: Ids = ids.iter().map(|&id| id.to_owned()).collect();
+        let held = Held::from([(RESOURCE.to_owned(), ids)]);
+        published.cards(&facts(&["GPU-a"]), &[], Sickness::default(), held);
+        let node = published.get();
+        [RESOURCE, "nvidia.com/gpu.shared"].map(|resource| shown(&node, resource))
+    };
+    assert_eq!(
+        held(&["GPU-a::0", "GPU-a::1"]),
+        [vec!["GPU-a::0", "GPU-a::1"], vec!["GPU-a::2"]]
+    );
+    assert_eq!(
+        held(&[]),
+        [vec![], vec!["GPU-a::0", "GPU-a::1", "GPU-a::2"]]
+    );
+}

@@ -70,7 +70,7 @@ fn card(facts: &nvml::CardFacts) -> Card {
         index: facts.index,
         product: facts.model.clone(),
         pci: facts.pci_bus_id.as_deref().and_then(Pci::parse),
-        model: None,
+        model: facts.pci_device_id.map(Pci::Model),
         capability: facts.compute_capability,
         mig: Some(facts.mig.capable),
     }
@@ -149,6 +149,7 @@ profiles:
         let (a, b) = (uuid(1), uuid(2));
         let mut facts = facts(&[&a, &b]);
         facts.cards[1].pci_bus_id = Some("00000000:07:00.0".to_owned());
+        facts.cards[1].pci_device_id = Some(0x20B7_10DE);
         facts.cards[1].model = "NVIDIA A30".to_owned();
         let defaults = Defaults {
             split: 4,
@@ -168,6 +169,7 @@ profiles:
             "index: 1",
             &format!("uuid: {b}"),
             "pci: '0000:07:00.0'",
+            "pci: '0x20b710de'",
             "product: '*A30'",
         ] {
             assert_eq!(ask(select), Ok(vec![b.clone()]), "{select}");

@@ -30,6 +30,8 @@ pub struct CardFacts {
     pub minor: Option<u32>,
     /// Such as `00000000:07:00.0`.
     pub pci_bus_id: Option<String>,
+    /// What sits there, device and vendor: NVML's `pciDeviceId`, such as `0x20B010DE`.
+    pub pci_device_id: Option<u32>,
     /// Marketing name, such as `NVIDIA A100-SXM4-80GB`.
     pub model: String,
     /// All memory, the driver's own part included.

@@ -73,6 +73,7 @@ pub(crate) fn card(
         uuid,
         index,
         minor,
+        pci_device_id: pci.as_ref().map(|pci| pci.pci_device_id),
         pci_bus_id: pci.map(|pci| pci.bus_id),
         model,
         memory,

@@ -60,6 +60,7 @@ prop_compose! {
                     gpu: gpu.uuid.clone(),
                     memory: Mib(100),
                     cores: Percent(10),
+                    seats: 1,
                 }),
                 _ => {}
             }
@@ -184,6 +185,7 @@ fn what_is_left_is_what_was_not_promised_and_nothing_of_a_closed_card() {
         gpu: "GPU-0".into(),
         memory: Mib(100),
         cores: Percent(10),
+        seats: 1,
     });
     let node = state(made, &[(0, 300, 20)], false);
     let top = NodeTop::of(&"n".into(), &node, Percent(80)).unwrap();
@@ -204,4 +206,22 @@ fn what_is_left_is_what_was_not_promised_and_nothing_of_a_closed_card() {
     );
     assert_eq!(closed.closed.as_deref(), Some("CardCordoned"));
     assert_eq!((closed.left, closed.largest), (amount(0, 0, 0), None));
+}
+
+#[test]
+fn a_lingering_share_of_two_seats_and_one_of_an_instance_were_counted_short() {
+    let mut made = inventory(vec![gpu(0, 1000, 4)]);
+    for (gpu, seats) in [("GPU-0", 2), ("GPU-1/1g.5gb@6", 1)] {
+        made.lingering.push(Lingering {
+            pod: "gone".into(),
+            gpu: gpu.into(),
+            memory: Mib(100),
+            cores: Percent(10),
+            seats,
+        });
+    }
+    let seats = |gpu: &str| top::lingering(&made, &gpu.into()).seats;
+    assert_eq!((seats("GPU-0"), seats("GPU-1"), seats("GPU-2")), (2, 1, 0));
+    let node = state(made, &[], false);
+    assert_eq!(node.cards[0].sums.used.seats, 2);
 }

@@ -28,10 +28,10 @@ impl Follower {
         let failures = failures.map(|(uuid, failure)| (uuid.clone(), failure.text.clone()));
         let failures = failures.collect();
         let (standing, fault) = (&state.standing, state.fault.as_ref());
-        let condition = profile_status::condition(standing, fault, occupants, &failures);
+        let condition =
+            profile_status::condition(standing, &state.here, fault, occupants, &failures);
         self.metrics.profile_fault.set(i64::from(fault.is_some()));
-        let changing = standing.cards.values().filter(|card| card.change.is_some());
-        let changing = i64::try_from(changing.count()).unwrap_or(i64::MAX);
+        let changing = i64::try_from(state.changing()).unwrap_or(i64::MAX);
         self.metrics.changing_cards.set(changing);
         if self.source.is_some() && state.said.as_ref() != Some(&condition) {
             tracing::info!(reason = condition[1], message = condition[2], "profile");

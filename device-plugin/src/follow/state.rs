@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use aliquot_core::{GpuUuid, Inventory};
+use aliquot_profiles::mode::On;
 use aliquot_profiles::{Defaults, Mode};
 use tokio::time::Instant;
 
@@ -23,6 +24,8 @@ use crate::{occupants, units};
 /// What is known between two looks.
 pub struct State {
     pub(super) standing: Standing,
+    /// The cards that the driver tells. One that is stored and not here waits for its return.
+    pub(super) here: BTreeSet<GpuUuid>,
     pub(super) stored: Standing,
     pub(super) fault: Option<Fault>,
     /// Since when the scheduler knows that a card takes nothing new.
@@ -48,19 +51,17 @@ impl State {
         follower: &Beginning<'_>,
     ) -> Result<Self, StandingError> {
         let now = now();
-        let mut standing = stored.unwrap_or_else(|| follower.before_profiles());
-        for card in standing.cards.values_mut() {
-            *card = transition::found(card, now);
-        }
         let mut state = Self {
             stored: Standing::default(),
-            standing,
+            standing: stored.unwrap_or_else(|| follower.before_profiles()),
+            here: BTreeSet::new(),
             fault: None,
             closed: BTreeMap::new(),
             busy: BTreeSet::new(),
             failures: BTreeMap::new(),
             said: None,
         };
+        state.meet(follower.facts);
         if !follower.configured {
             let labels = BTreeMap::new();
             state.learn(None, &labels, follower.facts, follower.defaults);
@@ -73,6 +74,7 @@ impl State {
                 let free = card.mode.is_none() && matches!(wanted, Some(Mode::Vgpu(_)));
                 let see = Situation {
                     wanted: wanted.as_ref().filter(|_| free),
+                    known: free,
                     free,
                     closed: free,
                     timeout: None,
@@ -82,6 +84,9 @@ impl State {
                 let changed = next != card;
                 card = next;
                 if let Todo::Enter(mode) = transition::todo(&card) {
+                    if waits(mode) {
+                        break;
+                    }
                     match follower.modes.switch(mode).enter(facts, mode) {
                         Ok(()) => card = transition::done(&card),
                         Err(error) => {
@@ -102,6 +107,26 @@ impl State {
     /// How the cards are shared now.
     pub fn arrangement(&self, usual: &str) -> units::Arrangement {
         self.standing.arrangement(usual)
+    }
+
+    /// Takes over which cards there are. One that is met for the first time, or again, is made sure
+    /// of like all are at a start.
+    pub(super) fn meet(&mut self, facts: &aliquot_nvml::Inventory) {
+        let cards = facts.cards.iter();
+        let here: BTreeSet<GpuUuid> = cards.map(|card| card.uuid.as_str().into()).collect();
+        for uuid in here.difference(&self.here) {
+            if let Some(card) = self.standing.cards.get_mut(uuid) {
+                *card = transition::found(card, now());
+            }
+        }
+        self.here = here;
+    }
+
+    /// How many cards are on their way.
+    pub(super) fn changing(&self) -> usize {
+        let cards = self.standing.cards.iter();
+        let here = cards.filter(|(uuid, _)| self.here.contains(*uuid));
+        here.filter(|(_, card)| card.change.is_some()).count()
     }
 
     /// Takes over what is wanted, or why that is not known.
@@ -135,6 +160,7 @@ impl State {
         wanted
             .map(|(uuid, _)| uuid)
             .chain(changing)
+            .filter(|uuid| self.here.contains(*uuid))
             .cloned()
             .collect()
     }
@@ -148,6 +174,19 @@ impl State {
         fail_point::at(Point::ChangeAfterStore);
         self.stored = self.standing.clone();
         Ok(true)
+    }
+}
+
+/// Whether making a mode waits for somebody else, the keeper of MPS daemons: such a mode is made
+/// sure of while the kubelet is served.
+fn waits(mode: &Mode) -> bool {
+    match mode {
+        Mode::Mps(_) => true,
+        Mode::Mig(mig) => {
+            let mut slices = mig.layout.iter();
+            slices.any(|slice| matches!(slice.on, Some(On::Mps(_))))
+        }
+        Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => false,
     }
 }
 
@@ -207,3 +246,7 @@ pub(super) fn close(state: &mut State, concerned: &BTreeSet<GpuUuid>, node: Opti
             .or_insert_with(Instant::now);
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

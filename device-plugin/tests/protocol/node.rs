@@ -42,6 +42,7 @@ impl Driver for TwoCards {
             index,
             minor: Some(index),
             pci_bus_id: None,
+            pci_device_id: None,
             model: "NVIDIA A100-SXM4-80GB".to_owned(),
             memory: Mib(10_000),
             reserved: None,

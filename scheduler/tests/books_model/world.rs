@@ -193,6 +193,7 @@ fn inventory(node: &Node) -> Inventory {
         gpu: gpu.clone(),
         memory: Mib(*memory),
         cores: Percent(*cores),
+        seats: 1,
     };
     Inventory {
         v: 1,

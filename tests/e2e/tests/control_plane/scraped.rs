@@ -61,6 +61,7 @@ async fn linger(stack: &Stack) -> Result<()> {
         gpu: inventory.gpus[0].uuid.clone(),
         memory: Mib(100),
         cores: Percent(10),
+        seats: 1,
     });
     let patch = json!({"metadata": {"annotations": {INVENTORY: inventory.encode()?}}});
     let patch = Patch::Merge(patch);
