@@ -39,7 +39,10 @@ impl Cause {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Refused => ("EvictedRefused", "evicted: its node refused to start it"),
-            Self::Sick => ("EvictedSick", "evicted: its GPU is out of service"),
+            Self::Sick => (
+                "EvictedFromGpu",
+                "evicted: its GPU is out of service or changes its mode",
+            ),
         }
     }
 }

@@ -18,6 +18,8 @@ mod faults;
 mod killed;
 #[path = "profiles/labels.rs"]
 mod labels;
+#[path = "profiles/leaving.rs"]
+mod leaving;
 #[path = "profiles/moved.rs"]
 mod moved;
 #[path = "profiles/world.rs"]
@@ -104,6 +106,14 @@ fn main() -> ExitCode {
             scenario(
                 "a_broken_configuration_keeps_the_last_good_profile_over_a_restart",
                 faults::broken,
+            ),
+            scenario(
+                "a_change_that_evicts_ends_the_pod_in_its_way_and_no_other",
+                leaving::evicted,
+            ),
+            scenario(
+                "a_card_that_is_not_free_in_time_stays_what_it_was_until_it_is",
+                leaving::given_up,
             ),
             scenario(
                 "the_label_moves_a_hundred_times_under_load_and_nothing_is_lost",

@@ -24,7 +24,7 @@ pub(crate) fn unit(pod: &Pod) -> Result<String> {
     Ok(grants[0].gpu.to_string())
 }
 
-fn restarts(pod: &Pod) -> i32 {
+pub(crate) fn restarts(pod: &Pod) -> i32 {
     let statuses = pod
         .status
         .iter()
