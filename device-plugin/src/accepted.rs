@@ -102,6 +102,17 @@ impl Accepted {
         }
     }
 
+    /// Stores it. It outlives this process at once and a power cut soon; one that a power cut
+    /// took is judged again from the pod's annotation, as its containers start again.
+    pub fn store(&self, directory: &Path) -> Result<(), StoreError> {
+        let text = serde_json::to_vec(self).map_err(|source| StoreError::Encode {
+            pod: self.pod.clone(),
+            source,
+        })?;
+        files::put(&path(directory, &self.pod), &text)?;
+        Ok(())
+    }
+
     /// The mode of a unit when the pod was accepted.
     pub fn mode(&self, gpu: &GpuUuid) -> Mode {
         self.modes.get(gpu).copied().unwrap_or(Mode::Vgpu)
@@ -208,17 +219,30 @@ impl Store {
         self.shares.values()
     }
 
-    /// Stores a share. It outlives this process at once and a power cut soon; one that a power
-    /// cut took is judged again from the pod's annotation, as its containers start again.
+    /// Stores a share.
     pub fn put(&mut self, accepted: Accepted) -> Result<(), StoreError> {
-        let text = serde_json::to_vec(&accepted).map_err(|source| StoreError::Encode {
-            pod: accepted.pod.clone(),
-            source,
-        })?;
-        files::put(&self.path(&accepted.pod), &text)?;
+        accepted.store(&self.directory)?;
+        let accepted = self.count(accepted);
         self.damaged.remove(&accepted.pod);
-        self.shares.insert(accepted.pod.clone(), Arc::new(accepted));
         Ok(())
+    }
+
+    /// Takes a share into account that is stored at once ([`Accepted::store`]), and then
+    /// [`Self::settle`]d.
+    pub fn count(&mut self, accepted: Accepted) -> Arc<Accepted> {
+        let accepted = Arc::new(accepted);
+        let pod = accepted.pod.clone();
+        self.shares.insert(pod, Arc::clone(&accepted));
+        accepted
+    }
+
+    /// It is stored, or could not be and does not count.
+    pub fn settle(&mut self, pod: &PodUid, stored: bool) {
+        if stored {
+            self.damaged.remove(pod);
+        } else {
+            self.shares.remove(pod);
+        }
     }
 
     /// Notes the names under which files are about to be written for a pod's containers, so
@@ -243,15 +267,15 @@ impl Store {
 
     /// Forgets a pod.
     pub fn remove(&mut self, pod: &PodUid) -> Result<(), StoreError> {
-        files::remove(&self.path(pod))?;
+        files::remove(&path(&self.directory, pod))?;
         self.shares.remove(pod);
         self.damaged.remove(pod);
         Ok(())
     }
+}
 
-    fn path(&self, pod: &PodUid) -> PathBuf {
-        self.directory.join(format!("{pod}.json"))
-    }
+fn path(directory: &Path, pod: &PodUid) -> PathBuf {
+    directory.join(format!("{pod}.json"))
 }
 
 /// `None`: written just before a power cut, and empty since. The error is for people.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use aliquot_core::{Mib, PodUid};
 use aliquot_k8s::client::ClientError;
-use aliquot_k8s::event;
+use aliquot_k8s::event::{self, Notes};
 use aliquot_k8s::publisher::publish;
 use aliquot_nvml::{self as nvml, Driver, NvmlError};
 use aliquot_serve::{Readiness, admin, http};
@@ -43,9 +43,10 @@ use crate::pod::Pod;
 use crate::pods::Pods;
 use crate::prestart::{Lookup, PreStart};
 use crate::settings::{Paths, Settings};
+use crate::spare::Spares;
 use crate::standing::{Standing, StandingError};
 use crate::way_in::{self, Installed};
-use crate::{housekeeping, mps, plugins};
+use crate::{housekeeping, mps, plugins, runtime};
 
 /// Readiness: the kubelet knows us.
 pub const REGISTERED: &str = "registered";
@@ -118,6 +119,7 @@ pub async fn run(
     files::directory(&paths.seats, 0o700)?;
     files::directory(&paths.cdi, 0o755)?;
     let limiter = limiter(&settings, &paths)?;
+    let spares = Arc::new(Spares::new(paths.spare.clone(), limiter.clone())?);
     let store = Store::open(paths.accepted.clone())?;
     let modes = Modes::new(&driver, &settings.state_dir);
     let state = begin(&settings, &facts, &modes, &store, &paths)?;
@@ -135,6 +137,7 @@ pub async fn run(
         },
         modes,
         store: Mutex::new(store),
+        spares: Arc::clone(&spares),
         paths: paths.clone(),
         limiter,
         context: Mib(settings.context_memory),
@@ -164,8 +167,8 @@ pub async fn run(
     guard.spawn("daemons", daemons.run(stop.clone()));
     let (read, told) = ((facts, health), notes.clone());
     let cards = spawn_blocking(move || Watch::new(driver, watched, care, told, counted, read));
-    let audited = notes.clone();
     let cards = cards.await?;
+    guard.spawn("spares", spares.keep(stop.clone()));
     guard.spawn("cards", Arc::clone(&cards).cards(stop.clone()));
     guard.spawn("pods", Arc::clone(&cards).pods(stop.clone()));
     let seen = watch::Sender::new(None::<Seen>);
@@ -181,6 +184,8 @@ pub async fn run(
     };
     let following = follower.run(state, seen.subscribe(), stop.clone());
     guard.spawn("follower", following);
+    let runtime = runtime(&settings, &client, &published, &notes);
+    guard.spawn("runtime", runtime.keep(seen.subscribe(), stop.clone()));
     let shown = seen.subscribe();
     watch_objects(
         &settings, &client, &pods, &published, &cards, seen, lost_rx, &readiness, &metrics, &tasks,
@@ -195,29 +200,64 @@ pub async fn run(
         stop.clone(),
     );
     guard.spawn("plugins", plugins);
-    let rounds = housekeeping::rounds(
-        Arc::clone(&prestart),
-        PathBuf::from("/proc"),
-        Duration::from_secs(settings.housekeeping_seconds),
-        lost_tx,
-        notes,
-        metrics.clone(),
-        stop.clone(),
+    rounds(
+        &settings, &guard, &prestart, lost_tx, &notes, &metrics, &stop,
     );
-    guard.spawn("housekeeping", rounds);
-    let audits = housekeeping::audits(
-        prestart,
-        Duration::from_secs(settings.audit_seconds),
-        audited,
-        metrics,
-        stop.clone(),
-    );
-    guard.spawn("audits", audits);
     tasks.close();
     tasks.wait().await;
     guard
         .ended()
         .map_or(Ok(()), |name| Err(AgentError::Ended(name)))
+}
+
+/// What is looked at of the container runtime.
+fn runtime(
+    settings: &Settings,
+    client: &Client,
+    published: &Published,
+    notes: &Notes,
+) -> runtime::keep::Look {
+    let paths = settings.paths();
+    runtime::keep::Look {
+        client: client.clone(),
+        node: settings.node_name.clone(),
+        config: settings.runtime_config.clone(),
+        class: settings.runtime_class.clone(),
+        cdi: paths.cdi,
+        directories: paths.nvidia_cdi,
+        published: published.clone(),
+        notes: notes.clone(),
+    }
+}
+
+/// Housekeeping, and the audits.
+fn rounds(
+    settings: &Settings,
+    guard: &Guard,
+    prestart: &Arc<PreStart>,
+    lost: watch::Sender<Option<BTreeSet<PodUid>>>,
+    notes: &Notes,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    let rounds = housekeeping::rounds(
+        Arc::clone(prestart),
+        PathBuf::from("/proc"),
+        Duration::from_secs(settings.housekeeping_seconds),
+        lost,
+        notes.clone(),
+        metrics.clone(),
+        stop.clone(),
+    );
+    guard.spawn("housekeeping", rounds);
+    let audits = housekeeping::audits(
+        Arc::clone(prestart),
+        Duration::from_secs(settings.audit_seconds),
+        notes.clone(),
+        metrics.clone(),
+        stop.clone(),
+    );
+    guard.spawn("audits", audits);
 }
 
 /// The cards as they were stored, or as a node begins. Blocks for as long as modes are made.

@@ -162,16 +162,16 @@ pub fn foreign(
 pub fn unclear(
     damaged: &BTreeSet<PodUid>,
     alive: &BTreeSet<PodUid>,
-    units: impl Iterator<Item = GpuUuid> + Clone,
+    units: &[GpuUuid],
 ) -> Vec<Foreign> {
     let living = damaged.iter().filter(|uid| alive.contains(*uid));
     let each = living.flat_map(|uid| {
         let pod = format!("pod {uid}, whose accepted share cannot be read back");
-        let unit = move |gpu| Foreign {
-            gpu,
+        let unit = move |gpu: &GpuUuid| Foreign {
+            gpu: gpu.clone(),
             pod: pod.clone(),
         };
-        units.clone().map(unit)
+        units.iter().map(unit)
     });
     each.collect()
 }

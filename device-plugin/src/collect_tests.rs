@@ -210,8 +210,8 @@ fn while_a_damaged_share_is_needed_no_file_without_an_owner_goes() {
             (found.names, found.pods),
             (set(expected.0), set(expected.1))
         );
-        let units = ["GPU-a", "GPU-b"].map(GpuUuid::from).into_iter();
-        let held = unclear(&damaged, &alive, units).len();
+        let units = ["GPU-a", "GPU-b"].map(GpuUuid::from);
+        let held = unclear(&damaged, &alive, &units).len();
         assert_eq!(held, if alive.is_empty() { 0 } else { 2 });
     };
     check(true, false, (&[], &[]));

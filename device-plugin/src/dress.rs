@@ -49,7 +49,7 @@ impl PreStart {
             if grants.any(|grant| grant.mig.is_some()) && !self.lives(&accepted.pod) {
                 continue;
             }
-            let others = self.others(&accepted.pod, &self.store.lock());
+            let others = self.beside(&accepted, &self.store.lock());
             match self.write(&accepted, &others, &holders, &node) {
                 Ok(()) => served += 1,
                 Err(error) => {
@@ -99,7 +99,13 @@ impl PreStart {
                 beside: &beside,
             };
             let mode = share.mode;
-            self.modes.equip(&share, &mut outfit)?;
+            // Making an instance, or a larger share at a daemon, takes seconds.
+            if matches!(mode, Mode::Mig | Mode::Mps) {
+                let equip = || self.modes.equip(&share, &mut outfit);
+                self.kept.turns.aside(equip)?;
+            } else {
+                self.modes.equip(&share, &mut outfit)?;
+            }
             if let Some(part) = outfit.part.take() {
                 card.part = Some(part);
             }
@@ -132,15 +138,22 @@ impl PreStart {
             source,
         })?;
         let seat = self.paths.seats.join(name.as_str());
-        files::seat(&seat, &page)?;
+        let holds = outfit.limited && !effective.uncontrolled;
+        let limiter = self.limiter.as_ref().filter(|_| holds);
+        if self.spares.take(&seat, limiter) {
+            files::fill(&seat, &page)?;
+        } else {
+            files::seat(&seat, &page)?;
+            if let Some(limiter) = limiter {
+                way_in::equip(&seat, limiter)?;
+            }
+        }
         fail_point::at(Point::SeatWritten);
         let specs = self.kept.specs(&self.paths.nvidia_cdi);
         let nodes = &self.paths.capabilities;
         let mut driver = host::driver(&specs, Path::new("/dev"), nodes, &cards);
         let seat_name = seat.display().to_string();
-        let limited = outfit.limited && !effective.uncontrolled;
-        if let Some(limiter) = self.limiter.as_ref().filter(|_| limited) {
-            way_in::equip(&seat, limiter)?;
+        if let Some(limiter) = limiter {
             way_in::stand_before(&mut driver.edits, &seat_name, limiter);
         }
         let variables = environment::variables(&outfit, &shown, priority, effective);

@@ -96,6 +96,14 @@ pub fn seat(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     }
 }
 
+/// Writes the page of a seat that was made ahead ([`crate::spare`]): no container has it yet.
+pub fn fill(seat: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
+    let limits = seat.join("limits");
+    let file = OpenOptions::new().write(true).open(&limits);
+    file.and_then(|file| file.write_all_at(page, 0))
+        .map_err(failed("write", &limits))
+}
+
 /// Writes the page in place, its sequence odd meanwhile; keeps what the host measured.
 fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     let known = <&[u8; limits::SIZE]>::try_from(old).ok();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::PodUid;
+use aliquot_core::{GpuUuid, PodUid};
 use aliquot_k8s::event::{Note, Notes};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -161,8 +161,9 @@ pub fn round(
     metrics.damaged_shares.set(number(damaged.len()));
     let node = prestart.published.get();
     let units = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
+    let units: Vec<GpuUuid> = units.collect();
     let mut foreign = collect::foreign(&entries, &pods, &node.booked_as());
-    foreign.extend(collect::unclear(&damaged, &alive, units));
+    foreign.extend(collect::unclear(&damaged, &alive, &units));
     let lingering = collect::lingering(&alive, shares());
     prestart.published.holders(foreign, lingering);
     let present = |uid: &PodUid| {

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::host::{Card, Part};
 use crate::labels::Features;
+use crate::runtime::Fault;
 use crate::sick::{Sick, Sickness};
 use crate::units::{self, Arrangement, Held};
 use crate::xid::Action;
@@ -37,6 +38,8 @@ pub struct Node {
     pub profile: Option<[String; 3]>,
     /// Resources that were offered once and are not now.
     pub vanished: BTreeSet<String>,
+    /// What the container runtime lacks; `None`: nobody has looked yet.
+    pub runtime: Option<Vec<Fault>>,
     /// Pods that must leave a card whose mode changes.
     leaving: Vec<Refused>,
     /// The driver's facts.
@@ -92,6 +95,7 @@ impl Published {
             arrangement,
             profile: None,
             vanished: BTreeSet::new(),
+            runtime: None,
             leaving: Vec::new(),
             facts,
             health,
@@ -148,6 +152,11 @@ impl Published {
     /// The kubelet's Topology Manager policy.
     pub fn topology(&self, policy: &str) {
         self.change(|node| policy.clone_into(&mut node.inventory.topology_policy));
+    }
+
+    /// What the container runtime lacks.
+    pub fn runtime(&self, lacks: Vec<Fault>) {
+        self.change(|node| node.runtime = Some(lacks));
     }
 
     /// The units whose MPS daemon does not serve, and why.

@@ -2,6 +2,7 @@
 
 use aliquot_core::Grant;
 use aliquot_core::demand::Stage;
+use aliquot_core::usage::Use;
 
 use super::*;
 use crate::testing::{RESOURCE, allocation, arrangement, container, grant, inventory, pod};

@@ -13,17 +13,14 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::PodUid;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::cdi::Spec;
 use crate::checkpoint::{self, CheckpointError, Entry};
 use crate::host;
+use crate::turns::Turns;
 
 /// NVIDIA's specs are read again after this: they change with the driver.
 const SPECS: Duration = Duration::from_millis(200);
-/// The fewest starts at one time: one that waits for a MIG instance or an MPS daemon, for seconds,
-/// must not keep all others waiting.
-const TURNS: usize = 8;
 /// Pods whose files can be written at one time.
 const LANES: u64 = 16;
 
@@ -40,39 +37,27 @@ struct Read {
 type Identity = (u64, u64, u64, i64, i64);
 
 /// Kept between calls; empty at first.
-#[derive(Debug)]
 pub struct Kept {
     checkpoint: Mutex<Option<Read>>,
     specs: Mutex<Option<(Instant, Arc<Vec<Spec>>)>>,
-    turns: Semaphore,
+    /// Whose turn it is to use the disk.
+    pub(crate) turns: Turns,
     lanes: Vec<Mutex<()>>,
 }
 
 impl Default for Kept {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::on(cores)
+        Self {
+            checkpoint: Mutex::default(),
+            specs: Mutex::default(),
+            turns: Turns::new(cores),
+            lanes: (0..LANES).map(|_| Mutex::default()).collect(),
+        }
     }
 }
 
 impl Kept {
-    /// On a machine with so many cores.
-    fn on(cores: usize) -> Self {
-        Self {
-            checkpoint: Mutex::default(),
-            specs: Mutex::default(),
-            turns: Semaphore::new(cores.max(TURNS)),
-            lanes: (0..LANES).map(|_| Mutex::default()).collect(),
-        }
-    }
-
-    /// A turn at the disk: as many at one time as there are cores, and some more, in the order of
-    /// asking.
-    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
-        self.turns.acquire().await.ok()
-    }
-
     /// Nobody else writes files of this pod while it is held. Taken before the store.
     pub fn lane(&self, pod: &PodUid) -> MutexGuard<'_, ()> {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
@@ -128,16 +113,6 @@ fn identity(path: &Path) -> Option<Identity> {
 mod tests {
     use super::*;
     use crate::testing::RESOURCE;
-
-    #[test]
-    fn on_one_cpu_a_start_that_waited_for_its_card_kept_all_others_waiting() {
-        for cores in [1, 2, 64] {
-            let kept = Kept::on(cores);
-            let held = || kept.turns.try_acquire();
-            let held: Vec<_> = std::iter::from_fn(|| held().ok()).collect();
-            assert_eq!(held.len(), cores.max(8));
-        }
-    }
 
     #[test]
     fn another_checkpoint_is_read_at_once() {

@@ -6,6 +6,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 /// How something ended.
@@ -13,6 +14,41 @@ use prometheus_client::registry::Registry;
 pub struct Outcome {
     /// A word from a closed set; see each metric's help.
     pub outcome: &'static str,
+}
+
+/// A call of the kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Call {
+    /// `allocate` or `prestart`.
+    pub call: &'static str,
+}
+
+/// How long calls take, in seconds: from half a millisecond to half a minute.
+#[derive(Clone, Debug)]
+pub struct Seconds(Family<Call, Histogram, fn() -> Histogram>);
+
+impl Default for Seconds {
+    fn default() -> Self {
+        Self(Family::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(0.0005, 2.0, 17))
+        }))
+    }
+}
+
+impl Seconds {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "call_seconds",
+            "Time that Allocate and PreStartContainer took, by call",
+            self.0.clone(),
+        );
+    }
+
+    /// Notes one call that began then.
+    pub(crate) fn since(&self, call: &'static str, began: std::time::Instant) {
+        let took = began.elapsed().as_secs_f64();
+        self.0.get_or_create(&Call { call }).observe(took);
+    }
 }
 
 /// An XID and what it asked for.
@@ -51,6 +87,8 @@ pub struct Metrics {
     pub prestart: Family<Outcome, Counter>,
     /// `Allocate` calls answered.
     pub allocate: Counter,
+    /// How long both calls of a container's start took.
+    pub seconds: Seconds,
     /// `GetPreferredAllocation` calls.
     pub steer: Family<Outcome, Counter>,
     /// Registrations with the kubelet.
@@ -101,6 +139,7 @@ impl Metrics {
             all.prestart.clone(),
         );
         registry.register("allocate", "Allocate calls answered", all.allocate.clone());
+        all.seconds.register(&mut registry);
         registry.register(
             "steer",
             "GetPreferredAllocation calls: steered to a waiting pod's cards, or unsteered",

@@ -27,6 +27,7 @@ use crate::labels::{self, owned};
 use crate::metrics::{Metrics, count};
 use crate::pods::Pods;
 use crate::profile_status::PROFILE;
+use crate::runtime;
 use crate::sick::{self, Sick};
 use crate::vanished::{self, Taken};
 
@@ -35,6 +36,9 @@ pub const CHECKPOINT_LOST: &str = "AliquotCheckpointLost";
 
 /// The condition: cards that are out of service.
 pub const GPU_SICK: &str = "AliquotGpuSick";
+
+/// The condition: the container runtime lacks something that containers with a share need.
+pub const RUNTIME: &str = "AliquotRuntimeIncomplete";
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -50,6 +54,10 @@ pub struct Seen {
     pub sick: Option<(String, String)>,
     /// The same of [`PROFILE`].
     pub profile: Option<(String, String)>,
+    /// The same of [`RUNTIME`].
+    pub lacks: Option<(String, String)>,
+    /// Its container runtime, such as `containerd://2.4.2`.
+    pub runtime: Option<String>,
     /// Its feature labels.
     pub labels: owned::Seen,
     /// Its capacity.
@@ -80,6 +88,12 @@ impl Seen {
             lost: condition(CHECKPOINT_LOST),
             sick: condition(GPU_SICK),
             profile: condition(PROFILE),
+            lacks: condition(RUNTIME),
+            runtime: node
+                .status
+                .as_ref()
+                .and_then(|status| status.node_info.as_ref())
+                .map(|info| info.container_runtime_version.clone()),
             labels: owned::Seen::read(node),
             capacity: capacity::Seen::read(node),
             drain: drain::Seen::read(node),
@@ -119,6 +133,15 @@ pub fn wanted_sick(cards: &[Sick], seen: &Seen) -> Option<[String; 3]> {
 /// The same for [`PROFILE`].
 pub fn wanted_profile(profile: Option<&[String; 3]>, seen: &Seen) -> Option<[String; 3]> {
     unless_said(profile?.clone(), seen.profile.as_ref())
+}
+
+/// The same for [`RUNTIME`].
+pub fn wanted_runtime(lacks: Option<&[runtime::Fault]>, seen: &Seen) -> Option<[String; 3]> {
+    let lacks = lacks?;
+    if lacks.is_empty() {
+        seen.lacks.as_ref()?;
+    }
+    unless_said(runtime::condition(lacks), seen.lacks.as_ref())
 }
 
 fn unless_said(wanted: [String; 3], said: Option<&(String, String)>) -> Option<[String; 3]> {
@@ -250,6 +273,7 @@ impl Writer {
             (CHECKPOINT_LOST, lost),
             (GPU_SICK, wanted_sick(&node.out_of_service(), &current)),
             (PROFILE, wanted_profile(node.profile.as_ref(), &current)),
+            (RUNTIME, wanted_runtime(node.runtime.as_deref(), &current)),
         ];
         for (kind, condition) in wanted {
             let Some([status, reason, message]) = condition else {

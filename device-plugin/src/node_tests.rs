@@ -64,6 +64,30 @@ fn a_sick_card_is_a_condition_until_it_is_well_and_a_node_that_never_had_one_has
 }
 
 #[test]
+fn mig_14_what_the_runtime_lacks_is_a_condition_until_it_has_it() {
+    let fault = runtime::Fault {
+        reason: "CdiOff",
+        blocks: true,
+        text: "off".to_owned(),
+    };
+    let mut seen = Seen::default();
+    let mut check = |lacks: Option<&[runtime::Fault]>, expected: Option<[&str; 2]>| {
+        let wanted = wanted_runtime(lacks, &seen);
+        let found = wanted.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
+        assert_eq!(found, expected, "{lacks:?}");
+        if let Some([status, _, message]) = wanted {
+            seen.lacks = Some((status, message));
+        }
+    };
+    check(None, None);
+    check(Some(&[]), None);
+    check(Some(std::slice::from_ref(&fault)), Some(["True", "CdiOff"]));
+    check(Some(std::slice::from_ref(&fault)), None);
+    check(None, None);
+    check(Some(&[]), Some(["False", "RuntimeComplete"]));
+}
+
+#[test]
 fn reads_annotation_and_condition_of_the_node() {
     let node: api::Node = serde_json::from_value(json!({
         "metadata": {"name": "n1", "annotations": {INVENTORY: "x"}},

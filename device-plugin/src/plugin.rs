@@ -169,6 +169,7 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<api::AllocateRequest>,
     ) -> Result<Response<api::AllocateResponse>, Status> {
+        let began = std::time::Instant::now();
         let mut answer = api::AllocateResponse::default();
         for container in request.into_inner().container_requests {
             let ids: Ids = container.devices_ids.into_iter().collect();
@@ -187,6 +188,7 @@ impl DevicePlugin for Plugin {
                     cdi_devices: vec![device],
                 });
         }
+        self.metrics.seconds.since("allocate", began);
         Ok(Response::new(answer))
     }
 
@@ -195,7 +197,9 @@ impl DevicePlugin for Plugin {
         request: Request<api::PreStartContainerRequest>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
         let ids: Ids = request.into_inner().devices_ids.into_iter().collect();
+        let began = std::time::Instant::now();
         let result = self.prestart.start(&self.resource, ids.clone()).await;
+        self.metrics.seconds.since("prestart", began);
         let outcome = match &result {
             Ok(Started::Accepted) => "accepted",
             Ok(Started::Served) => "served",

@@ -11,25 +11,23 @@ use std::time::Duration;
 
 use aliquot_core::inventory::Refused;
 use aliquot_core::ledger::Held;
-use aliquot_core::{GpuUuid, Mib, NodeName, PodUid};
+use aliquot_core::{Mib, NodeName, PodUid};
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
-use thiserror::Error;
-use tokio::task::spawn_blocking;
+use parking_lot::{Mutex, MutexGuard};
 
-use crate::accepted::{Accepted, Store, StoreError};
+use crate::accepted::{Accepted, Store};
 use crate::checkpoint::{self, CheckpointError, Entry};
 use crate::environment::NodeRules;
 use crate::fail_point::{self, Point};
-use crate::files::FileError;
 use crate::inventory::{Node, Published};
 use crate::judge::{self, Facts, Refusal, Verdict};
 use crate::kept::Kept;
-use crate::modes::{ModeError, Modes};
+use crate::modes::Modes;
 use crate::pod::{Phase, Pod};
 use crate::pods::Pods;
-use crate::seat::{Ids, Name};
+use crate::seat::Ids;
 use crate::settings::Paths;
+use crate::spare::Spares;
 use crate::way_in::Installed;
 use crate::{dress, hami, units};
 
@@ -52,74 +50,9 @@ pub enum Started {
     Untouched,
 }
 
-/// Why a container may not start.
-#[derive(Debug, Error)]
-pub enum PreStartError {
-    /// The pod may not have it. The text is for the user.
-    #[error("{0}")]
-    Refused(Refusal),
-    /// The checkpoint cannot be used.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// Nobody holds these seats.
-    #[error(
-        "the kubelet's device checkpoint names no container with exactly the seats {0:?}; it will try again"
-    )]
-    NoHolder(Ids),
-    /// The pod is not known yet and the API server cannot be asked.
-    #[error(
-        "cannot ask the API server for pod {pod}, which starts here for the first time: {source}; the kubelet will try again"
-    )]
-    Lookup {
-        /// The pod.
-        pod: PodUid,
-        /// What kube found.
-        source: kube::Error,
-    },
-    /// The API server does not answer.
-    #[error(
-        "cannot ask the API server for pod {0}, which starts here for the first time: no answer within 5 s; the kubelet will try again"
-    )]
-    LookupTimeout(PodUid),
-    /// The accepted share cannot be stored.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A file cannot be written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The accepted share names a card that is not here any more.
-    #[error(
-        "pod {pod} holds a share of {gpu}, which is not on this node any more: delete the pod and create it again"
-    )]
-    CardGone {
-        /// The pod.
-        pod: PodUid,
-        /// The card.
-        gpu: GpuUuid,
-    },
-    /// What the mode of a unit needs is not there.
-    #[error(transparent)]
-    Equip(#[from] ModeError),
-    /// More devices than a limits page holds.
-    #[error("container {container}: {source}")]
-    Page {
-        /// The container.
-        container: String,
-        /// What does not fit.
-        source: aliquot_region::limits::PageError,
-    },
-    /// A CDI spec cannot be written as JSON.
-    #[error("cannot encode the CDI spec {name}: {source}")]
-    Encode {
-        /// Its name.
-        name: Name,
-        /// What serde found.
-        source: serde_json::Error,
-    },
-    /// A blocking task ended early.
-    #[error("the agent is stopping")]
-    Stopped(#[from] tokio::task::JoinError),
-}
+mod error;
+
+pub use error::PreStartError;
 
 /// How far a call comes with what is known here.
 enum Attempt {
@@ -148,8 +81,10 @@ pub struct PreStart {
     pub pods: Pods,
     /// Cards and holders.
     pub published: Published,
-    /// Accepted shares. The lock also makes judging and storing one step.
+    /// Accepted shares. The lock also makes judging and counting one step.
     pub store: Mutex<Store>,
+    /// Seats made ahead.
+    pub spares: Arc<Spares>,
     /// What calls share.
     pub kept: Kept,
     /// Asks the API server.
@@ -167,10 +102,9 @@ impl PreStart {
         loop {
             let (this, resource) = (Arc::clone(self), resource.to_owned());
             let (ids, known) = (ids.clone(), asked.clone());
-            let turn = self.kept.turn().await;
-            let attempt = spawn_blocking(move || this.attempt(&resource, ids, &known)).await??;
-            drop(turn);
-            match attempt {
+            let attempt = move || this.attempt(&resource, ids, &known);
+            let attempt = self.kept.turns.run(attempt).await;
+            match attempt.ok_or(PreStartError::Stopped)?? {
                 Attempt::Started(started) => return Ok(started),
                 Attempt::Unknown(uid) => {
                     let pod = self.ask(&uid).await?;
@@ -216,6 +150,12 @@ impl PreStart {
         } else {
             hami::holders(&entries, &self.pods.in_order())
         };
+        let ours = || by_pod.values().flatten().next().is_some();
+        let node = self.published.get();
+        let mut lacks = node.runtime.iter().flatten();
+        if let Some(fault) = lacks.find(|fault| fault.blocks && ours()) {
+            return Err(PreStartError::Runtime(fault.text.clone()));
+        }
         let mut started = Started::Untouched;
         // One pod, but for a checkpoint that still names one that is gone.
         for (uid, holders) in &by_pod {
@@ -266,7 +206,11 @@ impl PreStart {
                 accepted.note(name, container);
             }
             fail_point::at(Point::ShareBeforeStore);
-            store.put(accepted)?;
+            // It counts for all others from here on; nobody else waits for its file.
+            let accepted = store.count(accepted);
+            let stored = MutexGuard::unlocked(&mut store, || accepted.store(&self.paths.accepted));
+            store.settle(uid, stored.is_ok());
+            stored?;
             fail_point::at(Point::ShareAfterStore);
             self.published.keep_refused(|refused| refused != uid);
             started = Started::Accepted;
@@ -280,7 +224,8 @@ impl PreStart {
         store.note_names(uid, names)?;
         fail_point::at(Point::NamesStored);
         let accepted = store.get(uid).cloned();
-        let others = self.others(uid, &store);
+        let others = accepted.as_ref().map(|own| self.beside(own, &store));
+        let others = others.unwrap_or_default();
         // Making a MIG instance takes a second, in which nobody else must wait.
         drop(store);
         if let Some(accepted) = accepted {
@@ -296,6 +241,16 @@ impl PreStart {
     pub(crate) fn others(&self, uid: &PodUid, store: &Store) -> Vec<Arc<Accepted>> {
         let holds = |share: &&Arc<Accepted>| share.pod != *uid && self.lives(&share.pod);
         store.shared().filter(holds).cloned().collect()
+    }
+
+    /// What others hold, for a share of a card that is cut as pods come: only there it matters.
+    pub(crate) fn beside(&self, own: &Accepted, store: &Store) -> Vec<Arc<Accepted>> {
+        let mut grants = own.allocation.all().flat_map(|(_, grants)| grants);
+        if grants.any(|grant| grant.mig.is_some()) {
+            self.others(&own.pod, store)
+        } else {
+            Vec::new()
+        }
     }
 
     /// Until the pods are known, every accepted share counts.
@@ -332,7 +287,7 @@ impl PreStart {
     /// What living pods but this one hold whose share cannot be read back, by their annotations.
     fn damaged(&self, uid: &PodUid, store: &Store) -> Vec<(PodUid, Held)> {
         let pods = store.damaged().keys();
-        let others = pods.filter(|pod| *pod != uid && self.lives(pod));
+        let others = pods.filter(|pod| *pod != uid && store.get(pod).is_none() && self.lives(pod));
         let held = |other: &PodUid| {
             let pod = self.pods.get(other);
             let uses = pod.and_then(|pod| pod.uses());

@@ -42,6 +42,12 @@ pub struct Settings {
         default_value = "/etc/cdi"
     )]
     pub nvidia_cdi_dirs: Vec<PathBuf>,
+    /// The container runtime's configuration file, where it is not at its usual place
+    #[arg(long, env = "ALIQUOT_RUNTIME_CONFIG")]
+    pub runtime_config: Option<PathBuf>,
+    /// The `runtimeClassName` that pods with a share are given, as the webhook has it
+    #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
+    pub runtime_class: Option<String>,
     /// Where the driver tells the device nodes of MIG instances
     #[arg(
         long,
@@ -160,6 +166,8 @@ pub struct Paths {
     pub cards: PathBuf,
     /// One directory for each name.
     pub seats: PathBuf,
+    /// Seats that were made ahead.
+    pub spare: PathBuf,
     /// One directory for each version of the limiter.
     pub limiter: PathBuf,
     /// Where the driver tells the device nodes of MIG instances.
@@ -212,6 +220,7 @@ impl Settings {
             accepted: self.state_dir.join("accepted"),
             cards: self.state_dir.join("cards.json"),
             seats: self.state_dir.join("seats"),
+            spare: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
         }
     }

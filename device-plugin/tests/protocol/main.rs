@@ -3,6 +3,7 @@
 //!
 //! Fed by: nothing. Must not: need an API server or a GPU.
 
+mod faults;
 mod kubelet;
 mod modes;
 mod node;
@@ -11,8 +12,6 @@ mod sick;
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_core::inventory::Refused;
-use aliquot_device_plugin::accepted::Store;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::proto::v1beta1 as api;
 use aliquot_device_plugin::{agent, housekeeping};
@@ -22,8 +21,6 @@ use tokio_util::sync::CancellationToken;
 
 use kubelet::{DEADLINE, Kubelet, prestart};
 use node::{Node, RESOURCE, TwoCards, node, pod, settings, spec, variables};
-
-type Plugin = api::device_plugin_client::DevicePluginClient<tonic::transport::Channel>;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_gets_its_own_share_through_the_whole_protocol() {
@@ -187,74 +184,6 @@ async fn files_go_when_pod_and_checkpoint_entry_are_gone_and_not_before() {
     check(&node, 3);
     node.pods.delete(&"u1".into());
     check(&node, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_seat_that_could_not_be_removed_ended_each_round_of_housekeeping() {
-    let node = node();
-    let seats = &node.prestart.paths.seats;
-    // The name of its spec would be longer than a file's name may be.
-    let stuck = seats.join("A".repeat(250));
-    for seat in [&stuck, &seats.join("GPU-z-0-1")] {
-        std::fs::create_dir_all(seat).expect("made");
-    }
-    let proc = node.room.path().join("proc");
-    std::fs::create_dir(&proc).expect("made");
-    node.prestart.published.refused(Refused {
-        pod: "gone".into(),
-        namespace: "default".to_owned(),
-        name: "gone".to_owned(),
-        reason: "no room".to_owned(),
-    });
-    housekeeping::round(&node.prestart, &proc, &Metrics::default()).expect("a round");
-    assert!(stuck.exists() && !seats.join("GPU-z-0-1").exists());
-    let inventory = &node.prestart.published.get().inventory;
-    assert_eq!(inventory.refused, [], "the round went on to its end");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pod_whose_stored_share_was_damaged_counts_by_its_annotation_or_with_everything() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    let accepted = node.prestart.paths.accepted.join("u1.json");
-    std::fs::write(&accepted, r#"{"v":1,"pod":"u1","#).expect("half of a share");
-    let store = Store::open(node.prestart.paths.accepted.clone()).expect("opened");
-    *node.prestart.store.lock() = store;
-    let start = async |node: &mut Node, plugin: &mut Plugin, uid: &str, seat: &str| {
-        node.kubelet.admit(plugin, uid, "main", &[seat]).await;
-        prestart(plugin, &[seat]).await
-    };
-    // Its annotation says what it has of one card.
-    node.pods
-        .apply(pod("u1", &[("main", false, "GPU-a", 8000)]));
-    node.pods
-        .apply(pod("u2", &[("main", false, "GPU-a", 3000)]));
-    let refused = start(&mut node, &mut plugin, "u2", "GPU-a::1").await;
-    let refused = refused.expect_err("it does not fit");
-    assert!(refused.contains("CardInsufficientMemory"), "{refused}");
-    node.pods
-        .apply(pod("u3", &[("main", false, "GPU-b", 3000)]));
-    start(&mut node, &mut plugin, "u3", "GPU-b::0")
-        .await
-        .expect("another card");
-    // Nothing says it.
-    let mut silent = pod("u1", &[("main", false, "GPU-a", 8000)]);
-    silent.allocation = None;
-    node.pods.apply(silent);
-    node.pods.apply(pod("u4", &[("main", false, "GPU-b", 1)]));
-    let refused = start(&mut node, &mut plugin, "u4", "GPU-b::1").await;
-    let refused = refused.expect_err("nobody knows what is free");
-    assert!(refused.contains("uid u1"), "{refused}");
-    // Its next start is judged anew, and it counts like all others.
-    node.pods
-        .apply(pod("u1", &[("main", false, "GPU-a", 8000)]));
-    start(&mut node, &mut plugin, "u1", "GPU-a::0")
-        .await
-        .expect("judged anew");
-    prestart(&mut plugin, &["GPU-b::1"])
-        .await
-        .expect("all is known");
-    assert!(node.prestart.store.lock().damaged().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

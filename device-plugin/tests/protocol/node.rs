@@ -20,6 +20,7 @@ use aliquot_device_plugin::pod::Pod;
 use aliquot_device_plugin::pods::Pods;
 use aliquot_device_plugin::prestart::PreStart;
 use aliquot_device_plugin::settings::Settings;
+use aliquot_device_plugin::spare::Spares;
 use aliquot_device_plugin::units::Arrangement;
 use aliquot_nvml::{CardFacts, CardHealth, Driver, Event, Inventory, NvmlError};
 use aliquot_profiles::Defaults;
@@ -114,6 +115,7 @@ pub(crate) fn node() -> Node {
         rules: NodeRules { core_limit: true },
         modes: Modes::new(&driver, room.path()),
         store: Mutex::new(Store::open(paths.accepted.clone()).expect("opened")),
+        spares: Arc::new(Spares::new(paths.spare.clone(), None).expect("made")),
         paths: paths.clone(),
         limiter: None,
         context: Mib(512),

@@ -54,6 +54,11 @@ impl Cluster {
         self.layout.at("kubelet")
     }
 
+    /// containerd's configuration file.
+    pub fn containerd_config(&self) -> PathBuf {
+        self.layout.at("containerd/config.toml")
+    }
+
     /// The only folder in which containerd looks for CDI specifications.
     pub fn cdi_dir(&self) -> PathBuf {
         self.layout.at("cdi")

@@ -34,6 +34,8 @@ pub struct NodeOptions {
     pub flags: &'static [&'static str],
     /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
     pub profiles: Option<String>,
+    /// A configuration of the container runtime to be shown; that of the real one when absent.
+    pub runtime: Option<PathBuf>,
     /// The build with fail-points; see [`Stack::kill_at`].
     pub chaos: bool,
 }
@@ -48,6 +50,7 @@ impl Default for NodeOptions {
             users: false,
             flags: &[],
             profiles: None,
+            runtime: None,
             chaos: false,
         }
     }
@@ -63,6 +66,8 @@ struct Place {
     kubelet: PathBuf,
     kubelet_config: PathBuf,
     cdi: PathBuf,
+    /// containerd's configuration, where that is at hand.
+    runtime: Option<PathBuf>,
     /// Its own files.
     files: PathBuf,
     /// The built libvgpu.so.
@@ -114,6 +119,9 @@ impl Place {
             std::fs::write(self.profiles(), profiles)?;
             flags.push(("--profiles-config", text(&self.profiles())));
         }
+        if let Some(runtime) = options.runtime.as_ref().or(self.runtime.as_ref()) {
+            flags.push(("--runtime-config", text(runtime)));
+        }
         if options.limited {
             flags.push(("--limiter-library", text(&self.limiter)));
         }
@@ -137,6 +145,7 @@ impl Stack {
             kubelet: self.cluster.kubelet_dir(),
             kubelet_config: self.cluster.kubelet_config(),
             cdi: self.cluster.cdi_dir(),
+            runtime: Some(self.cluster.containerd_config()),
             files: self.files(),
             limiter: self.limiter(),
         }
@@ -253,6 +262,7 @@ impl Stack {
             kubelet: node.kubelet_dir(),
             kubelet_config: node.kubelet_dir().join("config.yaml"),
             cdi: node.cdi_dir(),
+            runtime: None,
             files: self.files().join(node.name()),
             limiter: self.limiter(),
         };

@@ -7,6 +7,8 @@ use aliquot_e2e::stack::{NodeOptions, Stack};
 
 #[path = "node/asked.rs"]
 mod asked;
+#[path = "node/at_once.rs"]
+mod at_once;
 #[path = "node/disk.rs"]
 mod disk;
 #[path = "node/drained.rs"]
@@ -25,6 +27,8 @@ mod preloads;
 mod restarts;
 #[path = "node/running.rs"]
 mod running;
+#[path = "node/runtime.rs"]
+mod runtime;
 #[path = "node/shares.rs"]
 mod shares;
 #[path = "node/shown.rs"]
@@ -116,6 +120,11 @@ fn main() -> ExitCode {
                 "a_static_pod_is_refused_with_words_and_left_in_place",
                 past::static_pod,
             ),
+            scenario(
+                "mig_14_what_the_container_runtime_lacks_is_told_and_nothing_starts_without_cdi",
+                runtime::lacks,
+            ),
+            scenario("sixty_four_pods_start_at_once", at_once::sixty_four),
             scenario(
                 "files_of_ended_pods_are_collected_and_no_others",
                 disk::collected,

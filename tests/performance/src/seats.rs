@@ -72,14 +72,14 @@ struct Times {
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let room = tempfile::tempdir()?;
     let at = |name: &str| room.path().join(name);
-    for folder in [
-        "kubelet/device-plugins",
-        "kubelet/pod-resources",
-        "cdi",
-        "driver",
-    ] {
+    for folder in ["kubelet/device-plugins", "kubelet/pod-resources", "driver"] {
         std::fs::create_dir_all(at(folder))?;
     }
+    // As on a real machine: shares and seats on disk, CDI specs in memory, as /var/run is.
+    let memory = Path::new("/dev/shm");
+    let memory = memory.is_dir().then(|| tempfile::tempdir_in(memory));
+    let memory = memory.unwrap_or_else(tempfile::tempdir)?;
+    std::os::unix::fs::symlink(memory.path(), at("cdi"))?;
     let yaml =
         format!("name: bench\ngpus:\n  - count: {CARDS}\n    model: NVIDIA A100-SXM4-80GB\n");
     let machine = SimulatedMachine::create(&at("gpusim.state"), &yaml)?;

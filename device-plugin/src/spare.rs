@@ -1,0 +1,161 @@
+//! Seats made ahead: a container's start takes one by a rename, where making it would be a dozen
+//! files and folders, while many others start, too.
+//!
+//! Fed by: the agent's start, and a pause after the last that was taken. Must not: hold anything of
+//! a container; outlive the agent's start, for the limiter may be another then.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_region::limits;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::files::{self, FileError};
+use crate::tenant;
+use crate::way_in::{self, Installed};
+
+/// So many: as many containers as may well start at once.
+const AHEAD: usize = 64;
+/// New ones are made when for so long nobody took one.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The seats that nobody has yet.
+pub struct Spares {
+    folder: PathBuf,
+    limiter: Option<Installed>,
+    state: Mutex<State>,
+    taken: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    ready: Vec<PathBuf>,
+    made: u64,
+}
+
+impl Spares {
+    /// Empty; what an earlier agent left in `folder` goes.
+    pub fn new(folder: PathBuf, limiter: Option<Installed>) -> Result<Self, FileError> {
+        files::directory(&folder, 0o700)?;
+        for name in files::names(&folder)? {
+            let left = folder.join(name);
+            tenant::strip(&left)?;
+            files::remove(&left)?;
+        }
+        Ok(Self {
+            folder,
+            limiter,
+            state: Mutex::default(),
+            taken: Notify::new(),
+        })
+    }
+
+    /// Puts one at `seat`, where there is none yet; for a container that gets this limiter. False:
+    /// it must be made.
+    pub fn take(&self, seat: &Path, limiter: Option<&Installed>) -> bool {
+        if limiter != self.limiter.as_ref() {
+            return false;
+        }
+        let Some(spare) = self.state.lock().ready.pop() else {
+            return false;
+        };
+        let taken = fs::rename(&spare, seat).is_ok();
+        if taken {
+            self.taken.notify_one();
+        } else {
+            self.state.lock().ready.push(spare);
+        }
+        taken
+    }
+
+    /// Makes what is missing. Blocks.
+    pub fn fill(&self) -> Result<(), FileError> {
+        loop {
+            let spare = {
+                let mut state = self.state.lock();
+                if state.ready.len() >= AHEAD {
+                    return Ok(());
+                }
+                state.made += 1;
+                self.folder.join(state.made.to_string())
+            };
+            files::seat(&spare, &[0; limits::SIZE])?;
+            if let Some(limiter) = &self.limiter {
+                way_in::equip(&spare, limiter)?;
+            }
+            self.state.lock().ready.push(spare);
+        }
+    }
+
+    /// Keeps some ready until `stop`.
+    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            let this = Arc::clone(&self);
+            match spawn_blocking(move || this.fill()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "no seats are made ahead"),
+                Err(_) => return,
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.taken.notified() => {}
+            }
+            // Not while many start.
+            while tokio::time::timeout(PAUSE, self.taken.notified())
+                .await
+                .is_ok()
+            {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seat_that_was_made_ahead_is_one_like_any_other() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let source = room.path().join("libvgpu.so");
+        fs::write(&source, "one").expect("written");
+        let limiter = way_in::install(&source, &room.path().join("limiter")).expect("installed");
+        let folder = room.path().join("spare");
+        fs::create_dir_all(folder.join("left")).expect("made");
+        let spares = Spares::new(folder.clone(), Some(limiter.clone())).expect("new");
+        assert_eq!(files::names(&folder).expect("list"), [""; 0]);
+        let (made, taken) = (room.path().join("made"), room.path().join("taken"));
+        assert!(!spares.take(&taken, Some(&limiter)), "there is none");
+        spares.fill().expect("filled");
+        assert_eq!(files::names(&folder).expect("list").len(), AHEAD);
+        assert!(!spares.take(&taken, None), "of another kind");
+        assert!(spares.take(&taken, Some(&limiter)));
+
+        let page = [7; limits::SIZE];
+        files::fill(&taken, &page).expect("filled");
+        files::seat(&made, &page).expect("made");
+        way_in::equip(&made, &limiter).expect("equipped");
+        let list = |seat: &Path, below: &str| {
+            let found = files::names(&seat.join(below)).expect("list");
+            let below = PathBuf::from(below);
+            found.into_iter().map(move |name| below.join(name))
+        };
+        let all = |seat: &Path| {
+            let names: Vec<PathBuf> = ["", "counters", "lib"]
+                .iter()
+                .flat_map(|below| list(seat, below))
+                .collect();
+            let files = names.iter().map(|name| seat.join(name));
+            let bytes: Vec<_> = files.map(|file| fs::read(file).ok()).collect();
+            (names, bytes)
+        };
+        assert_eq!(all(&taken), all(&made));
+        // One that is there is left alone, and nothing is lost.
+        assert!(!spares.take(&made, Some(&limiter)));
+        assert_eq!(files::names(&folder).expect("list").len(), AHEAD - 1);
+    }
+}

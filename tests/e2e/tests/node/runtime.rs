@@ -1,0 +1,129 @@
+//! What the container runtime lacks is told, with the configuration of the real containerd.
+//!
+//! Fed by: `main`. Must not: leave a spec, a class or another agent behind.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::pods::simple;
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+
+use crate::losses::inventory;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const CLASS: &str = "nvidia-e2e";
+const SPACE: &str = "runtime";
+
+pub(crate) async fn lacks(stack: Arc<Stack>) -> Result<()> {
+    let outcome = looked(&stack).await;
+    let classes = Api::<RuntimeClass>::all(stack.cluster.admin()?);
+    let _none = classes.delete(CLASS, &DeleteParams::default()).await;
+    let _none = std::fs::remove_file(spec(&stack));
+    restart(&stack, None).await?;
+    outcome
+}
+
+fn spec(stack: &Stack) -> PathBuf {
+    stack.cluster.cdi_dir().join("nvidia.json")
+}
+
+/// The agent anew, which is shown this configuration.
+async fn restart(stack: &Stack, runtime: Option<PathBuf>) -> Result<()> {
+    stack.terminate(Kind::DevicePlugin).await?;
+    let options = NodeOptions {
+        flags: &["--runtime-class", CLASS],
+        runtime,
+        ..NodeOptions::default()
+    };
+    stack.start_device_plugin(&options).await
+}
+
+/// Waits until the node's condition has this reason and a message with all of these and none of
+/// those parts.
+async fn wait_told(stack: &Stack, reason: &str, parts: &[&str], not: &[&str]) -> Result<()> {
+    let nodes = Api::<Node>::all(stack.cluster.admin()?);
+    eventually(PATIENCE, &format!("the node to say {reason}"), || async {
+        let status = nodes.get(NODE).await?.status.unwrap_or_default();
+        let mut all = status.conditions.unwrap_or_default().into_iter();
+        let found = all.find(|c| c.type_ == "AliquotRuntimeIncomplete");
+        let found = found.context("the node has the condition")?;
+        let message = found.message.clone().unwrap_or_default();
+        let right = found.reason.as_deref() == Some(reason)
+            && parts.iter().all(|part| message.contains(part))
+            && !not.iter().any(|part| message.contains(part));
+        ensure!(right, "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+async fn looked(stack: &Stack) -> Result<()> {
+    restart(stack, None).await?;
+    let missing = [
+        "no CDI spec of nvidia.com/gpu",
+        "no RuntimeClass nvidia-e2e",
+    ];
+    let right = ["CDI is off", "cdi_spec_dirs"];
+    wait_told(stack, "ToolkitMissing", &missing, &right).await?;
+    eventually(PATIENCE, "an event on the node", || async {
+        let events = stack.cluster.events("default", "Node", NODE).await?;
+        let notes = events.iter().filter_map(|event| event.message.as_deref());
+        let told = notes.filter(|note| note.contains("no RuntimeClass nvidia-e2e"));
+        ensure!(told.count() > 0, "{events:?}");
+        Ok(Some(()))
+    })
+    .await?;
+
+    let cards = inventory(&stack.cluster).await?.gpus;
+    let devices = cards.iter().map(|gpu| {
+        let edits = json!({"env": ["FROM_THE_TOOLKIT=1"]});
+        json!({"name": gpu.uuid.to_string(), "containerEdits": edits})
+    });
+    let devices: Vec<_> = devices.collect();
+    let text = json!({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices});
+    std::fs::write(spec(stack), text.to_string())?;
+    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+        "metadata": {"name": CLASS}, "handler": "runc"});
+    let classes = Api::<RuntimeClass>::all(stack.cluster.admin()?);
+    let class = serde_json::from_value(class)?;
+    classes.create(&PostParams::default(), &class).await?;
+    restart(stack, None).await?;
+    wait_told(stack, "RuntimeComplete", &[], &[]).await?;
+
+    // As if CDI were off: nothing starts that would be without its GPU.
+    let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
+    let off = real.replace("cdi_spec_dirs", "enable_cdi = false\ncdi_spec_dirs");
+    ensure!(off != real, "{real}");
+    let path = stack.machine().state().with_file_name("cdi-off.toml");
+    std::fs::write(&path, off)?;
+    restart(stack, Some(path)).await?;
+    wait_told(stack, "CdiOff", &["enable_cdi = true"], &[]).await?;
+    stack.cluster.namespace(SPACE).await?;
+    let pod = simple(SPACE, "waits", &[("gpu", "1")]);
+    stack.cluster.create_pod(pod).await?;
+    eventually(PATIENCE, "the pod to be told", || async {
+        let events = stack.event_texts(SPACE, "waits").await?;
+        let words = "CDI is off in the configuration of containerd";
+        let told = events.iter().any(|event| event.contains(words));
+        ensure!(told, "{events:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    restart(stack, None).await?;
+    stack.cluster.wait_running(SPACE, "waits").await?;
+    let environment = stack.environment(SPACE, "waits", "main").await?;
+    let own = environment.contains_key("NVIDIA_VISIBLE_DEVICES");
+    ensure!(
+        own && environment.contains_key("FROM_THE_TOOLKIT"),
+        "{environment:?}"
+    );
+    stack.cluster.delete_pod(SPACE, "waits").await
+}
