@@ -43,9 +43,10 @@ FUZZ_MINUTES ?= 1
 fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)
 	tests/fuzz/run.sh $(FUZZ_MINUTES)
 
-reference: ## Write docs/reference/metrics.md, xids.md and driver-calls.md from the code
+reference: ## Write docs/reference/the reference pages that are made from the code
 	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib the_reference_of_driver_calls_is_made_from_the_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib the_reference_of_metrics_is_made_from_the_table
+	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib the_reference_of_the_monitors_metrics_is_made_from_the_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib the_reference_of_xids_is_made_from_the_catalogue
 
 lint: ## Formatting and lints of the Rust and Go code

@@ -27,7 +27,7 @@ use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
 use crate::register::pod_resources;
-use crate::{audit, cdi, collect, host, sick, tenant, units, way_in};
+use crate::{audit, cdi, collect, host, sick, strays, tenant, units, way_in};
 
 /// Least time between two rounds, however many pods change.
 const GAP: Duration = Duration::from_secs(1);
@@ -170,7 +170,9 @@ pub fn round(
         let mut found = pods.iter().filter(|pod| pod.uid == *uid);
         found.any(|pod| pod.phase != Phase::Ended)
     };
-    prestart.published.keep_refused(present);
+    prestart.published.keep_refused(&present);
+    let strays = strays::read(&prestart.paths.strays, &present);
+    prestart.published.strays(strays);
     prestart.refresh()?;
     if let Some(installed) = &prestart.limiter {
         let (root, specs) = (&prestart.paths.limiter, &prestart.paths.cdi);

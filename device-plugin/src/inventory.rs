@@ -42,6 +42,8 @@ pub struct Node {
     pub runtime: Option<Vec<Fault>>,
     /// Pods that must leave a card whose mode changes.
     leaving: Vec<Refused>,
+    /// Pods whose eviction the monitor asks for.
+    strays: Vec<Refused>,
     /// The driver's facts.
     pub facts: nvml::Inventory,
     health: Vec<nvml::CardHealth>,
@@ -97,6 +99,7 @@ impl Published {
             vanished: BTreeSet::new(),
             runtime: None,
             leaving: Vec::new(),
+            strays: Vec::new(),
             facts,
             health,
             down: BTreeMap::new(),
@@ -145,6 +148,14 @@ impl Published {
             node.leaving = course.evict;
             node.profile = course.profile;
             node.vanished = course.vanished;
+            node.settle();
+        });
+    }
+
+    /// Pods whose eviction the monitor asks for.
+    pub fn strays(&self, strays: Vec<Refused>) {
+        self.change(|node| {
+            node.strays = strays;
             node.settle();
         });
     }
@@ -256,12 +267,14 @@ impl Node {
                 gpu.cordon.get_or_insert_with(|| why.clone());
             }
         }
-        let sick = &self.sickness.evict;
-        let more = self
-            .leaving
-            .iter()
-            .filter(|one| sick.iter().all(|two| two.pod != one.pod));
-        self.inventory.evict = sick.iter().chain(more).cloned().collect();
+        let all = self.sickness.evict.iter().chain(&self.leaving);
+        let mut evict: Vec<Refused> = Vec::new();
+        for one in all.chain(&self.strays) {
+            if evict.iter().all(|known| known.pod != one.pod) {
+                evict.push(one.clone());
+            }
+        }
+        self.inventory.evict = evict;
     }
 }
 

@@ -54,6 +54,7 @@ pub mod source;
 pub mod spare;
 pub mod standing;
 pub mod steer;
+pub mod strays;
 pub mod tenant;
 pub mod topology;
 pub mod transition;

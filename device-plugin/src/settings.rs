@@ -164,6 +164,8 @@ pub struct Paths {
     pub accepted: PathBuf,
     /// The modes of the cards.
     pub cards: PathBuf,
+    /// Pods whose eviction the monitor asks for.
+    pub strays: PathBuf,
     /// One directory for each name.
     pub seats: PathBuf,
     /// Seats that were made ahead.
@@ -219,6 +221,7 @@ impl Settings {
             capabilities: self.mig_capabilities_dir.clone(),
             accepted: self.state_dir.join("accepted"),
             cards: self.state_dir.join("cards.json"),
+            strays: self.state_dir.join("evict.json"),
             seats: self.state_dir.join("seats"),
             spare: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),

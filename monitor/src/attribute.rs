@@ -110,7 +110,8 @@ pub enum Owner {
     Nobody(Reason),
     /// A server of MPS, which holds nothing for itself.
     Server,
-    /// Not known yet: the API server has not told which container of the pod it is.
+    /// Not known yet: the API server has not told which container of the pod it is, or the
+    /// instance is new.
     Unknown,
 }
 
@@ -154,8 +155,17 @@ pub fn owner(one: &OnCard, seats: &[Seat], beside: &Beside) -> Owner {
     };
     match device(one, &seat.devices, beside) {
         Some(device) => Owner::Share(at, device),
+        None if is_new(one, beside) => Owner::Unknown,
         None => Owner::Nobody(Reason::OtherCard),
     }
+}
+
+/// On an instance that was made since the cards were read.
+pub(crate) fn is_new(one: &OnCard, beside: &Beside) -> bool {
+    one.instance.is_some_and(|numbers| {
+        let key = (one.card.clone(), numbers);
+        !beside.instances.contains_key(&key)
+    })
 }
 
 /// Which of a container's devices a process is on.

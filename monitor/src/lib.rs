@@ -8,11 +8,17 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod act;
 pub mod attribute;
 pub mod cgroup;
+pub mod figures;
 pub mod judge;
+pub mod look;
+pub mod metrics;
 pub mod oom;
+pub mod pods;
 pub mod processes;
+pub mod rounds;
 pub mod run;
 pub mod seats;
 pub mod settings;

@@ -5,22 +5,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_k8s::client::ClientError;
+use aliquot_k8s::event;
+use aliquot_k8s::publisher::publish;
+use aliquot_k8s::watch::{Freshness, drive};
 use aliquot_nvml::{Nvml, NvmlError, Options};
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
+use k8s_openapi::api::core::v1 as api;
+use kube::runtime::watcher;
+use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::seats::{Reader, Seats};
+use crate::act::Actor;
+use crate::figures::{Exporter, Shown};
+use crate::judge::Judge;
+use crate::look::{Cards, Looker};
+use crate::pods::Pods;
+use crate::processes::Processes;
+use crate::rounds::{Policy, Rounds};
+use crate::seats::Seats;
 use crate::settings::Settings;
 
-/// Between two looks at cards and processes.
-pub const LOOK: Duration = Duration::from_millis(500);
 /// The first look is done.
 const LOOKED: &str = "looked";
 
@@ -30,6 +41,9 @@ pub enum RunError {
     /// The driver cannot be opened.
     #[error(transparent)]
     Driver(#[from] NvmlError),
+    /// No client of the API server.
+    #[error(transparent)]
+    Client(#[from] ClientError),
     /// Signals cannot be waited for.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
@@ -52,52 +66,68 @@ pub async fn start(settings: Settings) -> Result<(), RunError> {
         ..Options::default()
     };
     let driver = spawn_blocking(move || Nvml::open(options)).await??;
-    run(settings, Arc::new(driver), readiness, stop).await
+    let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
+    run(settings, Arc::new(driver), client, readiness, stop).await
 }
 
 /// Runs until `stop`.
 pub async fn run(
     settings: Settings,
-    _driver: Arc<Nvml>,
+    driver: Arc<dyn Cards>,
+    client: Client,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
     let tasks = TaskTracker::new();
     let listener = http::bind(settings.listen).await?;
-    let router = admin::router(readiness.clone(), Arc::new(Registry::default()));
+    let shown = Shown::default();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Exporter {
+        shown: shown.clone(),
+        families: settings.families(),
+    }));
+    let router = admin::router(readiness.clone(), Arc::new(registry));
     let serving = http::serve(http::plain(listener), router, stop.clone(), http::DRAIN);
     tasks.spawn(serving.map(drop));
+
+    let (notes, note_rx) = event::queue();
+    let publishing = publish(client.clone(), "aliquot-monitor", note_rx, stop.clone());
+    tasks.spawn(publishing);
+    let (pods, freshness) = (Pods::default(), Freshness::default());
+    let of_node = format!("spec.nodeName={}", settings.node_name);
+    tasks.spawn(drive(
+        Api::<api::Pod>::all(client),
+        watcher::Config::default().fields(&of_node),
+        Arc::new(pods.clone()),
+        freshness.clone(),
+        stop.clone(),
+    ));
+
     let (seats_tx, _seats) = watch::channel(Arc::<Seats>::default());
-    let reader = Reader::new(settings.state_dir.clone());
-    tasks.spawn(looks(reader, seats_tx, readiness, stop));
+    let (processes, state) = (Processes::default(), &settings.state_dir);
+    let rounds = Rounds {
+        node: settings.node_name.clone(),
+        policy: Policy {
+            unmanaged: settings.on_unmanaged,
+            spared: settings.spared_namespaces.clone(),
+            tolerance: settings.oom_tolerance << 20,
+        },
+        looker: Looker::new(driver, state, processes.clone(), pods.clone()),
+        judge: Judge::default(),
+        actor: Actor::new(
+            settings.node_name.clone(),
+            processes,
+            pods.clone(),
+            notes.clone(),
+            state,
+        ),
+        pods: (pods, freshness),
+        notes,
+        shown,
+        seats_tx,
+    };
+    tasks.spawn(rounds.run(move || readiness.holds(LOOKED), stop));
     tasks.close();
     tasks.wait().await;
     Ok(())
-}
-
-/// One look after another, each on a blocking thread.
-async fn looks(
-    mut reader: Reader,
-    seats_tx: watch::Sender<Arc<Seats>>,
-    readiness: Readiness,
-    stop: CancellationToken,
-) {
-    let mut ticks = tokio::time::interval(LOOK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        let looked = spawn_blocking(move || {
-            let seats = reader.read();
-            (reader, seats)
-        });
-        let Ok((same, seats)) = looked.await else {
-            return;
-        };
-        reader = same;
-        seats_tx.send_replace(seats);
-        readiness.holds(LOOKED);
-    }
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+use crate::metrics::Family;
+
 /// What becomes of a process on a GPU that nobody accounts for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnUnmanaged {
@@ -59,6 +61,9 @@ pub struct Settings {
     /// Also show the metrics under the names that HAMi's monitor has
     #[arg(long, env = "ALIQUOT_COMPAT_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
     pub compat_metrics: bool,
+    /// Also show figures of GPUs under the names that dcgm-exporter has
+    #[arg(long, env = "ALIQUOT_DCGM_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
+    pub dcgm_metrics: bool,
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "ALIQUOT_MONITOR_LISTEN", default_value = "0.0.0.0:9396")]
     pub listen: SocketAddr,
@@ -68,6 +73,19 @@ pub struct Settings {
     /// Log filter, such as `info,aliquot_monitor=debug`
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,
+}
+
+impl Settings {
+    /// The names under which metrics are shown.
+    pub fn families(&self) -> Vec<Family> {
+        let all = [
+            (true, Family::Own),
+            (self.compat_metrics, Family::Hami),
+            (self.dcgm_metrics, Family::Dcgm),
+        ];
+        let shown = all.into_iter().filter(|(wanted, _)| *wanted);
+        shown.map(|(_, family)| family).collect()
+    }
 }
 
 #[cfg(test)]

@@ -191,6 +191,24 @@ impl Stack {
         Ok(())
     }
 
+    /// Starts the monitor beside the first node's agent, and waits for its first look.
+    pub async fn start_monitor(&self, more: &[&str]) -> Result<()> {
+        let place = self.first_place();
+        let driver = place.files.join("driver");
+        std::fs::create_dir_all(&driver)?;
+        let listen = self.address(Kind::Monitor).to_string();
+        let (library, state) = (text(&place::link_into(&driver)?), text(&self.agent_state()));
+        let mut flags = vec!["--listen", &listen, "--node-name", &place.node];
+        flags.extend(["--state-dir", &state, "--nvml-library", &library]);
+        flags.extend_from_slice(more);
+        let machine = text(place.machine().state());
+        let env = [(STATE_VARIABLE, machine.as_str())];
+        let kubeconfig = self.kubeconfig(Kind::Monitor).await?;
+        self.start_on_node(Kind::Monitor, &kubeconfig, &flags, &env)
+            .await?;
+        self.wait_ready(Kind::Monitor).await
+    }
+
     /// Kills the keeper with -9.
     pub async fn kill_keeper(&self) -> Result<()> {
         let keeper = self.keeper.lock().await.take();

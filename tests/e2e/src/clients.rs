@@ -3,6 +3,9 @@
 //!
 //! Fed by: scenarios. Must not: tell a program what it was given.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Stdio;
 
 use aliquot_gpusim::place;
@@ -116,6 +119,28 @@ impl Foreign {
             .await?
             .success()
     }
+}
+
+/// Puts that description where the agent finds it, before the agent starts.
+pub fn offer_driver(stack: &Stack) -> Result<()> {
+    let spec = stack.cluster.cdi_dir().join("nvidia.json");
+    Ok(std::fs::write(spec, serde_json::to_vec(&nvidia_spec(stack)?)?)?)
+}
+
+/// Lets every user at the machine: a device node is every user's, and this one is a folder of
+/// files.
+pub fn open_machine(stack: &Stack) -> Result<()> {
+    let state = stack.machine().state().to_owned();
+    let folder = state.parent().context("a folder")?;
+    let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
+    open(folder, 0o777)?;
+    for file in std::fs::read_dir(folder)? {
+        let file = file?;
+        if file.file_type()?.is_file() {
+            open(&file.path(), 0o666)?;
+        }
+    }
+    Ok(())
 }
 
 /// A pod with these limits, in which the host's Python runs.

@@ -24,7 +24,7 @@ pub const NODE: &str = "node-1";
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const STOPPING: Duration = Duration::from_secs(15);
 
-/// The three parts.
+/// The parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// `aliquot-scheduler`.
@@ -33,15 +33,19 @@ pub enum Kind {
     Webhook,
     /// `aliquot-device-plugin`.
     DevicePlugin,
+    /// `aliquot-monitor`, the second container of the node agent.
+    Monitor,
 }
 
 impl Kind {
-    /// The binary, the service account and the part's name.
+    /// The binary and the part's name; also the service account, but for the monitor, which has
+    /// that of the node agent.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scheduler => "aliquot-scheduler",
             Self::Webhook => "aliquot-webhook",
             Self::DevicePlugin => "aliquot-device-plugin",
+            Self::Monitor => "aliquot-monitor",
         }
     }
 }
@@ -132,6 +136,7 @@ impl Stack {
             Kind::Scheduler => self.cluster.extender_address(),
             Kind::Webhook => self.cluster.part_address(1),
             Kind::DevicePlugin => self.cluster.part_address(2),
+            Kind::Monitor => self.cluster.part_address(7),
         }
     }
 
@@ -152,6 +157,10 @@ impl Stack {
 
     /// The kubeconfig of a part's service account.
     pub async fn kubeconfig(&self, kind: Kind) -> Result<PathBuf> {
+        let kind = match kind {
+            Kind::Monitor => Kind::DevicePlugin,
+            kind => kind,
+        };
         let mut made = self.kubeconfigs.lock().await;
         if let Some(path) = made.get(&kind) {
             return Ok(path.clone());

@@ -2,14 +2,11 @@
 //!
 //! 512 MiB stand for a context everywhere here.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use aliquot_cluster::USERS;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{Foreign, answers, nvidia_spec, with_python};
+use aliquot_e2e::clients::{Foreign, answers, nvidia_spec, open_machine, with_python};
 use aliquot_e2e::pods::{allocation, container, pod};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -235,18 +232,7 @@ pub(crate) async fn limited(stack: &Stack, driver: &Value) -> Result<()> {
     };
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&limited).await?;
-    // A device node is every user's; the simulated machine is a folder of files.
-    let state = stack.machine().state().to_owned();
-    let folder = state.parent().context("a folder")?;
-    let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
-    open(folder, 0o777)?;
-    for file in std::fs::read_dir(folder)? {
-        let file = file?;
-        if file.file_type()?.is_file() {
-            open(&file.path(), 0o666)?;
-        }
-    }
-    Ok(())
+    open_machine(stack)
 }
 
 /// Ends these pods and starts the agent anew as the other scenarios need it.

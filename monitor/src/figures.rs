@@ -1,0 +1,341 @@
+//! The figures of one look, as samples of the declared metrics.
+//!
+//! Fed by: what was seen of cards and shares, what was done. Must not: read anything.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::PodUid;
+use aliquot_core::inventory::Mode;
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::act::Done;
+use crate::judge::{Look, Outcome, Use};
+use crate::look::{CardNow, InstanceNow};
+use crate::metrics::{self as all, Declared, Family, Samples, Value};
+use crate::pods::Pod;
+use crate::seats::{Device, Seat};
+
+/// Where the last look's figures are for who scrapes.
+#[derive(Clone, Debug, Default)]
+pub struct Shown(Arc<Mutex<Arc<Samples>>>);
+
+impl Shown {
+    /// These hold from now on.
+    pub fn set(&self, samples: Samples) {
+        *self.0.lock() = Arc::new(samples);
+    }
+}
+
+/// Writes them in these families at a scrape.
+#[derive(Debug)]
+pub struct Exporter {
+    /// What is shown.
+    pub shown: Shown,
+    /// Under which names.
+    pub families: Vec<Family>,
+}
+
+impl Collector for Exporter {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let samples = Arc::clone(&self.shown.0.lock());
+        samples.encode(&mut encoder, &self.families)
+    }
+}
+
+/// All that figures are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// The node's name.
+    pub node: &'a str,
+    /// What was seen.
+    pub look: &'a Look,
+    /// Of each card.
+    pub cards: &'a [CardNow],
+    /// What it means.
+    pub outcome: &'a Outcome,
+    /// This node's pods.
+    pub pods: &'a BTreeMap<PodUid, Arc<Pod>>,
+    /// These are all of them.
+    pub listed: bool,
+    /// What was done so far.
+    pub done: &'a Done,
+    /// Reads that failed so far.
+    pub failures: &'a BTreeMap<&'static str, u64>,
+    /// Events that found no room.
+    pub dropped: u64,
+    /// How long the look took.
+    pub took: Duration,
+    /// The monotonic clock's nanoseconds.
+    pub now: u64,
+}
+
+/// The samples of one look.
+pub fn samples(told: Told<'_>) -> Samples {
+    let mut samples = Samples::default();
+    for card in told.cards {
+        of_card(&mut samples, told, card);
+    }
+    for (at, seat) in told.look.seats.all.iter().enumerate() {
+        for (place, device) in seat.devices.iter().enumerate() {
+            of_share(&mut samples, told, (at, seat), (place, device));
+        }
+    }
+    of_strays(&mut samples, told);
+    of_monitor(&mut samples, told);
+    samples
+}
+
+fn of_card(samples: &mut Samples, told: Told<'_>, card: &CardNow) {
+    let labels = [
+        told.node.to_owned(),
+        card.index.to_string(),
+        card.uuid.clone(),
+        card.model.clone(),
+    ];
+    let kind = format!("NVIDIA-{}", card.model);
+    let [node, index, uuid, model] = labels.clone();
+    let hami = [node.clone(), index.clone(), uuid.clone(), kind];
+    let device = format!("nvidia{index}");
+    let dcgm = [index, uuid, card.bus.clone(), device, model, node];
+    let mut put = |metric: &Declared, value: Option<Value>| {
+        if let Some(value) = value {
+            let labels: &[String] = match metric.family {
+                Family::Own => &labels,
+                Family::Hami => &hami,
+                Family::Dcgm => &dcgm,
+            };
+            samples.add(metric, labels, value);
+        }
+    };
+    let whole = |value: Option<u32>| value.map(|value| Value::Whole(value.into()));
+    let ratio = |value: Option<u32>| value.map(|value| Value::Part(f64::from(value) / 100.0));
+    let bytes = card.bytes;
+    let mib = |value: u64| Value::Whole(value >> 20);
+    let load = card.load;
+    put(&all::GPU_TOTAL, bytes.map(|of| Value::Whole(of.total)));
+    put(&all::GPU_USED, bytes.map(|of| Value::Whole(of.used)));
+    put(
+        &all::GPU_RESERVED,
+        bytes.map(|of| Value::Whole(of.reserved)),
+    );
+    put(&all::GPU_BUSY, ratio(load.busy));
+    put(&all::GPU_MEMORY_BUSY, ratio(load.memory_busy));
+    put(&all::GPU_TEMPERATURE, whole(load.temperature));
+    let watts = load
+        .power
+        .map(|milliwatts| Value::Part(f64::from(milliwatts) / 1000.0));
+    put(&all::GPU_POWER, watts);
+    let devices = told.look.seats.all.iter().flat_map(|seat| &seat.devices);
+    let shares = devices.filter(|device| card_of(told.look, device) == card.uuid);
+    put(&all::GPU_SHARES, Some(number(shares.count())));
+    let processes = told
+        .look
+        .on_cards
+        .iter()
+        .filter(|one| one.card == card.uuid);
+    put(&all::GPU_PROCESSES, Some(number(processes.count())));
+    put(&all::HAMI_USED, bytes.map(|of| Value::Whole(of.used)));
+    put(&all::HAMI_BUSY, whole(load.busy));
+    put(&all::DCGM_BUSY, whole(load.busy));
+    put(&all::DCGM_MEMORY_BUSY, whole(load.memory_busy));
+    put(&all::DCGM_USED, bytes.map(|of| mib(of.used)));
+    let free = bytes.map(|of| of.total.saturating_sub(of.used).saturating_sub(of.reserved));
+    put(&all::DCGM_FREE, free.map(mib));
+    put(&all::DCGM_TEMPERATURE, whole(load.temperature));
+    put(&all::DCGM_POWER, watts);
+    put(&all::DCGM_ENERGY, load.energy.map(Value::Whole));
+    put(&all::DCGM_SM_CLOCK, whole(load.sm_clock));
+    put(&all::DCGM_MEMORY_CLOCK, whole(load.memory_clock));
+    put(&all::DCGM_ENCODER, whole(load.encoder));
+    put(&all::DCGM_DECODER, whole(load.decoder));
+    for one in &card.instances {
+        of_instance(samples, told.node, card, one);
+    }
+}
+
+fn of_instance(samples: &mut Samples, node: &str, card: &CardNow, one: &InstanceNow) {
+    let labels = [
+        node.to_owned(),
+        card.index.to_string(),
+        one.uuid.clone(),
+        one.profile.clone(),
+        one.numbers.0.to_string(),
+        one.numbers.1.to_string(),
+    ];
+    if let Some(bytes) = one.bytes {
+        samples.add(&all::INSTANCE_TOTAL, &labels, Value::Whole(bytes.total));
+        samples.add(&all::INSTANCE_USED, &labels, Value::Whole(bytes.used));
+    }
+}
+
+fn of_share(
+    samples: &mut Samples,
+    told: Told<'_>,
+    (at, seat): (usize, &Seat),
+    (place, device): (usize, &Device),
+) {
+    let found = told.outcome.uses.get(at).and_then(|uses| uses.get(place));
+    let Use {
+        limit,
+        measured,
+        tracked,
+        peak,
+        overhead,
+        stale,
+        processes,
+        busy,
+        work,
+        refused,
+    } = found.copied().unwrap_or_default();
+    let uuid = device.uuid.to_string();
+    let hami = [
+        seat.namespace.clone(),
+        seat.pod_name.clone(),
+        seat.container.clone(),
+        place.to_string(),
+        uuid,
+    ];
+    let labels = share_labels(told, seat, device);
+    let mut put = |metric: &Declared, value: Value| {
+        let labels: &[String] = match metric.family {
+            Family::Hami => &hami,
+            _ => &labels,
+        };
+        samples.add(metric, labels, value);
+    };
+    let seconds = |nanoseconds: u64| Value::Part(Duration::from_nanos(nanoseconds).as_secs_f64());
+    let core_limit = match device.cores.0 {
+        0 => 1.0,
+        percent => f64::from(percent) / 100.0,
+    };
+    put(&all::SHARE_LIMIT, Value::Whole(limit));
+    put(&all::SHARE_USED, Value::Whole(measured));
+    put(&all::SHARE_PEAK, Value::Whole(peak));
+    put(&all::SHARE_TRACKED, Value::Whole(tracked));
+    put(&all::SHARE_OVERHEAD, Value::Whole(overhead));
+    put(&all::SHARE_STALE, Value::Whole(stale));
+    put(&all::SHARE_CORE_LIMIT, Value::Part(core_limit));
+    put(&all::SHARE_CORE_USED, Value::Part(f64::from(busy) / 100.0));
+    put(&all::SHARE_BUSY, seconds(work.busy));
+    put(&all::SHARE_THROTTLED, seconds(work.waited));
+    put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
+    put(&all::SHARE_DENIED, Value::Whole(refused));
+    put(&all::SHARE_CLIENTS, Value::Whole(processes));
+    if work.last > 0 {
+        let since = seconds(told.now.saturating_sub(work.last));
+        put(&all::SHARE_LAST, since);
+        put(&all::HAMI_LAST, since);
+    }
+    let spoiled = told.outcome.spoiled.iter().any(|(seat, _)| *seat == at);
+    put(&all::SHARE_SPOILED, Value::Whole(spoiled.into()));
+    put(&all::HAMI_SHARE_USED, Value::Whole(measured));
+    put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
+    put(&all::HAMI_CONTAINER_BYTES, Value::Whole(measured));
+    put(&all::HAMI_CONTAINER_BUSY, Value::Whole(busy.into()));
+}
+
+/// Node, gpu, uuid, mode, profile, namespace, pod, container, pod uid.
+fn share_labels(told: Told<'_>, seat: &Seat, device: &Device) -> [String; 9] {
+    let uuid = device.uuid.as_str();
+    let parent = card_of(told.look, device);
+    let card = told.cards.iter().find(|card| card.uuid == parent);
+    let index = card.map_or_else(String::new, |card| card.index.to_string());
+    let instances = card.into_iter().flat_map(|card| &card.instances);
+    let own = instances
+        .filter(|one| one.uuid == uuid)
+        .map(|one| one.profile.clone())
+        .next();
+    [
+        told.node.to_owned(),
+        index,
+        uuid.to_owned(),
+        mode(device.mode).to_owned(),
+        device.profile.clone().or(own).unwrap_or_default(),
+        seat.namespace.clone(),
+        seat.pod_name.clone(),
+        seat.container.clone(),
+        seat.pod.to_string(),
+    ]
+}
+
+fn card_of<'a>(look: &'a Look, device: &'a Device) -> &'a str {
+    let uuid = device.uuid.as_str();
+    look.cards.get(uuid).map_or(uuid, String::as_str)
+}
+
+fn of_strays(samples: &mut Samples, told: Told<'_>) {
+    let mut sums: BTreeMap<[String; 6], (u64, u64)> = BTreeMap::new();
+    for stray in &told.outcome.strays {
+        let pod = stray.pod.as_ref().and_then(|uid| told.pods.get(uid));
+        let named = |of: fn(&Pod) -> &String| pod.map_or_else(String::new, |pod| of(pod).clone());
+        let card = told.cards.iter().find(|card| card.uuid == stray.card);
+        let labels = [
+            told.node.to_owned(),
+            card.map_or_else(String::new, |card| card.index.to_string()),
+            stray.card.clone(),
+            stray.reason.name().to_owned(),
+            named(|pod| &pod.named.namespace),
+            named(|pod| &pod.named.name),
+        ];
+        let sum = sums.entry(labels).or_default();
+        sum.0 += 1;
+        sum.1 = sum.1.saturating_add(stray.bytes);
+    }
+    for (labels, (number, bytes)) in sums {
+        samples.add(&all::STRAYS, &labels, Value::Whole(number));
+        samples.add(&all::STRAY_BYTES, &labels, Value::Whole(bytes));
+    }
+}
+
+fn of_monitor(samples: &mut Samples, told: Told<'_>) {
+    let node = [told.node.to_owned()];
+    let mut put = |metric: &Declared, value: Value| samples.add(metric, &node, value);
+    let seats = &told.look.seats;
+    put(&all::SEATS, number(seats.all.len()));
+    let lingers = |(seat, uses): &(&Seat, &Vec<Use>)| {
+        let lives = uses.iter().any(|one| one.processes > 0);
+        lives && told.listed && !told.pods.contains_key(&seat.pod)
+    };
+    let lingering = seats.all.iter().zip(&told.outcome.uses).filter(lingers);
+    put(&all::LINGERING, number(lingering.count()));
+    put(&all::UNREADABLE, number(seats.faults.len()));
+    put(&all::UNKNOWN, Value::Whole(told.outcome.unknown));
+    put(&all::NOT_KILLED, Value::Whole(told.done.spared));
+    put(&all::ABOVE, Value::Whole(told.done.above));
+    put(&all::EVICTIONS, Value::Whole(told.done.evictions));
+    put(&all::EVENTS_DROPPED, Value::Whole(told.dropped));
+    put(&all::LOOK, Value::Part(told.took.as_secs_f64()));
+    for (what, times) in told.failures {
+        let labels = [told.node.to_owned(), (*what).to_owned()];
+        samples.add(&all::FAILURES, &labels, Value::Whole(*times));
+    }
+    for reason in ["unmanaged", "oom"] {
+        let labels = [told.node.to_owned(), reason.to_owned()];
+        let times = told.done.killed.get(reason).copied().unwrap_or(0);
+        samples.add(&all::KILLED, &labels, Value::Whole(times));
+    }
+}
+
+fn number(of: usize) -> Value {
+    Value::Whole(u64::try_from(of).unwrap_or(u64::MAX))
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Vgpu => "vgpu",
+        Mode::Exclusive => "exclusive",
+        Mode::Timeslice => "timeslice",
+        Mode::Mps => "mps",
+        Mode::Mig => "mig",
+        Mode::Unknown => "unknown",
+    }
+}
+
+#[cfg(test)]
+#[path = "figures_tests.rs"]
+mod tests;

@@ -1,0 +1,315 @@
+//! The monitor's metrics: all are declared in this table, from which
+//! `docs/reference/monitor-metrics.md` is made, and written from the last look at scrape time.
+//!
+//! Fed by: [`crate::figures`]. Must not: measure, or have more series than shares, cards and
+//! instances account for.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+
+/// Which names are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// Ours, always.
+    Own,
+    /// Those of HAMi's monitor, with `--compat-metrics`.
+    Hami,
+    /// Those of dcgm-exporter, with `--dcgm-metrics`.
+    Dcgm,
+}
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; its samples end in `_total`.
+    Counter,
+    /// A value of the moment.
+    Gauge,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// Its whole name, without `_total`.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Who wants it.
+    pub family: Family,
+    /// Its labels, in order.
+    pub labels: &'static [&'static str],
+    /// What it says.
+    pub help: &'static str,
+}
+
+const SHARE: &[&str] = &[
+    "node",
+    "gpu",
+    "uuid",
+    "mode",
+    "profile",
+    "namespace",
+    "pod",
+    "container",
+    "pod_uid",
+];
+const GPU: &[&str] = &["node", "gpu", "uuid", "model"];
+const STRAY: &[&str] = &["node", "gpu", "uuid", "reason", "namespace", "pod"];
+const INSTANCE: &[&str] = &["node", "gpu", "uuid", "profile", "gi", "ci"];
+const NODE: &[&str] = &["node"];
+const HAMI_HOST: &[&str] = &["node", "device_index", "device_uuid", "device_type"];
+const HAMI_SHARE: &[&str] = &[
+    "namespace",
+    "pod",
+    "container",
+    "vdevice_index",
+    "device_uuid",
+];
+const DCGM: &[&str] = &[
+    "gpu",
+    "UUID",
+    "pci_bus_id",
+    "device",
+    "modelName",
+    "hostname",
+];
+
+macro_rules! declared {
+    ($($constant:ident = $kind:ident $family:ident $name:literal $labels:expr, $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub const $constant: Declared = Declared {
+                name: $name,
+                kind: Kind::$kind,
+                family: Family::$family,
+                labels: $labels,
+                help: $help,
+            };
+        )*
+        /// Every metric, in the order of the reference.
+        pub const ALL: &[Declared] = &[$($constant),*];
+    };
+}
+
+declared! {
+    SHARE_LIMIT = Gauge Own "aliquot_share_memory_limit_bytes" SHARE,
+        "Memory that the container may use of the device";
+    SHARE_USED = Gauge Own "aliquot_share_memory_used_bytes" SHARE,
+        "Memory that the driver says the container's processes hold";
+    SHARE_PEAK = Gauge Own "aliquot_share_memory_peak_bytes" SHARE,
+        "The most that was held since the monitor started, or that the library counted within the limit";
+    SHARE_TRACKED = Gauge Own "aliquot_share_memory_tracked_bytes" SHARE,
+        "Memory that the library in the container counts";
+    SHARE_OVERHEAD = Gauge Own "aliquot_share_memory_overhead_bytes" SHARE,
+        "Memory beyond that, which the host charges to the container";
+    SHARE_STALE = Gauge Own "aliquot_share_memory_stale_bytes" SHARE,
+        "Memory that is still counted for processes that ended; the next process that needs it corrects this";
+    SHARE_CORE_LIMIT = Gauge Own "aliquot_share_core_limit_ratio" SHARE,
+        "Compute that the container may use of the device; 1 is all of it, and so is no limit";
+    SHARE_CORE_USED = Gauge Own "aliquot_share_core_used_ratio" SHARE,
+        "Compute of the card that the driver says its processes took; 0 where the driver does not say";
+    SHARE_BUSY = Counter Own "aliquot_share_compute_seconds" SHARE,
+        "GPU time that the library counted";
+    SHARE_THROTTLED = Counter Own "aliquot_share_throttled_seconds" SHARE,
+        "Time that launches waited for the container's share";
+    SHARE_LAUNCHES = Counter Own "aliquot_share_launches" SHARE,
+        "Launches that the library counted";
+    SHARE_DENIED = Counter Own "aliquot_share_denied_allocations" SHARE,
+        "Allocations that the library refused";
+    SHARE_CLIENTS = Gauge Own "aliquot_share_clients" SHARE,
+        "Processes of the container on the device";
+    SHARE_LAST = Gauge Own "aliquot_share_last_kernel_seconds" SHARE,
+        "Time since the last launch; absent before the first";
+    SHARE_SPOILED = Gauge Own "aliquot_share_counters_unreadable" SHARE,
+        "1 while the container's counters file says nothing, because it was cut, replaced or written over";
+    STRAYS = Gauge Own "aliquot_gpu_unmanaged_processes" STRAY,
+        "Processes on the card that no share accounts for";
+    STRAY_BYTES = Gauge Own "aliquot_gpu_unmanaged_memory_bytes" STRAY,
+        "Memory that these hold";
+    GPU_TOTAL = Gauge Own "aliquot_gpu_memory_total_bytes" GPU,
+        "Memory of the card";
+    GPU_USED = Gauge Own "aliquot_gpu_memory_used_bytes" GPU,
+        "Memory in use by anybody";
+    GPU_RESERVED = Gauge Own "aliquot_gpu_memory_reserved_bytes" GPU,
+        "Memory that the driver keeps for itself";
+    GPU_BUSY = Gauge Own "aliquot_gpu_busy_ratio" GPU,
+        "Part of the time in which a kernel ran";
+    GPU_MEMORY_BUSY = Gauge Own "aliquot_gpu_memory_busy_ratio" GPU,
+        "Part of the time in which memory was read or written";
+    GPU_TEMPERATURE = Gauge Own "aliquot_gpu_temperature_celsius" GPU,
+        "Temperature";
+    GPU_POWER = Gauge Own "aliquot_gpu_power_watts" GPU,
+        "Power";
+    GPU_SHARES = Gauge Own "aliquot_gpu_shares" GPU,
+        "Shares of the card or of its instances";
+    GPU_PROCESSES = Gauge Own "aliquot_gpu_processes" GPU,
+        "Processes on the card";
+    INSTANCE_TOTAL = Gauge Own "aliquot_instance_memory_total_bytes" INSTANCE,
+        "Memory of the MIG instance";
+    INSTANCE_USED = Gauge Own "aliquot_instance_memory_used_bytes" INSTANCE,
+        "Memory of it in use by anybody";
+    SEATS = Gauge Own "aliquot_monitor_seats" NODE,
+        "Containers with a share on this node";
+    LINGERING = Gauge Own "aliquot_monitor_lingering_seats" NODE,
+        "Those of them whose pod is gone while its processes live";
+    UNREADABLE = Gauge Own "aliquot_monitor_unreadable_shares" NODE,
+        "Accepted shares on disk that cannot be read";
+    UNKNOWN = Gauge Own "aliquot_monitor_unknown_processes" NODE,
+        "Processes on cards of which it is not known yet whose they are";
+    FAILURES = Counter Own "aliquot_monitor_read_failures" &["node", "what"],
+        "Reads that failed";
+    KILLED = Counter Own "aliquot_monitor_killed_processes" &["node", "reason"],
+        "Processes that were ended";
+    NOT_KILLED = Counter Own "aliquot_monitor_not_killed_processes" NODE,
+        "Processes that were to be ended and were not";
+    ABOVE = Counter Own "aliquot_monitor_above_limit" NODE,
+        "Times that a container was seen above its memory limit";
+    EVICTIONS = Counter Own "aliquot_monitor_evictions" NODE,
+        "Pods whose eviction was asked for";
+    EVENTS_DROPPED = Counter Own "aliquot_monitor_events_dropped" NODE,
+        "Events that found the queue full";
+    LOOK = Gauge Own "aliquot_monitor_look_seconds" NODE,
+        "Time that the last look at everything took";
+    HAMI_USED = Gauge Hami "hami_host_gpu_memory_used_bytes" HAMI_HOST,
+        "Memory of the card in use";
+    HAMI_BUSY = Gauge Hami "hami_host_gpu_utilization_ratio" HAMI_HOST,
+        "Percent of the time in which a kernel ran";
+    HAMI_SHARE_USED = Gauge Hami "hami_vgpu_memory_used_bytes" HAMI_SHARE,
+        "Memory that the container holds";
+    HAMI_SHARE_LIMIT = Gauge Hami "hami_vgpu_memory_limit_bytes" HAMI_SHARE,
+        "Memory that the container may hold";
+    HAMI_CONTAINER_BYTES = Gauge Hami "hami_container_device_memory_bytes" HAMI_SHARE,
+        "Memory that the container holds, again";
+    HAMI_CONTAINER_BUSY = Gauge Hami "hami_container_device_utilization_ratio" HAMI_SHARE,
+        "Percent of the card's compute that the container took";
+    HAMI_LAST = Gauge Hami "hami_container_last_kernel_elapsed_seconds" HAMI_SHARE,
+        "Time since the last launch";
+    DCGM_BUSY = Gauge Dcgm "DCGM_FI_DEV_GPU_UTIL" DCGM,
+        "Percent of the time in which a kernel ran";
+    DCGM_MEMORY_BUSY = Gauge Dcgm "DCGM_FI_DEV_MEM_COPY_UTIL" DCGM,
+        "Percent of the time in which memory was read or written";
+    DCGM_USED = Gauge Dcgm "DCGM_FI_DEV_FB_USED" DCGM,
+        "MiB of memory in use";
+    DCGM_FREE = Gauge Dcgm "DCGM_FI_DEV_FB_FREE" DCGM,
+        "MiB of memory that is free";
+    DCGM_TEMPERATURE = Gauge Dcgm "DCGM_FI_DEV_GPU_TEMP" DCGM,
+        "Degrees Celsius";
+    DCGM_POWER = Gauge Dcgm "DCGM_FI_DEV_POWER_USAGE" DCGM,
+        "Watts";
+    DCGM_ENERGY = Gauge Dcgm "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" DCGM,
+        "Millijoules since the driver was loaded";
+    DCGM_SM_CLOCK = Gauge Dcgm "DCGM_FI_DEV_SM_CLOCK" DCGM,
+        "MHz of the multiprocessors";
+    DCGM_MEMORY_CLOCK = Gauge Dcgm "DCGM_FI_DEV_MEM_CLOCK" DCGM,
+        "MHz of the memory";
+    DCGM_ENCODER = Gauge Dcgm "DCGM_FI_DEV_ENC_UTIL" DCGM,
+        "Percent of the time in which the encoder worked";
+    DCGM_DECODER = Gauge Dcgm "DCGM_FI_DEV_DEC_UTIL" DCGM,
+        "Percent of the time in which the decoder worked";
+}
+
+/// A figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A number of things.
+    Whole(u64),
+    /// An amount.
+    Part(f64),
+}
+
+/// Samples by the metric's name, each with the values of its labels.
+#[derive(Clone, Debug, Default)]
+pub struct Samples(BTreeMap<&'static str, Vec<(Vec<String>, Value)>>);
+
+impl Samples {
+    /// One more; the values are those of the metric's labels in order.
+    pub fn add(&mut self, metric: &Declared, labels: &[String], value: Value) {
+        let all = self.0.entry(metric.name).or_default();
+        all.push((labels.to_vec(), value));
+    }
+
+    /// Writes the metrics of these families.
+    pub fn encode(
+        &self,
+        encoder: &mut DescriptorEncoder,
+        families: &[Family],
+    ) -> Result<(), fmt::Error> {
+        let shown = ALL.iter().filter(|one| families.contains(&one.family));
+        for metric in shown {
+            let Some(samples) = self.0.get(metric.name) else {
+                continue;
+            };
+            let kind = match metric.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+            };
+            let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
+            for (labels, value) in samples {
+                let names = metric.labels.iter().copied();
+                let labels: Vec<(&str, &String)> = names.zip(labels).collect();
+                let mut sample = family.encode_family(&labels)?;
+                match (metric.kind, value) {
+                    (Kind::Gauge, Value::Whole(value)) => sample.encode_gauge(value)?,
+                    (Kind::Gauge, Value::Part(value)) => sample.encode_gauge(value)?,
+                    (Kind::Counter, Value::Whole(value)) => {
+                        sample.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+                    }
+                    (Kind::Counter, Value::Part(value)) => {
+                        sample.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `docs/reference/monitor-metrics.md`.
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# Metrics of the monitor\n\n\
+         Made from `monitor/src/metrics.rs` by `make reference`; a test compares.\n\n\
+         `GET /metrics` of a node's monitor answers them as OpenMetrics text, from the last look at its cards.\n\
+         A look is every half second.\n\
+         Only this node's pods are in them.\n\n\
+         A metric with the label `pod` has one series for each device of each container with a share, and one for each pod, card and reason of unmanaged processes;\n\
+         one with `profile`, `gi` and `ci` has one for each MIG instance, every other one for each card or for the node.\n\
+         Series end with the share, and no label holds what a tenant may write at will.\n\n\
+         - `gpu` is the card's index, `uuid` the uuid of the card or the instance, `pod_uid` the kubelet's uid of the pod.\n\
+         - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty for what is no MIG instance.\n\
+         - `reason` of unmanaged processes is one of: host, no-share, foreign, other-container, other-card, no-library.\n\
+         - `reason` of killed processes is one of: unmanaged, oom.\n",
+    );
+    for (family, title) in [
+        (Family::Own, "Always there"),
+        (
+            Family::Hami,
+            "Under the names of HAMi's monitor, with `--compat-metrics true`",
+        ),
+        (
+            Family::Dcgm,
+            "Under the names of dcgm-exporter, with `--dcgm-metrics true`",
+        ),
+    ] {
+        let _ = write!(
+            text,
+            "\n## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n"
+        );
+        for metric in ALL.iter().filter(|one| one.family == family) {
+            let (end, kind) = match metric.kind {
+                Kind::Counter => ("_total", "counter"),
+                Kind::Gauge => ("", "gauge"),
+            };
+            let (labels, help) = (metric.labels.join(", "), metric.help);
+            let _ = writeln!(
+                text,
+                "| `{}{end}` | {kind} | {labels} | {help} |",
+                metric.name
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,181 @@
+//! This node's pods, as far as attribution and events need them: names of containers by the
+//! runtime's ids, and who has a card by another plugin.
+//!
+//! Fed by: the watch of this node's pods. Must not: be needed for figures of pods with one
+//! container; the API server may be away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aliquot_core::PodUid;
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_k8s::event::PodRef;
+use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1 as api;
+use parking_lot::Mutex;
+
+/// On mirror pods: the uid under which the kubelet runs the static pod.
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// One pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// As events refer to it.
+    pub named: PodRef,
+    /// It asks for a device, and we gave it none: another plugin did.
+    pub foreign: bool,
+    /// Names of its containers, by the runtime's ids.
+    pub containers: BTreeMap<String, String>,
+}
+
+/// All of them, by the kubelet's uids. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Pods(Arc<Mutex<BTreeMap<PodUid, Arc<Pod>>>>);
+
+impl Pods {
+    /// Those there are now.
+    pub fn all(&self) -> BTreeMap<PodUid, Arc<Pod>> {
+        self.0.lock().clone()
+    }
+
+    /// One of them.
+    pub fn get(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        self.0.lock().get(uid).cloned()
+    }
+
+    /// Those in one of these namespaces.
+    pub fn in_namespaces(&self, namespaces: &[String]) -> BTreeSet<PodUid> {
+        let all = self.0.lock();
+        let there = all
+            .iter()
+            .filter(|(_, pod)| namespaces.contains(&pod.named.namespace));
+        there.map(|(uid, _)| uid.clone()).collect()
+    }
+}
+
+impl Index<api::Pod> for Pods {
+    type Entry = Option<(PodUid, Arc<Pod>)>;
+
+    fn entry(&self, object: api::Pod) -> Self::Entry {
+        read(&object).map(|(uid, pod)| (uid, Arc::new(pod)))
+    }
+
+    fn apply(&self, object: api::Pod) {
+        self.0.lock().extend(self.entry(object));
+    }
+
+    fn delete(&self, object: api::Pod) {
+        if let Some((uid, _)) = read(&object) {
+            self.0.lock().remove(&uid);
+        }
+    }
+
+    fn replace(&self, listed: Vec<Self::Entry>) {
+        *self.0.lock() = listed.into_iter().flatten().collect();
+    }
+}
+
+fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
+    let meta = &pod.metadata;
+    let annotations = meta.annotations.as_ref();
+    let annotation = |key: &str| annotations.and_then(|all| all.get(key));
+    let uid = meta.uid.clone()?;
+    let kubelets = annotation(CONFIG_HASH).unwrap_or(&uid).as_str().into();
+    let named = PodRef {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone()?,
+        uid,
+    };
+    let foreign = annotation(ALLOCATION).is_none() && pod.spec.as_ref().is_some_and(asks);
+    let containers = containers(pod);
+    let pod = Pod {
+        named,
+        foreign,
+        containers,
+    };
+    Some((kubelets, pod))
+}
+
+/// For any extended resource, or by a claim.
+fn asks(spec: &api::PodSpec) -> bool {
+    let init = spec.init_containers.iter().flatten();
+    let mut all = init.chain(&spec.containers);
+    let claims = spec
+        .resource_claims
+        .as_ref()
+        .is_some_and(|all| !all.is_empty());
+    claims
+        || all.any(|container| {
+            let resources = container.resources.as_ref();
+            let limits = resources.and_then(|resources| resources.limits.as_ref());
+            limits.is_some_and(|limits| limits.keys().any(|name| name.contains('/')))
+        })
+}
+
+/// `containerd://<id>` of each container, without its scheme.
+fn containers(pod: &api::Pod) -> BTreeMap<String, String> {
+    let statuses = pod.status.iter().flat_map(|status| {
+        let init = status.init_container_statuses.iter().flatten();
+        let app = status.container_statuses.iter().flatten();
+        let debug = status.ephemeral_container_statuses.iter().flatten();
+        init.chain(app).chain(debug)
+    });
+    let known = statuses.filter_map(|status| {
+        let (_, id) = status.container_id.as_deref()?.split_once("://")?;
+        Some((id.to_owned(), status.name.clone()))
+    });
+    known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(value: Value) -> api::Pod {
+        serde_json::from_value(value).expect("a pod")
+    }
+
+    #[test]
+    fn containers_are_known_by_the_runtimes_ids_and_static_pods_by_the_kubelets_uid() {
+        let pods = Pods::default();
+        pods.apply(pod(json!({
+            "metadata": {"uid": "u", "name": "p", "namespace": "d",
+                         "annotations": {"kubernetes.io/config.hash": "h"}},
+            "spec": {"containers": []},
+            "status": {
+                "containerStatuses": [{"name": "main", "containerID": "containerd://aa",
+                    "image": "", "imageID": "", "ready": true, "restartCount": 0}],
+                "initContainerStatuses": [{"name": "init", "containerID": "containerd://bb",
+                    "image": "", "imageID": "", "ready": true, "restartCount": 0}]},
+        })));
+        let found = pods.get(&"h".into()).expect("known");
+        assert_eq!((found.named.uid.as_str(), found.foreign), ("u", false));
+        let names: Vec<_> = found.containers.values().collect();
+        assert_eq!(names, ["main", "init"]);
+        assert!(pods.in_namespaces(&["d".to_owned()]).contains("h"));
+        assert!(pods.in_namespaces(&["e".to_owned()]).is_empty());
+        pods.replace(Vec::new());
+        assert!(pods.all().is_empty());
+    }
+
+    #[test]
+    fn a_pod_with_a_device_that_we_did_not_give_has_it_by_another_plugin() {
+        let check = |resource: &str, annotations: Value, expected| {
+            let pod = pod(json!({
+                "metadata": {"uid": "u", "name": "p", "annotations": annotations},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": {resource: "1"}}}]},
+            }));
+            let (_, found) = read(&pod).expect("read");
+            assert_eq!(found.foreign, expected, "{resource}");
+        };
+        check("cpu", json!({}), false);
+        check("nvidia.com/gpu", json!({}), true);
+        check(
+            "nvidia.com/gpu",
+            json!({"aliquot.dev/allocation": "{}"}),
+            false,
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! Pods with programs that hold memory, beside a monitor.
+
+use std::future::Future;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::{answers_held, offer_driver, open_machine, with_python};
+use aliquot_e2e::http;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, bail, ensure};
+use futures::future::{Either, select};
+
+/// Longest wait for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// One MiB.
+pub(crate) const MIB: f64 = 1_048_576.0;
+/// The driver itself, as a container has it behind the library.
+pub(crate) const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
+
+/// The agent with libvgpu.so, a monitor with these flags, and a namespace.
+pub(crate) async fn monitored(stack: &Stack, namespace: &str, flags: &[&str]) -> Result<()> {
+    stack.cluster.namespace(namespace).await?;
+    offer_driver(stack)?;
+    let limited = NodeOptions {
+        limited: true,
+        ..NodeOptions::default()
+    };
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&limited).await?;
+    open_machine(stack)?;
+    stack.start_monitor(flags).await
+}
+
+/// Ends the namespace and the monitor.
+pub(crate) async fn over(stack: &Stack, namespace: &str) -> Result<()> {
+    let delete = ["delete", "pod", "-n", namespace, "--all", "--wait"];
+    stack.cluster.kubectl(&delete).await?.success()?;
+    stack.terminate(Kind::Monitor).await
+}
+
+/// Starts a pod of this memory, in which programs can be run.
+pub(crate) async fn pod(stack: &Stack, namespace: &str, name: &str, memory: &str) -> Result<()> {
+    let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "20")];
+    let pod = with_python(stack, namespace, name, &limits)?;
+    stack.cluster.create_pod(pod).await?;
+    stack.cluster.wait_running(namespace, name).await.map(drop)
+}
+
+/// Runs a program in a pod that holds what it took while `then` looks. It may end before.
+pub(crate) async fn beside<T>(
+    stack: &Stack,
+    (namespace, pod): (&str, &str),
+    commands: &[&str],
+    then: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut all = commands.to_vec();
+    all.push("hold");
+    let program = Box::pin(answers_held(stack, namespace, pod, &all));
+    match select(program, Box::pin(then)).await {
+        Either::Left((_, then)) => then.await,
+        Either::Right((found, _)) => found,
+    }
+}
+
+/// A figure of a pod, or of the node where `labels` says no pod.
+pub(crate) async fn figure(stack: &Stack, name: &str, labels: &[&str]) -> Result<f64> {
+    http::metric(stack.address(Kind::Monitor), name, labels).await
+}
+
+/// Waits until a figure is within a percent of this.
+pub(crate) async fn becomes(stack: &Stack, name: &str, pod: &str, expected: f64) -> Result<()> {
+    let label = format!("pod=\"{pod}\"");
+    eventually(
+        PATIENCE,
+        &format!("{name} of {pod} to be {expected}"),
+        || async {
+            let found = figure(stack, name, &[&label]).await?;
+            ensure!(
+                (found - expected).abs() <= expected / 100.0,
+                "it is {found}"
+            );
+            Ok(Some(()))
+        },
+    )
+    .await
+}
+
+/// Waits until an event about a pod begins so.
+pub(crate) async fn is_told(
+    stack: &Stack,
+    (namespace, pod): (&str, &str),
+    start: &str,
+) -> Result<()> {
+    eventually(PATIENCE, &format!("{pod} to be told {start}"), || async {
+        let texts = stack.event_texts(namespace, pod).await?;
+        if texts.iter().any(|text| text.starts_with(start)) {
+            return Ok(Some(()));
+        }
+        bail!("{texts:?}")
+    })
+    .await
+}

@@ -1,0 +1,77 @@
+//! Issue D5, 4: processes that nobody accounts for, and those of a container above its limit.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::stack::{Kind, Stack};
+use anyhow::{Result, ensure};
+
+use crate::running::{MIB, PATIENCE, REAL, becomes, beside, figure, is_told, monitored, over, pod};
+
+const STRAYS: &str = "aliquot_gpu_unmanaged_processes";
+const USED: &str = "aliquot_share_memory_used_bytes";
+
+/// A program goes around the library: told and charged within two seconds, ended where that is
+/// wanted. The neighbour's program stays.
+pub(crate) async fn told_and_ended(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    monitored(stack, "strays", &[]).await?;
+    pod(stack, "strays", "tenant", "3000").await?;
+    pod(stack, "strays", "neighbour", "3000").await?;
+    let around = [REAL, "init", "alloc,1000"];
+    let reported = async {
+        // From when the driver shows it; the program takes its time to start.
+        becomes(stack, USED, "tenant", 1512.0 * MIB).await?;
+        let begun = Instant::now();
+        becomes(stack, STRAYS, "tenant", 1.0).await?;
+        let took = begun.elapsed();
+        ensure!(took < Duration::from_secs(2), "told after {took:?}");
+        becomes(
+            stack,
+            "aliquot_share_memory_overhead_bytes",
+            "tenant",
+            1512.0 * MIB,
+        )
+        .await?;
+        is_told(stack, ("strays", "tenant"), "GpuProcessUnmanaged").await?;
+        stack.terminate(Kind::Monitor).await?;
+        stack.start_monitor(&["--on-unmanaged", "kill"]).await?;
+        becomes(stack, USED, "tenant", 0.0).await?;
+        is_told(stack, ("strays", "tenant"), "GpuProcessEnded").await?;
+        becomes(stack, USED, "neighbour", 612.0 * MIB).await
+    };
+    let tenant = beside(stack, ("strays", "tenant"), &around, reported);
+    let held = ["init", "alloc,100"];
+    beside(stack, ("strays", "neighbour"), &held, tenant).await?;
+    let ended = figure(
+        stack,
+        "aliquot_monitor_killed_processes_total",
+        &["unmanaged"],
+    )
+    .await?;
+    ensure!(ended == 1.0, "{ended}");
+    over(stack, "strays").await
+}
+
+/// A container above its limit loses the program that grew last, and no other; without the killer
+/// it is only told.
+pub(crate) async fn above_the_limit(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    monitored(stack, "above", &[]).await?;
+    pod(stack, "above", "tenant", "3000").await?;
+    let grower = [REAL, "init", "alloc,3000"];
+    let killed = eventually(PATIENCE, "the grower to be ended", || async {
+        let oom = figure(stack, "aliquot_monitor_killed_processes_total", &["oom"]).await?;
+        ensure!(oom == 1.0, "{oom} ended");
+        Ok(Some(()))
+    });
+    let ended = async {
+        becomes(stack, USED, "tenant", 1512.0 * MIB).await?;
+        beside(stack, ("above", "tenant"), &grower, killed).await?;
+        is_told(stack, ("above", "tenant"), "GpuOomKilled").await?;
+        becomes(stack, USED, "tenant", 1512.0 * MIB).await
+    };
+    beside(stack, ("above", "tenant"), &["init", "alloc,1000"], ended).await?;
+    over(stack, "above").await
+}
