@@ -34,7 +34,7 @@ hold: ## A million random allocations at the limit, and a thousand kills, agains
 	ALIQUOT_CHURN=long cargo test --locked -p aliquot-limiter-tests --test churn -- --nocapture
 
 bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
-	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-device-plugin -p aliquot-performance
+	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-device-plugin -p aliquot-monitor -p aliquot-performance
 	cargo run --release --quiet --locked -p aliquot-performance
 	cargo build --release --quiet --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
 	cargo run --release --quiet --locked -p aliquot-limiter-tests

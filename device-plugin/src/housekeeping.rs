@@ -170,8 +170,8 @@ pub fn round(
         let mut found = pods.iter().filter(|pod| pod.uid == *uid);
         found.any(|pod| pod.phase != Phase::Ended)
     };
-    prestart.published.keep_refused(&present);
-    let strays = strays::read(&prestart.paths.strays, &present);
+    prestart.published.keep_refused(present);
+    let strays = strays::read(&prestart.paths.strays, present);
     prestart.published.strays(strays);
     prestart.refresh()?;
     if let Some(installed) = &prestart.limiter {

@@ -1,8 +1,13 @@
 //! Looks of every kind, and what they mean.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use aliquot_region::host::Holder;
 
 use super::*;
+use crate::seats::Seats;
+use crate::settings::OnUnmanaged;
 use crate::testing::{on_card, process, seat};
 
 const MIB: u64 = 1 << 20;

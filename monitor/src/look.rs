@@ -21,7 +21,7 @@ use crate::seats::{Reader, Seat};
 
 /// Cards are asked what they are after this, and when a process is on an instance that is not
 /// known: they change with MIG and at a reset.
-const CARDS: Duration = Duration::from_secs(60);
+const CARDS: Duration = Duration::from_mins(1);
 /// And what they do after this, at every second look.
 const LOADS: Duration = Duration::from_millis(900);
 

@@ -192,12 +192,14 @@ impl Stack {
     }
 
     /// Starts the monitor beside the first node's agent, and waits for its first look.
-    pub async fn start_monitor(&self, more: &[&str]) -> Result<()> {
+    pub async fn start_monitor(&self, options: &NodeOptions, more: &[&str]) -> Result<()> {
         let place = self.first_place();
         let driver = place.files.join("driver");
         std::fs::create_dir_all(&driver)?;
         let listen = self.address(Kind::Monitor).to_string();
-        let (library, state) = (text(&place::link_into(&driver)?), text(&self.agent_state()));
+        let simulated = || place::link_into(&driver);
+        let library = options.library.clone().map_or_else(simulated, Ok)?;
+        let (library, state) = (text(&library), text(&self.agent_state()));
         let mut flags = vec!["--listen", &listen, "--node-name", &place.node];
         flags.extend(["--state-dir", &state, "--nvml-library", &library]);
         flags.extend_from_slice(more);

@@ -1,11 +1,11 @@
 //! `make bench`: one JSON line for each figure that SPECIFICATION.md promises.
 //! Arguments name the groups to measure (`filter`, `scale`, `packing`, `seats`,
-//! `throughput`); none means all.
+//! `monitor`, `throughput`); none means all.
 //!
 //! Fed by: nothing, but a trace for `packing`. For `filter` it starts itself again
 //! as a server of a made-up cluster ([`server`]) and asks it over HTTP on loopback
 //! ([`client`]), so that the server's CPU time is its own. For `scale` and
-//! `throughput` it starts our scheduler, for `seats` our node agent, whose binaries
+//! `throughput` it starts our scheduler, for `seats` our node agent, for `monitor` our monitor, whose binaries
 //! lie beside its own.
 //! Must not: print anything else to stdout.
 
@@ -16,6 +16,7 @@ mod client;
 mod cluster;
 mod cpu;
 mod fake_api;
+mod monitor;
 mod packing;
 mod scale;
 mod seats;
@@ -26,7 +27,14 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, of 8 GPUs with 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
-const GROUPS: [&str; 5] = ["filter", "scale", "packing", "seats", "throughput"];
+const GROUPS: [&str; 6] = [
+    "filter",
+    "scale",
+    "packing",
+    "seats",
+    "monitor",
+    "throughput",
+];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -54,6 +62,9 @@ async fn main() -> Result<()> {
     }
     if asked("seats") {
         print(seats::measure().await?)?;
+    }
+    if asked("monitor") {
+        print(monitor::measure().await?)?;
     }
     if asked("throughput") {
         for (nodes, pods) in throughput::SIZES {

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::eventually;
+use aliquot_e2e::http;
 use aliquot_e2e::pods::allocation;
-use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use aliquot_nvml::{Driver, Nvml};
 use anyhow::{Context as _, Result, bail};
 
@@ -57,6 +58,8 @@ async fn up() -> Result<()> {
     stack.start_webhook(&[]).await?;
     progress.step(&format!("starting aliquot-device-plugin on {cards}"));
     stack.start_device_plugin(&options).await?;
+    progress.step("starting aliquot-monitor beside it");
+    stack.start_monitor(&options, &[]).await?;
 
     progress.step("what the node offers");
     let capacity = r"jsonpath={.status.capacity.nvidia\.com/gpu}";
@@ -88,6 +91,25 @@ async fn up() -> Result<()> {
         {
             println!("{name}={value}");
         }
+    }
+
+    progress.step("what the monitor measures of it (GET /metrics)");
+    let monitor = stack.address(Kind::Monitor);
+    let of_pod = ["pod=\"gpu-pod\""];
+    let limit = "aliquot_share_memory_limit_bytes";
+    eventually(PATIENCE, "the monitor to see the pod", || async {
+        let found = http::metric(monitor, limit, &of_pod).await?;
+        Ok((found > 0.0).then_some(()))
+    })
+    .await?;
+    for figure in [
+        "memory_limit_bytes",
+        "memory_used_bytes",
+        "core_limit_ratio",
+    ] {
+        let name = format!("aliquot_share_{figure}");
+        let value = http::metric(monitor, &name, &of_pod).await?;
+        println!("{name}{{pod=\"gpu-pod\"}} {value}");
     }
 
     progress.step("a pod that asks for more than any card has (examples/too-large-pod.yaml)");

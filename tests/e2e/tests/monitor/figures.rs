@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::answers;
 use aliquot_e2e::http;
-use aliquot_e2e::stack::{Kind, Stack};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, ensure};
 
 use crate::running::{MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
@@ -76,7 +76,7 @@ pub(crate) async fn cut(stack: Arc<Stack>) -> Result<()> {
             ensure!(neighbours == 0.0, "{neighbours}");
         }
         stack.kill(Kind::Monitor).await?;
-        stack.start_monitor(&[]).await?;
+        stack.start_monitor(&NodeOptions::default(), &[]).await?;
         becomes(stack, unreadable, "tenant", 1.0).await?;
         becomes(
             stack,

@@ -28,7 +28,7 @@ pub(crate) async fn monitored(stack: &Stack, namespace: &str, flags: &[&str]) ->
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&limited).await?;
     open_machine(stack)?;
-    stack.start_monitor(flags).await
+    stack.start_monitor(&limited, flags).await
 }
 
 /// Ends the namespace and the monitor.

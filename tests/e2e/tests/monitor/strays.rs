@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::stack::{Kind, Stack};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, ensure};
 
 use crate::running::{MIB, PATIENCE, REAL, becomes, beside, figure, is_told, monitored, over, pod};
@@ -36,7 +36,8 @@ pub(crate) async fn told_and_ended(stack: Arc<Stack>) -> Result<()> {
         .await?;
         is_told(stack, ("strays", "tenant"), "GpuProcessUnmanaged").await?;
         stack.terminate(Kind::Monitor).await?;
-        stack.start_monitor(&["--on-unmanaged", "kill"]).await?;
+        let kill = ["--on-unmanaged", "kill"];
+        stack.start_monitor(&NodeOptions::default(), &kill).await?;
         becomes(stack, USED, "tenant", 0.0).await?;
         is_told(stack, ("strays", "tenant"), "GpuProcessEnded").await?;
         becomes(stack, USED, "neighbour", 612.0 * MIB).await

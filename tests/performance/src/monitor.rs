@@ -1,0 +1,202 @@
+//! What the monitor costs a node with 100 shares on 8 cards and nothing running: time of a scrape,
+//! part of a core, memory.
+//!
+//! Fed by: the real binary, on shares that are written as the agent writes them. Must not: link the
+//! monitor.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_core::demand::Stage;
+use aliquot_core::{Allocation, Mib};
+use aliquot_device_plugin::accepted::{Accepted, Container, Store};
+use aliquot_device_plugin::environment::{Effective, NodeRules};
+use aliquot_device_plugin::seat::Name;
+use aliquot_device_plugin::{files, limits};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use crate::client::{Figure, round};
+use crate::cpu;
+
+const SHARES: usize = 100;
+const CARDS: usize = 8;
+const SCRAPES: usize = 200;
+const REST: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The figures.
+pub(crate) async fn measure() -> Result<Vec<Figure>> {
+    let room = tempfile::tempdir()?;
+    let yaml =
+        format!("name: bench\ngpus:\n  - count: {CARDS}\n    model: NVIDIA A100-SXM4-80GB\n");
+    let machine = SimulatedMachine::create(&room.path().join("gpusim.state"), &yaml)?;
+    let shown = machine.show()?;
+    let cards = shown["gpus"].as_array().context("cards")?.iter();
+    let cards: Vec<String> = cards
+        .filter_map(|c| c["uuid"].as_str())
+        .map(str::to_owned)
+        .collect();
+    write_shares(&room.path().join("state"), &cards)?;
+    let (monitor, address) = start(room.path(), &machine)?;
+    let pid = monitor.id().context("it runs")?;
+    eventually(PATIENCE, "the monitor's first look", || async {
+        Ok(get(address, "/readyz")
+            .await?
+            .starts_with("HTTP/1.1 200")
+            .then_some(()))
+    })
+    .await?;
+    let (mut scrapes, mut floor) = (Vec::new(), Vec::new());
+    for _ in 0..SCRAPES {
+        let (text, took) = timed(get(address, "/metrics")).await?;
+        let series = text.matches("aliquot_share_memory_used_bytes{").count();
+        ensure!(series == SHARES, "{series} shares");
+        scrapes.push(took);
+        floor.push(timed(get(address, "/healthz")).await?.1);
+    }
+    let mut rest = tokio::time::interval(REST);
+    rest.tick().await;
+    let before = cpu::spent(pid)?;
+    rest.tick().await;
+    let spent = cpu::spent(pid)? - before;
+    let what =
+        format!("the monitor of a node with {SHARES} shares on {CARDS} cards, no process on them");
+    let figure = |name: &str, value: f64, unit, baseline: f64, words: &str| Figure {
+        name: name.to_owned(),
+        value: round(value),
+        unit,
+        baseline: round(baseline),
+        what: format!("{words}; {what}"),
+    };
+    let of_core = spent.as_secs_f64() / REST.as_secs_f64() * 100.0;
+    Ok(vec![
+        figure(
+            "monitor_scrape_p99_ms",
+            p99(scrapes),
+            "ms",
+            p99(floor),
+            "99 of 100 scrapes; baseline: /healthz",
+        ),
+        figure(
+            "monitor_core_percent",
+            of_core,
+            "%",
+            0.0,
+            "part of a core at rest",
+        ),
+        figure(
+            "monitor_resident_mib",
+            resident(pid)?,
+            "MiB",
+            0.0,
+            "resident memory",
+        ),
+    ])
+}
+
+fn p99(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() * 99 / 100).copied().unwrap_or(0.0)
+}
+
+async fn timed<T>(call: impl Future<Output = Result<T>>) -> Result<(T, f64)> {
+    let begun = Instant::now();
+    let answer = call.await?;
+    Ok((answer, begun.elapsed().as_secs_f64() * 1000.0))
+}
+
+fn write_shares(state: &Path, cards: &[String]) -> Result<()> {
+    let mut store = Store::open(state.join("accepted"))?;
+    let rules = NodeRules { core_limit: true };
+    let effective = Effective::of(&BTreeMap::new(), rules, false);
+    for share in 0..SHARES {
+        let card = &cards[share % CARDS];
+        let grant = json!({"resource": "nvidia.com/gpu", "gpu": card, "memory": 3000, "cores": 7});
+        let allocation = json!({"v": 1, "node": "n1", "containers": {"main": [grant]}, "init": {}, "priority": 1});
+        let allocation = Allocation::decode(&allocation.to_string())?;
+        let grants = allocation.grants("main").context("a share")?.to_vec();
+        let name = Name::parse(&format!("{card}-{share}-0")).context("a name")?;
+        let container = Container {
+            name: "main".to_owned(),
+            stage: Stage::App,
+            effective,
+        };
+        let pod = format!("00000000-0000-4000-8000-{share:012}");
+        let pod_name = format!("pod-{share}");
+        let mut accepted = Accepted::new(
+            pod.as_str().into(),
+            "default".to_owned(),
+            pod_name,
+            allocation,
+            vec![container],
+        );
+        accepted.note(&name, "main");
+        store.put(accepted)?;
+        let seat = state.join("seats").join(name.as_str());
+        let page = limits::page(&grants, 1, effective, Mib(512), |_| None)?;
+        files::seat(&seat, &page)?;
+        std::fs::create_dir_all(seat.join("lib"))?;
+    }
+    Ok(())
+}
+
+fn start(room: &Path, machine: &SimulatedMachine) -> Result<(Child, SocketAddr)> {
+    let text = |name: &str| room.join(name).display().to_string();
+    // Nobody answers there: figures need no API server.
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    std::fs::write(room.join("kubeconfig"), config.to_string())?;
+    let driver = room.join("driver");
+    std::fs::create_dir_all(&driver)?;
+    let library = place::link_into(&driver)?;
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let binary = std::env::current_exe()?.with_file_name("aliquot-monitor");
+    let flags = [
+        ("--kubeconfig", text("kubeconfig")),
+        ("--node-name", "n1".to_owned()),
+        ("--listen", address.to_string()),
+        ("--state-dir", text("state")),
+        ("--nvml-library", library.display().to_string()),
+    ];
+    let log = std::fs::File::create(room.join("log"))?;
+    let child = Command::new(&binary)
+        .args(flags.iter().flat_map(|(flag, value)| [*flag, value]))
+        .env(STATE_VARIABLE, machine.state())
+        .stdout(Stdio::from(log.try_clone()?))
+        .stderr(Stdio::from(log))
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("{}", binary.display()))?;
+    Ok((child, address))
+}
+
+/// Head and body of an answer.
+async fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: monitor\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    Ok(text)
+}
+
+fn resident(pid: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u32 = line
+        .and_then(|line| line.split_whitespace().next())
+        .context("VmRSS")?
+        .parse()?;
+    Ok(f64::from(kib) / 1024.0)
+}
