@@ -7,7 +7,7 @@ use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Result, ensure};
 
-use crate::running::{MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
+use crate::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
 
 /// While the kubelet is away a pod is deleted by force: its share stays booked and measured until
 /// the kubelet comes back and ends the process.
@@ -24,7 +24,7 @@ pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
         anyhow::Ok((booked, seats))
     };
     let looks = async {
-        becomes(stack, used, "gone", 1512.0 * MIB).await?;
+        becomes(stack, used, "gone", (1000.0 + CONTEXT) * MIB).await?;
         stack.cluster.stop_kubelet().await?;
         let delete = [
             "delete",
@@ -42,7 +42,7 @@ pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
             Ok(Some(()))
         })
         .await?;
-        becomes(stack, used, "gone", 1512.0 * MIB).await
+        becomes(stack, used, "gone", (1000.0 + CONTEXT) * MIB).await
     };
     beside(stack, ("lingers", "gone"), &["init", "alloc,1000"], looks).await?;
     stack.cluster.start_kubelet().await?;

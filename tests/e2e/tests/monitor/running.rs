@@ -14,6 +14,8 @@ use futures::future::{Either, select};
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// One MiB.
 pub(crate) const MIB: f64 = 1_048_576.0;
+/// MiB that the simulated driver takes for a context.
+pub(crate) const CONTEXT: f64 = 416.0;
 /// The driver itself, as a container has it behind the library.
 pub(crate) const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
 
