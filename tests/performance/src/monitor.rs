@@ -67,7 +67,7 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     rest.tick().await;
     let before = cpu::spent(pid)?;
     rest.tick().await;
-    let spent = cpu::spent(pid)? - before;
+    let spent = cpu::spent(pid)?.saturating_sub(before);
     let what =
         format!("the monitor of a node with {SHARES} shares on {CARDS} cards, no process on them");
     let figure = |name: &str, value: f64, unit, baseline: f64, words: &str| Figure {
