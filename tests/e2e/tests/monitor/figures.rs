@@ -79,11 +79,12 @@ pub(crate) async fn cut(stack: Arc<Stack>) -> Result<()> {
         stack.kill(Kind::Monitor).await?;
         stack.start_monitor(&NodeOptions::default(), &[]).await?;
         becomes(stack, unreadable, "tenant", 1.0).await?;
+        let tracked = (1000.0 + THOUGHT) * MIB;
         becomes(
             stack,
             "aliquot_share_memory_tracked_bytes",
             "neighbour",
-            used,
+            tracked,
         )
         .await
     };
