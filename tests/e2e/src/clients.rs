@@ -124,7 +124,10 @@ impl Foreign {
 /// Puts that description where the agent finds it, before the agent starts.
 pub fn offer_driver(stack: &Stack) -> Result<()> {
     let spec = stack.cluster.cdi_dir().join("nvidia.json");
-    Ok(std::fs::write(spec, serde_json::to_vec(&nvidia_spec(stack)?)?)?)
+    Ok(std::fs::write(
+        spec,
+        serde_json::to_vec(&nvidia_spec(stack)?)?,
+    )?)
 }
 
 /// Lets every user at the machine: a device node is every user's, and this one is a folder of
