@@ -38,12 +38,12 @@ fn report(slots: &[(Option<u32>, u64)]) -> Report {
     }
 }
 
-fn counters(slots: &[(Option<u32>, u64)]) -> Option<Counters> {
-    Some(Ok((report(slots), report(slots))))
+fn counters(slots: &[(Option<u32>, u64)]) -> Counters {
+    Ok((report(slots), report(slots)))
 }
 
 /// One container of pod u1 and one of u2 on a card, each with a limit of 100.
-fn look(counters: [Option<Counters>; 2], on_cards: &[(u32, &str, u64)]) -> Look {
+fn look(counters: [Counters; 2], on_cards: &[(u32, &str, u64)]) -> Look {
     let seats = vec![
         seat("s0", "u1", "main", &["GPU-a"]),
         seat("s1", "u2", "main", &["GPU-a"]),
@@ -57,7 +57,7 @@ fn look(counters: [Option<Counters>; 2], on_cards: &[(u32, &str, u64)]) -> Look 
             faults: Vec::new(),
         }),
         limits: vec![vec![100], vec![100]],
-        counters: counters.into_iter().collect(),
+        counters: counters.into_iter().map(Some).collect(),
         on_cards: on.collect(),
         ..Look::default()
     }
@@ -154,7 +154,7 @@ fn a_spoiled_file_is_named_and_changes_no_other_figure() {
     ];
     for spoil in spoils {
         let one = || {
-            let counters = [Some(Err(spoil())), counters(&[(Some(2), 20)])];
+            let counters = [Err(spoil()), counters(&[(Some(2), 20)])];
             look(counters, &[(1001, "u1", 40), (1002, "u2", 20)])
         };
         let outcomes = thrice(one, &rules(OnUnmanaged::Report));
@@ -177,7 +177,7 @@ fn a_file_that_went_with_its_container_is_no_fault() {
         step: "opened",
         source: std::io::ErrorKind::NotFound.into(),
     };
-    let one = || look([Some(Err(gone())), counters(&[])], &[(1001, "u1", 40)]);
+    let one = || look([Err(gone()), counters(&[])], &[(1001, "u1", 40)]);
     let outcomes = thrice(one, &rules(OnUnmanaged::Kill));
     assert!(
         outcomes
