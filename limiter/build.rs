@@ -8,6 +8,10 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libvgpu.so");
+    // Our own names mean our own functions, and the C library's are looked for when they are first
+    // called: else every program of a container pays for some hundred searches at its start.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,lazy");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
     // This machine's compiler has it for no other processor.

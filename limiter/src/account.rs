@@ -32,6 +32,7 @@ impl Account {
             return Ok(None);
         }
         let card = context::card_of(process, context)?;
+        let context = process.contexts.owner(context);
         Ok(Some(Self {
             process,
             card,
@@ -76,16 +77,16 @@ impl Account {
     /// the card is used.
     pub(crate) fn reserve_anywhere(&self, call: &str, bytes: u64) -> Result<bool, Code> {
         let (here, all) = (self.on_card(), self.process.limit(self.card));
-        for look in [false, true] {
-            if look {
-                self.settle_all();
-            }
-            if self.takes(bytes, here) {
-                return Ok(false);
-            }
-            if here < all && self.takes(bytes, all) {
-                return Ok(true);
-            }
+        if self.takes(bytes, here) {
+            return Ok(false);
+        }
+        // What pools gave back and the dead had is free on the card.
+        self.settle_all();
+        if self.takes(bytes, here) {
+            return Ok(false);
+        }
+        if here < all && self.takes(bytes, all) {
+            return Ok(true);
         }
         Err(self.refuse(call, bytes))
     }
@@ -110,6 +111,7 @@ impl Account {
     /// Says why `call` gets no `bytes`: what managed memory could not serve is named.
     pub(crate) fn refuse(&self, call: &str, bytes: u64) -> Code {
         let (process, here) = (self.process, self.on_card());
+        process.seat.note_refusal(self.card);
         let (used, limit) = (process.seat.used(self.card), process.limit(self.card));
         if here < limit && used.saturating_add(bytes) <= limit {
             log::line(

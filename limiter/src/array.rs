@@ -9,6 +9,7 @@ use crate::account::Account;
 use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, SUCCESS, long};
 use crate::ledger::in_blocks;
 use crate::memory::{freed, uncounted};
+use crate::{physical, process};
 
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]
@@ -85,7 +86,10 @@ pub(crate) fn too_old(
 }
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, array: Handle) -> Code {
-    freed(long(array), || real(array))
+    match process::get() {
+        Some(process) => physical::watched(process, || freed(long(array), || real(array))),
+        None => real(array),
+    }
 }
 
 fn counted(

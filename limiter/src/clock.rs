@@ -14,6 +14,13 @@ pub(crate) fn since_epoch() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
+/// As [`now`], a few milliseconds behind, at a fifth of the price.
+#[inline]
+pub(crate) fn coarse() -> u64 {
+    read(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+#[inline]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

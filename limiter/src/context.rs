@@ -7,7 +7,7 @@
 //! Must not: end a charge while the context lives.
 
 use core::ffi::{c_uint, c_void};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
 
 use crate::account::Account;
@@ -25,6 +25,8 @@ struct Context {
     primary: bool,
     /// What was charged for it.
     bytes: u64,
+    /// Whose end ends what is allocated in it: of a green context the primary one.
+    owner: Handle,
 }
 
 /// All contexts of this process.
@@ -33,6 +35,8 @@ pub(crate) struct Contexts {
     known: Lock<HashMap<Handle, Context>>,
     /// The last one that was asked for, above its card's number.
     last: AtomicU64,
+    /// There are, or were, green contexts.
+    green: AtomicBool,
 }
 
 impl Contexts {
@@ -43,6 +47,58 @@ impl Contexts {
         found.sort_unstable();
         found.dedup();
         found
+    }
+
+    /// The primary context of a device is known.
+    pub(crate) fn has_primary(&self, device: Device) -> bool {
+        let known = self.known.lock();
+        known
+            .values()
+            .any(|one| one.primary && one.device == device)
+    }
+
+    /// Whose end ends what is allocated in a context.
+    pub(crate) fn owner(&self, context: Handle) -> Handle {
+        if !self.green.load(Ordering::Relaxed) {
+            return context;
+        }
+        let known = self.known.lock();
+        known.get(&context).map_or(context, |known| known.owner)
+    }
+
+    /// A context is charged `new` bytes for something in it that was charged `old`.
+    pub(crate) fn resize(&self, process: &Process, context: Handle, old: u64, new: u64) {
+        let more = new.wrapping_sub(old);
+        if let Some(known) = self.known.lock().get_mut(&context) {
+            known.bytes = known.bytes.wrapping_add(more);
+            process.seat.note_contexts(known.card, more);
+        }
+    }
+
+    /// A green context, which takes nothing beside its primary one.
+    pub(crate) fn note_green(&self, context: Handle, device: Device) {
+        let mut known = self.known.lock();
+        let mut all = known.iter();
+        let primary = all.find(|(_, one)| one.primary && one.device == device);
+        if let Some((owner, primary)) = primary.map(|(owner, one)| (*owner, *one)) {
+            self.green.store(true, Ordering::Relaxed);
+            let green = Context {
+                primary: false,
+                bytes: 0,
+                owner,
+                ..primary
+            };
+            known.entry(context).or_insert(green);
+        }
+    }
+
+    /// A green context ended; its primary one may live on.
+    pub(crate) fn forget_green(&self, context: Handle) {
+        self.last.store(0, Ordering::Relaxed);
+        let mut known = self.known.lock();
+        if known.get(&context).is_some_and(|one| one.owner != context) {
+            known.remove(&context);
+        }
     }
 }
 
@@ -92,13 +148,7 @@ pub(crate) fn retain(
     context: Out<Handle>,
     device: Device,
 ) -> Code {
-    let is_there = |process: &Process| {
-        let known = process.contexts.known.lock();
-        known
-            .values()
-            .any(|one| one.primary && one.device == device)
-    };
-    if process::get().is_some_and(is_there) {
+    if process::get().is_some_and(|process| process.contexts.has_primary(device)) {
         return real(context, device);
     }
     made(context, device, true, || real(context, device))
@@ -153,7 +203,7 @@ fn made(context: Out<Handle>, device: Device, primary: bool, call: impl FnOnce()
     code
 }
 
-fn begin(device: Device) -> Result<Option<(Account, u64)>, Code> {
+pub(crate) fn begin(device: Device) -> Result<Option<(Account, u64)>, Code> {
     let Some(account) = Account::of_device(device)? else {
         return Ok(None);
     };
@@ -162,12 +212,13 @@ fn begin(device: Device) -> Result<Option<(Account, u64)>, Code> {
     Ok(Some((account, bytes)))
 }
 
-fn note(account: Account, handle: Handle, device: Device, primary: bool, bytes: u64) {
+pub(crate) fn note(account: Account, handle: Handle, device: Device, primary: bool, bytes: u64) {
     let context = Context {
         card: account.card,
         device,
         primary,
         bytes,
+        owner: handle,
     };
     let mut known = account.process.contexts.known.lock();
     // Two threads may have retained the same one at once.
@@ -182,9 +233,14 @@ fn note(account: Account, handle: Handle, device: Device, primary: bool, bytes: 
 /// `cuDevicePrimaryCtxRelease` and `...Reset`.
 pub(crate) fn release(real: extern "C" fn(Device) -> Code, device: Device) -> Code {
     let code = real(device);
-    let Some(process) = process::get().filter(|_| code == SUCCESS) else {
-        return code;
-    };
+    if let Some(process) = process::get().filter(|_| code == SUCCESS) {
+        look(process, device);
+    }
+    code
+}
+
+/// Gives a primary context back that is there no more.
+pub(crate) fn look(process: &Process, device: Device) {
     let (mut flags, mut active) = (0, 1);
     let asked = call::cuDevicePrimaryCtxGetState(device, Out::to(&mut flags), Out::to(&mut active));
     if asked == SUCCESS && active == 0 {
@@ -196,10 +252,9 @@ pub(crate) fn release(real: extern "C" fn(Device) -> Code, device: Device) -> Co
         for (handle, context) in ended {
             process.pace.forget(handle);
             let owned = process.ledger.take_all(handle);
-            end(process, context, owned);
+            end(process, handle, context, owned);
         }
     }
-    code
 }
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, context: Handle) -> Code {
@@ -213,7 +268,7 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, context: Handle) -> C
     let owned = process.ledger.take_all(context);
     let code = real(context);
     if code == SUCCESS {
-        end(process, known, owned);
+        end(process, context, known, owned);
         return code;
     }
     for (at, entry) in owned {
@@ -223,8 +278,10 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, context: Handle) -> C
     code
 }
 
-fn end(process: &Process, context: Context, owned: Vec<(u64, Entry)>) {
+fn end(process: &Process, handle: Handle, context: Context, owned: Vec<(u64, Entry)>) {
     process.contexts.last.store(0, Ordering::Relaxed);
+    process.sizes.forget(handle);
+    process.modules.forget(handle);
     for (at, entry) in owned {
         let back = process.ledger.leave(at, entry);
         process.seat.release(entry.card, back);

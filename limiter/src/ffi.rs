@@ -4,6 +4,8 @@
 
 use std::ffi::{c_int, c_uint};
 
+use crate::image;
+
 /// What every hooked call returns: `CUresult` or `nvmlReturn_t`.
 pub(crate) type Code = c_int;
 
@@ -37,7 +39,7 @@ pub(crate) type Device = c_int;
 
 /// The beginning of `CUmemAllocationProp` and of `CUmemPoolProps`, which is all that we read.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Properties {
     kind: c_uint,
     handles: c_uint,
@@ -69,6 +71,15 @@ impl<T> Copy for Out<T> {}
 impl<T: Copy> Out<T> {
     pub(crate) fn to(place: &mut T) -> Self {
         Self(place)
+    }
+
+    pub(crate) fn null() -> Self {
+        Self(core::ptr::null_mut())
+    }
+
+    /// The first of several; `None`: there is none.
+    pub(crate) fn first(places: &mut [T]) -> Option<Self> {
+        (!places.is_empty()).then_some(Self(places.as_mut_ptr()))
     }
 
     pub(crate) fn is_null(self) -> bool {
@@ -120,6 +131,35 @@ impl Text {
         }
         // SAFETY: a C string by the interface, for as long as the call runs.
         unsafe { std::ffi::CStr::from_ptr(self.0) }.to_bytes()
+    }
+}
+
+/// An image of code that a caller passes: text, or a binary as long as its own head says.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Image(*const u8);
+
+impl Image {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if self.0.is_null() {
+            return &[];
+        }
+        // SAFETY: text that ends with a zero, or a binary: there is a first byte.
+        let first = unsafe { *self.0 };
+        let binary = matches!(first, 0x7f | 0x50);
+        let length = binary.then(|| {
+            // SAFETY: a binary begins with a head of at least so many bytes.
+            let head = unsafe { core::slice::from_raw_parts(self.0, image::HEAD) };
+            image::length(head)
+        });
+        match length.flatten() {
+            // SAFETY: as long as its head says, by the interface, for as long as the call runs.
+            Some(length) => unsafe { core::slice::from_raw_parts(self.0, length) },
+            None => {
+                // SAFETY: text, which ends with a zero.
+                unsafe { std::ffi::CStr::from_ptr(self.0.cast()) }.to_bytes()
+            }
+        }
     }
 }
 

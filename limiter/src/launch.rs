@@ -9,12 +9,22 @@ use core::ffi::{c_uint, c_void};
 use aliquot_pacer::cost::key;
 
 use crate::ffi::{Code, Handle, Out, long};
-use crate::pace::{self, Work};
+use crate::graph_memory;
+use crate::pace;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: Handle = 2;
 /// Tells graphs from functions.
 const GRAPH: u64 = u64::MAX;
+
+/// One launch, before it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// Its kernel at its size, or its graph.
+    pub(crate) key: u64,
+    /// The stream, as calls without per-thread default name it.
+    pub(crate) stream: Handle,
+}
 
 /// The beginning of `CUlaunchConfig`.
 #[repr(C)]
@@ -198,5 +208,8 @@ pub(crate) fn graph<const OWN: bool>(
         key: key([long(graph), GRAPH, 0]),
         stream: stream_of::<OWN>(stream),
     };
-    pace::launch(work, || real(graph, stream))
+    let of = work.stream;
+    pace::launch(work, || {
+        graph_memory::launch(graph, of, || real(graph, stream))
+    })
 }

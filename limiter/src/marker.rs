@@ -158,10 +158,18 @@ impl Markers {
         });
     }
 
-    /// A context ends, and its events with it.
-    pub(crate) fn forget(&self, context: Handle) {
-        self.open.lock().retain(|open| open.pair.context != context);
+    /// A context ends, and its events with it: what was open there will never be measured.
+    pub(crate) fn forget(&self, context: Handle, mut lose: impl FnMut(Launch)) {
         self.idle.lock().retain(|pair| pair.context != context);
+        let mut open = self.open.lock();
+        let all = std::mem::take(&mut *open);
+        let (gone, left) = all.into_iter().partition(|one| one.pair.context == context);
+        *open = left;
+        drop(open);
+        let gone: VecDeque<Open> = gone;
+        for one in gone {
+            lose(one.launch);
+        }
     }
 
     fn pair(&self) -> Option<Pair> {

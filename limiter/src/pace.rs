@@ -5,15 +5,16 @@
 //! once. Must not: wait for what another process must launch first, longer than [`BLIND`].
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use aliquot_pacer::bucket::{Bucket, Until};
 use aliquot_pacer::cost::{Costs, Kernel, Sample};
 use aliquot_pacer::credit::{CHUNK, Credit};
-use aliquot_pacer::rule::{OPEN, Rate, Rule, SILENCE, Words};
+use aliquot_pacer::rule::{OPEN, Rate, Rule, SILENCE, UNLIMITED, Words};
 
 use crate::ffi::{Code, Handle, Out, SUCCESS, long};
+use crate::launch::Work;
 use crate::marker::{Launch, Markers, Measured};
 use crate::process::{self, Process};
 use crate::table::call;
@@ -23,6 +24,9 @@ use crate::{capture, clock, context};
 const NO_LIMIT: u32 = 100;
 /// Nanoseconds after which a wait looks at the limits page again, woken or not.
 const LOOK: u64 = 20_000_000;
+/// Nanoseconds for which a gate that frees from the limit is believed without a look at the host:
+/// one that died stops to free soon after its heartbeat is too old, however few launches there are.
+const BELIEF: u64 = 1_000_000_000;
 /// Nanoseconds between looks at marks that are waited for.
 const GLANCE: u64 = 200_000;
 /// The longest that a launch waits to learn what earlier ones cost. It may have to go for those to
@@ -30,15 +34,6 @@ const GLANCE: u64 = 200_000;
 const BLIND: u64 = 2_000_000_000;
 /// Marks that are looked at with each measured launch.
 const LOOKS: usize = 4;
-
-/// One launch, before it is made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
-    /// Its kernel at its size, or its graph.
-    pub(crate) key: u64,
-    /// The stream, as calls without per-thread default name it.
-    pub(crate) stream: Handle,
-}
 
 /// The launches of this process.
 #[derive(Debug)]
@@ -52,6 +47,10 @@ struct Lane {
     markers: Markers,
     /// The host was alive when it was last looked for.
     fresh: AtomicBool,
+    /// Until when that is believed, on the coarse clock.
+    believed: AtomicU64,
+    /// The heartbeat that was found too old: while it stays, nobody need look again.
+    silent: AtomicU64,
     /// Marks were waited for in vain; no more until one is passed.
     stuck: AtomicBool,
 }
@@ -63,8 +62,11 @@ impl Pace {
 
     /// A context ends.
     pub(crate) fn forget(&self, context: Handle) {
+        capture::forget(context);
         for lane in &self.0 {
-            lane.markers.forget(context);
+            lane.markers.forget(context, |launch| {
+                lane.costs().kernel(launch.key).end();
+            });
         }
     }
 }
@@ -95,11 +97,15 @@ pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
         return call();
     }
     let fresh = lane.fresh.load(Relaxed);
-    // Whether the host that said something of the gate is alive is looked for at once.
-    let doubtful = gate != OPEN && !fresh;
+    // Whether the host that said something of the gate is alive is looked for at once; one that
+    // was found dead only when its heart beats again.
+    let doubtful = gate != OPEN && !fresh && limits.heartbeat() != lane.silent.load(Relaxed);
     let free = match words(process, card, fresh).rule() {
         _ if doubtful => false,
-        Rule::Free => !open && !lane.credit.count(thread),
+        Rule::Free => {
+            let believed = gate != UNLIMITED || clock::coarse() < lane.believed.load(Relaxed);
+            !open && believed && !lane.credit.count(thread)
+        }
         Rule::Limited(_) => {
             let kernel = lane.costs().kernel(work.key);
             kernel.is_known()
@@ -231,6 +237,11 @@ impl Turn {
         let age = clock::since_epoch().abs_diff(beat);
         let fresh = beat != 0 && age < SILENCE;
         self.lane.fresh.store(fresh, Relaxed);
+        if fresh {
+            self.lane.believed.store(clock::coarse() + BELIEF, Relaxed);
+        } else {
+            self.lane.silent.store(beat, Relaxed);
+        }
         words(self.process, self.card, fresh)
     }
 

@@ -2,16 +2,23 @@
 //! *and* its last mapping is gone. Charged on the card that the request names. Imported handles
 //! are charged to who made them.
 //!
-//! Fed by: [`crate::table`]. Must not: give back what a mapping still holds.
+//! What was *lent* (exported as a file, or put behind an array) may be held
+//! by what no call here tells of. Its charge stays until a call after which the driver has as much
+//! more free memory, or until the process ends.
+//!
+//! Fed by: [`crate::table`]. Must not: give back what a mapping or a borrower still holds.
 
-use core::ffi::c_void;
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::account::Account;
-use crate::ffi::{Code, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
+use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
 use crate::ledger::in_blocks;
 use crate::lock::Lock;
-use crate::process;
+use crate::process::{self, Process};
+use crate::table::call;
 
 #[derive(Clone, Copy, Debug)]
 struct Memory {
@@ -19,17 +26,21 @@ struct Memory {
     account: Account,
     handles: u64,
     mappings: u64,
+    /// Others may hold it.
+    lent: bool,
 }
 
 /// What this process made.
 #[derive(Debug, Default)]
-pub(crate) struct PhysicalMemory(Lock<Known>);
+pub(crate) struct PhysicalMemory(Lock<Known>, AtomicBool);
 
 #[derive(Debug, Default)]
 struct Known {
     memory: HashMap<u64, Memory>,
     /// By address: length and handle.
     mapped: BTreeMap<u64, (u64, u64)>,
+    /// What was lent and has no handle and no mapping of ours any more.
+    left: Vec<Memory>,
 }
 
 impl Known {
@@ -40,10 +51,107 @@ impl Known {
         };
         change(memory);
         if memory.handles == 0 && memory.mappings == 0 {
-            memory.account.release(memory.bytes);
+            let gone = *memory;
             self.memory.remove(&handle);
+            if gone.lent {
+                self.left.push(gone);
+            } else {
+                gone.account.release(gone.bytes);
+            }
         }
     }
+
+    /// A card has `bytes` more free memory than before a call: what was left there and fits into
+    /// that is gone, the largest first.
+    fn give_back(&mut self, card: usize, bytes: u64) {
+        self.left.sort_by_key(|one| core::cmp::Reverse(one.bytes));
+        let mut rest = bytes;
+        self.left.retain(|one| {
+            let gone = one.account.card == card && one.bytes <= rest;
+            if gone {
+                rest -= one.bytes;
+                one.account.release(one.bytes);
+            }
+            !gone
+        });
+    }
+}
+
+/// The card of the current context and what is free on it; `None`: nobody knows.
+fn free() -> Option<(usize, u64)> {
+    let account = Account::of_current().ok().flatten()?;
+    let (mut free, mut total) = (0, 0);
+    let code = call::cuMemGetInfo_v2(Out::to(&mut free), Out::to(&mut total));
+    (code == SUCCESS).then_some((account.card, long(free)))
+}
+
+/// Makes a call after which lent memory may be gone, and looks whether it is.
+pub(crate) fn watched(process: &Process, call: impl FnOnce() -> Code) -> Code {
+    if !process.physical.1.load(Relaxed) {
+        return call();
+    }
+    let before = free();
+    let code = call();
+    if let (Some((card, before)), Some((_, after))) = (before, free()) {
+        let mut known = process.physical.0.lock();
+        known.give_back(card, after.saturating_sub(before));
+    }
+    code
+}
+
+/// Others may hold a memory from now on, if `code` says so.
+fn lend(handle: u64, code: Code) -> Code {
+    if let Some(process) = process::get().filter(|_| code == SUCCESS) {
+        process.physical.1.store(true, Relaxed);
+        let mut known = process.physical.0.lock();
+        known.change(handle, |memory| memory.lent = true);
+    }
+    code
+}
+
+/// As a file, for another process.
+pub(crate) fn export(
+    real: extern "C" fn(*mut c_void, u64, c_uint, u64) -> Code,
+    file: *mut c_void,
+    handle: u64,
+    kind: c_uint,
+    flags: u64,
+) -> Code {
+    lend(handle, real(file, handle, kind, flags))
+}
+
+/// `CUarrayMapInfo`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrayMapping {
+    before: [u64; 7],
+    operation: c_uint,
+    kind: c_uint,
+    handle: u64,
+    after: [u64; 3],
+}
+
+/// `CU_MEM_OPERATION_TYPE_MAP`.
+const MAP: c_uint = 1;
+
+/// Behind parts of arrays.
+pub(crate) fn map_arrays(
+    real: extern "C" fn(Out<ArrayMapping>, c_uint, Handle) -> Code,
+    list: Out<ArrayMapping>,
+    count: c_uint,
+    stream: Handle,
+) -> Code {
+    let Some(process) = process::get() else {
+        return real(list, count, stream);
+    };
+    let code = watched(process, || real(list, count, stream));
+    let count = usize::try_from(count).unwrap_or(0);
+    for one in (0..count).filter_map(|i| list.get_at(i)) {
+        if one.operation == MAP {
+            lend(one.handle, code);
+        }
+    }
+    code
 }
 
 pub(crate) fn create(
@@ -76,6 +184,7 @@ pub(crate) fn create(
                 account,
                 handles: 1,
                 mappings: 0,
+                lent: false,
             };
             account
                 .process
@@ -94,15 +203,17 @@ pub(crate) fn release(real: extern "C" fn(u64) -> Code, handle: u64) -> Code {
     let Some(process) = process::get() else {
         return real(handle);
     };
-    // Held across the call: the driver may give the same handle to another thread right after.
-    let mut known = process.physical.0.lock();
-    let code = real(handle);
-    if code == SUCCESS {
-        known.change(handle, |memory| {
-            memory.handles = memory.handles.saturating_sub(1);
-        });
-    }
-    code
+    watched(process, || {
+        // Held across the call: the driver may give the same handle to another thread right after.
+        let mut known = process.physical.0.lock();
+        let code = real(handle);
+        if code == SUCCESS {
+            known.change(handle, |memory| {
+                memory.handles = memory.handles.saturating_sub(1);
+            });
+        }
+        code
+    })
 }
 
 pub(crate) fn retain(
@@ -145,21 +256,23 @@ pub(crate) fn unmap(real: extern "C" fn(u64, usize) -> Code, pointer: u64, bytes
     let Some(process) = process::get() else {
         return real(pointer, bytes);
     };
-    let mut known = process.physical.0.lock();
-    let code = real(pointer, bytes);
-    if code == SUCCESS {
-        let end = pointer.saturating_add(long(bytes));
-        let gone: Vec<(u64, u64)> = known
-            .mapped
-            .range(pointer..end)
-            .map(|(at, (_, handle))| (*at, *handle))
-            .collect();
-        for (at, handle) in gone {
-            known.mapped.remove(&at);
-            known.change(handle, |memory| {
-                memory.mappings = memory.mappings.saturating_sub(1);
-            });
+    watched(process, || {
+        let mut known = process.physical.0.lock();
+        let code = real(pointer, bytes);
+        if code == SUCCESS {
+            let end = pointer.saturating_add(long(bytes));
+            let gone: Vec<(u64, u64)> = known
+                .mapped
+                .range(pointer..end)
+                .map(|(at, (_, handle))| (*at, *handle))
+                .collect();
+            for (at, handle) in gone {
+                known.mapped.remove(&at);
+                known.change(handle, |memory| {
+                    memory.mappings = memory.mappings.saturating_sub(1);
+                });
+            }
         }
-    }
-    code
+        code
+    })
 }

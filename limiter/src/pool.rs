@@ -5,7 +5,7 @@
 //! anything is refused or called free.
 //! Must not: let a pool grow past the limit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::account::Account;
 use crate::ffi::{Code, Device, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
@@ -13,7 +13,7 @@ use crate::ledger::in_blocks;
 use crate::lock::Lock;
 use crate::process::{self, Process};
 use crate::table::call;
-use crate::{context, memory};
+use crate::{capture, context, memory};
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 const RESERVED: i32 = 5;
@@ -30,9 +30,9 @@ struct Pool {
     charged: u64,
 }
 
-/// The pools of this process that are known.
+/// The pools of this process that are known: those of cards, and those that take nothing of one.
 #[derive(Debug, Default)]
-pub(crate) struct Pools(Lock<HashMap<Handle, Pool>>);
+pub(crate) struct Pools(Lock<HashMap<Handle, Pool>>, Lock<HashSet<Handle>>);
 
 impl Pools {
     /// Charges what each pool has now.
@@ -69,6 +69,9 @@ pub(crate) fn allocate(
         Ok(None) => return real(pointer, bytes, stream),
         Err(code) => return code,
     };
+    if is_captured(stream) {
+        return real(pointer, bytes, stream);
+    }
     let device = device_of_stream(account.process, stream);
     let mut pool = 0;
     let account = match device.map(Account::of_device) {
@@ -96,15 +99,26 @@ pub(crate) fn allocate_from(
         Ok(process) => process,
         Err(code) => return code,
     };
+    if process.pools.1.lock().contains(&pool) {
+        return real(pointer, bytes, pool, stream);
+    }
     let known = process.pools.0.lock().get(&pool).map(|known| known.account);
     let account = match known.map_or_else(Account::of_current, |account| Ok(Some(account))) {
         Ok(Some(account)) => account,
         Ok(None) => return real(pointer, bytes, pool, stream),
         Err(code) => return code,
     };
+    if is_captured(stream) {
+        return real(pointer, bytes, pool, stream);
+    }
     counted(account, pool, bytes, pointer, stream, || {
         real(pointer, bytes, pool, stream)
     })
+}
+
+/// It becomes a node of a graph, which takes its memory when it is launched.
+fn is_captured(stream: Handle) -> bool {
+    capture::any() && capture::aside(|| capture::is_captured(stream))
 }
 
 /// Reserves for the growth that the request may cause, and charges what it did cause.
@@ -242,17 +256,26 @@ pub(crate) fn create(
 ) -> Code {
     let on_device = properties.get().and_then(Properties::device);
     let account = match on_device.map(Account::of_device) {
-        Some(Ok(Some(account))) => account,
+        Some(Ok(account)) => account,
         Some(Err(code)) => return code,
-        _ => return real(pool, properties),
+        None => None,
     };
     let code = real(pool, properties);
-    if let (SUCCESS, Some(made)) = (code, pool.get()) {
-        let known = Pool {
-            account,
-            charged: 0,
-        };
-        account.process.pools.0.lock().insert(made, known);
+    match (code, pool.get(), account) {
+        (SUCCESS, Some(made), Some(account)) => {
+            let known = Pool {
+                account,
+                charged: 0,
+            };
+            account.process.pools.0.lock().insert(made, known);
+        }
+        // On the host: what is taken from it is not of a card.
+        (SUCCESS, Some(made), None) => {
+            if let Some(process) = process::get() {
+                process.pools.1.lock().insert(made);
+            }
+        }
+        _ => {}
     }
     code
 }
@@ -261,6 +284,9 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, pool: Handle) -> Code
     let Some(process) = process::get() else {
         return real(pool);
     };
+    if process.pools.1.lock().remove(&pool) {
+        return real(pool);
+    }
     let mut known = process.pools.0.lock();
     // What is still used in it stays charged: the driver gives no way to ask later.
     let used = attribute(pool, USED).and_then(in_blocks).unwrap_or(0);

@@ -16,12 +16,15 @@ use aliquot_region::seat::Seat;
 use crate::context::Contexts;
 use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
 use crate::graph_memory::GraphMemory;
+use crate::green::Greens;
 use crate::ledger::Ledger;
 use crate::lock::Lock;
 use crate::log;
+use crate::module::Modules;
 use crate::pace::Pace;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
+use crate::sizes::Sizes;
 use crate::table::call;
 
 /// The host's page, in a directory that cannot be renamed away.
@@ -43,6 +46,9 @@ pub(crate) struct Process {
     pub(crate) physical: PhysicalMemory,
     pub(crate) pools: Pools,
     pub(crate) graphs: GraphMemory,
+    pub(crate) greens: Greens,
+    pub(crate) modules: Modules,
+    pub(crate) sizes: Sizes,
     /// Pointers of managed memory that the program takes for memory of the card.
     pub(crate) elsewhere: Lock<HashSet<u64>>,
     pub(crate) pace: Pace,
@@ -100,6 +106,9 @@ fn start(flag: ForkFlag) -> Option<()> {
                 physical: PhysicalMemory::default(),
                 pools: Pools::default(),
                 graphs: GraphMemory::default(),
+                greens: Greens::default(),
+                modules: Modules::default(),
+                sizes: Sizes::default(),
                 elsewhere: Lock::default(),
                 pace,
                 cards: [const { AtomicU8::new(UNKNOWN) }; DEVICES],

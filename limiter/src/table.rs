@@ -10,12 +10,14 @@
 
 use core::ffi::{c_char, c_uint, c_void};
 
-use crate::ffi::{Code, Device, Handle, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Properties, Text};
+use crate::ffi::{
+    Code, Device, Handle, Image, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Properties, Text,
+};
 use crate::launch::{self, Config, Parameters};
 use crate::real::{Library, Real};
 use crate::{
-    array, capture, context, memory, nvml, nvml_processes, nvml_samples, physical, pool, route,
-    view,
+    array, capture, context, graph_memory, green, memory, module, nvml, nvml_processes,
+    nvml_samples, physical, pool, route, sizes, view,
 };
 
 /// One call that we stand in for.
@@ -157,6 +159,17 @@ hooks! {
     Cuda "cuCtxDestroy" 2000 '-' cuCtxDestroy(context: Handle) => context::destroy;
     Cuda "cuCtxDestroy" 4000 '-' cuCtxDestroy_v2(context: Handle) => context::destroy;
 
+    Cuda "cuGreenCtxCreate" 12040 '-' cuGreenCtxCreate(green: Out<Handle>, resources: *const c_void, device: Device, flags: c_uint) => green::create;
+    Cuda "cuGreenCtxDestroy" 12040 '-' cuGreenCtxDestroy(green: Handle) => green::destroy;
+    Cuda "cuCtxFromGreenCtx" 12040 '-' cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) => green::as_context;
+    Cuda "cuCtxSetLimit" 3010 '-' cuCtxSetLimit(limit: c_uint, value: usize) => sizes::set;
+
+    Cuda "cuModuleLoad" 2000 '-' cuModuleLoad(module: Out<Handle>, path: Text) => module::load;
+    Cuda "cuModuleLoadData" 2000 '-' cuModuleLoadData(module: Out<Handle>, image: Image) => module::load_data;
+    Cuda "cuModuleLoadDataEx" 2010 '-' cuModuleLoadDataEx(module: Out<Handle>, image: Image, count: c_uint, options: *mut c_void, values: *mut c_void) => module::load_data_ex;
+    Cuda "cuModuleLoadFatBinary" 2000 '-' cuModuleLoadFatBinary(module: Out<Handle>, image: Image) => module::load_data;
+    Cuda "cuModuleUnload" 2000 '-' cuModuleUnload(module: Handle) => module::unload;
+
     Cuda "cuMemAlloc" 2000 '-' cuMemAlloc(pointer: Out<c_uint>, bytes: c_uint) => memory::too_old;
     Cuda "cuMemAllocPitch" 2000 '-' cuMemAllocPitch(pointer: Out<c_uint>, pitch: Out<c_uint>, width: c_uint, height: c_uint, element: c_uint) => memory::too_old_pitch;
     Cuda "cuMemAlloc" 3020 '-' cuMemAlloc_v2(pointer: Out<Pointer>, bytes: usize) => memory::allocate;
@@ -172,6 +185,10 @@ hooks! {
     Cuda "cuMemRetainAllocationHandle" 11000 '-' cuMemRetainAllocationHandle(handle: Out<u64>, address: *mut c_void) => physical::retain;
     Cuda "cuMemMap" 10020 '-' cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: u64, flags: u64) => physical::map;
     Cuda "cuMemUnmap" 10020 '-' cuMemUnmap(pointer: Pointer, bytes: usize) => physical::unmap;
+
+    Cuda "cuMemExportToShareableHandle" 10020 '-' cuMemExportToShareableHandle(file: *mut c_void, handle: u64, kind: c_uint, flags: u64) => physical::export;
+    Cuda "cuMemMapArrayAsync" 11010 '-' cuMemMapArrayAsync(list: Out<physical::ArrayMapping>, count: c_uint, stream: Handle) => physical::map_arrays;
+    Cuda "cuMemMapArrayAsync" 11010 'T' cuMemMapArrayAsync_ptsz(list: Out<physical::ArrayMapping>, count: c_uint, stream: Handle) => physical::map_arrays;
 
     Cuda "cuArrayCreate" 2000 '-' cuArrayCreate(array: Out<Handle>, descriptor: *const c_void) => array::too_old;
     Cuda "cuArray3DCreate" 2000 '-' cuArray3DCreate(array: Out<Handle>, descriptor: *const c_void) => array::too_old;
@@ -204,6 +221,15 @@ hooks! {
     Cuda "cuGraphLaunch" 10000 '-' cuGraphLaunch(graph: Handle, stream: Handle) => launch::graph::<LEGACY>;
     Cuda "cuGraphLaunch" 10000 'T' cuGraphLaunch_ptsz(graph: Handle, stream: Handle) => launch::graph::<OWN>;
 
+    Cuda "cuGraphInstantiate" 10000 '-' cuGraphInstantiate(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph_memory::instantiate;
+    Cuda "cuGraphInstantiate" 11000 '-' cuGraphInstantiate_v2(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph_memory::instantiate;
+    Cuda "cuGraphInstantiateWithFlags" 11040 '-' cuGraphInstantiateWithFlags(made: Out<Handle>, graph: Handle, flags: u64) => graph_memory::instantiate_with;
+    Cuda "cuGraphInstantiateWithParams" 12000 '-' cuGraphInstantiateWithParams(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph_memory::instantiate_as;
+    Cuda "cuGraphInstantiateWithParams" 12000 'T' cuGraphInstantiateWithParams_ptsz(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph_memory::instantiate_as;
+    Cuda "cuGraphExecDestroy" 10000 '-' cuGraphExecDestroy(graph: Handle) => graph_memory::destroy;
+    Cuda "cuGraphUpload" 11010 '-' cuGraphUpload(graph: Handle, stream: Handle) => graph_memory::upload;
+    Cuda "cuGraphUpload" 11010 'T' cuGraphUpload_ptsz(graph: Handle, stream: Handle) => graph_memory::upload;
+
     Cuda "cuStreamBeginCapture" 10000 '-' cuStreamBeginCapture(stream: Handle) => capture::begin;
     Cuda "cuStreamBeginCapture" 10000 'T' cuStreamBeginCapture_ptsz(stream: Handle) => capture::begin;
     Cuda "cuStreamBeginCapture" 10010 '-' cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) => capture::begin_v2;
@@ -218,6 +244,9 @@ hooks! {
     Cuda "cuStreamEndCaptureToCig" 13010 'T' cuStreamEndCaptureToCig_ptsz(stream: Handle) => capture::end_for_graphics;
     Cuda "cuStreamEndCapture" 10000 '-' cuStreamEndCapture(stream: Handle, graph: Out<Handle>) => capture::end;
     Cuda "cuStreamEndCapture" 10000 'T' cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) => capture::end;
+
+    Cuda "cuStreamDestroy" 2000 '-' cuStreamDestroy(stream: Handle) => capture::destroy;
+    Cuda "cuStreamDestroy" 4000 '-' cuStreamDestroy_v2(stream: Handle) => capture::destroy;
 
     Nvml "" 0 '-' nvmlDeviceGetCount(count: Out<c_uint>) => nvml::count;
     Nvml "" 0 '-' nvmlDeviceGetCount_v2(count: Out<c_uint>) => nvml::count;
@@ -249,9 +278,19 @@ calls! {
     cuDeviceGet(device: Out<Device>, ordinal: i32);
     cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device);
     cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device);
+    cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: Device);
+    cuDevicePrimaryCtxRetain(context: Out<Handle>, device: Device);
+    cuDevicePrimaryCtxRelease_v2(device: Device);
     cuDevicePrimaryCtxGetState(device: Device, flags: Out<c_uint>, active: Out<i32>);
     cuCtxGetCurrent(context: Out<Handle>);
     cuCtxGetDevice(device: Out<Device>);
+    cuCtxGetLimit(value: Out<usize>, limit: c_uint);
+    cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
+    cuModuleGetLoadingMode(mode: Out<c_uint>);
+    cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>);
+    cuGraphNodeGetType(node: Handle, kind: Out<c_uint>);
+    cuGraphMemAllocNodeGetParams(node: Handle, parameters: Out<graph_memory::Allocation>);
+    cuGraphMemFreeNodeGetParams(node: Handle, pointer: Out<Pointer>);
     cuStreamGetCtx(stream: Handle, context: Out<Handle>);
     cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
     cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>);
@@ -273,55 +312,8 @@ calls! {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_is_there_once_and_says_where_it_belongs() {
-        for (i, hook) in HOOKS.iter().enumerate() {
-            let same = |other: &Hook| other.name == hook.name;
-            assert_eq!(HOOKS.iter().position(same), Some(i), "{}", hook.name);
-            let cuda = hook.name.starts_with("cu");
-            assert!(
-                cuda == hook.name.starts_with(hook.stem) || !cuda,
-                "{}",
-                hook.name
-            );
-            assert_eq!(cuda, !hook.stem.is_empty(), "{}", hook.name);
-            assert_eq!(
-                hook.per_thread,
-                hook.name.ends_with("_ptsz"),
-                "{}",
-                hook.name
-            );
-        }
-    }
-
-    #[test]
-    fn the_page_of_calls_names_each_of_them_once_and_no_other() {
-        let page = include_str!("../../docs/limiter.md");
-        let rows = page.lines().filter(|line| line.starts_with("| `"));
-        let mut named: Vec<&str> = rows
-            .filter_map(|row| row.split('|').nth(1))
-            .flat_map(|cell| cell.split('`').skip(1).step_by(2))
-            .filter(|name| *name != "dlsym")
-            .collect();
-        let mut known: Vec<&str> = HOOKS.iter().map(|hook| hook.name).collect();
-        named.sort_unstable();
-        known.sort_unstable();
-        assert_eq!(named, known);
-    }
-
-    #[test]
-    fn variants_of_one_call_have_versions_that_differ() {
-        for hook in HOOKS.iter().filter(|hook| !hook.stem.is_empty()) {
-            let key = |hook: &Hook| (hook.stem, hook.since, hook.per_thread);
-            let same = HOOKS.iter().filter(|other| key(other) == key(hook));
-            assert_eq!(same.count(), 1, "{}", hook.name);
-        }
-    }
-}
-
-#[cfg(test)]
 #[path = "names_tests.rs"]
 mod names;
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

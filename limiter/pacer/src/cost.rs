@@ -10,7 +10,9 @@
 //! of late counts, times how far the mean was above the shortest before: that does not depend on
 //! how full the card is, and what is wrong with it is for the host's trim.
 //!
-//! The table has a fixed size and forgets the kernel in its way when it is full.
+//! The table has a fixed size. Where it is full, newcomers share one more place, which knows their
+//! mean, and now and then one of them gets that of a kernel which was not launched meanwhile: none is
+//! unknown again and again.
 //!
 //! Fed by: the limiter's markers. Must not: lock; a lost update costs one sample.
 
@@ -34,6 +36,10 @@ const WIDEST: u64 = 3 * ONE;
 const PATIENCE: u32 = 24;
 /// The part of itself by which the lower quantile moves with a sample: while few are known, later.
 const STEPS: [u64; 2] = [8, 32];
+
+/// Launches of kernels without a place of their own, after which one gets the place of a kernel
+/// that was not launched meanwhile.
+const VISITS: u32 = 64;
 
 const KERNELS: usize = 4096;
 const WAYS: usize = 4;
@@ -69,15 +75,21 @@ pub struct Kernel {
     open: AtomicU32,
     /// Samples left out, one after another.
     left_out: AtomicU32,
+    /// Not 0: launched since a place was last looked for; of newcomers together, how often.
+    late: AtomicU32,
 }
 
 /// All kernels of a process on a card.
 #[derive(Debug)]
 pub struct Costs(Box<[Kernel]>);
 
+/// Places of a set: its kernels, and the one of all that found none.
+const PLACES: usize = WAYS + 1;
+
 impl Default for Costs {
     fn default() -> Self {
-        Self((0..KERNELS).map(|_| Kernel::default()).collect())
+        let places = KERNELS / WAYS * PLACES;
+        Self((0..places).map(|_| Kernel::default()).collect())
     }
 }
 
@@ -93,20 +105,34 @@ pub fn key(parts: [u64; 3]) -> u64 {
 }
 
 impl Costs {
-    /// The kernel of a key, perhaps in the place of another.
+    /// The kernel of a key, perhaps in the place of another, or together with others.
     #[inline]
     pub fn kernel(&self, key: u64) -> &Kernel {
-        let set = usize::try_from(key >> 40).unwrap_or(0) % (KERNELS / WAYS) * WAYS;
-        let ways = &self.0[set..set + WAYS];
-        let found = ways.iter().find(|one| one.key.load(Relaxed) == key);
-        found.unwrap_or_else(|| Self::enter(ways, key))
+        let set = usize::try_from(key >> 40).unwrap_or(0) % (KERNELS / WAYS) * PLACES;
+        let places = &self.0[set..set + PLACES];
+        let found = places.iter().find(|one| one.key.load(Relaxed) == key);
+        let found = found.unwrap_or_else(|| Self::enter(places, key));
+        if found.late.load(Relaxed) == 0 {
+            found.late.store(1, Relaxed);
+        }
+        found
     }
 
     #[cold]
-    fn enter(ways: &[Kernel], key: u64) -> &Kernel {
-        let free = ways.iter().find(|one| one.key.load(Relaxed) == 0);
-        let victim = usize::try_from(key >> 8).unwrap_or(0) % WAYS;
-        let place = free.unwrap_or(&ways[victim]);
+    fn enter(places: &[Kernel], key: u64) -> &Kernel {
+        let (ways, crowd) = places.split_at(WAYS);
+        let crowd = &crowd[0];
+        let mut found = ways.iter().find(|one| one.key.load(Relaxed) == 0);
+        if found.is_none() && crowd.late.fetch_add(1, Relaxed) >= VISITS {
+            found = ways.iter().find(|one| one.late.load(Relaxed) == 0);
+            for one in ways {
+                one.late.store(0, Relaxed);
+            }
+            crowd.late.store(1, Relaxed);
+        }
+        let Some(place) = found else {
+            return crowd;
+        };
         for word in [&place.mean, &place.low, &place.spread, &place.samples] {
             word.store(0, Relaxed);
         }

@@ -41,6 +41,30 @@ fn the_mean_follows_what_is_measured() {
 }
 
 #[test]
+fn five_kernels_that_met_in_four_places_were_unknown_at_every_launch() {
+    let costs = Costs::default();
+    // Eight keys of one set, launched in turn.
+    let keys = (0..8).map(|i| (7 << 40) | (2 * i + 1));
+    let keys: Vec<u64> = keys.collect();
+    for round in 0..10 {
+        for key in &keys {
+            let kernel = costs.kernel(*key);
+            assert!(round < 3 || kernel.is_known(), "{round} {key}");
+            kernel.learn(alone(1000));
+        }
+    }
+    // Those of today get the places of those of yesterday.
+    let today: Vec<u64> = (0..4).map(|i| (7 << 40) | (2 * i + 101)).collect();
+    for round in 0..400 {
+        for key in &today {
+            let kernel = costs.kernel(*key);
+            assert!(round < 300 || kernel.cost() == key % 1000, "{round} {key}");
+            kernel.learn(alone(key % 1000));
+        }
+    }
+}
+
+#[test]
 fn time_of_others_is_not_taken_for_the_kernels_own() {
     for (sharing, overlapped) in [(3, false), (1, true)] {
         let costs = Costs::default();

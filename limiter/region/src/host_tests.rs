@@ -51,6 +51,8 @@ fn what_processes_use_is_read_and_the_dead_are_left_out() {
     other.reserve(0, 40 * MIB, 100 * MIB).unwrap();
     other.reserve(1, 5 * MIB, 100 * MIB).unwrap();
     other.reserve(1, 500 * MIB, 100 * MIB).unwrap_err();
+    other.reserve(1, 500 * MIB, 100 * MIB).unwrap_err();
+    other.note_refusal(1);
     let found = read(&room.path(), 2).unwrap();
     let used: Vec<_> = found.holders.iter().map(|one| one.used.clone()).collect();
     assert_eq!(used, [[30 * MIB, 0], [40 * MIB, 5 * MIB]]);

@@ -72,11 +72,15 @@ impl Seat {
     /// Takes `size` bytes of a device if all processes then have no more than `limit`.
     pub fn reserve(&self, device: usize, size: u64, limit: u64) -> Result<u64, Refused> {
         let taken = self.share(device).reserve(size, limit);
-        match taken {
-            Ok(used) => drop(self.counters.peak(device).fetch_max(used, Relaxed)),
-            Err(_) => drop(self.counters.refused(device).fetch_add(1, Relaxed)),
+        if let Ok(used) = taken {
+            self.counters.peak(device).fetch_max(used, Relaxed);
         }
         taken
+    }
+
+    /// Counts a request that was refused for good; a reservation may be tried several times before.
+    pub fn note_refusal(&self, device: usize) {
+        self.counters.refused(device).fetch_add(1, Relaxed);
     }
 
     /// Takes `size` bytes that the driver has given already.

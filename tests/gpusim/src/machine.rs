@@ -27,6 +27,9 @@ pub enum MachineError {
     /// The change was refused.
     #[error(transparent)]
     Edit(#[from] EditError),
+    /// The peak of a group is not known.
+    #[error("the peak of group {0} was perhaps not kept: too many groups were on the card")]
+    Crowded(String),
 }
 
 /// A machine; everyone who names its state file shares it. Cards are named by index or uuid.
@@ -78,7 +81,8 @@ impl SimulatedMachine {
     /// together at one moment, looked at with every byte they took.
     pub fn group_peak(&self, gpu: &str, group: &str) -> Result<u64, MachineError> {
         let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
-        Ok(Running::open(&self.state)?.group_peak(index, group))
+        let found = Running::open(&self.state)?.group_peak(index, group);
+        found.ok_or_else(|| MachineError::Crowded(group.to_owned()))
     }
 
     /// Sets fields of one card at once; the names and values of [`edit::FIELDS`].

@@ -44,7 +44,7 @@ impl Running {
         Ok(running)
     }
 
-    pub(crate) fn group_peak(&self, card: usize, group: &str) -> u64 {
+    pub(crate) fn group_peak(&self, card: usize, group: &str) -> Option<u64> {
         self.watcher.group_peak(card, group_of(group))
     }
 

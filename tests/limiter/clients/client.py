@@ -8,7 +8,10 @@ import os
 import sys
 import time
 
-MIB = 1 << 20
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+
+from behind import MIB, Behind  # noqa: E402
 
 
 class Memory(ctypes.Structure):
@@ -67,7 +70,7 @@ class Prop(ctypes.Structure):
     ]
 
 
-class Client:
+class Client(Behind):
     def __init__(self):
         self.cuda = None
         self.nvml = None
@@ -181,7 +184,7 @@ class Client:
         return max(self.cuda.cuMemsetD8_v2(ctypes.c_uint64(page), *one) for page in pages)
 
     def physical(self, mib, device="0"):
-        prop, handle = Prop(1, 0, 1, int(device), None, 0), ctypes.c_uint64()
+        prop, handle = Prop(1, 1, 1, int(device), None, 0), ctypes.c_uint64()
         self.cuda.cuMemCreate.argtypes = None
         code = self.cuda.cuMemCreate(
             ctypes.byref(handle), ctypes.c_size_t(int(mib) * MIB), ctypes.byref(prop), ctypes.c_uint64(0)
@@ -207,6 +210,13 @@ class Client:
 
     def pool(self):
         prop, pool = (ctypes.c_int * 64)(1, 0, 1, self.device.value), ctypes.c_void_p()
+        code = self.cuda.cuMemPoolCreate(ctypes.byref(pool), prop)
+        self.own_pool = pool
+        return code
+
+    def hostpool(self):
+        """A pool on a NUMA node of the host."""
+        prop, pool = (ctypes.c_int * 64)(1, 0, 3, 0), ctypes.c_void_p()
         code = self.cuda.cuMemPoolCreate(ctypes.byref(pool), prop)
         self.own_pool = pool
         return code

@@ -27,6 +27,17 @@ const MEMORY: f64 = 8.0;
 /// Part of an error that a step corrects.
 const GAIN: f64 = 0.05;
 
+/// What a host leaves that died long ago.
+pub(crate) fn died(container: &Container, gate: u32) -> Result<()> {
+    if gate != 0 {
+        let path = container.directory().join("limits");
+        let page = OpenOptions::new().write(true).open(path)?;
+        page.write_all_at(&gate.to_le_bytes(), GATE)?;
+        page.write_all_at(&1_u64.to_le_bytes(), HEARTBEAT)?;
+    }
+    Ok(())
+}
+
 pub(crate) struct Host {
     pages: Vec<Page>,
     trims: bool,
@@ -61,6 +72,12 @@ impl Host {
             alive: scene.host || scene.gate.is_some(),
         };
         host.beat()?;
+        for container in containers {
+            died(container, scene.left)?;
+        }
+        if scene.left != 0 {
+            return Ok(host);
+        }
         for page in &host.pages {
             let gate = scene.gate.unwrap_or(0);
             page.file.write_all_at(&gate.to_le_bytes(), GATE)?;

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::scene::{FIRST, device, machine};
 use crate::share::compile;
-use crate::{Container, Way};
+use crate::{Container, Way, host};
 
 /// A kernel that takes no time, so that the launch itself is what is seen.
 const KERNEL: &str = "k_ns_0";
@@ -23,6 +23,8 @@ pub struct Side {
     pub way: Way,
     /// Percent of the card; 0: no limit.
     pub cores: u32,
+    /// The gate word that a host left which died long ago; 0: none.
+    pub gate: u32,
 }
 
 /// Nanoseconds of CPU time for a launch on each side, the fastest of `rounds`, with `threads`
@@ -98,9 +100,7 @@ pub fn instructions(sides: &[Side]) -> Result<Option<Vec<f64>>> {
             words.extend([client, "tick".into(), launches.to_string(), KERNEL.into()]);
             words
         })?;
-        let line = said.lines().find_map(|line| line.split_once("Collected :"));
-        let number = line.context("callgrind says what it collected")?.1;
-        Ok::<f64, anyhow::Error>(number.trim().parse()?)
+        collected(&said)
     };
     let found: Result<Vec<f64>> = sides
         .iter()
@@ -112,12 +112,51 @@ pub fn instructions(sides: &[Side]) -> Result<Option<Vec<f64>>> {
     found.map(Some)
 }
 
+/// Instructions and system calls of a program that only calls `cuInit`, on each side; `None` where
+/// there is no valgrind, or no strace.
+pub fn init(sides: &[Side]) -> Result<[Option<Vec<f64>>; 2]> {
+    let all = |tool: &[&str], count: fn(&str) -> Result<f64>| {
+        if Command::new(tool[0]).arg("--version").output().is_err() {
+            return Ok(None);
+        }
+        let found = sides.iter().map(|side| {
+            let said = run(*side, |client| {
+                let words = tool.iter().copied().map(str::to_owned);
+                let program = [client, "init".into(), "0".into(), KERNEL.into()];
+                words.chain(program).collect()
+            })?;
+            count(&said)
+        });
+        found.collect::<Result<Vec<f64>>>().map(Some)
+    };
+    let tool = [
+        "valgrind",
+        "--tool=callgrind",
+        "--callgrind-out-file=/dev/null",
+    ];
+    let instructions = all(&tool, collected)?;
+    // One line for each call on stderr.
+    let calls = all(&["strace"], |said| {
+        let lines = said.lines().filter(|line| line.contains(") = "));
+        Ok(f64::from(u32::try_from(lines.count())?))
+    })?;
+    Ok([instructions, calls])
+}
+
+/// What callgrind says that it collected.
+fn collected(said: &str) -> Result<f64> {
+    let line = said.lines().find_map(|line| line.split_once("Collected :"));
+    let number = line.context("callgrind says what it collected")?.1;
+    Ok(number.trim().parse()?)
+}
+
 fn run(side: Side, words: impl FnOnce(String) -> Vec<String>) -> Result<String> {
     let (room, machine) = machine();
     let client = compile(room.path())?;
     let mut share = device(FIRST, 7000);
     share.cores = side.cores;
     let container = Container::new(&machine, side.way, crate::scene::RULES, &[share])?;
+    host::died(&container, side.gate)?;
     let words = words(client.display().to_string());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let output = container.command(&words).output()?;

@@ -59,6 +59,8 @@ pub struct Scene<'a> {
     pub host: bool,
     /// The gate word of every tenant from the beginning, said by a living host.
     pub gate: Option<u32>,
+    /// The gate word of every tenant, left by a host that died long ago; 0: none.
+    pub left: u32,
 }
 
 impl Scene<'_> {
@@ -73,6 +75,7 @@ impl Scene<'_> {
             card: &[],
             host: false,
             gate: None,
+            left: 0,
         }
     }
 }

@@ -107,6 +107,22 @@ fn a_pool_of_ones_own_is_charged_like_any_other() {
 }
 
 #[test]
+fn a_pool_on_the_host_was_charged_to_the_card() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("hostpool", "0"),
+            ("frompool,9000", "0"),
+            ("info", "0 2520 3000"),
+            ("unordered", "0"),
+            ("unpool", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
 fn calls_of_cuda_3_are_refused() {
     check(
         3000,

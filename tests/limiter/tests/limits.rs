@@ -1,5 +1,7 @@
 //! The memory limit holds, in both ways in, by the simulator's own count.
 
+use std::os::unix::fs::FileExt as _;
+
 use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, check, device, machine};
 use aliquot_limiter_tests::{Container, WAYS, Way};
 use aliquot_region::limits::{Container as Rules, UNCONTROLLED};
@@ -71,6 +73,27 @@ fn a_program_that_asks_by_cu_get_proc_address_is_limited_too() {
             ("info", "0 520 3000"),
         ],
     );
+}
+
+#[test]
+fn what_a_host_measured_of_memory_stays_charged_when_it_died() {
+    let (_room, machine) = machine();
+    let devices = [device(FIRST, 3000)];
+    let container = Container::new(&machine, Way::Replacement, Rules::default(), &devices).unwrap();
+    let path = container.directory().join("limits");
+    let page = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    // Heartbeat and overhead, as the documented layout says.
+    for (at, value) in [(24, 1), (64 + 64, 500 * MIB)] {
+        page.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+    let said = container.client(&["init", "info", "alloc,2022", "alloc,2020"]);
+    let expected = [
+        "init: 0",
+        "info: 0 2020 3000",
+        "alloc,2022: 2",
+        "alloc,2020: 0",
+    ];
+    assert_eq!(said.unwrap(), expected);
 }
 
 #[test]

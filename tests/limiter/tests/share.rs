@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use aliquot_limiter_tests::Way;
+use aliquot_limiter_tests::launch::{Side, nanoseconds};
 use aliquot_limiter_tests::share::{Got, Scene, run, tenant};
 use aliquot_region::limits::Container as Rules;
 use parking_lot::Mutex;
@@ -111,6 +113,33 @@ fn threads_with_small_kernels_are_not_charged_for_each_other() {
 fn a_capture_in_one_thread_and_pacing_in_another_do_not_meet() {
     // A failed call of either fails the scene.
     check(50, 1, "capture k_ms_1");
+}
+
+#[test]
+fn a_host_that_died_with_a_gate_word_set_leaves_each_tenant_its_share() {
+    for left in [1, 2] {
+        let mut scene = Scene::seconds(2, vec![tenant(30, "plain k_us_200")]);
+        scene.left = left;
+        judge(&in_turn(&scene)[0], 30, "a card without a host");
+    }
+}
+
+#[test]
+fn a_host_that_died_with_a_gate_word_set_made_every_launch_a_measured_one() {
+    let _turn = TURN.lock();
+    for (cores, gate) in [(0, 1), (30, 2)] {
+        let side = |gate| Side {
+            way: Way::Replacement,
+            cores,
+            gate,
+        };
+        let found = nanoseconds(&[side(0), side(gate)], 1, 1).expect("launches");
+        // With two marks around each it is several times as much.
+        assert!(
+            found[1] < 2.0 * found[0] + 100.0,
+            "{cores} {gate}: {found:?}"
+        );
+    }
 }
 
 #[test]

@@ -12,12 +12,15 @@ use crate::types::Array3dDescriptor;
 /// What the memory of an array is a multiple of.
 pub(crate) const ALIGNMENT: u64 = 64 << 10;
 
+/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory of its own.
+const MAPPED_LATER: u32 = 0x40 | 0x80;
+
 /// An array, mipmapped or not.
 pub(crate) struct Array {
     pub(crate) descriptor: Array3dDescriptor,
     pub(crate) levels: u32,
     pub(crate) context: ContextRef,
-    /// A level of a mipmapped array owns no memory.
+    /// A level of a mipmapped array owns no memory, nor does one that is mapped later.
     pub(crate) memory: Option<Memory>,
 }
 
@@ -85,6 +88,15 @@ impl Array {
         levels: u32,
     ) -> Answer<Self> {
         let size = size(&descriptor, levels)?;
+        let context = context.owner();
+        if descriptor.flags & MAPPED_LATER != 0 {
+            return Ok(Self {
+                descriptor,
+                levels,
+                context,
+                memory: None,
+            });
+        }
         let block = driver.facts(context.card).block_bytes;
         let bytes = size.next_multiple_of(block);
         let base = take_blocks(driver, context.card, bytes)?;

@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 use crate::blocks::Blocks;
 use crate::codes::{
     ERROR_CONTEXT_IS_DESTROYED, ERROR_DEVICE_UNAVAILABLE, ERROR_INVALID_CONTEXT,
-    ERROR_INVALID_DEVICE,
+    ERROR_INVALID_DEVICE, ERROR_INVALID_HANDLE, ERROR_OUT_OF_MEMORY,
 };
 use crate::driver::{Driver, driver};
 use crate::ffi::Answer;
+use crate::objects::new_handle;
 use crate::streams::Defaults;
 use crate::types::{Device, Handle};
 
@@ -33,6 +34,10 @@ pub(crate) struct Context {
     pub(crate) defaults: Defaults,
     /// `CUlimit` values that were set.
     pub(crate) limits: Mutex<HashMap<u32, usize>>,
+    /// Bytes of code and variables of its modules.
+    pub(crate) code: Mutex<u64>,
+    /// The primary context that owns what is made in this one: it is a green context.
+    parent: Option<ContextRef>,
     pub(crate) cache_config: AtomicU32,
     pub(crate) shared_config: AtomicU32,
 }
@@ -47,6 +52,27 @@ impl Context {
 
     pub(crate) fn is(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
+    }
+
+    /// Whose end ends what is made in it.
+    pub(crate) fn owner(&'static self) -> ContextRef {
+        self.parent.unwrap_or(self)
+    }
+
+    /// Takes or gives back what the context grows or shrinks by: from `old` to `new` bytes beside
+    /// those that it always has.
+    pub(crate) fn resize(&self, driver: &Driver, old: u64, new: u64) -> Answer {
+        let block = driver.facts(self.card).block_bytes;
+        let whole = |bytes: u64| bytes.checked_next_multiple_of(block);
+        let (old, new) = whole(old).zip(whole(new)).ok_or(ERROR_OUT_OF_MEMORY)?;
+        let mut bytes = self.bytes.lock();
+        if new > old {
+            driver.charge(self.card, new - old)?;
+        } else {
+            driver.release(self.card, old - new);
+        }
+        *bytes = *bytes + new - old;
+        Ok(())
     }
 
     fn living(&'static self) -> Answer<ContextRef> {
@@ -102,6 +128,8 @@ pub(crate) fn pop() -> Answer<ContextRef> {
 pub(crate) struct Contexts {
     primary: Vec<Mutex<Primary>>,
     explicit: Mutex<HashMap<Handle, ContextRef>>,
+    /// Green contexts, by the handle that is none of a context.
+    green: Mutex<HashMap<Handle, ContextRef>>,
 }
 
 #[derive(Default)]
@@ -116,6 +144,7 @@ impl Contexts {
         Self {
             primary: (0..devices).map(|_| Mutex::default()).collect(),
             explicit: Mutex::default(),
+            green: Mutex::default(),
         }
     }
 
@@ -183,6 +212,33 @@ impl Contexts {
         Ok(context)
     }
 
+    /// A new green context: a part of the primary one, which it keeps.
+    pub(crate) fn create_green(&self, driver: &Driver, device: Device) -> Answer<Handle> {
+        let parent = self.retain(driver, device)?;
+        let context = new(device, parent.card, 0, Some(parent));
+        context.alive.store(true, Relaxed);
+        self.explicit.lock().insert(context.handle(), context);
+        let handle = new_handle();
+        self.green.lock().insert(handle, context);
+        Ok(handle)
+    }
+
+    /// The context behind a green one.
+    pub(crate) fn of_green(&self, handle: Handle) -> Answer<ContextRef> {
+        let known = self.green.lock().get(&handle).copied();
+        known.ok_or(ERROR_INVALID_HANDLE)
+    }
+
+    /// Ends a green context.
+    pub(crate) fn destroy_green(&self, driver: &Driver, handle: Handle) -> Answer {
+        let known = self.green.lock().remove(&handle);
+        let context = known.ok_or(ERROR_INVALID_HANDLE)?;
+        self.explicit.lock().remove(&context.handle());
+        context.alive.store(false, Relaxed);
+        driver.objects.drop_context(driver, context);
+        self.release(driver, context.device)
+    }
+
     /// Ends an explicit context.
     pub(crate) fn destroy(&self, driver: &Driver, handle: Handle) -> Answer {
         let known = self.explicit.lock().remove(&handle);
@@ -219,23 +275,29 @@ fn start(
     }
     driver.charge(card, facts.context_bytes)?;
     driver.contexts_on(card).fetch_add(1, Relaxed);
-    let context = again.unwrap_or_else(|| {
-        Box::leak(Box::new(Context {
-            device,
-            card,
-            flags: AtomicU32::new(flags),
-            alive: AtomicBool::new(false),
-            bytes: Mutex::new(0),
-            blocks: Mutex::default(),
-            defaults: Defaults::default(),
-            limits: Mutex::default(),
-            cache_config: AtomicU32::new(0),
-            shared_config: AtomicU32::new(0),
-        }))
-    });
+    let context = again.unwrap_or_else(|| new(device, card, flags, None));
     *context.bytes.lock() = facts.context_bytes;
+    *context.code.lock() = 0;
+    context.limits.lock().clear();
     context.alive.store(true, Relaxed);
     Ok(context)
+}
+
+fn new(device: Device, card: usize, flags: u32, parent: Option<ContextRef>) -> ContextRef {
+    Box::leak(Box::new(Context {
+        device,
+        card,
+        flags: AtomicU32::new(flags),
+        alive: AtomicBool::new(false),
+        bytes: Mutex::new(0),
+        blocks: Mutex::default(),
+        defaults: Defaults::default(),
+        limits: Mutex::default(),
+        code: Mutex::new(0),
+        parent,
+        cache_config: AtomicU32::new(0),
+        shared_config: AtomicU32::new(0),
+    }))
 }
 
 /// Ends a context, and with it all that it owns.
@@ -247,6 +309,7 @@ fn end(driver: &Driver, context: Option<ContextRef>) {
     driver.objects.drop_context(driver, context);
     driver.pools.settle(driver, context.card);
     driver.reserves.trim(driver, context.card);
-    driver.release(context.card, std::mem::take(&mut *context.bytes.lock()));
+    let bytes = std::mem::take(&mut *context.bytes.lock());
+    driver.release(context.card, bytes);
     driver.contexts_on(context.card).fetch_sub(1, Relaxed);
 }

@@ -85,6 +85,7 @@ impl Heap {
         if size == 0 {
             return Err(ERROR_INVALID_VALUE);
         }
+        let context = context.owner();
         let (card, block) = (context.card, driver.facts(context.card).block_bytes);
         let (base, blocks) = if size <= block / 2 {
             (context.blocks.lock().take(driver, card, size, block)?, 0)
@@ -114,7 +115,7 @@ impl Heap {
             .arena
             .take(size.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        self.add(base, size, kind, Some(context));
+        self.add(base, size, kind, Some(context.owner()));
         Ok(base)
     }
 

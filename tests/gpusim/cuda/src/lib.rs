@@ -17,6 +17,8 @@ mod ffi;
 mod forked;
 mod graph;
 mod heap;
+mod image;
+mod lent;
 mod mps;
 mod objects;
 mod pools;

@@ -32,6 +32,8 @@ struct State {
 pub(crate) struct Pool {
     device: Device,
     card: usize,
+    /// Its memory is the host's, and takes nothing of the card.
+    on_host: bool,
     /// Most bytes; 0: no limit.
     most: u64,
     destroyed: bool,
@@ -49,6 +51,7 @@ impl Pool {
         Self {
             device,
             card,
+            on_host: false,
             most,
             destroyed: false,
             release_threshold: 0,
@@ -70,9 +73,9 @@ impl Pool {
             let whole = lacking.checked_next_multiple_of(CHUNK);
             let tight = lacking.checked_next_multiple_of(facts.block_bytes);
             let (whole, tight) = whole.zip(tight).ok_or(ERROR_OUT_OF_MEMORY)?;
-            let taken = match driver.charge(self.card, whole) {
+            let taken = match self.charge(driver, whole) {
                 Ok(()) => whole,
-                Err(_) => driver.charge(self.card, tight).map(|()| tight)?,
+                Err(_) => self.charge(driver, tight).map(|()| tight)?,
             };
             self.reserved += taken;
             self.reserved_high = self.reserved_high.max(self.reserved);
@@ -82,12 +85,21 @@ impl Pool {
         Ok(())
     }
 
+    fn charge(&self, driver: &Driver, bytes: u64) -> Answer {
+        if self.on_host {
+            return Ok(());
+        }
+        driver.charge(self.card, bytes)
+    }
+
     /// Gives back what is neither used nor to be kept.
     fn trim(&mut self, driver: &Driver, keep: u64) {
         let block = driver.facts(self.card).block_bytes;
         let used = self.used.next_multiple_of(block).min(self.reserved);
         let left = keep.min(self.reserved).max(used);
-        driver.release(self.card, self.reserved - left);
+        if !self.on_host {
+            driver.release(self.card, self.reserved - left);
+        }
         self.reserved = left;
     }
 }
@@ -116,7 +128,7 @@ impl Pools {
     pub(crate) fn set_current(&self, device: Device, pool: Handle) -> Answer {
         let mut state = self.0.lock();
         let known = state.pools.get(&pool).ok_or(ERROR_INVALID_VALUE)?;
-        if known.device != device || known.destroyed {
+        if known.device != device || known.destroyed || known.on_host {
             return Err(ERROR_INVALID_VALUE);
         }
         let index = usize::try_from(device).map_err(|_| ERROR_INVALID_VALUE)?;
@@ -124,8 +136,18 @@ impl Pools {
         Ok(())
     }
 
-    pub(crate) fn create(&self, driver: &Driver, device: Device, most: u64) -> Answer<Handle> {
-        let pool = Pool::new(device, driver.card(device)?, most);
+    /// A pool on a device, or on the host.
+    pub(crate) fn create(
+        &self,
+        driver: &Driver,
+        device: Option<Device>,
+        most: u64,
+    ) -> Answer<Handle> {
+        let (on_host, device) = (device.is_none(), device.unwrap_or(0));
+        let pool = Pool {
+            on_host,
+            ..Pool::new(device, driver.card(device)?, most)
+        };
         let handle = new_handle();
         self.0.lock().pools.insert(handle, pool);
         Ok(handle)
@@ -188,9 +210,12 @@ impl Pools {
             .take(size.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
         driver.count_request(card, size);
-        driver
-            .heap
-            .add(base, size, Kind::Pool { pool: handle }, Some(context));
+        driver.heap.add(
+            base,
+            size,
+            Kind::Pool { pool: handle },
+            Some(context.owner()),
+        );
         Ok(base)
     }
 

@@ -149,3 +149,21 @@ pub(crate) struct AllocNodeParameters {
     pub(crate) bytes: usize,
     pub(crate) pointer: DevicePointer,
 }
+
+/// `CUarrayMapInfo`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ArrayMapping {
+    pub(crate) kind: u32,
+    pub(crate) array: Handle,
+    pub(crate) part: u32,
+    pub(crate) extent: [u64; 4],
+    /// 1: map, 2: unmap.
+    pub(crate) operation: u32,
+    pub(crate) handle_kind: u32,
+    pub(crate) handle: Handle,
+    pub(crate) offset: u64,
+    pub(crate) devices: u32,
+    pub(crate) flags: u32,
+    pub(crate) reserved: [u32; 2],
+}

@@ -1,5 +1,6 @@
 //! Virtual memory management: reserved addresses, physical memory by handle, and mappings. The
-//! memory is the card's until the last handle and the last mapping are gone.
+//! memory is the card's until the last handle and the last mapping are gone, those of arrays and of
+//! other processes included, and every file that names it is closed (`lent`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,6 +11,7 @@ use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
 use crate::driver::Driver;
 use crate::ffi::Answer;
 use crate::heap::Kind;
+use crate::lent::Lent;
 use crate::objects::new_handle;
 use crate::types::{AllocationProperties, Handle};
 
@@ -28,6 +30,8 @@ struct State {
     reserved: BTreeMap<u64, (u64, u64)>,
     physical: HashMap<Handle, Physical>,
     mapped: BTreeMap<u64, Mapping>,
+    /// What lies behind parts of sparse arrays.
+    in_arrays: HashMap<Handle, Vec<Handle>>,
 }
 
 struct Physical {
@@ -37,6 +41,14 @@ struct Physical {
     properties: AllocationProperties,
     handles: u64,
     mappings: u64,
+    /// Files that name it; of an import, the file that it came from.
+    lent: Vec<Lent>,
+}
+
+impl Physical {
+    fn is_unused(&self) -> bool {
+        self.handles == 0 && self.mappings == 0 && !self.lent.iter().any(Lent::is_held)
+    }
 }
 
 struct Mapping {
@@ -94,19 +106,64 @@ impl Vmm {
             2..=4 => None,
             _ => return Err(ERROR_INVALID_VALUE),
         };
+        self.look(driver);
         if let Some(card) = card {
             driver.charge(card, size)?;
             driver.count_request(card, size);
         }
-        Ok(self.add(card, size, properties))
+        Ok(self.add(card, size, properties, Vec::new()))
     }
 
-    /// Physical memory for which somebody else pays.
-    pub(crate) fn import(&self, exported: &Exported) -> Handle {
-        self.add(None, exported.size, exported.properties)
+    /// Physical memory for which somebody else pays, from a file that holds it meanwhile.
+    pub(crate) fn import(&self, exported: &Exported, from: Lent) -> Handle {
+        self.add(None, exported.size, exported.properties, vec![from])
     }
 
-    fn add(&self, card: Option<usize>, size: u64, properties: AllocationProperties) -> Handle {
+    /// A file names it from now on.
+    pub(crate) fn lend(&self, handle: Handle, file: Lent) {
+        if let Some(physical) = self.0.lock().physical.get_mut(&handle) {
+            physical.lent.push(file);
+        }
+    }
+
+    /// Gives back what only files named that are closed now.
+    pub(crate) fn look(&self, driver: &Driver) {
+        let mut state = self.0.lock();
+        let unused = state.physical.iter().filter(|(_, one)| one.is_unused());
+        let unused: Vec<Handle> = unused.map(|(handle, _)| *handle).collect();
+        for handle in unused {
+            state.settle(driver, handle);
+        }
+    }
+
+    /// Puts memory behind a part of an array.
+    pub(crate) fn map_array(&self, array: Handle, handle: Handle) -> Answer {
+        let mut state = self.0.lock();
+        let physical = state.physical.get_mut(&handle);
+        let physical = physical.filter(|one| one.handles > 0);
+        physical.ok_or(ERROR_INVALID_VALUE)?.mappings += 1;
+        state.in_arrays.entry(array).or_default().push(handle);
+        Ok(())
+    }
+
+    /// Takes all memory from behind an array.
+    pub(crate) fn unmap_array(&self, driver: &Driver, array: Handle) {
+        let mut state = self.0.lock();
+        for handle in state.in_arrays.remove(&array).unwrap_or_default() {
+            if let Some(physical) = state.physical.get_mut(&handle) {
+                physical.mappings -= 1;
+            }
+            state.settle(driver, handle);
+        }
+    }
+
+    fn add(
+        &self,
+        card: Option<usize>,
+        size: u64,
+        properties: AllocationProperties,
+        lent: Vec<Lent>,
+    ) -> Handle {
         let handle = new_handle();
         let physical = Physical {
             card,
@@ -114,6 +171,7 @@ impl Vmm {
             properties,
             handles: 1,
             mappings: 0,
+            lent,
         };
         self.0.lock().physical.insert(handle, physical);
         handle
@@ -238,9 +296,15 @@ impl State {
 
     /// Gives physical memory back that nobody names any more.
     fn settle(&mut self, driver: &Driver, handle: Handle) {
-        let unused = |one: &Physical| one.handles == 0 && one.mappings == 0;
-        let gone = self.physical.get(&handle).is_some_and(unused);
-        if !gone {
+        let found = self.physical.get_mut(&handle);
+        let Some(found) = found.filter(|one| one.handles == 0 && one.mappings == 0) else {
+            return;
+        };
+        if found.card.is_none() {
+            // An import: nothing of ours holds the maker's memory any more.
+            found.lent.clear();
+        }
+        if !found.is_unused() {
             return;
         }
         let physical = self.physical.remove(&handle);

@@ -37,6 +37,7 @@ impl Member {
             matches!(group.name.load(Relaxed), 0) || group.name.load(Relaxed) == name
         };
         let Some(group) = record.groups.iter().find(place) else {
+            record.crowded.store(1, Relaxed);
             return;
         };
         group.name.store(name, Relaxed);

@@ -36,13 +36,18 @@ pub fn as_seen_here(pid: u32, namespace: u64) -> Option<u32> {
     seen.into_iter().next()
 }
 
-/// No process of our namespace has this id, or only its parent does not know that it ended.
+/// No process of our namespace has this id, or only its parent does not know that it ended. One
+/// whose first thread ended lives on in its others.
 pub(crate) fn has_ended(pid: u64) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return true;
     };
-    let state = stat
-        .rsplit_once(')')
-        .map_or("", |(_, rest)| rest.trim_start());
-    state.starts_with(['Z', 'X'])
+    let files = threads.flatten().map(|thread| thread.path().join("stat"));
+    let mut threads = files.filter_map(|file| fs::read_to_string(file).ok());
+    !threads.any(|stat| {
+        let state = stat
+            .rsplit_once(')')
+            .map_or("", |(_, rest)| rest.trim_start());
+        !state.starts_with(['Z', 'X'])
+    })
 }

@@ -45,7 +45,9 @@ pub struct Card {
     /// The slot that runs, counted from 1, and when its time slice ends.
     pub(crate) runs: AtomicU64,
     pub(crate) slice_end: AtomicU64,
-    reserved: [AtomicU64; 2],
+    /// Groups came for which `groups` had no place.
+    pub(crate) crowded: AtomicU64,
+    reserved: [AtomicU64; 1],
     /// The most that groups of processes ever held together.
     pub(crate) groups: [Group; MAX_GROUPS],
 }

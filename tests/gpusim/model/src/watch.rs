@@ -76,12 +76,15 @@ impl Watcher {
         found.into_iter().map(|(_, holder)| holder).collect()
     }
 
-    /// The most bytes of a card that the processes of a group ever held together at one moment.
+    /// The most bytes of a card that the processes of a group ever held together at one moment;
+    /// `None`: more groups were on the card than are kept, and this may be one of those.
     #[must_use]
-    pub fn group_peak(&self, card: usize, group: u64) -> u64 {
-        let groups = &self.map.get().cards[card].groups;
-        let found = groups.iter().find(|one| one.name.load(Relaxed) == group);
-        found.map_or(0, |one| one.peak.load(Relaxed))
+    pub fn group_peak(&self, card: usize, group: u64) -> Option<u64> {
+        let card = &self.map.get().cards[card];
+        let mut groups = card.groups.iter();
+        let found = groups.find(|one| one.name.load(Relaxed) == group);
+        let unknown = (card.crowded.load(Relaxed) == 0).then_some(0);
+        found.map_or(unknown, |one| Some(one.peak.load(Relaxed)))
     }
 
     fn living(&self, card: usize) -> Vec<(usize, Holder)> {

@@ -12,7 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use aliquot_limiter_tests::Way;
-use aliquot_limiter_tests::launch::{Side, allocation, instructions, nanoseconds, start, storm};
+use aliquot_limiter_tests::launch::{
+    Side, allocation, init, instructions, nanoseconds, start, storm,
+};
 use aliquot_limiter_tests::share::{Got, Scene, Tenant, run, tenant};
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
@@ -72,7 +74,11 @@ fn main() -> Result<()> {
 
 /// What a launch costs more than with the bare driver, which takes turns with ours.
 fn launches() -> Result<()> {
-    let side = |way, cores| Side { way, cores };
+    let side = |way, cores| Side {
+        way,
+        cores,
+        gate: 0,
+    };
     let sides = [
         side(Way::Bare, 0),
         side(Way::Replacement, 0),
@@ -101,7 +107,11 @@ fn launches() -> Result<()> {
 
 /// Allocations, and starts of programs, in both ways in.
 fn starts() -> Result<()> {
-    let sides = [Way::Bare, Way::Replacement, Way::Preload].map(|way| Side { way, cores: 30 });
+    let sides = [Way::Bare, Way::Replacement, Way::Preload].map(|way| Side {
+        way,
+        cores: 30,
+        gate: 0,
+    });
     let found = allocation(&sides[..2], LIVE, 3)?;
     let what = "CPU time that an allocation and its end take more beside 100,000; baseline: bare";
     let added = found[1] - found[0];
@@ -118,6 +128,26 @@ fn starts() -> Result<()> {
         for (way, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
             let name = format!("{name}_added_us_{way}");
             figure(&name, (ours - found[0], "microseconds"), found[0], what)?;
+        }
+    }
+    let [instructions, calls] = init(&sides)?;
+    for (name, found, tool) in [
+        ("instructions", instructions, "valgrind"),
+        ("calls", calls, "strace"),
+    ] {
+        let Some(found) = found else {
+            eprintln!("no {name} of cuInit: {tool} is absent");
+            continue;
+        };
+        for (way, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
+            let what = format!("{name} of a program that calls cuInit, more; baseline: bare");
+            let unit = if name == "calls" {
+                "system calls"
+            } else {
+                name
+            };
+            let name = format!("init_added_{name}_{way}");
+            figure(&name, (ours - found[0], unit), found[0], &what)?;
         }
     }
     let found = storm(&sides, STORM, 3)?;

@@ -106,6 +106,7 @@ fn destroy(array: Handle) -> Answer {
         .arrays
         .remove(array, ERROR_INVALID_HANDLE)?
         .give(driver);
+    driver.vmm.unmap_array(driver, array);
     Ok(())
 }
 

@@ -32,6 +32,25 @@ calls! { CALLS:
         driver.contexts.destroy(driver, context)
     }
 
+    cuGreenCtxCreate 12040 cuGreenCtxCreate(
+        green: Out<Handle>, resources: u64, device: Device, flags: u32,
+    ) {
+        let driver = driver()?;
+        if green.is_null() || resources == 0 || flags != 1 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        green.put(driver.contexts.create_green(driver, device)?)
+    }
+
+    cuGreenCtxDestroy 12040 cuGreenCtxDestroy(green: Handle) {
+        let driver = driver()?;
+        driver.contexts.destroy_green(driver, green)
+    }
+
+    cuCtxFromGreenCtx 12040 cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) {
+        context.put(driver()?.contexts.of_green(green)?.handle())
+    }
+
     cuCtxPushCurrent 4000 cuCtxPushCurrent_v2(context: Handle) {
         context::push(driver()?.contexts.find(context)?);
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::attributes;
 use crate::calls::calls;
 use crate::capture;
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_UNSUPPORTED_LIMIT};
@@ -17,15 +18,13 @@ calls! { CALLS:
     cuCtxSynchronize 13000 cuCtxSynchronize_v2(context: Handle) { wait(named(context)?) }
 
     cuCtxGetLimit 3010 cuCtxGetLimit(value: Out<usize>, limit: u32) {
-        let set = current()?.limits.lock().get(&limit).copied();
+        let set = current()?.owner().limits.lock().get(&limit).copied();
         value.put(set.map_or_else(|| first_limit(limit), Ok)?)
     }
 
     cuCtxSetLimit 3010 cuCtxSetLimit(limit: u32, value: usize) {
         let context = current()?;
-        first_limit(limit)?;
-        context.limits.lock().insert(limit, value);
-        Ok(())
+        set_limit(context, limit, value)
     }
 
     cuCtxGetCacheConfig 3020 cuCtxGetCacheConfig(config: Out<u32>) {
@@ -76,6 +75,41 @@ fn wait(context: ContextRef) -> Answer {
     driver.pools.settle(driver, context.card);
     Ok(())
 }
+
+/// Stacks of all threads that can run at once, the buffer of `printf` and the heap of kernels lie on
+/// the card: what is more than at first is taken when it is set.
+fn set_limit(context: ContextRef, limit: u32, value: usize) -> Answer {
+    let driver = driver()?;
+    let context = context.owner();
+    let threads = driver.look(|machine| {
+        let gpu = &machine.gpus[context.card];
+        let each = attributes::of(gpu, THREADS_OF_EACH).unwrap_or(0);
+        u64::from(attributes::multiprocessors(gpu)) * u64::from(each.cast_unsigned())
+    });
+    let beside = |value: usize, first: usize| {
+        let more = (value as u64).saturating_sub(first as u64);
+        match limit {
+            STACK => more.checked_mul(threads),
+            FIFO | HEAP => Some(more),
+            _ => Some(0),
+        }
+    };
+    let first = first_limit(limit)?;
+    let mut limits = context.limits.lock();
+    let old = limits.get(&limit).copied().unwrap_or(first);
+    let sizes = beside(old, first).zip(beside(value, first));
+    let (old, new) = sizes.ok_or(ERROR_INVALID_VALUE)?;
+    context.resize(driver, old, new)?;
+    limits.insert(limit, value);
+    Ok(())
+}
+
+/// `CUlimit`.
+const STACK: u32 = 0;
+const FIFO: u32 = 1;
+const HEAP: u32 = 2;
+/// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
+const THREADS_OF_EACH: i32 = 39;
 
 /// A `CUlimit` that nobody set.
 fn first_limit(limit: u32) -> Answer<usize> {

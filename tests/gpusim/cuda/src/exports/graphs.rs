@@ -12,7 +12,9 @@ use crate::exports::launch::check;
 use crate::ffi::{Answer, Out};
 use crate::graph::{Exec, Graph, copy_of};
 use crate::streams;
-use crate::types::{AllocNodeParameters, Device, Handle, KernelNodeParameters};
+use crate::types::{
+    AllocNodeParameters, Device, Handle, KernelNodeParameters, Location, PoolProperties,
+};
 use parking_lot::Mutex;
 
 calls! { CALLS:
@@ -88,6 +90,49 @@ calls! { CALLS:
         node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize, pointer: u64,
     ) {
         add(&node, graph, &after, count, Work::Free { address: pointer })
+    }
+
+    cuGraphNodeGetType 10000 cuGraphNodeGetType(node: Handle, kind: Out<u32>) {
+        kind.put(match node_of(node)? {
+            Work::Kernel { .. } => 0,
+            Work::Copy => 1,
+            Work::Fill => 2,
+            Work::Host => 3,
+            Work::Empty => 5,
+            Work::Alloc { .. } => 10,
+            Work::Free { .. } => 11,
+        })
+    }
+
+    cuGraphMemAllocNodeGetParams 11040 cuGraphMemAllocNodeGetParams(
+        node: Handle, parameters: Out<AllocNodeParameters>,
+    ) {
+        let Work::Alloc { address, bytes } = node_of(node)? else {
+            return Err(ERROR_INVALID_VALUE);
+        };
+        let device = current()?.device;
+        parameters.put(AllocNodeParameters {
+            pool: PoolProperties {
+                kind: 1,
+                handle_types: 0,
+                location: Location { kind: 1, id: device },
+                windows: 0,
+                most: 0,
+                usage: 0,
+                reserved: [0; 54],
+            },
+            access: 0,
+            access_count: 0,
+            bytes: usize::try_from(bytes).map_err(|_| ERROR_INVALID_VALUE)?,
+            pointer: address,
+        })
+    }
+
+    cuGraphMemFreeNodeGetParams 11040 cuGraphMemFreeNodeGetParams(node: Handle, pointer: Out<u64>) {
+        match node_of(node)? {
+            Work::Free { address } => pointer.put(address),
+            _ => Err(ERROR_INVALID_VALUE),
+        }
     }
 
     cuGraphInstantiate 11000 cuGraphInstantiate_v2(
@@ -167,6 +212,17 @@ calls! { CALLS:
         driver.reserves.trim(driver, driver.card(device)?);
         Ok(())
     }
+}
+
+fn node_of(handle: Handle) -> Answer<Work> {
+    let found = std::cell::Cell::new(None);
+    driver()?.objects.graphs.each(|graph| {
+        let nodes = graph.0.lock();
+        if let Some(node) = nodes.iter().find(|node| node.handle == handle) {
+            found.set(Some(node.work));
+        }
+    });
+    found.get().ok_or(ERROR_INVALID_VALUE)
 }
 
 fn kernel(parameters: &Out<KernelNodeParameters>) -> Answer<Work> {

@@ -15,7 +15,9 @@ const PITCH: usize = 512;
 calls! { CALLS:
     cuMemGetInfo 3020 cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let context = current()?;
-        let (left, all) = driver()?.memory(context.card);
+        let driver = driver()?;
+        driver.vmm.look(driver);
+        let (left, all) = driver.memory(context.card);
         free.put_if(usize::try_from(left).map_err(|_| ERROR_INVALID_VALUE)?);
         total.put_if(usize::try_from(all).map_err(|_| ERROR_INVALID_VALUE)?);
         Ok(())

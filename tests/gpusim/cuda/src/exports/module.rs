@@ -13,6 +13,7 @@ use crate::codes::{
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out, TextIn};
+use crate::image;
 use crate::times::KernelTime;
 use crate::types::{DevicePointer, Handle};
 
@@ -23,6 +24,8 @@ pub(crate) struct Module {
     entries: Option<HashSet<String>>,
     /// The module itself, for its functions.
     number: AtomicU32,
+    /// What it takes of the card.
+    bytes: u64,
 }
 
 /// A kernel.
@@ -58,7 +61,8 @@ calls! { CALLS:
     cuModuleUnload 2000 cuModuleUnload(module: Handle) {
         current()?;
         let objects = &driver()?.objects;
-        objects.modules.remove(module, ERROR_INVALID_HANDLE)?;
+        let gone = objects.modules.remove(module, ERROR_INVALID_HANDLE)?;
+        add_code(gone.context, |code| code.saturating_sub(gone.bytes))?;
         objects.functions.drain(|function| function.module == module);
         Ok(())
     }
@@ -134,6 +138,10 @@ const MOST_TEXT: usize = 1 << 20;
 fn load_pointer(out: &Out<Handle>, image: *const c_void) -> Answer {
     current()?;
     let place = Out::at(image.cast_mut().cast::<u8>());
+    if let Ok(b"\x7fELF") = place.get_all(4).as_deref() {
+        let length = image::length_of_elf(&place.get_all(64)?).ok_or(ERROR_INVALID_IMAGE)?;
+        return load(out, &place.get_all(length)?);
+    }
     let mut text = Vec::new();
     // Up to the closing zero of PTX; a binary image has zeroes early.
     while text.len() < MOST_TEXT {
@@ -154,13 +162,30 @@ fn load(out: &Out<Handle>, image: &[u8]) -> Answer {
     if out.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }
+    let bytes = image::size(image);
+    let context = context.owner();
+    add_code(context, |code| code.saturating_add(bytes))?;
     let entries = entries(image);
     let count = entries.as_ref().map_or(0, HashSet::len);
     out.put(driver()?.objects.modules.add(Module {
         context,
         entries,
         number: AtomicU32::new(u32::try_from(count).unwrap_or(u32::MAX)),
+        bytes,
     }))
+}
+
+/// Bytes of code for which every context has room.
+const CODE: u64 = 2 << 20;
+
+/// Code lies together in a context, which grows beyond what it has room for.
+fn add_code(context: ContextRef, change: impl FnOnce(u64) -> u64) -> Answer {
+    let mut code = context.code.lock();
+    let (old, new) = (*code, change(*code));
+    let beside = |code: u64| code.saturating_sub(CODE);
+    context.resize(driver()?, beside(old), beside(new))?;
+    *code = new;
+    Ok(())
 }
 
 /// The names of `.entry` lines, if the image is PTX.

@@ -34,10 +34,12 @@ calls! { CALLS:
         if wanted.kind != 1 || pool.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
-        if wanted.location.kind != ON_DEVICE {
-            return Err(ERROR_NOT_SUPPORTED);
-        }
-        pool.put(driver.pools.create(driver, wanted.location.id, wanted.most as u64)?)
+        let device = match wanted.location.kind {
+            ON_DEVICE => Some(wanted.location.id),
+            2..=4 => None,
+            _ => return Err(ERROR_NOT_SUPPORTED),
+        };
+        pool.put(driver.pools.create(driver, device, wanted.most as u64)?)
     }
 
     cuMemPoolDestroy 11020 cuMemPoolDestroy(pool: Handle) {

@@ -8,11 +8,16 @@ use std::os::fd::{FromRawFd as _, IntoRawFd as _};
 
 use crate::calls::calls;
 use crate::codes::{
-    ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OPERATING_SYSTEM,
+    ERROR_INVALID_DEVICE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED,
+    ERROR_OPERATING_SYSTEM,
 };
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
-use crate::types::{AccessDescriptor, AllocationProperties, DevicePointer, Handle, Location};
+use crate::lent::{self, Lent};
+use crate::streams;
+use crate::types::{
+    AccessDescriptor, AllocationProperties, ArrayMapping, DevicePointer, Handle, Location,
+};
 use crate::vmm::{Exported, GRANULARITY, ON_DEVICE};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
@@ -117,7 +122,9 @@ calls! { CALLS:
         if flags != 0 || shared.is_null() || exported.properties.handle_types & FILE == 0 {
             return Err(ERROR_INVALID_VALUE);
         }
-        shared.put(write(&exported).map_err(|_| ERROR_OPERATING_SYSTEM)?.into_raw_fd())
+        let (file, lent) = write(&exported).map_err(|_| ERROR_OPERATING_SYSTEM)?;
+        driver()?.vmm.lend(handle, lent);
+        shared.put(file.into_raw_fd())
     }
 
     cuMemImportFromShareableHandle 10020 cuMemImportFromShareableHandle(
@@ -127,11 +134,32 @@ calls! { CALLS:
         if kind != FILE {
             return Err(ERROR_NOT_SUPPORTED);
         }
-        handle.put(driver.vmm.import(&read(shared)?))
+        let (exported, from) = read(shared)?;
+        handle.put(driver.vmm.import(&exported, from))
+    }
+
+    cuMemMapArrayAsync 11010 cuMemMapArrayAsync(
+        list: Out<ArrayMapping>, count: u32, stream: Handle,
+    ) / 11010 cuMemMapArrayAsync_ptsz as own {
+        let driver = driver()?;
+        streams::find(stream, own)?;
+        for one in list.get_all(count as usize)? {
+            let array = driver.objects.arrays.get(one.array, ERROR_INVALID_HANDLE)?;
+            match one.operation {
+                MAP if array.memory.is_none() => driver.vmm.map_array(one.array, one.handle)?,
+                UNMAP => driver.vmm.unmap_array(driver, one.array),
+                _ => return Err(ERROR_INVALID_VALUE),
+            }
+        }
+        Ok(())
     }
 }
 
-fn write(exported: &Exported) -> std::io::Result<File> {
+/// `CUmemOperationType`.
+const MAP: u32 = 1;
+const UNMAP: u32 = 2;
+
+fn write(exported: &Exported) -> std::io::Result<(File, Lent)> {
     // SAFETY: the name ends with a zero, and a new descriptor belongs to nobody else.
     let descriptor = unsafe { libc::memfd_create(c"gpusim".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
@@ -144,10 +172,12 @@ fn write(exported: &Exported) -> std::io::Result<File> {
     for word in [MARK, exported.size, place] {
         file.write_all(&word.to_ne_bytes())?;
     }
-    Ok(file)
+    lent::hold(&file)?;
+    let watched = Lent::again(&file)?;
+    Ok((file, watched))
 }
 
-fn read(shared: u64) -> Answer<Exported> {
+fn read(shared: u64) -> Answer<(Exported, Lent)> {
     let descriptor = i32::try_from(shared).map_err(|_| ERROR_INVALID_VALUE)?;
     // SAFETY: the descriptor is the caller's, open by its promise, and stays so: this borrows it.
     let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
@@ -161,17 +191,17 @@ fn read(shared: u64) -> Answer<Exported> {
     if mark != MARK {
         return Err(ERROR_INVALID_VALUE);
     }
-    Ok(Exported {
-        size,
-        properties: AllocationProperties {
-            kind: 1,
-            handle_types: FILE,
-            location: Location {
-                kind,
-                id: id.cast_signed(),
-            },
-            windows: 0,
-            flags: [0; 8],
-        },
-    })
+    let location = Location {
+        kind,
+        id: id.cast_signed(),
+    };
+    let properties = AllocationProperties {
+        kind: 1,
+        handle_types: FILE,
+        location,
+        windows: 0,
+        flags: [0; 8],
+    };
+    let from = Lent::holding(&file).map_err(|_| ERROR_OPERATING_SYSTEM)?;
+    Ok((Exported { size, properties }, from))
 }

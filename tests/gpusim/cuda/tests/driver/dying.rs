@@ -1,7 +1,7 @@
 //! Processes that share a card, and that die without a word.
 
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine, on_machine_with, role, start, until};
+use crate::common::{TWO_A100, on_machine, on_machine_with, role, start, start_with, until};
 
 #[test]
 fn what_a_killed_process_held_is_free_at_once() {
@@ -134,6 +134,65 @@ fn a_group_s_peak_counts_its_living_processes_together() {
             (peak(), machine.group_peak("0", "other").unwrap()),
             (3416, 0)
         );
+    });
+}
+
+#[test]
+fn a_process_whose_first_thread_ended_was_left_out_of_its_group_s_peak() {
+    const NAME: &str = "dying::a_process_whose_first_thread_ended_was_left_out_of_its_group_s_peak";
+    on_machine_with(NAME, TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
+        if role().is_some() {
+            // A test is not its process's first thread; it is that of a child.
+            // SAFETY: the child uses nothing of its parent's other threads.
+            if unsafe { libc::fork() } > 0 {
+                loop {
+                    std::thread::park();
+                }
+            }
+            // SAFETY: asks the kernel to end this process with its parent.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            Cuda::ready().alloc(2000 * MIB).unwrap();
+            std::thread::spawn(|| {
+                loop {
+                    std::thread::park();
+                }
+            });
+            // SAFETY: ends this thread, the first, and no other: it is a zombie from now on.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        let cuda = Cuda::ready();
+        let _child = start(NAME, "holder");
+        until("its first thread ended", || {
+            let holders = machine.holders("0").unwrap();
+            let holder = holders.iter().find(|one| one.used / MIB == 2416);
+            holder.is_some_and(|one| {
+                let stat = std::fs::read_to_string(format!("/proc/{}/stat", one.pid));
+                stat.is_ok_and(|stat| stat.contains(") Z "))
+            })
+        });
+        cuda.alloc(1000 * MIB).unwrap();
+        let peak = machine.group_peak("0", "pod").unwrap() / MIB;
+        assert_eq!(peak, 416 + 2416 + 1000);
+    });
+}
+
+#[test]
+fn the_peak_of_a_group_beyond_the_last_read_as_nothing() {
+    const NAME: &str = "dying::the_peak_of_a_group_beyond_the_last_read_as_nothing";
+    on_machine(NAME, TWO_A100, |machine| {
+        if role().is_some() {
+            Cuda::ready();
+            return;
+        }
+        let peak = |group: usize| machine.group_peak("0", &format!("group-{group}"));
+        assert_eq!(peak(64).unwrap(), 0, "nobody is left out yet");
+        for group in 0..65 {
+            let name = format!("group-{group}");
+            start_with(NAME, "one", &[("GPUSIM_GROUP", &name)]).finish();
+        }
+        assert_eq!(peak(63).unwrap(), 416 * MIB);
+        let said = peak(64).unwrap_err().to_string();
+        assert!(said.contains("group-64"), "{said}");
     });
 }
 

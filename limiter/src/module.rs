@@ -1,0 +1,162 @@
+//! Modules: their code and variables lie on the card. What an image says of itself is charged before
+//! it is loaded. A context has room for a little code from its beginning, which its own charge
+//! covers; beyond that it grows in whole blocks.
+//!
+//! A fat binary has code for many cards and is, since CUDA 11.7, loaded piece by piece when its
+//! kernels are first used: it is charged only where the driver loads all at once. What is not
+//! charged here is what the host measures. Fed by: [`crate::table`], [`crate::image`].
+//! Must not: charge a module twice, or for longer than its context lives.
+
+use core::ffi::{c_uint, c_void};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use crate::account::Account;
+use crate::ffi::{Code, Handle, Image, Out, SUCCESS, Text};
+use crate::image;
+use crate::ledger::in_blocks;
+use crate::lock::Lock;
+use crate::process;
+use crate::table::call;
+
+/// Bytes of code that a context's own charge covers.
+const COVERED: u64 = 2 << 20;
+/// `CU_MODULE_LAZY_LOADING`.
+const LAZY: c_uint = 2;
+
+/// The modules of this process, and the bytes of code in each context.
+#[derive(Debug, Default)]
+pub(crate) struct Modules(Lock<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    modules: HashMap<Handle, (Account, u64)>,
+    code: HashMap<Handle, u64>,
+}
+
+impl Modules {
+    /// A context ends; what was charged ends with it.
+    pub(crate) fn forget(&self, context: Handle) {
+        let mut state = self.0.lock();
+        state.code.remove(&context);
+        state
+            .modules
+            .retain(|_, (account, _)| account.context != context);
+    }
+}
+
+/// What a context is charged for so much code.
+fn charge_of(code: u64) -> u64 {
+    in_blocks(code.saturating_sub(COVERED)).unwrap_or(u64::MAX)
+}
+
+impl State {
+    /// Charges more code, if there is room.
+    fn add(&mut self, account: Account, bytes: u64) -> Result<(), Code> {
+        let code = self.code.entry(account.context).or_default();
+        let (old, new) = (charge_of(*code), charge_of(code.saturating_add(bytes)));
+        if new > old {
+            account.reserve("a module", new - old)?;
+        }
+        *code = code.saturating_add(bytes);
+        let contexts = &account.process.contexts;
+        contexts.resize(account.process, account.context, old, new);
+        Ok(())
+    }
+
+    fn remove(&mut self, account: Account, bytes: u64) {
+        let Some(code) = self.code.get_mut(&account.context) else {
+            return;
+        };
+        let (old, new) = (charge_of(*code), charge_of(code.saturating_sub(bytes)));
+        *code = code.saturating_sub(bytes);
+        account.release(old - new);
+        let contexts = &account.process.contexts;
+        contexts.resize(account.process, account.context, old, new);
+    }
+}
+
+pub(crate) fn load(
+    real: extern "C" fn(Out<Handle>, Text) -> Code,
+    module: Out<Handle>,
+    path: Text,
+) -> Code {
+    let size = || {
+        let image = std::fs::read(OsStr::from_bytes(path.bytes()));
+        // The driver will say what is wrong with the file.
+        image.map_or(0, |image| size(&image))
+    };
+    counted(module, size, || real(module, path))
+}
+
+pub(crate) fn load_data(
+    real: extern "C" fn(Out<Handle>, Image) -> Code,
+    module: Out<Handle>,
+    image: Image,
+) -> Code {
+    counted(module, || size(image.bytes()), || real(module, image))
+}
+
+pub(crate) fn load_data_ex(
+    real: extern "C" fn(Out<Handle>, Image, c_uint, *mut c_void, *mut c_void) -> Code,
+    module: Out<Handle>,
+    image: Image,
+    count: c_uint,
+    options: *mut c_void,
+    values: *mut c_void,
+) -> Code {
+    counted(
+        module,
+        || size(image.bytes()),
+        || real(module, image, count, options, values),
+    )
+}
+
+pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, module: Handle) -> Code {
+    let Some(process) = process::get() else {
+        return real(module);
+    };
+    // Before the driver is asked: afterwards the handle may be another's.
+    let known = process.modules.0.lock().modules.remove(&module);
+    let code = real(module);
+    if let Some((account, bytes)) = known {
+        let mut state = process.modules.0.lock();
+        if code == SUCCESS {
+            state.remove(account, bytes);
+        } else {
+            state.modules.insert(module, (account, bytes));
+        }
+    }
+    code
+}
+
+fn size(image: &[u8]) -> u64 {
+    let mut mode = 0;
+    let mut lazy = || call::cuModuleGetLoadingMode(Out::to(&mut mode)) == SUCCESS && mode == LAZY;
+    if image::is_fat(image) && lazy() {
+        return 0;
+    }
+    image::size(image)
+}
+
+fn counted(module: Out<Handle>, size: impl FnOnce() -> u64, call: impl FnOnce() -> Code) -> Code {
+    let account = match Account::of_current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return call(),
+        Err(code) => return code,
+    };
+    let bytes = size();
+    let modules = &account.process.modules;
+    let taken = modules.0.lock().add(account, bytes);
+    if let Err(code) = taken {
+        return code;
+    }
+    let code = call();
+    let mut state = modules.0.lock();
+    match (code, module.get()) {
+        (SUCCESS, Some(made)) => drop(state.modules.insert(made, (account, bytes))),
+        _ => state.remove(account, bytes),
+    }
+    code
+}

@@ -1,0 +1,222 @@
+//! What takes memory of a card behind the calls that allocate: what lives longer than its handle,
+//! and what grows with contexts, modules and graphs.
+
+use aliquot_limiter_tests::scene::check;
+
+#[test]
+fn exported_memory_outlived_its_charge() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("physical,1500", "0"),
+            ("export", "0"),
+            ("unphysical", "0"),
+            // The file holds it.
+            ("info", "0 1020 3000"),
+            ("alloc,1022", "2"),
+            ("imported", "0"),
+            ("closed", "0"),
+            ("info", "0 1020 3000"),
+            // With the import it is really gone.
+            ("unphysical", "0"),
+            ("info", "0 2520 3000"),
+            ("alloc,2520", "0"),
+        ],
+    );
+}
+
+#[test]
+fn memory_that_was_exported_and_closed_is_free_with_its_last_handle() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("physical,1500", "0"),
+            ("export", "0"),
+            ("closed", "0"),
+            ("map", "0"),
+            ("unphysical", "0"),
+            ("info", "0 1020 3000"),
+            ("unmap", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn memory_behind_an_array_outlived_its_charge() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("sparse", "0"),
+            ("info", "0 2520 3000"),
+            ("physical,1500", "0"),
+            ("behind", "0"),
+            ("unphysical", "0"),
+            ("info", "0 1020 3000"),
+            ("alloc,1022", "2"),
+            ("behind,2", "0"),
+            ("info", "0 2520 3000"),
+            ("physical,1500", "0"),
+            ("behind", "0"),
+            ("unphysical", "0"),
+            ("info", "0 1020 3000"),
+            ("unarray", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn stacks_and_heaps_of_a_context_took_memory_that_nobody_counted() {
+    // 108 processors with 2048 threads each: a KiB more of stack is 216 MiB.
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("limit,2,108003328", "0"),
+            ("info", "0 2424 3000"),
+            ("limit,1,7340033", "0"),
+            ("info", "0 2422 3000"),
+            ("limit,0,2048", "0"),
+            ("info", "0 2206 3000"),
+            ("limit,0,13312", "2"),
+            ("alloc,2206", "0"),
+            ("limit,0,2049", "2"),
+            ("free", "0"),
+            ("limit,0,1024", "0"),
+            ("limit,2,1", "0"),
+            ("info", "0 2518 3000"),
+            ("limit,3,100", "0"),
+            ("info", "0 2518 3000"),
+        ],
+    );
+}
+
+#[test]
+fn what_a_context_grew_by_ends_with_it() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("limit,2,108003328", "0"),
+            ("elf,100", "0"),
+            ("info", "0 2326 3000"),
+            ("reset", "0"),
+            ("init", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn modules_took_memory_that_nobody_counted() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("ptx,1", "0"),
+            ("info", "0 2520 3000"),
+            ("elf,1000", "0"),
+            ("info", "0 1520 3000"),
+            ("elf,1522", "2"),
+            ("ptx,1522", "2"),
+            ("info", "0 1520 3000"),
+            ("elf,1518", "0"),
+            ("info", "0 2 3000"),
+        ],
+    );
+}
+
+#[test]
+fn a_module_is_given_back_when_it_is_unloaded() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("ptx,2000", "0"),
+            ("info", "0 520 3000"),
+            ("unmodule", "0"),
+            ("info", "0 2520 3000"),
+            ("alloc,2520", "0"),
+        ],
+    );
+}
+
+#[test]
+fn a_green_context_was_charged_as_a_whole_one() {
+    check(
+        3000,
+        &[
+            ("green", "0"),
+            ("info", "0 2520 3000"),
+            ("alloc,1000", "0"),
+            ("info", "0 1520 3000"),
+            ("init", "0"),
+            ("ungreen", "0"),
+            // It was the primary context's.
+            ("info", "0 1520 3000"),
+            ("free", "0"),
+            ("green", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn the_last_green_context_ends_the_primary_one() {
+    check(
+        3000,
+        &[
+            ("green", "0"),
+            ("alloc,1000", "0"),
+            ("ungreen", "0"),
+            ("init", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn a_graph_whose_memory_passes_the_limit_was_launched() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("graph,2000,600", "0"),
+            ("launch", "2"),
+            ("info", "0 2520 3000"),
+            ("graph,2000,500", "0"),
+            ("info", "0 2520 3000"),
+            ("launch", "0"),
+            ("info", "0 20 3000"),
+            ("alloc,22", "2"),
+            ("free", "0"),
+            ("free", "0"),
+            ("info", "0 20 3000"),
+            ("graphtrim", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn memory_that_a_graph_frees_again_is_needed_once() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("graph,-2000,-2500,-1000", "0"),
+            ("launch", "0"),
+            ("launch", "0"),
+            ("info", "0 20 3000"),
+            ("graphtrim", "0"),
+            ("graph,0,2500", "0"),
+            ("launch", "0"),
+            ("launch", "0"),
+            ("info", "0 20 3000"),
+        ],
+    );
+}
