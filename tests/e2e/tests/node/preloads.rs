@@ -35,7 +35,10 @@ pub(crate) async fn merged(stack: Arc<Stack>) -> Result<()> {
         let mut pod = with_python(stack, NAMESPACE, name, &limits)?;
         with_driver(&mut pod, stack)?;
         if list != OURS {
-            pod["spec"]["containers"][0]["image"] = json!(IMAGE);
+            // It has no program of its own.
+            let container = &mut pod["spec"]["containers"][0];
+            container["image"] = json!(IMAGE);
+            container["env"] = json!([{"name": "PATH", "value": "/usr/bin"}]);
         }
         if name == "brings-users" {
             in_users(&mut pod);
@@ -70,11 +73,9 @@ async fn image(stack: &Stack, room: &Path) -> Result<()> {
     let [source, library, list] = ["mark.c", "libmark.so", "list"].map(|name| room.join(name));
     std::fs::write(&source, "int mark(void) { return 1; }\n")?;
     let mut compiler = Command::new("cc");
-    let compiled = compiler
-        .args(["-shared", "-fPIC", "-o"])
-        .arg(&library)
-        .arg(&source);
-    ensure!(compiled.status().await?.success(), "cc");
+    let made = compiler.args(["-shared", "-fPIC", "-o"]);
+    let made = made.arg(&library).arg(&source).status().await?;
+    ensure!(made.success(), "cc: {made}");
     std::fs::write(&list, format!("{LIBRARY}\n"))?;
     let files = [(library.as_path(), LIBRARY), (&list, "/etc/ld.so.preload")];
     stack.cluster.import_image(IMAGE, "/bin/sh", &files).await
