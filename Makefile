@@ -44,6 +44,7 @@ fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (ni
 	tests/fuzz/run.sh $(FUZZ_MINUTES)
 
 reference: ## Write docs/reference/the reference pages that are made from the code
+	UPDATE=1 cargo test --quiet --locked -p aliquot-chart --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib the_reference_of_driver_calls_is_made_from_the_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib the_reference_of_metrics_is_made_from_the_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib the_reference_of_the_monitors_metrics_is_made_from_the_table
@@ -60,6 +61,7 @@ lint: ## Formatting and lints of the Rust and Go code
 
 cluster:
 	@tests/cluster/build.sh >/dev/null
+	@tests/cluster/helm.sh >/dev/null
 
 # All binaries, and the simulated driver as a library: tests start them by path.
 # The scheduler with fail-points is a binary of its own; no other build has them.

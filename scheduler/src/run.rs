@@ -106,7 +106,13 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         readiness,
         shortlist: settings.shortlist,
     };
-    let router = router(verbs, registry);
+    let questions = questions(&verbs, registry);
+    if let Some(address) = settings.admin_listen {
+        let listener = http::plain(http::bind(address).await?);
+        let serving = http::serve(listener, questions.clone(), stop.clone(), http::DRAIN);
+        tasks.spawn(serving);
+    }
+    let router = routes::router(verbs).merge(questions);
     let listener = http::bind(settings.listen).await?;
     tracing::info!(listen = %settings.listen, "serving");
     http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;
@@ -117,19 +123,17 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         .context("tasks still running at the drain deadline")
 }
 
-/// Everything that is served.
-fn router(verbs: Verbs, registry: Registry) -> Router {
+/// Everything that is served besides the verbs; nothing of it changes anything.
+fn questions(verbs: &Verbs, registry: Registry) -> Router {
     let (books, readiness) = (verbs.books.clone(), verbs.readiness.clone());
-    let leader = verbs.leader.clone();
     let explain = Explain {
         books: books.clone(),
         binder: verbs.binder.clone(),
-        leader,
+        leader: verbs.leader.clone(),
         readiness: readiness.clone(),
     };
     let cards = gauges::cards(books.clone());
-    routes::router(verbs)
-        .merge(statement::router(books))
+    statement::router(books)
         .merge(explain::router(explain))
         .merge(admin::router_with(readiness, Arc::new(registry), cards))
 }

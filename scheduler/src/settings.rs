@@ -25,6 +25,10 @@ pub struct Settings {
     /// Address of the extender, health and metrics.
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9395")]
     pub listen: SocketAddr,
+    /// Where questions (/books, /explain, /top), health and metrics are answered as
+    /// well, so that --listen may be a loopback address that kube-scheduler alone reaches.
+    #[arg(long, env = "ALIQUOT_ADMIN_LISTEN")]
+    pub admin_listen: Option<SocketAddr>,
     /// Which node is better: fragmentation, binpack or spread.
     #[arg(long, env = "ALIQUOT_NODE_POLICY", default_value = "fragmentation")]
     pub node_policy: Policy,

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 /// Where the chart is installed.
-const NAMESPACE: &str = "aliquot-system";
+pub(crate) const NAMESPACE: &str = "aliquot-system";
 
 /// What the templates see: the chart's values, some of them set to others
 /// (a path such as `scheduler.cpuOnly`).

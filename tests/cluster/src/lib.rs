@@ -37,6 +37,7 @@ mod pods;
 mod ports;
 mod process;
 mod replicas;
+mod rights;
 mod scheduler_config;
 pub mod wait;
 

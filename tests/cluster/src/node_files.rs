@@ -97,6 +97,8 @@ pub(crate) fn cni(layout: &Layout, ports: Ports, n: u16) -> Value {
                 "type": "host-local",
                 "subnet": format!("10.{}.{n}.0/24", ports.subnet()),
                 "dataDir": layout.text("cni/leases"),
+                // Addresses of Services lead to the node.
+                "routes": [{"dst": "10.96.0.0/16"}],
             },
         }],
     })

@@ -83,13 +83,9 @@ impl Stack {
         Ok(stack)
     }
 
-    /// The chart's objects on a running cluster; no part yet.
+    /// The chart's rights on a running cluster; no part yet.
     pub async fn on(cluster: Cluster) -> Result<Self> {
-        let chart = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../charts/aliquot/templates"
-        );
-        cluster.kubectl(&["apply", "-f", chart]).await?.success()?;
+        cluster.install_rights().await?;
         let program = std::env::current_exe()?;
         let binaries = program
             .ancestors()

@@ -44,11 +44,7 @@ impl Rig {
             .chart_value("scheduler.kubeScheduler.apiQps", json!(5_000))
             .chart_value("scheduler.kubeScheduler.apiBurst", json!(10_000));
         let cluster = Box::pin(cluster.start()).await?;
-        let chart = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../charts/aliquot/templates"
-        );
-        cluster.kubectl(&["apply", "-f", chart]).await?.success()?;
+        cluster.install_rights().await?;
         let kubeconfig = cluster
             .kubeconfig_for("aliquot-system", SCHEDULER, None)
             .await?;

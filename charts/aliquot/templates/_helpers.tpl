@@ -1,0 +1,134 @@
+{{/* The values, with HAMi's keys that have another name here in their places. */}}
+{{- define "aliquot.values" -}}
+{{- $v := .Values | toYaml | fromYaml -}}
+{{- if hasKey $v.scheduler "leaderElect" -}}
+{{- $_ := set $v.scheduler.kubeScheduler "leaderElect" $v.scheduler.leaderElect -}}
+{{- end -}}
+{{- if eq (toString (dig "scheduler" "forceOverwriteDefaultScheduler" true $v)) "false" -}}
+{{- $_ := set $v.webhook "replaceSchedulers" (without $v.webhook.replaceSchedulers "default-scheduler") -}}
+{{- end -}}
+{{- if hasKey $v.devicePlugin "pluginPath" -}}
+{{- $_ := set $v.devicePlugin "kubeletDir" (dir $v.devicePlugin.pluginPath) -}}
+{{- end -}}
+{{- if dig "prometheus" "enabled" false $v -}}
+{{- $_ := set $v.monitoring "enabled" true -}}
+{{- end -}}
+{{- if has (default "" $v.devicePlugin.nvidiaDriverRoot) (list "" "auto") -}}
+{{- $_ := set $v.devicePlugin "nvidiaDriverRoot" "" -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range $v.global.imagePullSecrets -}}
+{{- $names = append $names (kindIs "map" . | ternary . (dict "name" .)) -}}
+{{- end -}}
+{{- $_ := set $v.global "imagePullSecrets" $names -}}
+{{- toYaml $v -}}
+{{- end -}}
+
+{{/* Labels of every object; call with the root and a component. */}}
+{{- define "aliquot.labels" -}}
+{{ include "aliquot.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
+{{- end -}}
+
+{{- define "aliquot.selector" -}}
+app.kubernetes.io/part-of: aliquot
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* Our image. */}}
+{{- define "aliquot.image" -}}
+{{- $registry := default .v.global.imageRegistry .v.image.registry -}}
+{{- with $registry }}{{ . }}/{{ end }}{{ .v.image.repository }}
+{{- if .v.image.digest }}@{{ .v.image.digest }}{{ else }}:{{ default .root.Chart.AppVersion .v.image.tag }}{{ end }}
+{{- end -}}
+
+{{/* kube-scheduler's image: of the cluster's version, without what a vendor appends. */}}
+{{- define "aliquot.kubeSchedulerImage" -}}
+{{- $image := .v.scheduler.kubeScheduler.image -}}
+{{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .root.Capabilities.KubeVersion.Version -}}
+{{- $tag := coalesce .v.scheduler.kubeScheduler.imageTag $image.tag $version -}}
+{{- with default .v.global.imageRegistry $image.registry }}{{ . }}/{{ end }}{{ $image.repository }}:{{ $tag }}
+{{- end -}}
+
+{{/* Flags that scheduler and webhook share. */}}
+{{- define "aliquot.requestFlags" -}}
+- --default-mem={{ int64 .scheduler.defaultMem }}
+- --default-cores={{ int64 .scheduler.defaultCores }}
+- --default-gpu-num={{ int64 .scheduler.defaultGPUNum }}
+- --bare-gpu={{ .compat.bareGpu }}
+- --resource-name={{ .resourceName }}
+- --resource-mem={{ .resourceMem }}
+- --resource-mem-percentage={{ .resourceMemPercentage }}
+- --resource-cores={{ .resourceCores }}
+- --resource-priority={{ .resourcePriority }}
+{{- with .extraResources }}
+- --extra-resources={{ join "," . }}
+{{- end }}
+{{- end -}}
+
+{{- define "aliquot.logFlags" -}}
+- --log-format={{ .log.format }}
+- {{ printf "--log=%s" .log.filter | quote }}
+{{- end -}}
+
+{{/* What restricted Pod Security asks of a pod, and of its containers. */}}
+{{- define "aliquot.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "aliquot.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Replicas on different nodes, where there are several. */}}
+{{- define "aliquot.spread" -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "aliquot.selector" . | nindent 6 }}
+{{- end -}}
+
+{{/* What the agent's containers find in their environment. */}}
+{{- define "aliquot.agentEnv" -}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+# For NVIDIA's runtime, which brings the driver's libraries: all GPUs, and the right
+# to cut them.
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: "compute,utility"}
+- {name: NVIDIA_MIG_CONFIG_DEVICES, value: all}
+{{- include "aliquot.apiServerEnv" . }}
+{{- with .devicePlugin.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Where the API server is, if not at its Service. */}}
+{{- define "aliquot.apiServerEnv" -}}
+{{- if .apiServer.host }}
+- {name: KUBERNETES_SERVICE_HOST, value: {{ .apiServer.host | quote }}}
+- {name: KUBERNETES_SERVICE_PORT, value: {{ int64 .apiServer.port | quote }}}
+{{- end }}
+{{- end -}}
+
+{{/* Not empty where the values have something at a path. */}}
+{{- define "aliquot.isSet" -}}
+{{- $at := dict "here" .in "there" true -}}
+{{- range $key := splitList "." .path -}}
+{{- if and $at.there (kindIs "map" $at.here) (hasKey $at.here $key) -}}
+{{- $_ := set $at "here" (get $at.here $key) -}}
+{{- else -}}
+{{- $_ := set $at "there" false -}}
+{{- end -}}
+{{- end -}}
+{{- if $at.there }}yes{{ end -}}
+{{- end -}}

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Makes the image of all parts as an OCI archive, from binaries that are built, without
+# a container daemon: what tests give to containerd, and what the Dockerfile makes else.
+#   images/build.sh FOLDER ARCHIVE [NAME]
+# FOLDER: with the binaries, such as target/release. NAME: aliquot/aliquot:VERSION.
+# The same binaries give the same archive. Needs tar, sha256sum, ldd.
+set -euo pipefail
+top=$(cd "$(dirname "$0")/.." && pwd)
+folder=$1 archive=$2
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -1)
+name=${3:-aliquot/aliquot:$version}
+revision=$(git -C "$top" rev-parse HEAD 2>/dev/null || echo unknown)
+case $(uname -m) in x86_64) machine=amd64 ;; aarch64) machine=arm64 ;; *) machine=$(uname -m) ;; esac
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir -p "$root"/{usr/local/bin,usr/local/lib/aliquot,usr/share/aliquot,etc,tmp}
+programs=(aliquot-scheduler aliquot-webhook aliquot-device-plugin aliquot-monitor kubectl-aliquot)
+for program in "${programs[@]}"; do
+  strip -o "$root/usr/local/bin/$program" "$folder/$program"
+  # The libraries it is linked with, and nothing else of a distribution.
+  ldd "$folder/$program" | grep -o '/[^ ]*' | while read -r library; do
+    mkdir -p "$root$(dirname "$library")"
+    cp -L "$library" "$root$library"
+  done
+done
+# The agent puts them on the node, where containers and the runtime use them.
+cp "$folder/libvgpu.so" "$folder/aliquot-hook" "$root/usr/local/lib/aliquot/"
+echo 'nonroot:x:65532:65532::/:/none' >"$root/etc/passwd"
+"$top/images/sbom.sh" "$version" >"$root/usr/share/aliquot/sbom.spdx.json"
+chmod -R a+rX "$root"
+
+store() { # FILE: put among the blobs; prints "digest" and "size" as JSON
+  local digest
+  digest=$(sha256sum "$1" | cut -d' ' -f1)
+  mv "$1" "$work/oci/blobs/sha256/$digest"
+  printf '"digest":"sha256:%s","size":%s' "$digest" "$(stat -c %s "$work/oci/blobs/sha256/$digest")"
+}
+pack() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar -C "$1" -cf "$2" .; }
+mkdir -p "$work/oci/blobs/sha256"
+pack "$root" "$work/layer"
+diff=$(sha256sum "$work/layer" | cut -d' ' -f1)
+layer=$(store "$work/layer")
+cat >"$work/config" <<JSON
+{"architecture":"$machine","os":"linux","config":{"User":"65532:65532","Env":["PATH=/usr/local/bin"],
+"Labels":{"org.opencontainers.image.title":"aliquot","org.opencontainers.image.version":"$version","org.opencontainers.image.revision":"$revision","org.opencontainers.image.licenses":"Apache-2.0"}},
+"rootfs":{"type":"layers","diff_ids":["sha256:$diff"]}}
+JSON
+config=$(store "$work/config")
+cat >"$work/manifest" <<JSON
+{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+"config":{"mediaType":"application/vnd.oci.image.config.v1+json",$config},
+"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar",$layer}]}
+JSON
+manifest=$(store "$work/manifest")
+cat >"$work/oci/index.json" <<JSON
+{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",$manifest,
+"annotations":{"io.containerd.image.name":"$name","org.opencontainers.image.ref.name":"$name"}}]}
+JSON
+echo '{"imageLayoutVersion":"1.0.0"}' >"$work/oci/oci-layout"
+pack "$work/oci" "$archive"

@@ -1,0 +1,153 @@
+//! helm as a user runs it on `charts/aliquot`, and its output as values.
+//!
+//! Fed by: the chart, `tests/cluster/helm.sh`. Must not: read a template itself.
+
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+/// Where the chart is installed.
+pub const NAMESPACE: &str = "aliquot-system";
+
+/// A path from the top of the repository.
+pub fn top(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+/// The chart's folder.
+pub fn chart() -> String {
+    top("charts/aliquot").to_string_lossy().into_owned()
+}
+
+/// What helm printed, and whether it was content.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// Exit code 0.
+    pub good: bool,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Said {
+    /// Standard output of a good end.
+    pub fn success(self) -> Result<String> {
+        ensure!(self.good, "helm: {}{}", self.out, self.err);
+        Ok(self.out)
+    }
+}
+
+/// Runs helm to its end.
+pub fn helm(arguments: &[&str]) -> Result<Said> {
+    let folder = tempfile::tempdir()?;
+    let output = Command::new(program()?)
+        .args(arguments)
+        .env("HELM_CACHE_HOME", folder.path())
+        .env("HELM_CONFIG_HOME", folder.path())
+        .env("HELM_DATA_HOME", folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .context("run helm")?;
+    Ok(Said {
+        good: output.status.success(),
+        out: String::from_utf8(output.stdout)?,
+        err: String::from_utf8(output.stderr)?,
+    })
+}
+
+/// Builds helm where this machine has none, else looks it up.
+fn program() -> Result<&'static str> {
+    static FOUND: OnceLock<String> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Ok(found);
+    }
+    let output = Command::new(top("tests/cluster/helm.sh"))
+        .stderr(Stdio::inherit())
+        .output()
+        .context("run helm.sh")?;
+    ensure!(output.status.success(), "helm.sh: {}", output.status);
+    let path = String::from_utf8(output.stdout)?.trim().to_owned();
+    Ok(FOUND.get_or_init(|| path))
+}
+
+/// The objects that helm makes of the chart with further arguments.
+pub fn rendered(arguments: &[&str]) -> Result<Vec<Object>> {
+    let chart = chart();
+    let mut all = vec!["template", "aliquot", &chart, "-n", NAMESPACE];
+    all.extend_from_slice(arguments);
+    objects(&helm(&all)?.success()?)
+}
+
+/// The documents of a YAML text that hold something.
+pub fn objects(text: &str) -> Result<Vec<Object>> {
+    let mut found = Vec::new();
+    for document in format!("\n{text}").split("\n---") {
+        let value: Value = serde_saphyr::from_str(document).context(document.to_owned())?;
+        if !value.is_null() {
+            found.push(Object(value));
+        }
+    }
+    Ok(found)
+}
+
+/// An object of Kubernetes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object(pub Value);
+
+impl Object {
+    /// Its kind.
+    pub fn kind(&self) -> &str {
+        self.0["kind"].as_str().unwrap_or_default()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.0["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Its pods, where it makes some.
+    pub fn pod(&self) -> Option<&Value> {
+        let spec = &self.0["spec"]["template"]["spec"];
+        spec.is_object().then_some(spec)
+    }
+
+    /// The containers of its pods.
+    pub fn containers(&self) -> Vec<&Value> {
+        let lists = ["initContainers", "containers"]
+            .map(|list| self.0["spec"]["template"]["spec"][list].as_array());
+        lists.into_iter().flatten().flatten().collect()
+    }
+}
+
+/// The one object of a kind and a name.
+pub fn one<'a>(objects: &'a [Object], kind: &str, name: &str) -> &'a Object {
+    let mut found = objects
+        .iter()
+        .filter(|object| object.kind() == kind && object.name() == name);
+    let first = found.next();
+    assert!(found.next().is_none(), "two {kind} {name}");
+    first.unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+/// The container of this name.
+pub fn container<'a>(object: &'a Object, name: &str) -> &'a Value {
+    let mut all = object.containers().into_iter();
+    all.find(|one| one["name"] == name)
+        .unwrap_or_else(|| panic!("{} has no container {name}", object.name()))
+}
+
+/// The texts of a list.
+pub fn texts(list: &Value) -> Vec<String> {
+    let items = list.as_array().into_iter().flatten();
+    items
+        .filter_map(|item| item.as_str().map(str::to_owned))
+        .collect()
+}

@@ -1,0 +1,158 @@
+//! The chart on a real API server: what each account may not do, and what nobody but
+//! the scheduler and a node's agent may write, by whichever route.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+#[path = "fenced/routes.rs"]
+mod routes;
+#[path = "fenced/verbs.rs"]
+mod verbs;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aliquot_chart::{NAMESPACE, chart, helm};
+use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::eventually;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A cluster with the chart on it: two nodes, no kubelet, so that none of its pods runs.
+struct Installed {
+    cluster: Cluster,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    /// All rights there are.
+    Admin,
+    /// One of ours; of the agents the one on node `near`.
+    Account(&'static str),
+}
+
+impl Installed {
+    async fn start() -> Result<Self> {
+        let cluster = Box::pin(Cluster::control_plane().start()).await?;
+        let installed = Self { cluster };
+        let args = [
+            "install",
+            "aliquot",
+            &chart(),
+            "-n",
+            NAMESPACE,
+            "--create-namespace",
+        ];
+        installed.helm(&args)?;
+        for node in ["near", "far"] {
+            installed.cluster.fake_node(node, &[], &[]).await?;
+        }
+        installed.fences_stand().await?;
+        Ok(installed)
+    }
+
+    fn helm(&self, arguments: &[&str]) -> Result<String> {
+        let config = self.cluster.kubeconfig().to_string_lossy().into_owned();
+        let mut all = arguments.to_vec();
+        all.extend(["--kubeconfig", &config]);
+        helm(&all)?.success()
+    }
+
+    async fn config(&self, who: Who) -> Result<PathBuf> {
+        match who {
+            Who::Admin => Ok(self.cluster.kubeconfig()),
+            Who::Account(name) => {
+                let node = (name == "aliquot-device-plugin").then_some("near");
+                self.cluster.kubeconfig_for(NAMESPACE, name, node).await
+            }
+        }
+    }
+
+    /// What kubectl says to this request: nothing where it was granted.
+    async fn ask(&self, who: Who, request: &[&str]) -> Result<Option<String>> {
+        let config = format!("--kubeconfig={}", self.config(who).await?.display());
+        let mut all = vec![config.as_str()];
+        all.extend_from_slice(request);
+        let said = self.cluster.kubectl(&all).await?;
+        Ok((said.code != Some(0)).then_some(said.stderr))
+    }
+
+    async fn granted(&self, who: Who, request: &[&str]) -> Result<()> {
+        let refused = self.ask(who, request).await?;
+        ensure!(refused.is_none(), "{who:?} {request:?}: {refused:?}");
+        Ok(())
+    }
+
+    /// It is refused for this reason.
+    async fn refused(&self, who: Who, request: &[&str], reason: &str) -> Result<()> {
+        let refusal = self.ask(who, request).await?;
+        let refusal = refusal.with_context(|| format!("{who:?} {request:?} was granted"))?;
+        ensure!(refusal.contains(reason), "{who:?} {request:?}: {refusal}");
+        Ok(())
+    }
+
+    /// Waits until the API server has heard of both policies.
+    async fn fences_stand(&self) -> Result<()> {
+        self.pod("asked").await?;
+        for (object, key) in [("pod/asked", "allocation"), ("node/near", "inventory")] {
+            let own = format!("aliquot.dev/{key}=own");
+            let request = ["annotate", "--dry-run=server", object, &own];
+            let asked = || async { self.ask(Who::Admin, &request).await };
+            eventually(PATIENCE, "the policies to hold", asked).await?;
+        }
+        Ok(())
+    }
+
+    /// What the API server says to this change of a node's status (kubectl would read the
+    /// status first, which the agent may not).
+    async fn status(&self, who: Who, node: &str, change: &Value) -> Result<Option<String>> {
+        let config = Kubeconfig::read_from(self.config(who).await?)?;
+        let options = KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(config, &options).await?;
+        let nodes: Api<Node> = Api::all(kube::Client::try_from(config)?);
+        let change = Patch::Merge(change);
+        let done = nodes
+            .patch_status(node, &PatchParams::default(), &change)
+            .await;
+        Ok(done.err().map(|error| error.to_string()))
+    }
+
+    /// POST of an object to a path.
+    fn posted(&self, path: &str, object: &Value) -> Result<Vec<String>> {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let file = self.cluster.state_dir().join(format!("post-{number}.json"));
+        std::fs::write(&file, object.to_string()).context("write an object")?;
+        let file = file.to_string_lossy().into_owned();
+        Ok(["create", "--raw", path, "-f", &file]
+            .map(str::to_owned)
+            .into())
+    }
+
+    async fn pod(&self, name: &str) -> Result<()> {
+        self.cluster.create_pod(pod(name, &json!({}))).await?;
+        Ok(())
+    }
+}
+
+fn pod(name: &str, annotations: &Value) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        // Nobody schedules it.
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]},
+    })
+}
+
+#[tokio::test]
+async fn the_api_server_refuses_every_forbidden_verb_and_every_forged_annotation() {
+    let installed = Installed::start().await.unwrap();
+    routes::allocations(&installed).await.unwrap();
+    routes::inventories(&installed).await.unwrap();
+    verbs::refused(&installed).await.unwrap();
+    installed.cluster.stop().await.unwrap();
+}

@@ -1,0 +1,79 @@
+//! What each account may not do, asked of the API server with its own token.
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::{Installed, Who};
+
+pub(crate) async fn refused(on: &Installed) -> Result<()> {
+    on.pod("victim").await?;
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": "victim", "namespace": "default"},
+    });
+    let path = "/api/v1/namespaces/default/pods/victim/eviction";
+    let eviction = on.posted(path, &eviction)?;
+    let eviction: Vec<&str> = eviction.iter().map(String::as_str).collect();
+    let everywhere: [&[&str]; 7] = [
+        &["get", "secrets", "-A"],
+        &["get", "configmaps", "-n", "kube-system"],
+        &["delete", "node", "near"],
+        &["create", "token", "default"],
+        &["create", "namespace", "own"],
+        &[
+            "create",
+            "clusterrolebinding",
+            "own",
+            "--clusterrole=cluster-admin",
+            "--user=x",
+        ],
+        &["delete", "validatingadmissionpolicy", "aliquot-allocations"],
+    ];
+    let agent: [&[&str]; 5] = [
+        &eviction,
+        &["delete", "pod", "victim"],
+        &["label", "pod", "victim", "a=b"],
+        &[
+            "get",
+            "secret",
+            "aliquot-webhook-tls",
+            "-n",
+            "aliquot-system",
+        ],
+        &["get", "leases", "-A"],
+    ];
+    let scheduler: [&[&str]; 3] = [
+        &["label", "node", "near", "c=d"],
+        &["create", "quota", "own", "--hard=pods=1"],
+        &[
+            "get",
+            "secret",
+            "aliquot-webhook-tls",
+            "-n",
+            "aliquot-system",
+        ],
+    ];
+    let webhook: [&[&str]; 7] = [
+        &eviction,
+        &["delete", "pod", "victim"],
+        &["get", "pods"],
+        &["get", "nodes"],
+        &["get", "secrets", "-n", "aliquot-system"],
+        &["delete", "mutatingwebhookconfiguration", "aliquot-webhook"],
+        &["get", "mutatingwebhookconfigurations"],
+    ];
+    let own: [(&str, &[&[&str]]); 3] = [
+        ("aliquot-device-plugin", &agent),
+        ("aliquot-scheduler", &scheduler),
+        ("aliquot-webhook", &webhook),
+    ];
+    for (account, requests) in own {
+        let who = Who::Account(account);
+        for request in everywhere.iter().chain(requests) {
+            on.refused(who, request, "orbidden").await?;
+        }
+    }
+    // The scheduler alone ends pods.
+    on.granted(Who::Account("aliquot-scheduler"), &eviction)
+        .await
+}

@@ -1,0 +1,119 @@
+//! The chart's life on a real API server: install, upgrade, rollback, uninstall, and
+//! what is left then. No kubelet: none of its pods runs.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use aliquot_chart::{NAMESPACE, Said, chart, helm, top};
+use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::eventually;
+use anyhow::{Result, ensure};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn run(cluster: &Cluster, arguments: &[&str]) -> Result<Said> {
+    let config = cluster.kubeconfig().to_string_lossy().into_owned();
+    let mut all = arguments.to_vec();
+    all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
+    helm(&all)
+}
+
+/// Every object of the cluster but what comes and goes by itself.
+async fn listing(cluster: &Cluster) -> Result<BTreeSet<String>> {
+    let list = ["api-resources", "--verbs=list", "-o", "name"];
+    let kinds = cluster.kubectl(&list).await?.success()?;
+    let passing = |kind: &&str| !kind.starts_with("events") && !kind.contains("metrics");
+    let kinds: Vec<&str> = kinds.lines().filter(passing).collect();
+    let kinds = kinds.join(",");
+    let get = ["get", &kinds, "-A", "-o", "name"];
+    let names = cluster.kubectl(&get).await?.success()?;
+    Ok(names.lines().map(str::to_owned).collect())
+}
+
+async fn argument(cluster: &Cluster, flag: &str) -> Result<String> {
+    let get = [
+        "get",
+        "daemonset",
+        "aliquot-device-plugin",
+        "-n",
+        NAMESPACE,
+        "-o",
+        "json",
+    ];
+    let object = cluster.kubectl(&get).await?.success()?;
+    let object: serde_json::Value = serde_json::from_str(&object)?;
+    let container = &object["spec"]["template"]["spec"]["containers"][0];
+    let arguments = aliquot_chart::texts(&container["args"]);
+    let found = arguments.iter().find_map(|one| one.strip_prefix(flag));
+    Ok(found.unwrap_or_default().to_owned())
+}
+
+async fn life(cluster: &Cluster) -> Result<()> {
+    let (chart, hami) = (chart(), top("tests/chart/values/hami.yaml"));
+    // The namespace is the administrator's, who says how safe its pods must be.
+    cluster.namespace(NAMESPACE).await?;
+    let label = "pod-security.kubernetes.io/warn=restricted";
+    let labelled = ["label", "namespace", NAMESPACE, label];
+    cluster.kubectl(&labelled).await?.success()?;
+    let before = listing(cluster).await?;
+
+    let dry = ["install", "aliquot", &chart, "--dry-run=server"];
+    let dry = run(cluster, &dry)?.success()?;
+    ensure!(dry.contains("Aliquot 0.1.0 is installed in namespace aliquot-system"));
+    ensure!(!dry.contains("HAMi's chart"), "nothing of HAMi's was set");
+    let hami = hami.to_string_lossy();
+    let told = [
+        "install",
+        "aliquot",
+        &chart,
+        "--dry-run=server",
+        "-f",
+        &hami,
+    ];
+    let told = run(cluster, &told)?.success()?;
+    for line in [
+        "  scheduler.leaderElect: taken for scheduler.kubeScheduler.leaderElect",
+        "  devicePlugin.nodeConfiguration: devicePlugin.profiles;",
+        "  scheduler.nodeLockExpire: there is no lock on nodes",
+        "  mluResourceName: NVIDIA's only",
+    ] {
+        ensure!(told.contains(line), "{line}: {told}");
+    }
+    ensure!(
+        listing(cluster).await? == before,
+        "a dry run left something"
+    );
+
+    let installed = run(cluster, &["install", "aliquot", &chart])?;
+    let warned = installed.err.matches("would violate PodSecurity").count();
+    ensure!(
+        warned == 1,
+        "all but the agent are restricted: {}",
+        installed.err
+    );
+    installed.success()?;
+    let scaling = "--device-memory-scaling=";
+    ensure!(argument(cluster, scaling).await? == "1");
+    let set = "devicePlugin.deviceMemoryScaling=5";
+    run(cluster, &["upgrade", "aliquot", &chart, "--set", set])?.success()?;
+    ensure!(argument(cluster, scaling).await? == "5");
+    run(cluster, &["rollback", "aliquot", "1"])?.success()?;
+    ensure!(argument(cluster, scaling).await? == "1");
+    run(cluster, &["uninstall", "aliquot"])?.success()?;
+    eventually(PATIENCE, "uninstall to leave nothing", || async {
+        let now = listing(cluster).await?;
+        let left: Vec<&String> = now.difference(&before).collect();
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn install_upgrade_rollback_and_uninstall_leave_nothing_behind() {
+    let cluster = Box::pin(Cluster::control_plane().start()).await.unwrap();
+    life(&cluster).await.unwrap();
+    cluster.stop().await.unwrap();
+}

@@ -1,0 +1,79 @@
+//! docs/reference/values.md is made of values.yaml: its keys, defaults and comments.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+use aliquot_chart::top;
+use serde_json::Value;
+
+const HEAD: &str = "# Values of the chart
+
+For you who install Aliquot.
+Made from [values.yaml](../../charts/aliquot/values.yaml) by `make reference`.
+A key that is not here is refused, unless it is one of [HAMi's](../../charts/aliquot/files/hami.yaml).
+
+| value | default | meaning |
+|---|---|---|
+";
+
+/// Forms of Kubernetes' own are one value.
+const WHOLE: [&str; 5] = [
+    "resources",
+    "requests",
+    "nvidiaNodeSelector",
+    "tolerations",
+    "updateStrategy",
+];
+
+#[test]
+fn the_reference_of_values_is_made_from_the_chart() {
+    let text = std::fs::read_to_string(top("charts/aliquot/values.yaml")).unwrap();
+    let wanted = format!("{HEAD}{}", rows(&text));
+    let page = top("docs/reference/values.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&page, &wanted).unwrap();
+    }
+    let found = std::fs::read_to_string(&page).unwrap_or_default();
+    assert!(
+        found == wanted,
+        "docs/reference/values.md is not current: make reference"
+    );
+}
+
+/// A row for each key: its path, its default, and the comment above it.
+fn rows(text: &str) -> String {
+    let values: Value = serde_saphyr::from_str(text).unwrap();
+    let (mut rows, mut comment) = (String::new(), Vec::new());
+    let mut path: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        let bare = line.trim();
+        let depth = (line.len() - line.trim_start().len()) / 2;
+        if let Some(words) = bare.strip_prefix('#') {
+            comment.push(words.trim());
+            continue;
+        }
+        let whole = path.iter().take(depth).any(|key| WHOLE.contains(key));
+        let Some((key, _)) = bare.split_once(':').filter(|_| !whole) else {
+            // The comment at the top is about no key.
+            comment.clear();
+            continue;
+        };
+        path.truncate(depth);
+        path.push(key);
+        let value = values.pointer(&format!("/{}", path.join("/"))).unwrap();
+        let inner = value.as_object().is_some_and(|inside| !inside.is_empty());
+        let words = std::mem::take(&mut comment).join(" ").replace('|', "\\|");
+        if !inner || WHOLE.contains(&key) {
+            rows += &format!("| `{}` | `{value}` | {words} |\n", path.join("."));
+        } else if !words.is_empty() {
+            rows += &format!("| `{}` | | {words} |\n", path.join("."));
+        }
+    }
+    rows
+}
+
+#[test]
+fn a_row_has_path_default_and_comment_and_forms_of_kubernetes_are_one() {
+    let text = "# Top.\n\n# A.\na: 1\nb:\n  # In\n  # two.\n  c: x\n  resources:\n    requests: {cpu: 1}\n";
+    let expected = "| `a` | `1` | A. |\n| `b.c` | `\"x\"` | In two. |\n\
+        | `b.resources` | `{\"requests\":{\"cpu\":1}}` |  |\n";
+    assert_eq!(rows(text), expected);
+}

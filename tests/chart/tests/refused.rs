@@ -1,0 +1,210 @@
+//! Values that cannot be meant, and what helm says to them; and HAMi's, which are taken.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+use aliquot_chart::{container, one, rendered, texts, top};
+use serde_json::Value;
+
+/// Both the place and what is accepted there must be told.
+fn check(set: &str, place: &str, accepted: &str) {
+    let error = rendered(&["--set", set]).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains(place), "{set}: {error}");
+    assert!(error.contains(accepted), "{set}: {error}");
+}
+
+#[test]
+fn unknown_keys_are_refused_wherever_they_are() {
+    let unknown = |set: &str, place: &str, key: &str| {
+        check(
+            set,
+            place,
+            &format!("additional properties '{key}' not allowed"),
+        );
+    };
+    unknown("defaultMem=1", "at ''", "defaultMem");
+    unknown("scheduler.defaultmem=1", "at '/scheduler'", "defaultmem");
+    unknown(
+        "devicePlugin.deviceSplitcount=1",
+        "at '/devicePlugin'",
+        "deviceSplitcount",
+    );
+    unknown("webhook.failurePolicy=x", "at '/webhook'", "failurePolicy");
+    unknown(
+        "scheduler.kubeScheduler.image.name=x",
+        "at '/scheduler/kubeScheduler/image'",
+        "name",
+    );
+    unknown("compat.bareGPU=seed", "at '/compat'", "bareGPU");
+}
+
+#[test]
+fn wrong_types_and_values_are_refused_with_what_is_accepted() {
+    for (set, place, accepted) in [
+        (
+            "scheduler.replicas=two",
+            "/scheduler/replicas",
+            "want integer",
+        ),
+        ("scheduler.replicas=0", "/scheduler/replicas", "minimum"),
+        (
+            "scheduler.defaultMem=5Gi",
+            "/scheduler/defaultMem",
+            "want integer",
+        ),
+        (
+            "scheduler.defaultCores=101",
+            "/scheduler/defaultCores",
+            "100",
+        ),
+        (
+            "scheduler.defaultGPUNum=65",
+            "/scheduler/defaultGPUNum",
+            "64",
+        ),
+        (
+            "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy=best",
+            "nodeSchedulerPolicy",
+            "'fragmentation', 'binpack', 'spread'",
+        ),
+        (
+            "scheduler.extender.url=http://10.0.0.1:9397",
+            "/scheduler/extender/url",
+            "127[.]0[.]0[.]1",
+        ),
+        (
+            "devicePlugin.deviceSplitCount=0",
+            "deviceSplitCount",
+            "minimum",
+        ),
+        (
+            "devicePlugin.deviceMemoryScaling=0",
+            "deviceMemoryScaling",
+            "0.1",
+        ),
+        (
+            "devicePlugin.deviceMemoryScaling=much",
+            "deviceMemoryScaling",
+            "'^[0-9]+([.][0-9]+)?$'",
+        ),
+        (
+            "devicePlugin.migStrategy=all",
+            "migStrategy",
+            "'none', 'single', 'mixed'",
+        ),
+        (
+            "devicePlugin.disablecorelimit=maybe",
+            "disablecorelimit",
+            "'true', 'false'",
+        ),
+        (
+            "devicePlugin.sickPods=kill",
+            "sickPods",
+            "'keep', 'evict', 'drain'",
+        ),
+        (
+            "devicePlugin.stateDir=var",
+            "/devicePlugin/stateDir",
+            "'^/'",
+        ),
+        ("resourceName=gpu", "/resourceName", "pattern"),
+        ("compat.bareGpu=half", "/compat/bareGpu", "'seed', 'whole'"),
+        (
+            "webhook.visibleDevices=drop",
+            "visibleDevices",
+            "'rewrite', 'deny', 'allow'",
+        ),
+        ("webhook.linger=5", "/webhook/linger", "want string"),
+        ("image.digest=sha256:1", "/image/digest", "sha256"),
+        ("log.format=xml", "/log/format", "'text', 'json'"),
+        (
+            "scheduler.kubeScheduler.enabled=false",
+            "kubeScheduler/enabled",
+            "true",
+        ),
+        (
+            "scheduler.kubeScheduler.leaderElect=false",
+            "scheduler.kubeScheduler.leaderElect",
+            "scheduler.replicas: 1",
+        ),
+        (
+            "devicePlugin.profiles.default=a,devicePlugin.profilesConfigMap=b",
+            "devicePlugin.profilesConfigMap",
+            "one of them",
+        ),
+    ] {
+        check(set, place, accepted);
+    }
+    // helm takes a fraction after --set for a text.
+    rendered(&["--set=devicePlugin.deviceMemoryScaling=1.5"]).unwrap();
+}
+
+#[test]
+fn hamis_own_values_are_taken_and_mean_the_same() {
+    let file = top("tests/chart/values/hami.yaml");
+    let file = file.to_str().unwrap();
+    let objects = rendered(&["-f", file]).unwrap();
+    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+    assert_eq!(scheduler.0["spec"]["replicas"], 1);
+    let flags = texts(&container(scheduler, "scheduler")["args"]);
+    for flag in ["--node-policy=binpack", "--gpu-policy=spread"] {
+        assert!(flags.iter().any(|one| one == flag), "{flag}");
+    }
+    // Images, arguments and rights of HAMi's own are not taken over.
+    let text = format!("{objects:?}");
+    for hamis in ["projecthami", "-v=4", "--debug", "certgen"] {
+        assert!(!text.contains(hamis), "{hamis}");
+    }
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    assert_eq!(agent.pod().unwrap()["nodeSelector"]["gpu"], "on");
+    let ours = rendered(&["-f", file, "--set=scheduler.leaderElect=false"]).unwrap();
+    let flags = format!("{:?}", one(&ours, "Deployment", "aliquot-scheduler"));
+    assert!(
+        !flags.contains("--scheduler-lease"),
+        "leaderElect has moved"
+    );
+    let set = "--set=scheduler.forceOverwriteDefaultScheduler=false";
+    let ours = rendered(&["-f", file, set]).unwrap();
+    let webhook = one(&ours, "Deployment", "aliquot-webhook");
+    let flags = texts(&container(webhook, "webhook")["args"]);
+    assert!(
+        flags
+            .iter()
+            .any(|flag| flag == "--replace-scheduler=hami-scheduler")
+    );
+}
+
+/// The table of HAMi's keys, and the schema that lets them through, are one.
+#[test]
+fn every_key_of_hamis_that_is_told_of_is_let_through_and_no_default_of_ours() {
+    let read = |file: &str| std::fs::read_to_string(top(file)).unwrap();
+    let hami: Value = serde_saphyr::from_str(&read("charts/aliquot/files/hami.yaml")).unwrap();
+    let schema: Value = serde_json::from_str(&read("charts/aliquot/values.schema.json")).unwrap();
+    let values: Value = serde_saphyr::from_str(&read("charts/aliquot/values.yaml")).unwrap();
+    let mut count = 0;
+    for group in ["moved", "unused"] {
+        for path in hami[group].as_object().unwrap().keys() {
+            let inside = path.replace('.', "/properties/");
+            let place = schema.pointer(&format!("/properties/{inside}"));
+            assert!(place.is_some(), "{path} is not in the schema");
+            let ours = values.pointer(&format!("/{}", path.replace('.', "/")));
+            assert_eq!(ours, None, "{path}");
+            count += 1;
+        }
+    }
+    assert!(count > 60, "{count}");
+    said_of_all_values(&schema, &values, "");
+}
+
+/// Each value with a default has a type in the schema.
+fn said_of_all_values(schema: &Value, values: &Value, path: &str) {
+    let Some(known) = schema["properties"].as_object() else {
+        return;
+    };
+    for (key, value) in values.as_object().unwrap() {
+        let path = format!("{path}.{key}");
+        let there = known
+            .get(key)
+            .unwrap_or_else(|| panic!("{path} has no schema"));
+        said_of_all_values(there, value, &path);
+    }
+}

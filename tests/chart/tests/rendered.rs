@@ -1,0 +1,316 @@
+//! What helm makes of the chart: flags that the binaries take, rights with nothing left
+//! open, and the same objects for every version of Kubernetes that is supported.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+use std::collections::BTreeSet;
+
+use aliquot_chart::{Object, chart, container, helm, one, rendered, texts, top};
+use aliquot_device_plugin::mps::keeper;
+use aliquot_device_plugin::settings::Settings as Agent;
+use aliquot_monitor::settings::Settings as Monitor;
+use aliquot_scheduler::settings::Settings as Scheduler;
+use aliquot_webhook::args::Args as Webhook;
+use clap::Parser;
+use serde_json::{Value, json};
+
+/// All that can be switched on.
+const EVERYTHING: &[&str] = &[
+    "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
+    "--set=devicePlugin.mps.enabled=true,devicePlugin.mps.arguments=-multiuser-server -x",
+    "--set=devicePlugin.profiles.default=shared,devicePlugin.profiles.profiles.shared.rest=vgpu",
+    "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver,devicePlugin.xidActions=94=ignore",
+    "--set=devicePlugin.runtimeClassName=nvidia,devicePlugin.createRuntimeClass=true",
+    "--set=webhook.runtimeClassName=nvidia,webhook.strictResources={nvidia.com/gpu.shared}",
+    "--set=webhook.escapeAllowNamespaces={a,b},global.imagePullSecrets={pull}",
+    "--set=scheduler.kubeScheduler.podMaxInUnschedulablePodsDuration=1m",
+    "--set=devicePlugin.runtimeConfig=/etc/containerd/config.toml",
+    "--set=apiServer.host=10.0.0.1,apiServer.port=6443",
+    "--set=monitoring.enabled=true,monitoring.dashboards=true,scheduler.cpuOnly=true",
+];
+
+/// Command and arguments, as the container is started.
+fn command(container: &Value) -> Vec<String> {
+    let mut line = texts(&container["command"]);
+    line.extend(texts(&container["args"]));
+    line
+}
+
+/// What the binary says to the container's arguments; `more` stands for its environment.
+fn taken<P: Parser>(container: &Value, program: &[&str], more: &[&str]) -> P {
+    let line = command(container);
+    assert_eq!(line[..program.len()], *program, "{line:?}");
+    let rest = line[program.len()..].iter().map(String::as_str);
+    let all = ["program"]
+        .into_iter()
+        .chain(rest)
+        .chain(more.iter().copied());
+    P::try_parse_from(all).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn all_flags_are_taken(arguments: &[&str]) {
+    let objects = rendered(arguments).unwrap();
+    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+    let extender = container(scheduler, "scheduler");
+    let flags: Scheduler = taken(extender, &["aliquot-scheduler"], &["--identity=pod"]);
+    flags.request.settings().unwrap();
+    // Who reaches the verbs can bind pods.
+    assert!(flags.listen.ip().is_loopback());
+    assert!(
+        flags
+            .admin_listen
+            .is_some_and(|open| !open.ip().is_loopback())
+    );
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let own = container(agent, "device-plugin");
+    let _: Agent = taken(own, &["aliquot-device-plugin"], &["--node-name=n"]);
+    let monitor = container(agent, "monitor");
+    let _: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
+    if agent.containers().len() > 2 {
+        let program = ["aliquot-device-plugin", "mps-keeper"];
+        let _: keeper::Settings = taken(container(agent, "mps-keeper"), &program, &[]);
+    }
+    let webhook = one(&objects, "Deployment", "aliquot-webhook");
+    let webhook = container(webhook, "webhook");
+    let flags: Webhook = taken(webhook, &["aliquot-webhook"], &["--namespace=ns"]);
+    flags.settings().unwrap();
+    flags.lifetimes().unwrap();
+    flags.target().unwrap();
+    for (container, variable) in [
+        (extender, "POD_NAME"),
+        (own, "NODE_NAME"),
+        (monitor, "NODE_NAME"),
+        (webhook, "POD_NAMESPACE"),
+    ] {
+        let mut env = container["env"].as_array().unwrap().iter();
+        assert!(env.any(|one| one["name"] == variable), "{variable}");
+    }
+}
+
+#[test]
+fn every_flag_is_one_that_the_binary_takes() {
+    all_flags_are_taken(&[]);
+    all_flags_are_taken(EVERYTHING);
+    let hami = top("tests/chart/values/hami.yaml");
+    all_flags_are_taken(&["-f", hami.to_str().unwrap()]);
+}
+
+#[test]
+fn values_reach_the_parts_that_they_are_for() {
+    let objects = rendered(&[
+        "--set=scheduler.defaultMem=0,scheduler.defaultCores=20,scheduler.defaultGPUNum=2",
+        "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
+        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4",
+        "--set-string=devicePlugin.disablecorelimit=true",
+    ])
+    .unwrap();
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let line = command(container(agent, "device-plugin")).join(" ");
+    for flag in [
+        "--device-memory-scaling=1.5",
+        "--device-split-count=4",
+        "--disable-core-limit=true",
+        "--resource-name=a/gpu",
+    ] {
+        assert!(line.contains(flag), "{flag}: {line}");
+    }
+    let request = "--default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=seed \
+        --resource-name=a/gpu --resource-mem=a/mem --resource-mem-percentage=a/pct \
+        --resource-cores=a/cores --resource-priority=a/prio";
+    for part in ["scheduler", "webhook"] {
+        let object = one(&objects, "Deployment", &format!("aliquot-{part}"));
+        let line = command(container(object, part)).join(" ");
+        assert!(line.contains(request), "{part}: {line}");
+    }
+    let config = one(&objects, "ConfigMap", "aliquot-kube-scheduler");
+    let config = config.0["data"]["kube-scheduler.yaml"].as_str().unwrap();
+    let config: Value = serde_saphyr::from_str(config).unwrap();
+    let managed = &config["extenders"][0]["managedResources"];
+    assert_eq!(managed[0]["name"], "a/gpu");
+    assert_eq!(managed[4]["name"], "a/prio");
+}
+
+/// Nothing of the chart is for one namespace or one version.
+#[test]
+fn every_supported_version_gets_the_same_objects_and_a_kube_scheduler_of_its_own() {
+    let mut seen = BTreeSet::new();
+    for minor in 30..=37 {
+        let version = format!("1.{minor}.2");
+        let objects = rendered(&["--kube-version", &version, "-n", "other"]).unwrap();
+        let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+        let image = container(scheduler, "kube-scheduler")["image"].clone();
+        let expected = format!("registry.k8s.io/kube-scheduler:v{version}");
+        assert_eq!(image, expected);
+        let text = format!("{objects:?}").replace(&expected, "");
+        assert!(!text.contains("aliquot-system"), "{version}");
+        seen.insert(text);
+    }
+    assert_eq!(seen.len(), 1);
+    let vendors = rendered(&["--kube-version", "v1.33.4-eks-99fe2"]).unwrap();
+    let scheduler = one(&vendors, "Deployment", "aliquot-scheduler");
+    let image = &container(scheduler, "kube-scheduler")["image"];
+    assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.33.4");
+    let old = rendered(&["--kube-version", "1.29.9"]).unwrap_err();
+    assert!(format!("{old:#}").contains(">=1.30.0-0"), "{old:#}");
+}
+
+#[test]
+fn helm_finds_nothing_to_complain_about() {
+    let said = helm(&["lint", "--strict", &chart()]).unwrap();
+    said.success().unwrap();
+}
+
+/// What restricted Pod Security asks for.
+fn is_restricted(object: &Object) -> Result<(), String> {
+    let pod = object.pod().unwrap();
+    for forbidden in ["hostPID", "hostIPC", "hostNetwork"] {
+        if pod[forbidden] == json!(true) {
+            return Err(forbidden.to_owned());
+        }
+    }
+    let volumes = pod["volumes"].as_array().into_iter().flatten();
+    for volume in volumes {
+        if !volume["hostPath"].is_null() {
+            return Err(format!("{}", volume["name"]));
+        }
+    }
+    let security = &pod["securityContext"];
+    if security["runAsNonRoot"] != true || security["seccompProfile"]["type"] != "RuntimeDefault" {
+        return Err("the pod's securityContext".to_owned());
+    }
+    for container in object.containers() {
+        let security = &container["securityContext"];
+        let wanted = json!({
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+        });
+        if *security != wanted {
+            return Err(format!("{}", container["name"]));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn pods_are_restricted_but_for_the_agents() {
+    let objects = rendered(EVERYTHING).unwrap();
+    let with_pods: Vec<&Object> = objects.iter().filter(|one| one.pod().is_some()).collect();
+    assert_eq!(with_pods.len(), 3);
+    for object in with_pods {
+        let verdict = is_restricted(object);
+        assert_eq!(verdict.is_ok(), object.kind() != "DaemonSet", "{verdict:?}");
+    }
+}
+
+/// Each right of the agent that restricted Pod Security would refuse, and each path of
+/// the host, has a comment right above it in the template.
+#[test]
+fn every_path_of_the_host_and_every_right_of_the_agent_has_its_reason() {
+    let text = std::fs::read_to_string(top("charts/aliquot/templates/agent.yaml")).unwrap();
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let mut found = 0;
+    for (at, line) in lines.iter().enumerate() {
+        let paths = line.starts_with("hostPath:");
+        let rights = ["privileged: true", "hostPID: true"].contains(line);
+        if paths || rights {
+            // A path stands one line below its volume's name.
+            let above = lines[at - usize::from(paths) - 1];
+            assert!(above.starts_with('#'), "{}: {line}", at + 1);
+            found += 1;
+        }
+    }
+    assert_eq!(found, 9 + 4, "paths and rights");
+    let guide = std::fs::read_to_string(top("docs/guides/install.md")).unwrap();
+    let objects = rendered(EVERYTHING).unwrap();
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let volumes = agent.pod().unwrap()["volumes"].as_array().unwrap();
+    for path in volumes
+        .iter()
+        .filter_map(|one| one["hostPath"]["path"].as_str())
+    {
+        assert!(guide.contains(&format!("`{path}`")), "{path}");
+    }
+}
+
+#[test]
+fn what_an_agent_mounts_reaches_the_container_runtime() {
+    let objects = rendered(&[]).unwrap();
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let mounts = container(agent, "device-plugin")["volumeMounts"].as_array();
+    let state = mounts.unwrap().iter().find(|one| one["name"] == "state");
+    assert_eq!(state.unwrap()["mountPropagation"], "Bidirectional");
+    let update = &agent.0["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
+    assert_eq!(*update, "10%");
+}
+
+#[test]
+fn replicas_are_two_spread_and_never_all_away() {
+    let objects = rendered(&[]).unwrap();
+    for name in ["aliquot-scheduler", "aliquot-webhook"] {
+        let deployment = one(&objects, "Deployment", name);
+        assert_eq!(deployment.0["spec"]["replicas"], 2);
+        let budget = one(&objects, "PodDisruptionBudget", name);
+        assert_eq!(budget.0["spec"]["maxUnavailable"], 1);
+        let labels = &deployment.0["spec"]["selector"];
+        assert_eq!(budget.0["spec"]["selector"], *labels);
+        let spread = &deployment.pod().unwrap()["topologySpreadConstraints"][0];
+        assert_eq!(spread["topologyKey"], "kubernetes.io/hostname");
+        assert_eq!(spread["labelSelector"], *labels);
+    }
+}
+
+/// Of each account: what it may do, resource by resource. A new right is a line here.
+#[test]
+fn no_account_may_do_more_than_what_stands_here() {
+    let objects = rendered(&[]).unwrap();
+    let mut rights = BTreeSet::new();
+    for object in objects.iter().filter(|one| one.kind().ends_with("Role")) {
+        for rule in object.0["rules"].as_array().unwrap() {
+            let names = texts(&rule["resourceNames"]).join(",");
+            for resource in texts(&rule["resources"]) {
+                let verbs = texts(&rule["verbs"]).join(",");
+                let kind = object.kind();
+                let name = object.name().trim_start_matches("aliquot-");
+                rights.insert(format!("{kind} {name}: {resource} {names}: {verbs}"));
+            }
+        }
+    }
+    let rights: Vec<String> = rights.into_iter().collect();
+    let expected = [
+        "ClusterRole device-plugin: events : create,patch",
+        "ClusterRole device-plugin: nodes : get,list,watch,patch",
+        "ClusterRole device-plugin: nodes/status : patch",
+        "ClusterRole device-plugin: pods : get,list,watch",
+        "ClusterRole device-plugin: runtimeclasses : get",
+        "ClusterRole scheduler: events : create,patch",
+        "ClusterRole scheduler: nodes : get,list,watch",
+        "ClusterRole scheduler: poddisruptionbudgets : list,watch",
+        "ClusterRole scheduler: pods : get,list,watch,patch",
+        "ClusterRole scheduler: pods/binding : create",
+        "ClusterRole scheduler: pods/eviction : create",
+        "ClusterRole scheduler: resourcequotas : list,watch",
+        "ClusterRole webhook: mutatingwebhookconfigurations : create",
+        "ClusterRole webhook: mutatingwebhookconfigurations aliquot-webhook: get,list,watch,update,patch",
+        "Role scheduler: leases aliquot-scheduler: get,list,watch,update",
+        "Role webhook: secrets : create",
+        "Role webhook: secrets aliquot-webhook-tls: get,list,watch,update,patch",
+    ];
+    assert_eq!(rights, expected);
+}
+
+#[test]
+fn dashboards_and_alerts_are_asked_for_and_may_be_absent() {
+    let plain = rendered(&[]).unwrap();
+    assert!(plain.iter().all(|one| one.kind() != "ServiceMonitor"));
+    let watched = rendered(EVERYTHING).unwrap();
+    for part in ["scheduler", "webhook", "device-plugin"] {
+        let name = format!("aliquot-{part}");
+        one(&watched, "ServiceMonitor", &name);
+        let service = one(&watched, "Service", &format!("{name}-metrics"));
+        assert_eq!(service.0["spec"]["clusterIP"], "None");
+    }
+    let dashboards = top("charts/aliquot/files/dashboards");
+    let files = std::fs::read_dir(dashboards).map_or(0, Iterator::count);
+    let maps = |one: &&Object| one.name().starts_with("aliquot-dashboard-");
+    assert_eq!(watched.iter().filter(maps).count(), files);
+}

@@ -1,0 +1,29 @@
+//! The rights of the product's parts, from its chart, for parts that run as processes.
+//!
+//! Fed by: `charts/aliquot/templates/rbac.yaml`. Must not: give a right that the chart
+//! does not give.
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::chart;
+use crate::cluster::Cluster;
+
+const FILE: &str = "templates/rbac.yaml";
+
+impl Cluster {
+    /// Makes the product's namespace with the service accounts and rights of its parts.
+    ///
+    /// # Errors
+    /// The chart cannot be read, or the API server refuses something of it.
+    pub async fn install_rights(&self) -> Result<()> {
+        let name = chart::NAMESPACE;
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let rights = chart::render(&chart::read(FILE)?, &chart::context(&[])?)?;
+        let file = self.layout.text("rights.yaml");
+        std::fs::write(&file, format!("{namespace}\n---\n{rights}"))?;
+        self.kubectl(&["apply", "-f", &file]).await?.success()?;
+        Ok(())
+    }
+}
