@@ -38,6 +38,10 @@ fn report(slots: &[(Option<u32>, u64)]) -> Report {
     }
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "what stands beside it may be an error"
+)]
 fn counters(slots: &[(Option<u32>, u64)]) -> Counters {
     Ok((report(slots), report(slots)))
 }

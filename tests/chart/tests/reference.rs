@@ -3,6 +3,7 @@
 
 use aliquot_chart::top;
 use serde_json::Value;
+use std::fmt::Write as _;
 
 const HEAD: &str = "# Values of the chart
 
@@ -62,9 +63,9 @@ fn rows(text: &str) -> String {
         let inner = value.as_object().is_some_and(|inside| !inside.is_empty());
         let words = std::mem::take(&mut comment).join(" ").replace('|', "\\|");
         if !inner || WHOLE.contains(&key) {
-            rows += &format!("| `{}` | `{value}` | {words} |\n", path.join("."));
+            writeln!(rows, "| `{}` | `{value}` | {words} |", path.join(".")).unwrap();
         } else if !words.is_empty() {
-            rows += &format!("| `{}` | | {words} |\n", path.join("."));
+            writeln!(rows, "| `{}` | | {words} |", path.join(".")).unwrap();
         }
     }
     rows
