@@ -146,8 +146,16 @@ pub fn variables_only(name: &Name, variables: Vec<String>) -> Spec {
 
 /// Our spec for `name`: `variables` (`NAME=value`), the seat directory of the
 /// host mounted read-only with its counters file writable inside, and the
-/// driver's edits. Variables of ours win over the driver's.
-pub fn spec(name: &Name, variables: Vec<String>, seat_directory: &str, driver: &Driver) -> Spec {
+/// driver's edits. Variables of ours win over the driver's. `whole`: the seat's directory with what
+/// is mounted below it, all read-only; a runtime that mounts from within a user namespace
+/// (`hostUsers: false`) can mount it in no other way.
+pub fn spec(
+    name: &Name,
+    variables: Vec<String>,
+    seat_directory: &str,
+    driver: &Driver,
+    whole: bool,
+) -> Spec {
     let mut edits = driver.edits.clone();
     edits.env.retain(|theirs| {
         !variables
@@ -156,10 +164,15 @@ pub fn spec(name: &Name, variables: Vec<String>, seat_directory: &str, driver: &
     });
     edits.env.extend(variables);
     let counters = format!("{seat_directory}/counters/slots");
+    let options: &[&str] = if whole {
+        &["ro", "nosuid", "nodev", "rbind", "rro"]
+    } else {
+        &["ro", "nosuid", "nodev", "bind"]
+    };
     edits.mounts.push(json!({
         "hostPath": seat_directory,
         "containerPath": DIRECTORY,
-        "options": ["ro", "nosuid", "nodev", "bind"],
+        "options": options,
     }));
     edits.mounts.push(json!({
         "hostPath": counters,

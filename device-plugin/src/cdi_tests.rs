@@ -28,7 +28,13 @@ fn name() -> Name {
 #[test]
 fn our_spec_is_what_a_runtime_reads() {
     let driver = from_nodes(&["/dev/nvidia0".to_owned()]);
-    let spec = spec(&name(), vec!["A=1".to_owned()], "/s/seats/n", &driver);
+    let spec = spec(
+        &name(),
+        vec!["A=1".to_owned()],
+        "/s/seats/n",
+        &driver,
+        false,
+    );
     assert_eq!(
         serde_json::to_value(&spec).expect("json"),
         json!({
@@ -77,7 +83,13 @@ fn takes_exactly_the_containers_gpus_from_nvidias_spec() {
 fn our_variables_and_the_newer_version_win() {
     let driver = from_nvidia(&[nvidia()], &[("GPU-b".into(), Some(1))]).expect("described");
     let ours = vec!["NVIDIA_VISIBLE_DEVICES=GPU-b".to_owned()];
-    let spec = spec(&name(), ours, "/s", &driver);
+    let spec = spec(&name(), ours, "/s", &driver, true);
+    let mounts = &spec.devices[0].container_edits.mounts;
+    let whole = json!(["ro", "nosuid", "nodev", "rbind", "rro"]);
+    assert!(
+        mounts.iter().any(|one| one["options"] == whole),
+        "{mounts:?}"
+    );
     assert_eq!(spec.version, "0.7.0");
     assert_eq!(
         spec.devices[0].container_edits.env,

@@ -160,7 +160,13 @@ impl PreStart {
         driver.edits.mounts.append(&mut outfit.mounts);
         self.put(
             name,
-            &cdi::spec(name, variables.clone(), &seat_name, &driver),
+            &cdi::spec(
+                name,
+                variables.clone(),
+                &seat_name,
+                &driver,
+                host::mounts_whole_trees(),
+            ),
         )?;
         fail_point::at(Point::SpecWritten);
         for name in names {

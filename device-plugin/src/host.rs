@@ -15,6 +15,19 @@ use aliquot_nvml::{Device, Instance};
 use crate::cdi::{self, Driver, NVIDIA_KIND, Spec};
 use crate::modes::mig::caps;
 
+/// Whether the kernel makes a tree of mounts read-only at once (`mount_setattr`, Linux 5.12).
+pub fn mounts_whole_trees() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    is_since_5_12(&release)
+}
+
+fn is_since_5_12(release: &str) -> bool {
+    let numbers = release.trim().split(['.', '-']);
+    let mut numbers = numbers.map(|number| number.parse::<u32>().unwrap_or(0));
+    let mut next = || numbers.next().unwrap_or(0);
+    (next(), next()) >= (5, 12)
+}
+
 /// A card as device nodes and NVIDIA's spec name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
@@ -199,6 +212,19 @@ mod tests {
     fn paths(driver: &Driver) -> Vec<&str> {
         let nodes = driver.edits.device_nodes.iter();
         nodes.filter_map(|node| node["path"].as_str()).collect()
+    }
+
+    #[test]
+    fn kernels_are_told_by_their_release() {
+        for (release, expected) in [
+            ("6.18.44-x", true),
+            ("5.12.0", true),
+            ("5.4.0-1-amd64", false),
+            ("4.18.0", false),
+            ("", false),
+        ] {
+            assert_eq!(super::is_since_5_12(release), expected, "{release}");
+        }
     }
 
     #[test]
