@@ -3,7 +3,7 @@
 //! `simulate` drives policies over a trace of pods: [`trace`] reads it,
 //! [`workload`] orders and inflates it, [`experiment`] offers it pod by pod to a
 //! [`rig::Placer`], [`report`] and [`plot`] show what came of it.
-//! `explain` and `top` ask a living cluster ([`live`]) and show it ([`table`]).
+//! `explain` and `top` ask a living cluster ([`live`], [`measured`]) and show it ([`table`]).
 //! `config` validates, converts and shows profiles ([`config`]).
 //! Fed by: the command line.
 //! Must not: decide anything that the scheduler decides; that is asked of core.
@@ -14,6 +14,7 @@ pub mod config;
 pub mod experiment;
 pub mod hami;
 pub mod live;
+pub mod measured;
 pub mod ours;
 pub mod plan;
 pub mod plot;

@@ -22,6 +22,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::measured;
+
 /// Longest wait for a connection, and for an answer.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
 /// Objects asked for at once.
@@ -173,22 +175,16 @@ impl Access {
         let client = self.client().await?;
         Ok((all(&client, "nodes").await?, all(&client, "pods").await?))
     }
-
-    /// Every pod that holds a share, by its allocation.
-    pub async fn pods(&self) -> Result<Vec<PodTop>, LiveError> {
-        let pods: Vec<Pod> = all(&self.client().await?, "pods").await?;
-        Ok(holding(&pods))
-    }
 }
 
-fn make(mut config: Config) -> Result<Client, LiveError> {
+pub(crate) fn make(mut config: Config) -> Result<Client, LiveError> {
     config.connect_timeout = Some(PATIENCE.0);
     config.read_timeout = Some(PATIENCE.1);
     config.default_retry = false;
     Client::try_from(config).map_err(LiveError::Client)
 }
 
-async fn get(client: &Client, at: &str, path: &str) -> Result<String, LiveError> {
+pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String, LiveError> {
     let unreachable = |why: String| LiveError::Unreachable {
         at: at.to_owned(),
         why,
@@ -275,6 +271,9 @@ pub struct PodTop {
     pub node: NodeName,
     /// What it holds of which card; `null` when its allocation cannot be read.
     pub gpus: Option<BTreeMap<GpuUuid, Amount>>,
+    /// Its clients of MPS on which card, where that was measured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub mps: BTreeMap<GpuUuid, measured::Held>,
 }
 
 /// The pods that hold shares, by namespace and name.
@@ -294,6 +293,7 @@ pub fn holding(pods: &[Pod]) -> Vec<PodTop> {
             name: object.metadata.name.clone().unwrap_or_default(),
             node,
             gpus,
+            mps: BTreeMap::new(),
         })
     };
     let mut lines: Vec<PodTop> = alive.filter_map(line).collect();

@@ -4,16 +4,19 @@
 #![allow(clippy::print_stdout, reason = "the output of a command")]
 #![allow(clippy::print_stderr, reason = "progress beside the output")]
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use aliquot_cli::config::{self, Config};
-use aliquot_cli::live::Access;
+use aliquot_cli::live::{self, Access};
+use aliquot_cli::measured::{self, Agents, Measured};
 use aliquot_cli::plot;
 use aliquot_cli::report::{self, Summary};
 use aliquot_cli::simulate::{Simulate, simulate};
 use aliquot_cli::table;
 use aliquot_cli::trace::Trace;
 use aliquot_cli::what_if;
+use aliquot_core::NodeName;
 use aliquot_core::fit::Policies;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -72,6 +75,8 @@ struct Top {
     output: Output,
     #[command(flatten)]
     access: Access,
+    #[command(flatten)]
+    agents: Agents,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -139,10 +144,13 @@ async fn explain(flags: &Explain) -> Result<()> {
 
 async fn top(flags: &Top) -> Result<()> {
     if flags.of == Of::Pods {
-        let pods = flags.access.pods().await?;
+        let (nodes, pods) = flags.access.snapshot().await?;
+        let mut pods = live::holding(&pods);
+        let found = measure(flags, &measured::nodes_among(&nodes)).await;
+        measured::give(&mut pods, &found);
         match flags.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&pods)?),
-            Output::Table => print!("{}", table::pods(&pods)),
+            Output::Table => print!("{}{}", table::pods(&pods), measured::pods(&pods)),
         }
         return Ok(());
     }
@@ -153,12 +161,35 @@ async fn top(flags: &Top) -> Result<()> {
             "computed from inventories and allocations; what is being bound right now is missing"
         );
     }
+    let mut found = Vec::new();
+    if flags.of == Of::Gpus {
+        found = measure(flags, &measured::nodes_of(&answer.nodes)).await;
+    }
     match (flags.output, flags.of) {
-        (Output::Json, _) => println!("{}", serde_json::to_string_pretty(&answer)?),
-        (Output::Table, Of::Gpus) => print!("{}", table::gpus(&answer.nodes, answer.default_cores)),
+        (Output::Json, of) => {
+            let mut answer = serde_json::to_value(&answer)?;
+            if of == Of::Gpus {
+                answer["mps"] = json!(found);
+            }
+            println!("{}", serde_json::to_string_pretty(&answer)?);
+        }
+        (Output::Table, Of::Gpus) => print!(
+            "{}{}",
+            table::gpus(&answer.nodes, answer.default_cores),
+            measured::gpus(&found)
+        ),
         (Output::Table, _) => print!("{}", table::nodes(&answer.nodes)),
     }
     Ok(())
+}
+
+/// What the clients of MPS hold on these nodes. Who does not answer is told beside the output.
+async fn measure(flags: &Top, nodes: &BTreeSet<NodeName>) -> Vec<Measured> {
+    let found = flags.agents.ask(&flags.access, nodes).await;
+    for missing in &found.missing {
+        eprintln!("what MPS clients hold is not known of {missing}");
+    }
+    found.all
 }
 
 fn run(flags: &Simulate) -> Result<()> {

@@ -4,7 +4,7 @@
 //! figures count.
 
 use aliquot_core::Mib;
-use aliquot_core::mig::table;
+use aliquot_core::mig::{Geometry, table};
 use aliquot_profiles::mode::Mps;
 use aliquot_profiles::mps::{even, most_clients};
 use clap::Args;
@@ -75,19 +75,19 @@ impl Plan {
         let words: Vec<&str> = self.product.split([' ', '-']).collect();
         let old = words.iter().any(|word| OLD.contains(word));
         let capability = old.then_some((6, 0));
-        let (unit, memory, slices) = match &self.instance {
+        let (unit, memory, part) = match &self.instance {
             None => {
                 let memory = self.memory.or_else(|| memory_of(&words));
                 let none = || PlanError::Memory(self.product.clone());
                 (self.product.clone(), memory.ok_or_else(none)?, None)
             }
             Some(name) => {
-                let (memory, compute) = self.instance(name)?;
+                let (memory, part) = self.instance(name)?;
                 let unit = format!("{name} of {}", self.product);
-                (unit, self.memory.unwrap_or(memory), Some(compute))
+                (unit, self.memory.unwrap_or(memory), Some(part))
             }
         };
-        let most = most_clients(capability, slices);
+        let most = most_clients(capability, part);
         let replicas = self.replicas;
         if !(1..=most).contains(&u64::from(replicas)) {
             return Err(PlanError::Replicas { replicas, most });
@@ -99,7 +99,8 @@ impl Plan {
         ))
     }
 
-    fn instance(&self, name: &str) -> Result<(u64, u32), PlanError> {
+    /// Its memory, and its compute slices of those of the card.
+    fn instance(&self, name: &str) -> Result<(u64, (u32, u32)), PlanError> {
         let geometry = table::geometry(&self.product);
         let profiles = geometry.as_ref().map_or(&[][..], |found| found.profiles());
         let found = profiles.iter().find(|profile| profile.name == name);
@@ -114,7 +115,8 @@ impl Plan {
                 }
             },
         })?;
-        Ok((profile.memory.0, profile.compute.into()))
+        let all = geometry.as_ref().map_or(profile.compute, Geometry::compute);
+        Ok((profile.memory.0, (profile.compute.into(), all.into())))
     }
 }
 

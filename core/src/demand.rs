@@ -66,6 +66,14 @@ impl Demand {
         name.map_or("", |name| name)
     }
 
+    /// This container asks for shares of one unit and no more.
+    pub(crate) fn wants_one_unit(&self, container: usize) -> bool {
+        match self.containers[container].asks.as_slice() {
+            [ask] => ask.count == 1 || self.rules.same_unit,
+            _ => false,
+        }
+    }
+
     /// Some container asks for instances of cards.
     pub fn wants_instances(&self) -> bool {
         let mut names = self.resources.iter();

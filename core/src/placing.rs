@@ -144,7 +144,8 @@ impl Placing<'_, '_> {
     /// and why the unit's mode cannot serve it.
     fn taken(&self, container: usize, ask: &Ask, place: usize) -> (Use, Use, Option<Reason>) {
         let Judge { node, demand, .. } = *self.judge;
-        let (own, wrong) = share::of(node, place, ask, &demand.rules);
+        let alone = demand.wants_one_unit(container);
+        let (own, wrong) = share::of(node, place, ask, &demand.rules, alone);
         let used = pod_use(demand, &self.shares, Some((container, own)), place);
         (own, used, wrong)
     }
@@ -157,7 +158,7 @@ impl Placing<'_, '_> {
                 container,
                 resource: ask.resource,
                 card: place,
-                used: share::of(node, place, ask, &demand.rules).0,
+                used: share::of(node, place, ask, &demand.rules, true).0,
                 instance: None,
                 waste,
                 loss: 0,

@@ -12,19 +12,21 @@ use crate::rules::Rules;
 use crate::units::{Mib, Percent};
 use crate::usage::Use;
 
-/// The ask's use of this unit, and why its mode cannot serve the ask.
+/// The ask's use of this unit, and why its mode cannot serve the ask. `alone`: the container gets
+/// no other unit.
 pub(crate) fn of(
     node: &NodeState,
     place: usize,
     ask: &Ask,
     rules: &Rules,
+    alone: bool,
 ) -> (Use, Option<Reason>) {
     let card = &node.cards[place];
     let (memory, cores, wrong) = match card.mode {
         Mode::Vgpu => vgpu(node, place, ask),
         Mode::Exclusive => exclusive(card, ask),
         Mode::Timeslice => timeslice(ask, rules),
-        Mode::Mps => mps(node, place, ask),
+        Mode::Mps => mps(node, place, ask, alone),
         // Whole: instances of such a card are placed by `crate::cut`.
         Mode::Mig | Mode::Unknown => (card.scaled, card.cores, Some(Reason::CardModeMismatch)),
     };
@@ -95,8 +97,8 @@ fn timeslice(ask: &Ask, rules: &Rules) -> Part {
 }
 
 /// What was written, an equal part of what was not. Compute of 0 is no figure that
-/// MPS knows; the equal part is more.
-fn mps(node: &NodeState, place: usize, ask: &Ask) -> Part {
+/// MPS knows; the equal part is more. A client sees its daemon's unit and no other.
+fn mps(node: &NodeState, place: usize, ask: &Ask, alone: bool) -> Part {
     let card = &node.cards[place];
     let whole = Even {
         memory: card.scaled,
@@ -113,7 +115,7 @@ fn mps(node: &NodeState, place: usize, ask: &Ask) -> Part {
     } else {
         even.cores
     };
-    (memory, cores, None)
+    (memory, cores, (!alone).then_some(Reason::CardModeMismatch))
 }
 
 fn even(node: &NodeState, place: usize) -> Option<Even> {

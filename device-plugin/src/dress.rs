@@ -17,7 +17,7 @@ use crate::checkpoint::{CheckpointError, Entry};
 use crate::fail_point::{self, Point};
 use crate::inventory::Node;
 use crate::judge::Refusal;
-use crate::modes::{Outfit, Share};
+use crate::modes::{Outfit, Share, mps};
 use crate::prestart::{PreStart, PreStartError};
 use crate::seat::Name;
 use crate::{environment, files, host, limits, way_in};
@@ -79,6 +79,11 @@ impl PreStart {
             let refusal = Refusal::NoShare(container.to_owned());
             return Err(PreStartError::Refused(refusal));
         };
+        let shared = |unit: &GpuUuid| Some(accepted.mode(unit));
+        if let Some(unit) = mps::beside_another(grants, shared) {
+            let refusal = Refusal::BesideMps(container.to_owned(), unit.clone());
+            return Err(PreStartError::Refused(refusal));
+        }
         let mut cards = Vec::with_capacity(grants.len());
         let mut shown = grants.to_vec();
         let mut outfit = Outfit::default();
@@ -108,6 +113,17 @@ impl PreStart {
             }
             if let Some(part) = outfit.part.take() {
                 card.part = Some(part);
+            }
+            if let Some(part) = &card.part {
+                tracing::info!(
+                    namespace = accepted.namespace,
+                    pod = accepted.pod_name,
+                    container,
+                    uuid = part.current,
+                    gpu_instance = part.gpu_instance,
+                    compute_instance = part.compute_instance,
+                    "a container gets a MIG instance"
+                );
             }
             if mode == Mode::Timeslice {
                 // Nothing is promised of it, and nothing but its end limits it.

@@ -29,6 +29,7 @@ use crate::node::Seen;
 use crate::occupants::{self, Holders, Occupants};
 use crate::pod::Phase;
 use crate::prestart::PreStart;
+use crate::profile_status::Hindrance;
 use crate::transition::{self, Card, Situation, Todo};
 use crate::wanted::Fault;
 use crate::{collect, hami, host, source, units};
@@ -46,10 +47,6 @@ const SOON: Duration = Duration::from_millis(200);
 /// How long after the API server shows that a card takes nothing new a Binding that was on its
 /// way is waited for.
 const SETTLED: Duration = Duration::from_secs(1);
-/// A mode that could not be made so often is given up.
-const TRIES: u32 = 3;
-/// Pause after a step that failed: doubles from the first to the second.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// What following rests on.
 pub struct Follower {
@@ -75,11 +72,12 @@ pub struct Follower {
 struct Work {
     card: CardFacts,
     mode: Mode,
-    enter: bool,
+    /// The mode that is left for another: that one.
+    to: Option<Mode>,
 }
 
 /// How a step ended.
-type Ended = (GpuUuid, Result<(), String>);
+type Ended = (GpuUuid, Result<(), Hindrance>);
 
 impl Follower {
     /// Follows until `stop`.
@@ -109,7 +107,10 @@ impl Follower {
                 let uuid = GpuUuid::from(work.card.uuid.as_str());
                 let done = spawn_blocking(move || this.work(&work));
                 tokio::spawn(async move {
-                    let done = done.await.unwrap_or_else(|error| Err(error.to_string()));
+                    let done = done.await;
+                    let ended =
+                        |error: tokio::task::JoinError| Err(Hindrance::Failed(error.to_string()));
+                    let done = done.unwrap_or_else(ended);
                     let _stopped = ended_tx.send((uuid, done)).await;
                 });
             }
@@ -154,12 +155,12 @@ impl Follower {
                     .is_some_and(|f| f.again > Instant::now());
                 let todo = match transition::todo(&card) {
                     Todo::Nothing => None,
-                    Todo::Leave(mode) => Some((mode.clone(), false)),
-                    Todo::Enter(mode) => Some((mode.clone(), true)),
+                    Todo::Leave(mode, to) => Some((mode.clone(), Some(to.clone()))),
+                    Todo::Enter(mode) => Some((mode.clone(), None)),
                 };
-                if let Some((mode, enter)) = todo.filter(|_| !rests) {
+                if let Some((mode, to)) = todo.filter(|_| !rests) {
                     let card = facts.clone();
-                    work.push(Work { card, mode, enter });
+                    work.push(Work { card, mode, to });
                 }
             }
             state.standing.cards.insert(uuid, card);
@@ -243,17 +244,17 @@ impl Follower {
     }
 
     /// One step on one card. Blocks.
-    fn work(&self, work: &Work) -> Result<(), String> {
+    fn work(&self, work: &Work) -> Result<(), Hindrance> {
         let switch = self.prestart.modes.switch(&work.mode);
-        let done = if work.enter {
+        let done = if let Some(to) = &work.to {
+            fail_point::at(Point::BeforeLeave);
+            let done = switch.leave(&work.card, &work.mode, to);
+            fail_point::at(Point::AfterLeave);
+            done
+        } else {
             fail_point::at(Point::BeforeEnter);
             let done = switch.enter(&work.card, &work.mode);
             fail_point::at(Point::AfterEnter);
-            done
-        } else {
-            fail_point::at(Point::BeforeLeave);
-            let done = switch.leave(&work.card, &work.mode);
-            fail_point::at(Point::AfterLeave);
             done
         };
         if done.is_ok()
@@ -261,7 +262,7 @@ impl Follower {
         {
             tracing::warn!(%error, "the cards were not read after a switch");
         }
-        done.map_err(|error| error.to_string())
+        done.map_err(Hindrance::from)
     }
 
     fn ended(&self, state: &mut State, (uuid, result): Ended) {
@@ -277,23 +278,15 @@ impl Follower {
                     count(&self.metrics.switches, "done");
                 }
             }
-            Err(text) => {
-                tracing::warn!(%uuid, error = text, "a card did not change");
-                count(&self.metrics.switches, "failed");
-                let failure = state.failures.entry(uuid).or_insert_with(|| Failure {
-                    text: String::new(),
-                    tries: 0,
-                    again: Instant::now(),
-                    pause: RETRY.0,
-                });
-                failure.tries += 1;
-                failure.again = Instant::now() + failure.pause;
-                failure.pause = (failure.pause * 2).min(RETRY.1);
-                if failure.tries >= TRIES {
-                    *card = transition::give_up(card, &text);
-                    failure.tries = 0;
-                }
-                failure.text = text;
+            Err(why) => {
+                tracing::warn!(%uuid, ?why, "a card did not change");
+                let waits = matches!(why, Hindrance::Waits(_));
+                count(
+                    &self.metrics.switches,
+                    if waits { "waits" } else { "failed" },
+                );
+                let failure = state.failures.entry(uuid).or_insert_with(Failure::none);
+                *card = failure.once_more(card, why);
             }
         }
     }

@@ -17,6 +17,7 @@ use aliquot_core::{
 use crate::accepted::{Accepted, Container};
 use crate::checkpoint::Entry;
 use crate::environment::{Effective, NodeRules};
+use crate::modes::mps;
 use crate::occupants;
 use crate::pod::Pod;
 use crate::units::{self, Arrangement};
@@ -82,6 +83,13 @@ fn accept(facts: Facts<'_>) -> Result<Accepted, Refusal> {
         return Err(Refusal::OtherNode(allocation.node));
     }
     holders_have_their_share(facts, &allocation)?;
+    let shared = |unit: &GpuUuid| facts.inventory.gpu(unit).map(|unit| unit.mode);
+    for container in &pod.containers {
+        let grants = allocation.grants(&container.name).unwrap_or_default();
+        if let Some(unit) = mps::beside_another(grants, shared) {
+            return Err(Refusal::BesideMps(container.name.clone(), unit.clone()));
+        }
+    }
     let units = |name: &str| {
         let grants = allocation.grants(name).unwrap_or_default();
         let grants = grants.iter();

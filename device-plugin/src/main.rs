@@ -12,7 +12,7 @@ use std::time::Duration;
 use aliquot_device_plugin::agent;
 use aliquot_device_plugin::mps::keeper;
 use aliquot_device_plugin::settings::Settings;
-use aliquot_nvml::{ComputeModes, Nvml, Options};
+use aliquot_nvml::{ByCall, ComputeModes, Options};
 use aliquot_serve::{Readiness, stop, telemetry};
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -36,7 +36,7 @@ async fn keep(settings: keeper::Settings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, &settings.log)?;
     let stop = stop::on_signals(Readiness::new([]), Duration::ZERO)?;
     let keeping = tokio::task::spawn_blocking(move || {
-        let driver: Arc<dyn ComputeModes> = Arc::new(Nvml::open(Options {
+        let driver: Arc<dyn ComputeModes> = Arc::new(ByCall::new(Options {
             library: settings.nvml_library.clone().into_os_string(),
             ..Options::default()
         })?);

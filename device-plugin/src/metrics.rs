@@ -198,7 +198,7 @@ impl Metrics {
         );
         registry.register(
             "switches",
-            "Changes of GPUs' modes: done, failed (tried again), given-up (not free in time)",
+            "Changes of GPUs' modes: done, failed (tried again), waits (for a reset of the GPU), given-up (not free in time)",
             all.switches.clone(),
         );
         registry.register(

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::GpuUuid;
 use aliquot_k8s::event::{Note, PodRef};
 
+use crate::modes::ModeError;
 use crate::occupants::Occupants;
 use crate::standing::{Standing, name};
 use crate::transition::{Card, Step};
@@ -19,13 +20,31 @@ pub const PROFILE: &str = "AliquotProfile";
 /// The longest message.
 const LONGEST: usize = 2000;
 
+/// Why a step of a change is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// It failed, and is tried again.
+    Failed(String),
+    /// It waits for something that only the card's owner does.
+    Waits(String),
+}
+
+impl From<ModeError> for Hindrance {
+    fn from(error: ModeError) -> Self {
+        match error {
+            ModeError::Waits(text) => Self::Waits(text),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
 /// Status, reason and message; of cards that are `here`, for of others nothing is to be waited for.
 pub fn condition(
     standing: &Standing,
     here: &BTreeSet<GpuUuid>,
     fault: Option<&Fault>,
     waiting: &BTreeMap<GpuUuid, Occupants>,
-    failures: &BTreeMap<GpuUuid, String>,
+    failures: &BTreeMap<GpuUuid, Hindrance>,
 ) -> [String; 3] {
     let profile = standing.profile.as_deref();
     let (reason, lines) = if let Some(fault) = fault {
@@ -78,13 +97,16 @@ fn changing(
     uuid: &GpuUuid,
     card: &Card,
     waiting: &BTreeMap<GpuUuid, Occupants>,
-    failures: &BTreeMap<GpuUuid, String>,
+    failures: &BTreeMap<GpuUuid, Hindrance>,
 ) -> Option<String> {
     let change = card.change.as_ref()?;
     let from = card.mode.as_ref().map_or("nothing", name);
     let what = format!("{uuid} goes from {from} to {}", name(&change.to));
     let why = match (change.step, failures.get(uuid), waiting.get(uuid)) {
-        (_, Some(failure), _) => format!(", which failed and is tried again: {failure}"),
+        (_, Some(Hindrance::Failed(why)), _) => {
+            format!(", which failed and is tried again: {why}")
+        }
+        (_, Some(Hindrance::Waits(why)), _) => format!(" and is waited for: {why}"),
         (Step::Draining, None, Some(there)) if !there.none() => {
             let pods = there.pods.iter().map(|pod| pod.full_name());
             let mut who: Vec<String> = pods.take(8).collect();
@@ -124,7 +146,7 @@ mod tests {
     use crate::transition::{Change, GivenUp};
 
     /// A node whose card `GPU-a` is on this way, with pod `p` on it.
-    fn check(card: Card, fault: Option<&str>, failure: Option<&str>, expected: [&str; 3]) {
+    fn check(card: Card, fault: Option<&str>, failure: Option<Hindrance>, expected: [&str; 3]) {
         let mut standing = Standing {
             profile: Some("lab".to_owned()),
             ..Standing::default()
@@ -139,7 +161,7 @@ mod tests {
             text: text.to_owned(),
         });
         let waiting = [("GPU-a".into(), there)].into();
-        let failures = failure.map(|text| ("GPU-a".into(), text.to_owned()));
+        let failures = failure.map(|why| ("GPU-a".into(), why));
         let failures = failures.into_iter().collect();
         // A card that was taken out in the middle of its change is not waited for.
         let away = Card {
@@ -200,7 +222,14 @@ mod tests {
         check(
             changing(Step::Entering),
             None,
-            Some("no"),
+            Some(Hindrance::Failed("no".to_owned())),
+            ["False", "Changing", message],
+        );
+        let message = "GPU-a goes from vgpu to exclusive and is waited for: reset it";
+        check(
+            changing(Step::Entering),
+            None,
+            Some(Hindrance::Waits("reset it".to_owned())),
             ["False", "Changing", message],
         );
         let message = "GPU-a stays vgpu and does not become exclusive: it was not free in time";

@@ -81,8 +81,8 @@ pub struct Situation<'a> {
 pub enum Todo<'a> {
     /// Nothing but time.
     Nothing,
-    /// The old mode taken back.
-    Leave(&'a Mode),
+    /// The old mode taken back, for the new one.
+    Leave(&'a Mode, &'a Mode),
     /// A mode made.
     Enter(&'a Mode),
 }
@@ -200,7 +200,7 @@ fn settled(card: &Card, wanted: Option<&Mode>, see: &Situation<'_>) -> Card {
 pub fn todo(card: &Card) -> Todo<'_> {
     match (&card.change, &card.mode) {
         (Some(change), _) if change.step == Step::Entering => Todo::Enter(&change.to),
-        (Some(change), Some(mode)) if change.step == Step::Leaving => Todo::Leave(mode),
+        (Some(change), Some(mode)) if change.step == Step::Leaving => Todo::Leave(mode, &change.to),
         // Nothing was there: nothing is to be taken back.
         (Some(change), None) if change.step == Step::Leaving => Todo::Enter(&change.to),
         _ => Todo::Nothing,
@@ -211,7 +211,7 @@ pub fn todo(card: &Card) -> Todo<'_> {
 pub fn done(card: &Card) -> Card {
     let mut next = card.clone();
     match (todo(card), &card.change) {
-        (Todo::Leave(_), Some(change)) => {
+        (Todo::Leave(..), Some(change)) => {
             next.change = Some(Change {
                 step: Step::Entering,
                 ..change.clone()

@@ -94,7 +94,7 @@ fn a_card_drains_and_is_closed_before_it_leaves_its_mode() {
     check(&waits, None, false, true, &waits);
     let goes = to(vgpu(10), alone(), Leaving, 100);
     check(&waits, Some(alone()), true, true, &goes);
-    assert_eq!(todo(&goes), Todo::Leave(&vgpu(10)));
+    assert_eq!(todo(&goes), Todo::Leave(&vgpu(10), &alone()));
     let enters = to(vgpu(10), alone(), Entering, 100);
     assert_eq!(done(&goes), enters);
     assert_eq!(todo(&enters), Todo::Enter(&alone()));
@@ -224,7 +224,7 @@ impl Model {
     fn work(&mut self, whole: bool) {
         match todo(&self.card) {
             Todo::Nothing => return,
-            Todo::Leave(_) => {
+            Todo::Leave(..) => {
                 assert_eq!(self.pods, 0, "switched under somebody: {:?}", self.card);
                 self.real = None;
             }

@@ -6,7 +6,7 @@ use std::fmt;
 use nvml_wrapper::enum_wrappers::device::ComputeMode as Raw;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
-use crate::driver::Nvml;
+use crate::driver::{Nvml, Options};
 use crate::error::NvmlError;
 
 /// Which processes may have a context on a card.
@@ -64,6 +64,28 @@ pub trait ComputeModes: Send + Sync {
 
     /// Sets it, for every process from now on; it is lost at a reboot.
     fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<(), NvmlError>;
+}
+
+/// The same by a library that is open during a call only. Whoever has it open has the cards open,
+/// and is in the way of a card that must be reset, as some are when MIG is switched.
+pub struct ByCall(Options);
+
+impl ByCall {
+    /// Makes sure that the library can be opened.
+    pub fn new(options: Options) -> Result<Self, NvmlError> {
+        Nvml::open(options.clone())?;
+        Ok(Self(options))
+    }
+}
+
+impl ComputeModes for ByCall {
+    fn compute_mode(&self, uuid: &str) -> Result<ComputeMode, NvmlError> {
+        Nvml::open(self.0.clone())?.compute_mode(uuid)
+    }
+
+    fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<(), NvmlError> {
+        Nvml::open(self.0.clone())?.set_compute_mode(uuid, mode)
+    }
 }
 
 impl ComputeModes for Nvml {

@@ -45,10 +45,18 @@ impl Default for Options {
 /// The driver through NVML. Shut down when dropped.
 pub struct Nvml {
     // Before `library`, so that the set is gone before the library.
-    events: Mutex<Option<EventSet>>,
+    ears: Mutex<Ears>,
     cards: Mutex<BTreeMap<String, Card>>,
     ignored: IgnoredXids,
     library: nvml_wrapper::Nvml,
+}
+
+/// What listens to the cards.
+#[derive(Default)]
+struct Ears {
+    set: Option<EventSet>,
+    /// Heard by a set that is gone, and not told yet.
+    kept: Vec<events::Heard>,
 }
 
 /// What is remembered of a card since it was first seen.
@@ -70,7 +78,7 @@ impl Nvml {
             source,
         })?;
         Ok(Self {
-            events: Mutex::new(None),
+            ears: Mutex::default(),
             cards: Mutex::new(BTreeMap::new()),
             ignored: options.ignored_xids,
             library,
@@ -208,19 +216,25 @@ impl Driver for Nvml {
     }
 
     fn clear(&self, uuid: &str) {
-        if let Some(known) = self.cards.lock().get_mut(uuid) {
-            known.xid = None;
+        for (card, known) in self.cards.lock().iter_mut() {
+            if card == uuid {
+                known.xid = None;
+                known.of_instances.clear();
+            }
+            known.of_instances.remove(uuid);
         }
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {
         self.ensure_inventory()?;
-        let mut slot = self.events.lock();
+        let mut ears = self.ears.lock();
+        let Ears { set: slot, kept } = &mut *ears;
         let watchable = self.watchable();
         let mut heard = Heard::default();
         if slot.as_ref().is_none_or(|set| !set.watches(&watchable)) {
-            heard = self.watch(&mut slot, &watchable)?;
+            heard = self.watch(slot, &watchable)?;
         }
+        heard.xids.append(kept);
         if heard.is_nothing() && watchable.is_empty() {
             // Nothing can be heard, and a card that comes back is looked for at the next call.
             let deadline = Instant::now() + timeout;
@@ -235,7 +249,7 @@ impl Driver for Nvml {
                     heard.xids.extend(set.rest(&self.library));
                 }
                 Err(e) => {
-                    heard = self.watch(&mut slot, &self.watchable())?;
+                    heard = self.watch(slot, &self.watchable())?;
                     if heard.is_nothing() {
                         return Err(NvmlError::Wait(e));
                     }
@@ -253,6 +267,14 @@ impl Driver for Nvml {
     }
 
     fn set_mig(&self, card: &str, on: bool) -> Result<Activation, MigError> {
+        // Some cards are reset for it, which nobody may be in the way of who has them open: the
+        // next wait listens again.
+        let mut ears = self.ears.lock();
+        if let Some(set) = ears.set.take() {
+            let rest = set.rest(&self.library);
+            ears.kept.extend(rest);
+            set.free(&self.library);
+        }
         let (device, _) = self.card(card)?;
         mig::switch(&self.library, &device, card, on)
     }
@@ -283,7 +305,7 @@ impl Heard {
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        if let Some(set) = self.events.get_mut().take() {
+        if let Some(set) = self.ears.get_mut().set.take() {
             set.free(&self.library);
         }
     }

@@ -15,7 +15,7 @@ mod xid;
 
 use std::time::Duration;
 
-pub use compute_mode::{ComputeMode, ComputeModes};
+pub use compute_mode::{ByCall, ComputeMode, ComputeModes};
 pub use driver::{DEFAULT_LIBRARY, Nvml, Options};
 pub use error::NvmlError;
 pub use facts::{CardFacts, CardHealth, Event, Health, Inventory, Note};
@@ -36,8 +36,9 @@ pub trait Driver: Send + Sync {
     /// One waiter at a time; others queue. What comes between two calls is kept by the driver.
     fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError>;
 
-    /// Forgets the errors of a card, by its owner's word. What the driver asks for stays. A driver
-    /// that remembers none has none to forget.
+    /// Forgets the errors of a card with those of its instances, or of one instance, by its
+    /// owner's word. What the driver asks for stays. A driver that remembers none has none to
+    /// forget.
     fn clear(&self, _uuid: &str) {}
 
     /// The clients of MPS on a card or an instance: process ids, as the driver sees them from

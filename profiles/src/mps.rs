@@ -7,9 +7,6 @@ use aliquot_core::{Mib, Percent};
 
 use crate::mode::{MOST_CLIENTS, MOST_CLIENTS_BEFORE_VOLTA, Mps, Part};
 
-/// Slices that a card's compute is cut into by MIG.
-const SLICES: u64 = 7;
-
 /// What a seat gets whose container wrote nothing. 0 is no limit.
 pub fn even(memory: Mib, settings: &Mps) -> Even {
     let replicas = settings.replicas.max(1);
@@ -26,10 +23,13 @@ pub fn even(memory: Mib, settings: &Mps) -> Even {
 }
 
 /// Clients that one daemon serves at once: NVIDIA's limits, and on an instance its part of them.
-pub fn most_clients(capability: Option<(u32, u32)>, slices: Option<u32>) -> u64 {
+/// `part`: its compute slices, of how many the card has.
+pub fn most_clients(capability: Option<(u32, u32)>, part: Option<(u32, u32)>) -> u64 {
     let most = match capability {
         Some((major, _)) if major < 7 => MOST_CLIENTS_BEFORE_VOLTA.into(),
         _ => MOST_CLIENTS,
     };
-    slices.map_or(most, |slices| (most * u64::from(slices) / SLICES).max(1))
+    part.map_or(most, |(slices, of)| {
+        (most * u64::from(slices) / u64::from(of.max(1))).max(1)
+    })
 }

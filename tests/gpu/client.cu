@@ -8,6 +8,10 @@
 #include <vector>
 #include <cuda_runtime.h>
 
+// The same work whatever part of the multiprocessors the client may fill: under MPS the card
+// calls that part its number of them.
+const int blocks = 8192;
+
 __global__ void burn(float *out, int rounds) {
     float x = threadIdx.x;
     for (int i = 0; i < rounds; i++) x = x * 1.0001f + 0.5f;
@@ -29,17 +33,13 @@ int main(int argc, char **argv) {
         if (error == cudaErrorMemoryAllocation) break;
         if (error == cudaSuccess) mib += 64, held.push_back(block);
     }
-    const bool full = error == cudaErrorMemoryAllocation;
-    if (full) cudaGetLastError(), error = cudaSuccess;
-    if (full && held.empty()) error = cudaErrorMemoryAllocation;
+    if (error == cudaErrorMemoryAllocation) cudaGetLastError(), error = cudaSuccess;
+    if (error == cudaSuccess && held.empty()) error = cudaErrorMemoryAllocation;
     if (faults && error == cudaSuccess) {
         fault<<<1, 1>>>();
         error = cudaDeviceSynchronize();
     }
     if (error == cudaSuccess && wanted_ms > 0) {
-        cudaDeviceProp card;
-        cudaGetDeviceProperties(&card, 0);
-        const int blocks = 16 * card.multiProcessorCount;
         auto *out = static_cast<float *>(held.front());
         const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(wanted_ms);
         while (error == cudaSuccess && std::chrono::steady_clock::now() < end) {

@@ -15,7 +15,7 @@ Enabled)
         for row in MIG-2 MIG-5 MIG-8 MIG-11; do skipped "$row" "MIG is on and nothing is cut"; done
     else
         uuid=$(nvidia-smi -L | sed -n 's/.*(UUID: \(MIG-[^)]*\)).*/\1/p' | head -n 1)
-        alone=$(CUDA_VISIBLE_DEVICES=$uuid nvidia-smi -L | grep -c "$uuid" || true)
+        alone=$(nvidia-smi -L | grep -c "$uuid" || true)
         if [ "$alone" -eq 1 ]; then
             seen MIG-2 "the driver lists $uuid once"
         else
@@ -45,7 +45,8 @@ Disabled | '[N/A]' | 'N/A' | '')
 *) for row in MIG-2 MIG-5 MIG-8 MIG-11; do skipped "$row" "MIG mode $mode"; done ;;
 esac
 
-# The placements from which dynamic instances are chosen can be read while MIG is off.
+# The placements from which dynamic instances are chosen. NVML tells them while MIG is off too,
+# nvidia-smi lists them for cards with MIG on only.
 if placements=$(nvidia-smi mig -lgipp 2>/dev/null); then
     count=$(echo "$placements" | grep -c '{' || true)
     if [ "$count" -ge 1 ]; then
@@ -55,6 +56,6 @@ if placements=$(nvidia-smi mig -lgipp 2>/dev/null); then
         skipped MIG-17 "the card tells no placements"
     fi
 else
-    skipped MIG-17 "the card cannot be cut"
+    skipped MIG-17 "nvidia-smi lists no placements: MIG is ${mode:-not told}"
 fi
 exit "$failed"

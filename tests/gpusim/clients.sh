@@ -6,6 +6,7 @@
 #
 # usage: GPUSIM_STATE=FILE clients.sh pynvml|nvitop|bindings|cudart FOLDER
 #        clients.sh python   prints their Python, and the folder of the one that it came from
+#        GPUSIM_STATE=FILE clients.sh packages -    says where their packages are
 set -euo pipefail
 
 client=${1:?which client: pynvml, nvitop, bindings or cudart}
@@ -70,6 +71,7 @@ case $client in
 pynvml) exec timeout 60 "$venv/bin/python" "$here/clients/cards.py" ;;
 nvitop) exec timeout 60 "$venv/bin/python" -m nvitop --once ;;
 bindings) exec timeout 60 "$venv/bin/python" "$here/clients/bindings.py" ;;
+packages) echo "$venv"/lib/python3*/site-packages ;;
 cudart) exec timeout 60 "$venv/bin/python" "$here/clients/cudart.py" "$cudart/libcudart.so.10.2" ;;
-*) echo "clients.sh: no client $client; there are pynvml, nvitop, bindings and cudart" >&2 && exit 2 ;;
+*) echo "clients.sh: no client $client; there are pynvml, nvitop, bindings, cudart and packages" >&2 && exit 2 ;;
 esac

@@ -27,17 +27,17 @@ const SEVEN: [(&[&str], [u16; 6]); 12] = [
     (&["A800", "40GB"], [5, 10, 10, 20, 20, 40]),
     (&["A800", "80GB"], [10, 20, 20, 40, 40, 80]),
 ];
-/// The same of one, two and four slices, on cards of 4 of each.
-const FOUR: [(&[&str], [u16; 3]); 3] = [
-    (&["A30"], [6, 12, 24]),
-    (&["RTX", "PRO", "6000"], [24, 48, 96]),
-    (&["RTX", "PRO", "5000"], [12, 24, 48]),
+/// The same of one, two and four slices, on cards of 4 of each; and whether they draw, too.
+const FOUR: [(&[&str], [u16; 3], bool); 3] = [
+    (&["A30"], [6, 12, 24], false),
+    (&["RTX", "PRO", "6000"], [24, 48, 96], true),
+    (&["RTX", "PRO", "5000"], [12, 24, 48], true),
 ];
 
 /// The names of all profiles of all products here, in order.
 pub fn names() -> BTreeSet<String> {
     let seven = SEVEN.iter().map(|(words, _)| words);
-    let products = seven.chain(FOUR.iter().map(|(words, _)| words));
+    let products = seven.chain(FOUR.iter().map(|(words, ..)| words));
     let all = products.filter_map(|words| geometry(&words.join(" ")));
     let names = all.flat_map(|geometry| {
         let profiles = geometry.profiles().iter();
@@ -63,13 +63,16 @@ pub fn geometry(product: &str) -> Option<Geometry> {
         ];
         return Geometry::new(7, profiles).ok();
     }
-    let (_, [one, two, all]) = FOUR.iter().find(|(wanted, _)| named(wanted))?;
-    let profiles = vec![
-        profile(*one, "", 1, 1, &[0, 1, 2, 3], 4),
-        profile(*one, "+me", 1, 1, &[0, 1, 2, 3], 1),
-        profile(*two, "", 2, 2, &[0, 2], 2),
-        profile(*all, "", 4, 4, &[0], 1),
-    ];
+    let (_, [one, two, all], draws) = FOUR.iter().find(|(wanted, ..)| named(wanted))?;
+    let ones = |more, most| profile(*one, more, 1, 1, &[0, 1, 2, 3], most);
+    let twos = |more, most| profile(*two, more, 2, 2, &[0, 2], most);
+    let whole = |more| profile(*all, more, 4, 4, &[0], 1);
+    let mut profiles = vec![ones("", 4), ones("+me", 1), twos("", 2), whole("")];
+    if *draws {
+        profiles.extend([ones("+gfx", 4), twos("+gfx", 2), whole("+gfx")]);
+        profiles.extend([ones("-me", 4), twos("-me", 2)]);
+        profiles.extend([ones("+me.all", 1), twos("+me.all", 1)]);
+    }
     Geometry::new(4, profiles).ok()
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::arrivals::{self, Chooser};
 use crate::mig::place::{self, place};
-use crate::mig::table::geometry;
+use crate::mig::resource;
+use crate::mig::table::{geometry, names};
 use crate::mig::{Geometry, GeometryError, Instance, Profile};
 use crate::units::Mib;
 
@@ -90,6 +91,10 @@ fn names_are_those_of_the_driver() {
             "1g.12gb 1g.12gb+me 1g.24gb 2g.24gb 3g.47gb 4g.47gb 7g.94gb",
         ),
         ("NVIDIA A30", "1g.6gb 1g.6gb+me 2g.12gb 4g.24gb"),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+            "1g.24gb 1g.24gb+me 2g.48gb 4g.96gb 1g.24gb+gfx 2g.48gb+gfx 4g.96gb+gfx 1g.24gb-me 2g.48gb-me 1g.24gb+me.all 2g.48gb+me.all",
+        ),
     ] {
         let geometry = geometry(product).unwrap();
         let found: Vec<_> = geometry.profiles().iter().map(|one| &*one.name).collect();
@@ -97,6 +102,17 @@ fn names_are_those_of_the_driver() {
     }
     assert_eq!(geometry("NVIDIA RTX A3000"), None);
     assert_eq!(geometry("Tesla T4"), None);
+}
+
+#[test]
+fn profiles_that_draw_or_do_without_media_were_no_resources_of_ours() {
+    let resources: Vec<String> = names().iter().map(|name| resource(name)).collect();
+    for name in ["1g.24gb.gfx", "2g.48gb-me", "1g.12gb.me.all", "4g.48gb.gfx"] {
+        assert!(
+            resources.contains(&format!("nvidia.com/mig-{name}")),
+            "{name}"
+        );
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Follower {
         changed: bool,
     ) {
         let failures = state.failures.iter();
-        let failures = failures.map(|(uuid, failure)| (uuid.clone(), failure.text.clone()));
+        let failures = failures.map(|(uuid, failure)| (uuid.clone(), failure.why.clone()));
         let failures = failures.collect();
         let (standing, fault) = (&state.standing, state.fault.as_ref());
         let condition =

@@ -16,10 +16,16 @@ use crate::clock::now;
 use crate::fail_point::{self, Point};
 use crate::modes::Modes;
 use crate::node::Seen;
+use crate::profile_status::Hindrance;
 use crate::standing::{Standing, StandingError};
 use crate::transition::{self, Card, Situation, Todo};
 use crate::wanted::{self, Fault};
 use crate::{occupants, units};
+
+/// A mode that could not be made so often is given up.
+const TRIES: u32 = 3;
+/// Pause after a step that failed: doubles from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// What is known between two looks.
 pub struct State {
@@ -37,10 +43,38 @@ pub struct State {
 }
 
 pub(super) struct Failure {
-    pub(super) text: String,
+    pub(super) why: Hindrance,
     pub(super) tries: u32,
     pub(super) again: Instant,
     pub(super) pause: Duration,
+}
+
+impl Failure {
+    pub(super) fn none() -> Self {
+        Self {
+            why: Hindrance::Failed(String::new()),
+            tries: 0,
+            again: Instant::now(),
+            pause: RETRY.0,
+        }
+    }
+
+    /// A step was not done; the card after that. One that waits for its owner is never given up,
+    /// which would undo what it waits for.
+    pub(super) fn once_more(&mut self, card: &Card, why: Hindrance) -> Card {
+        self.again = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(RETRY.1);
+        self.why = why;
+        let Hindrance::Failed(text) = &self.why else {
+            return card.clone();
+        };
+        self.tries += 1;
+        if self.tries < TRIES {
+            return card.clone();
+        }
+        self.tries = 0;
+        transition::give_up(card, text)
+    }
 }
 
 impl State {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aliquot_core::Scaling;
 use aliquot_nvml::Driver;
-use aliquot_profiles::mode::{Exclusive, Mps};
+use aliquot_profiles::mode::{Exclusive, Mps, Vgpu};
 
 use super::*;
 use crate::testing::{Still, facts};
@@ -78,4 +78,35 @@ fn cards_whose_daemons_did_not_answer_kept_the_kubelet_unserved_for_twenty_secon
     assert_eq!(state.changing(), 1);
     let stand = &state.arrangement("nvidia.com/gpu").cards["GPU-a"];
     assert!(stand.cordon.is_some() && !stand.switching, "{stand:?}");
+}
+
+/// How a card that goes from vgpu to exclusive is after steps that were not done.
+fn after(whys: &[Hindrance]) -> Card {
+    let mut failure = Failure::none();
+    let card = Card {
+        mode: Some(Mode::Vgpu(Vgpu::default())),
+        change: Some(Change {
+            to: Mode::Exclusive(Exclusive::default()),
+            step: Step::Entering,
+            since: 0,
+        }),
+        ..Card::default()
+    };
+    let steps = whys.iter().cloned();
+    steps.fold(card, |card, why| failure.once_more(&card, why))
+}
+
+#[test]
+fn a_card_that_waits_for_a_reset_was_given_up_after_three_tries() {
+    let waits = || Hindrance::Waits("reset it".to_owned());
+    let failed = || Hindrance::Failed("no".to_owned());
+    let check = |whys: &[Hindrance], given_up: bool| {
+        let card = after(whys);
+        assert_eq!(card.given_up.is_some(), given_up, "{whys:?}");
+    };
+    check(&[failed(), failed()], false);
+    check(&[failed(), failed(), failed()], true);
+    check(&[waits(), waits(), waits(), waits(), waits()], false);
+    check(&[failed(), waits(), failed(), waits()], false);
+    check(&[failed(), waits(), failed(), failed()], true);
 }

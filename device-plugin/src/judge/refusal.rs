@@ -34,6 +34,8 @@ pub enum Refusal {
     },
     /// The allocation names a card that is not here.
     NoCard(GpuUuid),
+    /// A client of MPS sees one unit, and the container was given more.
+    BesideMps(String, GpuUuid),
     /// Nobody knows what a pod of HAMi holds here.
     HamiUnreadable(PodUid),
     /// Nobody knows what a pod that was accepted here holds.
@@ -106,6 +108,10 @@ impl fmt::Display for Refusal {
             Self::NoCard(gpu) => write!(
                 f,
                 "the pod was given {gpu}, which is not on this node any more: delete the pod and create it again"
+            ),
+            Self::BesideMps(container, unit) => write!(
+                f,
+                "container {container} was given a share of {unit}, which is shared by MPS, and another GPU: a client of MPS sees its daemon's GPU only; give each GPU a container of its own"
             ),
             Self::HamiUnreadable(pod) => write!(
                 f,

@@ -31,8 +31,9 @@ pub trait Switch: Send + Sync {
     /// start of the agent.
     fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError>;
 
-    /// Takes back what [`Self::enter`] did. Nobody is on the card.
-    fn leave(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError>;
+    /// Takes back what [`Self::enter`] did, as far as it is in the way of the mode that comes
+    /// next. Nobody is on the card.
+    fn leave(&self, card: &CardFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError>;
 }
 
 /// Why a card cannot change its mode, or a container cannot be equipped, now. Both are tried again.
@@ -47,6 +48,10 @@ pub enum ModeError {
     /// A file cannot be written or removed.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The card needs something that only its owner does, such as a reset: it is waited for
+    /// without end.
+    #[error("{0}")]
+    Waits(String),
     /// Something else stands in the way; the text is for the node's owner or the pod's user.
     #[error("{0}")]
     Refused(String),
@@ -91,21 +96,18 @@ pub struct Modes {
     plain: Plain,
     timeslice: timeslice::Slices,
     mig: mig::Cutter,
-    mps: mps::Daemons,
+    mps: Arc<mps::Daemons>,
 }
 
 impl Modes {
     /// `state` is the agent's folder; each mode has its own inside.
     pub fn new(driver: &Arc<dyn Driver>, state: &Path) -> Self {
+        let mps = Arc::new(mps::Daemons::new(keeper::root(state)));
         Self {
             plain: Plain,
             timeslice: timeslice::Slices,
-            mig: mig::Cutter::new(
-                Arc::clone(driver),
-                state.join("mig"),
-                mps::Daemons::new(keeper::root(state)),
-            ),
-            mps: mps::Daemons::new(keeper::root(state)),
+            mig: mig::Cutter::new(Arc::clone(driver), state.join("mig"), Arc::clone(&mps)),
+            mps,
         }
     }
 
@@ -114,7 +116,7 @@ impl Modes {
         match mode {
             Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Unmanaged => &self.plain,
             Mode::Timeslice(_) => &self.timeslice,
-            Mode::Mps(_) => &self.mps,
+            Mode::Mps(_) => &*self.mps,
             Mode::Mig(_) => &self.mig,
         }
     }
@@ -147,7 +149,7 @@ impl Switch for Plain {
         Ok(())
     }
 
-    fn leave(&self, _: &CardFacts, _: &Mode) -> Result<(), ModeError> {
+    fn leave(&self, _: &CardFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
 }

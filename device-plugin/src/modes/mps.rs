@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::{Gpu, Mode as Shared};
-use aliquot_core::{Mib, Percent};
+use aliquot_core::{GpuUuid, Grant, Mib, Percent};
 use aliquot_nvml::CardFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Mps;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::{ModeError, Outfit, Share, Switch};
@@ -40,6 +41,16 @@ pub fn unit(unit: Gpu, settings: &Mps) -> Gpu {
     }
 }
 
+/// The unit by MPS of a container that has another one, too, in whichever order.
+pub fn beside_another(
+    grants: &[Grant],
+    mode: impl Fn(&GpuUuid) -> Option<Shared>,
+) -> Option<&GpuUuid> {
+    let units = grants.iter().map(|grant| &grant.gpu);
+    let mut by_mps = units.filter(|unit| mode(unit) == Some(Shared::Mps));
+    by_mps.next().filter(|_| grants.len() > 1)
+}
+
 /// What a daemon is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
@@ -51,33 +62,41 @@ pub struct Place<'a> {
     pub memory: Mib,
     /// Compute capability.
     pub capability: Option<(u32, u32)>,
-    /// The compute slices of an instance; none: a whole card.
-    pub slices: Option<u32>,
+    /// The compute slices of an instance, and those of its card; none: a whole card.
+    pub part: Option<(u32, u32)>,
 }
 
 /// The daemons of this node.
-pub struct Daemons(PathBuf);
+pub struct Daemons {
+    root: PathBuf,
+    /// Who reads a wish to write it anew, or takes it back.
+    wishing: Mutex<()>,
+}
 
 impl Daemons {
-    /// Under this folder of the agent's.
+    /// Under this folder of the agent's. One for all that wish: it sees to it that they do so one
+    /// after the other.
     pub fn new(root: PathBuf) -> Self {
-        Self(root)
+        let wishing = Mutex::new(());
+        Self { root, wishing }
     }
 
     /// Waits until a daemon serves the unit as the settings say. Blocks. A daemon that serves
     /// larger limits than these, because of a share that was given, keeps them.
     pub fn begin(&self, place: Place<'_>, settings: &Mps) -> Result<(), ModeError> {
         let replicas = settings.replicas;
-        if let Some(text) = plan::refusal(replicas, place.capability, place.slices) {
+        if let Some(text) = plan::refusal(replicas, place.capability, place.part) {
             return Err(ModeError::Refused(text));
         }
-        let card = place.slices.is_none().then_some(place.unit);
+        let card = place.part.is_none().then_some(place.unit);
         let mut wish = plan::wish(place.current, place.memory, settings, card);
         let folder = self.folder(place.unit);
+        let alone = self.wishing.lock();
         if let Some(old) = folder.wish().map_err(refused)? {
             wish = wish.raised(old.memory, old.threads);
         }
         folder.put_wish(&wish).map_err(refused)?;
+        drop(alone);
         let served = wait(CHANGE, || serves(&folder, &wish));
         served.map_err(|why| {
             ModeError::Refused(format!(
@@ -90,7 +109,9 @@ impl Daemons {
     /// Waits until nothing of the unit's daemon is left. Blocks.
     pub fn end(&self, unit: &str) -> Result<(), ModeError> {
         let folder = self.folder(unit);
+        let alone = self.wishing.lock();
         folder.drop_wish().map_err(refused)?;
+        drop(alone);
         let gone = || {
             if folder.is_gone() {
                 return Ok(());
@@ -107,15 +128,9 @@ impl Daemons {
     /// A client's way to the daemon, and its caps.
     pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), ModeError> {
         let unit = share.grant.gpu.as_str();
-        if !outfit.visible.is_empty() {
-            return Err(ModeError::Refused(format!(
-                "container {} has a share of {unit}, which is shared by MPS, and another GPU: a client of MPS sees its daemon's GPU only; give each GPU a container of its own",
-                share.container
-            )));
-        }
         let (memory, threads) = (share.grant.memory, share.grant.cores);
         let folder = self.folder(unit);
-        ready(&folder, memory, threads).map_err(|why| {
+        self.ready(&folder, memory, threads).map_err(|why| {
             ModeError::Refused(format!("the MPS daemon of {unit} does not serve: {why}"))
         })?;
         outfit.visible.push(unit.to_owned());
@@ -146,8 +161,34 @@ impl Daemons {
         Ok(())
     }
 
+    /// The daemon lets a client have so much.
+    fn ready(&self, folder: &Folder, memory: Mib, threads: Percent) -> Result<(), String> {
+        let alone = self.wishing.lock();
+        let wish = folder.wish().map_err(|error| error.to_string())?;
+        let wish = wish.ok_or("its card is leaving mode mps")?;
+        let raised = wish.raised(memory, threads);
+        folder
+            .put_wish(&raised)
+            .map_err(|error| error.to_string())?;
+        drop(alone);
+        // What others were given meanwhile need not be served for this one.
+        let enough = Wish {
+            memory,
+            threads,
+            ..raised
+        };
+        let waits = || match folder.status() {
+            Ok(Some(status)) => status.phase == Phase::Running,
+            _ => false,
+        };
+        match serves(folder, &enough) {
+            Err(_) if waits() => wait(RAISE, || serves(folder, &enough)),
+            now => now,
+        }
+    }
+
     fn folder(&self, unit: &str) -> Folder {
-        Folder::new(&self.0, unit)
+        Folder::new(&self.root, unit)
     }
 }
 
@@ -161,37 +202,24 @@ impl Switch for Daemons {
             current: &card.uuid,
             memory: card.memory,
             capability: card.compute_capability,
-            slices: None,
+            part: None,
         };
         self.begin(place, settings)
     }
 
-    fn leave(&self, card: &CardFacts, _: &Mode) -> Result<(), ModeError> {
+    fn leave(&self, card: &CardFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
         self.end(&card.uuid)
     }
 }
 
-/// The daemon lets a client have so much.
-fn ready(folder: &Folder, memory: Mib, threads: Percent) -> Result<(), String> {
-    let wish = folder.wish().map_err(|error| error.to_string())?;
-    let wish = wish.ok_or("its card is leaving mode mps")?;
-    let raised = wish.raised(memory, threads);
-    if raised == wish {
-        return serves(folder, &wish);
-    }
-    folder
-        .put_wish(&raised)
-        .map_err(|error| error.to_string())?;
-    wait(RAISE, || serves(folder, &raised))
-}
-
+/// By this wish, or one of more that somebody raised it to since.
 fn serves(folder: &Folder, wish: &Wish) -> Result<(), String> {
     match folder.status() {
         Ok(Some(Status {
             phase: Phase::Running,
             wish: Some(served),
             ..
-        })) if served == *wish => Ok(()),
+        })) if served.allows(wish) => Ok(()),
         _ => Err(why_not(folder)),
     }
 }

@@ -1,7 +1,9 @@
 //! Containers on a unit whose daemon is said to serve, or not to; no daemon and no keeper runs.
 
+use aliquot_core::PodUid;
+use std::thread::ScopedJoinHandle;
+
 use aliquot_core::inventory::{self, Even};
-use aliquot_core::{Grant, PodUid};
 
 use super::*;
 use crate::host::Card;
@@ -47,6 +49,7 @@ impl Scene {
             faults: 0,
             servers: Vec::new(),
             shm: Some("/run/shm-of-mps".into()),
+            one_user: false,
         };
         self.folder().put_status(&status).expect("written");
     }
@@ -110,7 +113,7 @@ fn no_cap_is_no_variable() {
 }
 
 #[test]
-fn a_container_starts_only_beside_a_daemon_that_serves_and_on_one_gpu() {
+fn a_container_starts_only_beside_a_daemon_that_serves() {
     let down = Scene::served(true);
     down.say(Phase::Down("it ended by itself".to_owned()), None);
     let check = |scene: &Scene, gpu: &str, outfit: &mut Outfit, expected: &str| {
@@ -120,16 +123,29 @@ fn a_container_starts_only_beside_a_daemon_that_serves_and_on_one_gpu() {
     check(&down, GPU, &mut Outfit::default(), "it ended by itself");
     let none = Scene::served(false);
     check(&none, GPU, &mut Outfit::default(), "leaving mode mps");
-    let mut other = Outfit {
-        visible: vec!["GPU-b".to_owned()],
-        ..Outfit::default()
+}
+
+#[test]
+fn a_unit_by_mps_was_refused_after_another_unit_and_not_before_one() {
+    let grants = |units: &[&str]| -> Vec<Grant> {
+        let grant = |unit: &&str| crate::testing::grant(unit, 1000, 10);
+        units.iter().map(grant).collect()
     };
-    check(
-        &Scene::served(true),
-        GPU,
-        &mut other,
-        "a container of its own",
-    );
+    let mode = |unit: &GpuUuid| match unit.as_str() {
+        GPU => Some(Shared::Mps),
+        "GPU-b" => Some(Shared::Exclusive),
+        _ => None,
+    };
+    let check = |units: &[&str], expected: Option<&str>| {
+        let grants = grants(units);
+        let found = beside_another(&grants, mode);
+        assert_eq!(found.map(GpuUuid::as_str), expected, "{units:?}");
+    };
+    check(&[GPU], None);
+    check(&["GPU-b", "GPU-c"], None);
+    check(&[GPU, "GPU-b"], Some(GPU));
+    check(&["GPU-b", GPU], Some(GPU));
+    check(&[GPU, GPU], Some(GPU));
 }
 
 #[test]
@@ -157,11 +173,47 @@ fn a_share_above_the_even_part_waits_until_the_daemon_allows_it() {
         current: GPU,
         memory: Mib(40_960),
         capability: Some((8, 0)),
-        slices: None,
+        part: None,
     };
     scene.daemons.begin(place, &Mps::new(4)).expect("it serves");
     let wish = folder.wish().expect("read").expect("a wish");
     assert_eq!((wish.memory, wish.threads), (Mib(20_000), Percent(50)));
+}
+
+#[test]
+fn shares_that_came_together_took_back_what_the_other_had_raised() {
+    const SHARES: [(u64, u32); 8] = [
+        (12_000, 30),
+        (20_000, 10),
+        (15_000, 90),
+        (11_000, 70),
+        (39_000, 26),
+        (14_000, 60),
+        (10_500, 99),
+        (30_000, 40),
+    ];
+    let scene = Scene::served(true);
+    let folder = scene.folder();
+    std::thread::scope(|threads| {
+        let scene = &scene;
+        let started = SHARES.map(|(memory, cores)| {
+            threads.spawn(move || scene.equip(GPU, memory, cores, &mut Outfit::default()))
+        });
+        // A keeper that serves the wish of the moment, which is never less than before.
+        let mut last = folder.wish().expect("read").expect("a wish");
+        while !started.iter().all(ScopedJoinHandle::is_finished) {
+            let wish = folder.wish().expect("read").expect("a wish");
+            assert!(wish.allows(&last), "{wish:?} after {last:?}");
+            scene.say(Phase::Running, Some(wish.clone()));
+            last = wish;
+            std::thread::yield_now();
+        }
+        for one in started {
+            one.join().expect("no panic").expect("equipped");
+        }
+    });
+    let wish = folder.wish().expect("read").expect("a wish");
+    assert_eq!((wish.memory, wish.threads), (Mib(39_000), Percent(99)));
 }
 
 #[test]
@@ -172,7 +224,7 @@ fn more_replicas_than_a_daemon_serves_are_refused_before_anything_is_done() {
         current: "MIG-a",
         memory: Mib(20_000),
         capability: Some((8, 0)),
-        slices: Some(3),
+        part: Some((3, 7)),
     };
     let refused = scene.daemons.begin(place, &Mps::new(21));
     let text = refused.expect_err("too many").to_string();

@@ -36,7 +36,7 @@ impl Switch for Slices {
         }
     }
 
-    fn leave(&self, _: &CardFacts, _: &Mode) -> Result<(), ModeError> {
+    fn leave(&self, _: &CardFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
 }

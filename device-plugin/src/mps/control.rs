@@ -19,6 +19,10 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Between two looks at a command that runs.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// One server for the clients of all users, as pods have them. NVIDIA has it for a daemon of
+/// root's.
+const ALL_USERS: &str = "-multiuser-server";
+
 /// Why a daemon does not do as it is told.
 #[derive(Debug, Error)]
 pub enum ControlError {
@@ -55,11 +59,20 @@ pub struct Control {
 }
 
 impl Control {
-    /// Starts a daemon that sees the unit and nothing else.
-    pub fn start(&self, folder: &Folder, unit: &str) -> Result<(), ControlError> {
+    /// Starts a daemon that sees the unit and nothing else, for the clients of all users. True:
+    /// it is; one that knows no such thing is for one user at a time.
+    pub fn start(&self, folder: &Folder, unit: &str) -> Result<bool, ControlError> {
+        match self.start_with(folder, unit, &[ALL_USERS]) {
+            Err(ControlError::Refused { .. }) => self.start_with(folder, unit, &[]).map(|()| false),
+            done => done.map(|()| true),
+        }
+    }
+
+    fn start_with(&self, folder: &Folder, unit: &str, more: &[&str]) -> Result<(), ControlError> {
         let mut command = self.command(folder);
         command
             .arg("-d")
+            .args(more)
             .args(&self.arguments)
             .env("CUDA_VISIBLE_DEVICES", unit)
             // Limits of ours are no limits of the daemon's.
@@ -199,7 +212,43 @@ fn numbers(said: &str) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    /// A command that is this line of a shell.
+    fn command(room: &Path, line: &str) -> (Control, Folder) {
+        let program = room.join("control");
+        std::fs::write(&program, format!("#!/bin/sh\n{line}\n")).expect("written");
+        let runs = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&program, runs).expect("made to run");
+        let folder = Folder::new(room, "GPU-a");
+        folder.make().expect("made");
+        let control = Control {
+            program,
+            arguments: vec!["-x".into()],
+            shm: None,
+        };
+        (control, folder)
+    }
+
+    #[test]
+    fn mps_16_a_daemon_that_knows_no_users_is_started_without_them_and_said_to_be() {
+        let room = tempfile::tempdir().expect("a folder");
+        let check = |line: &str, expected: Result<bool, &str>| {
+            let (control, folder) = command(room.path(), line);
+            let started = control.start(&folder, "GPU-a");
+            let started = started.map_err(|error| error.to_string());
+            match (&started, expected) {
+                (Err(text), Err(part)) => assert!(text.contains(part), "{text}"),
+                (found, expected) => assert_eq!(found.as_ref().ok(), expected.ok().as_ref()),
+            }
+        };
+        check(r#"[ "$*" = "-d -multiuser-server -x" ]"#, Ok(true));
+        let old = r#"[ "$*" = "-d -x" ] || { echo "no such option"; exit 1; }"#;
+        check(old, Ok(false));
+        check("echo busy; exit 1", Err("busy"));
+    }
 
     #[test]
     fn answers_are_read_as_the_daemon_writes_them() {

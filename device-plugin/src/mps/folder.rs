@@ -72,6 +72,10 @@ pub struct Status {
     /// The host's folder that the daemon has at `/dev/shm`, as its clients must.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm: Option<PathBuf>,
+    /// It could not be started for the clients of all users: while those of one are there, those
+    /// of others wait.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub one_user: bool,
 }
 
 /// One server with its clients.

@@ -13,9 +13,9 @@ pub use aliquot_profiles::mps::{even, most_clients};
 pub fn refusal(
     replicas: u32,
     capability: Option<(u32, u32)>,
-    slices: Option<u32>,
+    part: Option<(u32, u32)>,
 ) -> Option<String> {
-    let most = most_clients(capability, slices);
+    let most = most_clients(capability, part);
     (u64::from(replicas) > most).then(|| {
         format!(
             "replicas: {replicas} is not accepted; one MPS daemon here serves 1 to {most} clients"
@@ -56,6 +56,12 @@ impl Wish {
             threads: self.threads.max(threads),
             ..self.clone()
         }
+    }
+
+    /// A daemon that serves by this lets clients have what another wish asks for.
+    pub fn allows(&self, other: &Self) -> bool {
+        (&self.unit, &self.exclusive) == (&other.unit, &other.exclusive)
+            && self.raised(other.memory, other.threads) == *self
     }
 
     /// What a new daemon is told, and what its running servers are told.
@@ -141,12 +147,44 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_of_a_card_of_four_slices_was_counted_in_sevenths() {
+        let a30 = Some((8, 0));
+        let of = |slices| most_clients(a30, Some((slices, 4)));
+        assert_eq!([1, 2, 4].map(of), [12, 24, 48]);
+    }
+
+    #[test]
+    fn a_daemon_that_allows_more_than_was_wished_was_waited_for() {
+        let wish = wish("GPU-a", Mib(40_960), &Mps::new(4), Some("GPU-a"));
+        let check = |served: &Wish, expected: bool| assert_eq!(served.allows(&wish), expected);
+        check(&wish, true);
+        check(&wish.raised(Mib(20_000), Percent(50)), true);
+        let less = |memory, threads| Wish {
+            memory: Mib(memory),
+            threads: Percent(threads),
+            ..wish.clone()
+        };
+        check(&less(10_239, 50), false);
+        check(&less(20_000, 24), false);
+        let other = |unit: &str| Wish {
+            unit: unit.to_owned(),
+            ..wish.clone()
+        };
+        check(&other("GPU-b"), false);
+        let open = Wish {
+            exclusive: None,
+            ..wish.clone()
+        };
+        check(&open, false);
+    }
+
+    #[test]
     fn mps_15_forty_eight_clients_sixteen_before_volta_and_fewer_on_an_instance() {
-        let check = |capability, slices, most| {
+        let check = |capability, part, most| {
             assert_eq!(
-                most_clients(capability, slices),
+                most_clients(capability, part),
                 most,
-                "{capability:?} {slices:?}"
+                "{capability:?} {part:?}"
             );
         };
         check(None, None, 48);
@@ -154,8 +192,8 @@ mod tests {
         // V100, which NVIDIA's plugin takes for an old card.
         check(Some((7, 0)), None, 48);
         check(Some((6, 1)), None, 16);
-        check(Some((8, 0)), Some(3), 20);
-        check(Some((8, 0)), Some(1), 6);
+        check(Some((8, 0)), Some((3, 7)), 20);
+        check(Some((8, 0)), Some((1, 7)), 6);
         assert_eq!(refusal(48, None, None), None);
         let text = refusal(17, Some((6, 0)), None).expect("refused");
         assert!(text.contains("17") && text.contains("1 to 16"), "{text}");

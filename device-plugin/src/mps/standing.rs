@@ -167,6 +167,7 @@ mod tests {
             faults,
             servers: Vec::new(),
             shm: None,
+            one_user: false,
         }
     }
 

@@ -70,6 +70,7 @@ impl<'a> Unit<'a> {
             faults: 0,
             servers: Vec::new(),
             shm: None,
+            one_user: false,
         });
         let status = Status {
             shm: control.shm.clone(),
@@ -112,7 +113,7 @@ impl<'a> Unit<'a> {
     }
 
     fn serve(&mut self, wish: &Wish) -> Result<(), UnitError> {
-        match processes::daemon(&self.folder.pipe()) {
+        match self.daemon() {
             None if self.status.daemon.is_some() => self.bury(),
             None if self.retry.is_some_and(|retry| Instant::now() < retry) => self.tell(),
             None => self.bring_up(wish),
@@ -130,6 +131,10 @@ impl<'a> Unit<'a> {
             }
             Some(_) => self.look(),
         }
+    }
+
+    fn daemon(&self) -> Option<u32> {
+        processes::daemon(&self.folder.pipe(), self.status.daemon)
     }
 
     fn is_news(&self, wish: &Wish) -> bool {
@@ -150,9 +155,16 @@ impl<'a> Unit<'a> {
         self.tell()?;
         self.set_mode(wish)?;
         self.folder.make()?;
-        self.control.start(&self.folder, &wish.unit)?;
+        self.status.one_user = !self.control.start(&self.folder, &wish.unit)?;
+        if self.status.one_user {
+            let unit = &wish.unit;
+            tracing::warn!(
+                unit,
+                "this MPS daemon serves one user at a time: others wait"
+            );
+        }
         let log = || self.folder.log().display().to_string();
-        let pid = processes::daemon(&self.folder.pipe()).ok_or_else(|| UnitError::Ended(log()))?;
+        let pid = self.daemon().ok_or_else(|| UnitError::Ended(log()))?;
         self.control.apply(&self.folder, wish, &[])?;
         self.status.since = now();
         self.status.servers.clear();
@@ -245,7 +257,7 @@ impl<'a> Unit<'a> {
         // First of all, so that nobody takes what is left of the status for a daemon.
         self.status.phase = Phase::Down("it is taken down".to_owned());
         self.tell()?;
-        if let Some(pid) = processes::daemon(&self.folder.pipe()) {
+        if let Some(pid) = self.daemon() {
             tracing::info!(unit = ?self.folder.path(), pid, "an MPS daemon is taken down");
             if let Err(error) = self.control.tell(&self.folder, QUIT) {
                 tracing::warn!(%error, "an MPS daemon does not quit; it is killed");

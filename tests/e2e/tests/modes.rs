@@ -10,8 +10,12 @@ use anyhow::{Context as _, Result};
 
 #[path = "modes/mig.rs"]
 mod mig;
+#[path = "modes/mig_shown.rs"]
+mod mig_shown;
 #[path = "modes/mps.rs"]
 mod mps;
+#[path = "modes/mps_users.rs"]
+mod mps_users;
 #[path = "modes/together.rs"]
 mod together;
 
@@ -62,6 +66,22 @@ fn main() -> ExitCode {
                 mps::total,
             ),
             scenario("mps_11_a_killed_daemon_is_told_and_comes_back", mps::killed),
+            scenario(
+                "mps_14_top_shows_memory_and_clients_for_each_pod_and_each_card",
+                mps_users::shown,
+            ),
+            scenario(
+                "mps_16_programs_of_different_users_share_one_card",
+                mps_users::users,
+            ),
+            scenario(
+                "mig_4_an_odd_card_under_one_name_is_in_the_nodes_condition",
+                mig_shown::odd,
+            ),
+            scenario(
+                "mig_8_a_program_in_the_container_lists_the_booked_instance_and_no_other",
+                mig_shown::listed,
+            ),
             scenario(
                 "mig_1_mig_10_and_mig_18_layouts_of_one_card_beside_whole_ones",
                 mig::layouts,

@@ -9,6 +9,24 @@ def text(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
+def instances(card):
+    """The MIG devices of a card, as nvidia-smi -L lists them."""
+    found = []
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+        try:
+            one = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+        except pynvml.NVMLError_NotFound:
+            continue
+        found.append(
+            {
+                "uuid": text(pynvml.nvmlDeviceGetUUID(one)),
+                "gpuInstance": pynvml.nvmlDeviceGetGpuInstanceId(one),
+                "computeInstance": pynvml.nvmlDeviceGetComputeInstanceId(one),
+            }
+        )
+    return found
+
+
 pynvml.nvmlInit()
 cards = []
 for index in range(pynvml.nvmlDeviceGetCount()):
@@ -25,6 +43,7 @@ for index in range(pynvml.nvmlDeviceGetCount()):
             "used": memory.used // 2**20,
             "capability": list(pynvml.nvmlDeviceGetCudaComputeCapability(card)),
             "mig": list(pynvml.nvmlDeviceGetMigMode(card)),
+            "instances": instances(card),
             "processes": [[p.pid, p.usedGpuMemory // 2**20] for p in processes],
         }
     )

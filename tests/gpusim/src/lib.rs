@@ -16,6 +16,7 @@ pub mod mps;
 pub mod place;
 mod running;
 pub mod show;
+mod shown;
 
 pub use aliquot_gpusim_model::{Holder, model, state};
 pub use library::STATE_VARIABLE;

@@ -21,6 +21,7 @@ use crate::handles;
 use crate::mig::cut;
 use crate::model::{Gpu, MAX_GPUS, Machine, Process, text};
 use crate::running::{self, Running};
+use crate::shown::Shown;
 use crate::state::{State, StateError, update};
 
 /// Environment variable with the state file's path.
@@ -31,6 +32,7 @@ struct Library {
     path: PathBuf,
     state: Arc<State>,
     holdings: Option<Arc<Running>>,
+    shown: Arc<Shown>,
 }
 
 static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
@@ -52,6 +54,7 @@ pub(crate) fn init() -> Answer {
         holdings: Running::open(&path).ok(),
         path,
         state: Arc::new(state),
+        shown: Arc::new(Shown::of_environment()),
     });
     Ok(())
 }
@@ -72,6 +75,13 @@ pub(crate) fn state() -> Answer<Arc<State>> {
     let library = LIBRARY.read();
     let open = library.as_ref().ok_or(UNINITIALIZED)?;
     Ok(Arc::clone(&open.state))
+}
+
+/// What this process is shown of the machine.
+pub(crate) fn shown() -> Answer<Arc<Shown>> {
+    let library = LIBRARY.read();
+    let open = library.as_ref().ok_or(UNINITIALIZED)?;
+    Ok(Arc::clone(&open.shown))
 }
 
 /// The machine as it is now.

@@ -91,7 +91,7 @@ fn ts_15_two_turns_are_two_cards_or_seats_of_one_and_with_strict_refused() {
 }
 
 #[test]
-fn mps_9_two_shares_are_twice_the_amounts_on_one_card_or_two_cards() {
+fn mps_9_two_shares_are_twice_the_amounts_on_one_card_and_two_cards_are_refused_at_once() {
     let two: &[(&str, u32)] = &[(SHARED, 2)];
     let cards = || vec![mps(0, false), mps(1, false)];
     check(
@@ -103,10 +103,26 @@ fn mps_9_two_shares_are_twice_the_amounts_on_one_card_or_two_cards() {
             ),
             (
                 wishing(two, ("aliquot.dev/seats", "distinct")),
-                "c0 GPU-1:10000/25+GPU-0:10000/25",
+                "2 CardModeMismatch",
             ),
         ],
     );
+}
+
+#[test]
+fn a_container_with_a_share_of_mps_and_another_gpu_was_refused_on_its_node_only() {
+    let cards = || vec![mps(0, false), shared(1, Mode::Exclusive, 1, GPU)];
+    let both: &[(&str, u32)] = &[("gpu", 1), (SHARED, 1)];
+    check(
+        cards(),
+        &[(app(both), "1 CardTypeMismatch, 1 CardModeMismatch")],
+    );
+    // In containers of their own.
+    let each = pod(
+        &[(Stage::App, &[("gpu", 1)]), (Stage::App, &[(SHARED, 1)])],
+        &[],
+    );
+    check(cards(), &[(each, "c0 GPU-1:40000/100, c1 GPU-0:10000/25")]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! Fed by: the driver, which this stands before. Must not: give a name to another place, or
 //! forget one before its instance is ended by us.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,6 +134,12 @@ impl Known {
 pub fn places(folder: &Path, card: &str) -> Vec<Placed> {
     let names = read(folder).remove(card).unwrap_or_default();
     names.into_iter().map(|name| name.place).collect()
+}
+
+/// The names of a card's instances, of those too that are gone since a reboot.
+pub fn units(folder: &Path, card: &str) -> BTreeSet<String> {
+    let names = read(folder).remove(card).unwrap_or_default();
+    names.into_iter().map(|name| name.uuid).collect()
 }
 
 fn read(folder: &Path) -> Names {

@@ -62,6 +62,11 @@ impl Bench {
         self.keeper = Some(keeper);
     }
 
+    /// The keeper's process id.
+    pub(crate) fn keeper(&self) -> u32 {
+        self.keeper.as_ref().unwrap().id()
+    }
+
     pub(crate) fn kill_keeper(&mut self) {
         let mut keeper = self.keeper.take().unwrap();
         keeper.kill().unwrap();

@@ -135,3 +135,56 @@ async fn mps_18_a_keeper_killed_at_any_moment_leaves_nothing_half_done() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_client_that_wrote_into_the_pipe_folder_had_the_daemon_ended_or_another_taken_for_it() {
+    let mut bench = Bench::new();
+    bench.wish("GPU-a", 4);
+    let first = bench.served("GPU-a").await;
+    let file = bench
+        .unit("GPU-a")
+        .pipe()
+        .join("nvidia-cuda-mps-control.pid");
+    let own = std::process::id().to_string();
+    for text in [own.as_str(), "0", "no number"] {
+        std::fs::write(&file, text).unwrap();
+        looked(&bench).await;
+    }
+    std::fs::remove_file(&file).unwrap();
+    let last = looked(&bench).await;
+    assert_eq!((last.daemon, last.restarts), (first.daemon, 0));
+    // The next keeper does not ask that file either.
+    bench.kill_keeper();
+    bench.start_keeper();
+    looked(&bench).await;
+    let last = looked(&bench).await;
+    assert_eq!((last.daemon, last.restarts), (first.daemon, 0));
+}
+
+/// The status after the keeper has looked at its daemon once more.
+async fn looked(bench: &Bench) -> aliquot_device_plugin::mps::folder::Status {
+    let folder = bench.unit("GPU-a");
+    let before = folder.looked();
+    bench
+        .status("GPU-a", |status| {
+            folder.looked() > before && status.phase == Phase::Running
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_keeper_held_the_cards_open_and_with_them_a_reset() {
+    let bench = Bench::new();
+    bench.wish("GPU-a", 4);
+    bench.served("GPU-a").await;
+    let maps = format!("/proc/{}/maps", bench.keeper());
+    let open = || async {
+        let maps = std::fs::read_to_string(&maps)?;
+        let state = bench.machine.state().display().to_string();
+        Ok((!maps.contains(&state)).then_some(()))
+    };
+    let within = Duration::from_secs(10);
+    aliquot_cluster::wait::eventually(within, "the driver to be closed", open)
+        .await
+        .unwrap();
+}

@@ -14,21 +14,22 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::PLAIN;
+use crate::mig_shown::{Offer, Offers};
 use crate::mps::seats_of;
 
-const PATIENCE: Duration = Duration::from_mins(1);
-const SMALL: &str = "nvidia.com/mig-1g.5gb";
-const LARGE: &str = "nvidia.com/mig-3g.20gb";
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const SMALL: &str = "nvidia.com/mig-1g.5gb";
+pub(crate) const LARGE: &str = "nvidia.com/mig-3g.20gb";
 
 /// Card 0 cut so, the others as without a configuration.
-fn first(settings: &str) -> String {
+pub(crate) fn first(settings: &str) -> String {
     format!(
         "apiVersion: aliquot.dev/v1alpha1\ndefault: here\nprofiles:\n  here:\n    gpus:\n    - {{select: {{index: 0}}, mode: mig, {settings}}}\n    rest: vgpu\n"
     )
 }
 
 /// The instances of card 0: uuid and `profile@start`.
-fn instances(stack: &Stack) -> Result<Vec<(String, String)>> {
+pub(crate) fn instances(stack: &Stack) -> Result<Vec<(String, String)>> {
     let shown = stack.machine().show()?;
     let all = shown["gpus"][0]["instances"].as_array();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -64,7 +65,7 @@ async fn start(
     seen(stack, namespace, name).await
 }
 
-async fn plain(stack: &Stack) -> Result<()> {
+pub(crate) async fn plain(stack: &Stack) -> Result<()> {
     stack.write_profiles(PLAIN)?;
     seats_of(stack, "nvidia.com/gpu", Some("80")).await?;
     ensure!(instances(stack)?.is_empty(), "{:?}", instances(stack)?);
@@ -88,6 +89,7 @@ pub(crate) async fn layouts(stack: Arc<Stack>) -> Result<()> {
     .await?;
     start(stack, "mig-layouts", "small", &[("mig-1g.5gb", "1")]).await?;
 
+    let offers = Offers::watch(stack).await?;
     stack.write_profiles(&first("layout: [{profile: 3g.20gb, count: 2}]"))?;
     let waits = async || {
         let now = instances(stack)?;
@@ -98,6 +100,15 @@ pub(crate) async fn layouts(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.delete_pod("mig-layouts", "small").await?;
     seats_of(stack, LARGE, Some("2")).await?;
     seats_of(stack, SMALL, None).await?;
+    // All seven at once, and before anything is offered in their place.
+    let offered = offers.until_gone(SMALL).await?;
+    let of_small: Vec<_> = offered.iter().map(|offer| offer.0.as_deref()).collect();
+    ensure!(
+        matches!(of_small.as_slice(), [Some("7"), Some("0"), None]),
+        "{offered:?}"
+    );
+    let both = |offer: &&Offer| offer.0.as_deref() == Some("7") && offer.1.is_some();
+    ensure!(!offered.iter().any(|offer| both(&offer)), "{offered:?}");
     ensure!(seen(stack, "mig-layouts", "whole").await? == whole);
     stack.cluster.delete_pod("mig-layouts", "whole").await?;
     plain(stack).await?;

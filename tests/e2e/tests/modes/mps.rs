@@ -24,7 +24,7 @@ fn profile(text: &str) -> String {
 }
 
 /// Card 0 by MPS for four containers, the others whole.
-fn one_card() -> String {
+pub(crate) fn one_card() -> String {
     profile("    gpus:\n    - {select: {index: 0}, mode: mps, replicas: 4}\n    rest: exclusive\n")
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn seats_of(stack: &Stack, resource: &str, seats: Option<&str>)
 }
 
 /// The uuid of a card.
-fn uuid(stack: &Stack, index: usize) -> Result<String> {
+pub(crate) fn uuid(stack: &Stack, index: usize) -> Result<String> {
     let shown = stack.machine().show()?;
     let uuid = shown["gpus"][index]["uuid"].as_str();
     Ok(uuid.context("a uuid")?.to_owned())
@@ -64,7 +64,7 @@ fn compute_modes(stack: &Stack) -> Result<Vec<Value>> {
 }
 
 /// The driver's own description, so that programs in pods find it.
-fn give_driver(stack: &Stack) -> Result<()> {
+pub(crate) fn give_driver(stack: &Stack) -> Result<()> {
     let spec = stack.cluster.cdi_dir().join("nvidia.json");
     Ok(std::fs::write(
         spec,
@@ -73,7 +73,7 @@ fn give_driver(stack: &Stack) -> Result<()> {
 }
 
 /// Starts a pod on a card; Python runs in it.
-async fn start(
+pub(crate) async fn start(
     stack: &Stack,
     (namespace, name): (&str, &str),
     card: usize,
@@ -85,7 +85,7 @@ async fn start(
     stack.cluster.wait_running(namespace, name).await.map(drop)
 }
 
-async fn end(stack: &Stack, namespace: &str, names: &[&str]) -> Result<()> {
+pub(crate) async fn end(stack: &Stack, namespace: &str, names: &[&str]) -> Result<()> {
     for name in names {
         stack.cluster.delete_pod(namespace, name).await?;
     }
@@ -93,7 +93,7 @@ async fn end(stack: &Stack, namespace: &str, names: &[&str]) -> Result<()> {
 }
 
 /// Back to `vgpu` on all cards.
-async fn plain(stack: &Stack) -> Result<()> {
+pub(crate) async fn plain(stack: &Stack) -> Result<()> {
     stack.write_profiles(PLAIN)?;
     seats_of(stack, "nvidia.com/gpu", Some("80")).await
 }

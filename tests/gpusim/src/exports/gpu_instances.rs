@@ -31,6 +31,11 @@ fn of_kind(device: nvmlDevice_t, kind: c_uint) -> Answer<Profile> {
     all.find(|one| one.kind == kind).ok_or(NOT_SUPPORTED)
 }
 
+/// The profile of this driver id, whether or not the card is cut now.
+fn known(device: nvmlDevice_t, id: c_uint) -> Answer<Profile> {
+    cut::known(&*library::gpu(device)?, id).map_err(code)
+}
+
 /// The card and its profile of this driver id; only while MIG is on.
 fn by_id(device: nvmlDevice_t, id: c_uint) -> Answer<(Box<Gpu>, Profile)> {
     let gpu = library::gpu(device)?;
@@ -78,7 +83,7 @@ extern "C" fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
     id: c_uint,
     info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
 ) -> nvmlReturn_t {
-    answer(|| put_info(&by_id(device, id)?.1, &info))
+    answer(|| put_info(&known(device, id)?, &info))
 }
 
 fn put_info(profile: &Profile, info: &Out<nvmlGpuInstanceProfileInfo_v2_t>) -> Answer {
@@ -102,7 +107,7 @@ fn put_info(profile: &Profile, info: &Out<nvmlGpuInstanceProfileInfo_v2_t>) -> A
     })
 }
 
-/// Every placement of the profile, taken or not.
+/// Every placement of the profile, taken or not, and while MIG is off too.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
     device: nvmlDevice_t,
@@ -111,7 +116,7 @@ extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
     count: Out<c_uint>,
 ) -> nvmlReturn_t {
     answer(|| {
-        let (_, profile) = by_id(device, id)?;
+        let profile = known(device, id)?;
         let size = profile.size;
         let all = profile.starts.iter();
         let all: Vec<_> = all

@@ -59,8 +59,10 @@ extern "C" fn nvmlDeviceGetUUID(
 extern "C" fn nvmlDeviceGetIndex(device: nvmlDevice_t, out: Out<c_uint>) -> nvmlReturn_t {
     answer(|| {
         library::gpu(device)?;
-        let index = library::index(device)?;
-        out.put(c_uint::try_from(index).expect("less than MAX_GPUS"))
+        let card = library::index(device)?;
+        let cards = library::shown()?.cards(&*library::machine()?);
+        let index = cards.iter().position(|shown| *shown == card);
+        out.put(c_uint::try_from(index.unwrap_or(card)).expect("less than MAX_GPUS"))
     })
 }
 

@@ -15,12 +15,12 @@ use crate::model::{Gpu, text};
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetCount(count: Out<c_uint>) -> nvmlReturn_t {
-    answer(|| count.put(library::machine()?.gpu_count))
+    answer(|| put_count(&count))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetCount_v2(count: Out<c_uint>) -> nvmlReturn_t {
-    answer(|| count.put(library::machine()?.gpu_count))
+    answer(|| put_count(&count))
 }
 
 #[unsafe(no_mangle)]
@@ -39,8 +39,9 @@ extern "C" fn nvmlDeviceGetHandleByIndex_v2(
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<nvmlDevice_t>) -> nvmlReturn_t {
     answer(|| {
-        let machine = library::machine()?;
-        let Some(found) = machine.instance(uuid.read()?) else {
+        let (machine, shown) = (library::machine()?, library::shown()?);
+        let found = machine.instance(uuid.read()?);
+        let Some(found) = found.filter(|found| shown.instance(&machine, found)) else {
             return by_text(&uuid, &device, |gpu, given| text(&gpu.uuid) == given);
         };
         library::reachable(&machine.gpus[found.card])?;
@@ -75,19 +76,23 @@ extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
 fn by_index(index: c_uint, device: &Out<nvmlDevice_t>) -> Answer {
     let machine = library::machine()?;
     let index = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
-    let gpu = machine.cards().get(index).ok_or(INVALID_ARGUMENT)?;
-    library::reachable(gpu)?;
-    device.put(library::handle(index))
+    let cards = library::shown()?.cards(&machine);
+    let card = *cards.get(index).ok_or(INVALID_ARGUMENT)?;
+    library::reachable(&machine.cards()[card])?;
+    device.put(library::handle(card))
+}
+
+fn put_count(count: &Out<c_uint>) -> Answer {
+    let shown = library::shown()?.cards(&*library::machine()?);
+    count.put(c_uint::try_from(shown.len()).map_err(|_| INVALID_ARGUMENT)?)
 }
 
 fn by_text(given: &TextIn, device: &Out<nvmlDevice_t>, is: fn(&Gpu, &str) -> bool) -> Answer {
     let machine = library::machine()?;
     let given = given.read()?;
-    let index = machine
-        .cards()
-        .iter()
-        .position(|gpu| is(gpu, given))
-        .ok_or(NOT_FOUND)?;
+    let mut cards = library::shown()?.cards(&machine).into_iter();
+    let index = cards.find(|card| is(&machine.cards()[*card], given));
+    let index = index.ok_or(NOT_FOUND)?;
     library::reachable(&machine.cards()[index])?;
     device.put(library::handle(index))
 }

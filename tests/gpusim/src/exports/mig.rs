@@ -89,7 +89,9 @@ extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
         if index >= most(&gpu) {
             return Err(INVALID_ARGUMENT);
         }
-        let all = gpu.instances(library::index(device)?);
+        let (machine, shown) = (library::machine()?, library::shown()?);
+        let mut all = gpu.instances(library::index(device)?);
+        all.retain(|found| shown.instance(&machine, found));
         let place = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
         let found = all.get(place).ok_or(NOT_FOUND)?;
         instance.put(handles::mig_device(found.compute.serial))

@@ -84,6 +84,11 @@ pub fn profile(gpu: &Gpu, id: u32) -> Result<Profile, Refusal> {
     if gpu.mig != ON {
         return Err(Refusal::NotSupported);
     }
+    known(gpu, id)
+}
+
+/// The same whether or not it is cut: what a card could be cut into is always told.
+pub fn known(gpu: &Gpu, id: u32) -> Result<Profile, Refusal> {
     let mut all = profiles::of(text(&gpu.model)).into_iter();
     all.find(|one| one.id == id).ok_or(Refusal::NotSupported)
 }

@@ -46,10 +46,14 @@ const FOUR: [Shape; 4] = [
     (1, 5, "", 2, 2, &[0, 2], 2, 2),
     (3, 0, "", 4, 4, &[0], 1, 4),
 ];
-const FOUR_GRAPHICS: [Shape; 3] = [
+const FOUR_GRAPHICS: [Shape; 7] = [
     (10, 47, "+gfx", 1, 1, &[0, 1, 2, 3], 4, 1),
     (11, 35, "+gfx", 2, 2, &[0, 2], 2, 2),
     (12, 32, "+gfx", 4, 4, &[0], 1, 4),
+    (13, 67, "-me", 1, 1, &[0, 1, 2, 3], 4, 1),
+    (14, 66, "-me", 2, 2, &[0, 2], 2, 2),
+    (15, 65, "+me.all", 1, 1, &[0, 1, 2, 3], 1, 1),
+    (16, 64, "+me.all", 2, 2, &[0, 2], 1, 2),
 ];
 
 /// GB in the name, MiB and multiprocessors by memory slices, in the order of `SEVEN` or `FOUR`
@@ -165,8 +169,8 @@ pub fn of(model: &str) -> Vec<Profile> {
 fn profile(shape: &Shape, sizes: Sizes, seven: bool) -> Profile {
     let (kind, id, more, slices, size, starts, most, copy) = *shape;
     let place = match (seven, kind) {
-        (_, 0 | 7 | 10) => 0,
-        (true, 9) | (false, 1 | 11) => 1,
+        (_, 0 | 7 | 10 | 13 | 15) => 0,
+        (true, 9) | (false, 1 | 11 | 14 | 16) => 1,
         (true, 1) | (false, _) => 2,
         (true, 2) => 3,
         (true, 3) => 4,
@@ -174,10 +178,10 @@ fn profile(shape: &Shape, sizes: Sizes, seven: bool) -> Profile {
     };
     let (gb, memory, sms) = sizes[place];
     // The media engines go with the memory slices; of the small ones only +me has any.
-    let media = if slices == 1 && more != "+me" {
-        0
-    } else {
-        slices / 2 + u32::from(slices == 1)
+    let media = match (slices, more) {
+        (_, "-me") | (1, "" | "+gfx") => 0,
+        (_, "+me.all") => 4,
+        _ => slices / 2 + u32::from(slices == 1),
     };
     Profile {
         kind,
@@ -212,8 +216,8 @@ mod tests {
             let shape = |name: &str, slices: u32, size: u32, starts: &[u32], most: u32| {
                 format!("{name} {slices} {size} {starts:?} {most}")
             };
-            let plain = found.iter().filter(|one| !one.name.ends_with("+gfx"));
-            let ours: Vec<_> = plain
+            let ours: Vec<_> = found
+                .iter()
                 .map(|one| shape(&one.name, one.slices, one.size, one.starts, one.most))
                 .collect();
             let theirs: Vec<_> = known

@@ -10,15 +10,21 @@ use std::process::{Command, ExitCode, Stdio};
 use super::daemon::{self, READY};
 use super::{Folders, PRIVILEGED, first_line};
 
+/// One server for the clients of all users.
+const ALL_USERS: &str = "-multiuser-server";
+
 /// Runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
     let folders = Folders::of_environment();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let ended = match arguments.first().map(String::as_str) {
-        Some("-d") => start(),
-        Some("-f") => daemon::run(folders),
+    let known = ["-d", "-f", ALL_USERS];
+    let has = |option: &str| arguments.iter().any(|one| one == option);
+    let unknown = arguments.iter().find(|one| !known.contains(&one.as_str()));
+    let ended = match unknown {
         Some(other) => Err(format!("Unknown option {other}")),
+        None if has("-d") => start(has(ALL_USERS)),
+        None if has("-f") => daemon::run(folders, has(ALL_USERS)),
         None => talk(&folders),
     };
     match ended {
@@ -31,10 +37,11 @@ pub fn main() -> ExitCode {
 }
 
 /// Leaves a daemon behind that serves.
-fn start() -> Result<(), String> {
+fn start(all_users: bool) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut daemon = Command::new(program)
         .arg("-f")
+        .args(all_users.then_some(ALL_USERS))
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::command::{self, Command};
 use super::server::TERMS;
-use super::{CONTROL, Folders, LOCK, PID, PRIVILEGED, ask, control, log};
+use super::{CONTROL, Folders, LOCK, PID, PRIVILEGED, ask, control, log, peer};
 
 /// What a started daemon says on its stdout.
 pub(super) const READY: &str = "ready";
@@ -25,6 +25,8 @@ const NOT_READY: u32 = 807;
 
 struct Daemon {
     folders: Folders,
+    /// One server for the clients of all users; else for those of one user at a time.
+    all_users: bool,
     books: Mutex<Books>,
 }
 
@@ -33,11 +35,17 @@ struct Books {
     percent: f64,
     /// Bytes by device ordinal.
     limits: BTreeMap<u32, u64>,
-    servers: Vec<Child>,
+    servers: Vec<Server>,
+}
+
+struct Server {
+    process: Child,
+    /// Whose clients it serves.
+    user: u32,
 }
 
 /// Serves until `quit`.
-pub(super) fn run(folders: Folders) -> Result<(), String> {
+pub(super) fn run(folders: Folders, all_users: bool) -> Result<(), String> {
     let made = |e: std::io::Error| format!("Cannot use {}: {e}", folders.pipe.display());
     fs::create_dir_all(&folders.pipe).map_err(made)?;
     fs::create_dir_all(&folders.log).map_err(made)?;
@@ -61,6 +69,7 @@ pub(super) fn run(folders: Folders) -> Result<(), String> {
     super::end_with_the_machine();
     let daemon = Arc::new(Daemon {
         folders,
+        all_users,
         books: Mutex::new(Books {
             percent: 100.0,
             limits: BTreeMap::new(),
@@ -98,20 +107,32 @@ impl Daemon {
         if control::request(stream).is_err() {
             return;
         }
-        let answer = match self.server() {
+        let user = peer(stream).map_or(0, |(_, user)| user);
+        let answer = match self.server(user) {
             Ok(pid) => format!("server {pid}"),
             Err(_) => format!("error {NOT_READY}"),
         };
         let _ = writeln!(stream, "{answer}");
     }
 
-    /// The server; started if there is none.
-    fn server(&self) -> Result<u32, String> {
-        let mut books = self.books.lock();
-        books.bury();
-        if let Some(server) = books.servers.first() {
-            return Ok(server.id());
-        }
+    /// The server for a user's clients; started if there is none. One of another user must have
+    /// lost its clients first, for which its own wait.
+    fn server(&self, user: u32) -> Result<u32, String> {
+        let mut books = loop {
+            let mut books = self.books.lock();
+            books.bury();
+            let Some(server) = books.servers.first() else {
+                break books;
+            };
+            let id = server.process.id();
+            if self.all_users || server.user == user {
+                return Ok(id);
+            }
+            drop(books);
+            self.until_idle(&[id], None);
+            // Somebody else may have ended it.
+            let _ = self.end(id);
+        };
         let limits = books.limits.iter();
         let limits: Vec<String> = limits
             .map(|(device, bytes)| format!("{device}={bytes}"))
@@ -127,7 +148,7 @@ impl Daemon {
             .spawn()
             .map_err(|e| e.to_string())?;
         let pid = server.id();
-        self.log(&format!("Starting new server {pid} for user 0"));
+        self.log(&format!("Starting new server {pid} for user {user}"));
         let mut said = String::new();
         if let Some(stdout) = server.stdout.take() {
             let _ = BufReader::new(stdout).read_line(&mut said);
@@ -138,7 +159,10 @@ impl Daemon {
             return Err("Failed to start a server".to_owned());
         }
         self.log(&format!("NEW SERVER {pid}: Ready"));
-        books.servers.push(server);
+        books.servers.push(Server {
+            process: server,
+            user,
+        });
         Ok(pid)
     }
 
@@ -155,7 +179,7 @@ impl Daemon {
                 Ok(pids.join("\n"))
             }
             Command::Status(server) => self.ask(server, "status"),
-            Command::Start { .. } => self.server().map(|_| String::new()),
+            Command::Start { uid } => self.server(uid).map(|_| String::new()),
             Command::Shutdown { server, force } => {
                 if !force {
                     self.until_idle(&[server], None);
@@ -202,7 +226,8 @@ impl Daemon {
     fn servers(&self) -> Vec<u32> {
         let mut books = self.books.lock();
         books.bury();
-        books.servers.iter().map(Child::id).collect()
+        let servers = books.servers.iter();
+        servers.map(|server| server.process.id()).collect()
     }
 
     fn ask(&self, server: u32, line: &str) -> Result<String, String> {
@@ -237,11 +262,14 @@ impl Daemon {
 
     fn end(&self, server: u32) -> Result<(), String> {
         let mut books = self.books.lock();
-        let place = books.servers.iter().position(|one| one.id() == server);
+        let place = books
+            .servers
+            .iter()
+            .position(|one| one.process.id() == server);
         let place = place.ok_or_else(|| format!("Server {server} does not exist"))?;
         let mut gone = books.servers.remove(place);
-        let _ = gone.kill();
-        let _ = gone.wait();
+        let _ = gone.process.kill();
+        let _ = gone.process.wait();
         let _ = fs::remove_file(self.folders.server(server));
         Ok(())
     }
@@ -267,6 +295,6 @@ impl Books {
     /// Forgets servers that ended.
     fn bury(&mut self) {
         self.servers
-            .retain_mut(|server| matches!(server.try_wait(), Ok(None)));
+            .retain_mut(|server| matches!(server.process.try_wait(), Ok(None)));
     }
 }

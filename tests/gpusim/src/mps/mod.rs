@@ -52,6 +52,30 @@ fn ask(socket: &Path, line: &str) -> std::io::Result<String> {
     std::io::read_to_string(stream)
 }
 
+/// The process id and user at the other end of a connection, as this process sees them.
+fn peer(stream: &UnixStream) -> Option<(u32, u32)> {
+    use std::os::fd::AsRawFd as _;
+    let mut found = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
+    // SAFETY: the descriptor is open for the call, and the length is that of the struct, which
+    // lives through it.
+    let answer = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    let pid = u32::try_from(found.pid).ok()?;
+    (answer == 0).then_some((pid, found.uid))
+}
+
 fn first_line(stream: &UnixStream) -> std::io::Result<String> {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;

@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use aliquot_gpusim_model::Member;
 use parking_lot::Mutex;
 
-use super::{Folders, log};
+use super::{Folders, log, peer};
+use crate::mig::profiles;
 use crate::model::{Gpu, Machine, text};
 use crate::state::State;
 
@@ -28,8 +29,6 @@ const TERMINATED: u32 = 810;
 /// Most clients, from compute capability 7.0 on and before.
 const MOST: usize = 48;
 const MOST_BEFORE_VOLTA: usize = 16;
-/// Compute slices of a card.
-const SLICES: usize = 7;
 
 struct Server {
     log: PathBuf,
@@ -94,8 +93,12 @@ fn run() -> Result<(), String> {
     let instance = chosen
         .as_deref()
         .and_then(|chosen| machine.instance(chosen));
-    let slices = instance.and_then(|found| usize::try_from(found.compute.slices).ok());
-    let most = slices.map_or(most, |slices| (most * slices / SLICES).max(1));
+    let all = profiles::slices_of(&profiles::of(text(&machine.gpus[*first].model)));
+    let part = instance.map(|found| (found.compute.slices, all));
+    let most = part.map_or(most, |(slices, all)| {
+        let count = |number: u32| usize::try_from(number.max(1)).unwrap_or(1);
+        (most * count(slices) / count(all)).max(1)
+    });
     let uuid = |card: &usize| text(&machine.gpus[*card].uuid).to_owned();
     let terms = std::env::var(TERMS).unwrap_or_default();
     let server = Arc::new(Server {
@@ -226,7 +229,8 @@ impl Server {
         }
         let (own, command) = rest.split_once(' ').unwrap_or((rest, ""));
         // As this process sees the client; one that it cannot see is known by its own word.
-        let pid = peer(stream).or_else(|| own.parse().ok())?;
+        let seen = peer(stream).map(|(pid, _)| pid).filter(|pid| *pid > 0);
+        let pid = seen.or_else(|| own.parse().ok())?;
         let id = books.next_id;
         books.next_id += 1;
         let client = Client {
@@ -308,30 +312,6 @@ impl Server {
         });
         rows.collect::<Vec<_>>().join("\n")
     }
-}
-
-/// The process at the other end, if it can be seen from here.
-fn peer(stream: &UnixStream) -> Option<u32> {
-    use std::os::fd::AsRawFd as _;
-    let mut found = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
-    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
-    // SAFETY: the descriptor is open for the call, and the length is that of the struct, which
-    // lives through it.
-    let answer = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut found).cast(),
-            &raw mut length,
-        )
-    };
-    let pid = u32::try_from(found.pid).ok()?;
-    (answer == 0 && pid > 0).then_some(pid)
 }
 
 /// A uuid as the lists show it.

@@ -27,7 +27,12 @@ impl Daemon {
 
     /// Starts it as its owner does; what it says, and whether it did.
     pub(crate) fn start(&self) -> (String, bool) {
-        let output = self.command().arg("-d").output().unwrap();
+        self.start_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn start_with(&self, more: &[&str]) -> (String, bool) {
+        let output = self.command().arg("-d").args(more).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         (said.trim().to_owned(), output.status.success())
     }

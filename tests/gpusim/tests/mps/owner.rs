@@ -1,5 +1,8 @@
 //! What the owner of a daemon meets: starting, commands, texts, ends.
 
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+
 use aliquot_gpusim::SimulatedMachine;
 
 use crate::common::{TWO_A100, until};
@@ -76,6 +79,47 @@ fn commands_are_answered_in_the_daemons_words() {
         check(&format!("shutdown_server {server}"), "");
         check("get_server_list", "");
         assert!(machine.holders("0").unwrap().is_empty());
+    });
+}
+
+#[test]
+fn mps_16_clients_of_another_user_wait_unless_the_daemon_is_for_all() {
+    on(TWO_A100, |machine| {
+        for (name, more, waits) in [
+            ("one", &[][..], true),
+            ("all", &["-multiuser-server"], false),
+        ] {
+            let daemon = Daemon::new(machine, name, "0");
+            assert_eq!(daemon.start_with(more), (String::new(), true));
+            assert_eq!(daemon.answer("start_server -uid 1000"), "");
+            let first = daemon.answer("get_server_list");
+            let server = daemon.pipe.join(format!("server_{first}"));
+            let mut client = UnixStream::connect(server).unwrap();
+            writeln!(client, "client 7 test").unwrap();
+            until("the client is in", || {
+                !daemon
+                    .answer(&format!("get_client_list {first}"))
+                    .is_empty()
+            });
+            let other = || daemon.answer("start_server -uid 2000\nget_server_list");
+            std::thread::scope(|threads| {
+                let asked = threads.spawn(other);
+                if waits {
+                    // As long as the first user's client is there.
+                    let held = daemon.answer(&format!("get_client_list {first}"));
+                    assert!(!held.is_empty() && !asked.is_finished());
+                    drop(client);
+                    assert_ne!(asked.join().unwrap(), first, "a server of its own");
+                } else {
+                    assert_eq!(asked.join().unwrap(), first, "one server for all");
+                    drop(client);
+                }
+            });
+            daemon.answer("quit -t 0");
+        }
+        let daemon = Daemon::new(machine, "odd", "0");
+        let unknown = "Unknown option -odd".to_owned();
+        assert_eq!(daemon.start_with(&["-odd"]), (unknown, false));
     });
 }
 

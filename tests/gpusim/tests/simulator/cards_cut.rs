@@ -9,6 +9,7 @@ use aliquot_core::mig::published::{Mig, Placed};
 use aliquot_core::{GpuUuid, Grant, Mib, inventory};
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_gpusim::edit::compute_process;
+use aliquot_profiles::Mode;
 
 use crate::common::on_machine;
 use agent::{Agent, expect, grant, placed};
@@ -247,7 +248,7 @@ fn mig_18_another_mode_of_one_card_leaves_the_other_as_it_is() {
             agent
                 .modes
                 .switch(&plans[1].mode)
-                .leave(&cards[1], &plans[1].mode)
+                .leave(&cards[1], &plans[1].mode, &Mode::Unmanaged)
         };
         let error = leave().unwrap_err().to_string();
         assert!(error.contains("in use"), "{error}");

@@ -1,21 +1,28 @@
 //! Clients that nobody here wrote see the simulated cards.
 
-use crate::common;
+use crate::common::{self, on_machine};
 
 use std::path::Path;
 use std::process::Command;
 
 use aliquot_gpusim::edit::compute_process;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_nvml::{Driver as _, Nvml, Options};
 use serde_json::{Value, json};
 
 fn ask(client: &str, machine: &SimulatedMachine, folder: &Path) -> String {
+    ask_in(client, machine, folder, "all")
+}
+
+/// In a container that has these devices.
+fn ask_in(client: &str, machine: &SimulatedMachine, folder: &Path, devices: &str) -> String {
     place::link_into(folder).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients.sh");
     let output = Command::new(script)
         .arg(client)
         .arg(folder)
         .env(STATE_VARIABLE, machine.state())
+        .env("NVIDIA_VISIBLE_DEVICES", devices)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -54,6 +61,46 @@ fn nvidia_ml_py_lists_two_a100s_with_their_names_uuids_and_memory() {
     assert_eq!(said["cards"][0]["processes"], json!([]));
     assert_eq!(said["cards"][1]["processes"], json!([[4242, 3000]]));
     assert_eq!(said["cards"][1]["used"], 3000);
+}
+
+#[test]
+fn mig_8_nvidia_ml_py_in_a_container_lists_the_instance_that_it_was_given_and_no_other() {
+    let name = "clients::mig_8_nvidia_ml_py_in_a_container_lists_the_instance_that_it_was_given_and_no_other";
+    let cards = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a]}, {model: NVIDIA A100-SXM4-40GB, uuids: [GPU-b], set: {mig: on}}]";
+    on_machine(name, cards, lists_what_it_was_given);
+}
+
+fn lists_what_it_was_given(machine: &SimulatedMachine) {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options {
+        library: place::library_path().unwrap().into(),
+        ..Options::default()
+    };
+    let driver = Nvml::open(options).unwrap();
+    for (profile, start) in [("1g.5gb", 5), ("1g.5gb", 6), ("3g.20gb", 0)] {
+        driver.create_instance("GPU-b", profile, start).unwrap();
+    }
+    let shown = machine.show().unwrap();
+    let instances = shown["gpus"][1]["instances"].as_array().unwrap();
+    assert_eq!(instances.len(), 3);
+    let check = |devices: &str, cards: &[&str], listed: &[&Value]| {
+        let said = ask_in("pynvml", machine, folder.path(), devices);
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let found = said["cards"].as_array().unwrap();
+        let uuids: Vec<_> = found.iter().map(|card| card["uuid"].clone()).collect();
+        assert_eq!(uuids, cards, "{devices}");
+        let all = found.iter().filter_map(|card| card["instances"].as_array());
+        let found: Vec<_> = all.flatten().map(|one| &one["uuid"]).collect();
+        let listed: Vec<_> = listed.iter().map(|one| &one["uuid"]).collect();
+        assert_eq!(found, listed, "{devices}");
+    };
+    let uuid = |at: usize| instances[at]["uuid"].as_str().unwrap();
+    check(uuid(1), &["GPU-b"], &[&instances[1]]);
+    check("GPU-a", &["GPU-a"], &[]);
+    let all: Vec<_> = instances.iter().collect();
+    check("all", &["GPU-a", "GPU-b"], &all);
+    let two = format!("{},{}", uuid(0), uuid(2));
+    check(&two, &["GPU-b"], &[&instances[0], &instances[2]]);
 }
 
 #[test]

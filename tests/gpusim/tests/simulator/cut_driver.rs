@@ -168,6 +168,10 @@ fn an_error_of_one_instance_leaves_its_neighbours_and_its_card_well() {
         assert_eq!(sick(&Health::Xid(94)), [uuids[1].clone()]);
         assert_eq!(sick(&Health::Ok), ["GPU-a".to_owned(), uuids[0].clone()]);
 
+        // Its owner says that it is well.
+        driver.clear(&uuids[1]);
+        assert_eq!(sick(&Health::Ok).len(), 3, "one instance was never cleared");
+
         // One that was made since the card was read.
         driver.destroy_instance("GPU-a", made[0].id).unwrap();
         let new = driver.create_instance("GPU-a", "1g.5gb", 0).unwrap();
@@ -188,5 +192,12 @@ fn an_error_of_one_instance_leaves_its_neighbours_and_its_card_well() {
         machine.xid("0", 79).unwrap();
         driver.wait_events(PATIENTLY).unwrap();
         assert_eq!(sick(&Health::Xid(79)).len(), 3);
+        driver.clear("GPU-a");
+        assert_eq!(sick(&Health::Xid(79)).len(), 0);
+
+        // What is reported while MIG is switched is told after it.
+        machine.xid("0", 94).unwrap();
+        driver.set_mig("GPU-a", true).unwrap();
+        assert_eq!(driver.wait_events(PATIENTLY).unwrap().len(), 1);
     });
 }

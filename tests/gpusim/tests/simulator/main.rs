@@ -13,3 +13,4 @@ mod cutting;
 mod driver;
 mod machine_files;
 mod sharing;
+mod uncut;
