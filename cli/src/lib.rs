@@ -4,6 +4,7 @@
 //! [`workload`] orders and inflates it, [`experiment`] offers it pod by pod to a
 //! [`rig::Placer`], [`report`] and [`plot`] show what came of it.
 //! `explain` and `top` ask a living cluster ([`live`], [`measured`]) and show it ([`table`]).
+//! `suggest` reads what containers were seen to use ([`suggest`]).
 //! `config` validates, converts and shows profiles ([`config`]).
 //! Fed by: the command line.
 //! Must not: decide anything that the scheduler decides; that is asked of core.
@@ -22,6 +23,7 @@ pub mod published;
 pub mod report;
 pub mod rig;
 pub mod simulate;
+pub mod suggest;
 pub mod table;
 pub mod trace;
 pub mod typical;

@@ -13,6 +13,7 @@ use aliquot_cli::measured::{self, Agents, Measured};
 use aliquot_cli::plot;
 use aliquot_cli::report::{self, Summary};
 use aliquot_cli::simulate::{Simulate, simulate};
+use aliquot_cli::suggest::Suggest;
 use aliquot_cli::table;
 use aliquot_cli::trace::Trace;
 use aliquot_cli::what_if;
@@ -41,6 +42,8 @@ enum Command {
     Explain(Explain),
     /// Show what GPUs have, have promised, and could still promise
     Top(Top),
+    /// Show what containers were seen to use of each GPU, and how many of them it could carry
+    Suggest(Suggest),
     /// Check, convert or show which GPU is shared in which way
     #[command(subcommand)]
     Config(Config),
@@ -110,6 +113,10 @@ fn main() -> Result<()> {
         Command::Simulate(flags) => run(&flags),
         Command::Explain(flags) => runtime()?.block_on(explain(&flags)),
         Command::Top(flags) => runtime()?.block_on(top(&flags)),
+        Command::Suggest(flags) => {
+            print!("{}", runtime()?.block_on(flags.run())?);
+            Ok(())
+        }
     }
 }
 

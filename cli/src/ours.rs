@@ -232,6 +232,7 @@ fn demand(trace: &Trace, pod: &Pod) -> Demand {
     let ask = Ask::of(pod.shape.gpus, Memory::Share(part), part);
     let is = |model: &str| Model::Is(model.to_owned());
     Demand {
+        namespace: "".into(),
         resources: vec![RESOURCE.into()],
         containers: vec![ContainerDemand {
             name: "main".to_owned(),
@@ -267,6 +268,7 @@ fn published(trace: &Trace, node: &Node) -> Published {
         cordon: None,
         even: None,
         strict: false,
+        reserved: Vec::new(),
     };
     let count = u32::try_from(node.gpus.len()).unwrap_or(0);
     let inventory = Inventory {
@@ -274,6 +276,7 @@ fn published(trace: &Trace, node: &Node) -> Published {
         reads: vec![1],
         driver: String::new(),
         topology_policy: String::new(),
+        topology_scope: aliquot_core::inventory::Scope::default(),
         gpus: (0..count).map(gpu).collect(),
         lingering: Vec::new(),
         foreign: Vec::new(),

@@ -1,10 +1,12 @@
-//! `config plan`: what so many MPS clients of one card or instance would get.
+//! `config plan`: what so many MPS clients of one card or instance would get, and how many
+//! the peaks of those that ran suggest.
 //!
 //! Fed by: the command line. Must not: ask a card; the node's agent does, and its
 //! figures count.
 
-use aliquot_core::Mib;
 use aliquot_core::mig::{Geometry, table};
+use aliquot_core::suggest::{self, Bound, Peak};
+use aliquot_core::{Mib, Percent};
 use aliquot_profiles::mode::Mps;
 use aliquot_profiles::mps::{even, most_clients};
 use clap::Args;
@@ -31,8 +33,12 @@ pub struct Plan {
     #[arg(long)]
     pub product: String,
     /// Clients at once
-    #[arg(long)]
-    pub replicas: u32,
+    #[arg(long, required_unless_present = "peak")]
+    pub replicas: Option<u32>,
+    /// What one container was seen to use at most, MiB:PERCENT of the whole card, such as
+    /// 3000:20; once for each container. Says how many of the kind have room
+    #[arg(long, value_name = "MIB:PERCENT", value_parser = peak)]
+    pub peak: Vec<Peak>,
     /// MiB of the card, where its name does not say
     #[arg(long)]
     pub memory: Option<u64>,
@@ -88,15 +94,35 @@ impl Plan {
             }
         };
         let most = most_clients(capability, part);
-        let replicas = self.replicas;
+        let peaks = self.suggestion(Mib(memory), most);
+        let Some(replicas) = self.replicas else {
+            return Ok(format!("{unit}: {memory} MiB\n{peaks}"));
+        };
         if !(1..=most).contains(&u64::from(replicas)) {
             return Err(PlanError::Replicas { replicas, most });
         }
         let part = even(Mib(memory), &Mps::new(replicas));
         Ok(format!(
-            "{unit}: {memory} MiB\n{replicas} clients of {most} at most\neach: {} MiB, {} % of the SMs\n",
+            "{unit}: {memory} MiB\n{replicas} clients of {most} at most\neach: {} MiB, {} % of the SMs\n{peaks}",
             part.memory.0, part.cores.0
         ))
+    }
+
+    /// A line for the peaks, if there are any.
+    fn suggestion(&self, memory: Mib, most: u64) -> String {
+        if self.peak.is_empty() {
+            return String::new();
+        }
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let Some(found) = suggest::replicas(memory, most, &self.peak) else {
+            return "the peaks suggest nothing: nobody used anything\n".to_owned();
+        };
+        let why = match found.bound {
+            Bound::Memory => format!("each may need {} MiB", found.peak.memory.0),
+            Bound::Compute => format!("each may need {} % of the SMs", found.peak.cores.0),
+            Bound::Most => "more clients are not served".to_owned(),
+        };
+        format!("the peaks suggest {} replicas: {why}\n", found.replicas)
     }
 
     /// Its memory, and its compute slices of those of the card.
@@ -118,6 +144,19 @@ impl Plan {
         let all = geometry.as_ref().map_or(profile.compute, Geometry::compute);
         Ok((profile.memory.0, (profile.compute.into(), all.into())))
     }
+}
+
+/// Reads `MIB:PERCENT`.
+fn peak(text: &str) -> Result<Peak, String> {
+    let read = || {
+        let (memory, cores) = text.split_once(':')?;
+        let cores = cores.parse().ok().filter(|cores| *cores <= 100)?;
+        Some(Peak {
+            memory: Mib(memory.parse().ok()?),
+            cores: Percent(cores),
+        })
+    };
+    read().ok_or_else(|| format!("{text:?}; accepted: MIB:PERCENT, such as 3000:20"))
 }
 
 /// What the name says, such as `40GB`, or the list above.

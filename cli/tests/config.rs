@@ -48,7 +48,7 @@ fn a_broken_configuration_gives_a_line_for_each_fault_and_exit_code_1() {
     assert_eq!(
         lines,
         [
-            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, split, memoryScaling",
+            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, reserve, split, memoryScaling",
             "profiles.lab.gpus[1].replicas: 100 is too large; accepted: a whole number, 1 to 48",
         ]
     );
@@ -136,5 +136,35 @@ fn mps_15_a_plan_says_what_each_client_gets_and_refuses_beyond_the_maximum() {
     refused(
         &["--product", "A card", "--replicas", "2"],
         "with --memory MIB",
+    );
+}
+
+#[test]
+fn ts_14_a_plan_says_how_many_replicas_the_peaks_suggest() {
+    let plan = |arguments: &[&str]| {
+        let a100 = ["plan", "--product", "NVIDIA A100-SXM4-40GB"];
+        run(&[&a100[..], arguments].concat(), "")
+    };
+    let check = |arguments: &[&str], last: &str| {
+        let (code, out, error) = plan(arguments);
+        assert_eq!((code, out.lines().last()), (Some(0), Some(last)), "{error}");
+    };
+    let both = ["--peak", "3000:5", "--peak", "5000:2"];
+    check(
+        &both,
+        "the peaks suggest 8 replicas: each may need 5000 MiB",
+    );
+    check(
+        &["--replicas", "4", "--peak", "3000:30"],
+        "the peaks suggest 3 replicas: each may need 30 % of the SMs",
+    );
+    check(
+        &["--peak", "1:1"],
+        "the peaks suggest 48 replicas: more clients are not served",
+    );
+    let (code, _, error) = plan(&["--peak", "3000"]);
+    assert!(
+        code == Some(2) && error.contains("accepted: MIB:PERCENT"),
+        "{error}"
     );
 }

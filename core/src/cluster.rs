@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::id::NodeName;
+use crate::id::{Namespace, NodeName};
 use crate::node::NodeState;
 
 /// Slots in a chunk: a change of one node among 5,000 copies this many
@@ -30,6 +30,8 @@ pub struct Cluster {
     slots: Arc<HashMap<NodeName, usize>>,
     chunks: Vec<Arc<Vec<Slot>>>,
     version: u64,
+    /// On how many nodes something is kept for a namespace.
+    kept: Arc<HashMap<Namespace, usize>>,
 }
 
 /// A set of nodes of one [`Cluster`] and its later snapshots.
@@ -91,6 +93,11 @@ impl Cluster {
         self.at(*self.slots.get(name)?)
     }
 
+    /// Something of some node is kept for pods of this namespace.
+    pub fn keeps_for(&self, namespace: &Namespace) -> bool {
+        self.kept.contains_key(namespace)
+    }
+
     /// How many slots there are, those of gone nodes included.
     pub fn slots(&self) -> usize {
         self.slots.len()
@@ -130,6 +137,7 @@ impl Cluster {
             }
         };
         self.version += 1;
+        self.count_kept(slot, state.as_ref());
         let new = Slot {
             version: self.version,
             name: name.clone(),
@@ -143,6 +151,26 @@ impl Cluster {
             Some(old) => *old = new,
             None => chunk.push(new),
         }
+    }
+
+    /// The node in this slot becomes another.
+    fn count_kept(&mut self, slot: usize, new: Option<&NodeState>) {
+        let old = self.at(slot).map_or(&[][..], |old| &old.kept_for);
+        let new = new.map_or(&[][..], |new| &new.kept_for);
+        if old == new {
+            return;
+        }
+        let old = old.to_vec();
+        let kept = Arc::make_mut(&mut self.kept);
+        for namespace in new {
+            *kept.entry(namespace.clone()).or_default() += 1;
+        }
+        for namespace in old {
+            if let Some(nodes) = kept.get_mut(&namespace) {
+                *nodes -= 1;
+            }
+        }
+        kept.retain(|_, nodes| *nodes > 0);
     }
 
     fn raw(&self, slot: usize) -> Option<&Slot> {

@@ -5,12 +5,12 @@
 //! Must not: move or touch an instance that is held.
 
 use crate::demand::Demand;
+use crate::id::Namespace;
 use crate::inventory::Gpu;
 use crate::mig::place::on_card;
-use crate::mig::published::{self, Mig, Placed};
+use crate::mig::published::{self, Mig, Placed, Reserved};
 use crate::mig::{Geometry, Instance, is_resource_of};
 use crate::node::NodeState;
-use crate::pin::Pin;
 use crate::reason::Reason;
 use crate::units::{Mib, Percent};
 use crate::usage::{Use, Uses};
@@ -54,17 +54,7 @@ impl Cut {
 
     /// Somebody holds this instance; `None` for something that is none.
     pub(crate) fn hold(&mut self, geometry: &Geometry, held: Option<&Placed>) {
-        let known = held.and_then(|held| {
-            let profile = geometry.find(&held.profile)?;
-            let starts = &geometry.profiles()[profile].starts;
-            let start = held.start;
-            starts.contains(&start).then_some(Instance {
-                profile,
-                start,
-                busy: true,
-            })
-        });
-        match known {
+        match held.and_then(|held| geometry.instance(held)) {
             Some(instance) => self.put(instance),
             None => self.unclear = true,
         }
@@ -111,14 +101,15 @@ impl Cut {
     }
 
     /// The best place for one more instance under this resource beside `more` of
-    /// the same pod, at a start that its pins allow.
+    /// the same pod, at a start that its rules allow: one that is kept for it, else
+    /// one that is kept for nobody.
     pub(crate) fn offer(
         &self,
         gpu: &Gpu,
         found: &published::Cut,
         resource: &str,
         more: &[Instance],
-        pins: &[Pin],
+        demand: &Demand,
     ) -> Result<Offer, Reason> {
         let geometry = &found.geometry;
         let Some(profile) = profile_of(geometry, resource) else {
@@ -128,10 +119,8 @@ impl Cut {
             return Err(Reason::ExclusiveDeviceAllocateConflict);
         }
         let wanted = &geometry.profiles()[profile];
-        let allowed = |start: u8| {
-            let mut pins = pins.iter();
-            pins.len() == 0 || pins.any(|pin| pin.allows(gpu, found, &wanted.name, start))
-        };
+        let rules = &demand.rules;
+        let allowed = |start: u8| rules.allow_instance(gpu, found, &wanted.name, start);
         if !wanted.starts.iter().any(|start| allowed(*start)) {
             return Err(Reason::CardUuidMismatch);
         }
@@ -139,7 +128,17 @@ impl Cut {
         for instance in more {
             all.put(*instance);
         }
-        if let Some((loss, place)) = on_card(geometry, &all.all, profile, allowed) {
+        let mut beside = all.clone();
+        beside.keep(found, &demand.namespace);
+        let own = |start: u8| {
+            let here =
+                |kept: &&Reserved| (&kept.place.profile, kept.place.start) == (&wanted.name, start);
+            let mut kept = found.reserved.iter().filter(here);
+            allowed(start) && kept.any(|kept| kept.namespaces.contains(&demand.namespace))
+        };
+        let kept = on_card(geometry, &beside.all, profile, own).map(|(_, place)| (0, place));
+        let best = kept.or_else(|| on_card(geometry, &beside.all, profile, allowed));
+        if let Some((loss, place)) = best {
             let (profile, start) = (place.profile, place.start);
             let instance = Instance {
                 profile,
@@ -148,9 +147,12 @@ impl Cut {
             };
             return Ok(Offer { loss, instance });
         }
+        if on_card(geometry, &all.all, profile, allowed).is_some() {
+            return Err(Reason::CardReserved);
+        }
         all.all.retain(|one| one.busy);
         let (memory, compute) = geometry.left(&all.all);
-        Err(if !pins.is_empty() {
+        Err(if !rules.pins.is_empty() {
             Reason::CardPinned
         } else if memory.count_ones() < u32::from(wanted.size) {
             Reason::CardInsufficientMemory
@@ -159,6 +161,23 @@ impl Cut {
         } else {
             Reason::CardMigNoPlacement
         })
+    }
+
+    /// What is kept for others than pods of this namespace counts as held; where
+    /// somebody holds a part of it, nothing of it is left to keep.
+    fn keep(&mut self, found: &published::Cut, namespace: &Namespace) {
+        let geometry = &found.geometry;
+        let others = found.reserved.iter();
+        for kept in others.filter(|kept| !kept.namespaces.contains(namespace)) {
+            let Some(place) = geometry.instance(&kept.place) else {
+                continue;
+            };
+            let slices = |one: &Instance| geometry.profiles()[one.profile].slices(one.start);
+            let mut held = self.all.iter().filter(|one| one.busy);
+            if held.all(|one| slices(one) & slices(&place) == 0) {
+                self.put(place);
+            }
+        }
     }
 }
 

@@ -148,6 +148,26 @@ pub fn fitting<'n, S: AsRef<str>>(
     Err(refusal)
 }
 
+/// The named nodes of which some card refuses the pod for this reason, by name. Asked
+/// after [`fitting`] it costs a look at the memo for each name.
+pub fn refused_for<'n, S: AsRef<str>>(
+    question: &Question<'_>,
+    memo: &mut Memo,
+    names: &'n [S],
+    reason: Reason,
+) -> Vec<&'n str> {
+    let mut verdicts = memo.verdicts(question.cluster, question.demand, question.policies);
+    let names = names.iter().map(AsRef::as_ref);
+    let refused = names.filter(|name| {
+        let slot = question.cluster.slot(name);
+        let verdict = slot.map(|slot| question.verdict(&mut verdicts, slot));
+        matches!(verdict.as_deref(), Some(Verdict::Refused(why)) if why.count(reason) > 0)
+    });
+    let mut refused: Vec<&str> = refused.collect();
+    refused.sort_unstable();
+    refused
+}
+
 /// Where others are about to go, by slot.
 fn noted<'a>(question: &Question<'a>) -> HashMap<usize, Vec<&'a SoftNote>> {
     let mut noted: HashMap<usize, Vec<&SoftNote>> = HashMap::new();

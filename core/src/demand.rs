@@ -3,11 +3,16 @@
 //! Fed by: `aliquot-k8s`, from a pod's spec and annotations.
 //! Must not: place anything; that is [`crate::fit`].
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::card_policy::CardPolicy;
+use crate::cluster::Cluster;
+use crate::id::Namespace;
+use crate::inventory::Gpu;
 use crate::mig;
 use crate::node::Compute;
+use crate::reason::Reason;
 use crate::request::Ask;
 use crate::rules::Rules;
 use crate::score::Policy;
@@ -37,6 +42,8 @@ pub struct ContainerDemand {
 /// A whole pod's demand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Demand {
+    /// The pod's namespace: some cards are kept for some of them.
+    pub namespace: Namespace,
     /// The resources that it asks under: first the cluster's name of the usual one,
     /// such as `nvidia.com/gpu`, then others that its containers name.
     pub resources: Vec<Arc<str>>,
@@ -55,6 +62,18 @@ pub struct Demand {
 }
 
 impl Demand {
+    /// What of it matters to these nodes: a namespace that nothing is kept for is like
+    /// any other.
+    pub fn shape(&self, cluster: &Cluster) -> Cow<'_, Self> {
+        if self.namespace.as_str().is_empty() || cluster.keeps_for(&self.namespace) {
+            return Cow::Borrowed(self);
+        }
+        Cow::Owned(Self {
+            namespace: "".into(),
+            ..self.clone()
+        })
+    }
+
     /// Any container asks for a share.
     pub fn asks(&self) -> bool {
         self.containers.iter().any(|c| !c.asks.is_empty())
@@ -72,6 +91,12 @@ impl Demand {
             [ask] => ask.count == 1 || self.rules.same_unit,
             _ => false,
         }
+    }
+
+    /// Why the pod may have nothing of this unit, which is kept for others.
+    pub(crate) fn kept_from(&self, gpu: &Gpu) -> Option<Reason> {
+        let kept = !gpu.reserved.is_empty() && !gpu.reserved.contains(&self.namespace);
+        kept.then_some(Reason::CardReserved)
     }
 
     /// Some container asks for instances of cards.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::demand::Demand;
 use crate::fit::{self, Fit, Policies, Trace};
-use crate::id::{GpuUuid, NodeName};
-use crate::inventory::Health;
+use crate::id::{GpuUuid, Namespace, NodeName};
+use crate::inventory::{Gpu, Health};
 use crate::mig::published::Mig;
 use crate::node::{Card, NodeState};
 use crate::quota::{self, Headroom};
@@ -181,6 +181,7 @@ fn detail(node: &NodeState, demand: &Demand, container: usize, judged: &Judged) 
         (Reason::CardNotHealth, Health::Sick(why), _) | (Reason::CardCordoned, _, Some(why)) => {
             return why.clone();
         }
+        (Reason::CardReserved, ..) => return kept(gpu, &demand.namespace),
         _ => {}
     }
     let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];
@@ -194,11 +195,35 @@ fn detail(node: &NodeState, demand: &Demand, container: usize, judged: &Judged) 
     texts.next().unwrap_or_default()
 }
 
+/// For whom a card is kept, or which places on it.
+fn kept(gpu: &Gpu, from: &Namespace) -> String {
+    let list = |namespaces: &[Namespace]| {
+        let names: Vec<&str> = namespaces.iter().map(Namespace::as_str).collect();
+        names.join(", ")
+    };
+    if !gpu.reserved.is_empty() {
+        return format!("kept for pods of {}", list(&gpu.reserved));
+    }
+    let found = gpu.mig.as_ref().and_then(Mig::dynamic);
+    let all = found.iter().flat_map(|found| &found.reserved);
+    let others = all.filter(|kept| !kept.namespaces.contains(from));
+    let texts: Vec<String> = others
+        .map(|kept| {
+            let (profile, start) = (&kept.place.profile, kept.place.start);
+            format!(
+                "{profile}@{start} is kept for pods of {}",
+                list(&kept.namespaces)
+            )
+        })
+        .collect();
+    texts.join("; ")
+}
+
 fn gpus(node: &NodeState, demand: &Demand, explained: &Explained) -> Vec<GpuAnswer> {
     let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
     let cards = gpus.zip(&node.cards).enumerate();
     let answer = |(place, (gpu, card)): (usize, (_, &Card))| {
-        let gpu: &crate::Gpu = gpu;
+        let gpu: &Gpu = gpu;
         let judged = explained.cards.iter().find(|judged| judged.card == place);
         let placed = explained.outcome.as_ref().map_or(&[][..], |fit| &fit.uses);
         let taken = placed.iter().find(|(taken, _)| *taken == place);

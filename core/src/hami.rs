@@ -180,6 +180,7 @@ pub fn register(text: &str) -> Result<Inventory, CodecError> {
         reads: Vec::new(),
         driver: String::new(),
         topology_policy: String::new(),
+        topology_scope: crate::inventory::Scope::default(),
         gpus,
         lingering: Vec::new(),
         foreign: Vec::new(),
@@ -217,5 +218,6 @@ fn gpu(card: Registered) -> Gpu {
         cordon: None,
         even: None,
         strict: false,
+        reserved: Vec::new(),
     }
 }

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::CodecError;
-use crate::id::{GpuUuid, PodUid};
-use crate::mig::published::Mig;
+use crate::id::{GpuUuid, Namespace, PodUid};
+use crate::mig::published::{Mig, Placed};
 use crate::units::{Mib, Percent};
 use crate::usage::Use;
 
@@ -110,6 +110,9 @@ pub struct Gpu {
     /// Each container may have one seat only.
     #[serde(default, skip_serializing_if = "is_false")]
     pub strict: bool,
+    /// Only pods of these namespaces may have shares of it; where none is named, all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved: Vec<Namespace>,
 }
 
 /// A part of a card. Nothing of one of the two: of that there is no limit and
@@ -127,12 +130,31 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+/// What the kubelet's Topology Manager aligns together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// All containers of a pod.
+    Pod,
+    /// Each container by itself; so it is, too, where a later release says another word.
+    #[default]
+    #[serde(other)]
+    Container,
+}
+
+impl Scope {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_container(&self) -> bool {
+        *self == Self::Container
+    }
+}
+
 /// A share whose pod object is gone while its processes still run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lingering {
     /// The pod it was given to.
     pub pod: PodUid,
-    /// The card.
+    /// The unit, by the name of [`crate::Grant::unit`].
     pub gpu: GpuUuid,
     /// Memory still held.
     pub memory: Mib,
@@ -197,6 +219,13 @@ pub struct Inventory {
     /// The kubelet's Topology Manager policy.
     #[serde(rename = "topologyPolicy", default)]
     pub topology_policy: String,
+    /// What its Topology Manager aligns together.
+    #[serde(
+        rename = "topologyScope",
+        default,
+        skip_serializing_if = "Scope::is_container"
+    )]
+    pub topology_scope: Scope,
     /// The cards.
     pub gpus: Vec<Gpu>,
     /// Shares that outlived their pods.
@@ -211,6 +240,13 @@ pub struct Inventory {
     /// Running pods that must leave their sick card, by the policy of the node's owner.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evict: Vec<Refused>,
+}
+
+impl Lingering {
+    /// The card: of an instance that was made for the pod, the one it is on.
+    pub fn card(&self) -> &str {
+        Placed::of(&self.gpu).map_or(self.gpu.as_str(), |(card, _)| card)
+    }
 }
 
 impl Inventory {

@@ -40,6 +40,7 @@ pub mod score;
 pub mod seen;
 mod share;
 pub mod spaces;
+pub mod suggest;
 pub mod top;
 pub mod typical;
 pub mod units;

@@ -30,8 +30,8 @@ pub enum Verdict {
     Fits {
         /// How good it is; higher is better.
         score: u64,
-        /// What the pod would take there, for its namespace's quotas. The verdict
-        /// holds for pods of every namespace.
+        /// What the pod would take there, for its namespace's quotas. The verdict holds
+        /// for pods of every namespace that nothing is kept for.
         amount: Amount,
     },
     /// It cannot. Nodes that refuse alike share one refusal: it is long.
@@ -104,13 +104,14 @@ impl Memo {
         }
         let affordable = (VERDICTS / cluster.slots().max(1)).max(SHAPES);
         let most = self.most.unwrap_or(affordable);
-        if !self.shapes.contains_key(demand) && self.shapes.len() >= most {
+        let key = demand.shape(cluster);
+        if !self.shapes.contains_key(&*key) && self.shapes.len() >= most {
             let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.asked);
             if let Some(oldest) = oldest.map(|(demand, _)| demand.clone()) {
                 self.shapes.remove(&oldest);
             }
         }
-        let shape = self.shapes.entry(demand.clone()).or_default();
+        let shape = self.shapes.entry(key.into_owned()).or_default();
         shape.asked = self.calls;
         shape.verdicts.resize_with(cluster.slots(), || None);
         Verdicts {

@@ -12,6 +12,7 @@ pub mod table;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use self::published::Placed;
 use crate::units::Mib;
 
 /// Most memory slices that a card may have: one bit each.
@@ -166,6 +167,16 @@ impl Geometry {
     pub fn has(&self, instance: Instance) -> bool {
         let profile = self.profiles.get(instance.profile);
         profile.is_some_and(|profile| profile.starts.contains(&instance.start))
+    }
+
+    /// The instance that somebody holds, if it is one of these.
+    pub fn instance(&self, held: &Placed) -> Option<Instance> {
+        let instance = Instance {
+            profile: self.find(&held.profile)?,
+            start: held.start,
+            busy: true,
+        };
+        self.has(instance).then_some(instance)
     }
 
     /// What these instances take together.

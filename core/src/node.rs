@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use crate::cut::Cut;
-use crate::id::{GpuUuid, PodUid};
-use crate::inventory::{Inventory, Mode};
+use crate::id::{GpuUuid, Namespace, PodUid};
+use crate::inventory::{Inventory, Mode, Scope};
 use crate::ledger::Held;
 use crate::mig::Instance;
 use crate::mig::published::Mig;
@@ -21,6 +21,18 @@ use crate::usage::Use;
 /// The kubelet's Topology Manager policies under which a container's cards must
 /// be on one NUMA node (design 4.4).
 const ONE_NUMA: [&str; 2] = ["restricted", "single-numa-node"];
+
+/// What must be on one NUMA node together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Align {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// All cards of a container, whatever resources it has them under.
+    Container,
+    /// All cards of the pod.
+    Pod,
+}
 
 /// CPU and memory of a node or of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -181,8 +193,10 @@ pub struct NodeState {
     pub cuts: Vec<Cut>,
     /// CPU and memory.
     pub host: Host,
-    /// Its kubelet admits only containers whose cards are on one NUMA node.
-    pub one_numa: bool,
+    /// The namespaces that something of it is kept for, each once, in order.
+    pub kept_for: Vec<Namespace>,
+    /// Its kubelet admits only pods that are aligned so.
+    pub align: Align,
     /// Why it takes no pod of ours at all.
     pub closed: Option<Reason>,
 }
@@ -201,7 +215,8 @@ impl NodeState {
             resources: Vec::new(),
             cuts: Vec::new(),
             host,
-            one_numa: false,
+            kept_for: Vec::new(),
+            align: Align::Nothing,
             closed: None,
         };
         if published.of_hami {
@@ -212,7 +227,13 @@ impl NodeState {
         match &published.inventory {
             None => state.closed = Some(Reason::NodeNotRegistered),
             Some(inventory) => {
-                state.one_numa = ONE_NUMA.contains(&inventory.topology_policy.as_str());
+                if ONE_NUMA.contains(&inventory.topology_policy.as_str()) {
+                    state.align = match inventory.topology_scope {
+                        Scope::Container => Align::Container,
+                        Scope::Pod => Align::Pod,
+                    };
+                }
+                state.kept_for = kept_for(inventory);
                 let units = Units::of(inventory, &published.cordoned, pods);
                 (state.cards, state.resources) = (units.cards, units.resources);
                 state.cuts = units.cuts;
@@ -246,4 +267,17 @@ impl NodeState {
         }
         more
     }
+}
+
+fn kept_for(inventory: &Inventory) -> Vec<Namespace> {
+    let gpus = &inventory.gpus;
+    let cuts = gpus
+        .iter()
+        .filter_map(|gpu| gpu.mig.as_ref().and_then(Mig::dynamic));
+    let places = cuts.flat_map(|cut| cut.reserved.iter().flat_map(|kept| &kept.namespaces));
+    let units = gpus.iter().flat_map(|gpu| &gpu.reserved);
+    let mut all: Vec<Namespace> = units.chain(places).cloned().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }

@@ -4,6 +4,7 @@
 //! what earlier containers of the pod took is in the shares so far.
 
 mod instances;
+mod numa;
 
 use crate::card_policy::CardPolicy;
 use crate::choose::{self, Candidate, Manner};
@@ -12,11 +13,12 @@ use crate::fit::Trace;
 use crate::inventory::Mode;
 use crate::judge::Judge;
 use crate::mig::{self, Instance};
-use crate::node::{Card, NodeState};
+use crate::node::{Align, Card, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::request::Ask;
 use crate::share;
 use crate::usage::{self, Use};
+use numa::Numa;
 
 /// One container on one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +48,16 @@ pub(crate) fn place(
         policy,
         shares: Vec::with_capacity(order.len()),
         candidates: Vec::with_capacity(judge.node.cards.len()),
+        numa: None,
     };
-    for &(container, ask) in order {
-        trace.container(container);
-        placing.one(container, ask, trace)?;
+    let align = placing.align();
+    if align == Align::Nothing {
+        for &(container, ask) in order {
+            trace.container(container);
+            placing.one(container, ask, trace)?;
+        }
+    } else {
+        placing.aligned(order, align, trace)?;
     }
     Ok(placing.shares)
 }
@@ -59,6 +67,8 @@ struct Placing<'a, 'n> {
     policy: CardPolicy,
     shares: Vec<Share>,
     candidates: Vec<Candidate>,
+    /// Only cards of this NUMA node, while something is tried there.
+    numa: Option<Numa>,
 }
 
 impl Placing<'_, '_> {
@@ -68,7 +78,7 @@ impl Placing<'_, '_> {
         let units = if rules.same_unit { 1 } else { ask.count };
         let manner = Manner {
             count: usize::try_from(units).unwrap_or(usize::MAX),
-            one_numa: rules.one_numa || node.one_numa,
+            one_numa: self.align() != Align::Nothing,
             numa_key: self.policy.numa_key(),
             links: self.policy.links,
         };
@@ -82,6 +92,9 @@ impl Placing<'_, '_> {
             return self.with_instances(container, ask, manner, refusal, trace);
         }
         if let Err(reason) = choose::choose(node, manner, &mut self.candidates) {
+            if reason == Reason::NumaNotFit && cuts {
+                return self.with_instances(container, ask, manner, refusal, trace);
+            }
             if reason == Reason::NumaNotFit {
                 for &Candidate { place, .. } in &self.candidates {
                     let (_, used, _) = self.taken(container, ask, place);
@@ -107,6 +120,10 @@ impl Placing<'_, '_> {
         // Rules that look at the cards themselves; most pods have none.
         let rules = &demand.rules;
         let picky = node.inventory.as_ref().filter(|_| rules.choose_cards());
+        let keeps = node
+            .inventory
+            .as_ref()
+            .filter(|_| !node.kept_for.is_empty());
         let first = demand.containers[container].stage == Stage::Init;
         let mut refusal = Refusal::default();
         self.candidates.clear();
@@ -118,12 +135,15 @@ impl Placing<'_, '_> {
             let mismatch = resource != Some(usize::from(card.resource));
             let other = || mismatch.then(|| mismatched(node, place, name));
             let unwanted = || picky.and_then(|found| rules.refuse(&found.gpus[place]));
+            let kept = || keeps.and_then(|found| demand.kept_from(&found.gpus[place]));
             let refused = card
                 .closed
                 .or_else(other)
                 .or_else(unwanted)
+                .or_else(kept)
                 .or(wrong)
                 .or_else(|| room(card, &used, policy))
+                .or_else(|| self.elsewhere(card))
                 .map(|reason| pinned(reason, demand));
             trace.card(place, used, refused);
             if let Some(reason) = refused {

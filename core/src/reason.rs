@@ -28,6 +28,8 @@ pub enum Reason {
     CardStrict,
     /// The pod names cards, and this is none of them (`use-gpuuuid`, `use-gpu`).
     CardUuidMismatch,
+    /// It, or what is left of it, is kept for pods of other namespaces.
+    CardReserved,
     /// The pod names it (`use-gpu`), and somebody else holds it.
     CardPinned,
     /// Another plugin's pod holds the card.
@@ -62,7 +64,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::CardNotHealth,
         Self::CardCordoned,
         Self::CardTypeMismatch,
@@ -70,6 +72,7 @@ impl Reason {
         Self::CardMigProfileMismatch,
         Self::CardStrict,
         Self::CardUuidMismatch,
+        Self::CardReserved,
         Self::CardPinned,
         Self::CardHeldByForeignPod,
         Self::CardTimeSlicingExhausted,
@@ -97,6 +100,7 @@ impl Reason {
             Self::CardMigProfileMismatch => "CardMigProfileMismatch",
             Self::CardStrict => "CardStrict",
             Self::CardUuidMismatch => "CardUuidMismatch",
+            Self::CardReserved => "CardReserved",
             Self::CardPinned => "CardPinned",
             Self::CardHeldByForeignPod => "CardHeldByForeignPod",
             Self::CardTimeSlicingExhausted => "CardTimeSlicingExhausted",

@@ -6,6 +6,7 @@
 
 use crate::id::GpuUuid;
 use crate::inventory::{Gpu, Mode};
+use crate::mig::published::{Cut, Mig};
 use crate::pin::Pin;
 use crate::reason::Reason;
 use crate::score::Weights;
@@ -79,9 +80,35 @@ impl Rules {
         if wrong_model || wrong_mode {
             return Some(Reason::CardTypeMismatch);
         }
-        let wrong_card = self.nouse_uuids.contains(&gpu.uuid)
-            || !(self.use_uuids.is_empty() || self.use_uuids.contains(&gpu.uuid))
+        // A card's instances are meant with it.
+        let parent = gpu.mig.as_ref().and_then(Mig::part).map(|p| &p.parent);
+        let named = |uuids: &[GpuUuid]| {
+            let mut uuids = uuids.iter();
+            uuids.any(|uuid| *uuid == gpu.uuid || Some(uuid) == parent)
+        };
+        let wrong_card = named(&self.nouse_uuids)
+            || !(self.use_uuids.is_empty() || named(&self.use_uuids) || self.uses_some_of(gpu))
             || !(self.pins.is_empty() || self.pins.iter().any(|pin| pin.may_be(gpu)));
         wrong_card.then_some(Reason::CardUuidMismatch)
+    }
+
+    /// Of this card, which is cut as pods come, an instance is named that is there.
+    fn uses_some_of(&self, gpu: &Gpu) -> bool {
+        let found = gpu.mig.as_ref().and_then(Mig::dynamic);
+        let mut made = found.iter().flat_map(|found| &found.instances);
+        made.any(|made| self.use_uuids.contains(&made.uuid))
+    }
+
+    /// The pod may be given an instance of this profile at this start of a card that
+    /// is cut as pods come.
+    pub(crate) fn allow_instance(&self, gpu: &Gpu, cut: &Cut, profile: &str, start: u8) -> bool {
+        let mut made = cut.instances.iter();
+        let made = made.find(|made| made.profile == profile && made.start == start);
+        let is_made = |uuid: &GpuUuid| made.is_some_and(|made| made.uuid == *uuid);
+        let used = |uuid: &GpuUuid| *uuid == gpu.uuid || is_made(uuid);
+        let mut pins = self.pins.iter();
+        !self.nouse_uuids.iter().any(is_made)
+            && (self.use_uuids.is_empty() || self.use_uuids.iter().any(used))
+            && (self.pins.is_empty() || pins.any(|pin| pin.allows(gpu, cut, profile, start)))
     }
 }

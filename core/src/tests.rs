@@ -38,6 +38,7 @@ pub(crate) fn gpu(index: u32, memory: u64, seats: u32) -> Gpu {
         cordon: None,
         even: None,
         strict: false,
+        reserved: Vec::new(),
     }
 }
 
@@ -47,6 +48,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         reads: vec![1],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
+        topology_scope: crate::inventory::Scope::default(),
         gpus,
         lingering: vec![],
         foreign: vec![],
@@ -61,6 +63,7 @@ pub(crate) fn ask(count: u32, memory: u64, cores: u32) -> Ask {
 
 pub(crate) fn demand(containers: &[(Stage, Option<Ask>)]) -> Demand {
     Demand {
+        namespace: "d".into(),
         resources: vec!["nvidia.com/gpu".into()],
         containers: containers
             .iter()

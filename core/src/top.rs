@@ -11,7 +11,7 @@ use crate::cut::{self, Cut};
 use crate::id::{GpuUuid, NodeName};
 use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::Instance;
-use crate::mig::published::{self, Mig, Placed};
+use crate::mig::published::{self, Mig};
 use crate::node::{Card, NodeState};
 use crate::reason::Reason;
 use crate::units::{Mib, Percent};
@@ -82,10 +82,8 @@ pub fn largest(card: &Card, cores: Percent) -> Option<Mib> {
 /// What a node's agent calls lingering on a card: shares whose processes outlive
 /// their pods. They are part of what is used once the pod is gone from the books.
 pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> Amount {
-    // An instance of a card that is cut as pods come is named by its place.
-    let of_it = |unit: &GpuUuid| Placed::of(unit).is_some_and(|(card, _)| card == gpu.as_str());
-    let here = |unit: &GpuUuid| unit == gpu || of_it(unit);
-    let shares = inventory.lingering.iter().filter(|left| here(&left.gpu));
+    let all = inventory.lingering.iter();
+    let shares = all.filter(|left| left.card() == gpu.as_str());
     shares.fold(Amount::default(), |sum, left| sum.plus(left.used().into()))
 }
 

@@ -111,9 +111,9 @@ pub fn lingering<'a>(
                 .map(|(gpu, used)| Lingering {
                     pod: share.pod.clone(),
                     gpu,
+                    seats: used.seats,
                     memory: used.memory,
                     cores: used.cores,
-                    seats: used.seats,
                 })
         })
         .collect()

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_core::inventory::{self, Foreign, Health, Inventory, Lingering, Refused};
+use aliquot_core::inventory::{self, Foreign, Health, Inventory, Lingering, Refused, Scope};
 use aliquot_core::{GpuUuid, PodUid, allocation};
 use aliquot_nvml as nvml;
 use tokio::sync::watch;
@@ -84,6 +84,7 @@ impl Published {
                 reads: vec![allocation::VERSION],
                 driver: facts.driver_version.clone(),
                 topology_policy: "none".to_owned(),
+                topology_scope: Scope::default(),
                 gpus: Vec::new(),
                 lingering: Vec::new(),
                 foreign: Vec::new(),
@@ -160,9 +161,12 @@ impl Published {
         });
     }
 
-    /// The kubelet's Topology Manager policy.
-    pub fn topology(&self, policy: &str) {
-        self.change(|node| policy.clone_into(&mut node.inventory.topology_policy));
+    /// The kubelet's Topology Manager policy, and what it aligns together.
+    pub fn topology(&self, policy: &str, scope: Scope) {
+        self.change(|node| {
+            policy.clone_into(&mut node.inventory.topology_policy);
+            node.inventory.topology_scope = scope;
+        });
     }
 
     /// What the container runtime lacks.

@@ -46,6 +46,7 @@ pub mod prestart;
 pub mod profile_status;
 pub mod proto;
 pub mod register;
+mod reserve;
 pub mod runtime;
 pub mod seat;
 pub mod settings;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use aliquot_core::GpuUuid;
-use aliquot_profiles::Mode;
 use aliquot_profiles::config::Transition;
+use aliquot_profiles::{Mode, Reserve};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -33,6 +33,9 @@ pub struct Standing {
     /// The mode that it wants for each card.
     #[serde(default)]
     pub wanted: BTreeMap<GpuUuid, Mode>,
+    /// What of each card it keeps for some namespaces.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reserve: BTreeMap<GpuUuid, Vec<Reserve>>,
     /// What each card is.
     #[serde(default)]
     pub cards: BTreeMap<GpuUuid, Card>,
@@ -49,6 +52,7 @@ impl Default for Standing {
             profile: None,
             transition: Transition::default(),
             wanted: BTreeMap::new(),
+            reserve: BTreeMap::new(),
             cards: BTreeMap::new(),
             offered: BTreeSet::new(),
         }
@@ -124,6 +128,7 @@ impl Standing {
                 mode,
                 cordon,
                 switching,
+                reserve: self.reserve.get(uuid).cloned().unwrap_or_default(),
             };
             Some((uuid.clone(), stand))
         };

@@ -117,6 +117,7 @@ pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
         cordon: None,
         even: None,
         strict: false,
+        reserved: Vec::new(),
     }
 }
 
@@ -127,6 +128,7 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
         reads: vec![1],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
+        topology_scope: aliquot_core::inventory::Scope::default(),
         gpus: (0..)
             .zip(uuids)
             .map(|(index, uuid)| gpu(uuid, index))

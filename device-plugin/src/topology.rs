@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aliquot_core::inventory::Gpu;
+use aliquot_core::inventory::{Gpu, Scope};
 use clap::ValueEnum;
 use serde::Deserialize;
 use thiserror::Error;
@@ -62,13 +62,17 @@ pub enum PolicyError {
 #[serde(rename_all = "camelCase")]
 struct Configuration {
     topology_manager_policy: Option<String>,
+    topology_manager_scope: Option<String>,
 }
 
-/// What the file says; `none` where it says nothing or is not there.
-pub fn configured(path: &Path) -> Result<String, PolicyError> {
+/// What the file says; `none`, container by container, where it says nothing or is
+/// not there.
+pub fn configured(path: &Path) -> Result<(String, Scope), PolicyError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(none()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok((none(), Scope::Container));
+        }
         Err(source) => {
             let path = path.to_owned();
             return Err(PolicyError::Read { path, source });
@@ -80,9 +84,12 @@ pub fn configured(path: &Path) -> Result<String, PolicyError> {
         source: Box::new(source),
     })?;
     let policy = found.topology_manager_policy;
-    Ok(policy
-        .filter(|policy| !policy.is_empty())
-        .unwrap_or_else(none))
+    let policy = policy.filter(|policy| !policy.is_empty());
+    let scope = match found.topology_manager_scope.as_deref() {
+        Some("pod") => Scope::Pod,
+        _ => Scope::Container,
+    };
+    Ok((policy.unwrap_or_else(none), scope))
 }
 
 fn none() -> String {
@@ -105,14 +112,17 @@ pub async fn keep(policy: Policy, file: PathBuf, published: Published, stop: Can
 pub fn look(policy: Policy, file: &Path, published: &Published, said: &mut String) {
     let found = match policy {
         Policy::Auto => configured(file),
-        other => Ok(other
-            .to_possible_value()
-            .map_or_else(none, |value| value.get_name().to_owned())),
+        other => {
+            let name = other.to_possible_value();
+            let name = name.map_or_else(none, |value| value.get_name().to_owned());
+            let scope = configured(file).map_or(Scope::Container, |(_, scope)| scope);
+            Ok((name, scope))
+        }
     };
     match found {
-        Ok(found) => {
+        Ok((found, scope)) => {
             said.clear();
-            published.topology(&found);
+            published.topology(&found, scope);
         }
         Err(error) => {
             let error = error.to_string();
@@ -146,10 +156,12 @@ mod tests {
         let file = room.path().join("config.yaml");
         let check = |text: &str, expected: &str| {
             std::fs::write(&file, text).expect("written");
-            let found = configured(&file).unwrap_or_else(|error| error.to_string());
+            let found = configured(&file).map(|(policy, _)| policy);
+            let found = found.unwrap_or_else(|error| error.to_string());
             assert!(found.contains(expected), "{text:?}: {found}");
         };
-        assert_eq!(configured(&file).expect("absent"), "none");
+        let nothing = ("none".to_owned(), Scope::Container);
+        assert_eq!(configured(&file).expect("absent"), nothing);
         check("kind: KubeletConfiguration\nport: 10250\n", "none");
         check("topologyManagerPolicy: restricted\nport: 1\n", "restricted");
         check(
@@ -158,6 +170,27 @@ mod tests {
         );
         check("topologyManagerPolicy: \"\"\n", "none");
         check("topologyManagerPolicy: [1]\n", "config.yaml");
+    }
+
+    #[test]
+    fn the_scope_of_the_topology_manager_was_not_read() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let file = room.path().join("config.yaml");
+        let published = Published::new(facts(&["GPU-a"]), Vec::new(), arrangement(&["GPU-a"]));
+        let check = |policy: Policy, text: &str, scope: Scope| {
+            std::fs::write(&file, text).expect("written");
+            look(policy, &file, &published, &mut String::new());
+            assert_eq!(published.get().inventory.topology_scope, scope, "{text}");
+        };
+        let pod = "topologyManagerPolicy: single-numa-node\ntopologyManagerScope: pod\n";
+        check(Policy::Auto, pod, Scope::Pod);
+        check(
+            Policy::Auto,
+            "topologyManagerScope: container\n",
+            Scope::Container,
+        );
+        check(Policy::Restricted, pod, Scope::Pod);
+        check(Policy::Restricted, "port: [", Scope::Container);
     }
 
     #[test]

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::inventory::{self, Gpu, Health};
 use aliquot_core::{GpuUuid, Percent};
 use aliquot_nvml as nvml;
-use aliquot_profiles::{Defaults, Mode};
+use aliquot_profiles::{Defaults, Mode, Reserve};
 
 use crate::inventory::Node;
 use crate::modes::{exclusive, mig, mps, timeslice, vgpu};
 use crate::proto::v1beta1::{Device, TopologyInfo};
 use crate::proto::{HEALTHY, UNHEALTHY};
+use crate::reserve;
 use crate::seat::{Ids, MAX_ID};
 use crate::topology;
 
@@ -39,6 +40,8 @@ pub struct Stand {
     pub cordon: Option<String>,
     /// Its mode is being taken back or made: nobody may start on it.
     pub switching: bool,
+    /// What of it only some namespaces are given.
+    pub reserve: Vec<Reserve>,
 }
 
 impl Stand {
@@ -48,6 +51,7 @@ impl Stand {
             mode,
             cordon: None,
             switching: false,
+            reserve: Vec::new(),
         }
     }
 }
@@ -86,14 +90,16 @@ pub fn units(
     let units = cards.flat_map(|(card, stand)| {
         let mut whole = whole(card, health, &arrangement.usual);
         whole.cordon.clone_from(&stand.cordon);
-        match &stand.mode {
+        let mut units = match &stand.mode {
             Mode::Vgpu(vgpu) => vec![vgpu::unit(whole, card, vgpu)],
             Mode::Exclusive(settings) => vec![exclusive::unit(whole, settings)],
             Mode::Timeslice(settings) => vec![timeslice::unit(whole, settings)],
             Mode::Mps(settings) => vec![mps::unit(whole, settings)],
             Mode::Mig(settings) => mig::units(&whole, card, health, settings),
             Mode::Unmanaged => Vec::new(),
-        }
+        };
+        reserve::keep(&mut units, &stand.reserve);
+        units
     });
     units.collect()
 }
@@ -121,6 +127,7 @@ fn whole(card: &nvml::CardFacts, health: &[nvml::CardHealth], usual: &str) -> Gp
         cordon: None,
         even: None,
         strict: false,
+        reserved: Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use aliquot_core::GpuUuid;
 use aliquot_nvml as nvml;
 use aliquot_profiles::config::Transition;
 use aliquot_profiles::select::Pci;
-use aliquot_profiles::{By, Card, Defaults, Mode, choose, read, resolve};
+use aliquot_profiles::{By, Card, Defaults, Mode, Reserve, choose, read, resolve};
 
 /// What a node should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,9 @@ pub struct Wanted {
     pub transition: Transition,
     /// The mode of each card, nothing left open.
     pub cards: BTreeMap<GpuUuid, Mode>,
+    /// What of each card only some namespaces are given; cards of which nothing is kept
+    /// are not here.
+    pub reserve: BTreeMap<GpuUuid, Vec<Reserve>>,
 }
 
 /// Why nothing is wanted anew.
@@ -57,6 +60,11 @@ pub fn wanted(
     Ok(Wanted {
         profile: format!("{}{by}", chosen.name),
         transition: chosen.profile.transition,
+        reserve: plans
+            .iter()
+            .filter(|plan| !plan.reserve.is_empty())
+            .map(|plan| (plan.uuid.clone(), plan.reserve.clone()))
+            .collect(),
         cards: plans
             .into_iter()
             .map(|plan| (plan.uuid, plan.mode))

@@ -133,6 +133,7 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
     let wishes = Wishes::read(|key| annotation(pod, key));
     let wishes = wishes.map_err(|mut errors| DemandError::Wish(errors.swap_remove(0)))?;
     Ok(Demand {
+        namespace: namespace(pod),
         resources,
         containers: demands,
         host: compute::requested(pod),

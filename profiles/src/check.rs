@@ -12,6 +12,7 @@ use crate::config::{Config, Profile, Rule};
 use crate::fault::{Fault, below};
 use crate::form;
 use crate::mode::{Mig, Mode, Strategy};
+use crate::reserve;
 use crate::select::Select;
 
 /// Everything that is wrong with it.
@@ -61,6 +62,7 @@ fn of_profile(profile: &Profile, path: &str, faults: &mut Vec<Fault>) {
         let path = format!("{path}.gpus[{place}]");
         of_select(&rule.select, &below(&path, "select"), faults);
         of_mode(&rule.mode, &path, faults);
+        reserve::faults(rule, &path, faults);
         for (earlier, other) in profile.gpus[..place].iter().enumerate() {
             if let Some((key, value)) = both_claim(other, rule) {
                 let what = format!("is selected by gpus[{earlier}], too");

@@ -52,6 +52,7 @@ pub fn built_in() -> Profile {
             select: Select::all(),
             // A node whose cards are all lost has a profile still.
             optional: true,
+            reserve: Vec::new(),
             mode: Mode::Vgpu(Vgpu::default()),
         }],
         ..Profile::default()

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_core::Namespace;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use thiserror::Error;
 
@@ -57,9 +58,32 @@ pub struct Rule {
     /// It may select none.
     #[serde(default, skip_serializing_if = "is_false")]
     pub optional: bool,
+    /// What of each of them only some namespaces are given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserve: Vec<Reserve>,
     /// Their mode.
     #[serde(flatten)]
     pub mode: Mode,
+}
+
+/// What only pods of some namespaces are given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserve {
+    /// Instances of this MIG profile; without it all of the card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// So many of them; one where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// Whose pods.
+    pub namespaces: Vec<Namespace>,
+}
+
+impl Reserve {
+    /// How many instances.
+    pub fn count(&self) -> u32 {
+        self.count.unwrap_or(1)
+    }
 }
 
 /// What happens to the pods of a card whose mode changes.

@@ -54,6 +54,7 @@ fn rule(select: Select, mode: Mode) -> Rule {
     Rule {
         select,
         optional: false,
+        reserve: Vec::new(),
         mode,
     }
 }

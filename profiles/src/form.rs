@@ -32,6 +32,12 @@ pub const LABEL_VALUE: Form = Form {
     pattern: "^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$",
     fits: |text| text.is_empty() || is_name(text),
 };
+/// A namespace's name.
+pub const NAMESPACE: Form = Form {
+    says: "the name of a namespace: 1 to 63 lower-case letters, digits and '-', the first and the last no '-'",
+    pattern: "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+    fits: is_namespace,
+};
 /// A resource's name.
 pub const RESOURCE: Form = Form {
     says: "a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared",
@@ -88,6 +94,12 @@ fn is_name(text: &str) -> bool {
         && ends(text.chars().next())
         && ends(text.chars().next_back())
         && text.chars().all(inner)
+}
+
+fn is_namespace(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let ends = !text.starts_with('-') && !text.ends_with('-');
+    (1..=63).contains(&text.len()) && ends && text.bytes().all(inner)
 }
 
 fn is_label_key(text: &str) -> bool {

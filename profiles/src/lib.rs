@@ -22,10 +22,11 @@ pub mod shown;
 
 mod check;
 mod layout;
+mod reserve;
 mod table;
 
 pub use choose::{By, Chosen, choose};
-pub use config::{Config, Profile, Rule, Transition};
+pub use config::{Config, Profile, Reserve, Rule, Transition};
 pub use fault::{Fault, Faults};
 pub use mode::{Defaults, Mode};
 pub use read::read;

@@ -8,10 +8,11 @@ use aliquot_core::GpuUuid;
 use aliquot_core::mig::table;
 use serde_json::{Value, json};
 
-use crate::config::{Profile, Rule};
+use crate::config::{Profile, Reserve, Rule};
 use crate::fault::{Fault, Faults, below};
 use crate::layout::{self, Refusal};
 use crate::mode::{Defaults, MOST_CLIENTS_BEFORE_VOLTA, Mig, Mode, Slice, Strategy};
+use crate::reserve;
 use crate::select::Pci;
 
 /// A physical card, as the driver tells of it.
@@ -42,6 +43,8 @@ pub struct Plan {
     pub from: String,
     /// Its mode, nothing left open.
     pub mode: Mode,
+    /// What of it only some namespaces are given.
+    pub reserve: Vec<Reserve>,
 }
 
 /// A plan for each card in the order of the cards, or all that is wrong. Paths
@@ -66,9 +69,9 @@ pub fn resolve(
     for card in cards {
         let rules = profile.gpus.iter().enumerate();
         let claims: Vec<(usize, &Rule)> = rules.filter(|(_, r)| r.select.hits(card)).collect();
-        let (from, mode) = match (&claims[..], &profile.rest) {
-            ([(place, rule)], _) => (format!("gpus[{place}]"), &rule.mode),
-            ([], Some(rest)) => ("rest".to_owned(), rest),
+        let (from, mode, reserve) = match (&claims[..], &profile.rest) {
+            ([(place, rule)], _) => (format!("gpus[{place}]"), &rule.mode, &rule.reserve[..]),
+            ([], Some(rest)) => ("rest".to_owned(), rest, &[][..]),
             ([], None) => {
                 let accepted = "an entry of gpus for it, or rest";
                 let what = format!("leaves card {} over", said(card));
@@ -84,11 +87,14 @@ pub fn resolve(
                 continue;
             }
         };
-        can_have(card, mode, &format!("{top}.{from}"), &mut faults);
+        let path = format!("{top}.{from}");
+        can_have(card, mode, &path, &mut faults);
+        reserve::has_room(card, mode, reserve, &path, &mut faults);
         plans.push(Plan {
             uuid: card.uuid.clone(),
             from,
             mode: mode.filled(defaults),
+            reserve: reserve.to_vec(),
         });
     }
     cut_alike(&plans, cards, &top, &mut faults);
@@ -129,7 +135,7 @@ fn cut_alike(plans: &[Plan], cards: &[Card], top: &str, faults: &mut Vec<Fault>)
 }
 
 /// Such as `2 (NVIDIA A30, GPU-…)`.
-fn said(card: &Card) -> String {
+pub(crate) fn said(card: &Card) -> String {
     format!("{} ({}, {})", card.index, card.product, card.uuid)
 }
 

@@ -5,11 +5,11 @@
 
 use aliquot_core::inventory::{self, Gpu, Inventory};
 use aliquot_core::mig::published::{self, Mig as Cut};
-use aliquot_core::{GpuUuid, Mib, Percent};
+use aliquot_core::{GpuUuid, Mib, Namespace, Percent};
 use serde_json::json;
 
 use crate::choose::built_in;
-use crate::config::{Config, Profile, Rule};
+use crate::config::{Config, Profile, Reserve, Rule};
 use crate::fault::{Fault, Faults};
 use crate::mode::{Exclusive, Mig, Mode, Mps, On, Part, Scaling, Slice, Strategy, Timeslice, Vgpu};
 use crate::select::Select;
@@ -29,11 +29,16 @@ pub fn effective(node: &str, inventory: &Inventory) -> Result<Config, Faults> {
         }
         let mode = mode(card, place).map_err(|fault| faults.push(fault));
         let Ok(mode) = mode else { continue };
-        if let Some(rule) = gpus.iter_mut().find(|rule| rule.mode == mode) {
+        let reserve = reserve(card);
+        let same = |rule: &&mut Rule| rule.mode == mode && rule.reserve == reserve;
+        if let Some(rule) = gpus.iter_mut().find(same) {
             rule.select.uuid.push(card.uuid.clone());
             continue;
         }
-        gpus.push(rule(&card.uuid, mode));
+        gpus.push(Rule {
+            reserve,
+            ..rule(&card.uuid, mode)
+        });
     }
     let mut gpus = alike(gpus);
     if !faults.is_empty() {
@@ -119,7 +124,40 @@ fn rule(uuid: &GpuUuid, mode: Mode) -> Rule {
     Rule {
         select,
         optional: false,
+        reserve: Vec::new(),
         mode,
+    }
+}
+
+/// What is kept of a card that is not cut for good.
+fn reserve(card: &Gpu) -> Vec<Reserve> {
+    let mut all = Vec::new();
+    if !card.reserved.is_empty() {
+        all.push(Reserve {
+            profile: None,
+            count: None,
+            namespaces: card.reserved.clone(),
+        });
+    }
+    let found = card.mig.as_ref().and_then(Cut::dynamic);
+    for kept in found.iter().flat_map(|found| &found.reserved) {
+        one_more(&mut all, &kept.place.profile, &kept.namespaces);
+    }
+    all
+}
+
+/// One more instance of this profile is kept for these.
+fn one_more(all: &mut Vec<Reserve>, profile: &str, namespaces: &[Namespace]) {
+    let same = |kept: &&mut Reserve| {
+        kept.profile.as_deref() == Some(profile) && kept.namespaces == namespaces
+    };
+    match all.iter_mut().find(same) {
+        Some(kept) => kept.count = Some(kept.count() + 1),
+        None => all.push(Reserve {
+            profile: Some(profile.to_owned()),
+            count: None,
+            namespaces: namespaces.to_vec(),
+        }),
     }
 }
 
@@ -147,7 +185,13 @@ fn instance(unit: &Gpu, part: &published::Part, gpus: &mut Vec<Rule>) {
         };
         gpus.push(rule(&part.parent, Mode::Mig(mig)));
     }
-    let Some(Mode::Mig(mig)) = gpus.iter_mut().find(own).map(|rule| &mut rule.mode) else {
+    let Some(rule) = gpus.iter_mut().find(own) else {
+        return;
+    };
+    if !unit.reserved.is_empty() {
+        one_more(&mut rule.reserve, &part.profile, &unit.reserved);
+    }
+    let Mode::Mig(mig) = &mut rule.mode else {
         return;
     };
     let same = |slice: &&mut Slice| slice.profile == part.profile && slice.on == on;
@@ -164,8 +208,9 @@ fn instance(unit: &Gpu, part: &published::Part, gpus: &mut Vec<Rule>) {
 /// Cards that are cut alike become one entry.
 fn alike(gpus: Vec<Rule>) -> Vec<Rule> {
     let mut merged: Vec<Rule> = Vec::new();
+    let alike = |one: &Rule, other: &Rule| one.mode == other.mode && one.reserve == other.reserve;
     for rule in gpus {
-        match merged.iter_mut().find(|known| known.mode == rule.mode) {
+        match merged.iter_mut().find(|known| alike(known, &rule)) {
             Some(known) => known.select.uuid.extend(rule.select.uuid),
             None => merged.push(rule),
         }

@@ -71,10 +71,33 @@ const RULE: Shape = Modes {
             Flag,
             "That no card of a node is selected is right.",
         ),
+        may(
+            "reserve",
+            List(&RESERVE, 1),
+            "What of each card only pods of some namespaces are given.",
+        ),
     ],
     kinds: KINDS,
     bare: false,
 };
+
+const RESERVE: Shape = Keys(&[
+    may(
+        "profile",
+        Text(form::MIG_PROFILE),
+        "Instances of this MIG profile. Without it the whole card, with all that is on it.",
+    ),
+    may(
+        "count",
+        Whole { least: 1, most: 7 },
+        "So many of them. Without it one.",
+    ),
+    must(
+        "namespaces",
+        List(&Text(form::NAMESPACE), 1),
+        "The namespaces whose pods are given them.",
+    ),
+]);
 
 const SELECT: Shape = Keys(&[
     may("all", Flag, "Every card. Only true, and alone."),

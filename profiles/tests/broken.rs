@@ -191,7 +191,7 @@ fn each_broken_mode_gives_its_message() {
         ),
         (
             first("mode: vgpu, replicas: 4"),
-            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, split, memoryScaling",
+            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, reserve, split, memoryScaling",
         ),
         (
             first("mode: timeslice, replicas: 1"),
@@ -263,7 +263,67 @@ fn each_broken_mode_gives_its_message() {
         ),
         (
             first("mode: exclusive, split: 4, rename: 5"),
-            "profiles.lab.gpus[0].split: 4 is under an unknown key; accepted: mode, select, optional, rename\nprofiles.lab.gpus[0].rename: 5 is a number (quotes make it text); accepted: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared",
+            "profiles.lab.gpus[0].split: 4 is under an unknown key; accepted: mode, select, optional, reserve, rename\nprofiles.lab.gpus[0].rename: 5 is a number (quotes make it text); accepted: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared",
+        ),
+    ];
+    for (broken, message) in &table {
+        check(broken, message);
+    }
+}
+
+#[test]
+fn mig_15_each_reservation_that_cannot_be_meant_gives_its_message() {
+    let reserve = |rest: &str| first(rest);
+    let layout = "mode: mig, layout: [{profile: 1g.5gb, count: 2}]";
+    let at = "profiles.lab.gpus[0].reserve";
+    let table = [
+        (
+            reserve("mode: exclusive, reserve: []"),
+            format!(
+                "{at}: [] has too few entries; accepted: at least 1 of: the keys profile, count, namespaces"
+            ),
+        ),
+        (
+            reserve("mode: exclusive, reserve: [{namespaces: [Team_A]}]"),
+            format!(
+                "{at}[0].namespaces[0]: \"Team_A\" has another form; accepted: the name of a namespace: 1 to 63 lower-case letters, digits and '-', the first and the last no '-'"
+            ),
+        ),
+        (
+            reserve("mode: exclusive, reserve: [{count: 2, namespaces: [a]}]"),
+            format!(
+                "{at}[0].count: 2 counts nothing; accepted: count beside a profile; without one all of the card is kept"
+            ),
+        ),
+        (
+            reserve("mode: exclusive, reserve: [{profile: 1g.5gb, namespaces: [a]}]"),
+            format!(
+                "{at}[0].profile: \"1g.5gb\" needs mode mig; accepted: no profile: of a card that is not cut all is kept"
+            ),
+        ),
+        (
+            reserve(&format!(
+                "{layout}, reserve: [{{namespaces: [a]}}, {{profile: 1g.5gb, namespaces: [b]}}]"
+            )),
+            format!(
+                "{at}[0]: keeps all of the card, and another entry a part of it; accepted: one of the two"
+            ),
+        ),
+        (
+            reserve(&format!(
+                "{layout}, reserve: [{{profile: 1g.5gb, count: 2, namespaces: [a]}}, {{profile: 1g.5gb, namespaces: [b]}}]"
+            )),
+            format!(
+                "{at}[0].profile: \"1g.5gb\" is kept 3 times, and the card has 2; accepted: no more than the layout has, or dynamic allows"
+            ),
+        ),
+        (
+            reserve(
+                "mode: mig, dynamic: true, allow: [1g.5gb], reserve: [{profile: 3g.20gb, namespaces: [a]}]",
+            ),
+            format!(
+                "{at}[0].profile: \"3g.20gb\" is kept 1 times, and the card has 0; accepted: no more than the layout has, or dynamic allows"
+            ),
         ),
     ];
     for (broken, message) in &table {

@@ -302,3 +302,33 @@ fn globs_match_whole_names() {
         assert_eq!(Glob(glob.to_owned()).hits(text), expected, "{glob} {text}");
     }
 }
+
+#[test]
+fn mig_15_what_is_kept_needs_a_place_on_the_card() {
+    let dynamic = |reserve: &str| {
+        format!(
+            "gpus:\n- {{select: {{index: 0}}, mode: mig, dynamic: true, reserve: [{reserve}]}}\nrest: vgpu"
+        )
+    };
+    let cards = [card(0, A100), card(1, A100)];
+    let good = dynamic("{profile: 3g.20gb, count: 2, namespaces: [a]}");
+    let config = lab(&good);
+    let plans = resolve("lab", &config.profiles["lab"], &cards, &defaults()).expect("good");
+    let kept = serde_json::to_string(&plans[0].reserve).expect("JSON");
+    assert_eq!(
+        kept,
+        r#"[{"profile":"3g.20gb","count":2,"namespaces":["a"]}]"#
+    );
+    assert!(plans[1].reserve.is_empty());
+    for reserve in [
+        "{profile: 3g.20gb, count: 3, namespaces: [a]}",
+        "{profile: 1g.6gb, namespaces: [a]}",
+    ] {
+        assert_eq!(
+            resolved(&dynamic(reserve), &cards),
+            [
+                "profiles.lab.gpus[0].reserve: has no place on card 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); accepted: profiles of the card that have a place on it together"
+            ]
+        );
+    }
+}

@@ -109,3 +109,40 @@ fn cards_that_are_cut_are_shown_as_layouts_or_as_dynamic() {
         Ok("{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb]}]}"),
     );
 }
+
+#[test]
+fn mig_15_what_is_kept_for_namespaces_is_shown() {
+    let kept = |mut unit: Value| {
+        unit["reserved"] = json!(["monitoring"]);
+        unit
+    };
+    let instances = [
+        kept(part("1g.5gb", 0, "exclusive", 1)),
+        kept(part("1g.5gb", 1, "exclusive", 1)),
+        part("1g.5gb", 2, "exclusive", 1),
+    ];
+    check(
+        &instances,
+        Ok(
+            "{gpus: [{select: {all: true}, reserve: [{profile: 1g.5gb, count: 2, namespaces: [monitoring]}], mode: mig, layout: [{profile: 1g.5gb, count: 3}]}]}",
+        ),
+    );
+    let whole = |index| card(index, "exclusive", "nvidia.com/gpu", 1, 1000);
+    check(
+        &[whole(0), kept(whole(1))],
+        Ok("{gpus: [
+            {select: {uuid: GPU-00000000-0000-0000-0000-000000000000}, mode: exclusive},
+            {select: {uuid: GPU-00000001-0000-0000-0000-000000000000}, reserve: [{namespaces: [monitoring]}], mode: exclusive}]}"),
+    );
+    let mut dynamic = card(1, "mig", "nvidia.com/gpu", 0, 1000);
+    let profile = json!({"name": "1g.5gb", "compute": 1, "size": 1, "memory": 4864, "starts": [0, 1], "most": 7});
+    let place = json!({"profile": "1g.5gb", "start": 1, "namespaces": ["monitoring"]});
+    dynamic["mig"] =
+        json!({"compute": 7, "profiles": [profile], "instances": [], "reserved": [place]});
+    check(
+        &[dynamic],
+        Ok(
+            "{gpus: [{select: {all: true}, reserve: [{profile: 1g.5gb, namespaces: [monitoring]}], mode: mig, dynamic: true, allow: [1g.5gb]}]}",
+        ),
+    );
+}

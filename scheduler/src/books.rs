@@ -14,7 +14,9 @@ use aliquot_core::inventory::{Inventory, Refused};
 use aliquot_core::ledger::{Differences, NotReserved};
 use aliquot_core::memo::Memo;
 use aliquot_core::quota::Headroom;
-use aliquot_core::{Cluster, Demand, Ledger, Namespace, NodeName, PodUid, Refusal, Typical};
+use aliquot_core::{
+    Cluster, Demand, Ledger, Namespace, NodeName, PodUid, Reason, Refusal, Typical,
+};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::{Mutex, RwLock};
@@ -109,6 +111,28 @@ impl Books {
             headroom: view.1.as_ref(),
         };
         decide::fitting(&question, &mut self.memo.lock(), names)
+    }
+
+    /// The named nodes of which some card is held by others than the pod, which names
+    /// it, by name.
+    pub(crate) fn pinned<'n, S: AsRef<str>>(
+        &self,
+        cluster: &Cluster,
+        pod: &PodUid,
+        demand: &Demand,
+        names: &'n [S],
+    ) -> Vec<&'n str> {
+        let own = self.read(|ledger| ledger.own(pod));
+        let question = Question {
+            cluster,
+            demand,
+            policies: &self.policies(),
+            notes: &[],
+            own: own.as_ref(),
+            headroom: None,
+        };
+        let reason = Reason::CardPinned;
+        decide::refused_for(&question, &mut self.memo.lock(), names, reason)
     }
 
     /// Ranks 0 to 10 for the named nodes, in their order.

@@ -3,6 +3,8 @@
 //! Fed by: the books and what is known of their pods. Must not: judge; it is asked
 //! once a pod was refused for that reason.
 
+use std::collections::BTreeSet;
+
 use aliquot_core::cut::in_the_way;
 use aliquot_core::explain::NodeAnswer;
 use aliquot_core::ledger::Held;
@@ -47,15 +49,17 @@ impl Books {
         holders.iter().zip(tenants).map(name).collect()
     }
 
-    /// ` (held by ns/pod)`, by name; nothing where nobody is found.
-    pub(crate) fn held_by<'n>(
-        &self,
-        nodes: impl Iterator<Item = &'n str>,
-        demand: &Demand,
-    ) -> String {
-        let mut holders: Vec<String> = nodes.flat_map(|n| self.holders_on(n, demand)).collect();
-        holders.sort();
-        holders.dedup();
+    /// ` (held by ns/pod)`, by name; nothing where nobody is found. More nodes than it
+    /// takes to find enough are not looked at.
+    pub(crate) fn held_by(&self, nodes: &[&str], demand: &Demand) -> String {
+        let mut holders = BTreeSet::new();
+        for node in nodes {
+            holders.extend(self.holders_on(node, demand));
+            if holders.len() > MOST {
+                break;
+            }
+        }
+        let mut holders: Vec<String> = holders.into_iter().collect();
         let more = if holders.len() > MOST { ", ..." } else { "" };
         holders.truncate(MOST);
         match holders.join(", ") {
@@ -68,7 +72,7 @@ impl Books {
     pub(crate) fn name_holders(&self, answer: &mut NodeAnswer, demand: &Demand) {
         let pinned = Reason::CardPinned.name();
         for gpu in answer.gpus.iter_mut().filter(|gpu| gpu.answer == pinned) {
-            let held = self.held_by(std::iter::once(answer.node.as_str()), demand);
+            let held = self.held_by(&[answer.node.as_str()], demand);
             let bare = held.trim_start_matches(" (").trim_end_matches(')');
             bare.clone_into(&mut gpu.detail);
         }

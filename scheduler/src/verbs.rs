@@ -114,8 +114,8 @@ impl<'a> Call<'a> {
             Err(refusal) => {
                 let mut text = decide::refusal_text(names.len(), &refusal);
                 if refusal.count(Reason::CardPinned) > 0 {
-                    let names = names.iter().map(AsRef::as_ref);
-                    text.push_str(&books.held_by(names, &self.demand));
+                    let nodes = books.pinned(cluster, &self.uid, &self.demand, names);
+                    text.push_str(&books.held_by(&nodes, &self.demand));
                 }
                 tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused");
                 let waiting = Waiting {

@@ -259,6 +259,22 @@ async fn mig_5_a_second_pod_with_a_pin_is_told_who_holds_it() {
 }
 
 #[test]
+fn who_holds_a_pinned_card_was_looked_for_on_every_node() {
+    let books = pinned_books();
+    let many: Vec<String> = (0..50).map(|n| format!("n{n}")).collect();
+    for name in &many {
+        Index::<Node>::apply(&books, node(name, 1000));
+    }
+    let holder: Pod = serde_json::from_value(pinned("first", true)).unwrap();
+    Index::<Pod>::apply(&books, holder);
+    let second: Pod = serde_json::from_value(pinned("second", false)).unwrap();
+    let demand = pod::demand(&second, books.settings()).unwrap();
+    let names = [&many[..], &["a".to_owned(), "unknown".to_owned()]].concat();
+    let found = books.pinned(&books.snapshot(), &pod::uid(&second), &demand, &names);
+    assert_eq!(found, ["a"]);
+}
+
+#[test]
 fn a_refusal_that_names_holders_hung_with_the_watch_of_pods() {
     let books = Arc::new(pinned_books());
     let holder = || serde_json::from_value::<Pod>(pinned("first", true)).unwrap();

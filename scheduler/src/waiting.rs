@@ -3,6 +3,7 @@
 //! Fed by: the pod watch, and filter where kube-scheduler's watch was ahead.
 //! Must not: read a clock, or wake; [`crate::nudge`] does.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -181,7 +182,7 @@ pub fn fit_together<'w>(
     }
     // Room only shrinks here: where a shape did not fit, it will not. Within a
     // namespace that has quotas, or that was enlarged, on its own account.
-    let mut full: HashMap<(Option<&str>, &Demand), HashSet<usize>> = HashMap::new();
+    let mut full: HashMap<(Option<&str>, Cow<'_, Demand>), HashSet<usize>> = HashMap::new();
     let mut placed = Vec::new();
     for (uid, pod) in refused {
         let namespace = pod.pod.namespace.as_str();
@@ -189,7 +190,9 @@ pub fn fit_together<'w>(
         let slots = if enlarged { &all } else { &room.places.slots };
         let headroom = room.headrooms.get_mut(namespace);
         let apart = (enlarged || headroom.is_some()).then_some(namespace);
-        let full = full.entry((apart, &pod.demand)).or_default();
+        let full = full
+            .entry((apart, pod.demand.shape(room.cluster)))
+            .or_default();
         if full.len() == slots.len() {
             continue;
         }

@@ -82,8 +82,9 @@ pub fn review(question: &Question<'_>, settings: &Settings) -> Verdict {
     match (question.operation, question.sub_resource) {
         ("CREATE", "") => create(question, settings),
         ("UPDATE", "ephemeralcontainers") => {
-            let refusals = ephemeral::refusals(question, settings);
-            verdict(refusals, Editor::new(question.pod), Vec::new())
+            let mut editor = Editor::new(question.pod);
+            let found = ephemeral::judge(question, &mut editor, settings);
+            verdict(found.refusals, editor, found.warnings)
         }
         _ => verdict(Vec::new(), Editor::new(question.pod), Vec::new()),
     }
@@ -99,11 +100,7 @@ fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
     let containers = pod::containers(question.pod);
     let (shares, mut refusals) = share::read(&containers, settings);
     let escape_allowed = settings.escape_allowed.contains(question.namespace);
-    let policy = if escape_allowed {
-        VisibleDevices::Allow
-    } else {
-        settings.visible_devices
-    };
+    let policy = visible_devices(question, settings);
     let found = env::judge(&mut editor, &containers, &shares, policy);
     warnings.extend(found.warnings);
     let raw = found.refusals;
@@ -123,6 +120,15 @@ fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
     scheduler_name::set(&mut editor, settings);
     refusals.extend(room::refusal(editor.pod()));
     verdict(refusals, editor, warnings)
+}
+
+/// What becomes of `NVIDIA_VISIBLE_DEVICES` in this namespace.
+fn visible_devices(question: &Question<'_>, settings: &Settings) -> VisibleDevices {
+    if settings.escape_allowed.contains(question.namespace) {
+        VisibleDevices::Allow
+    } else {
+        settings.visible_devices
+    }
 }
 
 fn verdict(refusals: Vec<Refusal>, editor: Editor, warnings: Vec<String>) -> Verdict {

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Geometry;
-use crate::id::GpuUuid;
+use crate::id::{GpuUuid, Namespace};
 
 /// What MIG makes of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,19 @@ pub struct Cut {
     /// The instances that exist now, held or idle.
     #[serde(default)]
     pub instances: Vec<Made>,
+    /// Places that are kept for pods of some namespaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved: Vec<Reserved>,
+}
+
+/// A place on a card that is kept for pods of some namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserved {
+    /// The instance that they may have there.
+    #[serde(flatten)]
+    pub place: Placed,
+    /// Whose pods.
+    pub namespaces: Vec<Namespace>,
 }
 
 /// An instance that was made for a pod.

@@ -3,6 +3,7 @@
 //!
 //! Fed by: [`super::Placing`]. Must not: choose a start; [`crate::cut`] does.
 
+use super::numa::Numa;
 use super::{Placing, Share};
 use crate::choose::Manner;
 use crate::cut::{self, Cut, Offer};
@@ -30,9 +31,13 @@ impl Placing<'_, '_> {
         trace: &mut impl Trace,
     ) -> Result<(), Refusal> {
         let node = self.judge.node;
-        let mut numas: Vec<Option<Option<u32>>> = vec![None];
-        if manner.one_numa && manner.count > 1 {
-            numas = node.cards.iter().map(|card| Some(card.numa)).collect();
+        let mut numas: Vec<Option<Numa>> = vec![self.numa];
+        if manner.one_numa && manner.count > 1 && self.numa.is_none() {
+            numas = node
+                .cards
+                .iter()
+                .map(|card| Some(Numa(card.numa)))
+                .collect();
             numas.sort_unstable();
             numas.dedup();
         }
@@ -40,7 +45,7 @@ impl Placing<'_, '_> {
         let before = self.shares.len();
         let mut refused = Vec::new();
         for numa in numas {
-            let here = |place: usize| numa.is_none_or(|numa| node.cards[place].numa == numa);
+            let here = |place: usize| numa.is_none_or(|numa| Numa(node.cards[place].numa) == numa);
             self.candidates = all.iter().copied().filter(|c| here(c.place)).collect();
             self.candidates.sort_unstable();
             let ready = self.candidates.len().min(manner.count);
@@ -55,6 +60,21 @@ impl Placing<'_, '_> {
                 Err(why) => refused.extend(why),
             }
             self.shares.truncate(before);
+        }
+        if self.numa.is_some() {
+            let cuts = node.cuts.iter();
+            let away = cuts.filter(|cut| self.elsewhere(&node.cards[cut.card]).is_some());
+            refused.extend(away.map(|cut| {
+                let (place, used, offer) = self.offer(cut, ask);
+                (place, used, offer.err().unwrap_or(Reason::NumaNotFit))
+            }));
+        }
+        if all.len() >= manner.count {
+            // There are enough of them, on different NUMA nodes.
+            refused.extend(all.iter().map(|candidate| {
+                let (_, used, _) = self.taken(container, ask, candidate.place);
+                (candidate.place, used, Reason::NumaNotFit)
+            }));
         }
         for (place, used, reason) in refused {
             trace.card(place, used, Some(reason));
@@ -155,6 +175,7 @@ impl Placing<'_, '_> {
         let refused = card
             .closed
             .or_else(|| rules.refuse(gpu))
+            .or_else(|| demand.kept_from(gpu))
             .or_else(|| several.then_some(Reason::CardTimeSlicingExhausted))
             .or_else(|| small.then_some(Reason::CardInsufficientMemory))
             .or_else(|| idle.then_some(Reason::ExclusiveDeviceAllocateConflict));
@@ -162,7 +183,7 @@ impl Placing<'_, '_> {
             || {
                 let here = self.shares.iter().filter(|share| share.card == place);
                 let more: Vec<Instance> = here.filter_map(|share| share.instance).collect();
-                cut.offer(gpu, found, name, &more, &rules.pins)
+                cut.offer(gpu, found, name, &more, demand)
             },
             Err,
         );

@@ -24,8 +24,9 @@ pub(super) struct Pod {
     pub(super) twin: Option<usize>,
     /// By the card's place.
     uses: Vec<(usize, Use)>,
-    /// Instances of cards that are cut as pods come, by the card's place.
-    instances: Vec<(usize, Instance)>,
+    /// Of cards that are cut as pods come, by the card's place: an instance, or
+    /// something that is none and closes the card.
+    instances: Vec<(usize, Option<Instance>)>,
 }
 
 /// One try: the cards it may use, who is gone and who will not go.
@@ -173,8 +174,8 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// By the card's place: what is held of it, and which instances.
-type Shares = (Vec<(usize, Use)>, Vec<(usize, Instance)>);
+/// By the card's place: what is held of it, and which instances ([`Pod`]).
+type Shares = (Vec<(usize, Use)>, Vec<(usize, Option<Instance>)>);
 
 /// What is held, by the card's place.
 fn uses(base: &NodeState, held: &Held) -> Shares {
@@ -193,18 +194,10 @@ fn uses(base: &NodeState, held: &Held) -> Shares {
             None => found.0.push((place, *used)),
         }
         let cut = inventory.gpus[place].mig.as_ref().and_then(Mig::dynamic);
+        let placed = instance.as_ref().map(|(_, placed)| placed);
         found
             .1
-            .extend(instance.zip(cut).and_then(|((_, placed), cut)| {
-                let profile = cut.geometry.find(&placed.profile)?;
-                let (start, busy) = (placed.start, true);
-                let instance = Instance {
-                    profile,
-                    start,
-                    busy,
-                };
-                Some((place, instance))
-            }));
+            .extend(cut.map(|cut| (place, placed.and_then(|it| cut.geometry.instance(it)))));
     }
     found
 }
@@ -212,8 +205,12 @@ fn uses(base: &NodeState, held: &Held) -> Shares {
 /// The pod holds its instances on the cards that are `here`.
 fn put(node: &mut NodeState, pod: &Pod, here: impl Fn(usize) -> bool) {
     for &(place, instance) in pod.instances.iter().filter(|(place, _)| here(*place)) {
-        if let Some(cut) = node.cuts.iter_mut().find(|cut| cut.card == place) {
-            cut.put(instance);
+        let Some(cut) = node.cuts.iter_mut().find(|cut| cut.card == place) else {
+            continue;
+        };
+        match instance {
+            Some(instance) => cut.put(instance),
+            None => cut.unclear = true,
         }
     }
 }

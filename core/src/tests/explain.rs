@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::explain::{self, FITS, NOT_ASKED, NodeAnswer, TAKEN};
 use crate::fit::{Policies, fit};
-use crate::inventory::{Health, Inventory, Lingering};
+use crate::inventory::{Health, Inventory, Lingering, Scope};
 use crate::ledger::Held;
 use crate::node::{Compute, NodeState, Published};
 use crate::reason::{Reason, Refusal};
@@ -48,19 +48,27 @@ prop_compose! {
         cards in proptest::collection::vec((200u64..1500, 1u32..5, 0u8..8), 1..5),
         shares in proptest::collection::vec((0u32..4, 1u64..600, 0u32..=100), 0..6),
         unreadable in proptest::bool::weighted(0.05),
+        aligned in 0u8..4,
     ) -> NodeState {
         let mut made = inventory(vec![]);
+        if aligned > 1 {
+            made.topology_policy = "single-numa-node".to_owned();
+        }
+        if aligned > 2 {
+            made.topology_scope = Scope::Pod;
+        }
         for (index, (memory, seats, kind)) in (0..).zip(cards) {
             let mut gpu = gpu(index, memory, seats);
+            gpu.numa = Some(index % 2);
             match kind {
                 0 => gpu.health = Health::Sick("xid 79".to_owned()),
                 1 => gpu.resource = "nvidia.com/other".to_owned(),
                 2 => made.lingering.push(Lingering {
                     pod: "gone".into(),
                     gpu: gpu.uuid.clone(),
+                    seats: 1,
                     memory: Mib(100),
                     cores: Percent(10),
-                    seats: 1,
                 }),
                 _ => {}
             }
@@ -183,9 +191,9 @@ fn what_is_left_is_what_was_not_promised_and_nothing_of_a_closed_card() {
     made.lingering.push(Lingering {
         pod: "gone".into(),
         gpu: "GPU-0".into(),
+        seats: 2,
         memory: Mib(100),
         cores: Percent(10),
-        seats: 1,
     });
     let node = state(made, &[(0, 300, 20)], false);
     let top = NodeTop::of(&"n".into(), &node, Percent(80)).unwrap();
@@ -197,9 +205,9 @@ fn what_is_left_is_what_was_not_promised_and_nothing_of_a_closed_card() {
     let [open, closed] = top.gpus.as_slice() else {
         panic!("{top:?}");
     };
-    assert_eq!(open.used, amount(2, 400, 30));
-    assert_eq!(open.left, amount(2, 600, 70));
-    assert_eq!(open.lingering, amount(1, 100, 10));
+    assert_eq!(open.used, amount(3, 400, 30));
+    assert_eq!(open.left, amount(1, 600, 70));
+    assert_eq!(open.lingering, amount(2, 100, 10));
     assert_eq!(
         (open.largest, open.largest_with_default_cores),
         (Some(Mib(600)), None)

@@ -3,13 +3,15 @@
 
 pub(super) mod books;
 mod instances;
+mod kept;
+mod mended;
 mod shares;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fit::Policies;
-use crate::inventory::{Even, Gpu, Mode};
+use crate::inventory::{Even, Gpu, Inventory, Mode};
 use crate::ledger::{Ledger, NotReserved};
 use crate::mig::published::{Cut, Made, Mig, Part};
 use crate::mig::{Geometry, resource, table};
@@ -31,6 +33,7 @@ pub(super) fn cut(index: u32, geometry: &Geometry, instances: Vec<Made>) -> Gpu 
         mig: Some(Mig::Dynamic(Cut {
             geometry,
             instances,
+            reserved: Vec::new(),
         })),
         ..gpu(index, 40_960, 0)
     }
@@ -100,9 +103,14 @@ fn pod(containers: &[Asked<'_>], annotations: &[(&str, &str)]) -> Demand {
 /// One pod after the other: what each is given as `resource-unit:MiB/percent`,
 /// times its seats, or why not; the books equal books made anew after each.
 fn check(gpus: Vec<Gpu>, pods: &[(Demand, &str)]) {
+    check_on(inventory(gpus), pods);
+}
+
+/// The same on a node that published this.
+fn check_on(inventory: Inventory, pods: &[(Demand, &str)]) {
     let mut ledger = Ledger::default();
     let published = Published {
-        inventory: Some(Arc::new(inventory(gpus))),
+        inventory: Some(Arc::new(inventory)),
         ..Published::default()
     };
     ledger.publish(&"n".into(), Some(published));

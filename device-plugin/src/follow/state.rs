@@ -176,6 +176,7 @@ impl State {
                 self.standing.profile = Some(wanted.profile);
                 self.standing.transition = wanted.transition;
                 self.standing.wanted = wanted.cards;
+                self.standing.reserve = wanted.reserve;
                 self.fault = None;
             }
             Err(fault) => self.fault = Some(fault),

@@ -228,6 +228,7 @@ fn mig_9_a_selector_finds_nodes_by_strategy_capability_and_instances() {
         Mig::Dynamic(Cut {
             geometry,
             instances,
+            reserved: Vec::new(),
         })
     });
     let expected = [

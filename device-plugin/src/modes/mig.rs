@@ -106,6 +106,7 @@ fn dynamic(whole: &Gpu, card: &CardFacts, allow: &[String]) -> Option<Gpu> {
         mig: Some(Published::Dynamic(Cut {
             geometry,
             instances,
+            reserved: Vec::new(),
         })),
         ..whole.clone()
     })

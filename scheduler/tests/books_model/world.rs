@@ -187,19 +187,21 @@ fn inventory(node: &Node) -> Inventory {
         cordon: None,
         even: None,
         strict: false,
+        reserved: Vec::new(),
     };
     let left = |(pod, gpu, memory, cores): &(PodUid, GpuUuid, u64, u32)| Lingering {
         pod: pod.clone(),
         gpu: gpu.clone(),
+        seats: 1,
         memory: Mib(*memory),
         cores: Percent(*cores),
-        seats: 1,
     };
     Inventory {
         v: 1,
         reads: vec![1],
         driver: String::new(),
         topology_policy: String::new(),
+        topology_scope: aliquot_core::inventory::Scope::default(),
         gpus: (0..).zip(&node.cards).map(gpu).collect(),
         lingering: node.lingering.iter().map(left).collect(),
         foreign: vec![],

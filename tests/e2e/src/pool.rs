@@ -211,12 +211,14 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         cordon: None,
         even: None,
         strict: false,
+        reserved: Vec::new(),
     };
     Inventory {
         v: VERSION,
         reads: vec![allocation::VERSION],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
+        topology_scope: aliquot_core::inventory::Scope::default(),
         gpus: (0..shape.cards).map(gpu).collect(),
         lingering: Vec::new(),
         foreign: Vec::new(),

@@ -47,12 +47,14 @@ pub(crate) fn node(node: usize) -> Result<Node> {
         cordon: None,
         even: None,
         strict: false,
+        reserved: Vec::new(),
     };
     let inventory = Inventory {
         v: inventory::VERSION,
         reads: vec![allocation::VERSION],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
+        topology_scope: aliquot_core::inventory::Scope::default(),
         gpus: (0..GPUS).map(gpu).collect(),
         lingering: vec![],
         foreign: vec![],

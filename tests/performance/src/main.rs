@@ -1,5 +1,5 @@
 //! `make bench`: one JSON line for each figure that SPECIFICATION.md promises.
-//! Arguments name the groups to measure (`filter`, `scale`, `packing`, `seats`,
+//! Arguments name the groups to measure (`filter`, `scale`, `packing`, `mig`, `seats`,
 //! `monitor`, `throughput`); none means all.
 //!
 //! Fed by: nothing, but a trace for `packing`. For `filter` it starts itself again
@@ -16,6 +16,7 @@ mod client;
 mod cluster;
 mod cpu;
 mod fake_api;
+mod mig;
 mod monitor;
 mod packing;
 mod scale;
@@ -27,10 +28,11 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, of 8 GPUs with 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
-const GROUPS: [&str; 6] = [
+const GROUPS: [&str; 7] = [
     "filter",
     "scale",
     "packing",
+    "mig",
     "seats",
     "monitor",
     "throughput",
@@ -59,6 +61,9 @@ async fn main() -> Result<()> {
     }
     if asked("packing") {
         print(packing::measure()?)?;
+    }
+    if asked("mig") {
+        print(mig::measure()?)?;
     }
     if asked("seats") {
         print(seats::measure().await?)?;

@@ -3,7 +3,9 @@
 //! `NVIDIA_VISIBLE_DEVICES` would open GPUs past all books; uuids in it become a pin
 //! that is booked. The others are left, with a warning where they do not do what
 //! their author expects.
-//! Fed by: `env` of init and app containers. Must not: know which GPUs there are.
+//! Fed by: `env` of the containers that are new. Must not: know which GPUs there are.
+
+use std::collections::BTreeSet;
 
 use aliquot_core::pin::{self, Pin};
 use aliquot_core::wishes::PIN;
@@ -28,7 +30,7 @@ pub(super) struct Found {
     pub(super) refusals: Vec<Refusal>,
 }
 
-/// Judges the environment of all containers; `shares` are those that ask.
+/// Judges the environment of all containers of a new pod; `shares` are those that ask.
 pub(super) fn judge(
     editor: &mut Editor,
     containers: &[Container<'_>],
@@ -36,40 +38,90 @@ pub(super) fn judge(
     policy: VisibleDevices,
 ) -> Found {
     let mut found = Found::default();
-    let mut pins: Vec<String> = Vec::new();
-    for container in containers.iter().filter(|c| c.kind != Kind::Ephemeral) {
+    let mut pins: Vec<Named> = Vec::new();
+    let lasting = containers.iter().filter(|c| c.kind != Kind::Ephemeral);
+    for container in lasting {
         let share = |share: &&Share<'_>| share.container.field() == container.field();
         let share = shares.iter().find(share);
-        for (index, env) in items(&container.raw["env"]).iter().enumerate() {
-            match env["name"].as_str() {
-                Some(VISIBLE) if policy != VisibleDevices::Allow => {
-                    let field = format!("{}.env[{index}]", container.field());
-                    let value = env.get("value").and_then(Value::as_str);
-                    match meant(value, policy) {
-                        Ok(Meant::Nothing) => {}
-                        Ok(Meant::Everything) => {
-                            found.warnings.push(dropped(container, share.is_some()));
-                        }
-                        Ok(Meant::These(uuids)) if share.is_some() => pins.extend(uuids),
-                        Ok(Meant::These(uuids)) => {
-                            found.warnings.push(reaches_nothing(container, &uuids));
-                        }
-                        Err(message) => found.refusals.push(Refusal { field, message }),
-                    }
-                }
-                Some(NARROWED) => found.warnings.extend(narrowed(editor, env, share)),
-                Some(MPS_LIMIT) => found.warnings.extend(mps_limit(env)),
-                _ => {}
-            }
+        let named = judge_one(editor, container, share, policy, &mut found);
+        if share.is_some() {
+            pins.push(Named {
+                field: container.field(),
+                container: container.name().to_owned(),
+                uuids: named,
+            });
         }
         if policy != VisibleDevices::Allow {
             close(editor, container, share.is_some(), !shares.is_empty());
         }
     }
-    if !pins.is_empty() {
-        found.warnings.push(pin(editor, pins));
+    pin(editor, &pins, &mut found);
+    found
+}
+
+/// The same for ephemeral containers that come to a pod: they are given no GPU. Where
+/// the pod is `shared`, what their image sets opens none either.
+pub(super) fn judge_ephemeral(
+    editor: &mut Editor,
+    container: &Container<'_>,
+    shared: bool,
+    policy: VisibleDevices,
+) -> Found {
+    let mut found = Found::default();
+    judge_one(editor, container, None, policy, &mut found);
+    if policy != VisibleDevices::Allow {
+        close(editor, container, false, shared);
     }
     found
+}
+
+/// What an asking container names in its environment: a place in the pod for each.
+struct Named {
+    field: String,
+    container: String,
+    uuids: BTreeSet<String>,
+}
+
+/// What one container sets; the uuids that it names, if it asks.
+fn judge_one(
+    editor: &Editor,
+    container: &Container<'_>,
+    share: Option<&Share<'_>>,
+    policy: VisibleDevices,
+    found: &mut Found,
+) -> BTreeSet<String> {
+    let mut named = BTreeSet::new();
+    for (index, env) in items(&container.raw["env"]).iter().enumerate() {
+        match env["name"].as_str() {
+            Some(VISIBLE) if policy != VisibleDevices::Allow => {
+                let field = format!("{}.env[{index}]", container.field());
+                let value = env.get("value").and_then(Value::as_str);
+                match (meant(value, policy), share) {
+                    (Ok(Meant::Nothing), _) => {}
+                    (Ok(Meant::Everything), _) => {
+                        let warning = dropped(container, share.is_some());
+                        found.warnings.push(warning);
+                    }
+                    (Ok(Meant::These(uuids)), Some(_)) => named.extend(uuids),
+                    (Ok(Meant::These(uuids)), None) => {
+                        let warning = reaches_nothing(container, &uuids.join(","));
+                        found.warnings.push(warning);
+                    }
+                    (Err(No::Unknown(_)), None) => {
+                        let warning = reaches_nothing(container, value.unwrap_or_default());
+                        found.warnings.push(warning);
+                    }
+                    (Err(No::Unknown(message) | No::Denied(message)), _) => {
+                        found.refusals.push(Refusal { field, message });
+                    }
+                }
+            }
+            Some(NARROWED) => found.warnings.extend(narrowed(editor, env, share)),
+            Some(MPS_LIMIT) => found.warnings.extend(mps_limit(env)),
+            _ => {}
+        }
+    }
+    named
 }
 
 /// What a value would open.
@@ -79,16 +131,24 @@ enum Meant {
     These(Vec<String>),
 }
 
-fn meant(value: Option<&str>, policy: VisibleDevices) -> Result<Meant, String> {
+/// Why a value is not taken.
+enum No {
+    /// It names no GPU.
+    Unknown(String),
+    /// None is.
+    Denied(String),
+}
+
+fn meant(value: Option<&str>, policy: VisibleDevices) -> Result<Meant, No> {
     if value.is_some_and(|value| HARMLESS.contains(&value.trim())) {
         return Ok(Meant::Nothing);
     }
     let shown = value.map_or_else(|| "a reference".to_owned(), |value| format!("{value:?}"));
     if policy == VisibleDevices::Deny {
         let ours = PIN.ours;
-        return Err(format!(
+        return Err(No::Denied(format!(
             "{shown} opens GPUs past the books; accepted: no {VISIBLE} (annotation {ours} chooses a GPU)"
-        ));
+        )));
     }
     let Some(value) = value else {
         return Ok(Meant::Everything);
@@ -102,9 +162,10 @@ fn meant(value: Option<&str>, policy: VisibleDevices) -> Result<Meant, String> {
     });
     let uuids: Option<Vec<String>> = uuids.collect();
     let forms = pin::UUIDS;
+    let unknown = || format!("{value:?} names no GPU; accepted: {forms}, or no {VISIBLE}");
     uuids
         .map(Meant::These)
-        .ok_or_else(|| format!("{value:?} names no GPU; accepted: {forms}, or no {VISIBLE}"))
+        .ok_or_else(|| No::Unknown(unknown()))
 }
 
 fn dropped(container: &Container<'_>, asks: bool) -> String {
@@ -118,12 +179,16 @@ fn dropped(container: &Container<'_>, asks: bool) -> String {
     }
 }
 
-fn reaches_nothing(container: &Container<'_>, uuids: &[String]) -> String {
+fn reaches_nothing(container: &Container<'_>, written: &str) -> String {
+    let name = container.name();
+    if container.kind == Kind::Ephemeral {
+        return format!(
+            "container {name}: {VISIBLE} is void now: an ephemeral container is given no GPU"
+        );
+    }
     format!(
-        "container {}: {VISIBLE} is void now: ask for a GPU or a MIG instance in its limits and choose it by annotation {}: {}",
-        container.name(),
+        "container {name}: {VISIBLE} is void now: ask for a GPU or a MIG instance in its limits and choose it by annotation {}: {written}",
         PIN.ours,
-        uuids.join(",")
     )
 }
 
@@ -150,22 +215,43 @@ fn close(editor: &mut Editor, container: &Container<'_>, asks: bool, shared: boo
     editor.set(&path, Value::Array(after));
 }
 
-/// What the pod set becomes its pin, unless it has one.
-fn pin(editor: &mut Editor, mut uuids: Vec<String>) -> String {
-    uuids.sort();
-    uuids.dedup();
-    let uuids = uuids.join(",");
+/// What the containers named becomes the pod's pin, unless it has one. A pin is for
+/// all of them, so they have to name the same.
+fn pin(editor: &mut Editor, all: &[Named], found: &mut Found) {
+    let Some(first) = all.iter().find(|one| !one.uuids.is_empty()) else {
+        return;
+    };
     let path = ["metadata", "annotations", PIN.ours];
     let annotation = &editor.pod()["metadata"]["annotations"][PIN.ours];
     if let Some(own) = annotation.as_str() {
-        let own = own.to_owned();
-        return format!("{VISIBLE} removed: annotation {} says {own}", PIN.ours);
+        let warning = format!("{VISIBLE} removed: annotation {} says {own}", PIN.ours);
+        found.warnings.push(warning);
+        return;
     }
-    editor.set(&path, Value::String(uuids.clone()));
-    format!(
+    let text = |one: &Named| {
+        let uuids: Vec<&str> = one.uuids.iter().map(String::as_str).collect();
+        uuids.join(",")
+    };
+    let uuids = text(first);
+    if let Some(other) = all.iter().find(|one| one.uuids != first.uuids) {
+        let own = match text(other) {
+            none if none.is_empty() => "none".to_owned(),
+            own => own,
+        };
+        let (name, ours) = (&other.container, PIN.ours);
+        found.refusals.push(Refusal {
+            field: first.field.clone(),
+            message: format!(
+                "{VISIBLE} {uuids:?} would be the choice of all containers that ask for a GPU, and {name} names {own}; accepted: the same in each of them, or annotation {ours} with all that the pod may be given"
+            ),
+        });
+        return;
+    }
+    found.warnings.push(format!(
         "{VISIBLE} became annotation {}: {uuids}, which is booked",
         PIN.ours
-    )
+    ));
+    editor.set(&path, Value::String(uuids));
 }
 
 /// A device that the container will not have: beyond its number, or not its pin.

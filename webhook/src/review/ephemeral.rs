@@ -1,34 +1,43 @@
-//! Ephemeral containers added to a running pod: no resources of ours, no escape.
+//! Ephemeral containers added to a running pod: no resources of ours, no GPU by way of
+//! the environment, no escape.
 //!
 //! Fed by: UPDATE of pods/ephemeralcontainers.
 //! Must not: judge again the ephemeral containers that were there before.
 
+use super::edit::Editor;
+use super::env::{self, Found};
 use super::pod::{Kind, containers, items};
-use super::{Question, Refusal, escape, scheduler_name, share};
+use super::{Question, escape, scheduler_name, share};
 use crate::settings::Settings;
 
-/// The faults of the containers that this update adds.
-pub(super) fn refusals(question: &Question<'_>, settings: &Settings) -> Vec<Refusal> {
+/// What is told and refused of the containers that this update adds, and done to them.
+pub(super) fn judge(question: &Question<'_>, editor: &mut Editor, settings: &Settings) -> Found {
+    let mut found = Found::default();
     if !scheduler_name::is_ours(question.pod, settings) {
-        return Vec::new();
+        return found;
     }
     let all = containers(question.pod);
     let shared = all
         .iter()
         .any(|container| container.kind != Kind::Ephemeral && share::asks(container, settings));
-    let escape_matters = shared && !settings.escape_allowed.contains(question.namespace);
+    let escape_allowed = settings.escape_allowed.contains(question.namespace);
+    let policy = super::visible_devices(question, settings);
     let before = items(&question.old_pod["spec"][Kind::Ephemeral.list()]);
     let is_new = |name: &str| !before.iter().any(|old| old["name"] == name);
 
-    let mut refusals = Vec::new();
     for container in all {
         if container.kind != Kind::Ephemeral || !is_new(container.name()) {
             continue;
         }
-        refusals.extend(share::in_ephemeral(&container, settings));
-        if escape_matters {
-            refusals.extend(escape::security_context(&container));
+        found
+            .refusals
+            .extend(share::in_ephemeral(&container, settings));
+        let raw = env::judge_ephemeral(editor, &container, shared, policy);
+        found.refusals.extend(raw.refusals);
+        found.warnings.extend(raw.warnings);
+        if shared && !escape_allowed {
+            found.refusals.extend(escape::security_context(&container));
         }
     }
-    refusals
+    found
 }

@@ -22,6 +22,7 @@ pub(super) fn card(index: u32, memory: u64) -> Gpu {
         Some(Mig::Dynamic(Cut {
             geometry,
             instances: vec![],
+            reserved: Vec::new(),
         }))
     };
     let mode = match (memory + u64::from(index)) % 8 {

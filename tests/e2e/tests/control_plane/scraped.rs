@@ -59,9 +59,9 @@ async fn linger(stack: &Stack) -> Result<()> {
     inventory.lingering.push(Lingering {
         pod: "gone".into(),
         gpu: inventory.gpus[0].uuid.clone(),
+        seats: 1,
         memory: Mib(100),
         cores: Percent(10),
-        seats: 1,
     });
     let patch = json!({"metadata": {"annotations": {INVENTORY: inventory.encode()?}}});
     let patch = Patch::Merge(patch);

@@ -158,3 +158,83 @@ fn mps_5_a_malformed_memory_limit_of_mps_is_warned_of_with_the_right_form() {
         check_warning(&gpu, name, bad, "write 0=5G");
     }
 }
+
+const OTHER: &str = "GPU-00000000-95b9-1f7c-0d23-7b6a9c0d1e2f";
+
+/// A pod of two containers that ask for a card and name these in their environment.
+fn two(first: &str, second: &str) -> Value {
+    let container = |name: &str, value: &str| {
+        let mut container = container(name, &json!({"nvidia.com/gpu": "1"}));
+        if !value.is_empty() {
+            container["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
+        }
+        container
+    };
+    pod(&json!([
+        container("main", first),
+        container("side", second)
+    ]))
+}
+
+#[test]
+fn what_one_container_named_became_the_choice_of_another() {
+    let check = |pod: &Value, message: &str| {
+        super::refused::check(pod, "spec.containers[0]", message);
+    };
+    let accepted = "accepted: the same in each of them, or annotation aliquot.dev/use-gpu with all that the pod may be given";
+    let says = |other: &str| {
+        format!(
+            "NVIDIA_VISIBLE_DEVICES {UUID:?} would be the choice of all containers that ask for a GPU, and side names {other}; {accepted}"
+        )
+    };
+    check(&two(UUID, ""), &says("none"));
+    check(&two(UUID, OTHER), &says(OTHER));
+    let (after, _, _) = admit(&two(UUID, UUID), &Settings::default());
+    let pin = &after["metadata"]["annotations"]["aliquot.dev/use-gpu"];
+    assert_eq!(pin, UUID);
+    let mut chosen = two(UUID, OTHER);
+    let both = json!(format!("{OTHER},{UUID}"));
+    chosen["metadata"]["annotations"] = json!({"aliquot.dev/use-gpu": both});
+    let (after, _, _) = admit(&chosen, &Settings::default());
+    let pin = &after["metadata"]["annotations"]["aliquot.dev/use-gpu"];
+    assert_eq!(pin, &both);
+}
+
+#[test]
+fn an_index_in_the_environment_stopped_daemon_sets_that_ask_for_no_gpu() {
+    let void =
+        json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
+    let none = json!({"cpu": "1"});
+    for value in ["0", "0,1", "GPU-5a2e6a4e", "0:4"] {
+        let warning = format!("aliquot.dev/use-gpu: {value}");
+        check(&none, value, &void, &Value::Null, &warning);
+    }
+}
+
+#[test]
+fn the_environment_of_ephemeral_containers_opened_gpus() {
+    let check = |pod: &Value, namespace: &str, env: &Value, expected: &Value, warning: &str| {
+        let added = json!({"name": "d", "env": env});
+        let Verdict::Allow { patch, warnings } = super::refused::debug(pod, namespace, added)
+        else {
+            panic!("refused");
+        };
+        let mut after = json!({"spec": {"ephemeralContainers": [{}, {"env": env}]}});
+        json_patch::patch(&mut after, &patch).unwrap();
+        let found = &after["spec"]["ephemeralContainers"][1]["env"];
+        assert_eq!(found, expected, "{namespace}: {env}");
+        assert!(warnings.join("\n").contains(warning), "{warnings:?}");
+    };
+    let shared = asking(&json!({"nvidia.com/gpu": "1"}));
+    let plain = asking(&json!({"cpu": "1"}));
+    let sets = |value: &str| json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
+    let void = sets("void");
+    let given = "an ephemeral container is given no GPU";
+    check(&shared, "default", &sets("all"), &void, "sees none");
+    check(&shared, "default", &sets(UUID), &void, given);
+    check(&plain, "default", &sets("0"), &void, given);
+    // What the image sets counts, too.
+    check(&shared, "default", &json!([]), &void, "");
+    check(&plain, "default", &json!([]), &json!([]), "");
+    check(&plain, "trusted", &sets("all"), &sets("all"), "");
+}

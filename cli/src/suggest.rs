@@ -1,0 +1,284 @@
+//! `suggest`: what each card's containers were seen to use, and how many of the kind it
+//! could carry.
+//!
+//! Fed by: metrics of the nodes' monitors, asked for or in files; of several of one card
+//! the largest figures count. Must not: call a card that nobody watched an idle one.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aliquot_core::suggest::{Bound, Peak, replicas};
+use aliquot_core::{Mib, Percent};
+use clap::Args;
+use kube::Config;
+use thiserror::Error;
+
+use crate::live::{LiveError, get, make};
+use crate::table::aligned;
+
+/// Between two questions.
+const EVERY: Duration = Duration::from_secs(5);
+/// Memory of a card or an instance, and what a container had and took of it.
+const TOTALS: [&str; 2] = [
+    "aliquot_gpu_memory_total_bytes",
+    "aliquot_instance_memory_total_bytes",
+];
+const MEMORY: &str = "aliquot_share_memory_peak_bytes";
+const COMPUTE: &str = "aliquot_share_core_used_ratio";
+
+/// The flags of `suggest`.
+#[derive(Debug, Args)]
+#[group(id = "from", required = true, multiple = true)]
+pub struct Suggest {
+    /// Ask a node's monitor at this address, with its scheme and port; once for each node
+    #[arg(long, value_name = "URL", group = "from")]
+    pub monitor: Vec<http::Uri>,
+    /// Metrics of a monitor in a file; - reads standard input
+    #[arg(long, value_name = "FILE", group = "from")]
+    pub metrics: Vec<PathBuf>,
+    /// Ask so often, every five seconds: compute is what is taken at that moment
+    #[arg(long, default_value_t = 1)]
+    pub rounds: u32,
+    /// Most replicas, where the mode has fewer than memory and compute allow
+    #[arg(long, default_value_t = 1000)]
+    pub most: u32,
+}
+
+/// Why nothing is suggested.
+#[derive(Debug, Error)]
+pub enum SuggestError {
+    /// A file.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Its path.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A monitor.
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    /// No container of any card is in them.
+    #[error("no container with a share is in these metrics; accepted: those of aliquot-monitor")]
+    Nothing,
+}
+
+/// A card or an instance, and what its containers used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Watched {
+    memory: Mib,
+    containers: BTreeMap<[String; 3], Peak>,
+}
+
+/// By node and uuid.
+type All = BTreeMap<(String, String), Watched>;
+
+impl Suggest {
+    /// The tables.
+    pub async fn run(&self) -> Result<String, SuggestError> {
+        let mut all = All::new();
+        for path in &self.metrics {
+            read(&mut all, &text(path)?);
+        }
+        for round in 0..self.rounds {
+            if round > 0 {
+                tokio::time::sleep(EVERY).await;
+            }
+            for url in &self.monitor {
+                let client = make(Config::new(url.clone()))?;
+                let text = get(&client, &format!("the monitor at {url}"), "/metrics").await?;
+                read(&mut all, &text);
+            }
+        }
+        all.retain(|_, card| !card.containers.is_empty());
+        if all.is_empty() {
+            return Err(SuggestError::Nothing);
+        }
+        Ok(shown(&all, self.most))
+    }
+}
+
+fn text(path: &Path) -> Result<String, SuggestError> {
+    let read = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    read.map_err(|source| SuggestError::Read {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+/// Takes over what these metrics say; what was larger before stays.
+fn read(all: &mut All, metrics: &str) {
+    for line in metrics.lines() {
+        let Some((name, rest)) = line.split_once('{') else {
+            continue;
+        };
+        let Some((labels, value)) = rest.rsplit_once("} ") else {
+            continue;
+        };
+        let label = |wanted: &str| {
+            let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
+            let (_, value) = pairs.find(|(name, _)| *name == wanted)?;
+            Some(value.trim_matches('"').to_owned())
+        };
+        let Some(card) = label("node").zip(label("uuid")) else {
+            continue;
+        };
+        let value = value.trim();
+        let bytes = || value.parse::<u64>().ok().map(|bytes| Mib(bytes >> 20));
+        if TOTALS.contains(&name) {
+            let card = all.entry(card).or_default();
+            card.memory = card.memory.max(bytes().unwrap_or_default());
+            continue;
+        }
+        let container = ["namespace", "pod", "container"].map(label);
+        let [Some(namespace), Some(pod), Some(container)] = container else {
+            continue;
+        };
+        let more = match name {
+            MEMORY => bytes().map(|memory| Peak {
+                memory,
+                cores: Percent(0),
+            }),
+            COMPUTE => ratio(value).map(|cores| Peak {
+                memory: Mib(0),
+                cores,
+            }),
+            _ => None,
+        };
+        let Some(more) = more else { continue };
+        let containers = &mut all.entry(card).or_default().containers;
+        let known = containers.entry([namespace, pod, container]).or_default();
+        known.memory = known.memory.max(more.memory);
+        known.cores = known.cores.max(more.cores);
+    }
+}
+
+/// Percent of a part of 1, rounded up: `0.123` is 13.
+fn ratio(text: &str) -> Option<Percent> {
+    let part: f64 = text.parse().ok()?;
+    (0..=100_u32)
+        .find(|percent| f64::from(*percent) >= part * 100.0)
+        .map(Percent)
+}
+
+fn shown(all: &All, most: u32) -> String {
+    let mut cards = Vec::new();
+    let mut containers = Vec::new();
+    for ((node, uuid), card) in all {
+        let peaks: Vec<Peak> = card.containers.values().copied().collect();
+        let found = replicas(card.memory, most, &peaks);
+        let cells = found.map_or_else(
+            || ["-", "-", "-", "nobody used anything"].map(str::to_owned),
+            |found| {
+                let why = match found.bound {
+                    Bound::Memory => "memory",
+                    Bound::Compute => "compute",
+                    Bound::Most => "most",
+                };
+                let peak = found.peak;
+                let figures = [peak.memory.0, peak.cores.0.into(), found.replicas.into()];
+                let [memory, cores, replicas] = figures.map(|figure: u64| figure.to_string());
+                [memory, cores, replicas, why.to_owned()]
+            },
+        );
+        let place = [
+            node.clone(),
+            uuid.clone(),
+            card.memory.0.to_string(),
+            peaks.len().to_string(),
+        ];
+        cards.push([place.to_vec(), cells.to_vec()].concat());
+        for (name, peak) in &card.containers {
+            let figures = [peak.memory.0, peak.cores.0.into()];
+            let figures = figures.map(|figure: u64| figure.to_string());
+            containers.push([name.to_vec(), vec![uuid.clone()], figures.to_vec()].concat());
+        }
+    }
+    let head = [
+        "NODE",
+        "UUID",
+        "MIB",
+        "CONTAINERS",
+        "PEAK MIB",
+        "PEAK %",
+        "REPLICAS",
+        "BOUND BY",
+    ];
+    let of_containers = [
+        "NAMESPACE",
+        "POD",
+        "CONTAINER",
+        "UUID",
+        "PEAK MIB",
+        "PEAK %",
+    ];
+    format!(
+        "{}\n{}",
+        aligned(&head, &cards),
+        aligned(&of_containers, &containers)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = r#"
+# TYPE aliquot_share_memory_peak_bytes gauge
+aliquot_gpu_memory_total_bytes{node="n1",gpu="0",uuid="GPU-a",model="NVIDIA A30"} 25769803776
+aliquot_share_memory_peak_bytes{node="n1",gpu="0",uuid="GPU-a",mode="mps",profile="",namespace="d",pod="p",container="main",pod_uid="u"} 3145728000
+aliquot_share_core_used_ratio{node="n1",gpu="0",uuid="GPU-a",mode="mps",profile="",namespace="d",pod="p",container="main",pod_uid="u"} 0.301
+aliquot_share_memory_peak_bytes{node="n1",gpu="0",uuid="GPU-a",mode="mps",profile="",namespace="d",pod="q",container="main",pod_uid="v"} 1048576000
+"#;
+    const SECOND: &str = r#"
+aliquot_share_core_used_ratio{node="n1",gpu="0",uuid="GPU-a",mode="mps",profile="",namespace="d",pod="p",container="main",pod_uid="u"} 0.05
+aliquot_share_memory_peak_bytes{node="n1",gpu="0",uuid="GPU-a",mode="mps",profile="",namespace="d",pod="q",container="main",pod_uid="v"} 5242880000
+"#;
+
+    #[test]
+    fn ts_14_use_of_each_card_and_pod_is_shown_with_the_replicas_that_peaks_suggest() {
+        let mut all = All::new();
+        read(&mut all, FIRST);
+        read(&mut all, SECOND);
+        let expected = "\
+NODE  UUID   MIB    CONTAINERS  PEAK MIB  PEAK %  REPLICAS  BOUND BY
+n1    GPU-a  24576  2           5000      31      3         compute
+
+NAMESPACE  POD  CONTAINER  UUID   PEAK MIB  PEAK %
+d          p    main       GPU-a  3000      31
+d          q    main       GPU-a  5000      0
+";
+        assert_eq!(shown(&all, 1000), expected);
+        read(
+            &mut all,
+            "aliquot_share_memory_peak_bytes{broken\nnothing 1\n",
+        );
+        assert_eq!(shown(&all, 1000), expected);
+        assert!(shown(&all, 2).contains("2         most"));
+    }
+
+    #[tokio::test]
+    async fn metrics_without_a_container_suggest_nothing() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let file = room.path().join("metrics");
+        std::fs::write(&file, "up 1\n").expect("written");
+        let asked = |path: &Path| Suggest {
+            monitor: Vec::new(),
+            metrics: vec![path.to_owned()],
+            rounds: 1,
+            most: 1000,
+        };
+        let error = asked(&file).run().await.expect_err("nothing there");
+        assert!(matches!(error, SuggestError::Nothing), "{error}");
+        let error = asked(&room.path().join("none")).run().await;
+        let error = error.expect_err("no file").to_string();
+        assert!(error.contains("cannot read"), "{error}");
+    }
+}
