@@ -91,22 +91,31 @@ pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
     };
     let thread = thread_number();
     let limits = &process.limits;
-    let gate = limits.gate(card).load(Relaxed);
+    let (gate, beat) = (limits.gate(card).load(Relaxed), limits.heartbeat());
     let open = gate == OPEN && limits.cores(card) == NO_LIMIT;
-    if open && !lane.credit.count(thread) {
+    if open && !lane.credit.count(thread, beat) {
         return call();
     }
     let fresh = lane.fresh.load(Relaxed);
     // Whether the host that said something of the gate is alive is looked for at once; one that
     // was found dead only when its heart beats again.
-    let doubtful = gate != OPEN && !fresh && limits.heartbeat() != lane.silent.load(Relaxed);
+    let doubtful = gate != OPEN && !fresh && beat != lane.silent.load(Relaxed);
+    let turn = Turn {
+        process,
+        card,
+        lane,
+        thread,
+    };
     let free = match words(process, card, fresh).rule() {
         _ if doubtful => false,
         Rule::Free => {
             let believed = gate != UNLIMITED || clock::coarse() < lane.believed.load(Relaxed);
-            !open && believed && !lane.credit.count(thread)
+            !open && believed && !lane.credit.count(thread, beat)
         }
         Rule::Limited(_) => {
+            if lane.credit.is_due(thread, beat) {
+                turn.tell();
+            }
             let kernel = lane.costs().kernel(work.key);
             kernel.is_known()
                 && !capture::any()
@@ -117,12 +126,6 @@ pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
     if free {
         return call();
     }
-    let turn = Turn {
-        process,
-        card,
-        lane,
-        thread,
-    };
     turn.take(work, call)
 }
 
@@ -254,9 +257,11 @@ impl Turn {
     }
 
     /// Tells the container's counters of the launches of this thread.
+    #[cold]
     fn tell(self) {
         let compute = self.compute();
-        let launches = self.lane.credit.launches(self.thread);
+        let beat = self.process.limits.heartbeat();
+        let launches = self.lane.credit.launches(self.thread, beat);
         compute.launches.fetch_add(launches, Relaxed);
         compute.last.fetch_max(clock::now(), Relaxed);
     }

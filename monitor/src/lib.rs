@@ -9,6 +9,7 @@
 
 pub mod account;
 pub mod act;
+pub mod arbiter;
 pub mod attribute;
 pub mod cgroup;
 pub mod figures;

@@ -34,6 +34,8 @@ struct Purse {
     until: AtomicU64,
     /// When others' work was last seen there.
     met: AtomicU64,
+    /// The host's sign of life when launches were last told of.
+    beat: AtomicU64,
 }
 
 /// The purses of a process for one card.
@@ -97,13 +99,20 @@ impl Credit {
         met != 0 && met.saturating_add(QUIET) > now
     }
 
-    /// Counts a launch that needs no credit; true once a round.
+    /// Counts a launch that needs no credit; true when launches are to be told of: once a round,
+    /// and at each sign of life of the host, which so sees who is at work.
     #[inline]
-    pub fn count(&self, thread: usize) -> bool {
+    pub fn count(&self, thread: usize, beat: u64) -> bool {
         let purse = &self.0[thread % PURSES];
         let launches = purse.launches.load(Relaxed) + 1;
         purse.launches.store(launches, Relaxed);
-        launches >= ROUND
+        launches >= ROUND || purse.beat.load(Relaxed) != beat
+    }
+
+    /// The host gave a sign of life since launches of this thread were last told of.
+    #[inline]
+    pub fn is_due(&self, thread: usize, beat: u64) -> bool {
+        self.0[thread % PURSES].beat.load(Relaxed) != beat
     }
 
     /// What the bucket is asked for a launch of this cost that the purse could not pay for: the
@@ -120,9 +129,11 @@ impl Credit {
         purse.left.store(all.saturating_sub(cost), Relaxed);
     }
 
-    /// Launches that were not told yet, which they are now.
-    pub fn launches(&self, thread: usize) -> u64 {
-        self.0[thread % PURSES].launches.swap(0, Relaxed)
+    /// Launches that were not told yet, which they are now, at this sign of life of the host.
+    pub fn launches(&self, thread: usize, beat: u64) -> u64 {
+        let purse = &self.0[thread % PURSES];
+        purse.beat.store(beat, Relaxed);
+        purse.launches.swap(0, Relaxed)
     }
 }
 
@@ -142,8 +153,8 @@ mod tests {
         assert!(credit.spend(0, STREAM, 300_000));
         assert!(!credit.spend(0, STREAM, 300_000), "100000 are left");
         assert!(!credit.spend(1, STREAM, 1), "another thread has its own");
-        assert_eq!(credit.launches(0), 4);
-        assert_eq!(credit.launches(0), 0);
+        assert_eq!(credit.launches(0, 0), 4);
+        assert_eq!(credit.launches(0, 0), 0);
     }
 
     #[test]
@@ -161,13 +172,23 @@ mod tests {
         let passed = (0..ROUND).filter(|_| credit.spend(0, STREAM, 0)).count();
         assert_eq!(passed as u64, ROUND - 1);
         assert_eq!(credit.chunk(0, 0), 0, "nothing is charged for it");
-        credit.launches(0);
+        credit.launches(0, 0);
         assert!(credit.spend(0, STREAM, 0));
         credit.measure_next(0);
         assert!(!credit.spend(0, STREAM, 0));
         credit.enter(0, STREAM, &AtomicU64::new(0), (0, 0));
         assert!(credit.spend(0, STREAM, 0), "once");
-        assert!((0..ROUND).any(|_| credit.count(1)));
+        assert!((0..ROUND).any(|_| credit.count(1, 0)));
+    }
+
+    #[test]
+    fn launches_are_told_at_each_sign_of_life_of_the_host() {
+        let credit = Credit::default();
+        assert!(!credit.count(0, 0) && !credit.is_due(0, 0));
+        assert!(credit.count(0, 7) && credit.is_due(0, 7));
+        assert_eq!(credit.launches(0, 7), 2);
+        assert!(!credit.count(0, 7) && !credit.is_due(0, 7));
+        assert!(credit.is_due(1, 7), "another thread tells of its own");
     }
 
     #[test]

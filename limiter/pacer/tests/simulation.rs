@@ -173,7 +173,7 @@ impl Tenant {
                 job.overlapped = program.credit.enter(0, 1, &self.until, (now, chunk));
                 let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
                 program.credit.grant(0, chunk, cost);
-                program.credit.launches(0);
+                program.credit.launches(0, 0);
                 job.measured = !small;
                 if small {
                     program.credit.measure_next(0);

@@ -51,7 +51,10 @@ pub const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"ALQCOUNT";
 const HIGH: usize = 16;
 const FIRST_DEVICE: usize = 4096;
-const DEVICE: usize = 256;
+/// Bytes of a device.
+pub(crate) const DEVICE: usize = 256;
+/// Where a device's words of its compute are, in the order of the table.
+pub(crate) const COMPUTE: [usize; 6] = [64, 72, 80, 88, 96, 104];
 const FIRST_SLOT: usize = 16_384;
 const SLOT: usize = 1024;
 const SHARES: usize = 64;
@@ -135,7 +138,7 @@ impl Counters {
 
     pub(crate) fn compute(&self, device: usize) -> Compute<'_> {
         let [bucket, until, busy, last, launches, waited] =
-            [64, 72, 80, 88, 96, 104].map(|at| self.device(device, at));
+            COMPUTE.map(|at| self.device(device, at));
         Compute {
             bucket,
             until,

@@ -151,19 +151,8 @@ fn beyond(found: u64, allowed: u64) -> Option<u64> {
 
 /// Reads the file at `path` for the first `devices` devices.
 pub fn read(path: &Path, devices: usize) -> Result<Report, Unreadable> {
-    let failed = |step| move |source| Unreadable::Step { step, source };
     let devices = devices.min(MAX_DEVICES);
-    let path = map::c_path(path).map_err(failed("named"))?;
-    // A FIFO without a writer would keep us waiting.
-    let file = map::open(&path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
-        .map_err(failed("opened"))?;
-    let (is_file, size) = map::inspect(&file).map_err(failed("inspected"))?;
-    if !is_file {
-        return Err(Unreadable::Kind);
-    }
-    if size != SIZE {
-        return Err(Unreadable::Size(size));
-    }
+    let file = open(path)?;
     let bytes = pread(&file, 0, start(0)).map_err(failed("read"))?;
     if !counters::begins(&bytes) {
         return Err(Unreadable::Layout);
@@ -203,6 +192,26 @@ pub fn read(path: &Path, devices: usize) -> Result<Report, Unreadable> {
         refused: of_devices(16),
         work: work.collect(),
     })
+}
+
+fn failed(step: &'static str) -> impl FnOnce(io::Error) -> Unreadable {
+    move |source| Unreadable::Step { step, source }
+}
+
+/// Opens a file of the right kind and size.
+fn open(path: &Path) -> Result<OwnedFd, Unreadable> {
+    let path = map::c_path(path).map_err(failed("named"))?;
+    // A FIFO without a writer would keep us waiting.
+    let file = map::open(&path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .map_err(failed("opened"))?;
+    let (is_file, size) = map::inspect(&file).map_err(failed("inspected"))?;
+    if !is_file {
+        return Err(Unreadable::Kind);
+    }
+    if size != SIZE {
+        return Err(Unreadable::Size(size));
+    }
+    Ok(file)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -252,6 +261,9 @@ fn held(file: &OwnedFd) -> io::Result<Vec<usize>> {
     found.sort_unstable();
     Ok(found)
 }
+
+mod launches;
+pub use launches::{Launches, Watch};
 
 #[cfg(test)]
 #[path = "host_tests.rs"]

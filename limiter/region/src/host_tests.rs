@@ -177,3 +177,33 @@ fn what_the_driver_contradicts_is_doubted() {
     file.write_all_at(&[0; 8], used).unwrap();
     assert_eq!(doubts(&known(600, 3000)), [uncounted(500)]);
 }
+
+#[test]
+fn what_is_said_of_launches_is_looked_at_again_and_again() {
+    let room = Room::new();
+    let seat = room.seat();
+    let watch = Watch::open(&room.path(), 2).unwrap();
+    assert_eq!(watch.look().unwrap().len(), 2);
+    let second = seat.compute(1);
+    let order = std::sync::atomic::Ordering::Relaxed;
+    let words = [second.bucket, second.until, second.busy, second.last];
+    for (value, word) in (1..).zip(words.into_iter().chain([second.launches, second.waited])) {
+        word.store(value, order);
+    }
+    let expected = Launches {
+        debt: 1,
+        until: 2,
+        busy: 3,
+        last: 4,
+        launches: 5,
+        waited: 6,
+    };
+    assert_eq!(watch.look().unwrap()[1], expected);
+    let file = File::options().write(true).open(room.path()).unwrap();
+    file.set_len(4096).unwrap();
+    assert!(watch.look().is_err(), "it was cut");
+    file.set_len(1 << 40).unwrap();
+    assert_eq!(watch.look().unwrap()[0], Launches::default());
+    fs::write(room.path(), vec![7; usize::try_from(SIZE).unwrap()]).unwrap();
+    assert!(Watch::open(&room.path(), 1).is_err());
+}

@@ -7,6 +7,7 @@
  * is there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -189,6 +190,20 @@ static void *capturer(void *unused) {
     return NULL;
 }
 
+/* Writes into the counters of its own container that nothing is owed and nothing was done. */
+static void *forger(void *unused) {
+    (void)unused;
+    static const char nothing[48];
+    int file = open("/.aliquot/counters/slots", O_WRONLY);
+    while (now() < end) {
+        if (pwrite(file, nothing, sizeof nothing, 4096 + 64) != sizeof nothing)
+            failures++;
+        usleep(200);
+    }
+    close(file);
+    return NULL;
+}
+
 int main(int count, char **words) {
     if (count < 4)
         return 2;
@@ -229,6 +244,17 @@ int main(int count, char **words) {
         run(own, 64);
     } else if (!strcmp(mode, "sync")) {
         run(own, 1);
+    } else if (!strcmp(mode, "bursts")) {
+        /* A fifth of a second of work, three fifths of rest. */
+        while (now() < end) {
+            for (double rest = now() + 0.2; now() < rest; launch(own))
+                CALL(cuStreamSynchronize, own);
+            usleep(600000);
+        }
+    } else if (!strcmp(mode, "forge")) {
+        pthread_create(&threads[0], NULL, forger, NULL);
+        run(own, 64);
+        pthread_join(threads[0], NULL);
     } else if (!strcmp(mode, "streams")) {
         handle streams[3] = {own, stream(), stream()};
         for (int i = 0; now() < end; i++)

@@ -1,31 +1,35 @@
-//! A stand-in for the host's arbiter: what it may see (NVML's utilisation of each process, late and
-//! in whole percent) and what it may write (the measured words of each limits page).
+//! The host of a scene: nobody, somebody who says one gate word, or the arbiter itself, told what
+//! the monitor would tell it: the shares, and twice a second NVML's utilisation of each process,
+//! late and in whole percent.
 //!
 //! Fed by: [`crate::share`]. Must not: use the simulator's exact clock.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use aliquot_gpusim::SimulatedMachine;
-use anyhow::Result;
+use aliquot_monitor::arbiter::shell::{self, Levels, Now};
+use aliquot_monitor::arbiter::{Measured, PERCENT};
+use aliquot_monitor::seats::{Effective, Seat, Seats};
+use anyhow::{Result, anyhow};
+use tokio::sync::watch;
 
 use crate::Container;
 use crate::scene::FIRST;
-use crate::share::{Scene, Workers, pass};
+use crate::share::{Workers, pass};
 
-/// Where the words lie, as the documented layout says.
+/// Where words lie, as the documented layout says.
 const HEARTBEAT: u64 = 24;
-const GATE: u64 = 64 + 52;
-const TRIM: u64 = 64 + 56;
-const TENANTS: u64 = 64 + 60;
+pub(crate) const GATE: u64 = 64 + 52;
 
-/// Between two looks.
-const STEP: Duration = Duration::from_millis(250);
-/// Samples over which utilisation is averaged.
-const MEMORY: f64 = 8.0;
-/// Part of an error that a step corrects.
-const GAIN: f64 = 0.05;
+/// Between two looks of the monitor at the driver.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What a host leaves that died long ago.
 pub(crate) fn died(container: &Container, gate: u32) -> Result<()> {
@@ -38,117 +42,158 @@ pub(crate) fn died(container: &Container, gate: u32) -> Result<()> {
     Ok(())
 }
 
-pub(crate) struct Host {
-    pages: Vec<Page>,
-    trims: bool,
-    alive: bool,
+/// Who speaks for the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Nobody.
+    Silent,
+    /// Somebody alive whose gate word is this for every tenant from the beginning.
+    Says(u32),
+    /// A host that died long ago and left this gate word to every tenant.
+    Left(u32),
+    /// The arbiter.
+    Arbiter,
 }
 
-struct Page {
-    file: File,
-    cores: f64,
-    /// Percent, smoothed.
-    used: f64,
-    trim: f64,
+pub(crate) enum Host {
+    Silent,
+    Says(Vec<File>),
+    Arbiter(Arbiter),
+}
+
+pub(crate) struct Arbiter {
+    names: Vec<String>,
+    levels: watch::Sender<Arc<Levels>>,
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
 }
 
 impl Host {
-    pub(crate) fn new(containers: &[Container], scene: &Scene) -> Result<Self> {
-        let pages = containers.iter().zip(&scene.tenants);
-        let pages: Result<Vec<Page>> = pages
-            .map(|(container, tenant)| {
-                let path = container.directory().join("limits");
-                Ok(Page {
-                    file: OpenOptions::new().write(true).open(path)?,
-                    cores: f64::from(tenant.cores),
-                    used: f64::from(tenant.cores),
-                    trim: 1.0,
-                })
-            })
-            .collect();
-        let host = Self {
-            pages: pages?,
-            trims: scene.host,
-            alive: scene.host || scene.gate.is_some(),
-        };
-        host.beat()?;
-        for container in containers {
-            died(container, scene.left)?;
+    pub(crate) fn new(containers: &[Container], role: Role) -> Result<Self> {
+        match role {
+            Role::Silent => Ok(Self::Silent),
+            Role::Says(gate) => {
+                let pages = containers.iter().map(|container| {
+                    let path = container.directory().join("limits");
+                    let page = OpenOptions::new().write(true).open(path)?;
+                    page.write_all_at(&gate.to_le_bytes(), GATE)?;
+                    Ok(page)
+                });
+                let host = Self::Says(pages.collect::<Result<_>>()?);
+                host.beat()?;
+                Ok(host)
+            }
+            Role::Left(gate) => {
+                for container in containers {
+                    died(container, gate)?;
+                }
+                Ok(Self::Silent)
+            }
+            Role::Arbiter => {
+                let seats = containers
+                    .iter()
+                    .map(|container| seat(container.directory()));
+                Ok(Self::Arbiter(Arbiter::start(seats.collect())))
+            }
         }
-        if scene.left != 0 {
-            return Ok(host);
-        }
-        for page in &host.pages {
-            let gate = scene.gate.unwrap_or(0);
-            page.file.write_all_at(&gate.to_le_bytes(), GATE)?;
-        }
-        Ok(host)
     }
 
     /// Is there while time passes.
     pub(crate) fn run_for(
-        &mut self,
+        &self,
         machine: &SimulatedMachine,
         workers: &Workers,
         time: Duration,
     ) -> Result<()> {
         let mut left = time;
         while !left.is_zero() {
-            let step = left.min(STEP);
+            let step = left.min(LOOK);
             pass(step)?;
             left -= step;
             self.beat()?;
-            if self.trims {
-                self.look(machine, workers)?;
+            if let Self::Arbiter(arbiter) = self {
+                arbiter.tell(machine, workers)?;
             }
         }
         Ok(())
     }
 
     /// Opens all gates.
-    pub(crate) fn leave(&self) -> Result<()> {
-        for page in &self.pages {
-            page.file.write_all_at(&0_u32.to_le_bytes(), GATE)?;
+    pub(crate) fn leave(self) -> Result<()> {
+        match self {
+            Self::Silent => {}
+            Self::Says(pages) => {
+                for page in pages {
+                    page.write_all_at(&0_u32.to_le_bytes(), GATE)?;
+                }
+            }
+            Self::Arbiter(arbiter) => {
+                drop(arbiter.stop);
+                let ended = arbiter.thread.join();
+                ended.map_err(|_| anyhow!("the arbiter panicked"))?;
+            }
         }
         Ok(())
     }
 
     fn beat(&self) -> Result<()> {
-        if !self.alive {
+        let Self::Says(pages) = self else {
             return Ok(());
-        }
+        };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
         let now = u64::try_from(now.as_nanos())?.to_le_bytes();
-        for page in &self.pages {
-            page.file.write_all_at(&now, HEARTBEAT)?;
+        for page in pages {
+            page.write_all_at(&now, HEARTBEAT)?;
         }
         Ok(())
     }
+}
 
-    fn look(&mut self, machine: &SimulatedMachine, workers: &Workers) -> Result<()> {
-        let holders = machine.holders(FIRST)?;
-        let used: Vec<f64> = workers
-            .pids()
-            .map(|pids| {
-                let own = holders.iter().filter(|holder| pids.contains(&holder.pid));
-                f64::from(own.map(|holder| holder.utilisation).sum::<u32>())
-            })
-            .collect();
-        let tenants = used.iter().filter(|used| **used > 0.0).count();
-        let tenants = u32::try_from(tenants)?.to_le_bytes();
-        for (page, used) in self.pages.iter_mut().zip(used) {
-            page.used += (used - page.used) / MEMORY;
-            let error = (page.cores - page.used) / page.cores.max(1.0);
-            page.trim = (page.trim * (1.0 + GAIN * error)).clamp(0.5, 2.0);
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "between half and two millions"
-            )]
-            let trim = (page.trim * 1e6) as u32;
-            page.file.write_all_at(&trim.to_le_bytes(), TRIM)?;
-            page.file.write_all_at(&tenants, TENANTS)?;
+/// What the monitor lists of a container whose directory this is; the rest is on its page.
+pub(crate) fn seat(folder: PathBuf) -> Seat {
+    Seat {
+        name: folder.display().to_string(),
+        pod: "pod".into(),
+        namespace: String::new(),
+        pod_name: String::new(),
+        container: String::new(),
+        devices: Vec::new(),
+        priority: 0,
+        effective: Effective::default(),
+        limited: true,
+        folder,
+    }
+}
+
+impl Arbiter {
+    fn start(all: Vec<Seat>) -> Self {
+        let names = all.iter().map(|seat| seat.name.clone()).collect();
+        let seats = Seats {
+            all,
+            ..Seats::default()
+        };
+        let (_, seats) = watch::channel(Arc::new(seats));
+        let (levels, shown) = watch::channel(Arc::default());
+        let (stop, stopped) = channel();
+        Self {
+            names,
+            levels,
+            stop,
+            thread: thread::spawn(move || shell::run(seats, &shown, &stopped)),
         }
+    }
+
+    fn tell(&self, machine: &SimulatedMachine, workers: &Workers) -> Result<()> {
+        let holders = machine.holders(FIRST)?;
+        let at = Now::read().monotonic;
+        let levels = self.names.iter().zip(workers.pids()).map(|(name, pids)| {
+            let own = holders.iter().filter(|holder| pids.contains(&holder.pid));
+            let percent: u32 = own.map(|holder| holder.utilisation).sum();
+            let used = u64::from(percent) * PERCENT;
+            (name.clone(), vec![Some(Measured { used, at })])
+        });
+        self.levels
+            .send_replace(Arc::new(levels.collect::<BTreeMap<_, _>>()));
         Ok(())
     }
 }

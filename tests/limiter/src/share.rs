@@ -14,6 +14,7 @@ use aliquot_region::limits::Container as Rules;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::host::Host;
+pub use crate::host::Role;
 use crate::scene::{FIRST, device, machine};
 use crate::{Container, Way};
 
@@ -28,15 +29,44 @@ pub struct Tenant {
     pub processes: usize,
     /// Mode and kernels of `work.c`.
     pub work: Vec<String>,
+    /// When it begins to work, and for how long; for the whole scene where none is said.
+    pub shift: Option<[Duration; 2]>,
 }
 
-/// A tenant with one process.
+/// A tenant with one process, of low priority as most are.
 pub fn tenant(cores: u32, work: &str) -> Tenant {
     Tenant {
         cores,
-        rules: Rules::default(),
+        rules: Rules {
+            priority: 1,
+            ..Rules::default()
+        },
         processes: 1,
         work: work.split(' ').map(str::to_owned).collect(),
+        shift: None,
+    }
+}
+
+impl Tenant {
+    /// The same with a priority: 0 high, 1 low.
+    #[must_use]
+    pub fn priority(mut self, priority: u32) -> Self {
+        self.rules.priority = priority;
+        self
+    }
+
+    /// The same with a policy: 0 default, 1 force, 2 disable.
+    #[must_use]
+    pub fn policy(mut self, policy: u32) -> Self {
+        self.rules.policy = policy;
+        self
+    }
+
+    /// The same, at work from a moment of the scene to another, in seconds.
+    #[must_use]
+    pub fn from_to(mut self, from: u64, to: u64) -> Self {
+        self.shift = Some([from, to - from].map(Duration::from_secs));
+        self
     }
 }
 
@@ -55,12 +85,8 @@ pub struct Scene<'a> {
     pub windows: usize,
     /// Fields of the card ([`aliquot_gpusim::edit`]).
     pub card: &'a [(&'a str, &'a str)],
-    /// A stand-in for the host's arbiter is at work.
-    pub host: bool,
-    /// The gate word of every tenant from the beginning, said by a living host.
-    pub gate: Option<u32>,
-    /// The gate word of every tenant, left by a host that died long ago; 0: none.
-    pub left: u32,
+    /// Who speaks for the host.
+    pub host: Role,
 }
 
 impl Scene<'_> {
@@ -73,9 +99,7 @@ impl Scene<'_> {
             window: Duration::from_secs(1),
             windows,
             card: &[],
-            host: false,
-            gate: None,
-            left: 0,
+            host: Role::Silent,
         }
     }
 }
@@ -130,29 +154,9 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 pub fn run(scene: &Scene) -> Result<Vec<Got>> {
     let (room, machine) = machine();
     machine.set(FIRST, scene.card)?;
-    let client = compile(room.path())?;
-    let containers: Vec<Container> = scene
-        .tenants
-        .iter()
-        .map(|tenant| {
-            let mut share = device(FIRST, 7000);
-            share.cores = tenant.cores;
-            Container::new(&machine, scene.way, tenant.rules, &[share])
-        })
-        .collect::<Result<_>>()?;
-    let mut host = Host::new(&containers, scene)?;
-    let time = scene.warm_up + scene.window * u32::try_from(scene.windows)?;
-    let seconds = (time.as_secs_f64() + 0.3).to_string();
-    let mut workers = Workers::default();
-    for (tenant, container) in scene.tenants.iter().zip(&containers) {
-        let mut words = vec![client.to_str().context("a path of text")?];
-        words.extend([tenant.work[0].as_str(), &seconds]);
-        words.extend(tenant.work[1..].iter().map(String::as_str));
-        let started: Result<Vec<Child>> = (0..tenant.processes)
-            .map(|_| Ok(container.command(&words).stdout(Stdio::piped()).spawn()?))
-            .collect();
-        workers.0.push(started?);
-    }
+    let containers = containers(scene, &machine)?;
+    let host = Host::new(&containers, scene.host)?;
+    let mut workers = Workers::start(scene, &containers, room.path())?;
     let mut got = vec![
         Got {
             windows: Vec::new(),
@@ -186,6 +190,18 @@ pub fn run(scene: &Scene) -> Result<Vec<Got>> {
     Ok(got)
 }
 
+/// A container for each tenant of a scene.
+pub(crate) fn containers(scene: &Scene, machine: &SimulatedMachine) -> Result<Vec<Container>> {
+    let tenants = scene.tenants.iter();
+    tenants
+        .map(|tenant| {
+            let mut share = device(FIRST, 7000);
+            share.cores = tenant.cores;
+            Container::new(machine, scene.way, tenant.rules, &[share])
+        })
+        .collect()
+}
+
 /// The processes of each tenant.
 #[derive(Default)]
 pub(crate) struct Workers(Vec<Vec<Child>>);
@@ -197,6 +213,27 @@ pub(crate) struct Busy {
 }
 
 impl Workers {
+    /// Lets all tenants begin.
+    pub(crate) fn start(scene: &Scene, containers: &[Container], room: &Path) -> Result<Self> {
+        let client = compile(room)?;
+        let client = client.to_str().context("a path of text")?;
+        let time = scene.warm_up + scene.window * u32::try_from(scene.windows)?;
+        let whole = [Duration::ZERO, time + Duration::from_millis(300)];
+        let mut workers = Self::default();
+        for (tenant, container) in scene.tenants.iter().zip(containers) {
+            let shift = tenant.shift.unwrap_or(whole);
+            let [later, seconds] = shift.map(|time| time.as_secs_f64().to_string());
+            let mut words = vec!["sh", "-c", "sleep $0; exec \"$@\"", &later];
+            words.extend([client, tenant.work[0].as_str(), &seconds]);
+            words.extend(tenant.work[1..].iter().map(String::as_str));
+            let started: Result<Vec<Child>> = (0..tenant.processes)
+                .map(|_| Ok(container.command(&words).stdout(Stdio::piped()).spawn()?))
+                .collect();
+            workers.0.push(started?);
+        }
+        Ok(workers)
+    }
+
     /// Process ids of each tenant.
     pub(crate) fn pids(&self) -> impl Iterator<Item = Vec<u32>> {
         let tenants = self.0.iter();

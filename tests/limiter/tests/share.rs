@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aliquot_limiter_tests::Way;
 use aliquot_limiter_tests::launch::{Side, nanoseconds};
-use aliquot_limiter_tests::share::{Got, Scene, run, tenant};
+use aliquot_limiter_tests::share::{Got, Role, Scene, run, tenant};
 use aliquot_region::limits::Container as Rules;
 use parking_lot::Mutex;
 
@@ -93,8 +93,8 @@ fn tenants_that_are_all_busy_get_what_each_asked_for() {
     let shares = [20, 30, 50];
     let busy = shares.map(|cores| tenant(cores, "plain k_ms_1"));
     let mut scene = Scene::seconds(4, busy.into());
-    // A stand-in for the host's arbiter finds the trims meanwhile.
-    scene.host = true;
+    // The host's arbiter finds the trims meanwhile.
+    scene.host = Role::Arbiter;
     scene.warm_up = Duration::from_secs(6);
     let got = in_turn(&scene);
     for (got, cores) in got.iter().zip(shares) {
@@ -119,7 +119,7 @@ fn a_capture_in_one_thread_and_pacing_in_another_do_not_meet() {
 fn a_host_that_died_with_a_gate_word_set_leaves_each_tenant_its_share() {
     for left in [1, 2] {
         let mut scene = Scene::seconds(2, vec![tenant(30, "plain k_us_200")]);
-        scene.left = left;
+        scene.host = Role::Left(left);
         judge(&in_turn(&scene)[0], 30, "a card without a host");
     }
 }
@@ -160,7 +160,7 @@ fn gate_and_policy_decide_who_is_limited() {
             ..Rules::default()
         };
         let mut scene = Scene::seconds(1, vec![one]);
-        scene.gate = gate;
+        scene.host = gate.map_or(Role::Silent, Role::Says);
         if gate == Some(WAIT) {
             // A closed gate holds from the first launch on.
             scene.warm_up = Duration::ZERO;

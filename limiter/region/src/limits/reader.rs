@@ -13,6 +13,10 @@ use thiserror::Error;
 use super::{CONTEXT, Header, MAGIC, MAX_DEVICES, Record, SIZE, UUID, VERSION, record};
 use crate::map::{self, Map};
 
+/// The least trim that counts, in millionths.
+const SLOWEST: u32 = 500_000;
+/// The greatest: a share of one percent to which the whole card is lent, corrected by two.
+const FASTEST: u32 = 200_000_000;
 /// Looks at a page that is being written, before it is taken as it is.
 const LOOKS: u32 = 1_000;
 
@@ -115,7 +119,7 @@ impl Limits {
     pub fn trim(&self, i: usize) -> u32 {
         match self.u32(record(i) + offset_of!(Record, trim)) {
             0 => 1_000_000,
-            trim => trim.clamp(500_000, 2_000_000),
+            trim => trim.clamp(SLOWEST, FASTEST),
         }
     }
 

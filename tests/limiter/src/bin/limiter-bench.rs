@@ -1,6 +1,6 @@
 //! The limiter's part of `make bench`: one JSON line for each figure that SPECIFICATION.md
 //! promises of the compute share and of a launch. Arguments name the groups to measure (`launch`,
-//! `start`, `share`, `long`, `tenants`); none means all. Every figure is of the simulated driver.
+//! `start`, `share`, `long`, `tenants`, `arbiter`); none means all. Every figure is of the simulated driver.
 //!
 //! Fed by: nothing; `libvgpu.so` and the simulated driver lie beside it, in the same build.
 //! Must not: print anything else to stdout.
@@ -12,14 +12,16 @@ use std::thread;
 use std::time::Duration;
 
 use aliquot_limiter_tests::Way;
+use aliquot_limiter_tests::gate::{felt, percentile};
 use aliquot_limiter_tests::launch::{
     Side, allocation, init, instructions, nanoseconds, start, storm,
 };
-use aliquot_limiter_tests::share::{Got, Scene, Tenant, run, tenant};
+use aliquot_limiter_tests::rest::at_rest;
+use aliquot_limiter_tests::share::{Got, Role, Scene, Tenant, run, tenant};
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
 
-const GROUPS: [&str; 5] = ["launch", "start", "share", "long", "tenants"];
+const GROUPS: [&str; 6] = ["launch", "start", "share", "long", "tenants", "arbiter"];
 /// Allocations that live beside those that are measured.
 const LIVE: u32 = 100_000;
 /// Programs that begin at once.
@@ -68,6 +70,9 @@ fn main() -> Result<()> {
     }
     if wants("tenants") {
         tenants()?;
+    }
+    if wants("arbiter") {
+        arbiter()?;
     }
     Ok(())
 }
@@ -219,7 +224,7 @@ fn tenants() -> Result<()> {
     ] {
         let busy = shares.iter().map(|cores| tenant(*cores, "plain k_ms_1"));
         let mut scene = Scene::seconds(2 * WINDOWS, busy.collect());
-        scene.host = true;
+        scene.host = Role::Arbiter;
         scene.warm_up = Duration::from_secs(5);
         let got = run(&scene)?;
         let errors = got.iter().zip(&shares);
@@ -237,6 +242,61 @@ fn tenants() -> Result<()> {
         figure(&format!("share_used_{name}"), (all, "percent"), 100.0, what)?;
     }
     Ok(())
+}
+
+/// Priorities, loans, and how soon a gate is felt.
+fn arbiter() -> Result<()> {
+    let plain = |cores, priority| tenant(cores, "plain k_ms_1").priority(priority);
+    for (name, tenants, expected) in [
+        (
+            "low_beside_high",
+            [plain(50, 1), plain(30, 0)],
+            [0.0, 100.0],
+        ),
+        (
+            "high_beside_high",
+            [plain(20, 0), plain(20, 0)],
+            [50.0, 50.0],
+        ),
+        ("lent_30_10", [plain(30, 1), plain(10, 1)], [75.0, 25.0]),
+    ] {
+        let mut scene = Scene::seconds(WINDOWS, tenants.to_vec());
+        scene.host = Role::Arbiter;
+        scene.warm_up = Duration::from_secs(5);
+        let got = run(&scene)?;
+        let errors = got.iter().zip(expected);
+        let worst = errors.map(|(got, expected)| (got.mean() - expected).abs());
+        let worst = worst.fold(0.0, f64::max);
+        let what = format!("distance of GPU time from {expected:?} %, of the worse tenant");
+        figure(
+            &format!("share_error_{name}"),
+            (worst, "points"),
+            0.0,
+            &what,
+        )?;
+    }
+    let felt = felt(Duration::from_mins(1))?;
+    let gates: Vec<f64> = felt.closed.iter().chain(&felt.opened).copied().collect();
+    for (name, figures, what) in [
+        (
+            "gate_felt",
+            &gates,
+            "from a gate's change to a tenant's work",
+        ),
+        (
+            "gate_yielded",
+            &felt.yielded,
+            "from the first kernel of high priority to the last of low",
+        ),
+    ] {
+        let times = figures.len();
+        let what = format!("99th percentile of {times} times {what}; kernels of 1 ms");
+        let value = percentile(figures, 99);
+        figure(&format!("{name}_p99_ms"), (value, "ms"), 0.0, &what)?;
+    }
+    let value = at_rest(100, Duration::from_secs(10))?;
+    let what = "of a core for 100 shares of 8 cards at rest";
+    figure("arbiter_at_rest_100", (value, "percent"), 0.0, what)
 }
 
 fn judged(name: &str, cores: u32, got: &[Got], what: &str) -> Result<()> {

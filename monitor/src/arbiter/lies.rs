@@ -1,0 +1,81 @@
+//! Tenants that lie in their counters: what they may gain by it, which is nothing.
+
+use aliquot_region::host::Launches;
+
+use super::tests::{Card, MILLISECOND, START, high, low};
+use super::{Gate, PERCENT, Verdict, activity};
+
+#[test]
+fn whatever_a_tenant_writes_nobody_falls_below_its_share_and_the_liar_gains_nothing() {
+    let honest = |card: &mut Card| {
+        card.check(&[50, 50]);
+    };
+    honest(Card::new(&[low(30), low(30)]).pass(400));
+    // It says that it does nothing, that all is done, nonsense, or that it hungers for more.
+    let lies: [fn(&mut Launches, u64); 5] = [
+        |said, _| *said = Launches::default(),
+        |said, _| (said.busy, said.debt, said.waited) = (0, 0, 0),
+        |said, now| said.busy = now.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        |said, _| {
+            *said = Launches {
+                debt: u64::MAX,
+                until: u64::MAX,
+                busy: u64::MAX,
+                last: u64::MAX,
+                launches: u64::MAX,
+                waited: u64::MAX,
+            };
+        },
+        |said, now| {
+            said.debt = now + activity::AHEAD;
+            said.until = now + activity::AHEAD;
+            said.waited = now;
+        },
+    ];
+    for lie in lies {
+        let mut card = Card::new(&[low(30), low(30)]);
+        for _ in 0..50 {
+            let now = card.now;
+            card.pass_with(20, |i, said| {
+                if i == 0 {
+                    lie(said, now);
+                }
+            });
+            let [liar, other] = [0, 1].map(|i| card.verdicts[i]);
+            let rate = |verdict: Verdict| verdict.trim / 100 * 30 / 10_000;
+            assert!(other.gate != Gate::Wait, "{other:?}");
+            assert!(
+                other.gate == Gate::Unlimited || rate(other) >= 30,
+                "{other:?}"
+            );
+            if card.now > START + 100 * MILLISECOND {
+                assert!(liar.gate == Gate::Open && rate(liar) <= 50, "{liar:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_low_liar_is_stopped_while_a_high_one_runs_whatever_it_says() {
+    let mut card = Card::new(&[low(30), high(30)]);
+    card.pass_with(1_000, |i, said| {
+        if i == 0 {
+            *said = Launches::default();
+        }
+    });
+    card.check(&[0, 100]);
+}
+
+#[test]
+fn who_hides_its_work_is_found_by_the_drivers_measure() {
+    let mut liar = low(30);
+    liar.measured = Some(60 * PERCENT);
+    let mut card = Card::new(&[liar, low(70)]);
+    card.pass_with(8_000, |i, said| {
+        if i == 0 {
+            *said = Launches::default();
+        }
+    });
+    assert_eq!(card.verdicts[1].gate, Gate::Open, "it is not alone");
+    assert_eq!(card.verdicts[0].gate, Gate::Wait, "it took too much");
+}
