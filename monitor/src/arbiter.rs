@@ -18,6 +18,7 @@
 pub mod activity;
 pub mod lend;
 pub mod level;
+pub mod levels;
 pub mod shell;
 
 use std::collections::BTreeMap;

@@ -14,6 +14,8 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
+use crate::arbiter::levels::levels;
+use crate::arbiter::shell::Levels;
 use crate::figures::{self, Shown, Told};
 use crate::judge::{Judge, Rules};
 use crate::look::Looker;
@@ -55,6 +57,8 @@ pub struct Rounds {
     pub shown: Shown,
     /// Where the list of seats goes.
     pub seats_tx: watch::Sender<Arc<Seats>>,
+    /// Where the driver's measures go.
+    pub levels_tx: watch::Sender<Arc<Levels>>,
 }
 
 impl Rounds {
@@ -94,6 +98,8 @@ impl Rounds {
             tolerance: self.policy.tolerance,
         };
         let outcome = self.judge.after(&look, &rules);
+        let measured = levels(&look, &outcome, monotonic());
+        self.levels_tx.send_replace(Arc::new(measured));
         for (at, problem) in &outcome.spoiled {
             let seat = &look.seats.all[*at];
             tracing::debug!(pod = seat.pod_name, problem, "a counters file says nothing");

@@ -23,13 +23,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::act::Actor;
+use crate::arbiter::shell::{self, Levels};
 use crate::figures::{Exporter, Shown};
 use crate::judge::Judge;
 use crate::look::{Cards, Looker};
 use crate::pods::Pods;
 use crate::processes::Processes;
 use crate::rounds::{Policy, Rounds};
-use crate::seats::Seats;
+use crate::seats::{self, Seats};
 use crate::settings::Settings;
 
 /// The first look is done.
@@ -103,7 +104,9 @@ pub async fn run(
         stop.clone(),
     ));
 
-    let (seats_tx, _seats) = watch::channel(Arc::<Seats>::default());
+    let (seats_tx, seats) = watch::channel(Arc::<Seats>::default());
+    let (levels_tx, levels) = watch::channel(Arc::<Levels>::default());
+    tasks.spawn(arbitrate(seats, levels, stop.clone()));
     let (processes, state) = (Processes::default(), &settings.state_dir);
     let rounds = Rounds {
         node: settings.node_name.clone(),
@@ -125,9 +128,31 @@ pub async fn run(
         notes,
         shown,
         seats_tx,
+        levels_tx,
     };
     tasks.spawn(rounds.run(move || readiness.holds(LOOKED), stop));
     tasks.close();
     tasks.wait().await;
     Ok(())
+}
+
+/// Keeps the arbiter's thread until `stop`; the monitor ends with it.
+async fn arbitrate(
+    seats: seats::Shown,
+    levels: watch::Receiver<Arc<Levels>>,
+    stop: CancellationToken,
+) {
+    let (ends, ended) = std::sync::mpsc::channel();
+    let mut thread = spawn_blocking(move || shell::run(seats, &levels, &ended));
+    tokio::select! {
+        () = stop.cancelled() => {
+            drop(ends);
+            // It opens the gates and ends within a tick.
+            let _ = thread.await;
+        }
+        _ = &mut thread => {
+            tracing::error!("the arbiter ended; the monitor ends");
+            stop.cancel();
+        }
+    }
 }
