@@ -259,8 +259,7 @@ impl Turn {
     /// Tells the container's counters of the launches of this thread.
     #[cold]
     fn tell(self) {
-        let compute = self.compute();
-        let beat = self.process.limits.heartbeat();
+        let (compute, beat) = (self.compute(), self.process.limits.heartbeat());
         let launches = self.lane.credit.launches(self.thread, beat);
         compute.launches.fetch_add(launches, Relaxed);
         compute.last.fetch_max(clock::now(), Relaxed);
