@@ -20,6 +20,7 @@ use crate::judge::Refusal;
 use crate::modes::{Outfit, Share, mps};
 use crate::prestart::{PreStart, PreStartError};
 use crate::seat::Name;
+use crate::way_in::Installed;
 use crate::{environment, files, host, limits, way_in};
 
 impl PreStart {
@@ -115,15 +116,7 @@ impl PreStart {
                 card.part = Some(part);
             }
             if let Some(part) = &card.part {
-                tracing::info!(
-                    namespace = accepted.namespace,
-                    pod = accepted.pod_name,
-                    container,
-                    uuid = part.current,
-                    gpu_instance = part.gpu_instance,
-                    compute_instance = part.compute_instance,
-                    "a container gets a MIG instance"
-                );
+                log_instance(accepted, container, part);
             }
             if mode == Mode::Timeslice {
                 // Nothing is promised of it, and nothing but its end limits it.
@@ -156,14 +149,7 @@ impl PreStart {
         let seat = self.paths.seats.join(name.as_str());
         let holds = outfit.limited && !effective.uncontrolled;
         let limiter = self.limiter.as_ref().filter(|_| holds);
-        if self.spares.take(&seat, limiter) {
-            files::fill(&seat, &page)?;
-        } else {
-            files::seat(&seat, &page)?;
-            if let Some(limiter) = limiter {
-                way_in::equip(&seat, limiter)?;
-            }
-        }
+        self.furnish(&seat, &page, limiter)?;
         fail_point::at(Point::SeatWritten);
         let specs = self.kept.specs(&self.paths.nvidia_cdi);
         let nodes = &self.paths.capabilities;
@@ -174,19 +160,30 @@ impl PreStart {
         }
         let variables = environment::variables(&outfit, &shown, priority, effective);
         driver.edits.mounts.append(&mut outfit.mounts);
-        self.put(
-            name,
-            &cdi::spec(
-                name,
-                variables.clone(),
-                &seat_name,
-                &driver,
-                host::mounts_whole_trees(),
-            ),
-        )?;
+        let trees = host::mounts_whole_trees();
+        let spec = cdi::spec(name, variables.clone(), &seat_name, &driver, trees);
+        self.put(name, &spec)?;
         fail_point::at(Point::SpecWritten);
         for name in names {
             self.put(name, &cdi::variables_only(name, variables.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// A seat's folder: one made ahead, or a new one.
+    fn furnish(
+        &self,
+        seat: &Path,
+        page: &[u8; aliquot_region::limits::SIZE],
+        limiter: Option<&Installed>,
+    ) -> Result<(), PreStartError> {
+        if self.spares.take(seat, limiter) {
+            files::fill(seat, page)?;
+            return Ok(());
+        }
+        files::seat(seat, page)?;
+        if let Some(limiter) = limiter {
+            way_in::equip(seat, limiter)?;
         }
         Ok(())
     }
@@ -199,6 +196,18 @@ impl PreStart {
         files::put(&self.paths.cdi.join(cdi::file_name(name.as_str())), &text)?;
         Ok(())
     }
+}
+
+fn log_instance(accepted: &Accepted, container: &str, part: &host::Part) {
+    tracing::info!(
+        namespace = accepted.namespace,
+        pod = accepted.pod_name,
+        container,
+        uuid = part.current,
+        gpu_instance = part.gpu_instance,
+        compute_instance = part.compute_instance,
+        "a container gets a MIG instance"
+    );
 }
 
 /// The instances of a card that is cut as pods come which are held, by these pods together.
