@@ -155,16 +155,22 @@ pub(crate) async fn instances_of_pods(stack: Arc<Stack>) -> Result<()> {
     };
     stack.start_device_plugin_unready(&options).await?;
     seats_of(stack, SMALL, Some("2")).await?;
-    let again = instances(stack)?;
     let places = |all: &[(String, String)]| {
         all.iter()
             .map(|(_, place)| place.clone())
             .collect::<Vec<_>>()
     };
-    ensure!(
-        places(&again) == places(&there),
-        "{again:?}, before {there:?}"
-    );
+    // The node may still show the seats from before.
+    let again = eventually(PATIENCE, "the instances to be made again", || async {
+        let again = instances(stack)?;
+        ensure!(
+            places(&again) == places(&there),
+            "{again:?}, before {there:?}"
+        );
+        Ok(Some(again))
+    })
+    .await?;
+    seats_of(stack, SMALL, Some("2")).await?;
     ensure!(again.iter().all(|one| !there.contains(one)), "new uuids");
     stack.cluster.delete_pod("mig-pods", "one").await?;
     let next = start(stack, "mig-pods", "next", &[("mig-1g.5gb", "1")]).await?;

@@ -17,17 +17,16 @@ use kube::Api;
 use crate::labels::{restarts, unit};
 use crate::world::{PATIENCE, inventory, label, wait_condition, wait_modes};
 
-const SPACE: &str = "leaving";
 const BEFORE: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
 const AFTER: [Mode; 3] = [Mode::Exclusive, Mode::Vgpu, Mode::Vgpu];
 
 /// A pod on this card of the node, running.
-async fn on(stack: &Stack, name: &str, card: usize) -> Result<Pod> {
+async fn on(stack: &Stack, (space, name): (&str, &str), card: usize) -> Result<Pod> {
     let uuid = inventory(stack).await?.gpus[card].uuid.to_string();
-    let mut pod = simple(SPACE, name, &[("gpu", "1")]);
+    let mut pod = simple(space, name, &[("gpu", "1")]);
     pod["metadata"]["annotations"]["aliquot.dev/use-gpu"] = uuid.as_str().into();
     stack.cluster.create_pod(pod).await?;
-    let pod = stack.cluster.wait_running(SPACE, name).await?;
+    let pod = stack.cluster.wait_running(space, name).await?;
     ensure!(unit(&pod)? == uuid, "{name} is not on {uuid}");
     Ok(pod)
 }
@@ -35,14 +34,15 @@ async fn on(stack: &Stack, name: &str, card: usize) -> Result<Pod> {
 /// It is the same pod, and its container runs since its first start.
 async fn untouched(stack: &Stack, before: &Pod) -> Result<()> {
     let name = before.metadata.name.clone().unwrap_or_default();
-    let now = stack.cluster.wait_running(SPACE, &name).await?;
+    let space = before.metadata.namespace.clone().unwrap_or_default();
+    let now = stack.cluster.wait_running(&space, &name).await?;
     let same = now.metadata.uid == before.metadata.uid && restarts(&now) == 0;
     ensure!(same, "{name}: {:?}", now.status);
     Ok(())
 }
 
-async fn wait_gone(stack: &Stack, name: &str) -> Result<()> {
-    let pods = Api::<Pod>::namespaced(stack.cluster.admin()?, SPACE);
+async fn wait_gone(stack: &Stack, space: &str, name: &str) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(stack.cluster.admin()?, space);
     eventually(PATIENCE, &format!("{name} to be gone"), || async {
         Ok(pods.get_opt(name).await?.is_none().then_some(()))
     })
@@ -51,24 +51,25 @@ async fn wait_gone(stack: &Stack, name: &str) -> Result<()> {
 
 /// The pod in the way of the new mode goes, with words; the one on another card does not.
 pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
-    stack.cluster.namespace(SPACE).await?;
+    let space = "evicted";
+    stack.cluster.namespace(space).await?;
     label(&stack, Some("left")).await?;
     wait_modes(&stack, &BEFORE).await?;
-    on(&stack, "in-the-way", 0).await?;
-    let aside = on(&stack, "aside", 2).await?;
+    on(&stack, (space, "in-the-way"), 0).await?;
+    let aside = on(&stack, (space, "aside"), 2).await?;
     label(&stack, Some("evicts")).await?;
-    wait_gone(&stack, "in-the-way").await?;
+    wait_gone(&stack, space, "in-the-way").await?;
     wait_modes(&stack, &AFTER).await?;
     wait_condition(&stack, "Applied", "profile evicts").await?;
-    let events = stack.event_texts(SPACE, "in-the-way").await?;
+    let events = stack.event_texts(space, "in-the-way").await?;
     let told = |event: &&String| event.contains("becomes exclusive, by its node's profile");
     ensure!(events.iter().any(|event| told(&event)), "{events:?}");
     untouched(&stack, &aside).await?;
     stack.books_agree().await?;
     // Who comes next has the whole card.
-    on(&stack, "next", 0).await?;
+    on(&stack, (space, "next"), 0).await?;
     for name in ["aside", "next"] {
-        stack.cluster.delete_pod(SPACE, name).await?;
+        stack.cluster.delete_pod(space, name).await?;
     }
     label(&stack, None).await
 }
@@ -76,15 +77,16 @@ pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
 /// A card that is not free in time stays what it was and takes pods again; once it is free by
 /// itself it becomes what was wanted.
 pub(crate) async fn given_up(stack: Arc<Stack>) -> Result<()> {
-    stack.cluster.namespace(SPACE).await?;
+    let space = "given-up";
+    stack.cluster.namespace(space).await?;
     label(&stack, Some("left")).await?;
     wait_modes(&stack, &BEFORE).await?;
-    let stays = on(&stack, "stays", 0).await?;
+    let stays = on(&stack, (space, "stays"), 0).await?;
     label(&stack, Some("hurries")).await?;
     let words = "stays timeslice and does not become exclusive: it was not free in time";
     wait_condition(&stack, "GivenUp", words).await?;
     wait_modes(&stack, &BEFORE).await?;
-    let more = on(&stack, "more", 0).await?;
+    let more = on(&stack, (space, "more"), 0).await?;
     for pod in [&stays, &more] {
         untouched(&stack, pod).await?;
     }
@@ -92,7 +94,7 @@ pub(crate) async fn given_up(stack: Arc<Stack>) -> Result<()> {
     let counted = "aliquot_device_plugin_switches_total{outcome=\"given-up\"} 1";
     ensure!(metrics.contains(counted), "{metrics}");
     for name in ["stays", "more"] {
-        stack.cluster.delete_pod(SPACE, name).await?;
+        stack.cluster.delete_pod(space, name).await?;
     }
     wait_modes(&stack, &AFTER).await?;
     wait_condition(&stack, "Applied", "profile hurries").await?;
