@@ -82,10 +82,9 @@ impl Suggest {
         for path in &self.metrics {
             read(&mut all, &text(path)?);
         }
-        for round in 0..self.rounds {
-            if round > 0 {
-                tokio::time::sleep(EVERY).await;
-            }
+        let mut ticks = tokio::time::interval(EVERY);
+        for _ in 0..self.rounds {
+            ticks.tick().await;
             for url in &self.monitor {
                 let client = make(Config::new(url.clone()))?;
                 let text = get(&client, &format!("the monitor at {url}"), "/metrics").await?;
