@@ -130,7 +130,7 @@ async fn evicted(stack: &Stack) -> Result<()> {
         .await?;
         let why = [&*sick, "XID 79", "this pod is evicted"];
         told_in(stack, "dead", &pod.name, "GpuSick", &why).await?;
-        told_in(stack, "dead", &pod.name, "EvictedSick", &why[..2]).await?;
+        told_in(stack, "dead", &pod.name, "EvictedFromGpu", &why[..2]).await?;
     }
     eventually(PATIENCE, "no seat of the sick card", || async {
         Ok((allocatable(stack, &sick).await? == 0).then_some(()))
