@@ -17,7 +17,7 @@ target=$(rustc --print host-tuple)
 target=${1:-${target%%-*}}-unknown-linux-gnu
 rustup target list --installed | grep -qx "$target" || rustup target add "$target" >&2
 cargo zigbuild --quiet --locked --release -p aliquot-limiter -p aliquot-hook --target "$target.2.17"
-folder=${CARGO_TARGET_DIR:-target}/$target/release
+folder=$(realpath "${CARGO_TARGET_DIR:-target}")/$target/release
 for file in "$folder/libvgpu.so" "$folder/aliquot-hook"; do
     # `readelf` reads the files of other processors too.
     for need in $(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
