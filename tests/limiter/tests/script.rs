@@ -56,7 +56,8 @@ fn the_seat_for_a_real_card_is_a_seat_like_any_other() {
     let mut share = device(FIRST, 3000);
     share.cores = 30;
     let container = Container::new(&machine, Way::Replacement, Rules::default(), &[share]);
-    let other = container.expect("a container").directory();
+    let container = container.expect("a container");
+    let other = container.directory();
     let read = |path: &Path| fs::read(path).expect("a file");
     for file in ["limits", "counters/slots", "lib/libvgpu.so"] {
         assert!(
