@@ -107,7 +107,8 @@ pub(crate) async fn layouts(stack: Arc<Stack>) -> Result<()> {
         matches!(of_small.as_slice(), [Some("7"), Some("0"), None]),
         "{offered:?}"
     );
-    let both = |offer: &&Offer| offer.0.as_deref() == Some("7") && offer.1.is_some();
+    let some = |amount: &Option<String>| amount.as_deref().is_some_and(|amount| amount != "0");
+    let both = |offer: &&Offer| some(&offer.0) && some(&offer.1);
     ensure!(!offered.iter().any(|offer| both(&offer)), "{offered:?}");
     ensure!(seen(stack, "mig-layouts", "whole").await? == whole);
     stack.cluster.delete_pod("mig-layouts", "whole").await?;
