@@ -22,6 +22,7 @@ pub mod plot;
 pub mod published;
 pub mod report;
 pub mod rig;
+mod sample;
 pub mod simulate;
 pub mod suggest;
 pub mod table;

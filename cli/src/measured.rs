@@ -17,6 +17,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::live::{Access, LiveError, PodTop, get, make};
+use crate::sample::samples;
 use crate::table::aligned;
 
 /// The labels that the chart gives the agents' pods.
@@ -195,23 +196,13 @@ impl Agents {
 fn read(node: &NodeName, metrics: &str) -> Vec<Measured> {
     type Key = [String; 4];
     let mut found: BTreeMap<Key, Held> = BTreeMap::new();
-    for line in metrics.lines() {
-        let Some((name, rest)) = line.split_once('{') else {
-            continue;
-        };
-        let Some((labels, value)) = rest.rsplit_once("} ") else {
-            continue;
-        };
-        let label = |wanted: &str| {
-            let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
-            let (_, value) = pairs.find(|(name, _)| *name == wanted)?;
-            Some(value.trim_matches('"').to_owned())
-        };
+    for sample in samples(metrics) {
+        let label = |wanted: &str| sample.label(wanted);
         let key = ["gpu", "namespace", "pod", "container"].map(label);
-        let (Some(key), Ok(value)) = (all(key), value.trim().parse()) else {
+        let (Some(key), Ok(value)) = (all(key), sample.value.parse()) else {
             continue;
         };
-        match name {
+        match sample.name {
             CLIENTS => found.entry(key).or_default().clients = value,
             BYTES => found.entry(key).or_default().bytes = value,
             _ => {}

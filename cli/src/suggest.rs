@@ -16,6 +16,7 @@ use kube::Config;
 use thiserror::Error;
 
 use crate::live::{LiveError, get, make};
+use crate::sample::samples;
 use crate::table::aligned;
 
 /// Between two questions.
@@ -114,24 +115,14 @@ fn text(path: &Path) -> Result<String, SuggestError> {
 
 /// Takes over what these metrics say; what was larger before stays.
 fn read(all: &mut All, metrics: &str) {
-    for line in metrics.lines() {
-        let Some((name, rest)) = line.split_once('{') else {
-            continue;
-        };
-        let Some((labels, value)) = rest.rsplit_once("} ") else {
-            continue;
-        };
-        let label = |wanted: &str| {
-            let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
-            let (_, value) = pairs.find(|(name, _)| *name == wanted)?;
-            Some(value.trim_matches('"').to_owned())
-        };
+    for sample in samples(metrics) {
+        let label = |wanted: &str| sample.label(wanted);
         let Some(card) = label("node").zip(label("uuid")) else {
             continue;
         };
-        let value = value.trim();
+        let value = sample.value;
         let bytes = || value.parse::<u64>().ok().map(|bytes| Mib(bytes >> 20));
-        if TOTALS.contains(&name) {
+        if TOTALS.contains(&sample.name) {
             let card = all.entry(card).or_default();
             card.memory = card.memory.max(bytes().unwrap_or_default());
             continue;
@@ -140,7 +131,7 @@ fn read(all: &mut All, metrics: &str) {
         let [Some(namespace), Some(pod), Some(container)] = container else {
             continue;
         };
-        let more = match name {
+        let more = match sample.name {
             MEMORY => bytes().map(|memory| Peak {
                 memory,
                 cores: Percent(0),

@@ -1,6 +1,7 @@
 """A CUDA and NVML client: runs the commands of its arguments, one answer a line.
 
 Fed by: tests/limiter. Must not: know that a limiter is there.
+Long, since it is one table of commands, each a few calls of the driver.
 """
 
 import ctypes
