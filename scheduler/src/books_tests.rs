@@ -129,20 +129,23 @@ fn a_list_after_a_restart_gives_the_same_books() {
     );
 }
 
-#[test]
-fn a_refused_pod_is_woken_when_it_fits_and_only_then() {
+/// A pod of 600 MiB that filter refused: 900 of the 1000 are taken.
+fn full() -> Books {
     let books = books();
     Index::apply(&books, pod("big", 900, Some("n")));
     let waiting = pod("w", 600, None);
     Index::apply(&books, waiting.clone());
     let demand = pod::demand(&waiting, books.settings()).unwrap();
-    let seen = books.enlargements();
-    books.refused(
-        &"w".into(),
-        crate::waiting::waiting(&waiting, demand, true),
-        seen,
-    );
+    let waiting = crate::waiting::waiting(&waiting, demand, true);
+    books.refused(&"w".into(), waiting, books.enlargements());
+    books
+}
+
+#[test]
+fn a_refused_pod_is_woken_when_it_fits_and_only_then() {
+    let books = full();
     assert!(books.wakeable().is_empty());
+    let seen = books.enlargements();
     Index::delete(&books, pod("big", 900, Some("n")));
     assert!(books.enlargements() > seen);
     let woken = books.wakeable();
@@ -154,6 +157,22 @@ fn a_refused_pod_is_woken_when_it_fits_and_only_then() {
         ["w"]
     );
     assert!(books.wakeable().is_empty(), "once for each refusal");
+}
+
+/// What had grown was taken after the nodes were looked at: room that appeared
+/// between the two woke nobody.
+#[test]
+fn room_that_appeared_during_a_look_woke_nobody() {
+    for _ in 0..200 {
+        let books = full();
+        let gone = pod("big", 900, Some("n"));
+        let woken: usize = std::thread::scope(|scope| {
+            let end = scope.spawn(|| Index::delete(&books, gone));
+            let looks = std::iter::from_fn(|| (!end.is_finished()).then(|| books.wakeable().len()));
+            looks.sum()
+        });
+        assert_eq!(woken + books.wakeable().len(), 1);
+    }
 }
 
 #[test]

@@ -7,13 +7,13 @@ use std::collections::HashSet;
 
 use aliquot_core::ledger::Booking;
 use aliquot_core::quota::Amount;
-use aliquot_core::{Namespace, NodeName, PodUid, fit};
+use aliquot_core::{Cluster, Namespace, NodeName, PodUid, fit};
 use aliquot_k8s::event::PodRef;
 use tokio::time::Instant;
 
 use crate::books::Books;
 use crate::claims::Claim;
-use crate::grown::Where;
+use crate::grown::{Places, Where};
 use crate::waiting::{self, Room, Waiting};
 
 impl Books {
@@ -45,8 +45,7 @@ impl Books {
     /// Takes the mark of refusal from those refused pods that fit together
     /// where something became free, highest priority first, and returns them.
     pub fn wakeable(&self) -> Vec<(PodUid, PodRef)> {
-        let cluster = self.snapshot();
-        let places = self.grown.lock().take(cluster.slots());
+        let (cluster, places) = self.places();
         if places.is_empty() {
             return Vec::new();
         }
@@ -104,6 +103,15 @@ impl Books {
             }
         }
         awake
+    }
+
+    /// What is to be looked at, and the nodes with all of it: nothing can grow
+    /// between the two, or it would be taken and not be seen.
+    fn places(&self) -> (Cluster, Places) {
+        let mut grown = self.grown.lock();
+        let cluster = self.snapshot();
+        let places = grown.take(cluster.slots());
+        (cluster, places)
     }
 
     /// The pod could not be woken: it is looked at again.
