@@ -137,11 +137,19 @@ impl PreStart {
             known.for_each(|name| name.clone_from(&part.current));
         }
         let priority = accepted.allocation.priority;
-        let page = limits::page(&shown, priority, effective, self.context, |gpu| {
-            let unit = node.inventory.gpu(gpu)?;
-            // What was promised when the pod was accepted, whatever is now.
-            Some((unit.memory, *accepted.promised.get(gpu)?))
-        });
+        let names_now: Vec<&str> = cards.iter().map(host::Card::current).collect();
+        let page = limits::page(
+            &shown,
+            &names_now,
+            priority,
+            effective,
+            self.context,
+            |gpu| {
+                let unit = node.inventory.gpu(gpu)?;
+                // What was promised when the pod was accepted, whatever is now.
+                Some((unit.memory, *accepted.promised.get(gpu)?))
+            },
+        );
         let page = page.map_err(|source| PreStartError::Page {
             container: container.to_owned(),
             source,

@@ -107,7 +107,8 @@ pub fn fill(seat: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
 /// Writes the page in place, its sequence odd meanwhile; keeps what the host measured.
 fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     let known = <&[u8; limits::SIZE]>::try_from(old).ok();
-    if known.is_some_and(|old| limits::same(old, page)) {
+    // Odd: a writer died in the middle, and readers would wait for it for ever.
+    if known.is_some_and(|old| old[limits::SEQUENCE.start] % 2 == 0 && limits::same(old, page)) {
         return Ok(());
     }
     let mut next = *page;

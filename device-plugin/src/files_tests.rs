@@ -45,6 +45,20 @@ fn a_seat_keeps_its_files_and_its_counters_when_the_limits_change() {
 }
 
 #[test]
+fn a_page_whose_writer_died_in_the_middle_was_left_so() {
+    let room = tempfile::tempdir().expect("tempdir");
+    let page = [0; limits::SIZE];
+    seat(room.path(), &page).expect("made");
+    let limits = room.path().join("limits");
+    let mut half = page;
+    half[limits::SEQUENCE.start] = 5;
+    fs::write(&limits, half).expect("its last write is missing");
+    seat(room.path(), &page).expect("mended");
+    let found = fs::read(&limits).expect("read");
+    assert_eq!(found[limits::SEQUENCE], 6_u64.to_le_bytes());
+}
+
+#[test]
 fn removing_what_is_not_there_is_fine() {
     let room = tempfile::tempdir().expect("tempdir");
     let missing = room.path().join("missing");

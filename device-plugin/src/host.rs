@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use aliquot_core::{GpuUuid, PodUid};
 
@@ -17,8 +18,11 @@ use crate::modes::mig::caps;
 
 /// Whether the kernel makes a tree of mounts read-only at once (`mount_setattr`, Linux 5.12).
 pub fn mounts_whole_trees() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    is_since_5_12(&release)
+    static SINCE_5_12: OnceLock<bool> = OnceLock::new();
+    *SINCE_5_12.get_or_init(|| {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        is_since_5_12(&release)
+    })
 }
 
 fn is_since_5_12(release: &str) -> bool {
@@ -39,6 +43,14 @@ pub struct Card {
     pub minor: Option<u32>,
     /// It is an instance of the card that index and minor mean.
     pub part: Option<Part>,
+}
+
+impl Card {
+    /// What the driver calls it now: an instance has another uuid after a reboot.
+    pub fn current(&self) -> &str {
+        let part = self.part.as_ref();
+        part.map_or(self.uuid.as_str(), |part| &part.current)
+    }
 }
 
 /// An instance as the driver names it now.

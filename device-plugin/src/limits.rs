@@ -9,10 +9,12 @@ use aliquot_region::limits::{
 
 use crate::environment::{Effective, Utilization};
 
-/// The page of a container, with nothing measured yet; `real` says what a card has and what was
-/// promised of it, `context` what a process takes of it at once.
+/// The page of a container, with nothing measured yet; `names` are what the driver calls the
+/// devices now, `real` says what a card has and what was promised of it, `context` what a process
+/// takes of it at once.
 pub fn page(
     grants: &[Grant],
+    names: &[&str],
     priority: u8,
     effective: Effective,
     context: Mib,
@@ -20,8 +22,9 @@ pub fn page(
 ) -> Result<[u8; SIZE], PageError> {
     let devices: Vec<Device> = grants
         .iter()
-        .map(|grant| Device {
-            uuid: grant.gpu.as_str(),
+        .zip(names)
+        .map(|(grant, uuid)| Device {
+            uuid,
             memory: grant.memory.bytes(),
             cores: grant.cores.0,
             context: context.bytes(),
@@ -94,11 +97,20 @@ mod tests {
 
     #[test]
     fn a_share_becomes_the_bytes_that_the_limiter_reads() {
-        let page = page(&grants(2), 1, EFFECTIVE, Mib(480), |_| None).expect("two devices fit");
+        let (first, now) = (
+            "GPU-00000000-0000-0000-0000-000000000000",
+            "MIG-00000000-0000-0000-0000-000000000001",
+        );
+        let page = page(&grants(2), &[first, now], 1, EFFECTIVE, Mib(480), |_| None);
+        let page = page.expect("two devices fit");
         assert_eq!(page[12..16], 2_u32.to_le_bytes());
         assert_eq!(page[32..44], [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
         let second = &page[64 + 120..];
-        assert_eq!(&second[..40], b"GPU-00000000-0000-0000-0000-000000000001");
+        assert_eq!(
+            &second[..40],
+            now.as_bytes(),
+            "not what it was called before a reboot"
+        );
         assert_eq!(second[40..48], (3000_u64 << 20).to_le_bytes());
         assert_eq!(second[48..56], [30, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(second[72..80], (480_u64 << 20).to_le_bytes());
@@ -107,7 +119,7 @@ mod tests {
     #[test]
     fn of_a_card_that_is_promised_twice_a_grant_is_half_real() {
         let check = |has, promised, expected: u64| {
-            let page = page(&grants(1), 1, EFFECTIVE, Mib(512), |_| {
+            let page = page(&grants(1), &["GPU-a"], 1, EFFECTIVE, Mib(512), |_| {
                 Some((Mib(has), Mib(promised)))
             });
             let page = page.expect("it fits");
@@ -125,11 +137,12 @@ mod tests {
 
     #[test]
     fn refuses_what_does_not_fit() {
-        let page = |grants: &[Grant]| page(grants, 1, EFFECTIVE, Mib(0), |_| None);
-        assert!(page(&grants(MAX_DEVICES)).is_ok());
-        assert!(page(&grants(MAX_DEVICES + 1)).is_err());
-        let mut long = grants(1);
-        long[0].gpu = "G".repeat(41).into();
-        assert!(page(&long).is_err());
+        let page = |number, uuid: &str| {
+            let names = vec![uuid; number];
+            page(&grants(number), &names, 1, EFFECTIVE, Mib(0), |_| None)
+        };
+        assert!(page(MAX_DEVICES, "GPU-a").is_ok());
+        assert!(page(MAX_DEVICES + 1, "GPU-a").is_err());
+        assert!(page(1, &"G".repeat(41)).is_err());
     }
 }

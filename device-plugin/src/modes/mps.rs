@@ -130,7 +130,8 @@ impl Daemons {
         let unit = share.grant.gpu.as_str();
         let (memory, threads) = (share.grant.memory, share.grant.cores);
         let folder = self.folder(unit);
-        self.ready(&folder, memory, threads).map_err(|why| {
+        let ready = self.ready(&folder, share.card.current(), memory, threads);
+        ready.map_err(|why| {
             ModeError::Refused(format!("the MPS daemon of {unit} does not serve: {why}"))
         })?;
         outfit.visible.push(unit.to_owned());
@@ -153,7 +154,8 @@ impl Daemons {
         };
         mount(folder.pipe(), PIPE);
         // Server and clients meet there too.
-        if let Some(shm) = folder.status().ok().flatten().and_then(|status| status.shm) {
+        let status = folder.status().map_err(refused)?;
+        if let Some(shm) = status.and_then(|status| status.shm) {
             mount(shm, "/dev/shm");
         }
         // A cap is for each client; all of a container together are held by libvgpu.so.
@@ -161,11 +163,23 @@ impl Daemons {
         Ok(())
     }
 
-    /// The daemon lets a client have so much.
-    fn ready(&self, folder: &Folder, memory: Mib, threads: Percent) -> Result<(), String> {
+    /// The daemon is that of what the driver calls `current`, and lets a client have so much.
+    fn ready(
+        &self,
+        folder: &Folder,
+        current: &str,
+        memory: Mib,
+        threads: Percent,
+    ) -> Result<(), String> {
         let alone = self.wishing.lock();
         let wish = folder.wish().map_err(|error| error.to_string())?;
         let wish = wish.ok_or("its card is leaving mode mps")?;
+        if wish.unit != current {
+            let was = wish.unit;
+            return Err(format!(
+                "it is started anew for {current}, which was {was} before the node's restart"
+            ));
+        }
         let raised = wish.raised(memory, threads);
         folder
             .put_wish(&raised)

@@ -6,7 +6,7 @@ use std::thread::ScopedJoinHandle;
 use aliquot_core::inventory::{self, Even};
 
 use super::*;
-use crate::host::Card;
+use crate::host::{Card, Part};
 
 const GPU: &str = "GPU-a";
 
@@ -55,6 +55,18 @@ impl Scene {
     }
 
     fn equip(&self, gpu: &str, memory: u64, cores: u32, outfit: &mut Outfit) -> Result<(), String> {
+        self.equip_part(None, gpu, memory, cores, outfit)
+    }
+
+    /// The same on a unit that is an instance.
+    fn equip_part(
+        &self,
+        part: Option<Part>,
+        gpu: &str,
+        memory: u64,
+        cores: u32,
+        outfit: &mut Outfit,
+    ) -> Result<(), String> {
         let grant = Grant {
             resource: "nvidia.com/gpu".to_owned(),
             gpu: gpu.into(),
@@ -73,7 +85,7 @@ impl Scene {
                 uuid: gpu.into(),
                 index: 0,
                 minor: Some(0),
-                part: None,
+                part,
             },
             beside: &[],
         };
@@ -123,6 +135,32 @@ fn a_container_starts_only_beside_a_daemon_that_serves() {
     check(&down, GPU, &mut Outfit::default(), "it ended by itself");
     let none = Scene::served(false);
     check(&none, GPU, &mut Outfit::default(), "leaving mode mps");
+}
+
+#[test]
+fn a_container_was_given_the_daemon_of_an_instance_that_a_reboot_took() {
+    let scene = Scene::served(true);
+    let part = |current: &str| {
+        Some(Part {
+            current: current.to_owned(),
+            gpu_instance: 1,
+            compute_instance: 0,
+        })
+    };
+    let equip =
+        |current| scene.equip_part(part(current), GPU, 3000, 20, &mut Outfit::default());
+    let text = equip("MIG-new").expect_err("another daemon");
+    assert!(text.contains("it is started anew for MIG-new"), "{text}");
+    equip(GPU).expect("its own daemon");
+}
+
+#[test]
+fn a_status_that_cannot_be_read_started_a_container_without_shared_memory() {
+    let scene = Scene::served(true);
+    let status = scene.folder().path().join("status.json");
+    std::fs::write(&status, "{").expect("written");
+    let refused = scene.equip(GPU, 3000, 20, &mut Outfit::default());
+    refused.expect_err("nothing is known of the daemon");
 }
 
 #[test]

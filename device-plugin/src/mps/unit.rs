@@ -98,12 +98,8 @@ impl<'a> Unit<'a> {
         match done {
             Ok(gone) => gone,
             Err(error) => {
-                self.silent = match &error {
-                    UnitError::Control(ControlError::Silent(_)) => self.silent + 1,
-                    _ => 0,
-                };
-                if self.silent == MOST_SILENT {
-                    // It hangs: the next step finds it gone and starts another.
+                if self.hangs(&error) {
+                    // The next step finds it gone and starts another.
                     processes::end_all(&self.folder.pipe());
                 }
                 self.fail(&error.to_string());
@@ -112,12 +108,26 @@ impl<'a> Unit<'a> {
         }
     }
 
+    /// So many answers were missing in a row; counted anew from here on.
+    fn hangs(&mut self, error: &UnitError) -> bool {
+        self.silent = match error {
+            UnitError::Control(ControlError::Silent(_)) => self.silent + 1,
+            _ => 0,
+        };
+        let hangs = self.silent >= MOST_SILENT;
+        if hangs {
+            self.silent = 0;
+        }
+        hangs
+    }
+
     fn serve(&mut self, wish: &Wish) -> Result<(), UnitError> {
-        match self.daemon() {
+        let daemon = self.daemon();
+        let starts = daemon.is_none() || self.is_for_another(wish);
+        match daemon {
             None if self.status.daemon.is_some() => self.bury(),
-            None if self.retry.is_some_and(|retry| Instant::now() < retry) => self.tell(),
-            None => self.bring_up(wish),
-            Some(_) if self.is_for_another(wish) => self.bring_up(wish),
+            _ if starts && self.retry.is_some_and(|retry| Instant::now() < retry) => self.tell(),
+            _ if starts => self.bring_up(wish),
             Some(pid) if self.status.daemon != Some(pid) || self.is_news(wish) => {
                 // Also a daemon that an earlier keeper started and did not come to tell of.
                 self.set_mode(wish)?;
@@ -129,7 +139,7 @@ impl<'a> Unit<'a> {
                 self.control.apply(&self.folder, wish, &servers)?;
                 self.served(pid, wish)
             }
-            Some(_) => self.look(),
+            _ => self.look(),
         }
     }
 
@@ -204,8 +214,11 @@ impl<'a> Unit<'a> {
         }
         self.looked = Some(Instant::now());
         let servers = self.control.servers(&self.folder)?;
+        self.silent = 0;
         let old = std::mem::take(&mut self.status.servers);
-        self.status.losses += u64::from(lost_clients(&old, &servers));
+        // Such a daemon ends its server when another user comes.
+        let lost = !self.status.one_user && lost_clients(&old, &servers);
+        self.status.losses += u64::from(lost);
         self.status.faults += u64::from(faulted(&old, &servers));
         self.status.servers = servers;
         self.tell()
@@ -286,39 +299,5 @@ fn faulted(old: &[Server], new: &[Server]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn servers(text: &str) -> Vec<Server> {
-        serde_json::from_str(text).expect("servers")
-    }
-
-    #[test]
-    fn a_server_that_goes_with_clients_is_a_loss_and_one_without_is_none() {
-        let check = |old: &str, new: &str, expected: bool| {
-            let found = lost_clients(&servers(old), &servers(new));
-            assert_eq!(found, expected, "{old} -> {new}");
-        };
-        let (idle, used) = (
-            r#"[{"pid":7,"clients":[]}]"#,
-            r#"[{"pid":7,"clients":[9]}]"#,
-        );
-        check(idle, "[]", false);
-        check(used, "[]", true);
-        check(used, idle, false);
-        check(used, r#"[{"pid":8,"clients":[]}]"#, true);
-    }
-
-    #[test]
-    fn a_fault_is_told_once() {
-        let check = |old: &str, new: &str, expected: bool| {
-            assert_eq!(faulted(&servers(old), &servers(new)), expected);
-        };
-        let well = r#"[{"pid":7,"clients":[9]}]"#;
-        let fault = r#"[{"pid":7,"clients":[9],"fault":true}]"#;
-        check(well, fault, true);
-        check(fault, fault, false);
-        check(fault, well, false);
-        check("[]", fault, true);
-    }
-}
+#[path = "unit_tests.rs"]
+mod tests;

@@ -124,9 +124,23 @@ impl Known {
             let uuid = uuid.clone();
             names.push(Name { place, uuid });
         }
+        // One that was ended behind our back and made again has another uuid now.
+        self.current.retain(|_, name| *name != uuid);
         self.current.insert(device.current.clone(), uuid.clone());
         device.uuid = uuid;
         new
+    }
+
+    /// The instance has ended; true where it had a name. One that was never whole has none: its
+    /// place may have that of before a reboot.
+    fn forget(&mut self, card: &str, gone: &Instance) -> bool {
+        let names = self.names.get_mut(card);
+        let (Some(names), Some(_)) = (names, gone.device()) else {
+            return false;
+        };
+        let place = super::plan::place_of(gone);
+        names.retain(|name| name.place != place);
+        true
     }
 }
 
@@ -213,11 +227,60 @@ impl Driver for Named {
         self.inner.destroy_instance(card, id)?;
         let mut known = self.known.lock();
         let gone = cut.instances.iter().find(|one| one.id == id);
-        if let (Some(gone), Some(names)) = (gone, known.names.get_mut(card)) {
-            let place = super::plan::place_of(gone);
-            names.retain(|name| name.place != place);
+        if gone.is_some_and(|gone| known.forget(card, gone)) {
             self.store(&known.names);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::Mib;
+    use aliquot_nvml::Device;
+
+    use super::*;
+
+    /// The instance at one place, as the driver calls it; without a uuid, half made.
+    fn instance(uuid: Option<&str>) -> Instance {
+        let device = |uuid: &str| Device {
+            current: uuid.to_owned(),
+            uuid: uuid.to_owned(),
+            id: 0,
+            whole: true,
+        };
+        Instance {
+            profile: "1g.5gb".to_owned(),
+            start: 2,
+            size: 1,
+            memory: Mib(4864),
+            id: 7,
+            devices: uuid.map(device).into_iter().collect(),
+        }
+    }
+
+    fn name(known: &mut Known, uuid: &str) -> String {
+        let mut instance = instance(Some(uuid));
+        known.name("GPU-a", &mut instance);
+        instance.devices.remove(0).uuid
+    }
+
+    #[test]
+    fn a_half_made_instance_took_the_name_of_its_place_with_it() {
+        let mut known = Known::default();
+        assert_eq!(name(&mut known, "MIG-old"), "MIG-old");
+        assert!(!known.forget("GPU-a", &instance(None)));
+        assert_eq!(name(&mut known, "MIG-new"), "MIG-old");
+        assert!(known.forget("GPU-a", &instance(Some("MIG-new"))));
+        assert_eq!(name(&mut known, "MIG-newer"), "MIG-newer");
+    }
+
+    #[test]
+    fn an_instance_made_again_behind_our_back_was_asked_for_by_its_dead_uuid() {
+        let mut known = Known::default();
+        name(&mut known, "MIG-b");
+        name(&mut known, "MIG-a");
+        let expected = ("MIG-a".to_owned(), "MIG-b".to_owned());
+        assert_eq!(known.current, [expected].into());
     }
 }
