@@ -147,8 +147,7 @@ fn a_container_was_given_the_daemon_of_an_instance_that_a_reboot_took() {
             compute_instance: 0,
         })
     };
-    let equip =
-        |current| scene.equip_part(part(current), GPU, 3000, 20, &mut Outfit::default());
+    let equip = |current| scene.equip_part(part(current), GPU, 3000, 20, &mut Outfit::default());
     let text = equip("MIG-new").expect_err("another daemon");
     assert!(text.contains("it is started anew for MIG-new"), "{text}");
     equip(GPU).expect("its own daemon");

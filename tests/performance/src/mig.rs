@@ -26,7 +26,7 @@ use crate::client::Figure;
 
 const MODEL: &str = "NVIDIA A100-SXM4-40GB";
 const CARDS: u32 = 8;
-const SEEDS: u32 = 8;
+const SEEDS: u32 = 48;
 const ARRIVALS: u32 = 8_000;
 /// Profiles, and how many of 100 requests are for them.
 const MIX: [(&str, u32); 5] = [

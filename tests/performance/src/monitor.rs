@@ -142,7 +142,8 @@ fn write_shares(state: &Path, cards: &[String]) -> Result<()> {
         accepted.note(&name, "main");
         store.put(accepted)?;
         let seat = state.join("seats").join(name.as_str());
-        let page = limits::page(&grants, 1, effective, Mib(512), |_| None)?;
+        let names: Vec<&str> = grants.iter().map(|grant| grant.gpu.as_str()).collect();
+        let page = limits::page(&grants, &names, 1, effective, Mib(512), |_| None)?;
         files::seat(&seat, &page)?;
         std::fs::create_dir_all(seat.join("lib"))?;
     }
