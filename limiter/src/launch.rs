@@ -69,6 +69,7 @@ fn work(function: Handle, grid: [c_uint; 3], block: [c_uint; 3], stream: Handle)
     Work { key, stream }
 }
 
+#[inline]
 #[expect(clippy::too_many_arguments, reason = "the driver's own")]
 pub(crate) fn kernel<const OWN: bool>(
     real: extern "C" fn(
@@ -98,13 +99,14 @@ pub(crate) fn kernel<const OWN: bool>(
 ) -> Code {
     let of = stream_of::<OWN>(stream);
     let work = work(function, [x, y, z], [width, height, depth], of);
-    pace::launch(work, || {
+    pace::launch(work, move || {
         real(
             function, x, y, z, width, height, depth, shared, stream, arguments, extra,
         )
     })
 }
 
+#[inline]
 pub(crate) fn kernel_ex<const OWN: bool>(
     real: extern "C" fn(Out<Config>, Handle, *mut c_void, *mut c_void) -> Code,
     config: Out<Config>,
@@ -116,7 +118,7 @@ pub(crate) fn kernel_ex<const OWN: bool>(
         return real(config, function, arguments, extra);
     };
     let of = stream_of::<OWN>(wanted.stream);
-    pace::launch(work(function, wanted.grid, wanted.block, of), || {
+    pace::launch(work(function, wanted.grid, wanted.block, of), move || {
         real(config, function, arguments, extra)
     })
 }
@@ -148,7 +150,7 @@ pub(crate) fn cooperative<const OWN: bool>(
 ) -> Code {
     let of = stream_of::<OWN>(stream);
     let work = work(function, [x, y, z], [width, height, depth], of);
-    pace::launch(work, || {
+    pace::launch(work, move || {
         real(
             function, x, y, z, width, height, depth, shared, stream, arguments,
         )
@@ -167,11 +169,11 @@ pub(crate) fn on_several(
         return real(launches, count, flags);
     };
     let work = work(first.function, first.grid, first.block, first.stream);
-    pace::launch(work, || real(launches, count, flags))
+    pace::launch(work, move || real(launches, count, flags))
 }
 
 pub(crate) fn alone(real: extern "C" fn(Handle) -> Code, function: Handle) -> Code {
-    pace::launch(work(function, [1; 3], [0; 3], 0), || real(function))
+    pace::launch(work(function, [1; 3], [0; 3], 0), move || real(function))
 }
 
 pub(crate) fn grid(
@@ -181,7 +183,7 @@ pub(crate) fn grid(
     height: i32,
 ) -> Code {
     let size = [width.unsigned_abs(), height.unsigned_abs(), 1];
-    pace::launch(work(function, size, [0; 3], 0), || {
+    pace::launch(work(function, size, [0; 3], 0), move || {
         real(function, width, height)
     })
 }
@@ -194,7 +196,7 @@ pub(crate) fn grid_async(
     stream: Handle,
 ) -> Code {
     let size = [width.unsigned_abs(), height.unsigned_abs(), 1];
-    pace::launch(work(function, size, [0; 3], stream), || {
+    pace::launch(work(function, size, [0; 3], stream), move || {
         real(function, width, height, stream)
     })
 }
@@ -209,7 +211,7 @@ pub(crate) fn graph<const OWN: bool>(
         stream: stream_of::<OWN>(stream),
     };
     let of = work.stream;
-    pace::launch(work, || {
+    pace::launch(work, move || {
         graph_memory::launch(graph, of, || real(graph, stream))
     })
 }

@@ -74,59 +74,36 @@ impl Pace {
 /// Makes a launch when it may be made.
 #[inline]
 pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
-    let process = match process::required() {
-        Ok(process) => process,
-        Err(code) => return code,
-    };
+    match unless_free() {
+        Ok(None) => call(),
+        Ok(Some(turn)) => turn.make(work, call),
+        Err(code) => code,
+    }
+}
+
+/// Whose turn a launch here is, unless nothing holds it. Apart, so that a launch that nothing
+/// holds need not keep its arguments anywhere.
+#[inline(never)]
+fn unless_free() -> Result<Option<Turn>, Code> {
+    let process = process::required()?;
     if process.is_uncontrolled() {
-        return call();
+        return Ok(None);
     }
     let (card, lane) = match process.pace.0.as_slice() {
         [lane] => (0, lane),
-        lanes => match card_of_current(process) {
-            Ok(card) if card < lanes.len() => (card, &lanes[card]),
-            Ok(_) => return call(),
-            Err(code) => return code,
+        lanes => match card_of_current(process)? {
+            card if card < lanes.len() => (card, &lanes[card]),
+            _ => return Ok(None),
         },
     };
-    let thread = thread_number();
-    let limits = &process.limits;
-    let (gate, beat) = (limits.gate(card).load(Relaxed), limits.heartbeat());
-    let open = gate == OPEN && limits.cores(card) == NO_LIMIT;
-    if open && !lane.credit.count(thread, beat) {
-        return call();
-    }
-    let fresh = lane.fresh.load(Relaxed);
-    // Whether the host that said something of the gate is alive is looked for at once; one that
-    // was found dead only when its heart beats again.
-    let doubtful = gate != OPEN && !fresh && beat != lane.silent.load(Relaxed);
     let turn = Turn {
         process,
         card,
         lane,
-        thread,
+        thread: thread_number(),
     };
-    let free = match words(process, card, fresh).rule() {
-        _ if doubtful => false,
-        Rule::Free => {
-            let believed = gate != UNLIMITED || clock::coarse() < lane.believed.load(Relaxed);
-            !open && believed && !lane.credit.count(thread, beat)
-        }
-        Rule::Limited(_) => {
-            if lane.credit.is_due(thread, beat) {
-                turn.tell();
-            }
-            let kernel = lane.costs().kernel(work.key);
-            kernel.is_known()
-                && !capture::any()
-                && lane.credit.spend(thread, long(work.stream), kernel.cost())
-        }
-        Rule::Closed => false,
-    };
-    if free {
-        return call();
-    }
-    turn.take(work, call)
+    let held = !turn.is_open() || lane.credit.count(turn.thread, process.limits.heartbeat());
+    Ok(held.then_some(turn))
 }
 
 /// A number that mostly differs between threads: where its stack is.
@@ -175,6 +152,51 @@ struct Turn {
 }
 
 impl Turn {
+    /// Neither asked to be limited nor told to.
+    #[inline]
+    fn is_open(self) -> bool {
+        let limits = &self.process.limits;
+        limits.gate(self.card).load(Relaxed) == OPEN && limits.cores(self.card) == NO_LIMIT
+    }
+
+    /// Makes the launch at once where its thread has credit, or else when the bucket gives some.
+    #[inline(never)]
+    fn make(self, work: Work, call: impl FnOnce() -> Code) -> Code {
+        let Self {
+            process,
+            card,
+            lane,
+            thread,
+        } = self;
+        let limits = &process.limits;
+        let (gate, beat) = (limits.gate(card).load(Relaxed), limits.heartbeat());
+        let fresh = lane.fresh.load(Relaxed);
+        // Whether the host that said something of the gate is alive is looked for at once; one that
+        // was found dead only when its heart beats again.
+        let doubtful = gate != OPEN && !fresh && beat != lane.silent.load(Relaxed);
+        let free = match words(process, card, fresh).rule() {
+            _ if doubtful || self.is_open() => false,
+            Rule::Free => {
+                let believed = gate != UNLIMITED || clock::coarse() < lane.believed.load(Relaxed);
+                believed && !lane.credit.count(thread, beat)
+            }
+            Rule::Limited(_) => {
+                if lane.credit.is_due(thread, beat) {
+                    self.tell();
+                }
+                let kernel = lane.costs().kernel(work.key);
+                kernel.is_known()
+                    && !capture::any()
+                    && lane.credit.spend(thread, long(work.stream), kernel.cost())
+            }
+            Rule::Closed => false,
+        };
+        if free {
+            return call();
+        }
+        self.take(work, call)
+    }
+
     #[cold]
     fn take(self, work: Work, call: impl FnOnce() -> Code) -> Code {
         self.tell();

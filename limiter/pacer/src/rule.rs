@@ -57,6 +57,7 @@ pub enum Rule {
 impl Words {
     /// What holds now. The host's words count only while it is heard; without it the container
     /// gets what was asked for it, no more and no less.
+    #[inline]
     pub fn rule(self) -> Rule {
         if self.fresh && self.gate == WAIT {
             return Rule::Closed;
@@ -82,6 +83,7 @@ pub struct Rate(u64);
 
 impl Rate {
     /// The rate of a share in percent, corrected by a trim in millionths.
+    #[inline]
     pub fn new(percent: u32, trim: u32) -> Self {
         let rate = u64::from(percent) * u64::from(trim) / 100;
         Self(rate.clamp(1, FASTEST))

@@ -61,6 +61,7 @@ impl ForkFlag {
     }
 
     /// Whether this is the process that raised it.
+    #[inline]
     pub fn is_raised(self) -> bool {
         self.0.load(Ordering::Acquire) == RAISED
     }

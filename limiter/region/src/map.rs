@@ -88,6 +88,7 @@ impl Map {
     }
 
     /// The word at a multiple of 8.
+    #[inline]
     pub(crate) fn u64(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.length);
         // SAFETY: inside the mapping, which starts on a page, so aligned; it lives as long as
@@ -96,6 +97,7 @@ impl Map {
     }
 
     /// The word at a multiple of 4.
+    #[inline]
     pub(crate) fn u32(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at + 4 <= self.length);
         // SAFETY: as for `u64`.

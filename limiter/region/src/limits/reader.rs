@@ -103,6 +103,7 @@ impl Limits {
     }
 
     /// Compute limit in percent, 100 where there is none.
+    #[inline]
     pub fn cores(&self, i: usize) -> u32 {
         match self.u32(record(i) + offset_of!(Record, cores)) {
             0 => 100,
@@ -111,11 +112,13 @@ impl Limits {
     }
 
     /// The gate word, to read or to wait on.
+    #[inline]
     pub fn gate(&self, i: usize) -> &AtomicU32 {
         self.0.u32(record(i) + offset_of!(Record, gate))
     }
 
     /// Trim of the compute rate in millionths.
+    #[inline]
     pub fn trim(&self, i: usize) -> u32 {
         match self.u32(record(i) + offset_of!(Record, trim)) {
             0 => 1_000_000,
@@ -124,11 +127,13 @@ impl Limits {
     }
 
     /// Tenants that are active on the card; 0: unknown.
+    #[inline]
     pub fn tenants(&self, i: usize) -> u32 {
         self.u32(record(i) + offset_of!(Record, tenants))
     }
 
     /// The host's last sign of life, nanoseconds since the epoch; 0: none yet.
+    #[inline]
     pub fn heartbeat(&self) -> u64 {
         self.u64(offset_of!(Header, heartbeat))
     }
@@ -139,11 +144,13 @@ impl Limits {
     }
 
     /// 0 default, 1 force, 2 disable.
+    #[inline]
     pub fn policy(&self) -> u32 {
         self.u32(offset_of!(Header, policy))
     }
 
     /// The flags of the container.
+    #[inline]
     pub fn flags(&self) -> u32 {
         self.u32(offset_of!(Header, flags))
     }
@@ -168,10 +175,12 @@ impl Limits {
         self.0.u64(offset_of!(Header, sequence))
     }
 
+    #[inline]
     fn u32(&self, at: usize) -> u32 {
         self.0.u32(at).load(Ordering::Relaxed)
     }
 
+    #[inline]
     fn u64(&self, at: usize) -> u64 {
         self.0.u64(at).load(Ordering::Relaxed)
     }
