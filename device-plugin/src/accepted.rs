@@ -104,12 +104,13 @@ impl Accepted {
 
     /// Stores it. It outlives this process at once and a power cut soon; one that a power cut
     /// took is judged again from the pod's annotation, as its containers start again.
-    pub fn store(&self, directory: &Path) -> Result<(), StoreError> {
+    /// Through `blank` as [`files::put_by`] says.
+    pub fn store(&self, directory: &Path, blank: Option<PathBuf>) -> Result<(), StoreError> {
         let text = serde_json::to_vec(self).map_err(|source| StoreError::Encode {
             pod: self.pod.clone(),
             source,
         })?;
-        files::put(&path(directory, &self.pod), &text)?;
+        files::put_by(blank, &path(directory, &self.pod), &text)?;
         Ok(())
     }
 
@@ -221,7 +222,7 @@ impl Store {
 
     /// Stores a share.
     pub fn put(&mut self, accepted: Accepted) -> Result<(), StoreError> {
-        accepted.store(&self.directory)?;
+        accepted.store(&self.directory, None)?;
         let accepted = self.count(accepted);
         self.damaged.remove(&accepted.pod);
         Ok(())

@@ -55,6 +55,18 @@ pub fn put(path: &Path, content: &[u8]) -> Result<bool, FileError> {
     written(path, content, false)
 }
 
+/// The same through an empty file that was made ahead on the same file system, if there is one:
+/// a new file may cost more than all else.
+pub fn put_by(blank: Option<PathBuf>, path: &Path, content: &[u8]) -> Result<(), FileError> {
+    let Some(blank) = blank else {
+        return put(path, content).map(drop);
+    };
+    let file = OpenOptions::new().write(true).open(&blank);
+    file.and_then(|mut file| file.write_all(content))
+        .map_err(failed("write", &blank))?;
+    fs::rename(&blank, path).map_err(failed("rename to", path))
+}
+
 fn written(path: &Path, content: &[u8], durable: bool) -> Result<bool, FileError> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(false);

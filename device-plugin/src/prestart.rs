@@ -208,7 +208,9 @@ impl PreStart {
             fail_point::at(Point::ShareBeforeStore);
             // It counts for all others from here on; nobody else waits for its file.
             let accepted = store.count(accepted);
-            let stored = MutexGuard::unlocked(&mut store, || accepted.store(&self.paths.accepted));
+            let stored = MutexGuard::unlocked(&mut store, || {
+                accepted.store(&self.paths.accepted, self.spares.blank())
+            });
             store.settle(uid, stored.is_ok());
             stored?;
             fail_point::at(Point::ShareAfterStore);

@@ -1,5 +1,5 @@
-//! Seats made ahead: a container's start takes one by a rename, where making it would be a dozen
-//! files and folders, while many others start, too.
+//! Seats made ahead, and files for shares: a container's start takes one of each by a rename, where
+//! making them would be a dozen files and folders, while many others start, too.
 //!
 //! Fed by: the agent's start, and a pause after the last that was taken. Must not: hold anything of
 //! a container; outlive the agent's start, for the limiter may be another then.
@@ -24,7 +24,7 @@ const AHEAD: usize = 64;
 /// New ones are made when for so long nobody took one.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The seats that nobody has yet.
+/// The seats and files that nobody has yet.
 pub struct Spares {
     folder: PathBuf,
     limiter: Option<Installed>,
@@ -35,6 +35,7 @@ pub struct Spares {
 #[derive(Default)]
 struct State {
     ready: Vec<PathBuf>,
+    blanks: Vec<PathBuf>,
     made: u64,
 }
 
@@ -73,23 +74,35 @@ impl Spares {
         taken
     }
 
+    /// An empty file to write into and to rename, if there is one.
+    pub fn blank(&self) -> Option<PathBuf> {
+        self.state.lock().blanks.pop()
+    }
+
     /// Makes what is missing. Blocks.
     pub fn fill(&self) -> Result<(), FileError> {
-        loop {
-            let spare = {
-                let mut state = self.state.lock();
-                if state.ready.len() >= AHEAD {
-                    return Ok(());
-                }
-                state.made += 1;
-                self.folder.join(state.made.to_string())
-            };
+        while let Some(blank) = self.next("share", |state| state.blanks.len()) {
+            files::put(&blank, b"")?;
+            self.state.lock().blanks.push(blank);
+        }
+        while let Some(spare) = self.next("seat", |state| state.ready.len()) {
             files::seat(&spare, &[0; limits::SIZE])?;
             if let Some(limiter) = &self.limiter {
                 way_in::equip(&spare, limiter)?;
             }
             self.state.lock().ready.push(spare);
         }
+        Ok(())
+    }
+
+    /// The path of one more, if there are too few.
+    fn next(&self, kind: &str, ready: impl Fn(&State) -> usize) -> Option<PathBuf> {
+        let mut state = self.state.lock();
+        if ready(&state) >= AHEAD {
+            return None;
+        }
+        state.made += 1;
+        Some(self.folder.join(format!("{kind}-{}", state.made)))
     }
 
     /// Keeps some ready until `stop`.
@@ -116,6 +129,8 @@ impl Spares {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -131,7 +146,7 @@ mod tests {
         let (made, taken) = (room.path().join("made"), room.path().join("taken"));
         assert!(!spares.take(&taken, Some(&limiter)), "there is none");
         spares.fill().expect("filled");
-        assert_eq!(files::names(&folder).expect("list").len(), AHEAD);
+        assert_eq!(files::names(&folder).expect("list").len(), 2 * AHEAD);
         assert!(!spares.take(&taken, None), "of another kind");
         assert!(spares.take(&taken, Some(&limiter)));
 
@@ -156,6 +171,23 @@ mod tests {
         assert_eq!(all(&taken), all(&made));
         // One that is there is left alone, and nothing is lost.
         assert!(!spares.take(&made, Some(&limiter)));
-        assert_eq!(files::names(&folder).expect("list").len(), AHEAD - 1);
+        assert_eq!(files::names(&folder).expect("list").len(), 2 * AHEAD - 1);
+    }
+
+    #[test]
+    fn a_file_that_was_made_ahead_is_like_one_that_was_not() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let spares = Spares::new(room.path().join("spare"), None).expect("new");
+        assert_eq!(spares.blank(), None);
+        spares.fill().expect("filled");
+        let (made, taken) = (room.path().join("made"), room.path().join("taken"));
+        files::put_by(None, &made, b"a share").expect("written");
+        files::put_by(spares.blank(), &taken, b"a share").expect("written");
+        let seen = |path: &Path| {
+            let mode = fs::metadata(path).expect("is there").permissions().mode();
+            (fs::read(path).expect("read"), mode)
+        };
+        assert_eq!(seen(&taken), seen(&made));
+        assert_ne!(spares.blank(), spares.blank());
     }
 }

@@ -106,8 +106,9 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     for round in all.chunks(AT_ONCE) {
         // It makes seats ahead when nobody has taken one for a while.
         eventually(PATIENCE, "as many seats made ahead", || async {
+            // And a file for the share of each.
             let ready = std::fs::read_dir(at("state/spare"))?.count();
-            Ok((ready >= AT_ONCE).then_some(()))
+            Ok((ready >= 2 * AT_ONCE).then_some(()))
         })
         .await?;
         times.of_round(round, &cards, &plugin, &mut kubelet).await?;
