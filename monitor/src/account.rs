@@ -1,7 +1,8 @@
 //! What a share uses beyond what the library in its container counts.
 //!
 //! Fed by: two readings of the counters around one of the driver. Must not: charge what merely
-//! moved while it was looked at, or let a moment's difference raise the charge.
+//! moved while it was looked at, let a moment's difference raise the charge, or take off what was
+//! charged before this monitor began before it knows better.
 
 /// Looks that a higher difference must be seen in before it is charged: a second and a half.
 const LOOKS: usize = 3;
@@ -36,15 +37,24 @@ impl Seen {
 pub struct Overhead {
     last: [u64; LOOKS],
     next: usize,
+    steady: usize,
+    /// What was charged when it was seen first.
+    before: Option<u64>,
 }
 
 impl Overhead {
-    /// The bytes to charge after one more look: the least difference of the last steady ones, and
-    /// at once all that nobody counts.
-    pub fn after(&mut self, seen: Seen) -> u64 {
+    /// The bytes to charge after one more look, where `charged` are: the least difference of the
+    /// last steady ones, and at once all that nobody counts. Until there were so many, what was
+    /// charged at first stays.
+    pub fn after(&mut self, seen: Seen, charged: u64) -> u64 {
+        let before = *self.before.get_or_insert(charged);
         if seen.is_steady() {
             self.last[self.next] = seen.held.saturating_sub(seen.after);
             self.next = (self.next + 1) % LOOKS;
+            self.steady = (self.steady + 1).min(LOOKS);
+        }
+        if self.steady < LOOKS {
+            return before.max(seen.loose);
         }
         let least = self.last.iter().copied().min().unwrap_or(0);
         least.saturating_add(seen.loose)
@@ -69,7 +79,7 @@ mod tests {
     #[test]
     fn a_difference_is_charged_when_it_lasts_and_let_go_at_once() {
         let mut overhead = Overhead::default();
-        let mut check = |seen: Seen, expected: u64| assert_eq!(overhead.after(seen), expected);
+        let mut check = |seen: Seen, expected: u64| assert_eq!(overhead.after(seen, 0), expected);
         check(steady(100, 80), 0);
         check(steady(100, 80), 0);
         check(steady(130, 80), 20);
@@ -83,7 +93,7 @@ mod tests {
     fn what_moved_while_it_was_looked_at_says_nothing() {
         let mut overhead = Overhead::default();
         for _ in 0..3 {
-            overhead.after(steady(100, 90));
+            overhead.after(steady(100, 90), 0);
         }
         let moving = Seen {
             held: 500,
@@ -92,7 +102,7 @@ mod tests {
             after: 400,
         };
         for _ in 0..10 {
-            assert_eq!(overhead.after(moving), 10);
+            assert_eq!(overhead.after(moving, 10), 10);
         }
     }
 
@@ -103,8 +113,35 @@ mod tests {
             loose: 70,
             ..steady(100, 100)
         };
-        assert_eq!(overhead.after(loose), 70);
-        assert_eq!(overhead.after(steady(100, 100)), 0);
+        assert_eq!(overhead.after(loose, 0), 70);
+        assert_eq!(overhead.after(steady(100, 100), 70), 0);
+    }
+
+    #[test]
+    fn a_monitor_that_began_again_took_off_what_was_charged_until_it_knew_better() {
+        let check = |looks: &[(Seen, u64)]| {
+            let (mut overhead, mut charged) = (Overhead::default(), 60);
+            for (seen, expected) in looks {
+                charged = overhead.after(*seen, charged);
+                assert_eq!(charged, *expected, "{seen:?}");
+            }
+        };
+        let still = steady(140, 80);
+        let moving = Seen {
+            before: 79,
+            ..still
+        };
+        let less = steady(100, 80);
+        let loose = Seen { loose: 90, ..still };
+        check(&[(still, 60), (still, 60), (still, 60), (less, 20)]);
+        check(&[
+            (moving, 60),
+            (less, 60),
+            (moving, 60),
+            (less, 60),
+            (less, 20),
+        ]);
+        check(&[(loose, 90), (still, 60), (still, 60), (still, 60)]);
     }
 
     proptest! {
@@ -116,7 +153,7 @@ mod tests {
             let mut most = 0;
             for (held, before, after, loose) in looks {
                 most = most.max(held.saturating_sub(after));
-                let charged = overhead.after(Seen { held, loose, before, after });
+                let charged = overhead.after(Seen { held, loose, before, after }, 0);
                 prop_assert!(charged <= most + loose);
             }
         }

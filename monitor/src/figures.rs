@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aliquot_core::PodUid;
 use aliquot_core::inventory::Mode;
@@ -72,6 +72,8 @@ pub struct Told<'a> {
     pub took: Duration,
     /// The monotonic clock's nanoseconds.
     pub now: u64,
+    /// The time of day at its end.
+    pub ended: SystemTime,
 }
 
 /// The samples of one look.
@@ -310,6 +312,8 @@ fn of_monitor(samples: &mut Samples, told: Told<'_>) {
     put(&all::EVICTIONS, Value::Whole(told.done.evictions));
     put(&all::EVENTS_DROPPED, Value::Whole(told.dropped));
     put(&all::LOOK, Value::Part(told.took.as_secs_f64()));
+    let ended = told.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
+    put(&all::LAST_LOOK, Value::Part(ended.as_secs_f64()));
     for (what, times) in told.failures {
         let labels = [told.node.to_owned(), (*what).to_owned()];
         samples.add(&all::FAILURES, &labels, Value::Whole(*times));

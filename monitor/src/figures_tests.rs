@@ -98,6 +98,7 @@ fn scrape(families: &[Family]) -> String {
         dropped: 0,
         took: Duration::from_millis(2),
         now: 3_000_000_000,
+        ended: UNIX_EPOCH + Duration::from_secs(7),
     }));
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exporter {

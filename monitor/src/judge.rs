@@ -10,7 +10,6 @@ use aliquot_region::host::{Report, Unreadable};
 use crate::account::{Overhead, Seen};
 use crate::attribute::{self, OnCard, Owner, Reason};
 use crate::oom::{self, Rule, Watched};
-use crate::processes::Life;
 use crate::unmanaged::{self, Stray, Strays};
 
 mod values;
@@ -114,16 +113,19 @@ impl Judge {
         if !seat.limited || look.blind.contains(card) {
             return (found, None);
         }
-        found.overhead = kept.overhead.after(seen);
+        let charged = value(look.charged.get(at), device);
+        found.overhead = kept.overhead.after(seen, charged);
         let rule = Rule {
             limit,
             tolerance: rules.tolerance,
             kill: seat.effective.oom_killer,
         };
-        let all: Vec<(Life, u64)> = own
-            .iter()
-            .map(|(one, _)| (one.process.life, one.bytes))
-            .collect();
+        let holder = |(one, _): &(&OnCard, bool)| oom::Holder {
+            life: one.process.life,
+            bytes: one.bytes,
+            going: one.process.going,
+        };
+        let all: Vec<oom::Holder> = own.iter().map(holder).collect();
         match kept.watched.after(&all, rule) {
             oom::Verdict::Fine => {}
             oom::Verdict::Tell { held } => outcome.deeds.push(Deed::TellAbove(at, device, held)),
@@ -142,6 +144,8 @@ impl Judge {
         let mut seen = Vec::new();
         for (one, owner) in look.on_cards.iter().zip(owners) {
             let reason = match owner {
+                // Where it was the kernel does not say any more, in groups of version 1.
+                Owner::Nobody(Reason::Host) if one.process.going => continue,
                 Owner::Nobody(reason) => *reason,
                 Owner::Loose(..) => Reason::NoLibrary,
                 _ => continue,

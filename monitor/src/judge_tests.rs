@@ -150,6 +150,21 @@ fn who_shares_the_last_slot_or_is_going_avoids_nothing() {
 }
 
 #[test]
+fn one_that_goes_was_told_as_the_hosts_where_the_kernel_says_no_place() {
+    let told = |going: bool| {
+        let one = || {
+            let mut one = look([counters(&[]), counters(&[])], &[]);
+            let mut process = process(1009, None, "");
+            process.going = going;
+            one.on_cards.push(on_card("GPU-a", process, 40));
+            one
+        };
+        thrice(one, &rules(OnUnmanaged::Report))[2].strays.len()
+    };
+    assert_eq!((told(true), told(false)), (0, 1));
+}
+
+#[test]
 fn a_spoiled_file_is_named_and_changes_no_other_figure() {
     let spoils: [fn() -> Unreadable; 3] = [
         || Unreadable::Kind,

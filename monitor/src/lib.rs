@@ -11,6 +11,7 @@ pub mod account;
 pub mod act;
 pub mod arbiter;
 pub mod attribute;
+pub mod busy;
 pub mod cgroup;
 pub mod figures;
 pub mod judge;

@@ -14,6 +14,7 @@ use aliquot_region::limits::Measured;
 use serde::Deserialize;
 
 use crate::attribute::{Beside, Instance, OnCard, is_new};
+use crate::busy::Samples;
 use crate::judge::Look;
 use crate::pods::Pods;
 use crate::processes::Processes;
@@ -71,8 +72,7 @@ pub struct Looker {
     mps: PathBuf,
     inventory: Option<(Instant, Inventory)>,
     cards: Option<(Instant, Vec<CardNow>)>,
-    /// The driver's time of the newest sample, by card.
-    since: BTreeMap<String, u64>,
+    samples: Samples,
     pages: BTreeMap<String, Measured>,
     /// Reads that failed, by what was read.
     pub failures: BTreeMap<&'static str, u64>,
@@ -102,7 +102,7 @@ impl Looker {
             mps: state.join("mps"),
             inventory: None,
             cards: None,
-            since: BTreeMap::new(),
+            samples: Samples::default(),
             pages: BTreeMap::new(),
             failures: BTreeMap::new(),
         }
@@ -113,8 +113,11 @@ impl Looker {
         let seats = self.reader.read();
         let cards = self.cards();
         let before: Vec<_> = seats.all.iter().map(counters).collect();
+        let said = seats.all.iter().map(|seat| self.limits(seat));
+        let (limits, charged) = said.unzip();
         let mut look = Look {
-            limits: seats.all.iter().map(|seat| self.limits(seat)).collect(),
+            limits,
+            charged,
             beside: self.beside(&cards),
             ..Look::default()
         };
@@ -155,13 +158,14 @@ impl Looker {
         self.pages.get(&seat.name)
     }
 
-    fn limits(&mut self, seat: &Seat) -> Vec<u64> {
+    /// Limit and charge of each device, in bytes.
+    fn limits(&mut self, seat: &Seat) -> (Vec<u64>, Vec<u64>) {
         let number = seat.devices.len();
-        match self.page(seat) {
-            Some(page) => (0..number.min(page.page().devices()))
-                .map(|device| page.page().memory(device))
-                .collect(),
-            None => vec![0; number],
+        match self.page(seat).map(Measured::page) {
+            Some(page) => (0..number.min(page.devices()))
+                .map(|device| (page.memory(device), page.overhead(device)))
+                .unzip(),
+            None => (vec![0; number], vec![0; number]),
         }
     }
 
@@ -203,16 +207,17 @@ impl Looker {
                 process: self.processes.known(one.pid)?,
             })
         }));
-        let since = self.since.get(card).copied().unwrap_or(0);
         // Cards that are cut do not tell it.
-        let Ok(shares) = self.driver.shares(card, since) else {
+        let Ok(shares) = self.driver.shares(card, self.samples.since(card)) else {
             return;
         };
-        for one in shares {
-            let last = self.since.entry(card.to_owned()).or_default();
-            *last = (*last).max(one.at);
-            look.busy.insert((card.to_owned(), one.pid), one.busy);
+        let now = Instant::now();
+        if self.samples.take(card, &shares, now) {
+            look.told.insert(card.to_owned());
         }
+        let busy = self.samples.busy(card, now);
+        look.busy
+            .extend(busy.map(|(pid, busy)| ((card.to_owned(), pid), busy)));
     }
 
     fn beside(&mut self, cards: &[CardNow]) -> Beside {

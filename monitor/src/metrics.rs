@@ -173,6 +173,8 @@ declared! {
         "Events that found the queue full";
     LOOK = Gauge Own "aliquot_monitor_look_seconds" NODE,
         "Time that the last look at everything took";
+    LAST_LOOK = Gauge Own "aliquot_monitor_last_look_timestamp_seconds" NODE,
+        "When the last look ended, since 1970; stays behind the clock while the driver does not answer";
     HAMI_USED = Gauge Hami "hami_host_gpu_memory_used_bytes" HAMI_HOST,
         "Memory of the card in use";
     HAMI_BUSY = Gauge Hami "hami_host_gpu_utilization_ratio" HAMI_HOST,

@@ -1,7 +1,7 @@
 //! Who is ended when a container holds more than its limit.
 //!
 //! Fed by: the driver's bytes of each process of exactly that container. Must not: know a process
-//! from a counters file; decide by one look.
+//! from a counters file; decide by one look; end another while one that was ended still goes.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,9 @@ use crate::processes::Life;
 
 /// Looks in a row above the limit before somebody is ended.
 const LOOKS: u32 = 2;
+/// Looks until one that was ended, and still is there, is ended again: to give back tens of
+/// gigabytes takes the driver seconds.
+const AGAIN: u64 = 10;
 
 /// What holds for a device of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,17 @@ pub enum Verdict {
     },
 }
 
+/// One process of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Itself.
+    pub life: Life,
+    /// Bytes that it holds.
+    pub bytes: u64,
+    /// It is on its way out, and what it holds with it.
+    pub going: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Growth {
     bytes: u64,
@@ -54,17 +68,18 @@ pub struct Watched {
     above: u32,
     told: bool,
     processes: BTreeMap<Life, Growth>,
+    /// Who was ended, and in which look.
+    ended: Option<(Life, u64)>,
 }
 
 impl Watched {
     /// What follows from one more look at the processes and their bytes.
-    pub fn after(&mut self, processes: &[(Life, u64)], rule: Rule) -> Verdict {
+    pub fn after(&mut self, holders: &[Holder], rule: Rule) -> Verdict {
         self.look += 1;
-        self.note(processes);
-        let held = processes
-            .iter()
-            .fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        let number = u64::try_from(processes.len()).unwrap_or(u64::MAX);
+        self.note(holders);
+        let living = self.processes.values();
+        let held = living.fold(0_u64, |sum, one| sum.saturating_add(one.bytes));
+        let number = u64::try_from(self.processes.len()).unwrap_or(u64::MAX);
         let allowed = rule
             .limit
             .saturating_add(rule.tolerance.saturating_mul(number));
@@ -73,14 +88,19 @@ impl Watched {
             self.told = false;
             return Verdict::Fine;
         }
+        let ended = self.ended.map(|(life, _)| life);
+        if self.ended.is_some_and(|(_, then)| self.look < then + AGAIN) {
+            return Verdict::Fine;
+        }
         self.above += 1;
         if self.above < LOOKS {
             return Verdict::Fine;
         }
-        match self.newest_grower() {
+        match ended.or_else(|| self.newest_grower()) {
             Some(life) if rule.kill => {
                 // Its end takes a moment, in which nobody else is to go for it.
                 self.above = 0;
+                self.ended = Some((life, self.look));
                 Verdict::Kill { held, life }
             }
             _ if self.told => Verdict::Fine,
@@ -91,19 +111,21 @@ impl Watched {
         }
     }
 
-    fn note(&mut self, processes: &[(Life, u64)]) {
+    fn note(&mut self, holders: &[Holder]) {
         let look = self.look;
-        self.processes
-            .retain(|life, _| processes.iter().any(|(one, _)| one == life));
-        for (life, bytes) in processes {
-            let known = self.processes.entry(*life).or_insert(Growth {
+        let living = holders.iter().filter(|one| !one.going);
+        let lives = |life: &Life| living.clone().any(|one| one.life == *life);
+        self.processes.retain(|life, _| lives(life));
+        self.ended = self.ended.filter(|(life, _)| lives(life));
+        for one in living.clone() {
+            let known = self.processes.entry(one.life).or_insert(Growth {
                 bytes: 0,
                 grew: (look, 0),
             });
-            if let Some(more) = bytes.checked_sub(known.bytes).filter(|more| *more > 0) {
+            if let Some(more) = one.bytes.checked_sub(known.bytes).filter(|more| *more > 0) {
                 known.grew = (look, more);
             }
-            known.bytes = *bytes;
+            known.bytes = one.bytes;
         }
     }
 
@@ -133,6 +155,14 @@ mod tests {
         }
     }
 
+    fn holder(life: Life, bytes: u64) -> Holder {
+        Holder {
+            life,
+            bytes,
+            going: false,
+        }
+    }
+
     /// The verdicts after each look; a look gives bytes to processes 1, 2, …, 0 for one that is
     /// not there.
     fn check(what: &str, rule: Rule, looks: &[&[u64]], expected: &[Verdict]) {
@@ -141,8 +171,8 @@ mod tests {
             .iter()
             .map(|look| {
                 let all = (1..).zip(look.iter()).filter(|(_, bytes)| **bytes > 0);
-                let processes: Vec<_> = all.map(|(pid, bytes)| (life(pid), *bytes)).collect();
-                watched.after(&processes, rule)
+                let holders: Vec<_> = all.map(|(pid, bytes)| holder(life(pid), *bytes)).collect();
+                watched.after(&holders, rule)
             })
             .collect();
         assert_eq!(found, expected, "{what}");
@@ -230,8 +260,8 @@ mod tests {
     fn a_later_process_with_the_same_id_is_another() {
         let mut watched = Watched::default();
         let (old, young) = (life(1), Life { pid: 1, start: 9 });
-        assert_eq!(watched.after(&[(old, 120)], RULE), Verdict::Fine);
-        let found = watched.after(&[(young, 120)], RULE);
+        assert_eq!(watched.after(&[holder(old, 120)], RULE), Verdict::Fine);
+        let found = watched.after(&[holder(young, 120)], RULE);
         assert_eq!(
             found,
             Verdict::Kill {
@@ -239,5 +269,34 @@ mod tests {
                 life: young
             }
         );
+    }
+
+    #[test]
+    fn an_innocent_one_was_ended_while_the_first_still_gave_its_memory_back() {
+        let mut watched = Watched::default();
+        // The second grows a little while the first, which was ended, is still there.
+        let ends = (1..=30).filter_map(|look| {
+            let small = if look > 2 { 8 + look } else { 10 };
+            let both = [holder(life(1), 120), holder(life(2), small)];
+            match watched.after(&both, RULE) {
+                Verdict::Kill { life, .. } => Some((look, life.pid)),
+                _ => None,
+            }
+        });
+        let ends: Vec<(u64, u32)> = ends.collect();
+        assert_eq!(ends, [(2, 1), (13, 1), (24, 1)], "only the first, again");
+    }
+
+    #[test]
+    fn one_that_goes_by_itself_costs_nobody_its_life() {
+        let mut watched = Watched::default();
+        let old = Holder {
+            going: true,
+            ..holder(life(1), 90)
+        };
+        for _ in 0..10 {
+            let verdict = watched.after(&[old, holder(life(2), 90)], RULE);
+            assert_eq!(verdict, Verdict::Fine);
+        }
     }
 }

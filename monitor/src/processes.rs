@@ -76,15 +76,20 @@ impl Processes {
     pub fn known(&self, pid: u32) -> Option<Known> {
         let folder = self.0.join(pid.to_string());
         let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
-        let (start, going) = stat(&read("stat")?)?;
-        let place = cgroup::place(&read("cgroup")?);
+        let (start, leaves) = stat(&read("stat")?)?;
+        // A program may end its first thread and work on in others; the kernel then says of the
+        // first that it leaves and, in groups of version 1, that it is nowhere.
+        let worker = leaves.then(|| worker(&folder)).flatten();
+        let cgroups = match &worker {
+            Some(thread) => fs::read_to_string(thread.join("cgroup")).ok(),
+            None => read("cgroup"),
+        };
         let inner = read("status").and_then(|status| inner(&status));
-        let life = Life { pid, start };
         Some(Known {
-            life,
-            place,
+            life: Life { pid, start },
+            place: cgroup::place(&cgroups?),
             inner,
-            going,
+            going: leaves && worker.is_none(),
         })
     }
 
@@ -111,7 +116,18 @@ impl Processes {
     }
 }
 
-/// When a process began, and whether it is going, of `/proc/<pid>/stat`; the name in it may hold
+/// A thread of a process that does not leave.
+fn worker(process: &Path) -> Option<PathBuf> {
+    let threads = fs::read_dir(process.join("task")).ok()?;
+    let mut threads = threads.filter_map(|thread| Some(thread.ok()?.path()));
+    threads.find(|thread| {
+        let text = fs::read_to_string(thread.join("stat")).ok();
+        text.and_then(|text| stat(&text))
+            .is_some_and(|(_, leaves)| !leaves)
+    })
+}
+
+/// When a process or a thread began, and whether it leaves, of its `stat`; the name in it may hold
 /// anything.
 fn stat(stat: &str) -> Option<(u64, bool)> {
     let (_, fields) = stat.rsplit_once(')')?;
@@ -119,8 +135,8 @@ fn stat(stat: &str) -> Option<(u64, bool)> {
     let state = fields.next()?;
     let flags: u64 = fields.nth(5)?.parse().ok()?;
     let begun = fields.nth(12)?.parse().ok()?;
-    let going = matches!(state, "Z" | "X") || flags & EXITING != 0;
-    Some((begun, going))
+    let leaves = matches!(state, "Z" | "X") || flags & EXITING != 0;
+    Some((begun, leaves))
 }
 
 /// The last of `NSpid:`.
@@ -137,18 +153,53 @@ mod tests {
 
     use super::*;
 
+    const LIVES: u32 = 4_194_304;
+    const LEAVES: u32 = 4_194_308;
+
+    fn line(state: &str, flags: u32) -> String {
+        format!("7 (x) R 1) {state} 1 7 7 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 1 0 4711 99 1")
+    }
+
     #[test]
     fn the_kernels_words_are_read() {
-        let line = |state: &str, flags: u32| {
-            format!("7 (x) R 1) {state} 1 7 7 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 1 0 4711 99 1")
-        };
-        assert_eq!(stat(&line("S", 4_194_304)), Some((4711, false)));
-        assert_eq!(stat(&line("R", 4_194_308)), Some((4711, true)));
-        assert_eq!(stat(&line("Z", 4_194_304)), Some((4711, true)));
+        assert_eq!(stat(&line("S", LIVES)), Some((4711, false)));
+        assert_eq!(stat(&line("R", LEAVES)), Some((4711, true)));
+        assert_eq!(stat(&line("Z", LIVES)), Some((4711, true)));
         assert_eq!(stat("7 (x"), None);
         assert_eq!(inner("Name:\tx\nNSpid:\t4711\t12\t1\nTgid: 1\n"), Some(1));
         assert_eq!(inner("NSpid:\t4711\n"), Some(4711));
         assert_eq!(inner("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_program_whose_first_thread_ended_was_taken_for_one_that_goes_and_is_nowhere() {
+        let pod = format!(
+            "5:memory:/kubepods/pod{}/{}\n",
+            "c".repeat(32),
+            "a".repeat(64)
+        );
+        let nowhere = "5:memory:/\n0::/\n";
+        // The threads beside the first: state, flags, cgroups.
+        let check = |others: &[(&str, u32, &str)], going: bool, somewhere: bool| {
+            let room = tempfile::tempdir().expect("a folder");
+            let first = [("Z", LEAVES, nowhere)];
+            for (id, (state, flags, cgroup)) in (7..).zip(first.iter().chain(others)) {
+                let thread = room.path().join(format!("7/task/{id}"));
+                fs::create_dir_all(&thread).expect("made");
+                for folder in [Some(thread), (id == 7).then(|| room.path().join("7"))] {
+                    let Some(folder) = folder else { continue };
+                    fs::write(folder.join("stat"), line(state, *flags)).expect("written");
+                    fs::write(folder.join("cgroup"), cgroup).expect("written");
+                }
+            }
+            let found = Processes::at(room.path()).known(7).expect("it is there");
+            assert_eq!(found.going, going, "{others:?}");
+            assert_eq!(found.place.pod.is_some(), somewhere, "{others:?}");
+        };
+        check(&[("S", LIVES, &pod)], false, true);
+        check(&[("X", LEAVES, nowhere), ("R", LIVES, &pod)], false, true);
+        check(&[("D", LEAVES, nowhere)], true, false);
+        check(&[], true, false);
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! One look after another: read, judge, carry out, show.
 //!
-//! Fed by: a clock. Must not: look again before the last look is carried out.
+//! Fed by: a clock. Must not: look again before the last look is carried out, or hang unsaid: a
+//! driver may never answer.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use aliquot_k8s::event::Notes;
 use aliquot_k8s::watch::Freshness;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::act::Actor;
@@ -25,6 +27,18 @@ use crate::settings::OnUnmanaged;
 
 /// Between two looks: what is unmanaged is told at the second, within two seconds.
 pub const LOOK: Duration = Duration::from_millis(500);
+
+/// A look that takes longer is told; the driver has no deadline.
+const LATE: Duration = Duration::from_secs(30);
+
+/// What is told of looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// One ended.
+    Ended,
+    /// One has not for half a minute, or for another one.
+    Late,
+}
 
 /// What holds for every look.
 #[derive(Clone, Debug)]
@@ -63,7 +77,7 @@ pub struct Rounds {
 
 impl Rounds {
     /// Looks until `stop`; `looked` is told of each.
-    pub async fn run(self, looked: impl Fn(), stop: CancellationToken) {
+    pub async fn run(self, looked: impl Fn(Looked), stop: CancellationToken) {
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut rounds = self;
@@ -76,13 +90,13 @@ impl Rounds {
                 rounds.once();
                 rounds
             });
-            let Ok(same) = round.await else {
+            let Ok(same) = watched(round, || looked(Looked::Late)).await else {
                 tracing::error!("a look panicked; the monitor ends");
                 stop.cancel();
                 return;
             };
             rounds = same;
-            looked();
+            looked(Looked::Ended);
         }
     }
 
@@ -117,8 +131,23 @@ impl Rounds {
             dropped: self.notes.dropped(),
             took: begun.elapsed(),
             now: monotonic(),
+            ended: SystemTime::now(),
         };
         self.shown.set(figures::samples(told));
+    }
+}
+
+/// What a look gives; `late` is called each time that it has not ended for another [`LATE`].
+async fn watched<T>(look: impl Future<Output = T>, late: impl Fn()) -> T {
+    let mut look = pin!(look);
+    loop {
+        match timeout(LATE, &mut look).await {
+            Ok(found) => return found,
+            Err(_) => {
+                tracing::error!("a look does not end: the driver does not answer");
+                late();
+            }
+        }
     }
 }
 
@@ -127,4 +156,28 @@ fn monotonic() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let number = |part: i64| u64::try_from(part).unwrap_or(0);
     number(now.tv_sec) * 1_000_000_000 + number(now.tv_nsec)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_never_answers_was_told_nowhere() {
+        let check = async |takes: u64, expected: u32| {
+            let late = Cell::new(0);
+            let look = async {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                takes
+            };
+            let found = watched(look, || late.set(late.get() + 1)).await;
+            assert_eq!((found, late.get()), (takes, expected));
+        };
+        check(0, 0).await;
+        check(29, 0).await;
+        check(31, 1).await;
+        check(3_601, 120).await;
+    }
 }

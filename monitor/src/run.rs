@@ -29,12 +29,13 @@ use crate::judge::Judge;
 use crate::look::{Cards, Looker};
 use crate::pods::Pods;
 use crate::processes::Processes;
-use crate::rounds::{Policy, Rounds};
+use crate::rounds::{Looked, Policy, Rounds};
 use crate::seats::{self, Seats};
 use crate::settings::Settings;
 
-/// The first look is done.
+/// The first look is done, and the last one not long ago.
 const LOOKED: &str = "looked";
+const LATE_REASON: &str = "a look does not end: the driver does not answer";
 
 /// Why the monitor cannot run.
 #[derive(Debug, Error)]
@@ -87,7 +88,8 @@ pub async fn run(
         shown: shown.clone(),
         families: settings.families(),
     }));
-    let router = admin::router(readiness.clone(), Arc::new(registry));
+    let alive = Readiness::new([]);
+    let router = admin::router_alive(readiness.clone(), alive.clone(), Arc::new(registry));
     let serving = http::serve(http::plain(listener), router, stop.clone(), http::DRAIN);
     tasks.spawn(serving.map(drop));
 
@@ -130,7 +132,17 @@ pub async fn run(
         seats_tx,
         levels_tx,
     };
-    tasks.spawn(rounds.run(move || readiness.holds(LOOKED), stop));
+    let looked = move |look: Looked| match look {
+        Looked::Ended => {
+            readiness.holds(LOOKED);
+            alive.holds(LOOKED);
+        }
+        Looked::Late => {
+            readiness.fails(LOOKED, LATE_REASON);
+            alive.fails(LOOKED, LATE_REASON);
+        }
+    };
+    tasks.spawn(rounds.run(looked, stop));
     tasks.close();
     tasks.wait().await;
     Ok(())

@@ -26,6 +26,12 @@ pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {
     router_with(readiness, registry, || Box::new(std::iter::empty()))
 }
 
+/// The same, where `/healthz` is 503 with its reasons while a condition of `alive` does not hold:
+/// then only a new process helps.
+pub fn router_alive(readiness: Readiness, alive: Readiness, registry: Arc<Registry>) -> Router {
+    routes(readiness, alive, registry, || Box::new(std::iter::empty()))
+}
+
 /// Text that is made piece by piece while it is read.
 pub type Pieces = Box<dyn Iterator<Item = String> + Send>;
 
@@ -35,11 +41,18 @@ pub fn router_with<F>(readiness: Readiness, registry: Arc<Registry>, more: F) ->
 where
     F: Fn() -> Pieces + Clone + Send + Sync + 'static,
 {
+    routes(readiness, Readiness::new([]), registry, more)
+}
+
+fn routes<F>(readiness: Readiness, alive: Readiness, registry: Arc<Registry>, more: F) -> Router
+where
+    F: Fn() -> Pieces + Clone + Send + Sync + 'static,
+{
     Router::new()
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/healthz", get(move || std::future::ready(holds(&alive))))
         .route(
             "/readyz",
-            get(move || std::future::ready(readyz(&readiness))),
+            get(move || std::future::ready(holds(&readiness))),
         )
         .route(
             "/metrics",
@@ -47,8 +60,8 @@ where
         )
 }
 
-fn readyz(readiness: &Readiness) -> Response {
-    let reasons = readiness.reasons();
+fn holds(conditions: &Readiness) -> Response {
+    let reasons = conditions.reasons();
     if reasons.is_empty() {
         return "ok".into_response();
     }
@@ -100,6 +113,19 @@ mod tests {
         check(&router, "/readyz", StatusCode::OK, "ok").await;
         let text = "# HELP calls Calls served.\n# TYPE calls counter\ncalls_total 1\n# EOF\n";
         check(&router, "/metrics", StatusCode::OK, text).await;
+    }
+
+    #[tokio::test]
+    async fn who_is_not_alive_says_why() {
+        let alive = Readiness::new([]);
+        let router = router_alive(Readiness::new([]), alive.clone(), Arc::default());
+        check(&router, "/healthz", StatusCode::OK, "ok").await;
+        alive.fails("looked", "not for 30 s");
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        check(&router, "/healthz", status, "looked: not for 30 s").await;
+        check(&router, "/readyz", StatusCode::OK, "ok").await;
+        alive.holds("looked");
+        check(&router, "/healthz", StatusCode::OK, "ok").await;
     }
 
     #[tokio::test]

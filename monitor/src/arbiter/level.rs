@@ -19,6 +19,9 @@ const BOUNDS: (u64, u64) = (500_000, 2_000_000);
 const TOO_MUCH: i64 = 500_000_000;
 /// For so long what is measured may still be of another allowance.
 const SETTLE: u64 = 2 * SECOND;
+/// A driver that tells nothing of the card for so long says that nobody works there: it lists who
+/// does.
+const SILENCE: u64 = 2 * SECOND;
 /// How long somebody who was stopped is held to its allowance without a margin.
 const WATCHED: u64 = 60 * SECOND;
 
@@ -105,6 +108,7 @@ impl Level {
         self.allowed = allowed;
         self.hungry = claim.wants_more.then(|| self.hungry.unwrap_or(now));
         let Some(measured) = measured.filter(|one| one.at > self.seen) else {
+            self.silence(claim, now);
             return;
         };
         let passed = measured.at.saturating_sub(self.seen).min(SECOND);
@@ -112,6 +116,15 @@ impl Level {
         self.watch(measured.used, passed, claim.used, now);
         if now >= self.settled {
             self.correct(measured.used, passed, now);
+        }
+    }
+
+    /// Who was stopped uses nothing of a card that is idle, and comes back to its allowance.
+    fn silence(&mut self, claim: Claim, now: u64) {
+        if self.above && now >= self.seen + SILENCE {
+            let passed = now.saturating_sub(self.seen).min(SILENCE);
+            self.seen = now;
+            self.watch(0, passed, claim.used, now);
         }
     }
 
@@ -247,6 +260,31 @@ mod tests {
             level.look(Some(measured), allowed, claim(found, true), now);
         }
         assert!(stopped > 100 && used < 70 * PERCENT, "{used} {stopped}");
+    }
+
+    #[test]
+    fn who_was_stopped_was_held_for_ever_on_a_card_that_went_idle() {
+        let mut level = Level::default();
+        let mut now = 100 * SECOND;
+        while !level.is_above() {
+            now += SECOND;
+            let measured = Measured {
+                used: WHOLE,
+                at: now,
+            };
+            level.look(Some(measured), SHARE, claim(SHARE, true), now);
+        }
+        let last = Measured {
+            used: WHOLE,
+            at: now,
+        };
+        let stopped = now;
+        while level.is_above() && now < stopped + 60 * SECOND {
+            now += 20 * MILLISECOND;
+            level.look(Some(last), SHARE, claim(0, true), now);
+        }
+        let seconds = (now - stopped) / SECOND;
+        assert!((2..=8).contains(&seconds), "{seconds}: {level:?}");
     }
 
     #[test]

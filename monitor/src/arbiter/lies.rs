@@ -3,7 +3,7 @@
 use aliquot_region::host::Launches;
 
 use super::tests::{Card, MILLISECOND, START, high, low};
-use super::{Gate, PERCENT, Verdict, activity};
+use super::{Gate, PERCENT, Verdict, WHOLE, activity};
 
 #[test]
 fn whatever_a_tenant_writes_nobody_falls_below_its_share_and_the_liar_gains_nothing() {
@@ -78,4 +78,50 @@ fn who_hides_its_work_is_found_by_the_drivers_measure() {
     });
     assert_eq!(card.verdicts[1].gate, Gate::Open, "it is not alone");
     assert_eq!(card.verdicts[0].gate, Gate::Wait, "it took too much");
+}
+
+#[test]
+fn two_that_were_stopped_kept_each_other_from_a_card_that_was_idle() {
+    let mut taking = low(30);
+    taking.measured = Some(WHOLE);
+    let mut card = Card::new(&[taking, taking]);
+    let all_wait = |card: &Card| card.verdicts.iter().all(|one| one.gate == Gate::Wait);
+    while !all_wait(&card) {
+        card.pass(20);
+        assert!(
+            card.now < START + 30_000 * MILLISECOND,
+            "they take too much"
+        );
+    }
+    // Of an idle card the driver lists nobody.
+    for (who, _) in &mut card.tenants {
+        who.measured = None;
+    }
+    card.pass(10_000);
+    let gates: Vec<Gate> = card.verdicts.iter().map(|one| one.gate).collect();
+    assert_eq!(gates, [Gate::Open; 2]);
+}
+
+#[test]
+fn who_bumps_its_counters_and_computes_nothing_keeps_nobody_stopped() {
+    let mut long = low(30);
+    long.measured = Some(WHOLE);
+    let mut card = Card::new(&[long, low(30)]);
+    let bump = |card: &mut Card, milliseconds| {
+        let now = card.now;
+        card.pass_with(milliseconds, |i, said| {
+            if i == 1 {
+                (said.waited, said.launches) = (now, now);
+            }
+        });
+    };
+    while card.verdicts[0].gate != Gate::Wait {
+        bump(&mut card, 20);
+        assert!(card.now < START + 30_000 * MILLISECOND, "it takes too much");
+    }
+    card.tenants[0].0.measured = None;
+    for _ in 0..500 {
+        bump(&mut card, 20);
+    }
+    assert_eq!(card.verdicts[0].gate, Gate::Open);
 }

@@ -48,7 +48,7 @@ fn forced(who: Who) -> Who {
 
 /// A card and its tenants.
 pub(super) struct Card {
-    tenants: Vec<(Who, Launches)>,
+    pub(super) tenants: Vec<(Who, Launches)>,
     memory: Memory,
     pub(super) now: u64,
     pub(super) verdicts: Vec<Verdict>,

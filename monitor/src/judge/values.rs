@@ -24,6 +24,8 @@ pub struct Look {
     pub seats: Arc<Seats>,
     /// Memory limit in bytes of each device of each seat, by their limits pages; 0: unknown.
     pub limits: Vec<Vec<u64>>,
+    /// Bytes that each limits page has as charged beside.
+    pub charged: Vec<Vec<u64>>,
     /// The counters file of each seat; `None` of one that no library holds.
     pub counters: Vec<Option<Counters>>,
     /// Processes on cards.
@@ -32,8 +34,10 @@ pub struct Look {
     pub blind: BTreeSet<String>,
     /// The card of each instance, by the instance's uuid.
     pub cards: BTreeMap<String, String>,
-    /// Percent of its card that each process took, where the driver says so.
+    /// Percent of its card that each process took by the newest sample, where the driver says so.
     pub busy: BTreeMap<(String, u32), u32>,
+    /// Cards with a sample that is new.
+    pub told: BTreeSet<String>,
     /// What else is known.
     pub beside: Beside,
 }
