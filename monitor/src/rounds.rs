@@ -141,13 +141,11 @@ impl Rounds {
 async fn watched<T>(look: impl Future<Output = T>, late: impl Fn()) -> T {
     let mut look = pin!(look);
     loop {
-        match timeout(LATE, &mut look).await {
-            Ok(found) => return found,
-            Err(_) => {
-                tracing::error!("a look does not end: the driver does not answer");
-                late();
-            }
+        if let Ok(found) = timeout(LATE, &mut look).await {
+            return found;
         }
+        tracing::error!("a look does not end: the driver does not answer");
+        late();
     }
 }
 
