@@ -118,9 +118,16 @@ pub struct Verdict {
     pub tenants: u32,
 }
 
-/// What is remembered between two decisions: of each card, by seat.
+/// What is remembered between two decisions, in the order of the samples, which are mostly the
+/// same from one to the next.
 #[derive(Debug, Default)]
-pub struct Memory(BTreeMap<String, BTreeMap<String, Tenant>>);
+pub struct Memory {
+    /// Seat and card of each.
+    order: Vec<(String, String)>,
+    tenants: Vec<Tenant>,
+    /// The places of each card's.
+    cards: Vec<Vec<usize>>,
+}
 
 /// Of one tenant on one card.
 #[derive(Debug, Default)]
@@ -130,76 +137,81 @@ struct Tenant {
     gate: Gate,
 }
 
+impl Memory {
+    /// Takes up who is new, and forgets who has no sample any more.
+    fn arrange(&mut self, samples: &[Sample]) {
+        let known = self.order.iter();
+        let known = known.map(|(seat, card)| (seat.as_str(), card.as_str()));
+        if known.eq(samples.iter().map(|one| (one.seat, one.card))) {
+            return;
+        }
+        let order = std::mem::take(&mut self.order).into_iter();
+        let mut known: BTreeMap<_, _> = order.zip(std::mem::take(&mut self.tenants)).collect();
+        let mut cards: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (i, sample) in samples.iter().enumerate() {
+            let key = (sample.seat.to_owned(), sample.card.to_owned());
+            self.tenants.push(known.remove(&key).unwrap_or_default());
+            self.order.push(key);
+            cards.entry(sample.card).or_default().push(i);
+        }
+        self.cards = cards.into_values().collect();
+    }
+}
+
 /// Decides for every sample, in their order, at `now` nanoseconds of the monotonic clock. Who has
 /// no sample any more is forgotten.
 pub fn decide(samples: &[Sample], memory: &mut Memory, now: u64) -> Vec<Verdict> {
-    let mut cards: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (i, sample) in samples.iter().enumerate() {
-        cards.entry(sample.card).or_default().push(i);
-    }
-    memory.0.retain(|card, _| cards.contains_key(card.as_str()));
+    memory.arrange(samples);
     let mut verdicts = vec![Verdict::default(); samples.len()];
-    for (card, members) in cards {
-        let tenants: Vec<Sample> = members.iter().map(|i| samples[*i]).collect();
-        let known = match memory.0.get_mut(card) {
-            Some(known) => known,
-            None => memory.0.entry(card.to_owned()).or_default(),
-        };
-        for (i, verdict) in members.iter().zip(of_card(&tenants, known, now)) {
-            verdicts[*i] = verdict;
-        }
+    for members in &memory.cards {
+        of_card(samples, members, &mut memory.tenants, &mut verdicts, now);
     }
     verdicts
 }
 
-/// Decides for the tenants of one card.
-fn of_card(samples: &[Sample], known: &mut BTreeMap<String, Tenant>, now: u64) -> Vec<Verdict> {
-    known.retain(|seat, _| samples.iter().any(|sample| sample.seat == *seat));
-    for sample in samples {
-        if !known.contains_key(sample.seat) {
-            known.insert(sample.seat.to_owned(), Tenant::default());
-        }
-        if let Some(tenant) = known.get_mut(sample.seat) {
-            tenant.activity.look(sample, tenant.gate, now);
-        }
+/// Decides for the tenants of one card: those at the places `members`.
+fn of_card(
+    samples: &[Sample],
+    members: &[usize],
+    tenants: &mut [Tenant],
+    verdicts: &mut [Verdict],
+    now: u64,
+) {
+    for i in members {
+        let tenant = &mut tenants[*i];
+        tenant.activity.look(&samples[*i], tenant.gate, now);
     }
-    let at_work = |sample: &Sample| known[sample.seat].activity.is_at_work();
-    let high_at_work = samples.iter().any(|one| one.high && at_work(one));
-    let low_present = samples.iter().any(|one| !one.high);
+    let high = |i: &&usize| samples[**i].high;
+    let at_work = |i: &&usize| tenants[**i].activity.is_at_work();
+    let high_at_work = members.iter().filter(high).any(|i| at_work(&i));
+    let low_present = !members.iter().all(|i| high(&i));
     let yields = |sample: &Sample| high_at_work && !sample.high;
-    let working: Vec<&str> = samples
+    let claims: Vec<lend::Claim> = members
         .iter()
-        .filter(|one| at_work(one) && !yields(one))
-        .map(|one| one.seat)
-        .collect();
-    let claims: Vec<lend::Claim> = samples
-        .iter()
-        .map(|one| lend::Claim {
-            share: one.share(),
-            at_work: working.contains(&one.seat),
-            used: known[one.seat].activity.used(),
-            wants_more: known[one.seat].activity.wants_more(),
-            may_borrow: one.policy == Policy::Default,
+        .map(|i| {
+            let (sample, activity) = (&samples[*i], &tenants[*i].activity);
+            lend::Claim {
+                share: sample.share(),
+                at_work: activity.is_at_work() && !yields(sample),
+                used: activity.used(),
+                wants_more: activity.wants_more(),
+                may_borrow: sample.policy == Policy::Default,
+            }
         })
         .collect();
+    let working = claims.iter().filter(|one| one.at_work).count();
     let allowed = lend::allowances(&claims);
-    samples
-        .iter()
-        .zip(allowed)
-        .map(|(sample, allowed)| {
-            let others = working.iter().filter(|seat| **seat != sample.seat).count();
-            let free = others == 0 || (sample.high && !low_present);
-            let gate = match sample.policy {
-                _ if yields(sample) => Gate::Wait,
-                Policy::Default if free => Gate::Unlimited,
-                _ => Gate::Open,
-            };
-            let tenant = known.get_mut(sample.seat);
-            tenant.map_or_else(Verdict::default, |tenant| {
-                tenant.verdict(sample, gate, allowed, others, now)
-            })
-        })
-        .collect()
+    for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
+        let sample = &samples[*i];
+        let others = working - usize::from(claim.at_work);
+        let free = others == 0 || (sample.high && !low_present);
+        let gate = match sample.policy {
+            _ if yields(sample) => Gate::Wait,
+            Policy::Default if free => Gate::Unlimited,
+            _ => Gate::Open,
+        };
+        verdicts[*i] = tenants[*i].verdict(sample, gate, allowed, others, now);
+    }
 }
 
 impl Tenant {

@@ -1,4 +1,5 @@
-//! The figures of one look, as samples of the declared metrics.
+//! The figures of the last look, as samples of the declared metrics, made when somebody asks:
+//! looks are many and scrapes few.
 //!
 //! Fed by: what was seen of cards and shares, what was done. Must not: read anything.
 
@@ -20,14 +21,14 @@ use crate::metrics::{self as all, Declared, Family, Samples, Value};
 use crate::pods::Pod;
 use crate::seats::{Device, Seat};
 
-/// Where the last look's figures are for who scrapes.
+/// Where the last look is for who scrapes.
 #[derive(Clone, Debug, Default)]
-pub struct Shown(Arc<Mutex<Arc<Samples>>>);
+pub struct Shown(Arc<Mutex<Option<Arc<Told>>>>);
 
 impl Shown {
-    /// These hold from now on.
-    pub fn set(&self, samples: Samples) {
-        *self.0.lock() = Arc::new(samples);
+    /// This holds from now on.
+    pub fn set(&self, told: Told) {
+        *self.0.lock() = Some(Arc::new(told));
     }
 }
 
@@ -42,30 +43,31 @@ pub struct Exporter {
 
 impl Collector for Exporter {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let samples = Arc::clone(&self.shown.0.lock());
+        let told = self.shown.0.lock().clone();
+        let samples = told.map(|told| samples(&told)).unwrap_or_default();
         samples.encode(&mut encoder, &self.families)
     }
 }
 
 /// All that figures are made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Told<'a> {
+#[derive(Debug)]
+pub struct Told {
     /// The node's name.
-    pub node: &'a str,
+    pub node: String,
     /// What was seen.
-    pub look: &'a Look,
+    pub look: Look,
     /// Of each card.
-    pub cards: &'a [CardNow],
+    pub cards: Vec<CardNow>,
     /// What it means.
-    pub outcome: &'a Outcome,
+    pub outcome: Outcome,
     /// This node's pods.
-    pub pods: &'a BTreeMap<PodUid, Arc<Pod>>,
+    pub pods: BTreeMap<PodUid, Arc<Pod>>,
     /// These are all of them.
     pub listed: bool,
     /// What was done so far.
-    pub done: &'a Done,
+    pub done: Done,
     /// Reads that failed so far.
-    pub failures: &'a BTreeMap<&'static str, u64>,
+    pub failures: BTreeMap<&'static str, u64>,
     /// Events that found no room.
     pub dropped: u64,
     /// How long the look took.
@@ -77,9 +79,9 @@ pub struct Told<'a> {
 }
 
 /// The samples of one look.
-pub fn samples(told: Told<'_>) -> Samples {
+pub fn samples(told: &Told) -> Samples {
     let mut samples = Samples::default();
-    for card in told.cards {
+    for card in &told.cards {
         of_card(&mut samples, told, card);
     }
     for (at, seat) in told.look.seats.all.iter().enumerate() {
@@ -92,9 +94,9 @@ pub fn samples(told: Told<'_>) -> Samples {
     samples
 }
 
-fn of_card(samples: &mut Samples, told: Told<'_>, card: &CardNow) {
+fn of_card(samples: &mut Samples, told: &Told, card: &CardNow) {
     let labels = [
-        told.node.to_owned(),
+        told.node.clone(),
         card.index.to_string(),
         card.uuid.clone(),
         card.model.clone(),
@@ -133,7 +135,7 @@ fn of_card(samples: &mut Samples, told: Told<'_>, card: &CardNow) {
         .map(|milliwatts| Value::Part(f64::from(milliwatts) / 1000.0));
     put(&all::GPU_POWER, watts);
     let devices = told.look.seats.all.iter().flat_map(|seat| &seat.devices);
-    let shares = devices.filter(|device| card_of(told.look, device) == card.uuid);
+    let shares = devices.filter(|device| card_of(&told.look, device) == card.uuid);
     put(&all::GPU_SHARES, Some(number(shares.count())));
     let processes = told
         .look
@@ -156,7 +158,7 @@ fn of_card(samples: &mut Samples, told: Told<'_>, card: &CardNow) {
     put(&all::DCGM_ENCODER, whole(load.encoder));
     put(&all::DCGM_DECODER, whole(load.decoder));
     for one in &card.instances {
-        of_instance(samples, told.node, card, one);
+        of_instance(samples, &told.node, card, one);
     }
 }
 
@@ -177,7 +179,7 @@ fn of_instance(samples: &mut Samples, node: &str, card: &CardNow, one: &Instance
 
 fn of_share(
     samples: &mut Samples,
-    told: Told<'_>,
+    told: &Told,
     (at, seat): (usize, &Seat),
     (place, device): (usize, &Device),
 ) {
@@ -242,9 +244,9 @@ fn of_share(
 }
 
 /// Node, gpu, uuid, mode, profile, namespace, pod, container, pod uid.
-fn share_labels(told: Told<'_>, seat: &Seat, device: &Device) -> [String; 9] {
+fn share_labels(told: &Told, seat: &Seat, device: &Device) -> [String; 9] {
     let uuid = device.uuid.as_str();
-    let parent = card_of(told.look, device);
+    let parent = card_of(&told.look, device);
     let card = told.cards.iter().find(|card| card.uuid == parent);
     let index = card.map_or_else(String::new, |card| card.index.to_string());
     let instances = card.into_iter().flat_map(|card| &card.instances);
@@ -253,7 +255,7 @@ fn share_labels(told: Told<'_>, seat: &Seat, device: &Device) -> [String; 9] {
         .map(|one| one.profile.clone())
         .next();
     [
-        told.node.to_owned(),
+        told.node.clone(),
         index,
         uuid.to_owned(),
         mode(device.mode).to_owned(),
@@ -270,14 +272,14 @@ fn card_of<'a>(look: &'a Look, device: &'a Device) -> &'a str {
     look.cards.get(uuid).map_or(uuid, String::as_str)
 }
 
-fn of_strays(samples: &mut Samples, told: Told<'_>) {
+fn of_strays(samples: &mut Samples, told: &Told) {
     let mut sums: BTreeMap<[String; 6], (u64, u64)> = BTreeMap::new();
     for stray in &told.outcome.strays {
         let pod = stray.pod.as_ref().and_then(|uid| told.pods.get(uid));
         let named = |of: fn(&Pod) -> &String| pod.map_or_else(String::new, |pod| of(pod).clone());
         let card = told.cards.iter().find(|card| card.uuid == stray.card);
         let labels = [
-            told.node.to_owned(),
+            told.node.clone(),
             card.map_or_else(String::new, |card| card.index.to_string()),
             stray.card.clone(),
             stray.reason.name().to_owned(),
@@ -294,8 +296,8 @@ fn of_strays(samples: &mut Samples, told: Told<'_>) {
     }
 }
 
-fn of_monitor(samples: &mut Samples, told: Told<'_>) {
-    let node = [told.node.to_owned()];
+fn of_monitor(samples: &mut Samples, told: &Told) {
+    let node = [told.node.clone()];
     let mut put = |metric: &Declared, value: Value| samples.add(metric, &node, value);
     let seats = &told.look.seats;
     put(&all::SEATS, number(seats.all.len()));
@@ -314,12 +316,12 @@ fn of_monitor(samples: &mut Samples, told: Told<'_>) {
     put(&all::LOOK, Value::Part(told.took.as_secs_f64()));
     let ended = told.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
     put(&all::LAST_LOOK, Value::Part(ended.as_secs_f64()));
-    for (what, times) in told.failures {
-        let labels = [told.node.to_owned(), (*what).to_owned()];
+    for (what, times) in &told.failures {
+        let labels = [told.node.clone(), (*what).to_owned()];
         samples.add(&all::FAILURES, &labels, Value::Whole(*times));
     }
     for reason in ["unmanaged", "oom"] {
-        let labels = [told.node.to_owned(), reason.to_owned()];
+        let labels = [told.node.clone(), reason.to_owned()];
         let times = told.done.killed.get(reason).copied().unwrap_or(0);
         samples.add(&all::KILLED, &labels, Value::Whole(times));
     }

@@ -86,20 +86,20 @@ fn scrape(families: &[Family]) -> String {
         ..Outcome::default()
     };
     let shown = Shown::default();
-    shown.set(samples(Told {
-        node: "n1",
-        look: &look,
-        cards: &cards(),
-        outcome: &outcome,
-        pods: &BTreeMap::new(),
+    shown.set(Told {
+        node: "n1".to_owned(),
+        look,
+        cards: cards().to_vec(),
+        outcome,
+        pods: BTreeMap::new(),
         listed: true,
-        done: &Done::default(),
-        failures: &[("processes", 2)].into(),
+        done: Done::default(),
+        failures: [("processes", 2)].into(),
         dropped: 0,
         took: Duration::from_millis(2),
         now: 3_000_000_000,
         ended: UNIX_EPOCH + Duration::from_secs(7),
-    }));
+    });
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exporter {
         shown,

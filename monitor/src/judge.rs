@@ -3,7 +3,7 @@
 //! Fed by: [`crate::look`], look by look. Must not: read anything itself, or let a file that one
 //! tenant spoiled change a figure of another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_region::host::{Report, Unreadable};
 
@@ -42,8 +42,9 @@ impl Judge {
             unknown: count(&owners, |owner| *owner == Owner::Unknown),
             ..Outcome::default()
         };
+        let names: BTreeSet<&str> = seats.iter().map(|seat| seat.name.as_str()).collect();
         self.shares
-            .retain(|(name, _), _| seats.iter().any(|seat| seat.name == *name));
+            .retain(|(name, _), _| names.contains(name.as_str()));
         for (at, seat) in seats.iter().enumerate() {
             let mut list = Vec::new();
             let (mut uses, mut charges) = (Vec::new(), Vec::new());

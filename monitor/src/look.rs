@@ -127,11 +127,23 @@ impl Looker {
             }
             self.processes_of(&card.uuid, &mut look);
         }
-        let after = seats.all.iter().map(counters);
-        let both = before.into_iter().zip(after).map(|both| match both {
-            (Some(Ok(before)), Some(Ok(after))) => Some(Ok((before, after))),
-            (Some(Err(error)), _) | (_, Some(Err(error))) => Some(Err(error)),
-            _ => None,
+        let quiet = quiet(&cards, &look);
+        let both = seats.all.iter().zip(before).map(|(seat, before)| {
+            let before = match before? {
+                Ok(before) => before,
+                Err(error) => return Some(Err(error)),
+            };
+            let is_quiet = seat
+                .devices
+                .iter()
+                .all(|one| quiet.contains(one.uuid.as_str()));
+            // Nobody holds anything that it could be compared with.
+            let after = if is_quiet {
+                Ok(before.clone())
+            } else {
+                counters(seat)?
+            };
+            Some(after.map(|after| (before, after)))
         });
         look.counters = both.collect();
         if look.on_cards.iter().any(|one| is_new(one, &look.beside)) {
@@ -277,6 +289,19 @@ fn card_now(driver: &dyn Cards, facts: &CardFacts) -> CardNow {
         bytes: driver.bytes(&facts.uuid).ok(),
         instances: instances.collect(),
     }
+}
+
+/// Cards, and instances of them, with no process on the card.
+fn quiet<'a>(cards: &'a [CardNow], look: &Look) -> BTreeSet<&'a str> {
+    let busy: BTreeSet<&str> = look.on_cards.iter().map(|one| one.card.as_str()).collect();
+    let quiet = cards
+        .iter()
+        .filter(|card| !busy.contains(card.uuid.as_str()) && !look.blind.contains(&card.uuid));
+    let with_instances = |card: &'a CardNow| {
+        let instances = card.instances.iter().map(|one| one.uuid.as_str());
+        instances.chain([card.uuid.as_str()])
+    };
+    quiet.flat_map(with_instances).collect()
 }
 
 /// The counters file of a seat that the library holds.

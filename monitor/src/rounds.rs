@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::act::Actor;
 use crate::arbiter::levels::levels;
 use crate::arbiter::shell::Levels;
-use crate::figures::{self, Shown, Told};
+use crate::figures::{Shown, Told};
 use crate::judge::{Judge, Rules};
 use crate::look::Looker;
 use crate::pods::Pods;
@@ -119,21 +119,20 @@ impl Rounds {
             tracing::debug!(pod = seat.pod_name, problem, "a counters file says nothing");
         }
         self.actor.carry_out(&look, &outcome, &mut self.looker);
-        let told = Told {
-            node: &self.node,
-            look: &look,
-            cards: &cards,
-            outcome: &outcome,
-            pods: &pods.all(),
+        self.shown.set(Told {
+            node: self.node.clone(),
+            look,
+            cards,
+            outcome,
+            pods: pods.all(),
             listed: freshness.listed().is_some(),
-            done: &self.actor.done,
-            failures: &self.looker.failures,
+            done: self.actor.done.clone(),
+            failures: self.looker.failures.clone(),
             dropped: self.notes.dropped(),
             took: begun.elapsed(),
             now: monotonic(),
             ended: SystemTime::now(),
-        };
-        self.shown.set(figures::samples(told));
+        });
     }
 }
 

@@ -155,7 +155,7 @@ async fn arbitrate(
     stop: CancellationToken,
 ) {
     let (ends, ended) = std::sync::mpsc::channel();
-    let mut thread = spawn_blocking(move || shell::run(seats, &levels, &ended));
+    let mut thread = spawn_blocking(move || shell::run(seats, levels, &ended));
     tokio::select! {
         () = stop.cancelled() => {
             drop(ends);

@@ -153,7 +153,8 @@ fn beyond(found: u64, allowed: u64) -> Option<u64> {
 pub fn read(path: &Path, devices: usize) -> Result<Report, Unreadable> {
     let devices = devices.min(MAX_DEVICES);
     let file = open(path)?;
-    let bytes = pread(&file, 0, start(0)).map_err(failed("read"))?;
+    let length = counters::of_device(0, 0) + devices * counters::DEVICE;
+    let bytes = pread(&file, 0, length).map_err(failed("read"))?;
     if !counters::begins(&bytes) {
         return Err(Unreadable::Layout);
     }
@@ -223,8 +224,14 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 /// A part of the file. One that was cut meanwhile is an error.
 fn pread(file: &OwnedFd, at: usize, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0_u8; length];
+    fill(file, at, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same, into a buffer that is kept.
+fn fill(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
-    while done < length {
+    while done < bytes.len() {
         let left = &mut bytes[done..];
         let at = libc::off_t::try_from(at + done).map_err(io::Error::other)?;
         // SAFETY: the buffer is ours and as long as is said.
@@ -236,7 +243,7 @@ fn pread(file: &OwnedFd, at: usize, length: usize) -> io::Result<Vec<u8>> {
             Err(_) => return Err(io::Error::last_os_error()),
         }
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// The slots whose first byte is locked. However many locks a tenant holds, this asks at most

@@ -182,7 +182,7 @@ fn what_the_driver_contradicts_is_doubted() {
 fn what_is_said_of_launches_is_looked_at_again_and_again() {
     let room = Room::new();
     let seat = room.seat();
-    let watch = Watch::open(&room.path(), 2).unwrap();
+    let mut watch = Watch::open(&room.path(), 2).unwrap();
     assert_eq!(watch.look().unwrap().len(), 2);
     let second = seat.compute(1);
     let order = std::sync::atomic::Ordering::Relaxed;

@@ -46,6 +46,8 @@ struct Held {
     watch: Option<Watch>,
     opened: u64,
     said: Vec<Launches>,
+    /// What the driver measured, card by card.
+    measured: Vec<Option<Measured>>,
 }
 
 /// Two clocks, in nanoseconds.
@@ -73,7 +75,7 @@ impl Now {
 }
 
 /// Arbitrates until the other end of `stop` is dropped.
-pub fn run(mut seats: Shown, levels: &watch::Receiver<Arc<Levels>>, stop: &Receiver<()>) {
+pub fn run(mut seats: Shown, mut levels: watch::Receiver<Arc<Levels>>, stop: &Receiver<()>) {
     let mut arbiter = Arbiter::default();
     arbiter.keep(&Arc::clone(&seats.borrow_and_update()));
     let mut next = Instant::now();
@@ -81,8 +83,10 @@ pub fn run(mut seats: Shown, levels: &watch::Receiver<Arc<Levels>>, stop: &Recei
         if seats.has_changed().unwrap_or(false) {
             arbiter.keep(&Arc::clone(&seats.borrow_and_update()));
         }
-        let measured = Arc::clone(&levels.borrow());
-        arbiter.tick(&measured, Now::read());
+        if levels.has_changed().unwrap_or(false) {
+            arbiter.measured(&Arc::clone(&levels.borrow_and_update()));
+        }
+        arbiter.tick(Now::read());
         // Ticks that were missed are not made up for.
         next = (next + TICK).max(Instant::now());
         let wait = next.saturating_duration_since(Instant::now());
@@ -114,16 +118,19 @@ impl Arbiter {
         }
     }
 
+    /// Takes what the driver measured of each seat.
+    pub fn measured(&mut self, levels: &Levels) {
+        for held in &mut self.held {
+            held.measured = levels.get(&held.seat).cloned().unwrap_or_default();
+        }
+    }
+
     /// Looks, decides and writes; what was decided, seat by seat in the order of taking them up.
-    pub fn tick(&mut self, levels: &Levels, now: Now) -> Vec<Verdict> {
+    pub fn tick(&mut self, now: Now) -> Vec<Verdict> {
         for held in &mut self.held {
             held.look(now.monotonic);
         }
-        let samples: Vec<Sample> = self
-            .held
-            .iter()
-            .flat_map(|held| held.samples(levels))
-            .collect();
+        let samples: Vec<Sample> = self.held.iter().flat_map(Held::samples).collect();
         let verdicts = decide(&samples, &mut self.memory, now.monotonic);
         let mut rest = verdicts.as_slice();
         for held in &self.held {
@@ -157,6 +164,7 @@ impl Held {
             watch: None,
             opened: 0,
             said: Vec::new(),
+            measured: Vec::new(),
         })
     }
 
@@ -166,16 +174,16 @@ impl Held {
             self.opened = now;
             self.watch = Watch::open(&self.counters, self.cards.len()).ok();
         }
-        let said = self.watch.as_ref().map(Watch::look);
-        if matches!(said, Some(Err(_))) {
-            self.watch = None;
+        self.said.clear();
+        match self.watch.as_mut().map(Watch::look) {
+            Some(Ok(said)) => self.said.extend_from_slice(said),
+            Some(Err(_)) => self.watch = None,
+            None => {}
         }
-        self.said = said.and_then(Result::ok).unwrap_or_default();
     }
 
-    fn samples<'a>(&'a self, levels: &'a Levels) -> impl Iterator<Item = Sample<'a>> {
+    fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
         let page = self.page.page();
-        let levels = levels.get(&self.seat);
         let policy = match page.policy() {
             _ if page.flags() & UNCONTROLLED != 0 => Policy::Disable,
             1 => Policy::Force,
@@ -189,7 +197,7 @@ impl Held {
             policy,
             cores: page.cores(i),
             said: self.said.get(i).copied(),
-            measured: levels.and_then(|levels| *levels.get(i)?),
+            measured: self.measured.get(i).copied().flatten(),
         })
     }
 

@@ -82,7 +82,7 @@ impl Node {
             monotonic: self.now,
             epoch: self.now,
         };
-        self.arbiter.tick(&Levels::new(), now);
+        self.arbiter.tick(now);
         seats.iter().map(|seat| gate(seat)).collect()
     }
 }

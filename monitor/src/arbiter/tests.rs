@@ -263,9 +263,9 @@ fn who_has_no_sample_any_more_is_forgotten() {
     card.tenants.pop();
     card.verdicts.pop();
     card.pass(40).check(&[100]);
-    assert_eq!(card.memory.0["GPU-a"].len(), 1);
+    assert_eq!(card.memory.tenants.len(), 1);
     decide(&[], &mut card.memory, card.now);
-    assert!(card.memory.0.is_empty());
+    assert!(card.memory.tenants.is_empty());
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl Arbiter {
             names,
             levels,
             stop,
-            thread: thread::spawn(move || shell::run(seats, &shown, &stopped)),
+            thread: thread::spawn(move || shell::run(seats, shown, &stopped)),
         }
     }
 

@@ -44,7 +44,7 @@ pub fn at_rest(shares: usize, time: Duration) -> Result<f64> {
     let (_levels, levels) = watch::channel(Arc::default());
     let (stop, stopped) = channel();
     let before = spent()?;
-    let arbiter = thread::spawn(move || shell::run(seats, &levels, &stopped));
+    let arbiter = thread::spawn(move || shell::run(seats, levels, &stopped));
     pass(time)?;
     let after = spent()?;
     drop(stop);

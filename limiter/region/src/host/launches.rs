@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::{Unreadable, failed, open, pread, word};
+use super::{Unreadable, failed, fill, open, pread, word};
 use crate::counters;
 use crate::limits::MAX_DEVICES;
 
@@ -31,7 +31,9 @@ pub struct Launches {
 #[derive(Debug)]
 pub struct Watch {
     file: OwnedFd,
-    length: usize,
+    /// Where what is read goes, many times a second.
+    bytes: Vec<u8>,
+    said: Vec<Launches>,
 }
 
 impl Watch {
@@ -42,27 +44,31 @@ impl Watch {
         if !counters::begins(&header) {
             return Err(Unreadable::Layout);
         }
-        let length = devices.min(MAX_DEVICES) * counters::DEVICE;
-        Ok(Self { file, length })
+        let devices = devices.min(MAX_DEVICES);
+        Ok(Self {
+            file,
+            bytes: vec![0; devices * counters::DEVICE],
+            said: vec![Launches::default(); devices],
+        })
     }
 
     /// What is said now, device by device. An error means that the file was cut.
-    pub fn look(&self) -> Result<Vec<Launches>, Unreadable> {
+    pub fn look(&mut self) -> Result<&[Launches], Unreadable> {
         let from = counters::of_device(0, 0);
-        let bytes = pread(&self.file, from, self.length).map_err(failed("read"))?;
-        let records = bytes.chunks_exact(counters::DEVICE);
-        let read = |record| {
+        fill(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
+        let records = self.bytes.chunks_exact(counters::DEVICE);
+        for (said, record) in self.said.iter_mut().zip(records) {
             let [debt, until, busy, last, launches, waited] =
                 counters::COMPUTE.map(|at| word(record, at));
-            Launches {
+            *said = Launches {
                 debt,
                 until,
                 busy,
                 last,
                 launches,
                 waited,
-            }
-        };
-        Ok(records.map(read).collect())
+            };
+        }
+        Ok(&self.said)
     }
 }

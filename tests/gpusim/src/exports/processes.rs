@@ -66,7 +66,8 @@ fn info_v2(process: &Process) -> nvmlProcessInfo_v2_t {
     }
 }
 
-/// One sample for each process, taken now; none is "not found", as NVML says of an idle card.
+/// One sample for each process that works, taken now; none is "not found", as NVML says of an
+/// idle card.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetProcessUtilization(
     device: nvmlDevice_t,
@@ -139,12 +140,15 @@ fn utilisation(device: nvmlDevice_t, last_seen: c_ulonglong) -> Answer<Vec<(u64,
     if last_seen > now {
         return Err(INVALID_ARGUMENT);
     }
-    if gpu.running().is_empty() {
-        return Err(NOT_FOUND);
-    }
-    Ok(gpu
+    let works = |process: &&Process| process.sm > 0 || process.bandwidth > 0;
+    let found: Vec<_> = gpu
         .running()
         .iter()
+        .filter(works)
         .map(|process| (now, *process))
-        .collect())
+        .collect();
+    if found.is_empty() {
+        return Err(NOT_FOUND);
+    }
+    Ok(found)
 }

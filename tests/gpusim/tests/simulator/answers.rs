@@ -76,6 +76,9 @@ fn process_utilisation_is_sampled_and_an_idle_card_has_none() {
             let mut process = compute_process(11, 100);
             process.sm = 42;
             machine.add_process("0", process).unwrap();
+            // Who does nothing is in no sample.
+            machine.add_process("0", compute_process(12, 100)).unwrap();
+            machine.add_process("1", compute_process(13, 100)).unwrap();
             let library = opened();
             let (busy, idle) = (card(&library, 0), card(&library, 1));
             let (mut count, nowhere) = (0, std::ptr::null_mut());
