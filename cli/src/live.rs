@@ -12,7 +12,7 @@ use aliquot_core::answer::{PodAnswer, TopAnswer};
 use aliquot_core::ledger::Held;
 use aliquot_core::top::{Amount, NodeTop};
 use aliquot_core::{Defaults, GpuUuid, Ledger, NodeName};
-use aliquot_k8s::{compute, node, pod};
+use aliquot_k8s::{node, pod, seats};
 use clap::Args;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
@@ -237,7 +237,7 @@ pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger 
                 &pod::namespace(object),
                 &node,
                 held,
-                compute::requested(object),
+                seats::requests(object, settings),
             );
         }
     }

@@ -17,7 +17,7 @@ fn node(name: &str, cards: u32) -> Node {
     let inventory = json!({"v": 1, "reads": [1], "gpus": gpus}).to_string();
     from(
         json!({"metadata": {"name": name, "annotations": {INVENTORY: inventory}},
-        "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}}),
+        "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": (10 * cards).to_string()}}}),
     )
 }
 

@@ -16,6 +16,7 @@ use crate::mig::Instance;
 use crate::node::{Card, NodeState};
 use crate::quota::{Amount, Headroom};
 use crate::reason::{Reason, Refusal};
+use crate::seats::Seats;
 use crate::usage::Use;
 
 /// A pod that was told its best node a moment ago and is not booked yet.
@@ -27,16 +28,24 @@ pub struct SoftNote {
     pub uses: Vec<(usize, Use)>,
     /// Which of `uses` are instances ([`fit::Fit::instances`]).
     pub instances: Vec<(usize, Instance)>,
+    /// What it would take of the kubelet's seats.
+    pub seats: Seats,
 }
 
 impl SoftNote {
-    /// A pod was told the node in this slot, where it fits like this.
-    pub fn of(slot: usize, fit: fit::Fit) -> Self {
+    /// A pod that asks for this was told the node in this slot, where it fits like this.
+    pub fn of(slot: usize, fit: fit::Fit, demand: &Demand) -> Self {
         Self {
             slot,
             uses: fit.uses,
             instances: fit.instances,
+            seats: demand.seats(),
         }
+    }
+
+    /// The node with the pod on it.
+    pub fn on(&self, node: &NodeState) -> NodeState {
+        node.with(&self.uses, &self.instances, &self.seats)
     }
 }
 
@@ -182,7 +191,7 @@ fn noted<'a>(question: &Question<'a>) -> HashMap<usize, Vec<&'a SoftNote>> {
 fn with_others(question: &Question<'_>, slot: usize, others: &[&SoftNote]) -> Option<u64> {
     let mut state = question.node(slot)?.clone();
     for note in others {
-        state = state.with(&note.uses, &note.instances);
+        state = note.on(&state);
     }
     let fit = fit::fit(&state, question.demand, question.policies);
     fit.ok().map(|fit| fit.score)

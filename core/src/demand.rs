@@ -11,11 +11,12 @@ use crate::cluster::Cluster;
 use crate::id::Namespace;
 use crate::inventory::Gpu;
 use crate::mig;
-use crate::node::Compute;
+use crate::node::{Compute, Requests};
 use crate::reason::Reason;
 use crate::request::Ask;
 use crate::rules::Rules;
 use crate::score::Policy;
+use crate::seats::{self, Seats};
 
 /// When a container runs, by Kubernetes' rules (KEP-753 for sidecars).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +84,33 @@ impl Demand {
     pub fn resource(&self, ask: &Ask) -> &str {
         let name = self.resources.get(usize::from(ask.resource));
         name.map_or("", |name| name)
+    }
+
+    /// How many seats it requests under one of its resources, by place.
+    pub(crate) fn seats_under(&self, resource: usize) -> u32 {
+        let containers = self.containers.iter().map(|container| {
+            let asks = container.asks.iter();
+            let own = asks.filter(|ask| usize::from(ask.resource) == resource);
+            let own = own.fold(0_u32, |sum, ask| sum.saturating_add(ask.count));
+            (container.stage, own)
+        });
+        seats::effective(containers)
+    }
+
+    /// The seats that it requests of a kubelet.
+    pub fn seats(&self) -> Seats {
+        let resources = self.resources.iter().enumerate();
+        resources
+            .map(|(place, resource)| (resource.clone(), self.seats_under(place)))
+            .collect()
+    }
+
+    /// What it requests of a node besides shares of cards.
+    pub fn requests(&self) -> Requests {
+        Requests {
+            host: self.host,
+            seats: self.seats(),
+        }
     }
 
     /// This container asks for shares of one unit and no more.

@@ -3,7 +3,8 @@
 //! Fed by: [`crate::decide`] and [`crate::ledger`], with a node's state.
 //! Must not: change anything; the same state and demand give the same answer.
 //! Rules: HAMi's `Fit` (order of checks, exclusive cards, `gpucores: 0`), with
-//! the effective use of [`crate::usage`] in place of its collapse.
+//! the effective use of [`crate::usage`] in place of its collapse; then the kubelet's
+//! count of seats, so that a card that is full or sick is what is told of it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -74,7 +75,7 @@ pub trait Trace: Default {
 impl Trace for () {}
 
 /// Places all containers of `demand` on the node's cards, or counts for each
-/// card why not.
+/// card why not. Where they would do, the kubelet must have the seats.
 pub fn fit(node: &NodeState, demand: &Demand, defaults: &Policies) -> Result<Fit, Refusal> {
     traced(node, demand, defaults, &mut ())
 }
@@ -119,6 +120,9 @@ pub fn traced<T: Trace>(
         *trace = again;
         Ok(shares)
     })?;
+    if let Some(short) = node.seats.short(demand) {
+        return Err(Refusal::short(short));
+    }
     let (uses, instances) = placing::uses(demand, &shares);
     let score = score(demand, &shares, judge.node(&uses));
     Ok(Fit {

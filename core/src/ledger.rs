@@ -22,7 +22,7 @@ use crate::demand::Demand;
 use crate::fit::{self, Fit, Policies};
 use crate::id::{Namespace, NodeName, PodUid};
 use crate::invariant;
-use crate::node::{Compute, NodeState, Published};
+use crate::node::{NodeState, Published, Requests};
 use crate::quota::Amount;
 use crate::reason::{Reason, Refusal};
 use crate::spaces::Spaces;
@@ -56,8 +56,8 @@ pub struct Booking {
     pub namespace: Namespace,
     /// What of its cards.
     pub held: Held,
-    /// What of its CPU and memory.
-    pub host: Compute,
+    /// What of its CPU, of its memory and of its kubelet's seats.
+    pub requests: Requests,
     /// Seen by the watch; otherwise reserved for a Binding on its way.
     pub confirmed: bool,
 }
@@ -166,7 +166,7 @@ impl Ledger {
             node: name.clone(),
             namespace: namespace.clone(),
             held: Held::Uses(usage::effective(&allocation, demand.stages())),
-            host: demand.host,
+            requests: demand.requests(),
             confirmed: false,
         };
         self.insert(pod, booking);
@@ -189,13 +189,13 @@ impl Ledger {
         namespace: &Namespace,
         node: &NodeName,
         held: Held,
-        host: Compute,
+        requests: impl Into<Requests>,
     ) -> Option<Booking> {
         let booking = Booking {
             node: node.clone(),
             namespace: namespace.clone(),
             held,
-            host,
+            requests: requests.into(),
             confirmed: true,
         };
         self.insert(pod, booking)
@@ -268,16 +268,19 @@ impl Ledger {
     fn state(&self, entry: &Entry, but: Option<&PodUid>) -> NodeState {
         let bookings = entry.pods.iter();
         let bookings = bookings.filter_map(|pod| Some((pod, self.bookings.get(pod)?)));
-        let mut requested = Compute::default();
+        let mut requested = Requests::default();
         let mut held = Vec::with_capacity(entry.pods.len());
         for (pod, booking) in bookings {
-            requested = requested.plus(booking.host);
+            requested.plus(&booking.requests);
             held.push((pod, &booking.held));
         }
         // Who is booked has taken what was held for it.
         let kept = entry.holds.iter().filter(|pod| Some(*pod) != but);
         let kept = kept.filter(|pod| !self.bookings.contains_key(*pod));
-        held.extend(kept.filter_map(|pod| Some((pod, &self.holds.get(pod)?.held))));
+        for (pod, hold) in kept.filter_map(|pod| Some((pod, self.holds.get(pod)?))) {
+            requested.seats.plus(&hold.seats);
+            held.push((pod, &hold.held));
+        }
         match &entry.published {
             Some(published) => NodeState::of(published, &held, requested),
             None => NodeState::of(&Published::default(), &held, requested),

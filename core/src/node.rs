@@ -1,5 +1,5 @@
-//! A node as the books see it: its cards in a compact form, and the CPU and
-//! memory that Kubernetes' own scheduler counts.
+//! A node as the books see it: its cards in a compact form, the seats that its
+//! kubelet counts, and the CPU and memory that Kubernetes' own scheduler counts.
 //!
 //! Fed by: [`crate::ledger`], which makes a new state whenever something of a
 //! node changes; a state that somebody holds never changes.
@@ -14,6 +14,7 @@ use crate::ledger::Held;
 use crate::mig::Instance;
 use crate::mig::published::Mig;
 use crate::reason::Reason;
+use crate::seats::{Counted, Seats};
 use crate::seen::Units;
 use crate::units::{Mib, MilliCpu, Percent};
 use crate::usage::Use;
@@ -66,6 +67,33 @@ impl Compute {
     }
 }
 
+/// What pods request of a node besides shares of its cards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// CPU and memory.
+    pub host: Compute,
+    /// Seats at the kubelet.
+    pub seats: Seats,
+}
+
+impl Requests {
+    /// All of these, too.
+    pub fn plus(&mut self, others: &Self) {
+        self.host = self.host.plus(others.host);
+        self.seats.plus(&others.seats);
+    }
+}
+
+impl From<Compute> for Requests {
+    /// No seat.
+    fn from(host: Compute) -> Self {
+        Self {
+            host,
+            seats: Seats::default(),
+        }
+    }
+}
+
 /// What a node can carry besides GPUs, and what its pods request of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host {
@@ -89,6 +117,8 @@ pub struct Published {
     pub inventory: Option<Arc<Inventory>>,
     /// `status.allocatable`.
     pub allocatable: Compute,
+    /// The seats in it; `None` where it says nothing at all.
+    pub seats: Option<Seats>,
     /// Cards that an administrator took out (`hami.io/device-cordon`).
     pub cordoned: Vec<GpuUuid>,
     /// The inventory is the one that HAMi's plugin registered: its pods are
@@ -193,6 +223,8 @@ pub struct NodeState {
     pub cuts: Vec<Cut>,
     /// CPU and memory.
     pub host: Host,
+    /// Seats, as its kubelet counts them.
+    pub seats: Counted,
     /// The namespaces that something of it is kept for, each once, in order.
     pub kept_for: Vec<Namespace>,
     /// Its kubelet admits only pods that are aligned so.
@@ -204,10 +236,19 @@ pub struct NodeState {
 impl NodeState {
     /// The state of a node that published this and on which these pods hold
     /// shares and request `requested` in all.
-    pub fn of(published: &Published, pods: &[(&PodUid, &Held)], requested: Compute) -> Self {
+    pub fn of(
+        published: &Published,
+        pods: &[(&PodUid, &Held)],
+        requested: impl Into<Requests>,
+    ) -> Self {
+        let requested = requested.into();
         let host = Host {
             allocatable: published.allocatable,
-            requested,
+            requested: requested.host,
+        };
+        let seats = Counted {
+            offered: published.seats.clone(),
+            requested: requested.seats,
         };
         let mut state = Self {
             inventory: published.inventory.clone(),
@@ -215,6 +256,7 @@ impl NodeState {
             resources: Vec::new(),
             cuts: Vec::new(),
             host,
+            seats,
             kept_for: Vec::new(),
             align: Align::Nothing,
             closed: None,
@@ -242,11 +284,17 @@ impl NodeState {
         state
     }
 
-    /// The same node with these uses of its cards added, as one more pod; those
-    /// that are instances are named by their place among the uses. Uses of cards
-    /// that it no longer has count nowhere.
-    pub fn with(&self, uses: &[(usize, Use)], instances: &[(usize, Instance)]) -> Self {
+    /// The same node with these uses of its cards and these seats added, as one more
+    /// pod; the uses that are instances are named by their place among them. Uses of
+    /// cards that it no longer has count nowhere.
+    pub fn with(
+        &self,
+        uses: &[(usize, Use)],
+        instances: &[(usize, Instance)],
+        seats: &Seats,
+    ) -> Self {
         let mut more = self.clone();
+        more.seats.requested.plus(seats);
         for &(card, used) in uses {
             if let Some(card) = more.cards.get_mut(card) {
                 card.sums.add(used);

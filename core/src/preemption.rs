@@ -15,8 +15,9 @@ use crate::demand::Demand;
 use crate::fit::{self, Fit, Policies};
 use crate::id::{NodeName, PodUid};
 use crate::ledger::Held;
-use crate::node::{Compute, NodeState, Published};
+use crate::node::{NodeState, Published, Requests};
 use crate::score::Policy;
+use crate::seats::Seats;
 use search::Search;
 
 pub use record::Record;
@@ -39,6 +40,8 @@ pub struct Occupant {
     pub uid: PodUid,
     /// What it holds.
     pub held: Held,
+    /// What it requests of the kubelet's seats.
+    pub seats: Seats,
     /// `spec.priority`.
     pub priority: i32,
     /// When it started, in seconds since 1970; a larger one is younger.
@@ -57,8 +60,9 @@ pub struct Node {
     pub name: NodeName,
     /// What it published.
     pub published: Published,
-    /// What all its pods request of CPU and memory.
-    pub requested: Compute,
+    /// What all its pods request of CPU and memory, and those that are no occupants
+    /// of seats.
+    pub requested: Requests,
     /// Who has shares of its cards, the preemptor's own hold left out.
     pub occupants: Vec<Occupant>,
 }
@@ -272,7 +276,11 @@ fn cost(question: &Question<'_>, node: &Node, low: &[&Occupant], places: &[usize
 
 /// The node with only those of its occupants that stay.
 fn state(node: &Node, stays: impl Fn(&Occupant) -> bool) -> NodeState {
-    let staying = node.occupants.iter().filter(|occupant| stays(occupant));
-    let staying: Vec<_> = staying.map(|o| (&o.uid, &o.held)).collect();
-    NodeState::of(&node.published, &staying, node.requested)
+    let mut requested = node.requested.clone();
+    let mut staying = Vec::with_capacity(node.occupants.len());
+    for occupant in node.occupants.iter().filter(|occupant| stays(occupant)) {
+        requested.seats.plus(&occupant.seats);
+        staying.push((&occupant.uid, &occupant.held));
+    }
+    NodeState::of(&node.published, &staying, requested)
 }

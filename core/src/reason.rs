@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::quota::Over;
+use crate::seats::Short;
 
 /// One reason. The order is the order in which they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +53,9 @@ pub enum Reason {
     NodeNotRegistered,
     /// HAMi's plugin serves the node; none of ours is there.
     NodeServedByHami,
+    /// The cards would do, and the kubelet offers fewer seats than the pods of the node
+    /// and this one request: its agent restarts, or seats are unhealthy.
+    NodeInsufficientSeats,
     /// The node has fewer cards than one container asks for.
     NodeInsufficientDevice,
     /// Some cards fit, but fewer than the pod needs.
@@ -64,7 +68,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::CardNotHealth,
         Self::CardCordoned,
         Self::CardTypeMismatch,
@@ -84,6 +88,7 @@ impl Reason {
         Self::NumaNotFit,
         Self::NodeNotRegistered,
         Self::NodeServedByHami,
+        Self::NodeInsufficientSeats,
         Self::NodeInsufficientDevice,
         Self::AllocatedCardsInsufficientRequest,
         Self::NodeAllocationUnreadable,
@@ -112,6 +117,7 @@ impl Reason {
             Self::NumaNotFit => "NumaNotFit",
             Self::NodeNotRegistered => "NodeNotRegistered",
             Self::NodeServedByHami => "NodeServedByHami",
+            Self::NodeInsufficientSeats => "NodeInsufficientSeats",
             Self::NodeInsufficientDevice => "NodeInsufficientDevice",
             Self::AllocatedCardsInsufficientRequest => "AllocatedCardsInsufficientRequest",
             Self::NodeAllocationUnreadable => "NodeAllocationUnreadable",
@@ -129,11 +135,13 @@ impl fmt::Display for Reason {
 /// Counted reasons: how many cards (or nodes) were refused for each. Shown as
 /// `3 CardInsufficientMemory, 1 CardNotHealth`, in a fixed order and of bounded
 /// length however many were counted. A quota is named with what is used, asked
-/// and allowed; where nodes differ in what the pod would take, the least of it.
+/// and allowed; where nodes differ in what the pod would take, the least of it. Of
+/// kubelets with too few seats, the one that offers least is told of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     counts: [u32; Reason::ALL.len()],
     over: Option<Arc<Over>>,
+    short: Option<Arc<Short>>,
 }
 
 impl Refusal {
@@ -151,6 +159,13 @@ impl Refusal {
         refusal
     }
 
+    /// A refusal of one node whose kubelet has too few seats.
+    pub fn short(short: Short) -> Self {
+        let mut refusal = Self::of(Reason::NodeInsufficientSeats);
+        refusal.short = Some(Arc::new(short));
+        refusal
+    }
+
     /// Counts one more card or node.
     pub fn add(&mut self, reason: Reason) {
         self.counts[reason as usize] += 1;
@@ -161,11 +176,8 @@ impl Refusal {
         for (sum, count) in self.counts.iter_mut().zip(other.counts) {
             *sum += count;
         }
-        match (&self.over, &other.over) {
-            (_, None) => {}
-            (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) || mine <= theirs => {}
-            (_, theirs) => self.over.clone_from(theirs),
-        }
+        keep_least(&mut self.over, &other.over);
+        keep_least(&mut self.short, &other.short);
     }
 
     /// The reasons that occurred, with their counts, in order.
@@ -192,12 +204,23 @@ impl fmt::Display for Refusal {
         let mut separator = "";
         for (reason, count) in self.counts() {
             write!(f, "{separator}{count} {reason}")?;
-            if let (Reason::ResourceQuotaNotFit, Some(over)) = (reason, &self.over) {
-                write!(f, " ({over})")?;
+            match (reason, &self.over, &self.short) {
+                (Reason::ResourceQuotaNotFit, Some(over), _) => write!(f, " ({over})")?,
+                (Reason::NodeInsufficientSeats, _, Some(short)) => write!(f, " ({short})")?,
+                _ => {}
             }
             separator = ", ";
         }
         Ok(())
+    }
+}
+
+/// The lesser of the two stays.
+fn keep_least<T: Ord>(mine: &mut Option<Arc<T>>, theirs: &Option<Arc<T>>) {
+    match (&*mine, theirs) {
+        (_, None) => {}
+        (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) || mine <= theirs => {}
+        (_, theirs) => mine.clone_from(theirs),
     }
 }
 
@@ -218,5 +241,20 @@ mod tests {
         refusal.add(Reason::CardNotHealth);
         refusal.merge(&Refusal::of(Reason::CardNotHealth));
         assert_eq!(refusal.to_string(), "2 CardNotHealth, 1 NodeNotRegistered");
+    }
+
+    #[test]
+    fn of_kubelets_with_too_few_seats_the_one_with_least_is_told_of() {
+        let short = |offered| {
+            let resource = "nvidia.com/gpu".into();
+            Refusal::short(Short { offered, resource })
+        };
+        let mut refusal = short(10);
+        for other in [Refusal::of(Reason::CardNotHealth), short(0), short(4)] {
+            refusal.merge(&other);
+        }
+        let told = "1 CardNotHealth, \
+                    3 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
+        assert_eq!(refusal.to_string(), told);
     }
 }

@@ -11,6 +11,7 @@ mod ledger_machine;
 mod mig;
 mod modes;
 mod preemption;
+mod seats;
 mod typical;
 
 use std::collections::BTreeMap;

@@ -52,7 +52,7 @@ impl Shape {
         let cores = uses.values().map(|used| used.cores).max();
         let memory = uses.values().map(|used| used.memory).max();
         Some(Self {
-            cpu: booking.host.cpu,
+            cpu: booking.requests.host.cpu,
             count: u32::try_from(uses.len()).unwrap_or(u32::MAX),
             memory: Memory::Mib(memory.unwrap_or_default()),
             cores: if alone {
@@ -97,7 +97,7 @@ impl Census {
         let pods = ledger.pods_on(node.as_str());
         for booking in pods.filter_map(|pod| ledger.booking(pod)) {
             if let Some(shape) = Shape::of(booking) {
-                self.add(shape, booking.host.memory);
+                self.add(shape, booking.requests.host.memory);
             }
         }
     }

@@ -17,5 +17,6 @@ pub mod node;
 pub mod pod;
 pub mod publisher;
 pub mod quota;
+pub mod seats;
 pub mod slim;
 pub mod watch;

@@ -12,7 +12,7 @@ use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::node::Published;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::compute;
+use crate::{compute, seats};
 
 /// Cards taken out by an administrator: a comma list of uuids under our name and
 /// HAMi's; both hold.
@@ -50,6 +50,7 @@ pub fn published(node: &Node) -> Published {
         }
     };
     Published {
+        seats: seats::offered(node, &inventory),
         inventory: Some(Arc::new(inventory)),
         allocatable: compute::allocatable(node),
         cordoned: cordoned(annotations),

@@ -1,6 +1,6 @@
 //! Nodes as the API server encodes them, and what they mean to the books.
 
-use aliquot_core::{Compute, NodeState, Reason};
+use aliquot_core::{Compute, NodeState, Reason, Seats};
 use serde_json::{Value, json};
 
 use super::*;
@@ -41,4 +41,28 @@ fn cards_are_cordoned_under_either_name() {
     }));
     let cards: Vec<_> = cordoned.cordoned.iter().map(GpuUuid::as_str).collect();
     assert_eq!(cards, ["GPU-0", "GPU-1", "GPU-2"]);
+}
+
+#[test]
+fn a_node_offers_the_seats_of_its_cards_resources_as_its_kubelet_counts_them() {
+    let card = r#"{"uuid":"GPU-0","index":0,"model":"m","memory":9,"scaled":9,"cores":100,"seats":10,"mode":"vgpu","resource":"nvidia.com/gpu.shared","health":"ok"}"#;
+    let inventory = OURS.replace("[]", &format!("[{card}]"));
+    let offered = |status: Value| {
+        let annotations = json!({INVENTORY: inventory});
+        let node = json!({"metadata": {"name": "n", "annotations": annotations}, "status": status});
+        published(&serde_json::from_value(node).unwrap()).seats
+    };
+    let all = json!({"cpu": "8", "nvidia.com/gpu": "4", "nvidia.com/gpu.shared": "10",
+        "nvidia.com/mig-1g.5gb": "0", "nvidia.com/mig-2g.10gb": "3", "example.com/x": "1"});
+    let expected = [("nvidia.com/gpu.shared", 10), ("nvidia.com/mig-2g.10gb", 3)];
+    let expected = expected.map(|(name, count)| (name.into(), count));
+    assert_eq!(
+        offered(json!({"allocatable": all})),
+        Some(Seats::from_iter(expected))
+    );
+    assert_eq!(
+        offered(json!({"allocatable": {"cpu": "8"}})),
+        Some(Seats::default())
+    );
+    assert_eq!(offered(json!({})), None);
 }

@@ -175,7 +175,7 @@ impl Books {
             .map(|state| fit::fit(state, demand, &self.policies()));
         if let Some(Ok(found)) = found {
             let claim = Claim {
-                note: SoftNote::of(slot, found),
+                note: SoftNote::of(slot, found, demand),
                 namespace: pod::namespace(pod),
             };
             let mut claims = self.claims.lock();

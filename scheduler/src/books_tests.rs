@@ -16,6 +16,16 @@ pub(crate) fn node(name: &str, memory: u64) -> Node {
     from(json!({"metadata": {"name": name, "annotations": {INVENTORY: inventory.to_string()}}}))
 }
 
+/// The same node with so many seats at its kubelet.
+fn offering(name: &str, memory: u64, seats: u32) -> Node {
+    let allocatable = json!({"cpu": "8", "nvidia.com/gpu": seats.to_string()});
+    let status = from(json!({ "allocatable": allocatable }));
+    Node {
+        status: Some(status),
+        ..node(name, memory)
+    }
+}
+
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
@@ -220,6 +230,7 @@ fn a_share_that_is_held_for_a_pod_wakes_that_pod_and_no_other() {
     let hold = aliquot_core::ledger::Hold {
         node: "n".into(),
         held: Held::Uses([("GPU-n".into(), used)].into()),
+        seats: aliquot_core::Seats::default(),
         written: false,
     };
     books.ledger.write().hold(&"holder".into(), hold);
@@ -247,4 +258,66 @@ fn a_pod_refused_while_a_node_was_away_slept_on_when_it_came_back() {
     assert!(books.wakeable().is_empty());
     Index::<Node>::apply(&books, node("n", 1000));
     assert_eq!(books.wakeable().len(), 1);
+}
+
+/// Waits, refused on `n`.
+fn refused(books: &Books, name: &str, memory: u64) {
+    let waits = pod(name, memory, None);
+    Index::apply(books, waits.clone());
+    let demand = pod::demand(&waits, books.settings()).unwrap();
+    let waits = Waiting {
+        offered: books.snapshot().set(&["n"]),
+        ..crate::waiting::waiting(&waits, demand, true)
+    };
+    books.refused(&name.into(), waits, books.enlargements());
+}
+
+fn woken(books: &Books) -> Vec<String> {
+    let woken = books.wakeable();
+    woken.iter().map(|(uid, _)| uid.to_string()).collect()
+}
+
+#[test]
+fn a_pod_created_while_an_agent_restarted_slept_though_its_seats_were_back() {
+    let books = books();
+    Index::<Node>::apply(&books, offering("n", 1000, 0));
+    assert!(!reserve(&books, "w", 100));
+    refused(&books, "w", 100);
+    assert!(woken(&books).is_empty());
+    Index::<Node>::apply(&books, offering("n", 1000, 10));
+    assert_eq!(woken(&books), ["w"]);
+    assert!(reserve(&books, "w", 100));
+}
+
+#[test]
+fn as_many_refused_pods_are_woken_as_the_kubelet_has_seats_for() {
+    let books = books();
+    Index::<Node>::apply(&books, offering("n", 1000, 0));
+    for name in ["a", "b", "c"] {
+        refused(&books, name, 100);
+    }
+    Index::<Node>::apply(&books, offering("n", 1000, 2));
+    assert_eq!(woken(&books), ["a", "b"]);
+    assert!(reserve(&books, "a", 100) && reserve(&books, "b", 100));
+    assert!(!reserve(&books, "c", 100));
+}
+
+#[test]
+fn a_pod_that_another_scheduler_placed_has_its_seat_until_it_ends() {
+    let books = books();
+    Index::<Node>::apply(&books, offering("n", 1000, 1));
+    let mut stranger = pod("stranger", 100, None);
+    stranger.spec.as_mut().unwrap().node_name = Some("n".to_owned());
+    Index::apply(&books, stranger.clone());
+    assert_eq!(used(&books), 0);
+    refused(&books, "w", 100);
+    assert!(!reserve(&books, "w", 100) && woken(&books).is_empty());
+    let phase = |phase: &str| Some(phase.to_owned());
+    stranger.status.as_mut().unwrap().phase = phase("Running");
+    Index::apply(&books, stranger.clone());
+    assert!(woken(&books).is_empty());
+    stranger.status.as_mut().unwrap().phase = phase("Succeeded");
+    Index::apply(&books, stranger);
+    assert_eq!(woken(&books), ["w"]);
+    assert!(reserve(&books, "w", 100));
 }

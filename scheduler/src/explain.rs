@@ -171,12 +171,11 @@ impl Explain {
             (None, _) if !demand.asks() => conflict("asks for no GPU"),
             (None, _) => Ok(Found::Waits(Box::new(waiting(pod, demand, false)))),
             (Some(node), Some((_, held))) => {
-                let host = demand.host;
                 let booking = Booking {
                     node,
                     namespace: namespace.into(),
                     held,
-                    host,
+                    requests: demand.requests(),
                     confirmed: true,
                 };
                 let mut answer = self.head(namespace, name, &pod::uid(pod), asks);
@@ -248,7 +247,7 @@ impl Nodes {
             if let Some(node) = cluster.at(note.slot) {
                 let crowd = crowds.entry(note.slot);
                 let crowd = crowd.or_insert_with(|| (**node).clone());
-                *crowd = crowd.with(&note.uses, &note.instances);
+                *crowd = note.on(crowd);
             }
         }
         Self {

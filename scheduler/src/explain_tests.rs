@@ -73,6 +73,7 @@ async fn a_waiting_pod_is_explained_node_by_node() {
             slot,
             uses: vec![(0, Use::of(Mib(700), Percent(0)))],
             instances: vec![],
+            seats: aliquot_core::Seats::default(),
         },
         namespace: "d".into(),
     };

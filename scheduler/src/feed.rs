@@ -8,11 +8,11 @@ use std::collections::{HashMap, HashSet};
 use aliquot_core::ledger::{Booking, Held};
 use aliquot_core::node::Published;
 use aliquot_core::preemption::record::PREEMPTION;
-use aliquot_core::{Compute, Ledger, Namespace, NodeName, PodUid};
+use aliquot_core::{Ledger, Namespace, NodeName, PodUid, Requests};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::node::published;
 use aliquot_k8s::watch::Index;
-use aliquot_k8s::{compute, pod};
+use aliquot_k8s::{pod, seats};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::books::Books;
@@ -35,7 +35,7 @@ enum State {
     Bound {
         node: NodeName,
         held: Held,
-        host: Compute,
+        requests: Requests,
         /// What preemption must know of it, if anything.
         tenant: Option<Box<Tenant>>,
         /// It still carries a plan of preemption.
@@ -58,13 +58,12 @@ fn seen(pod: &Pod, settings: &pod::Settings) -> Seen {
         if held == Held::Unreadable {
             tracing::error!(pod = ?pod.metadata.name, %node, "allocation cannot be read; its node counts as full");
         }
-        let host = compute::requested(pod);
         State::Bound {
             tenant: tenants::read(pod, &node, &held),
             planned: pod::annotation(pod, PREEMPTION).map(|_| Box::new(reference(pod))),
+            requests: seats::requests(pod, settings),
             node,
             held,
-            host,
         }
     } else {
         match pod::demand(pod, settings) {
@@ -85,10 +84,16 @@ fn book(ledger: &mut Ledger, seen: &Seen) -> Option<Booking> {
     match &seen.state {
         State::Ended => ledger.release(&seen.uid),
         State::Bound {
-            node, held, host, ..
+            node,
+            held,
+            requests,
+            ..
         } => {
-            let old = ledger.confirm(&seen.uid, &seen.namespace, node, held.clone(), *host)?;
-            (old.node != *node || old.held != *held).then_some(old)
+            let (namespace, asked) = (&seen.namespace, requests.clone());
+            let old = ledger.confirm(&seen.uid, namespace, node, held.clone(), asked)?;
+            let same =
+                old.node == *node && old.held == *held && old.requests.seats == requests.seats;
+            (!same).then_some(old)
         }
         State::Waiting(_) | State::Other => None,
     }

@@ -210,7 +210,7 @@ pub fn fit_together<'w>(
             if fit.is_none() {
                 full.insert(slot);
             }
-            fit.map(|fit| SoftNote::of(slot, fit))
+            fit.map(|fit| SoftNote::of(slot, fit, &pod.demand))
         });
         if let Some(note) = found {
             add(&mut changed, room.cluster, &note);
@@ -227,6 +227,6 @@ fn add(changed: &mut HashMap<usize, NodeState>, cluster: &Cluster, note: &SoftNo
     if let Some(node) = cluster.at(note.slot) {
         let state = changed.entry(note.slot);
         let state = state.or_insert_with(|| (**node).clone());
-        *state = state.with(&note.uses, &note.instances);
+        *state = note.on(state);
     }
 }

@@ -8,6 +8,7 @@
 use super::{Arc, Held, Ledger};
 use crate::id::{NodeName, PodUid};
 use crate::node::NodeState;
+use crate::seats::Seats;
 
 /// A share that is kept for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Hold {
     pub node: NodeName,
     /// What of its cards.
     pub held: Held,
+    /// What of its kubelet's seats.
+    pub seats: Seats,
     /// The pod's annotation says so; otherwise this process alone knows.
     pub written: bool,
 }
@@ -24,7 +27,7 @@ impl Ledger {
     /// Keeps this for the pod; what was held for it before is free.
     pub fn hold(&mut self, pod: &PodUid, hold: Hold) {
         if let Some(old) = self.holds.get_mut(pod) {
-            if (&old.node, &old.held) == (&hold.node, &hold.held) {
+            if (&old.node, &old.held, &old.seats) == (&hold.node, &hold.held, &hold.seats) {
                 old.written = hold.written;
                 return;
             }

@@ -9,6 +9,7 @@ use crate::mig::published::{Mig, Placed};
 use crate::node::{NodeState, Sums};
 use crate::preemption::{Occupant, Question};
 use crate::reason::Reason;
+use crate::seats::Seats;
 use crate::units::{Mib, Percent};
 use crate::usage::Use;
 
@@ -27,6 +28,7 @@ pub(super) struct Pod {
     /// Of cards that are cut as pods come, by the card's place: an instance, or
     /// something that is none and closes the card.
     instances: Vec<(usize, Option<Instance>)>,
+    seats: Seats,
 }
 
 /// One try: the cards it may use, who is gone and who will not go.
@@ -45,6 +47,8 @@ pub(super) struct Trial<'a> {
     base: NodeState,
     pub(super) pods: Vec<Pod>,
     scratch: NodeState,
+    /// The kubelet has too few seats: whoever ends helps, on whatever card it is.
+    tight: bool,
     /// Judgements left.
     pub(super) steps: u64,
 }
@@ -57,10 +61,15 @@ impl<'a> Trial<'a> {
         steps: u64,
     ) -> Self {
         let mut pods: Vec<Pod> = Vec::with_capacity(low.len());
+        let mut all = base.seats.clone();
         for occupant in low {
             let (uses, instances) = uses(&base, &occupant.held);
+            all.requested.plus(&occupant.seats);
             let twin = pods.iter().rposition(|pod| {
-                pod.uses == uses && pod.instances == instances && pod.budgets == occupant.budgets
+                pod.uses == uses
+                    && pod.instances == instances
+                    && pod.seats == occupant.seats
+                    && pod.budgets == occupant.budgets
             });
             pods.push(Pod {
                 priority: occupant.priority,
@@ -69,10 +78,12 @@ impl<'a> Trial<'a> {
                 twin,
                 uses,
                 instances,
+                seats: occupant.seats.clone(),
             });
         }
         Self {
             question,
+            tight: all.short(question.demand).is_some(),
             scratch: base.clone(),
             base,
             pods,
@@ -93,9 +104,11 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// The pod's end may help on these cards.
     pub(super) fn touches(&self, pod: usize, cards: u64) -> bool {
-        let mut uses = self.pods[pod].uses.iter();
-        uses.any(|(card, _)| cards & bit(*card) != 0)
+        let pod = &self.pods[pod];
+        let mut uses = pod.uses.iter();
+        uses.any(|(card, _)| cards & bit(*card) != 0) || (self.tight && !pod.seats.is_empty())
     }
 
     /// The preemptor fits on the cards of this try.
@@ -107,6 +120,7 @@ impl<'a> Trial<'a> {
                     self.scratch.cards[card].sums.add(used);
                 }
                 put(&mut self.scratch, pod, |_| true);
+                self.scratch.seats.requested.plus(&pod.seats);
             }
         }
         self.judge()
@@ -159,6 +173,8 @@ impl<'a> Trial<'a> {
     fn reset(&mut self, cards: u64) {
         self.scratch.cards.copy_from_slice(&self.base.cards);
         self.scratch.cuts.clone_from(&self.base.cuts);
+        let requested = &mut self.scratch.seats.requested;
+        requested.clone_from(&self.base.seats.requested);
         let places = self.scratch.cards.iter_mut().enumerate();
         for (place, card) in places {
             if cards & bit(place) == 0 {

@@ -10,7 +10,7 @@ use crate::node::{Compute, Published};
 use crate::quota::{Amount, Limit, Limited, Most, Quota};
 use crate::request::{Ask, Memory};
 use crate::tests::{ask, demand, gpu, inventory};
-use crate::{Demand, Ledger, Mib, Percent, Stage, usage::Use};
+use crate::{Demand, Ledger, Mib, Percent, Seats, Stage, usage::Use};
 
 /// Nodes `n0`, `n1`, … with one card of 1000 MiB each, so much of it taken.
 fn ledger(taken: &[u64]) -> Ledger {
@@ -123,6 +123,7 @@ fn a_node_that_others_are_about_to_fill_comes_last_and_stays_feasible() {
         slot: 1,
         uses: vec![(0, Use::of(Mib(memory), Percent(0)))],
         instances: vec![],
+        seats: Seats::default(),
     };
     assert_eq!(filter(&ledger, 100, &[note(300)], &all, 64), "n1 n2 n0");
     assert_eq!(filter(&ledger, 100, &[note(450)], &all, 64), "n2 n0 n1");
@@ -192,6 +193,7 @@ fn a_hold_keeps_a_share_from_all_but_its_pod_until_that_is_booked() {
     let hold = Hold {
         node: "n0".into(),
         held: Held::Uses([("GPU-0".into(), used)].into()),
+        seats: asks(400).seats(),
         written: true,
     };
     let version = ledger.cluster().version(0);
@@ -286,6 +288,7 @@ fn a_note_for_a_card_that_is_gone_stopped_the_scheduler() {
         slot: 0,
         uses: vec![(1, Use::of(Mib(900), Percent(0)))],
         instances: vec![],
+        seats: Seats::default(),
     };
     assert_eq!(filter(&ledger(&[0]), 500, &[note], &["n0"], 9), "n0");
 }

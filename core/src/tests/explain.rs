@@ -174,7 +174,8 @@ fn a_node_that_is_full_with_those_about_to_come_is_crowded() {
     let node = state(inventory(vec![gpu(0, 1000, 4)]), &[(0, 300, 0)], false);
     let demand = demand(&[(Stage::App, Some(ask(1, 500, 10)))]);
     let check = |coming: u64, expected: bool| {
-        let crowd = node.with(&[(0, Use::of(Mib(coming), Percent(10)))], &[]);
+        let uses = [(0, Use::of(Mib(coming), Percent(10)))];
+        let crowd = node.with(&uses, &[], &crate::Seats::default());
         let policies = Policies::default();
         let name = "n".into();
         let (answer, _) =

@@ -122,7 +122,7 @@ proptest! {
         let at = at % cards.len();
         let used = Use::of(Mib(used.0), Percent(used.1));
         prop_assume!(node.cards[at].refuse(&used).is_none());
-        let mut after = node.with(&[(at, used)], &[]);
+        let mut after = node.with(&[(at, used)], &[], &crate::Seats::default());
         after.host = Host { requested: host(cpu.1), ..node.host };
         let sides = sides(&typical);
         let expected = fragmentation(&typical, &node, sides) - fragmentation(&typical, &after, sides);

@@ -8,15 +8,16 @@ use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state
 
 use crate::fit::Policies;
 use crate::ledger::{Held, Hold, Ledger, NotReserved};
-use crate::node::{Compute, Published};
+use crate::node::Published;
 use crate::quota::Most;
 use crate::reason::Reason;
 use crate::tests::{gpu, inventory};
 use crate::usage::{Use, Uses};
-use crate::{Allocation, Ask, Demand, Inventory, NodeName, PodUid, invariant, usage};
+use crate::{Allocation, Ask, Demand, Inventory, NodeName, PodUid, Seats, invariant, usage};
 
 mod modes;
 mod quotas;
+mod seats;
 
 use modes::demands;
 use quotas::{amount, limit, namespace, sum};
@@ -71,6 +72,8 @@ enum Step {
     Quota(u8, u8, [Option<Most>; 2]),
     /// A list of one quota of a namespace, on memory: all others are gone.
     QuotasListed(u8, u64),
+    /// The kubelet offers so many seats under each resource, or has said nothing.
+    Offered(u8, Option<u32>),
 }
 
 struct Steps;
@@ -104,6 +107,8 @@ impl ReferenceStateMachine for Steps {
             2 => (0u8..2, 0u8..2, limit(2000), limit(200))
                 .prop_map(|(of, name, memory, cores)| Step::Quota(of, name, [memory, cores])),
             1 => (0u8..2, 0u64..2000).prop_map(|(of, memory)| Step::QuotasListed(of, memory)),
+            1 => (0u8..3, proptest::option::weighted(0.8, 0u32..9))
+                .prop_map(|(node, offered)| Step::Offered(node, offered)),
         ]
         .boxed()
     }
@@ -118,6 +123,8 @@ struct Books {
     model: BTreeMap<u8, (NodeName, Held, bool)>,
     given: BTreeMap<u8, (Allocation, Demand)>,
     holds: BTreeMap<u8, (NodeName, u64)>,
+    /// What the pods of the model request of seats; a hold's pod requests one.
+    seats: BTreeMap<u8, Seats>,
     /// By namespace and quota: what it allows of memory and of compute.
     quotas: BTreeMap<(u8, u8), [Option<Most>; 2]>,
     /// Some booking came from outside or a card shrank: sums may pass capacity.
@@ -137,10 +144,6 @@ fn published(inventory: Inventory) -> Published {
         inventory: Some(Arc::new(inventory)),
         ..Published::default()
     }
-}
-
-fn confirm(ledger: &mut Ledger, pod: u8, node: &NodeName, held: Held) {
-    ledger.confirm(&uid(pod), &namespace(pod), node, held, Compute::default());
 }
 
 impl Books {
@@ -170,7 +173,9 @@ impl Books {
                     let asked: usize = container.asks.iter().map(count).sum();
                     assert_eq!(granted, asked, "{container:?}");
                 }
+                self.offered_enough(&name, demand);
                 assert!(!self.model.contains_key(&pod));
+                self.seats.insert(pod, demand.seats());
                 assert!(self.allowed(pod % 2, amount(&uses)), "a quota was passed");
                 self.model.insert(pod, (name, Held::Uses(uses), false));
                 self.given.insert(pod, (allocation, demand.clone()));
@@ -178,6 +183,7 @@ impl Books {
             Err(NotReserved::Booked(held_by)) => assert_eq!(self.model[&pod].0, held_by),
             Err(NotReserved::Refused(refusal)) => {
                 assert!(before == self.ledger, "a refusal wrote");
+                self.short_of_seats(pod, &name, demand, &refusal);
                 if refusal.over_quota().is_some() {
                     let mut seen = before;
                     seen.unhold(&uid(pod));
@@ -204,14 +210,14 @@ impl Books {
             Step::NoInventory { node } => self.ledger.publish(&node_name(node), None),
             Step::Reserve { pod, node, demand } => self.reserve(pod, node, &demand),
             Step::Confirm { pod } => {
-                if let (Some((allocation, demand)), Some(entry)) =
-                    (self.given.get(&pod), self.model.get_mut(&pod))
+                let given = self.given.get(&pod);
+                if let Some((allocation, demand)) = given.filter(|_| self.model.contains_key(&pod))
                 {
                     let text = allocation.encode().unwrap();
                     let read = Allocation::decode(&text).unwrap();
                     let held = Held::Uses(usage::effective(&read, demand.stages()));
-                    confirm(&mut self.ledger, pod, &read.node, held.clone());
-                    *entry = (read.node, held, true);
+                    let seats = demand.seats();
+                    self.shown(pod, read.node, held, seats);
                 }
             }
             Step::Foreign {
@@ -224,14 +230,11 @@ impl Books {
                 let used = Use::of(crate::Mib(memory), crate::Percent(cores));
                 let held = Held::Uses(Uses::from([(format!("GPU-{card}").into(), used)]));
                 self.outside = true;
-                confirm(&mut self.ledger, pod, &node_name(node), held.clone());
-                self.model.insert(pod, (node_name(node), held, true));
+                self.shown(pod, node_name(node), held, seats::usual(1));
                 self.given.remove(&pod);
             }
             Step::Unreadable { pod, node } => {
-                confirm(&mut self.ledger, pod, &node_name(node), Held::Unreadable);
-                self.model
-                    .insert(pod, (node_name(node), Held::Unreadable, true));
+                self.shown(pod, node_name(node), Held::Unreadable, seats::usual(0));
                 self.given.remove(&pod);
             }
             Step::Hold { pod, node, memory } => {
@@ -239,6 +242,7 @@ impl Books {
                 let hold = Hold {
                     node: node_name(node),
                     held: Held::Uses(Uses::from([("GPU-0".into(), used)])),
+                    seats: seats::usual(1),
                     written: memory % 2 == 0,
                 };
                 // It counts beside those who are about to end.
@@ -261,6 +265,7 @@ impl Books {
             }
             Step::Quota(of, name, limits) => self.set_quota(of, name, limits),
             Step::QuotasListed(of, memory) => self.list_quota(of, memory),
+            Step::Offered(node, offered) => self.offer(&node_name(node), offered),
         }
         if matches!(self.model.len(), 0) {
             self.given.clear();
@@ -277,6 +282,7 @@ impl Books {
             );
         }
         for (_, name, state) in self.ledger.cluster().iter() {
+            self.check_seats(name, state);
             let here = || self.model.values().filter(|(node, ..)| node == name);
             let Some(inventory) = &state.inventory else {
                 assert_eq!(state.closed, Some(Reason::NodeNotRegistered));

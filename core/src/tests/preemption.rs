@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use crate::fit::Policies;
 use crate::ledger::Held;
-use crate::node::{Compute, Published};
+use crate::node::{Published, Requests};
 use crate::preemption::{NoPlan, Node, Occupant, Plan, Question, Standing, plan, room, victims};
 use crate::tests::{ask, demand, gpu, inventory};
 use crate::units::{Mib, Percent};
 use crate::usage::{Use, Uses};
-use crate::{Demand, PodUid, Stage};
+use crate::{Demand, PodUid, Seats, Stage};
 
 /// A pod's name, priority, start, and memory and cores on each card it is on.
 type Line = (&'static str, i32, i64, &'static [(u32, u64, u32)]);
@@ -22,6 +22,12 @@ fn published(cards: u32) -> Published {
         inventory: Some(Arc::new(inventory(gpus))),
         ..Published::default()
     }
+}
+
+/// So many of the usual resource.
+fn seats(count: usize) -> Seats {
+    let count = u32::try_from(count).unwrap();
+    Seats::from_iter([("nvidia.com/gpu".into(), count)])
 }
 
 /// A name that ends in `!` is of a pod that is ending, in `#` of a fixed one, in
@@ -37,6 +43,7 @@ fn occupant(&(name, priority, started, shares): &Line) -> Occupant {
     let last = name.chars().last().unwrap();
     Occupant {
         uid: name.into(),
+        seats: seats(shares.len()),
         held: Held::Uses(uses),
         priority,
         started,
@@ -56,7 +63,7 @@ fn check(nodes: &[(&str, &[Line])], demand: &Demand, expected: Result<(&str, &[&
     let nodes = nodes.iter().map(|(name, pods)| Node {
         name: (*name).into(),
         published: published.clone(),
-        requested: Compute::default(),
+        requested: Requests::default(),
         occupants: pods.iter().map(occupant).collect(),
     });
     let question = Question {
@@ -137,7 +144,7 @@ fn a_full_pair_of_cards_loses_only_what_sixty_percent_of_one_needs() {
     let node = Node {
         name: "n".into(),
         published,
-        requested: Compute::default(),
+        requested: Requests::default(),
         occupants: occupants.collect(),
     };
     let demand = one(1, 600, 0);
@@ -218,6 +225,40 @@ fn a_whole_card_is_emptied_and_only_that() {
     check(&[("n", &pods)], &one(1, 10, 100), Ok(("n", &["c", "d"])));
 }
 
+/// The kubelet offers two seats; the card of the small pod is nobody's business.
+#[test]
+fn where_the_kubelet_has_too_few_seats_whoever_has_one_may_end_for_it() {
+    let fixed = ("fixed#", 1, 0, &[(0, 950, 0)][..]);
+    let small = ("small", 1, 0, &[(0, 10, 0)][..]);
+    let check = |offered, foreign, expected| {
+        let node = Node {
+            name: "n".into(),
+            published: Published {
+                seats: Some(seats(offered)),
+                ..published(2)
+            },
+            requested: Requests {
+                seats: seats(foreign),
+                ..Requests::default()
+            },
+            occupants: [fixed, small].iter().map(occupant).collect(),
+        };
+        let question = Question {
+            demand: &one(1, 500, 0),
+            priority: 10,
+            policies: &Policies::default(),
+            budgets: &[],
+        };
+        let found = plan(&question, [node]).map(|plan| plan.victims);
+        assert_eq!(found, expected, "{offered} {foreign}");
+    };
+    check(3, 0, Err(NoPlan::Fits));
+    check(2, 0, Ok(vec!["small".into()]));
+    check(1, 0, Err(NoPlan::NotEnough));
+    check(3, 1, Ok(vec!["small".into()]));
+    check(0, 0, Err(NoPlan::NotEnough));
+}
+
 #[test]
 fn a_pod_that_wants_an_idle_card_was_planned_onto_a_shared_one() {
     let idle = Demand {
@@ -246,12 +287,14 @@ prop_compose! {
         proptest::option::weighted(0.3, 0usize..2), 0u8..10,
     ), 0..9)) -> Vec<Occupant> {
         pods.into_iter().enumerate().map(|(number, (priority, started, shares, budget, standing))| {
+            let seats = seats(shares.len());
             let uses: Uses = shares.into_iter().map(|(card, memory, cores)| {
                 (format!("GPU-{card}").as_str().into(), Use::of(Mib(memory), Percent(cores)))
             }).collect();
             Occupant {
                 uid: format!("p{number}").as_str().into(),
                 held: Held::Uses(uses),
+                seats,
                 priority,
                 started,
                 budgets: budget.into_iter().collect(),
@@ -286,9 +329,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_set_is_better_than_the_one_that_is_found(occupants in occupants(), demand in demands()) {
-        let published = published(3);
-        let node = Node { name: "n".into(), published, requested: Compute::default(), occupants };
+    fn no_set_is_better_than_the_one_that_is_found(
+        occupants in occupants(), demand in demands(), offered in proptest::option::weighted(0.5, 0usize..16),
+    ) {
+        let published = Published { seats: offered.map(seats), ..published(3) };
+        let node = Node { name: "n".into(), published, requested: Requests::default(), occupants };
         let policies = Policies::default();
         let allowed = [1, 2];
         let question = Question { demand: &demand, priority: 3, policies: &policies, budgets: &allowed };

@@ -99,10 +99,11 @@ fn a_booking_has_the_shape_of_its_shares() {
         namespace: "team".into(),
         node: "n".into(),
         held,
-        host: Compute {
+        requests: Compute {
             cpu: MilliCpu(500),
             memory: Mib(64),
-        },
+        }
+        .into(),
         confirmed: true,
     };
     let two = Uses::from([("a".into(), used(1000, 30)), ("b".into(), used(2000, 20))]);

@@ -10,7 +10,7 @@ use aliquot_core::ledger::{Held, Hold};
 use aliquot_core::preemption::record::{self, State, Victim};
 use aliquot_core::preemption::{self, NoPlan, Node, Occupant, Plan, Question, Record, Standing};
 use aliquot_core::quota::Amount;
-use aliquot_core::{Demand, Ledger, NodeName, PodUid};
+use aliquot_core::{Demand, Ledger, NodeName, PodUid, Requests, Seats};
 use tokio::time::Instant;
 
 use crate::books::Books;
@@ -114,6 +114,7 @@ impl Books {
             Hold {
                 node: plan.node.clone(),
                 held: Held::Uses(hold.clone()),
+                seats: waiting.demand.seats(),
                 written: false,
             },
         );
@@ -177,8 +178,16 @@ fn node(
     let (_, covering) = tenants.budgets();
     let bookings = ledger.pods_on(name.as_str());
     let bookings = bookings.filter_map(|uid| Some((uid, ledger.booking(uid)?)));
-    let mut occupants: Vec<Occupant> = bookings
-        .filter(|(_, booking)| booking.holds())
+    let (holding, others): (Vec<_>, Vec<_>) = bookings.partition(|(_, booking)| booking.holds());
+    let mut requested = Requests {
+        host: ledger.cluster().node(name.as_str())?.host.requested,
+        seats: Seats::default(),
+    };
+    for (_, booking) in others {
+        requested.seats.plus(&booking.requests.seats);
+    }
+    let mut occupants: Vec<Occupant> = holding
+        .into_iter()
         .map(|(uid, booking)| {
             let tenant = tenants.get(uid);
             let ending = tenant.and_then(|tenant| tenant.ending);
@@ -202,6 +211,7 @@ fn node(
             Occupant {
                 uid: uid.clone(),
                 held: booking.held.clone(),
+                seats: booking.requests.seats.clone(),
                 priority: tenant.map_or(i32::MAX, |tenant| tenant.priority),
                 started: tenant.map_or(0, |tenant| tenant.started),
                 budgets: tenant.map(&covering).unwrap_or_default(),
@@ -215,6 +225,7 @@ fn node(
     occupants.extend(others.map(|(uid, hold)| Occupant {
         uid: uid.clone(),
         held: hold.held.clone(),
+        seats: hold.seats.clone(),
         priority: i32::MAX,
         started: 0,
         budgets: Vec::new(),
@@ -223,7 +234,7 @@ fn node(
     Some(Node {
         name: name.clone(),
         published: ledger.published(name.as_str())?.clone(),
-        requested: ledger.cluster().node(name.as_str())?.host.requested,
+        requested,
         occupants,
     })
 }

@@ -38,6 +38,7 @@ impl Books {
                 let hold = Hold {
                     node: record.node.clone(),
                     held: Held::Uses(record.hold.clone()),
+                    seats: waiting.demand.seats(),
                     written: true,
                 };
                 self.ledger.write().hold(uid, hold);

@@ -57,6 +57,7 @@ pub(crate) struct Booked {
     pub(crate) node: NodeName,
     pub(crate) cards: Cards,
     pub(crate) apps: u64,
+    pub(crate) seats: u64,
     pub(crate) confirmed: bool,
 }
 
@@ -130,6 +131,7 @@ impl Reference {
             node: node.clone(),
             cards,
             apps: shape.apps(),
+            seats: shape.seats(),
             confirmed: sure,
         };
         self.pods.insert(uid.clone(), booked);
@@ -166,12 +168,22 @@ impl Reference {
     pub(crate) fn fits(&self, name: &NodeName, shape: &Shape) -> Option<bool> {
         let asking = shape.containers.iter();
         let asking: Vec<_> = asking.filter_map(|(_, _, asked)| *asked).collect();
-        let cards = match self.nodes.get(name) {
-            Some(node) if node.readable && !self.unreadable(name) => &node.cards,
+        let node = match self.nodes.get(name) {
+            Some(node) if node.readable && !self.unreadable(name) => node,
             _ => return Some(false),
         };
+        let cards = &node.cards;
+        if asking.is_empty() {
+            return Some(true);
+        }
+        // Whoever placed them, pods have their seats.
+        let requested: u64 = self.on(name).map(|(_, booked)| booked.seats).sum();
+        let offered = node.offered.map_or(u64::MAX, u64::from);
+        if requested + shape.seats() > offered {
+            return Some(false);
+        }
         let [asked] = asking[..] else {
-            return asking.is_empty().then_some(true);
+            return None;
         };
         let whole = |card: &Card| if asked.percent { card.memory } else { 100 };
         let asked_of = |card: &Card| whole(card) * asked.memory / 100;

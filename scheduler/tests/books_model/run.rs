@@ -239,9 +239,10 @@ impl Run {
     fn change_node(&mut self) {
         let name = self.name();
         let fresh = self.new_node(&name);
-        let what = self.rng.u8(..7);
+        let what = self.rng.u8(..8);
         let memory = 600 + 100 * self.rng.u64(..6);
         let seats = self.rng.u32(1..6);
+        let offered = self.rng.u32(..16);
         let pod = self.any(|_| true).map(|(uid, _)| uid);
         if !self.nodes.objects.contains_key(&name) {
             return self.nodes.put(&name, fresh);
@@ -257,6 +258,7 @@ impl Run {
                 3 => (card.memory, card.seats) = (memory, seats),
                 4 => node.readable ^= true,
                 5 => *node = fresh,
+                6 => node.offered = (offered < 15).then_some(offered),
                 _ if node.lingering.is_empty() => {
                     let left = |pod| (pod, card.uuid.clone(), 200, 20);
                     node.lingering = pod.map(left).into_iter().collect();

@@ -32,6 +32,24 @@ impl Shape {
         let stages = self.containers.iter().map(|(_, stage, _)| *stage);
         stages.map(|stage| u64::from(stage == Stage::App)).sum()
     }
+
+    /// How many seats the kubelet counts for a pod: the most that it has at once.
+    pub(crate) fn seats(&self) -> u64 {
+        let sum = |wanted: &dyn Fn(usize, Stage) -> bool| -> u64 {
+            let numbered = self.containers.iter().enumerate();
+            let some = numbered.filter(|(number, (_, stage, _))| wanted(*number, *stage));
+            let cards = some.map(|(_, (.., asked))| asked.map_or(0, |asked| asked.cards));
+            cards.map(|cards| u64::try_from(cards).expect("few")).sum()
+        };
+        let apps = sum(&|_, stage| stage != Stage::Init);
+        let numbered = self.containers.iter().enumerate();
+        let inits = numbered.filter(|(_, (_, stage, _))| *stage == Stage::Init);
+        inits.fold(apps, |most, (init, _)| {
+            let with =
+                sum(&|number, stage| number == init || (number < init && stage == Stage::Sidecar));
+            most.max(with)
+        })
+    }
 }
 
 const fn mib(cards: usize, memory: u64, cores: u64) -> Asked {

@@ -294,6 +294,9 @@ impl System {
         let model = &self.reference;
         let apps: u64 = model.on(name).map(|(_, booked)| booked.apps).sum();
         assert_eq!(state.host.requested.cpu.0, apps * CPU, "{name}");
+        let seats: u64 = model.on(name).map(|(_, booked)| booked.seats).sum();
+        let requested = state.seats.requested.under("nvidia.com/gpu");
+        assert_eq!(u64::from(requested), seats, "{name}");
         let Some(node) = model.nodes.get(name).filter(|node| node.readable) else {
             assert_eq!(state.closed, Some(Reason::NodeNotRegistered), "{name}");
             return assert!(state.cards.is_empty());

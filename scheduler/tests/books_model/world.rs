@@ -52,6 +52,8 @@ pub(crate) struct Node {
     /// Its inventory is one.
     pub(crate) readable: bool,
     pub(crate) cards: Vec<Card>,
+    /// Seats that its kubelet offers; it may have said nothing yet.
+    pub(crate) offered: Option<u32>,
     /// Pod, card, memory, cores.
     pub(crate) lingering: Vec<(PodUid, GpuUuid, u64, u32)>,
 }
@@ -69,6 +71,7 @@ impl Node {
         Self {
             readable: true,
             cards: (0..cards).map(card).collect(),
+            offered: Some(4 * u32::from(cards)),
             lingering: Vec::new(),
         }
     }
@@ -162,6 +165,11 @@ pub(crate) fn node_object(name: &NodeName, node: &Node) -> api::Node {
     let cordoned = node.cards.iter().filter(|card| card.cordoned);
     let cordoned: Vec<_> = cordoned.map(|card| card.uuid.as_str()).collect();
     annotations.insert("aliquot.dev/device-cordon".to_owned(), cordoned.join(","));
+    if let Some(offered) = node.offered {
+        let allocatable = json!({"nvidia.com/gpu": offered.to_string()});
+        let status = json!({"allocatable": allocatable});
+        object.status = Some(serde_json::from_value(status).expect("a status"));
+    }
     object
 }
 

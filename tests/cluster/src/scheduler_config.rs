@@ -87,16 +87,16 @@ mod tests {
         let of = |r: &Value| (r["name"].clone(), r["ignoredByScheduler"].clone());
         let managed: Vec<_> = resources.iter().map(of).collect();
         let expected = [
-            ("nvidia.com/gpu", false),
+            ("nvidia.com/gpu", true),
             ("nvidia.com/gpumem", true),
             ("nvidia.com/gpumem-percentage", true),
             ("nvidia.com/gpucores", true),
             ("nvidia.com/priority", true),
-            ("nvidia.com/gpu.shared", false),
+            ("nvidia.com/gpu.shared", true),
         ];
         let expected = expected.map(|(name, ignored)| (json!(name), json!(ignored)));
         let instances = mig::table::names().into_iter();
-        let instances = instances.map(|name| (json!(mig::resource(&name)), json!(false)));
+        let instances = instances.map(|name| (json!(mig::resource(&name)), json!(true)));
         let expected: Vec<_> = expected.into_iter().chain(instances).collect();
         assert_eq!(managed, expected);
     }

@@ -62,7 +62,9 @@ pub(crate) fn node(node: usize) -> Result<Node> {
         evict: Vec::new(),
     };
     let annotations = json!({INVENTORY: inventory.encode()?});
-    let node = json!({"metadata": {"name": name(node), "annotations": annotations}});
+    let status = json!({"allocatable": {RESOURCE: (10 * GPUS).to_string()}});
+    let node =
+        json!({"metadata": {"name": name(node), "annotations": annotations}, "status": status});
     Ok(serde_json::from_value(node)?)
 }
 

@@ -154,7 +154,7 @@ fn a_note_of_an_instance_that_the_card_cannot_have_any_more_was_out_of_bounds() 
             start,
             busy,
         };
-        let with = node.with(&[(0, used)], &[(0, noted)]);
+        let with = node.with(&[(0, used)], &[(0, noted)], &crate::Seats::default());
         assert_eq!(with.cuts, node.cuts);
     }
 }
@@ -268,6 +268,7 @@ fn who_needs_slices_ends_only_the_pods_that_are_in_their_way() {
     let occupant = |(name, unit): (&str, &str)| Occupant {
         uid: name.into(),
         held: uses(unit),
+        seats: crate::Seats::default(),
         priority: 0,
         started: 0,
         budgets: vec![],
@@ -279,7 +280,7 @@ fn who_needs_slices_ends_only_the_pods_that_are_in_their_way() {
             inventory: Some(Arc::new(inventory(vec![cut(0, &a100(), vec![])]))),
             ..Published::default()
         },
-        requested: crate::Compute::default(),
+        requested: crate::Requests::default(),
         occupants: held.iter().copied().map(occupant).collect(),
     };
     let check = |held: &[(&str, &str)], wanted: &str, expected: &[&str]| {

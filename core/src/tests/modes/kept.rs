@@ -133,6 +133,7 @@ fn mig_15_preemption_ends_nobody_on_what_is_kept_for_others() {
     let occupant = Occupant {
         uid: "a".into(),
         held: Held::Uses([("MIG-0-0".into(), Use::of(Mib(1), Percent(100)))].into()),
+        seats: crate::Seats::default(),
         priority: 0,
         started: 0,
         budgets: vec![],
@@ -144,7 +145,7 @@ fn mig_15_preemption_ends_nobody_on_what_is_kept_for_others() {
             inventory: Some(Arc::new(inventory(vec![kept(part(0, "1g.5gb", 0))]))),
             ..Published::default()
         },
-        requested: crate::Compute::default(),
+        requested: crate::Requests::default(),
         occupants: vec![occupant.clone()],
     };
     let plan = |demand: &Demand| {

@@ -136,6 +136,7 @@ fn who_held_something_that_is_no_instance_was_left_running_by_a_plan_for_its_car
     let occupant = |(name, unit): &(&str, &str)| Occupant {
         uid: (*name).into(),
         held: Held::Uses([((*unit).into(), Use::of(Mib(1), Percent(1)))].into()),
+        seats: crate::Seats::default(),
         priority: 0,
         started: 0,
         budgets: vec![],
@@ -155,7 +156,7 @@ fn who_held_something_that_is_no_instance_was_left_running_by_a_plan_for_its_car
                 inventory: Some(Arc::new(inventory(vec![cut(0, &a100(), vec![])]))),
                 ..Published::default()
             },
-            requested: crate::Compute::default(),
+            requested: crate::Requests::default(),
             occupants: held.iter().map(occupant).collect(),
         };
         let plan = preemption::plan(&question, [node]);
