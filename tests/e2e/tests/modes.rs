@@ -16,6 +16,8 @@ mod mig_shown;
 mod mps;
 #[path = "modes/mps_users.rs"]
 mod mps_users;
+#[path = "modes/pins.rs"]
+mod pins;
 #[path = "modes/together.rs"]
 mod together;
 
@@ -93,6 +95,14 @@ fn main() -> ExitCode {
             scenario(
                 "mig_17_instances_are_made_as_pods_come_and_give_way_when_idle",
                 mig::dynamic,
+            ),
+            scenario(
+                "mig_5_pins_are_what_is_booked_seen_and_reported_by_the_kubelet",
+                pins::pinned,
+            ),
+            scenario(
+                "mig_15_an_instance_that_is_kept_stays_free_for_its_namespace",
+                pins::kept,
             ),
             scenario(
                 "a_pod_of_each_kind_runs_at_once_on_six_cards_in_six_arrangements",

@@ -43,7 +43,7 @@ pub(crate) fn instances(stack: &Stack) -> Result<Vec<(String, String)>> {
 }
 
 /// What a running pod's container sees.
-async fn seen(stack: &Stack, namespace: &str, pod: &str) -> Result<Vec<String>> {
+pub(crate) async fn seen(stack: &Stack, namespace: &str, pod: &str) -> Result<Vec<String>> {
     stack.cluster.wait_running(namespace, pod).await?;
     let environment = stack.environment(namespace, pod, "main").await?;
     let visible = environment
