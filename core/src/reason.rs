@@ -176,8 +176,8 @@ impl Refusal {
         for (sum, count) in self.counts.iter_mut().zip(other.counts) {
             *sum += count;
         }
-        keep_least(&mut self.over, &other.over);
-        keep_least(&mut self.short, &other.short);
+        keep_least(&mut self.over, other.over.as_ref());
+        keep_least(&mut self.short, other.short.as_ref());
     }
 
     /// The reasons that occurred, with their counts, in order.
@@ -216,11 +216,11 @@ impl fmt::Display for Refusal {
 }
 
 /// The lesser of the two stays.
-fn keep_least<T: Ord>(mine: &mut Option<Arc<T>>, theirs: &Option<Arc<T>>) {
+fn keep_least<T: Ord>(mine: &mut Option<Arc<T>>, theirs: Option<&Arc<T>>) {
     match (&*mine, theirs) {
         (_, None) => {}
         (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) || mine <= theirs => {}
-        (_, theirs) => mine.clone_from(theirs),
+        (_, theirs) => *mine = theirs.cloned(),
     }
 }
 

@@ -184,8 +184,8 @@ mod tests {
         files::put_by(None, &made, b"a share").expect("written");
         files::put_by(spares.blank(), &taken, b"a share").expect("written");
         let seen = |path: &Path| {
-            let mode = fs::metadata(path).expect("is there").permissions().mode();
-            (fs::read(path).expect("read"), mode)
+            let rights = fs::metadata(path).expect("is there").permissions().mode();
+            (fs::read(path).expect("read"), rights)
         };
         assert_eq!(seen(&taken), seen(&made));
         assert_ne!(spares.blank(), spares.blank());

@@ -40,8 +40,9 @@ pub fn requests(pod: &Pod, settings: &Settings) -> Requests {
 fn requested(pod: &Pod, settings: &Settings) -> Seats {
     let usual = settings.names.of(Resource::Gpu);
     let ours = |name: &str| name == usual || is_other(name, &settings.extra);
-    let names = pod::containers(pod).flat_map(|(container, _)| amounts(container));
-    let mut names: Vec<&str> = names.flatten().map(|(name, _)| name.as_str()).collect();
+    let amounts = pod::containers(pod).flat_map(|(container, _)| amounts(container));
+    let names = amounts.flatten().flat_map(BTreeMap::keys);
+    let mut names: Vec<&str> = names.map(String::as_str).collect();
     names.retain(|name| ours(name));
     names.sort_unstable();
     names.dedup();

@@ -178,8 +178,13 @@ impl Books {
                 note: SoftNote::of(slot, found, demand),
                 namespace: pod::namespace(pod),
             };
-            let mut claims = self.claims.lock();
-            claims.put(&pod::uid(pod), claim, Instant::now());
+            let old = self
+                .claims
+                .lock()
+                .put(&pod::uid(pod), claim, Instant::now());
+            if let Some(old) = old {
+                self.grow_by(&old);
+            }
         }
     }
 

@@ -321,3 +321,29 @@ fn a_pod_that_another_scheduler_placed_has_its_seat_until_it_ends() {
     assert_eq!(woken(&books), ["w"]);
     assert!(reserve(&books, "w", 100));
 }
+
+/// A woken pod went elsewhere than it was woken for, and nobody heard that this was
+/// free again.
+#[test]
+fn room_that_a_woken_pod_claims_no_longer_woke_nobody() {
+    let books = books();
+    Index::<Node>::apply(&books, node("m", 10));
+    for name in ["a", "b"] {
+        let waits = pod(name, 600, None);
+        Index::apply(&books, waits.clone());
+        let demand = pod::demand(&waits, books.settings()).unwrap();
+        let waits = Waiting {
+            offered: books.snapshot().set(&["m", "n"]),
+            ..crate::waiting::waiting(&waits, demand, true)
+        };
+        books.refused(&name.into(), waits, books.enlargements());
+    }
+    assert_eq!(woken(&books), ["a"], "n has room for one");
+    Index::<Node>::apply(&books, node("m", 1000));
+    let waits = pod("a", 600, None);
+    let demand = pod::demand(&waits, books.settings()).unwrap();
+    books.claim(&books.snapshot(), &waits, &demand, "m");
+    assert_eq!(woken(&books), ["b"]);
+    books.claim(&books.snapshot(), &waits, &demand, "m");
+    assert!(woken(&books).is_empty());
+}

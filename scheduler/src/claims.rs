@@ -29,9 +29,13 @@ pub struct Claim {
 pub struct Claims(HashMap<PodUid, (Claim, Instant)>);
 
 impl Claims {
-    /// The pod is about to go there. Replaces what it claimed before.
-    pub fn put(&mut self, pod: &PodUid, claim: Claim, now: Instant) {
-        self.0.insert(pod.clone(), (claim, now + LIFE));
+    /// The pod is about to go there. Replaces what it claimed before; if that was
+    /// something else, it is returned: others may have it.
+    #[must_use = "others may sleep because of what is claimed no longer"]
+    pub fn put(&mut self, pod: &PodUid, claim: Claim, now: Instant) -> Option<Claim> {
+        let note = claim.note.clone();
+        let old = self.0.insert(pod.clone(), (claim, now + LIFE));
+        old.map(|(old, _)| old).filter(|old| old.note != note)
     }
 
     /// The pod no longer needs its claim.

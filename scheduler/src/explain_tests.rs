@@ -77,10 +77,9 @@ async fn a_waiting_pod_is_explained_node_by_node() {
         },
         namespace: "d".into(),
     };
-    books
-        .claims
-        .lock()
-        .put(&"other".into(), claim, Instant::now());
+    let other = PodUid::from("other");
+    let before = books.claims.lock().put(&other, claim, Instant::now());
+    assert!(before.is_none());
 
     let (status, text) = ask(books, "/explain/d/p", None).await;
     assert_eq!(status, StatusCode::OK);

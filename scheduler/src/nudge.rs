@@ -60,10 +60,9 @@ pub async fn run(
                     metrics.nudges.inc();
                     tracing::info!(pod = pod.name, namespace = pod.namespace, "fits now, woken");
                 }
-                // Gone, or another pod has its name (uid precondition).
-                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
-                    books.forget(&uid);
-                }
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => books.forget(&uid),
+                // A conflict, too: of several writers, or another pod has its name (uid
+                // precondition). Which, the watch will say.
                 Ok(Err(error)) => {
                     tracing::warn!(pod = pod.name, %error, "fits now, but could not be woken");
                     not_woken.push(uid);
@@ -122,6 +121,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pod_whose_patch_failed_is_woken_again() {
         check(Leader::always(), &[503, 200], async || {}).await;
+    }
+
+    /// Many writers of one pod conflict: it was taken for gone, and slept on.
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_whose_patch_met_another_writer_is_woken_again() {
+        check(Leader::always(), &[409, 409, 200], async || {}).await;
     }
 
     /// A refused pod fits from the start; the patches are answered so after `first`.

@@ -98,7 +98,10 @@ impl Books {
                 waiting.refused = false;
                 let namespace = waiting.pod.namespace.as_str().into();
                 let claim = Claim { note, namespace };
-                self.claims.lock().put(&uid, claim, now);
+                let old = self.claims.lock().put(&uid, claim, now);
+                if let Some(old) = old {
+                    self.grow_by(&old);
+                }
                 awake.push((uid, waiting.pod.clone()));
             }
         }

@@ -84,7 +84,7 @@ fn whoever_placed_them_pods_that_request_seats_count() {
     stranger(&mut ledger, "one", "n", 2);
     assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), "n");
     let (asked, policies) = (asks(1, 100), Policies::default());
-    let mut reserve = |ledger: &mut Ledger, pod: &str| {
+    let reserve = |ledger: &mut Ledger, pod: &str| {
         ledger.reserve(&pod.into(), &"d".into(), &"n".into(), &asked, &policies)
     };
     assert!(reserve(&mut ledger, "a").is_ok());
@@ -146,7 +146,7 @@ fn a_hold_keeps_a_seat_for_its_pod() {
     };
     ledger.hold(&"holder".into(), hold);
     let (asked, policies) = (asks(1, 100), Policies::default());
-    let mut reserve = |ledger: &mut Ledger, pod: &str| {
+    let reserve = |ledger: &mut Ledger, pod: &str| {
         let node = "n".into();
         let reserved = ledger.reserve(&pod.into(), &"d".into(), &node, &asked, &policies);
         reserved.is_ok()

@@ -52,6 +52,10 @@ fn main() -> ExitCode {
                 restarts::plugin,
             ),
             scenario(
+                "a_pod_created_while_an_agent_restarts_runs_within_seconds",
+                restarts::created_meanwhile,
+            ),
+            scenario(
                 "a_container_survives_kubelet_restarts_with_its_share",
                 restarts::kubelet,
             ),

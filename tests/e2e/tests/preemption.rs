@@ -25,7 +25,7 @@ fn main() -> ExitCode {
                 chosen::full_pair,
             ),
             scenario(
-                "kube_scheduler_preempting_for_a_seat_is_told_who_else_has_to_end",
+                "a_pair_without_a_free_seat_loses_no_pod_more",
                 chosen::no_seat,
             ),
             scenario(

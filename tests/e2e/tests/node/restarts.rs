@@ -2,9 +2,10 @@
 //! one that exits comes up again with its share.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::eventually;
+use aliquot_e2e::figures::report;
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, ensure};
@@ -12,6 +13,8 @@ use anyhow::{Result, ensure};
 use crate::running::Running;
 
 const PATIENCE: Duration = Duration::from_mins(1);
+/// From the seats on the Node to a running container.
+const SOON: Duration = Duration::from_secs(20);
 /// What the kubelet says when it wants a plugin that is gone.
 const STOPPED: &str = "has been stopped";
 
@@ -43,6 +46,39 @@ pub(crate) async fn plugin(stack: Arc<Stack>) -> Result<()> {
         pod.delete(stack).await?;
     }
     Ok(())
+}
+
+/// kube-scheduler refused it for want of seats, and tried it again after five minutes.
+pub(crate) async fn created_meanwhile(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("meanwhile").await?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.wait_capacity("0").await?;
+    Running::create(stack, "meanwhile", "waits", 1000).await?;
+    let why = "1 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
+    eventually(PATIENCE, "the pod to be told why it waits", || async {
+        let events = stack.event_texts("meanwhile", "waits").await?;
+        let told = |reason: &str| {
+            let mut events = events.iter();
+            events.any(|event| event.starts_with(reason) && event.contains(why))
+        };
+        ensure!(
+            told("Refused: ") && told("FailedScheduling: "),
+            "{events:?}"
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    stack.start_device_plugin(&NodeOptions::default()).await?;
+    let offered = Instant::now();
+    let pod = Running::created(stack, "meanwhile", "waits").await?;
+    let took = offered.elapsed();
+    report(
+        "a pod that waited for an agent, from its seats to its start",
+        took,
+    );
+    ensure!(took < SOON, "{took:?}, allowed {SOON:?}");
+    pod.delete(stack).await
 }
 
 /// The kubelet restarts with the plugin alive, then without it: then it starts

@@ -146,8 +146,7 @@ async fn evicted(stack: &Stack) -> Result<()> {
         others.push(pod);
     }
     Running::create(stack, "dead", "waits", 1000).await?;
-    // kube-scheduler's own count comes before ours.
-    let full = ["Insufficient nvidia.com/gpu"];
+    let full = ["1 CardNotHealth, 1 CardTimeSlicingExhausted"];
     told_in(stack, "dead", "waits", "FailedScheduling", &full).await?;
     stack.cluster.delete_pod("dead", "waits").await?;
     try_join_all(others.iter().map(|pod| pod.untouched(stack))).await?;

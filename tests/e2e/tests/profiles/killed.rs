@@ -79,8 +79,6 @@ pub(crate) async fn starting(stack: Arc<Stack>) -> Result<()> {
     with_fail_points(&stack, async |stack| {
         for point in ALL.into_iter().filter(|point| !point.is_of_a_switch()) {
             let name = format!("{point:?}").to_lowercase();
-            // A pod that kube-scheduler refuses while a restarted agent's seats are away sleeps on.
-            wait_offered(stack, &[(USUAL, "24")], PATIENCE).await?;
             stack.kill_at(point)?;
             let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "10")];
             stack
