@@ -190,4 +190,15 @@ mod tests {
         assert_eq!(seen(&taken), seen(&made));
         assert_ne!(spares.blank(), spares.blank());
     }
+
+    #[test]
+    fn an_agent_that_found_files_made_ahead_by_the_one_before_never_started_again() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let folder = room.path().join("spare");
+        let before = Spares::new(folder.clone(), None).expect("new");
+        before.fill().expect("filled");
+        assert!(before.blank().is_some());
+        Spares::new(folder.clone(), None).expect("the next agent starts");
+        assert_eq!(files::names(&folder).expect("list"), [""; 0]);
+    }
 }

@@ -79,7 +79,14 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     match is_mounted(folder) {
         Ok(true) => {}
         Ok(false) => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(());
+        }
         Err(error) => return Err(error),
     }
     let target = c_path(folder)?;
