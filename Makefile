@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
-.PHONY: help demo demo-down test chaos hold bench fuzz reference lint cluster build
+.PHONY: help demo demo-down test chaos hold bench fuzz reference screens lint cluster build
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -45,10 +45,15 @@ fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (ni
 
 reference: ## Write docs/reference/the reference pages that are made from the code
 	UPDATE=1 cargo test --quiet --locked -p aliquot-chart --test reference
+	UPDATE=1 cargo test --quiet --locked -p aliquot-cli --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib the_reference_of_driver_calls_is_made_from_the_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib the_reference_of_metrics_is_made_from_the_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib the_reference_of_the_monitors_metrics_is_made_from_the_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib the_reference_of_xids_is_made_from_the_catalogue
+
+screens: build ## Write the pictures in docs/screens anew, by the tests
+	UPDATE=1 cargo test --workspace --locked --test node a_user_asks_the_scheduler
+	UPDATE=1 cargo test --workspace --locked --test page
 
 lint: ## Formatting and lints of the Rust and Go code
 	cargo fmt --all --check

@@ -59,8 +59,20 @@ pub struct Convert {
 pub struct Show {
     /// The node
     pub node: String,
+    /// What is printed
+    #[arg(short, long, value_enum, default_value = "yaml")]
+    pub output: Form,
     #[command(flatten)]
     access: Access,
+}
+
+/// In which form a configuration is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// YAML
+    Yaml,
+    /// JSON
+    Json,
 }
 
 /// Whose configuration a file is.
@@ -94,6 +106,9 @@ pub enum ConfigError {
     /// The effective profile.
     #[error(transparent)]
     Write(#[from] aliquot_profiles::config::WriteError),
+    /// The effective profile again.
+    #[error("the profile cannot be written as JSON: {0}")]
+    Json(#[from] serde_saphyr::Error),
     /// The cluster.
     #[error(transparent)]
     Live(#[from] LiveError),
@@ -164,7 +179,20 @@ impl Show {
             node: node.clone(),
             source: Box::new(source),
         })?;
-        effective(&found, &node)
+        self.output.of(effective(&found, &node)?)
+    }
+}
+
+impl Form {
+    /// The YAML of a configuration in this form.
+    fn of(self, yaml: String) -> Result<String, ConfigError> {
+        match self {
+            Self::Yaml => Ok(yaml),
+            Self::Json => {
+                let value: serde_json::Value = serde_saphyr::from_str(&yaml)?;
+                Ok(format!("{value:#}\n"))
+            }
+        }
     }
 }
 
@@ -193,4 +221,18 @@ fn text(path: &Path) -> Result<String, ConfigError> {
         path: path.display().to_string(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_what_yaml_has() {
+        let yaml = "profiles:\n  n1:\n    rest: vgpu\n".to_owned();
+        assert_eq!(Form::Yaml.of(yaml.clone()).unwrap(), yaml);
+        let json = Form::Json.of(yaml).unwrap();
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read["profiles"]["n1"]["rest"], "vgpu");
+    }
 }

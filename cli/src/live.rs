@@ -111,11 +111,14 @@ impl Access {
 
     /// What the scheduler answers to `GET path`: of several, the one that leads.
     pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, LiveError> {
+        Ok(serde_json::from_str(&self.text(path).await?)?)
+    }
+
+    /// The same as it came.
+    pub async fn text(&self, path: &str) -> Result<String, LiveError> {
         if let Some(url) = &self.server {
             let client = make(Config::new(url.clone()))?;
-            return Ok(serde_json::from_str(
-                &get(&client, &url.to_string(), path).await?,
-            )?);
+            return get(&client, &url.to_string(), path).await;
         }
         let client = self.client().await?;
         let namespace = &self.scheduler_namespace;
@@ -147,7 +150,7 @@ impl Access {
                 answer = got;
             }
         }
-        Ok(serde_json::from_str(&answer?)?)
+        answer
     }
 
     /// Why the pod waits, or where it is.
@@ -202,7 +205,7 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
     }
 }
 
-async fn all<K>(client: &Client, what: &'static str) -> Result<Vec<K>, LiveError>
+pub(crate) async fn all<K>(client: &Client, what: &'static str) -> Result<Vec<K>, LiveError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {

@@ -5,119 +5,88 @@
 #![allow(clippy::print_stderr, reason = "progress beside the output")]
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use aliquot_cli::complete;
 use aliquot_cli::config::{self, Config};
-use aliquot_cli::live::{self, Access};
-use aliquot_cli::measured::{self, Agents, Measured};
+use aliquot_cli::doctor::finding::Report;
+use aliquot_cli::doctor::{self, Doctor, What};
+use aliquot_cli::live;
+use aliquot_cli::measured::{self, Measured};
+use aliquot_cli::output::Output;
 use aliquot_cli::plot;
+use aliquot_cli::program::{Command, Explain, Of, Program, Top};
 use aliquot_cli::report::{self, Summary};
 use aliquot_cli::simulate::{Simulate, simulate};
-use aliquot_cli::suggest::Suggest;
 use aliquot_cli::table;
+use aliquot_cli::top as top_table;
 use aliquot_cli::trace::Trace;
 use aliquot_cli::what_if;
 use aliquot_core::NodeName;
 use aliquot_core::fit::Policies;
 use anyhow::{Context as _, Result};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::Parser as _;
 use serde_json::json;
 
 /// A run that takes less says nothing of its progress.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Asks Aliquot, or tries its policies.
-#[derive(Debug, Parser)]
-#[command(name = "kubectl-aliquot", version)]
-struct Program {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Drive policies over a trace of pods and say how full the GPUs get
-    Simulate(Box<Simulate>),
-    /// Say why a pod waits: for each node and GPU, whether it fits or the first reason why not
-    Explain(Explain),
-    /// Show what GPUs have, have promised, and could still promise
-    Top(Top),
-    /// Show what containers were seen to use of each GPU, and how many of them it could carry
-    Suggest(Suggest),
-    /// Check, convert or show which GPU is shared in which way
-    #[command(subcommand)]
-    Config(Config),
-}
-
-/// The flags of `explain`.
-#[derive(Debug, clap::Args)]
-struct Explain {
-    /// The pod
-    pod: String,
-    /// Its namespace
-    #[arg(short, long, default_value = "default")]
-    namespace: String,
-    /// Most nodes in the table
-    #[arg(long, default_value_t = 20)]
-    nodes: usize,
-    /// Table or JSON
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
-    #[command(flatten)]
-    access: Access,
-}
-
-/// The flags of `top`.
-#[derive(Debug, clap::Args)]
-struct Top {
-    /// A line for each of these
-    #[arg(value_enum, default_value = "nodes")]
-    of: Of,
-    /// Table or JSON
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
-    #[command(flatten)]
-    access: Access,
-    #[command(flatten)]
-    agents: Agents,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Of {
-    Nodes,
-    Gpus,
-    Pods,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    Json,
-}
-
-fn main() -> Result<()> {
-    match Program::parse().command {
-        Command::Config(Config::Validate(flags)) => validate(&flags),
-        Command::Config(Config::Convert(flags)) => {
-            print!("{}", flags.run()?);
-            Ok(())
-        }
-        Command::Config(Config::Show(flags)) => {
-            print!("{}", runtime()?.block_on(flags.run())?);
-            Ok(())
-        }
-        Command::Config(Config::Plan(flags)) => {
-            print!("{}", flags.run()?);
-            Ok(())
-        }
-        Command::Simulate(flags) => run(&flags),
-        Command::Explain(flags) => runtime()?.block_on(explain(&flags)),
-        Command::Top(flags) => runtime()?.block_on(top(&flags)),
-        Command::Suggest(flags) => {
-            print!("{}", runtime()?.block_on(flags.run())?);
-            Ok(())
-        }
+fn main() -> ExitCode {
+    let mut words: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let called = words.first().map(Path::new).and_then(Path::file_name);
+    if called.is_some_and(|name| name == complete::NAME) {
+        words.remove(0);
+        print!("{}", complete::answer(&words));
+        return ExitCode::SUCCESS;
     }
+    let command = Program::parse().command;
+    // Of these 1 means that something was found.
+    let failed = if matches!(command, Command::Doctor(_)) {
+        2
+    } else {
+        1
+    };
+    run(command).unwrap_or_else(|error| {
+        eprintln!("Error: {error:?}");
+        ExitCode::from(failed)
+    })
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Config(Config::Validate(flags)) => return validate(&flags),
+        Command::Config(Config::Convert(flags)) => print!("{}", flags.run()?),
+        Command::Config(Config::Show(flags)) => print!("{}", runtime()?.block_on(flags.run())?),
+        Command::Config(Config::Plan(flags)) => print!("{}", flags.run()?),
+        Command::Simulate(flags) => tried(&flags)?,
+        Command::Explain(flags) => runtime()?.block_on(explain(&flags))?,
+        Command::Top(flags) => runtime()?.block_on(top(&flags))?,
+        Command::Suggest(flags) => print!("{}", runtime()?.block_on(flags.run())?),
+        Command::Doctor(flags) => return runtime()?.block_on(Box::pin(diagnose(*flags))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn diagnose(flags: Doctor) -> Result<ExitCode> {
+    let (report, output) = match &flags.what {
+        None => (Box::pin(flags.run()).await?, flags.common.output),
+        Some(What::Node(node)) => (Box::pin(node.run()).await?, node.common.output),
+        Some(What::Migrate(flags)) => (Box::pin(flags.run()).await?, flags.output),
+        Some(What::Look) => {
+            println!("{}", doctor::look_here().map_err(anyhow::Error::msg)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    shown(&report, output)
+}
+
+fn shown(report: &Report, output: Output) -> Result<ExitCode> {
+    print!("{}", output.text(report, |all| report.table(all))?);
+    Ok(ExitCode::from(report.code()))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -126,15 +95,15 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 /// A line for each fault and nothing else, so that other programs can read them.
-fn validate(flags: &config::Validate) -> Result<()> {
+fn validate(flags: &config::Validate) -> Result<ExitCode> {
     match flags.run() {
         Ok(said) => {
             println!("{said}");
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
         Err(config::ConfigError::Faults(faults)) => {
             eprintln!("{faults}");
-            std::process::exit(1)
+            Ok(ExitCode::FAILURE)
         }
         Err(error) => Err(error.into()),
     }
@@ -142,10 +111,8 @@ fn validate(flags: &config::Validate) -> Result<()> {
 
 async fn explain(flags: &Explain) -> Result<()> {
     let answer = flags.access.explain(&flags.namespace, &flags.pod).await?;
-    match flags.output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
-        Output::Table => print!("{}", table::explain(&answer, flags.nodes)),
-    }
+    let table = |wide| table::explain(&answer, if wide { usize::MAX } else { flags.nodes });
+    print!("{}", flags.output.text(&answer, table)?);
     Ok(())
 }
 
@@ -155,10 +122,8 @@ async fn top(flags: &Top) -> Result<()> {
         let mut pods = live::holding(&pods);
         let found = measure(flags, &measured::nodes_among(&nodes)).await;
         measured::give(&mut pods, &found);
-        match flags.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&pods)?),
-            Output::Table => print!("{}{}", table::pods(&pods), measured::pods(&pods)),
-        }
+        let table = |_| format!("{}{}", top_table::pods(&pods), measured::pods(&pods));
+        print!("{}", flags.output.text(&pods, table)?);
         return Ok(());
     }
     let (answer, unasked) = flags.access.top().await?;
@@ -168,25 +133,24 @@ async fn top(flags: &Top) -> Result<()> {
             "computed from inventories and allocations; what is being bound right now is missing"
         );
     }
+    let mut value = serde_json::to_value(&answer)?;
     let mut found = Vec::new();
     if flags.of == Of::Gpus {
         found = measure(flags, &measured::nodes_of(&answer.nodes)).await;
+        value["mps"] = json!(found);
     }
-    match (flags.output, flags.of) {
-        (Output::Json, of) => {
-            let mut answer = serde_json::to_value(&answer)?;
-            if of == Of::Gpus {
-                answer["mps"] = json!(found);
-            }
-            println!("{}", serde_json::to_string_pretty(&answer)?);
+    let table = |wide| match flags.of {
+        Of::Gpus => {
+            let (nodes, cores) = (&answer.nodes, answer.default_cores);
+            format!(
+                "{}{}",
+                top_table::gpus(nodes, cores, wide),
+                measured::gpus(&found)
+            )
         }
-        (Output::Table, Of::Gpus) => print!(
-            "{}{}",
-            table::gpus(&answer.nodes, answer.default_cores),
-            measured::gpus(&found)
-        ),
-        (Output::Table, _) => print!("{}", table::nodes(&answer.nodes)),
-    }
+        Of::Nodes | Of::Pods => top_table::nodes(&answer.nodes, wide),
+    };
+    print!("{}", flags.output.text(&value, table)?);
     Ok(())
 }
 
@@ -199,7 +163,7 @@ async fn measure(flags: &Top, nodes: &BTreeSet<NodeName>) -> Vec<Measured> {
     found.all
 }
 
-fn run(flags: &Simulate) -> Result<()> {
+fn tried(flags: &Simulate) -> Result<()> {
     if flags.from_cluster {
         return runtime()?.block_on(ask(flags));
     }

@@ -104,44 +104,52 @@ pub fn nodes_among(nodes: &[Node]) -> BTreeSet<NodeName> {
     named.collect()
 }
 
+/// A client, and the path of an agent's root behind it.
+type Way = Result<(kube::Client, String), String>;
+
 impl Agents {
     /// Asks the agents of these nodes.
     pub async fn ask(&self, access: &Access, nodes: &BTreeSet<NodeName>) -> Found {
         let mut found = Found::default();
-        let direct = |node: &NodeName| self.agents.iter().find(|(known, _)| known == node);
-        let (mut asked, mut others) = (Vec::new(), BTreeSet::new());
-        for node in nodes {
-            match direct(node) {
-                Some((_, url)) => match make(Config::new(url.clone())) {
-                    Ok(client) => asked.push((node.clone(), client, "/metrics".to_owned())),
-                    Err(error) => found.missing.push(format!("{node}: {error}")),
-                },
-                None => drop(others.insert(node.clone())),
-            }
+        if nodes.is_empty() {
+            return found;
         }
-        if !others.is_empty() {
-            match self.proxies(access, &others).await {
-                Ok(mut known) => {
-                    others.retain(|node| !known.iter().any(|(other, ..)| other == node));
-                    asked.append(&mut known);
-                    let none = |node| {
-                        format!(
-                            "{node}: no running pod there has the labels {AGENTS}; --agent-namespace or --agent says where its agent is"
-                        )
-                    };
-                    found.missing.extend(others.iter().map(none));
-                }
+        let reached = nodes.iter().all(|node| self.direct(node).is_some());
+        let mut ways = BTreeMap::new();
+        if reached {
+            let direct = nodes.iter().filter_map(|node| self.direct(node));
+            ways.extend(nodes.iter().cloned().zip(direct));
+        } else {
+            match access.client().await {
+                Ok(client) => ways = self.ways(access, &client, nodes).await,
                 Err(error) => {
                     let told = |node| format!("{node}: {error}");
-                    found.missing.extend(others.iter().map(told));
+                    found.missing.extend(nodes.iter().map(told));
                 }
+            }
+        }
+        let none = |node: &NodeName| {
+            format!(
+                "{node}: no running pod there has the labels {AGENTS}; --agent-namespace or --agent says where its agent is"
+            )
+        };
+        let missing = nodes.iter().filter(|node| !ways.contains_key(*node));
+        if found.missing.is_empty() {
+            found.missing.extend(missing.map(none));
+        }
+        let mut asked = Vec::new();
+        for (node, way) in ways {
+            match way {
+                Ok((client, path)) => asked.push((node, client, path)),
+                Err(why) => found.missing.push(format!("{node}: {why}")),
             }
         }
         for some in asked.chunks(AT_ONCE) {
             let mut answers = JoinSet::new();
             for (node, client, path) in some.iter().cloned() {
                 answers.spawn(async move {
-                    let text = get(&client, &format!("the agent of {node}"), &path).await;
+                    let at = format!("the agent of {node}");
+                    let text = get(&client, &at, &format!("{path}/metrics")).await;
                     (node, text)
                 });
             }
@@ -166,13 +174,52 @@ impl Agents {
         found
     }
 
+    /// The address that the command line gives for this node's agent.
+    fn direct(&self, node: &NodeName) -> Option<Way> {
+        let (_, url) = self.agents.iter().find(|(known, _)| known == node)?;
+        let client = make(Config::new(url.clone()));
+        let client = client.map_err(|error| error.to_string());
+        Some(client.map(|client| (client, String::new())))
+    }
+
+    /// How to reach the agents of these nodes, or why not; those without one are left out.
+    pub(crate) async fn ways(
+        &self,
+        access: &Access,
+        client: &kube::Client,
+        nodes: &BTreeSet<NodeName>,
+    ) -> BTreeMap<NodeName, Way> {
+        let mut ways: BTreeMap<NodeName, Way> = BTreeMap::new();
+        let mut others = BTreeSet::new();
+        for node in nodes {
+            match self.direct(node) {
+                Some(way) => drop(ways.insert(node.clone(), way)),
+                None => drop(others.insert(node.clone())),
+            }
+        }
+        if others.is_empty() {
+            return ways;
+        }
+        match self.proxies(access, client, &others).await {
+            Ok(known) => {
+                let way = |(node, path)| (node, Ok((client.clone(), path)));
+                ways.extend(known.into_iter().map(way));
+            }
+            Err(error) => {
+                let why = error.to_string();
+                ways.extend(others.into_iter().map(|node| (node, Err(why.clone()))));
+            }
+        }
+        ways
+    }
+
     /// The agents' pods on these nodes, by way of the API server.
     async fn proxies(
         &self,
         access: &Access,
+        client: &kube::Client,
         nodes: &BTreeSet<NodeName>,
-    ) -> Result<Vec<(NodeName, kube::Client, String)>, LiveError> {
-        let client = access.client().await?;
+    ) -> Result<Vec<(NodeName, String)>, LiveError> {
         let namespace = self.agent_namespace.as_deref();
         let namespace = namespace.unwrap_or(&access.scheduler_namespace);
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
@@ -185,8 +232,8 @@ impl Agents {
         let agents = alive.filter_map(|object| {
             let node = pod::node(object).filter(|node| nodes.contains(node))?;
             let (name, port) = (object.metadata.name.as_deref()?, self.agent_port);
-            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
-            Some((node, client.clone(), path))
+            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy");
+            Some((node, path))
         });
         Ok(agents.collect())
     }

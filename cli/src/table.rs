@@ -3,15 +3,12 @@
 //! Fed by: answers of the scheduler, or of [`crate::live`].
 //! Must not: drop what does not fit on a screen without saying so.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
 use aliquot_core::answer::{Head, PodAnswer};
 use aliquot_core::explain::{GpuAnswer, NodeAnswer};
-use aliquot_core::inventory::Mode;
-use aliquot_core::top::{Amount, GpuTop, NodeTop};
-use aliquot_core::{Mib, Percent};
+use aliquot_core::top::Amount;
 
-use crate::live::PodTop;
 use crate::what_if::{Change, WhatIf};
 
 /// Columns as wide as their widest cell, two blanks between them.
@@ -201,7 +198,7 @@ fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
     node.gpus.iter().map(card).collect()
 }
 
-fn dash() -> String {
+pub(crate) fn dash() -> String {
     "-".to_owned()
 }
 
@@ -213,129 +210,6 @@ fn span(seconds: f64) -> String {
         s if s < 7200.0 => format(s / 60.0, "m"),
         s => format(s / 3600.0, "h"),
     }
-}
-
-fn part(used: impl Display, total: impl Display) -> String {
-    format!("{used}/{total}")
-}
-
-fn most(memory: Option<Mib>) -> String {
-    memory.map_or_else(dash, |memory| memory.0.to_string())
-}
-
-/// A line a node.
-pub fn nodes(nodes: &[NodeTop]) -> String {
-    let row = |node: &NodeTop| {
-        let sum = |of: fn(&GpuTop) -> Amount| {
-            let amounts = node.gpus.iter().map(of);
-            amounts.fold(Amount::default(), Amount::plus)
-        };
-        let (used, total) = (sum(|gpu| gpu.used), sum(|gpu| gpu.total));
-        let closed = |gpu: &&GpuTop| gpu.closed.is_some();
-        vec![
-            node.node.to_string(),
-            node.gpus.len().to_string(),
-            node.gpus.iter().filter(closed).count().to_string(),
-            part(used.seats, total.seats),
-            part(used.memory.0, total.memory.0),
-            part(used.cores.0, total.cores.0),
-            most(node.gpus.iter().filter_map(|gpu| gpu.largest).max()),
-        ]
-    };
-    let columns = [
-        "NODE",
-        "GPUS",
-        "CLOSED",
-        "SHARES",
-        "MIB",
-        "CORES",
-        "LARGEST MIB",
-    ];
-    aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>())
-}
-
-/// How a unit is shared; the instances that it is or has, idle ones in brackets.
-fn mode(gpu: &GpuTop) -> String {
-    let mode = serde_json::to_value(gpu.mode).unwrap_or_default();
-    let mut text = mode.as_str().unwrap_or("unknown").to_owned();
-    for one in &gpu.instances {
-        let name = format!("{}@{}", one.profile, one.start);
-        let held = one.held || gpu.mode != Mode::Mig;
-        let _ = if held {
-            write!(text, " {name}")
-        } else {
-            write!(text, " [{name}]")
-        };
-    }
-    text
-}
-
-/// A line a card.
-pub fn gpus(nodes: &[NodeTop], default_cores: Percent) -> String {
-    let with = format!("WITH {} CORES", default_cores.0);
-    let row = |node: &NodeTop, gpu: &GpuTop| {
-        vec![
-            node.node.to_string(),
-            gpu.index.to_string(),
-            gpu.gpu.to_string(),
-            gpu.model.clone(),
-            mode(gpu),
-            gpu.pods.to_string(),
-            part(gpu.used.seats, gpu.total.seats),
-            part(gpu.used.memory.0, gpu.total.memory.0),
-            part(gpu.used.cores.0, gpu.total.cores.0),
-            gpu.lingering.memory.0.to_string(),
-            most(gpu.largest),
-            most(gpu.largest_with_default_cores),
-            gpu.closed.clone().unwrap_or_else(|| "ok".to_owned()),
-        ]
-    };
-    let rows = nodes
-        .iter()
-        .flat_map(|n| n.gpus.iter().map(|gpu| row(n, gpu)));
-    let columns = [
-        "NODE",
-        "GPU",
-        "UUID",
-        "MODEL",
-        "MODE",
-        "PODS",
-        "SHARES",
-        "MIB",
-        "CORES",
-        "LINGERING MIB",
-        "LARGEST MIB",
-        &with,
-        "STATE",
-    ];
-    aligned(&columns, &rows.collect::<Vec<_>>())
-}
-
-/// A line for each card of a pod.
-pub fn pods(pods: &[PodTop]) -> String {
-    let rows = pods.iter().flat_map(|pod| {
-        let line = |gpu: String, amount: Option<&Amount>| {
-            let cell = |of: fn(&Amount) -> String| amount.map_or_else(dash, of);
-            vec![
-                pod.namespace.clone(),
-                pod.name.clone(),
-                pod.node.to_string(),
-                gpu,
-                cell(|amount| amount.seats.to_string()),
-                cell(|amount| amount.memory.0.to_string()),
-                cell(|amount| amount.cores.0.to_string()),
-            ]
-        };
-        match &pod.gpus {
-            None => vec![line("unreadable: all of the node".to_owned(), None)],
-            Some(gpus) => gpus
-                .iter()
-                .map(|(gpu, a)| line(gpu.to_string(), Some(a)))
-                .collect(),
-        }
-    });
-    let columns = ["NAMESPACE", "POD", "NODE", "GPU", "SHARES", "MIB", "CORES"];
-    aligned(&columns, &rows.collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::live::{Access, LiveError, holding, top_of};
+use crate::top;
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -49,19 +50,19 @@ fn nodes_gpus_and_pods_are_aligned() {
     let (nodes, pods) = (cluster(), [holder()]);
     let top = top_of(&nodes, &pods);
     assert_eq!(
-        super::nodes(&top.nodes),
+        top::nodes(&top.nodes, false),
         "NODE  GPUS  CLOSED  SHARES  MIB          CORES   LARGEST MIB\n\
          n1    1     0       1/10    50000/80000  30/100  30000\n\
          n2    1     1       0/10    0/80000      0/100   -\n"
     );
     assert_eq!(
-        gpus(&top.nodes, top.default_cores),
+        top::gpus(&top.nodes, top.default_cores, false),
         "NODE  GPU  UUID    MODEL  MODE  PODS  SHARES  MIB          CORES   LINGERING MIB  LARGEST MIB  WITH 0 CORES  STATE\n\
          n1    0    GPU-n1  A100   vgpu  1     1/10    50000/80000  30/100  0              30000        30000         ok\n\
          n2    0    GPU-n2  A100   vgpu  0     0/10    0/80000      0/100   0              -            -             CardNotHealth\n"
     );
     assert_eq!(
-        super::pods(&holding(&pods)),
+        top::pods(&holding(&pods)),
         "NAMESPACE  POD     NODE  GPU     SHARES  MIB    CORES\n\
          d          holder  n1    GPU-n1  1       50000  30\n"
     );

@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod cut;
 pub mod decide;
 pub mod demand;
+pub mod escape;
 pub mod explain;
 pub mod fit;
 pub mod fragmentation;

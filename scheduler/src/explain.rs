@@ -55,7 +55,7 @@ impl Books {
 }
 
 /// Why there is no explanation.
-type No = (StatusCode, String);
+pub(crate) type No = (StatusCode, String);
 
 /// The routes.
 pub fn router(explain: Explain) -> Router {
@@ -117,7 +117,7 @@ enum Found {
 }
 
 impl Explain {
-    fn ready(&self) -> Result<(), No> {
+    pub(crate) fn ready(&self) -> Result<(), No> {
         let reasons = self.readiness.reasons();
         if reasons.is_empty() {
             return Ok(());

@@ -25,6 +25,7 @@ pub mod leader;
 pub mod learn;
 pub mod metrics;
 pub mod nudge;
+pub mod page;
 pub mod preempt;
 pub mod quotas;
 pub mod routes;

@@ -29,7 +29,7 @@ use crate::metrics::WATCHED;
 use crate::preempt::Preemptor;
 use crate::routes::{self, Verbs};
 use crate::settings::Settings;
-use crate::{audit, evict, explain, gauges, learn, nudge, statement};
+use crate::{audit, evict, explain, gauges, learn, nudge, page, statement};
 
 /// `/readyz` fails this long before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
@@ -134,6 +134,7 @@ fn questions(verbs: &Verbs, registry: Registry) -> Router {
     };
     let cards = gauges::cards(books.clone());
     statement::router(books)
+        .merge(page::router(explain.clone()))
         .merge(explain::router(explain))
         .merge(admin::router_with(readiness, Arc::new(registry), cards))
 }

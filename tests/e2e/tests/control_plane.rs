@@ -9,6 +9,10 @@ use aliquot_e2e::stack::Stack;
 mod books;
 #[path = "wishes/cases.rs"]
 mod cases;
+#[path = "control_plane/cordoned.rs"]
+mod cordoned;
+#[path = "control_plane/doctor.rs"]
+mod doctor;
 #[path = "control_plane/filled.rs"]
 mod filled;
 #[path = "control_plane/harmless.rs"]
@@ -99,6 +103,14 @@ fn main() -> ExitCode {
             scenario(
                 "every_documented_metric_is_scraped_and_no_other",
                 scraped::against_the_reference,
+            ),
+            scenario(
+                "the_doctor_looks_at_a_real_cluster_and_foretells_a_move",
+                doctor::looks,
+            ),
+            scenario(
+                "a_cordoned_card_gets_no_new_pods_until_it_is_let_on_again",
+                cordoned::until_it_is_let_on_again,
             ),
             scenario("only_the_replica_with_the_lease_binds", leader::lease),
         ],

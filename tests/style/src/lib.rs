@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrows;
+pub mod commands;
 pub mod documents;
 pub mod modes;
 pub mod sources;

@@ -4,36 +4,13 @@
 //! Must not: judge pods without a share. It cannot see what a
 //! persistent volume claim mounts: a review makes no outgoing call.
 
+use aliquot_core::escape::{CAPABILITIES, HARMLESS, HOST_PATHS};
 use serde_json::Value;
 
 use super::Refusal;
 use super::path;
 use super::pod::{Container, Kind, items};
 use crate::settings::Settings;
-
-/// Capabilities that open other processes, devices or the kernel. `ALL` holds them.
-const CAPABILITIES: [&str; 4] = ["ALL", "SYS_ADMIN", "SYS_PTRACE", "SYS_RAWIO"];
-
-/// Host paths from which a share can be left: devices, CDI, the kubelet, container
-/// runtimes, static pods, and kernel switches that root of any container can write.
-const HOST_PATHS: [&str; 13] = [
-    "/dev",
-    "/etc/cdi",
-    "/run/cdi",
-    "/var/lib/kubelet",
-    "/etc/kubernetes",
-    "/run/containerd",
-    "/var/lib/containerd",
-    "/run/crio",
-    "/run/docker.sock",
-    "/run/dockershim.sock",
-    "/run/cri-dockerd.sock",
-    "/proc",
-    "/sys",
-];
-
-/// Below `/dev` but plain shared memory, which many training jobs mount.
-const HARMLESS: &str = "/dev/shm";
 
 /// What the node agent mounts into a container with a share.
 const OUR_FILES: [&str; 2] = ["/.aliquot", "/etc/ld.so.preload"];

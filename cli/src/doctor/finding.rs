@@ -1,0 +1,211 @@
+//! What was looked at, what was found, and what to do.
+//!
+//! Fed by: the checks. Must not: call well what was not looked at.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::table::aligned;
+
+/// A fact, or why it is not known.
+pub type Fact<T> = Result<T, String>;
+
+/// How bad it is, from the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grade {
+    /// Pods wait, fail, or get what they should not.
+    Problem,
+    /// Something is lost, or will be a problem one day.
+    Warning,
+    /// It could not be looked at.
+    NotChecked,
+    /// As it should be.
+    Ok,
+}
+
+impl Grade {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Problem => "PROBLEM",
+            Self::Warning => "WARNING",
+            Self::NotChecked => "not checked",
+            Self::Ok => "ok",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad.
+    pub grade: Grade,
+    /// Which check.
+    pub check: &'static str,
+    /// Of what: `cluster`, a node, a workload.
+    pub about: String,
+    /// What was found; of [`Grade::NotChecked`] why nothing was.
+    pub found: String,
+    /// What to do; nothing where nothing is to be done.
+    #[serde(rename = "do", skip_serializing_if = "String::is_empty")]
+    pub todo: String,
+}
+
+/// The findings about one thing.
+#[derive(Clone, Debug)]
+pub struct About(pub String);
+
+impl About {
+    /// The cluster as a whole.
+    pub fn cluster() -> Self {
+        Self("cluster".to_owned())
+    }
+
+    fn with(&self, grade: Grade, check: &'static str, found: String, todo: &str) -> Finding {
+        Finding {
+            grade,
+            check,
+            about: self.0.clone(),
+            found,
+            todo: todo.to_owned(),
+        }
+    }
+
+    /// As it should be.
+    pub fn ok(&self, check: &'static str, found: impl Into<String>) -> Finding {
+        self.with(Grade::Ok, check, found.into(), "")
+    }
+
+    /// Not looked at.
+    pub fn unknown(&self, check: &'static str, why: impl Into<String>) -> Finding {
+        self.with(Grade::NotChecked, check, why.into(), "")
+    }
+
+    /// Something is lost.
+    pub fn warning(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
+        self.with(Grade::Warning, check, found.into(), todo)
+    }
+
+    /// Something is wrong.
+    pub fn problem(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
+        self.with(Grade::Problem, check, found.into(), todo)
+    }
+}
+
+/// All findings, the worst first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Problems.
+    pub problems: usize,
+    /// Warnings.
+    pub warnings: usize,
+    /// What could not be looked at.
+    pub not_checked: usize,
+    /// One for each check and thing.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Sorts and counts.
+    pub fn of(mut findings: Vec<Finding>) -> Self {
+        findings.sort_by_key(|finding| finding.grade);
+        let count = |grade| findings.iter().filter(|one| one.grade == grade).count();
+        Self {
+            problems: count(Grade::Problem),
+            warnings: count(Grade::Warning),
+            not_checked: count(Grade::NotChecked),
+            findings,
+        }
+    }
+
+    /// 0: all is well; 1: warnings, or something was not checked; 2: problems.
+    pub fn code(&self) -> u8 {
+        match (self.problems, self.warnings + self.not_checked) {
+            (0, 0) => 0,
+            (0, _) => 1,
+            _ => 2,
+        }
+    }
+
+    /// For a terminal. What is well is counted only, unless `all` is wanted.
+    pub fn table(&self, all: bool) -> String {
+        let shown = |finding: &&Finding| all || finding.grade != Grade::Ok;
+        let rows: Vec<&Finding> = self.findings.iter().filter(shown).collect();
+        let cells = |finding: &&Finding| {
+            let (check, about) = (finding.check.to_owned(), finding.about.clone());
+            vec![
+                finding.grade.word().to_owned(),
+                check,
+                about,
+                finding.found.clone(),
+            ]
+        };
+        let mut text = String::new();
+        if !rows.is_empty() {
+            let cells: Vec<_> = rows.iter().map(cells).collect();
+            let table = aligned(&["", "CHECK", "ABOUT", "FOUND"], &cells);
+            let mut lines = table.lines();
+            let _ = writeln!(text, "{}", lines.next().unwrap_or_default());
+            for (line, finding) in lines.zip(&rows) {
+                let _ = writeln!(text, "{line}");
+                if !finding.todo.is_empty() {
+                    let _ = writeln!(text, "    -> {}", finding.todo);
+                }
+            }
+            text.push('\n');
+        }
+        let well = self.findings.len() - self.problems - self.warnings - self.not_checked;
+        let _ = writeln!(
+            text,
+            "{} problems, {} warnings, {} not checked, {well} ok",
+            self.problems, self.warnings, self.not_checked
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(findings: Vec<Finding>, code: u8, table: &str) {
+        let report = Report::of(findings);
+        assert_eq!(report.code(), code);
+        assert_eq!(report.table(false), table);
+    }
+
+    #[test]
+    fn the_worst_comes_first_and_gives_the_exit_code() {
+        let about = About::cluster();
+        check(vec![], 0, "0 problems, 0 warnings, 0 not checked, 0 ok\n");
+        check(
+            vec![about.ok("a", "fine")],
+            0,
+            "0 problems, 0 warnings, 0 not checked, 1 ok\n",
+        );
+        check(
+            vec![about.ok("a", "fine"), about.unknown("b", "no rights")],
+            1,
+            "             CHECK  ABOUT    FOUND\nnot checked  b      cluster  no rights\n\n\
+             0 problems, 0 warnings, 1 not checked, 1 ok\n",
+        );
+        check(
+            vec![
+                about.warning("a", "old", "renew it"),
+                about.problem("b", "gone", "make it"),
+            ],
+            2,
+            "         CHECK  ABOUT    FOUND\nPROBLEM  b      cluster  gone\n    -> make it\n\
+             WARNING  a      cluster  old\n    -> renew it\n\n\
+             1 problems, 1 warnings, 0 not checked, 0 ok\n",
+        );
+    }
+
+    #[test]
+    fn what_was_not_checked_is_never_called_well() {
+        let report = Report::of(vec![About::cluster().unknown("a", "no way to it")]);
+        assert_ne!(report.code(), 0);
+        assert!(report.table(true).contains("not checked"));
+    }
+}

@@ -1,0 +1,189 @@
+//! What each check of a node finds, from made-up nodes and pods.
+
+use aliquot_core::inventory::Health;
+use aliquot_core::{Mib, Percent};
+use serde_json::{Value, json};
+
+use super::super::finding::Grade;
+use super::super::known::Agent;
+use super::*;
+
+const PAGE: &str = "aliquot_device_plugin_audit_differences_total 0\n\
+    aliquot_device_plugin_damaged_shares 0\naliquot_device_plugin_checkpoint_lost 0\n";
+
+fn inventory() -> Inventory {
+    let gpu = Gpu {
+        uuid: "GPU-a".into(),
+        index: 0,
+        model: "A100".to_owned(),
+        memory: Mib(1000),
+        scaled: Mib(1000),
+        cores: Percent(100),
+        seats: 10,
+        mode: Mode::Vgpu,
+        resource: "nvidia.com/gpu".to_owned(),
+        numa: None,
+        health: Health::Ok,
+        links: BTreeMap::default(),
+        mig: None,
+        cordon: None,
+        even: None,
+        strict: false,
+        reserved: Vec::new(),
+    };
+    let text = json!({"v": 1, "reads": [1], "driver": "580", "gpus": [gpu]});
+    Inventory::decode(&text.to_string()).unwrap()
+}
+
+fn node(seats: &str, change: impl FnOnce(&mut Value)) -> Node {
+    let mut node = json!({
+        "metadata": {"name": "n1", "annotations": {INVENTORY: inventory().encode().unwrap()}},
+        "status": {"capacity": {"nvidia.com/gpu": seats}, "conditions": []},
+    });
+    change(&mut node);
+    serde_json::from_value(node).unwrap()
+}
+
+fn pod(name: &str, image: &str, ours: bool) -> Pod {
+    let labels = json!({"app.kubernetes.io/part-of": "aliquot",
+        "app.kubernetes.io/component": "device-plugin"});
+    let none = json!({});
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "s", "labels": if ours { labels } else { none }},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": image}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    }))
+    .unwrap()
+}
+
+fn known(node: Node, pods: Vec<Pod>, page: &str) -> Known {
+    let agent = Agent {
+        ready: Ok(()),
+        metrics: Ok(page.to_owned()),
+    };
+    let not = || "not asked".to_owned();
+    Known {
+        namespace: "s".to_owned(),
+        nodes: Ok(vec![node]),
+        pods: Ok(pods),
+        hook: Err(not()),
+        trial: Err(not()),
+        fences: Err(not()),
+        config: Err(not()),
+        leader: Err(not()),
+        books: Err(not()),
+        differences: Err(not()),
+        metrics: Err(not()),
+        agents: [("n1".into(), agent)].into(),
+    }
+}
+
+fn check(known: &Known, expected: &[(&str, Grade)]) {
+    let found = checks(known, Some("n1"));
+    let found: Vec<_> = found
+        .iter()
+        .filter(|one| one.grade != Grade::Ok)
+        .map(|one| (one.check, one.grade))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+fn agent() -> Pod {
+    pod("agent", "aliquot/aliquot:1", true)
+}
+
+#[test]
+fn a_node_with_its_agent_and_all_seats_is_well() {
+    check(&known(node("10", |_| ()), vec![agent()], PAGE), &[]);
+}
+
+#[test]
+fn seats_that_the_kubelet_does_not_know_are_named() {
+    let bad = Grade::Problem;
+    let of = |seats| known(node(seats, |_| ()), vec![agent()], PAGE);
+    check(&of("0"), &[("kubelet-seats", bad)]);
+    check(&of("1"), &[("kubelet-seats", Grade::Warning)]);
+}
+
+#[test]
+fn another_plugin_on_the_node_and_hamis_registration_are_named() {
+    let bad = Grade::Problem;
+    let theirs = pod(
+        "nvidia-device-plugin-x",
+        "nvcr.io/nvidia/k8s-device-plugin:v0.20",
+        false,
+    );
+    let other = pod("web", "nginx", false);
+    let all = vec![agent(), theirs, other];
+    check(
+        &known(node("10", |_| ()), all, PAGE),
+        &[("other-plugin", bad)],
+    );
+    let hami = node("10", |node| {
+        node["metadata"]["annotations"][hami::REGISTER] = json!("[]");
+    });
+    check(&known(hami, vec![agent()], PAGE), &[("hami", bad)]);
+}
+
+#[test]
+fn what_the_agent_tells_is_passed_on_with_its_reason() {
+    let with = |kind: &str, status: &str, reason: &str| {
+        let condition = json!({"type": kind, "status": status, "reason": reason, "message": "m"});
+        let node = node("10", |node| {
+            node["status"]["conditions"] = json!([condition]);
+        });
+        known(node, vec![agent()], PAGE)
+    };
+    let (bad, warns) = (Grade::Problem, Grade::Warning);
+    let runtime = "AliquotRuntimeIncomplete";
+    check(
+        &with(runtime, "True", "CdiOff"),
+        &[("container-runtime", bad)],
+    );
+    check(
+        &with(runtime, "True", "ToolkitMissing"),
+        &[("container-runtime", warns)],
+    );
+    check(&with(runtime, "False", "RuntimeComplete"), &[]);
+    check(
+        &with("AliquotGpuSick", "True", "ResetNeeded"),
+        &[("gpu-health", bad)],
+    );
+    check(&with("AliquotProfile", "True", "Holds"), &[]);
+    check(
+        &with("AliquotProfile", "False", "GivenUp"),
+        &[("profile", warns)],
+    );
+}
+
+#[test]
+fn a_node_without_agent_or_inventory_is_a_problem_and_one_that_was_not_asked_is_not_well() {
+    let bad = Grade::Problem;
+    let mut away = known(node("10", |_| ()), vec![], PAGE);
+    away.agents.clear();
+    check(
+        &away,
+        &[("agent", bad), ("node-accounts", Grade::NotChecked)],
+    );
+    let bare = node("10", |node| node["metadata"]["annotations"] = json!({}));
+    check(&known(bare, vec![agent()], PAGE), &[("inventory", bad)]);
+    let mut mute = known(node("10", |_| ()), vec![agent()], PAGE);
+    let why = || "no rights".to_owned();
+    mute.agents = [(
+        "n1".into(),
+        Agent {
+            ready: Err(why()),
+            metrics: Err(why()),
+        },
+    )]
+    .into();
+    let unmade = Grade::NotChecked;
+    check(&mute, &[("agent", unmade), ("node-accounts", unmade)]);
+}
+
+#[test]
+fn differences_that_the_agent_counted_are_warned_of() {
+    let page = PAGE.replace("damaged_shares 0", "damaged_shares 2");
+    let known = known(node("10", |_| ()), vec![agent()], &page);
+    check(&known, &[("node-accounts", Grade::Warning)]);
+}

@@ -1,0 +1,170 @@
+//! What each rule of a move finds in a workload, and what it leaves alone.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::doctor::finding::Grade;
+
+fn settings(from: From) -> Settings {
+    Settings {
+        from,
+        pods: pod::Settings::default(),
+        replaced: vec!["default-scheduler".to_owned(), "hami-scheduler".to_owned()],
+    }
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what is judged is written where it is judged"
+)]
+fn limits(limits: Value) -> Value {
+    json!({"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}})
+}
+
+fn share() -> Value {
+    limits(json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}))
+}
+
+fn workload(pod: Value) -> Workload {
+    Workload {
+        kind: "Deployment",
+        namespace: "d".to_owned(),
+        name: "w".to_owned(),
+        template: true,
+        runs: false,
+        pod: serde_json::from_value(pod).unwrap(),
+    }
+}
+
+fn found(from: From, pod: Value) -> Vec<(&'static str, Grade)> {
+    let found = judge(&workload(pod), &settings(from));
+    found.iter().map(|one| (one.check, one.grade)).collect()
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what is judged is written where it is judged"
+)]
+fn check(pod: Value, expected: &[(&str, Grade)]) {
+    for from in [From::Hami, From::Nvidia] {
+        assert_eq!(found(from, pod.clone()), expected, "{from:?}: {pod}");
+    }
+}
+
+const BAD: Grade = Grade::Problem;
+const WARNS: Grade = Grade::Warning;
+
+#[test]
+fn what_means_the_same_is_said_to_and_what_uses_no_gpu_is_not_named() {
+    check(share(), &[("unchanged", Grade::Ok)]);
+    check(limits(json!({"cpu": "1"})), &[]);
+    let mut typed = share();
+    typed["metadata"] = json!({"annotations": {"nvidia.com/use-gputype": "A100"}});
+    check(typed, &[("unchanged", Grade::Ok)]);
+}
+
+#[test]
+fn a_bare_count_is_less_than_a_gpu_unless_whole_ones_are_kept() {
+    let pod = limits(json!({"nvidia.com/gpu": "1"}));
+    check(pod.clone(), &[("bare-count", WARNS)]);
+    let mut whole = settings(From::Nvidia);
+    whole.pods.defaults.bare_gpu = BareGpu::Whole;
+    let kept = judge(&workload(pod), &whole);
+    assert_eq!(kept[0].check, "unchanged");
+    let cores = limits(json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}));
+    check(cores, &[("bare-count", WARNS)]);
+}
+
+#[test]
+fn what_aliquot_refuses_is_foretold_with_its_own_words() {
+    let suffix = limits(json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16Gi"}));
+    check(suffix.clone(), &[("refused", BAD)]);
+    let words = judge(&workload(suffix), &settings(From::Hami));
+    assert!(words[0].found.contains("write 16384"), "{words:?}");
+    let mut wish = share();
+    wish["metadata"] = json!({"annotations": {"nvidia.com/numa-bind": "perhaps"}});
+    check(wish, &[("refused", BAD)]);
+    for change in [
+        json!({"hostPID": true}),
+        json!({"nodeName": "n1"}),
+        json!({"volumes": [{"name": "v", "hostPath": {"path": "/var/run/cdi"}}]}),
+        json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}),
+    ] {
+        let mut pod = share();
+        let spec = pod["spec"].as_object_mut().unwrap();
+        spec.extend(change.as_object().unwrap().clone());
+        check(pod, &[("refused", BAD)]);
+    }
+    let mut harmless = share();
+    harmless["spec"]["volumes"] = json!([
+        {"name": "a", "hostPath": {"path": "/dev/shm"}},
+        {"name": "b", "hostPath": {"path": "/data"}},
+    ]);
+    check(harmless, &[("unchanged", Grade::Ok)]);
+    let mut raw = share();
+    raw["spec"]["containers"][0]["securityContext"] =
+        json!({"capabilities": {"add": ["CAP_SYS_ADMIN"]}});
+    check(raw, &[("refused", BAD)]);
+}
+
+#[test]
+fn gpus_by_environment_foreign_schedulers_and_unknown_names_are_named() {
+    let mut pod = limits(json!({"cpu": "1"}));
+    pod["spec"]["containers"][0]["env"] = json!([{"name": VISIBLE, "value": "all"}]);
+    check(pod, &[("gpus-by-environment", WARNS)]);
+    let mut pod = share();
+    pod["spec"]["containers"][0]["env"] = json!([{"name": VISIBLE, "value": "void"}]);
+    check(pod, &[("unchanged", Grade::Ok)]);
+    let mut pod = share();
+    pod["spec"]["schedulerName"] = json!("volcano");
+    check(pod, &[("scheduler", BAD)]);
+    let mut pod = share();
+    pod["spec"]["schedulerName"] = json!("hami-scheduler");
+    check(pod, &[("unchanged", Grade::Ok)]);
+    check(
+        limits(json!({"nvidia.com/gpu.shared": "1"})),
+        &[("unknown-resource", BAD)],
+    );
+    check(
+        limits(json!({"nvidia.com/mig-1g.5gb": "1"})),
+        &[("unchanged", Grade::Ok)],
+    );
+    let mut pod = share();
+    pod["metadata"] = json!({"labels": {"hami.io/webhook": "ignore"}});
+    check(pod, &[("left-alone", BAD)]);
+}
+
+#[test]
+fn hamis_own_meanings_are_named_when_coming_from_hami_alone() {
+    let mut cut = share();
+    cut["metadata"] = json!({"annotations": {MODE: "mig"}});
+    assert_eq!(found(From::Hami, cut.clone()), [("mig-by-memory", BAD)]);
+    assert_eq!(found(From::Nvidia, cut), [("unchanged", Grade::Ok)]);
+    let mut pod = share();
+    let mut sidecar = pod["spec"]["containers"][0].clone();
+    sidecar["name"] = json!("side");
+    sidecar["restartPolicy"] = json!("Always");
+    pod["spec"]["initContainers"] = json!([sidecar]);
+    assert_eq!(found(From::Hami, pod.clone()), [("sidecar", WARNS)]);
+    assert_eq!(found(From::Nvidia, pod), [("unchanged", Grade::Ok)]);
+}
+
+#[test]
+fn a_running_pod_of_hami_counts_or_closes_its_node() {
+    let check = |text: &str, grade: Grade| {
+        let mut pod = share();
+        pod["metadata"] = json!({"annotations": {hami::ALLOCATED: text}});
+        pod["spec"]["nodeName"] = json!("n1");
+        pod["status"] = json!({"phase": "Running"});
+        let one = Workload {
+            template: false,
+            runs: true,
+            ..workload(pod)
+        };
+        let found = judge(&one, &settings(From::Hami));
+        assert_eq!((found[0].check, found[0].grade), ("running", grade));
+        assert_eq!(found.len(), 1);
+    };
+    check("GPU-a,NVIDIA,3000,30:;", Grade::Ok);
+    check("GPU-a,NVIDIA,lots,30:;", BAD);
+}

@@ -1,0 +1,72 @@
+//! In which form an answer is printed.
+//!
+//! Fed by: `-o` of the commands that have it. Must not: leave out in JSON or YAML what a table
+//! shows.
+
+use clap::ValueEnum;
+use serde::Serialize;
+use thiserror::Error;
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// A table for a terminal
+    #[default]
+    Table,
+    /// A table with everything
+    Wide,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}
+
+/// Why an answer cannot be printed.
+#[derive(Debug, Error)]
+pub enum OutputError {
+    /// As JSON.
+    #[error("cannot write the answer as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// As YAML.
+    #[error("cannot write the answer as YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+}
+
+impl Output {
+    /// The text of an answer; `table` makes that for people, and is told whether it is to show
+    /// everything.
+    pub fn text<T: Serialize>(
+        self,
+        answer: &T,
+        table: impl FnOnce(bool) -> String,
+    ) -> Result<String, OutputError> {
+        Ok(match self {
+            Self::Table => table(false),
+            Self::Wide => table(true),
+            Self::Json => serde_json::to_string_pretty(answer)? + "\n",
+            // By way of JSON, so that both have the same fields in the same form.
+            Self::Yaml => serde_saphyr::to_string(&serde_json::to_value(answer)?)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn json_and_yaml_say_the_same_and_tables_are_told_how_wide_they_are() {
+        let answer =
+            json!({"nodes": [{"node": "n1", "largest": null, "memory": 5}], "leads": true});
+        let text = |output: Output| output.text(&answer, |wide| wide.to_string()).unwrap();
+        assert_eq!(
+            (text(Output::Table), text(Output::Wide)),
+            ("false".into(), "true".into())
+        );
+        let read: Value = serde_json::from_str(&text(Output::Json)).unwrap();
+        assert_eq!(read, answer);
+        let read: Value = serde_saphyr::from_str(&text(Output::Yaml)).unwrap();
+        assert_eq!(read, answer);
+    }
+}

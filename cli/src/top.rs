@@ -1,0 +1,174 @@
+//! What `top` shows, as tables.
+//!
+//! Fed by: answers of the scheduler, or of [`crate::live`]. Must not: drop a node, a GPU or a pod.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
+
+use aliquot_core::inventory::Mode;
+use aliquot_core::top::{Amount, GpuTop, NodeTop};
+use aliquot_core::{Mib, Percent};
+
+use crate::live::PodTop;
+use crate::table::{aligned, dash};
+
+fn part(used: impl Display, total: impl Display) -> String {
+    format!("{used}/{total}")
+}
+
+fn most(memory: Option<Mib>) -> String {
+    memory.map_or_else(dash, |memory| memory.0.to_string())
+}
+
+/// A line a node; `wide` says how its units are shared, and why it or they are closed.
+pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
+    let row = |node: &NodeTop| {
+        let sum = |of: fn(&GpuTop) -> Amount| {
+            let amounts = node.gpus.iter().map(of);
+            amounts.fold(Amount::default(), Amount::plus)
+        };
+        let (used, total) = (sum(|gpu| gpu.used), sum(|gpu| gpu.total));
+        let closed = |gpu: &&GpuTop| gpu.closed.is_some();
+        let mut row = vec![
+            node.node.to_string(),
+            node.gpus.len().to_string(),
+            node.gpus.iter().filter(closed).count().to_string(),
+            part(used.seats, total.seats),
+            part(used.memory.0, total.memory.0),
+            part(used.cores.0, total.cores.0),
+            most(node.gpus.iter().filter_map(|gpu| gpu.largest).max()),
+        ];
+        if wide {
+            let why = node.closed.iter().cloned();
+            let why = why.chain(node.gpus.iter().filter_map(|gpu| gpu.closed.clone()));
+            row.push(counted(node.gpus.iter().map(|gpu| gpu.model.clone())));
+            row.push(counted(node.gpus.iter().map(name_of_mode)));
+            row.push(counted(why));
+        }
+        row
+    };
+    let mut columns = vec![
+        "NODE",
+        "GPUS",
+        "CLOSED",
+        "SHARES",
+        "MIB",
+        "CORES",
+        "LARGEST MIB",
+    ];
+    if wide {
+        columns.extend(["MODELS", "MODES", "WHY CLOSED"]);
+    }
+    aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Each text once, with how often it came.
+fn counted(texts: impl Iterator<Item = String>) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for text in texts {
+        *counts.entry(text).or_default() += 1;
+    }
+    if counts.is_empty() {
+        return dash();
+    }
+    let texts = counts.iter().map(|(text, count)| format!("{count} {text}"));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn name_of_mode(gpu: &GpuTop) -> String {
+    let mode = serde_json::to_value(gpu.mode).unwrap_or_default();
+    mode.as_str().unwrap_or("unknown").to_owned()
+}
+
+/// How a unit is shared; the instances that it is or has, idle ones in brackets.
+fn mode(gpu: &GpuTop) -> String {
+    let mut text = name_of_mode(gpu);
+    for one in &gpu.instances {
+        let name = format!("{}@{}", one.profile, one.start);
+        let held = one.held || gpu.mode != Mode::Mig;
+        let _ = if held {
+            write!(text, " {name}")
+        } else {
+            write!(text, " [{name}]")
+        };
+    }
+    text
+}
+
+/// A line a card; `wide` says under which resource its seats are offered.
+pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
+    let with = format!("WITH {} CORES", default_cores.0);
+    let row = |node: &NodeTop, gpu: &GpuTop| {
+        let mut row = vec![
+            node.node.to_string(),
+            gpu.index.to_string(),
+            gpu.gpu.to_string(),
+            gpu.model.clone(),
+            mode(gpu),
+            gpu.pods.to_string(),
+            part(gpu.used.seats, gpu.total.seats),
+            part(gpu.used.memory.0, gpu.total.memory.0),
+            part(gpu.used.cores.0, gpu.total.cores.0),
+            gpu.lingering.memory.0.to_string(),
+            most(gpu.largest),
+            most(gpu.largest_with_default_cores),
+            gpu.closed.clone().unwrap_or_else(|| "ok".to_owned()),
+        ];
+        if wide {
+            row.push(match &*gpu.resource {
+                "" => dash(),
+                resource => resource.to_owned(),
+            });
+        }
+        row
+    };
+    let rows = nodes
+        .iter()
+        .flat_map(|n| n.gpus.iter().map(|gpu| row(n, gpu)));
+    let mut columns = vec![
+        "NODE",
+        "GPU",
+        "UUID",
+        "MODEL",
+        "MODE",
+        "PODS",
+        "SHARES",
+        "MIB",
+        "CORES",
+        "LINGERING MIB",
+        "LARGEST MIB",
+        &with,
+        "STATE",
+    ];
+    if wide {
+        columns.push("RESOURCE");
+    }
+    aligned(&columns, &rows.collect::<Vec<_>>())
+}
+
+/// A line for each card of a pod.
+pub fn pods(pods: &[PodTop]) -> String {
+    let rows = pods.iter().flat_map(|pod| {
+        let line = |gpu: String, amount: Option<&Amount>| {
+            let cell = |of: fn(&Amount) -> String| amount.map_or_else(dash, of);
+            vec![
+                pod.namespace.clone(),
+                pod.name.clone(),
+                pod.node.to_string(),
+                gpu,
+                cell(|amount| amount.seats.to_string()),
+                cell(|amount| amount.memory.0.to_string()),
+                cell(|amount| amount.cores.0.to_string()),
+            ]
+        };
+        match &pod.gpus {
+            None => vec![line("unreadable: all of the node".to_owned(), None)],
+            Some(gpus) => gpus
+                .iter()
+                .map(|(gpu, a)| line(gpu.to_string(), Some(a)))
+                .collect(),
+        }
+    });
+    let columns = ["NAMESPACE", "POD", "NODE", "GPU", "SHARES", "MIB", "CORES"];
+    aligned(&columns, &rows.collect::<Vec<_>>())
+}

@@ -1,0 +1,175 @@
+//! `kubectl aliquot doctor` against a real API server, scheduler and webhook.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_e2e::pool::{Pool, Shape};
+use aliquot_e2e::stack::{Kind, Stack};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Exit code and answer.
+async fn asks(stack: &Stack, args: &[&str]) -> Result<(Option<i32>, Value)> {
+    let program = stack
+        .program(Kind::Scheduler)
+        .with_file_name("kubectl-aliquot");
+    let mut command = Command::new(program);
+    command
+        .arg("doctor")
+        .args(args)
+        .args(["-o", "json", "--kubeconfig"])
+        .arg(stack.cluster.kubeconfig())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await??;
+    let answer = serde_json::from_slice(&output.stdout);
+    let answer = answer.with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    Ok((output.status.code(), answer))
+}
+
+/// The grades that a check gave, about whom.
+fn grades<'a>(answer: &'a Value, check: &str) -> Vec<(&'a str, &'a str)> {
+    let all = answer["findings"].as_array().map_or(&[][..], Vec::as_slice);
+    let of = all.iter().filter(|one| one["check"] == check);
+    let text = |value: &'a Value| value.as_str().unwrap_or_default();
+    of.map(|one| (text(&one["about"]), text(&one["grade"])))
+        .collect()
+}
+
+/// Issue D6: findings on the cluster as it is; the parts run, and not as pods.
+pub(crate) async fn looks(stack: Arc<Stack>) -> Result<()> {
+    let shape = Shape {
+        cards: 2,
+        seats: 10,
+    };
+    let nodes = [("doctor-1".to_owned(), shape)];
+    let pool = Pool::open(&stack, "doctor", &nodes).await?;
+    pool.create("holds", &[("gpumem", "1000")]).await?;
+    pool.bound("holds").await?;
+    let server = format!("http://{}", stack.address(Kind::Scheduler));
+    let cluster = ["--server", &server, "--namespace", "doctor"];
+
+    let (code, answer) = asks(&stack, &cluster).await?;
+    for (check, grade) in [
+        ("webhook", "ok"),
+        ("webhook-answers", "ok"),
+        ("books", "ok"),
+        ("books-self-check", "ok"),
+        // No pod of ours is there, and no ConfigMap of the chart's.
+        ("scheduler", "problem"),
+        ("webhook-pods", "problem"),
+        ("scheduler-config", "not-checked"),
+    ] {
+        let found = grades(&answer, check);
+        ensure!(
+            found == [("cluster", grade)],
+            "{check}: {found:?} of {answer}"
+        );
+    }
+    for (check, grade) in [
+        ("driver", "ok"),
+        ("kubelet-seats", "ok"),
+        ("other-plugin", "ok"),
+        ("agent", "problem"),
+        ("node-accounts", "not-checked"),
+    ] {
+        let found = grades(&answer, check);
+        ensure!(
+            found.contains(&("doctor-1", grade)),
+            "{check}: {found:?} of {answer}"
+        );
+    }
+    ensure!(code == Some(2), "{code:?}");
+
+    // One node, without probes: nobody is there to run them.
+    let args = [&["node", "doctor-1", "--no-probe"][..], &cluster].concat();
+    let (_, answer) = asks(&stack, &args).await?;
+    ensure!(
+        grades(&answer, "library") == [("doctor-1", "not-checked")],
+        "{answer}"
+    );
+    ensure!(
+        grades(&answer, "driver") == [("doctor-1", "ok")],
+        "{answer}"
+    );
+
+    // A webhook that does not answer is found, and nothing stays of the trials.
+    stack.terminate(Kind::Webhook).await?;
+    let silent = asks(&stack, &cluster).await;
+    stack.start_webhook(&[]).await?;
+    let (_, answer) = silent?;
+    ensure!(
+        grades(&answer, "webhook-answers") == [("cluster", "problem")],
+        "{answer}"
+    );
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "doctor");
+    ensure!(
+        pods.list_metadata(&ListParams::default())
+            .await?
+            .items
+            .len()
+            == 1
+    );
+
+    moves(&stack).await?;
+    pool.close().await
+}
+
+/// A Deployment that means something else with Aliquot, and one that does not.
+async fn moves(stack: &Stack) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(stack.cluster.admin()?, "doctor");
+    for (name, limits) in [
+        ("bare", json!({"nvidia.com/gpu": "1"})),
+        (
+            "suffix",
+            json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16Gi"}),
+        ),
+        (
+            "same",
+            json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}),
+        ),
+    ] {
+        let labels = json!({"app": name});
+        let deployment = json!({
+            "metadata": {"name": name},
+            "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]},
+            }},
+        });
+        let deployment = serde_json::from_value(deployment)?;
+        deployments
+            .create(&PostParams::default(), &deployment)
+            .await?;
+    }
+    for from in ["hami", "nvidia"] {
+        let args = ["migrate", "--from", from, "-n", "doctor"];
+        let (code, answer) = asks(stack, &args).await?;
+        let bare = grades(&answer, "bare-count");
+        ensure!(
+            bare == [("Deployment doctor/bare", "warning")],
+            "{from}: {answer}"
+        );
+        let refused = grades(&answer, "refused");
+        ensure!(
+            refused == [("Deployment doctor/suffix", "problem")],
+            "{from}: {answer}"
+        );
+        let same = grades(&answer, "unchanged");
+        ensure!(
+            same.contains(&("Deployment doctor/same", "ok")),
+            "{from}: {answer}"
+        );
+        ensure!(code == Some(2), "{code:?}");
+    }
+    for name in ["bare", "suffix", "same"] {
+        deployments.delete(name, &DeleteParams::default()).await?;
+    }
+    Ok(())
+}

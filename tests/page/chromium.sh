@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Prints the path of Chromium; installs Debian's package where there is none.
+set -euo pipefail
+for name in chromium chromium-browser chromium-headless-shell; do
+    command -v "$name" && exit 0
+done
+if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
+    echo "chromium.sh: Chromium is missing; install the package chromium" >&2
+    exit 1
+fi
+echo "chromium.sh: installing chromium" >&2
+{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >&2
+command -v chromium

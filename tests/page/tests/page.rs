@@ -1,0 +1,271 @@
+//! The cluster page as people meet it: seen, by keyboard, by screen reader, with 1,000 GPUs.
+//!
+//! Fed by: the scheduler's routes over made-up books. Must not: look at the page's own variables.
+#![allow(clippy::print_stdout, reason = "measured times")]
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use aliquot_page::browser::Browser;
+use aliquot_page::cluster::{books, serve};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+/// What may pass from a key or a choice to what is seen, on a machine that does other work, too.
+const AT_ONCE: Duration = Duration::from_millis(250);
+const SOON: Duration = Duration::from_secs(3);
+const READY: &str = "document.body?.dataset.ready === 'true'";
+const FOCUSED: &str = "document.activeElement.getAttribute('aria-label')";
+
+/// A browser on the page of such books.
+async fn page(nodes: usize, shares: usize, waiting: usize) -> Result<(Browser, CancellationToken)> {
+    let (address, stop) = serve(books(nodes, shares, waiting)?).await?;
+    let mut browser = Browser::start(1400, 900).await?;
+    browser.open(&format!("http://{address}/page/")).await?;
+    browser.until(READY).await?;
+    Ok((browser, stop))
+}
+
+async fn count(browser: &mut Browser, selector: &str) -> Result<u64> {
+    let counted = browser
+        .value(&format!("document.querySelectorAll('{selector}').length"))
+        .await?;
+    counted.as_u64().context("a number")
+}
+
+async fn text(browser: &mut Browser, expression: &str) -> Result<String> {
+    let value = browser.value(expression).await?;
+    Ok(value.as_str().unwrap_or_default().to_owned())
+}
+
+fn docs(name: &str) -> PathBuf {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    top.join("docs/screens").join(name)
+}
+
+/// Keeps the picture for the documents, where they are made anew; it shows something in any case.
+async fn picture(browser: &mut Browser, name: &str) -> Result<()> {
+    let png = browser.picture().await?;
+    ensure!(
+        png.len() > 10_000,
+        "{name}: {} bytes show nothing",
+        png.len()
+    );
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(docs(name), png)?;
+    }
+    ensure!(
+        docs(name).is_file(),
+        "docs/screens/{name} is missing: make screens"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_share_is_seen_found_and_opened() -> Result<()> {
+    let (mut browser, stop) = page(6, 5, 2).await?;
+    // Four nodes of five have all their shares, one has two on each card.
+    ensure!(count(&mut browser, "#nodes button").await? == 5 * 8 * 5 + 8 * 2);
+    ensure!(count(&mut browser, "#nodes .gpu").await? == 48);
+    let line = text(&mut browser, "document.querySelector('#sums').textContent").await?;
+    ensure!(
+        line.starts_with("6 nodes, 48 GPUs, 1 closed, ") && line.ends_with("2 pods pending"),
+        "{line}"
+    );
+    ensure!(count(&mut browser, "#nodes .closed").await? == 1);
+    let pending = text(
+        &mut browser,
+        "document.querySelector('#waiting tbody').textContent",
+    )
+    .await?;
+    ensure!(
+        pending.contains("ranking/large-0") && pending.contains("90000 MiB"),
+        "{pending}"
+    );
+    picture(&mut browser, "cluster-page.png").await?;
+
+    // A click opens the pod.
+    browser
+        .value("document.querySelector('#nodes button').click()")
+        .await?;
+    let opened = text(&mut browser, "document.querySelector('#share').textContent").await?;
+    ensure!(
+        opened.contains("gpu-000") && opened.contains("kubectl aliquot explain job-0-0-"),
+        "{opened}"
+    );
+    picture(&mut browser, "cluster-page-share.png").await?;
+    browser.press("Escape").await?;
+    ensure!(
+        browser
+            .value("document.querySelector('#share').hidden")
+            .await?
+            == true
+    );
+
+    // Other colours, and fewer nodes.
+    let before = text(
+        &mut browser,
+        "document.querySelector('#legend').textContent",
+    )
+    .await?;
+    choose(&mut browser, "colour", "mode").await?;
+    let after = text(
+        &mut browser,
+        "document.querySelector('#legend').textContent",
+    )
+    .await?;
+    ensure!(
+        before.contains("vision") && after.contains("timeslice"),
+        "{before} then {after}"
+    );
+    choose(&mut browser, "only", "gpu-003").await?;
+    ensure!(count(&mut browser, "#nodes .node").await? == 1);
+    browser.stop().await?;
+    stop.cancel();
+    Ok(())
+}
+
+async fn choose(browser: &mut Browser, name: &str, value: &str) -> Result<()> {
+    let script = format!(
+        "{{ const field = document.querySelector('[name={name}]'); field.value = '{value}'; \
+         field.dispatchEvent(new Event('input', {{bubbles: true}})); }}"
+    );
+    browser.value(&script).await.map(drop)
+}
+
+#[tokio::test]
+async fn the_page_is_used_by_keyboard_and_told_to_a_screen_reader() -> Result<()> {
+    let (mut browser, stop) = page(3, 4, 1).await?;
+    // One share is in the order of tabs, whatever their number.
+    ensure!(count(&mut browser, "#nodes button[tabindex=\"0\"]").await? == 1);
+    browser
+        .value("document.querySelector('#nodes button[tabindex=\"0\"]').focus()")
+        .await?;
+    let first = text(&mut browser, FOCUSED).await?;
+    ensure!(
+        first.contains("on GPU 0 of gpu-000") && first.contains("of 81920 MiB"),
+        "{first}"
+    );
+    for (key, wanted) in [
+        ("ArrowRight", "on GPU 0 of gpu-000"),
+        ("ArrowDown", "on GPU 1 of gpu-000"),
+        ("ArrowUp", "on GPU 0 of gpu-000"),
+        ("Home", "on GPU 0 of gpu-000"),
+    ] {
+        let before = text(&mut browser, FOCUSED).await?;
+        browser.press(key).await?;
+        let now = text(&mut browser, FOCUSED).await?;
+        ensure!(
+            now != before && now.contains(wanted),
+            "{key}: {before} then {now}"
+        );
+    }
+    ensure!(text(&mut browser, FOCUSED).await? == first);
+    browser.press("Enter").await?;
+    let on = text(&mut browser, "document.activeElement.textContent").await?;
+    ensure!(on == "Close", "Enter opens the share and goes there: {on}");
+    browser.press("Escape").await?;
+    ensure!(text(&mut browser, FOCUSED).await? == first, "and back");
+
+    let told = browser.told().await?;
+    let says = |role: &str, name: &str| told.iter().any(|(r, n)| r == role && n.contains(name));
+    for (role, name) in [
+        ("heading", "GPUs of this cluster"),
+        ("grid", "Nodes"),
+        ("rowgroup", "node gpu-000"),
+        ("row", "GPU 2, NVIDIA L4, vgpu, closed: CardNotHealth"),
+        ("gridcell", "of 100 % of compute"),
+        ("status", ""),
+        ("combobox", "Colour by"),
+        ("searchbox", "Only"),
+        ("columnheader", "Why it waits"),
+    ] {
+        ensure!(
+            says(role, name),
+            "nobody is told of {role} {name:?}: {told:?}"
+        );
+    }
+    browser.stop().await?;
+    stop.cancel();
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_thousand_gpus_are_moved_through_without_lag() -> Result<()> {
+    let (mut browser, stop) = page(125, 6, 500).await?;
+    ensure!(count(&mut browser, "#nodes .gpu").await? == 1000);
+    let shares = count(&mut browser, "#nodes button").await?;
+    // From the choice to the next picture.
+    let drawn = "new Promise(done => { const began = performance.now(); \
+        const field = document.querySelector('[name=by]'); field.value = field.value === 'cores' ? 'memory' : 'cores'; \
+        field.dispatchEvent(new Event('input', {bubbles: true})); \
+        requestAnimationFrame(() => setTimeout(() => done(performance.now() - began))); })";
+    let mut slowest = Duration::ZERO;
+    for _ in 0..3 {
+        slowest = slowest.max(milliseconds(&browser.value(drawn).await?)?);
+    }
+    println!("{shares} shares drawn anew in {slowest:?} at most");
+    ensure!(
+        slowest < SOON,
+        "{shares} shares drawn anew: {slowest:?}, allowed {SOON:?}"
+    );
+
+    browser
+        .value("document.querySelector('#nodes button[tabindex=\"0\"]').focus()")
+        .await?;
+    let mut keys = Vec::new();
+    for _ in 0..30 {
+        let began = Instant::now();
+        browser.press("ArrowDown").await?;
+        keys.push(began.elapsed());
+    }
+    keys.sort();
+    let median = keys[keys.len() / 2];
+    println!(
+        "a key moves the focus in {median:?} (median), {:?} at most",
+        keys[29]
+    );
+    ensure!(median < AT_ONCE, "a key: {median:?}, allowed {AT_ONCE:?}");
+
+    // What has not changed is not drawn again.
+    let same = "(async () => { const first = document.querySelector('.node'); \
+        await new Promise(done => setTimeout(done, 6000)); \
+        return first.isConnected && first === document.querySelector('.node'); })()";
+    ensure!(
+        browser.value(same).await? == true,
+        "an answer without a change drew the nodes again"
+    );
+    browser.stop().await?;
+    stop.cancel();
+    Ok(())
+}
+
+fn milliseconds(value: &Value) -> Result<Duration> {
+    Ok(Duration::from_secs_f64(
+        value.as_f64().context("a number")? / 1000.0,
+    ))
+}
+
+/// What the commands print is kept as text by tests/e2e; here it becomes a picture.
+#[tokio::test]
+async fn what_the_commands_print_is_shown_as_it_is_in_a_terminal() -> Result<()> {
+    let mut browser = Browser::start(1200, 640).await?;
+    for name in ["top", "explain", "doctor"] {
+        let printed = std::fs::read_to_string(docs(&format!("{name}.txt")))
+            .with_context(|| format!("docs/screens/{name}.txt: make screens"))?;
+        let quoted = Value::from(printed.clone()).to_string();
+        browser.open("about:blank").await?;
+        let shown = format!(
+            "document.body.style = 'margin:0;background:#14181c;color:#dfe6ea'; \
+             const pre = document.createElement('pre'); pre.textContent = {quoted}; \
+             pre.style = 'font:13px/1.45 monospace;margin:0;padding:18px;white-space:pre-wrap'; \
+             document.body.replaceChildren(pre); pre.textContent"
+        );
+        browser.until("document.readyState === 'complete'").await?;
+        let seen = browser.value(&format!("{{ {shown} }}")).await?;
+        ensure!(seen == printed, "{name}");
+        picture(&mut browser, &format!("{name}.png")).await?;
+    }
+    browser.stop().await
+}
