@@ -12,6 +12,8 @@ fn main() {
     // called: else every program of a container pays for some hundred searches at its start.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,lazy");
+    // Who closes the driver's library and opens it again is the same process, with the same slot.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
     // This machine's compiler has it for no other processor.

@@ -127,6 +127,7 @@ pub async fn run(
     let (facts, health) = readings(&driver).await?;
     let arrangement = state.arrangement(&settings.resource_name);
     let published = Published::new(facts.clone(), health.clone(), arrangement);
+    published.host_reserve(settings.host_memory_reserve.map(Mib));
     let pods = Pods::default();
     let prestart = Arc::new(PreStart {
         kept: Kept::default(),

@@ -21,7 +21,7 @@ use crate::modes::{Outfit, Share, mps};
 use crate::prestart::{PreStart, PreStartError};
 use crate::seat::Name;
 use crate::way_in::Installed;
-use crate::{environment, files, host, limits, way_in};
+use crate::{environment, files, host, host_memory, limits, way_in};
 
 impl PreStart {
     /// Brings the files of every accepted share in the checkpoint up to date
@@ -147,7 +147,8 @@ impl PreStart {
             |gpu| {
                 let unit = node.inventory.gpu(gpu)?;
                 // What was promised when the pod was accepted, whatever is now.
-                Some((unit.memory, *accepted.promised.get(gpu)?))
+                let usable = host_memory::usable(unit, &node.facts);
+                Some((usable, *accepted.promised.get(gpu)?))
             },
         );
         let page = page.map_err(|source| PreStartError::Page {

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{self, Foreign, Health, Inventory, Lingering, Refused, Scope};
-use aliquot_core::{GpuUuid, PodUid, allocation};
+use aliquot_core::{GpuUuid, Mib, PodUid, allocation};
 use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
 use crate::host::{Card, Part};
+use crate::host_memory;
 use crate::labels::Features;
 use crate::runtime::Fault;
 use crate::sick::{Sick, Sickness};
@@ -47,6 +48,8 @@ pub struct Node {
     /// The driver's facts.
     pub facts: nvml::Inventory,
     health: Vec<nvml::CardHealth>,
+    /// Of the host's memory, what may stand in for each card's; `None`: all that is promised.
+    host_reserve: Option<Mib>,
     /// Units whose MPS daemon does not serve, and why.
     down: BTreeMap<GpuUuid, String>,
 }
@@ -103,6 +106,7 @@ impl Published {
             strays: Vec::new(),
             facts,
             health,
+            host_reserve: None,
             down: BTreeMap::new(),
         };
         node.settle();
@@ -149,6 +153,14 @@ impl Published {
             node.leaving = course.evict;
             node.profile = course.profile;
             node.vanished = course.vanished;
+            node.settle();
+        });
+    }
+
+    /// How much of the host's memory may stand in for each card's; `None`: all that is promised.
+    pub fn host_reserve(&self, reserve: Option<Mib>) {
+        self.change(|node| {
+            node.host_reserve = reserve;
             node.settle();
         });
     }
@@ -261,6 +273,7 @@ impl Node {
     /// What follows from facts, health and arrangement.
     fn settle(&mut self) {
         self.inventory.gpus = units::units(&self.facts, &self.health, &self.arrangement);
+        host_memory::keep(&mut self.inventory.gpus, self.host_reserve, &self.facts);
         for gpu in &mut self.inventory.gpus {
             if gpu.health == Health::Ok && self.down.contains_key(&gpu.uuid) {
                 gpu.health = Health::Sick("mps daemon down".to_owned());

@@ -25,6 +25,7 @@ mod guard;
 pub mod hami;
 pub mod health;
 pub mod host;
+pub mod host_memory;
 pub mod housekeeping;
 pub mod inventory;
 pub mod judge;

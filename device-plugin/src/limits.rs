@@ -10,8 +10,8 @@ use aliquot_region::limits::{
 use crate::environment::{Effective, Utilization};
 
 /// The page of a container, with nothing measured yet; `names` are what the driver calls the
-/// devices now, `real` says what a card has and what was promised of it, `context` what a process
-/// takes of it at once.
+/// devices now, `real` says what containers can have of a card and what was promised of it,
+/// `context` what a process takes of it at once.
 pub fn page(
     grants: &[Grant],
     names: &[&str],

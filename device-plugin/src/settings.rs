@@ -79,6 +79,11 @@ pub struct Settings {
     /// Memory that may be promised, as a multiple of what each GPU has
     #[arg(long, env = "ALIQUOT_DEVICE_MEMORY_SCALING", default_value = "1")]
     pub device_memory_scaling: Scaling,
+    /// MiB of the host's memory that may stand in for the memory of each GPU of which more is
+    /// promised than it has; without it as much as is promised
+    #[arg(long, env = "ALIQUOT_HOST_MEMORY_RESERVE",
+          value_parser = clap::value_parser!(u64).range(..=16_777_216))]
+    pub host_memory_reserve: Option<u64>,
     /// Switch compute limits off for every container on this node
     #[arg(long, env = "ALIQUOT_DISABLE_CORE_LIMIT", default_value_t = false, action = clap::ArgAction::Set)]
     pub disable_core_limit: bool,
@@ -251,6 +256,8 @@ mod tests {
         check(&["--device-memory-scaling", "0"], "0.1 to 16");
         check(&["--device-memory-scaling", "NaN"], "0.1 to 16");
         check(&["--device-split-count", "0"], "1..=1000");
+        check(&["--host-memory-reserve", "0"], "");
+        check(&["--host-memory-reserve", "64Gi"], "host-memory-reserve");
         check(&["--log-format", "xml"], "json, text");
         check(&["--xid-actions", "94=ignore,unknown=drain-node"], "");
         check(&["--xid-actions", "79=explode"], "--xid-actions");

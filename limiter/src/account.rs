@@ -46,7 +46,7 @@ impl Account {
         if process.is_uncontrolled() {
             return Ok(None);
         }
-        let Some(card) = process.card(device) else {
+        let Some(card) = process.card(device)? else {
             log::line(
                 log::ERROR,
                 format_args!("device {device} is not of this container"),
@@ -119,6 +119,15 @@ impl Account {
                 format_args!(
                     "{call}: {bytes} bytes must lie on the card, and this container has {} MiB of it",
                     here >> 20
+                ),
+            );
+        } else if here < limit {
+            log::line(
+                log::DEBUG,
+                format_args!(
+                    "{call}: refused {bytes} bytes: {used} of {limit} in use, {} MiB of the card and {} MiB of the host",
+                    here >> 20,
+                    (limit - here) >> 20
                 ),
             );
         } else {

@@ -282,6 +282,7 @@ fn end(process: &Process, handle: Handle, context: Context, owned: Vec<(u64, Ent
     process.contexts.last.store(0, Ordering::Relaxed);
     process.sizes.forget(handle);
     process.modules.forget(handle);
+    process.libraries.forget(handle);
     for (at, entry) in owned {
         let back = process.ledger.leave(at, entry);
         process.seat.release(entry.card, back);

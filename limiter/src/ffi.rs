@@ -37,21 +37,35 @@ pub(crate) type Handle = usize;
 /// `CUdevice`.
 pub(crate) type Device = c_int;
 
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    kind: c_uint,
+    device: Device,
+}
+
+impl Place {
+    /// The card; `None` for other places.
+    pub(crate) fn device(self) -> Option<Device> {
+        const ON_DEVICE: c_uint = 1; // CU_MEM_LOCATION_TYPE_DEVICE
+        (self.kind == ON_DEVICE).then_some(self.device)
+    }
+}
+
 /// The beginning of `CUmemAllocationProp` and of `CUmemPoolProps`, which is all that we read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Properties {
     kind: c_uint,
     handles: c_uint,
-    place: c_uint,
-    device: Device,
+    place: Place,
 }
 
 impl Properties {
     /// The card that the memory shall be on; `None` for other places.
     pub(crate) fn device(self) -> Option<Device> {
-        const ON_DEVICE: c_uint = 1; // CU_MEM_LOCATION_TYPE_DEVICE
-        (self.place == ON_DEVICE).then_some(self.device)
+        self.place.device()
     }
 }
 

@@ -5,7 +5,7 @@
 //! Fed by: [`crate::table`]; [`crate::account`] and [`crate::view`], before anything is refused or
 //! called free. Must not: give back what the driver still has.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_void;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::HashMap;
@@ -13,7 +13,8 @@ use std::sync::MutexGuard;
 
 use crate::account::Account;
 use crate::capture;
-use crate::ffi::{Code, Device, Handle, Out, Properties, SUCCESS};
+use crate::ffi::{Code, Device, Handle, Out, SUCCESS};
+use crate::graph_nodes::{self, Need};
 use crate::ledger::in_blocks;
 use crate::lock::Lock;
 use crate::process::{self, Process};
@@ -23,31 +24,14 @@ use crate::table::call;
 const USED: i32 = 0;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
 const RESERVED: i32 = 2;
-/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC` and `..._MEM_FREE`.
-const ALLOCATES: c_uint = 10;
-const FREES: c_uint = 11;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE: u64 = 1;
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Allocation {
-    properties: Properties,
-    rest: [u64; 9],
-    access: [u64; 2],
-    bytes: u64,
-    pointer: u64,
-}
-
-/// What a launch of a graph takes of one device.
-#[derive(Clone, Copy, Debug, Default)]
-struct Need {
-    device: Device,
-    /// The most at once.
-    peak: u64,
-    /// What is left when it is done.
-    left: u64,
+/// What launches of a graph take.
+#[derive(Clone, Debug)]
+struct Needs {
+    /// Of each device once.
+    each: Vec<Need>,
     /// What the launch before left is freed first.
     frees_before: bool,
     /// There was one.
@@ -58,7 +42,9 @@ struct Need {
 #[derive(Debug, Default)]
 pub(crate) struct GraphMemory {
     charged: Lock<HashMap<Device, u64>>,
-    needs: Lock<HashMap<Handle, Need>>,
+    needs: Lock<HashMap<Handle, Needs>>,
+    /// What graphs left that were destroyed since.
+    orphaned: Lock<HashMap<Device, u64>>,
     any: AtomicBool,
 }
 
@@ -74,6 +60,16 @@ impl GraphMemory {
             };
             settle(&mut charged, account, device, 0);
         }
+    }
+
+    /// What all graphs left on a device, if nobody freed any of it since.
+    fn left(&self, device: Device) -> u64 {
+        let orphaned = self.orphaned.lock().get(&device).copied().unwrap_or(0);
+        let needs = self.needs.lock();
+        let launched = needs.values().filter(|needs| needs.launched);
+        let each = launched.flat_map(|needs| &needs.each);
+        let left = each.filter(|need| need.device == device);
+        left.fold(orphaned, |sum, need| sum.saturating_add(need.left))
     }
 }
 
@@ -129,7 +125,16 @@ pub(crate) fn instantiate_as(
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, graph: Handle) -> Code {
     if let Some(process) = process::get().filter(|process| process.graphs.any.load(Relaxed)) {
-        process.graphs.needs.lock().remove(&graph);
+        let gone = process.graphs.needs.lock().remove(&graph);
+        let mut orphaned = process.graphs.orphaned.lock();
+        for need in gone
+            .iter()
+            .filter(|gone| gone.launched)
+            .flat_map(|gone| &gone.each)
+        {
+            let sum = orphaned.entry(need.device).or_default();
+            *sum = sum.saturating_add(need.left);
+        }
     }
     real(graph)
 }
@@ -137,112 +142,84 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, graph: Handle) -> Cod
 fn noted(made: Out<Handle>, graph: Handle, flags: u64, call: impl FnOnce() -> Code) -> Code {
     let code = call();
     let limited = process::get().filter(|process| !process.is_uncontrolled());
-    if let (SUCCESS, Some(made), Some(process)) = (code, made.get(), limited)
-        && let Some(need) = need(graph)
-    {
-        let frees_before = flags & AUTO_FREE != 0;
-        let need = Need {
-            frees_before,
-            ..need
-        };
-        process.graphs.needs.lock().insert(made, need);
-        process.graphs.any.store(true, Relaxed);
+    if let (SUCCESS, Some(made), Some(process)) = (code, made.get(), limited) {
+        let each = graph_nodes::needs(graph);
+        if !each.is_empty() {
+            let needs = Needs {
+                each,
+                frees_before: flags & AUTO_FREE != 0,
+                launched: false,
+            };
+            process.graphs.needs.lock().insert(made, needs);
+            process.graphs.any.store(true, Relaxed);
+        }
     }
     code
-}
-
-/// What the nodes of a graph need, in their order; `None`: nothing.
-fn need(graph: Handle) -> Option<Need> {
-    let mut count = 0;
-    if call::cuGraphGetNodes(graph, Out::null(), Out::to(&mut count)) != SUCCESS {
-        return None;
-    }
-    let mut nodes: Vec<Handle> = vec![0; count];
-    let first = Out::first(&mut nodes)?;
-    if call::cuGraphGetNodes(graph, first, Out::to(&mut count)) != SUCCESS {
-        return None;
-    }
-    let (mut need, mut live) = (Need::default(), HashMap::new());
-    let mut found = false;
-    for node in nodes {
-        let mut kind = 0;
-        if call::cuGraphNodeGetType(node, Out::to(&mut kind)) != SUCCESS {
-            continue;
-        }
-        if kind == ALLOCATES {
-            let allocation = allocation(node)?;
-            let bytes = in_blocks(allocation.bytes)?;
-            need.device = allocation.properties.device()?;
-            need.left = need.left.saturating_add(bytes);
-            need.peak = need.peak.max(need.left);
-            live.insert(allocation.pointer, bytes);
-            found = true;
-        } else if kind == FREES {
-            let mut pointer = 0;
-            call::cuGraphMemFreeNodeGetParams(node, Out::to(&mut pointer));
-            let bytes = live.remove(&pointer).unwrap_or(0);
-            need.left = need.left.saturating_sub(bytes);
-        }
-    }
-    found.then_some(need)
-}
-
-fn allocation(node: Handle) -> Option<Allocation> {
-    let mut allocation = Allocation {
-        properties: Properties::default(),
-        rest: [0; 9],
-        access: [0; 2],
-        bytes: 0,
-        pointer: 0,
-    };
-    let code = call::cuGraphMemAllocNodeGetParams(node, Out::to(&mut allocation));
-    (code == SUCCESS).then_some(allocation)
 }
 
 /// Launches a graph, with room for what it takes.
 pub(crate) fn launch(graph: Handle, stream: Handle, call: impl FnOnce() -> Code) -> Code {
     let process = process::get().filter(|process| process.graphs.any.load(Relaxed));
-    let known = |process: &Process| process.graphs.needs.lock().get(&graph).copied();
-    let Some((process, need)) = process.and_then(|process| Some((process, known(process)?))) else {
+    let known = |process: &Process| process.graphs.needs.lock().get(&graph).cloned();
+    let Some((process, needs)) = process.and_then(|process| Some((process, known(process)?)))
+    else {
         return call();
     };
     if capture::any() && capture::aside(|| capture::is_captured(stream)) {
         return call();
     }
-    let account = match Account::of_device(need.device) {
-        Ok(Some(account)) => account,
-        Ok(None) => return call(),
-        Err(code) => return code,
+    let mut taken: Vec<(Account, Device, u64)> = Vec::with_capacity(needs.each.len());
+    let back = |taken: &[(Account, Device, u64)]| {
+        for (account, _, growth) in taken {
+            account.release(*growth);
+        }
     };
     let mut charged = process.graphs.charged.lock();
-    let mut growth = reserve(&charged, account, need);
-    if growth.is_none() {
-        drop(charged);
-        account.settle_all();
-        charged = process.graphs.charged.lock();
-        growth = reserve(&charged, account, need);
+    for need in &needs.each {
+        let account = match Account::of_device(need.device) {
+            Ok(Some(account)) => account,
+            Ok(None) => continue,
+            Err(code) => {
+                back(&taken);
+                return code;
+            }
+        };
+        let again = needs.frees_before && needs.launched;
+        let mut growth = reserve(&charged, account, *need, again);
+        if growth.is_none() {
+            drop(charged);
+            account.settle_all();
+            charged = process.graphs.charged.lock();
+            growth = reserve(&charged, account, *need, again);
+        }
+        let Some(growth) = growth else {
+            back(&taken);
+            return account.refuse("cuGraphLaunch", need.peak);
+        };
+        taken.push((account, need.device, growth));
     }
-    let Some(growth) = growth else {
-        return account.refuse("cuGraphLaunch", need.peak);
-    };
     let code = call();
-    settle(&mut charged, account, need.device, growth);
+    for (account, device, growth) in taken {
+        settle(&mut charged, account, device, growth);
+    }
     if code == SUCCESS
-        && let Some(need) = process.graphs.needs.lock().get_mut(&graph)
+        && let Some(needs) = process.graphs.needs.lock().get_mut(&graph)
     {
-        need.launched = true;
+        needs.launched = true;
     }
     code
 }
 
-/// Takes what a launch may need beyond what is charged.
+/// Takes what a launch may need beyond what is charged; `again`: what the last one left is freed
+/// first, unless somebody freed something already: then there is less than all graphs left.
 fn reserve(
     charged: &MutexGuard<HashMap<Device, u64>>,
     account: Account,
     need: Need,
+    again: bool,
 ) -> Option<u64> {
     let mut used = attribute(need.device, USED).unwrap_or(0);
-    if need.frees_before && need.launched {
+    if again && account.process.graphs.left(need.device) <= used {
         used = used.saturating_sub(need.left);
     }
     let most = in_blocks(used.saturating_add(need.peak))?;

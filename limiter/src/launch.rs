@@ -10,6 +10,7 @@ use aliquot_pacer::cost::key;
 
 use crate::ffi::{Code, Handle, Out, long};
 use crate::graph_memory;
+use crate::library;
 use crate::pace;
 
 /// `CU_STREAM_PER_THREAD`.
@@ -97,6 +98,9 @@ pub(crate) fn kernel<const OWN: bool>(
     arguments: *mut c_void,
     extra: *mut c_void,
 ) -> Code {
+    if let Err(code) = library::ready(function) {
+        return code;
+    }
     let of = stream_of::<OWN>(stream);
     let work = work(function, [x, y, z], [width, height, depth], of);
     pace::launch(work, move || {
@@ -117,6 +121,9 @@ pub(crate) fn kernel_ex<const OWN: bool>(
     let Some(wanted) = config.get() else {
         return real(config, function, arguments, extra);
     };
+    if let Err(code) = library::ready(function) {
+        return code;
+    }
     let of = stream_of::<OWN>(wanted.stream);
     pace::launch(work(function, wanted.grid, wanted.block, of), move || {
         real(config, function, arguments, extra)
@@ -148,6 +155,9 @@ pub(crate) fn cooperative<const OWN: bool>(
     stream: Handle,
     arguments: *mut c_void,
 ) -> Code {
+    if let Err(code) = library::ready(function) {
+        return code;
+    }
     let of = stream_of::<OWN>(stream);
     let work = work(function, [x, y, z], [width, height, depth], of);
     pace::launch(work, move || {

@@ -36,6 +36,16 @@ struct State {
 }
 
 impl Modules {
+    /// Charges code that a library has in the account's context, if there is room.
+    pub(crate) fn charge(&self, account: Account, bytes: u64) -> Result<(), Code> {
+        self.0.lock().add(account, bytes)
+    }
+
+    /// Ends [`Self::charge`].
+    pub(crate) fn give_back(&self, account: Account, bytes: u64) {
+        self.0.lock().remove(account, bytes);
+    }
+
     /// A context ends; what was charged ends with it.
     pub(crate) fn forget(&self, context: Handle) {
         let mut state = self.0.lock();
@@ -82,12 +92,14 @@ pub(crate) fn load(
     module: Out<Handle>,
     path: Text,
 ) -> Code {
-    let size = || {
-        let image = std::fs::read(OsStr::from_bytes(path.bytes()));
-        // The driver will say what is wrong with the file.
-        image.map_or(0, |image| size(&image))
-    };
-    counted(module, size, || real(module, path))
+    counted(module, || size_of_file(path), || real(module, path))
+}
+
+/// Bytes that the image in a file takes of a card.
+pub(crate) fn size_of_file(path: Text) -> u64 {
+    let image = std::fs::read(OsStr::from_bytes(path.bytes()));
+    // The driver will say what is wrong with the file.
+    image.map_or(0, |image| size(&image))
 }
 
 pub(crate) fn load_data(
@@ -131,10 +143,15 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, module: Handle) -> Cod
     code
 }
 
-fn size(image: &[u8]) -> u64 {
+/// The driver loads functions when they are first used.
+pub(crate) fn is_lazy() -> bool {
     let mut mode = 0;
-    let mut lazy = || call::cuModuleGetLoadingMode(Out::to(&mut mode)) == SUCCESS && mode == LAZY;
-    if image::is_fat(image) && lazy() {
+    call::cuModuleGetLoadingMode(Out::to(&mut mode)) == SUCCESS && mode == LAZY
+}
+
+/// Bytes that an image takes of a card, as far as it is loaded at once.
+pub(crate) fn size(image: &[u8]) -> u64 {
+    if image::is_fat(image) && is_lazy() {
         return 0;
     }
     image::size(image)

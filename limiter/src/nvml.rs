@@ -44,6 +44,26 @@ pub(crate) fn card(process: &Process, device: Handle) -> Option<usize> {
     process.card_named(&name[..end])
 }
 
+/// A handle of the seat: of a card, of an instance, or of the card that has such an instance, by
+/// which alone NVML leads there.
+fn is_ours(process: &Process, device: Handle) -> bool {
+    let own = |device| card(process, device).is_some();
+    own(device) || instances(device).any(own)
+}
+
+/// The MIG devices of a card.
+fn instances(device: Handle) -> impl Iterator<Item = Handle> {
+    let mut most = 0;
+    if call::nvmlDeviceGetMaxMigDeviceCount(device, Out::to(&mut most)) != SUCCESS {
+        most = 0;
+    }
+    (0..most).filter_map(move |index| {
+        let mut found = 0;
+        let code = call::nvmlDeviceGetMigDeviceHandleByIndex(device, index, Out::to(&mut found));
+        (code == SUCCESS).then_some(found)
+    })
+}
+
 /// Handles of the seat's cards, in NVML's order.
 fn cards(process: &Process) -> impl Iterator<Item = Handle> {
     let mut count = 0;
@@ -53,7 +73,7 @@ fn cards(process: &Process) -> impl Iterator<Item = Handle> {
     (0..count).filter_map(|index| {
         let mut device = 0;
         let code = call::nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device));
-        (code == SUCCESS && card(process, device).is_some()).then_some(device)
+        (code == SUCCESS && is_ours(process, device)).then_some(device)
     })
 }
 
@@ -101,7 +121,7 @@ pub(crate) fn by_name(
 pub(crate) fn own(code: Code, device: Out<Handle>) -> Code {
     let found = if code == SUCCESS { device.get() } else { None };
     match (found, view::limited()) {
-        (Some(found), Some(process)) if card(process, found).is_none() => {
+        (Some(found), Some(process)) if !is_ours(process, found) => {
             device.put(0);
             NVML_NOT_FOUND
         }

@@ -3,8 +3,8 @@
 //! are charged to who made them.
 //!
 //! What was *lent* (exported as a file, or put behind an array) may be held
-//! by what no call here tells of. Its charge stays until a call after which the driver has as much
-//! more free memory, or until the process ends.
+//! by what no call here tells of. Its charge stays until a call after which the driver has exactly
+//! as much more free memory, or until the process ends.
 //!
 //! Fed by: [`crate::table`]. Must not: give back what a mapping or a borrower still holds.
 
@@ -41,6 +41,8 @@ struct Known {
     mapped: BTreeMap<u64, (u64, u64)>,
     /// What was lent and has no handle and no mapping of ours any more.
     left: Vec<Memory>,
+    /// Bytes that were given back so far because nobody can hold them.
+    freed: u64,
 }
 
 impl Known {
@@ -56,25 +58,34 @@ impl Known {
             if gone.lent {
                 self.left.push(gone);
             } else {
+                self.freed = self.freed.wrapping_add(gone.bytes);
                 gone.account.release(gone.bytes);
             }
         }
     }
 
-    /// A card has `bytes` more free memory than before a call: what was left there and fits into
-    /// that is gone, the largest first.
+    /// A card has `bytes` more free memory than before a call; what makes up just that is gone.
     fn give_back(&mut self, card: usize, bytes: u64) {
         self.left.sort_by_key(|one| core::cmp::Reverse(one.bytes));
-        let mut rest = bytes;
-        self.left.retain(|one| {
-            let gone = one.account.card == card && one.bytes <= rest;
-            if gone {
-                rest -= one.bytes;
-                one.account.release(one.bytes);
-            }
-            !gone
-        });
+        let pieces = self.left.iter().map(|one| (one.account.card, one.bytes));
+        let mut gone = gone(pieces, card, bytes).into_iter();
+        for one in self.left.extract_if(.., |_| gone.next() == Some(true)) {
+            one.account.release(one.bytes);
+        }
     }
+}
+
+/// Which of these pieces, the largest first, are gone if a card has `bytes` more free memory: those
+/// that make up just that, or else none, for a neighbour may have freed something.
+fn gone(pieces: impl Iterator<Item = (usize, u64)>, card: usize, bytes: u64) -> Vec<bool> {
+    let mut rest = bytes;
+    let fits = pieces.map(|(of, piece)| {
+        let fits = of == card && piece <= rest;
+        rest -= if fits { piece } else { 0 };
+        fits
+    });
+    let fits: Vec<bool> = fits.collect();
+    if rest == 0 { fits } else { Vec::new() }
 }
 
 /// The card of the current context and what is free on it; `None`: nobody knows.
@@ -90,11 +101,15 @@ pub(crate) fn watched(process: &Process, call: impl FnOnce() -> Code) -> Code {
     if !process.physical.1.load(Relaxed) {
         return call();
     }
+    let freed = process.physical.0.lock().freed;
     let before = free();
     let code = call();
-    if let (Some((card, before)), Some((_, after))) = (before, free()) {
+    if code == SUCCESS
+        && let (Some((card, before)), Some((_, after))) = (before, free())
+    {
         let mut known = process.physical.0.lock();
-        known.give_back(card, after.saturating_sub(before));
+        let own = known.freed.wrapping_sub(freed);
+        known.give_back(card, after.saturating_sub(before).saturating_sub(own));
     }
     code
 }
@@ -275,4 +290,23 @@ pub(crate) fn unmap(real: extern "C" fn(u64, usize) -> Code, pointer: u64, bytes
         }
         code
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbours_free_gave_back_the_charge_of_lent_memory() {
+        let check = |bytes, expected: &[bool]| {
+            let pieces = [(0, 8), (1, 6), (0, 4), (0, 2)];
+            assert_eq!(gone(pieces.into_iter(), 0, bytes), expected, "{bytes}");
+        };
+        check(8, &[true, false, false, false]);
+        check(6, &[false, false, true, true]);
+        check(14, &[true, false, true, true]);
+        check(16, &[]);
+        check(5, &[]);
+        check(0, &[false; 4]);
+    }
 }

@@ -15,6 +15,9 @@ use crate::process::{self, Process};
 use crate::table::call;
 use crate::{capture, context, memory};
 
+mod place;
+pub(crate) use place::{of_device, of_place};
+
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 const RESERVED: i32 = 5;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.

@@ -18,6 +18,7 @@ use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
 use crate::graph_memory::GraphMemory;
 use crate::green::Greens;
 use crate::ledger::Ledger;
+use crate::library::Libraries;
 use crate::lock::Lock;
 use crate::log;
 use crate::module::Modules;
@@ -48,6 +49,7 @@ pub(crate) struct Process {
     pub(crate) graphs: GraphMemory,
     pub(crate) greens: Greens,
     pub(crate) modules: Modules,
+    pub(crate) libraries: Libraries,
     pub(crate) sizes: Sizes,
     /// Pointers of managed memory that the program takes for memory of the card.
     pub(crate) elsewhere: Lock<HashSet<u64>>,
@@ -108,6 +110,7 @@ fn start(flag: ForkFlag) -> Option<()> {
                 graphs: GraphMemory::default(),
                 greens: Greens::default(),
                 modules: Modules::default(),
+                libraries: Libraries::default(),
                 sizes: Sizes::default(),
                 elsewhere: Lock::default(),
                 pace,
@@ -149,41 +152,46 @@ impl Process {
         })
     }
 
-    /// The card behind a CUDA device; `None`: the seat has no share of it.
-    pub(crate) fn card(&self, device: Device) -> Option<usize> {
+    /// The card behind a CUDA device; `None`: the seat has no share of it. The error is the
+    /// driver's, of a device that it does not know, or does not know yet.
+    pub(crate) fn card(&self, device: Device) -> Result<Option<usize>, Code> {
         let place = usize::try_from(device)
             .ok()
             .and_then(|device| self.cards.get(device));
         match place.map(|place| place.load(Ordering::Relaxed)) {
-            None => self.find_card(device),
-            Some(UNKNOWN) => {
-                let found = self.find_card(device);
+            Some(NOT_GIVEN) => Ok(None),
+            Some(word) if word != UNKNOWN => Ok(Some(usize::from(word) - 1)),
+            _ => {
+                let found = self.find_card(device)?;
                 let word = found.map(|card| u8::try_from(card + 1).unwrap_or(NOT_GIVEN));
                 if let Some(place) = place {
                     place.store(word.unwrap_or(NOT_GIVEN), Ordering::Relaxed);
                 }
-                found
+                Ok(found)
             }
-            Some(NOT_GIVEN) => None,
-            Some(word) => Some(usize::from(word) - 1),
         }
     }
 
-    fn find_card(&self, device: Device) -> Option<usize> {
+    /// The seat has a share of a CUDA device.
+    pub(crate) fn has(&self, device: Device) -> bool {
+        matches!(self.card(device), Ok(Some(_)))
+    }
+
+    fn find_card(&self, device: Device) -> Result<Option<usize>, Code> {
         let mut bytes = [0; 16];
         let mut code = call::cuDeviceGetUuid_v2(Out::to(&mut bytes), device);
         if code != SUCCESS {
             code = call::cuDeviceGetUuid(Out::to(&mut bytes), device);
         }
         if code != SUCCESS {
-            return None;
+            return Err(code);
         }
         let digits = uuid_digits(bytes);
         // `GPU-` or `MIG-` and the digits.
-        (0..self.limits.devices()).find(|card| {
+        Ok((0..self.limits.devices()).find(|card| {
             let (name, length) = self.limits.uuid(*card);
             length == UUID && name[4..] == digits
-        })
+        }))
     }
 
     /// The most that the container may have of a card.

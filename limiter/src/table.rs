@@ -11,13 +11,13 @@
 use core::ffi::{c_char, c_uint, c_void};
 
 use crate::ffi::{
-    Code, Device, Handle, Image, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Properties, Text,
+    Code, Device, Handle, Image, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Place, Properties, Text,
 };
 use crate::launch::{self, Config, Parameters};
 use crate::real::{Library, Real};
 use crate::{
-    array, capture, context, graph_memory, green, memory, module, nvml, nvml_processes,
-    nvml_samples, physical, pool, route, sizes, view,
+    array, capture, context, graph_memory, graph_nodes, green, library, memory, module, nvml,
+    nvml_processes, nvml_samples, physical, pool, route, sizes, view,
 };
 
 /// One call that we stand in for.
@@ -170,6 +170,17 @@ hooks! {
     Cuda "cuModuleLoadFatBinary" 2000 '-' cuModuleLoadFatBinary(module: Out<Handle>, image: Image) => module::load_data;
     Cuda "cuModuleUnload" 2000 '-' cuModuleUnload(module: Handle) => module::unload;
 
+    Cuda "cuLibraryLoadData" 12000 '-' cuLibraryLoadData(library: Out<Handle>, image: Image, options: *mut c_void, values: *mut c_void, count: c_uint, own: *mut c_void, own_values: *mut c_void, own_count: c_uint) => library::load_data;
+    Cuda "cuLibraryLoadFromFile" 12000 '-' cuLibraryLoadFromFile(library: Out<Handle>, path: Text, options: *mut c_void, values: *mut c_void, count: c_uint, own: *mut c_void, own_values: *mut c_void, own_count: c_uint) => library::load_file;
+    Cuda "cuLibraryUnload" 12000 '-' cuLibraryUnload(library: Handle) => library::unload;
+    Cuda "cuLibraryGetKernel" 12000 '-' cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: Text) => library::kernel;
+    Cuda "cuLibraryEnumerateKernels" 12040 '-' cuLibraryEnumerateKernels(list: Out<Handle>, count: c_uint, library: Handle) => library::kernels;
+    Cuda "cuLibraryGetModule" 12000 '-' cuLibraryGetModule(module: Out<Handle>, library: Handle) => library::module_of;
+    Cuda "cuLibraryGetGlobal" 12000 '-' cuLibraryGetGlobal(pointer: *mut c_void, bytes: *mut c_void, library: Handle, name: Text) => library::variable;
+    Cuda "cuLibraryGetManaged" 12000 '-' cuLibraryGetManaged(pointer: *mut c_void, bytes: *mut c_void, library: Handle, name: Text) => library::variable;
+    Cuda "cuLibraryGetUnifiedFunction" 12000 '-' cuLibraryGetUnifiedFunction(function: *mut c_void, library: Handle, name: Text) => library::unified;
+    Cuda "cuKernelGetFunction" 12000 '-' cuKernelGetFunction(function: Out<Handle>, kernel: Handle) => library::function;
+
     Cuda "cuMemAlloc" 2000 '-' cuMemAlloc(pointer: Out<c_uint>, bytes: c_uint) => memory::too_old;
     Cuda "cuMemAllocPitch" 2000 '-' cuMemAllocPitch(pointer: Out<c_uint>, pitch: Out<c_uint>, width: c_uint, height: c_uint, element: c_uint) => memory::too_old_pitch;
     Cuda "cuMemAlloc" 3020 '-' cuMemAlloc_v2(pointer: Out<Pointer>, bytes: usize) => memory::allocate;
@@ -204,6 +215,10 @@ hooks! {
     Cuda "cuMemAllocFromPoolAsync" 11020 'T' cuMemAllocFromPoolAsync_ptsz(pointer: Out<Pointer>, bytes: usize, pool: Handle, stream: Handle) => pool::allocate_from;
     Cuda "cuMemFreeAsync" 11020 '-' cuMemFreeAsync(pointer: Pointer, stream: Handle) => pool::free;
     Cuda "cuMemFreeAsync" 11020 'T' cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle) => pool::free;
+    Cuda "cuDeviceGetDefaultMemPool" 11020 '-' cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: Device) => pool::of_device;
+    Cuda "cuDeviceGetMemPool" 11020 '-' cuDeviceGetMemPool(pool: Out<Handle>, device: Device) => pool::of_device;
+    Cuda "cuMemGetDefaultMemPool" 13000 '-' cuMemGetDefaultMemPool(pool: Out<Handle>, place: Out<Place>, kind: c_uint) => pool::of_place;
+    Cuda "cuMemGetMemPool" 13000 '-' cuMemGetMemPool(pool: Out<Handle>, place: Out<Place>, kind: c_uint) => pool::of_place;
     Cuda "cuMemPoolCreate" 11020 '-' cuMemPoolCreate(pool: Out<Handle>, properties: Out<Properties>) => pool::create;
     Cuda "cuMemPoolDestroy" 11020 '-' cuMemPoolDestroy(pool: Handle) => pool::destroy;
     Cuda "cuMemPoolTrimTo" 11020 '-' cuMemPoolTrimTo(pool: Handle, bytes: usize) => pool::trim;
@@ -289,7 +304,8 @@ calls! {
     cuModuleGetLoadingMode(mode: Out<c_uint>);
     cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>);
     cuGraphNodeGetType(node: Handle, kind: Out<c_uint>);
-    cuGraphMemAllocNodeGetParams(node: Handle, parameters: Out<graph_memory::Allocation>);
+    cuGraphChildGraphNodeGetGraph(node: Handle, graph: Out<Handle>);
+    cuGraphMemAllocNodeGetParams(node: Handle, parameters: Out<graph_nodes::Allocation>);
     cuGraphMemFreeNodeGetParams(node: Handle, pointer: Out<Pointer>);
     cuStreamGetCtx(stream: Handle, context: Out<Handle>);
     cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
@@ -308,6 +324,8 @@ calls! {
     cuMemFreeAsync(pointer: Pointer, stream: Handle);
     nvmlDeviceGetCount_v2(count: Out<c_uint>);
     nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>);
+    nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>);
+    nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: c_uint, instance: Out<Handle>);
     nvmlDeviceGetUUID(device: Handle, uuid: *mut c_char, length: c_uint);
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn device_count(real: extern "C" fn(Out<i32>) -> Code, count: Out<i32
     for ordinal in 0..all {
         let mut device = 0;
         let found = call::cuDeviceGet(Out::to(&mut device), ordinal) == SUCCESS;
-        given += i32::from(found && process.card(device).is_some());
+        given += i32::from(found && process.has(device));
     }
     count.put(given);
     code
@@ -39,7 +39,7 @@ pub(crate) fn device(
         if code != SUCCESS {
             return code;
         }
-        if process.card(found).is_some() {
+        if process.has(found) {
             if left == 0 {
                 device.put(found);
                 return SUCCESS;
@@ -56,8 +56,9 @@ pub(crate) fn total_memory(
     device: Device,
 ) -> Code {
     let code = real(bytes, device);
-    let card = limited().and_then(|process| Some((process, process.card(device)?)));
-    if let (SUCCESS, Some(all), Some((process, card))) = (code, bytes.get(), card) {
+    let process = limited().filter(|_| code == SUCCESS);
+    let card = process.and_then(|process| Some((process, process.card(device).ok()??)));
+    if let (Some(all), Some((process, card))) = (bytes.get(), card) {
         let limit = size(process.limits.memory(card));
         bytes.put(if process.is_scaled() {
             limit

@@ -99,7 +99,7 @@ fn values_reach_the_parts_that_they_are_for() {
     let objects = rendered(&[
         "--set=scheduler.defaultMem=0,scheduler.defaultCores=20,scheduler.defaultGPUNum=2",
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
-        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4",
+        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536",
         "--set-string=devicePlugin.disablecorelimit=true",
     ])
     .unwrap();
@@ -108,6 +108,7 @@ fn values_reach_the_parts_that_they_are_for() {
     for flag in [
         "--device-memory-scaling=1.5",
         "--device-split-count=4",
+        "--host-memory-reserve=65536",
         "--disable-core-limit=true",
         "--resource-name=a/gpu",
     ] {

@@ -85,6 +85,13 @@ impl SimulatedMachine {
         found.ok_or_else(|| MachineError::Crowded(group.to_owned()))
     }
 
+    /// The most bytes of managed memory that a card used and that were on the host at one moment,
+    /// because it had no room for them or a program wanted them there.
+    pub fn host_peak(&self, gpu: &str) -> Result<u64, MachineError> {
+        let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
+        Ok(Running::open(&self.state)?.host_peak(index))
+    }
+
     /// Sets fields of one card at once; the names and values of [`edit::FIELDS`].
     pub fn set(&self, gpu: &str, fields: &[(&str, &str)]) -> Result<(), MachineError> {
         self.change(gpu, |gpu| {

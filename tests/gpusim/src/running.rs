@@ -48,6 +48,10 @@ impl Running {
         self.watcher.group_peak(card, group_of(group))
     }
 
+    pub(crate) fn host_peak(&self, card: usize) -> u64 {
+        self.watcher.host_peak(card)
+    }
+
     pub(crate) fn holders(&self, gpu: &Gpu, card: usize) -> Vec<Holder> {
         let now = clock();
         // A child made by fork has no slot.

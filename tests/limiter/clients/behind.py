@@ -4,6 +4,7 @@ its handle, and what grows with contexts, modules and graphs.
 Fed by: client.py, whose fields it uses. Must not: know that a limiter is there.
 """
 
+import _ctypes
 import ctypes
 import os
 import struct
@@ -12,6 +13,50 @@ MIB = 1 << 20
 
 
 class Behind:
+    def early(self, ordinal="0"):
+        """What is asked before cuInit."""
+        self.cuda = ctypes.CDLL(self.library)
+        total, context = ctypes.c_size_t(), ctypes.c_void_p()
+        one = self.cuda.cuDeviceTotalMem_v2(ctypes.byref(total), int(ordinal))
+        other = self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), int(ordinal))
+        return f"{one} {other}"
+
+    def retained(self, ordinal):
+        context = ctypes.c_void_p()
+        return self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), int(ordinal))
+
+    def reopen(self, times):
+        """Opens NVML, asks and closes it, as exporters do for each scrape."""
+        for _ in range(int(times)):
+            nvml, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
+            code = nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+            code = code or nvml.nvmlShutdown()
+            _ctypes.dlclose(nvml._handle)
+            if code:
+                return code
+        return 0
+
+    def cut(self, index="0"):
+        """Makes an instance of a card, of the smallest profile; its uuid."""
+        _, card = self.handle_of(index)
+        info, made, part = (ctypes.c_uint * 64)(), ctypes.c_void_p(), ctypes.c_void_p()
+        code = self.nvml.nvmlDeviceGetGpuInstanceProfileInfo(card, 0, info)
+        code = code or self.nvml.nvmlDeviceCreateGpuInstance(card, info[0], ctypes.byref(made))
+        code = code or self.nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(made, 0, 0, info)
+        code = code or self.nvml.nvmlGpuInstanceCreateComputeInstance(made, info[0], ctypes.byref(part))
+        return f"{code} {self.instance_of(card)[1]}"
+
+    def instance_of(self, card):
+        device, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+        code = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0, ctypes.byref(device))
+        code = code or self.nvml.nvmlDeviceGetUUID(device, name, 96)
+        return code, name.value.decode()
+
+    def ninstance(self, index="0"):
+        """The first instance of a card."""
+        code, card = self.handle_of(index)
+        return code or "{} {}".format(*self.instance_of(card))
+
     def export(self):
         """The memory as a file, as another process would get it."""
         self.file = ctypes.c_int()
@@ -44,6 +89,16 @@ class Behind:
         words = [0, self.last_array.value, 0, 0, 0, 0, 0, int(operation), self.handle.value, 0, 1, 0]
         return self.cuda.cuMemMapArrayAsync((ctypes.c_uint64 * 12)(*words), 1, None)
 
+    def poolof(self, device):
+        """A device's own pool."""
+        self.own_pool = ctypes.c_void_p()
+        return self.cuda.cuDeviceGetDefaultMemPool(ctypes.byref(self.own_pool), int(device))
+
+    def placepool(self, kind, device):
+        """The pool of a place, as CUDA 13 names places."""
+        self.own_pool, place = ctypes.c_void_p(), (ctypes.c_int * 2)(int(kind), int(device))
+        return self.cuda.cuMemGetDefaultMemPool(ctypes.byref(self.own_pool), place, 1)
+
     def limit(self, which, value):
         return self.cuda.cuCtxSetLimit(ctypes.c_uint(int(which)), ctypes.c_size_t(int(value)))
 
@@ -62,11 +117,37 @@ class Behind:
     def ungreen(self):
         return self.cuda.cuGreenCtxDestroy(self.contexts["green"])
 
-    def elf(self, mib):
-        """A module with a variable of so many MiB, as a binary."""
+    def binary(self, mib):
         section = struct.pack("<IIQQQQIIQQ", 0, 8, 3, 0, 0, int(mib) * MIB, 0, 0, 0, 0)
         head = b"\x7fELF" + bytes(36) + struct.pack("<QIHHHHHH", 64, 0, 64, 0, 0, 64, 1, 0)
-        return self.load_module(head + section)
+        return head + section
+
+    def elf(self, mib):
+        """A module with a variable of so many MiB, as a binary."""
+        return self.load_module(self.binary(mib))
+
+    def libload(self, mib):
+        """A library with such a variable, and a kernel of it."""
+        self.lib, self.kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        nothing = (None, None, ctypes.c_uint(0))
+        image = self.binary(mib)
+        code = self.cuda.cuLibraryLoadData(ctypes.byref(self.lib), image, *nothing, *nothing)
+        return code or self.cuda.cuLibraryGetKernel(ctypes.byref(self.kernel), self.lib, b"k_us_5")
+
+    def moduleof(self):
+        return self.cuda.cuLibraryGetModule(ctypes.byref(ctypes.c_void_p()), self.lib)
+
+    def functionof(self):
+        return self.cuda.cuKernelGetFunction(ctypes.byref(ctypes.c_void_p()), self.kernel)
+
+    def kernelrun(self):
+        """Launches the library's kernel as it is."""
+        shape = [ctypes.c_uint(length) for length in (1, 1, 1, 32, 1, 1, 0)]
+        code = self.cuda.cuLaunchKernel(self.kernel, *shape, None, None, None)
+        return code or self.cuda.cuCtxSynchronize()
+
+    def unlibrary(self):
+        return self.cuda.cuLibraryUnload(self.lib)
 
     def ptx(self, mib):
         """The same, as text."""
@@ -81,17 +162,20 @@ class Behind:
         return self.cuda.cuModuleUnload(self.module)
 
     def graph(self, *sizes):
-        """A graph that allocates so many MiB, one after another; negative: and frees them."""
+        """A graph that allocates so many MiB, one after another; negative: and frees them; `:1`
+        behind a size: on the second card; `within` first: in a graph within it."""
         graph, self.exec = ctypes.c_void_p(), ctypes.c_void_p()
         code = self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
-        flags = 0
-        for size in map(int, sizes):
+        flags, within = 0, sizes[0] == "within"
+        for word in sizes[within:]:
+            size, _, device = word.partition(":")
+            size, device = int(size), int(device or 0)
             if size == 0:
                 # Memory of the launch before is freed at the next.
                 flags = 1
                 continue
             node, none = ctypes.c_void_p(), ctypes.c_void_p()
-            params = (ctypes.c_uint64 * 15)(1, 1, *[0] * 11, abs(size) * MIB, 0)
+            params = (ctypes.c_uint64 * 15)(1, 1 | device << 32, *[0] * 11, abs(size) * MIB, 0)
             code = code or self.cuda.cuGraphAddMemAllocNode(ctypes.byref(node), graph, none, 0, params)
             if size < 0:
                 pointer = ctypes.c_uint64(params[14])
@@ -99,9 +183,22 @@ class Behind:
                     ctypes.byref(node), graph, none, 0, pointer
                 )
             self.pointers.append(ctypes.c_uint64(params[14]))
+        if within:
+            inner, graph, node = graph, ctypes.c_void_p(), ctypes.c_void_p()
+            code = code or self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
+            moved = (ctypes.c_uint64 * 32)(4, 0, inner.value, 1)
+            code = code or self.cuda.cuGraphAddNode(ctypes.byref(node), graph, None, 0, moved)
         return code or self.cuda.cuGraphInstantiateWithFlags(
             ctypes.byref(self.exec), graph, ctypes.c_uint64(flags)
         )
+
+    def keepexec(self):
+        self.kept = self.exec
+        return 0
+
+    def otherexec(self):
+        self.exec = self.kept
+        return 0
 
     def launch(self):
         return self.cuda.cuGraphLaunch(self.exec, None)

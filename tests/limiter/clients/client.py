@@ -184,6 +184,20 @@ class Client(Behind):
         pages = range(pointer, pointer + size, 2 * MIB)
         return max(self.cuda.cuMemsetD8_v2(ctypes.c_uint64(page), *one) for page in pages)
 
+    def work(self, rounds, milliseconds="10"):
+        """Runs a kernel so often that uses all of the last allocation."""
+        name = f"k_ms_{milliseconds}_touch".encode()
+        kernel, module = ctypes.c_void_p(), ctypes.c_void_p()
+        code = self.cuda.cuModuleLoadData(ctypes.byref(module), b"any")
+        code = code or self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, name)
+        size = ctypes.c_uint64(self.last_size)
+        arguments = (ctypes.c_void_p * 2)(ctypes.addressof(self.pointers[-1]), ctypes.addressof(size))
+        shape = [ctypes.c_uint(length) for length in (1, 1, 1, 32, 1, 1, 0)]
+        for _ in range(int(rounds)):
+            code = code or self.cuda.cuLaunchKernel(kernel, *shape, None, arguments, None)
+            code = code or self.cuda.cuCtxSynchronize()
+        return code
+
     def physical(self, mib, device="0"):
         prop, handle = Prop(1, 1, 1, int(device), None, 0), ctypes.c_uint64()
         self.cuda.cuMemCreate.argtypes = None

@@ -9,6 +9,7 @@ pub mod launch;
 pub mod rest;
 pub mod scene;
 pub mod share;
+mod starved;
 pub mod tenant;
 
 use std::fs;

@@ -16,6 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::host::Host;
 pub use crate::host::Role;
 use crate::scene::{FIRST, device, machine};
+use crate::starved::{Waits, longest, waits};
 use crate::{Container, Way};
 
 /// One container and what runs in it.
@@ -109,6 +110,9 @@ impl Scene<'_> {
 pub struct Got {
     /// Percent of the card, window by window.
     pub windows: Vec<f64>,
+    /// Percent of each window that a thread of its, or of the host in this process, could have run
+    /// and was given no processor.
+    pub starved: Vec<f64>,
     /// Launches of all its processes.
     pub launches: u64,
 }
@@ -135,10 +139,29 @@ impl Got {
 
     /// The middle one of the windows.
     pub fn median(&self) -> f64 {
-        let mut sorted = self.windows.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
+        middle(self.windows.clone())
     }
+
+    /// How many points the middle window is above `percent` of the card. What is missing while the
+    /// machine kept the tenant from its turn is not missing: its share of that time, and no more.
+    pub fn off(&self, percent: f64) -> f64 {
+        let both = self.windows.iter().zip(&self.starved);
+        let each = both.map(|(got, starved)| {
+            let error = got - percent;
+            let excused = starved * percent / 100.0;
+            if error < 0.0 {
+                (error + excused).min(0.0)
+            } else {
+                error
+            }
+        });
+        middle(each.collect())
+    }
+}
+
+fn middle(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -160,12 +183,13 @@ pub fn run(scene: &Scene) -> Result<Vec<Got>> {
     let mut got = vec![
         Got {
             windows: Vec::new(),
+            starved: Vec::new(),
             launches: 0
         };
         scene.tenants.len()
     ];
     host.run_for(&machine, &workers, scene.warm_up)?;
-    let mut last = workers.busy(&machine)?;
+    let (mut last, mut waited) = (workers.busy(&machine)?, workers.waits());
     for _ in 0..scene.windows {
         host.run_for(&machine, &workers, scene.window)?;
         let now = workers.busy(&machine)?;
@@ -173,7 +197,12 @@ pub fn run(scene: &Scene) -> Result<Vec<Got>> {
         for ((got, now), last) in got.iter_mut().zip(&now.busy).zip(&last.busy) {
             got.windows.push(100.0 * (now - last) / passed);
         }
-        last = now;
+        let waits = workers.waits();
+        for ((got, now), before) in got.iter_mut().zip(&waits).zip(&waited) {
+            let wait = Duration::from_nanos(longest(before, now)).as_secs_f64();
+            got.starved.push((100.0 * wait / passed).min(100.0));
+        }
+        (last, waited) = (now, waits);
     }
     host.leave()?;
     for (got, children) in got.iter_mut().zip(workers.0.drain(..)) {
@@ -212,6 +241,10 @@ pub(crate) struct Busy {
     pub(crate) busy: Vec<f64>,
 }
 
+/// A look that took longer is not of one moment; so often is it tried again.
+const MOMENT: Duration = Duration::from_millis(1);
+const LOOKS: u32 = 50;
+
 impl Workers {
     /// Lets all tenants begin.
     pub(crate) fn start(scene: &Scene, containers: &[Container], room: &Path) -> Result<Self> {
@@ -240,9 +273,23 @@ impl Workers {
         tenants.map(|children| children.iter().map(Child::id).collect())
     }
 
+    /// What the threads of each tenant, and ours, waited for a processor.
+    fn waits(&self) -> Vec<Waits> {
+        let with_ours = |own: Vec<u32>| waits(own.into_iter().chain([std::process::id()]));
+        self.pids().map(with_ours).collect()
+    }
+
     pub(crate) fn busy(&self, machine: &SimulatedMachine) -> Result<Busy> {
-        let when = Instant::now();
-        let holders = machine.holders(FIRST)?;
+        let mut looks = 0;
+        let (when, holders) = loop {
+            let before = Instant::now();
+            let holders = machine.holders(FIRST)?;
+            looks += 1;
+            let took = before.elapsed();
+            if took < MOMENT || looks == LOOKS {
+                break (before + took, holders);
+            }
+        };
         let of = |child: &Child| {
             let found = holders.iter().find(|holder| holder.pid == child.id());
             found.map_or(0, |holder| holder.busy)

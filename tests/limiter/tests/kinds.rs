@@ -1,6 +1,8 @@
 //! Every kind of memory is charged once and given back when the driver gives it back.
 
-use aliquot_limiter_tests::scene::check;
+use aliquot_limiter_tests::scene::{FIRST, SECOND, check, device, machine};
+use aliquot_limiter_tests::{Container, WAYS};
+use aliquot_region::limits::Container as Rules;
 
 #[test]
 fn each_kind_is_counted_once_and_given_back() {
@@ -128,4 +130,23 @@ fn calls_of_cuda_3_are_refused() {
         3000,
         &[("init", "0"), ("old", "801"), ("info", "0 2520 3000")],
     );
+}
+
+#[test]
+fn a_pool_of_another_card_was_charged_on_the_current_one() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let devices = [device(FIRST, 3000), device(SECOND, 1000)];
+        let container = Container::new(&machine, way, Rules::default(), &devices);
+        let container = container.expect("a container");
+        for how in ["poolof,1", "placepool,1,1"] {
+            let said = container.client(&["init", how, "frompool,1200", "frompool,900", "info"]);
+            let said = said.expect("answers");
+            let expected = ["frompool,1200: 2", "frompool,900: 0", "info: 0 2520 3000"];
+            assert_eq!(said[2..], expected, "{way:?} {how}");
+        }
+        let said = container.client(&["init", "placepool,3,0", "frompool,9000", "info"]);
+        let expected = ["frompool,9000: 0", "info: 0 2520 3000"];
+        assert_eq!(said.expect("answers")[2..], expected, "{way:?}: the host's");
+    }
 }

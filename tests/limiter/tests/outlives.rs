@@ -1,7 +1,9 @@
 //! What takes memory of a card behind the calls that allocate: what lives longer than its handle,
 //! and what grows with contexts, modules and graphs.
 
-use aliquot_limiter_tests::scene::check;
+use aliquot_limiter_tests::scene::{FIRST, SECOND, check, device, machine};
+use aliquot_limiter_tests::{Container, WAYS, lines};
+use aliquot_region::limits::Container as Rules;
 
 #[test]
 fn exported_memory_outlived_its_charge() {
@@ -219,4 +221,127 @@ fn memory_that_a_graph_frees_again_is_needed_once() {
             ("info", "0 20 3000"),
         ],
     );
+}
+
+#[test]
+fn memory_of_a_graph_in_a_graph_was_not_reserved() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("graph,within,2600", "0"),
+            ("launch", "2"),
+            ("graph,within,2000,-500", "0"),
+            ("launch", "0"),
+            ("info", "0 20 3000"),
+        ],
+    );
+}
+
+#[test]
+fn a_graph_on_two_cards_was_reserved_on_the_last_one_only() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let devices = [device(FIRST, 1000), device(SECOND, 3000)];
+        let container = Container::new(&machine, way, Rules::default(), &devices);
+        let container = container.expect("a container");
+        let said = container.client(&[
+            "init",
+            "graph,800,2:1",
+            "launch",
+            "info",
+            "graph,500,2:1",
+            "launch",
+            "info",
+        ]);
+        let expected = [
+            "init: 0",
+            "graph,800,2:1: 0",
+            "launch: 2",
+            "info: 0 520 1000",
+            "graph,500,2:1: 0",
+            "launch: 0",
+            "info: 0 20 1000",
+        ];
+        assert_eq!(said.expect("answers"), expected, "{way:?}");
+    }
+}
+
+#[test]
+fn what_another_graph_holds_was_taken_for_what_this_one_left() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            // Freed by hand after its launch, while another graph took as much.
+            ("graph,0,2400", "0"),
+            ("launch", "0"),
+            ("keepexec", "0"),
+            ("unordered", "0"),
+            ("sync", "0"),
+            ("graphtrim", "0"),
+            ("graph,2400", "0"),
+            ("launch", "0"),
+            ("otherexec", "0"),
+            ("launch", "2"),
+            ("info", "0 120 3000"),
+        ],
+    );
+}
+
+#[test]
+fn libraries_took_memory_that_nobody_counted() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("libload,1000", "0"),
+            // It is in no context yet.
+            ("info", "0 2520 3000"),
+            ("kernelrun", "0"),
+            ("info", "0 1522 3000"),
+            ("kernelrun", "0"),
+            ("moduleof", "0"),
+            ("info", "0 1522 3000"),
+            ("unlibrary", "0"),
+            ("info", "0 2520 3000"),
+            ("libload,2600", "0"),
+            ("kernelrun", "2"),
+            ("moduleof", "2"),
+            ("functionof", "2"),
+            ("libload,2000", "0"),
+            ("functionof", "0"),
+            ("info", "0 522 3000"),
+            ("reset", "0"),
+            ("init", "0"),
+            ("info", "0 2520 3000"),
+            // In the new context it is used anew.
+            ("kernelrun", "0"),
+            ("info", "0 522 3000"),
+        ],
+    );
+}
+
+#[test]
+fn a_library_is_charged_at_once_where_the_driver_loads_it_at_once() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let devices = [device(FIRST, 3000)];
+        let container = Container::new(&machine, way, Rules::default(), &devices);
+        let container = container.expect("a container");
+        let mut client =
+            container.client_command(&["init", "libload,1000", "info", "libload,1600", "info"]);
+        let output = client
+            .env("CUDA_MODULE_LOADING", "EAGER")
+            .output()
+            .expect("a client");
+        let expected = [
+            "init: 0",
+            "libload,1000: 0",
+            "info: 0 1522 3000",
+            "libload,1600: 2",
+            "info: 0 1522 3000",
+        ];
+        assert_eq!(lines(&output), expected, "{way:?}");
+    }
 }

@@ -1,11 +1,10 @@
 //! `deviceMemoryScaling` above 1: what goes beyond a container's part of the card is managed memory.
 
-use std::process::Stdio;
-use std::time::Instant;
+use std::time::Duration;
 
-use aliquot_gpusim::SimulatedMachine;
-use aliquot_limiter_tests::scene::{FIRST, MIB, device, machine};
-use aliquot_limiter_tests::{Container, WAYS, Way, lines};
+use aliquot_gpusim::{Holder, SimulatedMachine};
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, machine};
+use aliquot_limiter_tests::{Container, Running, WAYS, Way, lines};
 use aliquot_region::limits::{Container as Rules, Device, OVERSUBSCRIBE};
 
 /// A container that was promised `mib` of a card, of which `part` is real.
@@ -83,44 +82,137 @@ fn what_managed_memory_cannot_serve_fails_at_that_call_with_one_line() {
     }
 }
 
-#[test]
-fn two_tenants_of_a_cards_size_each_run_and_finish_on_one_card() {
-    let all: u64 = 81_920;
-    // Each uses 60,000 MiB, which the card has once.
-    let words = [
-        "init",
-        "alloc,30000",
-        "touch",
-        "alloc,30000",
-        "touch",
-        "info",
-        "free",
-        "free",
-    ];
-    let run = |number: usize| {
-        let (_room, machine) = machine();
-        let begun = Instant::now();
-        let tenants: Vec<Container> = (0..number)
-            .map(|_| scaled(&machine, Way::Replacement, all, all / 2))
-            .collect();
+/// MiB of a card that two tenants of its size share, and what of it the driver keeps.
+const SMALL: u64 = 4096;
+const DRIVERS: u64 = 96;
+
+/// A small card on which contexts take as much as on the others.
+fn small() -> (tempfile::TempDir, SimulatedMachine) {
+    let room = tempfile::tempdir().expect("a folder");
+    let yaml = format!(
+        "gpus: [{{model: Tesla T4, uuids: [{FIRST}], memoryMib: {SMALL}, reservedMib: {DRIVERS}, set: {{contextMib: {CONTEXT}}}}}]"
+    );
+    let state = room.path().join("state");
+    let machine = SimulatedMachine::create(&state, &yaml).expect("a machine");
+    (room, machine)
+}
+
+/// What tenants left of the card and of the host while all of them had all they wanted.
+struct Left {
+    /// Seconds of the card for each of them.
+    busy: f64,
+    /// MiB on the host, and the most that there ever were.
+    host: [u64; 2],
+}
+
+/// So many tenants at once that are promised `mib` each, as a node does that promises `promised` of
+/// its card. Each fills `used` of that and works on what lies beyond its part of the card.
+fn run_together(number: usize, mib: u64, promised: u64, used: &[&str]) -> Left {
+    let (_room, machine) = small();
+    let part = mib * (SMALL - DRIVERS) / promised;
+    let tenants: Vec<Container> = (0..number)
+        .map(|_| scaled(&machine, Way::Replacement, mib, part))
+        .collect();
+    let mut running: Vec<Running> = std::thread::scope(|scope| {
         let started: Vec<_> = tenants
             .iter()
-            .map(|tenant| {
-                let mut client = tenant.client_command(&words);
-                client.stdout(Stdio::piped()).spawn().expect("a client")
-            })
+            .map(|tenant| scope.spawn(|| tenant.start(used).expect("a client")))
             .collect();
-        for child in started {
-            let output = child.wait_with_output().expect("it ends");
-            let said = lines(&output);
-            let left = all - 480 - 60_000;
-            assert_eq!(said[5], format!("info: 0 {left} {all}"), "{said:?}");
-            let mut codes = said.iter().filter(|line| !line.starts_with("info"));
-            assert!(codes.all(|line| line.ends_with(": 0")), "{said:?}");
-        }
-        assert_eq!(machine.holders(FIRST).expect("a card"), []);
-        begun.elapsed().as_secs_f64()
+        let all = started.into_iter();
+        all.map(|one| one.join().expect("it answers")).collect()
+    });
+    for one in &running {
+        assert!(
+            one.answers.iter().all(|line| line.ends_with(": 0")),
+            "{:?}",
+            one.answers
+        );
+    }
+    let holders = machine.holders(FIRST).expect("a card");
+    assert_eq!(holders.len(), number, "{holders:?}");
+    let sum = |of: fn(&Holder) -> u64| holders.iter().map(of).sum::<u64>();
+    let (held, busy) = (sum(|one| one.used), sum(|one| one.busy));
+    assert!(held <= (SMALL - DRIVERS) * MIB, "{holders:?}");
+    let found = Left {
+        busy: Duration::from_nanos(busy).as_secs_f64()
+            / f64::from(u32::try_from(number).expect("few")),
+        host: [
+            sum(|one| one.host),
+            machine.host_peak(FIRST).expect("a card"),
+        ]
+        .map(|bytes| bytes / MIB),
     };
-    let (one, two) = (run(1), run(2));
-    println!("one tenant {one:.1} s, two at once {two:.1} s (simulated)");
+    for one in &mut running {
+        one.end().expect("it ends well");
+    }
+    assert_eq!(machine.holders(FIRST).expect("a card"), []);
+    found
+}
+
+#[test]
+fn two_tenants_of_a_cards_size_each_run_and_finish_slower_and_within_the_hosts_reserve() {
+    // Promised twice: a reserve as large as what containers can have of the card.
+    let reserve = SMALL - DRIVERS;
+    let promised = 2 * reserve;
+    let words = ["init", "alloc,1400", "alloc,2100", "work,4"];
+    let alone = run_together(1, SMALL - DRIVERS, promised, &words);
+    let both = run_together(2, SMALL - DRIVERS, promised, &words);
+    assert_eq!(alone.host, [0, 0], "one of them fits");
+    // 2 x (480 + 1400 + 2100) on a card with 4000.
+    let [now, most] = both.host;
+    assert!(
+        (3900..=reserve).contains(&now) && most <= reserve,
+        "{now} {most}"
+    );
+    let slower = both.busy / alone.busy;
+    println!(
+        "two tenants of a card's size: each is {slower:.1} times slower than alone, {most} MiB on the host (simulated)"
+    );
+    assert!((2.0..5.0).contains(&slower), "{slower}");
+}
+
+#[test]
+fn a_small_reserve_of_the_host_is_never_passed_and_what_is_beyond_it_is_refused() {
+    // Scaling 2, and a reserve of 1000: 5000 are promised, of which each tenant has half.
+    let (reserve, promised) = (1000, 5000);
+    // Its part of the card is 2000: 480 + 1500, then 518 beyond.
+    let words = ["init", "alloc,1500", "alloc,518", "work,3"];
+    let both = run_together(2, 2500, promised, &words);
+    let [now, most] = both.host;
+    assert!(now > 900 && most <= reserve, "{now} {most}");
+    let (_room, machine) = small();
+    let container = scaled(&machine, Way::Replacement, 2500, 2000);
+    let mut client = container.client_command(&["init", "alloc,1500", "alloc,518", "alloc,4"]);
+    let output = client
+        .env("LIBCUDA_LOG_LEVEL", "4")
+        .output()
+        .expect("the client");
+    assert_eq!(lines(&output)[3], "alloc,4: 2");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let refused = said.lines().filter(|line| line.contains("refused"));
+    let refused: Vec<&str> = refused.collect();
+    assert_eq!(refused.len(), 1, "{said}");
+    assert!(
+        refused[0].contains("2000 MiB of the card and 500 MiB of the host"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_others_took_of_the_card_refused_a_scaled_container_what_it_was_promised() {
+    let (_room, machine) = small();
+    // Nobody reckoned with it.
+    let stranger = Container::new(&machine, Way::Bare, Rules::default(), &[]).expect("a container");
+    let there = stranger.start(&["init", "alloc,2000"]).expect("a client");
+    assert_eq!(there.answers, ["init: 0", "alloc,2000: 0"]);
+    let container = scaled(&machine, Way::Replacement, 4000, 2000);
+    let said = container.client(&["init", "info", "alloc,1500", "alloc,2020", "info"]);
+    let expected = [
+        "init: 0",
+        "info: 0 3520 4000",
+        "alloc,1500: 0",
+        "alloc,2020: 0",
+        "info: 0 0 4000",
+    ];
+    assert_eq!(said.expect("the client"), expected);
 }

@@ -2,7 +2,8 @@
 //! real card.
 //!
 //! Short forms: a machine that runs all tests at once may keep a process from its turn for a
-//! while, so the middle one of a few windows is judged. `make bench` has the full ones.
+//! while, so the middle one of a few windows is judged, and its share of what the kernel says that it
+//! waited for a processor is not missing. `make bench` has the full ones, which excuse nothing.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ fn check(cores: u32, processes: usize, work: &str) {
 
 #[track_caller]
 fn judge(got: &Got, cores: u32, what: &str) {
-    let error = got.median() - f64::from(cores);
+    let error = got.off(f64::from(cores));
     assert!(error.abs() <= 2.0, "{cores} % of {what}: {got:?}");
 }
 
@@ -41,7 +42,7 @@ fn without_a_limit_all_of_the_card_is_used() {
     // So that the other tests can fail.
     for cores in [0, 100] {
         let got = in_turn(&Scene::seconds(1, vec![tenant(cores, "plain k_ms_1")]));
-        assert!(got[0].median() > 97.0, "{got:?}");
+        assert!(got[0].off(100.0) > -3.0, "{got:?}");
     }
 }
 
@@ -85,7 +86,7 @@ fn long_kernels_are_whole_and_the_share_holds_on_average() {
     let mut scene = Scene::seconds(1, vec![tenant(50, "plain k_ms_100")]);
     scene.window = Duration::from_secs(4);
     let got = in_turn(&scene);
-    assert!(got[0].error(50) <= 3.0, "{got:?}");
+    assert!(got[0].off(50.0).abs() <= 3.0, "{got:?}");
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn tenants_that_are_all_busy_get_what_each_asked_for() {
     scene.warm_up = Duration::from_secs(6);
     let got = in_turn(&scene);
     for (got, cores) in got.iter().zip(shares) {
-        let error = got.median() - f64::from(cores);
+        let error = got.off(f64::from(cores));
         assert!(error.abs() <= 4.0, "{cores} %: {got:?}");
     }
 }
@@ -165,8 +166,11 @@ fn gate_and_policy_decide_who_is_limited() {
             // A closed gate holds from the first launch on.
             scene.warm_up = Duration::ZERO;
         }
-        let got = in_turn(&scene)[0].median();
+        let got = &in_turn(&scene)[0];
         let most = if gate == Some(WAIT) { 0.0 } else { 10.0 };
-        assert!((got - expected).abs() <= most, "{policy} {gate:?}: {got}");
+        assert!(
+            got.off(expected).abs() <= most,
+            "{policy} {gate:?}: {got:?}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! What a container sees of its cards.
 
-use aliquot_limiter_tests::scene::{FIRST, SECOND, check, device, machine};
-use aliquot_limiter_tests::{Container, WAYS};
+use aliquot_limiter_tests::scene::{FIRST, SECOND, check, container, device, machine};
+use aliquot_limiter_tests::{Container, WAYS, Way, lines};
 use aliquot_region::limits::Container as Rules;
 
 #[test]
@@ -117,5 +117,65 @@ fn clients_that_nobody_here_wrote_show_the_share() {
             assert!(said.contains(share), "{way:?} {client} {said}");
             assert!(!said.contains(SECOND), "{way:?} {client} {said}");
         }
+    }
+}
+
+#[test]
+fn a_question_before_cu_init_hid_every_device_for_good() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        let mut client =
+            container.client_command(&["early", "init", "retained,99", "count", "info"]);
+        let output = client.output().expect("the client");
+        let expected = [
+            "early: 3 3",
+            "init: 0",
+            "retained,99: 101",
+            "count: 0 1",
+            "info: 0 2520 3000",
+        ];
+        assert_eq!(lines(&output), expected, "{way:?}");
+        // The driver's answers, and no line of ours.
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{way:?}");
+    }
+}
+
+#[test]
+fn each_time_that_nvml_was_opened_and_closed_took_a_slot() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        let running = container.start(&["reopen,5"]).expect("the client");
+        assert_eq!(running.answers, ["reopen,5: 0"], "{way:?}");
+        let held = container.report().expect("counters").holders;
+        assert_eq!(held.len(), 1, "{way:?} {held:?}");
+    }
+}
+
+#[test]
+fn nvml_showed_no_card_to_who_has_a_share_of_an_instance() {
+    let (_room, machine) = machine();
+    machine.set(FIRST, &[("mig", "on")]).expect("MIG");
+    let bare = container(&machine, Way::Bare, 3000);
+    let made = bare.client(&["ninit", "cut"]).expect("an instance");
+    let instance = made[1].strip_prefix("cut: 0 ").expect("its uuid");
+    assert!(instance.starts_with("MIG-"), "{made:?}");
+    for way in WAYS {
+        let devices = [device(instance, 3000)];
+        let container =
+            Container::new(&machine, way, Rules::default(), &devices).expect("a container");
+        let known = format!("nuuid,{instance}");
+        let (parent, other) = (format!("nuuid,{FIRST}"), format!("nuuid,{SECOND}"));
+        let said = container.client(&["ninit", "ncount", "ninstance", &known, &parent, &other]);
+        let expected = [
+            "ninit: 0".to_owned(),
+            "ncount: 0 1".to_owned(),
+            format!("ninstance: 0 {instance}"),
+            format!("{known}: 0"),
+            format!("{parent}: 0"),
+            format!("{other}: 6"),
+        ];
+        assert_eq!(said.expect("answers"), expected, "{way:?}");
     }
 }

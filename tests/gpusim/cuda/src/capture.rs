@@ -31,13 +31,26 @@ pub(crate) struct Node {
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Work {
-    Kernel { function: u64, time: KernelTime },
+    Kernel {
+        function: u64,
+        time: KernelTime,
+    },
     Copy,
     Fill,
     Host,
     Empty,
-    Alloc { address: u64, bytes: u64 },
-    Free { address: u64 },
+    Alloc {
+        address: u64,
+        bytes: u64,
+        card: usize,
+    },
+    Free {
+        address: u64,
+    },
+    /// A graph within, which belongs to this node.
+    Child {
+        graph: u64,
+    },
 }
 
 impl Node {

@@ -247,6 +247,16 @@ impl Driver {
         self.member.release_managed(card, bytes)
     }
 
+    /// Managed bytes that a card wanted to use lie on the host from now on.
+    pub(crate) fn stay_on_host(&self, card: usize, bytes: u64) {
+        self.member.stay_on_host(card, bytes);
+    }
+
+    /// Managed bytes are on the host no more.
+    pub(crate) fn leave_host(&self, card: usize, bytes: u64) {
+        self.member.leave_host(card, bytes);
+    }
+
     /// This process as one that others may name: its slot and how often that was claimed.
     pub(crate) fn identity(&self) -> (u64, u64) {
         self.member.identity()

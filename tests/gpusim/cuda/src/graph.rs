@@ -1,5 +1,6 @@
 //! Graphs, and the memory that their allocation nodes reserve of a card until it is trimmed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -99,55 +100,57 @@ impl Reserves {
         if !takes {
             return Ok(());
         }
-        let card = context.card;
         for node in nodes {
-            if let Work::Alloc { address, .. } = node.work
+            if let Work::Alloc { address, card, .. } = node.work
                 && let Some(live) = driver.heap.find(address)
             {
                 // Memory of the launch before.
                 if flags & AUTO_FREE == 0 {
                     return Err(ERROR_INVALID_VALUE);
                 }
-                driver.heap.remove(address, |kind| kind == Kind::Graph);
+                driver.heap.remove(address, is_graphs);
                 self.gave(driver, card, live.size);
             }
         }
-        let (mut running, mut peak) = (0_u64, 0_u64);
-        for node in nodes {
-            match node.work {
-                Work::Alloc { bytes, .. } => running += whole(bytes),
-                Work::Free { address } => {
-                    let own = nodes.iter().find_map(|node| match node.work {
-                        Work::Alloc {
-                            address: from,
-                            bytes,
-                        } if from == address => Some(bytes),
-                        _ => None,
-                    });
-                    running = running.saturating_sub(own.map_or(0, whole));
+        let mut grown = Vec::new();
+        for (card, peak) in peaks(nodes) {
+            let lacking = self.with(card, |reserve| {
+                let lacking = (reserve.used + peak).saturating_sub(reserve.reserved);
+                driver.charge(card, lacking)?;
+                reserve.reserved += lacking;
+                reserve.reserved_high = reserve.reserved_high.max(reserve.reserved);
+                reserve.used_high = reserve.used_high.max(reserve.used + peak);
+                Ok::<u64, u32>(lacking)
+            });
+            match lacking {
+                Ok(lacking) => grown.push((card, lacking)),
+                Err(code) => {
+                    for (card, lacking) in grown {
+                        driver.release(card, lacking);
+                        self.with(card, |reserve| reserve.reserved -= lacking);
+                    }
+                    return Err(code);
                 }
-                _ => {}
             }
-            peak = peak.max(running);
         }
-        self.with(card, |reserve| {
-            let lacking = (reserve.used + peak).saturating_sub(reserve.reserved);
-            driver.charge(card, lacking)?;
-            reserve.reserved += lacking;
-            reserve.reserved_high = reserve.reserved_high.max(reserve.reserved);
-            reserve.used_high = reserve.used_high.max(reserve.used + peak);
-            Ok::<(), u32>(())
-        })?;
         for node in nodes {
             match node.work {
-                Work::Alloc { address, bytes } => {
-                    driver.heap.add(address, bytes, Kind::Graph, Some(context));
+                Work::Alloc {
+                    address,
+                    bytes,
+                    card,
+                } => {
+                    let kind = Kind::Graph { card };
+                    driver.heap.add(address, bytes, kind, Some(context));
                     driver.count_request(card, bytes);
                     self.with(card, |reserve| reserve.used += whole(bytes));
                 }
                 Work::Free { address } => {
-                    let gone = driver.heap.remove(address, |kind| kind == Kind::Graph);
-                    self.gave(driver, card, gone.ok_or(ERROR_INVALID_VALUE)?.size);
+                    let gone = driver.heap.remove(address, is_graphs);
+                    let gone = gone.ok_or(ERROR_INVALID_VALUE)?;
+                    if let Kind::Graph { card } = gone.kind {
+                        self.gave(driver, card, gone.size);
+                    }
                 }
                 _ => {}
             }
@@ -170,6 +173,55 @@ impl Reserves {
             reserve.reserved = reserve.used;
         });
     }
+}
+
+fn is_graphs(kind: Kind) -> bool {
+    matches!(kind, Kind::Graph { .. })
+}
+
+/// The most that nodes have of each card at once, in their order.
+fn peaks(nodes: &[Node]) -> BTreeMap<usize, u64> {
+    let (mut running, mut peaks) = (BTreeMap::<usize, u64>::new(), BTreeMap::<usize, u64>::new());
+    for node in nodes {
+        match node.work {
+            Work::Alloc { bytes, card, .. } => {
+                let now = running.entry(card).or_default();
+                *now += whole(bytes);
+                let peak = peaks.entry(card).or_default();
+                *peak = (*peak).max(*now);
+            }
+            Work::Free { address } => {
+                let own = nodes.iter().find_map(|node| match node.work {
+                    Work::Alloc {
+                        address: from,
+                        bytes,
+                        card,
+                    } if from == address => Some((card, whole(bytes))),
+                    _ => None,
+                });
+                if let Some((card, bytes)) = own {
+                    let now = running.entry(card).or_default();
+                    *now = now.saturating_sub(bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+    peaks
+}
+
+/// The nodes of a graph with those of the graphs within, in order.
+pub(crate) fn flat(driver: &Driver, graph: &Arc<Graph>) -> Answer<Vec<Node>> {
+    let mut all = Vec::new();
+    for node in copy_of(graph) {
+        if let Work::Child { graph } = node.work {
+            let inner = driver.objects.graphs.get(graph, ERROR_INVALID_HANDLE)?;
+            all.extend(flat(driver, &inner)?);
+        } else {
+            all.push(node);
+        }
+    }
+    Ok(all)
 }
 
 /// A copy of a graph's nodes, in order.

@@ -37,7 +37,10 @@ pub(crate) enum Kind {
     /// A mapping of physical memory, of `vmm`.
     Mapped,
     /// Memory of a graph's allocation node.
-    Graph,
+    Graph {
+        /// The card on which it is.
+        card: usize,
+    },
     /// Memory of another process.
     Foreign,
 }
@@ -208,11 +211,7 @@ pub(crate) fn give(driver: &Driver, gone: &Allocation) {
                 .give(gone.base, gone.size.max(4096), gone.touched);
             driver.pools.gave(driver, pool, gone.size);
         }
-        Kind::Graph => {
-            if let Some(context) = gone.context {
-                driver.reserves.gave(driver, context.card, gone.size);
-            }
-        }
+        Kind::Graph { card } => driver.reserves.gave(driver, card, gone.size),
         Kind::Managed => {
             driver.residency.forget(driver, gone.id);
             driver.arena.give(gone.base, gone.size.max(4096), true);

@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 
 use crate::array::Array;
 use crate::exports::event::Event;
+use crate::exports::library::{Kernel, Library};
 use crate::exports::module::{Function, Module};
 use crate::ffi::Answer;
 use crate::graph::{Exec, Graph};
@@ -21,6 +22,8 @@ pub(crate) struct Objects {
     pub(crate) arrays: Table<Array>,
     pub(crate) modules: Table<Module>,
     pub(crate) functions: Table<Function>,
+    pub(crate) libraries: Table<Library>,
+    pub(crate) kernels: Table<Kernel>,
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
     pub(crate) graphs: Table<Graph>,

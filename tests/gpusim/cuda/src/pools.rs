@@ -26,6 +26,8 @@ struct State {
     /// By device: the pool of its own, and the one that is used.
     own: Vec<Handle>,
     current: Vec<Handle>,
+    /// That of the host, once somebody asked for it.
+    of_host: Option<Handle>,
 }
 
 /// One pool.
@@ -111,6 +113,7 @@ impl Pools {
             pools: HashMap::new(),
             current: own.clone(),
             own,
+            of_host: None,
         }))
     }
 
@@ -123,6 +126,15 @@ impl Pools {
         let pool = Pool::new(device, card, 0);
         state.pools.entry(default).or_insert(pool);
         Ok(if own { default } else { state.current[index] })
+    }
+
+    /// The host's pool.
+    pub(crate) fn of_host(&self, driver: &Driver) -> Answer<Handle> {
+        if let Some(known) = self.0.lock().of_host {
+            return Ok(known);
+        }
+        let made = self.create(driver, None, 0)?;
+        Ok(*self.0.lock().of_host.get_or_insert(made))
     }
 
     pub(crate) fn set_current(&self, device: Device, pool: Handle) -> Answer {

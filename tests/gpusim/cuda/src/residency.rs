@@ -13,6 +13,9 @@ const PAGE: u64 = 2 << 20;
 /// Pages that are taken of the card together.
 const BATCH: u64 = 16;
 
+/// An allocation and a number in it.
+type Page = (u64, u64);
+
 /// All pages of the process that are on cards.
 #[derive(Default)]
 pub(crate) struct Residency(Mutex<Pages>);
@@ -20,9 +23,11 @@ pub(crate) struct Residency(Mutex<Pages>);
 #[derive(Default)]
 struct Pages {
     /// Card of each page, by allocation and number.
-    cards: BTreeMap<(u64, u64), usize>,
+    cards: BTreeMap<Page, usize>,
+    /// Of each page that a card used and that is on the host now, that card.
+    on_host: BTreeMap<Page, usize>,
     /// Oldest first; entries of pages that went are skipped.
-    ages: BTreeMap<usize, VecDeque<(u64, u64)>>,
+    ages: BTreeMap<usize, VecDeque<Page>>,
 }
 
 impl Residency {
@@ -37,22 +42,31 @@ impl Residency {
         let offset = address - found.base;
         let last = (offset + bytes.min(found.size - offset)).div_ceil(PAGE);
         let mut pages = self.0.lock();
-        pages.follow(card, driver.release_managed(card, 0));
+        pages.follow_all(driver);
         let mut moved = 0;
         let mut number = offset / PAGE;
         while number < last {
-            let batch: Vec<u64> = (number..last.min(number + BATCH))
-                .filter(|number| pages.cards.get(&(found.id, *number)) != Some(&card))
+            let batch: Vec<Page> = (number..last.min(number + BATCH))
+                .map(|number| (found.id, number))
+                .filter(|page| pages.cards.get(page) != Some(&card))
                 .collect();
             number += BATCH;
             let wanted = batch.len() as u64 * PAGE;
-            // Where nothing can make room, the card reads them on the host.
-            if wanted == 0 || driver.charge_managed(card, wanted).is_err() {
+            if wanted == 0 {
+                continue;
+            }
+            for page in &batch {
+                pages.move_on(driver, page);
+            }
+            if driver.charge_managed(card, wanted).is_err() {
+                // Nothing can make room: the card reads them on the host.
+                for page in batch {
+                    pages.stay(driver, page, card);
+                }
                 continue;
             }
             moved += wanted;
-            for number in batch {
-                let page = (found.id, number);
+            for page in batch {
                 if let Some(before) = pages.cards.insert(page, card) {
                     let evicted = driver.release_managed(before, PAGE);
                     pages.follow(before, evicted);
@@ -69,7 +83,11 @@ impl Residency {
         let offset = address - found.base;
         let last = (offset + bytes).div_ceil(PAGE);
         let first = (offset / PAGE).min(last);
-        self.drop_pages(driver, (found.id, first), (found.id, last));
+        let gone = self.drop_pages(driver, (found.id, first), (found.id, last));
+        let mut pages = self.0.lock();
+        for (page, card) in gone {
+            pages.stay(driver, page, card);
+        }
     }
 
     /// The card on which a page is.
@@ -79,28 +97,50 @@ impl Residency {
 
     /// Takes all pages of an allocation off their cards.
     pub(crate) fn forget(&self, driver: &Driver, allocation: u64) {
-        self.drop_pages(driver, (allocation, 0), (allocation, u64::MAX));
+        let all = ((allocation, 0), (allocation, u64::MAX));
+        self.drop_pages(driver, all.0, all.1);
+        let mut pages = self.0.lock();
+        let gone = pages.on_host.extract_if(all.0..all.1, |_, _| true);
+        gone.for_each(|(_, card)| driver.leave_host(card, PAGE));
     }
 
-    fn drop_pages(&self, driver: &Driver, first: (u64, u64), end: (u64, u64)) {
+    /// Takes pages off their cards; which they were.
+    fn drop_pages(&self, driver: &Driver, first: Page, end: Page) -> Vec<(Page, usize)> {
         let mut pages = self.0.lock();
-        let cards: Vec<usize> = pages.ages.keys().copied().collect();
-        for card in cards {
-            pages.follow(card, driver.release_managed(card, 0));
+        pages.follow_all(driver);
+        let gone = pages.cards.extract_if(first..end, |_, _| true);
+        let gone: Vec<(Page, usize)> = gone.collect();
+        for (_, card) in &gone {
+            let evicted = driver.release_managed(*card, PAGE);
+            pages.follow(*card, evicted);
         }
-        let gone: Vec<usize> = pages
-            .cards
-            .extract_if(first..end, |_, _| true)
-            .map(|(_, card)| card)
-            .collect();
-        for card in gone {
-            let evicted = driver.release_managed(card, PAGE);
-            pages.follow(card, evicted);
-        }
+        gone
     }
 }
 
 impl Pages {
+    /// Notes what others moved to the host meanwhile, which they counted.
+    fn follow_all(&mut self, driver: &Driver) {
+        let cards: Vec<usize> = self.ages.keys().copied().collect();
+        for card in cards {
+            self.follow(card, driver.release_managed(card, 0));
+        }
+    }
+
+    /// A page is on the host no more.
+    fn move_on(&mut self, driver: &Driver, page: &Page) {
+        if let Some(card) = self.on_host.remove(page) {
+            driver.leave_host(card, PAGE);
+        }
+    }
+
+    /// A page that a card wants is on the host, and counted there once.
+    fn stay(&mut self, driver: &Driver, page: Page, card: usize) {
+        if self.on_host.insert(page, card).is_none() {
+            driver.stay_on_host(card, PAGE);
+        }
+    }
+
     /// Notes that `bytes` of the oldest pages of a card moved to the host.
     fn follow(&mut self, card: usize, bytes: u64) {
         let ages = self.ages.entry(card).or_default();
@@ -111,6 +151,7 @@ impl Pages {
             };
             if self.cards.get(&page) == Some(&card) {
                 self.cards.remove(&page);
+                self.on_host.insert(page, card);
                 left -= 1;
             }
         }

@@ -167,3 +167,13 @@ pub(crate) struct ArrayMapping {
     pub(crate) flags: u32,
     pub(crate) reserved: [u32; 2],
 }
+
+/// `CUgraphNodeParams` of a graph within.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ChildNodeParameters {
+    pub(crate) kind: u32,
+    reserved: [u32; 3],
+    pub(crate) graph: Handle,
+    pub(crate) ownership: u32,
+}

@@ -4,6 +4,7 @@
 
 pub mod engine;
 mod groups;
+mod host;
 mod locks;
 mod member;
 pub mod mig;

@@ -159,9 +159,11 @@ impl Member {
             wanted -= gone;
             holding.managed.fetch_sub(gone, Relaxed);
             holding.evicted.fetch_add(gone, Relaxed);
+            holding.host.fetch_add(gone, Relaxed);
             holding.used.fetch_sub(gone, Relaxed);
             record.used.fetch_sub(gone, Relaxed);
         }
+        self.note_host(card, record);
         Ok(())
     }
 
@@ -243,7 +245,8 @@ impl Member {
         for (slot, holder) in self.shared().claimed() {
             let holding = &holder.holdings[card];
             let works = holding.done.load(Relaxed) < holding.pushed.load(Relaxed);
-            let holds = holding.used.load(Relaxed) > 0 || works;
+            let kept = holding.used.load(Relaxed) + holding.host.load(Relaxed);
+            let holds = kept > 0 || works;
             if holds && slot != self.slot && !locks::held(&file, slot) {
                 settle(record, holding);
             }
@@ -315,7 +318,7 @@ fn settle(card: &Card, holding: &Holding) {
     let others = [&holding.peak, &holding.requested, &holding.contexts];
     for counter in others
         .into_iter()
-        .chain([&holding.managed, &holding.evicted])
+        .chain([&holding.managed, &holding.evicted, &holding.host])
     {
         counter.store(0, Relaxed);
     }

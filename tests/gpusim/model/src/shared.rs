@@ -47,7 +47,8 @@ pub struct Card {
     pub(crate) slice_end: AtomicU64,
     /// Groups came for which `groups` had no place.
     pub(crate) crowded: AtomicU64,
-    reserved: [AtomicU64; 1],
+    /// The most managed bytes that were ever on the host at one moment for want of room here.
+    pub(crate) host_peak: AtomicU64,
     /// The most that groups of processes ever held together.
     pub(crate) groups: [Group; MAX_GROUPS],
 }
@@ -109,7 +110,9 @@ pub struct Holding {
     pub(crate) done: AtomicU64,
     /// Nanoseconds that the first undone work has run.
     pub(crate) progress: AtomicU64,
-    reserved: [AtomicU64; 3],
+    /// Managed bytes that the card used and that lie on the host now.
+    pub(crate) host: AtomicU64,
+    reserved: [AtomicU64; 2],
     pub(crate) queue: [Item; QUEUE],
     /// Busy nanoseconds of late, by `BUCKET`: the bucket's number above 32 bits of time.
     pub(crate) history: [AtomicU64; BUCKETS],

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
+use crate::clock;
 use crate::engine::busy_between;
 use crate::locks;
 use crate::pids;
 use crate::shared::{self, BUCKET, Mapping, Slot};
 use crate::state::StateError;
 
-/// How often a look at a card that changes meanwhile is tried.
-const MOST_TRIES: u32 = 10_000;
+/// Nanoseconds for which a look at a card that changes meanwhile is tried again: who changes it may
+/// wait for a processor.
+const PATIENCE: u64 = 2_000_000_000;
 
 /// What a living process holds on one card, by the simulator's own count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub struct Holder {
     pub peak: u64,
     /// Bytes that it asked for and has not given back.
     pub requested: u64,
+    /// Bytes of managed memory that the card used and that lie on the host now.
+    pub host: u64,
     /// Its contexts.
     pub contexts: u64,
     /// Nanoseconds that its work ran on the card, as far as was computed.
@@ -87,6 +91,12 @@ impl Watcher {
         found.map_or(unknown, |one| Some(one.peak.load(Relaxed)))
     }
 
+    /// The most managed bytes that were ever on the host at one moment for want of room on a card.
+    #[must_use]
+    pub fn host_peak(&self, card: usize) -> u64 {
+        self.map.get().cards[card].host_peak.load(Relaxed)
+    }
+
     fn living(&self, card: usize) -> Vec<(usize, Holder)> {
         let found = self.snapshot(card);
         if found.is_empty() {
@@ -104,7 +114,8 @@ impl Watcher {
     fn snapshot(&self, card: usize) -> Vec<(usize, Holder)> {
         let shared = self.map.get();
         let sequence = &shared.cards[card].sequence;
-        for _ in 0..MOST_TRIES {
+        let end = clock().saturating_add(PATIENCE);
+        while clock() < end {
             let before = sequence.load(Acquire);
             let found = shared
                 .claimed()
@@ -134,6 +145,7 @@ fn read((number, slot): (usize, &Slot), card: usize) -> Holder {
         used: holding.used.load(Relaxed),
         peak: holding.peak.load(Relaxed),
         requested: holding.requested.load(Relaxed),
+        host: holding.host.load(Relaxed),
         contexts: holding.contexts.load(Relaxed),
         busy: holding.busy.load(Relaxed),
         launches: holding.launches.load(Relaxed),

@@ -4,18 +4,24 @@ use crate::calls::calls;
 use crate::capture::Node;
 use crate::capture::Work;
 use crate::codes::{
-    ERROR_GRAPH_EXEC_UPDATE_FAILURE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY,
+    ERROR_GRAPH_EXEC_UPDATE_FAILURE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE,
+    ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY,
 };
 use crate::context::current;
 use crate::driver::driver;
 use crate::exports::launch::check;
 use crate::ffi::{Answer, Out};
-use crate::graph::{Exec, Graph, copy_of};
+use crate::graph::{Exec, Graph, copy_of, flat};
 use crate::streams;
 use crate::types::{
-    AllocNodeParameters, Device, Handle, KernelNodeParameters, Location, PoolProperties,
+    AllocNodeParameters, ChildNodeParameters, Device, Handle, KernelNodeParameters, Location,
+    PoolProperties,
 };
 use parking_lot::Mutex;
+
+/// `CU_GRAPH_NODE_TYPE_GRAPH` and `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`.
+const CHILD: u32 = 4;
+const MOVED: u32 = 1;
 
 calls! { CALLS:
     cuGraphCreate 10000 cuGraphCreate(graph: Out<Handle>, flags: u32) {
@@ -75,13 +81,14 @@ calls! { CALLS:
             return Err(ERROR_INVALID_VALUE);
         }
         let driver = driver()?;
-        driver.card(wanted.pool.location.id)?;
+        let card = driver.card(wanted.pool.location.id)?;
         let bytes = wanted.bytes as u64;
         wanted.pointer = driver.arena.take(bytes.max(4096)).ok_or(ERROR_OUT_OF_MEMORY)?;
         parameters.put(wanted)?;
         let work = Work::Alloc {
             address: wanted.pointer,
             bytes,
+            card,
         };
         add(&node, graph, &after, count, work)
     }
@@ -92,12 +99,35 @@ calls! { CALLS:
         add(&node, graph, &after, count, Work::Free { address: pointer })
     }
 
+    cuGraphAddNode 12020 cuGraphAddNode(
+        node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize,
+        parameters: Out<ChildNodeParameters>,
+    ) {
+        let wanted = parameters.get()?;
+        // Of all kinds only graphs that are given away, which may hold allocations.
+        if wanted.kind != CHILD || wanted.ownership != MOVED {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        driver()?.objects.graphs.get(wanted.graph, ERROR_INVALID_HANDLE)?;
+        add(&node, graph, &after, count, Work::Child { graph: wanted.graph })
+    }
+
+    cuGraphChildGraphNodeGetGraph 10000 cuGraphChildGraphNodeGetGraph(
+        node: Handle, graph: Out<Handle>,
+    ) {
+        match node_of(node)? {
+            Work::Child { graph: inner } => graph.put(inner),
+            _ => Err(ERROR_INVALID_VALUE),
+        }
+    }
+
     cuGraphNodeGetType 10000 cuGraphNodeGetType(node: Handle, kind: Out<u32>) {
         kind.put(match node_of(node)? {
             Work::Kernel { .. } => 0,
             Work::Copy => 1,
             Work::Fill => 2,
             Work::Host => 3,
+            Work::Child { .. } => 4,
             Work::Empty => 5,
             Work::Alloc { .. } => 10,
             Work::Free { .. } => 11,
@@ -107,10 +137,10 @@ calls! { CALLS:
     cuGraphMemAllocNodeGetParams 11040 cuGraphMemAllocNodeGetParams(
         node: Handle, parameters: Out<AllocNodeParameters>,
     ) {
-        let Work::Alloc { address, bytes } = node_of(node)? else {
+        let Work::Alloc { address, bytes, card } = node_of(node)? else {
             return Err(ERROR_INVALID_VALUE);
         };
-        let device = current()?.device;
+        let device = driver()?.device_of(card).ok_or(ERROR_INVALID_VALUE)?;
         parameters.put(AllocNodeParameters {
             pool: PoolProperties {
                 kind: 1,
@@ -168,7 +198,7 @@ calls! { CALLS:
     cuGraphExecUpdate 12000 cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: Out<u32>) {
         let objects = &driver()?.objects;
         let exec = objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
-        let wanted = copy_of(&objects.graphs.get(graph, ERROR_INVALID_HANDLE)?);
+        let wanted = flat(driver()?, &objects.graphs.get(graph, ERROR_INVALID_HANDLE)?)?;
         let mut known = exec.nodes.lock();
         let same = known.len() == wanted.len();
         result.put_if(u32::from(!same) * 2);
@@ -246,7 +276,7 @@ fn add(node: &Out<Handle>, graph: Handle, after: &Out<Handle>, count: usize, wor
 fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer {
     current()?;
     let objects = &driver()?.objects;
-    let nodes = copy_of(&objects.graphs.get(graph, ERROR_INVALID_HANDLE)?);
+    let nodes = flat(driver()?, &objects.graphs.get(graph, ERROR_INVALID_HANDLE)?)?;
     if exec.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }

@@ -7,6 +7,7 @@ use crate::calls::calls;
 use crate::capture::{Node, Work};
 use crate::codes::{ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
 use crate::driver::driver;
+use crate::exports::library;
 use crate::exports::module::Function;
 use crate::ffi::{Answer, Out};
 use crate::heap::Kind;
@@ -60,11 +61,15 @@ fn launch(
     cooperative: bool,
 ) -> Answer {
     let driver = driver()?;
-    let known = driver
-        .objects
-        .functions
-        .get(function, ERROR_INVALID_HANDLE)?;
     let stream = streams::find(stream, own)?;
+    let functions = &driver.objects.functions;
+    let (function, known) = if let Ok(known) = functions.get(function, ERROR_INVALID_HANDLE) {
+        (function, known)
+    } else {
+        let found = library::function_in(function, stream.context)?;
+        let function = found.ok_or(ERROR_INVALID_HANDLE)?;
+        (function, functions.get(function, ERROR_INVALID_HANDLE)?)
+    };
     let threads = check(shape)?;
     let card = stream.context.card;
     if cooperative {

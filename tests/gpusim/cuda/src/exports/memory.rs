@@ -64,7 +64,7 @@ calls! { CALLS:
         capture::check_unsafe()?;
         let driver = driver()?;
         let is_device =
-            |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph);
+            |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph { .. });
         let gone = driver.heap.remove(pointer, is_device).ok_or(ERROR_INVALID_VALUE)?;
         // Freeing waits for what may still use the memory.
         driver.wait_until_done(context.card, driver.newest(context.card));

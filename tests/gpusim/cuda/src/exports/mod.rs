@@ -3,6 +3,7 @@
 
 pub(crate) mod event;
 pub(crate) mod launch;
+pub(crate) mod library;
 pub(crate) mod module;
 
 mod arrays;
@@ -43,6 +44,7 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static [Call]> {
         host::CALLS,
         ipc::CALLS,
         launch::CALLS,
+        library::CALLS,
         managed::CALLS,
         memory::CALLS,
         module::CALLS,

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::calls::calls;
 use crate::codes::{
     ERROR_FILE_NOT_FOUND, ERROR_INVALID_HANDLE, ERROR_INVALID_IMAGE, ERROR_INVALID_VALUE,
-    ERROR_NOT_FOUND,
+    ERROR_NOT_FOUND, ERROR_NOT_PERMITTED,
 };
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
+use crate::exports::library;
 use crate::ffi::{Answer, Out, TextIn};
 use crate::image;
 use crate::times::KernelTime;
@@ -26,6 +27,8 @@ pub(crate) struct Module {
     number: AtomicU32,
     /// What it takes of the card.
     bytes: u64,
+    /// It ends with a library.
+    of_library: bool,
 }
 
 /// A kernel.
@@ -60,32 +63,20 @@ calls! { CALLS:
 
     cuModuleUnload 2000 cuModuleUnload(module: Handle) {
         current()?;
-        let objects = &driver()?.objects;
-        let gone = objects.modules.remove(module, ERROR_INVALID_HANDLE)?;
-        add_code(gone.context, |code| code.saturating_sub(gone.bytes))?;
-        objects.functions.drain(|function| function.module == module);
-        Ok(())
+        if driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?.of_library {
+            return Err(ERROR_NOT_PERMITTED);
+        }
+        end(module)
     }
 
     cuModuleGetLoadingMode 11070 cuModuleGetLoadingMode(mode: Out<u32>) {
         driver()?;
-        mode.put(2)
+        mode.put(if library::is_eager() { 1 } else { 2 })
     }
 
     cuModuleGetFunction 2000 cuModuleGetFunction(out: Out<Handle>, module: Handle, name: TextIn) {
         current()?;
-        let (objects, name) = (&driver()?.objects, name.read()?);
-        let known = objects.modules.get(module, ERROR_INVALID_HANDLE)?;
-        let missing = known.entries.as_ref().is_some_and(|entries| !entries.contains(name));
-        if missing || name.is_empty() {
-            return Err(ERROR_NOT_FOUND);
-        }
-        out.put(objects.functions.add(Function {
-            context: known.context,
-            name: CString::new(name).map_err(|_| ERROR_INVALID_VALUE)?,
-            time: KernelTime::of(name),
-            module,
-        }))
+        out.put(function(module, name.read()?)?)
     }
 
     cuModuleGetFunctionCount 12040 cuModuleGetFunctionCount(count: Out<u32>, module: Handle) {
@@ -135,12 +126,42 @@ calls! { CALLS:
 /// Longest PTX that is looked through.
 const MOST_TEXT: usize = 1 << 20;
 
-fn load_pointer(out: &Out<Handle>, image: *const c_void) -> Answer {
-    current()?;
+/// A function of a module.
+pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
+    let objects = &driver()?.objects;
+    let known = objects.modules.get(module, ERROR_INVALID_HANDLE)?;
+    let missing = known
+        .entries
+        .as_ref()
+        .is_some_and(|entries| !entries.contains(name));
+    if missing || name.is_empty() {
+        return Err(ERROR_NOT_FOUND);
+    }
+    Ok(objects.functions.add(Function {
+        context: known.context,
+        name: CString::new(name).map_err(|_| ERROR_INVALID_VALUE)?,
+        time: KernelTime::of(name),
+        module,
+    }))
+}
+
+/// Unloads a module.
+pub(crate) fn end(module: Handle) -> Answer {
+    let objects = &driver()?.objects;
+    let gone = objects.modules.remove(module, ERROR_INVALID_HANDLE)?;
+    add_code(gone.context, |code| code.saturating_sub(gone.bytes))?;
+    objects
+        .functions
+        .drain(|function| function.module == module);
+    Ok(())
+}
+
+/// The image at an address.
+pub(crate) fn image_at(image: *const c_void) -> Answer<Vec<u8>> {
     let place = Out::at(image.cast_mut().cast::<u8>());
     if let Ok(b"\x7fELF") = place.get_all(4).as_deref() {
         let length = image::length_of_elf(&place.get_all(64)?).ok_or(ERROR_INVALID_IMAGE)?;
-        return load(out, &place.get_all(length)?);
+        return place.get_all(length);
     }
     let mut text = Vec::new();
     // Up to the closing zero of PTX; a binary image has zeroes early.
@@ -154,7 +175,12 @@ fn load_pointer(out: &Out<Handle>, image: *const c_void) -> Answer {
     if place.is_null() || text.is_empty() {
         return Err(ERROR_INVALID_IMAGE);
     }
-    load(out, &text)
+    Ok(text)
+}
+
+fn load_pointer(out: &Out<Handle>, image: *const c_void) -> Answer {
+    current()?;
+    load(out, &image_at(image)?)
 }
 
 fn load(out: &Out<Handle>, image: &[u8]) -> Answer {
@@ -162,16 +188,22 @@ fn load(out: &Out<Handle>, image: &[u8]) -> Answer {
     if out.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }
+    out.put(load_into(context, image, false)?)
+}
+
+/// A new module of a context.
+pub(crate) fn load_into(context: ContextRef, image: &[u8], of_library: bool) -> Answer<Handle> {
     let bytes = image::size(image);
     let context = context.owner();
     add_code(context, |code| code.saturating_add(bytes))?;
     let entries = entries(image);
     let count = entries.as_ref().map_or(0, HashSet::len);
-    out.put(driver()?.objects.modules.add(Module {
+    Ok(driver()?.objects.modules.add(Module {
         context,
         entries,
         number: AtomicU32::new(u32::try_from(count).unwrap_or(u32::MAX)),
         bytes,
+        of_library,
     }))
 }
 

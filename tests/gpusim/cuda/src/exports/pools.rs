@@ -29,6 +29,16 @@ calls! { CALLS:
         driver.pools.set_current(device, pool)
     }
 
+    cuMemGetDefaultMemPool 13000 cuMemGetDefaultMemPool(
+        pool: Out<Handle>, place: Out<Location>, kind: u32,
+    ) {
+        pool.put(of_place(place.get()?, kind, true)?)
+    }
+
+    cuMemGetMemPool 13000 cuMemGetMemPool(pool: Out<Handle>, place: Out<Location>, kind: u32) {
+        pool.put(of_place(place.get()?, kind, false)?)
+    }
+
     cuMemPoolCreate 11020 cuMemPoolCreate(pool: Out<Handle>, properties: Out<PoolProperties>) {
         let (driver, wanted) = (driver()?, properties.get()?);
         if wanted.kind != 1 || pool.is_null() {
@@ -121,10 +131,21 @@ calls! { CALLS:
         if let Some(capture) = stream.capture.lock().clone() {
             return capture.add(stream.id, Node::new(Work::Free { address: pointer }));
         }
-        let is_pooled = |kind| matches!(kind, Kind::Device | Kind::Pool { .. } | Kind::Graph);
+        let is_pooled = |kind| matches!(kind, Kind::Device | Kind::Pool { .. } | Kind::Graph { .. });
         let gone = driver.heap.remove(pointer, is_pooled).ok_or(ERROR_INVALID_VALUE)?;
         heap::give(driver, &gone);
         Ok(())
+    }
+}
+
+fn of_place(place: Location, kind: u32, own: bool) -> Answer<Handle> {
+    let driver = driver()?;
+    match place.kind {
+        // Pinned memory only.
+        _ if kind != 1 => Err(ERROR_NOT_SUPPORTED),
+        ON_DEVICE => driver.pools.of_device(driver, place.id, own),
+        2..=4 => driver.pools.of_host(driver),
+        _ => Err(ERROR_INVALID_VALUE),
     }
 }
 
@@ -144,7 +165,15 @@ fn allocate(
             .arena
             .take(bytes.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        capture.add(stream.id, Node::new(Work::Alloc { address, bytes }))?;
+        let card = stream.context.card;
+        capture.add(
+            stream.id,
+            Node::new(Work::Alloc {
+                address,
+                bytes,
+                card,
+            }),
+        )?;
         return pointer.put(address);
     }
     pointer.put(driver.pools.take(driver, stream.context, pool, bytes)?)

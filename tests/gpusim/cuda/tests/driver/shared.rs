@@ -47,6 +47,13 @@ fn held(machine: &SimulatedMachine) -> Vec<u64> {
         .collect()
 }
 
+/// MiB of managed memory on the host, now and the most there ever was.
+fn on_host(machine: &SimulatedMachine) -> [u64; 2] {
+    let holders = machine.holders("0").unwrap();
+    let now: u64 = holders.iter().map(|one| one.host).sum();
+    [now / MIB, machine.host_peak("0").unwrap() / MIB]
+}
+
 #[test]
 fn managed_memory_takes_of_the_card_what_was_touched_there_and_yields() {
     let name = "shared::managed_memory_takes_of_the_card_what_was_touched_there_and_yields";
@@ -57,6 +64,7 @@ fn managed_memory_takes_of_the_card_what_was_touched_there_and_yields() {
         assert_eq!(held(machine), [0]);
         assert_eq!(prefetch(cuda, large, 1000 * MIB, 0), OK);
         assert_eq!(held(machine), [1000]);
+        assert_eq!(on_host(machine), [0, 0]);
         assert_eq!(prefetch(cuda, large, 1000 * MIB, 0), OK);
         assert_eq!(held(machine), [1000]);
         assert_eq!(prefetch(cuda, large, 500 * MIB, -1), OK);
@@ -69,8 +77,10 @@ fn managed_memory_takes_of_the_card_what_was_touched_there_and_yields() {
         assert_eq!(cuda.alloc(500 * MIB), Err(OUT_OF_MEMORY));
         assert_eq!(prefetch(cuda, large, 8000 * MIB, 0), OK);
         assert_eq!(held(machine), [3584]);
+        assert_eq!(on_host(machine), [8000 - 384, 8000 - 384]);
         assert_eq!(cuda.free(large), OK);
         assert_eq!(held(machine), [3200]);
+        assert_eq!(on_host(machine), [0, 8000 - 384]);
         assert_eq!(cuda.free(firm), OK);
         assert_eq!(held(machine), [0]);
         assert_eq!(prefetch(cuda, large, 1, 0), INVALID_VALUE);
@@ -100,6 +110,7 @@ fn one_process_pushes_another_s_managed_pages_off_the_card() {
         let mut all = held(machine);
         all.sort_unstable();
         assert_eq!(all, [168, 3000]);
+        assert_eq!(on_host(machine), [1832, 1832]);
         assert_eq!(cuda.free(pointer), OK);
         child.kill();
         assert_eq!(held(machine), [0]);

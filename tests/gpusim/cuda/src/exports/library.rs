@@ -1,0 +1,159 @@
+//! Libraries of code (CUDA 12): loaded for all contexts, into each of which they get when something
+//! of them is first used there, or at once where `CUDA_MODULE_LOADING` is `EAGER`. A kernel of a
+//! library can be launched as it is. A library is one piece: real drivers load its functions one by
+//! one.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_void};
+
+use parking_lot::Mutex;
+
+use crate::calls::calls;
+use crate::codes::{
+    ERROR_FILE_NOT_FOUND, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_FOUND,
+};
+use crate::context::{ContextRef, current, top};
+use crate::driver::driver;
+use crate::exports::module;
+use crate::ffi::{Answer, Out, TextIn};
+use crate::types::{DevicePointer, Handle};
+
+/// A loaded library.
+pub(crate) struct Library {
+    image: Vec<u8>,
+    /// Its module in each context.
+    modules: Mutex<HashMap<Handle, Handle>>,
+}
+
+/// A kernel of a library, of no context.
+pub(crate) struct Kernel {
+    library: Handle,
+    name: CString,
+    /// Its function in each context.
+    functions: Mutex<HashMap<Handle, Handle>>,
+}
+
+calls! { CALLS:
+    cuLibraryLoadData 12000 cuLibraryLoadData(
+        library: Out<Handle>, image: *const c_void, _options: *const u32,
+        _values: *const *mut c_void, _count: u32, _library_options: *const u32,
+        _library_values: *const *mut c_void, _library_count: u32,
+    ) {
+        driver()?;
+        load(&library, module::image_at(image)?)
+    }
+
+    cuLibraryLoadFromFile 12000 cuLibraryLoadFromFile(
+        library: Out<Handle>, path: TextIn, _options: *const u32, _values: *const *mut c_void,
+        _count: u32, _library_options: *const u32, _library_values: *const *mut c_void,
+        _library_count: u32,
+    ) {
+        driver()?;
+        load(&library, std::fs::read(path.read()?).map_err(|_| ERROR_FILE_NOT_FOUND)?)
+    }
+
+    cuLibraryUnload 12000 cuLibraryUnload(library: Handle) {
+        let objects = &driver()?.objects;
+        let gone = objects.libraries.remove(library, ERROR_INVALID_HANDLE)?;
+        objects.kernels.drain(|kernel| kernel.library == library);
+        for module in gone.modules.lock().values() {
+            // Its context may have ended, and the module with it.
+            let _ = module::end(*module);
+        }
+        Ok(())
+    }
+
+    cuLibraryGetModule 12000 cuLibraryGetModule(module: Out<Handle>, library: Handle) {
+        module.put(module_in(library, current()?)?)
+    }
+
+    cuLibraryGetKernel 12000 cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: TextIn) {
+        let objects = &driver()?.objects;
+        objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
+        let name = CString::new(name.read()?).map_err(|_| ERROR_INVALID_VALUE)?;
+        kernel.put(objects.kernels.add(Kernel {
+            library,
+            name,
+            functions: Mutex::default(),
+        }))
+    }
+
+    cuKernelGetFunction 12000 cuKernelGetFunction(function: Out<Handle>, kernel: Handle) {
+        let found = function_in(kernel, current()?)?;
+        function.put(found.ok_or(ERROR_INVALID_HANDLE)?)
+    }
+
+    cuKernelGetName 12030 cuKernelGetName(name: Out<*const c_char>, kernel: Handle) {
+        let known = driver()?.objects.kernels.get(kernel, ERROR_INVALID_HANDLE)?;
+        name.put(known.name.as_ptr())
+    }
+
+    cuLibraryGetGlobal 12000 cuLibraryGetGlobal(
+        _pointer: Out<DevicePointer>, _bytes: Out<usize>, library: Handle, name: TextIn,
+    ) {
+        name.read()?;
+        module_in(library, current()?)?;
+        Err(ERROR_NOT_FOUND)
+    }
+}
+
+/// `CUDA_MODULE_LOADING`, as it is at the process's start.
+pub(crate) fn is_eager() -> bool {
+    std::env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER")
+}
+
+fn load(out: &Out<Handle>, image: Vec<u8>) -> Answer {
+    if out.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let objects = &driver()?.objects;
+    let library = objects.libraries.add(Library {
+        image,
+        modules: Mutex::default(),
+    });
+    if let Some(context) = top().filter(|_| is_eager())
+        && let Err(code) = module_in(library, context)
+    {
+        let _ = objects.libraries.remove(library, ERROR_INVALID_HANDLE);
+        return Err(code);
+    }
+    out.put(library)
+}
+
+/// The module of a library in a context, which is loaded now if it was not.
+fn module_in(library: Handle, context: ContextRef) -> Answer<Handle> {
+    let objects = &driver()?.objects;
+    let known = objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
+    let mut modules = known.modules.lock();
+    let key = context.owner().handle();
+    // A context that was reset has its name still, and none of its modules.
+    let lives = |module: &&Handle| objects.modules.get(**module, ERROR_INVALID_HANDLE).is_ok();
+    if let Some(module) = modules.get(&key).filter(lives) {
+        return Ok(*module);
+    }
+    let module = module::load_into(context, &known.image, true)?;
+    modules.insert(key, module);
+    Ok(module)
+}
+
+/// The function of a kernel in a context; `None`: this is no kernel.
+pub(crate) fn function_in(kernel: Handle, context: ContextRef) -> Answer<Option<Handle>> {
+    let objects = &driver()?.objects;
+    let Ok(kernel) = objects.kernels.get(kernel, ERROR_INVALID_HANDLE) else {
+        return Ok(None);
+    };
+    let mut functions = kernel.functions.lock();
+    let key = context.owner().handle();
+    let lives = |function: &&Handle| {
+        let known = objects.functions.get(**function, ERROR_INVALID_HANDLE);
+        known.is_ok()
+    };
+    if let Some(function) = functions.get(&key).filter(lives) {
+        return Ok(Some(*function));
+    }
+    let module = module_in(kernel.library, context)?;
+    let name = kernel.name.to_str().map_err(|_| ERROR_INVALID_VALUE)?;
+    let function = module::function(module, name)?;
+    functions.insert(key, function);
+    Ok(Some(function))
+}
