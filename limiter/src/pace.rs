@@ -2,16 +2,18 @@
 //! debt or the gate closed, and now and then is measured.
 //!
 //! Fed by: [`crate::launch`]; the limits page at every launch, so a change of the host counts at
-//! once. Must not: wait for what another process must launch first, longer than [`BLIND`].
+//! once. Must not: wait for what another process must launch first, longer than [`wait::BLIND`].
+
+mod wait;
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use aliquot_pacer::bucket::{Bucket, Until};
+use aliquot_pacer::bucket::Bucket;
 use aliquot_pacer::cost::{Costs, Kernel, Sample};
 use aliquot_pacer::credit::{CHUNK, Credit};
-use aliquot_pacer::rule::{OPEN, Rate, Rule, SILENCE, UNLIMITED, Words};
+use aliquot_pacer::rule::{OPEN, Rule, SILENCE, UNLIMITED, Words};
 
 use crate::ffi::{Code, Handle, Out, SUCCESS, long};
 use crate::launch::Work;
@@ -22,16 +24,9 @@ use crate::{capture, clock, context};
 
 /// Percent.
 const NO_LIMIT: u32 = 100;
-/// Nanoseconds after which a wait looks at the limits page again, woken or not.
-const LOOK: u64 = 20_000_000;
 /// Nanoseconds for which a gate that frees from the limit is believed without a look at the host:
 /// one that died stops to free soon after its heartbeat is too old, however few launches there are.
 const BELIEF: u64 = 1_000_000_000;
-/// Nanoseconds between looks at marks that are waited for.
-const GLANCE: u64 = 200_000;
-/// The longest that a launch waits to learn what earlier ones cost. It may have to go for those to
-/// end: kernels of several processes wait for each other.
-const BLIND: u64 = 2_000_000_000;
 /// Marks that are looked at with each measured launch.
 const LOOKS: usize = 4;
 
@@ -312,61 +307,5 @@ impl Turn {
             let busy = self.compute().busy;
             busy.fetch_add(found.wrapping_sub(launch.charged), Relaxed);
         }
-    }
-
-    /// Waits while earlier launches must be measured first.
-    fn wait_while(self, kernel: &Kernel, blind: impl Fn() -> bool) {
-        let start = clock::now();
-        let mut now = start;
-        while blind() && !self.lane.stuck.load(Relaxed) {
-            self.rest(now + GLANCE);
-            self.poll();
-            now = clock::now();
-            if now - start >= BLIND {
-                self.lane.stuck.store(true, Relaxed);
-                if !kernel.is_known() {
-                    kernel.learn(Sample {
-                        took: now - start,
-                        sharing: 1,
-                        overlapped: false,
-                        disturbed: false,
-                    });
-                }
-            }
-        }
-        if now > start {
-            self.compute().waited.fetch_add(now - start, Relaxed);
-        }
-    }
-
-    /// Waits until the bucket gives a chunk; the rate at which it did, or `None` if nothing is
-    /// limited any more.
-    fn wait_for(self, chunk: u64) -> Option<Rate> {
-        let start = clock::now();
-        let mut now = start;
-        let rate = loop {
-            let until = match self.words().rule() {
-                Rule::Free => break None,
-                Rule::Closed => now + LOOK,
-                Rule::Limited(rate) => match self.bucket().take(now, rate, chunk) {
-                    Ok(()) => break Some(rate),
-                    Err(Until(until)) => until.min(now + LOOK),
-                },
-            };
-            self.rest(until);
-            self.poll();
-            now = clock::now();
-        };
-        if now > start {
-            self.compute().waited.fetch_add(now - start, Relaxed);
-        }
-        rate
-    }
-
-    /// Until a moment, or until the host changes the gate or wakes us.
-    fn rest(self, until: u64) {
-        let gate = self.process.limits.gate(self.card);
-        let seen = gate.load(Relaxed);
-        clock::wait(gate, seen, until);
     }
 }
