@@ -378,6 +378,23 @@ class Client(Behind):
         ]
         return f"{code} {one} {count.value} {other} {infos.count} {found}"
 
+    def busy(self, milliseconds):
+        """Launches a kernel that takes so long, and does not wait for it."""
+        kernel, module = ctypes.c_void_p(), ctypes.c_void_p()
+        code = self.cuda.cuModuleLoadData(ctypes.byref(module), b"any")
+        name = f"k_ms_{milliseconds}".encode()
+        code = code or self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, name)
+        shape = [ctypes.c_uint(length) for length in (1, 1, 1, 32, 1, 1, 0)]
+        return code or self.cuda.cuLaunchKernel(kernel, *shape, None, None, None)
+
+    def nbusy(self):
+        """The samples as soon as there is one of our own, which works."""
+        assert self.busy("20000") == 0
+        deadline = time.monotonic() + 15
+        while (found := self.nsamples()).split()[1] != "0" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return found
+
     def nuuid(self, uuid):
         handle = ctypes.c_void_p()
         return self.nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))

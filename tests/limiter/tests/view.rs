@@ -66,10 +66,12 @@ fn nvml_lists_the_processes_of_the_container_by_their_own_ids() {
         let new =
             || Container::new(&machine, way, Rules::default(), &[device(FIRST, 3000)]).unwrap();
         let (container, neighbour) = (new(), new());
-        let other = neighbour.start(&["init", "alloc,100"]).unwrap();
-        assert_eq!(other.answers, ["init: 0", "alloc,100: 0"]);
-        let alone = container.client(&["init", "ninit", "nsamples"]).unwrap();
-        assert_eq!(alone[2], "nsamples: 0 0 1 0 1 [(1, 0), (1, 0)]", "{way:?}");
+        // Who does nothing is in no sample of the driver's.
+        let words = ["init", "alloc,100", "busy,60000"];
+        let other = neighbour.start(&words).unwrap();
+        assert_eq!(other.answers, ["init: 0", "alloc,100: 0", "busy,60000: 0"]);
+        let alone = container.client(&["init", "ninit", "nbusy"]).unwrap();
+        assert_eq!(alone[2], "nbusy: 0 0 1 0 1 [(1, 0), (1, 0)]", "{way:?}");
         let none = container.client(&["ninit", "nsamples"]).unwrap();
         assert_eq!(none[1], "nsamples: 0 6 0 6 0 [(0, 0), (0, 0)]", "{way:?}");
         let second = container.start(&["init", "alloc,20"]).unwrap();
