@@ -3,7 +3,10 @@
 # a container daemon: what tests give to containerd, and what the Dockerfile makes else.
 #   images/build.sh FOLDER ARCHIVE [NAME]
 # FOLDER: with the binaries, such as target/release. NAME: aliquot/aliquot:VERSION.
-# The same binaries give the same archive. Needs tar, sha256sum, ldd.
+# $LIMITER: the folder of libvgpu.so and aliquot-hook, which containers and hosts with old C
+# libraries load: else limiter/build.sh makes them, and here too none is taken that needs a
+# newer glibc than 2.17. $NEWEST_GLIBC: another bound, for tests on one machine.
+# The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1 archive=$2
@@ -26,7 +29,17 @@ for program in "${programs[@]}"; do
   done
 done
 # The agent puts them on the node, where containers and the runtime use them.
-cp "$folder/libvgpu.so" "$folder/aliquot-hook" "$root/usr/local/lib/aliquot/"
+limiter=${LIMITER:-$(dirname "$("$top/limiter/build.sh")")}
+bound=${NEWEST_GLIBC:-2.17}
+for file in libvgpu.so aliquot-hook; do
+  newest=$(readelf -V "$limiter/$file" | grep -o 'GLIBC_[0-9.]*' | cut -d_ -f2 | sort -Vu | tail -n 1)
+  if [ "$(printf '%s\n%s\n' "$newest" "$bound" | sort -V | tail -n 1)" != "$bound" ]; then
+    echo "$limiter/$file needs glibc $newest, accepted: $bound or older; limiter/build.sh makes it" >&2
+    exit 1
+  fi
+  strip --strip-debug -o "$root/usr/local/lib/aliquot/$file" "$limiter/$file"
+  chmod 755 "$root/usr/local/lib/aliquot/$file"
+done
 echo 'nonroot:x:65532:65532::/:/none' >"$root/etc/passwd"
 "$top/images/sbom.sh" "$version" >"$root/usr/share/aliquot/sbom.spdx.json"
 chmod -R a+rX "$root"

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aliquot_core::{Mib, PodUid};
@@ -46,7 +47,7 @@ use crate::settings::{Paths, Settings};
 use crate::spare::Spares;
 use crate::standing::{Standing, StandingError};
 use crate::way_in::{self, Installed};
-use crate::{housekeeping, mps, plugins, runtime};
+use crate::{housekeeping, leave, mps, plugins, runtime};
 
 /// Readiness: the kubelet knows us.
 pub const REGISTERED: &str = "registered";
@@ -99,10 +100,15 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     };
     let driver = spawn_blocking(move || nvml::Nvml::open(options)).await??;
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
-    run(settings, Arc::new(driver), client, readiness, stop).await
+    let work = stop.child_token();
+    run(settings.clone(), Arc::new(driver), client, readiness, work).await?;
+    if stop.is_cancelled() {
+        return Ok(());
+    }
+    leave::idle(&settings, stop).await
 }
 
-/// Runs the agent until `stop`.
+/// Runs the agent until `stop`, or until it left the node.
 pub async fn run(
     settings: Settings,
     driver: Arc<dyn Driver>,
@@ -133,9 +139,8 @@ pub async fn run(
         kept: Kept::default(),
         node: settings.node_name.as_str().into(),
         usual: settings.resource_name.clone(),
-        rules: NodeRules {
-            core_limit: !settings.disable_core_limit,
-        },
+        rules: NodeRules::new(!settings.disable_core_limit),
+        tenant_may: Some(settings.tenant_may.clone()),
         modes,
         store: Mutex::new(store),
         spares: Arc::clone(&spares),
@@ -154,13 +159,7 @@ pub async fn run(
     let router = admin::router(readiness.clone(), Arc::new(registry));
     let admin = http::serve(http::plain(listener), router, stop.clone(), http::DRAIN);
     tasks.spawn(admin.map(drop));
-    let (notes, note_rx) = event::queue();
-    tasks.spawn(publish(
-        client.clone(),
-        "aliquot-device-plugin",
-        note_rx,
-        stop.clone(),
-    ));
+    let notes = notes(&tasks, &client, &stop);
     let care = settings.care();
     let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
     let daemons = mps::watch::Watch::new(&settings.state_dir, &driver, &prestart, &notes, &metrics);
@@ -173,6 +172,7 @@ pub async fn run(
     guard.spawn("cards", Arc::clone(&cards).cards(stop.clone()));
     guard.spawn("pods", Arc::clone(&cards).pods(stop.clone()));
     let seen = watch::Sender::new(None::<Seen>);
+    let left = leave::on_request(&tasks, &seen, &published, &stop);
     let follower = Follower {
         source: settings.profiles_config.clone(),
         defaults: settings.defaults(),
@@ -206,9 +206,21 @@ pub async fn run(
     );
     tasks.close();
     tasks.wait().await;
+    if left.load(Ordering::Relaxed) {
+        leave::leave(&prestart, &client, &settings).await;
+        return Ok(());
+    }
     guard
         .ended()
         .map_or(Ok(()), |name| Err(AgentError::Ended(name)))
+}
+
+/// Where events are sent from.
+fn notes(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -> Notes {
+    let (notes, queue) = event::queue();
+    let (client, stop) = (client.clone(), stop.clone());
+    tasks.spawn(publish(client, "aliquot-device-plugin", queue, stop));
+    notes
 }
 
 /// What is looked at of the container runtime.

@@ -11,6 +11,7 @@ use aliquot_core::Grant;
 use serde::{Deserialize, Serialize};
 
 use crate::modes::Outfit;
+use crate::tenant_may::May;
 
 /// Where the seat's read-only directory is mounted.
 pub const DIRECTORY: &str = "/.aliquot";
@@ -71,16 +72,19 @@ impl Effective {
     /// memory than one of its cards has may be promised.
     /// An unknown policy counts as `default`, an unset OOM killer as on (HAMi's rules).
     pub fn of(env: &BTreeMap<String, String>, node: NodeRules, oversubscribe: bool) -> Self {
-        let utilization = match (node.core_limit, env.get(POLICY)) {
+        let said = |may: bool, name: &str| env.get(name).filter(|_| may);
+        let utilization = match (node.core_limit, said(node.may.set_utilization, POLICY)) {
             (false, _) => Utilization::Disable,
             (true, Some(text)) => Utilization::parse(text),
             (true, None) => Utilization::Default,
         };
+        let killer = said(node.may.set_oom_killer, OOM_KILLER);
+        let control = said(node.may.disable_control, DISABLE_CONTROL);
         Self {
             utilization,
-            oom_killer: !env.get(OOM_KILLER).is_some_and(|text| is_false(text)),
+            oom_killer: !killer.is_some_and(|text| is_false(text)),
             oversubscribe,
-            uncontrolled: env.get(DISABLE_CONTROL).is_some_and(|text| is_true(text)),
+            uncontrolled: control.is_some_and(|text| is_true(text)),
         }
     }
 }
@@ -90,6 +94,20 @@ impl Effective {
 pub struct NodeRules {
     /// False when the administrator switched compute limits off.
     pub core_limit: bool,
+    /// What the container may say of its own limits.
+    pub may: May,
+}
+
+impl NodeRules {
+    /// Containers may say all of their limits.
+    pub const fn new(core_limit: bool) -> Self {
+        let may = May {
+            set_utilization: true,
+            set_oom_killer: true,
+            disable_control: true,
+        };
+        Self { core_limit, may }
+    }
 }
 
 /// The variables of a container, as `NAME=value`, in a fixed order. Those of libvgpu.so are
@@ -138,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    const NODE: NodeRules = NodeRules { core_limit: true };
+    const NODE: NodeRules = NodeRules::new(true);
 
     fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
         Grant {
@@ -242,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_node_without_core_limits_overrules_the_pod() {
-        let free = NodeRules { core_limit: false };
+        let free = NodeRules::new(false);
         let found = effective(&[(POLICY, "force")], free);
         assert_eq!(found.utilization, Utilization::Disable);
     }

@@ -186,7 +186,7 @@ pub fn round(
 }
 
 /// Takes away the files of a name.
-fn remove(prestart: &PreStart, name: &str) -> Result<(), FileError> {
+pub(crate) fn remove(prestart: &PreStart, name: &str) -> Result<(), FileError> {
     files::remove(&prestart.paths.cdi.join(cdi::file_name(name)))?;
     let seat = prestart.paths.seats.join(name);
     tenant::strip(&seat)?;
@@ -210,7 +210,7 @@ fn tell_damaged(prestart: &PreStart, told: &mut BTreeSet<PodUid>, notes: &Notes)
 }
 
 /// Every name that has a spec or a seat directory.
-fn on_disk(prestart: &PreStart) -> Result<BTreeSet<String>, FileError> {
+pub(crate) fn on_disk(prestart: &PreStart) -> Result<BTreeSet<String>, FileError> {
     let specs = files::names(&prestart.paths.cdi)?;
     let specs = specs.iter().filter_map(|file| cdi::name_of(file));
     let mut names: BTreeSet<String> = specs.map(str::to_owned).collect();

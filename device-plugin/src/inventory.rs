@@ -41,6 +41,8 @@ pub struct Node {
     pub vanished: BTreeSet<String>,
     /// What the container runtime lacks; `None`: nobody has looked yet.
     pub runtime: Option<Vec<Fault>>,
+    /// The agent leaves the node: no seat is shown.
+    pub leaving_node: bool,
     /// Pods that must leave a card whose mode changes.
     leaving: Vec<Refused>,
     /// Pods whose eviction the monitor asks for.
@@ -102,6 +104,7 @@ impl Published {
             profile: None,
             vanished: BTreeSet::new(),
             runtime: None,
+            leaving_node: false,
             leaving: Vec::new(),
             strays: Vec::new(),
             facts,
@@ -184,6 +187,11 @@ impl Published {
     /// What the container runtime lacks.
     pub fn runtime(&self, lacks: Vec<Fault>) {
         self.change(|node| node.runtime = Some(lacks));
+    }
+
+    /// The agent leaves the node.
+    pub fn leave(&self) {
+        self.change(|node| node.leaving_node = true);
     }
 
     /// The units whose MPS daemon does not serve, and why.

@@ -7,7 +7,7 @@ use aliquot_core::usage::Use;
 use super::*;
 use crate::testing::{RESOURCE, allocation, arrangement, container, grant, inventory, pod};
 
-const RULES: NodeRules = NodeRules { core_limit: true };
+const RULES: NodeRules = NodeRules::new(true);
 
 fn entry(container: &str, seats: usize) -> Entry {
     Entry {

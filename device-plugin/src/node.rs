@@ -24,6 +24,7 @@ use crate::capacity;
 use crate::drain;
 use crate::inventory::{self, Published};
 use crate::labels::{self, owned};
+use crate::leave::ASKED;
 use crate::metrics::{Metrics, count};
 use crate::pods::Pods;
 use crate::profile_status::PROFILE;
@@ -68,6 +69,8 @@ pub struct Seen {
     pub all_labels: BTreeMap<String, String>,
     /// What it offers of each extended resource, capacity and allocatable.
     pub resources: BTreeMap<String, (String, String)>,
+    /// Until when we are asked to leave it.
+    pub leave: Option<String>,
 }
 
 impl Seen {
@@ -99,6 +102,7 @@ impl Seen {
             drain: drain::Seen::read(node),
             all_labels: node.metadata.labels.clone().unwrap_or_default(),
             resources: vanished::shown(node),
+            leave: annotations.and_then(|all| all.get(ASKED)).cloned(),
         }
     }
 }

@@ -162,7 +162,7 @@ mod tests {
                 stage: aliquot_core::demand::Stage::App,
                 effective: crate::environment::Effective::of(
                     &std::collections::BTreeMap::new(),
-                    crate::environment::NodeRules { core_limit: true },
+                    crate::environment::NodeRules::new(true),
                     false,
                 ),
             };

@@ -28,6 +28,7 @@ use crate::pods::Pods;
 use crate::seat::Ids;
 use crate::settings::Paths;
 use crate::spare::Spares;
+use crate::tenant_may::TenantMay;
 use crate::way_in::Installed;
 use crate::{dress, hami, units};
 
@@ -69,6 +70,8 @@ pub struct PreStart {
     pub usual: String,
     /// The node's rules for the environment.
     pub rules: NodeRules,
+    /// What pods may say of their own limits, by namespace; `None`: what the rules say.
+    pub tenant_may: Option<TenantMay>,
     /// Where things are.
     pub paths: Paths,
     /// What holds the limits in a container, if this node has it.
@@ -261,6 +264,13 @@ impl PreStart {
         pod.map_or_else(|| !self.pods.synced(), |pod| pod.phase != Phase::Ended)
     }
 
+    /// The rules for the pods of this one's namespace.
+    fn rules_of(&self, pod: Option<&Pod>) -> NodeRules {
+        let may = self.tenant_may.as_ref().zip(pod);
+        let may = may.map_or(self.rules.may, |(may, pod)| may.of(&pod.namespace));
+        NodeRules { may, ..self.rules }
+    }
+
     fn judge(
         &self,
         uid: &PodUid,
@@ -276,7 +286,7 @@ impl PreStart {
             node: &self.node,
             inventory: &node.inventory,
             arrangement: &node.arrangement,
-            rules: self.rules,
+            rules: self.rules_of(pod),
             uid,
             pod,
             holders: &holders.iter().collect::<Vec<_>>(),

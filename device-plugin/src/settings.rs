@@ -15,6 +15,7 @@ use crate::checkpoint;
 use crate::health::Care;
 use crate::labels::owned;
 use crate::sick::SickPods;
+use crate::tenant_may::TenantMay;
 use crate::topology;
 use crate::xid::Actions;
 
@@ -87,6 +88,9 @@ pub struct Settings {
     /// Switch compute limits off for every container on this node
     #[arg(long, env = "ALIQUOT_DISABLE_CORE_LIMIT", default_value_t = false, action = clap::ArgAction::Set)]
     pub disable_core_limit: bool,
+    /// What pods may say of their own limits
+    #[command(flatten)]
+    pub tenant_may: TenantMay,
     /// Extended resource under which seats are offered
     #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
     pub resource_name: String,

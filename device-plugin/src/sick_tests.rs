@@ -8,7 +8,7 @@ use crate::testing::{allocation, entry, grant, pod};
 
 const A: &str = "GPU-a";
 const B: &str = "GPU-b";
-const RULES: NodeRules = NodeRules { core_limit: true };
+const RULES: NodeRules = NodeRules::new(true);
 
 fn pods(all: Vec<Pod>) -> Vec<Arc<Pod>> {
     all.into_iter().map(Arc::new).collect()

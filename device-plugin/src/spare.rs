@@ -39,15 +39,21 @@ struct State {
     made: u64,
 }
 
+/// Takes away what is in the folder of such seats.
+pub(crate) fn clear(folder: &Path) -> Result<(), FileError> {
+    for name in files::names(folder)? {
+        let left = folder.join(name);
+        tenant::strip(&left)?;
+        files::remove(&left)?;
+    }
+    Ok(())
+}
+
 impl Spares {
     /// Empty; what an earlier agent left in `folder` goes.
     pub fn new(folder: PathBuf, limiter: Option<Installed>) -> Result<Self, FileError> {
         files::directory(&folder, 0o700)?;
-        for name in files::names(&folder)? {
-            let left = folder.join(name);
-            tenant::strip(&left)?;
-            files::remove(&left)?;
-        }
+        clear(&folder)?;
         Ok(Self {
             folder,
             limiter,

@@ -169,8 +169,11 @@ pub fn resources(node: &Node) -> BTreeSet<String> {
 /// out. A sick card's free seats are unhealthy. What living pods hold is healthy, whatever
 /// became of its card, and stays until they end: else the kubelet would count its pods against
 /// the seats of other cards. One that is held under another name, which its card had before, is
-/// not offered under this one too.
+/// not offered under this one too. A node that the agent leaves has none.
 pub fn seats(node: &Node, resource: &str) -> Vec<Device> {
+    if node.leaving_node {
+        return Vec::new();
+    }
     let nothing = Ids::new();
     let held = node.held.get(resource).unwrap_or(&nothing);
     let policy = node.inventory.topology_policy.as_str();

@@ -9,6 +9,7 @@ use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{client, event, publisher};
+use aliquot_serve::tls::{Mounted, TlsListener, mutual_config};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
@@ -114,8 +115,16 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     }
     let router = routes::router(verbs).merge(questions);
     let listener = http::bind(settings.listen).await?;
-    tracing::info!(listen = %settings.listen, "serving");
-    http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;
+    tracing::info!(listen = %settings.listen, tls = settings.tls_dir.is_some(), "serving");
+    if let Some(folder) = &settings.tls_dir {
+        let mounted = Mounted::open(folder)?;
+        let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
+        tasks.spawn(mounted.keep(stop.clone()));
+        let listener = TlsListener::new(listener, config);
+        http::serve(listener, router, stop.clone(), http::DRAIN).await?;
+    } else {
+        http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;
+    }
     stop.cancel();
     tasks.close();
     tokio::time::timeout(http::DRAIN, tasks.wait())

@@ -29,6 +29,10 @@ pub struct Settings {
     /// well, so that --listen may be a loopback address that kube-scheduler alone reaches.
     #[arg(long, env = "ALIQUOT_ADMIN_LISTEN")]
     pub admin_listen: Option<SocketAddr>,
+    /// Folder with tls.crt, tls.key and ca.crt: --listen is then TLS, for clients with a
+    /// certificate of ca.crt alone. For a kube-scheduler that is not in the same pod.
+    #[arg(long, env = "ALIQUOT_TLS_DIR")]
+    pub tls_dir: Option<PathBuf>,
     /// Which node is better: fragmentation, binpack or spread.
     #[arg(long, env = "ALIQUOT_NODE_POLICY", default_value = "fragmentation")]
     pub node_policy: Policy,

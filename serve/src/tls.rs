@@ -4,24 +4,48 @@
 //! Fed by: certificates as PEM, sockets from a TCP listener.
 //! Must not: make or judge certificates; that is its user's work.
 
+mod files;
 mod listener;
 mod resolver;
 
+pub use files::{FilesError, Mounted};
 pub use listener::TlsListener;
 pub use resolver::{CertificateError, Certificates};
 
 use std::sync::Arc;
 
-use rustls::ServerConfig;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 
 /// A server configuration that asks `certificates` anew for every handshake.
 /// TLS 1.2 and 1.3, ALPN h2 and http/1.1, no client certificates.
 pub fn server_config(certificates: &Certificates) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(certificates.clone()));
+    Ok(with_protocols(config))
+}
+
+/// The same for clients with a certificate of one of these authorities, and nobody else.
+pub fn mutual_config(
+    certificates: &Certificates,
+    clients: RootCertStore,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(clients), Arc::clone(&provider))
+            .build()
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(certificates.clone()));
+    Ok(with_protocols(config))
+}
+
+fn with_protocols(mut config: ServerConfig) -> Arc<ServerConfig> {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Arc::new(config)
 }

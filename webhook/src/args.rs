@@ -9,7 +9,7 @@ use std::time::Duration;
 use aliquot_k8s::flags::{FlagError, RequestFlags};
 use aliquot_serve::telemetry::LogFormat;
 use axum::http::Uri;
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use jiff::SignedDuration;
 use thiserror::Error;
 
@@ -91,6 +91,15 @@ pub struct Args {
     /// Life of the server certificate, such as 720h; the next is made after two thirds
     #[arg(long, env = "ALIQUOT_LEAF_LIFETIME", default_value = "720h")]
     pub leaf_lifetime: SignedDuration,
+
+    /// Folder with tls.crt, tls.key and ca.crt that somebody else makes and renews, such as
+    /// cert-manager; without it the webhook makes its own
+    #[arg(long, env = "ALIQUOT_CERTIFICATES_DIR")]
+    pub certificates_dir: Option<PathBuf>,
+    /// Whether the label aliquot.dev/webhook or hami.io/webhook with the value ignore on a pod
+    /// itself keeps it from being reviewed; on a namespace it always does
+    #[arg(long, env = "ALIQUOT_PODS_MAY_IGNORE", default_value_t = true, action = ArgAction::Set)]
+    pub pods_may_ignore: bool,
 
     /// How long to serve on after SIGTERM, not ready, so that a Service can look elsewhere
     #[arg(long, env = "ALIQUOT_LINGER", default_value = "0s")]

@@ -11,13 +11,15 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::handler;
 use crate::review::RESERVED;
+use crate::{handler, warn};
 
 /// Name of the configuration object.
 pub const NAME: &str = "aliquot-webhook";
-/// Name of its one webhook.
+/// Name of the webhook that reviews pods.
 pub const WEBHOOK: &str = "pods.aliquot.dev";
+/// Name of the one that warns about what makes pods.
+pub const WORKLOADS: &str = "workloads.aliquot.dev";
 
 /// Labels that keep a pod or a namespace away from us, with the value `ignore`.
 const IGNORE: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
@@ -54,14 +56,17 @@ impl Target {
         }
     }
 
-    fn client_config(&self, bundle: &str) -> Value {
+    fn client_config(&self, path: &str, bundle: &str) -> Value {
         let bundle = STANDARD.encode(bundle);
         match self {
             Self::Service { name, namespace } => json!({
                 "caBundle": bundle,
-                "service": {"name": name, "namespace": namespace, "path": handler::PATH, "port": 443},
+                "service": {"name": name, "namespace": namespace, "path": path, "port": 443},
             }),
-            Self::Url { url, .. } => json!({"caBundle": bundle, "url": url}),
+            Self::Url { url, .. } => {
+                let host = url.strip_suffix(handler::PATH).unwrap_or(url);
+                json!({"caBundle": bundle, "url": format!("{host}{path}")})
+            }
         }
     }
 }
@@ -69,18 +74,42 @@ impl Target {
 /// The five resources, and others that renamed cards are advertised under.
 type Names<'a> = (&'a ResourceNames, &'a [String]);
 
-/// The whole object. `namespace` is ours and never waits for us.
-pub fn wanted(target: &Target, namespace: &str, names: Names<'_>, bundle: &str) -> Value {
+/// Whom the API server sends to us, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// Where we are reached.
+    pub target: &'a Target,
+    /// Ours, which never waits for us.
+    pub namespace: &'a str,
+    /// Which pods are ours.
+    pub names: Names<'a>,
+    /// A pod's own label keeps it away from us, too; of a namespace it always does.
+    pub pods_may_ignore: bool,
+}
+
+/// The whole object.
+pub fn wanted(scope: Scope<'_>, bundle: &str) -> Value {
+    let Scope {
+        target,
+        namespace,
+        names,
+        pods_may_ignore,
+    } = scope;
     let ignored = |key: &str| json!({"key": key, "operator": "NotIn", "values": ["ignore"]});
     let own = json!({
         "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [namespace],
     });
-    let objects: Vec<Value> = IGNORE.into_iter().map(ignored).collect();
-    let namespaces: Vec<Value> = objects.iter().cloned().chain([own]).collect();
-    let rule = |operation: &str, resource: &str| {
+    let ignored: Vec<Value> = IGNORE.into_iter().map(ignored).collect();
+    let namespaces: Vec<Value> = ignored.iter().cloned().chain([own]).collect();
+    let objects = if pods_may_ignore {
+        json!({"matchExpressions": ignored})
+    } else {
+        json!({})
+    };
+    let rule = |group: &str, operations: &[&str], resources: &[&str]| {
         json!({
-            "apiGroups": [""], "apiVersions": ["v1"], "scope": "Namespaced",
-            "operations": [operation], "resources": [resource],
+            "apiGroups": [group], "apiVersions": ["v1"], "scope": "Namespaced",
+            "operations": operations, "resources": resources,
         })
     };
     json!({
@@ -90,23 +119,50 @@ pub fn wanted(target: &Target, namespace: &str, names: Names<'_>, bundle: &str) 
         "webhooks": [{
             "name": WEBHOOK,
             "admissionReviewVersions": ["v1"],
-            "clientConfig": target.client_config(bundle),
-            "rules": [rule("CREATE", "pods"), rule("UPDATE", "pods/ephemeralcontainers")],
+            "clientConfig": target.client_config(handler::PATH, bundle),
+            "rules": [
+                rule("", &["CREATE"], &["pods"]),
+                rule("", &["UPDATE"], &["pods/ephemeralcontainers"]),
+            ],
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
             "reinvocationPolicy": "IfNeeded",
             "sideEffects": "None",
             "timeoutSeconds": 5,
             "namespaceSelector": {"matchExpressions": namespaces},
-            "objectSelector": {"matchExpressions": objects},
-            "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions(names)}],
+            "objectSelector": objects,
+            "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions("object", names)}],
+        }, {
+            // Nothing waits for it, and it changes nothing.
+            "name": WORKLOADS,
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": target.client_config(warn::PATH, bundle),
+            "rules": [
+                rule("apps", &["CREATE", "UPDATE"], &["deployments", "statefulsets"]),
+                rule("batch", &["CREATE"], &["jobs"]),
+            ],
+            "failurePolicy": "Ignore",
+            "matchPolicy": "Equivalent",
+            "reinvocationPolicy": "Never",
+            "sideEffects": "None",
+            "timeoutSeconds": 2,
+            "namespaceSelector": {"matchExpressions": namespaces},
+            "matchConditions": [
+                {"name": "has-another-template", "expression": ANOTHER},
+                {"name": "mentions-a-gpu", "expression": mentions("object.spec.template", names)},
+            ],
         }],
     })
 }
 
-/// CEL: the pod mentions a resource of ours, a reserved annotation, or an
+/// CEL: its pods are not those that it made before. Controllers update these objects often.
+const ANOTHER: &str = "has(object.spec) && has(object.spec.template) && \
+    (oldObject == null || !has(oldObject.spec) || !has(oldObject.spec.template) || \
+    object.spec.template != oldObject.spec.template)";
+
+/// CEL: the pod at this place mentions a resource of ours, a reserved annotation, or an
 /// environment variable `NVIDIA_VISIBLE_DEVICES`.
-fn mentions((names, extra): Names<'_>) -> String {
+fn mentions(pod: &str, (names, extra): Names<'_>) -> String {
     let list = |texts: &[&str]| json!(texts).to_string();
     let five = Resource::ALL.map(|resource| names.of(resource));
     let all: Vec<&str> = five
@@ -116,15 +172,15 @@ fn mentions((names, extra): Names<'_>) -> String {
     let resources = list(&all);
     let reserved = list(&RESERVED);
     let lists = ["containers", "initContainers", "ephemeralContainers"].map(|field| {
-        format!("(has(object.spec.{field}) && object.spec.{field}.exists(c, {CONTAINER}))")
+        format!("(has({pod}.spec.{field}) && {pod}.spec.{field}.exists(c, {CONTAINER}))")
     });
     let annotated = format!(
-        "(has(object.metadata) && has(object.metadata.annotations) && \
-         {reserved}.exists(a, a in object.metadata.annotations))"
+        "(has({pod}.metadata) && has({pod}.metadata.annotations) && \
+         {reserved}.exists(a, a in {pod}.metadata.annotations))"
     );
     let asked = lists.join(" || ").replace("RESOURCES", &resources);
     let asked = asked.replace("INSTANCES", mig::RESOURCES);
-    format!("{annotated} || (has(object.spec) && ({asked}))")
+    format!("{annotated} || (has({pod}.spec) && ({asked}))")
 }
 
 const CONTAINER: &str = "\
@@ -166,7 +222,58 @@ mod tests {
             namespace: "aliquot-system".to_owned(),
         };
         let names = ResourceNames::default();
-        wanted(&target, "aliquot-system", (&names, &[]), "PEM")
+        let scope = Scope {
+            target: &target,
+            namespace: "aliquot-system",
+            names: (&names, &[]),
+            pods_may_ignore: true,
+        };
+        wanted(scope, "PEM")
+    }
+
+    #[test]
+    fn who_makes_pods_is_warned_by_a_second_webhook_that_nothing_waits_for() {
+        let whole = service();
+        let second = &whole["webhooks"][1];
+        assert_eq!(second["failurePolicy"], "Ignore");
+        assert_eq!(second["clientConfig"]["service"]["path"], "/warn");
+        let expression = second["matchConditions"][1]["expression"].as_str().unwrap();
+        assert!(expression.contains("has(object.spec.template.spec.containers)"));
+        assert!(!expression.contains("object.spec.containers"));
+        let target = Target::Url {
+            url: "https://127.0.0.1:8443/mutate".to_owned(),
+            host: "127.0.0.1".to_owned(),
+        };
+        let config = target.client_config(warn::PATH, "");
+        assert_eq!(config["url"], "https://127.0.0.1:8443/warn");
+    }
+
+    #[test]
+    fn a_tenants_own_label_can_be_made_to_mean_nothing() {
+        let target = Target::Service {
+            name: "w".to_owned(),
+            namespace: "n".to_owned(),
+        };
+        let names = ResourceNames::default();
+        let check = |pods_may_ignore, expected: usize| {
+            let scope = Scope {
+                target: &target,
+                namespace: "n",
+                names: (&names, &[]),
+                pods_may_ignore,
+            };
+            let whole = wanted(scope, "");
+            let labels = whole["webhooks"][0]["objectSelector"]["matchExpressions"].as_array();
+            assert_eq!(labels.map_or(0, Vec::len), expected);
+            let selector = &whole["webhooks"][0]["namespaceSelector"]["matchExpressions"];
+            assert_eq!(
+                selector.as_array().map(Vec::len),
+                Some(3),
+                "a namespace's label holds"
+            );
+        };
+        check(true, 2);
+        check(false, 0);
     }
 
     #[test]
@@ -207,7 +314,7 @@ mod tests {
     fn renamed_resources_stand_in_the_conditions() {
         let names = ResourceNames::with([(Resource::Gpu, "example.com/vgpu".to_owned())]);
         let extra = ["nvidia.com/gpu.shared".to_owned()];
-        let expression = mentions((&names, &extra));
+        let expression = mentions("object", (&names, &extra));
         assert!(
             expression.contains(r#"["example.com/vgpu","nvidia.com/gpumem","#),
             "{expression}"

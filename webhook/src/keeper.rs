@@ -7,8 +7,11 @@
 //! server is away: what was applied still holds.
 
 mod call;
+mod mounted;
+mod owner;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use aliquot_core::request::ResourceNames;
 use aliquot_serve::Readiness;
@@ -17,16 +20,19 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::certificates::{Authorities, Leaf, Lifetimes};
-use crate::configuration::{self, NAME, Target, conforms, published, wanted};
+use crate::configuration::{self, NAME, Scope, Target, conforms, published, wanted};
 use crate::metrics::Metrics;
 use call::{TRIES, call, unless_conflict};
+use owner::Owners;
 
 pub use call::KeepError;
+pub use mounted::MountedError;
 
 /// The Secret with the authorities, in our namespace.
 pub const SECRET: &str = "aliquot-webhook-tls";
@@ -50,6 +56,10 @@ pub struct Plan {
     pub extra: Vec<String>,
     /// How long certificates live.
     pub lifetimes: Lifetimes,
+    /// Where certificates are that somebody else makes; `None`: we make them.
+    pub mounted: Option<PathBuf>,
+    /// A pod's own label keeps it away from us, too.
+    pub pods_may_ignore: bool,
 }
 
 /// Holds what the last pass left.
@@ -57,6 +67,7 @@ pub struct Keeper {
     plan: Plan,
     secrets: Api<Secret>,
     configurations: Api<MutatingWebhookConfiguration>,
+    owners: Owners,
     certificates: Certificates,
     readiness: Readiness,
     metrics: Metrics,
@@ -75,6 +86,7 @@ impl Keeper {
     ) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), &plan.namespace),
+            owners: Owners::new(&client, &plan.namespace),
             configurations: Api::all(client),
             plan,
             certificates,
@@ -105,9 +117,17 @@ impl Keeper {
     async fn try_pass(&mut self, now: Timestamp) -> Result<(), KeepError> {
         for _ in 0..TRIES {
             let live = call("get", NAME, self.configurations.get_opt(NAME)).await?;
-            self.authorities = self.agree_on_authorities(now).await?;
-            self.serve_leaf(live.as_ref(), now)?;
-            if self.configure(live).await? {
+            let bundle = if let Some(folder) = self.plan.mounted.clone() {
+                let leaf = mounted::read(&folder).map_err(KeepError::Mounted)?;
+                let bundle = mounted::bundle(&leaf.issuer, &published(&encode(live.as_ref())?));
+                self.serve(leaf)?;
+                bundle
+            } else {
+                self.authorities = self.agree_on_authorities(now).await?;
+                self.serve_leaf(live.as_ref(), now)?;
+                self.authorities.bundle()
+            };
+            if self.configure(live, &bundle).await? {
                 self.readiness.holds(CONFIGURATION);
                 return Ok(());
             }
@@ -123,6 +143,7 @@ impl Keeper {
                 .renewed(now, &self.plan.lifetimes)
                 .map_err(KeepError::Renew)
         };
+        let owner = self.owners.of_secret().await?;
         for _ in 0..TRIES {
             let live = call("get", SECRET, self.secrets.get_opt(SECRET)).await?;
             let data = live.as_ref().and_then(|secret| secret.data.clone());
@@ -136,14 +157,17 @@ impl Keeper {
                 &found
             };
             let next = match renew(base)? {
-                None if live.is_some() && problems.is_empty() && *base == found => {
+                None if problems.is_empty()
+                    && *base == found
+                    && live.as_ref().is_some_and(|live| has(live, owner.as_ref())) =>
+                {
                     return Ok(found);
                 }
                 None => base.clone(),
                 Some(next) => next,
             };
             let version = live.as_ref().and_then(ResourceExt::resource_version);
-            let object = secret(version, next.write());
+            let object = secret(version, next.write(), owner.clone());
             let post = PostParams::default();
             let written = if live.is_some() {
                 call(
@@ -181,12 +205,21 @@ impl Keeper {
         let leaf = issuer
             .issue(&self.plan.target.names(), now, lifetimes.leaf)
             .map_err(KeepError::Renew)?;
+        self.metrics.leaves_issued.inc();
+        self.serve(leaf)
+    }
+
+    /// Serves this leaf, if it is another than before.
+    fn serve(&mut self, leaf: Leaf) -> Result<(), KeepError> {
+        let same = |old: &Leaf| old.certificate == leaf.certificate && old.key == leaf.key;
+        if self.leaf.as_ref().is_some_and(same) {
+            return Ok(());
+        }
         self.certificates
             .replace(&leaf.certificate, &leaf.key)
             .map_err(KeepError::Serve)?;
         tracing::info!(expires = %leaf.expires, "serving a new certificate");
         self.metrics.leaf_expiry.set(leaf.expires.as_second());
-        self.metrics.leaves_issued.inc();
         self.leaf = Some(leaf);
         Ok(())
     }
@@ -196,15 +229,20 @@ impl Keeper {
     async fn configure(
         &self,
         live: Option<MutatingWebhookConfiguration>,
+        bundle: &str,
     ) -> Result<bool, KeepError> {
         let plan = &self.plan;
-        let bundle = self.authorities.bundle();
-        let mut wanted = wanted(
-            &plan.target,
-            &plan.namespace,
-            (&plan.names, &plan.extra),
-            &bundle,
-        );
+        let owner = self.owners.of_configuration().await?;
+        let scope = Scope {
+            target: &plan.target,
+            namespace: &plan.namespace,
+            names: (&plan.names, &plan.extra),
+            pods_may_ignore: plan.pods_may_ignore,
+        };
+        let mut wanted = wanted(scope, bundle);
+        if let Some(owner) = owner {
+            wanted["metadata"]["ownerReferences"] = json!([owner]);
+        }
         if conforms(&wanted, &encode(live.as_ref())?) {
             return Ok(true);
         }
@@ -259,7 +297,16 @@ impl Keeper {
     }
 }
 
-fn secret(version: Option<String>, data: BTreeMap<String, ByteString>) -> Secret {
+/// Whether it has this owner, if there is one.
+fn has(live: &Secret, owner: Option<&OwnerReference>) -> bool {
+    owner.is_none_or(|owner| live.owner_references().iter().any(|one| one == owner))
+}
+
+fn secret(
+    version: Option<String>,
+    data: BTreeMap<String, ByteString>,
+    owner: Option<OwnerReference>,
+) -> Secret {
     let labels = [(
         "app.kubernetes.io/name".to_owned(),
         configuration::NAME.to_owned(),
@@ -269,6 +316,7 @@ fn secret(version: Option<String>, data: BTreeMap<String, ByteString>) -> Secret
             name: Some(SECRET.to_owned()),
             labels: Some(labels.into()),
             resource_version: version,
+            owner_references: owner.map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
         data: Some(data),

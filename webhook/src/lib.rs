@@ -16,4 +16,5 @@ pub mod keeping;
 pub mod metrics;
 pub mod review;
 pub mod settings;
+pub mod warn;
 pub mod wire;

@@ -11,6 +11,7 @@ use aliquot_webhook::handler::{self, Reviews};
 use aliquot_webhook::keeper::{CERTIFICATE, CONFIGURATION, Keeper, Plan};
 use aliquot_webhook::keeping;
 use aliquot_webhook::metrics::Metrics;
+use aliquot_webhook::warn;
 use anyhow::{Context, Result};
 use clap::Parser;
 use prometheus_client::registry::Registry;
@@ -26,6 +27,8 @@ async fn main() -> Result<()> {
         names: settings.names.clone(),
         extra: settings.extra.clone(),
         lifetimes: args.lifetimes()?,
+        mounted: args.certificates_dir.clone(),
+        pods_may_ignore: args.pods_may_ignore,
     };
     let lifetimes = plan.lifetimes;
     let client = aliquot_k8s::client::client(args.kubeconfig.as_deref()).await?;
@@ -44,7 +47,9 @@ async fn main() -> Result<()> {
         settings,
         metrics: metrics.clone(),
     };
-    let router = handler::router(reviews).merge(health.clone());
+    let router = handler::router(reviews.clone())
+        .merge(warn::router(reviews))
+        .merge(health.clone());
     let serving = tokio::spawn(http::serve(listener, router, stop.clone(), http::DRAIN));
     if let Some(addr) = args.admin_listen {
         let listener = http::plain(http::bind(addr).await?);

@@ -38,11 +38,13 @@ pub enum WireError {
     /// A review without a request.
     #[error("the AdmissionReview has no request")]
     NoRequest,
-    /// A request about something other than pods.
-    #[error("the review is about {kind:?}; accepted: \"Pod\"")]
-    NotAPod {
+    /// A request about something else.
+    #[error("the review is about {kind:?}; accepted: {accepted}")]
+    OtherKind {
         /// `request.kind.kind` as it came.
         kind: String,
+        /// What it may be.
+        accepted: String,
     },
 }
 
@@ -87,8 +89,13 @@ pub struct Kind {
     pub kind: String,
 }
 
-/// Reads the request out of a body.
+/// Reads the request about a pod out of a body.
 pub fn decode(body: &[u8]) -> Result<Request, WireError> {
+    decode_of(&["Pod"], body)
+}
+
+/// Reads the request about an object of one of these kinds out of a body.
+pub fn decode_of(kinds: &[&str], body: &[u8]) -> Result<Request, WireError> {
     let review: Incoming = serde_json::from_slice(body).map_err(WireError::Json)?;
     if review.kind != KIND || review.api_version != API_VERSION {
         return Err(WireError::Kind {
@@ -97,9 +104,11 @@ pub fn decode(body: &[u8]) -> Result<Request, WireError> {
         });
     }
     let request = review.request.ok_or(WireError::NoRequest)?;
-    if request.kind.kind != "Pod" {
-        return Err(WireError::NotAPod {
+    if !kinds.contains(&request.kind.kind.as_str()) {
+        let accepted: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
+        return Err(WireError::OtherKind {
             kind: request.kind.kind,
+            accepted: accepted.join(", "),
         });
     }
     Ok(request)
@@ -140,6 +149,15 @@ struct Status {
 }
 
 impl Answer {
+    /// The answer that admits unchanged, with warnings.
+    pub fn warning(uid: String, warnings: &[String]) -> Self {
+        let verdict = Verdict::Allow {
+            patch: Patch(Vec::new()),
+            warnings: warnings.to_vec(),
+        };
+        Self::new(uid, verdict)
+    }
+
     /// The answer to the request `uid`.
     pub fn new(uid: String, verdict: Verdict) -> Self {
         let mut response = Response {

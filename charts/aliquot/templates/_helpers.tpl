@@ -8,7 +8,10 @@
 {{- $_ := set $v.webhook "replaceSchedulers" (without $v.webhook.replaceSchedulers "default-scheduler") -}}
 {{- end -}}
 {{- if hasKey $v.devicePlugin "pluginPath" -}}
-{{- $_ := set $v.devicePlugin "kubeletDir" (dir $v.devicePlugin.pluginPath) -}}
+{{- $_ := set $v.devicePlugin "kubeletDir" (dir (trimSuffix "/" $v.devicePlugin.pluginPath)) -}}
+{{- end -}}
+{{- if dig "scheduler" "certManager" "enabled" false $v -}}
+{{- $_ := set $v.webhook.certManager "enabled" true -}}
 {{- end -}}
 {{- if dig "prometheus" "enabled" false $v -}}
 {{- $_ := set $v.monitoring "enabled" true -}}
@@ -47,9 +50,21 @@ app.kubernetes.io/component: {{ .component }}
 {{/* kube-scheduler's image: of the cluster's version, without what a vendor appends. */}}
 {{- define "aliquot.kubeSchedulerImage" -}}
 {{- $image := .v.scheduler.kubeScheduler.image -}}
+{{- with default .v.global.imageRegistry $image.registry }}{{ . }}/{{ end }}{{ $image.repository }}:{{ include "aliquot.kubeSchedulerTag" . }}
+{{- end -}}
+
+{{- define "aliquot.kubeSchedulerTag" -}}
 {{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .root.Capabilities.KubeVersion.Version -}}
-{{- $tag := coalesce .v.scheduler.kubeScheduler.imageTag $image.tag $version -}}
-{{- with default .v.global.imageRegistry $image.registry }}{{ . }}/{{ end }}{{ $image.repository }}:{{ $tag }}
+{{- coalesce .v.scheduler.kubeScheduler.imageTag .v.scheduler.kubeScheduler.image.tag $version -}}
+{{- end -}}
+
+{{/* Where kube-scheduler answers how it is: /livez and /readyz came with 1.31. A tag that
+is no version is one of the cluster's. */}}
+{{- define "aliquot.kubeSchedulerHealth" -}}
+{{- $form := "^v?[0-9]+[.][0-9]+[.][0-9]+" -}}
+{{- $tag := include "aliquot.kubeSchedulerTag" .me | regexFind $form -}}
+{{- $version := default (regexFind $form .me.root.Capabilities.KubeVersion.Version) $tag -}}
+{{- ternary "/healthz" .since (semverCompare "<1.31.0-0" $version) -}}
 {{- end -}}
 
 {{/* Flags that scheduler and webhook share. */}}

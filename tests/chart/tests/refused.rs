@@ -117,11 +117,6 @@ fn wrong_types_and_values_are_refused_with_what_is_accepted() {
         ("image.digest=sha256:1", "/image/digest", "sha256"),
         ("log.format=xml", "/log/format", "'text', 'json'"),
         (
-            "scheduler.kubeScheduler.enabled=false",
-            "kubeScheduler/enabled",
-            "true",
-        ),
-        (
             "scheduler.kubeScheduler.leaderElect=false",
             "scheduler.kubeScheduler.leaderElect",
             "scheduler.replicas: 1",
@@ -136,6 +131,35 @@ fn wrong_types_and_values_are_refused_with_what_is_accepted() {
     }
     // helm takes a fraction after --set for a text.
     rendered(&["--set=devicePlugin.deviceMemoryScaling=1.5"]).unwrap();
+}
+
+#[test]
+fn ways_of_installing_that_lack_something_are_refused() {
+    for (set, place, accepted) in [
+        (
+            "scheduler.kubeScheduler.enabled=false",
+            "scheduler.kubeScheduler.enabled",
+            "scheduler.extender.tlsSecret",
+        ),
+        (
+            "scheduler.kubeScheduler.enabled=false,scheduler.extender.tlsSecret=a",
+            "scheduler.kubeScheduler.enabled",
+            "scheduler.replicas: 1",
+        ),
+        ("leave.within=0", "/leave/within", "minimum"),
+        (
+            "webhook.certManager.issuerRef.kind=Secret",
+            "issuerRef/kind",
+            "'Issuer', 'ClusterIssuer'",
+        ),
+        (
+            "devicePlugin.tenantMay.disableControl={A b}",
+            "tenantMay/disableControl",
+            "pattern",
+        ),
+    ] {
+        check(set, place, accepted);
+    }
 }
 
 #[test]

@@ -2,9 +2,13 @@
 //! open, and the same objects for every version of Kubernetes that is supported.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
+#[path = "rendered/ways.rs"]
+mod ways;
+
 use std::collections::BTreeSet;
 
 use aliquot_chart::{Object, chart, container, helm, one, rendered, texts, top};
+use aliquot_device_plugin::leave::everywhere;
 use aliquot_device_plugin::mps::keeper;
 use aliquot_device_plugin::settings::Settings as Agent;
 use aliquot_monitor::settings::Settings as Monitor;
@@ -26,6 +30,8 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.runtimeConfig=/etc/containerd/config.toml",
     "--set=apiServer.host=10.0.0.1,apiServer.port=6443",
     "--set=monitoring.enabled=true,monitoring.dashboards=true,scheduler.cpuOnly=true",
+    "--set=webhook.podsMayIgnore=false,webhook.certManager.enabled=true",
+    "--set=devicePlugin.tenantMay.disableControl={lab}",
 ];
 
 /// Command and arguments, as the container is started.
@@ -75,6 +81,10 @@ fn all_flags_are_taken(arguments: &[&str]) {
     flags.settings().unwrap();
     flags.lifetimes().unwrap();
     flags.target().unwrap();
+    let leave = one(&objects, "Job", "aliquot-leave");
+    let leave = container(leave, "leave");
+    let program = ["aliquot-device-plugin", "leave"];
+    let _: everywhere::Settings = taken(leave, &program, &[]);
     for (container, variable) in [
         (extender, "POD_NAME"),
         (own, "NODE_NAME"),
@@ -133,7 +143,7 @@ fn values_reach_the_parts_that_they_are_for() {
 /// Nothing of the chart is for one namespace or one version.
 #[test]
 fn every_supported_version_gets_the_same_objects_and_a_kube_scheduler_of_its_own() {
-    let mut seen = BTreeSet::new();
+    let mut same = BTreeSet::new();
     for minor in 30..=37 {
         let version = format!("1.{minor}.2");
         let objects = rendered(&["--kube-version", &version, "-n", "other"]).unwrap();
@@ -143,9 +153,23 @@ fn every_supported_version_gets_the_same_objects_and_a_kube_scheduler_of_its_own
         assert_eq!(image, expected);
         let text = format!("{objects:?}").replace(&expected, "");
         assert!(!text.contains("aliquot-system"), "{version}");
-        seen.insert(text);
+        // kube-scheduler has /livez and /readyz from 1.31.
+        let old = minor == 30;
+        let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+        let probes = container(scheduler, "kube-scheduler");
+        for (probe, since) in [("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
+            let path = if old { "/healthz" } else { since };
+            assert_eq!(probes[probe]["httpGet"]["path"], path, "{version}");
+        }
+        let without = |mut text: String| {
+            for path in ["/healthz", "/livez", "/readyz"] {
+                text = text.replace(&format!("\"{path}\""), "");
+            }
+            text
+        };
+        same.insert(without(text));
     }
-    assert_eq!(seen.len(), 1);
+    assert_eq!(same.len(), 1);
     let vendors = rendered(&["--kube-version", "v1.33.4-eks-99fe2"]).unwrap();
     let scheduler = one(&vendors, "Deployment", "aliquot-scheduler");
     let image = &container(scheduler, "kube-scheduler")["image"];
@@ -196,7 +220,7 @@ fn is_restricted(object: &Object) -> Result<(), String> {
 fn pods_are_restricted_but_for_the_agents() {
     let objects = rendered(EVERYTHING).unwrap();
     let with_pods: Vec<&Object> = objects.iter().filter(|one| one.pod().is_some()).collect();
-    assert_eq!(with_pods.len(), 3);
+    assert_eq!(with_pods.len(), 4, "with what runs before the removal");
     for object in with_pods {
         let verdict = is_restricted(object);
         assert_eq!(verdict.is_ok(), object.kind() != "DaemonSet", "{verdict:?}");
@@ -283,6 +307,7 @@ fn no_account_may_do_more_than_what_stands_here() {
         "ClusterRole device-plugin: nodes/status : patch",
         "ClusterRole device-plugin: pods : get,list,watch",
         "ClusterRole device-plugin: runtimeclasses : get",
+        "ClusterRole leave: nodes : list,patch",
         "ClusterRole scheduler: events : create,patch",
         "ClusterRole scheduler: nodes : get,list,watch",
         "ClusterRole scheduler: poddisruptionbudgets : list,watch",
@@ -290,9 +315,11 @@ fn no_account_may_do_more_than_what_stands_here() {
         "ClusterRole scheduler: pods/binding : create",
         "ClusterRole scheduler: pods/eviction : create",
         "ClusterRole scheduler: resourcequotas : list,watch",
+        "ClusterRole webhook: clusterroles aliquot-webhook: get",
         "ClusterRole webhook: mutatingwebhookconfigurations : create",
         "ClusterRole webhook: mutatingwebhookconfigurations aliquot-webhook: get,list,watch,update,patch",
         "Role scheduler: leases aliquot-scheduler: get,list,watch,update",
+        "Role webhook: roles aliquot-webhook: get",
         "Role webhook: secrets : create",
         "Role webhook: secrets aliquot-webhook-tls: get,list,watch,update,patch",
     ];

@@ -116,7 +116,7 @@ async fn timed<T>(call: impl Future<Output = Result<T>>) -> Result<(T, f64)> {
 
 fn write_shares(state: &Path, cards: &[String]) -> Result<()> {
     let mut store = Store::open(state.join("accepted"))?;
-    let rules = NodeRules { core_limit: true };
+    let rules = NodeRules::new(true);
     let effective = Effective::of(&BTreeMap::new(), rules, false);
     for share in 0..SHARES {
         let card = &cards[share % CARDS];

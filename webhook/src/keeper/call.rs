@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::mounted::MountedError;
 use crate::certificates::CertificateError;
 use aliquot_serve::tls;
 
@@ -44,6 +45,9 @@ pub enum KeepError {
     /// A certificate could not be made.
     #[error("cannot renew certificates")]
     Renew(#[source] CertificateError),
+    /// Certificates of somebody else's making cannot be used.
+    #[error("cannot read the mounted certificates")]
+    Mounted(#[source] MountedError),
     /// The listener did not take the leaf.
     #[error("cannot serve the new certificate")]
     Serve(#[source] tls::CertificateError),

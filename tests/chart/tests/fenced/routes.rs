@@ -60,6 +60,7 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
             on.refused(Who::Admin, &words(&request), MESSAGE).await?;
         }
     }
+    quiet_routes(on).await?;
     // What is not ours is nobody's concern, on the same objects and the same routes.
     on.granted(Who::Admin, &["annotate", "pod", "given", "mine=1"])
         .await?;
@@ -92,6 +93,24 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
     on.granted(SCHEDULER, &words(&request)).await
 }
 
+/// Subresources that drop what they do not own, or are refused: either way nothing is written.
+async fn quiet_routes(on: &Installed) -> Result<()> {
+    for key in ["aliquot.dev/allocation", "aliquot.dev/preemption"] {
+        for route in ["ephemeralcontainers", "resize"] {
+            let change = json!({"metadata": {"annotations": {key: "own"}}}).to_string();
+            let subresource = format!("--subresource={route}");
+            let patch = ["patch", "pod", "given", &subresource, "-p", &change];
+            let _answer = on.ask(Who::Admin, &patch).await?;
+            let pod = ["get", "pod", "given", "-o", "json"];
+            let pod = on.cluster.kubectl(&pod).await?.success()?;
+            let pod: serde_json::Value = serde_json::from_str(&pod)?;
+            let value = &pod["metadata"]["annotations"][key];
+            ensure!(*value != "own", "{route} wrote {key}");
+        }
+    }
+    Ok(())
+}
+
 /// A node's inventory, by its object and by its status.
 pub(crate) async fn inventories(on: &Installed) -> Result<()> {
     let message = "of that node alone";
@@ -99,6 +118,7 @@ pub(crate) async fn inventories(on: &Installed) -> Result<()> {
         "aliquot.dev/inventory",
         "aliquot.dev/capacity",
         "aliquot.dev/feature-labels",
+        "aliquot.dev/leave",
     ];
     for key in fenced {
         let own = format!("{key}=own");

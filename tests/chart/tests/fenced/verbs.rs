@@ -14,7 +14,7 @@ pub(crate) async fn refused(on: &Installed) -> Result<()> {
     let path = "/api/v1/namespaces/default/pods/victim/eviction";
     let eviction = on.posted(path, &eviction)?;
     let eviction: Vec<&str> = eviction.iter().map(String::as_str).collect();
-    let everywhere: [&[&str]; 7] = [
+    let everywhere: [&[&str]; 10] = [
         &["get", "secrets", "-A"],
         &["get", "configmaps", "-n", "kube-system"],
         &["delete", "node", "near"],
@@ -28,6 +28,9 @@ pub(crate) async fn refused(on: &Installed) -> Result<()> {
             "--user=x",
         ],
         &["delete", "validatingadmissionpolicy", "aliquot-allocations"],
+        &["run", "own", "--image=none"],
+        &["get", "--raw", "/api/v1/nodes/near/proxy/pods"],
+        &["get", "clusterroles"],
     ];
     let agent: [&[&str]; 5] = [
         &eviction,

@@ -1,0 +1,230 @@
+//! The packaged chart with images made here, on the real node: its own pods, by their own
+//! rights, through the cluster's network. Only the GPU is simulated, and who forwards the
+//! address of the API server's Service.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+#[path = "life/world.rs"]
+mod world;
+
+use std::collections::BTreeSet;
+
+use aliquot_cluster::wait::eventually;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use world::{PATIENCE, World};
+
+const GPU: &str = "nvidia.com/gpu";
+
+/// What of a node the product may change: labels and annotations, the kinds of its conditions,
+/// its capacity.
+fn own_fields(node: &Value) -> Value {
+    let conditions = node["status"]["conditions"].as_array();
+    let kinds = conditions.into_iter().flatten();
+    let kinds: BTreeSet<&str> = kinds.filter_map(|one| one["type"].as_str()).collect();
+    let keys = |place: &str| -> BTreeSet<String> {
+        let keys = node["status"][place].as_object().into_iter().flatten();
+        // The kubelet leaves it at 0; that it is 0 is looked at by itself.
+        let keys = keys.map(|(key, _)| key.clone()).filter(|key| key != GPU);
+        keys.collect()
+    };
+    // Kubernetes' own controllers write some time after a node has come.
+    let said = |place: &str| -> BTreeSet<(String, String)> {
+        let all = node["metadata"][place].as_object().into_iter().flatten();
+        let all = all.filter(|(key, _)| !key.contains("kubernetes.io/"));
+        all.map(|(key, value)| (key.clone(), value.to_string()))
+            .collect()
+    };
+    json!({
+        "labels": said("labels"),
+        "annotations": said("annotations"),
+        "taints": node["spec"]["taints"],
+        "conditions": kinds,
+        "capacity": keys("capacity"),
+        "allocatable": keys("allocatable"),
+    })
+}
+
+/// The container that runs, and how often it was started again.
+async fn container_of(world: &World) -> Result<(Value, Value)> {
+    let pod = world.json(&["get", "pod", "gpu-pod"]).await?;
+    let status = &pod["status"]["containerStatuses"][0];
+    ensure!(status["state"]["running"].is_object(), "{status}");
+    Ok((
+        status["containerID"].clone(),
+        status["restartCount"].clone(),
+    ))
+}
+
+async fn scaled_is(world: &World, times: u64) -> Result<()> {
+    eventually(PATIENCE, "the node to promise another amount", || async {
+        let inventory = world.inventory().await?;
+        let card = &inventory["gpus"][0];
+        let (memory, scaled) = (card["memory"].as_u64(), card["scaled"].as_u64());
+        ensure!(memory.map(|memory| memory * times) == scaled, "{card}");
+        Ok(Some(()))
+    })
+    .await?;
+    world.parts_ready().await
+}
+
+/// What the node and the cluster were before.
+struct Before {
+    objects: BTreeSet<String>,
+    node: Value,
+    host: BTreeSet<String>,
+}
+
+impl Before {
+    async fn of(world: &World) -> Result<Self> {
+        Ok(Self {
+            objects: world.listing().await?,
+            node: own_fields(&world.json(&["get", "node", world::NODE]).await?),
+            host: world.host()?,
+        })
+    }
+
+    /// Waits until nothing is there that was not, but objects whose name begins so.
+    async fn again(&self, world: &World, but: &[&str]) -> Result<()> {
+        eventually(PATIENCE, "nothing to be left", || async {
+            let now = Self::of(world).await?;
+            let kept = |name: &&String| !but.iter().any(|begin| name.starts_with(begin));
+            let left: Vec<&String> = now.objects.difference(&self.objects).filter(kept).collect();
+            ensure!(left.is_empty(), "{left:?}");
+            ensure!(now.node == self.node, "{}\nwas\n{}", now.node, self.node);
+            let node = world.json(&["get", "node", world::NODE]).await?;
+            for place in ["capacity", "allocatable"] {
+                let seats = node["status"][place][GPU].as_str();
+                ensure!(seats.is_none_or(|seats| seats == "0"), "{place}: {seats:?}");
+            }
+            if but.is_empty() {
+                let left: Vec<&String> = now.host.difference(&self.host).collect();
+                ensure!(left.is_empty(), "{left:?}");
+            }
+            Ok(Some(()))
+        })
+        .await
+    }
+}
+
+async fn applied(world: &World, object: &Value) -> Result<()> {
+    let file = world.cluster.state_dir().join("applied.json");
+    std::fs::write(&file, object.to_string())?;
+    let apply = ["apply", "-f", &*file.to_string_lossy()];
+    world.cluster.kubectl(&apply).await?.success()?;
+    Ok(())
+}
+
+/// More than a whole card has; it runs where five times its memory is promised.
+fn large(name: &str) -> Value {
+    let limits = json!({GPU: 1, "nvidia.com/gpumem": 100_000});
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{
+            "name": "main", "image": "localhost/busybox:1", "command": ["sleep", "100000"],
+            "resources": {"limits": limits},
+        }]},
+    })
+}
+
+async fn installed(world: &World) -> Result<()> {
+    let mut install = vec!["install", "aliquot"];
+    install.extend(world.chart());
+    world.helm(&install)?;
+    world.parts_ready().await?;
+    scaled_is(world, 1).await
+}
+
+/// As docs/guides/install.md says, to the letter.
+async fn removed(world: &World) -> Result<()> {
+    for line in world::removing()? {
+        world.sh(&line).await?;
+    }
+    Ok(())
+}
+
+async fn life(world: &World) -> Result<()> {
+    let before = Before::of(world).await?;
+    installed(world).await?;
+
+    // The pod that the README begins with; the webhook answers through its Service.
+    let example = aliquot_chart::top("examples/gpu-pod.yaml");
+    let apply = ["apply", "-f", &*example.to_string_lossy()];
+    world.cluster.kubectl(&apply).await?.success()?;
+    world.cluster.wait_running("default", "gpu-pod").await?;
+    let seen = world
+        .cluster
+        .exec("default", "gpu-pod", "main", &["env"])
+        .await?;
+    let seen = seen.success()?;
+    for line in [
+        "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
+        "CUDA_DEVICE_SM_LIMIT=30",
+    ] {
+        ensure!(seen.lines().any(|one| one == line), "{line}: {seen}");
+    }
+    let pod = world.json(&["get", "pod", "gpu-pod"]).await?;
+    ensure!(pod["spec"]["schedulerName"] == "aliquot-scheduler");
+    let running = container_of(world).await?;
+    let runs_on = async |what: &str| {
+        let now = container_of(world).await?;
+        ensure!(now == running, "{what}: {now:?} was {running:?}");
+        let files = ["ls", "/.aliquot/limits", "/.aliquot/counters/slots"];
+        let there = world.cluster.exec("default", "gpu-pod", "main", &files);
+        there.await?.success().context(what.to_owned())
+    };
+    runs_on("installed").await?;
+
+    // Another scaling changes what can be booked, and nobody who runs notices.
+    applied(world, &large("before")).await?;
+    let refused = world
+        .cluster
+        .wait_pod("default", "before", "to be refused", |pod| {
+            let conditions = pod
+                .status
+                .iter()
+                .flat_map(|s| s.conditions.iter().flatten());
+            let mut conditions = conditions.filter_map(|one| one.message.as_deref());
+            Ok(conditions.any(|text| text.contains("CardInsufficientMemory")))
+        });
+    refused.await?;
+    let mut upgrade = vec!["upgrade", "aliquot"];
+    upgrade.extend(world.chart());
+    upgrade.extend(["--set", "devicePlugin.deviceMemoryScaling=5"]);
+    world.helm(&upgrade)?;
+    scaled_is(world, 5).await?;
+    world.seats_are_back().await?;
+    applied(world, &large("after")).await?;
+    world.cluster.wait_running("default", "after").await?;
+    runs_on("upgraded").await?;
+    for name in ["before", "after"] {
+        world.cluster.delete_pod("default", name).await?;
+    }
+    world.helm(&["rollback", "aliquot", "1"])?;
+    scaled_is(world, 1).await?;
+    runs_on("rolled back").await?;
+
+    // Removed while it runs: it runs on, and what it uses stays.
+    removed(world).await?;
+    before.again(world, &["pod/gpu-pod"]).await?;
+    runs_on("removed").await?;
+    // Who comes back goes on with it.
+    installed(world).await?;
+    runs_on("installed again").await?;
+    world.cluster.delete_pod("default", "gpu-pod").await?;
+    removed(world).await?;
+    before.again(world, &[]).await
+}
+
+// helm blocks the thread of the test; who forwards connections to the API server has others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_packaged_chart_runs_changes_and_goes_and_the_pod_stays() {
+    let world = Box::pin(World::start()).await.unwrap();
+    let ended = Box::pin(life(&world)).await.context("the chart's life");
+    let told = if ended.is_err() {
+        world.report().await
+    } else {
+        String::new()
+    };
+    world.stop(ended.is_ok()).await.unwrap();
+    assert!(ended.is_ok(), "{:#}\n{told}", ended.unwrap_err());
+}

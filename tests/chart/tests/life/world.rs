@@ -1,0 +1,346 @@
+//! A cluster with a node on which pods reach the API server at the Service's address, the
+//! images, and a simulated machine that the agent's pod finds.
+//!
+//! Must not: leave the Service's address on this machine.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use aliquot_chart::{NAMESPACE, chart, helm, top};
+use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::eventually;
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+
+pub(crate) const NODE: &str = "node-1";
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
+/// The Service `kubernetes`; nothing serves it here but us.
+const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+const IMAGE: &str = "localhost/aliquot:test";
+const KUBE_SCHEDULER: &str = "localhost/kube-scheduler:test";
+
+pub(crate) struct World {
+    pub(crate) cluster: Cluster,
+    _service: Service,
+    package: String,
+    values: String,
+}
+
+/// The Service's address on this machine, and who passes its connections on.
+struct Service(tokio::task::JoinHandle<()>);
+
+fn ip(verb: &str) -> Result<()> {
+    let address = format!("{SERVICE}/32");
+    let done = Command::new("ip")
+        .args(["address", verb, &address, "dev", "lo"])
+        .status()?;
+    ensure!(done.success(), "ip address {verb} {address}");
+    Ok(())
+}
+
+impl Service {
+    async fn start(api: &str) -> Result<Self> {
+        ip("replace")?;
+        let listener = TcpListener::bind((SERVICE, 443)).await?;
+        let api = api.trim_start_matches("https://").to_owned();
+        Ok(Self(tokio::spawn(async move {
+            while let Ok((mut from, _)) = listener.accept().await {
+                let api = api.clone();
+                tokio::spawn(async move {
+                    if let Ok(mut to) = TcpStream::connect(api).await {
+                        let _ended = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+                    }
+                });
+            }
+        })))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.0.abort();
+        let _gone = ip("del");
+    }
+}
+
+/// Where cargo put the binaries.
+fn built() -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let mut folders = program.ancestors().skip(1);
+    let folder = folders.find(|folder| folder.join("aliquot-scheduler").is_file());
+    Ok(folder
+        .context("no binaries: cargo build --workspace")?
+        .to_owned())
+}
+
+/// The commands under `## Removing` of the guide.
+pub(crate) fn removing() -> Result<Vec<String>> {
+    let guide = std::fs::read_to_string(top("docs/guides/install.md"))?;
+    let (_, rest) = guide.split_once("## Removing\n").context("no Removing")?;
+    let block = rest.split("```").nth(1).context("no commands")?;
+    let lines = block.trim_start_matches("sh\n").lines();
+    let commands: Vec<String> = lines.map(str::to_owned).collect();
+    ensure!(!commands.is_empty(), "no command");
+    Ok(commands)
+}
+
+impl World {
+    pub(crate) async fn start() -> Result<Self> {
+        let cluster = Cluster::with_node()
+            .node_name(NODE)
+            // Our scheduler runs in its pods; this cluster's own serves other names.
+            .chart_value("schedulerName", json!("nobody"))
+            // Where no kube-proxy runs, webhooks are reached at their pods.
+            .apiserver_arg("--enable-aggregator-routing=true");
+        let cluster = Box::pin(cluster.start()).await?;
+        let service = Service::start(&cluster.api_url()).await?;
+        let state = cluster.state_dir();
+        // What Kubernetes makes in a namespace is there when the images are.
+        cluster.namespace(NAMESPACE).await?;
+        images(&cluster).await?;
+        let values = state.join("values.json");
+        std::fs::write(&values, values_for(&cluster)?.to_string())?;
+        let package = helm(&["package", &chart(), "-d", &state.to_string_lossy()])?;
+        let package = package.success()?;
+        let package = package.rsplit(' ').next().unwrap_or_default().trim();
+        ensure!(package.ends_with("aliquot-0.1.0.tgz"), "{package}");
+        let label = ["label", "node", NODE, "gpu=on"];
+        cluster.kubectl(&label).await?.success()?;
+        Ok(Self {
+            package: package.to_owned(),
+            values: values.to_string_lossy().into_owned(),
+            cluster,
+            _service: service,
+        })
+    }
+
+    /// Chart and values, as helm wants them.
+    pub(crate) fn chart(&self) -> [&str; 3] {
+        [&self.package, "-f", &self.values]
+    }
+
+    pub(crate) fn helm(&self, arguments: &[&str]) -> Result<String> {
+        let config = self.cluster.kubeconfig().to_string_lossy().into_owned();
+        let mut all = arguments.to_vec();
+        all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
+        helm(&all)?.success()
+    }
+
+    /// A command of the guide.
+    pub(crate) async fn sh(&self, line: &str) -> Result<()> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let config = self.cluster.kubeconfig().to_string_lossy().into_owned();
+        match words.as_slice() {
+            ["helm", rest @ ..] => {
+                // The checkout's folder in the guide is the package here.
+                let rest = rest.iter().map(|&word| match word {
+                    "charts/aliquot" => self.package.as_str(),
+                    word => word,
+                });
+                let mut all: Vec<&str> = rest.collect();
+                all.extend(["--kubeconfig", &config]);
+                helm(&all)?.success()?;
+            }
+            ["kubectl", rest @ ..] => {
+                // The API server forgets a policy a moment after it is gone.
+                eventually(PATIENCE, line, || async {
+                    self.cluster.kubectl(rest).await?.success().map(Some)
+                })
+                .await?;
+            }
+            other => anyhow::bail!("{other:?}"),
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn json(&self, request: &[&str]) -> Result<Value> {
+        let mut all = request.to_vec();
+        all.extend(["-o", "json"]);
+        let text = self.cluster.kubectl(&all).await?.success()?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    pub(crate) async fn inventory(&self) -> Result<Value> {
+        let node = self.json(&["get", "node", NODE]).await?;
+        let text = &node["metadata"]["annotations"]["aliquot.dev/inventory"];
+        let text = text.as_str().context("no inventory")?;
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// Waits until every pod of the product is there and ready.
+    pub(crate) async fn parts_ready(&self) -> Result<()> {
+        eventually(PATIENCE, "all pods of Aliquot to be ready", || async {
+            let pods = self.json(&["get", "pods", "-n", NAMESPACE]).await?;
+            let pods = pods["items"].as_array().context("no list")?;
+            ensure!(pods.len() == 5, "{} pods", pods.len());
+            for pod in pods {
+                let conditions = pod["status"]["conditions"].as_array();
+                let mut conditions = conditions.into_iter().flatten();
+                let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+                ensure!(conditions.any(ready), "{}", pod["metadata"]["name"]);
+            }
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until the kubelet counts seats again, which it does not while the agent is away.
+    pub(crate) async fn seats_are_back(&self) -> Result<()> {
+        eventually(PATIENCE, "the kubelet to count seats", || async {
+            let node = self.json(&["get", "node", NODE]).await?;
+            let seats = node["status"]["allocatable"]["nvidia.com/gpu"].as_str();
+            ensure!(seats.is_some_and(|seats| seats != "0"), "{seats:?}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Every object of the cluster but what comes and goes by itself.
+    pub(crate) async fn listing(&self) -> Result<BTreeSet<String>> {
+        let list = ["api-resources", "--verbs=list", "-o", "name"];
+        let kinds = self.cluster.kubectl(&list).await?.success()?;
+        let kinds: Vec<&str> = kinds.lines().filter(|k| !k.starts_with("events")).collect();
+        let kinds = kinds.join(",");
+        let get = ["get", &kinds, "-A", "-o", "name"];
+        let names = self.cluster.kubectl(&get).await?.success()?;
+        // The API server and the kubelet make their leases some time after their start.
+        let lease = "lease.coordination.k8s.io/";
+        let passing = [format!("{lease}apiserver-"), format!("{lease}{NODE}")];
+        let own = |name: &&str| !passing.iter().any(|begin| name.starts_with(begin));
+        Ok(names.lines().filter(own).map(str::to_owned).collect())
+    }
+
+    /// Files of the node's folders that the product may write in, and mounts below them.
+    pub(crate) fn host(&self) -> Result<BTreeSet<String>> {
+        let state = self.cluster.state_dir();
+        let plugins = self.cluster.kubelet_dir().join("device-plugins");
+        let mut found = BTreeSet::new();
+        for folder in [state.join("parts"), self.cluster.cdi_dir(), plugins] {
+            files(&folder, &mut found)?;
+        }
+        // The kubelet's own book of whom it gave devices.
+        found.retain(|path| !path.ends_with("/kubelet_internal_checkpoint"));
+        let node = self.cluster.pid("mounts")?;
+        let table = std::fs::read_to_string(format!("/proc/{node}/mountinfo"))?;
+        let parts = state.join("parts").to_string_lossy().into_owned();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+        let ours = points.filter(|point| point.starts_with(&parts));
+        found.extend(ours.map(|point| format!("mount {point}")));
+        Ok(found)
+    }
+
+    /// What a reader of a failure wants to know.
+    pub(crate) async fn report(&self) -> String {
+        let mut told = String::new();
+        let selector = "app.kubernetes.io/part-of=aliquot";
+        let logs = [
+            "logs",
+            "-n",
+            NAMESPACE,
+            "-l",
+            selector,
+            "--all-containers",
+            "--prefix",
+            "--tail=3",
+        ];
+        let asked: [&[&str]; 3] = [
+            &["get", "pods", "-A", "-o", "wide"],
+            &["get", "events", "-A", "--field-selector=type=Warning"],
+            &logs,
+        ];
+        for request in asked {
+            if let Ok(said) = self.cluster.kubectl(request).await {
+                told.extend([said.stdout, said.stderr, "\n".to_owned()]);
+            }
+        }
+        told
+    }
+
+    /// Ends it; after a failure the logs stay.
+    pub(crate) async fn stop(self, good: bool) -> Result<()> {
+        if good {
+            self.cluster.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything below a folder.
+fn files(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        found.insert(path.to_string_lossy().into_owned());
+        if path.is_dir() && !path.is_symlink() {
+            files(&path, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// The image of our parts by images/build.sh, and kube-scheduler's.
+async fn images(cluster: &Cluster) -> Result<()> {
+    let archive = cluster.state_dir().join("aliquot.tar");
+    let folder = built()?;
+    let made = tokio::process::Command::new(top("images/build.sh"))
+        .args([folder.as_os_str(), archive.as_os_str()])
+        .arg(IMAGE)
+        // This machine is the only one that loads them.
+        .env("LIMITER", &folder)
+        .env("NEWEST_GLIBC", "9.9")
+        .output()
+        .await?;
+    ensure!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let archive = archive.to_string_lossy().into_owned();
+    cluster
+        .ctr(&["images", "import", &archive])
+        .await?
+        .success()?;
+    let folder = Command::new(top("tests/cluster/build.sh")).output()?;
+    let kubebox = PathBuf::from(String::from_utf8(folder.stdout)?.trim()).join("kubebox");
+    let file = [(kubebox.as_path(), "/kubebox")];
+    cluster
+        .import_image(KUBE_SCHEDULER, "/kubebox", &file)
+        .await
+}
+
+/// What is different here from a node with a real driver.
+fn values_for(cluster: &Cluster) -> Result<Value> {
+    let state = cluster.state_dir();
+    let driver = state.join("driver");
+    std::fs::create_dir_all(&driver)?;
+    // As on a host where NVIDIA's toolkit is: what is ours is below it.
+    std::fs::create_dir_all(state.join("parts/etc-cdi"))?;
+    std::fs::copy(place::library_path()?, driver.join(place::LIBRARY_NAME))?;
+    let machine = driver.join("gpusim.state");
+    let gpus = "name: node-1\ngpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
+    SimulatedMachine::create(&machine, gpus)?;
+    let (image, tag) = IMAGE.split_once(':').context("no tag")?;
+    let (kube, kube_tag) = KUBE_SCHEDULER.split_once(':').context("no tag")?;
+    Ok(json!({
+        "image": {"repository": image, "tag": tag, "pullPolicy": "Never"},
+        "scheduler": {"kubeScheduler": {
+            "image": {"registry": "", "repository": kube, "pullPolicy": "Never"},
+            "imageTag": kube_tag,
+            "command": ["/kubebox", "scheduler"],
+        }},
+        "devicePlugin": {
+            "stateDir": state.join("parts/aliquot"),
+            "cdiDir": cluster.cdi_dir(),
+            "nvidiaCdiDir": state.join("parts/etc-cdi"),
+            "kubeletConfig": "",
+            "nvmlLibrary": driver.join(place::LIBRARY_NAME),
+            "env": [{"name": STATE_VARIABLE, "value": machine}],
+            "volumes": [{"name": "simulated-driver", "hostPath": {"path": driver}}],
+            "volumeMounts": [{"name": "simulated-driver", "mountPath": driver}],
+        },
+    }))
+}

@@ -1,0 +1,107 @@
+//! Ways of installing: with another's kube-scheduler, with cert-manager, without a webhook.
+
+use aliquot_chart::{Object, container, one, rendered, texts};
+use serde_json::{Value, json};
+
+use crate::{Scheduler, Webhook, command, taken};
+
+/// Our extender for a kube-scheduler elsewhere: nothing of a kube-scheduler of ours is left.
+#[test]
+fn without_a_kube_scheduler_of_ours_the_extender_is_served_to_certificates_alone() {
+    let objects = rendered(&[
+        "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
+        "--set=scheduler.extender.tlsSecret=pair",
+    ])
+    .unwrap();
+    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+    assert_eq!(scheduler.containers().len(), 1);
+    assert_eq!(scheduler.0["spec"]["strategy"]["type"], "Recreate");
+    let extender = container(scheduler, "scheduler");
+    let flags: Scheduler = taken(extender, &["aliquot-scheduler"], &["--identity=pod"]);
+    assert!(flags.tls_dir.is_some() && flags.scheduler_lease.is_none());
+    assert_eq!(flags.listen.to_string(), "0.0.0.0:9397");
+    let volume = &scheduler.pod().unwrap()["volumes"][0]["secret"]["secretName"];
+    assert_eq!(*volume, "pair");
+    let service = one(&objects, "Service", "aliquot-extender");
+    assert_eq!(service.0["spec"]["ports"][0]["port"], 9397);
+    let config = one(&objects, "ConfigMap", "aliquot-kube-scheduler");
+    let config = config.0["data"]["kube-scheduler.yaml"].as_str().unwrap();
+    let config: Value = serde_saphyr::from_str(config).unwrap();
+    let entry = &config["extenders"][0];
+    let url = "https://aliquot-extender.aliquot-system.svc:9397";
+    assert_eq!(entry["urlPrefix"], url);
+    assert_eq!(entry["enableHTTPS"], true);
+    assert_eq!(entry["tlsConfig"]["certFile"], "/etc/aliquot/tls.crt");
+    let gone = ["aliquot-kube-scheduler", "aliquot-volume-scheduler"];
+    let left = |one: &&Object| one.kind() == "Lease" || gone.contains(&one.name());
+    let left: Vec<&str> = objects.iter().filter(left).map(Object::kind).collect();
+    assert_eq!(left, ["ConfigMap"]);
+}
+
+#[test]
+fn cert_manager_makes_what_the_webhook_reads() {
+    let plain = rendered(&[]).unwrap();
+    assert!(plain.iter().all(|one| one.kind() != "Certificate"));
+    let set = "--set=webhook.certManager.enabled=true";
+    let objects = rendered(&[set]).unwrap();
+    let leaf = &one(&objects, "Certificate", "aliquot-webhook").0["spec"];
+    let webhook = one(&objects, "Deployment", "aliquot-webhook");
+    let volume = &webhook.pod().unwrap()["volumes"][0]["secret"]["secretName"];
+    assert_eq!(*volume, leaf["secretName"]);
+    let flags: Webhook = taken(
+        container(webhook, "webhook"),
+        &["aliquot-webhook"],
+        &["--namespace=aliquot-system"],
+    );
+    let mount = &container(webhook, "webhook")["volumeMounts"][0]["mountPath"];
+    let folder = flags.certificates_dir.clone().unwrap();
+    assert_eq!(folder.to_str(), mount.as_str());
+    assert_eq!(texts(&leaf["dnsNames"]), flags.target().unwrap().names());
+    let authority = one(&objects, "Certificate", "aliquot-webhook-ca");
+    let issuer = one(&objects, "Issuer", "aliquot-webhook");
+    assert_eq!(
+        issuer.0["spec"]["ca"],
+        json!({"secretName": authority.0["spec"]["secretName"]})
+    );
+    assert_eq!(leaf["issuerRef"]["name"], "aliquot-webhook");
+    let issuer = "--set=webhook.certManager.issuerRef.name=own,webhook.certManager.issuerRef.kind=ClusterIssuer";
+    let objects = rendered(&[set, issuer]).unwrap();
+    assert!(objects.iter().all(|one| one.kind() != "Issuer"));
+    let leaf = one(&objects, "Certificate", "aliquot-webhook");
+    let expected = json!({"name": "own", "kind": "ClusterIssuer"});
+    assert_eq!(leaf.0["spec"]["issuerRef"], expected);
+}
+
+#[test]
+fn without_a_webhook_nothing_of_it_is_left() {
+    let objects = rendered(&["--set=scheduler.admissionWebhook.enabled=false"]).unwrap();
+    let of_it = objects
+        .iter()
+        .filter(|one| one.name().starts_with("aliquot-webhook"));
+    let left: Vec<&str> = of_it.map(Object::kind).collect();
+    // Its configuration and its Secret go with the roles that own them.
+    assert_eq!(left, [""; 0]);
+}
+
+#[test]
+fn a_cdi_folder_that_is_nvidias_too_is_mounted_once() {
+    let set = "--set=devicePlugin.nvidiaCdiDir=/var/run/cdi";
+    let objects = rendered(&[set]).unwrap();
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let mounts = container(agent, "device-plugin")["volumeMounts"].as_array();
+    let mut paths: Vec<&str> = mounts
+        .unwrap()
+        .iter()
+        .filter_map(|mount| mount["mountPath"].as_str())
+        .collect();
+    let all = paths.len();
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!(paths.len(), all);
+    // HAMi's path may end with a slash.
+    let set = "--set=devicePlugin.pluginPath=/var/lib/kubelet/device-plugins/";
+    let objects = rendered(&[set]).unwrap();
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let line = command(container(agent, "device-plugin")).join(" ");
+    assert!(line.contains("--kubelet-dir=/var/lib/kubelet "), "{line}");
+}
