@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::accepted::{Store, StoreError};
 use crate::environment::NodeRules;
+use crate::figures::Units;
 use crate::files::{self, FileError};
 use crate::follow::{Beginning, Follower, State};
 use crate::guard::Guard;
@@ -116,7 +117,7 @@ pub async fn run(
     readiness: Readiness,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    let (metrics, registry) = Metrics::registered();
+    let (metrics, mut registry) = Metrics::registered();
     // MIG instances keep their names over a reboot.
     let driver: Arc<dyn Driver> = Arc::new(Named::new(driver, settings.state_dir.join("mig")));
     let (facts, _) = readings(&driver).await?;
@@ -134,6 +135,7 @@ pub async fn run(
     let arrangement = state.arrangement(&settings.resource_name);
     let published = Published::new(facts.clone(), health.clone(), arrangement);
     published.host_reserve(settings.host_memory_reserve.map(Mib));
+    registry.register_collector(Box::new(Units(published.clone())));
     let pods = Pods::default();
     let prestart = Arc::new(PreStart {
         kept: Kept::default(),

@@ -195,7 +195,10 @@ impl Follower {
                     text: format!("{} has no configuration", path.display()),
                 });
             }
-            Ok(text) => state.learn(text.as_deref(), &node.all_labels, facts, &self.defaults),
+            Ok(text) => {
+                state.hash = text.as_deref().map(source::hash);
+                state.learn(text.as_deref(), &node.all_labels, facts, &self.defaults);
+            }
             Err(text) => {
                 let reason = "ConfigurationBroken";
                 state.fault = Some(Fault { reason, text });

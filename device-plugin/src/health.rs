@@ -240,7 +240,7 @@ impl Watch {
             return;
         };
         let action = self.care.actions.of(*code);
-        self.metrics.count_xid(*code, action.name());
+        self.metrics.count_xid(uuid, *code, action.name());
         if action != Action::RestartApplication {
             return;
         }

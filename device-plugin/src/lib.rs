@@ -19,6 +19,7 @@ pub mod drain;
 mod dress;
 pub mod environment;
 pub mod fail_point;
+pub mod figures;
 pub mod files;
 pub mod follow;
 mod guard;

@@ -9,6 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::clock::now;
+
 /// How something ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Outcome {
@@ -54,10 +56,21 @@ impl Seconds {
 /// An XID and what it asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Xid {
+    /// The card, or the instance that it came from.
+    pub gpu: String,
     /// NVIDIA's number.
     pub code: u64,
     /// A word of `--xid-actions`.
     pub action: &'static str,
+}
+
+/// What a node follows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Profile {
+    /// The profile, and what chose it.
+    pub profile: String,
+    /// Of the configuration's text.
+    pub hash: String,
 }
 
 /// A unit that is shared by MPS.
@@ -119,6 +132,10 @@ pub struct Metrics {
     pub mps_used: Family<Tenant, Gauge>,
     /// 1 while the node's profile cannot be used, 0 else.
     pub profile_fault: Gauge,
+    /// The profile that holds, or that the node is on its way to.
+    pub profile: Family<Profile, Gauge>,
+    /// When a profile held on every card, in seconds since the epoch.
+    pub profile_applied: Gauge,
     /// Cards whose mode changes.
     pub changing_cards: Gauge,
     /// Changes of cards' modes.
@@ -192,6 +209,16 @@ impl Metrics {
             all.profile_fault.clone(),
         );
         registry.register(
+            "profile",
+            "1 for the node's profile with the hash of the configuration that was read",
+            all.profile.clone(),
+        );
+        registry.register(
+            "profile_applied_timestamp_seconds",
+            "When the node's profile last began to hold on every card; 0: not yet",
+            all.profile_applied.clone(),
+        );
+        registry.register(
             "changing_cards",
             "GPUs whose mode changes",
             all.changing_cards.clone(),
@@ -206,32 +233,50 @@ impl Metrics {
             "XIDs that the driver reported, and what each asked for",
             all.xids.clone(),
         );
+        all.register_mps(&mut registry);
+        (metrics, registry)
+    }
+
+    fn register_mps(&self, registry: &mut Registry) {
         registry.register(
             "mps_daemon_up",
             "1 while the MPS daemon of this GPU serves, else 0",
-            all.mps_up.clone(),
+            self.mps_up.clone(),
         );
         registry.register(
             "mps_daemon_restarts",
             "How often the MPS daemon of this GPU was started again",
-            all.mps_restarts.clone(),
+            self.mps_restarts.clone(),
         );
         registry.register(
             "mps_clients",
             "MPS clients of this container; each has the container's cap for itself",
-            all.mps_clients.clone(),
+            self.mps_clients.clone(),
         );
         registry.register(
             "mps_used_bytes",
             "GPU memory that the MPS clients of this container hold together",
-            all.mps_used.clone(),
+            self.mps_used.clone(),
         );
-        (metrics, registry)
     }
 
     /// Counts an XID.
-    pub(crate) fn count_xid(&self, code: u64, action: &'static str) {
-        self.xids.get_or_create(&Xid { code, action }).inc();
+    pub(crate) fn count_xid(&self, gpu: &str, code: u64, action: &'static str) {
+        let gpu = gpu.to_owned();
+        self.xids.get_or_create(&Xid { gpu, code, action }).inc();
+    }
+
+    /// Says which configuration was read, and which profile of it holds since when.
+    pub(crate) fn tell_profile(&self, profile: Option<&str>, hash: Option<u64>, applied: bool) {
+        let profile = profile.unwrap_or_default().to_owned();
+        let hash = hash.map_or_else(String::new, |hash| format!("{hash:016x}"));
+        let known = Profile { profile, hash };
+        self.profile.clear();
+        self.profile.get_or_create(&known).set(1);
+        if applied {
+            self.profile_applied
+                .set(i64::try_from(now()).unwrap_or(i64::MAX));
+        }
     }
 }
 

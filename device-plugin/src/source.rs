@@ -43,6 +43,13 @@ pub fn read(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
+/// By which people see that two nodes read the same text (FNV-1a).
+pub fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

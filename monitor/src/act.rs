@@ -46,6 +46,8 @@ pub struct Actor {
     notes: Notes,
     evict: PathBuf,
     asked: BTreeMap<PodUid, Refused>,
+    /// What an earlier monitor asked for is withdrawn.
+    begun: bool,
     lists: BTreeMap<String, String>,
     /// What was done so far.
     pub done: Done,
@@ -61,6 +63,7 @@ impl Actor {
             notes,
             evict: state.join(EVICT),
             asked: BTreeMap::new(),
+            begun: false,
             lists: BTreeMap::new(),
             done: Done::default(),
         }
@@ -68,6 +71,9 @@ impl Actor {
 
     /// Carries out what follows from a look. Blocks.
     pub fn carry_out(&mut self, look: &Look, outcome: &Outcome, looker: &mut Looker) {
+        if !self.begun {
+            self.begun = self.put_asked();
+        }
         let seats = &look.seats.all;
         for (seat, charges) in seats.iter().zip(&outcome.charges) {
             for (device, charge) in charges.iter().enumerate() {
@@ -199,12 +205,14 @@ impl Actor {
         }
     }
 
-    fn put_asked(&self) {
+    fn put_asked(&self) -> bool {
         let asked: Vec<&Refused> = self.asked.values().collect();
         let text = serde_json::to_vec(&asked).map_err(io::Error::other);
-        if let Err(error) = text.and_then(|text| put(&self.evict, &text)) {
+        let put = text.and_then(|text| put(&self.evict, &text));
+        if let Err(error) = &put {
             tracing::warn!(%error, "whom to evict is not told");
         }
+        put.is_ok()
     }
 }
 
@@ -225,4 +233,23 @@ fn put(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, content)?;
     fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_an_earlier_monitor_wanted_gone_were_evicted_after_the_policy_had_changed() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let file = room.path().join(EVICT);
+        fs::write(&file, "[{}]").expect("written");
+        let (processes, pods) = (Processes::default(), Pods::default());
+        let notes = aliquot_k8s::event::queue().0;
+        let mut actor = Actor::new("n1".to_owned(), processes, pods, notes, room.path());
+        assert!(!actor.begun);
+        actor.begun = actor.put_asked();
+        assert!(actor.begun);
+        assert_eq!(fs::read_to_string(file).expect("read"), "[]");
+    }
 }

@@ -1,7 +1,7 @@
 //! Whose a process on a card is: which container's share, or nobody's and why.
 //!
 //! Fed by: the driver's lists, the processes' cgroups, the seats, the names of containers. A tenant
-//! has no say in any of these. Must not: guess among several containers of a pod.
+//! has no say in any of these. Must not: guess which container of a pod it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +44,10 @@ pub struct Beside {
     pub instances: BTreeMap<(String, (u32, u32)), Instance>,
     /// Servers and daemons of MPS.
     pub servers: BTreeSet<u32>,
+    /// Pods that were given a share, also one that cannot be read.
+    pub accepted: BTreeSet<PodUid>,
+    /// There may be pods with a share that are not known.
+    pub unlisted: bool,
 }
 
 /// Why a process is nobody's.
@@ -110,8 +114,8 @@ pub enum Owner {
     Nobody(Reason),
     /// A server of MPS, which holds nothing for itself.
     Server,
-    /// Not known yet: the API server has not told which container of the pod it is, or the
-    /// instance is new.
+    /// Not known: the API server has not told which container of the pod it is, the instance is
+    /// new, or the pod's share cannot be read.
     Unknown,
 }
 
@@ -132,8 +136,14 @@ pub fn owner(one: &OnCard, seats: &[Seat], beside: &Beside) -> Owner {
         .filter(|(_, seat)| seat.pod == *pod)
         .collect();
     if of_pod.is_empty() {
+        if beside.accepted.contains(pod) {
+            return Owner::Unknown;
+        }
         if beside.servers.contains(&one.process.life.pid) {
             return Owner::Server;
+        }
+        if beside.unlisted {
+            return Owner::Unknown;
         }
         let foreign = beside.pods.get(pod).copied().unwrap_or(false);
         let reason = if foreign {
@@ -145,13 +155,13 @@ pub fn owner(one: &OnCard, seats: &[Seat], beside: &Beside) -> Owner {
     }
     let id = place.container.clone().unwrap_or_default();
     let name = beside.containers.get(&(pod.clone(), id));
-    let (at, seat) = match (name, of_pod.as_slice()) {
-        (Some(name), _) => match of_pod.iter().find(|(_, seat)| seat.container == *name) {
-            Some(found) => *found,
-            None => return Owner::Nobody(Reason::OtherContainer),
-        },
-        (None, [only]) => *only,
-        (None, _) => return Owner::Unknown,
+    // A pod with one share may have containers without one.
+    let Some(name) = name else {
+        return Owner::Unknown;
+    };
+    let found = of_pod.iter().find(|(_, seat)| seat.container == *name);
+    let Some((at, seat)) = found.copied() else {
+        return Owner::Nobody(Reason::OtherContainer);
     };
     match device(one, &seat.devices, beside) {
         Some(device) => Owner::Share(at, device),

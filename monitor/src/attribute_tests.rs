@@ -25,6 +25,7 @@ fn a_process_belongs_to_its_container_by_cgroup_and_card() {
         seat("s2", "u2", "right", &["GPU-b"]),
     ];
     let two = named(&[
+        ("u1", "c", "main"),
         ("u2", "l", "left"),
         ("u2", "r", "right"),
         ("u2", "x", "side"),
@@ -57,6 +58,11 @@ fn a_process_belongs_to_its_container_by_cgroup_and_card() {
             Owner::Unknown,
         ),
         (
+            "not told yet, of a pod with one share",
+            of(Some("u1"), "side", "GPU-a"),
+            Owner::Unknown,
+        ),
+        (
             "a pod without a share",
             of(Some("u3"), "c", "GPU-a"),
             Owner::Nobody(Reason::NoShare),
@@ -77,7 +83,7 @@ fn servers_of_mps_and_pods_of_other_plugins_are_told_apart() {
     let beside = Beside {
         servers: [7].into(),
         pods: [("u9".into(), true), ("u8".into(), false)].into(),
-        ..Beside::default()
+        ..named(&[("u1", "c", "main")])
     };
     let server = |pod| on_card("GPU-a", process(7, pod, "c"), 1);
     check("a server", &server(None), &[], &beside, Owner::Server);
@@ -114,8 +120,38 @@ fn servers_of_mps_and_pods_of_other_plugins_are_told_apart() {
 }
 
 #[test]
+fn a_container_without_a_share_was_charged_to_its_pods_only_share_until_its_name_was_told() {
+    let seats = [seat("s0", "u1", "main", &["GPU-a"])];
+    let side = on_card("GPU-a", process(7, Some("u1"), "side"), 1);
+    check("untold", &side, &seats, &Beside::default(), Owner::Unknown);
+    let told = named(&[("u1", "side", "side")]);
+    let other = Owner::Nobody(Reason::OtherContainer);
+    check("told", &side, &seats, &told, other);
+}
+
+#[test]
+fn processes_of_a_pod_whose_share_could_not_be_read_were_nobodys_and_ended() {
+    let one = on_card("GPU-a", process(7, Some("u1"), "c"), 1);
+    let none = Owner::Nobody(Reason::NoShare);
+    check("no share", &one, &[], &Beside::default(), none);
+    let damaged = Beside {
+        accepted: ["u1".into()].into(),
+        ..Beside::default()
+    };
+    check("damaged", &one, &[], &damaged, Owner::Unknown);
+    let unlisted = Beside {
+        unlisted: true,
+        ..Beside::default()
+    };
+    check("no list", &one, &[], &unlisted, Owner::Unknown);
+    let host = on_card("GPU-a", process(7, None, ""), 1);
+    let of_host = Owner::Nobody(Reason::Host);
+    check("the host's", &host, &[], &unlisted, of_host);
+}
+
+#[test]
 fn mig_11_a_process_on_an_instance_belongs_to_the_container_that_has_it() {
-    let mut beside = Beside::default();
+    let mut beside = named(&[("u1", "c", "main")]);
     for (numbers, profile, uuid) in [((1, 0), "3g.20gb", "MIG-3"), ((7, 0), "1g.5gb", "MIG-1")] {
         let instance = Instance {
             profile: profile.to_owned(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use aliquot_core::PodUid;
 use aliquot_core::inventory::Mode;
@@ -15,11 +15,14 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::act::Done;
+use crate::enforce::Held;
 use crate::judge::{Look, Outcome, Use};
 use crate::look::{CardNow, InstanceNow};
 use crate::metrics::{self as all, Declared, Family, Samples, Value};
 use crate::pods::Pod;
 use crate::seats::{Device, Seat};
+
+mod node;
 
 /// Where the last look is for who scrapes.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +63,10 @@ pub struct Told {
     pub cards: Vec<CardNow>,
     /// What it means.
     pub outcome: Outcome,
+    /// By what each share is held.
+    pub held: Held,
+    /// Whether the driver has limits of its own, by card.
+    pub driver_limits: BTreeMap<String, bool>,
     /// This node's pods.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
     /// These are all of them.
@@ -89,8 +96,8 @@ pub fn samples(told: &Told) -> Samples {
             of_share(&mut samples, told, (at, seat), (place, device));
         }
     }
-    of_strays(&mut samples, told);
-    of_monitor(&mut samples, told);
+    node::of_strays(&mut samples, told);
+    node::of_monitor(&mut samples, told);
     samples
 }
 
@@ -121,6 +128,11 @@ fn of_card(samples: &mut Samples, told: &Told, card: &CardNow) {
     let bytes = card.bytes;
     let mib = |value: u64| Value::Whole(value >> 20);
     let load = card.load;
+    let limits = told.driver_limits.get(&card.uuid);
+    put(
+        &all::GPU_LIMITS,
+        limits.map(|has| Value::Whole((*has).into())),
+    );
     put(&all::GPU_TOTAL, bytes.map(|of| Value::Whole(of.total)));
     put(&all::GPU_USED, bytes.map(|of| Value::Whole(of.used)));
     put(
@@ -188,6 +200,7 @@ fn of_share(
         limit,
         measured,
         tracked,
+        contexts,
         peak,
         overhead,
         stale,
@@ -239,8 +252,16 @@ fn of_share(
     put(&all::SHARE_SPOILED, Value::Whole(spoiled.into()));
     put(&all::HAMI_SHARE_USED, Value::Whole(measured));
     put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
+    put(&all::HAMI_CONTEXTS, Value::Whole(contexts));
+    let rest = tracked.saturating_sub(contexts);
+    put(&all::HAMI_BUFFERS, Value::Whole(rest));
     put(&all::HAMI_CONTAINER_BYTES, Value::Whole(measured));
     put(&all::HAMI_CONTAINER_BUSY, Value::Whole(busy.into()));
+    let held = told.held.get(at).and_then(|seat| seat.get(place));
+    for by in held.into_iter().flatten() {
+        let labels: Vec<String> = labels.iter().cloned().chain([(*by).to_owned()]).collect();
+        samples.add(&all::SHARE_ENFORCED, &labels, Value::Whole(1));
+    }
 }
 
 /// Node, gpu, uuid, mode, profile, namespace, pod, container, pod uid.
@@ -270,61 +291,6 @@ fn share_labels(told: &Told, seat: &Seat, device: &Device) -> [String; 9] {
 fn card_of<'a>(look: &'a Look, device: &'a Device) -> &'a str {
     let uuid = device.uuid.as_str();
     look.cards.get(uuid).map_or(uuid, String::as_str)
-}
-
-fn of_strays(samples: &mut Samples, told: &Told) {
-    let mut sums: BTreeMap<[String; 6], (u64, u64)> = BTreeMap::new();
-    for stray in &told.outcome.strays {
-        let pod = stray.pod.as_ref().and_then(|uid| told.pods.get(uid));
-        let named = |of: fn(&Pod) -> &String| pod.map_or_else(String::new, |pod| of(pod).clone());
-        let card = told.cards.iter().find(|card| card.uuid == stray.card);
-        let labels = [
-            told.node.clone(),
-            card.map_or_else(String::new, |card| card.index.to_string()),
-            stray.card.clone(),
-            stray.reason.name().to_owned(),
-            named(|pod| &pod.named.namespace),
-            named(|pod| &pod.named.name),
-        ];
-        let sum = sums.entry(labels).or_default();
-        sum.0 += 1;
-        sum.1 = sum.1.saturating_add(stray.bytes);
-    }
-    for (labels, (number, bytes)) in sums {
-        samples.add(&all::STRAYS, &labels, Value::Whole(number));
-        samples.add(&all::STRAY_BYTES, &labels, Value::Whole(bytes));
-    }
-}
-
-fn of_monitor(samples: &mut Samples, told: &Told) {
-    let node = [told.node.clone()];
-    let mut put = |metric: &Declared, value: Value| samples.add(metric, &node, value);
-    let seats = &told.look.seats;
-    put(&all::SEATS, number(seats.all.len()));
-    let lingers = |(seat, uses): &(&Seat, &Vec<Use>)| {
-        let lives = uses.iter().any(|one| one.processes > 0);
-        lives && told.listed && !told.pods.contains_key(&seat.pod)
-    };
-    let lingering = seats.all.iter().zip(&told.outcome.uses).filter(lingers);
-    put(&all::LINGERING, number(lingering.count()));
-    put(&all::UNREADABLE, number(seats.faults.len()));
-    put(&all::UNKNOWN, Value::Whole(told.outcome.unknown));
-    put(&all::NOT_KILLED, Value::Whole(told.done.spared));
-    put(&all::ABOVE, Value::Whole(told.done.above));
-    put(&all::EVICTIONS, Value::Whole(told.done.evictions));
-    put(&all::EVENTS_DROPPED, Value::Whole(told.dropped));
-    put(&all::LOOK, Value::Part(told.took.as_secs_f64()));
-    let ended = told.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
-    put(&all::LAST_LOOK, Value::Part(ended.as_secs_f64()));
-    for (what, times) in &told.failures {
-        let labels = [told.node.clone(), (*what).to_owned()];
-        samples.add(&all::FAILURES, &labels, Value::Whole(*times));
-    }
-    for reason in ["unmanaged", "oom"] {
-        let labels = [told.node.clone(), reason.to_owned()];
-        let times = told.done.killed.get(reason).copied().unwrap_or(0);
-        samples.add(&all::KILLED, &labels, Value::Whole(times));
-    }
 }
 
 fn number(of: usize) -> Value {

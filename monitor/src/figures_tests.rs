@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::time::UNIX_EPOCH;
+
 use aliquot_nvml::{Bytes, Load};
 use aliquot_region::host::Work;
 use prometheus_client::encoding::text::encode;
@@ -58,7 +60,7 @@ fn scrape(families: &[Family]) -> String {
     let look = Look {
         seats: Arc::new(Seats {
             all: seats,
-            faults: Vec::new(),
+            ..Seats::default()
         }),
         cards: [("MIG-1".to_owned(), "GPU-a".to_owned())].into(),
         ..Look::default()
@@ -66,6 +68,8 @@ fn scrape(families: &[Family]) -> String {
     let used = Use {
         limit: 4 * GIB,
         measured: 3 * GIB,
+        tracked: 3 * GIB,
+        contexts: GIB,
         processes: 1,
         work: Work {
             busy: 1_500_000_000,
@@ -91,6 +95,8 @@ fn scrape(families: &[Family]) -> String {
         look,
         cards: cards().to_vec(),
         outcome,
+        held: vec![vec![vec!["library", "driver"]]],
+        driver_limits: [("GPU-a".to_owned(), true)].into(),
         pods: BTreeMap::new(),
         listed: true,
         done: Done::default(),
@@ -155,6 +161,14 @@ fn a_share_has_its_figures_under_our_names_and_hamis() {
     ours("last_kernel_seconds", "2.0");
     check(
         "hami_vgpu_memory_used_bytes{namespace=\"default\",pod=\"pod-u1\",container=\"main\",vdevice_index=\"0\",device_uuid=\"GPU-a\"} 3221225472",
+    );
+    for by in ["library", "driver"] {
+        check(&format!(
+            "aliquot_share_memory_enforced{{{labels},by=\"{by}\"}} 1"
+        ));
+    }
+    check(
+        "hami_vgpu_memory_buffer_bytes{namespace=\"default\",pod=\"pod-u1\",container=\"main\",vdevice_index=\"0\",device_uuid=\"GPU-a\"} 2147483648",
     );
     check(
         "DCGM_FI_DEV_FB_FREE{gpu=\"3\",UUID=\"GPU-a\",pci_bus_id=\"00000000:07:00.0\",device=\"nvidia3\",modelName=\"NVIDIA A100\",hostname=\"n1\"} 77824",

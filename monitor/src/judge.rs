@@ -225,8 +225,11 @@ fn said(report: Option<&Report>, device: usize) -> Use {
         return Use::default();
     };
     let tracked = report.used(device);
+    let contexts = report.holders.iter();
+    let contexts = contexts.filter_map(|holder| holder.contexts.get(device));
     Use {
         tracked,
+        contexts: contexts.fold(0, |sum, bytes| sum.saturating_add(*bytes)),
         peak: value(Some(&report.peaks), device),
         stale: value(Some(&report.totals), device).saturating_sub(tracked),
         refused: value(Some(&report.refused), device),

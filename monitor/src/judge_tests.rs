@@ -6,6 +6,7 @@ use std::sync::Arc;
 use aliquot_region::host::Holder;
 
 use super::*;
+use crate::attribute::Beside;
 use crate::seats::Seats;
 use crate::settings::OnUnmanaged;
 use crate::testing::{on_card, process, seat};
@@ -58,11 +59,17 @@ fn look(counters: [Counters; 2], on_cards: &[(u32, &str, u64)]) -> Look {
     Look {
         seats: Arc::new(Seats {
             all: seats,
-            faults: Vec::new(),
+            ..Seats::default()
         }),
         limits: vec![vec![100], vec![100]],
         counters: counters.into_iter().map(Some).collect(),
         on_cards: on.collect(),
+        beside: Beside {
+            containers: ["u1", "u2"]
+                .map(|pod| ((pod.into(), pod.to_owned()), "main".to_owned()))
+                .into(),
+            ..Beside::default()
+        },
         ..Look::default()
     }
 }

@@ -13,6 +13,8 @@ pub mod arbiter;
 pub mod attribute;
 pub mod busy;
 pub mod cgroup;
+pub mod containers;
+pub mod enforce;
 pub mod figures;
 pub mod judge;
 pub mod look;

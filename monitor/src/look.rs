@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_nvml::{Bytes, CardFacts, Driver, Inventory, Load, Usage};
+use aliquot_core::PodUid;
+use aliquot_nvml::{Bytes, CardFacts, Driver, Inventory, Load, MemoryLimits, Usage};
 use aliquot_region::host::{self, Unreadable};
 use aliquot_region::limits::Measured;
 use serde::Deserialize;
 
 use crate::attribute::{Beside, Instance, OnCard, is_new};
 use crate::busy::Samples;
+use crate::containers::Containers;
 use crate::judge::Look;
 use crate::pods::Pods;
 use crate::processes::Processes;
@@ -27,9 +29,9 @@ const CARDS: Duration = Duration::from_mins(1);
 const LOADS: Duration = Duration::from_millis(900);
 
 /// The driver as the monitor asks it.
-pub trait Cards: Driver + Usage {}
+pub trait Cards: Driver + Usage + MemoryLimits {}
 
-impl<T: Driver + Usage> Cards for T {}
+impl<T: Driver + Usage + MemoryLimits> Cards for T {}
 
 /// What was read of one card.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +71,9 @@ pub struct Looker {
     reader: Reader,
     processes: Processes,
     pods: Pods,
+    containers: Containers,
+    /// Name of each container that was told, by pod and the runtime's id.
+    names: BTreeMap<(PodUid, String), String>,
     mps: PathBuf,
     inventory: Option<(Instant, Inventory)>,
     cards: Option<(Instant, Vec<CardNow>)>,
@@ -99,6 +104,8 @@ impl Looker {
             reader: Reader::new(state.to_owned()),
             processes,
             pods,
+            containers: Containers::default(),
+            names: BTreeMap::new(),
             mps: state.join("mps"),
             inventory: None,
             cards: None,
@@ -118,7 +125,7 @@ impl Looker {
         let mut look = Look {
             limits,
             charged,
-            beside: self.beside(&cards),
+            beside: self.beside(&cards, &seats.accepted),
             ..Look::default()
         };
         for card in &cards {
@@ -149,6 +156,10 @@ impl Looker {
         if look.on_cards.iter().any(|one| is_new(one, &look.beside)) {
             self.inventory = None;
         }
+        let (names, processes) = (&look.beside.containers, &self.processes);
+        look.cgroups = self.containers.of(&seats.all, names, processes);
+        look.beside.accepted.clone_from(&seats.accepted);
+        look.beside.unlisted = seats.unlisted;
         let names: BTreeSet<&String> = seats.all.iter().map(|seat| &seat.name).collect();
         self.pages.retain(|name, _| names.contains(name));
         look.seats = seats;
@@ -232,14 +243,18 @@ impl Looker {
             .extend(busy.map(|(pid, busy)| ((card.to_owned(), pid), busy)));
     }
 
-    fn beside(&mut self, cards: &[CardNow]) -> Beside {
+    fn beside(&mut self, cards: &[CardNow], accepted: &BTreeSet<PodUid>) -> Beside {
         let mut beside = Beside::default();
+        // Who was told of a container knows it for as long as its share is there, whether its
+        // pod's object is gone or the API server away.
+        self.names.retain(|(pod, _), _| accepted.contains(pod));
         for (uid, pod) in self.pods.all() {
             let ids = pod.containers.iter();
             let ids = ids.map(|(id, name)| ((uid.clone(), id.clone()), name.clone()));
-            beside.containers.extend(ids);
+            self.names.extend(ids);
             beside.pods.insert(uid, pod.foreign);
         }
+        beside.containers.clone_from(&self.names);
         for card in cards {
             for one in &card.instances {
                 let instance = Instance {

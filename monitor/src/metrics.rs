@@ -56,6 +56,18 @@ const SHARE: &[&str] = &[
     "container",
     "pod_uid",
 ];
+const SHARE_BY: &[&str] = &[
+    "node",
+    "gpu",
+    "uuid",
+    "mode",
+    "profile",
+    "namespace",
+    "pod",
+    "container",
+    "pod_uid",
+    "by",
+];
 const GPU: &[&str] = &["node", "gpu", "uuid", "model"];
 const STRAY: &[&str] = &["node", "gpu", "uuid", "reason", "namespace", "pod"];
 const INSTANCE: &[&str] = &["node", "gpu", "uuid", "profile", "gi", "ci"];
@@ -125,6 +137,8 @@ declared! {
         "Time since the last launch; absent before the first";
     SHARE_SPOILED = Gauge Own "aliquot_share_counters_unreadable" SHARE,
         "1 while the container's counters file says nothing, because it was cut, replaced or written over";
+    SHARE_ENFORCED = Gauge Own "aliquot_share_memory_enforced" SHARE_BY,
+        "1 for each that holds the container to its memory";
     STRAYS = Gauge Own "aliquot_gpu_unmanaged_processes" STRAY,
         "Processes on the card that no share accounts for";
     STRAY_BYTES = Gauge Own "aliquot_gpu_unmanaged_memory_bytes" STRAY,
@@ -143,6 +157,8 @@ declared! {
         "Temperature";
     GPU_POWER = Gauge Own "aliquot_gpu_power_watts" GPU,
         "Power";
+    GPU_LIMITS = Gauge Own "aliquot_gpu_driver_limits" GPU,
+        "1 where the driver has memory limits of cgroups, 0 where it has none; absent until a share was to be held";
     GPU_SHARES = Gauge Own "aliquot_gpu_shares" GPU,
         "Shares of the card or of its instances";
     GPU_PROCESSES = Gauge Own "aliquot_gpu_processes" GPU,
@@ -183,6 +199,10 @@ declared! {
         "Memory that the container holds";
     HAMI_SHARE_LIMIT = Gauge Hami "hami_vgpu_memory_limit_bytes" HAMI_SHARE,
         "Memory that the container may hold";
+    HAMI_CONTEXTS = Gauge Hami "hami_vgpu_memory_context_bytes" HAMI_SHARE,
+        "Of what the library counts, contexts";
+    HAMI_BUFFERS = Gauge Hami "hami_vgpu_memory_buffer_bytes" HAMI_SHARE,
+        "The rest of it, modules included, which are not counted apart";
     HAMI_CONTAINER_BYTES = Gauge Hami "hami_container_device_memory_bytes" HAMI_SHARE,
         "Memory that the container holds, again";
     HAMI_CONTAINER_BUSY = Gauge Hami "hami_container_device_utilization_ratio" HAMI_SHARE,
@@ -277,13 +297,14 @@ pub fn reference() -> String {
          `GET /metrics` of a node's monitor answers them as OpenMetrics text, from the last look at its cards.\n\
          A look is every half second.\n\
          Only this node's pods are in them.\n\n\
-         A metric with the label `pod` has one series for each device of each container with a share, and one for each pod, card and reason of unmanaged processes;\n\
+         A metric with the label `pod` has one series for each device of each container with a share (and each `by`), and one for each pod, card and reason of unmanaged processes;\n\
          one with `profile`, `gi` and `ci` has one for each MIG instance, every other one for each card or for the node.\n\
          Series end with the share, and no label holds what a tenant may write at will.\n\n\
          - `gpu` is the card's index, `uuid` the uuid of the card or the instance, `pod_uid` the kubelet's uid of the pod.\n\
          - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty for what is no MIG instance.\n\
          - `reason` of unmanaged processes is one of: host, no-share, foreign, other-container, other-card, no-library.\n\
-         - `reason` of killed processes is one of: unmanaged, oom.\n",
+         - `reason` of killed processes is one of: unmanaged, oom.\n\
+         - `by` is one of: library, mps, driver.\n",
     );
     for (family, title) in [
         (Family::Own, "Always there"),

@@ -1,8 +1,8 @@
 //! This node's pods, as far as attribution and events need them: names of containers by the
 //! runtime's ids, and who has a card by another plugin.
 //!
-//! Fed by: the watch of this node's pods. Must not: be needed for figures of pods with one
-//! container; the API server may be away.
+//! Fed by: the watch of this node's pods. Must not: let what a user may write of a pod put it into
+//! another's place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,8 +14,11 @@ use aliquot_k8s::watch::Index;
 use k8s_openapi::api::core::v1 as api;
 use parking_lot::Mutex;
 
-/// On mirror pods: the uid under which the kubelet runs the static pod.
+/// On mirror pods: the uid under which the kubelet runs the static pod. On others anybody may
+/// write it.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// On the API server's copies of static pods.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// One pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,17 +64,36 @@ impl Index<api::Pod> for Pods {
     }
 
     fn apply(&self, object: api::Pod) {
-        self.0.lock().extend(self.entry(object));
+        if let Some((uid, pod)) = self.entry(object) {
+            put(&mut self.0.lock(), uid, pod);
+        }
     }
 
     fn delete(&self, object: api::Pod) {
-        if let Some((uid, _)) = read(&object) {
-            self.0.lock().remove(&uid);
+        if let Some((uid, pod)) = read(&object) {
+            let mut all = self.0.lock();
+            let same = |known: &Arc<Pod>| known.named.uid == pod.named.uid;
+            if all.get(&uid).is_some_and(same) {
+                all.remove(&uid);
+            }
         }
     }
 
     fn replace(&self, listed: Vec<Self::Entry>) {
-        *self.0.lock() = listed.into_iter().flatten().collect();
+        let mut all = BTreeMap::new();
+        for (uid, pod) in listed.into_iter().flatten() {
+            put(&mut all, uid, pod);
+        }
+        *self.0.lock() = all;
+    }
+}
+
+/// A pod's own uid is the API server's word: no copy of a static pod takes its place.
+fn put(all: &mut BTreeMap<PodUid, Arc<Pod>>, uid: PodUid, pod: Arc<Pod>) {
+    let owns = |pod: &Pod| pod.named.uid == uid.as_str();
+    let taken = all.get(&uid).is_some_and(|known| owns(known));
+    if owns(&pod) || !taken {
+        all.insert(uid, pod);
     }
 }
 
@@ -80,7 +102,8 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
     let annotations = meta.annotations.as_ref();
     let annotation = |key: &str| annotations.and_then(|all| all.get(key));
     let uid = meta.uid.clone()?;
-    let kubelets = annotation(CONFIG_HASH).unwrap_or(&uid).as_str().into();
+    let of_static = annotation(CONFIG_HASH).filter(|_| annotation(MIRROR).is_some());
+    let kubelets = of_static.unwrap_or(&uid).as_str().into();
     let named = PodRef {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: meta.name.clone()?,
@@ -96,7 +119,7 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
     Some((kubelets, pod))
 }
 
-/// For any extended resource, or by a claim.
+/// For some of what GPUs are offered by, or by a claim.
 fn asks(spec: &api::PodSpec) -> bool {
     let init = spec.init_containers.iter().flatten();
     let mut all = init.chain(&spec.containers);
@@ -108,8 +131,24 @@ fn asks(spec: &api::PodSpec) -> bool {
         || all.any(|container| {
             let resources = container.resources.as_ref();
             let limits = resources.and_then(|resources| resources.limits.as_ref());
-            limits.is_some_and(|limits| limits.keys().any(|name| name.contains('/')))
+            let mut limits = limits.into_iter().flatten();
+            limits.any(|(name, quantity)| is_gpu(name) && is_some(&quantity.0))
         })
+}
+
+/// A resource by which a device plugin may give somebody a GPU. Others, which a user may ask for
+/// besides, prove nothing.
+fn is_gpu(resource: &str) -> bool {
+    let own = resource.split_once('/');
+    own.is_some_and(|(domain, name)| domain == "nvidia.com" || name.contains("gpu"))
+}
+
+/// Of nothing everybody may ask for everything.
+fn is_some(quantity: &str) -> bool {
+    let digits = quantity
+        .bytes()
+        .take_while(|byte| !byte.is_ascii_alphabetic());
+    digits.into_iter().any(|byte| matches!(byte, b'1'..=b'9'))
 }
 
 /// `containerd://<id>` of each container, without its scheme.
@@ -142,7 +181,8 @@ mod tests {
         let pods = Pods::default();
         pods.apply(pod(json!({
             "metadata": {"uid": "u", "name": "p", "namespace": "d",
-                         "annotations": {"kubernetes.io/config.hash": "h"}},
+                         "annotations": {"kubernetes.io/config.hash": "h",
+                                         "kubernetes.io/config.mirror": "h"}},
             "spec": {"containers": []},
             "status": {
                 "containerStatuses": [{"name": "main", "containerID": "containerd://aa",
@@ -161,21 +201,72 @@ mod tests {
     }
 
     #[test]
+    fn a_user_put_its_pod_into_anothers_place_by_an_annotation() {
+        let named = |uid: &str, annotations: Value| {
+            pod(
+                json!({"metadata": {"uid": uid, "name": uid, "annotations": annotations},
+                       "spec": {"containers": []}}),
+            )
+        };
+        let hash = json!({"kubernetes.io/config.hash": "victim"});
+        let mirror = json!({"kubernetes.io/config.hash": "victim",
+                            "kubernetes.io/config.mirror": "victim"});
+        let victim = || named("victim", json!({}));
+        let check = |pods: &Pods| {
+            let found = pods.get(&"victim".into()).expect("known");
+            assert_eq!(found.named.uid, "victim");
+        };
+        for annotations in [hash, mirror] {
+            let tenant = || named("tenant", annotations.clone());
+            let pods = Pods::default();
+            pods.apply(victim());
+            pods.apply(tenant());
+            check(&pods);
+            pods.delete(tenant());
+            check(&pods);
+            let listed = [tenant(), victim()].map(|one| pods.entry(one));
+            pods.replace(listed.into());
+            check(&pods);
+        }
+        let pods = Pods::default();
+        pods.apply(named("tenant", json!({"kubernetes.io/config.hash": "x"})));
+        assert!(pods.get(&"tenant".into()).is_some(), "it hid itself");
+    }
+
+    #[test]
     fn a_pod_with_a_device_that_we_did_not_give_has_it_by_another_plugin() {
-        let check = |resource: &str, annotations: Value, expected| {
+        let check = |resource: &str, quantity: &str, annotations: Value, expected| {
             let pod = pod(json!({
                 "metadata": {"uid": "u", "name": "p", "annotations": annotations},
-                "spec": {"containers": [{"name": "c", "resources": {"limits": {resource: "1"}}}]},
+                "spec": {"containers": [{"name": "c",
+                    "resources": {"limits": {resource: quantity}}}]},
             }));
             let (_, found) = read(&pod).expect("read");
             assert_eq!(found.foreign, expected, "{resource}");
         };
-        check("cpu", json!({}), false);
-        check("nvidia.com/gpu", json!({}), true);
-        check(
-            "nvidia.com/gpu",
-            json!({"aliquot.dev/allocation": "{}"}),
-            false,
-        );
+        let ours = json!({"aliquot.dev/allocation": "{}"});
+        check("cpu", "1", json!({}), false);
+        check("nvidia.com/gpu", "1", json!({}), true);
+        check("nvidia.com/mig-1g.5gb", "10", json!({}), true);
+        check("example.com/gpu-mem", "1Gi", json!({}), true);
+        check("nvidia.com/gpu", "1", ours, false);
+    }
+
+    #[test]
+    fn a_pod_was_never_ended_that_asked_for_nothing_of_something() {
+        for (resource, quantity) in [
+            ("nvidia.com/gpu", "0"),
+            ("nvidia.com/gpu", "0.0e5"),
+            ("example.com/x", "1"),
+            ("rdma/hca", "1"),
+        ] {
+            let pod = pod(json!({
+                "metadata": {"uid": "u", "name": "p"},
+                "spec": {"containers": [{"name": "c",
+                    "resources": {"limits": {resource: quantity}}}]},
+            }));
+            let (_, found) = read(&pod).expect("read");
+            assert!(!found.foreign, "{resource}: {quantity}");
+        }
     }
 }

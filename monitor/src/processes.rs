@@ -3,10 +3,12 @@
 //! Fed by: ids that the driver gave. Must not: end a process whose id went to another meanwhile,
 //! or that is not where it was judged.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use aliquot_core::PodUid;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use thiserror::Error;
 
@@ -91,6 +93,20 @@ impl Processes {
             inner,
             going: leaves && worker.is_none(),
         })
+    }
+
+    /// The cgroups of all containers that have a process, by pod and the runtime's id.
+    pub fn containers(&self) -> BTreeMap<(PodUid, String), String> {
+        let folders = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        let processes = folders.filter(|folder| folder.file_name().to_str().is_some_and(is_number));
+        processes
+            .filter_map(|process| {
+                let text = fs::read_to_string(process.path().join("cgroup")).ok()?;
+                let place = cgroup::place(&text);
+                Some(((place.pod?, place.container?), place.path))
+            })
+            .collect()
     }
 
     /// Ends a process, if it still is the one that was judged and where it was.

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::act::Actor;
 use crate::arbiter::levels::levels;
 use crate::arbiter::shell::Levels;
+use crate::enforce::Enforcements;
 use crate::figures::{Shown, Told};
 use crate::judge::{Judge, Rules};
 use crate::look::Looker;
@@ -61,6 +62,8 @@ pub struct Rounds {
     pub looker: Looker,
     /// Keeps what is needed from look to look.
     pub judge: Judge,
+    /// Holds shares to their memory.
+    pub enforcements: Enforcements,
     /// Carries out.
     pub actor: Actor,
     /// This node's pods, and whether all are known.
@@ -119,11 +122,14 @@ impl Rounds {
             tracing::debug!(pod = seat.pod_name, problem, "a counters file says nothing");
         }
         self.actor.carry_out(&look, &outcome, &mut self.looker);
+        let held = self.enforcements.hold(&look);
         self.shown.set(Told {
             node: self.node.clone(),
             look,
             cards,
             outcome,
+            held,
+            driver_limits: self.enforcements.offered(),
             pods: pods.all(),
             listed: freshness.listed().is_some(),
             done: self.actor.done.clone(),

@@ -9,7 +9,7 @@ use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event;
 use aliquot_k8s::publisher::publish;
 use aliquot_k8s::watch::{Freshness, drive};
-use aliquot_nvml::{Nvml, NvmlError, Options};
+use aliquot_nvml::{MemoryLimits, Nvml, NvmlError, Options};
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::act::Actor;
 use crate::arbiter::shell::{self, Levels};
+use crate::enforce::Enforcements;
 use crate::figures::{Exporter, Shown};
 use crate::judge::Judge;
 use crate::look::{Cards, Looker};
@@ -117,6 +118,7 @@ pub async fn run(
             spared: settings.spared_namespaces.clone(),
             tolerance: settings.oom_tolerance << 20,
         },
+        enforcements: Enforcements::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
         looker: Looker::new(driver, state, processes.clone(), pods.clone()),
         judge: Judge::default(),
         actor: Actor::new(

@@ -121,6 +121,10 @@ pub struct Seats {
     pub all: Vec<Seat>,
     /// Shares that could not.
     pub faults: Vec<Fault>,
+    /// Pods that were given a share, these among them.
+    pub accepted: BTreeSet<PodUid>,
+    /// Shares may be there that are not known: their list cannot be read, or is gone.
+    pub unlisted: bool,
 }
 
 /// The newest list, for who looks more often than it changes.
@@ -170,7 +174,12 @@ impl Reader {
         {
             return Arc::clone(seats);
         }
-        let mut seats = Arc::new(read(&self.state));
+        let mut found = read(&self.state);
+        let (last, there) = (self.last.as_ref(), self.state.join("accepted").is_dir());
+        // A folder that is gone again took with it what is not known now.
+        found.unlisted |=
+            !there && last.is_some_and(|(_, last)| last.unlisted || !last.accepted.is_empty());
+        let mut seats = Arc::new(found);
         if let Some((_, last)) = &self.last
             && **last == *seats
         {
@@ -198,15 +207,25 @@ pub fn read(state: &Path) -> Seats {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return seats,
         Err(error) => {
+            seats.unlisted = true;
             seats.faults.push(fault(&folder, &error));
             return seats;
         }
     };
-    for entry in entries.flatten() {
-        let file = entry.path();
+    for entry in entries {
+        let file = match entry {
+            Ok(entry) => entry.path(),
+            Err(error) => {
+                seats.unlisted = true;
+                seats.faults.push(fault(&folder, &error));
+                continue;
+            }
+        };
         if file.extension().is_none_or(|ending| ending != "json") {
             continue;
         }
+        let pod = file.file_stem().and_then(|stem| stem.to_str());
+        seats.accepted.extend(pod.map(PodUid::from));
         match fs::read(&file) {
             // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

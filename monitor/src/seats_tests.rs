@@ -69,6 +69,23 @@ fn a_share_that_cannot_be_read_is_named_and_hides_no_other() {
 }
 
 #[test]
+fn a_pod_whose_share_cannot_be_read_is_known_to_have_one() {
+    let room = state(&[("u1.json", WRITTEN), ("u2.json", "{")], &["GPU-a-1-2"]);
+    let mut reader = Reader::new(room.path().to_owned());
+    let seats = reader.read();
+    assert_eq!(seats.accepted, ["u1".into(), "u2".into()].into());
+    assert!(!seats.unlisted);
+    fs::remove_dir_all(room.path().join("accepted")).expect("removed");
+    for _ in 0..2 {
+        assert!(reader.read().unlisted, "the list is gone");
+    }
+    let fresh = Reader::new(room.path().to_owned()).read();
+    assert!(!fresh.unlisted, "nobody was given a share yet");
+    fs::write(room.path().join("accepted"), "").expect("written");
+    assert!(read(room.path()).unlisted, "no folder");
+}
+
+#[test]
 fn a_list_is_read_again_only_when_something_changed() {
     let room = state(&[("u1.json", WRITTEN)], &["GPU-a-1-2"]);
     let mut reader = Reader::new(room.path().to_owned());

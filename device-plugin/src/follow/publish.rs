@@ -33,7 +33,14 @@ impl Follower {
         self.metrics.profile_fault.set(i64::from(fault.is_some()));
         let changing = i64::try_from(state.changing()).unwrap_or(i64::MAX);
         self.metrics.changing_cards.set(changing);
-        if self.source.is_some() && state.said.as_ref() != Some(&condition) {
+        let news = state.said.as_ref() != Some(&condition);
+        if self.source.is_some() && (news || state.told != state.hash) {
+            let profile = state.standing.profile.as_deref();
+            let applied = news && condition[1] == "Applied";
+            self.metrics.tell_profile(profile, state.hash, applied);
+            state.told = state.hash;
+        }
+        if self.source.is_some() && news {
             tracing::info!(reason = condition[1], message = condition[2], "profile");
             if condition[1] != "Changing" {
                 self.notes

@@ -40,6 +40,9 @@ pub struct State {
     pub(super) busy: BTreeSet<GpuUuid>,
     pub(super) failures: BTreeMap<GpuUuid, Failure>,
     pub(super) said: Option<[String; 3]>,
+    /// Of the configuration that was read last, and of the one that was told.
+    pub(super) hash: Option<u64>,
+    pub(super) told: Option<u64>,
 }
 
 pub(super) struct Failure {
@@ -94,6 +97,8 @@ impl State {
             busy: BTreeSet::new(),
             failures: BTreeMap::new(),
             said: None,
+            hash: None,
+            told: None,
         };
         state.meet(follower.facts);
         if !follower.configured {

@@ -10,6 +10,7 @@ use aliquot_region::host::{Report, Unreadable};
 
 use crate::attribute::{Beside, OnCard, Reason};
 use crate::cgroup::Place;
+use crate::containers::Cgroups;
 use crate::processes::Life;
 use crate::seats::Seats;
 use crate::settings::OnUnmanaged;
@@ -38,6 +39,8 @@ pub struct Look {
     pub busy: BTreeMap<(String, u32), u32>,
     /// Cards with a sample that is new.
     pub told: BTreeSet<String>,
+    /// Cgroups of the containers with a seat.
+    pub cgroups: Cgroups,
     /// What else is known.
     pub beside: Beside,
 }
@@ -62,6 +65,8 @@ pub struct Use {
     pub measured: u64,
     /// Bytes that the library counts.
     pub tracked: u64,
+    /// Of these, contexts.
+    pub contexts: u64,
     /// The most that was measured, or counted within the limit.
     pub peak: u64,
     /// Bytes that the host charges beside.

@@ -12,6 +12,7 @@ pub mod figures;
 pub mod http;
 pub mod pods;
 pub mod pool;
+pub mod prometheus;
 pub mod proxy;
 pub mod scenario;
 pub mod stack;

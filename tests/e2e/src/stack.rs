@@ -38,6 +38,14 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Scheduler,
+        Self::Webhook,
+        Self::DevicePlugin,
+        Self::Monitor,
+    ];
+
     /// The binary and the part's name; also the service account, but for the monitor, which has
     /// that of the node agent.
     pub fn name(self) -> &'static str {
@@ -253,6 +261,13 @@ impl Stack {
             "/proc/{}/mountinfo",
             part.pid()
         ))?)
+    }
+
+    /// A path as a part sees it.
+    pub async fn seen_by(&self, kind: Kind, path: &Path) -> Result<PathBuf> {
+        let parts = self.parts.lock().await;
+        let part = parts.get(&kind).context("it runs")?;
+        Ok(format!("/proc/{}/root{}", part.pid(), path.display()).into())
     }
 
     /// Waits until `/readyz` is 200.

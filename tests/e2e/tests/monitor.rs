@@ -5,14 +5,20 @@ use std::process::ExitCode;
 use aliquot_e2e::scenario::{self, scenario};
 use aliquot_e2e::stack::{NodeOptions, Stack};
 
+#[path = "monitor/attacks.rs"]
+mod attacks;
 #[path = "monitor/figures.rs"]
 mod figures;
 #[path = "monitor/lingers.rs"]
 mod lingers;
 #[path = "monitor/running.rs"]
 mod running;
+#[path = "monitor/seen.rs"]
+mod seen;
 #[path = "monitor/strays.rs"]
 mod strays;
+#[path = "monitor/walls.rs"]
+mod walls;
 
 fn main() -> ExitCode {
     scenario::main(
@@ -31,12 +37,32 @@ fn main() -> ExitCode {
                 strays::told_and_ended,
             ),
             scenario(
+                "under_the_policy_that_evicts_the_pod_of_an_unmanaged_process_goes",
+                attacks::evicted,
+            ),
+            scenario(
+                "whatever_becomes_of_a_tenants_counters_no_other_figure_changes",
+                attacks::spoiled,
+            ),
+            scenario(
+                "who_writes_others_ids_into_its_counters_ends_nobody_but_itself",
+                attacks::forged,
+            ),
+            scenario(
+                "a_tenant_that_sheds_the_library_is_stopped_by_a_driver_that_has_limits",
+                walls::held_by_the_driver,
+            ),
+            scenario(
                 "above_the_limit_the_newest_grower_is_ended_and_the_pod_is_told",
                 strays::above_the_limit,
             ),
             scenario(
                 "a_force_deleted_pod_keeps_its_share_until_its_processes_are_gone",
                 lingers::force_deleted,
+            ),
+            scenario(
+                "every_query_of_the_dashboards_has_data_in_a_real_prometheus",
+                seen::on_dashboards,
             ),
         ],
     )

@@ -135,6 +135,11 @@ fn c_chars(text: &str) -> impl Iterator<Item = c_char> {
 pub(crate) struct TextIn(*const c_char);
 
 impl TextIn {
+    /// Text that lies in a struct of the caller's.
+    pub(crate) fn of(pointer: *const c_char) -> Self {
+        Self(pointer)
+    }
+
     pub(crate) fn read(&self) -> Answer<&str> {
         if self.0.is_null() {
             return Err(INVALID_ARGUMENT);

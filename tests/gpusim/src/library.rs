@@ -77,6 +77,13 @@ pub(crate) fn state() -> Answer<Arc<State>> {
     Ok(Arc::clone(&open.state))
 }
 
+/// A look at what CUDA processes hold.
+pub(crate) fn running() -> Answer<Arc<Running>> {
+    let library = LIBRARY.read();
+    let open = library.as_ref().ok_or(UNINITIALIZED)?;
+    open.holdings.as_ref().map(Arc::clone).ok_or(UNKNOWN)
+}
+
 /// What this process is shown of the machine.
 pub(crate) fn shown() -> Answer<Arc<Shown>> {
     let library = LIBRARY.read();

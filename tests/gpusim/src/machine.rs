@@ -10,7 +10,7 @@ use crate::Holder;
 use crate::edit::{self, EditError};
 use crate::machine_file::{self, MachineFileError};
 use crate::mig::cut;
-use crate::model::{Gpu, Process};
+use crate::model::{Gpu, Process, padded};
 use crate::running::{self, Running};
 use crate::show;
 use crate::state::{self, State, StateError};
@@ -98,6 +98,18 @@ impl SimulatedMachine {
             fields
                 .iter()
                 .try_for_each(|(field, value)| edit::set(gpu, field, value))
+        })
+    }
+
+    /// Another driver from now on, for who asks anew: its version, such as `615.10`.
+    pub fn set_driver(&self, version: &str) -> Result<(), MachineError> {
+        state::update(&self.state, |machine| {
+            machine.driver = padded(version).ok_or_else(|| EditError::BadValue {
+                field: "driver",
+                value: version.to_owned(),
+                accepted: "up to 79 bytes",
+            })?;
+            Ok(())
         })
     }
 

@@ -44,6 +44,12 @@ impl Running {
         Ok(running)
     }
 
+    /// This process among those that share the cards; a child made by fork has no slot.
+    pub(crate) fn member(&self) -> Option<&Member> {
+        let (pid, member) = self.member.as_ref()?;
+        (*pid == std::process::id()).then_some(member)
+    }
+
     pub(crate) fn group_peak(&self, card: usize, group: &str) -> Option<u64> {
         self.watcher.group_peak(card, group_of(group))
     }
@@ -54,12 +60,7 @@ impl Running {
 
     pub(crate) fn holders(&self, gpu: &Gpu, card: usize) -> Vec<Holder> {
         let now = clock();
-        // A child made by fork has no slot.
-        let own = self
-            .member
-            .as_ref()
-            .filter(|(pid, _)| *pid == std::process::id());
-        if let Some((_, member)) = own {
+        if let Some(member) = self.member() {
             member.settle(card, (now, u64::from(gpu.slice_us) * 1000));
         }
         let period = u64::from(gpu.sample_ms.max(1)) * 1_000_000;

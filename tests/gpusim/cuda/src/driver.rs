@@ -277,14 +277,17 @@ impl Driver {
         let capacity = self.facts(card).capacity;
         let total = self.look(|machine| total_memory(&machine.gpus[card]));
         let free = capacity.saturating_sub(self.member.used(card));
-        // A client of MPS sees its limit as the card.
-        match self.member.capped(card) {
-            None => (free, total),
-            Some(cap) => {
-                let own = self.member.holding(card).used.load(Relaxed);
-                (free.min(cap.saturating_sub(own)), total.min(cap))
-            }
-        }
+        // A client of MPS sees its limit as the card, and so does who is in a cgroup with one.
+        let capped = self.member.capped(card).map(|cap| {
+            let own = self.member.holding(card).used.load(Relaxed);
+            (cap.saturating_sub(own), cap)
+        });
+        let walled = self.member.own_wall(card);
+        let walled = walled.map(|wall| (wall.hard.saturating_sub(wall.used), wall.hard));
+        let limits = [capped, walled].into_iter().flatten();
+        limits.fold((free, total), |(free, total), (left, all)| {
+            (free.min(left), total.min(all))
+        })
     }
 
     /// Counts what the process asked for, beside what that takes of the card.

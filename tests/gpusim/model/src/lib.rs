@@ -12,6 +12,7 @@ pub mod model;
 pub mod pids;
 pub mod shared;
 pub mod state;
+pub mod walls;
 mod watch;
 
 pub use groups::group_of;

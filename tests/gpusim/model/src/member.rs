@@ -11,6 +11,7 @@ use crate::model::MAX_GPUS;
 use crate::pids;
 use crate::shared::{self, Card, Holding, MAX_SLOTS, Mapping, Shared};
 use crate::state::StateError;
+use crate::walls;
 
 /// The card has not that many bytes left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,7 @@ impl Member {
         record.pid.store(u64::from(std::process::id()), Relaxed);
         record.namespace.store(pids::own_namespace(), Relaxed);
         record.group.store(groups::own(), Relaxed);
+        record.cgroup.store(walls::own(), Relaxed);
         record.settled.store(generation, Release);
         Ok(member)
     }
@@ -90,6 +92,16 @@ impl Member {
                 |used: u64, most: u64| used.checked_add(bytes).is_some_and(|sum| sum <= most);
             if !within(self.holding(card).used.load(Relaxed), self.caps[card]) {
                 return Err(Full);
+            }
+            let passes = || {
+                let wall = self.walled(card, record).filter(|_| !managed);
+                wall.is_some_and(|wall| !within(wall.used, wall.hard))
+            };
+            if passes() {
+                self.bury(card, record);
+                if passes() {
+                    return Err(Full);
+                }
             }
             let fits = |used: u64| within(used, capacity);
             if !fits(record.used.load(Relaxed)) {

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::model::MAX_GPUS;
 use crate::state::StateError;
+use crate::walls::{MAX_WALLS, Wall};
 
 /// Most processes at once.
 pub const MAX_SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUCU");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// The whole file.
 #[repr(C)]
@@ -49,8 +50,12 @@ pub struct Card {
     pub(crate) crowded: AtomicU64,
     /// The most managed bytes that were ever on the host at one moment for want of room here.
     pub(crate) host_peak: AtomicU64,
+    /// Places of `walls` that were ever used.
+    pub(crate) limited: AtomicU64,
     /// The most that groups of processes ever held together.
     pub(crate) groups: [Group; MAX_GROUPS],
+    /// The driver's own limits of cgroups.
+    pub(crate) walls: [Wall; MAX_WALLS],
 }
 
 /// Processes whose sum matters: those of one container.
@@ -82,7 +87,8 @@ pub struct Slot {
     pub(crate) percent: AtomicU64,
     /// `generation` as soon as nothing of the slot's last owner is left in it.
     pub(crate) settled: AtomicU64,
-    reserved: [AtomicU64; 1],
+    /// Its cgroup (`walls`).
+    pub(crate) cgroup: AtomicU64,
     pub(crate) holdings: [Holding; MAX_GPUS],
 }
 

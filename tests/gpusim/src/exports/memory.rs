@@ -42,8 +42,20 @@ extern "C" fn nvmlDeviceGetMemoryInfo_v2(
     out: Out<nvmlMemory_v2_t>,
 ) -> nvmlReturn_t {
     answer(|| {
-        let (total, reserved, used) = library::device(device)?.memory();
+        let found = library::device(device)?;
+        let (mut total, mut reserved, mut used) = found.memory();
         out.check_version(2)?;
+        let own = || {
+            library::running()
+                .ok()?
+                .member()?
+                .own_wall(library::index(device).ok()?)
+        };
+        // Who is in a cgroup with a limit sees that.
+        if let Some(wall) = own().filter(|_| found.instance.is_none()) {
+            total = total.min(wall.hard);
+            (reserved, used) = (0, wall.used.min(total));
+        }
         out.put(nvmlMemory_v2_t {
             version: struct_version::<nvmlMemory_v2_t>(2),
             total,

@@ -7,6 +7,7 @@ mod events;
 mod fields;
 mod gpu_instances;
 mod identity;
+mod limits;
 mod lookup;
 mod memory;
 mod mig;

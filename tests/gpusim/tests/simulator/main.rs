@@ -11,6 +11,7 @@ mod common;
 mod cut_driver;
 mod cutting;
 mod driver;
+mod limits;
 mod machine_files;
 mod sharing;
 mod uncut;

@@ -1,0 +1,124 @@
+//! Memory limits of cgroups, from driver r615 on. The card is not cut, the cgroup is one of v2 by
+//! its whole path (of v1 here, too, where machines have no other), and only root sets them.
+
+use std::ffi::{c_char, c_ulonglong};
+
+use aliquot_gpusim_model::walls::{Limit, ROOT, UNLIMITED};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND as FUNCTION_NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NO_PERMISSION as NO_PERMISSION,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+};
+
+use crate::ffi::{Answer, Out, TextIn, answer};
+use crate::library;
+use crate::model::{ON, text};
+
+/// The first driver that has them.
+const FIRST: u32 = 615;
+/// `CAP_SYS_ADMIN`, in the kernel's list of what a process may do.
+const ADMIN: u64 = 1 << 21;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SetLimits {
+    name_space: *const c_char,
+    soft: c_ulonglong,
+    hard: c_ulonglong,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GetLimits {
+    name_space: *const c_char,
+    soft: c_ulonglong,
+    hard: c_ulonglong,
+    used: c_ulonglong,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceSetMemoryLimits_v1(
+    device: nvmlDevice_t,
+    limits: Out<SetLimits>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let index = whole_card(device)?;
+        let wanted = limits.get()?;
+        let path = cgroup(wanted.name_space)?;
+        if wanted.soft > wanted.hard {
+            return Err(INVALID_ARGUMENT);
+        }
+        if !may_administrate() {
+            return Err(NO_PERMISSION);
+        }
+        let running = library::running()?;
+        let member = running.member().ok_or(NOT_SUPPORTED)?;
+        let set = member.set_wall(index, &path, (wanted.soft, wanted.hard));
+        set.map_err(|_| INSUFFICIENT_RESOURCES)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetMemoryLimits_v1(
+    device: nvmlDevice_t,
+    limits: Out<GetLimits>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let index = whole_card(device)?;
+        let asked = limits.get()?;
+        let path = cgroup(asked.name_space)?;
+        let running = library::running()?;
+        let member = running.member().ok_or(NOT_SUPPORTED)?;
+        let found = member.wall(index, &path).unwrap_or(Limit {
+            soft: 0,
+            hard: UNLIMITED,
+            used: 0,
+        });
+        limits.put(GetLimits {
+            soft: found.soft,
+            hard: found.hard,
+            used: found.used,
+            ..asked
+        })
+    })
+}
+
+/// The index of a card that may have limits.
+fn whole_card(device: nvmlDevice_t) -> Answer<usize> {
+    let found = library::device(device)?;
+    let machine = library::machine()?;
+    let driver = text(&machine.driver);
+    let major = driver.split('.').next().and_then(|part| part.parse().ok());
+    if major.is_none_or(|major: u32| major < FIRST) {
+        return Err(FUNCTION_NOT_FOUND);
+    }
+    if found.instance.is_some() || found.gpu.mig == ON {
+        return Err(NOT_SUPPORTED);
+    }
+    library::index(device)
+}
+
+/// The path of a cgroup that exists, below the root of its hierarchy.
+fn cgroup(name: *const c_char) -> Answer<String> {
+    let name = TextIn::of(name).read()?.to_owned();
+    let path = name.strip_prefix(ROOT).ok_or(INVALID_ARGUMENT)?;
+    let hierarchies = std::fs::read_dir(ROOT).into_iter().flatten().flatten();
+    let mut places = hierarchies.map(|one| format!("{}{path}", one.path().display()));
+    let exists = |place: &str| std::path::Path::new(place).is_dir();
+    if exists(&name) || places.any(|place| exists(&place)) {
+        return Ok(path.to_owned());
+    }
+    Err(NOT_FOUND)
+}
+
+fn may_administrate() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let held = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|held| u64::from_str_radix(held.trim(), 16).ok());
+    held.is_some_and(|held| held & ADMIN != 0)
+}

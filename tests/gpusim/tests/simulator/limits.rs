@@ -1,0 +1,134 @@
+//! Memory limits of cgroups, through the product's own driver library: who offers them, whose a
+//! limit is, and that what would pass one is refused.
+
+use std::ffi::{CString, c_int, c_void};
+use std::path::{Path, PathBuf};
+
+use aliquot_gpusim::{SimulatedMachine, place};
+use aliquot_nvml::{Driver as _, LimitError, MemoryLimit, MemoryLimits as _, Nvml, Options};
+
+use crate::common::{TWO_A100, on_machine};
+
+const MIB: u64 = 1 << 20;
+const OUT_OF_MEMORY: c_int = 2;
+
+fn open() -> Nvml {
+    let library = place::library_path().unwrap().into();
+    let options = Options::default();
+    Nvml::open(Options { library, ..options }).unwrap()
+}
+
+/// The cgroup of this process, as the simulator finds it.
+fn own_cgroup() -> PathBuf {
+    let told = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let paths = told.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let path = paths.max_by_key(|path| path.len()).unwrap();
+    Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'))
+}
+
+fn card(driver: &Nvml) -> String {
+    driver.inventory().unwrap().cards[0].uuid.clone()
+}
+
+/// A call of the CUDA driver, which is opened in this process.
+fn cuda(name: &str) -> *mut c_void {
+    let library = CString::new(place::cuda_library_path().unwrap().to_str().unwrap()).unwrap();
+    let name = CString::new(name).unwrap();
+    // SAFETY: both texts end with a zero, and the library has no load-time code of its own.
+    let found = unsafe {
+        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null());
+        libc::dlsym(library, name.as_ptr())
+    };
+    assert!(!found.is_null());
+    found
+}
+
+/// A context on card 0.
+fn context() {
+    type Init = unsafe extern "C" fn(u32) -> c_int;
+    type Create = unsafe extern "C" fn(*mut *mut c_void, u32, c_int) -> c_int;
+    let mut context: *mut c_void = std::ptr::null_mut();
+    // SAFETY: these are the calls' signatures; the place lives through the call.
+    unsafe {
+        let init: Init = std::mem::transmute(cuda("cuInit"));
+        let create: Create = std::mem::transmute(cuda("cuCtxCreate_v2"));
+        assert_eq!((init(0), create(&raw mut context, 0, 0)), (0, 0));
+    }
+}
+
+fn alloc(mib: u64) -> c_int {
+    type Alloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
+    let mut pointer = 0_u64;
+    let bytes = usize::try_from(mib * MIB).unwrap();
+    // SAFETY: as above.
+    unsafe {
+        let alloc: Alloc = std::mem::transmute(cuda("cuMemAlloc_v2"));
+        alloc(&raw mut pointer, bytes)
+    }
+}
+
+/// Free and in all, in MiB.
+fn info() -> (usize, usize) {
+    type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: as above.
+    unsafe {
+        let info: Info = std::mem::transmute(cuda("cuMemGetInfo_v2"));
+        assert_eq!(info(&raw mut free, &raw mut total), 0);
+    }
+    (free >> 20, total >> 20)
+}
+
+fn newer(machine: &SimulatedMachine) -> (Nvml, String) {
+    machine.set_driver("615.10").unwrap();
+    let driver = open();
+    let card = card(&driver);
+    (driver, card)
+}
+
+#[test]
+fn older_drivers_and_cards_that_are_cut_offer_no_limits() {
+    let name = "limits::older_drivers_and_cards_that_are_cut_offer_no_limits";
+    on_machine(name, TWO_A100, |machine| {
+        let driver = open();
+        let card = card(&driver);
+        let set = |cgroup: &Path| driver.limit_memory(&card, cgroup, MIB);
+        assert!(matches!(set(&own_cgroup()), Err(LimitError::NotOffered(_))));
+        machine.set_driver("615.10").unwrap();
+        let gone = Path::new("/sys/fs/cgroup/no/such/group");
+        assert!(matches!(set(gone), Err(LimitError::NoCgroup(_))));
+        set(&own_cgroup()).unwrap();
+        machine.set("0", &[("mig", "on")]).unwrap();
+        assert!(matches!(set(&own_cgroup()), Err(LimitError::NotOffered(_))));
+    });
+}
+
+#[test]
+fn what_would_pass_the_limit_of_its_cgroup_is_refused() {
+    let name = "limits::what_would_pass_the_limit_of_its_cgroup_is_refused";
+    on_machine(name, TWO_A100, |machine| {
+        let (driver, card) = newer(machine);
+        let cgroup = own_cgroup();
+        context();
+        let read = || driver.memory_limit(&card, &cgroup).unwrap();
+        assert_eq!(read().hard, None);
+        driver.limit_memory(&card, &cgroup, 3000 * MIB).unwrap();
+        assert_eq!(alloc(2000), 0);
+        let held = 2000 + 416;
+        let expected = MemoryLimit {
+            hard: Some(3000 * MIB),
+            used: held * MIB,
+        };
+        assert_eq!(read(), expected);
+        assert_eq!(alloc(1000), OUT_OF_MEMORY);
+        assert_eq!(info(), (3000 - 2416, 3000));
+        let memory = aliquot_nvml::Usage::bytes(&driver, &card).unwrap();
+        assert_eq!((memory.total, memory.used), (3000 * MIB, held * MIB));
+        // One that is lower than what is held takes nothing away.
+        driver.limit_memory(&card, &cgroup, 100 * MIB).unwrap();
+        assert_eq!((alloc(2), read().used), (OUT_OF_MEMORY, held * MIB));
+        driver.limit_memory(&card, &cgroup, u64::MAX).unwrap();
+        assert_eq!((read().hard, alloc(4000)), (None, 0));
+    });
+}
