@@ -150,6 +150,7 @@ impl Metrics {
         let metrics = Self::default();
         let mut registry = Registry::with_prefix("aliquot_device_plugin");
         let all = &metrics;
+        all.begin();
         registry.register(
             "prestart",
             "PreStartContainer calls: accepted, served (accepted before), untouched (not ours), refused, failed",
@@ -258,6 +259,24 @@ impl Metrics {
             "GPU memory that the MPS clients of this container hold together",
             self.mps_used.clone(),
         );
+    }
+
+    /// Outcomes from 0 on, so that the first of its kind is a change.
+    fn begin(&self) {
+        for (family, outcomes) in [
+            (
+                &self.prestart,
+                &["accepted", "served", "refused", "failed"][..],
+            ),
+            (&self.register, &["done", "failed"]),
+            (&self.node_writes, &["done", "failed"]),
+            (&self.audits, &["done", "skipped", "failed"]),
+            (&self.switches, &["done", "failed", "waits", "given-up"]),
+        ] {
+            for &outcome in outcomes {
+                drop(family.get_or_create(&Outcome { outcome }));
+            }
+        }
     }
 
     /// Counts an XID.

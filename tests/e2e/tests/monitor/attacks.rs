@@ -40,7 +40,12 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
         let (kept, mode) = (fs::read(&file)?, fs::metadata(&file)?.permissions());
         for what in ["a FIFO", "a link", "a folder"] {
             fs::remove_file(&file)?;
-            put(what, &file, &others).context(what)?;
+            // The monitor has it open for a moment more.
+            eventually(PATIENCE, what, || async {
+                put(what, &file, &others)?;
+                Ok(Some(()))
+            })
+            .await?;
             seen(stack, what, 1.0).await?;
             if what == "a folder" {
                 fs::remove_dir(&file)?;
