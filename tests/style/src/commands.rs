@@ -37,7 +37,7 @@ pub const RUN: &[(&str, &str)] = &[
     ),
     (
         "helm uninstall",
-        "install_upgrade_rollback_and_uninstall_leave_nothing_behind",
+        "the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
     ),
     (
         "kubectl annotate node NODE aliquot.dev/device-cordon",
@@ -76,10 +76,14 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ),
     (
         "kubectl delete mutatingwebhookconfiguration",
-        "after an uninstallation on a cluster whose webhook ran, which the chart's tests have not",
+        "after a crash in the middle of an uninstallation, which no test makes",
     ),
     ("kubectl delete secret/aliquot-webhook-tls", "the same"),
+    ("kubectl delete clusterrole/aliquot-leave", "the same"),
     ("kubectl annotate nodes --all", "the same"),
+    ("kubectl patch node NODE --subresource=status", "the same"),
+    ("umount /var/lib/aliquot", "the same"),
+    ("rm -rf /var/lib/aliquot", "the same"),
     ("semanage", "the test machine has no SELinux"),
     (
         "aliquot-device-plugin mps-keeper",
