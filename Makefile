@@ -24,7 +24,7 @@ demo-down: ## Remove everything that `make demo` started
 	@$(DEMO) down
 
 test: cluster lint build ## Everything that must hold: lints, then all tests on a real cluster
-	cargo test --workspace --locked
+	cargo test --workspace --locked --no-fail-fast
 
 chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos

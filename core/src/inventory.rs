@@ -38,6 +38,20 @@ pub enum Mode {
     Unknown,
 }
 
+impl Mode {
+    /// The word of the wire, as metrics say it too.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vgpu => "vgpu",
+            Self::Exclusive => "exclusive",
+            Self::Timeslice => "timeslice",
+            Self::Mps => "mps",
+            Self::Mig => "mig",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// Whether new shares may be placed on a card. On the wire `ok`, or the reason
 /// why not (such as `lost` or `xid 79`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use aliquot_core::inventory::{Gpu, Health, Mode};
+use aliquot_core::inventory::{Gpu, Health};
 use aliquot_core::mig::Instance;
 use aliquot_core::mig::published::{Cut, Mig};
 use prometheus_client::collector::Collector;
@@ -75,7 +75,7 @@ impl Collector for Units {
                 let labels = [
                     ("gpu", uuid.as_str()),
                     ("index", index.as_str()),
-                    ("mode", mode(gpu.mode)),
+                    ("mode", gpu.mode.name()),
                 ];
                 family.encode_family(&labels)?.encode_gauge(&value)?;
             }
@@ -116,17 +116,6 @@ fn longest(mut bits: u16) -> u32 {
         length += 1;
     }
     length
-}
-
-fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Vgpu => "vgpu",
-        Mode::Exclusive => "exclusive",
-        Mode::Timeslice => "timeslice",
-        Mode::Mps => "mps",
-        Mode::Mig => "mig",
-        Mode::Unknown => "unknown",
-    }
 }
 
 #[cfg(test)]

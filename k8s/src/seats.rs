@@ -24,7 +24,7 @@ pub fn offered(node: &Node, inventory: &Inventory) -> Option<Seats> {
     };
     let ours = all.iter().filter(|(name, _)| ours(name));
     Some(
-        ours.map(|(name, q)| (name.as_str().into(), count(q, 0)))
+        ours.map(|(name, q)| (seats::name(name), count(q, 0)))
             .collect(),
     )
 }
@@ -52,7 +52,7 @@ fn requested(pod: &Pod, settings: &Settings) -> Seats {
     };
     names
         .into_iter()
-        .map(|name| (name.into(), under(name)))
+        .map(|name| (seats::name(name), under(name)))
         .collect()
 }
 

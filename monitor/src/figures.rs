@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aliquot_core::PodUid;
-use aliquot_core::inventory::Mode;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -279,7 +278,7 @@ fn share_labels(told: &Told, seat: &Seat, device: &Device) -> [String; 9] {
         told.node.clone(),
         index,
         uuid.to_owned(),
-        mode(device.mode).to_owned(),
+        device.mode.name().to_owned(),
         device.profile.clone().or(own).unwrap_or_default(),
         seat.namespace.clone(),
         seat.pod_name.clone(),
@@ -295,17 +294,6 @@ fn card_of<'a>(look: &'a Look, device: &'a Device) -> &'a str {
 
 fn number(of: usize) -> Value {
     Value::Whole(u64::try_from(of).unwrap_or(u64::MAX))
-}
-
-fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Vgpu => "vgpu",
-        Mode::Exclusive => "exclusive",
-        Mode::Timeslice => "timeslice",
-        Mode::Mps => "mps",
-        Mode::Mig => "mig",
-        Mode::Unknown => "unknown",
-    }
 }
 
 #[cfg(test)]

@@ -37,9 +37,10 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
             seen(stack, "mended", 0.0).await?;
         }
         // By root of the node, in the file's place: there is room for one file.
-        let (kept, mode) = (fs::read(&file)?, fs::metadata(&file)?.permissions());
+        let kept = fs::read(&file).context("counters")?;
+        let mode = fs::metadata(&file).context("counters")?.permissions();
         for what in ["a FIFO", "a link", "a folder"] {
-            fs::remove_file(&file)?;
+            fs::remove_file(&file).context("its counters")?;
             // The monitor has it open for a moment more.
             eventually(PATIENCE, what, || async {
                 put(what, &file, &others)?;
@@ -48,12 +49,12 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
             .await?;
             seen(stack, what, 1.0).await?;
             if what == "a folder" {
-                fs::remove_dir(&file)?;
+                fs::remove_dir(&file).context("the folder")?;
             } else {
-                fs::remove_file(&file)?;
+                fs::remove_file(&file).context(what)?;
             }
-            fs::write(&file, &kept)?;
-            fs::set_permissions(&file, mode.clone())?;
+            fs::write(&file, &kept).context("put back")?;
+            fs::set_permissions(&file, mode.clone()).context("put back")?;
             seen(stack, "mended", 0.0).await?;
         }
         // Pods that vanish while they are read.
@@ -111,15 +112,24 @@ async fn counters(stack: &Stack, pod: &str) -> Result<PathBuf> {
     let seats = stack
         .seen_by(Kind::DevicePlugin, &stack.agent_state())
         .await?;
-    let accepted = fs::read_dir(seats.join("accepted"))?;
-    for file in accepted.flatten() {
-        let share: serde_json::Value = serde_json::from_slice(&fs::read(file.path())?)?;
-        let name = share["names"][0].as_str().context("a name")?;
-        if share["name"] == pod {
-            return Ok(seats.join("seats").join(name).join("counters/slots"));
+    // The agent writes a share beside its place and moves it there; shares of pods before
+    // this one go meanwhile.
+    eventually(PATIENCE, &format!("the share of {pod}"), || async {
+        for file in fs::read_dir(seats.join("accepted"))?.flatten() {
+            let Ok(share) = fs::read(file.path()) else {
+                continue;
+            };
+            let Ok(share) = serde_json::from_slice::<serde_json::Value>(&share) else {
+                continue;
+            };
+            if share["name"] == pod {
+                let name = share["names"][0].as_str().context("a name")?;
+                return Ok(Some(seats.join("seats").join(name).join("counters/slots")));
+            }
         }
-    }
-    anyhow::bail!("no share of {pod} in {}", seats.display())
+        Ok(None)
+    })
+    .await
 }
 
 /// A tenant writes the ids of its neighbour's processes into its counters, with more than it may
