@@ -7,28 +7,9 @@
 //! Fed by: nodes' status, pods' specs and demands. Must not: know cards.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::demand::{Demand, Stage};
-
-/// How many names of resources are shared: a cluster has a handful, and what tenants
-/// make up beyond these is kept by who holds it.
-const SHARED: usize = 64;
-static NAMES: Mutex<Vec<Arc<str>>> = Mutex::new(Vec::new());
-
-/// A name of a resource. Thousands of nodes and pods name the same few, and all look at
-/// one string then, which stays in the processor's cache.
-pub fn name(resource: &str) -> Arc<str> {
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = names.iter().find(|known| ***known == *resource) {
-        return Arc::clone(known);
-    }
-    let new: Arc<str> = resource.into();
-    if names.len() < SHARED {
-        names.push(Arc::clone(&new));
-    }
-    new
-}
 
 /// So many seats under each resource, by name; one without any is not named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -154,19 +135,6 @@ mod tests {
         all.iter()
             .map(|(name, count)| ((*name).into(), *count))
             .collect()
-    }
-
-    #[test]
-    fn the_names_that_thousands_of_nodes_use_are_one_string() {
-        assert!(Arc::ptr_eq(
-            &name("nvidia.com/gpu"),
-            &name("nvidia.com/gpu")
-        ));
-        for number in 0..2 * SHARED {
-            let made_up = format!("nvidia.com/mig-{number}");
-            assert_eq!(&*name(&made_up), made_up);
-        }
-        assert!(NAMES.lock().unwrap().len() <= SHARED);
     }
 
     #[test]

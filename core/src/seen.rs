@@ -59,7 +59,7 @@ impl Units {
     fn push(&mut self, inventory: &Inventory, cordoned: &[GpuUuid], gpu: &Gpu) {
         let known = self.resources.iter().position(|n| **n == *gpu.resource);
         let resource = known.unwrap_or_else(|| {
-            self.resources.push(crate::seats::name(&gpu.resource));
+            self.resources.push(gpu.resource.as_str().into());
             self.resources.len() - 1
         });
         let cut = gpu.mig.as_ref().and_then(Mig::dynamic);

@@ -4,14 +4,36 @@
 //! Must not: leave out a pod because it is not ours; the kubelet counts all.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aliquot_core::request::{Resource, is_other};
 use aliquot_core::{Inventory, Requests, Seats, mig, quantity, seats};
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use parking_lot::Mutex;
+
 use crate::compute;
 use crate::pod::{self, Settings};
+
+/// How many names of resources are shared: a cluster has a handful, and tenants may make
+/// up any number.
+const SHARED: usize = 64;
+static NAMES: Mutex<Vec<Arc<str>>> = Mutex::new(Vec::new());
+
+/// A name of a resource. Thousands of nodes and pods name the same few, and all look at
+/// one string then, which stays in the processor's cache.
+fn shared(name: &str) -> Arc<str> {
+    let mut names = NAMES.lock();
+    if let Some(known) = names.iter().find(|known| ***known == *name) {
+        return Arc::clone(known);
+    }
+    let new: Arc<str> = name.into();
+    if names.len() < SHARED {
+        names.push(Arc::clone(&new));
+    }
+    new
+}
 
 /// What `status.allocatable` says of the resources that the node's cards have. `None`
 /// where it says nothing at all, such as of a Node that no kubelet has seen yet:
@@ -23,10 +45,7 @@ pub fn offered(node: &Node, inventory: &Inventory) -> Option<Seats> {
         name.starts_with(mig::RESOURCES) || gpus.any(|gpu| gpu.resource == name)
     };
     let ours = all.iter().filter(|(name, _)| ours(name));
-    Some(
-        ours.map(|(name, q)| (seats::name(name), count(q, 0)))
-            .collect(),
-    )
+    Some(ours.map(|(name, q)| (shared(name), count(q, 0))).collect())
 }
 
 /// What a pod requests of its node besides shares of cards, whoever placed it.
@@ -52,7 +71,7 @@ fn requested(pod: &Pod, settings: &Settings) -> Seats {
     };
     names
         .into_iter()
-        .map(|name| (seats::name(name), under(name)))
+        .map(|name| (shared(name), under(name)))
         .collect()
 }
 
@@ -101,6 +120,19 @@ mod tests {
 
     fn container(resources: &Value) -> Value {
         json!({"name": "c", "resources": resources})
+    }
+
+    #[test]
+    fn the_names_that_thousands_of_nodes_use_are_one_string() {
+        assert!(Arc::ptr_eq(
+            &shared("nvidia.com/gpu"),
+            &shared("nvidia.com/gpu")
+        ));
+        for number in 0..2 * SHARED {
+            let made_up = format!("nvidia.com/mig-{number}");
+            assert_eq!(&*shared(&made_up), made_up);
+        }
+        assert!(NAMES.lock().len() <= SHARED);
     }
 
     #[test]
