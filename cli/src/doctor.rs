@@ -11,6 +11,7 @@ pub mod gather;
 pub mod known;
 pub mod look;
 pub mod node;
+mod others;
 pub mod probe;
 mod visit;
 

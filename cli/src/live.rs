@@ -31,6 +31,9 @@ const PAGE: u32 = 500;
 /// The labels that the chart gives the scheduler's pods.
 const SCHEDULERS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=scheduler";
 
+/// Where the documentation installs them.
+const NAMESPACE: &str = "aliquot-system";
+
 /// How to reach a cluster.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Access {
@@ -43,9 +46,9 @@ pub struct Access {
     /// Ask the scheduler at this address instead of through the API server
     #[arg(long, value_name = "URL")]
     pub server: Option<http::Uri>,
-    /// Namespace of the scheduler's pods
-    #[arg(long, default_value = "aliquot-system")]
-    pub scheduler_namespace: String,
+    /// Namespace of the scheduler's pods; aliquot-system, else where they are, when absent
+    #[arg(long, value_name = "NAMESPACE")]
+    pub scheduler_namespace: Option<String>,
     /// Port of the scheduler's pods
     #[arg(long, default_value_t = 9395)]
     pub scheduler_port: u16,
@@ -121,18 +124,11 @@ impl Access {
             return get(&client, &url.to_string(), path).await;
         }
         let client = self.client().await?;
-        let namespace = &self.scheduler_namespace;
-        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        let params = ListParams::default().labels(SCHEDULERS);
-        let found = pods.list(&params).await;
-        let found = found.map_err(|source| LiveError::List {
-            what: "the scheduler's pods",
-            source,
-        })?;
+        let (namespace, pods) = self.schedulers(&client).await?;
         let mut answer = Err(LiveError::NoScheduler {
             namespace: namespace.clone(),
         });
-        for pod in found.items.iter().filter(|pod| !pod::ended(pod)) {
+        for pod in pods.iter().filter(|pod| !pod::ended(pod)) {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let port = self.scheduler_port;
             let proxy = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy{path}");
@@ -151,6 +147,39 @@ impl Access {
             }
         }
         answer
+    }
+
+    /// Where the scheduler is looked for first.
+    pub(crate) fn home(&self) -> &str {
+        self.scheduler_namespace.as_deref().unwrap_or(NAMESPACE)
+    }
+
+    /// The scheduler's namespace and pods. Where none is named and none is in the usual one,
+    /// all are looked through, if that is allowed.
+    pub(crate) async fn schedulers(
+        &self,
+        client: &Client,
+    ) -> Result<(String, Vec<Pod>), LiveError> {
+        let (given, home) = (&self.scheduler_namespace, self.home());
+        let params = ListParams::default().labels(SCHEDULERS);
+        let pods: Api<Pod> = Api::namespaced(client.clone(), home);
+        let found = pods.list(&params).await;
+        let found = found.map_err(|source| LiveError::List {
+            what: "the scheduler's pods",
+            source,
+        })?;
+        if found.items.is_empty() && given.is_none() {
+            let all: Api<Pod> = Api::all(client.clone());
+            if let Ok(all) = all.list(&params).await
+                && let Some(first) = all.items.first()
+            {
+                let namespace = pod::namespace(first);
+                let mut pods = all.items;
+                pods.retain(|pod| pod::namespace(pod) == namespace);
+                return Ok((namespace.as_str().to_owned(), pods));
+            }
+        }
+        Ok((home.to_owned(), found.items))
     }
 
     /// Why the pod waits, or where it is.

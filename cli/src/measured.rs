@@ -220,9 +220,11 @@ impl Agents {
         client: &kube::Client,
         nodes: &BTreeSet<NodeName>,
     ) -> Result<Vec<(NodeName, String)>, LiveError> {
-        let namespace = self.agent_namespace.as_deref();
-        let namespace = namespace.unwrap_or(&access.scheduler_namespace);
-        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let namespace = match &self.agent_namespace {
+            Some(namespace) => namespace.clone(),
+            None => access.schedulers(client).await?.0,
+        };
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let list = pods.list(&ListParams::default().labels(AGENTS)).await;
         let list = list.map_err(|source| LiveError::List {
             what: "the agents' pods",

@@ -48,18 +48,22 @@ fn scheduler(known: &Known, about: &About) -> Vec<Finding> {
         let todo = "kubectl logs of its containers `kube-scheduler` and `scheduler`; no GPU pod is placed meanwhile";
         return vec![about.problem(check, count, todo)];
     }
+    let elects = all
+        .iter()
+        .any(|pod| known::flag(pod, "--scheduler-lease").is_some());
     let mut found = vec![match ready.len() {
-        1 => about.warning(
+        1 if elects => about.warning(
             check,
             count,
             "scheduler.replicas=2: with one, GPU pods wait while it restarts",
         ),
+        1 => about.ok(
+            check,
+            "the one that another's kube-scheduler asks: two would keep two books",
+        ),
         _ => about.ok(check, count),
     }];
     let check = "leader";
-    let elects = all
-        .iter()
-        .any(|pod| known::flag(pod, "--scheduler-lease").is_some());
     found.push(match &known.leader {
         _ if !elects => about.ok(check, "a single replica, which needs no lease"),
         Err(why) => about.unknown(check, why),
@@ -186,12 +190,16 @@ fn managed(known: &Known, ours: &Value, about: &About, todo: &str) -> Vec<Findin
         );
         found.push(about.warning(check, what, todo));
     }
-    if entry(named.of(Resource::Gpu)).is_some_and(|one| one["ignoredByScheduler"] == true) {
+    let judged: Vec<&str> = wanted
+        .into_iter()
+        .filter(|name| entry(name).is_some_and(|one| one["ignoredByScheduler"] != true))
+        .collect();
+    if !judged.is_empty() {
         let what = format!(
-            "kube-scheduler ignores {}: autoscalers and queues see no GPUs, and a kubelet may refuse pods",
-            named.of(Resource::Gpu)
+            "kube-scheduler itself judges {}: no node publishes gpumem and the others, and pods that wait for seats sleep on when they are back",
+            judged.join(", ")
         );
-        found.push(about.warning(check, what, todo));
+        found.push(about.problem(check, what, todo));
     }
     found
 }

@@ -17,24 +17,38 @@ fn part(name: &str, component: &str, args: &[&str]) -> Pod {
     .unwrap()
 }
 
+/// What the chart installs, with its usual values.
 fn config() -> String {
-    let names = [
-        "gpu",
-        "gpumem",
-        "gpumem-percentage",
-        "gpucores",
-        "priority",
-        "mig-1g.5gb",
+    let file = include_str!("../../../charts/aliquot/files/kube-scheduler.yaml");
+    let usual = [
+        ("scheduler.kubeScheduler.apiQps", "1"),
+        ("scheduler.kubeScheduler.apiBurst", "1"),
+        ("scheduler.kubeScheduler.leaderElect", "true"),
+        ("scheduler.extender.url", "http://127.0.0.1:1"),
+        ("scheduler.wishWeight", "1"),
+        ("scheduler.rankWeight", "1"),
+        ("schedulerName", "aliquot-scheduler"),
+        ("resourceName", "nvidia.com/gpu"),
+        ("resourceMem", "nvidia.com/gpumem"),
+        ("resourceMemPercentage", "nvidia.com/gpumem-percentage"),
+        ("resourceCores", "nvidia.com/gpucores"),
+        ("resourcePriority", "nvidia.com/priority"),
     ];
-    let managed = names.map(
-        |name| json!({"name": format!("nvidia.com/{name}"), "ignoredByScheduler": name != "gpu"}),
-    );
-    json!({
-        "profiles": [{"schedulerName": "aliquot-scheduler"}],
-        "extenders": [{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind",
-            "nodeCacheCapable": true, "ignorable": false, "managedResources": managed}],
-    })
-    .to_string()
+    let filled = usual.iter().fold(file.to_owned(), |text, (name, value)| {
+        text.replace(&format!("{{{{ .Values.{name} }}}}"), value)
+    });
+    let filled = filled.replace("{{ .Release.Namespace }}", "s");
+    let mut skipped = false;
+    let usual = filled.lines().filter(|line| {
+        // The lists of further resources are empty.
+        skipped = (skipped || line.contains("{{- range")) && !line.contains("{{- end");
+        !skipped && !line.contains("{{")
+    });
+    let usual: Vec<&str> = usual.collect();
+    let mut config: Value = serde_saphyr::from_str(&usual.join("\n")).unwrap();
+    let extenders = config["extenders"].as_array_mut().unwrap();
+    extenders.truncate(1);
+    config.to_string()
 }
 
 /// A cluster in which all is well.
@@ -108,6 +122,12 @@ fn a_scheduler_that_is_away_or_alone_or_does_not_lead_is_found() {
         |known| keep(known, |pod| name(pod) != "s-0"),
         &[("scheduler", WARNS)],
     );
+    let alone = |known: &mut Known| {
+        keep(known, |pod| !is_ours(pod, "scheduler"));
+        let pods = known.pods.as_mut().unwrap();
+        pods.push(part("s-0", "scheduler", &[]));
+    };
+    check(alone, &[]);
     check(|known| known.leader = Ok(None), &[("leader", BAD)]);
     check(
         |known| known.leader = Ok(Some("other_1".to_owned())),
@@ -138,10 +158,16 @@ fn each_part_of_the_extenders_registration_is_looked_at() {
             BAD,
         ),
         (
-            "nvidia.com/mig-1g.5gb",
-            "nvidia.com/other",
+            "nvidia.com/mig-",
+            "nvidia.com/other-",
             "managed-resources",
             WARNS,
+        ),
+        (
+            "{\"ignoredByScheduler\":true,\"name\":\"nvidia.com/gpu\"}",
+            "{\"name\":\"nvidia.com/gpu\"}",
+            "managed-resources",
+            BAD,
         ),
     ] {
         check(

@@ -51,8 +51,12 @@ pub struct Ask<'a> {
 impl Ask<'_> {
     /// Asks for everything.
     pub async fn known(&self, client: &Client) -> Known {
-        let system = &self.access.scheduler_namespace;
         let pods: Fact<Vec<Pod>> = fact(all(client, "pods").await);
+        let system = match self.access.schedulers(client).await {
+            Ok((namespace, _)) => namespace,
+            Err(_) => self.access.home().to_owned(),
+        };
+        let system = &system;
         let nodes = self.nodes(client).await;
         let (books, differences) = self.books(client, &pods).await;
         let hook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());

@@ -81,6 +81,25 @@ pub fn is_ready(pod: &Pod) -> bool {
         .any(|condition| ready(condition) && condition.status == "True")
 }
 
+/// Which of its containers is not ready and why, as far as its status says.
+pub fn unready(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let containers = status.container_statuses.iter().flatten();
+    let waiting = containers.filter(|one| !one.ready).map(|one| {
+        let waiting = one.state.as_ref().and_then(|state| state.waiting.as_ref());
+        let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
+        let message = waiting.and_then(|waiting| waiting.message.as_deref());
+        let said = [reason, message].into_iter().flatten();
+        let said: Vec<&str> = said.collect();
+        match said[..] {
+            [] => one.name.clone(),
+            _ => format!("{} ({})", one.name, said.join(": ")),
+        }
+    });
+    let all: Vec<String> = waiting.collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
 /// Its name.
 pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()

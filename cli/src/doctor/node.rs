@@ -11,7 +11,8 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
 use super::finding::{About, Finding};
-use super::known::{Known, containers, is_ours, is_ready, metric, name, words};
+use super::known::{Known, is_ours, is_ready, metric, name, unready};
+use super::others::others;
 
 /// Conditions that the agent writes where something is wrong: type, check, what to do.
 const TOLD: [(&str, &str, &str); 3] = [
@@ -28,16 +29,6 @@ const TOLD: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Pods that bring another device plugin: a part of an image's, a command's or a pod's name.
-const OTHERS: [(&str, &str); 6] = [
-    ("nvidia-device-plugin", "NVIDIA's device plugin"),
-    ("k8s-device-plugin", "NVIDIA's device plugin"),
-    ("hami-device-plugin", "HAMi's device plugin"),
-    ("projecthami/hami", "HAMi's device plugin"),
-    ("gpushare-device-plugin", "gpushare's device plugin"),
-    ("volcano-vgpu-device-plugin", "Volcano's device plugin"),
-];
-
 /// The checks of every node that has GPUs, or of those that were asked for.
 pub fn checks(known: &Known, asked: Option<&str>) -> Vec<Finding> {
     let about = About(asked.unwrap_or("cluster").to_owned());
@@ -46,9 +37,13 @@ pub fn checks(known: &Known, asked: Option<&str>) -> Vec<Finding> {
         Err(why) => return vec![about.unknown("nodes", why)],
     };
     let pods = known.pods.as_deref().unwrap_or_default();
+    let agent_is_on = |node: &Node| {
+        let mut agents = pods.iter().filter(|pod| is_ours(pod, "device-plugin"));
+        agents.any(|pod| pod::node(pod).is_some_and(|on| on.as_str() == title(node)))
+    };
     let concerned: Vec<&Node> = nodes
         .iter()
-        .filter(|node| asked.is_some() || has_gpus(node))
+        .filter(|node| asked.is_some() || has_gpus(node) || agent_is_on(node))
         .collect();
     if concerned.is_empty() {
         return vec![about.warning(
@@ -133,7 +128,7 @@ fn one(known: &Known, node: &Node, pods: &[Pod]) -> Vec<Finding> {
     found
 }
 
-/// Its agent runs, answers, and has reached the kubelet.
+/// Its agent runs with all its containers, answers, and has reached the kubelet.
 fn agent(known: &Known, node: &Node, pods: &[&Pod], about: &About) -> Finding {
     let check = "agent";
     if let Err(why) = &known.pods {
@@ -142,19 +137,23 @@ fn agent(known: &Known, node: &Node, pods: &[&Pod], about: &About) -> Finding {
     let node: NodeName = title(node).into();
     let here = pods.iter().find(|pod| is_ours(pod, "device-plugin"));
     let answer = known.agents.get(&node).map(|agent| &agent.ready);
-    let todo = "its log says why; the kubelet's folder must be devicePlugin.kubeletDir, and its socket is in device-plugins below it";
     match (here, answer) {
+        (Some(pod), _) if !is_ready(pod) => {
+            let answered = answer.and_then(|ready| ready.as_ref().err());
+            let why = unready(pod).or_else(|| answered.cloned());
+            let text = format!("{} is not ready: {}", name(pod), why.unwrap_or_default());
+            about.problem(
+                check,
+                text,
+                "kubectl describe of the pod, and the log of the container that is named; the kubelet's folder must be devicePlugin.kubeletDir",
+            )
+        }
         (_, Some(Ok(()))) => about.ok(check, "registered with the kubelet, and its inventory is written"),
         (None, None) => about.problem(
             check,
             "no agent of ours runs here: running pods go on, nothing new starts",
             "kubectl get pods -o wide in our namespace; the label of devicePlugin.nvidiaNodeSelector",
         ),
-        (Some(pod), _) if !is_ready(pod) => {
-            let why = answer.and_then(|ready| ready.as_ref().err()).cloned();
-            let why = why.unwrap_or_default();
-            about.problem(check, format!("{} is not ready: {why}", name(pod)), todo)
-        }
         (_, Some(Err(why))) => about.unknown(check, why),
         (Some(pod), None) => about.ok(check, format!("{} is ready", name(pod))),
     }
@@ -222,6 +221,7 @@ fn told(node: &Node, about: &About) -> Vec<Finding> {
         let reason = found.reason.as_deref().unwrap_or_default();
         let text = format!("{reason}: {}", found.message.as_deref().unwrap_or_default());
         match reason {
+            "CdiUnknown" => about.unknown(check, text),
             "CdiOff" | "DrainNeeded" | "ResetNeeded" => about.problem(check, text, todo),
             _ => about.warning(check, text, todo),
         }
@@ -241,36 +241,6 @@ fn profile(node: &Node, about: &About) -> Finding {
             about.warning(check, text, "docs/guides/gpu-profiles.md has each reason")
         }
     }
-}
-
-/// No other device plugin runs here.
-fn others(pods: &[&Pod], about: &About) -> Vec<Finding> {
-    let check = "other-plugin";
-    let whose = |pod: &&&Pod| {
-        let images = containers(pod).filter_map(|one| one.image.as_deref());
-        let texts: Vec<&str> = images.chain(words(pod)).chain([name(pod)]).collect();
-        let has = |part: &str| texts.iter().any(|text| text.contains(part));
-        OTHERS
-            .iter()
-            .find(|(part, _)| has(part))
-            .map(|(_, who)| *who)
-    };
-    let foreign = pods.iter().filter(|pod| !is_ours(pod, "device-plugin"));
-    let mut found = Vec::new();
-    for pod in foreign {
-        if let Some(who) = whose(&pod) {
-            let name = format!("{}/{}", pod::namespace(pod), name(pod));
-            found.push(about.problem(
-                check,
-                format!("{who} runs here ({name}): who registers nvidia.com/gpu last serves it"),
-                "keep one of the two off this node: devicePlugin.enabled=false in GPU Operator, or its node label",
-            ));
-        }
-    }
-    if found.is_empty() {
-        found.push(about.ok(check, "no other device plugin that is known runs here"));
-    }
-    found
 }
 
 /// What the agent counted against the kubelet's own accounts.

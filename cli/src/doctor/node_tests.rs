@@ -141,6 +141,10 @@ fn what_the_agent_tells_is_passed_on_with_its_reason() {
         &[("container-runtime", bad)],
     );
     check(
+        &with(runtime, "True", "CdiUnknown"),
+        &[("container-runtime", Grade::NotChecked)],
+    );
+    check(
         &with(runtime, "True", "ToolkitMissing"),
         &[("container-runtime", warns)],
     );
@@ -179,6 +183,31 @@ fn a_node_without_agent_or_inventory_is_a_problem_and_one_that_was_not_asked_is_
     .into();
     let unmade = Grade::NotChecked;
     check(&mute, &[("agent", unmade), ("node-accounts", unmade)]);
+}
+
+#[test]
+fn a_node_whose_agent_hangs_at_its_start_or_whose_monitor_is_not_ready_is_found() {
+    let mut hangs = agent();
+    let statuses = json!([
+        {"name": "device-plugin", "ready": true, "restartCount": 0, "image": "i", "imageID": ""},
+        {"name": "monitor", "ready": false, "restartCount": 0, "image": "i", "imageID": "",
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}},
+    ]);
+    let status = hangs.status.as_mut().unwrap();
+    status.conditions = None;
+    status.container_statuses = serde_json::from_value(statuses).unwrap();
+    let with_monitor = known(node("10", |_| ()), vec![hangs.clone()], PAGE);
+    check(&with_monitor, &[("agent", Grade::Problem)]);
+    let bare = node("0", |node| {
+        node["metadata"]["annotations"] = json!({});
+        node["status"]["capacity"] = json!({});
+    });
+    let mut new = known(bare, vec![hangs], PAGE);
+    new.agents.clear();
+    let found = checks(&new, None);
+    let agent = found.iter().find(|one| one.check == "agent").unwrap();
+    let expected = "agent is not ready: monitor (CrashLoopBackOff: back-off)";
+    assert_eq!((agent.grade, &*agent.found), (Grade::Problem, expected));
 }
 
 #[test]

@@ -3,9 +3,9 @@
 //! Fed by: the API server. Must not: name a workload once for each of its pods.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::batch::v1::{CronJob, Job, JobCondition};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 
 use super::rules::Workload;
@@ -28,9 +28,7 @@ pub(super) async fn workloads(
         ($kind:ty, $name:literal, $what:literal, $template:expr) => {
             match all::<$kind>(client, $what).await {
                 Ok(list) => found.extend(list.into_iter().filter_map(|object| {
-                    // What another of these made is known by that.
-                    if owner(&object.metadata).is_some_and(|by| OWNERS.contains(&by.kind.as_str()))
-                    {
+                    if is_made_by_another(&object.metadata) {
                         return None;
                     }
                     let template: Option<PodTemplateSpec> = $template(object.spec);
@@ -54,9 +52,10 @@ pub(super) async fn workloads(
         k8s_openapi::api::apps::v1::DaemonSetSpec,
     >| spec
         .map(|spec| spec.template));
-    templates!(Job, "Job", "jobs", |spec: Option<
-        k8s_openapi::api::batch::v1::JobSpec,
-    >| spec.map(|spec| spec.template));
+    match all::<Job>(client, "jobs").await {
+        Ok(jobs) => found.extend(jobs.into_iter().filter_map(job)),
+        Err(error) => missing.push(("jobs", error.to_string())),
+    }
     templates!(CronJob, "CronJob", "cronjobs", |spec: Option<
         k8s_openapi::api::batch::v1::CronJobSpec,
     >| spec
@@ -66,7 +65,7 @@ pub(super) async fn workloads(
         if aliquot_k8s::pod::ended(&pod) {
             continue;
         }
-        let known = owner(&pod.metadata).is_some_and(|by| OWNERS.contains(&by.kind.as_str()));
+        let known = is_made_by_another(&pod.metadata);
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         found.push(Workload {
             kind: if known { "Pod of a template" } else { "Pod" },
@@ -81,9 +80,26 @@ pub(super) async fn workloads(
     Ok((found, missing))
 }
 
-fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
+/// What another of these made is known by that.
+fn is_made_by_another(meta: &ObjectMeta) -> bool {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true))
+    let by = owners.iter().find(|owner| owner.controller == Some(true));
+    by.is_some_and(|by| OWNERS.contains(&by.kind.as_str()))
+}
+
+/// One that is not over: an old Job makes no pods any more.
+fn job(job: Job) -> Option<Workload> {
+    let conditions = job
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let over = |one: &JobCondition| {
+        ["Complete", "Failed"].contains(&one.type_.as_str()) && one.status == "True"
+    };
+    if is_made_by_another(&job.metadata) || conditions.into_iter().flatten().any(over) {
+        return None;
+    }
+    Some(workload("Job", &job.metadata, job.spec?.template))
 }
 
 fn workload(kind: &'static str, meta: &ObjectMeta, template: PodTemplateSpec) -> Workload {
@@ -99,5 +115,29 @@ fn workload(kind: &'static str, meta: &ObjectMeta, template: PodTemplateSpec) ->
             spec: template.spec,
             status: None,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_job_that_is_over_is_no_workload() {
+        let check = |conditions: &[(&str, &str)], expected: bool| {
+            let conditions = conditions.iter();
+            let conditions: Vec<_> = conditions
+                .map(|(kind, status)| json!({"type": kind, "status": status}))
+                .collect();
+            let object = json!({"metadata": {"name": "j"}, "status": {"conditions": conditions},
+                "spec": {"template": {"spec": {"containers": []}}}});
+            let found = job(serde_json::from_value(object).unwrap());
+            assert_eq!(found.is_some(), expected, "{conditions:?}");
+        };
+        check(&[], true);
+        check(&[("Suspended", "True"), ("Failed", "False")], true);
+        check(&[("Complete", "True")], false);
+        check(&[("Failed", "True")], false);
     }
 }

@@ -11,7 +11,7 @@ use aliquot_core::inventory::INVENTORY;
 use clap::Parser;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -22,7 +22,7 @@ use super::ASKED;
 /// For each request.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Between two looks at the nodes.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Takes Aliquot off all nodes; run it before the agents are removed.
 #[derive(Clone, Debug, Parser)]
@@ -69,7 +69,7 @@ enum Trace {
 }
 
 /// `None`: it was left, or was never ours.
-fn trace(node: &Node) -> Option<Trace> {
+fn trace(node: &PartialObjectMeta<Node>) -> Option<Trace> {
     let annotations = node.annotations();
     if annotations.contains_key(ASKED) {
         return Some(Trace::Asked);
@@ -88,7 +88,8 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, LeaveE
     let mut looks = tokio::time::interval(LOOK);
     loop {
         looks.tick().await;
-        let listed = call("list", nodes.list(&ListParams::default())).await?;
+        // No more than names and annotations: a cluster has thousands of nodes.
+        let listed = call("list", nodes.list_metadata(&ListParams::default())).await?;
         let traces = listed.items.iter();
         let traces: Vec<(String, Trace)> = traces
             .filter_map(|node| Some((node.name_any(), trace(node)?)))
@@ -113,8 +114,14 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, LeaveE
 async fn say(nodes: &Api<Node>, name: &str, wish: &Value) -> Result<(), LeaveError> {
     let patch = json!({"metadata": {"annotations": {ASKED: wish}}});
     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    call("patch", nodes.patch_metadata(name, &params, &patch)).await?;
-    Ok(())
+    match call("patch", nodes.patch_metadata(name, &params, &patch)).await {
+        // A node that is gone is left.
+        Err(LeaveError::Call {
+            source: kube::Error::Api(status),
+            ..
+        }) if status.code == 404 => Ok(()),
+        answer => answer.map(drop),
+    }
 }
 
 async fn call<T>(
@@ -134,7 +141,7 @@ mod tests {
     fn a_node_is_asked_once_and_one_without_an_inventory_never() {
         let check = |annotations: Value, expected: Option<Trace>| {
             let node = json!({"metadata": {"name": "n", "annotations": annotations}});
-            let node: Node = serde_json::from_value(node).expect("a node");
+            let node: PartialObjectMeta<Node> = serde_json::from_value(node).expect("a node");
             assert_eq!(trace(&node), expected, "{annotations}");
         };
         check(json!({}), None);

@@ -11,9 +11,17 @@ use toml_edit::{DocumentMut, Item, TableLike};
 
 use super::Kind;
 
-/// Where each runtime has it.
-const CONTAINERD: &str = "/etc/containerd/config.toml";
-const CRIO: &str = "/etc/crio/crio.conf";
+/// Where containerd has it: by default, in k3s, in RKE2, in a snap.
+const CONTAINERD: [&str; 4] = [
+    "/etc/containerd/config.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "/var/snap/microk8s/current/args/containerd.toml",
+];
+const CRIO: [&str; 1] = ["/etc/crio/crio.conf"];
+/// Below which it is looked for: in the agent's own container, where it may be mounted, and, as
+/// the agent has the node's processes, on the node.
+const ROOTS: [&str; 2] = ["/", "/proc/1/root"];
 /// containerd's plugin in its configurations of version 2 and 3.
 const PLUGINS: [&str; 2] = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
 /// Files that files import in turn.
@@ -30,33 +38,52 @@ pub struct Config {
     pub handlers: BTreeSet<String>,
 }
 
-/// Reads the configuration of this runtime: at `path`, else where it usually is. The error is for
-/// the node's owner.
+/// Reads the configuration of this runtime: at `path`, else where it usually is, in our own
+/// container or on the node. The error is for the node's owner.
 pub fn read(kind: Kind, path: Option<&Path>) -> Result<Config, String> {
+    read_below(&ROOTS.map(Path::new), kind, path)
+}
+
+pub(super) fn read_below(
+    roots: &[&Path],
+    kind: Kind,
+    path: Option<&Path>,
+) -> Result<Config, String> {
     let usual = match kind {
-        Kind::Crio => CRIO,
-        Kind::Containerd | Kind::Other => CONTAINERD,
+        Kind::Crio => &CRIO[..],
+        Kind::Containerd | Kind::Other => &CONTAINERD[..],
     };
-    let path = path.unwrap_or_else(|| Path::new(usual));
+    let usual = usual.iter().map(Path::new);
+    let paths: Vec<&Path> = path.map_or_else(|| usual.collect(), |path| vec![path]);
+    let all = roots.iter().flat_map(|root| {
+        let of_root = paths.iter().map(|path| (*root, below(root, path)));
+        of_root.collect::<Vec<_>>()
+    });
+    let mut there = all.filter(|(_, path)| path.exists() || drop_ins(path).exists());
+    let Some((root, path)) = there.next() else {
+        return Err(format!("{} is not there", paths[0].display()));
+    };
     let mut config = Config::default();
     match kind {
         Kind::Crio => {
-            let mut files = vec![path.to_owned()];
-            let folder = PathBuf::from(format!("{}.d", path.display()));
-            files.extend(all_in(&folder, ""));
-            let there = files.iter().filter(|file| file.exists());
-            let read = there.map(|file| document(file));
-            let read: Vec<DocumentMut> = read.collect::<Result<_, _>>()?;
-            if read.is_empty() {
-                return Err(format!("{} is not there", path.display()));
-            }
-            for one in &read {
-                config.add_crio(one);
+            let mut files = vec![path.clone()];
+            files.extend(all_in(&drop_ins(&path), ""));
+            for file in files.iter().filter(|file| file.exists()) {
+                config.add_crio(&document(file)?);
             }
         }
-        Kind::Containerd | Kind::Other => config.add_containerd(path, 0)?,
+        Kind::Containerd | Kind::Other => config.add_containerd(root, &path, 0)?,
     }
     Ok(config)
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// CRI-O's folder of further files.
+fn drop_ins(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.d", path.display()))
 }
 
 fn document(path: &Path) -> Result<DocumentMut, String> {
@@ -74,7 +101,7 @@ impl Config {
     }
 
     /// What a file imports wins over it.
-    fn add_containerd(&mut self, path: &Path, depth: u32) -> Result<(), String> {
+    fn add_containerd(&mut self, root: &Path, path: &Path, depth: u32) -> Result<(), String> {
         let document = document(path)?;
         for name in PLUGINS {
             let plugin = document.get("plugins").and_then(|all| all.get(name));
@@ -86,9 +113,13 @@ impl Config {
         let imports = document.get("imports").and_then(Item::as_array);
         let imports = imports.into_iter().flatten().filter_map(|one| one.as_str());
         for import in imports.filter(|_| depth < DEEPEST) {
-            let folder = path.parent().unwrap_or_else(|| Path::new("/"));
-            for file in matching(&folder.join(import)) {
-                self.add_containerd(&file, depth + 1)?;
+            let folder = path.parent().unwrap_or(root);
+            let pattern = match Path::new(import) {
+                import if import.is_absolute() => below(root, import),
+                import => folder.join(import),
+            };
+            for file in matching(&pattern) {
+                self.add_containerd(root, &file, depth + 1)?;
             }
         }
         Ok(())

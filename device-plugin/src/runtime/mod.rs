@@ -98,46 +98,38 @@ pub fn faults(known: &Known<'_>) -> Vec<Fault> {
 /// Whether devices of CDI reach containers.
 fn cdi(known: &Known<'_>) -> Option<Fault> {
     let name = known.version.replace("://", " ");
-    let off = |blocks, text: String| {
-        let reason = "CdiOff";
+    let fault = |blocks, reason, text: String| {
         Some(Fault {
             reason,
             blocks,
             text,
         })
     };
+    let off = |text: String| fault(true, "CdiOff", text);
+    let unknown = |text: String| fault(false, "CdiUnknown", text);
     let (kind, number) = runtime(known.version);
     let said = known.config.as_ref().ok().and_then(|config| config.cdi);
     match (kind, number) {
-        (Kind::Other, _) => off(
-            false,
-            format!(
-                "{name}: it is not known whether this runtime gives CDI devices to containers; accepted: containerd 1.7 or newer, CRI-O 1.23 or newer"
-            ),
-        ),
+        (Kind::Other, _) => unknown(format!(
+            "{name}: it is not known whether this runtime gives CDI devices to containers; accepted: containerd 1.7 or newer, CRI-O 1.23 or newer"
+        )),
         (Kind::Containerd, Some(number)) if number < CONTAINERD.0 => {
-            off(true, format!("{name} knows no CDI: update to 1.7 or newer"))
+            off(format!("{name} knows no CDI: update to 1.7 or newer"))
         }
-        (Kind::Crio, Some(number)) if number < CRIO => off(
-            true,
-            format!("{name} knows no CDI: update to 1.23 or newer"),
-        ),
-        (Kind::Containerd, _) if said == Some(false) => off(
-            true,
-            format!(
-                "CDI is off in the configuration of {name}: set enable_cdi = true and restart it"
-            ),
-        ),
+        (Kind::Crio, Some(number)) if number < CRIO => {
+            off(format!("{name} knows no CDI: update to 1.23 or newer"))
+        }
+        (Kind::Containerd, _) if said == Some(false) => off(format!(
+            "CDI is off in the configuration of {name}: set enable_cdi = true and restart it"
+        )),
         (Kind::Containerd, Some(number)) if number < CONTAINERD.1 && said.is_none() => {
-            let why = known.config.as_ref().err();
-            let why = why.map(|why| format!(", and its configuration cannot be read: {why}"));
-            off(
-                why.is_none(),
-                format!(
-                    "{name} has CDI off unless enable_cdi = true is set{}",
-                    why.unwrap_or_default()
-                ),
-            )
+            let text = format!("{name} has CDI off unless enable_cdi = true is set");
+            match &known.config {
+                Ok(_) => off(text),
+                Err(why) => unknown(format!(
+                    "{text}, and its configuration cannot be read: {why}; --runtime-config names it"
+                )),
+            }
         }
         _ => None,
     }

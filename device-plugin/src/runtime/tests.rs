@@ -79,14 +79,14 @@ fn mig_14_a_runtime_that_gives_no_cdi_devices_is_named_with_what_to_do() {
     check(
         "containerd://1.7.24",
         &unread,
-        &[("CdiOff", false, "cannot be read: it is not there")],
+        &[("CdiUnknown", false, "cannot be read: it is not there")],
     );
     check("cri-o://1.22.0", &none, &[("CdiOff", true, "1.23")]);
     check("cri-o://1.31.2", &none, &[]);
     check(
         "docker://27.1",
         &unread,
-        &[("CdiOff", false, "containerd 1.7 or newer")],
+        &[("CdiUnknown", false, "containerd 1.7 or newer")],
     );
     let elsewhere = &of(&format!("{SECTION_3}cdi_spec_dirs = [\"/opt/cdi\"]\n"));
     let words = "in /opt/cdi, and the agent writes them to /var/run/cdi";
@@ -97,6 +97,43 @@ fn mig_14_a_runtime_that_gives_no_cdi_devices_is_named_with_what_to_do() {
     );
     let same = &of(&format!("{SECTION_3}cdi_spec_dirs = [\"/run/cdi\"]\n"));
     check("containerd://2.4.2", same, &[]);
+}
+
+#[test]
+fn the_nodes_own_configuration_is_read_where_none_is_mounted() {
+    let room = tempfile::tempdir().expect("tempdir");
+    let (own, host) = (room.path().join("own"), room.path().join("host"));
+    let roots = [own.as_path(), host.as_path()];
+    let of = |kind| super::config::read_below(&roots, kind, None);
+    let put = |path: &str, text: &str| {
+        let path = host.join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    let missing = of(Kind::Containerd).expect_err("nothing is there");
+    assert!(missing.contains("config.toml is not there"), "{missing}");
+    put(
+        "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        &format!("{SECTION_2}enable_cdi = true\n"),
+    );
+    assert_eq!(of(Kind::Containerd).expect("k3s's").cdi, Some(true));
+    // Its own file wins, and what that imports is the node's, too.
+    put(
+        "etc/containerd/config.toml",
+        "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
+    );
+    assert_eq!(of(Kind::Containerd).expect("containerd's").cdi, None);
+    put(
+        "etc/containerd/conf.d/cdi.toml",
+        &format!("{SECTION_2}enable_cdi = false\n"),
+    );
+    assert_eq!(of(Kind::Containerd).expect("imported").cdi, Some(false));
+    put(
+        "etc/crio/crio.conf.d/10-nvidia.conf",
+        "[crio.runtime.runtimes.nvidia]\n",
+    );
+    let handlers = of(Kind::Crio).expect("CRI-O's").handlers;
+    assert!(handlers.contains("nvidia"), "{handlers:?}");
 }
 
 #[test]
