@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
-.PHONY: help demo demo-down test chaos hold bench fuzz reference screens lint cluster build
+.PHONY: help demo demo-down test chaos admission hold bench fuzz reference screens newcomer lint cluster binaries build
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -16,18 +16,25 @@ GO_VET := CGO_ENABLED=0 go vet -trimpath -gcflags=all=-dwarf=false
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: cluster build ## Start a real cluster with simulated GPUs and run the examples in it
+demo: cluster binaries ## Start a real cluster with simulated GPUs and run the examples in it
 	@$(DEMO) up
 
 demo-down: ## Remove everything that `make demo` started
 	@test -x $(DEMO) || cargo build --workspace --locked
 	@$(DEMO) down
 
+newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value, see it
+	tests/e2e/newcomer.sh
+
 test: cluster lint build ## Everything that must hold: lints, then all tests on a real cluster
 	cargo test --workspace --locked --no-fail-fast
 
 chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
+
+admission: cluster build ## 200 GPU pods a second for 10 minutes, one of two webhooks killed at random, certificates new each minute
+	cargo build --release --quiet --locked -p aliquot-webhook
+	ALIQUOT_ADMISSION=long cargo test --workspace --locked --test admission -- --nocapture
 
 hold: ## A million random allocations at the limit, and a thousand kills, against the simulator's count
 	cargo build --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
@@ -52,7 +59,7 @@ reference: ## Write docs/reference/the reference pages that are made from the co
 	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib the_reference_of_xids_is_made_from_the_catalogue
 
 screens: build ## Write the pictures in docs/screens anew, by the tests
-	UPDATE=1 cargo test --workspace --locked --test node a_user_asks_the_scheduler
+	UPDATE=1 cargo test --workspace --locked --test life
 	UPDATE=1 cargo test --workspace --locked --test page
 
 lint: ## Formatting and lints of the Rust and Go code
@@ -70,7 +77,9 @@ cluster:
 
 # All binaries, and the simulated driver as a library: tests start them by path.
 # The scheduler with fail-points is a binary of its own; no other build has them.
-build:
+binaries:
 	cargo build --workspace --locked
+
+build: binaries
 	cargo build --workspace --locked --features aliquot-scheduler/fail-points --bin aliquot-scheduler-chaos
 	cargo build --locked -p aliquot-device-plugin --features fail-points --bin aliquot-device-plugin-chaos

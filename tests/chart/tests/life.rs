@@ -3,6 +3,10 @@
 //! address of the API server's Service.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
+#[path = "life/made.rs"]
+mod made;
+#[path = "life/shown.rs"]
+mod shown;
 #[path = "life/world.rs"]
 mod world;
 
@@ -187,6 +191,7 @@ async fn life(world: &World) -> Result<()> {
             Ok(conditions.any(|text| text.contains("CardInsufficientMemory")))
         });
     refused.await?;
+    shown::shown(world, "before").await?;
     let mut upgrade = vec!["upgrade", "aliquot"];
     upgrade.extend(world.chart());
     upgrade.extend(["--set", "devicePlugin.deviceMemoryScaling=5"]);

@@ -11,13 +11,14 @@ use kube::api::GetParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::control_plane;
 use crate::daemons::{Daemon, Daemons};
 use crate::guard::{Guard, Logs};
 use crate::layout::{Layout, MARKER};
 use crate::machine;
+use crate::members::Member;
 use crate::ports::{Ports, Role};
 use crate::process::Program;
 use crate::scheduler_config::{self, SchedulerOptions};
@@ -25,10 +26,6 @@ use crate::wait::eventually;
 
 /// How long a component may take to come up on a busy machine.
 pub(crate) const START: Duration = Duration::from_secs(90);
-
-/// Gives the API server a hosts file of its own, in which the node's name resolves
-/// to loopback, where the kubelet listens (`kubectl logs` and `exec` need it).
-const WITH_HOSTS: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#;
 
 /// What the cluster was asked to be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,6 +56,8 @@ pub struct Cluster {
     pub(crate) options: Options,
     pub(crate) binaries: PathBuf,
     pub(crate) daemons: Daemons,
+    /// etcd's, so that the ports stay this cluster's while etcd is away.
+    port_lock: Mutex<Option<File>>,
     config: kube::Config,
     guard: Option<Guard>,
 }
@@ -81,6 +80,7 @@ impl Cluster {
             options,
             binaries,
             daemons,
+            port_lock: Mutex::default(),
             config,
             guard,
         })
@@ -135,14 +135,10 @@ impl Cluster {
     }
 
     async fn start_control_plane(&self, port_lock: File) -> Result<()> {
-        let mut etcd = self.kubebox(control_plane::etcd(&self.layout, self.ports));
-        etcd.lock = Some(port_lock);
-        self.daemons.start(Daemon::Etcd, etcd)?;
+        *self.port_lock.lock() = Some(port_lock);
+        self.launch(Member::Etcd)?;
         self.start_apiserver().await?;
-        let node = self.options.node.is_some();
-        let args = control_plane::controller_manager(&self.layout, self.ports, node);
-        self.daemons
-            .start(Daemon::ControllerManager, self.kubebox(args))?;
+        self.launch(Member::ControllerManager)?;
         if let Some(options) = &self.options.scheduler {
             let kubeconfig = self.layout.text("pki/scheduler.kubeconfig");
             let config = scheduler_config::configuration(&kubeconfig, options)?;
@@ -169,32 +165,7 @@ impl Cluster {
     /// # Errors
     /// It runs already, or does not become ready.
     pub async fn start_apiserver(&self) -> Result<()> {
-        let node = self.options.node.as_deref();
-        let extra = &self.options.apiserver_args;
-        let args = control_plane::apiserver(&self.layout, self.ports, node.is_some(), extra);
-        let mut program = self.kubebox(args);
-        if let Some(node) = node {
-            std::fs::write(
-                self.layout.at("hosts"),
-                format!("127.0.0.1 localhost {node}\n"),
-            )?;
-            let mut args: Vec<String> = [
-                "-m",
-                "--propagation",
-                "private",
-                "sh",
-                "-c",
-                WITH_HOSTS,
-                "sh",
-            ]
-            .map(Into::into)
-            .into();
-            args.push(self.layout.text("hosts"));
-            args.push(program.path.to_string_lossy().into_owned());
-            args.append(&mut program.args);
-            program = Program::new("unshare", args);
-        }
-        self.daemons.start(Daemon::ApiServer, program)?;
+        self.launch(Member::ApiServer)?;
         let client = self.admin()?;
         eventually(START, "kube-apiserver's /readyz", || async {
             self.daemons.check(Daemon::Etcd)?;
@@ -219,10 +190,7 @@ impl Cluster {
     /// # Errors
     /// It runs already, or does not come up.
     pub async fn start_scheduler(&self) -> Result<()> {
-        let options = self.options.scheduler.as_ref();
-        let extra = options.map_or_else(Vec::new, |options| options.args.clone());
-        let args = control_plane::scheduler(&self.layout, self.ports, &extra);
-        self.daemons.start(Daemon::Scheduler, self.kubebox(args))?;
+        self.launch(Member::Scheduler)?;
         self.listening(Daemon::Scheduler, Role::Scheduler).await
     }
 
@@ -262,6 +230,12 @@ impl Cluster {
         })
         .await?;
         Ok(())
+    }
+
+    /// The lock on the ports, for etcd to hold as well.
+    pub(crate) fn port_lock(&self) -> Result<Option<File>> {
+        let held = self.port_lock.lock();
+        Ok(held.as_ref().map(File::try_clone).transpose()?)
     }
 
     pub(crate) fn kubebox(&self, args: Vec<String>) -> Program {

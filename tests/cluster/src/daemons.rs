@@ -95,6 +95,19 @@ impl Daemons {
         }
     }
 
+    /// Whether it runs; one that ended by itself is forgotten.
+    pub(crate) fn runs(&self, daemon: Daemon) -> Result<bool> {
+        let mut running = self.running.lock();
+        let Some(child) = running.get_mut(&daemon) else {
+            return Ok(false);
+        };
+        let runs = child.try_wait()?.is_none();
+        if !runs {
+            running.remove(&daemon);
+        }
+        Ok(runs)
+    }
+
     pub(crate) fn pid(&self, daemon: Daemon) -> Result<u32> {
         let running = self.running.lock();
         let child = running.get(&daemon);

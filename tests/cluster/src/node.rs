@@ -5,13 +5,14 @@
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 
 use crate::cluster::{Cluster, START};
 use crate::daemons::Daemon;
 use crate::machine;
+use crate::members::Member;
 use crate::node_files;
 use crate::ports::Role;
 use crate::process::Program;
@@ -97,12 +98,7 @@ impl Cluster {
     }
 
     async fn start_containerd(&self) -> Result<()> {
-        let args = vec![
-            "--config".into(),
-            self.layout.text("containerd/config.toml"),
-        ];
-        let program = self.inside(&self.binaries.join("containerd"), args)?;
-        self.daemons.start(Daemon::Containerd, program)?;
+        self.launch(Member::Containerd)?;
         eventually(START, "containerd's socket", || async {
             self.daemons.check(Daemon::Containerd)?;
             Ok(Some(
@@ -126,29 +122,13 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::start_kubelet`].
     pub async fn start_kubelet_with(&self, more: &[(&str, &str)]) -> Result<()> {
-        let node = self
-            .options
-            .node
-            .as_deref()
-            .context("this cluster has no node")?;
         let ports = [Role::Kubelet, Role::KubeletHealth].map(|role| self.ports.port(role));
         let mut config = node_files::kubelet(&self.layout, ports.into(), &self.cgroup());
         for (key, value) in more {
             config[*key] = (*value).into();
         }
         std::fs::write(self.kubelet_config(), config.to_string())?;
-        let args = vec![
-            "kubelet".into(),
-            format!("--config={}", self.layout.text("kubelet.yaml")),
-            format!(
-                "--kubeconfig={}",
-                self.layout.text("pki/kubelet.kubeconfig")
-            ),
-            format!("--hostname-override={node}"),
-            format!("--cert-dir={}", self.layout.text("run/kubelet-pki")),
-        ];
-        let program = self.inside(&self.binaries.join("kubebox"), args)?;
-        self.daemons.start(Daemon::Kubelet, program)?;
+        self.launch(Member::Kubelet)?;
         self.listening(Daemon::Kubelet, Role::KubeletHealth).await
     }
 

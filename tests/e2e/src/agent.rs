@@ -193,6 +193,11 @@ impl Stack {
 
     /// Starts the monitor beside the first node's agent, and waits for its first look.
     pub async fn start_monitor(&self, options: &NodeOptions, more: &[&str]) -> Result<()> {
+        self.launch_monitor(options, more).await?;
+        self.wait_ready(Kind::Monitor).await
+    }
+
+    pub(crate) async fn launch_monitor(&self, options: &NodeOptions, more: &[&str]) -> Result<()> {
         let place = self.first_place();
         let driver = place.files.join("driver");
         std::fs::create_dir_all(&driver)?;
@@ -207,8 +212,7 @@ impl Stack {
         let env = [(STATE_VARIABLE, machine.as_str())];
         let kubeconfig = self.kubeconfig(Kind::Monitor).await?;
         self.start_on_node(Kind::Monitor, &kubeconfig, &flags, &env)
-            .await?;
-        self.wait_ready(Kind::Monitor).await
+            .await
     }
 
     /// Kills the keeper with -9.

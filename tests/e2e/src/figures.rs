@@ -7,6 +7,11 @@ use std::time::Duration;
 
 /// Prints one figure to standard error.
 pub fn report(what: &str, took: Duration) {
-    let line = format!("    {what}: {:.2} s\n", took.as_secs_f64());
+    say(&format!("{what}: {:.2} s", took.as_secs_f64()));
+}
+
+/// Prints a line of figures to standard error.
+pub fn say(line: &str) {
+    let line = format!("    {line}\n");
     let _unheard = std::io::stderr().write_all(line.as_bytes());
 }

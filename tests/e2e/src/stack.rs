@@ -186,23 +186,37 @@ impl Stack {
 
     /// The same with another way to the API server.
     pub async fn start_scheduler_with(&self, kubeconfig: &Path, more: &[&str]) -> Result<()> {
+        self.launch_scheduler(kubeconfig, more).await?;
+        self.wait_ready(Kind::Scheduler).await
+    }
+
+    pub(crate) async fn launch_scheduler(&self, kubeconfig: &Path, more: &[&str]) -> Result<()> {
         let listen = self.address(Kind::Scheduler).to_string();
         let mut args = vec!["--listen", &listen];
         args.extend_from_slice(more);
-        self.start(Kind::Scheduler, kubeconfig, &args, &[]).await?;
-        self.wait_ready(Kind::Scheduler).await
+        self.start(Kind::Scheduler, kubeconfig, &args, &[]).await
     }
 
     /// Starts the webhook and waits until its configuration is applied.
     pub async fn start_webhook(&self, more: &[&str]) -> Result<()> {
+        self.launch_webhook(more).await?;
+        self.wait_ready(Kind::Webhook).await
+    }
+
+    pub(crate) async fn launch_webhook(&self, more: &[&str]) -> Result<()> {
         let listen = self.cluster.part_address(3).to_string();
         let url = format!("https://{listen}/mutate");
         let admin = self.address(Kind::Webhook).to_string();
         let mut args = vec!["--listen", &listen, "--admin-listen", &admin, "--url", &url];
         args.extend_from_slice(more);
         let kubeconfig = self.kubeconfig(Kind::Webhook).await?;
-        self.start(Kind::Webhook, &kubeconfig, &args, &[]).await?;
-        self.wait_ready(Kind::Webhook).await
+        self.start(Kind::Webhook, &kubeconfig, &args, &[]).await
+    }
+
+    /// Whether a part runs.
+    pub(crate) async fn runs(&self, kind: Kind) -> bool {
+        let parts = self.parts.lock().await;
+        parts.get(&kind).is_some_and(|part| part.check().is_ok())
     }
 
     pub(crate) async fn start(

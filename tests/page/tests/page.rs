@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use aliquot_page::browser::Browser;
 use aliquot_page::cluster::{books, serve};
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 /// What may pass from a key or a choice to what is seen, on a machine that does other work, too.
@@ -265,6 +265,15 @@ async fn what_the_commands_print_is_shown_as_it_is_in_a_terminal() -> Result<()>
         browser.until("document.readyState === 'complete'").await?;
         let seen = browser.value(&format!("{{ {shown} }}")).await?;
         ensure!(seen == printed, "{name}");
+        // As high as what is printed.
+        let height = browser
+            .value("document.querySelector('pre').scrollHeight")
+            .await?;
+        let size =
+            json!({"width": 1200, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        browser
+            .call("Emulation.setDeviceMetricsOverride", size)
+            .await?;
         picture(&mut browser, &format!("{name}.png")).await?;
     }
     browser.stop().await

@@ -24,6 +24,14 @@ pub const RUN: &[(&str, &str)] = &[
         "the_doctor_looks_at_a_real_cluster_and_foretells_a_move",
     ),
     (
+        "kubectl aliquot doctor node",
+        "the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
+    ),
+    (
+        "kubectl proxy",
+        "the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
+    ),
+    (
         "helm install",
         "install_upgrade_rollback_and_uninstall_leave_nothing_behind",
     ),
@@ -70,10 +78,6 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ("kubectl cordon", "Kubernetes' own"),
     ("kubectl uncordon", "Kubernetes' own"),
     ("kubectl delete node", "Kubernetes' own"),
-    (
-        "kubectl proxy",
-        "stays in the foreground; the page behind it is tested without it",
-    ),
     (
         "kubectl delete mutatingwebhookconfiguration",
         "after a crash in the middle of an uninstallation, which no test makes",

@@ -12,17 +12,16 @@ use std::time::Duration;
 use aliquot_chart::{NAMESPACE, chart, helm, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::eventually;
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
+
+use crate::made::{built, images, values_for};
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 /// The Service `kubernetes`; nothing serves it here but us.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-const IMAGE: &str = "localhost/aliquot:test";
-const KUBE_SCHEDULER: &str = "localhost/kube-scheduler:test";
 
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
@@ -66,16 +65,6 @@ impl Drop for Service {
         self.0.abort();
         let _gone = ip("del");
     }
-}
-
-/// Where cargo put the binaries.
-fn built() -> Result<PathBuf> {
-    let program = std::env::current_exe()?;
-    let mut folders = program.ancestors().skip(1);
-    let folder = folders.find(|folder| folder.join("aliquot-scheduler").is_file());
-    Ok(folder
-        .context("no binaries: cargo build --workspace")?
-        .to_owned())
 }
 
 /// The commands under `## Removing` of the guide.
@@ -129,6 +118,11 @@ impl World {
         let mut all = arguments.to_vec();
         all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
         helm(&all)?.success()
+    }
+
+    /// One of the binaries.
+    pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
+        Ok(built()?.join(name))
     }
 
     /// A command of the guide.
@@ -280,67 +274,4 @@ fn files(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The image of our parts by images/build.sh, and kube-scheduler's.
-async fn images(cluster: &Cluster) -> Result<()> {
-    let archive = cluster.state_dir().join("aliquot.tar");
-    let folder = built()?;
-    let made = tokio::process::Command::new(top("images/build.sh"))
-        .args([folder.as_os_str(), archive.as_os_str()])
-        .arg(IMAGE)
-        // This machine is the only one that loads them.
-        .env("LIMITER", &folder)
-        .env("NEWEST_GLIBC", "9.9")
-        .output()
-        .await?;
-    ensure!(
-        made.status.success(),
-        "{}",
-        String::from_utf8_lossy(&made.stderr)
-    );
-    let archive = archive.to_string_lossy().into_owned();
-    cluster
-        .ctr(&["images", "import", &archive])
-        .await?
-        .success()?;
-    let folder = Command::new(top("tests/cluster/build.sh")).output()?;
-    let kubebox = PathBuf::from(String::from_utf8(folder.stdout)?.trim()).join("kubebox");
-    let file = [(kubebox.as_path(), "/kubebox")];
-    cluster
-        .import_image(KUBE_SCHEDULER, "/kubebox", &file)
-        .await
-}
-
-/// What is different here from a node with a real driver.
-fn values_for(cluster: &Cluster) -> Result<Value> {
-    let state = cluster.state_dir();
-    let driver = state.join("driver");
-    std::fs::create_dir_all(&driver)?;
-    // As on a host where NVIDIA's toolkit is: what is ours is below it.
-    std::fs::create_dir_all(state.join("parts/etc-cdi"))?;
-    std::fs::copy(place::library_path()?, driver.join(place::LIBRARY_NAME))?;
-    let machine = driver.join("gpusim.state");
-    let gpus = "name: node-1\ngpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
-    SimulatedMachine::create(&machine, gpus)?;
-    let (image, tag) = IMAGE.split_once(':').context("no tag")?;
-    let (kube, kube_tag) = KUBE_SCHEDULER.split_once(':').context("no tag")?;
-    Ok(json!({
-        "image": {"repository": image, "tag": tag, "pullPolicy": "Never"},
-        "scheduler": {"kubeScheduler": {
-            "image": {"registry": "", "repository": kube, "pullPolicy": "Never"},
-            "imageTag": kube_tag,
-            "command": ["/kubebox", "scheduler"],
-        }},
-        "devicePlugin": {
-            "stateDir": state.join("parts/aliquot"),
-            "cdiDir": cluster.cdi_dir(),
-            "nvidiaCdiDir": state.join("parts/etc-cdi"),
-            "kubeletConfig": "",
-            "nvmlLibrary": driver.join(place::LIBRARY_NAME),
-            "env": [{"name": STATE_VARIABLE, "value": machine}],
-            "volumes": [{"name": "simulated-driver", "hostPath": {"path": driver}}],
-            "volumeMounts": [{"name": "simulated-driver", "mountPath": driver}],
-        },
-    }))
 }

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -121,15 +123,40 @@ async fn up() -> Result<()> {
     println!("{}", why_pending(&stack, "too-large-pod").await?);
 
     progress.step("ready; look around with:");
-    println!(
-        "  export KUBECONFIG={}",
-        stack.cluster.kubeconfig().display()
-    );
+    let scheduler = format!("http://{}", stack.address(Kind::Scheduler));
+    println!("  export PATH={}:$PATH", tools(&stack)?.display());
     println!("  kubectl describe pod too-large-pod");
     println!("  kubectl get node {NODE} -o yaml");
+    println!("  kubectl aliquot top gpus --server {scheduler}");
+    println!("the cluster page: {scheduler}/page/");
+    println!("after a change of an example or of the code: make demo");
     println!("and remove it all with: make demo-down");
     stack.leave_running().await;
     Ok(())
+}
+
+/// A folder with a kubectl that knows this cluster, and its plugin: nobody needs one of their own.
+fn tools(stack: &Stack) -> Result<PathBuf> {
+    let folder = stack.cluster.state_dir().join("parts/bin");
+    std::fs::create_dir_all(&folder)?;
+    let plugin = stack
+        .program(Kind::Scheduler)
+        .with_file_name("kubectl-aliquot");
+    let kubebox = stack.cluster.binaries().join("kubebox");
+    let kubeconfig = stack.cluster.kubeconfig();
+    let script = |name: &str, program: &Path, verb: &str| {
+        let text = format!(
+            "#!/bin/sh\nKUBECONFIG={} exec {} {verb}\"$@\"\n",
+            kubeconfig.display(),
+            program.display()
+        );
+        let path = folder.join(name);
+        std::fs::write(&path, text)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755))
+    };
+    script("kubectl", &kubebox, "kubectl ")?;
+    script("kubectl-aliquot", &plugin, "")?;
+    Ok(folder)
 }
 
 /// The machine's own GPUs where NVML finds some, else two simulated A100.

@@ -106,7 +106,6 @@ async fn asked(stack: &Stack) -> Result<()> {
     }
     let table = user.says(&explain[..4]).await?;
     ensure!(table.contains("CardInsufficientMemory"), "{table}");
-    screen("explain", &[(&explain[..4], &table)])?;
     let yaml = user.says(&["top", "-o", "yaml"]).await?;
     ensure!(yaml.contains("leads: true"), "{yaml}");
 
@@ -130,35 +129,15 @@ async fn asked(stack: &Stack) -> Result<()> {
     let gpus = answer["nodes"][0]["gpus"].as_array().context("cards")?;
     let promised = gpus.iter().filter_map(|gpu| gpu["used"]["memory"].as_u64());
     ensure!(gpus.len() == 2 && promised.sum::<u64>() == HELD, "{answer}");
-    let mut shown = Vec::new();
     for of in ["nodes", "gpus"] {
         let table = user.says(&["top", of]).await?;
         let held = format!("{HELD}/");
         ensure!(table.contains(NODE) && table.contains(&held), "{table}");
-        shown.push((["top", of], table));
     }
-    let shown: Vec<_> = shown
-        .iter()
-        .map(|(args, text)| (&args[..], text.as_str()))
-        .collect();
-    screen("top", &shown)?;
 
     Box::pin(simulated(stack, &user)).await?;
     stack.cluster.delete_pod(NAMESPACE, "waits").await?;
     holder.delete(stack).await
-}
-
-/// Keeps what was printed for docs/screens, where these are made anew.
-fn screen(name: &str, printed: &[(&[&str], &str)]) -> Result<()> {
-    if std::env::var_os("UPDATE").is_none() {
-        return Ok(());
-    }
-    let block =
-        |(args, text): &(&[&str], &str)| format!("$ kubectl aliquot {}\n{text}", args.join(" "));
-    let all: Vec<String> = printed.iter().map(block).collect();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/screens");
-    std::fs::write(folder.join(format!("{name}.txt")), all.join("\n"))?;
-    Ok(())
 }
 
 /// Would a pod fit; for this one needs to see all nodes and pods.
@@ -175,7 +154,6 @@ async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
         told.stdout.contains("PROBLEM") && told.stdout.contains("    -> "),
         "{told:?}"
     );
-    screen("doctor", &[(&doctor, &told.stdout)])?;
     let table = all.says(&["top", "pods"]).await?;
     ensure!(table.contains("holds") && table.contains(NODE), "{table}");
     let manifest = |memory: u64| {

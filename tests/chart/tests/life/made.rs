@@ -1,0 +1,114 @@
+//! What the install needs on the node: images made here, and a simulated driver as the toolkit of a
+//! real one describes it.
+//!
+//! Fed by: the built binaries. Must not: give the chart a value that only hides a fault.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use aliquot_chart::top;
+use aliquot_cluster::Cluster;
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+const IMAGE: &str = "localhost/aliquot:test";
+const KUBE_SCHEDULER: &str = "localhost/kube-scheduler:test";
+
+/// Where cargo put the binaries.
+pub(crate) fn built() -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let mut folders = program.ancestors().skip(1);
+    let folder = folders.find(|folder| folder.join("aliquot-scheduler").is_file());
+    Ok(folder
+        .context("no binaries: cargo build --workspace")?
+        .to_owned())
+}
+
+/// The image of our parts by images/build.sh, and kube-scheduler's.
+pub(crate) async fn images(cluster: &Cluster) -> Result<()> {
+    let archive = cluster.state_dir().join("aliquot.tar");
+    let folder = built()?;
+    let made = tokio::process::Command::new(top("images/build.sh"))
+        .args([folder.as_os_str(), archive.as_os_str()])
+        .arg(IMAGE)
+        // This machine is the only one that loads them.
+        .env("LIMITER", &folder)
+        .env("NEWEST_GLIBC", "9.9")
+        .output()
+        .await?;
+    ensure!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let archive = archive.to_string_lossy().into_owned();
+    cluster
+        .ctr(&["images", "import", &archive])
+        .await?
+        .success()?;
+    let folder = Command::new(top("tests/cluster/build.sh")).output()?;
+    let kubebox = PathBuf::from(String::from_utf8(folder.stdout)?.trim()).join("kubebox");
+    let file = [(kubebox.as_path(), "/kubebox")];
+    cluster
+        .import_image(KUBE_SCHEDULER, "/kubebox", &file)
+        .await
+}
+
+/// What is different here from a node with a real driver.
+pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
+    let state = cluster.state_dir();
+    let driver = state.join("driver");
+    std::fs::create_dir_all(&driver)?;
+    // As on a host where NVIDIA's toolkit is: what is ours is below it.
+    let toolkit = state.join("parts/etc-cdi");
+    std::fs::create_dir_all(&toolkit)?;
+    std::fs::copy(place::library_path()?, driver.join(place::LIBRARY_NAME))?;
+    let cuda = driver.join(place::CUDA_LIBRARY_NAME);
+    std::fs::copy(place::cuda_library_path()?, &cuda)?;
+    let machine = driver.join("gpusim.state");
+    let gpus = "name: node-1\ngpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
+    SimulatedMachine::create(&machine, gpus)?;
+    std::fs::write(
+        toolkit.join("nvidia.json"),
+        nvidia_spec(&driver).to_string(),
+    )?;
+    let (image, tag) = IMAGE.split_once(':').context("no tag")?;
+    let (kube, kube_tag) = KUBE_SCHEDULER.split_once(':').context("no tag")?;
+    Ok(json!({
+        "image": {"repository": image, "tag": tag, "pullPolicy": "Never"},
+        "scheduler": {"kubeScheduler": {
+            "image": {"registry": "", "repository": kube, "pullPolicy": "Never"},
+            "imageTag": kube_tag,
+            "command": ["/kubebox", "scheduler"],
+        }},
+        "devicePlugin": {
+            "stateDir": state.join("parts/aliquot"),
+            "cdiDir": cluster.cdi_dir(),
+            "nvidiaCdiDir": toolkit,
+            "kubeletConfig": "",
+            "nvmlLibrary": driver.join(place::LIBRARY_NAME),
+            "env": [{"name": STATE_VARIABLE, "value": machine}],
+            "volumes": [{"name": "simulated-driver", "hostPath": {"path": driver}}],
+            "volumeMounts": [{"name": "simulated-driver", "mountPath": driver}],
+        },
+    }))
+}
+
+/// The driver's libraries, and both cards by their numbers.
+fn nvidia_spec(driver: &Path) -> Value {
+    let device = |index: &str| json!({"name": index, "containerEdits": {"env": ["CARD=1"]}});
+    let mount = |name: &str| {
+        json!({"hostPath": driver.join(name), "containerPath": format!("/driver/{name}"),
+            "options": ["ro", "nosuid", "nodev", "bind"]})
+    };
+    json!({
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [device("0"), device("1")],
+        "containerEdits": {
+            "env": ["LD_LIBRARY_PATH=/driver"],
+            "mounts": [mount(place::CUDA_LIBRARY_NAME), mount(place::LIBRARY_NAME)],
+        },
+    })
+}

@@ -1,0 +1,259 @@
+//! What a full install shows: the cluster page behind the API server's proxy, `kubectl aliquot` top,
+//! explain and doctor. `UPDATE=1` keeps it for docs/screens.
+//!
+//! Fed by: the install of the packaged chart, with a pod that runs and one that waits. Must not:
+//! find anything wrong that is well, or leave a probe pod or a change behind.
+
+use std::path::PathBuf;
+
+use aliquot_chart::{NAMESPACE, top};
+use aliquot_cluster::wait::eventually;
+use aliquot_page::browser::Browser;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::world::{NODE, PATIENCE, World};
+
+/// Who may look at the page, and nothing else.
+const VIEWER: &str = "system:serviceaccount:default:viewer";
+const READY: &str = "document.body?.dataset.ready === 'true'";
+
+/// What a command printed, and its exit code.
+struct Said {
+    code: Option<i32>,
+    text: String,
+}
+
+async fn aliquot(world: &World, args: &[&str]) -> Result<Said> {
+    let program = world.program("kubectl-aliquot")?;
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .arg("--kubeconfig")
+        .arg(world.cluster.kubeconfig())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await??;
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(error.is_empty(), "{args:?}: {error}");
+    Ok(Said {
+        code: output.status.code(),
+        text: String::from_utf8(output.stdout)?,
+    })
+}
+
+/// What it says, with this exit code; until then it is asked again, for probes of readiness lag.
+async fn says(world: &World, args: &[&str], code: i32) -> Result<String> {
+    let what = format!("{args:?} to end with {code}");
+    eventually(PATIENCE, &what, || async {
+        let said = aliquot(world, args).await?;
+        ensure!(said.code == Some(code), "{:?}: {}", said.code, said.text);
+        Ok(Some(said.text))
+    })
+    .await
+}
+
+fn docs(name: &str) -> PathBuf {
+    top("docs/screens").join(name)
+}
+
+/// Keeps it for the documents, where they are made anew.
+fn screen(name: &str, blocks: &[(&str, &str)]) -> Result<()> {
+    let all: Vec<String> = blocks
+        .iter()
+        .map(|(command, text)| format!("$ {command}\n{text}"))
+        .collect();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(docs(name), all.join("\n"))?;
+    }
+    ensure!(docs(name).is_file(), "docs/screens/{name}: make screens");
+    Ok(())
+}
+
+/// `waits` is refused for want of memory in namespace default, `gpu-pod` runs there.
+pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
+    let nodes = says(world, &["top", "nodes"], 0).await?;
+    let gpus = says(world, &["top", "gpus"], 0).await?;
+    ensure!(nodes.contains("3000/163840"), "{nodes}");
+    screen(
+        "top.txt",
+        &[
+            ("kubectl aliquot top nodes", &nodes),
+            ("kubectl aliquot top gpus", &gpus),
+        ],
+    )?;
+    let why = says(world, &["explain", waits], 0).await?;
+    ensure!(why.contains("CardInsufficientMemory"), "{why}");
+    let asked = format!("kubectl aliquot explain {waits}");
+    screen("explain.txt", &[(&asked, &why)])?;
+    doctor(world).await?;
+    page(world, waits).await
+}
+
+/// Exit code 0 on this install, its probe pods included; and what is wrong is named with a way out.
+async fn doctor(world: &World) -> Result<()> {
+    let well = says(world, &["doctor"], 0).await?;
+    let node = says(world, &["doctor", "node", NODE, "-o", "wide"], 0).await?;
+    for check in [
+        "library",
+        "share",
+        "gpus-by-environment",
+        "selinux",
+        "overlay-redirect-dir",
+    ] {
+        let line = node
+            .lines()
+            .find(|line| line.contains(&format!(" {check} ")));
+        ensure!(line.is_some_and(|line| line.starts_with("ok ")), "{node}");
+    }
+    let probes = ["get", "pods", "-l", "app.kubernetes.io/name=aliquot-doctor"];
+    eventually(PATIENCE, "no probe pod to be left", || async {
+        let left = world.json(&probes).await?;
+        let left = left["items"].as_array().context("a list")?.len();
+        ensure!(left == 0, "{left} pods");
+        Ok(Some(()))
+    })
+    .await?;
+
+    let scale = |replicas: &str| format!("scale deployment aliquot-webhook --replicas={replicas}");
+    scaled(world, &scale("1")).await?;
+    let told = says(world, &["doctor"], 1).await;
+    let said = aliquot(world, &["doctor", "-o", "json"]).await?;
+    scaled(world, &scale("2")).await?;
+    world.parts_ready().await?;
+    let told = told?;
+    let said: Value = serde_json::from_str(&said.text)?;
+    let findings = said["findings"].as_array().context("findings")?;
+    let bad: Vec<&Value> = findings.iter().filter(|one| one["grade"] != "ok").collect();
+    ensure!(
+        bad.len() == 1 && bad[0]["check"] == "webhook-pods",
+        "{bad:?}"
+    );
+    let todo = bad[0]["do"].as_str().unwrap_or_default();
+    ensure!(todo.contains("webhook.replicas=2"), "{bad:?}");
+
+    let command = format!("kubectl -n {NAMESPACE} {}", scale("1"));
+    screen(
+        "doctor.txt",
+        &[
+            ("kubectl aliquot doctor", &well),
+            (
+                &format!("kubectl aliquot doctor node {NODE} -o wide"),
+                &node,
+            ),
+            (&command, "deployment.apps/aliquot-webhook scaled\n"),
+            ("kubectl aliquot doctor", &told),
+        ],
+    )
+}
+
+async fn scaled(world: &World, how: &str) -> Result<()> {
+    let mut all = vec!["-n", NAMESPACE];
+    all.extend(how.split(' '));
+    world.cluster.kubectl(&all).await?.success().map(drop)
+}
+
+/// In a real browser, through `kubectl proxy`, by somebody with `get` on pods/proxy alone.
+async fn page(world: &World, waits: &str) -> Result<()> {
+    let of = ["get", "lease", "aliquot-scheduler", "-n", NAMESPACE];
+    let lease = world.json(&of).await?;
+    let holder = lease["spec"]["holderIdentity"]
+        .as_str()
+        .context("nobody leads")?;
+    let pod = holder.rsplit_once('_').context(holder.to_owned())?.0;
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9395/proxy/page/");
+
+    let state = format!("{path}state");
+    let get = |who: &str| {
+        [
+            "get".to_owned(),
+            "--raw".to_owned(),
+            state.clone(),
+            format!("--as={who}"),
+        ]
+    };
+    for nobody in ["system:anonymous", VIEWER] {
+        let asks = get(nobody);
+        let asks: Vec<&str> = asks.iter().map(String::as_str).collect();
+        let refused = world.cluster.kubectl(&asks).await?;
+        ensure!(
+            refused.code != Some(0)
+                && refused
+                    .stderr
+                    .contains("cannot get resource \"pods/proxy\""),
+            "{nobody}: {refused:?}"
+        );
+    }
+    let role = format!("create role viewer -n {NAMESPACE} --verb=get --resource=pods/proxy");
+    let binding = format!(
+        "create rolebinding viewer -n {NAMESPACE} --role=viewer --serviceaccount=default:viewer"
+    );
+    for line in [role, binding] {
+        let words: Vec<&str> = line.split(' ').collect();
+        world.cluster.kubectl(&words).await?.success()?;
+    }
+
+    let address = world.cluster.part_address(9);
+    let kubectl = world.cluster.binaries().join("kubebox");
+    let config = format!("--kubeconfig={}", world.cluster.kubeconfig().display());
+    let (port, who) = (
+        format!("--port={}", address.port()),
+        format!("--as={VIEWER}"),
+    );
+    let proxy = ["kubectl", "proxy", &config, &port, &who];
+    let proxy = world
+        .cluster
+        .start_part("kubectl-proxy", &kubectl, &proxy, &[])?;
+    eventually(PATIENCE, "kubectl proxy to listen", || async {
+        proxy.check()?;
+        Ok(Some(tokio::net::TcpStream::connect(address).await?))
+    })
+    .await?;
+    let seen = seen(&format!("http://{address}{path}"), waits).await;
+    proxy.kill().await?;
+    let delete = [
+        "delete",
+        "role/viewer",
+        "rolebinding/viewer",
+        "-n",
+        NAMESPACE,
+    ];
+    world.cluster.kubectl(&delete).await?.success()?;
+    seen
+}
+
+async fn seen(url: &str, waits: &str) -> Result<()> {
+    let mut browser = Browser::start(1200, 560).await?;
+    browser.open(url).await?;
+    browser.until(READY).await?;
+    let text = async |browser: &mut Browser, of: &str| {
+        let of = format!("document.querySelector('{of}').textContent");
+        let value = browser.value(&of).await?;
+        anyhow::Ok(value.as_str().unwrap_or_default().to_owned())
+    };
+    let sums = text(&mut browser, "#sums").await?;
+    ensure!(
+        sums.starts_with("1 nodes, 2 GPUs") && sums.contains("1 pods pending"),
+        "{sums}"
+    );
+    let pending = text(&mut browser, "#waiting tbody").await?;
+    ensure!(
+        pending.contains(&format!("default/{waits}")) && pending.contains("CardInsufficientMemory"),
+        "{pending}"
+    );
+    let share = "document.querySelector('#nodes button').getAttribute('aria-label')";
+    let share = browser.value(share).await?;
+    let share = share.as_str().unwrap_or_default();
+    ensure!(
+        share.contains("gpu-pod") && share.contains("3000 of 81920 MiB"),
+        "{share}"
+    );
+    let png = browser.picture().await?;
+    ensure!(png.len() > 10_000, "{} bytes show nothing", png.len());
+    let name = "cluster-page-installed.png";
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(docs(name), png)?;
+    }
+    ensure!(docs(name).is_file(), "docs/screens/{name}: make screens");
+    browser.stop().await
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# A newcomer's path, timed: a fresh clone, make demo, a value changed in an example and one in the
+# code, each seen in the container. One line for each step: seconds, what it was.
+#   tests/e2e/newcomer.sh              the commit that is checked out; needs root, as make demo
+#   ALIQUOT_FRESH=1 ...                without the caches that a fresh machine has not: Cargo's
+#                                      registry, Go's modules and builds, the test cluster's binaries
+set -euo pipefail
+source=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
+work=$(mktemp -d /tmp/newcomer-XXXX)
+log=$work/log
+clone=$work/aliquot
+unset CARGO_TARGET_DIR
+if [ -n "${ALIQUOT_FRESH:-}" ]; then
+  export CARGO_HOME=$work/cargo GOMODCACHE=$work/go/mod GOCACHE=$work/go/build ALIQUOT_CACHE=$work/cache
+fi
+leave() {
+  make -sC "$clone" demo-down >>"$log" 2>&1 || true
+  chmod -R u+w "$work" && rm -rf "$work"
+}
+trap leave EXIT
+
+step() { # step WHAT COMMAND...
+  local what=$1 from
+  shift
+  from=$(date +%s.%N)
+  if ! "$@" >"$log" 2>&1; then
+    echo "$what failed:" >&2
+    tail -n 40 "$log" >&2
+    exit 1
+  fi
+  awk -v a="$from" -v b="$(date +%s.%N)" -v w="$what" 'BEGIN {printf "%7.1f s  %s\n", b - a, w}'
+}
+shows() { # shows TEXT: the demo printed it
+  grep -qF -- "$1" "$log" || { echo "the demo did not show $1:" >&2; cat "$log" >&2; exit 1; }
+}
+within() { sed -n 's/^\[\( *[0-9.]* s\)\] ready.*/          of this \1 from the first process to ready/p' "$log"; }
+
+step "git clone" git clone -q "$source" "$clone"
+cd "$clone"
+step "make cluster: Kubernetes and containerd from their Go modules" make -s cluster
+step "cargo fetch: dependencies of the Rust code" cargo fetch -q --locked
+step "make demo, which builds Aliquot" make demo
+shows CUDA_DEVICE_MEMORY_LIMIT_0=3000m
+within
+sed -i 's|nvidia.com/gpumem: 3000|nvidia.com/gpumem: 4000|' examples/gpu-pod.yaml
+step "examples/gpu-pod.yaml: 4000 MiB; make demo" make demo
+shows CUDA_DEVICE_MEMORY_LIMIT_0=4000m
+within
+# What a container is told of its compute is written by the agent.
+sed -i 's|"CUDA_DEVICE_SM_LIMIT={cores}"|"CUDA_DEVICE_SM_LIMIT={cores}.0"|' device-plugin/src/environment.rs
+step "a line of the agent's code; make demo" make demo
+shows CUDA_DEVICE_SM_LIMIT=30.0
+within
+step "make demo-down" make demo-down

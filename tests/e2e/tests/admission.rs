@@ -1,0 +1,207 @@
+//! Two replicas of the webhook behind a Service: one of them is killed again and again, at random,
+//! certificates change, and pods are created all the time. Issue D6, 6.
+//!
+//! `ALIQUOT_ADMISSION=long` is the form of docs/SPECIFICATION.md (`make admission`).
+
+#[path = "admission/figures.rs"]
+mod figures;
+#[path = "admission/load.rs"]
+mod load;
+#[path = "admission/replicas.rs"]
+mod replicas;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_e2e::figures::say;
+use aliquot_e2e::stack::{Kind, Stack};
+use anyhow::{Context as _, Result, ensure};
+use figures::{ApiServer, Reviews};
+use load::{Load, Of};
+use replicas::{End, Replicas};
+
+/// How much, how long, and how soon things change.
+struct Shape {
+    /// Pods with a share created each second; of others a tenth of it.
+    rate: u32,
+    time: Duration,
+    /// Lives of leaf and authority; the next is made after two thirds.
+    lives: [&'static str; 2],
+    /// Leaves that each replica has made at least when all is over, killed ones included.
+    leaves: f64,
+    kills: usize,
+    /// Webhooks as they are shipped.
+    release: bool,
+    /// The figures are those of the specification.
+    promised: bool,
+}
+
+const LONG: Shape = Shape {
+    rate: 200,
+    time: Duration::from_mins(10),
+    lives: ["90s", "270s"],
+    leaves: 10.0,
+    kills: 30,
+    release: true,
+    promised: true,
+};
+const SHORT: Shape = Shape {
+    rate: 40,
+    time: Duration::from_secs(40),
+    lives: ["6s", "18s"],
+    leaves: 5.0,
+    kills: 3,
+    release: false,
+    promised: false,
+};
+
+/// What the specification promises of a review, seconds.
+const PROMISED: f64 = 0.005;
+/// What nothing may pass: then the API server gives up.
+const GIVES_UP: Duration = Duration::from_secs(5);
+
+async fn run(stack: &Stack, shape: &Shape) -> Result<()> {
+    let seed = std::env::var("ALIQUOT_SEED")
+        .ok()
+        .map_or(Ok(7), |seed| seed.parse())?;
+    say(&format!("seed {seed} (ALIQUOT_SEED)"));
+    stack.terminate(Kind::Webhook).await?;
+    let mut replicas = Replicas::start(stack, shape.release, &shape.lives).await?;
+    let before = ApiServer::read(&stack.cluster).await?;
+
+    let load = Load::start(stack.cluster.admin()?, shape.rate);
+    let (began, mut random) = (Instant::now(), fastrand::Rng::with_seed(seed));
+    while began.elapsed() < shape.time {
+        let pause = u64::from(shape.rate) * random.u64(3..7);
+        load.after(pause).await?;
+        // One of each in any case.
+        let how = match load.ends() {
+            0 => End::Killed,
+            1 => End::Asked,
+            _ if random.bool() => End::Asked,
+            _ => End::Killed,
+        };
+        load.from_now_on(how);
+        replicas.end_one(how, random.usize(0..2)).await?;
+        load.after(u64::from(shape.rate)).await?;
+        replicas.start_again().await?;
+    }
+    let load = load.finish().await?;
+    let reviews = replicas.finish().await?;
+    let server = ApiServer::read(&stack.cluster).await?.since(&before);
+    tell(&load, &reviews, &server);
+    judge(shape, &load, &reviews, &server)
+}
+
+fn tell(load: &load::Done, reviews: &Reviews, server: &ApiServer) {
+    let (gpu, other) = (load.of(Of::Share), load.of(Of::Nothing));
+    say(&format!(
+        "{} pods with a share and {} others in {:.0} s, {} replicas asked to end, {} killed with -9, {} leaves issued",
+        gpu.count,
+        other.count,
+        load.took.as_secs_f64(),
+        load.ended(End::Asked),
+        load.ended(End::Killed),
+        reviews.leaves,
+    ));
+    say(&format!(
+        "review in the webhook: p50 {:.2} ms, p99 {:.2} ms or less; {} reviews, those of a replica's last seconds not counted",
+        reviews.at(0.5) * 1000.0,
+        reviews.at(0.99) * 1000.0,
+        reviews.count,
+    ));
+    say(&format!(
+        "call of the webhook by the API server's own figures: mean {:.2} ms, {:.3} % within {:.0} ms; {} calls",
+        server.mean() * 1000.0,
+        server.within(PROMISED) * 100.0,
+        PROMISED * 1000.0,
+        server.count,
+    ));
+    for (what, one) in [("with a share", gpu), ("without", other)] {
+        say(&format!(
+            "creation of a pod {what}, as the client sees it: p50 {:.1} ms, p99 {:.1} ms, longest {:.0} ms",
+            one.at(50),
+            one.at(99),
+            one.at(100),
+        ));
+    }
+    for (how, word) in [
+        (End::Asked, "asked to end"),
+        (End::Killed, "killed with -9"),
+    ] {
+        say(&format!(
+            "creations that had to be asked for again after a replica was {word}: {}",
+            load.again(how)
+        ));
+    }
+    say(&format!("refused for good: {}", load.refused.len()));
+}
+
+fn judge(shape: &Shape, load: &load::Done, reviews: &Reviews, server: &ApiServer) -> Result<()> {
+    let (gpu, other) = (load.of(Of::Share), load.of(Of::Nothing));
+    ensure!(load.refused.is_empty(), "refused: {:?}", load.refused);
+    ensure!(load.strange.is_empty(), "{:?}", load.strange);
+    ensure!(
+        load.again(End::Asked) == 0,
+        "{} creations met a replica that was only asked to end: {:?}",
+        load.again(End::Asked),
+        load.texts
+    );
+    // A process that is killed takes the calls with it that it has not answered.
+    let kills = load.ended(End::Killed);
+    ensure!(
+        load.again(End::Killed) <= 10 * kills.max(1),
+        "{} creations failed in {kills} kills: {:?}",
+        load.again(End::Killed),
+        load.texts
+    );
+    ensure!(
+        load.ended(End::Asked) + kills >= shape.kills,
+        "only {kills} kills"
+    );
+    ensure!(
+        reviews.leaves >= shape.leaves,
+        "only {} leaves",
+        reviews.leaves
+    );
+    // Others never come to the webhook: more calls than pods with a share there are not.
+    let asked = gpu.count + load.tries;
+    ensure!(
+        reviews.count <= asked && server.count <= asked + load.again(End::Killed),
+        "{} reviews and {} calls for {asked} creations",
+        reviews.count,
+        server.count
+    );
+    let longest = Duration::from_secs_f64(other.at(100) / 1000.0);
+    ensure!(longest < GIVES_UP, "another pod waited {longest:?}");
+    ensure!(
+        server.within(1.0) >= 0.99,
+        "only {} of the calls were answered within a second",
+        server.within(1.0)
+    );
+    if shape.promised {
+        let rate = f64::from(u32::try_from(gpu.count)?) / load.took.as_secs_f64();
+        ensure!(rate > 0.95 * f64::from(shape.rate), "only {rate} a second");
+        ensure!(
+            server.within(PROMISED) >= 0.99,
+            "{} of the calls took no more than {PROMISED} s",
+            server.within(PROMISED)
+        );
+        ensure!(
+            longest < Duration::from_secs(1),
+            "another pod waited {longest:?}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_gpu_pod_is_refused_and_no_other_waits_while_replicas_die_and_certificates_change() {
+    let long = std::env::var("ALIQUOT_ADMISSION").is_ok_and(|form| form == "long");
+    let shape = if long { LONG } else { SHORT };
+    let stack = Arc::new(Box::pin(Stack::control_plane()).await.expect("a stack"));
+    let ended = Box::pin(run(&stack, &shape)).await;
+    ended.expect("the webhook under load");
+    let stack = Arc::into_inner(stack).context("one owner").expect("one");
+    stack.stop().await.expect("an orderly end");
+}

@@ -1,0 +1,157 @@
+//! Issue D6, 7: Aliquot's webhook is away, for longer than the certificates live that the API server
+//! knows. Everything that asks for no GPU is created and runs; what asks for one is refused in
+//! words, and comes by itself when the webhook is back.
+//!
+//! Fed by: the stack. Must not: leave a webhook with short lives behind.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::figures::report;
+use aliquot_e2e::pods::{WAIT, simple};
+use aliquot_e2e::stack::{Kind, Stack};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::seen;
+
+const NAMESPACE: &str = "away";
+const PATIENCE: Duration = Duration::from_mins(3);
+/// Life of an authority; a leaf lives half as long.
+const LIFE: Duration = Duration::from_secs(6);
+/// The kubelet's own time for a pod on a machine that does much else; nobody waits for a webhook's
+/// five seconds in it.
+const RUNS: Duration = Duration::from_mins(1);
+const TOLD: &str = "failed calling webhook \"pods.aliquot.dev\"";
+
+/// What makes pods, with such limits.
+fn workload(kind: &str, name: &str, limits: &Value) -> Value {
+    let labels = json!({"app": name});
+    let container = json!({
+        "name": "main", "image": "localhost/busybox:1", "command": ["sh", "-c", WAIT],
+        "resources": {"limits": limits},
+    });
+    let mut pod = json!({"metadata": {"labels": labels},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]}});
+    let metadata = json!({"name": name, "namespace": NAMESPACE});
+    if kind == "Job" {
+        pod["spec"]["containers"][0]["command"] = json!(["true"]);
+        pod["spec"]["restartPolicy"] = json!("Never");
+        return json!({"apiVersion": "batch/v1", "kind": kind, "metadata": metadata,
+            "spec": {"template": pod}});
+    }
+    json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata,
+        "spec": {"selector": {"matchLabels": labels}, "template": pod}})
+}
+
+async fn applied(stack: &Stack, name: &str, objects: &[Value]) -> Result<()> {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let path = stack.write(&format!("{name}.json"), &list.to_string())?;
+    let apply = ["apply", "-f", &*path.to_string_lossy()];
+    stack.cluster.kubectl(&apply).await?.success().map(drop)
+}
+
+async fn get(stack: &Stack, what: &str) -> Result<Value> {
+    let asks = ["get", what, "-n", NAMESPACE, "-o", "json"];
+    let text = stack.cluster.kubectl(&asks).await?.success()?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Waits until this field of an object is 1.
+async fn is_one(stack: &Stack, what: &str, field: &str) -> Result<()> {
+    eventually(RUNS, &format!("{field} of {what} to be 1"), || async {
+        let object = get(stack, what).await?;
+        ensure!(object["status"][field] == 1, "{}", object["status"]);
+        Ok(Some(()))
+    })
+    .await
+}
+
+pub(crate) async fn for_long(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace(NAMESPACE).await?;
+    seen::create(stack, NAMESPACE, "held", "10000").await?;
+    let before = seen::runs(stack, (NAMESPACE, "held"), 0).await?;
+    stack.terminate(Kind::Webhook).await?;
+    let leaf = format!("{}s", LIFE.as_secs() / 2);
+    let authority = format!("{}s", LIFE.as_secs());
+    let lives = ["--leaf-lifetime", &*leaf, "--ca-lifetime", &*authority];
+    stack.start_webhook(&lives).await?;
+    stack.kill(Kind::Webhook).await?;
+    let away = Instant::now();
+    eventually(PATIENCE, "the certificates to end", || async {
+        Ok((away.elapsed() > 2 * LIFE).then_some(()))
+    })
+    .await?;
+    let looked = without(stack).await;
+    // First of all back to what the next scenario expects.
+    stack.start_webhook(&[]).await?;
+    looked?;
+
+    let back = Instant::now();
+    is_one(stack, "deployment/shared", "readyReplicas").await?;
+    report(
+        "the webhook is back, to the waiting Deployment's pod running",
+        back.elapsed(),
+    );
+    let after = seen::runs(stack, (NAMESPACE, "held"), 0).await?;
+    ensure!(after == before, "{before:?} is now {after:?}");
+    let delete = [
+        "delete",
+        "deployment,daemonset,job,pod",
+        "--all",
+        "-n",
+        NAMESPACE,
+        "--wait",
+    ];
+    stack.cluster.kubectl(&delete).await?.success()?;
+    eventually(PATIENCE, "all pods to be gone", || async {
+        let left = get(stack, "pods").await?;
+        let left = left["items"].as_array().context("a list")?.len();
+        ensure!(left == 0, "{left} pods");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// While it is away.
+async fn without(stack: &Stack) -> Result<()> {
+    let none = json!({});
+    let began = Instant::now();
+    let others = [
+        workload("Deployment", "plain", &none),
+        workload("DaemonSet", "everywhere", &none),
+        workload("Job", "once", &none),
+    ];
+    applied(stack, "others", &others).await?;
+    let bare = stack.refusal(simple(NAMESPACE, "bare", &[])).await?;
+    report("four workloads without a GPU created", began.elapsed());
+    ensure!(bare.is_none(), "the plain pod: {bare:?}");
+    is_one(stack, "deployment/plain", "readyReplicas").await?;
+    is_one(stack, "daemonset/everywhere", "numberReady").await?;
+    is_one(stack, "job/once", "succeeded").await?;
+    stack.cluster.wait_running(NAMESPACE, "bare").await?;
+    report("the same, to all of them running or done", began.elapsed());
+
+    // What asks for a GPU: a pod is refused in words, who makes pods is told in its events.
+    let refused = stack
+        .refusal(simple(NAMESPACE, "gpu", &[("gpu", "1")]))
+        .await?;
+    let refused = refused.context("a GPU pod was admitted without a review")?;
+    ensure!(refused.contains(TOLD), "{refused}");
+    let limits = json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 5000});
+    let shared = workload("Deployment", "shared", &limits);
+    applied(stack, "shared", &[shared]).await?;
+    eventually(PATIENCE, "the Deployment's events to say it", || async {
+        let events = get(stack, "events").await?;
+        let events = events["items"].as_array().context("a list")?.iter();
+        let told = events
+            .filter(|event| event["reason"] == "FailedCreate")
+            .filter_map(|event| event["message"].as_str());
+        let told: Vec<&str> = told.collect();
+        ensure!(told.iter().any(|text| text.contains(TOLD)), "{told:?}");
+        Ok(Some(()))
+    })
+    .await
+}

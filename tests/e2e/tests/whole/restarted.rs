@@ -1,0 +1,141 @@
+//! Issue D6, 7: every process of the cluster is killed, a pod with a share runs and another waits,
+//! and all are started again, in an order that nobody chose for us.
+//!
+//! Fed by: the stack with all parts. Must not: help a process that does not come up by itself.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::Member;
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::figures::{report, say};
+use aliquot_e2e::http;
+use aliquot_e2e::kept::{Kept, Process, node_is_ready};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, ensure};
+use tokio::process::Command;
+
+use crate::seen::{self, Seen};
+
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// From below: data first, ours last.
+pub(crate) async fn as_a_boot(stack: Arc<Stack>) -> Result<()> {
+    restarted(&stack, "boot", Process::all(), false).await
+}
+
+/// From above, and no container lives on: the machine lost its power.
+pub(crate) async fn backwards(stack: Arc<Stack>) -> Result<()> {
+    let mut order = Process::all();
+    order.reverse();
+    restarted(&stack, "backwards", order, true).await
+}
+
+pub(crate) async fn at_random(stack: Arc<Stack>) -> Result<()> {
+    let seed = std::env::var("ALIQUOT_SEED").ok();
+    let seed = seed.map_or_else(|| Ok(fastrand::u64(..)), |seed| seed.parse())?;
+    say(&format!("seed {seed} (ALIQUOT_SEED)"));
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut order = Process::all();
+    random.shuffle(&mut order);
+    restarted(&stack, "random", order, random.bool()).await
+}
+
+/// Kills a container's processes past the kubelet, which is away.
+async fn kill_container(stack: &Stack, pod: &Seen) -> Result<()> {
+    let id = pod.container.trim_start_matches("containerd://");
+    let mut kill = Command::new(stack.cluster.binaries().join("ctr"));
+    kill.arg("--address")
+        .arg(stack.cluster.containerd_socket())
+        .args([
+            "--namespace",
+            "k8s.io",
+            "tasks",
+            "kill",
+            "--signal",
+            "SIGKILL",
+            id,
+        ])
+        .kill_on_drop(true);
+    let killed = tokio::time::timeout(PATIENCE, kill.output()).await??;
+    let said = String::from_utf8_lossy(&killed.stderr).into_owned();
+    ensure!(killed.status.success(), "ctr tasks kill {id}: {said}");
+    Ok(())
+}
+
+async fn restarted(
+    stack: &Stack,
+    namespace: &str,
+    order: Vec<Process>,
+    power_lost: bool,
+) -> Result<()> {
+    say(&format!("{order:?}, containers killed: {power_lost}"));
+    stack.cluster.namespace(namespace).await?;
+    seen::create(stack, namespace, "holds", "30000").await?;
+    let before = seen::runs(stack, (namespace, "holds"), 0).await?;
+
+    let mut kept = Kept::new(stack, NodeOptions::default());
+    // Nobody places the second pod before all has ended.
+    let placing = Process::Cluster(Member::Scheduler);
+    kept.end(placing).await?;
+    seen::create(stack, namespace, "waits", "20000").await?;
+    if power_lost {
+        let kubelet = Process::Cluster(Member::Kubelet);
+        kept.end(kubelet).await?;
+        kill_container(stack, &before).await?;
+        end_all(&kept, &order, &[placing, kubelet]).await?;
+    } else {
+        end_all(&kept, &order, &[placing]).await?;
+    }
+
+    let began = Instant::now();
+    for process in &order {
+        kept.start(*process).await?;
+    }
+    kept.all_up(PATIENCE).await?;
+    node_is_ready(stack, PATIENCE).await?;
+    report("all killed, to all up", began.elapsed());
+    say(&format!(
+        "processes started once more meanwhile: {}",
+        kept.again
+    ));
+
+    let after = seen::runs(stack, (namespace, "holds"), i32::from(power_lost)).await?;
+    ensure!(after.share == before.share, "{before:?} is now {after:?}");
+    ensure!(
+        power_lost || after.container == before.container,
+        "{before:?} is now {after:?}"
+    );
+    seen::runs(stack, (namespace, "waits"), 0).await?;
+    report("all killed, to both pods running", began.elapsed());
+    let books = stack.books_agree().await?;
+    ensure!(books.pods.len() == 2, "{books:?}");
+    for name in ["holds", "waits"] {
+        measured(stack, name).await?;
+    }
+    for name in ["holds", "waits"] {
+        stack.cluster.delete_pod(namespace, name).await?;
+    }
+    stack.books_agree().await.map(drop)
+}
+
+/// From above, so that nobody is left to put right what goes.
+async fn end_all(kept: &Kept<'_>, order: &[Process], gone: &[Process]) -> Result<()> {
+    for process in order.iter().rev().filter(|one| !gone.contains(one)) {
+        kept.end(*process).await?;
+    }
+    Ok(())
+}
+
+/// Waits until the monitor knows the pod's limit.
+async fn measured(stack: &Stack, pod: &str) -> Result<()> {
+    let monitor = stack.address(Kind::Monitor);
+    let of_pod = format!("pod=\"{pod}\"");
+    let name = "aliquot_share_memory_limit_bytes";
+    eventually(PATIENCE, "the monitor to see the pod", || async {
+        let limit = http::metric(monitor, name, &[&of_pod]).await?;
+        ensure!(limit > 0.0, "{limit}");
+        Ok(Some(()))
+    })
+    .await
+}
