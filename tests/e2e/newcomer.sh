@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A newcomer's path, timed: a fresh clone, make demo, a value changed in an example and one in the
-# code, each seen in the container. One line for each step: seconds, what it was.
+# code, each seen in the container. One line for each step: seconds, of those of CPU, what it was.
 #   tests/e2e/newcomer.sh              the commit that is checked out; needs root, as make demo
 #   ALIQUOT_FRESH=1 ...                without the caches that a fresh machine has not: Cargo's
 #                                      registry, Go's modules and builds, the test cluster's binaries
@@ -20,15 +20,14 @@ leave() {
 trap leave EXIT
 
 step() { # step WHAT COMMAND...
-  local what=$1 from
+  local what=$1 took
   shift
-  from=$(date +%s.%N)
-  if ! "$@" >"$log" 2>&1; then
+  if ! took=$({ TIMEFORMAT='%R %U %S'; time "$@" >"$log" 2>&1; } 2>&1); then
     echo "$what failed:" >&2
     tail -n 40 "$log" >&2
     exit 1
   fi
-  awk -v a="$from" -v b="$(date +%s.%N)" -v w="$what" 'BEGIN {printf "%7.1f s  %s\n", b - a, w}'
+  awk -v w="$what" '{printf "%7.1f s, %7.1f s of CPU  %s\n", $1, $2 + $3, w}' <<<"$took"
 }
 shows() { # shows TEXT: the demo printed it
   grep -qF -- "$1" "$log" || { echo "the demo did not show $1:" >&2; cat "$log" >&2; exit 1; }
