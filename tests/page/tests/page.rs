@@ -250,7 +250,7 @@ fn milliseconds(value: &Value) -> Result<Duration> {
 /// What the commands print is kept as text by tests/e2e; here it becomes a picture.
 #[tokio::test]
 async fn what_the_commands_print_is_shown_as_it_is_in_a_terminal() -> Result<()> {
-    let mut browser = Browser::start(1200, 640).await?;
+    let mut browser = Browser::start(1400, 640).await?;
     for name in ["top", "explain", "doctor"] {
         let printed = std::fs::read_to_string(docs(&format!("{name}.txt")))
             .with_context(|| format!("docs/screens/{name}.txt: make screens"))?;
@@ -270,7 +270,7 @@ async fn what_the_commands_print_is_shown_as_it_is_in_a_terminal() -> Result<()>
             .value("document.querySelector('pre').scrollHeight")
             .await?;
         let size =
-            json!({"width": 1200, "height": height, "deviceScaleFactor": 1, "mobile": false});
+            json!({"width": 1400, "height": height, "deviceScaleFactor": 1, "mobile": false});
         browser
             .call("Emulation.setDeviceMetricsOverride", size)
             .await?;

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::made::built;
 use crate::world::{NODE, PATIENCE, World};
 
 /// Who may look at the page, and nothing else.
@@ -26,7 +27,7 @@ struct Said {
 }
 
 async fn aliquot(world: &World, args: &[&str]) -> Result<Said> {
-    let program = world.program("kubectl-aliquot")?;
+    let program = built()?.join("kubectl-aliquot");
     let mut command = Command::new(program);
     command
         .args(args)

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::made::{built, images, values_for};
+use crate::made::{images, values_for};
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
@@ -118,11 +118,6 @@ impl World {
         let mut all = arguments.to_vec();
         all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
         helm(&all)?.success()
-    }
-
-    /// One of the binaries.
-    pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
-        Ok(built()?.join(name))
     }
 
     /// A command of the guide.

@@ -68,7 +68,7 @@ async fn up() -> Result<()> {
     let seats = kubectl(&stack, &["get", "node", NODE, "-o", capacity]).await?;
     println!("nvidia.com/gpu: {seats}");
 
-    progress.step("a pod that asks for 3000 MiB and 30 % of a card (examples/gpu-pod.yaml)");
+    progress.step("a pod that asks for a part of a card (examples/gpu-pod.yaml)");
     kubectl_shown(
         &stack,
         &["apply", "-f", &format!("{EXAMPLES}/gpu-pod.yaml")],
