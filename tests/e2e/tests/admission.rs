@@ -85,7 +85,7 @@ async fn run(stack: &Stack, shape: &Shape) -> Result<()> {
             _ if random.bool() => End::Asked,
             _ => End::Killed,
         };
-        load.from_now_on(how);
+        load.charge_to(how);
         replicas.end_one(how, random.usize(0..2)).await?;
         load.after(u64::from(shape.rate)).await?;
         replicas.start_again().await?;

@@ -152,7 +152,7 @@ impl Load {
     }
 
     /// A replica ends so: what fails from now on is its.
-    pub(crate) fn from_now_on(&self, how: End) {
+    pub(crate) fn charge_to(&self, how: End) {
         self.shared.done.lock().ends.push(how);
     }
 
