@@ -4,7 +4,7 @@
 //! a card that the seat has no share of.
 
 use crate::context;
-use crate::ffi::{Code, Handle, NOT_PERMITTED, OUT_OF_MEMORY, Out, SUCCESS};
+use crate::ffi::{Code, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY, Out, SUCCESS};
 use crate::ledger::Entry;
 use crate::log;
 use crate::process::{self, Process};
@@ -31,13 +31,31 @@ impl Account {
         if call::cuCtxGetCurrent(Out::to(&mut context)) != SUCCESS || context == 0 {
             return Ok(None);
         }
+        Self::of_context(process, context).map(Some)
+    }
+
+    /// That of the context in which work of a stream runs, whatever is current, and its device.
+    /// `None` as for the current one.
+    pub(crate) fn of_stream(stream: Handle) -> Result<Option<(Self, Device)>, Code> {
+        let process = process::required()?;
+        let context = context::of_stream(stream);
+        if process.is_uncontrolled() || context == 0 {
+            return Ok(None);
+        }
+        let account = Self::of_context(process, context)?;
+        // It is known by now.
+        let device = context::device_of(process, context).ok_or(NOT_PERMITTED)?;
+        Ok(Some((account, device)))
+    }
+
+    fn of_context(process: &'static Process, context: Handle) -> Result<Self, Code> {
         let card = context::card_of(process, context)?;
         let context = process.contexts.owner(context);
-        Ok(Some(Self {
+        Ok(Self {
             process,
             card,
             context,
-        }))
+        })
     }
 
     /// That of a device, whatever is current.
@@ -142,6 +160,7 @@ impl Account {
     /// Looks what pools gave back and what the dead had.
     pub(crate) fn settle_all(&self) {
         let process = self.process;
+        process.leaving.look(process);
         process.pools.look();
         process.graphs.look(process);
         // An error leaves the totals too high: no more is given than there is.

@@ -35,6 +35,9 @@ pub(crate) struct Solid {
 
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: memory is mapped later.
 const MAPPED_LATER: c_uint = 0x40 | 0x80;
+/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers or faces, of
+/// which each level has all.
+const LAYERED: c_uint = 0x01 | 0x04;
 /// Rows of bytes, and rows together, as they lie in memory.
 const ROW: u64 = 64;
 const ROWS: u64 = 8;
@@ -124,15 +127,25 @@ fn counted(
     code
 }
 
+/// Bytes of one element.
+fn element(one: Solid) -> u64 {
+    let channels = u64::from(one.channels.clamp(1, 4));
+    let named = one.format % 3;
+    match one.format {
+        // Integers and fractions of 8, 16 and 32 bits for each channel.
+        0x01 | 0x08 => channels,
+        0x02 | 0x09 | 0x10 => 2 * channels,
+        0x03 | 0x0a | 0x20 => 4 * channels,
+        // UNORM and SNORM of 8 and 16 bits, whose names say that they have 1, 2 or 4 channels.
+        0xc0..=0xc2 | 0xc6..=0xc8 => 1 << named,
+        0xc3..=0xc5 | 0xc9..=0xcb => 2 << named,
+        _ => LARGEST * channels,
+    }
+}
+
 /// Bytes of an array: rows of 64 bytes, 8 rows together.
 fn size(one: Solid, levels: c_uint) -> Option<u64> {
-    let channel = match one.format {
-        0x01 | 0x08 => 1,
-        0x02 | 0x09 | 0x10 => 2,
-        0x03 | 0x0a | 0x20 => 4,
-        _ => LARGEST,
-    };
-    let element = channel * u64::from(one.channels.clamp(1, 4));
+    let element = element(one);
     (0..levels.clamp(1, 32)).try_fold(0_u64, |sum, level| {
         let extent = |length: usize| (long(length) >> level).max(1);
         let row = element.checked_mul(extent(one.width))?;
@@ -144,7 +157,12 @@ fn size(one: Solid, levels: c_uint) -> Option<u64> {
         let plane = row.checked_next_multiple_of(ROW)?.checked_mul(
             rows.checked_next_multiple_of(if one.height == 0 { 1 } else { ROWS })?,
         )?;
-        sum.checked_add(plane.checked_mul(extent(one.depth))?)
+        let depth = if one.flags & LAYERED == 0 {
+            extent(one.depth)
+        } else {
+            long(one.depth).max(1)
+        };
+        sum.checked_add(plane.checked_mul(depth)?)
     })
 }
 
@@ -174,5 +192,27 @@ mod tests {
         check(5, 9, 3, 1, Some(128 * 16 * 3));
         check(1024, 1024, 0, 2, Some(20 << 20));
         check(usize::MAX, 2, 0, 1, None);
+    }
+
+    #[test]
+    fn formats_that_name_their_channels_were_charged_eight_times() {
+        let check = |format, expected: u64| {
+            let one = Solid {
+                width: 64,
+                height: 8,
+                depth: 0,
+                format,
+                channels: 4,
+                flags: 0,
+            };
+            assert_eq!(size(one, 1), Some(64 * 8 * expected), "{format:#x}");
+        };
+        for (first, bytes) in [(0xc0, 1), (0xc3, 2), (0xc6, 1), (0xc9, 2)] {
+            check(first, bytes);
+            check(first + 1, 2 * bytes);
+            check(first + 2, 4 * bytes);
+        }
+        check(0x10, 8);
+        check(0xb0, 32);
     }
 }

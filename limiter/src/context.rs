@@ -12,10 +12,14 @@ use std::collections::HashMap;
 
 use crate::account::Account;
 use crate::ffi::{Code, Device, Handle, Out, SUCCESS, long};
+use crate::leaving::Leaving;
 use crate::ledger::Entry;
 use crate::lock::Lock;
 use crate::process::{self, Process};
 use crate::table::call;
+
+mod current;
+pub(crate) use current::{of_stream, within};
 
 /// One context of this process.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +109,7 @@ impl Contexts {
 /// Bits of `last` that are the card.
 const CARD: u32 = 8;
 
-/// The card of the current context, which is charged now if it was not.
+/// The card of a context, which is charged now if it was not.
 pub(crate) fn card_of(process: &'static Process, context: Handle) -> Result<usize, Code> {
     let contexts = &process.contexts;
     let last = contexts.last.load(Ordering::Relaxed);
@@ -117,7 +121,7 @@ pub(crate) fn card_of(process: &'static Process, context: Handle) -> Result<usiz
         known.card
     } else {
         let mut device = 0;
-        let code = call::cuCtxGetDevice(Out::to(&mut device));
+        let code = within(context, || call::cuCtxGetDevice(Out::to(&mut device)))?;
         if code != SUCCESS {
             return Err(code);
         }
@@ -133,7 +137,7 @@ pub(crate) fn card_of(process: &'static Process, context: Handle) -> Result<usiz
     Ok(card)
 }
 
-/// The device of a context that is known.
+/// The device of a context, if that is known.
 pub(crate) fn device_of(process: &Process, context: Handle) -> Option<Device> {
     process
         .contexts
@@ -227,7 +231,10 @@ pub(crate) fn note(account: Account, handle: Handle, device: Device, primary: bo
         return;
     }
     known.insert(handle, context);
+    drop(known);
     account.process.seat.note_contexts(account.card, bytes);
+    // From now on the driver may keep memory of this process for its children.
+    account.process.seat.count_children();
 }
 
 /// `cuDevicePrimaryCtxRelease` and `...Reset`.
@@ -248,32 +255,56 @@ pub(crate) fn look(process: &Process, device: Device) {
         let ended: Vec<_> = known
             .extract_if(|_, one| one.primary && one.device == device)
             .collect();
+        // Green ones end with it.
+        known.retain(|_, one| !ended.iter().any(|(primary, _)| one.owner == *primary));
         drop(known);
         for (handle, context) in ended {
             process.pace.forget(handle);
             let owned = process.ledger.take_all(handle);
+            Leaving::end(process, process.leaving.take(handle));
             end(process, handle, context, owned);
         }
     }
 }
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, context: Handle) -> Code {
+    ended(context, || real(context), || true)
+}
+
+/// One user less; the last one's ends it.
+pub(crate) fn detach(real: extern "C" fn(Handle) -> Code, context: Handle) -> Code {
+    ended(
+        context,
+        || real(context),
+        || {
+            let mut version = 0;
+            call::cuCtxGetApiVersion(context, Out::to(&mut version)) != SUCCESS
+        },
+    )
+}
+
+/// A call after which a context may be gone: it is if `is_gone` says so.
+fn ended(context: Handle, call: impl FnOnce() -> Code, is_gone: impl FnOnce() -> bool) -> Code {
     let Some(process) = process::get() else {
-        return real(context);
+        return call();
     };
+    // Before the driver does it: afterwards the handle may be another's.
     let Some(known) = process.contexts.known.lock().remove(&context) else {
-        return real(context);
+        return call();
     };
     process.pace.forget(context);
     let owned = process.ledger.take_all(context);
-    let code = real(context);
-    if code == SUCCESS {
+    let leaving = process.leaving.take(context);
+    let code = call();
+    if code == SUCCESS && is_gone() {
+        Leaving::end(process, leaving);
         end(process, context, known, owned);
         return code;
     }
     for (at, entry) in owned {
         process.ledger.put_back(at, entry);
     }
+    process.leaving.put_back(leaving);
     process.contexts.known.lock().insert(context, known);
     code
 }
@@ -283,9 +314,10 @@ fn end(process: &Process, handle: Handle, context: Context, owned: Vec<(u64, Ent
     process.sizes.forget(handle);
     process.modules.forget(handle);
     process.libraries.forget(handle);
+    process.graphs.end(process, context.device, context.card);
     for (at, entry) in owned {
-        let back = process.ledger.leave(at, entry);
-        process.seat.release(entry.card, back);
+        process.forget_elsewhere(at);
+        process.left(at, entry);
     }
     process.seat.release(context.card, context.bytes);
     process

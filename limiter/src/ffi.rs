@@ -21,7 +21,7 @@ pub(crate) const NO_DEVICE: Code = 100;
 pub(crate) const INVALID_DEVICE: Code = 101;
 /// `CUDA_ERROR_NOT_PERMITTED`: a known call without limits to judge it by.
 pub(crate) const NOT_PERMITTED: Code = 800;
-/// `CUDA_ERROR_NOT_SUPPORTED`: what memory beyond the card cannot do.
+/// `CUDA_ERROR_NOT_SUPPORTED`: what memory beyond the card cannot do, and what cannot be counted.
 pub(crate) const NOT_SUPPORTED: Code = 801;
 /// `NVML_ERROR_INVALID_ARGUMENT`.
 pub(crate) const NVML_INVALID_ARGUMENT: Code = 2;
@@ -29,6 +29,8 @@ pub(crate) const NVML_INVALID_ARGUMENT: Code = 2;
 pub(crate) const NVML_NOT_FOUND: Code = 6;
 /// `NVML_ERROR_INSUFFICIENT_SIZE`.
 pub(crate) const NVML_INSUFFICIENT_SIZE: Code = 7;
+/// `NVML_ERROR_GPU_IS_LOST`.
+pub(crate) const NVML_GPU_IS_LOST: Code = 15;
 /// `NVML_ERROR_LIBRARY_NOT_FOUND`.
 pub(crate) const NVML_LIBRARY_NOT_FOUND: Code = 12;
 
@@ -45,11 +47,35 @@ pub(crate) struct Place {
     device: Device,
 }
 
+/// Where memory shall be, as far as it is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// On a card.
+    Card(Device),
+    /// On the host for good.
+    Host,
+    /// Managed memory of no card: it lies on whichever uses it.
+    Moving,
+    /// A kind of place that is not known, or none: it may be of a card.
+    Unknown(c_uint),
+}
+
+/// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
+const MANAGED: c_uint = 2;
+
 impl Place {
-    /// The card; `None` for other places.
-    pub(crate) fn device(self) -> Option<Device> {
-        const ON_DEVICE: c_uint = 1; // CU_MEM_LOCATION_TYPE_DEVICE
-        (self.kind == ON_DEVICE).then_some(self.device)
+    /// What it means for memory of an allocation type.
+    pub(crate) fn of(self, kind: c_uint) -> Where {
+        match self.kind {
+            // CU_MEM_LOCATION_TYPE_DEVICE
+            1 => Where::Card(self.device),
+            // ..._HOST, ..._HOST_NUMA, ..._HOST_NUMA_CURRENT, and ..._NONE
+            0 | 2..=4 if kind == MANAGED => Where::Moving,
+            2..=4 => Where::Host,
+            // ..._DEVICE_LOCALITY_DOMAIN: the device is the first byte, a part of it the second
+            6 => Where::Card(self.device & 0xff),
+            other => Where::Unknown(other),
+        }
     }
 }
 
@@ -63,9 +89,9 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    /// The card that the memory shall be on; `None` for other places.
-    pub(crate) fn device(self) -> Option<Device> {
-        self.place.device()
+    /// Where the memory shall be.
+    pub(crate) fn on(self) -> Where {
+        self.place.of(self.kind)
     }
 }
 
@@ -185,4 +211,32 @@ pub(crate) fn long(size: usize) -> u64 {
 /// A size for the C side.
 pub(crate) fn size(long: u64) -> usize {
     usize::try_from(long).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_cards_memory_was_taken_for_the_hosts() {
+        let check = |place, device, kind, expected| {
+            let place = Place {
+                kind: place,
+                device,
+            };
+            assert_eq!(place.of(kind), expected, "{place:?} {kind}");
+        };
+        check(1, 3, 1, Where::Card(3));
+        // Card 3, part 1 of its memory.
+        check(6, 0x103, 1, Where::Card(3));
+        for host in 2..=4 {
+            check(host, 0, 1, Where::Host);
+            check(host, 0, MANAGED, Where::Moving);
+        }
+        check(0, 0, MANAGED, Where::Moving);
+        check(1, 3, MANAGED, Where::Card(3));
+        for other in [0, 5, 7, 99] {
+            check(other, 0, 1, Where::Unknown(other));
+        }
+    }
 }

@@ -26,6 +26,8 @@ const USED: i32 = 0;
 const RESERVED: i32 = 2;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE: u64 = 1;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
+const UPLOAD: u64 = 2;
 
 /// What launches of a graph take.
 #[derive(Clone, Debug)]
@@ -59,6 +61,18 @@ impl GraphMemory {
                 context: 0,
             };
             settle(&mut charged, account, device, 0);
+        }
+    }
+
+    /// A context of a device ended; the last one's takes the memory of graphs with it.
+    pub(crate) fn end(&self, process: &Process, device: Device, card: usize) {
+        let left = process.contexts.devices();
+        if left.iter().any(|(one, _)| *one == device) {
+            return;
+        }
+        self.orphaned.lock().remove(&device);
+        if let Some(bytes) = self.charged.lock().remove(&device) {
+            process.seat.release(card, bytes);
         }
     }
 
@@ -120,7 +134,16 @@ pub(crate) fn instantiate_as(
     parameters: Out<u64>,
 ) -> Code {
     let flags = parameters.get().unwrap_or(0);
-    noted(made, graph, flags, || real(made, graph, parameters))
+    let call = || noted(made, graph, flags, || real(made, graph, parameters));
+    let uploads = flags & UPLOAD != 0;
+    match process::get().filter(|process| uploads && !process.is_uncontrolled()) {
+        // The memory is taken within this call.
+        Some(process) => {
+            let each = graph_nodes::needs(graph);
+            with_room(process, "cuGraphInstantiateWithParams", &each, false, call)
+        }
+        None => call(),
+    }
 }
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, graph: Handle) -> Code {
@@ -168,14 +191,32 @@ pub(crate) fn launch(graph: Handle, stream: Handle, call: impl FnOnce() -> Code)
     if capture::any() && capture::aside(|| capture::is_captured(stream)) {
         return call();
     }
-    let mut taken: Vec<(Account, Device, u64)> = Vec::with_capacity(needs.each.len());
+    let again = needs.frees_before && needs.launched;
+    let code = with_room(process, "cuGraphLaunch", &needs.each, again, call);
+    if code == SUCCESS
+        && let Some(needs) = process.graphs.needs.lock().get_mut(&graph)
+    {
+        needs.launched = true;
+    }
+    code
+}
+
+/// Makes a call that takes what a graph needs, if there is room; `again` as for [`reserve`].
+fn with_room(
+    process: &'static Process,
+    name: &str,
+    each: &[Need],
+    again: bool,
+    call: impl FnOnce() -> Code,
+) -> Code {
+    let mut taken: Vec<(Account, Device, u64)> = Vec::with_capacity(each.len());
     let back = |taken: &[(Account, Device, u64)]| {
         for (account, _, growth) in taken {
             account.release(*growth);
         }
     };
     let mut charged = process.graphs.charged.lock();
-    for need in &needs.each {
+    for need in each {
         let account = match Account::of_device(need.device) {
             Ok(Some(account)) => account,
             Ok(None) => continue,
@@ -184,7 +225,6 @@ pub(crate) fn launch(graph: Handle, stream: Handle, call: impl FnOnce() -> Code)
                 return code;
             }
         };
-        let again = needs.frees_before && needs.launched;
         let mut growth = reserve(&charged, account, *need, again);
         if growth.is_none() {
             drop(charged);
@@ -194,18 +234,13 @@ pub(crate) fn launch(graph: Handle, stream: Handle, call: impl FnOnce() -> Code)
         }
         let Some(growth) = growth else {
             back(&taken);
-            return account.refuse("cuGraphLaunch", need.peak);
+            return account.refuse(name, need.peak);
         };
         taken.push((account, need.device, growth));
     }
     let code = call();
     for (account, device, growth) in taken {
         settle(&mut charged, account, device, growth);
-    }
-    if code == SUCCESS
-        && let Some(needs) = process.graphs.needs.lock().get_mut(&graph)
-    {
-        needs.launched = true;
     }
     code
 }
@@ -226,6 +261,15 @@ fn reserve(
     let before = charged.get(&need.device).copied().unwrap_or(0);
     let growth = most.saturating_sub(before);
     (growth == 0 || account.takes(growth, account.on_card())).then_some(growth)
+}
+
+/// The driver gives back what no graph uses.
+pub(crate) fn trim(real: extern "C" fn(Device) -> Code, device: Device) -> Code {
+    let code = real(device);
+    if let Some(process) = process::get().filter(|process| process.graphs.any.load(Relaxed)) {
+        process.graphs.look(process);
+    }
+    code
 }
 
 /// As [`launch`], for what takes the memory and does not run.

@@ -6,7 +6,7 @@
 use core::ffi::c_uint;
 use std::collections::HashMap;
 
-use crate::ffi::{Device, Handle, Out, Properties, SUCCESS};
+use crate::ffi::{Device, Handle, Out, Properties, SUCCESS, Where};
 use crate::ledger::in_blocks;
 use crate::table::call;
 
@@ -77,10 +77,20 @@ impl Walk {
 
     fn take(&mut self, node: Handle) {
         let found = allocation(node);
-        let found =
-            found.and_then(|one| Some((one, in_blocks(one.bytes)?, one.properties.device()?)));
-        let Some((allocation, bytes, device)) = found else {
+        let found = found.and_then(|one| Some((one, in_blocks(one.bytes)?)));
+        let Some((allocation, bytes)) = found else {
             return;
+        };
+        let device = match allocation.properties.on() {
+            Where::Card(device) => device,
+            // This node takes nothing of a card; others may.
+            Where::Host => return,
+            // Of whichever card: the one that is used here.
+            Where::Moving | Where::Unknown(_) => {
+                let mut device = 0;
+                call::cuCtxGetDevice(Out::to(&mut device));
+                device
+            }
         };
         let known = self.each.iter().position(|need| need.device == device);
         let place = known.unwrap_or_else(|| {

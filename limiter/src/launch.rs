@@ -98,10 +98,10 @@ pub(crate) fn kernel<const OWN: bool>(
     arguments: *mut c_void,
     extra: *mut c_void,
 ) -> Code {
-    if let Err(code) = library::ready(function) {
+    let of = stream_of::<OWN>(stream);
+    if let Err(code) = library::ready(function, of) {
         return code;
     }
-    let of = stream_of::<OWN>(stream);
     let work = work(function, [x, y, z], [width, height, depth], of);
     pace::launch(work, move || {
         real(
@@ -121,10 +121,10 @@ pub(crate) fn kernel_ex<const OWN: bool>(
     let Some(wanted) = config.get() else {
         return real(config, function, arguments, extra);
     };
-    if let Err(code) = library::ready(function) {
+    let of = stream_of::<OWN>(wanted.stream);
+    if let Err(code) = library::ready(function, of) {
         return code;
     }
-    let of = stream_of::<OWN>(wanted.stream);
     pace::launch(work(function, wanted.grid, wanted.block, of), move || {
         real(config, function, arguments, extra)
     })
@@ -155,10 +155,10 @@ pub(crate) fn cooperative<const OWN: bool>(
     stream: Handle,
     arguments: *mut c_void,
 ) -> Code {
-    if let Err(code) = library::ready(function) {
+    let of = stream_of::<OWN>(stream);
+    if let Err(code) = library::ready(function, of) {
         return code;
     }
-    let of = stream_of::<OWN>(stream);
     let work = work(function, [x, y, z], [width, height, depth], of);
     pace::launch(work, move || {
         real(

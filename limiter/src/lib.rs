@@ -17,6 +17,7 @@ mod graph_nodes;
 mod green;
 mod image;
 mod launch;
+mod leaving;
 mod ledger;
 mod library;
 mod lock;

@@ -157,16 +157,19 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Co
         return real(library);
     };
     // Before the driver is asked: afterwards the handle may be another's.
-    let gone = process.libraries.0.lock().libraries.remove(&library);
+    let mut state = process.libraries.0.lock();
+    let gone = state.libraries.remove(&library);
+    let kernels = state.kernels.extract_if(|_, of| *of == library);
+    let kernels: Vec<(Handle, Handle)> = kernels.collect();
+    drop(state);
     let code = real(library);
     let Some(gone) = gone else { return code };
     if code == SUCCESS {
-        let mut state = process.libraries.0.lock();
-        state.kernels.retain(|_, of| *of != library);
-        drop(state);
         end(process, gone);
     } else {
-        process.libraries.0.lock().libraries.insert(library, gone);
+        let mut state = process.libraries.0.lock();
+        state.libraries.insert(library, gone);
+        state.kernels.extend(kernels);
     }
     code
 }
@@ -209,13 +212,17 @@ pub(crate) fn kernels(
     given(library, code, places.filter_map(|place| list.get_at(place)))
 }
 
-/// Charges a library in the current context, if it takes something and was not used there.
-fn used(process: &Process, library: Handle) -> Result<(), Code> {
+/// Charges a library in a context, if it takes something and was not used there.
+fn used(
+    process: &Process,
+    library: Handle,
+    account: impl FnOnce() -> Result<Option<Account>, Code>,
+) -> Result<(), Code> {
     let is_known = || process.libraries.0.lock().libraries.contains_key(&library);
     if !is_known() {
         return Ok(());
     }
-    let Some(account) = Account::of_current()? else {
+    let Some(account) = account()? else {
         return Ok(());
     };
     let mut state = process.libraries.0.lock();
@@ -232,7 +239,9 @@ fn used(process: &Process, library: Handle) -> Result<(), Code> {
 /// Makes room for what the driver loads when this library is used.
 fn in_library(library: Handle, call: impl FnOnce() -> Code) -> Code {
     let process = process::get().filter(|_| ANY.load(Relaxed));
-    match process.map_or(Ok(()), |process| used(process, library)) {
+    match process.map_or(Ok(()), |process| {
+        used(process, library, Account::of_current)
+    }) {
         Ok(()) => call(),
         Err(code) => code,
     }
@@ -241,21 +250,22 @@ fn in_library(library: Handle, call: impl FnOnce() -> Code) -> Code {
 /// Makes room for what the driver loads when this function is launched, if it is a kernel of a
 /// library.
 #[inline]
-pub(crate) fn ready(function: Handle) -> Result<(), Code> {
+pub(crate) fn ready(function: Handle, stream: Handle) -> Result<(), Code> {
     if ANY.load(Relaxed) {
-        made_ready(function)
+        made_ready(function, stream)
     } else {
         Ok(())
     }
 }
 
 #[cold]
-fn made_ready(kernel: Handle) -> Result<(), Code> {
+fn made_ready(kernel: Handle, stream: Handle) -> Result<(), Code> {
     let Some(process) = process::get() else {
         return Ok(());
     };
     let library = process.libraries.0.lock().kernels.get(&kernel).copied();
-    library.map_or(Ok(()), |library| used(process, library))
+    let account = || Account::of_stream(stream).map(|found| Some(found?.0));
+    library.map_or(Ok(()), |library| used(process, library, account))
 }
 
 pub(crate) fn function(
@@ -263,7 +273,7 @@ pub(crate) fn function(
     function: Out<Handle>,
     kernel: Handle,
 ) -> Code {
-    match ready(kernel) {
+    match ready(kernel, 0) {
         Ok(()) => real(function, kernel),
         Err(code) => code,
     }

@@ -6,18 +6,19 @@
 
 use std::collections::VecDeque;
 
-use crate::capture::{any, aside, is_captured};
+use crate::capture::{aside, is_captured};
 use crate::clock;
+use crate::context;
 use crate::ffi::{Code, Handle, Out, SUCCESS};
 use crate::lock::Lock;
 use crate::table::call;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: Code = 600;
-/// `CU_STREAM_LEGACY`; 0 means the same.
-const LEGACY: Handle = 1;
 /// Launches of a card that may be measured at once; the rest is not.
 const MOST: usize = 16;
+/// Of these in one stream: one that waits for something keeps no other from being measured.
+const MOST_OF_STREAM: usize = 4;
 /// Nanoseconds between setting the first mark and the second, beyond which the time between them
 /// may not be the launch's: the stream may have been idle meanwhile.
 const PROMPT: u64 = 60_000;
@@ -66,6 +67,7 @@ pub(crate) struct Measured {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     pair: Pair,
+    stream: Handle,
     launch: Launch,
     disturbed: bool,
     /// Nanoseconds between the marks in which the card waited for us.
@@ -85,15 +87,33 @@ impl Markers {
         self.open.lock().len() >= MOST
     }
 
+    /// So many launches of this stream are measured that no more of them can be.
+    pub(crate) fn is_crowded(&self, stream: Handle) -> bool {
+        let open = self.open.lock();
+        let of_stream = open.iter().filter(|one| one.stream == stream);
+        of_stream.count() >= MOST_OF_STREAM
+    }
+
+    /// What is open was waited for in vain: its marks are given up, and others can be set.
+    pub(crate) fn give_up(&self, mut lose: impl FnMut(Launch)) {
+        let all = std::mem::take(&mut *self.open.lock());
+        for one in all {
+            for event in [one.pair.before, one.pair.after] {
+                // The driver keeps it until the card has passed it.
+                let _ = call::cuEventDestroy_v2(event);
+            }
+            lose(one.launch);
+        }
+    }
+
     /// Sets the mark before a launch; `None`: it is not measured.
     pub(crate) fn begin(&self, stream: Handle) -> Option<Begun> {
         aside(|| {
-            // A mark in the legacy stream would end every capture.
-            let implicit = stream <= LEGACY && any();
-            if implicit || is_captured(stream) || self.is_full() {
+            // Of the legacy stream the driver says so where a mark there would end a capture.
+            if is_captured(stream) || self.is_full() || self.is_crowded(stream) {
                 return None;
             }
-            let pair = self.pair()?;
+            let pair = self.pair(stream)?;
             let when = clock::now();
             if call::cuEventRecord(pair.before, stream) == SUCCESS {
                 let idle = call::cuEventQuery(pair.before) == SUCCESS;
@@ -116,6 +136,7 @@ impl Markers {
             let gap = ready.saturating_sub(before) + launched.saturating_sub(ready) / 2;
             self.open.lock().push_back(Open {
                 pair: begun.pair,
+                stream,
                 launch,
                 disturbed,
                 gap: if begun.idle { gap } else { 0 },
@@ -172,9 +193,10 @@ impl Markers {
         }
     }
 
-    fn pair(&self) -> Option<Pair> {
-        let mut context = 0;
-        if call::cuCtxGetCurrent(Out::to(&mut context)) != SUCCESS || context == 0 {
+    fn pair(&self, stream: Handle) -> Option<Pair> {
+        // Events and stream must be of one context, which need not be the thread's.
+        let context = context::of_stream(stream);
+        if context == 0 {
             return None;
         }
         let mut idle = self.idle.lock();
@@ -184,9 +206,11 @@ impl Markers {
         }
         drop(idle);
         let (mut before, mut after) = (0, 0);
-        let made = call::cuEventCreate(Out::to(&mut before), 0) == SUCCESS
-            && call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS;
-        made.then_some(Pair {
+        let made = context::within(context, || {
+            call::cuEventCreate(Out::to(&mut before), 0) == SUCCESS
+                && call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS
+        });
+        (made == Ok(true)).then_some(Pair {
             context,
             before,
             after,

@@ -7,7 +7,9 @@
 use core::ffi::{c_uint, c_void};
 
 use crate::account::Account;
-use crate::ffi::{Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Out, SUCCESS, long, size};
+use crate::ffi::{
+    Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Out, SUCCESS, Where, long, size,
+};
 use crate::ledger::in_blocks;
 use crate::log;
 use crate::process;
@@ -85,7 +87,9 @@ fn on_the_host(account: &Account, pointer: Out<Pointer>, bytes: usize) -> (Code,
     if let (SUCCESS, Some(made)) = (code, pointer.get())
         && call::cuCtxGetDevice(Out::to(&mut device)) == SUCCESS
     {
-        account.process.elsewhere.lock().insert(made);
+        let mut elsewhere = account.process.elsewhere.lock();
+        elsewhere.insert(made, long(bytes));
+        drop(elsewhere);
         // A wish: where it is not granted the memory is there all the same.
         let _ = call::cuMemAdvise(made, bytes, ACCESSED_BY, device);
     }
@@ -137,6 +141,10 @@ fn counted(
         account.release(reserved);
         return code;
     };
+    if matches!(size, Size::InBlocks(_)) {
+        // What lay there may have gone with its context.
+        account.process.forget_elsewhere(at);
+    }
     let entry = match size {
         Size::InBlocks(bytes) => account.entry(bytes, true),
         Size::Own(bytes) => account.entry(bytes, false),
@@ -174,7 +182,11 @@ pub(crate) fn export_range(
 }
 
 fn lies_elsewhere(name: &str, pointer: Pointer) -> bool {
-    let known = |process: &process::Process| process.elsewhere.lock().contains(&pointer);
+    let known = |process: &process::Process| {
+        let elsewhere = process.elsewhere.lock();
+        let before = elsewhere.range(..=pointer).next_back();
+        before.is_some_and(|(at, bytes)| pointer - at < *bytes)
+    };
     let found = process::get().is_some_and(known);
     if found {
         log::line(
@@ -218,6 +230,22 @@ pub(crate) fn uncounted(call: impl FnOnce() -> Code) -> Code {
     }
 }
 
+/// As [`uncounted`], for what shall lie where we do not know: it may be of a card.
+pub(crate) fn at_unknown_place(name: &str, place: Where, call: impl FnOnce() -> Code) -> Code {
+    let mut asked = false;
+    let code = uncounted(|| {
+        asked = true;
+        call()
+    });
+    if !asked {
+        log::line(
+            log::ERROR,
+            format_args!("{name}: {place:?} is a place that cannot be counted: no memory is made"),
+        );
+    }
+    code
+}
+
 pub(crate) fn free(real: extern "C" fn(Pointer) -> Code, pointer: Pointer) -> Code {
     freed(pointer, || real(pointer))
 }
@@ -234,13 +262,8 @@ pub(crate) fn freed(at: u64, call: impl FnOnce() -> Code) -> Code {
     };
     let code = call();
     if code == SUCCESS {
-        if process.is_scaled() {
-            process.elsewhere.lock().remove(&at);
-        }
-        let back = process.ledger.leave(at, entry);
-        if back > 0 {
-            process.seat.release(entry.card, back);
-        }
+        process.forget_elsewhere(at);
+        process.left(at, entry);
     } else {
         process.ledger.put_back(at, entry);
     }

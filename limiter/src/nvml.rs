@@ -4,7 +4,9 @@
 
 use core::ffi::{c_char, c_uint};
 
-use crate::ffi::{Code, Handle, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS, Text};
+use crate::ffi::{
+    Code, Handle, NVML_GPU_IS_LOST, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS, Text,
+};
 use crate::process::Process;
 use crate::table::call;
 use crate::view::{self, Seen};
@@ -64,23 +66,35 @@ fn instances(device: Handle) -> impl Iterator<Item = Handle> {
     })
 }
 
-/// Handles of the seat's cards, in NVML's order.
-fn cards(process: &Process) -> impl Iterator<Item = Handle> {
+/// The seat's cards, in NVML's order: handles, or the error that there is in the place of one that
+/// is lost. Of those nobody knows whose they are: so many count as the seat lacks.
+fn places(process: &Process) -> impl Iterator<Item = Result<Handle, Code>> {
     let mut count = 0;
     if call::nvmlDeviceGetCount_v2(Out::to(&mut count)) != SUCCESS {
         count = 0;
     }
-    (0..count).filter_map(|index| {
+    let all = (0..count).filter_map(|index| {
         let mut device = 0;
-        let code = call::nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device));
-        (code == SUCCESS && is_ours(process, device)).then_some(device)
+        match call::nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device)) {
+            SUCCESS => is_ours(process, device).then_some(Ok(device)),
+            NVML_GPU_IS_LOST => Some(Err(NVML_GPU_IS_LOST)),
+            _ => None,
+        }
+    });
+    let all: Vec<_> = all.collect();
+    let there = all.iter().flatten().count();
+    let mut lacking = process.limits.devices().saturating_sub(there);
+    all.into_iter().filter(move |place| {
+        let counts = place.is_ok() || lacking > 0;
+        lacking -= usize::from(place.is_err() && counts);
+        counts
     })
 }
 
 pub(crate) fn count(real: extern "C" fn(Out<c_uint>) -> Code, count: Out<c_uint>) -> Code {
     let code = real(count);
     if let (SUCCESS, Some(process)) = (code, view::limited()) {
-        count.put(c_uint::try_from(cards(process).count()).unwrap_or(0));
+        count.put(c_uint::try_from(places(process).count()).unwrap_or(0));
     }
     code
 }
@@ -90,21 +104,22 @@ pub(crate) fn by_index(
     index: c_uint,
     device: Out<Handle>,
 ) -> Code {
-    let mut first = 0;
+    let mut count = 0;
     let Some(process) = view::limited().filter(|_| !device.is_null()) else {
         return real(index, device);
     };
     // An error of the library itself is the answer, whatever the index.
-    let code = real(0, Out::to(&mut first));
+    let code = call::nvmlDeviceGetCount_v2(Out::to(&mut count));
     if code != SUCCESS {
-        return code;
+        return real(index, device);
     }
     let wanted = usize::try_from(index).ok();
-    match wanted.and_then(|index| cards(process).nth(index)) {
-        Some(found) => {
+    match wanted.and_then(|index| places(process).nth(index)) {
+        Some(Ok(found)) => {
             device.put(found);
             SUCCESS
         }
+        Some(Err(code)) => code,
         None => NVML_INVALID_ARGUMENT,
     }
 }
@@ -136,7 +151,7 @@ pub(crate) fn index(
 ) -> Code {
     let code = real(device, index);
     if let (SUCCESS, Some(process)) = (code, view::limited())
-        && let Some(place) = cards(process).position(|one| one == device)
+        && let Some(place) = places(process).position(|one| one == Ok(device))
     {
         index.put(c_uint::try_from(place).unwrap_or(0));
     }

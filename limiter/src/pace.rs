@@ -15,11 +15,10 @@ use aliquot_pacer::cost::{Costs, Kernel, Sample};
 use aliquot_pacer::credit::{CHUNK, Credit};
 use aliquot_pacer::rule::{OPEN, Rule, SILENCE, UNLIMITED, Words};
 
-use crate::ffi::{Code, Handle, Out, SUCCESS, long};
+use crate::ffi::{Code, Handle, SUCCESS, long};
 use crate::launch::Work;
 use crate::marker::{Launch, Markers, Measured};
 use crate::process::{self, Process};
-use crate::table::call;
 use crate::{capture, clock, context};
 
 /// Percent.
@@ -69,7 +68,7 @@ impl Pace {
 /// Makes a launch when it may be made.
 #[inline]
 pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
-    match unless_free() {
+    match unless_free(work.stream) {
         Ok(None) => call(),
         Ok(Some(turn)) => turn.make(work, call),
         Err(code) => code,
@@ -79,14 +78,14 @@ pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
 /// Whose turn a launch here is, unless nothing holds it. Apart, so that a launch that nothing
 /// holds need not keep its arguments anywhere.
 #[inline(never)]
-fn unless_free() -> Result<Option<Turn>, Code> {
+fn unless_free(stream: Handle) -> Result<Option<Turn>, Code> {
     let process = process::required()?;
     if process.is_uncontrolled() {
         return Ok(None);
     }
     let (card, lane) = match process.pace.0.as_slice() {
         [lane] => (0, lane),
-        lanes => match card_of_current(process)? {
+        lanes => match card_of(process, stream)? {
             card if card < lanes.len() => (card, &lanes[card]),
             _ => return Ok(None),
         },
@@ -109,13 +108,13 @@ fn thread_number() -> usize {
     (at ^ (at >> 4) ^ (at >> 8)) & 0xffff
 }
 
-fn card_of_current(process: &'static Process) -> Result<usize, Code> {
-    let mut current = 0;
-    if call::cuCtxGetCurrent(Out::to(&mut current)) != SUCCESS || current == 0 {
+/// Where work of a stream runs, whatever context the thread has.
+fn card_of(process: &'static Process, stream: Handle) -> Result<usize, Code> {
+    match context::of_stream(stream) {
         // The driver will refuse the launch.
-        return Ok(usize::MAX);
+        0 => Ok(usize::MAX),
+        context => context::card_of(process, context),
     }
-    context::card_of(process, current)
 }
 
 #[inline]
@@ -208,7 +207,11 @@ impl Turn {
             }
         }
         self.poll();
-        self.wait_while(kernel, || kernel.is_blind() || self.lane.markers.is_full());
+        self.wait_while(kernel, || {
+            let markers = &self.lane.markers;
+            let hidden = || !kernel.is_known() && markers.is_crowded(work.stream);
+            kernel.is_blind() || markers.is_full() || hidden()
+        });
         let cost = kernel.cost();
         let chunk = self.lane.credit.chunk(self.thread, cost);
         let Some(rate) = self.wait_for(chunk) else {

@@ -14,9 +14,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::account::Account;
-use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
+use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, Where, long};
 use crate::ledger::in_blocks;
 use crate::lock::Lock;
+use crate::memory;
 use crate::process::{self, Process};
 use crate::table::call;
 
@@ -41,8 +42,6 @@ struct Known {
     mapped: BTreeMap<u64, (u64, u64)>,
     /// What was lent and has no handle and no mapping of ours any more.
     left: Vec<Memory>,
-    /// Bytes that were given back so far because nobody can hold them.
-    freed: u64,
 }
 
 impl Known {
@@ -58,7 +57,6 @@ impl Known {
             if gone.lent {
                 self.left.push(gone);
             } else {
-                self.freed = self.freed.wrapping_add(gone.bytes);
                 gone.account.release(gone.bytes);
             }
         }
@@ -88,12 +86,12 @@ fn gone(pieces: impl Iterator<Item = (usize, u64)>, card: usize, bytes: u64) -> 
     if rest == 0 { fits } else { Vec::new() }
 }
 
-/// The card of the current context and what is free on it; `None`: nobody knows.
-fn free() -> Option<(usize, u64)> {
+/// The account of the current context and what is free on its card; `None`: nobody knows.
+fn free() -> Option<(Account, u64)> {
     let account = Account::of_current().ok().flatten()?;
     let (mut free, mut total) = (0, 0);
     let code = call::cuMemGetInfo_v2(Out::to(&mut free), Out::to(&mut total));
-    (code == SUCCESS).then_some((account.card, long(free)))
+    (code == SUCCESS).then_some((account, long(free)))
 }
 
 /// Makes a call after which lent memory may be gone, and looks whether it is.
@@ -101,15 +99,19 @@ pub(crate) fn watched(process: &Process, call: impl FnOnce() -> Code) -> Code {
     if !process.physical.1.load(Relaxed) {
         return call();
     }
-    let freed = process.physical.0.lock().freed;
-    let before = free();
+    let Some((account, before)) = free() else {
+        return call();
+    };
+    let used = || process.seat.used(account.card);
+    let held = used();
     let code = call();
     if code == SUCCESS
-        && let (Some((card, before)), Some((_, after))) = (before, free())
+        && let Some((_, after)) = free()
     {
-        let mut known = process.physical.0.lock();
-        let own = known.freed.wrapping_sub(freed);
-        known.give_back(card, after.saturating_sub(before).saturating_sub(own));
+        // What anybody of the container gave back meanwhile is none of it.
+        let own = held.saturating_sub(used());
+        let more = after.saturating_sub(before).saturating_sub(own);
+        process.physical.0.lock().give_back(account.card, more);
     }
     code
 }
@@ -176,9 +178,14 @@ pub(crate) fn create(
     properties: Out<Properties>,
     flags: u64,
 ) -> Code {
-    let on_device = properties.get().and_then(Properties::device);
-    let Some(device) = on_device else {
-        return real(handle, bytes, properties, flags);
+    let device = match properties.get().map(Properties::on) {
+        Some(Where::Card(device)) => device,
+        // Without properties the driver refuses.
+        Some(Where::Host) | None => return real(handle, bytes, properties, flags),
+        Some(place) => {
+            let call = || real(handle, bytes, properties, flags);
+            return memory::at_unknown_place("cuMemCreate", place, call);
+        }
     };
     let account = match Account::of_device(device) {
         Ok(Some(account)) => account,
@@ -236,13 +243,14 @@ pub(crate) fn retain(
     handle: Out<u64>,
     address: *mut c_void,
 ) -> Code {
+    let Some(process) = process::get() else {
+        return real(handle, address);
+    };
+    // Held across the call: another thread may let go of the last mapping right after.
+    let mut known = process.physical.0.lock();
     let code = real(handle, address);
-    if let (SUCCESS, Some(found), Some(process)) = (code, handle.get(), process::get()) {
-        process
-            .physical
-            .0
-            .lock()
-            .change(found, |memory| memory.handles += 1);
+    if let (SUCCESS, Some(found)) = (code, handle.get()) {
+        known.change(found, |memory| memory.handles += 1);
     }
     code
 }

@@ -5,23 +5,29 @@
 //! anything is refused or called free.
 //! Must not: let a pool grow past the limit.
 
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use std::collections::{HashMap, HashSet};
 
 use crate::account::Account;
-use crate::ffi::{Code, Device, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
+use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, Where, long};
 use crate::ledger::in_blocks;
 use crate::lock::Lock;
-use crate::process::{self, Process};
+use crate::process;
 use crate::table::call;
-use crate::{capture, context, memory};
+use crate::{capture, memory};
 
 mod place;
+mod wait;
 pub(crate) use place::{of_device, of_place};
+pub(crate) use wait::{waited, waited_here};
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 const RESERVED: i32 = 5;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 const THRESHOLD: i32 = 4;
+/// Something was charged for a pool.
+static ANY: AtomicBool = AtomicBool::new(false);
 /// In what steps a pool grows.
 const STEP: u64 = 32 << 20;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
@@ -48,11 +54,17 @@ impl Pools {
 
 impl Pool {
     fn look(&mut self, handle: Handle) {
-        if let Some(reserved) = attribute(handle, RESERVED).and_then(in_blocks) {
-            self.account.settle(self.charged, reserved);
-            self.charged = reserved;
+        if let Some(held) = held(handle) {
+            self.account.settle(self.charged, held);
+            self.charged = held;
         }
     }
+}
+
+/// What a pool has: of managed memory the driver may not call everything reserved that is used.
+fn held(pool: Handle) -> Option<u64> {
+    let each = [RESERVED, USED].map(|one| attribute(pool, one));
+    each.into_iter().flatten().max().and_then(in_blocks)
 }
 
 fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
@@ -67,24 +79,20 @@ pub(crate) fn allocate(
     bytes: usize,
     stream: Handle,
 ) -> Code {
-    let account = match Account::of_current() {
-        Ok(Some(account)) => account,
+    // Not by the thread's context: the stream's counts, and the thread may have none.
+    let (account, device) = match Account::of_stream(stream) {
+        Ok(Some(found)) => found,
         Ok(None) => return real(pointer, bytes, stream),
         Err(code) => return code,
     };
     if is_captured(stream) {
         return real(pointer, bytes, stream);
     }
-    let device = device_of_stream(account.process, stream);
     let mut pool = 0;
-    let account = match device.map(Account::of_device) {
-        Some(Ok(Some(account))) => account,
-        Some(Err(code)) => return code,
-        _ => account,
-    };
-    let found = device.map(|device| call::cuDeviceGetMemPool(Out::to(&mut pool), device));
-    if found != Some(SUCCESS) {
-        return OUT_OF_MEMORY;
+    let code = call::cuDeviceGetMemPool(Out::to(&mut pool), device);
+    if code != SUCCESS {
+        // A card without pools: so the driver would answer.
+        return code;
     }
     counted(account, pool, bytes, pointer, stream, || {
         real(pointer, bytes, stream)
@@ -106,7 +114,8 @@ pub(crate) fn allocate_from(
         return real(pointer, bytes, pool, stream);
     }
     let known = process.pools.0.lock().get(&pool).map(|known| known.account);
-    let account = match known.map_or_else(Account::of_current, |account| Ok(Some(account))) {
+    let of_stream = || Account::of_stream(stream).map(|found| Some(found?.0));
+    let account = match known.map_or_else(of_stream, |account| Ok(Some(account))) {
         Ok(Some(account)) => account,
         Ok(None) => return real(pointer, bytes, pool, stream),
         Err(code) => return code,
@@ -157,19 +166,18 @@ fn counted(
         Ok(growth) => growth,
         Err(code) => return code,
     };
+    ANY.store(true, Relaxed);
     let pool = known.entry(handle).or_insert(Pool {
         account,
         charged: 0,
     });
     let code = call();
     drop(kept);
-    let now = attribute(handle, RESERVED)
-        .and_then(in_blocks)
-        .unwrap_or(pool.charged + growth);
-    let held = pool.charged + growth;
+    let now = held(handle).unwrap_or(pool.charged + growth);
+    let before = pool.charged + growth;
     pool.charged = now;
-    let Some(more) = now.checked_sub(held).filter(|more| *more > 0) else {
-        account.release(held - now);
+    let Some(more) = now.checked_sub(before).filter(|more| *more > 0) else {
+        account.release(before - now);
         return code;
     };
     if account.takes(more, account.on_card()) {
@@ -236,20 +244,24 @@ impl Drop for Kept {
     }
 }
 
-fn device_of_stream(process: &Process, stream: Handle) -> Option<Device> {
-    let mut context = 0;
-    let is_real = stream > 2 && call::cuStreamGetCtx(stream, Out::to(&mut context)) == SUCCESS;
-    let of_stream = is_real
-        .then(|| context::device_of(process, context))
-        .flatten();
-    of_stream.or_else(|| {
-        let mut device = 0;
-        (call::cuCtxGetDevice(Out::to(&mut device)) == SUCCESS).then_some(device)
-    })
-}
-
+/// What was allocated without a pool is the card's until the stream has come so far.
 pub(crate) fn free(real: extern "C" fn(u64, Handle) -> Code, pointer: u64, stream: Handle) -> Code {
-    memory::freed(pointer, || real(pointer, stream))
+    let Some(process) = process::get() else {
+        return real(pointer, stream);
+    };
+    let Some(entry) = process.ledger.take(pointer) else {
+        let code = real(pointer, stream);
+        process.pools.look();
+        return code;
+    };
+    let code = real(pointer, stream);
+    if code == SUCCESS {
+        process.forget_elsewhere(pointer);
+        process.leaving.add(process, (pointer, entry), stream);
+    } else {
+        process.ledger.put_back(pointer, entry);
+    }
+    code
 }
 
 pub(crate) fn create(
@@ -257,11 +269,17 @@ pub(crate) fn create(
     pool: Out<Handle>,
     properties: Out<Properties>,
 ) -> Code {
-    let on_device = properties.get().and_then(Properties::device);
-    let account = match on_device.map(Account::of_device) {
-        Some(Ok(account)) => account,
-        Some(Err(code)) => return code,
-        None => None,
+    let on = properties.get().map(Properties::on);
+    let account = match on {
+        Some(Where::Card(device)) => match Account::of_device(device) {
+            Ok(account) => account,
+            Err(code) => return code,
+        },
+        Some(place @ Where::Unknown(_)) => {
+            let call = || real(pool, properties);
+            return memory::at_unknown_place("cuMemPoolCreate", place, call);
+        }
+        Some(Where::Host | Where::Moving) | None => None,
     };
     let code = real(pool, properties);
     match (code, pool.get(), account) {
@@ -272,8 +290,9 @@ pub(crate) fn create(
             };
             account.process.pools.0.lock().insert(made, known);
         }
-        // On the host: what is taken from it is not of a card.
-        (SUCCESS, Some(made), None) => {
+        // What is taken from it is not of a card. One of managed memory is of the card for which it
+        // is first used.
+        (SUCCESS, Some(made), None) if on == Some(Where::Host) => {
             if let Some(process) = process::get() {
                 process.pools.1.lock().insert(made);
             }
@@ -291,13 +310,18 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, pool: Handle) -> Code
         return real(pool);
     }
     let mut known = process.pools.0.lock();
-    // What is still used in it stays charged: the driver gives no way to ask later.
-    let used = attribute(pool, USED).and_then(in_blocks).unwrap_or(0);
+    // What the driver cannot give back, because something of it is still used, stays charged: there
+    // is no way to ask later. That is every block in which anything lies.
+    let is_used = attribute(pool, USED).is_some_and(|used| used > 0);
+    if is_used {
+        let _ = call::cuMemPoolTrimTo(pool, 0);
+    }
+    let stays = is_used.then(|| held(pool)).flatten().unwrap_or(0);
     let code = real(pool);
     if code == SUCCESS
         && let Some(gone) = known.remove(&pool)
     {
-        gone.account.release(gone.charged.saturating_sub(used));
+        gone.account.settle(gone.charged, stays);
     }
     code
 }

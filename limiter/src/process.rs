@@ -5,8 +5,9 @@
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::fmt::Display;
 use std::sync::OnceLock;
 
 use aliquot_region::fork::ForkFlag;
@@ -17,7 +18,8 @@ use crate::context::Contexts;
 use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
 use crate::graph_memory::GraphMemory;
 use crate::green::Greens;
-use crate::ledger::Ledger;
+use crate::leaving::Leaving;
+use crate::ledger::{Entry, Ledger};
 use crate::library::Libraries;
 use crate::lock::Lock;
 use crate::log;
@@ -51,8 +53,9 @@ pub(crate) struct Process {
     pub(crate) modules: Modules,
     pub(crate) libraries: Libraries,
     pub(crate) sizes: Sizes,
-    /// Pointers of managed memory that the program takes for memory of the card.
-    pub(crate) elsewhere: Lock<HashSet<u64>>,
+    /// Managed memory that the program takes for memory of the card: bytes by address.
+    pub(crate) elsewhere: Lock<BTreeMap<u64, u64>>,
+    pub(crate) leaving: Leaving,
     pub(crate) pace: Pace,
     /// Of each CUDA device the card's place in the limits page, plus one.
     cards: [AtomicU8; DEVICES],
@@ -64,7 +67,8 @@ static SAID: AtomicBool = AtomicBool::new(false);
 /// This process, if it has a seat; why not is said once.
 pub(crate) fn get() -> Option<&'static Process> {
     static FLAG: OnceLock<Option<ForkFlag>> = OnceLock::new();
-    let flag = (*FLAG.get_or_init(|| ForkFlag::new().ok()))?;
+    let new = || ForkFlag::new().map_err(|error| say(&error)).ok();
+    let flag = (*FLAG.get_or_init(new))?;
     if !flag.is_raised() {
         start(flag)?;
     }
@@ -113,6 +117,7 @@ fn start(flag: ForkFlag) -> Option<()> {
                 libraries: Libraries::default(),
                 sizes: Sizes::default(),
                 elsewhere: Lock::default(),
+                leaving: Leaving::default(),
                 pace,
                 cards: [const { AtomicU8::new(UNKNOWN) }; DEVICES],
             });
@@ -122,14 +127,19 @@ fn start(flag: ForkFlag) -> Option<()> {
         }
         Err(why) => {
             flag.abandon();
-            if !SAID.swap(true, Ordering::Relaxed) {
-                log::line(
-                    log::ERROR,
-                    format_args!("no GPU memory can be given: {why}"),
-                );
-            }
+            say(&why);
             None
         }
+    }
+}
+
+/// Says once why there is no seat.
+fn say(why: &dyn Display) {
+    if !SAID.swap(true, Ordering::Relaxed) {
+        log::line(
+            log::ERROR,
+            format_args!("no GPU memory can be given: {why}"),
+        );
     }
 }
 
@@ -142,6 +152,21 @@ impl Process {
     /// More may have been promised than the cards have.
     pub(crate) fn is_scaled(&self) -> bool {
         self.limits.flags() & OVERSUBSCRIBE != 0
+    }
+
+    /// The driver has freed something that was taken out of the ledger.
+    pub(crate) fn left(&self, at: u64, entry: Entry) {
+        let back = self.ledger.leave(at, entry);
+        if back > 0 {
+            self.seat.release(entry.card, back);
+        }
+    }
+
+    /// A pointer is the program's no more.
+    pub(crate) fn forget_elsewhere(&self, at: u64) {
+        if self.is_scaled() {
+            self.elsewhere.lock().remove(&at);
+        }
     }
 
     /// The card with this uuid, as the limits page counts them.

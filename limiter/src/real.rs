@@ -57,6 +57,11 @@ impl Library {
         self.place().store(own, Ordering::Release);
     }
 
+    /// A function of it, whether the table knows it or not; null: it has none of that name.
+    pub(crate) fn find(self, name: &CStr) -> *mut c_void {
+        search(self.handle(), name)
+    }
+
     fn handle(self) -> *mut c_void {
         let place = self.place();
         let known = place.load(Ordering::Acquire);

@@ -8,6 +8,7 @@
 
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use core::ptr::null_mut;
+use std::ffi::CString;
 
 use crate::ffi::{Code, Out, SUCCESS, Text};
 use crate::real::{is_ours, libc_dlsym, search};
@@ -70,13 +71,28 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
     };
     // A driver may answer with other addresses than dlsym does; then the name decides.
     let hook = HOOKS.iter().find(same).or_else(|| {
-        variant(name.bytes(), version, flags, |hook| {
-            hook.real.get().is_some()
-        })
+        let by_name = || {
+            variant(name.bytes(), version, flags, |hook| {
+                hook.real.get().is_some()
+            })
+        };
+        // A form that is newer than the table has other arguments: the driver's own.
+        by_name().filter(|hook| !is_newer(hook, found))
     });
     if let Some(hook) = hook {
         address.put(hook.ours.0);
     }
+}
+
+/// An address is that of a form of this call that the table does not know.
+fn is_newer(hook: &Hook, found: *const ()) -> bool {
+    let suffixes = ["", "_ptsz"];
+    let forms = (2..=9).flat_map(|number| suffixes.map(|suffix| (number, suffix)));
+    forms
+        .map(|(number, suffix)| format!("{}_v{number}{suffix}", hook.stem))
+        .filter(|name| !HOOKS.iter().any(|hook| hook.name == name))
+        .filter_map(|name| CString::new(name).ok())
+        .any(|name| core::ptr::eq(hook.real.library().find(&name).cast_const().cast(), found))
 }
 
 /// The newest variant of a call that a client of this version may have and the driver `has`.

@@ -159,6 +159,8 @@ hooks! {
     Cuda "cuCtxDestroy" 2000 '-' cuCtxDestroy(context: Handle) => context::destroy;
     Cuda "cuCtxDestroy" 4000 '-' cuCtxDestroy_v2(context: Handle) => context::destroy;
 
+    Cuda "cuCtxDetach" 2000 '-' cuCtxDetach(context: Handle) => context::detach;
+
     Cuda "cuGreenCtxCreate" 12040 '-' cuGreenCtxCreate(green: Out<Handle>, resources: *const c_void, device: Device, flags: c_uint) => green::create;
     Cuda "cuGreenCtxDestroy" 12040 '-' cuGreenCtxDestroy(green: Handle) => green::destroy;
     Cuda "cuCtxFromGreenCtx" 12040 '-' cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) => green::as_context;
@@ -260,6 +262,12 @@ hooks! {
     Cuda "cuStreamEndCapture" 10000 '-' cuStreamEndCapture(stream: Handle, graph: Out<Handle>) => capture::end;
     Cuda "cuStreamEndCapture" 10000 'T' cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) => capture::end;
 
+    Cuda "cuStreamSynchronize" 2000 '-' cuStreamSynchronize(stream: Handle) => pool::waited;
+    Cuda "cuStreamSynchronize" 7000 'T' cuStreamSynchronize_ptsz(stream: Handle) => pool::waited;
+    Cuda "cuEventSynchronize" 2000 '-' cuEventSynchronize(event: Handle) => pool::waited;
+    Cuda "cuCtxSynchronize" 2000 '-' cuCtxSynchronize() => pool::waited_here;
+    Cuda "cuCtxSynchronize" 13000 '-' cuCtxSynchronize_v2(context: Handle) => pool::waited;
+    Cuda "cuDeviceGraphMemTrim" 11040 '-' cuDeviceGraphMemTrim(device: Device) => graph_memory::trim;
     Cuda "cuStreamDestroy" 2000 '-' cuStreamDestroy(stream: Handle) => capture::destroy;
     Cuda "cuStreamDestroy" 4000 '-' cuStreamDestroy_v2(stream: Handle) => capture::destroy;
 
@@ -299,6 +307,9 @@ calls! {
     cuDevicePrimaryCtxGetState(device: Device, flags: Out<c_uint>, active: Out<i32>);
     cuCtxGetCurrent(context: Out<Handle>);
     cuCtxGetDevice(device: Out<Device>);
+    cuCtxPushCurrent_v2(context: Handle);
+    cuCtxPopCurrent_v2(context: Out<Handle>);
+    cuCtxGetApiVersion(context: Handle, version: Out<c_uint>);
     cuCtxGetLimit(value: Out<usize>, limit: c_uint);
     cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
     cuModuleGetLoadingMode(mode: Out<c_uint>);
@@ -313,6 +324,7 @@ calls! {
     cuEventCreate(event: Out<Handle>, flags: c_uint);
     cuEventRecord(event: Handle, stream: Handle);
     cuEventQuery(event: Handle);
+    cuEventDestroy_v2(event: Handle);
     cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle);
     cuDeviceGetMemPool(pool: Out<Handle>, device: Device);
     cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: Out<u64>);

@@ -75,8 +75,14 @@ pub(crate) fn memory_info(
     total: Out<usize>,
 ) -> Code {
     // A question takes nothing: without limits the driver's own answer is given.
-    let Ok(Some(account)) = Account::of_current() else {
+    let Some(process) = limited() else {
         return real(free, total);
+    };
+    let account = match Account::of_current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return real(free, total),
+        // There is no room for the context itself.
+        Err(_) => return nothing_left(process, real, free, total),
     };
     let (mut real_free, mut real_total) = (0, 0);
     let code = real(Out::to(&mut real_free), Out::to(&mut real_total));
@@ -95,6 +101,32 @@ pub(crate) fn memory_info(
     // The driver gives whole blocks.
     free.put(size(left / BLOCK * BLOCK));
     code
+}
+
+/// The limit of the current card, of which nothing is free.
+fn nothing_left(
+    process: &Process,
+    real: extern "C" fn(Out<usize>, Out<usize>) -> Code,
+    free: Out<usize>,
+    total: Out<usize>,
+) -> Code {
+    let (mut real_free, mut real_total, mut device) = (0, 0, 0);
+    let code = real(Out::to(&mut real_free), Out::to(&mut real_total));
+    if code != SUCCESS {
+        return code;
+    }
+    let asked = call::cuCtxGetDevice(Out::to(&mut device));
+    let card = process.card(device).ok().flatten();
+    let limit = card
+        .filter(|_| asked == SUCCESS)
+        .map_or(0, |card| size(process.limits.memory(card)));
+    total.put(if process.is_scaled() {
+        limit
+    } else {
+        real_total.min(limit)
+    });
+    free.put(0);
+    SUCCESS
 }
 
 /// A card's memory as the container sees it.
@@ -119,6 +151,7 @@ impl Seen {
 }
 
 pub(crate) fn of_card(process: &'static Process, card: usize) -> Seen {
+    process.leaving.look(process);
     process.pools.look();
     process.graphs.look(process);
     // An error leaves the totals too high: less is called free.

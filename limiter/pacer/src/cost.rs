@@ -8,7 +8,9 @@
 //! With other tenants at work most samples may hold time in which one of them had the card, and the
 //! more the fuller it is; to charge that would free the card again, and so on. So then the shortest
 //! of late counts, times how far the mean was above the shortest before: that does not depend on
-//! how full the card is, and what is wrong with it is for the host's trim.
+//! how full the card is, and what is wrong with it is for the host's trim. A launch that took longer
+//! than turns with the others can explain is charged what they cannot: one kernel may have long and
+//! short launches of one size.
 //!
 //! The table has a fixed size. Where it is full, newcomers share one more place, which knows their
 //! mean, and now and then one of them gets that of a kernel which was not launched meanwhile: none is
@@ -34,6 +36,8 @@ const ONE: u64 = 256;
 const WIDEST: u64 = 3 * ONE;
 /// Samples that were left out one after another, after which one is taken for want of better.
 const PATIENCE: u32 = 24;
+/// Nanoseconds for which a card stays with one of several tenants, about.
+const SLICE: u64 = 2_000_000;
 /// The part of itself by which the lower quantile moves with a sample: while few are known, later.
 const STEPS: [u64; 2] = [8, 32];
 
@@ -195,7 +199,12 @@ impl Kernel {
             return None;
         }
         self.left_out.store(0, Relaxed);
-        let found = if shared { self.guess().min(took) } else { took };
+        let found = if shared {
+            let least = beside(took, sample.sharing);
+            self.guess().max(least).min(took)
+        } else {
+            took
+        };
         self.samples.store(samples + 1, Relaxed);
         let mean = average(mean, found, (samples + 1).min(MEMORY));
         self.mean.store(mean, Relaxed);
@@ -241,6 +250,13 @@ impl Kernel {
         let longest = low.saturating_mul(ratio) / ONE * ratio / ONE * (ratio + ONE) / (2 * ONE);
         longest + longest / 16
     }
+}
+
+/// What a launch took at least, if others had the card in turns with it: each as long as it, and a
+/// slice before and behind.
+fn beside(took: u64, sharing: u32) -> u64 {
+    let others = u64::from(sharing.saturating_sub(1));
+    took.saturating_sub(2 * others * SLICE) / (others + 1)
 }
 
 /// The mean moved towards a value by one part of `parts`.

@@ -84,6 +84,27 @@ fn time_of_others_is_not_taken_for_the_kernels_own() {
 }
 
 #[test]
+fn a_kernel_with_short_and_long_launches_was_charged_the_short_ones_beside_others() {
+    for sharing in [2, 4] {
+        let costs = Costs::default();
+        let kernel = costs.kernel(key([1, 2, 3]));
+        // One launch in a hundred of a microsecond; the others take 200 ms and have the card in
+        // turns with others.
+        let (mut charged, mut own) = (0, 0);
+        for i in 0..500 {
+            let took = if i % 100 == 0 { 1_000 } else { 200_000_000 };
+            let sample = Sample {
+                sharing,
+                ..alone(took * u64::from(sharing))
+            };
+            charged += kernel.learn(sample).unwrap_or_default();
+            own += took;
+        }
+        assert!(charged > own / 10 * 9, "{charged} of {own}: {kernel:?}");
+    }
+}
+
+#[test]
 fn times_that_spread_by_themselves_are_not_cut_off() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));

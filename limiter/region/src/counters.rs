@@ -23,7 +23,8 @@
 //! | + 64 + 16 d | 8 | bytes used on device d |
 //! | + 72 + 16 d | 8 | of these, contexts |
 //!
-//! Who holds a slot holds the lock of its first byte ([`crate::seat`]).
+//! Who holds a slot holds the lock of its first byte ([`crate::seat`]); its forked children hold that
+//! of the second, as they may hold its memory of the card.
 //!
 //! Fed by: every GPU process of the container; made by the device plugin.
 //! Must not: be mapped by the host, who reads it with `pread` and believes it as far as the driver
@@ -205,4 +206,9 @@ pub(crate) fn end(slot: usize) -> usize {
 pub(crate) fn start(slot: usize) -> usize {
     assert!(slot <= SHARED);
     FIRST_SLOT + slot * SLOT
+}
+
+/// The byte whose lock its holder has, and all that were forked from it.
+pub(crate) fn children(slot: usize) -> usize {
+    start(slot) + 1
 }

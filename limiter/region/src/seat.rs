@@ -9,9 +9,10 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 use crate::account::{self, Audit, Refused, Share, Word};
-use crate::counters::{AttachError, Compute, Counters, SHARED, SLOTS, USED, start};
+use crate::counters::{AttachError, Compute, Counters, SHARED, SLOTS, USED, children, start};
 use crate::going::is_going;
 use crate::limits::MAX_DEVICES;
 use crate::lock::{self, Hold};
@@ -21,6 +22,8 @@ use crate::map::{self, Map};
 const AUDITS: u32 = 64;
 /// Tries to get into the shared slot while it is being emptied.
 const TRIES: u32 = 1_000;
+/// Bytes that are mapped for a lock.
+const PAGE: usize = 4096;
 /// Holder of the shared slot.
 const MANY: u64 = u64::MAX;
 
@@ -30,6 +33,8 @@ pub struct Seat {
     counters: Counters,
     slot: usize,
     path: CString,
+    /// A mapping that children have too.
+    children: OnceLock<Map>,
 }
 
 /// A process of the container and what it uses on one device.
@@ -61,7 +66,25 @@ impl Seat {
             counters,
             slot,
             path: path.to_owned(),
+            children: OnceLock::new(),
         })
+    }
+
+    /// From now on a driver may hold memory of this process until the last of its children that
+    /// has its files open ended too, so the slot is not emptied before: forked children hold the
+    /// lock of its second byte. One that executes another program lets go of both.
+    pub fn count_children(&self) {
+        let hold = || {
+            let file = map::open(&self.path, libc::O_RDONLY)?;
+            lock::set(&file, children(self.slot), Hold::Shared)?;
+            Map::new(&file, PAGE, libc::PROT_READ)
+        };
+        if self.children.get().is_none()
+            && let Ok(map) = hold()
+        {
+            // Another thread may have been here first: the same lock twice is as good.
+            let _ = self.children.set(map);
+        }
     }
 
     /// The number of the slot.
@@ -131,7 +154,7 @@ impl Seat {
             let file = map::open(&self.path, libc::O_RDWR)?;
             for slot in others() {
                 if lock::set(&file, start(slot), Hold::Alone)? {
-                    if !is_going(self.counters.holder(slot).load(SeqCst)) {
+                    if !is_held(&file, slot, self.counters.holder(slot).load(SeqCst))? {
                         empty(&self.counters, slot);
                     }
                     lock::set(&file, start(slot), Hold::Free)?;
@@ -180,7 +203,7 @@ fn claim(counters: &Counters, file: &OwnedFd) -> io::Result<Option<usize>> {
     for slot in free.chain(0..SLOTS) {
         if lock::set(file, start(slot), Hold::Alone)? {
             let before = counters.holder(slot).load(SeqCst);
-            if before != 0 && is_going(before) {
+            if before != 0 && is_held(file, slot, before)? {
                 lock::set(file, start(slot), Hold::Free)?;
                 continue;
             }
@@ -202,6 +225,16 @@ fn claim(counters: &Counters, file: &OwnedFd) -> io::Result<Option<usize>> {
         std::thread::yield_now();
     }
     Ok(None)
+}
+
+/// The driver may still hold memory of a process that has no slot any more: it has not closed its
+/// files, or children of its have them.
+fn is_held(file: &OwnedFd, slot: usize, holder: u64) -> io::Result<bool> {
+    if !lock::set(file, children(slot), Hold::Alone)? {
+        return Ok(true);
+    }
+    lock::set(file, children(slot), Hold::Free)?;
+    Ok(is_going(holder))
 }
 
 /// Empties a slot whose lock is held; its holder word last, so that a death here is found again.

@@ -4,6 +4,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::counters;
@@ -106,6 +107,47 @@ fn a_killed_process_gives_back_all_it_had() {
     assert!(seat.settle(1).unwrap());
     assert_eq!(seat.reserve(0, 400, LIMIT), Ok(1_000));
     assert_eq!(seat.processes(0).count(), 1);
+}
+
+#[test]
+fn plays_a_process_that_holds_300_and_forks() {
+    let Some(seat) = played() else { return };
+    seat.reserve(0, 300, LIMIT).unwrap();
+    seat.count_children();
+    // SAFETY: the child only reads until its input ends, and ends.
+    if unsafe { libc::fork() } == 0 {
+        let mut byte = 0_u8;
+        // SAFETY: one byte, into a byte of ours; then this process ends at once.
+        unsafe {
+            libc::read(0, (&raw mut byte).cast(), 1);
+            libc::_exit(0);
+        }
+    }
+    println!("READY");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn memory_of_a_killed_process_was_given_away_while_its_children_held_it() {
+    let room = Room::new();
+    let seat = room.seat();
+    seat.reserve(0, 600, LIMIT).unwrap();
+    let mut other = room.start("seat::tests::plays_a_process_that_holds_300_and_forks");
+    let input = other.stdin.take();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    for _ in 0..3 {
+        assert!(seat.settle(1).unwrap());
+        assert_eq!(seat.used(0), 900, "its child lives");
+    }
+    assert_ne!(room.seat().slot(), 1, "the slot is not free");
+    drop(input);
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while seat.used(0) != 600 {
+        assert!(Instant::now() < deadline, "never given back");
+        assert!(seat.settle(1).unwrap());
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -25,21 +25,28 @@ impl Turn {
     pub(super) fn wait_while(self, kernel: &Kernel, blind: impl Fn() -> bool) {
         let start = clock::now();
         let mut now = start;
-        while blind() && !self.lane.stuck.load(Relaxed) {
-            self.rest(now + GLANCE);
-            self.poll();
-            now = clock::now();
-            if now - start >= BLIND {
-                self.lane.stuck.store(true, Relaxed);
-                if !kernel.is_known() {
-                    kernel.learn(Sample {
-                        took: now - start,
-                        sharing: 1,
-                        overlapped: false,
-                        disturbed: false,
-                    });
-                }
+        while blind() {
+            if !self.lane.stuck.load(Relaxed) && now - start < BLIND {
+                self.rest(now + GLANCE);
+                self.poll();
+                now = clock::now();
+                continue;
             }
+            // In vain, now or just before: their places are for others, and what is not known is
+            // taken for as long as that.
+            self.lane.stuck.store(true, Relaxed);
+            let costs = self.lane.costs();
+            let markers = &self.lane.markers;
+            markers.give_up(|launch| costs.kernel(launch.key).end());
+            if !kernel.is_known() {
+                kernel.learn(Sample {
+                    took: BLIND,
+                    sharing: 1,
+                    overlapped: false,
+                    disturbed: false,
+                });
+            }
+            break;
         }
         if now > start {
             self.compute().waited.fetch_add(now - start, Relaxed);

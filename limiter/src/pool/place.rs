@@ -6,31 +6,36 @@ use core::ffi::c_uint;
 
 use super::Pool;
 use crate::account::Account;
-use crate::ffi::{Code, Device, Handle, Out, Place, SUCCESS};
+use crate::ffi::{Code, Device, Handle, Out, Place, SUCCESS, Where};
 use crate::view;
 
-/// Where a pool is: on a device, or, as `None`, on the host.
-fn note(code: Code, pool: Out<Handle>, device: Option<Device>) -> Code {
+/// Where a pool is.
+fn note(code: Code, pool: Out<Handle>, place: Where) -> Code {
     let process = view::limited().filter(|_| code == SUCCESS);
     let (Some(pool), Some(process)) = (pool.get(), process) else {
         return code;
     };
-    match device.map(|device| process.card(device)) {
-        None => drop(process.pools.1.lock().insert(pool)),
-        Some(Ok(Some(card))) => {
-            let account = Account {
-                process,
-                card,
-                context: 0,
-            };
-            let mut known = process.pools.0.lock();
-            known.entry(pool).or_insert(Pool {
-                account,
-                charged: 0,
-            });
+    let device = match place {
+        Where::Host => {
+            process.pools.1.lock().insert(pool);
+            return code;
         }
-        // Of a card of others: what is asked of it is refused.
-        Some(_) => {}
+        Where::Card(device) => device,
+        // What is taken of it is charged on the card for which it is used.
+        Where::Moving | Where::Unknown(_) => return code,
+    };
+    // Of a card of others nothing is noted: what is taken of it is charged as if it were ours.
+    if let Ok(Some(card)) = process.card(device) {
+        let account = Account {
+            process,
+            card,
+            context: 0,
+        };
+        let mut known = process.pools.0.lock();
+        known.entry(pool).or_insert(Pool {
+            account,
+            charged: 0,
+        });
     }
     code
 }
@@ -40,7 +45,7 @@ pub(crate) fn of_device(
     pool: Out<Handle>,
     device: Device,
 ) -> Code {
-    note(real(pool, device), pool, Some(device))
+    note(real(pool, device), pool, Where::Card(device))
 }
 
 pub(crate) fn of_place(
@@ -49,6 +54,9 @@ pub(crate) fn of_place(
     place: Out<Place>,
     kind: c_uint,
 ) -> Code {
-    let device = place.get().map(Place::device);
-    note(real(pool, place, kind), pool, device.flatten())
+    let code = real(pool, place, kind);
+    match place.get() {
+        Some(place) => note(code, pool, place.of(kind)),
+        None => code,
+    }
 }

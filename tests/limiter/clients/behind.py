@@ -84,6 +84,22 @@ class Behind:
         self.last_array = array
         return code
 
+    def layers(self, width, height, layers, levels):
+        """A mipmapped array in layers."""
+        sides = int(width), int(height), int(layers)
+        shape = (ctypes.c_size_t * 5)(*sides, 0x20 | 4 << 32, 1)
+        self.last_array = ctypes.c_void_p()
+        return self.cuda.cuMipmappedArrayCreate(ctypes.byref(self.last_array), shape, int(levels))
+
+    def unlayers(self):
+        return self.cuda.cuMipmappedArrayDestroy(self.last_array)
+
+    def rdma(self, offset="0"):
+        """A file by which another device reaches the last allocation, from so many bytes on."""
+        file, start = ctypes.c_int(), ctypes.c_uint64(self.pointers[-1].value + int(offset))
+        bytes, none = ctypes.c_size_t(MIB), ctypes.c_uint64(0)
+        return self.cuda.cuMemGetHandleForAddressRange(ctypes.byref(file), start, bytes, 1, none)
+
     def behind(self, operation="1"):
         """Puts the memory behind the array, or (2) takes it away."""
         words = [0, self.last_array.value, 0, 0, 0, 0, 0, int(operation), self.handle.value, 0, 1, 0]
@@ -94,10 +110,10 @@ class Behind:
         self.own_pool = ctypes.c_void_p()
         return self.cuda.cuDeviceGetDefaultMemPool(ctypes.byref(self.own_pool), int(device))
 
-    def placepool(self, kind, device):
+    def placepool(self, kind, device, memory="1"):
         """The pool of a place, as CUDA 13 names places."""
         self.own_pool, place = ctypes.c_void_p(), (ctypes.c_int * 2)(int(kind), int(device))
-        return self.cuda.cuMemGetDefaultMemPool(ctypes.byref(self.own_pool), place, 1)
+        return self.cuda.cuMemGetDefaultMemPool(ctypes.byref(self.own_pool), place, int(memory))
 
     def limit(self, which, value):
         return self.cuda.cuCtxSetLimit(ctypes.c_uint(int(which)), ctypes.c_size_t(int(value)))
@@ -163,19 +179,21 @@ class Behind:
 
     def graph(self, *sizes):
         """A graph that allocates so many MiB, one after another; negative: and frees them; `:1`
-        behind a size: on the second card; `within` first: in a graph within it."""
+        behind a size: on the second card, `:host`: on the host, `:part`: on a part of the first;
+        `within` first: in a graph within it; `uploaded` first: taken when it is made."""
         graph, self.exec = ctypes.c_void_p(), ctypes.c_void_p()
         code = self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
-        flags, within = 0, sizes[0] == "within"
-        for word in sizes[within:]:
-            size, _, device = word.partition(":")
-            size, device = int(size), int(device or 0)
+        flags, within, uploaded = 0, sizes[0] == "within", sizes[0] == "uploaded"
+        for word in sizes[within or uploaded :]:
+            size, _, place = word.partition(":")
+            size = int(size)
+            place = {"": 1, "1": 1 | 1 << 32, "host": 2, "part": 6 | 0x100 << 32}[place]
             if size == 0:
                 # Memory of the launch before is freed at the next.
                 flags = 1
                 continue
             node, none = ctypes.c_void_p(), ctypes.c_void_p()
-            params = (ctypes.c_uint64 * 15)(1, 1 | device << 32, *[0] * 11, abs(size) * MIB, 0)
+            params = (ctypes.c_uint64 * 15)(1, place, *[0] * 11, abs(size) * MIB, 0)
             code = code or self.cuda.cuGraphAddMemAllocNode(ctypes.byref(node), graph, none, 0, params)
             if size < 0:
                 pointer = ctypes.c_uint64(params[14])
@@ -188,6 +206,11 @@ class Behind:
             code = code or self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
             moved = (ctypes.c_uint64 * 32)(4, 0, inner.value, 1)
             code = code or self.cuda.cuGraphAddNode(ctypes.byref(node), graph, None, 0, moved)
+        if uploaded:
+            params = (ctypes.c_uint64 * 4)(2, 0, 0, 0)
+            return code or self.cuda.cuGraphInstantiateWithParams(
+                ctypes.byref(self.exec), graph, params
+            )
         return code or self.cuda.cuGraphInstantiateWithFlags(
             ctypes.byref(self.exec), graph, ctypes.c_uint64(flags)
         )

@@ -13,6 +13,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
 
 from behind import MIB, Behind  # noqa: E402
+from order import Order  # noqa: E402
 
 
 class Memory(ctypes.Structure):
@@ -71,13 +72,14 @@ class Prop(ctypes.Structure):
     ]
 
 
-class Client(Behind):
+class Client(Behind, Order):
     def __init__(self):
         self.cuda = None
         self.nvml = None
         self.library = "libcuda.so.1"
         self.pointers = []
         self.contexts = {}
+        self.stream = None
 
     def address(self, name, version, how):
         """A function by dlsym, or by cuGetProcAddress_v2."""
@@ -198,8 +200,8 @@ class Client(Behind):
             code = code or self.cuda.cuCtxSynchronize()
         return code
 
-    def physical(self, mib, device="0"):
-        prop, handle = Prop(1, 1, 1, int(device), None, 0), ctypes.c_uint64()
+    def physical(self, mib, device="0", place="1"):
+        prop, handle = Prop(1, 1, int(place), int(device), None, 0), ctypes.c_uint64()
         self.cuda.cuMemCreate.argtypes = None
         code = self.cuda.cuMemCreate(
             ctypes.byref(handle), ctypes.c_size_t(int(mib) * MIB), ctypes.byref(prop), ctypes.c_uint64(0)
@@ -223,15 +225,9 @@ class Client(Behind):
     def unphysical(self):
         return self.cuda.cuMemRelease(self.handle)
 
-    def pool(self):
-        prop, pool = (ctypes.c_int * 64)(1, 0, 1, self.device.value), ctypes.c_void_p()
-        code = self.cuda.cuMemPoolCreate(ctypes.byref(pool), prop)
-        self.own_pool = pool
-        return code
-
-    def hostpool(self):
-        """A pool on a NUMA node of the host."""
-        prop, pool = (ctypes.c_int * 64)(1, 0, 3, 0), ctypes.c_void_p()
+    def pool(self, kind="1", place="1", device="0"):
+        """A pool of its own: kind of memory (1 pinned, 2 managed) and place."""
+        prop, pool = (ctypes.c_int * 64)(int(kind), 0, int(place), int(device)), ctypes.c_void_p()
         code = self.cuda.cuMemPoolCreate(ctypes.byref(pool), prop)
         self.own_pool = pool
         return code
@@ -240,14 +236,15 @@ class Client(Behind):
         return self.cuda.cuMemPoolDestroy(self.own_pool)
 
     def frompool(self, mib):
-        size = ctypes.c_size_t(int(mib) * MIB)
-        return self.keep(self.cuda.cuMemAllocFromPoolAsync, size, self.own_pool, None)
+        self.last_size = int(mib) * MIB
+        size = ctypes.c_size_t(self.last_size)
+        return self.keep(self.cuda.cuMemAllocFromPoolAsync, size, self.own_pool, self.stream)
 
     def ordered(self, mib):
-        return self.keep(self.cuda.cuMemAllocAsync, ctypes.c_size_t(int(mib) * MIB), None)
+        return self.keep(self.cuda.cuMemAllocAsync, ctypes.c_size_t(int(mib) * MIB), self.stream)
 
     def unordered(self):
-        return self.cuda.cuMemFreeAsync(self.pointers.pop(), None)
+        return self.cuda.cuMemFreeAsync(self.pointers.pop(), self.stream)
 
     def sync(self):
         return self.cuda.cuCtxSynchronize()
@@ -296,6 +293,14 @@ class Client(Behind):
             sys.stdout.flush()
             os._exit(0)
         return os.waitpid(child, 0)[1]
+
+    def linger(self):
+        """Forks a child that does nothing but live until its input ends."""
+        sys.stdout.flush()
+        if os.fork() == 0:
+            os.read(0, 1)
+            os._exit(0)
+        return 0
 
     def clone(self, *commands):
         """Runs commands (with `/` for `,`) in a child that libc knows nothing of."""

@@ -287,6 +287,37 @@ int main(int count, char **words) {
         for (; now() < end; launched++)
             CALL(cuLaunchKernel_ptsz, kernels[0], 1u, 1u, 1u, 32u, 1u, 1u, 0u, NULL, NULL, NULL);
         CALL(cuCtxSynchronize);
+    } else if (!strcmp(mode, "legacy")) {
+        /* Beside a capture of a stream that the legacy one does not wait for. */
+        handle graph = NULL;
+        CALL(cuStreamBeginCapture_v2, own, 2u);
+        while (now() < end)
+            launch(NULL);
+        CALL(cuStreamEndCapture, own, &graph);
+        CALL(cuCtxSynchronize);
+    } else if (!strcmp(mode, "stuck")) {
+        /* Behind a word that nobody writes. */
+        handle blocked = stream();
+        unsigned long long word = 0;
+        CALL(cuMemAlloc_v2, &word, 4ul);
+        CALL(cuMemsetD32_v2, word, 0u, 1ul);
+        handle last = kernels[--kernel_count];
+        for (int i = 0; i < 8; i++)
+            launch(own);
+        CALL(cuStreamSynchronize, own);
+        CALL(cuStreamWaitValue32_v2, blocked, word, 7u, 1u);
+        for (int i = 0; i < 40; i++)
+            launch(blocked);
+        kernels[0] = last;
+        run(own, 64);
+    } else if (!strcmp(mode, "bare")) {
+        /* Kernels that belong to no context, of a thread that has none. */
+        handle library = NULL;
+        CALL(cuLibraryLoadData, &library, "any", NULL, NULL, 0u, NULL, NULL, 0u);
+        for (int i = 0; i < kernel_count; i++)
+            CALL(cuLibraryGetKernel, &kernels[i], library, words[i + 3]);
+        CALL(cuCtxSetCurrent, NULL);
+        run(own, 64);
     } else if (!strcmp(mode, "capture")) {
         pthread_create(&threads[0], NULL, capturer, NULL);
         /* Nothing here that a capture forbids: only launches. */

@@ -242,6 +242,11 @@ impl Running {
 
     /// Ends it by SIGKILL.
     pub fn kill(mut self) -> Result<()> {
+        self.strike()
+    }
+
+    /// Ends it by SIGKILL; what it forked has its input until this value goes.
+    pub fn strike(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())

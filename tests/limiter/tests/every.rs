@@ -124,6 +124,31 @@ fn every_call_that_passes_reaches_the_driver_with_its_arguments() {
 }
 
 #[test]
+fn a_newer_form_of_a_call_was_given_the_arguments_of_the_one_that_is_known() {
+    // A driver that answers with a form which the table does not know.
+    let calls = [
+        ("cuCtxCreate", 3),
+        ("cuCtxCreate_v4", 4),
+        ("cuCtxCreate_v9", 9),
+    ];
+    for way in WAYS {
+        for [name, how, file, lost] in found(way, LIBRARIES[0], &calls, false) {
+            let real = if way == Way::Replacement {
+                LIBRARIES[0].real
+            } else {
+                LIBRARIES[0].name
+            };
+            // The answer is the ninth form's then, under another number.
+            let newest = name == "cuCtxCreate" && how != "dlsym";
+            let is_real = newest || name == "cuCtxCreate_v9";
+            let file_expected = if is_real { real } else { LIMITER };
+            assert_eq!(file, file_expected, "{way:?} {name} by {how}");
+            assert_eq!(lost == "1", newest, "{way:?} {name} by {how}");
+        }
+    }
+}
+
+#[test]
 fn calls_that_the_simulator_lacks_reach_the_driver_with_their_arguments() {
     let calls = [
         ("cuStreamBeginRecaptureToGraph", 5),

@@ -1,7 +1,7 @@
 //! Every kind of memory is charged once and given back when the driver gives it back.
 
-use aliquot_limiter_tests::scene::{FIRST, SECOND, check, device, machine};
-use aliquot_limiter_tests::{Container, WAYS};
+use aliquot_limiter_tests::scene::{FIRST, SECOND, check, container, device, machine};
+use aliquot_limiter_tests::{Container, WAYS, lines};
 use aliquot_region::limits::Container as Rules;
 
 #[test]
@@ -114,7 +114,7 @@ fn a_pool_on_the_host_was_charged_to_the_card() {
         3000,
         &[
             ("init", "0"),
-            ("hostpool", "0"),
+            ("pool,1,3", "0"),
             ("frompool,9000", "0"),
             ("info", "0 2520 3000"),
             ("unordered", "0"),
@@ -122,6 +122,194 @@ fn a_pool_on_the_host_was_charged_to_the_card() {
             ("info", "0 2520 3000"),
         ],
     );
+}
+
+#[test]
+fn memory_of_a_part_of_a_card_was_taken_for_the_hosts() {
+    // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN (6): part 1 of card 0.
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("physical,2600,256,6", "2"),
+            ("physical,1000,256,6", "0"),
+            ("info", "0 1520 3000"),
+            ("unphysical", "0"),
+            ("pool,1,6,256", "0"),
+            ("frompool,2600", "2"),
+            ("frompool,1000", "0"),
+            ("info", "0 1496 3000"),
+            ("graph,1600:part", "0"),
+            ("launch", "2"),
+        ],
+    );
+}
+
+#[test]
+fn memory_at_a_place_that_is_not_known_passed_uncounted() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        for (command, name) in [
+            ("physical,10,0,7", "cuMemCreate"),
+            ("physical,10,0,0", "cuMemCreate"),
+            ("pool,1,5,0", "cuMemPoolCreate"),
+        ] {
+            let output = container.client_command(&["init", command]).output();
+            let output = output.expect("the client");
+            let expected = ["init: 0".to_owned(), format!("{command}: 801")];
+            assert_eq!(lines(&output), expected, "{way:?}");
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(words.lines().count(), 1, "{way:?} {words}");
+            assert!(words.contains(name), "{way:?} {words}");
+        }
+    }
+}
+
+#[test]
+fn a_pool_of_managed_memory_of_no_card_was_not_charged() {
+    for pool in ["pool,2,0", "pool,2,2", "placepool,0,0,2"] {
+        check(
+            3000,
+            &[
+                ("init", "0"),
+                (pool, "0"),
+                ("frompool,2600", "2"),
+                ("frompool,2000", "0"),
+                ("touch", "0"),
+                ("info", "0 504 3000"),
+                ("frompool,600", "2"),
+                ("unordered", "0"),
+                ("sync", "0"),
+                ("info", "0 2520 3000"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn memory_in_the_order_of_a_stream_passed_where_the_thread_had_no_context() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("ownstream", "0"),
+            ("uncurrent", "0"),
+            ("ordered,2600", "2"),
+            ("ordered,1000", "0"),
+            ("ordered,1600", "2"),
+            ("recurrent", "0"),
+            ("info", "0 1496 3000"),
+        ],
+    );
+}
+
+#[test]
+fn what_a_stream_was_to_free_was_given_back_before_the_stream_came_so_far() {
+    // A kernel that outlasts the test, and one that does not.
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("alloc,1000", "0"),
+            ("managed,500", "0"),
+            ("busy,3600000", "0"),
+            ("unordered", "0"),
+            ("unordered", "0"),
+            ("info", "0 1020 3000"),
+            ("alloc,1022", "2"),
+            ("alloc,1020", "0"),
+        ],
+    );
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("alloc,1000", "0"),
+            ("managed,500", "0"),
+            ("busy,50", "0"),
+            ("unordered", "0"),
+            ("unordered", "0"),
+            ("sync", "0"),
+            ("alloc,2520", "0"),
+            ("unordered", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn what_a_stream_was_to_free_ends_with_its_context() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("create", "0"),
+            ("alloc,1000", "0"),
+            ("busy,50", "0"),
+            ("unordered", "0"),
+            ("destroy", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn a_context_that_was_detached_stayed_charged() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("create", "0"),
+            ("alloc,500", "0"),
+            ("attach", "0"),
+            ("detach", "0"),
+            ("info", "0 1540 3000"),
+            ("detach", "0"),
+            ("info", "0 2520 3000"),
+            ("create", "0"),
+            ("info", "0 2040 3000"),
+        ],
+    );
+}
+
+#[test]
+fn layers_of_a_mipmapped_array_were_charged_as_slices() {
+    // 100 layers with 11 levels each: 4/3 of the first level, where slices take 8/7.
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("layers,1024,1024,100,11", "0"),
+            ("info", "0 386 3000"),
+            ("alloc,388", "2"),
+            ("alloc,386", "0"),
+            ("unlayers", "0"),
+            ("info", "0 2134 3000"),
+        ],
+    );
+}
+
+#[test]
+fn memory_that_was_retained_while_its_last_mapping_went_was_given_back() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        let mut client =
+            container.client_command(&["init", "retainrace", "info", "unphysical", "info"]);
+        // The driver has retained it for a while when it answers.
+        let output = client
+            .env("GPUSIM_SLOW", "cuMemRetainAllocationHandle=500")
+            .output();
+        let expected = [
+            "init: 0",
+            "retainrace: 0",
+            "info: 0 2420 3000",
+            "unphysical: 0",
+            "info: 0 2520 3000",
+        ];
+        assert_eq!(lines(&output.expect("the client")), expected, "{way:?}");
+    }
 }
 
 #[test]

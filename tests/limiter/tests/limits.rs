@@ -1,8 +1,9 @@
 //! The memory limit holds, in both ways in, by the simulator's own count.
 
 use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, check, device, machine};
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, check, container, device, machine};
 use aliquot_limiter_tests::{Container, WAYS, Way};
 use aliquot_region::limits::{Container as Rules, UNCONTROLLED};
 
@@ -113,6 +114,42 @@ fn a_killed_process_frees_what_it_had() {
             ["info: 0 2520 3000", "alloc,2520: 0"],
             "{way:?}"
         );
+    }
+}
+
+#[test]
+fn memory_of_a_killed_process_was_given_away_while_its_children_held_it() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        let mut running = container.start(&["init", "alloc,2000", "linger"]).unwrap();
+        running.strike().unwrap();
+        let after = container.client(&["init", "info", "alloc,42"]).unwrap();
+        assert_eq!(after[1..], ["info: 0 40 3000", "alloc,42: 2"], "{way:?}");
+        // With its input the child ends.
+        drop(running);
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let whole = ["init: 0", "info: 0 2520 3000"];
+        while container.client(&["init", "info"]).unwrap() != whole {
+            assert!(Instant::now() < deadline, "{way:?}: never given back");
+        }
+    }
+}
+
+#[test]
+fn where_a_fork_cannot_be_seen_nothing_was_allocated_and_nothing_said_why() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        let output = container
+            .client_command(&["nowipe", "init", "count"])
+            .output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let why = said.matches("no GPU memory can be given").count();
+        assert_eq!(why, 1, "{way:?} {said}");
+        let answers = aliquot_limiter_tests::lines(&output);
+        assert_eq!(answers[..2], ["nowipe: 0", "init: 800"], "{way:?}");
     }
 }
 

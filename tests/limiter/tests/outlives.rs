@@ -1,7 +1,7 @@
 //! What takes memory of a card behind the calls that allocate: what lives longer than its handle,
 //! and what grows with contexts, modules and graphs.
 
-use aliquot_limiter_tests::scene::{FIRST, SECOND, check, device, machine};
+use aliquot_limiter_tests::scene::{FIRST, check, container, device, machine};
 use aliquot_limiter_tests::{Container, WAYS, lines};
 use aliquot_region::limits::Container as Rules;
 
@@ -44,6 +44,45 @@ fn memory_that_was_exported_and_closed_is_free_with_its_last_handle() {
             ("info", "0 2520 3000"),
         ],
     );
+}
+
+#[test]
+fn what_the_program_freed_meanwhile_gave_back_the_charge_of_lent_memory() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        let mut client = container.client_command(&[
+            "init",
+            "physical,1000",
+            "export",
+            "unphysical",
+            "alloc,1000",
+            "steered",
+            "info",
+        ]);
+        // While that is under way the same number of bytes is freed beside.
+        let output = client.env("GPUSIM_SLOW", "cuMemRelease=500").output();
+        let said = lines(&output.expect("the client"));
+        assert_eq!(
+            said[4..],
+            ["alloc,1000: 0", "steered: 0", "info: 0 1520 3000"],
+            "{way:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_pool_gave_back_at_a_wait_stayed_charged_until_the_next_call() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        let first = ["init", "ordered,1000", "unordered", "sync"];
+        let waiting = container.start(&first).expect("a client");
+        assert!(waiting.answers.iter().all(|line| line.ends_with(": 0")));
+        let said = container.client(&["init", "info", "alloc,2040"]);
+        let expected = ["info: 0 2040 3000", "alloc,2040: 0"];
+        assert_eq!(said.expect("a client")[1..], expected, "{way:?}");
+    }
 }
 
 #[test]
@@ -177,114 +216,6 @@ fn the_last_green_context_ends_the_primary_one() {
             ("ungreen", "0"),
             ("init", "0"),
             ("info", "0 2520 3000"),
-        ],
-    );
-}
-
-#[test]
-fn a_graph_whose_memory_passes_the_limit_was_launched() {
-    check(
-        3000,
-        &[
-            ("init", "0"),
-            ("graph,2000,600", "0"),
-            ("launch", "2"),
-            ("info", "0 2520 3000"),
-            ("graph,2000,500", "0"),
-            ("info", "0 2520 3000"),
-            ("launch", "0"),
-            ("info", "0 20 3000"),
-            ("alloc,22", "2"),
-            ("free", "0"),
-            ("free", "0"),
-            ("info", "0 20 3000"),
-            ("graphtrim", "0"),
-            ("info", "0 2520 3000"),
-        ],
-    );
-}
-
-#[test]
-fn memory_that_a_graph_frees_again_is_needed_once() {
-    check(
-        3000,
-        &[
-            ("init", "0"),
-            ("graph,-2000,-2500,-1000", "0"),
-            ("launch", "0"),
-            ("launch", "0"),
-            ("info", "0 20 3000"),
-            ("graphtrim", "0"),
-            ("graph,0,2500", "0"),
-            ("launch", "0"),
-            ("launch", "0"),
-            ("info", "0 20 3000"),
-        ],
-    );
-}
-
-#[test]
-fn memory_of_a_graph_in_a_graph_was_not_reserved() {
-    check(
-        3000,
-        &[
-            ("init", "0"),
-            ("graph,within,2600", "0"),
-            ("launch", "2"),
-            ("graph,within,2000,-500", "0"),
-            ("launch", "0"),
-            ("info", "0 20 3000"),
-        ],
-    );
-}
-
-#[test]
-fn a_graph_on_two_cards_was_reserved_on_the_last_one_only() {
-    for way in WAYS {
-        let (_room, machine) = machine();
-        let devices = [device(FIRST, 1000), device(SECOND, 3000)];
-        let container = Container::new(&machine, way, Rules::default(), &devices);
-        let container = container.expect("a container");
-        let said = container.client(&[
-            "init",
-            "graph,800,2:1",
-            "launch",
-            "info",
-            "graph,500,2:1",
-            "launch",
-            "info",
-        ]);
-        let expected = [
-            "init: 0",
-            "graph,800,2:1: 0",
-            "launch: 2",
-            "info: 0 520 1000",
-            "graph,500,2:1: 0",
-            "launch: 0",
-            "info: 0 20 1000",
-        ];
-        assert_eq!(said.expect("answers"), expected, "{way:?}");
-    }
-}
-
-#[test]
-fn what_another_graph_holds_was_taken_for_what_this_one_left() {
-    check(
-        3000,
-        &[
-            ("init", "0"),
-            // Freed by hand after its launch, while another graph took as much.
-            ("graph,0,2400", "0"),
-            ("launch", "0"),
-            ("keepexec", "0"),
-            ("unordered", "0"),
-            ("sync", "0"),
-            ("graphtrim", "0"),
-            ("graph,2400", "0"),
-            ("launch", "0"),
-            ("otherexec", "0"),
-            ("launch", "2"),
-            ("info", "0 120 3000"),
         ],
     );
 }

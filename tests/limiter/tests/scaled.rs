@@ -64,6 +64,9 @@ fn what_managed_memory_cannot_serve_fails_at_that_call_with_one_line() {
         ("ordered,100", "2", "a memory pool"),
         ("create", "2", "a context"),
         ("share", "801", "cuIpcGetMemHandle"),
+        // For RDMA, from its beginning and from within.
+        ("rdma", "801", "cuMemGetHandleForAddressRange"),
+        ("rdma,4194304", "801", "cuMemGetHandleForAddressRange"),
     ] {
         let container = scaled(&machine, Way::Replacement, 6000, 3000);
         let mut client = container.client_command(&["init", "alloc,2500", "alloc,1000", command]);
@@ -80,6 +83,26 @@ fn what_managed_memory_cannot_serve_fails_at_that_call_with_one_line() {
         assert_eq!(words.lines().count(), 1, "{words}");
         assert!(words.contains(name), "{words}");
     }
+}
+
+#[test]
+fn what_lies_on_the_card_can_be_shared_though_the_container_is_scaled() {
+    let (_room, machine) = machine();
+    let container = scaled(&machine, Way::Replacement, 6000, 3000);
+    let said = container.client(&["init", "alloc,1000", "alloc,2500", "free", "rdma", "share"]);
+    let said = said.expect("the client");
+    assert_eq!(said[4..], ["rdma: 0", "share: 0"]);
+}
+
+#[test]
+fn memory_that_went_with_its_context_left_its_address_among_those_beyond_the_card() {
+    let (_room, machine) = machine();
+    let container = scaled(&machine, Way::Replacement, 6000, 3000);
+    let before = ["init", "alloc,2520", "alloc,1000", "reset"];
+    let after = ["init", "alloc,1000", "share", "alloc,1000", "share"];
+    let said = container.client(&[&before[..], &after[..]].concat());
+    let said = said.expect("the client");
+    assert_eq!((&*said[6], &*said[8]), ("share: 0", "share: 0"));
 }
 
 /// MiB of a card that two tenants of its size share, and what of it the driver keeps.

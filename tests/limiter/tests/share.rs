@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
-use aliquot_limiter_tests::Way;
 use aliquot_limiter_tests::launch::{Side, nanoseconds};
+use aliquot_limiter_tests::scene::{FIRST, SECOND, device, machine};
 use aliquot_limiter_tests::share::{Got, Role, Scene, run, tenant};
-use aliquot_region::limits::Container as Rules;
+use aliquot_limiter_tests::{Container, Way};
+use aliquot_region::limits::{Container as Rules, Device};
 use parking_lot::Mutex;
 
 /// One scene at a time: they measure time.
@@ -114,6 +115,42 @@ fn threads_with_small_kernels_are_not_charged_for_each_other() {
 fn a_capture_in_one_thread_and_pacing_in_another_do_not_meet() {
     // A failed call of either fails the scene.
     check(50, 1, "capture k_ms_1");
+}
+
+#[test]
+fn kernels_in_the_legacy_stream_were_not_measured_beside_a_capture() {
+    // Charged a millisecond each, for the capture of a stream that does not wait for that one.
+    check(50, 1, "legacy k_ms_5");
+}
+
+#[test]
+fn a_stream_that_never_moves_ended_all_measuring() {
+    check(50, 1, "stuck k_ms_1 k_ms_5");
+}
+
+#[test]
+fn kernels_of_a_thread_without_a_context_were_not_measured() {
+    check(50, 1, "bare k_ms_5");
+}
+
+#[test]
+fn a_launch_into_a_stream_of_another_card_was_charged_to_the_current_one() {
+    let (_room, machine) = machine();
+    let devices = [FIRST, SECOND].map(|uuid| Device {
+        cores: 30,
+        ..device(uuid, 3000)
+    });
+    let container = Container::new(&machine, Way::Replacement, Rules::default(), &devices);
+    let container = container.expect("a container");
+    let said = container
+        .client(&["init", "elsewhere,20"])
+        .expect("answers");
+    assert_eq!(said[1], "elsewhere,20: 0");
+    let slots = container.directory().join("counters/slots");
+    let work = aliquot_region::host::read(&slots, 2)
+        .expect("counters")
+        .work;
+    assert!(work[0].busy == 0 && work[1].busy > 10_000_000, "{work:?}");
 }
 
 #[test]

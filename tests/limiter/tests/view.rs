@@ -47,6 +47,37 @@ fn only_the_cards_of_the_seat_are_seen() {
 }
 
 #[test]
+fn one_lost_card_hid_all_others_from_nvml() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        machine.set(FIRST, &[("health", "lost")]).unwrap();
+        let check = |uuids: &[&str], expected: &[&str]| {
+            let devices: Vec<_> = uuids.iter().map(|uuid| device(uuid, 3000)).collect();
+            let container = Container::new(&machine, way, Rules::default(), &devices).unwrap();
+            let said = container.client(&["ninit", "ncount", "nmemory,0", "nmemory,1"]);
+            assert_eq!(said.unwrap()[1..], *expected, "{way:?} {uuids:?}");
+        };
+        let second = "nmemory,1: [0, 0] 0 3000";
+        check(&[FIRST, SECOND], &["ncount: 0 2", "nmemory,0: 15", second]);
+        let whole = "nmemory,0: [0, 0] 0 3000";
+        check(&[SECOND], &["ncount: 0 1", whole, "nmemory,1: 2"]);
+    }
+}
+
+#[test]
+fn a_card_without_room_for_the_context_was_called_all_free() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let container = container(&machine, way, 3000);
+        let beside = container.start(&["init", "alloc,2400"]).unwrap();
+        assert_eq!(beside.answers, ["init: 0", "alloc,2400: 0"]);
+        let said = container.client(&["private", "info", "alloc,2"]).unwrap();
+        let expected = ["private: 0", "info: 0 0 3000", "alloc,2: 2"];
+        assert_eq!(said, expected, "{way:?}");
+    }
+}
+
+#[test]
 fn nvml_shows_the_limit_to_who_uses_no_cuda() {
     check(
         3000,

@@ -15,6 +15,10 @@ pub(crate) const ALIGNMENT: u64 = 64 << 10;
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory of its own.
 const MAPPED_LATER: u32 = 0x40 | 0x80;
 
+/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: depth counts layers, of which each level has
+/// all.
+const LAYERED: u32 = 0x01 | 0x04;
+
 /// An array, mipmapped or not.
 pub(crate) struct Array {
     pub(crate) descriptor: Array3dDescriptor,
@@ -54,6 +58,26 @@ pub(crate) fn element_bytes(descriptor: &Array3dDescriptor) -> Answer<u64> {
     Ok(channels * channel)
 }
 
+/// Slices or layers of a level.
+pub(crate) fn depth_at(descriptor: &Array3dDescriptor, level: u32) -> usize {
+    if descriptor.flags & LAYERED == 0 {
+        (descriptor.depth >> level).max(1)
+    } else {
+        descriptor.depth.max(1)
+    }
+}
+
+/// Levels down to one element.
+pub(crate) fn most_levels(descriptor: &Array3dDescriptor) -> u32 {
+    let flat = descriptor.width.max(descriptor.height).max(1);
+    let longest = if descriptor.flags & LAYERED == 0 {
+        flat.max(descriptor.depth)
+    } else {
+        flat
+    };
+    longest.ilog2() + 1
+}
+
 /// Bytes of an array with `levels` levels: rows of 64 bytes, 8 rows together, whole 64 KiB.
 pub(crate) fn size(descriptor: &Array3dDescriptor, levels: u32) -> Answer<u64> {
     let element = element_bytes(descriptor)?;
@@ -68,7 +92,7 @@ pub(crate) fn size(descriptor: &Array3dDescriptor, levels: u32) -> Answer<u64> {
             0 => 1,
             height => extent(height).next_multiple_of(8),
         };
-        let slices = extent(descriptor.depth);
+        let slices = depth_at(descriptor, level) as u64;
         let bytes = row.next_multiple_of(64).checked_mul(rows);
         let bytes = bytes.and_then(|bytes| bytes.checked_mul(slices));
         sum = bytes

@@ -12,6 +12,7 @@ use crate::codes::{
     ERROR_STREAM_CAPTURE_IMPLICIT, ERROR_STREAM_CAPTURE_INVALIDATED, ERROR_STREAM_CAPTURE_UNJOINED,
     ERROR_STREAM_CAPTURE_UNSUPPORTED,
 };
+use crate::context::ContextRef;
 use crate::ffi::Answer;
 use crate::streams::{Stream, StreamKind};
 use crate::times::KernelTime;
@@ -44,6 +45,11 @@ pub(crate) enum Work {
         bytes: u64,
         card: usize,
     },
+    /// As `Alloc`, on the host.
+    AllocOnHost {
+        address: u64,
+        bytes: u64,
+    },
     Free {
         address: u64,
     },
@@ -70,6 +76,9 @@ pub(crate) struct Capture {
     thread: ThreadId,
     /// The stream in which it began.
     pub(crate) origin: u64,
+    context: ContextRef,
+    /// Some stream of it waits for the legacy one.
+    blocking: AtomicBool,
     invalid: AtomicBool,
     built: Mutex<Built>,
 }
@@ -102,6 +111,8 @@ pub(crate) fn begin(stream: &Stream, mode: u32) -> Arc<Capture> {
         mode,
         thread: std::thread::current().id(),
         origin: stream.id,
+        context: stream.context,
+        blocking: AtomicBool::new(stream.kind == StreamKind::Blocking),
         invalid: AtomicBool::new(false),
         built: Mutex::default(),
     });
@@ -148,17 +159,32 @@ pub(crate) fn check_stream(stream: &Stream) -> Answer {
 
 /// Refuses use of the legacy stream while a blocking stream of the context is captured.
 pub(crate) fn check_legacy(stream: &Stream) -> Answer {
+    let mut refused = Ok(());
+    each_that_forbids(stream, |capture| {
+        capture.invalid.store(true, Relaxed);
+        refused = Err(ERROR_STREAM_CAPTURE_IMPLICIT);
+    });
+    refused
+}
+
+/// Refuses a question after the legacy stream in the same case, which harms no capture.
+pub(crate) fn check_question(stream: &Stream) -> Answer {
+    let mut refused = Ok(());
+    each_that_forbids(stream, |_| refused = Err(ERROR_STREAM_CAPTURE_IMPLICIT));
+    refused
+}
+
+/// The captures that forbid the use of a stream that is not captured itself.
+fn each_that_forbids(stream: &Stream, mut act: impl FnMut(&Capture)) {
     if stream.kind != StreamKind::Legacy || !any() {
-        return Ok(());
+        return;
     }
     let ongoing = ONGOING.lock();
-    for capture in ongoing.iter() {
-        capture.invalid.store(true, Relaxed);
-    }
-    if ongoing.is_empty() {
-        Ok(())
-    } else {
-        Err(ERROR_STREAM_CAPTURE_IMPLICIT)
+    let forbids = |capture: &&Arc<Capture>| {
+        capture.blocking.load(Relaxed) && capture.context.is(stream.context)
+    };
+    for capture in ongoing.iter().filter(forbids) {
+        act(capture);
     }
 }
 
@@ -186,9 +212,11 @@ impl Capture {
     }
 
     /// A stream's next node comes after these too.
-    pub(crate) fn join(&self, stream: u64, nodes: &[usize]) {
+    pub(crate) fn join(&self, stream: &Stream, nodes: &[usize]) {
+        self.blocking
+            .fetch_or(stream.kind == StreamKind::Blocking, Relaxed);
         let mut built = self.built.lock();
-        let tail = built.tails.entry(stream).or_default();
+        let tail = built.tails.entry(stream.id).or_default();
         tail.extend(nodes);
         tail.sort_unstable();
         tail.dedup();

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -36,6 +36,8 @@ pub(crate) struct Context {
     pub(crate) limits: Mutex<HashMap<u32, usize>>,
     /// Bytes of code and variables of its modules.
     pub(crate) code: Mutex<u64>,
+    /// Users beside the one that made it.
+    attached: AtomicU64,
     /// The primary context that owns what is made in this one: it is a green context.
     parent: Option<ContextRef>,
     pub(crate) cache_config: AtomicU32,
@@ -73,6 +75,17 @@ impl Context {
         }
         *bytes = *bytes + new - old;
         Ok(())
+    }
+
+    /// One user more.
+    pub(crate) fn attach(&self) {
+        self.attached.fetch_add(1, Relaxed);
+    }
+
+    /// One user less; true for the last one.
+    pub(crate) fn detach(&self) -> bool {
+        let less = |users: u64| users.checked_sub(1);
+        self.attached.fetch_update(Relaxed, Relaxed, less).is_err()
     }
 
     fn living(&'static self) -> Answer<ContextRef> {
@@ -294,6 +307,7 @@ fn new(device: Device, card: usize, flags: u32, parent: Option<ContextRef>) -> C
         defaults: Defaults::default(),
         limits: Mutex::default(),
         code: Mutex::new(0),
+        attached: AtomicU64::new(0),
         parent,
         cache_config: AtomicU32::new(0),
         shared_config: AtomicU32::new(0),

@@ -214,6 +214,12 @@ impl Driver {
         })
     }
 
+    /// Somebody waited for a card: what waited for that is given back.
+    pub(crate) fn settle(&self, card: usize) {
+        self.heap.settle(self);
+        self.pools.settle(self, card);
+    }
+
     /// The MPS server that this process uses the cards through.
     pub(crate) fn mps(&self) -> Option<&mps::Client> {
         self.mps.as_ref()

@@ -1,9 +1,14 @@
 //! Faults on demand: `GPUSIM_FAULTS=cuMemAlloc_v2:3=2,cuLaunchKernel:*=719` lets the third call
 //! of the first symbol and every call of the second fail with those codes; `GPUSIM_MISSING` names
-//! functions that this driver shall not know. Fed by the environment, once for each process.
+//! functions that this driver shall not know; `GPUSIM_SLOW=cuMemRetainAllocationHandle=300` lets
+//! calls answer so many milliseconds after they did what they do. Fed by the environment, once for each process.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use aliquot_gpusim_model::clock;
+
+use crate::wait::pause;
 
 struct Fault {
     symbol: String,
@@ -14,6 +19,7 @@ struct Fault {
 }
 
 static FAULTS: OnceLock<Vec<Fault>> = OnceLock::new();
+static SLOW: OnceLock<Vec<(String, u64)>> = OnceLock::new();
 static MISSING: OnceLock<Vec<String>> = OnceLock::new();
 
 /// The code with which this call of `symbol` shall fail.
@@ -31,6 +37,23 @@ pub(crate) fn of_call(symbol: &str) -> Option<u32> {
         let call = fault.calls.fetch_add(1, Relaxed) + 1;
         (fault.number == 0 || fault.number == call).then_some(fault.code)
     })
+}
+
+/// Lets the time pass that calls of `symbol` take longer.
+#[inline]
+pub(crate) fn delay(symbol: &str) {
+    let slow = SLOW.get_or_init(|| {
+        let text = std::env::var("GPUSIM_SLOW").unwrap_or_default();
+        let rows = text.split(',').filter_map(|row| row.trim().split_once('='));
+        let rows = rows.filter_map(|(name, time)| Some((name.to_owned(), time.parse().ok()?)));
+        rows.collect()
+    });
+    if let Some((_, milliseconds)) = slow.iter().find(|(name, _)| name == symbol) {
+        let end = clock() + milliseconds * 1_000_000;
+        while let Some(left) = end.checked_sub(clock()).filter(|left| *left > 0) {
+            pause(left);
+        }
+    }
 }
 
 fn parse(text: &str) -> Option<Fault> {

@@ -23,11 +23,13 @@ pub(crate) fn answer(symbol: &'static str, body: impl FnOnce() -> Answer) -> u32
         }
         return code;
     }
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let code = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(code)) => code,
         Err(_) => ERROR_UNKNOWN,
-    }
+    };
+    faults::delay(symbol);
+    code
 }
 
 /// Where a caller wants a `T`, or has one, or an array of them.

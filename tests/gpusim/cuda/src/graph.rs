@@ -94,9 +94,12 @@ impl Reserves {
 
     /// The allocation and free nodes of a launch, in order.
     fn launch(&self, driver: &Driver, context: ContextRef, nodes: &[Node], flags: u64) -> Answer {
-        let takes = nodes
-            .iter()
-            .any(|node| matches!(node.work, Work::Alloc { .. } | Work::Free { .. }));
+        let takes = nodes.iter().any(|node| {
+            matches!(
+                node.work,
+                Work::Alloc { .. } | Work::AllocOnHost { .. } | Work::Free { .. }
+            )
+        });
         if !takes {
             return Ok(());
         }
@@ -112,6 +115,39 @@ impl Reserves {
                 self.gave(driver, card, live.size);
             }
         }
+        self.grow(driver, nodes)?;
+        for node in nodes {
+            match node.work {
+                Work::Alloc {
+                    address,
+                    bytes,
+                    card,
+                } => {
+                    let kind = Kind::Graph { card };
+                    driver.heap.add(address, bytes, kind, Some(context));
+                    driver.count_request(card, bytes);
+                    self.with(card, |reserve| reserve.used += whole(bytes));
+                }
+                Work::AllocOnHost { address, bytes } => {
+                    let kind = Kind::Host { flags: 0 };
+                    driver.heap.add(address, bytes, kind, Some(context));
+                }
+                Work::Free { address } => {
+                    let is_its = |kind| is_graphs(kind) || matches!(kind, Kind::Host { .. });
+                    let gone = driver.heap.remove(address, is_its);
+                    let gone = gone.ok_or(ERROR_INVALID_VALUE)?;
+                    if let Kind::Graph { card } = gone.kind {
+                        self.gave(driver, card, gone.size);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is lacking for the most that nodes have at once.
+    pub(crate) fn grow(&self, driver: &Driver, nodes: &[Node]) -> Answer {
         let mut grown = Vec::new();
         for (card, peak) in peaks(nodes) {
             let lacking = self.with(card, |reserve| {
@@ -131,28 +167,6 @@ impl Reserves {
                     }
                     return Err(code);
                 }
-            }
-        }
-        for node in nodes {
-            match node.work {
-                Work::Alloc {
-                    address,
-                    bytes,
-                    card,
-                } => {
-                    let kind = Kind::Graph { card };
-                    driver.heap.add(address, bytes, kind, Some(context));
-                    driver.count_request(card, bytes);
-                    self.with(card, |reserve| reserve.used += whole(bytes));
-                }
-                Work::Free { address } => {
-                    let gone = driver.heap.remove(address, is_graphs);
-                    let gone = gone.ok_or(ERROR_INVALID_VALUE)?;
-                    if let Kind::Graph { card } = gone.kind {
-                        self.gave(driver, card, gone.size);
-                    }
-                }
-                _ => {}
             }
         }
         Ok(())

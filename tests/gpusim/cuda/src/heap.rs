@@ -1,8 +1,10 @@
 //! Memory by address: what each pointer is, and how it is taken of a card. Allocations of more
 //! than half a block take whole blocks, smaller ones share a block with others of their size, and
-//! a block goes back when its last part does. Must not know streams.
+//! a block goes back when its last part does; what is freed in the order of a stream goes back when
+//! the card has passed its mark. Must not know streams.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -10,6 +12,7 @@ use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
 use crate::context::{Context, ContextRef};
 use crate::driver::Driver;
 use crate::ffi::Answer;
+use crate::timeline::Mark;
 use crate::types::Handle;
 
 /// What a pointer points to.
@@ -66,6 +69,8 @@ pub(crate) struct Allocation {
 #[derive(Default)]
 pub(crate) struct Heap {
     known: Mutex<Known>,
+    /// What is free when the card has passed a mark.
+    leaving: Mutex<Vec<(Arc<Mark>, Allocation)>>,
 }
 
 #[derive(Default)]
@@ -177,13 +182,29 @@ impl Heap {
         Some(found)
     }
 
+    /// Gives an allocation back, which is in no list any more, when the card has passed a mark.
+    pub(crate) fn free_at(&self, driver: &Driver, mark: Arc<Mark>, gone: Allocation) {
+        self.leaving.lock().push((mark, gone));
+        self.settle(driver);
+    }
+
+    /// Gives back what the card has passed by now.
+    pub(crate) fn settle(&self, driver: &Driver) {
+        let mut leaving = self.leaving.lock();
+        let passed = leaving.extract_if(.., |(mark, _)| driver.reached(mark).is_some());
+        passed.for_each(|(_, gone)| give(driver, &gone));
+    }
+
     /// Gives back all that a context owns.
     pub(crate) fn drop_context(&self, driver: &Driver, context: &Context) {
+        let owned = |one: &Allocation| one.context.is_some_and(|own| own.is(context));
+        let mut leaving = self.leaving.lock();
+        let with_it = leaving.extract_if(.., |(_, one)| owned(one));
+        with_it.for_each(|(_, gone)| give(driver, &gone));
+        drop(leaving);
         let mut known = self.known.lock();
-        let owned = known
-            .by_base
-            .extract_if(.., |_, one| one.context.is_some_and(|own| own.is(context)));
-        let gone: Vec<Allocation> = owned.map(|(_, one)| one).collect();
+        let gone = known.by_base.extract_if(.., |_, one| owned(one));
+        let gone: Vec<Allocation> = gone.map(|(_, one)| one).collect();
         drop(known);
         for allocation in gone {
             give(driver, &allocation);
@@ -214,6 +235,7 @@ pub(crate) fn give(driver: &Driver, gone: &Allocation) {
         Kind::Graph { card } => driver.reserves.gave(driver, card, gone.size),
         Kind::Managed => {
             driver.residency.forget(driver, gone.id);
+            driver.pools.gave_managed(driver, gone.base, gone.size);
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }
         Kind::Host { .. } | Kind::Foreign => {

@@ -26,8 +26,11 @@ struct State {
     /// By device: the pool of its own, and the one that is used.
     own: Vec<Handle>,
     current: Vec<Handle>,
-    /// That of the host, once somebody asked for it.
+    /// That of the host, once somebody asked for it, and that of managed memory.
     of_host: Option<Handle>,
+    of_managed: Option<Handle>,
+    /// Of each managed allocation of a pool, by its address, the pool.
+    movable: HashMap<u64, Handle>,
 }
 
 /// One pool.
@@ -36,6 +39,8 @@ pub(crate) struct Pool {
     card: usize,
     /// Its memory is the host's, and takes nothing of the card.
     on_host: bool,
+    /// Its memory moves between host and cards, and is of a card while it lies there.
+    managed: bool,
     /// Most bytes; 0: no limit.
     most: u64,
     destroyed: bool,
@@ -54,6 +59,7 @@ impl Pool {
             device,
             card,
             on_host: false,
+            managed: false,
             most,
             destroyed: false,
             release_threshold: 0,
@@ -88,7 +94,7 @@ impl Pool {
     }
 
     fn charge(&self, driver: &Driver, bytes: u64) -> Answer {
-        if self.on_host {
+        if self.on_host || self.managed {
             return Ok(());
         }
         driver.charge(self.card, bytes)
@@ -99,7 +105,7 @@ impl Pool {
         let block = driver.facts(self.card).block_bytes;
         let used = self.used.next_multiple_of(block).min(self.reserved);
         let left = keep.min(self.reserved).max(used);
-        if !self.on_host {
+        if !self.on_host && !self.managed {
             driver.release(self.card, self.reserved - left);
         }
         self.reserved = left;
@@ -114,6 +120,8 @@ impl Pools {
             current: own.clone(),
             own,
             of_host: None,
+            of_managed: None,
+            movable: HashMap::new(),
         }))
     }
 
@@ -133,14 +141,23 @@ impl Pools {
         if let Some(known) = self.0.lock().of_host {
             return Ok(known);
         }
-        let made = self.create(driver, None, 0)?;
+        let made = self.create(driver, None, 0, false)?;
         Ok(*self.0.lock().of_host.get_or_insert(made))
+    }
+
+    /// The pool of managed memory that is to be nowhere.
+    pub(crate) fn of_managed(&self, driver: &Driver) -> Answer<Handle> {
+        if let Some(known) = self.0.lock().of_managed {
+            return Ok(known);
+        }
+        let made = self.create(driver, None, 0, true)?;
+        Ok(*self.0.lock().of_managed.get_or_insert(made))
     }
 
     pub(crate) fn set_current(&self, device: Device, pool: Handle) -> Answer {
         let mut state = self.0.lock();
         let known = state.pools.get(&pool).ok_or(ERROR_INVALID_VALUE)?;
-        if known.device != device || known.destroyed || known.on_host {
+        if known.device != device || known.destroyed || known.on_host || known.managed {
             return Err(ERROR_INVALID_VALUE);
         }
         let index = usize::try_from(device).map_err(|_| ERROR_INVALID_VALUE)?;
@@ -148,16 +165,18 @@ impl Pools {
         Ok(())
     }
 
-    /// A pool on a device, or on the host.
+    /// A pool on a device, or on the host, or of memory that moves.
     pub(crate) fn create(
         &self,
         driver: &Driver,
         device: Option<Device>,
         most: u64,
+        managed: bool,
     ) -> Answer<Handle> {
-        let (on_host, device) = (device.is_none(), device.unwrap_or(0));
+        let (on_host, device) = (device.is_none() && !managed, device.unwrap_or(0));
         let pool = Pool {
             on_host,
+            managed,
             ..Pool::new(device, driver.card(device)?, most)
         };
         let handle = new_handle();
@@ -213,22 +232,31 @@ impl Pools {
         let bytes = size
             .checked_next_multiple_of(PART)
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        let card = self.with(handle, |pool| {
+        let (card, managed) = self.with(handle, |pool| {
             pool.grow(driver, driver.facts(pool.card), bytes)?;
-            Ok(pool.card)
+            Ok((pool.card, pool.managed))
         })?;
         let base = driver
             .arena
             .take(size.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
         driver.count_request(card, size);
-        driver.heap.add(
-            base,
-            size,
-            Kind::Pool { pool: handle },
-            Some(context.owner()),
-        );
+        let kind = if managed {
+            self.0.lock().movable.insert(base, handle);
+            Kind::Managed
+        } else {
+            Kind::Pool { pool: handle }
+        };
+        driver.heap.add(base, size, kind, Some(context.owner()));
         Ok(base)
+    }
+
+    /// Managed memory went, of a pool or not.
+    pub(crate) fn gave_managed(&self, driver: &Driver, base: u64, size: u64) {
+        let pool = self.0.lock().movable.remove(&base);
+        if let Some(pool) = pool {
+            self.gave(driver, pool, size);
+        }
     }
 
     /// An allocation of `size` bytes went.

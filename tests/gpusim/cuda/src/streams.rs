@@ -12,6 +12,7 @@ use crate::codes::ERROR_INVALID_HANDLE;
 use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::ffi::Answer;
+use crate::timeline::NEVER;
 use crate::types::Handle;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
@@ -62,6 +63,11 @@ impl Stream {
         }
     }
 
+    /// Waits for a word that nobody writes: what is launched from now on never runs.
+    pub(crate) fn wait_for_ever(&self) {
+        self.last.store(NEVER, Relaxed);
+    }
+
     /// The number of the work after which something on this stream may happen.
     pub(crate) fn behind(&self) -> u64 {
         let (own, defaults) = (self.last.load(Relaxed), &self.context.defaults);
@@ -91,6 +97,9 @@ impl Stream {
             }
             capture::check_legacy(self)?;
         }
+        if self.last.load(Relaxed) == NEVER {
+            return Ok(());
+        }
         let number = driver()?.queue(self.context.card, work());
         self.follow(number);
         Ok(())
@@ -105,7 +114,7 @@ impl Stream {
     pub(crate) fn wait(&self) -> Answer {
         let driver = driver()?;
         driver.wait_until_done(self.context.card, self.behind());
-        driver.pools.settle(driver, self.context.card);
+        driver.settle(self.context.card);
         // The MPS server may have gone meanwhile.
         crate::driver::driver().map(|_| ())
     }

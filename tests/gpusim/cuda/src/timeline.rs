@@ -22,6 +22,9 @@ impl Default for Timeline {
     }
 }
 
+/// The number of work that is never done.
+pub(crate) const NEVER: u64 = u64::MAX;
+
 /// A place in the work of a card.
 pub(crate) struct Mark {
     pub(crate) card: usize,
@@ -62,12 +65,20 @@ impl Driver {
 
     /// The work of a number is done.
     pub(crate) fn is_done(&self, card: usize, number: u64) -> bool {
+        if number == NEVER {
+            return false;
+        }
         let progress = self.member().progress(card, number, self.moment(card));
         matches!(progress, Progress::Done(_))
     }
 
     /// Waits until the work of a number is done.
     pub(crate) fn wait_until_done(&self, card: usize, number: u64) {
+        if number == NEVER {
+            loop {
+                pause(u64::MAX);
+            }
+        }
         if number == 0 || self.member().is_idle(card) {
             return;
         }
@@ -105,6 +116,9 @@ impl Driver {
         let known = mark.done.load(Relaxed);
         if known > 0 {
             return Some(known);
+        }
+        if mark.number == NEVER {
+            return None;
         }
         match self
             .member()

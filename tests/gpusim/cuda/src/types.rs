@@ -1,4 +1,5 @@
-//! The driver's structs that cross the edge to C, in their documented layout. Must hold no code.
+//! The driver's structs that cross the edge to C, in their documented layout. Must hold no code but
+//! that which reads a place.
 
 use std::ffi::c_void;
 
@@ -74,6 +75,31 @@ pub(crate) type ContextParameters = c_void;
 pub(crate) struct Location {
     pub(crate) kind: u32,
     pub(crate) id: i32,
+}
+
+/// A `CUmemLocation`, understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// `CU_MEM_LOCATION_TYPE_NONE`.
+    Nowhere,
+    Card(Device),
+    Host,
+    /// `CU_MEM_LOCATION_TYPE_INVISIBLE`, or a newer one.
+    Other,
+}
+
+impl Location {
+    pub(crate) fn place(self) -> Place {
+        match self.kind {
+            0 => Place::Nowhere,
+            1 => Place::Card(self.id),
+            2..=4 => Place::Host,
+            // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: the device in the first byte, a part of
+            // its memory in the second.
+            6 => Place::Card(self.id & 0xff),
+            _ => Place::Other,
+        }
+    }
 }
 
 /// `CUmemAllocationProp`.
@@ -166,6 +192,14 @@ pub(crate) struct ArrayMapping {
     pub(crate) devices: u32,
     pub(crate) flags: u32,
     pub(crate) reserved: [u32; 2],
+}
+
+/// The beginning of `CUDA_GRAPH_INSTANTIATE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct InstantiateParameters {
+    pub(crate) flags: u64,
+    pub(crate) stream: Handle,
 }
 
 /// `CUgraphNodeParams` of a graph within.

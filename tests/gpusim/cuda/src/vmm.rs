@@ -13,9 +13,9 @@ use crate::ffi::Answer;
 use crate::heap::Kind;
 use crate::lent::Lent;
 use crate::objects::new_handle;
-use crate::types::{AllocationProperties, Handle};
+use crate::types::{AllocationProperties, Handle, Place};
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`; the others are on the host.
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(crate) const ON_DEVICE: u32 = 1;
 /// What sizes and addresses are multiples of.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
@@ -101,10 +101,10 @@ impl Vmm {
         if size == 0 || !size.is_multiple_of(GRANULARITY) || properties.kind != 1 {
             return Err(ERROR_INVALID_VALUE);
         }
-        let card = match properties.location.kind {
-            ON_DEVICE => Some(driver.card(properties.location.id)?),
-            2..=4 => None,
-            _ => return Err(ERROR_INVALID_VALUE),
+        let card = match properties.location.place() {
+            Place::Card(device) => Some(driver.card(device)?),
+            Place::Host => None,
+            Place::Nowhere | Place::Other => return Err(ERROR_INVALID_VALUE),
         };
         self.look(driver);
         if let Some(card) = card {

@@ -1,6 +1,6 @@
 //! Arrays and mipmapped arrays.
 
-use crate::array::{ALIGNMENT, Array, size};
+use crate::array::{ALIGNMENT, Array, depth_at, most_levels, size};
 use crate::calls::calls;
 use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
 use crate::context::current;
@@ -51,9 +51,7 @@ calls! { CALLS:
         array: Out<Handle>, descriptor: Out<Array3dDescriptor>, levels: u32,
     ) {
         let shape = descriptor.get()?;
-        let longest = shape.width.max(shape.height).max(shape.depth).max(1);
-        let most = longest.ilog2() + 1;
-        create(&array, shape, levels.min(most))
+        create(&array, shape, levels.min(most_levels(&shape)))
     }
 
     cuMipmappedArrayDestroy 5000 cuMipmappedArrayDestroy(array: Handle) { destroy(array) }
@@ -74,10 +72,13 @@ calls! { CALLS:
             return Err(ERROR_INVALID_VALUE);
         }
         let mut descriptor = whole.descriptor;
-        for length in [&mut descriptor.width, &mut descriptor.height, &mut descriptor.depth] {
+        for length in [&mut descriptor.width, &mut descriptor.height] {
             if *length > 0 {
                 *length = (*length >> level).max(1);
             }
+        }
+        if descriptor.depth > 0 {
+            descriptor.depth = depth_at(&descriptor, level);
         }
         out.put(arrays.add(Array {
             descriptor,

@@ -61,6 +61,7 @@ calls! { CALLS:
         stream: Handle, status: Out<u32>,
     ) / 10000 cuStreamIsCapturing_ptsz as own {
         let stream = streams::find(stream, own)?;
+        capture::check_question(&stream)?;
         status.put(status_of(stream.capture.lock().as_ref()))
     }
 

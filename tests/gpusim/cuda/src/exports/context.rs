@@ -32,6 +32,24 @@ calls! { CALLS:
         driver.contexts.destroy(driver, context)
     }
 
+    cuCtxAttach 2000 cuCtxAttach(context: Out<Handle>, flags: u32) {
+        let own = current()?;
+        if flags != 0 || context.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        own.attach();
+        context.put(own.handle())
+    }
+
+    cuCtxDetach 2000 cuCtxDetach(context: Handle) {
+        let driver = driver()?;
+        if driver.contexts.find(context)?.detach() {
+            driver.contexts.destroy(driver, context)
+        } else {
+            Ok(())
+        }
+    }
+
     cuGreenCtxCreate 12040 cuGreenCtxCreate(
         green: Out<Handle>, resources: u64, device: Device, flags: u32,
     ) {

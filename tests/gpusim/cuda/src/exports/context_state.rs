@@ -72,7 +72,7 @@ fn wait(context: ContextRef) -> Answer {
     let driver = driver()?;
     capture::check_unsafe()?;
     driver.wait_until_done(context.card, driver.newest(context.card));
-    driver.pools.settle(driver, context.card);
+    driver.settle(context.card);
     Ok(())
 }
 

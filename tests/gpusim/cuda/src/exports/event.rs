@@ -63,7 +63,13 @@ calls! { CALLS:
 
     cuEventQuery 2000 cuEventQuery(event: Handle) {
         let mark = marked(event)?;
-        match mark.map(|mark| Ok(driver()?.reached(&mark).is_some())) {
+        let reached = |mark: Arc<Mark>| {
+            let driver = driver()?;
+            let reached = driver.reached(&mark).is_some();
+            driver.heap.settle(driver);
+            Ok(reached)
+        };
+        match mark.map(reached) {
             None | Some(Ok(true)) => Ok(()),
             Some(Ok(false)) => Err(ERROR_NOT_READY),
             Some(Err(code)) => Err(code),
@@ -74,7 +80,7 @@ calls! { CALLS:
         if let Some(mark) = marked(event)? {
             let driver = driver()?;
             driver.wait_for(&mark);
-            driver.pools.settle(driver, mark.card);
+            driver.settle(mark.card);
         }
         Ok(())
     }
@@ -100,6 +106,9 @@ fn find(event: Handle) -> Answer<Arc<Event>> {
 
 fn record(event: Handle, stream: Handle, own: bool) -> Answer {
     let (event, stream) = (find(event)?, streams::find(stream, own)?);
+    if !event.context.is(stream.context) {
+        return Err(ERROR_INVALID_HANDLE);
+    }
     if let Some(capture) = stream.capture.lock().clone() {
         if capture.is_invalid() {
             return Err(ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -171,7 +180,7 @@ fn wait(stream: Handle, event: Handle, own: bool) -> Answer {
             if known.is_some_and(|known| known.id != capture.id) {
                 return Err(crate::codes::ERROR_STREAM_CAPTURE_MERGE);
             }
-            capture.join(stream.id, nodes);
+            capture.join(&stream, nodes);
             *captured = Some(Arc::clone(capture));
             Ok(())
         }

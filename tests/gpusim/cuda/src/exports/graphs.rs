@@ -14,14 +14,16 @@ use crate::ffi::{Answer, Out};
 use crate::graph::{Exec, Graph, copy_of, flat};
 use crate::streams;
 use crate::types::{
-    AllocNodeParameters, ChildNodeParameters, Device, Handle, KernelNodeParameters, Location,
-    PoolProperties,
+    AllocNodeParameters, ChildNodeParameters, Device, Handle, InstantiateParameters,
+    KernelNodeParameters, Location, Place, PoolProperties,
 };
 use parking_lot::Mutex;
 
 /// `CU_GRAPH_NODE_TYPE_GRAPH` and `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`.
 const CHILD: u32 = 4;
 const MOVED: u32 = 1;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
+const UPLOAD: u64 = 2;
 
 calls! { CALLS:
     cuGraphCreate 10000 cuGraphCreate(graph: Out<Handle>, flags: u32) {
@@ -77,18 +79,22 @@ calls! { CALLS:
         parameters: Out<AllocNodeParameters>,
     ) {
         let mut wanted = parameters.get()?;
-        if wanted.bytes == 0 || wanted.pool.location.kind != 1 {
+        if wanted.bytes == 0 {
             return Err(ERROR_INVALID_VALUE);
         }
         let driver = driver()?;
-        let card = driver.card(wanted.pool.location.id)?;
+        let card = match wanted.pool.location.place() {
+            Place::Card(device) => Some(driver.card(device)?),
+            Place::Host => None,
+            Place::Nowhere | Place::Other => return Err(ERROR_INVALID_VALUE),
+        };
         let bytes = wanted.bytes as u64;
         wanted.pointer = driver.arena.take(bytes.max(4096)).ok_or(ERROR_OUT_OF_MEMORY)?;
         parameters.put(wanted)?;
-        let work = Work::Alloc {
-            address: wanted.pointer,
-            bytes,
-            card,
+        let address = wanted.pointer;
+        let work = match card {
+            Some(card) => Work::Alloc { address, bytes, card },
+            None => Work::AllocOnHost { address, bytes },
         };
         add(&node, graph, &after, count, work)
     }
@@ -129,7 +135,7 @@ calls! { CALLS:
             Work::Host => 3,
             Work::Child { .. } => 4,
             Work::Empty => 5,
-            Work::Alloc { .. } => 10,
+            Work::Alloc { .. } | Work::AllocOnHost { .. } => 10,
             Work::Free { .. } => 11,
         })
     }
@@ -137,15 +143,19 @@ calls! { CALLS:
     cuGraphMemAllocNodeGetParams 11040 cuGraphMemAllocNodeGetParams(
         node: Handle, parameters: Out<AllocNodeParameters>,
     ) {
-        let Work::Alloc { address, bytes, card } = node_of(node)? else {
-            return Err(ERROR_INVALID_VALUE);
+        let (address, bytes, location) = match node_of(node)? {
+            Work::Alloc { address, bytes, card } => {
+                let id = driver()?.device_of(card).ok_or(ERROR_INVALID_VALUE)?;
+                (address, bytes, Location { kind: 1, id })
+            }
+            Work::AllocOnHost { address, bytes } => (address, bytes, Location { kind: 2, id: 0 }),
+            _ => return Err(ERROR_INVALID_VALUE),
         };
-        let device = driver()?.device_of(card).ok_or(ERROR_INVALID_VALUE)?;
         parameters.put(AllocNodeParameters {
             pool: PoolProperties {
                 kind: 1,
                 handle_types: 0,
-                location: Location { kind: 1, id: device },
+                location,
                 windows: 0,
                 most: 0,
                 usage: 0,
@@ -168,11 +178,26 @@ calls! { CALLS:
     cuGraphInstantiate 11000 cuGraphInstantiate_v2(
         exec: Out<Handle>, graph: Handle, _node: u64, _log: u64, _size: usize,
     ) {
-        instantiate(&exec, graph, 0)
+        instantiate(&exec, graph, 0).map(|_| ())
     }
 
     cuGraphInstantiate 12000 cuGraphInstantiateWithFlags(exec: Out<Handle>, graph: Handle, flags: u64) {
-        instantiate(&exec, graph, flags)
+        instantiate(&exec, graph, flags).map(|_| ())
+    }
+
+    cuGraphInstantiateWithParams 12000 cuGraphInstantiateWithParams(
+        exec: Out<Handle>, graph: Handle, parameters: Out<InstantiateParameters>,
+    ) / 12000 cuGraphInstantiateWithParams_ptsz as own {
+        let wanted = parameters.get()?;
+        let made = instantiate(&exec, graph, wanted.flags)?;
+        if wanted.flags & UPLOAD == 0 {
+            return Ok(());
+        }
+        upload(made, wanted.stream, own).inspect_err(|_| {
+            if let Ok(driver) = driver() {
+                let _ = driver.objects.execs.remove(made, ERROR_INVALID_HANDLE);
+            }
+        })
     }
 
     cuGraphExecDestroy 10000 cuGraphExecDestroy(exec: Handle) {
@@ -180,8 +205,7 @@ calls! { CALLS:
     }
 
     cuGraphUpload 11010 cuGraphUpload(exec: Handle, stream: Handle) / 11010 cuGraphUpload_ptsz as own {
-        driver()?.objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
-        streams::find(stream, own).map(|_| ())
+        upload(exec, stream, own)
     }
 
     cuGraphLaunch 10000 cuGraphLaunch(exec: Handle, stream: Handle) / 10000 cuGraphLaunch_ptsz as own {
@@ -273,15 +297,26 @@ fn add(node: &Out<Handle>, graph: Handle, after: &Out<Handle>, count: usize, wor
     node.put(known.add(work, &after.get_all(count)?)?)
 }
 
-fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer {
+/// Takes what a launch needs, and runs nothing.
+fn upload(exec: Handle, stream: Handle, own: bool) -> Answer {
+    let driver = driver()?;
+    let exec = driver.objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
+    streams::find(stream, own)?;
+    let nodes = exec.nodes.lock();
+    driver.reserves.grow(driver, &nodes)
+}
+
+fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer<Handle> {
     current()?;
     let objects = &driver()?.objects;
     let nodes = flat(driver()?, &objects.graphs.get(graph, ERROR_INVALID_HANDLE)?)?;
     if exec.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }
-    exec.put(objects.execs.add(Exec {
+    let made = objects.execs.add(Exec {
         nodes: Mutex::new(nodes),
         flags,
-    }))
+    });
+    exec.put(made)?;
+    Ok(made)
 }

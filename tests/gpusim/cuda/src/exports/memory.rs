@@ -17,6 +17,7 @@ calls! { CALLS:
         let context = current()?;
         let driver = driver()?;
         driver.vmm.look(driver);
+        driver.heap.settle(driver);
         let (left, all) = driver.memory(context.card);
         free.put_if(usize::try_from(left).map_err(|_| ERROR_INVALID_VALUE)?);
         total.put_if(usize::try_from(all).map_err(|_| ERROR_INVALID_VALUE)?);
@@ -30,6 +31,7 @@ calls! { CALLS:
         }
         capture::check_unsafe()?;
         let driver = driver()?;
+        driver.heap.settle(driver);
         pointer.put(driver.heap.take_device(driver, context, bytes as u64)?)
     }
 

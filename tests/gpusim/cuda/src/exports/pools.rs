@@ -9,8 +9,13 @@ use crate::driver::driver;
 use crate::ffi::{Answer, Out};
 use crate::heap::{self, Kind};
 use crate::streams;
-use crate::types::{AccessDescriptor, Device, DevicePointer, Handle, Location, PoolProperties};
-use crate::vmm::ON_DEVICE;
+use crate::types::{
+    AccessDescriptor, Device, DevicePointer, Handle, Location, Place, PoolProperties,
+};
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED` and `..._MANAGED`.
+const PINNED: u32 = 1;
+const MANAGED: u32 = 2;
 
 calls! { CALLS:
     cuDeviceGetDefaultMemPool 11020 cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: Device) {
@@ -41,15 +46,17 @@ calls! { CALLS:
 
     cuMemPoolCreate 11020 cuMemPoolCreate(pool: Out<Handle>, properties: Out<PoolProperties>) {
         let (driver, wanted) = (driver()?, properties.get()?);
-        if wanted.kind != 1 || pool.is_null() {
+        let managed = wanted.kind == MANAGED;
+        if !(managed || wanted.kind == PINNED) || pool.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
-        let device = match wanted.location.kind {
-            ON_DEVICE => Some(wanted.location.id),
-            2..=4 => None,
-            _ => return Err(ERROR_NOT_SUPPORTED),
+        let device = match wanted.location.place() {
+            Place::Card(device) => Some(device),
+            Place::Host => None,
+            Place::Nowhere if managed => None,
+            Place::Nowhere | Place::Other => return Err(ERROR_NOT_SUPPORTED),
         };
-        pool.put(driver.pools.create(driver, device, wanted.most as u64)?)
+        pool.put(driver.pools.create(driver, device, wanted.most as u64, managed)?)
     }
 
     cuMemPoolDestroy 11020 cuMemPoolDestroy(pool: Handle) {
@@ -131,20 +138,29 @@ calls! { CALLS:
         if let Some(capture) = stream.capture.lock().clone() {
             return capture.add(stream.id, Node::new(Work::Free { address: pointer }));
         }
-        let is_pooled = |kind| matches!(kind, Kind::Device | Kind::Pool { .. } | Kind::Graph { .. });
-        let gone = driver.heap.remove(pointer, is_pooled).ok_or(ERROR_INVALID_VALUE)?;
-        heap::give(driver, &gone);
+        let is_freed = |kind| {
+            matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph { .. })
+        };
+        let gone = driver.heap.remove(pointer, is_freed).ok_or(ERROR_INVALID_VALUE)?;
+        // What a pool keeps is the card's no less while the stream has not come so far.
+        if matches!(gone.kind, Kind::Device | Kind::Managed) {
+            let mark = driver.mark(stream.context.card, stream.behind());
+            driver.heap.free_at(driver, mark, gone);
+        } else {
+            heap::give(driver, &gone);
+        }
         Ok(())
     }
 }
 
 fn of_place(place: Location, kind: u32, own: bool) -> Answer<Handle> {
     let driver = driver()?;
-    match place.kind {
-        // Pinned memory only.
-        _ if kind != 1 => Err(ERROR_NOT_SUPPORTED),
-        ON_DEVICE => driver.pools.of_device(driver, place.id, own),
-        2..=4 => driver.pools.of_host(driver),
+    match (kind, place.place()) {
+        (PINNED, Place::Card(device)) => driver.pools.of_device(driver, device, own),
+        (PINNED, Place::Host) => driver.pools.of_host(driver),
+        (MANAGED, Place::Nowhere) => driver.pools.of_managed(driver),
+        // Managed memory of one card alone has no pool of its own here.
+        (MANAGED, _) => Err(ERROR_NOT_SUPPORTED),
         _ => Err(ERROR_INVALID_VALUE),
     }
 }

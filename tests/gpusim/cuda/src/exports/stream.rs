@@ -3,12 +3,14 @@
 use crate::calls::calls;
 use crate::capture;
 use crate::capture::{Node, Work};
-use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_READY};
+use crate::codes::{
+    ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_READY, ERROR_NOT_SUPPORTED,
+};
 use crate::context::current;
 use crate::driver::driver;
 use crate::ffi::{Answer, Out, as_pointer};
 use crate::streams::{self, Stream, StreamKind};
-use crate::types::Handle;
+use crate::types::{DevicePointer, Handle};
 
 calls! { CALLS:
     cuStreamCreate 2000 cuStreamCreate(stream: Out<Handle>, flags: u32) {
@@ -65,6 +67,24 @@ calls! { CALLS:
         capture::check_stream(&stream)?;
         capture::check_unsafe()?;
         stream.wait()
+    }
+
+    cuStreamWaitValue32 11070 cuStreamWaitValue32_v2(
+        stream: Handle, address: DevicePointer, value: u32, flags: u32,
+    ) / 11070 cuStreamWaitValue32_v2_ptsz as own {
+        let stream = streams::find(stream, own)?;
+        if driver()?.heap.find(address).is_none() || flags > 1 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if stream.capture.lock().is_some() {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        let found = Out::at(as_pointer(address).cast::<u32>()).get()?;
+        let is_there = if flags == 1 { found == value } else { found.wrapping_sub(value) < 1 << 31 };
+        if !is_there {
+            stream.wait_for_ever();
+        }
+        Ok(())
     }
 
     cuLaunchHostFunc 10000 cuLaunchHostFunc(

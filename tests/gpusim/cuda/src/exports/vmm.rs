@@ -13,15 +13,18 @@ use crate::codes::{
 };
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
+use crate::heap::Kind;
 use crate::lent::{self, Lent};
 use crate::streams;
 use crate::types::{
-    AccessDescriptor, AllocationProperties, ArrayMapping, DevicePointer, Handle, Location,
+    AccessDescriptor, AllocationProperties, ArrayMapping, DevicePointer, Handle, Location, Place,
 };
-use crate::vmm::{Exported, GRANULARITY, ON_DEVICE};
+use crate::vmm::{Exported, GRANULARITY};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE: u32 = 1;
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+const DMA_BUF: u32 = 1;
 const MARK: u64 = u64::from_ne_bytes(*b"ALQGPUVM");
 
 calls! { CALLS:
@@ -29,8 +32,8 @@ calls! { CALLS:
         size: Out<usize>, properties: Out<AllocationProperties>, option: u32,
     ) {
         let location = properties.get()?.location;
-        if location.kind == ON_DEVICE {
-            driver()?.card(location.id)?;
+        if let Place::Card(device) = location.place() {
+            driver()?.card(device)?;
         }
         if option > 1 {
             return Err(ERROR_INVALID_VALUE);
@@ -93,8 +96,8 @@ calls! { CALLS:
         let driver = driver()?;
         let wanted = wanted.get_all(count)?;
         for one in &wanted {
-            if one.location.kind == ON_DEVICE {
-                driver.card(one.location.id).map_err(|_| ERROR_INVALID_DEVICE)?;
+            if let Place::Card(device) = one.location.place() {
+                driver.card(device).map_err(|_| ERROR_INVALID_DEVICE)?;
             }
         }
         let access = wanted.last().ok_or(ERROR_INVALID_VALUE)?.flags;
@@ -110,6 +113,21 @@ calls! { CALLS:
         properties: Out<AllocationProperties>, handle: Handle,
     ) {
         properties.put(driver()?.vmm.describe(handle)?.properties)
+    }
+
+    cuMemGetHandleForAddressRange 11070 cuMemGetHandleForAddressRange(
+        handle: Out<i32>, pointer: DevicePointer, size: usize, kind: u32, flags: u64,
+    ) {
+        let found = driver()?.heap.find(pointer).ok_or(ERROR_INVALID_VALUE)?;
+        let inside = size > 0 && size as u64 <= found.size - (pointer - found.base);
+        if kind != DMA_BUF || flags > 1 || handle.is_null() || !inside {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // Another device reaches what stays where it is.
+        if !matches!(found.kind, Kind::Device | Kind::Mapped) {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        handle.put(new_file().map_err(|_| ERROR_OPERATING_SYSTEM)?.into_raw_fd())
     }
 
     cuMemExportToShareableHandle 10020 cuMemExportToShareableHandle(
@@ -159,14 +177,18 @@ calls! { CALLS:
 const MAP: u32 = 1;
 const UNMAP: u32 = 2;
 
-fn write(exported: &Exported) -> std::io::Result<(File, Lent)> {
+fn new_file() -> std::io::Result<File> {
     // SAFETY: the name ends with a zero, and a new descriptor belongs to nobody else.
     let descriptor = unsafe { libc::memfd_create(c"gpusim".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return Err(std::io::Error::last_os_error());
     }
     // SAFETY: the descriptor was just made and is owned by nobody else.
-    let mut file = unsafe { File::from_raw_fd(descriptor) };
+    Ok(unsafe { File::from_raw_fd(descriptor) })
+}
+
+fn write(exported: &Exported) -> std::io::Result<(File, Lent)> {
+    let mut file = new_file()?;
     let location = exported.properties.location;
     let place = u64::from(location.kind) << 32 | u64::from(location.id.cast_unsigned());
     for word in [MARK, exported.size, place] {

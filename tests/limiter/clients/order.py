@@ -1,0 +1,110 @@
+"""Commands of the client about what is done in which order, and in whose context: streams, threads,
+users of contexts.
+
+Fed by: client.py, whose fields it uses. Must not: know that a limiter is there.
+"""
+
+import ctypes
+import os
+import struct
+import threading
+import time
+
+
+class Order:
+    def ownstream(self):
+        """What follows is ordered by a stream of its own."""
+        self.stream = ctypes.c_void_p()
+        return self.cuda.cuStreamCreate(ctypes.byref(self.stream), ctypes.c_uint(1))
+
+    def uncurrent(self):
+        """The thread has no context any more."""
+        self.left = ctypes.c_void_p()
+        code = self.cuda.cuCtxGetCurrent(ctypes.byref(self.left))
+        return code or self.cuda.cuCtxSetCurrent(None)
+
+    def recurrent(self):
+        return self.cuda.cuCtxSetCurrent(self.left)
+
+    def private(self):
+        """The primary context by a private table of the driver, as older runtimes make it."""
+        self.cuda = ctypes.CDLL(self.library)
+        table, context = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_void_p()
+        name = bytes.fromhex("6bd5fb6c5bf4e74a8987d93912fd9df9")
+        code = self.cuda.cuInit(0) or self.cuda.cuGetExportTable(ctypes.byref(table), name)
+        if code:
+            return code
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int)
+        code = kind(table[2])(ctypes.byref(context), 0)
+        return code or self.cuda.cuCtxSetCurrent(context)
+
+    def steered(self):
+        """Frees the last allocation while another thread gives up a little of its own."""
+        code = self.physical("2")
+        release, handle = self.cuda.cuMemRelease, self.handle
+        thread = threading.Thread(target=lambda: release(handle))
+        thread.start()
+        time.sleep(0.1)
+        code = code or self.free()
+        thread.join()
+        return code
+
+    def attach(self):
+        return self.cuda.cuCtxAttach(ctypes.byref(ctypes.c_void_p()), ctypes.c_uint(0))
+
+    def detach(self):
+        return self.cuda.cuCtxDetach(self.contexts["last"])
+
+    def retainrace(self):
+        """One thread takes a handle of mapped memory while another gives up all that there is."""
+        for _ in range(20):
+            code = self.physical("100") or self.map()
+            handle, found = ctypes.c_uint64(), []
+            retain = self.cuda.cuMemRetainAllocationHandle
+            thread = threading.Thread(
+                target=lambda: found.append(retain(ctypes.byref(handle), self.mapped))
+            )
+            thread.start()
+            time.sleep(0.05)
+            code = code or self.unmap() or self.unphysical()
+            thread.join()
+            if code:
+                return code
+            if found == [0]:
+                self.handle = handle
+                return 0
+        return -1
+
+    def elsewhere(self, launches):
+        """Launches into a stream of the second card while the first one's context is current."""
+        kernel, module, context = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        first = ctypes.c_void_p()
+        code = self.cuda.cuCtxGetCurrent(ctypes.byref(first))
+        code = code or self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
+        code = code or self.cuda.cuCtxSetCurrent(context)
+        code = code or self.cuda.cuModuleLoadData(ctypes.byref(module), b"any")
+        code = code or self.cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"k_ms_1")
+        code = code or self.ownstream() or self.cuda.cuCtxSetCurrent(first)
+        shape = [ctypes.c_uint(length) for length in (1, 1, 1, 32, 1, 1, 0)]
+        for _ in range(int(launches)):
+            code = code or self.cuda.cuLaunchKernel(kernel, *shape, self.stream, None, None)
+        return code or self.cuda.cuStreamSynchronize(self.stream)
+
+    def nowipe(self):
+        """From now on the kernel knows no MADV_WIPEONFORK, as older ones and some sandboxes."""
+        number = 28 if os.uname().machine == "x86_64" else 233
+        rows = [
+            (0x20, 0, 0, 0),  # the call's number
+            (0x15, 0, 3, number),
+            (0x20, 0, 0, 16 + 2 * 8),  # its third argument
+            (0x15, 0, 1, 18),
+            (0x06, 0, 0, 0x50000 | 22),  # EINVAL
+            (0x06, 0, 0, 0x7FFF0000),
+        ]
+        code = b"".join(struct.pack("<HBBI", *row) for row in rows)
+        text = ctypes.create_string_buffer(code, len(code))
+        program = struct.pack("<HxxxxxxQ", len(rows), ctypes.addressof(text))
+        libc = ctypes.CDLL(None)
+        zero = ctypes.c_ulong(0)
+        done = libc.prctl(38, ctypes.c_ulong(1), zero, zero, zero)
+        return done or libc.prctl(22, ctypes.c_ulong(2), program, zero, zero)
