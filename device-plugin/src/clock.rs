@@ -1,10 +1,37 @@
 //! The time of day, for what is stored on disk. Fed by: the system.
-//! Must not: be used to measure how long something takes.
+//! Must not: be used to measure how long something takes, but by [`steady`].
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Seconds since the epoch; 0 on a clock before it.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
+}
+
+/// The same by the clock as it was when first asked, which goes on evenly: nobody who sets the time
+/// of day meanwhile makes a wait long or short.
+pub(crate) fn steady() -> u64 {
+    static BEGUN: OnceLock<(Instant, u64)> = OnceLock::new();
+    let (then, day) = *BEGUN.get_or_init(|| (Instant::now(), now()));
+    after(day, then.elapsed())
+}
+
+fn after(day: u64, passed: Duration) -> u64 {
+    day.saturating_add(passed.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_made_a_wait_for_a_card_end_at_once() {
+        // What passed is all that counts, whatever the time of day is by now.
+        assert_eq!(after(100, Duration::from_millis(2999)), 102);
+        assert_eq!(after(u64::MAX, Duration::from_secs(1)), u64::MAX);
+        let (first, second) = (steady(), steady());
+        assert!(first <= second && second <= first + 600);
+    }
 }

@@ -5,8 +5,8 @@
 use std::fmt;
 
 use aliquot_core::inventory::{Gpu, Health};
-use aliquot_core::mig::Instance;
-use aliquot_core::mig::published::{Cut, Mig};
+use aliquot_core::mig::published::{Made, Mig};
+use aliquot_core::mig::{Geometry, Instance, table};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -88,24 +88,34 @@ fn yes(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-/// Memory slices without an instance, one bit each.
+/// Memory slices without an instance, one bit each; `None` of no such card, and where an instance
+/// on it is of nobody knows how many slices.
 fn left(gpu: &Gpu) -> Option<u16> {
     let Some(Mig::Dynamic(cut)) = &gpu.mig else {
         return None;
     };
-    Some(cut.geometry.left(&made(cut)).0)
+    // Of a profile that its owner does not allow any more there may be one that is held.
+    let (known, others): (Vec<&Made>, Vec<&Made>) =
+        (cut.instances.iter()).partition(|one| cut.geometry.find(&one.profile).is_some());
+    let free = cut.geometry.left(&made(&cut.geometry, &known)).0;
+    if others.is_empty() {
+        return Some(free);
+    }
+    let all = table::geometry(&gpu.model)?;
+    let made = made(&all, &others);
+    (made.len() == others.len()).then(|| free & all.left(&made).0)
 }
 
-fn made(cut: &Cut) -> Vec<Instance> {
-    let made = cut.instances.iter();
-    let instance = |one: &aliquot_core::mig::published::Made| {
+/// Those of them that have a profile of this geometry.
+fn made(geometry: &Geometry, instances: &[&Made]) -> Vec<Instance> {
+    let instance = |one: &&Made| {
         Some(Instance {
-            profile: cut.geometry.find(&one.profile)?,
+            profile: geometry.find(&one.profile)?,
             start: one.start,
             busy: true,
         })
     };
-    made.filter_map(instance).collect()
+    instances.iter().filter_map(instance).collect()
 }
 
 /// The longest run of ones.
@@ -120,7 +130,37 @@ fn longest(mut bits: u16) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use aliquot_core::mig::published::Cut;
+
     use super::*;
+
+    #[test]
+    fn an_instance_of_a_profile_that_is_not_allowed_any_more_was_free() {
+        let mut gpu = crate::testing::gpu("GPU-a", 0);
+        let all = table::geometry(&gpu.model).expect("known");
+        let small = all.profiles().iter().filter(|one| one.size == 1);
+        let allowed = Geometry::new(7, small.cloned().collect()).expect("a geometry");
+        let mut check = |profiles: &[(&str, u8)], free: Option<f64>| {
+            let made = |(profile, start): &(&str, u8)| Made {
+                profile: (*profile).to_owned(),
+                start: *start,
+                uuid: "MIG-1".into(),
+                gi: 1,
+                ci: 0,
+            };
+            gpu.mig = Some(Mig::Dynamic(Cut {
+                geometry: allowed.clone(),
+                instances: profiles.iter().map(made).collect(),
+                reserved: Vec::new(),
+            }));
+            assert_eq!((FIGURES[3].2)(&gpu), free, "{profiles:?}");
+        };
+        check(&[], Some(7.0));
+        check(&[("1g.10gb", 6)], Some(6.0));
+        check(&[("3g.40gb", 0)], Some(3.0));
+        check(&[("3g.40gb", 0), ("1g.10gb", 6)], Some(2.0));
+        check(&[("9g.99gb", 0)], None);
+    }
 
     #[test]
     fn the_longest_run_of_free_slices_is_found() {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::accepted::{Accepted, Store};
-use crate::clock::now;
+use crate::clock::steady;
 use crate::fail_point::{self, Point};
 use crate::health::Watch;
 use crate::metrics::{Metrics, count};
@@ -317,7 +317,7 @@ fn step(
             free,
             closed: closed.is_some_and(|since| since.elapsed() >= SETTLED),
             timeout: state.standing.transition.timeout.map(|Seconds(s)| s),
-            now: now(),
+            now: steady(),
         };
         let next = transition::next(&card, &see);
         if next == card {

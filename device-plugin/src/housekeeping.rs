@@ -128,7 +128,10 @@ pub fn round(
     // Under the lock, so that a share stored meanwhile cannot look unowned.
     let mut store = prestart.store.lock();
     let entries = prestart.entries()?;
-    let pods = prestart.pods.in_order();
+    let mut pods = prestart.pods.in_order();
+    // Whose pod is over needs its share no more than whose pod is gone, and who still runs of it
+    // is lingering.
+    pods.retain(|pod| pod.phase != Phase::Ended);
     let departed = collect::departed(&pods, store.known());
     let alive = host::alive(proc, &departed).map_err(RoundError::Processes)?;
 
@@ -166,10 +169,7 @@ pub fn round(
     foreign.extend(collect::unclear(&damaged, &alive, &units));
     let lingering = collect::lingering(&alive, shares());
     prestart.published.holders(foreign, lingering);
-    let present = |uid: &PodUid| {
-        let mut found = pods.iter().filter(|pod| pod.uid == *uid);
-        found.any(|pod| pod.phase != Phase::Ended)
-    };
+    let present = |uid: &PodUid| pods.iter().any(|pod| pod.uid == *uid);
     prestart.published.keep_refused(present);
     let strays = strays::read(&prestart.paths.strays, present);
     prestart.published.strays(strays);

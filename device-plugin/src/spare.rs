@@ -4,6 +4,7 @@
 //! Fed by: the agent's start, and a pause after the last that was taken. Must not: hold anything of
 //! a container; outlive the agent's start, for the limiter may be another then.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +35,9 @@ pub struct Spares {
 
 #[derive(Default)]
 struct State {
-    ready: Vec<PathBuf>,
+    /// The oldest goes first: of two seats of a container the monitor takes the one that was made
+    /// last for the one in use.
+    ready: VecDeque<PathBuf>,
     blanks: Vec<PathBuf>,
     made: u64,
 }
@@ -68,14 +71,14 @@ impl Spares {
         if limiter != self.limiter.as_ref() {
             return false;
         }
-        let Some(spare) = self.state.lock().ready.pop() else {
+        let Some(spare) = self.state.lock().ready.pop_front() else {
             return false;
         };
         let taken = fs::rename(&spare, seat).is_ok();
         if taken {
             self.taken.notify_one();
         } else {
-            self.state.lock().ready.push(spare);
+            self.state.lock().ready.push_front(spare);
         }
         taken
     }
@@ -96,7 +99,7 @@ impl Spares {
             if let Some(limiter) = &self.limiter {
                 way_in::equip(&spare, limiter)?;
             }
-            self.state.lock().ready.push(spare);
+            self.state.lock().ready.push_back(spare);
         }
         Ok(())
     }
@@ -178,6 +181,22 @@ mod tests {
         // One that is there is left alone, and nothing is lost.
         assert!(!spares.take(&made, Some(&limiter)));
         assert_eq!(files::names(&folder).expect("list").len(), 2 * AHEAD - 1);
+    }
+
+    #[test]
+    fn a_container_that_was_prepared_twice_got_an_older_seat_the_second_time() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let spares = Spares::new(room.path().join("spare"), None).expect("new");
+        let made = ["a", "b", "c"].map(|name| room.path().join(name));
+        for spare in &made {
+            fs::create_dir_all(spare.join(spare.file_name().expect("named"))).expect("made");
+        }
+        spares.state.lock().ready.extend(made);
+        for which in ["a", "b", "c"] {
+            let seat = room.path().join("taken").with_extension(which);
+            assert!(spares.take(&seat, None));
+            assert!(seat.join(which).is_dir(), "in the order of making");
+        }
     }
 
     #[test]

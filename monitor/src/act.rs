@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use aliquot_core::PodUid;
 use aliquot_core::inventory::Refused;
@@ -23,6 +24,8 @@ use crate::seats::Seat;
 const MIB: u64 = 1 << 20;
 /// The pods that the agent is to have evicted, below its state directory.
 const EVICT: &str = "evict.json";
+/// They are asked for again after this: a third of the time after which the agent forgets them.
+const ASKED: Duration = Duration::from_secs(20);
 
 /// How often what was done; all only grow.
 #[derive(Clone, Debug, Default)]
@@ -46,8 +49,9 @@ pub struct Actor {
     notes: Notes,
     evict: PathBuf,
     asked: BTreeMap<PodUid, Refused>,
-    /// What an earlier monitor asked for is withdrawn.
-    begun: bool,
+    /// When the file was made to say the same; `None`: it does not, as at the start, when it may
+    /// say what an earlier monitor asked for.
+    written: Option<Instant>,
     lists: BTreeMap<String, String>,
     /// What was done so far.
     pub done: Done,
@@ -63,7 +67,7 @@ impl Actor {
             notes,
             evict: state.join(EVICT),
             asked: BTreeMap::new(),
-            begun: false,
+            written: None,
             lists: BTreeMap::new(),
             done: Done::default(),
         }
@@ -71,9 +75,6 @@ impl Actor {
 
     /// Carries out what follows from a look. Blocks.
     pub fn carry_out(&mut self, look: &Look, outcome: &Outcome, looker: &mut Looker) {
-        if !self.begun {
-            self.begun = self.put_asked();
-        }
         let seats = &look.seats.all;
         for (seat, charges) in seats.iter().zip(&outcome.charges) {
             for (device, charge) in charges.iter().enumerate() {
@@ -86,7 +87,9 @@ impl Actor {
             }
         }
         for (seat, list) in seats.iter().zip(&outcome.lists) {
-            self.list(seat, list);
+            if let Some(list) = list {
+                self.list(seat, list);
+            }
         }
         let names: BTreeSet<&String> = seats.iter().map(|seat| &seat.name).collect();
         self.lists.retain(|name, _| names.contains(name));
@@ -94,6 +97,7 @@ impl Actor {
             self.deed(deed, seats);
         }
         self.forget_gone();
+        self.put_asked();
     }
 
     /// The container's own list of its processes, in the folder that it has read-only: id in the
@@ -193,7 +197,7 @@ impl Actor {
         };
         if self.asked.insert(uid.clone(), refused).is_none() {
             self.done.evictions += 1;
-            self.put_asked();
+            self.written = None;
         }
     }
 
@@ -201,18 +205,24 @@ impl Actor {
         let before = self.asked.len();
         self.asked.retain(|uid, _| self.pods.get(uid).is_some());
         if self.asked.len() != before {
-            self.put_asked();
+            self.written = None;
         }
     }
 
-    fn put_asked(&self) -> bool {
+    /// Writes whom to evict until that stands there, and then again now and then while there is
+    /// somebody: the agent forgets what nobody asks for any more.
+    fn put_asked(&mut self) {
+        let is_due = |then: Instant| !self.asked.is_empty() && then.elapsed() > ASKED;
+        if self.written.is_some_and(|then| !is_due(then)) {
+            return;
+        }
         let asked: Vec<&Refused> = self.asked.values().collect();
         let text = serde_json::to_vec(&asked).map_err(io::Error::other);
         let put = text.and_then(|text| put(&self.evict, &text));
-        if let Err(error) = &put {
-            tracing::warn!(%error, "whom to evict is not told");
+        match put {
+            Ok(()) => self.written = Some(Instant::now()),
+            Err(error) => tracing::warn!(%error, "whom to evict is not told"),
         }
-        put.is_ok()
     }
 }
 
@@ -229,7 +239,7 @@ fn above(seat: &Seat, device: usize, held: u64) -> String {
 }
 
 /// By rename: a reader sees the old or the new.
-fn put(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn put(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, content)?;
     fs::rename(&new, path)
@@ -247,9 +257,36 @@ mod tests {
         let (processes, pods) = (Processes::default(), Pods::default());
         let notes = aliquot_k8s::event::queue().0;
         let mut actor = Actor::new("n1".to_owned(), processes, pods, notes, room.path());
-        assert!(!actor.begun);
-        actor.begun = actor.put_asked();
-        assert!(actor.begun);
+        actor.put_asked();
         assert_eq!(fs::read_to_string(file).expect("read"), "[]");
+    }
+
+    #[test]
+    fn an_eviction_that_could_not_be_written_once_was_never_written() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let state = room.path().join("state");
+        let (processes, pods) = (Processes::default(), Pods::default());
+        let notes = aliquot_k8s::event::queue().0;
+        let mut actor = Actor::new("n1".to_owned(), processes, pods, notes, &state);
+        let refused = Refused {
+            pod: "u1".into(),
+            namespace: "d".to_owned(),
+            name: "p".to_owned(),
+            reason: "r".to_owned(),
+        };
+        actor.asked.insert("u1".into(), refused);
+        actor.put_asked();
+        assert_eq!(actor.written, None, "there is no folder");
+        fs::create_dir(&state).expect("made");
+        actor.put_asked();
+        let file = state.join(EVICT);
+        assert!(fs::read_to_string(&file).expect("read").contains("u1"));
+        // It stands there, and is not written at every look.
+        fs::remove_file(&file).expect("removed");
+        actor.put_asked();
+        assert!(!file.exists());
+        actor.written = Instant::now().checked_sub(ASKED * 2);
+        actor.put_asked();
+        assert!(file.exists(), "asked for again");
     }
 }

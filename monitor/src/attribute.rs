@@ -37,9 +37,11 @@ pub struct Instance {
 pub struct Beside {
     /// Name of each container, by pod and the runtime's id.
     pub containers: BTreeMap<(PodUid, String), String>,
-    /// Pods that are known here, with or without a share; those whose card came from another
-    /// plugin.
-    pub pods: BTreeMap<PodUid, bool>,
+    /// Pods that are known here, with or without a share.
+    pub pods: BTreeMap<PodUid, Said>,
+    /// What the driver calls each device of each seat now, by the seats' limits pages; nothing of
+    /// a seat whose page cannot be read.
+    pub called: Vec<Vec<String>>,
     /// Instances, by card and the driver's numbers.
     pub instances: BTreeMap<(String, (u32, u32)), Instance>,
     /// Servers and daemons of MPS.
@@ -50,6 +52,17 @@ pub struct Beside {
     pub unlisted: bool,
 }
 
+/// What the API server says of a pod, as far as it matters for its processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// It asks for a device, and we gave it none: another plugin did.
+    pub foreign: bool,
+    /// The scheduler gave it a share.
+    pub allocated: bool,
+    /// It is over.
+    pub ended: bool,
+}
+
 /// Why a process is nobody's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
@@ -57,8 +70,12 @@ pub enum Reason {
     Host,
     /// Its pod was given no share.
     NoShare,
+    /// Its pod was given a share that nothing is known of on this node.
+    LostShare,
     /// Its pod has a card by another plugin.
     Foreign,
+    /// It is in its pod, in no container that the API server told of.
+    NoContainer,
     /// Its pod has a share, its container has none.
     OtherContainer,
     /// Its container has a share, of another card.
@@ -69,10 +86,12 @@ pub enum Reason {
 
 impl Reason {
     /// All.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Host,
         Self::NoShare,
+        Self::LostShare,
         Self::Foreign,
+        Self::NoContainer,
         Self::OtherContainer,
         Self::OtherCard,
         Self::NoLibrary,
@@ -83,6 +102,8 @@ impl Reason {
         match self {
             Self::Host => "host",
             Self::NoShare => "no-share",
+            Self::LostShare => "lost-share",
+            Self::NoContainer => "no-container",
             Self::Foreign => "foreign",
             Self::OtherContainer => "other-container",
             Self::OtherCard => "other-card",
@@ -90,11 +111,23 @@ impl Reason {
         }
     }
 
+    /// Whether such a process may be ended or its pod evicted, where the administrator wants that:
+    /// not where it is the node's owner's or another plugin's, or where it may be an honest one of
+    /// which the host lost what it knew.
+    pub fn is_ended(self) -> bool {
+        !matches!(
+            self,
+            Self::Host | Self::Foreign | Self::LostShare | Self::NoContainer
+        )
+    }
+
     /// As events say it.
     pub fn words(self) -> &'static str {
         match self {
             Self::Host => "it is in no pod",
             Self::NoShare => "its pod has no share of a GPU",
+            Self::LostShare => "nothing is known on this node of the share that its pod was given",
+            Self::NoContainer => "it is in no container of its pod that is known",
             Self::Foreign => "its pod was given the GPU by another device plugin",
             Self::OtherContainer => "its container has no share of a GPU",
             Self::OtherCard => "its container has no share of this GPU",
@@ -114,9 +147,11 @@ pub enum Owner {
     Nobody(Reason),
     /// A server of MPS, which holds nothing for itself.
     Server,
-    /// Not known: the API server has not told which container of the pod it is, the instance is
-    /// new, or the pod's share cannot be read.
+    /// Not known: the instance is new, the pod's share cannot be read, or what the driver calls
+    /// the container's instances.
     Unknown,
+    /// Not known: the API server has not told which container of the pod it is.
+    Untold,
 }
 
 /// Whose a process is, whether it uses the library or not.
@@ -145,29 +180,38 @@ pub fn owner(one: &OnCard, seats: &[Seat], beside: &Beside) -> Owner {
         if beside.unlisted {
             return Owner::Unknown;
         }
-        let foreign = beside.pods.get(pod).copied().unwrap_or(false);
-        let reason = if foreign {
-            Reason::Foreign
-        } else {
-            Reason::NoShare
-        };
-        return Owner::Nobody(reason);
+        let said = beside.pods.get(pod).copied().unwrap_or_default();
+        return Owner::Nobody(match said {
+            Said { foreign: true, .. } => Reason::Foreign,
+            // No process of its was there before its share was stored.
+            Said {
+                allocated: true, ..
+            } => Reason::LostShare,
+            _ => Reason::NoShare,
+        });
     }
     let id = place.container.clone().unwrap_or_default();
     let name = beside.containers.get(&(pod.clone(), id));
     // A pod with one share may have containers without one.
     let Some(name) = name else {
-        return Owner::Unknown;
+        return Owner::Untold;
     };
     let found = of_pod.iter().find(|(_, seat)| seat.container == *name);
     let Some((at, seat)) = found.copied() else {
         return Owner::Nobody(Reason::OtherContainer);
     };
-    match device(one, &seat.devices, beside) {
+    let called = beside.called.get(at).map_or(&[][..], Vec::as_slice);
+    match device(one, &seat.devices, called, beside) {
         Some(device) => Owner::Share(at, device),
         None if is_new(one, beside) => Owner::Unknown,
+        // Names of instances change at a reboot.
+        None if called.is_empty() && seat.devices.iter().any(is_instance) => Owner::Unknown,
         None => Owner::Nobody(Reason::OtherCard),
     }
+}
+
+fn is_instance(device: &Device) -> bool {
+    device.uuid.as_str().starts_with("MIG-")
 }
 
 /// On an instance that was made since the cards were read.
@@ -178,8 +222,8 @@ pub(crate) fn is_new(one: &OnCard, beside: &Beside) -> bool {
     })
 }
 
-/// Which of a container's devices a process is on.
-fn device(one: &OnCard, devices: &[Device], beside: &Beside) -> Option<usize> {
+/// Which of a container's devices a process is on; `called` is what the driver calls them now.
+fn device(one: &OnCard, devices: &[Device], called: &[String], beside: &Beside) -> Option<usize> {
     let card = one.card.as_str();
     let Some(numbers) = one.instance else {
         return devices
@@ -189,9 +233,9 @@ fn device(one: &OnCard, devices: &[Device], beside: &Beside) -> Option<usize> {
     let known = beside.instances.get(&(card.to_owned(), numbers));
     let by_uuid = || {
         let uuid = &known?.uuid;
-        devices
-            .iter()
-            .position(|device| device.uuid.as_str() == uuid)
+        let now = called.iter().position(|name| name == uuid);
+        let booked = || devices.iter().position(|one| one.uuid.as_str() == uuid);
+        now.filter(|at| *at < devices.len()).or_else(booked)
     };
     let made_for_it = || {
         devices.iter().position(|device| {
@@ -200,16 +244,7 @@ fn device(one: &OnCard, devices: &[Device], beside: &Beside) -> Option<usize> {
             device.uuid.as_str() == card && profile.is_some() && same
         })
     };
-    // One that is called by a name of before the last reboot.
-    let renamed = || {
-        let mut cut = devices
-            .iter()
-            .enumerate()
-            .filter(|(_, device)| device.uuid.as_str().starts_with("MIG-"));
-        let first = cut.next()?;
-        cut.next().is_none().then_some(first.0)
-    };
-    by_uuid().or_else(made_for_it).or_else(renamed)
+    by_uuid().or_else(made_for_it)
 }
 
 #[cfg(test)]

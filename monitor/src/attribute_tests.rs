@@ -55,12 +55,12 @@ fn a_process_belongs_to_its_container_by_cgroup_and_card() {
         (
             "not told yet",
             of(Some("u2"), "new", "GPU-a"),
-            Owner::Unknown,
+            Owner::Untold,
         ),
         (
             "not told yet, of a pod with one share",
             of(Some("u1"), "side", "GPU-a"),
-            Owner::Unknown,
+            Owner::Untold,
         ),
         (
             "a pod without a share",
@@ -80,9 +80,13 @@ fn a_process_belongs_to_its_container_by_cgroup_and_card() {
 
 #[test]
 fn servers_of_mps_and_pods_of_other_plugins_are_told_apart() {
+    let foreign = Said {
+        foreign: true,
+        ..Said::default()
+    };
     let beside = Beside {
         servers: [7].into(),
-        pods: [("u9".into(), true), ("u8".into(), false)].into(),
+        pods: [("u9".into(), foreign), ("u8".into(), Said::default())].into(),
         ..named(&[("u1", "c", "main")])
     };
     let server = |pod| on_card("GPU-a", process(7, pod, "c"), 1);
@@ -123,7 +127,7 @@ fn servers_of_mps_and_pods_of_other_plugins_are_told_apart() {
 fn a_container_without_a_share_was_charged_to_its_pods_only_share_until_its_name_was_told() {
     let seats = [seat("s0", "u1", "main", &["GPU-a"])];
     let side = on_card("GPU-a", process(7, Some("u1"), "side"), 1);
-    check("untold", &side, &seats, &Beside::default(), Owner::Unknown);
+    check("untold", &side, &seats, &Beside::default(), Owner::Untold);
     let told = named(&[("u1", "side", "side")]);
     let other = Owner::Nobody(Reason::OtherContainer);
     check("told", &side, &seats, &told, other);
@@ -183,14 +187,6 @@ fn mig_11_a_process_on_an_instance_belongs_to_the_container_that_has_it() {
         &beside,
         Owner::Share(0, 1),
     );
-    let renamed = seat("s", "u1", "main", &["MIG-old"]);
-    check(
-        "named before a reboot",
-        &on((7, 0)),
-        &[renamed],
-        &beside,
-        Owner::Share(0, 0),
-    );
     let whole = seat("s", "u1", "main", &["GPU-a"]);
     let other = Owner::Nobody(Reason::OtherCard);
     check(
@@ -204,7 +200,94 @@ fn mig_11_a_process_on_an_instance_belongs_to_the_container_that_has_it() {
         "on no instance",
         &on_card("GPU-a", process(7, Some("u1"), "c"), 1),
         &[both],
-        &beside,
+        &Beside {
+            called: vec![vec!["MIG-1".to_owned(), "MIG-3".to_owned()]],
+            ..beside
+        },
         other,
     );
+}
+
+/// A card with these instances, each with its uuid and profile, and the container of pod u1.
+fn cut(instances: &[(u32, &str, &str)]) -> Beside {
+    let mut beside = named(&[("u1", "c", "main")]);
+    for (number, uuid, profile) in instances {
+        let instance = Instance {
+            profile: (*profile).to_owned(),
+            uuid: (*uuid).to_owned(),
+        };
+        let key = ("GPU-a".to_owned(), (*number, 0));
+        beside.instances.insert(key, instance);
+    }
+    beside
+}
+
+#[test]
+fn after_a_reboot_a_container_with_two_instances_was_on_cards_of_others_and_ended() {
+    let beside = cut(&[(1, "MIG-new3", "3g.20gb"), (7, "MIG-new1", "1g.5gb")]);
+    let booked = [seat("s", "u1", "main", &["MIG-old1", "MIG-old3"])];
+    let check = |called: &[&str], expected: [Owner; 2]| {
+        let called = called.iter().map(|uuid| (*uuid).to_owned()).collect();
+        let beside = Beside {
+            called: vec![called],
+            ..beside.clone()
+        };
+        for (number, expected) in [7, 1].into_iter().zip(expected) {
+            let one = OnCard {
+                instance: Some((number, 0)),
+                ..on_card("GPU-a", process(7, Some("u1"), "c"), 1)
+            };
+            super::tests::check("renamed", &one, &booked, &beside, expected);
+        }
+    };
+    let both = [Owner::Share(0, 0), Owner::Share(0, 1)];
+    check(&["MIG-new1", "MIG-new3"], both);
+    check(&["MIG-new3", "MIG-new1"], [both[1], both[0]]);
+    let other = Owner::Nobody(Reason::OtherCard);
+    check(&["MIG-new1", "MIG-x"], [both[0], other]);
+    // The page cannot be read.
+    check(&[], [Owner::Unknown; 2]);
+}
+
+#[test]
+fn two_instances_of_one_profile_that_were_made_for_one_container_were_one() {
+    let mut beside = cut(&[(7, "MIG-7", "1g.5gb"), (8, "MIG-8", "1g.5gb")]);
+    beside.called = vec![vec!["MIG-7".to_owned(), "MIG-8".to_owned()]];
+    let mut made = [seat("s", "u1", "main", &["GPU-a", "GPU-a"])];
+    for device in &mut made[0].devices {
+        device.profile = Some("1g.5gb".to_owned());
+    }
+    for (number, device) in [(7, 0), (8, 1)] {
+        let one = OnCard {
+            instance: Some((number, 0)),
+            ..on_card("GPU-a", process(7, Some("u1"), "c"), 1)
+        };
+        check("its own", &one, &made, &beside, Owner::Share(0, device));
+    }
+}
+
+#[test]
+fn where_the_state_directory_was_lost_every_honest_pod_had_no_share_and_was_ended() {
+    let one = on_card("GPU-a", process(7, Some("u1"), "c"), 1);
+    let allocated = Said {
+        allocated: true,
+        ..Said::default()
+    };
+    let beside = Beside {
+        pods: [("u1".into(), allocated)].into(),
+        ..named(&[("u1", "c", "main")])
+    };
+    let lost = Owner::Nobody(Reason::LostShare);
+    check("no accepted shares at all", &one, &[], &beside, lost);
+    let ended: Vec<Reason> = Reason::ALL
+        .into_iter()
+        .filter(|one| one.is_ended())
+        .collect();
+    let expected = [
+        Reason::NoShare,
+        Reason::OtherContainer,
+        Reason::OtherCard,
+        Reason::NoLibrary,
+    ];
+    assert_eq!(ended, expected);
 }

@@ -17,7 +17,8 @@ use crate::seats::{Device, Seat};
 
 /// Where cgroups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// A card that offers no limits is asked again after this: it may have been cut.
+/// A card that offers no limits is asked again after this: it may have been cut. A limit that was
+/// set is set anew: a reset of the card, or somebody else, may have taken it away.
 const AGAIN: Duration = Duration::from_mins(1);
 
 /// What holds each device of each seat, by name.
@@ -84,12 +85,23 @@ impl Enforcement for Mps {
 /// The driver's limits of cgroups.
 pub struct Driver {
     asked: Arc<dyn MemoryLimits>,
-    /// Bytes, by card and cgroup.
-    set: BTreeMap<(String, String), u64>,
+    /// Bytes and when they were set, by card and cgroup.
+    set: BTreeMap<(String, String), (u64, Instant)>,
+    /// Cgroups that ended: nobody is in them.
+    gone: BTreeSet<(String, String)>,
     /// Cards without limits, and when that was found.
     without: BTreeMap<String, Instant>,
     /// Those that could not be set were told.
     told: BTreeSet<(String, String)>,
+}
+
+/// Whether a cgroup is limited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limited {
+    Yes,
+    No,
+    /// Nobody is in it.
+    Gone,
 }
 
 impl Driver {
@@ -98,23 +110,35 @@ impl Driver {
         Self {
             asked: driver,
             set: BTreeMap::new(),
+            gone: BTreeSet::new(),
             without: BTreeMap::new(),
             told: BTreeSet::new(),
         }
     }
 
-    fn limit(&mut self, card: &str, cgroup: &str, bytes: u64) -> bool {
+    fn limit(&mut self, card: &str, cgroup: &str, bytes: u64) -> Limited {
         let key = (card.to_owned(), cgroup.to_owned());
-        if self.set.get(&key) == Some(&bytes) {
-            return true;
+        let before = self.set.get(&key).filter(|(set, _)| *set == bytes);
+        let (is_known, then) = (before.is_some(), before.map(|(_, then)| *then));
+        if then.is_some_and(|then| then.elapsed() < AGAIN) {
+            return Limited::Yes;
+        }
+        if self.gone.contains(&key) {
+            return Limited::Gone;
         }
         let path = format!("{CGROUPS}{cgroup}");
-        match self.asked.limit_memory(card, Path::new(&path), bytes) {
+        let answer = self.asked.limit_memory(card, Path::new(&path), bytes);
+        if answer.is_err() {
+            self.set.remove(&key);
+        }
+        match answer {
             Ok(()) => {
-                tracing::info!(card, cgroup, bytes, "the driver holds a container");
+                if !is_known {
+                    tracing::info!(card, cgroup, bytes, "the driver holds a container");
+                }
                 self.told.remove(&key);
-                self.set.insert(key, bytes);
-                true
+                self.set.insert(key, (bytes, Instant::now()));
+                Limited::Yes
             }
             Err(LimitError::NotOffered(_)) => {
                 let known = self.without.insert(card.to_owned(), Instant::now());
@@ -124,13 +148,17 @@ impl Driver {
                         "the driver has no memory limits of cgroups; shares are held without them"
                     );
                 }
-                false
+                Limited::No
+            }
+            Err(LimitError::NoCgroup(_)) if !Path::new(&path).is_dir() => {
+                self.gone.insert(key);
+                Limited::Gone
             }
             Err(error) => {
                 if self.told.insert(key) {
                     tracing::warn!(%error, "the driver does not hold a container");
                 }
-                false
+                Limited::No
             }
         }
     }
@@ -151,11 +179,15 @@ impl Enforcement for Driver {
         if asked.is_some_and(|then| then.elapsed() < AGAIN) || share.cgroups.is_empty() {
             return false;
         }
-        let mut cgroups = share.cgroups.iter();
-        is_part
-            && is_card
-            && has_limit
-            && cgroups.all(|cgroup| self.limit(card, cgroup, share.limit))
+        if !(is_part && is_card && has_limit) {
+            return false;
+        }
+        // Each is tried: one that cannot be limited keeps no other from it.
+        let cgroups = share.cgroups.iter();
+        let all: Vec<Limited> = cgroups
+            .map(|cgroup| self.limit(card, cgroup, share.limit))
+            .collect();
+        all.contains(&Limited::Yes) && !all.contains(&Limited::No)
     }
 
     fn offered(&self) -> BTreeMap<String, bool> {
@@ -167,6 +199,7 @@ impl Enforcement for Driver {
     fn keep(&mut self, cgroups: &BTreeSet<&String>) {
         self.set.retain(|(_, cgroup), _| cgroups.contains(cgroup));
         self.told.retain(|(_, cgroup)| cgroups.contains(cgroup));
+        self.gone.retain(|(_, cgroup)| cgroups.contains(cgroup));
     }
 }
 

@@ -112,6 +112,39 @@ fn a_limit_is_set_once_for_each_cgroup_and_again_when_it_changes() {
 }
 
 #[test]
+fn a_start_that_ended_kept_its_containers_living_cgroup_from_the_drivers_limit() {
+    let fake = Arc::new(Fake::default());
+    let mut all = Enforcements::new(fake.clone());
+    let mut both = look(one(|_| ()), "/k/a-gone");
+    for cgroups in both.cgroups.values_mut() {
+        cgroups.insert("/k/b".to_owned());
+    }
+    for _ in 0..5 {
+        assert_eq!(all.hold(&both), [[["library", "driver"]]]);
+    }
+    assert_eq!(fake.set.lock().len(), 1);
+    assert_eq!(*fake.asked.lock(), 2, "one that is gone is asked for once");
+}
+
+#[test]
+fn a_limit_that_somebody_took_away_was_believed_to_be_set_for_ever() {
+    let fake = Arc::new(Fake::default());
+    let mut driver = Driver::new(fake.clone());
+    let long_ago = Instant::now().checked_sub(AGAIN * 2);
+    let Some(long_ago) = long_ago else {
+        return; // The machine was started a moment ago.
+    };
+    let mut check = |then: Instant, times: usize| {
+        let key = ("GPU-a".to_owned(), "/k/a".to_owned());
+        driver.set.insert(key, (100, then));
+        assert!(driver.limit("GPU-a", "/k/a", 100) == Limited::Yes);
+        assert_eq!(fake.set.lock().len(), times);
+    };
+    check(Instant::now(), 0);
+    check(long_ago, 1);
+}
+
+#[test]
 fn a_driver_without_limits_is_not_asked_at_every_look() {
     let fake = Arc::new(Fake::default());
     let mut all = Enforcements::new(fake.clone());

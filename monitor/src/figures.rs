@@ -14,9 +14,9 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::act::Done;
+use crate::cards::{CardNow, InstanceNow};
 use crate::enforce::Held;
 use crate::judge::{Look, Outcome, Use};
-use crate::look::{CardNow, InstanceNow};
 use crate::metrics::{self as all, Declared, Family, Samples, Value};
 use crate::pods::Pod;
 use crate::seats::{Device, Seat};
@@ -145,8 +145,9 @@ fn of_card(samples: &mut Samples, told: &Told, card: &CardNow) {
         .power
         .map(|milliwatts| Value::Part(f64::from(milliwatts) / 1000.0));
     put(&all::GPU_POWER, watts);
-    let devices = told.look.seats.all.iter().flat_map(|seat| &seat.devices);
-    let shares = devices.filter(|device| card_of(&told.look, device) == card.uuid);
+    let seats = told.look.seats.all.iter().enumerate();
+    let shares = seats.flat_map(|(at, seat)| (0..seat.devices.len()).map(move |i| (at, i)));
+    let shares = shares.filter(|(at, i)| told.look.card(*at, *i) == card.uuid);
     put(&all::GPU_SHARES, Some(number(shares.count())));
     let processes = told
         .look
@@ -207,8 +208,9 @@ fn of_share(
         busy,
         work,
         refused,
+        blind,
     } = found.copied().unwrap_or_default();
-    let uuid = device.uuid.to_string();
+    let uuid = told.look.called(at, place).to_owned();
     let hami = [
         seat.namespace.clone(),
         seat.pod_name.clone(),
@@ -216,7 +218,7 @@ fn of_share(
         place.to_string(),
         uuid,
     ];
-    let labels = share_labels(told, seat, device);
+    let labels = share_labels(told, (at, seat), (place, device));
     let mut put = |metric: &Declared, value: Value| {
         let labels: &[String] = match metric.family {
             Family::Hami => &hami,
@@ -230,18 +232,24 @@ fn of_share(
         percent => f64::from(percent) / 100.0,
     };
     put(&all::SHARE_LIMIT, Value::Whole(limit));
-    put(&all::SHARE_USED, Value::Whole(measured));
+    // Nothing is better than too little.
+    if !blind {
+        put(&all::SHARE_USED, Value::Whole(measured));
+        put(&all::SHARE_CLIENTS, Value::Whole(processes));
+        put(&all::SHARE_CORE_USED, Value::Part(f64::from(busy) / 100.0));
+        put(&all::HAMI_SHARE_USED, Value::Whole(measured));
+        put(&all::HAMI_CONTAINER_BYTES, Value::Whole(measured));
+        put(&all::HAMI_CONTAINER_BUSY, Value::Whole(busy.into()));
+    }
     put(&all::SHARE_PEAK, Value::Whole(peak));
     put(&all::SHARE_TRACKED, Value::Whole(tracked));
     put(&all::SHARE_OVERHEAD, Value::Whole(overhead));
     put(&all::SHARE_STALE, Value::Whole(stale));
     put(&all::SHARE_CORE_LIMIT, Value::Part(core_limit));
-    put(&all::SHARE_CORE_USED, Value::Part(f64::from(busy) / 100.0));
     put(&all::SHARE_BUSY, seconds(work.busy));
     put(&all::SHARE_THROTTLED, seconds(work.waited));
     put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
     put(&all::SHARE_DENIED, Value::Whole(refused));
-    put(&all::SHARE_CLIENTS, Value::Whole(processes));
     if work.last > 0 {
         let since = seconds(told.now.saturating_sub(work.last));
         put(&all::SHARE_LAST, since);
@@ -249,13 +257,10 @@ fn of_share(
     }
     let spoiled = told.outcome.spoiled.iter().any(|(seat, _)| *seat == at);
     put(&all::SHARE_SPOILED, Value::Whole(spoiled.into()));
-    put(&all::HAMI_SHARE_USED, Value::Whole(measured));
     put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
     put(&all::HAMI_CONTEXTS, Value::Whole(contexts));
     let rest = tracked.saturating_sub(contexts);
     put(&all::HAMI_BUFFERS, Value::Whole(rest));
-    put(&all::HAMI_CONTAINER_BYTES, Value::Whole(measured));
-    put(&all::HAMI_CONTAINER_BUSY, Value::Whole(busy.into()));
     let held = told.held.get(at).and_then(|seat| seat.get(place));
     for by in held.into_iter().flatten() {
         let labels: Vec<String> = labels.iter().cloned().chain([(*by).to_owned()]).collect();
@@ -264,9 +269,13 @@ fn of_share(
 }
 
 /// Node, gpu, uuid, mode, profile, namespace, pod, container, pod uid.
-fn share_labels(told: &Told, seat: &Seat, device: &Device) -> [String; 9] {
-    let uuid = device.uuid.as_str();
-    let parent = card_of(&told.look, device);
+fn share_labels(
+    told: &Told,
+    (at, seat): (usize, &Seat),
+    (place, device): (usize, &Device),
+) -> [String; 9] {
+    let uuid = told.look.called(at, place);
+    let parent = told.look.card(at, place);
     let card = told.cards.iter().find(|card| card.uuid == parent);
     let index = card.map_or_else(String::new, |card| card.index.to_string());
     let instances = card.into_iter().flat_map(|card| &card.instances);
@@ -285,11 +294,6 @@ fn share_labels(told: &Told, seat: &Seat, device: &Device) -> [String; 9] {
         seat.container.clone(),
         seat.pod.to_string(),
     ]
-}
-
-fn card_of<'a>(look: &'a Look, device: &'a Device) -> &'a str {
-    let uuid = device.uuid.as_str();
-    look.cards.get(uuid).map_or(uuid, String::as_str)
 }
 
 fn number(of: usize) -> Value {

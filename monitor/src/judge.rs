@@ -5,21 +5,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_region::host::{Report, Unreadable};
+use aliquot_core::PodUid;
+use aliquot_region::host::Report;
 
 use crate::account::{Overhead, Seen};
 use crate::attribute::{self, OnCard, Owner, Reason};
 use crate::oom::{self, Rule, Watched};
+use crate::processes::Life;
 use crate::unmanaged::{self, Stray, Strays};
 
 mod values;
 pub use values::{Counters, Deed, Look, Outcome, Rules, Unmanaged, Use};
+
+/// Looks for which a process is in no container that was told of, until that is told: the API
+/// server tells of a new one after a second or two.
+const UNTOLD: u32 = 20;
 
 /// What is kept from look to look.
 #[derive(Debug, Default)]
 pub struct Judge {
     shares: BTreeMap<(String, usize), Kept>,
     strays: Strays,
+    /// Looks for which processes were in no container that was told of.
+    untold: BTreeMap<Life, u32>,
 }
 
 #[derive(Debug, Default)]
@@ -27,6 +35,14 @@ struct Kept {
     overhead: Overhead,
     watched: Watched,
     peak: u64,
+}
+
+/// The processes of a share on a device, each with whether it avoids the library.
+#[derive(Clone, Copy)]
+struct Own<'a> {
+    all: &'a [(&'a OnCard, bool)],
+    /// There may be others of its own.
+    is_unsure: bool,
 }
 
 impl Judge {
@@ -38,10 +54,17 @@ impl Judge {
             .iter()
             .map(|one| with_library(one, attribute::owner(one, seats, &look.beside), look))
             .collect();
+        let is_unsure = |owner: &Owner| matches!(owner, Owner::Unknown | Owner::Untold);
         let mut outcome = Outcome {
-            unknown: count(&owners, |owner| *owner == Owner::Unknown),
+            unknown: count(&owners, is_unsure),
             ..Outcome::default()
         };
+        // Pods with a process on a card that may be that of any container of theirs.
+        let unsure = look.on_cards.iter().zip(&owners);
+        let unsure = unsure.filter(|(_, owner)| is_unsure(owner));
+        let unsure: BTreeSet<(&str, &PodUid)> = unsure
+            .filter_map(|(one, _)| Some((one.card.as_str(), one.process.place.pod.as_ref()?)))
+            .collect();
         let names: BTreeSet<&str> = seats.iter().map(|seat| seat.name.as_str()).collect();
         self.shares
             .retain(|(name, _), _| names.contains(name.as_str()));
@@ -54,16 +77,22 @@ impl Judge {
                     own.iter()
                         .filter_map(|(one, _)| Some((one.process.inner?, device, one.bytes))),
                 );
-                let (found, charge) = self.share(look, rules, (at, device), &own, &mut outcome);
+                let is_unsure = unsure.contains(&(look.card(at, device), &seat.pod));
+                let own = Own {
+                    all: &own,
+                    is_unsure,
+                };
+                let (found, charge) = self.share(look, rules, (at, device), own, &mut outcome);
                 uses.push(found);
                 charges.push(charge);
             }
             list.sort_unstable();
+            let is_whole = !uses.iter().any(|found| found.blind);
             outcome.uses.push(uses);
             outcome.charges.push(charges);
-            outcome.lists.push(list);
+            outcome.lists.push(is_whole.then_some(list));
             if let Some(Some(Err(error))) = look.counters.get(at)
-                && !is_gone(error)
+                && error.is_by_tenant()
             {
                 outcome.spoiled.push((at, error.to_string()));
             }
@@ -77,14 +106,17 @@ impl Judge {
         look: &Look,
         rules: &Rules,
         (at, device): (usize, usize),
-        own: &[(&OnCard, bool)],
+        own: Own<'_>,
         outcome: &mut Outcome,
     ) -> (Use, Option<u64>) {
+        let (own, is_unsure) = (own.all, own.is_unsure);
         let seat = &look.seats.all[at];
         let kept = self.shares.entry((seat.name.clone(), device)).or_default();
-        let reports = match look.counters.get(at) {
-            Some(Some(Ok(reports))) => Some(reports),
-            _ => None,
+        let (reports, is_unread) = match look.counters.get(at) {
+            Some(Some(Ok(reports))) => (Some(reports), false),
+            // What the library counts is not known.
+            Some(Some(Err(error))) => (None, !error.is_by_tenant()),
+            _ => (None, false),
         };
         let limit = value(look.limits.get(at), device);
         let mut found = said(reports.map(|(_, after)| after), device);
@@ -109,13 +141,16 @@ impl Judge {
         found.peak = kept
             .peak
             .max(if limit == 0 { 0 } else { found.peak.min(limit) });
-        let uuid = seat.devices[device].uuid.as_str();
-        let card = look.cards.get(uuid).map_or(uuid, String::as_str);
-        if !seat.limited || look.blind.contains(card) {
+        let is_blind = look.blind.contains(look.card(at, device));
+        found.blind = is_blind || is_unsure;
+        let charged = value(look.charged.get(at), device);
+        found.overhead = charged;
+        if !seat.limited || is_blind {
             return (found, None);
         }
-        let charged = value(look.charged.get(at), device);
-        found.overhead = kept.overhead.after(seen, charged);
+        let is_known = !is_unsure && !is_unread;
+        let charge = is_known.then(|| kept.overhead.after(seen, charged));
+        found.overhead = charge.unwrap_or(charged);
         let rule = Rule {
             limit,
             tolerance: rules.tolerance,
@@ -137,10 +172,40 @@ impl Judge {
                 outcome.deeds.extend(deed);
             }
         }
-        (found, Some(found.overhead))
+        (found, charge)
+    }
+
+    /// Processes of pods that are known, in none of their containers for so long that it is no new
+    /// one.
+    fn in_no_container(&mut self, look: &Look, rules: &Rules, owners: &[Owner]) -> BTreeSet<Life> {
+        let all = look.on_cards.iter().zip(owners);
+        let untold = all.filter(|(one, owner)| {
+            let pod = one.process.place.pod.as_ref();
+            let is_known = pod.is_some_and(|pod| look.beside.pods.contains_key(pod));
+            **owner == Owner::Untold && is_known && rules.fresh
+        });
+        let mut next = BTreeMap::new();
+        let mut found = BTreeSet::new();
+        for (one, _) in untold {
+            let life = one.process.life;
+            let looks = self
+                .untold
+                .get(&life)
+                .copied()
+                .unwrap_or(0)
+                .saturating_add(1);
+            next.insert(life, looks);
+            // In the cgroup of the pod itself nobody will tell of a container.
+            if looks >= UNTOLD || one.process.place.container.is_none() {
+                found.insert(life);
+            }
+        }
+        self.untold = next;
+        found
     }
 
     fn strays(&mut self, look: &Look, rules: &Rules, owners: &[Owner], outcome: &mut Outcome) {
+        let untold = self.in_no_container(look, rules, owners);
         let mut all: BTreeMap<Stray, (&OnCard, Unmanaged)> = BTreeMap::new();
         let mut seen = Vec::new();
         for (one, owner) in look.on_cards.iter().zip(owners) {
@@ -149,6 +214,7 @@ impl Judge {
                 Owner::Nobody(Reason::Host) if one.process.going => continue,
                 Owner::Nobody(reason) => *reason,
                 Owner::Loose(..) => Reason::NoLibrary,
+                Owner::Untold if untold.contains(&one.process.life) => Reason::NoContainer,
                 _ => continue,
             };
             let stray = (one.card.clone(), one.process.life);
@@ -203,7 +269,8 @@ fn with_library(one: &OnCard, owner: Owner, look: &Look) -> Owner {
             // Who shares the last slot has none of its own.
             inner.is_none() || holders.any(|holder| holder.pid.is_none() || holder.pid == inner)
         }
-        Some(Some(Err(error))) => is_gone(error),
+        // The host's own trouble says nothing of a tenant.
+        Some(Some(Err(error))) => !error.is_by_tenant(),
         Some(None) | None => true,
     };
     if has_slot || one.process.going {
@@ -211,12 +278,6 @@ fn with_library(one: &OnCard, owner: Owner, look: &Look) -> Owner {
     } else {
         Owner::Loose(at, device)
     }
-}
-
-/// The file went with its container, or was not there yet.
-fn is_gone(error: &Unreadable) -> bool {
-    let gone = std::io::ErrorKind::NotFound;
-    matches!(error, Unreadable::Step { source, .. } if source.kind() == gone)
 }
 
 /// What a counters file says of a device.
@@ -263,6 +324,9 @@ fn value(row: Option<&Vec<u64>>, device: usize) -> u64 {
     row.and_then(|row| row.get(device)).copied().unwrap_or(0)
 }
 
+#[cfg(test)]
+#[path = "judge_doubts.rs"]
+mod doubts;
 #[cfg(test)]
 #[path = "judge_tests.rs"]
 mod tests;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_region::host::Holder;
+use aliquot_region::host::{Holder, Unreadable};
 
 use super::*;
 use crate::attribute::Beside;
@@ -13,11 +13,12 @@ use crate::testing::{on_card, process, seat};
 
 const MIB: u64 = 1 << 20;
 
-fn rules(unmanaged: OnUnmanaged) -> Rules {
+pub(super) fn rules(unmanaged: OnUnmanaged) -> Rules {
     Rules {
         unmanaged,
         spared: BTreeSet::new(),
         tolerance: 10,
+        fresh: true,
     }
 }
 
@@ -43,12 +44,12 @@ fn report(slots: &[(Option<u32>, u64)]) -> Report {
     clippy::unnecessary_wraps,
     reason = "what stands beside it may be an error"
 )]
-fn counters(slots: &[(Option<u32>, u64)]) -> Counters {
+pub(super) fn counters(slots: &[(Option<u32>, u64)]) -> Counters {
     Ok((report(slots), report(slots)))
 }
 
 /// One container of pod u1 and one of u2 on a card, each with a limit of 100.
-fn look(counters: [Counters; 2], on_cards: &[(u32, &str, u64)]) -> Look {
+pub(super) fn look(counters: [Counters; 2], on_cards: &[(u32, &str, u64)]) -> Look {
     let seats = vec![
         seat("s0", "u1", "main", &["GPU-a"]),
         seat("s1", "u2", "main", &["GPU-a"]),
@@ -74,12 +75,12 @@ fn look(counters: [Counters; 2], on_cards: &[(u32, &str, u64)]) -> Look {
     }
 }
 
-fn after(looks: &[Look], rules: &Rules) -> Vec<Outcome> {
+pub(super) fn after(looks: &[Look], rules: &Rules) -> Vec<Outcome> {
     let mut judge = Judge::default();
     looks.iter().map(|look| judge.after(look, rules)).collect()
 }
 
-fn thrice(look: impl Fn() -> Look, rules: &Rules) -> Vec<Outcome> {
+pub(super) fn thrice(look: impl Fn() -> Look, rules: &Rules) -> Vec<Outcome> {
     after(&[look(), look(), look()], rules)
 }
 
@@ -105,7 +106,8 @@ fn each_share_has_its_own_figures() {
     assert_eq!(figures(0), ((50, 40, 10), 1, 100));
     assert_eq!(figures(1), ((32, 30, 2), 2, 100));
     assert_eq!(last.charges, [[Some(10)], [Some(2)]]);
-    assert_eq!(last.lists, [vec![(1, 0, 50)], vec![(2, 0, 22), (3, 0, 10)]]);
+    let lists = [vec![(1, 0, 50)], vec![(2, 0, 22), (3, 0, 10)]];
+    assert_eq!(last.lists, lists.map(Some));
     assert!(
         outcomes
             .iter()
@@ -258,6 +260,14 @@ fn a_card_that_cannot_be_read_changes_no_charge() {
     );
     let charges: Vec<_> = outcomes.iter().map(|one| one.charges[0][0]).collect();
     assert_eq!(charges, [Some(0), Some(0), Some(20), None, Some(20)]);
+    let shown = |one: &Outcome| (one.uses[0][0].blind, one.lists[0].is_none());
+    let blind: Vec<_> = outcomes.iter().map(shown).collect();
+    let sees = (false, false);
+    assert_eq!(
+        blind,
+        [sees, sees, sees, (true, true), sees],
+        "figures of 0 were shown"
+    );
 }
 
 #[test]

@@ -6,64 +6,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Instant, SystemTime};
 
 use aliquot_core::PodUid;
-use aliquot_nvml::{Bytes, CardFacts, Driver, Inventory, Load, MemoryLimits, Usage};
 use aliquot_region::host::{self, Unreadable};
 use aliquot_region::limits::Measured;
 use serde::Deserialize;
 
 use crate::attribute::{Beside, Instance, OnCard, is_new};
 use crate::busy::Samples;
+use crate::cards::{self, CardNow, Cards, Known};
 use crate::containers::Containers;
 use crate::judge::Look;
-use crate::pods::Pods;
+use crate::names::Names;
+use crate::pods::{Pod, Pods};
 use crate::processes::Processes;
-use crate::seats::{Reader, Seat};
-
-/// Cards are asked what they are after this, and when a process is on an instance that is not
-/// known: they change with MIG and at a reset.
-const CARDS: Duration = Duration::from_mins(1);
-/// And what they do after this, at every second look.
-const LOADS: Duration = Duration::from_millis(900);
-
-/// The driver as the monitor asks it.
-pub trait Cards: Driver + Usage + MemoryLimits {}
-
-impl<T: Driver + Usage + MemoryLimits> Cards for T {}
-
-/// What was read of one card.
-#[derive(Clone, Debug, Default)]
-pub struct CardNow {
-    /// Its uuid.
-    pub uuid: String,
-    /// NVML's index.
-    pub index: u32,
-    /// Marketing name.
-    pub model: String,
-    /// PCI address.
-    pub bus: String,
-    /// What it does.
-    pub load: Load,
-    /// Its memory; `None` while it does not answer.
-    pub bytes: Option<Bytes>,
-    /// Its instances.
-    pub instances: Vec<InstanceNow>,
-}
-
-/// What was read of an instance.
-#[derive(Clone, Debug, Default)]
-pub struct InstanceNow {
-    /// Its uuid.
-    pub uuid: String,
-    /// Such as `3g.20gb`.
-    pub profile: String,
-    /// The driver's numbers.
-    pub numbers: (u32, u32),
-    /// Its memory.
-    pub bytes: Option<Bytes>,
-}
+use crate::seats::{Reader, Seat, Seats};
 
 /// Reads, and keeps what need not be read each time.
 pub struct Looker {
@@ -72,11 +30,11 @@ pub struct Looker {
     processes: Processes,
     pods: Pods,
     containers: Containers,
-    /// Name of each container that was told, by pod and the runtime's id.
-    names: BTreeMap<(PodUid, String), String>,
+    names: Names,
+    /// Pods that had a process on a card at the last look.
+    busy: Option<BTreeSet<PodUid>>,
     mps: PathBuf,
-    inventory: Option<(Instant, Inventory)>,
-    cards: Option<(Instant, Vec<CardNow>)>,
+    cards: Known,
     samples: Samples,
     pages: BTreeMap<String, Measured>,
     /// Reads that failed, by what was read.
@@ -105,10 +63,10 @@ impl Looker {
             processes,
             pods,
             containers: Containers::default(),
-            names: BTreeMap::new(),
+            names: Names::of(state),
+            busy: None,
             mps: state.join("mps"),
-            inventory: None,
-            cards: None,
+            cards: Known::default(),
             samples: Samples::default(),
             pages: BTreeMap::new(),
             failures: BTreeMap::new(),
@@ -117,44 +75,79 @@ impl Looker {
 
     /// Everything now. Blocks.
     pub fn look(&mut self) -> (Look, Vec<CardNow>) {
+        let pods = self.pods.all();
         let seats = self.reader.read();
+        let seats = self.living(seats, &pods);
         let cards = self.cards();
         let before: Vec<_> = seats.all.iter().map(counters).collect();
-        let said = seats.all.iter().map(|seat| self.limits(seat));
-        let (limits, charged) = said.unzip();
         let mut look = Look {
-            limits,
-            charged,
-            beside: self.beside(&cards, &seats.accepted),
+            beside: self.beside(&cards, &seats, &pods),
+            seats: Arc::clone(&seats),
             ..Look::default()
         };
+        for seat in &seats.all {
+            let (limits, charged, called) = self.limits(seat);
+            look.limits.push(limits);
+            look.charged.push(charged);
+            look.beside.called.push(called);
+        }
         for card in &cards {
             for one in &card.instances {
                 look.cards.insert(one.uuid.clone(), card.uuid.clone());
             }
             self.processes_of(&card.uuid, &mut look);
         }
-        let quiet = quiet(&cards, &look);
-        let both = seats.all.iter().zip(before).map(|(seat, before)| {
-            let before = match before? {
-                Ok(before) => before,
-                Err(error) => return Some(Err(error)),
-            };
-            let is_quiet = seat
-                .devices
-                .iter()
-                .all(|one| quiet.contains(one.uuid.as_str()));
-            // Nobody holds anything that it could be compared with.
-            let after = if is_quiet {
-                Ok(before.clone())
-            } else {
-                counters(seat)?
-            };
-            Some(after.map(|after| (before, after)))
+        let devices: Vec<Vec<&str>> = (seats.all.iter().enumerate())
+            .map(|(at, seat)| {
+                (0..seat.devices.len())
+                    .map(|i| look.called(at, i))
+                    .collect()
+            })
+            .collect();
+        let known = cards::devices(&cards, |_| true);
+        let unknown = devices
+            .iter()
+            .flatten()
+            .filter(|uuid| !known.contains(*uuid));
+        let unknown: Vec<String> = unknown.map(|uuid| (*uuid).to_owned()).collect();
+        let on_cards: BTreeSet<&str> = look.on_cards.iter().map(|one| &*one.card).collect();
+        let quiet = cards::devices(&cards, |card| {
+            !on_cards.contains(&*card.uuid) && !look.blind.contains(&card.uuid)
         });
+        let both = (seats.all.iter().zip(before))
+            .zip(&devices)
+            .map(|((seat, before), devices)| {
+                let before = match before? {
+                    Ok(before) => before,
+                    Err(error) => return Some(Err(error)),
+                };
+                // Nobody holds anything that it could be compared with.
+                let is_quiet = devices.iter().all(|uuid| quiet.contains(uuid));
+                let after = if is_quiet {
+                    Ok(before.clone())
+                } else {
+                    counters(seat)?
+                };
+                Some(after.map(|after| (before, after)))
+            });
         look.counters = both.collect();
+        // What is on a card that is not in the list is not known.
+        self.cards.misses(!unknown.is_empty());
+        look.blind.extend(unknown);
+        for (seat, said) in seats.all.iter().zip(&look.counters) {
+            if let Some(Err(error)) = said
+                && !error.is_by_tenant()
+                && !is_gone(error)
+            {
+                self.failed("counters", &seat.name, error);
+            }
+        }
+        let before = self.busy.take().filter(|_| !look.blind.is_empty());
+        let on_cards = look.on_cards.iter();
+        let busy = on_cards.filter_map(|one| one.process.place.pod.clone());
+        self.busy = Some(busy.chain(before.into_iter().flatten()).collect());
         if look.on_cards.iter().any(|one| is_new(one, &look.beside)) {
-            self.inventory = None;
+            self.cards.renew();
         }
         let (names, processes) = (&look.beside.containers, &self.processes);
         look.cgroups = self.containers.of(&seats.all, names, processes);
@@ -162,7 +155,6 @@ impl Looker {
         look.beside.unlisted = seats.unlisted;
         let names: BTreeSet<&String> = seats.all.iter().map(|seat| &seat.name).collect();
         self.pages.retain(|name, _| names.contains(name));
-        look.seats = seats;
         (look, cards)
     }
 
@@ -181,36 +173,46 @@ impl Looker {
         self.pages.get(&seat.name)
     }
 
-    /// Limit and charge of each device, in bytes.
-    fn limits(&mut self, seat: &Seat) -> (Vec<u64>, Vec<u64>) {
+    /// Limit and charge of each device, in bytes, and what the driver calls it now.
+    fn limits(&mut self, seat: &Seat) -> (Vec<u64>, Vec<u64>, Vec<String>) {
         let number = seat.devices.len();
-        match self.page(seat).map(Measured::page) {
-            Some(page) => (0..number.min(page.devices()))
-                .map(|device| (page.memory(device), page.overhead(device)))
-                .unzip(),
-            None => (vec![0; number], vec![0; number]),
-        }
+        let Some(page) = self.page(seat).map(Measured::page) else {
+            return (vec![0; number], vec![0; number], Vec::new());
+        };
+        let devices = 0..number.min(page.devices());
+        let (limits, charges) = devices
+            .clone()
+            .map(|device| (page.memory(device), page.overhead(device)))
+            .unzip();
+        let called = devices.map(|device| {
+            let (uuid, length) = page.uuid(device);
+            String::from_utf8_lossy(&uuid[..length]).into_owned()
+        });
+        (limits, charges, called.collect())
     }
 
     fn cards(&mut self) -> Vec<CardNow> {
-        let is_old = |then: Instant, age: Duration| then.elapsed() > age;
-        let known = self.inventory.as_ref();
-        if known.is_none_or(|(read, _)| is_old(*read, CARDS)) {
-            match self.driver.inventory() {
-                Ok(found) => self.inventory = Some((Instant::now(), found)),
-                Err(error) => self.failed("inventory", "", &error),
-            }
-            self.cards = None;
+        let (cards, failed) = self.cards.now(&*self.driver);
+        if let Some(error) = failed {
+            self.failed("inventory", "", &error);
         }
-        if let Some((read, cards)) = &self.cards
-            && !is_old(*read, LOADS)
-        {
-            return cards.clone();
-        }
-        let known = self.inventory.iter().flat_map(|(_, known)| &known.cards);
-        let cards: Vec<_> = known.map(|facts| card_now(&*self.driver, facts)).collect();
-        self.cards = Some((Instant::now(), cards.clone()));
         cards
+    }
+
+    /// The seats of pods that are not over, or have a process on a card: the others' books are the
+    /// agent's to close, and nobody runs in them.
+    fn living(&self, read: Arc<Seats>, pods: &BTreeMap<PodUid, Arc<Pod>>) -> Arc<Seats> {
+        let rests = |seat: &Seat| {
+            let is_over = pods.get(&seat.pod).is_some_and(|pod| pod.said.ended);
+            let is_busy = |pods: &BTreeSet<PodUid>| pods.contains(&seat.pod);
+            is_over && self.busy.as_ref().is_some_and(|pods| !is_busy(pods))
+        };
+        if !read.all.iter().any(rests) {
+            return read;
+        }
+        let mut seats = Seats::clone(&read);
+        seats.all.retain(|seat| !rests(seat));
+        Arc::new(seats)
     }
 
     fn processes_of(&mut self, card: &str, look: &mut Look) {
@@ -230,6 +232,7 @@ impl Looker {
                 process: self.processes.known(one.pid)?,
             })
         }));
+        self.samples.clock(SystemTime::now());
         // Cards that are cut do not tell it.
         let Ok(shares) = self.driver.shares(card, self.samples.since(card)) else {
             return;
@@ -243,18 +246,24 @@ impl Looker {
             .extend(busy.map(|(pid, busy)| ((card.to_owned(), pid), busy)));
     }
 
-    fn beside(&mut self, cards: &[CardNow], accepted: &BTreeSet<PodUid>) -> Beside {
-        let mut beside = Beside::default();
-        // Who was told of a container knows it for as long as its share is there, whether its
-        // pod's object is gone or the API server away.
-        self.names.retain(|(pod, _), _| accepted.contains(pod));
-        for (uid, pod) in self.pods.all() {
-            let ids = pod.containers.iter();
-            let ids = ids.map(|(id, name)| ((uid.clone(), id.clone()), name.clone()));
-            self.names.extend(ids);
-            beside.pods.insert(uid, pod.foreign);
+    fn beside(
+        &mut self,
+        cards: &[CardNow],
+        seats: &Seats,
+        pods: &BTreeMap<PodUid, Arc<Pod>>,
+    ) -> Beside {
+        let accepted = (!seats.unlisted).then_some(&seats.accepted);
+        let mut beside = Beside {
+            containers: self.names.take(accepted, pods).clone(),
+            pods: pods
+                .iter()
+                .map(|(uid, pod)| (uid.clone(), pod.said))
+                .collect(),
+            ..Beside::default()
+        };
+        if let Err(error) = self.names.keep() {
+            self.failed("names", "", &error);
         }
-        beside.containers.clone_from(&self.names);
         for card in cards {
             for one in &card.instances {
                 let instance = Instance {
@@ -286,41 +295,18 @@ impl Looker {
     }
 }
 
-fn card_now(driver: &dyn Cards, facts: &CardFacts) -> CardNow {
-    let instances = facts.cut.instances.iter().flat_map(|outer| {
-        outer.devices.iter().map(|inner| InstanceNow {
-            uuid: inner.uuid.clone(),
-            profile: outer.profile.clone(),
-            numbers: (outer.id, inner.id),
-            bytes: driver.bytes(&inner.uuid).ok(),
-        })
-    });
-    CardNow {
-        uuid: facts.uuid.clone(),
-        index: facts.index,
-        model: facts.model.clone(),
-        bus: facts.pci_bus_id.clone().unwrap_or_default(),
-        load: driver.load(&facts.uuid).unwrap_or_default(),
-        bytes: driver.bytes(&facts.uuid).ok(),
-        instances: instances.collect(),
-    }
-}
-
-/// Cards, and instances of them, with no process on the card.
-fn quiet<'a>(cards: &'a [CardNow], look: &Look) -> BTreeSet<&'a str> {
-    let busy: BTreeSet<&str> = look.on_cards.iter().map(|one| one.card.as_str()).collect();
-    let quiet = cards
-        .iter()
-        .filter(|card| !busy.contains(card.uuid.as_str()) && !look.blind.contains(&card.uuid));
-    let with_instances = |card: &'a CardNow| {
-        let instances = card.instances.iter().map(|one| one.uuid.as_str());
-        instances.chain([card.uuid.as_str()])
-    };
-    quiet.flat_map(with_instances).collect()
-}
-
 /// The counters file of a seat that the library holds.
 fn counters(seat: &Seat) -> Option<Result<host::Report, Unreadable>> {
     let read = || host::read(&seat.counters(), seat.devices.len());
     seat.limited.then(read)
 }
+
+/// The file went with its container, or was not there yet.
+fn is_gone(error: &Unreadable) -> bool {
+    let gone = std::io::ErrorKind::NotFound;
+    matches!(error, Unreadable::Step { source, .. } if source.kind() == gone)
+}
+
+#[cfg(test)]
+#[path = "look_tests.rs"]
+mod tests;

@@ -110,7 +110,7 @@ declared! {
     SHARE_LIMIT = Gauge Own "aliquot_share_memory_limit_bytes" SHARE,
         "Memory that the container may use of the device";
     SHARE_USED = Gauge Own "aliquot_share_memory_used_bytes" SHARE,
-        "Memory that the driver says the container's processes hold";
+        "Memory that the driver says the container's processes hold; none while not all of them are known";
     SHARE_PEAK = Gauge Own "aliquot_share_memory_peak_bytes" SHARE,
         "The most that was held since the monitor started, or that the library counted within the limit";
     SHARE_TRACKED = Gauge Own "aliquot_share_memory_tracked_bytes" SHARE,
@@ -168,7 +168,7 @@ declared! {
     INSTANCE_USED = Gauge Own "aliquot_instance_memory_used_bytes" INSTANCE,
         "Memory of it in use by anybody";
     SEATS = Gauge Own "aliquot_monitor_seats" NODE,
-        "Containers with a share on this node";
+        "Containers with a share on this node, without those of pods that are over";
     LINGERING = Gauge Own "aliquot_monitor_lingering_seats" NODE,
         "Those of them whose pod is gone while its processes live";
     UNREADABLE = Gauge Own "aliquot_monitor_unreadable_shares" NODE,
@@ -302,7 +302,7 @@ pub fn reference() -> String {
          Series end with the share, and no label holds what a tenant may write at will.\n\n\
          - `gpu` is the card's index, `uuid` the uuid of the card or the instance, `pod_uid` the kubelet's uid of the pod.\n\
          - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty for what is no MIG instance.\n\
-         - `reason` of unmanaged processes is one of: host, no-share, foreign, other-container, other-card, no-library.\n\
+         - `reason` of unmanaged processes is one of: host, no-share, lost-share, foreign, no-container, other-container, other-card, no-library.\n\
          - `reason` of killed processes is one of: unmanaged, oom.\n\
          - `by` is one of: library, mps, driver.\n",
     );

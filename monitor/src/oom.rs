@@ -18,7 +18,8 @@ const AGAIN: u64 = 10;
 pub struct Rule {
     /// Bytes that it may hold.
     pub limit: u64,
-    /// Bytes beyond that for each process: what the driver takes beside what the library was told.
+    /// Bytes beyond that for each process, but no more than it holds: what the driver takes beside
+    /// what the library was told.
     pub tolerance: u64,
     /// Somebody is ended, not only told.
     pub kill: bool,
@@ -77,12 +78,10 @@ impl Watched {
     pub fn after(&mut self, holders: &[Holder], rule: Rule) -> Verdict {
         self.look += 1;
         self.note(holders);
-        let living = self.processes.values();
-        let held = living.fold(0_u64, |sum, one| sum.saturating_add(one.bytes));
-        let number = u64::try_from(self.processes.len()).unwrap_or(u64::MAX);
-        let allowed = rule
-            .limit
-            .saturating_add(rule.tolerance.saturating_mul(number));
+        let living = || self.processes.values().map(|one| one.bytes);
+        let held = living().fold(0_u64, u64::saturating_add);
+        let beyond = living().map(|bytes| bytes.min(rule.tolerance));
+        let allowed = beyond.fold(rule.limit, u64::saturating_add);
         if rule.limit == 0 || held <= allowed {
             self.above = 0;
             self.told = false;
@@ -232,6 +231,17 @@ mod tests {
             &[&[500], &[500]],
             &[Fine; 2],
         );
+    }
+
+    #[test]
+    fn whoever_had_many_small_processes_was_never_above_its_limit() {
+        let mut look = vec![112];
+        look.extend([1; 5]);
+        let expected = [Verdict::Fine, kill(117, 1)];
+        // 100 and 5 for the large one, 1 for each small one: 110 are allowed.
+        check("small ones", RULE, &[&look, &look], &expected);
+        look[0] = 105;
+        check("within", RULE, &[&look, &look], &[Verdict::Fine; 2]);
     }
 
     #[test]

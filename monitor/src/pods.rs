@@ -14,6 +14,8 @@ use aliquot_k8s::watch::Index;
 use k8s_openapi::api::core::v1 as api;
 use parking_lot::Mutex;
 
+use crate::attribute::Said;
+
 /// On mirror pods: the uid under which the kubelet runs the static pod. On others anybody may
 /// write it.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -25,8 +27,8 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 pub struct Pod {
     /// As events refer to it.
     pub named: PodRef,
-    /// It asks for a device, and we gave it none: another plugin did.
-    pub foreign: bool,
+    /// What matters of it for its processes.
+    pub said: Said,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,
 }
@@ -109,11 +111,20 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
         name: meta.name.clone()?,
         uid,
     };
-    let foreign = annotation(ALLOCATION).is_none() && pod.spec.as_ref().is_some_and(asks);
+    let allocated = annotation(ALLOCATION).is_some();
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    let said = Said {
+        foreign: !allocated && pod.spec.as_ref().is_some_and(asks),
+        allocated,
+        ended: matches!(phase, Some("Succeeded" | "Failed")),
+    };
     let containers = containers(pod);
     let pod = Pod {
         named,
-        foreign,
+        said,
         containers,
     };
     Some((kubelets, pod))
@@ -191,7 +202,10 @@ mod tests {
                     "image": "", "imageID": "", "ready": true, "restartCount": 0}]},
         })));
         let found = pods.get(&"h".into()).expect("known");
-        assert_eq!((found.named.uid.as_str(), found.foreign), ("u", false));
+        assert_eq!(
+            (found.named.uid.as_str(), found.said),
+            ("u", Said::default())
+        );
         let names: Vec<_> = found.containers.values().collect();
         assert_eq!(names, ["main", "init"]);
         assert!(pods.in_namespaces(&["d".to_owned()]).contains("h"));
@@ -242,7 +256,7 @@ mod tests {
                     "resources": {"limits": {resource: quantity}}}]},
             }));
             let (_, found) = read(&pod).expect("read");
-            assert_eq!(found.foreign, expected, "{resource}");
+            assert_eq!(found.said.foreign, expected, "{resource}");
         };
         let ours = json!({"aliquot.dev/allocation": "{}"});
         check("cpu", "1", json!({}), false);
@@ -266,7 +280,7 @@ mod tests {
                     "resources": {"limits": {resource: quantity}}}]},
             }));
             let (_, found) = read(&pod).expect("read");
-            assert!(!found.foreign, "{resource}: {quantity}");
+            assert!(!found.said.foreign, "{resource}: {quantity}");
         }
     }
 }

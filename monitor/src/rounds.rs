@@ -113,6 +113,7 @@ impl Rounds {
             unmanaged: self.policy.unmanaged,
             spared: pods.in_namespaces(&self.policy.spared),
             tolerance: self.policy.tolerance,
+            fresh: freshness.fault(tokio::time::Instant::now()).is_none(),
         };
         let outcome = self.judge.after(&look, &rules);
         let measured = levels(&look, &outcome, monotonic());

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1 as api;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -24,10 +25,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::act::Actor;
 use crate::arbiter::shell::{self, Levels};
+use crate::cards::Cards;
 use crate::enforce::Enforcements;
 use crate::figures::{Exporter, Shown};
 use crate::judge::Judge;
-use crate::look::{Cards, Looker};
+use crate::look::Looker;
 use crate::pods::Pods;
 use crate::processes::Processes;
 use crate::rounds::{Looked, Policy, Rounds};
@@ -60,6 +62,7 @@ pub enum RunError {
 
 /// Opens what is needed, and runs until a signal ends it.
 pub async fn start(settings: Settings) -> Result<(), RunError> {
+    raise_files();
     let readiness = Readiness::new([LOOKED]);
     let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
     let stop = stop.map_err(RunError::Signals)?;
@@ -71,6 +74,18 @@ pub async fn start(settings: Settings) -> Result<(), RunError> {
     let driver = spawn_blocking(move || Nvml::open(options)).await??;
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
     run(settings, Arc::new(driver), client, readiness, stop).await
+}
+
+/// As many open files as the system allows: each share has one or two.
+fn raise_files() {
+    let most = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: most,
+        maximum: most,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays");
+    }
 }
 
 /// Runs until `stop`.

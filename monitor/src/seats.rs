@@ -171,6 +171,7 @@ impl Reader {
         if let Some((then, seats)) = &self.last
             && *then == changed
             && changed.iter().all(|time| is_settled(*time))
+            && is_whole(seats)
         {
             return Arc::clone(seats);
         }
@@ -188,6 +189,18 @@ impl Reader {
         self.last = Some((changed, Arc::clone(&seats)));
         seats
     }
+}
+
+/// Nothing failed, and no seat got its library since: that shows in no time of change.
+fn is_whole(seats: &Seats) -> bool {
+    let without = seats.all.iter().filter(|seat| !seat.limited);
+    let got_it = |seat: &Seat| has_library(seat.effective, &seat.folder);
+    seats.faults.is_empty() && !seats.unlisted && !without.into_iter().any(got_it)
+}
+
+/// The agent puts it there last.
+fn has_library(effective: Effective, folder: &Path) -> bool {
+    !effective.uncontrolled && folder.join("lib").is_dir()
 }
 
 fn changed(folder: &Path) -> SystemTime {
@@ -301,7 +314,7 @@ fn of_share(text: &[u8], folders: &Path) -> Result<Vec<Seat>, String> {
             devices,
             priority: stored.allocation.priority,
             effective: known.effective,
-            limited: !known.effective.uncontrolled && folder.join("lib").is_dir(),
+            limited: has_library(known.effective, &folder),
             folder,
         });
     }

@@ -86,6 +86,39 @@ fn a_pod_whose_share_cannot_be_read_is_known_to_have_one() {
 }
 
 #[test]
+fn a_seat_that_was_long_in_the_making_was_without_the_library_for_ever() {
+    let room = state(&[("u1.json", WRITTEN)], &["GPU-a-1-2"]);
+    let long_ago = SystemTime::now() - SETTLED * 10;
+    for folder in ["accepted", "seats"] {
+        let folder = fs::File::open(room.path().join(folder)).expect("opened");
+        folder.set_modified(long_ago).expect("set");
+    }
+    let mut reader = Reader::new(room.path().to_owned());
+    let first = reader.read();
+    assert!(Arc::ptr_eq(&first, &reader.read()), "nothing changed");
+    assert!(!first.all[0].limited);
+    fs::create_dir(room.path().join("seats/GPU-a-1-2/lib")).expect("made");
+    assert!(reader.read().all[0].limited, "no time of change says so");
+}
+
+#[test]
+fn a_share_that_could_not_be_read_once_stayed_a_fault() {
+    let room = state(&[("u1.json", "{")], &["GPU-a-1-2"]);
+    let settle = || {
+        for folder in ["accepted", "seats"] {
+            let folder = fs::File::open(room.path().join(folder)).expect("opened");
+            folder.set_modified(SystemTime::UNIX_EPOCH).expect("set");
+        }
+    };
+    settle();
+    let mut reader = Reader::new(room.path().to_owned());
+    assert_eq!(reader.read().faults.len(), 1);
+    fs::write(room.path().join("accepted/u1.json"), WRITTEN).expect("written");
+    settle();
+    assert_eq!(reader.read().all.len(), 1);
+}
+
+#[test]
 fn a_list_is_read_again_only_when_something_changed() {
     let room = state(&[("u1.json", WRITTEN)], &["GPU-a-1-2"]);
     let mut reader = Reader::new(room.path().to_owned());

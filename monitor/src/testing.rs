@@ -2,9 +2,11 @@
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent};
+use aliquot_k8s::event::PodRef;
 
-use crate::attribute::OnCard;
+use crate::attribute::{OnCard, Said};
 use crate::cgroup::Place;
+use crate::pods::Pod;
 use crate::processes::{Known, Life};
 use crate::seats::{Device, Effective, Seat};
 
@@ -59,5 +61,21 @@ pub(crate) fn on_card(card: &str, process: Known, bytes: u64) -> OnCard {
         instance: None,
         bytes,
         process,
+    }
+}
+
+/// A pod with these containers: the runtime's id and the name of each.
+pub(crate) fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
+    let containers = containers.iter();
+    Pod {
+        named: PodRef {
+            namespace: "default".to_owned(),
+            name: format!("pod-{uid}"),
+            uid: uid.to_owned(),
+        },
+        said: Said::default(),
+        containers: containers
+            .map(|(id, name)| ((*id).to_owned(), (*name).to_owned()))
+            .collect(),
     }
 }

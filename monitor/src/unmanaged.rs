@@ -57,8 +57,7 @@ impl Strays {
                 OnUnmanaged::Kill => Deed::Kill,
                 OnUnmanaged::Evict => Deed::Evict,
             };
-            let is_ended = !matches!(reason, Reason::Host | Reason::Foreign);
-            if is_ended && since % AGAIN == 0 && !spared(stray) {
+            if reason.is_ended() && since % AGAIN == 0 && !spared(stray) {
                 deeds.push((stray.clone(), *reason, deed));
             }
         }
@@ -113,9 +112,11 @@ mod tests {
     #[test]
     fn what_is_not_in_a_pod_of_ours_to_end_is_only_told() {
         use Deed::Tell;
-        let spared: [&[(u32, Reason)]; 3] = [
+        let spared: [&[(u32, Reason)]; 5] = [
             &[(7, Reason::Host)],
             &[(7, Reason::Foreign)],
+            &[(7, Reason::LostShare)],
+            &[(7, Reason::NoContainer)],
             &[(9, Reason::NoShare)],
         ];
         for one in spared {

@@ -12,7 +12,7 @@ use aliquot_profiles::{Defaults, Mode};
 use tokio::time::Instant;
 
 use crate::accepted::Accepted;
-use crate::clock::now;
+use crate::clock::steady;
 use crate::fail_point::{self, Point};
 use crate::modes::Modes;
 use crate::node::Seen;
@@ -87,7 +87,7 @@ impl State {
         stored: Option<Standing>,
         follower: &Beginning<'_>,
     ) -> Result<Self, StandingError> {
-        let now = now();
+        let now = steady();
         let mut state = Self {
             stored: Standing::default(),
             standing: stored.unwrap_or_else(|| follower.before_profiles()),
@@ -155,7 +155,7 @@ impl State {
         let here: BTreeSet<GpuUuid> = cards.map(|card| card.uuid.as_str().into()).collect();
         for uuid in here.difference(&self.here) {
             if let Some(card) = self.standing.cards.get_mut(uuid) {
-                *card = transition::found(card, now());
+                *card = transition::found(card, steady());
             }
         }
         self.here = here;

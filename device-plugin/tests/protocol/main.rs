@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aliquot_device_plugin::metrics::Metrics;
+use aliquot_device_plugin::pod::Phase;
 use aliquot_device_plugin::proto::v1beta1 as api;
 use aliquot_device_plugin::{agent, housekeeping};
 use aliquot_serve::Readiness;
@@ -184,6 +185,41 @@ async fn files_go_when_pod_and_checkpoint_entry_are_gone_and_not_before() {
     check(&node, 3);
     node.pods.delete(&"u1".into());
     check(&node, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_was_over_kept_its_files_until_somebody_deleted_its_object() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    let uid = "0123456789abcdef0123456789abcdef";
+    let mut over = pod(uid, &[("main", false, "GPU-a", 1)]);
+    node.pods.apply(over.clone());
+    node.kubelet
+        .admit(&mut plugin, uid, "main", &["GPU-a::0"])
+        .await;
+    prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect("accepted");
+    over.phase = Phase::Ended;
+    node.pods.apply(over);
+    let proc = node.room.path().join("proc");
+    std::fs::create_dir_all(proc.join("7")).expect("made");
+    let cgroup = format!("0::/kubepods/pod{uid}/x\n");
+    std::fs::write(proc.join("7/cgroup"), cgroup).expect("written");
+    let check = |node: &Node, files: usize, lingering: usize| {
+        let metrics = Metrics::default();
+        housekeeping::round(&node.prestart, &proc, &metrics).expect("a round");
+        let inventory = &node.prestart.published.get().inventory;
+        assert_eq!(
+            (node.files(), inventory.lingering.len()),
+            (files, lingering)
+        );
+    };
+    check(&node, 3, 1);
+    node.kubelet.forget(uid);
+    check(&node, 3, 1);
+    std::fs::remove_dir_all(proc.join("7")).expect("it ended");
+    check(&node, 0, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,6 +38,21 @@ pub enum Unreadable {
     Layout,
 }
 
+impl Unreadable {
+    /// The tenant made it so; else the host could not read it, which says nothing of the tenant: no
+    /// descriptor or memory is left, the disk is broken, the file is gone or not there yet.
+    pub fn is_by_tenant(&self) -> bool {
+        match self {
+            Self::Kind | Self::Size(_) | Self::Layout => true,
+            Self::Step { source, .. } => {
+                // Cut while it was read; a lease of the tenant's; a link.
+                let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::WouldBlock];
+                kinds.contains(&source.kind()) || source.raw_os_error() == Some(libc::ELOOP)
+            }
+        }
+    }
+}
+
 /// One process of a container, as its slot says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {

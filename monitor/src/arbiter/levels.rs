@@ -14,7 +14,7 @@ pub fn levels(look: &Look, outcome: &Outcome, at: u64) -> Levels {
         .map(|(seat, uses)| {
             let devices = seat.devices.iter().zip(uses).map(|(device, found)| {
                 let used = u64::from(found.busy) * PERCENT;
-                let said = look.told.contains(device.uuid.as_str());
+                let said = look.told.contains(device.uuid.as_str()) && !found.blind;
                 said.then_some(Measured { used, at })
             });
             (seat.name.clone(), devices.collect())
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn a_sample_of_before_is_no_new_measure() {
-        let check = |told: &[&str], expected: Option<u64>| {
+        let check = |told: &[&str], blind: bool, expected: Option<u64>| {
             let look = Look {
                 seats: Arc::new(Seats {
                     all: vec![seat("s0", "u1", "main", &["GPU-a"])],
@@ -44,6 +44,7 @@ mod tests {
             };
             let used = Use {
                 busy: 30,
+                blind,
                 ..Use::default()
             };
             let outcome = Outcome {
@@ -53,8 +54,10 @@ mod tests {
             let found = levels(&look, &outcome, 7)["s0"][0];
             assert_eq!(found.map(|one| one.used / PERCENT), expected, "{told:?}");
         };
-        check(&["GPU-a"], Some(30));
-        check(&["GPU-b"], None);
-        check(&[], None);
+        check(&["GPU-a"], false, Some(30));
+        check(&["GPU-b"], false, None);
+        check(&[], false, None);
+        // A process that worked may be its own: its rate went up to twice its share.
+        check(&["GPU-a"], true, None);
     }
 }

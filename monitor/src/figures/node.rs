@@ -42,7 +42,8 @@ pub(super) fn of_monitor(samples: &mut Samples, told: &Told) {
     put(&all::SEATS, number(seats.all.len()));
     let lingers = |(seat, uses): &(&Seat, &Vec<Use>)| {
         let lives = uses.iter().any(|one| one.processes > 0);
-        lives && told.listed && !told.pods.contains_key(&seat.pod)
+        let pod = told.pods.get(&seat.pod);
+        lives && told.listed && pod.is_none_or(|pod| pod.said.ended)
     };
     let lingering = seats.all.iter().zip(&told.outcome.uses).filter(lingers);
     put(&all::LINGERING, number(lingering.count()));

@@ -31,7 +31,7 @@ pub struct Look {
     pub counters: Vec<Option<Counters>>,
     /// Processes on cards.
     pub on_cards: Vec<OnCard>,
-    /// Cards whose processes could not be read.
+    /// Cards whose processes could not be read, also one that is not in the list of cards.
     pub blind: BTreeSet<String>,
     /// The card of each instance, by the instance's uuid.
     pub cards: BTreeMap<String, String>,
@@ -45,6 +45,21 @@ pub struct Look {
     pub beside: Beside,
 }
 
+impl Look {
+    /// What the driver calls a device of a seat now.
+    pub fn called(&self, at: usize, device: usize) -> &str {
+        let called = self.beside.called.get(at).and_then(|all| all.get(device));
+        let booked = || self.seats.all[at].devices[device].uuid.as_str();
+        called.map_or_else(booked, String::as_str)
+    }
+
+    /// The card of a device of a seat.
+    pub fn card(&self, at: usize, device: usize) -> &str {
+        let uuid = self.called(at, device);
+        self.cards.get(uuid).map_or(uuid, String::as_str)
+    }
+}
+
 /// The administrator's rules.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -54,6 +69,8 @@ pub struct Rules {
     pub spared: BTreeSet<PodUid>,
     /// Bytes for each process that a container may pass its limit by.
     pub tolerance: u64,
+    /// The API server tells of this node's pods now.
+    pub fresh: bool,
 }
 
 /// What one device of one container uses.
@@ -81,6 +98,8 @@ pub struct Use {
     pub work: aliquot_region::host::Work,
     /// Requests that the library refused.
     pub refused: u64,
+    /// Not all of its processes are known now: what was measured says too little.
+    pub blind: bool,
 }
 
 /// A process that nobody accounts for.
@@ -118,13 +137,13 @@ pub struct Outcome {
     pub uses: Vec<Vec<Use>>,
     /// Bytes to charge on each limits page; `None`: as it is.
     pub charges: Vec<Vec<Option<u64>>>,
-    /// The processes of each seat: id in the container, device, bytes.
-    pub lists: Vec<Vec<(u32, usize, u64)>>,
+    /// The processes of each seat: id in the container, device, bytes; `None`: not all are known.
+    pub lists: Vec<Option<Vec<(u32, usize, u64)>>>,
     /// Processes that nobody accounts for, those that are believed.
     pub strays: Vec<Unmanaged>,
-    /// Processes of pods that have several containers, of which the API server has not told.
+    /// Processes of which it is not known whose they are.
     pub unknown: u64,
-    /// Counters files that say nothing, by the place of their seat.
+    /// Counters files that their tenants made say nothing, by the place of their seat.
     pub spoiled: Vec<(usize, String)>,
     /// What to do.
     pub deeds: Vec<Deed>,
