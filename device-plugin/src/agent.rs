@@ -54,6 +54,8 @@ use crate::{housekeeping, leave, mps, plugins, runtime};
 pub const REGISTERED: &str = "registered";
 /// Readiness: the node's annotation says what it should.
 pub const INVENTORY: &str = "inventory";
+/// Readiness: the driver answers.
+const DRIVER: &str = "driver";
 /// Readiness: the node's pods are known and their watch stands.
 pub const PODS: &str = "pods";
 
@@ -171,7 +173,10 @@ pub async fn run(
     let cards = spawn_blocking(move || Watch::new(driver, watched, care, told, counted, read));
     let cards = cards.await?;
     guard.spawn("spares", spares.keep(stop.clone()));
-    guard.spawn("cards", Arc::clone(&cards).cards(stop.clone()));
+    guard.spawn(
+        "cards",
+        Arc::clone(&cards).cards(tell(&readiness, DRIVER), stop.clone()),
+    );
     guard.spawn("pods", Arc::clone(&cards).pods(stop.clone()));
     let seen = watch::Sender::new(None::<Seen>);
     let left = leave::on_request(&tasks, &seen, &published, &stop);

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::accepted::Accepted;
+use crate::answered::answered;
 use crate::last_good;
 use crate::metrics::Metrics;
 use crate::prestart::PreStart;
@@ -92,16 +93,22 @@ impl Watch {
         watch
     }
 
-    /// Reads the driver after its events, and now and then without, until `stop`.
-    pub async fn cards(self: Arc<Self>, stop: CancellationToken) {
+    /// Reads the driver after its events, and now and then without, until `stop`. `tell` hears
+    /// while it does not answer.
+    pub async fn cards(
+        self: Arc<Self>,
+        tell: impl Fn(Option<String>) + Send + Sync,
+        stop: CancellationToken,
+    ) {
         let mut round = 0;
         while !stop.is_cancelled() {
             let (this, full) = (Arc::clone(&self), round % READ_EVERY == 0);
             round += 1;
-            match spawn_blocking(move || this.round(full)).await {
-                Err(_) => return,
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
+            let round = spawn_blocking(move || this.round(full));
+            match answered(round, &tell, &stop).await {
+                None | Some(Err(_)) => return,
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(error))) => {
                     tracing::warn!(%error, "the driver did not answer; what it did not tell stays");
                     tokio::select! {
                         () = stop.cancelled() => {}

@@ -9,6 +9,7 @@
 
 pub mod accepted;
 pub mod agent;
+mod answered;
 pub mod audit;
 pub mod capacity;
 pub mod cdi;

@@ -46,6 +46,9 @@ pub struct Beside {
     pub instances: BTreeMap<(String, (u32, u32)), Instance>,
     /// Servers and daemons of MPS.
     pub servers: BTreeSet<u32>,
+    /// The agent's own pod, where it is in one: its GPU processes are such servers, also before
+    /// their keeper told of them.
+    pub own: Option<PodUid>,
     /// Pods that were given a share, also one that cannot be read.
     pub accepted: BTreeSet<PodUid>,
     /// There may be pods with a share that are not known.
@@ -174,7 +177,7 @@ pub fn owner(one: &OnCard, seats: &[Seat], beside: &Beside) -> Owner {
         if beside.accepted.contains(pod) {
             return Owner::Unknown;
         }
-        if beside.servers.contains(&one.process.life.pid) {
+        if beside.own.as_ref() == Some(pod) || beside.servers.contains(&one.process.life.pid) {
             return Owner::Server;
         }
         if beside.unlisted {

@@ -98,6 +98,16 @@ fn servers_of_mps_and_pods_of_other_plugins_are_told_apart() {
         &beside,
         Owner::Server,
     );
+    let new = Beside {
+        own: Some("agent".into()),
+        ..Beside::default()
+    };
+    for (what, pod, expected) in [
+        ("that its keeper did not tell yet", "agent", Owner::Server),
+        ("of another", "other", Owner::Nobody(Reason::NoShare)),
+    ] {
+        check(what, &server(Some(pod)), &[], &new, expected);
+    }
     let own = [seat("s", "u1", "main", &["GPU-a"])];
     check(
         "its id in a share",

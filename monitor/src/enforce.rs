@@ -224,7 +224,8 @@ impl Enforcements {
     /// Holds the shares of a look, and says by what each is held. Blocks.
     pub fn hold(&mut self, look: &Look) -> Held {
         let none = BTreeSet::new();
-        let all: BTreeSet<&String> = look.cgroups.values().flatten().collect();
+        let both = look.cgroups.values().chain(look.early.values());
+        let all: BTreeSet<&String> = both.flatten().collect();
         for one in &mut self.0 {
             one.keep(&all);
         }
@@ -241,6 +242,12 @@ impl Enforcements {
                     limit: limit.copied().unwrap_or(0),
                     cgroups,
                 };
+                if let Some(cgroups) = look.early.get(&key) {
+                    // Which of them it is will be known when it was told; none may hold more.
+                    for one in &mut self.0 {
+                        one.hold(Share { cgroups, ..share });
+                    }
+                }
                 let holds = self.0.iter_mut().filter_map(|one| {
                     let name = one.name();
                     one.hold(share).then_some(name)

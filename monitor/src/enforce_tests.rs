@@ -155,3 +155,17 @@ fn a_driver_without_limits_is_not_asked_at_every_look() {
     }
     assert_eq!(*fake.asked.lock(), 1);
 }
+
+#[test]
+fn a_container_that_was_not_told_yet_is_held_before_it_can_be_named() {
+    let fake = Arc::new(Fake::default());
+    let mut all = Enforcements::new(fake.clone());
+    let mut look = look(one(|_| ()), "/k/a");
+    look.early = std::mem::take(&mut look.cgroups);
+    for _ in 0..2 {
+        let held = all.hold(&look);
+        assert_eq!(held, [[["library"]]], "which it is nobody knows");
+    }
+    let path = "/sys/fs/cgroup/k/a".to_owned();
+    assert_eq!(*fake.set.lock(), [("GPU-a".to_owned(), path, 100)]);
+}

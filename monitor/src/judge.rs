@@ -228,10 +228,14 @@ impl Judge {
             all.insert(stray, (one, unmanaged));
         }
         let spared = |stray: &Stray| {
-            let pod = all
-                .get(stray)
-                .and_then(|(one, _)| one.process.place.pod.as_ref());
-            pod.is_none_or(|pod| rules.spared.contains(pod))
+            let found = all.get(stray);
+            let pod = found.and_then(|(one, _)| one.process.place.pod.as_ref());
+            // Of a pod that is not known yet nobody knows its namespace, or who gave it a card.
+            let is_unheard = |pod| {
+                let has_no_share = found.is_some_and(|(_, it)| it.reason == Reason::NoShare);
+                has_no_share && !look.beside.pods.contains_key(pod)
+            };
+            pod.is_none_or(|pod| rules.spared.contains(pod) || is_unheard(pod))
         };
         for (stray, _, deed) in self.strays.after(&seen, rules.unmanaged, spared) {
             let Some((one, unmanaged)) = all.get(&stray) else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aliquot_region::host::{Holder, Unreadable};
 
 use super::*;
-use crate::attribute::Beside;
+use crate::attribute::{Beside, Said};
 use crate::seats::Seats;
 use crate::settings::OnUnmanaged;
 use crate::testing::{on_card, process, seat};
@@ -69,6 +69,7 @@ pub(super) fn look(counters: [Counters; 2], on_cards: &[(u32, &str, u64)]) -> Lo
             containers: ["u1", "u2"]
                 .map(|pod| ((pod.into(), pod.to_owned()), "main".to_owned()))
                 .into(),
+            pods: [("u9".into(), Said::default())].into(),
             ..Beside::default()
         },
         ..Look::default()
@@ -279,4 +280,25 @@ fn pods_are_spared_where_their_namespace_is() {
     assert!(matches!(outcomes[1].deeds[..], [Deed::TellStray(..)]));
     let outcomes = thrice(one, &self::rules(OnUnmanaged::Evict));
     assert!(matches!(outcomes[1].deeds[..], [_, Deed::Evict(..)]));
+}
+
+#[test]
+fn the_processes_of_a_pod_that_was_not_heard_of_were_ended() {
+    let deeds = |heard: bool, pod: &str| {
+        let one = || {
+            let mut one = look([counters(&[]), counters(&[])], &[(1009, pod, 1)]);
+            one.beside.pods.clear();
+            if heard {
+                one.beside.pods.insert(pod.into(), Said::default());
+            }
+            one
+        };
+        let outcomes = thrice(one, &rules(OnUnmanaged::Kill));
+        let all = outcomes.into_iter().flat_map(|one| one.deeds);
+        all.filter(|deed| matches!(deed, Deed::EndStray(..)))
+            .count()
+    };
+    assert_eq!((deeds(false, "u9"), deeds(true, "u9")), (0, 1));
+    // One with a share is ours, whatever the list says: it avoids the library.
+    assert_eq!(deeds(false, "u1"), 1);
 }

@@ -18,6 +18,7 @@ pub mod containers;
 pub mod enforce;
 pub mod figures;
 pub mod judge;
+pub mod leaving;
 pub mod look;
 pub mod metrics;
 pub mod names;

@@ -18,6 +18,7 @@ use crate::busy::Samples;
 use crate::cards::{self, CardNow, Cards, Known};
 use crate::containers::Containers;
 use crate::judge::Look;
+use crate::leaving::Leaving;
 use crate::names::Names;
 use crate::pods::{Pod, Pods};
 use crate::processes::Processes;
@@ -33,7 +34,12 @@ pub struct Looker {
     names: Names,
     /// Pods that had a process on a card at the last look.
     busy: Option<BTreeSet<PodUid>>,
+    /// Containers that had one.
+    seen: BTreeSet<(PodUid, String)>,
+    leaving: Leaving,
     mps: PathBuf,
+    /// The pod that this process is in.
+    own: Option<PodUid>,
     cards: Known,
     samples: Samples,
     pages: BTreeMap<String, Measured>,
@@ -57,7 +63,9 @@ struct MpsServer {
 impl Looker {
     /// Of this driver and the agent's state directory.
     pub fn new(driver: Arc<dyn Cards>, state: &Path, processes: Processes, pods: Pods) -> Self {
+        let own = processes.known(std::process::id());
         Self {
+            own: own.and_then(|known| known.place.pod),
             driver,
             reader: Reader::new(state.to_owned()),
             processes,
@@ -65,6 +73,8 @@ impl Looker {
             containers: Containers::default(),
             names: Names::of(state),
             busy: None,
+            seen: BTreeSet::new(),
+            leaving: Leaving::default(),
             mps: state.join("mps"),
             cards: Known::default(),
             samples: Samples::default(),
@@ -97,6 +107,10 @@ impl Looker {
             }
             self.processes_of(&card.uuid, &mut look);
         }
+        self.leaving.after(&mut look.on_cards);
+        let places = look.on_cards.iter().map(|one| &one.process.place);
+        let seen = places.filter_map(|place| Some((place.pod.clone()?, place.container.clone()?)));
+        self.seen = seen.collect();
         let devices: Vec<Vec<&str>> = (seats.all.iter().enumerate())
             .map(|(at, seat)| {
                 (0..seat.devices.len())
@@ -150,7 +164,7 @@ impl Looker {
             self.cards.renew();
         }
         let (names, processes) = (&look.beside.containers, &self.processes);
-        look.cgroups = self.containers.of(&seats.all, names, processes);
+        (look.cgroups, look.early) = self.containers.of(&seats.all, names, processes);
         look.beside.accepted.clone_from(&seats.accepted);
         look.beside.unlisted = seats.unlisted;
         let names: BTreeSet<&String> = seats.all.iter().map(|seat| &seat.name).collect();
@@ -253,7 +267,9 @@ impl Looker {
         pods: &BTreeMap<PodUid, Arc<Pod>>,
     ) -> Beside {
         let accepted = (!seats.unlisted).then_some(&seats.accepted);
+        self.names.prune(pods, &self.seen);
         let mut beside = Beside {
+            own: self.own.clone(),
             containers: self.names.take(accepted, pods).clone(),
             pods: pods
                 .iter()

@@ -67,6 +67,19 @@ impl Names {
         &self.known
     }
 
+    /// Forgets starts that ended: of a pod that tells of its containers all that it does not tell of
+    /// and that had no process at the last look (`seen`).
+    pub fn prune(&mut self, pods: &BTreeMap<PodUid, Arc<Pod>>, seen: &BTreeSet<(PodUid, String)>) {
+        let before = self.known.len();
+        self.known.retain(|key, _| {
+            let (uid, id) = key;
+            let told = pods.get(uid).map(|pod| &pod.containers);
+            let lives = told.is_none_or(|told| told.is_empty() || told.contains_key(id));
+            lives || seen.contains(key)
+        });
+        self.written &= self.known.len() == before;
+    }
+
     /// Writes them for the next monitor, if they changed.
     pub fn keep(&mut self) -> io::Result<()> {
         if self.written {
@@ -126,5 +139,32 @@ mod tests {
         assert!(!room.path().join(FILE).exists());
         fs::write(room.path().join(FILE), "[[").expect("written");
         assert_eq!(Names::of(room.path()).known.len(), 0, "half a file");
+    }
+
+    #[test]
+    fn every_start_of_a_container_was_kept_as_long_as_its_share() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let mut names = Names::of(room.path());
+        let accepted = set(&["u1"]);
+        let mut most = 0;
+        let mut last = BTreeMap::new();
+        for start in 0..100 {
+            let id = start.to_string();
+            let now = Arc::new(pod("u1", &[(&id, "main")]));
+            last = [("u1".into(), now)].into();
+            // The one before it is on its way out, or a pod tells of nothing for a moment.
+            let before = ("u1".into(), (start - 1).to_string());
+            names.prune(&last, &[before].into());
+            most = most.max(names.take(Some(&accepted), &last).len());
+        }
+        assert_eq!(most, 2);
+        names.prune(&BTreeMap::new(), &BTreeSet::new());
+        names.prune(
+            &[("u1".into(), Arc::new(pod("u1", &[])))].into(),
+            &BTreeSet::new(),
+        );
+        assert_eq!(names.take(Some(&accepted), &last).len(), 2, "nobody told");
+        names.prune(&last, &BTreeSet::new());
+        assert_eq!(names.take(Some(&accepted), &last).len(), 1);
     }
 }

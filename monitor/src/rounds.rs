@@ -52,6 +52,17 @@ pub struct Policy {
     pub tolerance: u64,
 }
 
+impl Policy {
+    /// What holds of it. Until all pods of this node are known, nobody knows who is spared.
+    fn until_listed(&self, listed: bool) -> OnUnmanaged {
+        if listed {
+            self.unmanaged
+        } else {
+            OnUnmanaged::Report
+        }
+    }
+}
+
 /// All that looks need.
 pub struct Rounds {
     /// The node's name.
@@ -110,7 +121,7 @@ impl Rounds {
         self.seats_tx.send_replace(Arc::clone(&look.seats));
         let (pods, freshness) = &self.pods;
         let rules = Rules {
-            unmanaged: self.policy.unmanaged,
+            unmanaged: self.policy.until_listed(freshness.listed().is_some()),
             spared: pods.in_namespaces(&self.policy.spared),
             tolerance: self.policy.tolerance,
             fresh: freshness.fault(tokio::time::Instant::now()).is_none(),
@@ -167,6 +178,19 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn before_the_pods_were_listed_the_processes_of_spared_ones_were_ended() {
+        for unmanaged in [OnUnmanaged::Kill, OnUnmanaged::Evict, OnUnmanaged::Report] {
+            let policy = Policy {
+                unmanaged,
+                spared: Vec::new(),
+                tolerance: 0,
+            };
+            assert_eq!(policy.until_listed(false), OnUnmanaged::Report);
+            assert_eq!(policy.until_listed(true), unmanaged);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_driver_that_never_answers_was_told_nowhere() {

@@ -103,7 +103,7 @@ async fn watched(pods: SickPods) -> Watched {
         read,
     );
     let stop = CancellationToken::new();
-    tokio::spawn(Arc::clone(&watch).cards(stop.clone()));
+    tokio::spawn(Arc::clone(&watch).cards(|_| {}, stop.clone()));
     tokio::spawn(Arc::clone(&watch).pods(stop.clone()));
     let seats = plugin.list_and_watch(api::Empty {}).await;
     let mut seats = seats.expect("streamed").into_inner();

@@ -56,9 +56,11 @@ pub(super) fn of_monitor(samples: &mut Samples, told: &Told) {
     put(&all::LOOK, Value::Part(told.took.as_secs_f64()));
     let ended = told.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
     put(&all::LAST_LOOK, Value::Part(ended.as_secs_f64()));
-    for (what, times) in &told.failures {
-        let labels = [told.node.clone(), (*what).to_owned()];
-        samples.add(&all::FAILURES, &labels, Value::Whole(*times));
+    // From 0 on, so that the first is a change.
+    for what in ["counters", "inventory", "limits", "names", "processes"] {
+        let labels = [told.node.clone(), what.to_owned()];
+        let times = told.failures.get(what).copied().unwrap_or(0);
+        samples.add(&all::FAILURES, &labels, Value::Whole(times));
     }
     for reason in ["unmanaged", "oom"] {
         let labels = [told.node.clone(), reason.to_owned()];

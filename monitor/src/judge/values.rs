@@ -41,6 +41,8 @@ pub struct Look {
     pub told: BTreeSet<String>,
     /// Cgroups of the containers with a seat.
     pub cgroups: Cgroups,
+    /// Cgroups of which one is such a container's, whose id the API server has not told yet.
+    pub early: Cgroups,
     /// What else is known.
     pub beside: Beside,
 }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::pods::{container, pod};
-use crate::stack::Stack;
+use crate::stack::{Kind, Stack};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../limiter/clients");
 const GPUSIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim");
@@ -123,11 +123,13 @@ impl Foreign {
 
 /// Puts that description where the agent finds it, before the agent starts.
 pub fn offer_driver(stack: &Stack) -> Result<()> {
-    let spec = stack.cluster.cdi_dir().join("nvidia.json");
-    Ok(std::fs::write(
-        spec,
-        serde_json::to_vec(&nvidia_spec(stack)?)?,
-    )?)
+    offer(stack, &nvidia_spec(stack)?)
+}
+
+/// The same with another description.
+pub fn offer(stack: &Stack, spec: &Value) -> Result<()> {
+    let path = stack.cluster.cdi_dir().join("nvidia.json");
+    std::fs::write(&path, serde_json::to_vec(spec)?).with_context(|| path.display().to_string())
 }
 
 /// Lets every user at the machine: a device node is every user's, and this one is a folder of
@@ -256,4 +258,32 @@ pub async fn answers_held(
     let words = ["sh", "-c", line.as_str()];
     let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
     Ok(output.success()?.lines().map(str::to_owned).collect())
+}
+
+/// Runs a shell script in a pod in which `$client` is the client, with a standard input that stays
+/// open for longer than any scenario looks: a client that holds does so. What it prints is lost.
+pub async fn script_held(stack: &Stack, namespace: &str, pod: &str, script: &str) -> Result<()> {
+    let path = "/usr/sbin:/usr/bin:/sbin:/bin";
+    let script = format!(
+        "mkdir -p /tmp\nexport PATH={path}\nclient={}/client.py\n{script}",
+        clients()?
+    );
+    let words = ["sh", "-c", "sleep 200 | sh -c \"$0\"", script.as_str()];
+    let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
+    output.success().map(drop)
+}
+
+/// Gives a pod a built program of ours as `/programs/<name>`.
+pub fn with_program(pod: &mut Value, stack: &Stack, name: &str) -> Result<()> {
+    let folder = stack.files().join("programs");
+    let (built, copy) = (
+        stack.program(Kind::Scheduler).with_file_name(name),
+        folder.join(name),
+    );
+    if !copy.exists() {
+        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        std::fs::copy(&built, &copy)
+            .with_context(|| format!("{}: cargo build --workspace", built.display()))?;
+    }
+    give(pod, "programs", &folder.display().to_string(), "/programs")
 }

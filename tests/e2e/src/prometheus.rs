@@ -22,6 +22,35 @@ use crate::stack::{Kind, PATIENCE, Stack};
 const PORT: u16 = 9;
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
+/// Metrics that only cards have which are cut or shared by MPS, and nodes with profiles: the suite
+/// of the modes looks for them.
+pub const OF_MODES: [&str; 10] = [
+    "aliquot_device_plugin_gpu_mig_fragmentation_ratio",
+    "aliquot_device_plugin_gpu_mig_free_run",
+    "aliquot_device_plugin_gpu_mig_free_slices",
+    "aliquot_device_plugin_mps_clients",
+    "aliquot_device_plugin_mps_daemon_restarts",
+    "aliquot_device_plugin_mps_daemon_up",
+    "aliquot_device_plugin_mps_used_bytes",
+    "aliquot_device_plugin_profile",
+    "aliquot_instance_memory_total_bytes",
+    "aliquot_instance_memory_used_bytes",
+];
+
+/// Those that are there while a share outlives its pod: the scenario of that looks for them.
+pub const OF_LINGERING: [&str; 2] = [
+    "aliquot_scheduler_gpu_cores_lingering_ratio",
+    "aliquot_scheduler_gpu_memory_lingering_bytes",
+];
+
+/// The names of our metrics in an expression.
+pub fn names(expression: &str) -> Vec<String> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let words = expression.split(|c| !is_part(c));
+    let ours = words.filter(|word| word.starts_with("aliquot_"));
+    ours.map(str::to_owned).collect()
+}
+
 /// A running Prometheus.
 pub struct Prometheus {
     /// Kept, for it ends with it.
@@ -110,8 +139,8 @@ impl Prometheus {
         Ok(result.context("a result")?.len())
     }
 
-    /// What it says of the rules: name, state of health and last error of each.
-    pub async fn rules(&self) -> Result<Vec<[String; 3]>> {
+    /// What it says of the rules: name, state of health, last error and expression of each.
+    pub async fn rules(&self) -> Result<Vec<[String; 4]>> {
         let text = http::get(self.address, "/api/v1/rules").await?;
         let answer: Value = serde_json::from_str(&text)?;
         let groups = answer["data"]["groups"].as_array().context("groups")?;
@@ -119,7 +148,7 @@ impl Prometheus {
         let word = |rule: &Value, key: &str| rule[key].as_str().unwrap_or_default().to_owned();
         let rules = rules.flatten();
         Ok(rules
-            .map(|rule| ["name", "health", "lastError"].map(|key| word(rule, key)))
+            .map(|rule| ["name", "health", "lastError", "query"].map(|key| word(rule, key)))
             .collect())
     }
 

@@ -12,6 +12,8 @@ use anyhow::{Context as _, Result};
 mod mig;
 #[path = "modes/mig_shown.rs"]
 mod mig_shown;
+#[path = "modes/monitored.rs"]
+mod monitored;
 #[path = "modes/mps.rs"]
 mod mps;
 #[path = "modes/mps_users.rs"]
@@ -103,6 +105,10 @@ fn main() -> ExitCode {
             scenario(
                 "mig_15_an_instance_that_is_kept_stays_free_for_its_namespace",
                 pins::kept,
+            ),
+            scenario(
+                "the_monitor_finds_whose_each_process_is_in_every_mode",
+                monitored::figures,
             ),
             scenario(
                 "a_pod_of_each_kind_runs_at_once_on_six_cards_in_six_arrangements",

@@ -15,6 +15,8 @@ mod lingers;
 mod running;
 #[path = "monitor/seen.rs"]
 mod seen;
+#[path = "monitor/shed.rs"]
+mod shed;
 #[path = "monitor/strays.rs"]
 mod strays;
 #[path = "monitor/walls.rs"]
@@ -35,6 +37,14 @@ fn main() -> ExitCode {
             scenario(
                 "a_process_without_the_library_is_told_within_two_seconds_charged_and_ended",
                 strays::told_and_ended,
+            ),
+            scenario(
+                "whoever_leaves_a_replaced_library_is_told_charged_and_ended",
+                shed::replaced,
+            ),
+            scenario(
+                "whoever_leaves_a_preloaded_library_is_told_charged_and_ended",
+                shed::preloaded,
             ),
             scenario(
                 "under_the_policy_that_evicts_the_pod_of_an_unmanaged_process_goes",

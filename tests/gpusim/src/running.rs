@@ -71,37 +71,48 @@ impl Running {
 /// Adds the holders to a snapshot of their card: those that this reader can see by name, the
 /// memory of the others as used by nobody. Several holders of one process are one.
 pub(crate) fn add(gpu: &mut Gpu, running: &Running, card: usize) {
-    let mut seen: Vec<(u32, u64, u32, ProcessKind)> = Vec::new();
+    let mut seen: Vec<Process> = Vec::new();
     let mut busy = 0;
     for holder in running.holders(gpu, card) {
         busy += holder.utilisation;
         match holder.pid_here() {
             None => gpu.memory_used = gpu.memory_used.saturating_add(holder.used),
             Some(pid) => {
-                let kind = if holder.mps {
-                    ProcessKind::Mps
+                let known = seen.iter_mut().find(|one| one.pid == pid);
+                if let Some(known) = known {
+                    known.memory += holder.used;
+                    known.sm = (known.sm + holder.utilisation).min(100);
                 } else {
-                    ProcessKind::Compute
-                };
-                if let Some((_, used, percent, _)) = seen.iter_mut().find(|one| one.0 == pid) {
-                    *used += holder.used;
-                    *percent += holder.utilisation;
-                } else {
-                    seen.push((pid, holder.used, holder.utilisation, kind));
+                    seen.push(process(pid, &holder));
                 }
             }
         }
     }
     gpu.utilisation = gpu.utilisation.max(busy.min(100));
-    for (pid, memory, sm, kind) in seen {
-        let process = Process {
-            memory,
-            kind: kind as u32,
-            sm: sm.min(100),
-            ..edit::compute_process(pid, 0)
-        };
+    for process in seen {
+        let memory = process.memory;
         if edit::add_process(gpu, process).is_err() {
             gpu.memory_used = gpu.memory_used.saturating_add(memory);
         }
+    }
+}
+
+fn process(pid: u32, holder: &Holder) -> Process {
+    let kind = if holder.mps {
+        ProcessKind::Mps
+    } else {
+        ProcessKind::Compute
+    };
+    let whole = edit::compute_process(pid, 0);
+    let (gpu_instance, compute_instance) = holder
+        .instance
+        .unwrap_or((whole.gpu_instance, whole.compute_instance));
+    Process {
+        memory: holder.used,
+        kind: kind as u32,
+        sm: holder.utilisation.min(100),
+        gpu_instance,
+        compute_instance,
+        ..whole
     }
 }

@@ -13,6 +13,7 @@ use anyhow::Result;
 use crate::host::{GATE, Host, Role};
 use crate::scene::machine;
 use crate::share::{Scene, Workers, containers, pass, tenant};
+use crate::starved::longest;
 
 /// Between two looks at the card.
 const LOOK: Duration = Duration::from_millis(1);
@@ -21,7 +22,8 @@ const STILL: Duration = Duration::from_millis(40);
 /// Gate word: wait.
 const WAIT: u32 = 1;
 
-/// Milliseconds, one figure for each time that the gate closed or opened.
+/// Milliseconds, one figure for each time that the gate closed or opened; without the time for which
+/// a thread of the tenant, or of the host here, could have run and was given no processor.
 #[derive(Clone, Debug, Default)]
 pub struct Felt {
     /// From the closed gate to the end of the last kernel of low priority.
@@ -84,6 +86,7 @@ fn watch(
     let (mut low, mut high) = (moves(), moves());
     let mut felt = Felt::default();
     let (mut gate, mut changed, mut came, mut judged) = (0, begun, begun, true);
+    let mut waits = workers.waits();
     let since = |later: Instant, earlier: Instant| {
         let passed = later.saturating_duration_since(earlier);
         1_000.0 * passed.as_secs_f64()
@@ -96,6 +99,7 @@ fn watch(
         let word = u32::from_le_bytes(word);
         if (word == WAIT) != (gate == WAIT) {
             (changed, judged) = (Instant::now(), false);
+            waits = workers.waits();
         }
         gate = word;
         let rested = now.when.saturating_duration_since(high.last) > 5 * STILL;
@@ -104,13 +108,20 @@ fn watch(
         }
         let works = low.look(now.busy[0], now.when);
         let done = now.when.saturating_duration_since(changed) > 4 * STILL;
+        let starved = || {
+            let nanoseconds = longest(&waits[0], &workers.waits()[0]);
+            1_000.0 * Duration::from_nanos(nanoseconds).as_secs_f64()
+        };
         if !judged && gate == WAIT && done {
             judged = true;
-            felt.closed.push(since(low.last, changed));
+            let starved = starved();
+            felt.closed
+                .push((since(low.last, changed) - starved).max(0.0));
             felt.yielded.push(since(low.last, came));
         } else if !judged && gate != WAIT && works {
             judged = true;
-            felt.opened.push(since(now.when, changed));
+            felt.opened
+                .push((since(now.when, changed) - starved()).max(0.0));
         }
     }
     Ok(felt)

@@ -274,7 +274,7 @@ impl Workers {
     }
 
     /// What the threads of each tenant, and ours, waited for a processor.
-    fn waits(&self) -> Vec<Waits> {
+    pub(crate) fn waits(&self) -> Vec<Waits> {
         let with_ours = |own: Vec<u32>| waits(own.into_iter().chain([std::process::id()]));
         self.pids().map(with_ours).collect()
     }

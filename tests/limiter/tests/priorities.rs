@@ -100,11 +100,18 @@ fn who_writes_its_own_bucket_gets_its_share_on_average() {
 #[test]
 fn a_gate_is_felt_at_once() {
     let _turn = TURN.lock();
-    let felt = gate::felt(Duration::from_secs(12)).expect("a scene");
-    assert!(felt.closed.len() > 5 && felt.opened.len() > 5, "{felt:?}");
-    // The middle one: a machine that runs all tests at once may keep a process from its turn.
-    for (what, figures) in [("closed", &felt.closed), ("opened", &felt.opened)] {
-        assert!(gate::percentile(figures, 50) <= 51.0, "{what}: {felt:?}");
+    // Within 50 ms and a kernel of one, 99 times of 100. A machine that runs all tests at once may
+    // take a turn from all of its processes together, which none of them sees: then once more.
+    let mut tries = Vec::new();
+    for _ in 0..3 {
+        let felt = gate::felt(Duration::from_secs(12)).expect("a scene");
+        assert!(felt.closed.len() > 5 && felt.opened.len() > 5, "{felt:?}");
+        let all: Vec<f64> = felt.closed.iter().chain(&felt.opened).copied().collect();
+        let is_soon = gate::percentile(&all, 99) <= 51.0;
+        if is_soon && gate::percentile(&felt.yielded, 50) <= 101.0 {
+            return;
+        }
+        tries.push(felt);
     }
-    assert!(gate::percentile(&felt.yielded, 50) <= 101.0, "{felt:?}");
+    panic!("{tries:?}");
 }

@@ -18,7 +18,7 @@ const UNREADABLE: &str = "aliquot_share_counters_unreadable";
 const USED: &str = "aliquot_share_memory_used_bytes";
 const TRACKED: &str = "aliquot_share_memory_tracked_bytes";
 
-/// Written over, of an older version, a FIFO, a link, a folder, gone: told, and no other figure
+/// Written over, of an older version, with every slot taken, a FIFO, a link, a folder, gone: told, and no other figure
 /// changes, nor when pods vanish beside.
 pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
@@ -36,6 +36,12 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
             answers(stack, "spoiled", "tenant", &[MAGIC, VERSION]).await?;
             seen(stack, "mended", 0.0).await?;
         }
+        // Every slot taken by one that holds all locks.
+        let full = async {
+            becomes(stack, TRACKED, "tenant", 513.0 * 4.0 * MIB).await?;
+            seen(stack, "all slots taken", 0.0).await
+        };
+        beside(stack, ("spoiled", "tenant"), &["fill,4"], full).await?;
         // By root of the node, in the file's place: there is room for one file.
         let kept = fs::read(&file).context("counters")?;
         let mode = fs::metadata(&file).context("counters")?.permissions();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::http;
+use aliquot_e2e::prometheus::OF_LINGERING;
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Result, ensure};
 
@@ -18,10 +19,12 @@ pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
     let used = "aliquot_share_memory_used_bytes";
     let lingering = || async {
         let scheduler = stack.address(Kind::Scheduler);
-        let booked = "aliquot_scheduler_gpu_memory_lingering_bytes";
-        let booked = http::metric(scheduler, booked, &[]).await?;
+        let [cores, memory] = OF_LINGERING;
+        let cores = http::metric(scheduler, cores, &[]).await?;
+        let booked = http::metric(scheduler, memory, &[]).await?;
         let seats = figure(stack, "aliquot_monitor_lingering_seats", &[]).await?;
-        anyhow::Ok((booked, seats))
+        // In percent.
+        anyhow::Ok((booked, seats, (100.0 * cores).round()))
     };
     let looks = async {
         becomes(stack, used, "gone", (1000.0 + CONTEXT) * MIB).await?;
@@ -38,7 +41,7 @@ pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
         stack.cluster.kubectl(&delete).await?.success()?;
         eventually(PATIENCE, "the share to linger", || async {
             let found = lingering().await?;
-            ensure!(found == (3000.0 * MIB, 1.0), "{found:?}");
+            ensure!(found == (3000.0 * MIB, 1.0, 20.0), "{found:?}");
             Ok(Some(()))
         })
         .await?;
@@ -48,7 +51,7 @@ pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.start_kubelet().await?;
     eventually(PATIENCE, "the share to be free", || async {
         let found = lingering().await?;
-        ensure!(found == (0.0, 0.0), "{found:?}");
+        ensure!(found == (0.0, 0.0, 0.0), "{found:?}");
         Ok(Some(()))
     })
     .await?;

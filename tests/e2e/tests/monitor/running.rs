@@ -4,11 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers_held, offer_driver, open_machine, with_python};
+use aliquot_e2e::clients::{answers_held, nvidia_spec, offer, open_machine, with_python};
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, bail, ensure};
 use futures::future::{Either, select};
+use serde_json::Value;
 
 /// Longest wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -21,8 +22,19 @@ pub(crate) const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
 
 /// The agent with libvgpu.so, a monitor with these flags, and a namespace.
 pub(crate) async fn monitored(stack: &Stack, namespace: &str, flags: &[&str]) -> Result<()> {
+    let spec = nvidia_spec(stack)?;
+    monitored_by(stack, namespace, flags, &spec).await
+}
+
+/// The same where the driver is described so.
+pub(crate) async fn monitored_by(
+    stack: &Stack,
+    namespace: &str,
+    flags: &[&str],
+    spec: &Value,
+) -> Result<()> {
     stack.cluster.namespace(namespace).await?;
-    offer_driver(stack)?;
+    offer(stack, spec)?;
     let limited = NodeOptions {
         limited: true,
         ..NodeOptions::default()

@@ -1,5 +1,6 @@
 //! What a cluster's owner sees: every query of the chart's dashboards has data in a real
-//! Prometheus that scraped real parts, and its rules can be evaluated.
+//! Prometheus that scraped real parts, its rules can be evaluated, and so is there every metric that
+//! one of them names.
 //!
 //! Fed by: `main`. Must not: leave a pod behind.
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
-use aliquot_e2e::prometheus::{Prometheus, file, promtool, queries};
+use aliquot_e2e::prometheus::{OF_LINGERING, OF_MODES, Prometheus, file, names, promtool, queries};
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ResourceQuota;
@@ -17,7 +18,7 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::running::{beside, monitored, over, pod};
+use crate::running::{REAL, beside, monitored, over, pod};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "seen";
@@ -36,8 +37,12 @@ pub(crate) async fn on_dashboards(stack: Arc<Stack>) -> Result<()> {
     pod(stack, NAMESPACE, "runs", "3000").await?;
     let waits = simple(NAMESPACE, "waits", &[("gpu", "2"), ("gpumem", "40000")]);
     stack.cluster.create_pod(waits).await?;
-    let program = &["init", "alloc,1000"];
-    beside(stack, (NAMESPACE, "runs"), program, seen(&prometheus)).await?;
+    // An error of a program, which takes nothing out of service.
+    stack.machine().xid("0", 13)?;
+    let program = &["init", "alloc,1000", "work,3"];
+    let around = &[REAL, "init", "alloc,100"];
+    let both = beside(stack, (NAMESPACE, "runs"), around, seen(&prometheus));
+    beside(stack, (NAMESPACE, "runs"), program, both).await?;
     for kind in Kind::ALL {
         let text = http::get(stack.address(kind), "/metrics").await?;
         promtool(&["check", "metrics"], &classic(&text))?;
@@ -56,13 +61,25 @@ async fn seen(prometheus: &Prometheus) -> Result<()> {
                 without.push(format!("{place}: {expression}"));
             }
         }
-        ensure!(without.is_empty(), "{}", without.join("\n"));
         let rules = prometheus.rules().await?;
         let bad: Vec<_> = rules
             .iter()
-            .filter(|[_, health, _]| health != "ok")
+            .filter(|[_, health, ..]| health != "ok")
             .collect();
         ensure!(rules.len() > 5 && bad.is_empty(), "{bad:?}");
+        // What stands beside a zero must not be that zero alone.
+        let rules = rules.iter().map(|[name, .., query]| (name, query));
+        let all = queries.iter().map(|(place, query)| (place, query));
+        for (place, expression) in all.chain(rules) {
+            for name in names(expression) {
+                let elsewhere = OF_MODES.iter().chain(&OF_LINGERING);
+                let is_elsewhere = elsewhere.clone().any(|one| *one == name);
+                if !is_elsewhere && prometheus.series(&name).await? == 0 {
+                    without.push(format!("{place}: {name}"));
+                }
+            }
+        }
+        ensure!(without.is_empty(), "{}", without.join("\n"));
         Ok(Some(()))
     })
     .await

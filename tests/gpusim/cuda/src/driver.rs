@@ -79,6 +79,7 @@ pub(crate) fn init(flags: u32) -> Answer {
     if let Some(instance) = named.and_then(|named| machine.instance(named.trim())) {
         // An instance is its card with less memory.
         member.cap(instance.card, instance.gpu.memory);
+        member.join_instance((instance.gpu.id, instance.compute.id));
     }
     let mps = mps::connect(&mut member, &cards)?;
     let count = cards.len();

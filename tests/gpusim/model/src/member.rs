@@ -53,6 +53,7 @@ impl Member {
             caps: [u64::MAX; MAX_GPUS],
         };
         record.mps.store(0, Relaxed);
+        record.instance.store(0, Relaxed);
         record.percent.store(0, Relaxed);
         for (index, holding) in record.holdings.iter().enumerate() {
             member.locked(index, |card| settle(card, holding));
@@ -216,6 +217,13 @@ impl Member {
         let record = &self.shared().slots[self.slot];
         record.percent.store(u64::from(percent), Relaxed);
         record.mps.store(token, Relaxed);
+    }
+
+    /// From now on this process uses an instance, by its numbers (GPU and compute instance).
+    pub fn join_instance(&self, (outer, inner): (u32, u32)) {
+        let numbers = (u64::from(outer) << 32 | u64::from(inner)) + 1;
+        let record = &self.shared().slots[self.slot];
+        record.instance.store(numbers, Relaxed);
     }
 
     /// It may hold so many bytes of a card and no more.

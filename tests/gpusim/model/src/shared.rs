@@ -18,7 +18,7 @@ use crate::walls::{MAX_WALLS, Wall};
 pub const MAX_SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUCU");
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// The whole file.
 #[repr(C)]
@@ -89,6 +89,9 @@ pub struct Slot {
     pub(crate) settled: AtomicU64,
     /// Its cgroup (`walls`).
     pub(crate) cgroup: AtomicU64,
+    /// The instance that it uses: GPU instance above 32 bits of compute instance, counted from 1;
+    /// 0: whole cards.
+    pub(crate) instance: AtomicU64,
     pub(crate) holdings: [Holding; MAX_GPUS],
 }
 

@@ -41,6 +41,8 @@ pub struct Holder {
     pub utilisation: u32,
     /// It uses the card through an MPS server.
     pub mps: bool,
+    /// The instance that it uses (GPU and compute instance).
+    pub instance: Option<(u32, u32)>,
 }
 
 impl Holder {
@@ -139,6 +141,8 @@ impl Watcher {
 fn read((number, slot): (usize, &Slot), card: usize) -> Holder {
     let server = slot.mps.load(Relaxed) & 0xffff;
     let holding = &slot.holdings[card];
+    let numbers = slot.instance.load(Relaxed).checked_sub(1);
+    let part = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(u32::MAX);
     Holder {
         pid: u32::try_from(slot.pid.load(Relaxed)).unwrap_or(u32::MAX),
         namespace: slot.namespace.load(Relaxed),
@@ -151,5 +155,6 @@ fn read((number, slot): (usize, &Slot), card: usize) -> Holder {
         launches: holding.launches.load(Relaxed),
         utilisation: 0,
         mps: server != 0 && server != number as u64 + 1,
+        instance: numbers.map(|both| (part(both >> 32), part(both))),
     }
 }

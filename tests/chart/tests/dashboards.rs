@@ -1,0 +1,97 @@
+//! The chart's dashboards and alert rules against the metrics that the parts have: none is asked
+//! for that nobody writes, and none is written that nobody sees.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use aliquot_chart::top;
+
+/// What the kinds of metrics append to their names.
+const ENDS: [&str; 5] = ["", "_total", "_bucket", "_seconds", "_seconds_bucket"];
+
+fn read(path: &str) -> String {
+    fs::read_to_string(top(path)).expect(path)
+}
+
+/// Every dashboard and the rules, one after another.
+fn shown() -> String {
+    let folder = top("charts/aliquot/files/dashboards");
+    let boards = fs::read_dir(folder).expect("a folder").map(|entry| {
+        let path = entry.expect("a file").path();
+        fs::read_to_string(path).expect("a dashboard")
+    });
+    boards.collect::<String>() + &read("charts/aliquot/files/alerts.yaml")
+}
+
+/// The names of our metrics in a text.
+fn named(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let words = text.split(|c| !is_part(c));
+    let ours = words.filter(|word| word.starts_with("aliquot_"));
+    ours.map(str::to_owned).collect()
+}
+
+/// Those that a table of the reference has.
+fn of_table(path: &str) -> BTreeSet<String> {
+    let text = read(path);
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names = rows.filter_map(|row| row.split('`').next());
+    let ours = names.filter(|name| name.starts_with("aliquot_"));
+    ours.map(str::to_owned).collect()
+}
+
+/// Those that a part registers under its prefix: what stands in quotes behind `before`.
+fn of_source(path: &str, before: &str, prefix: &str) -> BTreeSet<String> {
+    let text = read(path);
+    let places = text.split(before).skip(1);
+    let names = places.filter_map(|place| place.trim_start().strip_prefix('"')?.split('"').next());
+    names.map(|name| format!("{prefix}_{name}")).collect()
+}
+
+fn declared() -> BTreeSet<String> {
+    let agent = "aliquot_device_plugin";
+    let all = [
+        of_table("docs/reference/metrics.md"),
+        of_table("docs/reference/monitor-metrics.md"),
+        of_source("device-plugin/src/metrics.rs", "registry.register(", agent),
+        of_source("device-plugin/src/figures.rs", "    (\n", agent),
+        of_source(
+            "webhook/src/metrics.rs",
+            "registry.register(",
+            "aliquot_webhook",
+        ),
+        of_source(
+            "webhook/src/metrics.rs",
+            "register_with_unit(",
+            "aliquot_webhook",
+        ),
+    ];
+    for found in &all {
+        assert!(!found.is_empty(), "{all:?}");
+    }
+    all.into_iter().flatten().collect()
+}
+
+fn is_same(shown: &str, declared: &str) -> bool {
+    let end = shown.strip_prefix(declared);
+    end.is_some_and(|end| ENDS.contains(&end))
+}
+
+#[test]
+fn no_dashboard_and_no_rule_asks_for_a_metric_that_nobody_writes() {
+    let declared = declared();
+    let shown = named(&shown());
+    assert!(shown.len() > 50, "{shown:?}");
+    let is_known = |name: &&String| declared.iter().any(|one| is_same(name, one));
+    let unknown: Vec<&String> = shown.iter().filter(|name| !is_known(name)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn every_metric_stands_on_a_dashboard_or_in_a_rule() {
+    let shown = named(&shown());
+    let is_shown = |name: &&String| shown.iter().any(|one| is_same(one, name));
+    let declared = declared();
+    let unseen: Vec<&String> = declared.iter().filter(|name| !is_shown(name)).collect();
+    assert!(unseen.is_empty(), "{unseen:?}");
+}
