@@ -3,6 +3,7 @@
 //! [`gather`] lists workloads, [`rules`] says what changes for each.
 //! Fed by: the API server. Must not: need Aliquot to be installed, or call alike what it cannot read.
 
+mod environment;
 mod gather;
 pub mod rules;
 

@@ -56,6 +56,11 @@ pub struct Args {
     /// `runtimeClassName` for pods with a share that name none
     #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
     pub runtime_class: Option<String>,
+    /// Runtime classes of NVIDIA's runtime: a container in them that asks for no GPU sees none,
+    /// whatever its image sets (repeatable)
+    #[arg(long, env = "ALIQUOT_NVIDIA_RUNTIME_CLASS", value_delimiter = ',', num_args = 0..,
+        default_value = "nvidia,nvidia-cdi,nvidia-legacy,nvidia-experimental")]
+    pub nvidia_runtime_class: Vec<String>,
     /// Namespaces where a pod with a share may be privileged and the like (repeatable)
     #[arg(long, env = "ALIQUOT_ESCAPE_ALLOW_NAMESPACE", value_delimiter = ',')]
     pub escape_allow_namespace: Vec<String>,
@@ -191,6 +196,10 @@ impl Args {
             scheduler_name: self.scheduler_name.clone(),
             replaced_schedulers: self.replace_scheduler.iter().cloned().collect(),
             runtime_class: self.runtime_class.clone().filter(|class| !class.is_empty()),
+            nvidia_runtime_classes: {
+                let named = self.nvidia_runtime_class.iter();
+                named.filter(|class| !class.is_empty()).cloned().collect()
+            },
             escape_allowed: self.escape_allow_namespace.iter().cloned().collect(),
             agent_paths: self.agent_path.clone(),
         })

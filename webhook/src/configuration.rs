@@ -1,18 +1,17 @@
 //! The `MutatingWebhookConfiguration` as it must be, and whether a live one is.
 //!
 //! Fed by: where we are reached, the resources' names, the CA bundle.
-//! Must not: do IO. The conditions decide which pods ever wait for us: an
-//! evaluation error with `failurePolicy: Fail` would stop every pod of the
-//! cluster, so each access is guarded by `has()`.
+//! Must not: do IO.
 
-use aliquot_core::mig;
-use aliquot_core::request::{Resource, ResourceNames};
+mod conditions;
+
+use aliquot_core::request::ResourceNames;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::review::RESERVED;
 use crate::{handler, warn};
+use conditions::{ANOTHER, mentions};
 
 /// Name of the configuration object.
 pub const NAME: &str = "aliquot-webhook";
@@ -83,6 +82,8 @@ pub struct Scope<'a> {
     pub namespace: &'a str,
     /// Which pods are ours.
     pub names: Names<'a>,
+    /// Runtime classes of NVIDIA's runtime: pods in them are looked at, too.
+    pub nvidia_runtime_classes: &'a [String],
     /// A pod's own label keeps it away from us, too; of a namespace it always does.
     pub pods_may_ignore: bool,
 }
@@ -93,6 +94,7 @@ pub fn wanted(scope: Scope<'_>, bundle: &str) -> Value {
         target,
         namespace,
         names,
+        nvidia_runtime_classes: classes,
         pods_may_ignore,
     } = scope;
     let ignored = |key: &str| json!({"key": key, "operator": "NotIn", "values": ["ignore"]});
@@ -131,7 +133,7 @@ pub fn wanted(scope: Scope<'_>, bundle: &str) -> Value {
             "timeoutSeconds": 5,
             "namespaceSelector": {"matchExpressions": namespaces},
             "objectSelector": objects,
-            "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions("object", names)}],
+            "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions("object", names, classes)}],
         }, {
             // Nothing waits for it, and it changes nothing.
             "name": WORKLOADS,
@@ -149,47 +151,11 @@ pub fn wanted(scope: Scope<'_>, bundle: &str) -> Value {
             "namespaceSelector": {"matchExpressions": namespaces},
             "matchConditions": [
                 {"name": "has-another-template", "expression": ANOTHER},
-                {"name": "mentions-a-gpu", "expression": mentions("object.spec.template", names)},
+                {"name": "mentions-a-gpu", "expression": mentions("object.spec.template", names, classes)},
             ],
         }],
     })
 }
-
-/// CEL: its pods are not those that it made before. Controllers update these objects often.
-const ANOTHER: &str = "has(object.spec) && has(object.spec.template) && \
-    (oldObject == null || !has(oldObject.spec) || !has(oldObject.spec.template) || \
-    object.spec.template != oldObject.spec.template)";
-
-/// CEL: the pod at this place mentions a resource of ours, a reserved annotation, or an
-/// environment variable `NVIDIA_VISIBLE_DEVICES`.
-fn mentions(pod: &str, (names, extra): Names<'_>) -> String {
-    let list = |texts: &[&str]| json!(texts).to_string();
-    let five = Resource::ALL.map(|resource| names.of(resource));
-    let all: Vec<&str> = five
-        .into_iter()
-        .chain(extra.iter().map(String::as_str))
-        .collect();
-    let resources = list(&all);
-    let reserved = list(&RESERVED);
-    let lists = ["containers", "initContainers", "ephemeralContainers"].map(|field| {
-        format!("(has({pod}.spec.{field}) && {pod}.spec.{field}.exists(c, {CONTAINER}))")
-    });
-    let annotated = format!(
-        "(has({pod}.metadata) && has({pod}.metadata.annotations) && \
-         {reserved}.exists(a, a in {pod}.metadata.annotations))"
-    );
-    let asked = lists.join(" || ").replace("RESOURCES", &resources);
-    let asked = asked.replace("INSTANCES", mig::RESOURCES);
-    format!("{annotated} || (has({pod}.spec) && ({asked}))")
-}
-
-const CONTAINER: &str = "\
-    (has(c.resources) && (\
-    (has(c.resources.limits) && (RESOURCES.exists(r, r in c.resources.limits) || \
-    c.resources.limits.exists(r, r.startsWith(\"INSTANCES\")))) || \
-    (has(c.resources.requests) && (RESOURCES.exists(r, r in c.resources.requests) || \
-    c.resources.requests.exists(r, r.startsWith(\"INSTANCES\")))))) || \
-    (has(c.env) && c.env.exists(e, has(e.name) && e.name == \"NVIDIA_VISIBLE_DEVICES\"))";
 
 /// `live` says everything that `wanted` says, and lists hold nothing beyond.
 /// Fields that only `live` has (status, defaults of a later version) are ignored.
@@ -226,6 +192,7 @@ mod tests {
             target: &target,
             namespace: "aliquot-system",
             names: (&names, &[]),
+            nvidia_runtime_classes: &["nvidia".to_owned()],
             pods_may_ignore: true,
         };
         wanted(scope, "PEM")
@@ -260,6 +227,7 @@ mod tests {
                 target: &target,
                 namespace: "n",
                 names: (&names, &[]),
+                nvidia_runtime_classes: &[],
                 pods_may_ignore,
             };
             let whole = wanted(scope, "");
@@ -308,19 +276,5 @@ mod tests {
     fn the_published_bundle_is_read_back() {
         assert_eq!(published(&service()), "PEM");
         assert_eq!(published(&json!({"webhooks": []})), "");
-    }
-
-    #[test]
-    fn renamed_resources_stand_in_the_conditions() {
-        let names = ResourceNames::with([(Resource::Gpu, "example.com/vgpu".to_owned())]);
-        let extra = ["nvidia.com/gpu.shared".to_owned()];
-        let expression = mentions("object", (&names, &extra));
-        assert!(
-            expression.contains(r#"["example.com/vgpu","nvidia.com/gpumem","#),
-            "{expression}"
-        );
-        assert!(expression.contains(r#""nvidia.com/priority","nvidia.com/gpu.shared"]"#));
-        assert!(expression.contains(r#"r.startsWith("nvidia.com/mig-")"#));
-        assert!(!expression.contains("RESOURCES") && !expression.contains("INSTANCES"));
     }
 }

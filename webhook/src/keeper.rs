@@ -54,6 +54,8 @@ pub struct Plan {
     pub names: ResourceNames,
     /// Other resources of ours.
     pub extra: Vec<String>,
+    /// Runtime classes of NVIDIA's runtime, for the conditions.
+    pub nvidia_runtime_classes: Vec<String>,
     /// How long certificates live.
     pub lifetimes: Lifetimes,
     /// Where certificates are that somebody else makes; `None`: we make them.
@@ -237,6 +239,7 @@ impl Keeper {
             target: &plan.target,
             namespace: &plan.namespace,
             names: (&plan.names, &plan.extra),
+            nvidia_runtime_classes: &plan.nvidia_runtime_classes,
             pods_may_ignore: plan.pods_may_ignore,
         };
         let mut wanted = wanted(scope, bundle);

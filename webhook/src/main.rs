@@ -26,6 +26,7 @@ async fn main() -> Result<()> {
         target: args.target()?,
         names: settings.names.clone(),
         extra: settings.extra.clone(),
+        nvidia_runtime_classes: settings.nvidia_runtime_classes.clone(),
         lifetimes: args.lifetimes()?,
         mounted: args.certificates_dir.clone(),
         pods_may_ignore: args.pods_may_ignore,

@@ -9,6 +9,8 @@ mod env;
 mod ephemeral;
 mod escape;
 mod fill;
+mod foreign;
+mod gate;
 mod others;
 mod path;
 mod pod;
@@ -28,6 +30,7 @@ use serde_json::Value;
 
 use crate::settings::{Settings, VisibleDevices};
 use edit::Editor;
+use gate::Gate;
 use pod::Kind;
 
 pub use fill::DEFAULTED;
@@ -93,15 +96,25 @@ pub fn review(question: &Question<'_>, settings: &Settings) -> Verdict {
 fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
     let mut editor = Editor::new(question.pod);
     let mut warnings = strip::strip(&mut editor);
-    if pod::is_mirror(question.pod) || !scheduler_name::is_ours(question.pod, settings) {
+    if pod::is_mirror(question.pod) {
         return verdict(Vec::new(), editor, warnings);
     }
-
     let containers = pod::containers(question.pod);
+    if !scheduler_name::is_ours(question.pod, settings) {
+        let found = foreign::judge(question, &mut editor, &containers, settings);
+        warnings.extend(found.warnings);
+        return verdict(found.refusals, editor, warnings);
+    }
+
     let (shares, mut refusals) = share::read(&containers, settings);
     let escape_allowed = settings.escape_allowed.contains(question.namespace);
-    let policy = visible_devices(question, settings);
-    let found = env::judge(&mut editor, &containers, &shares, policy);
+    let gate = Gate {
+        pod: question.pod,
+        settings,
+        policy: visible_devices(question, settings),
+        shared: !shares.is_empty(),
+    };
+    let found = env::judge(&mut editor, &containers, &shares, &gate);
     warnings.extend(found.warnings);
     let raw = found.refusals;
     if shares.is_empty() && refusals.is_empty() {
@@ -109,7 +122,7 @@ fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
     }
     refusals.extend(raw);
     refusals.extend(wishes::refusals(question.pod));
-    refusals.extend(pod::preset_node(question.pod, settings));
+    refusals.extend(pod::preset_node(question.pod, &settings.scheduler_name));
     if !escape_allowed {
         let asks = |container: &pod::Container<'_>| {
             container.kind != Kind::Ephemeral && share::asks(container, settings)

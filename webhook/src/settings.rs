@@ -39,6 +39,8 @@ pub struct Settings {
     pub replaced_schedulers: BTreeSet<String>,
     /// `runtimeClassName` for pods with a share that name none.
     pub runtime_class: Option<String>,
+    /// Runtime classes behind which NVIDIA's runtime is, which opens GPUs by what an image sets.
+    pub nvidia_runtime_classes: Vec<String>,
     /// Namespaces where a pod with a share may reach around it.
     pub escape_allowed: BTreeSet<String>,
     /// Host paths of the node agent, closed to pods with a share like `/dev`.
@@ -58,6 +60,14 @@ impl Default for Settings {
                 .map(str::to_owned)
                 .into(),
             runtime_class: None,
+            nvidia_runtime_classes: [
+                "nvidia",
+                "nvidia-cdi",
+                "nvidia-legacy",
+                "nvidia-experimental",
+            ]
+            .map(str::to_owned)
+            .into(),
             escape_allowed: BTreeSet::new(),
             agent_paths: ["/run/aliquot", "/var/lib/aliquot"]
                 .map(str::to_owned)

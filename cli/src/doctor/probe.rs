@@ -165,17 +165,22 @@ fn given(about: &About, share: &Fact<Look>) -> Finding {
     }
 }
 
-/// A pod without a share gets no GPU by its environment.
+/// A pod without a share gets no GPU by its environment from the runtime that no pod names.
 fn by_environment(about: &About, past: &Fact<Look>) -> Finding {
     let check = "gpus-by-environment";
     match past {
         Err(why) => about.unknown(check, why),
         Ok(look) if look.cards.is_empty() => {
-            about.ok(check, "an image that sets NVIDIA_VISIBLE_DEVICES gets no GPU by it")
+            let variable = look.told.get("NVIDIA_VISIBLE_DEVICES");
+            if variable.is_some_and(|value| value == "void") {
+                let why = "the webhook closed the probe, too: no pod may pass it by (webhook.podsMayIgnore)";
+                return about.unknown(check, why);
+            }
+            about.ok(check, "the default runtime gives an image that sets NVIDIA_VISIBLE_DEVICES no GPU")
         }
         Ok(look) => about.problem(
             check,
-            format!("an image that sets NVIDIA_VISIBLE_DEVICES opens {} past the books", look.cards.join(", ")),
+            format!("the default runtime opens {} past the books to an image that sets NVIDIA_VISIBLE_DEVICES", look.cards.join(", ")),
             "accept-nvidia-visible-devices-envvar-when-unprivileged = false in NVIDIA's runtime configuration, or another default runtime",
         ),
     }
@@ -295,6 +300,16 @@ mod tests {
             look.redirect_dir = Some("Y".to_owned());
         });
         check(Ok(moves), none(), &[("overlay-redirect-dir", warns)]);
+    }
+
+    #[test]
+    fn a_probe_that_the_webhook_had_closed_was_called_well() {
+        let closed = look(|look| {
+            let void = ("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned());
+            look.told = [void].into();
+        });
+        let unmade = ("gpus-by-environment", Grade::NotChecked);
+        check(Ok(look(|_| ())), Ok(closed), &[unmade]);
     }
 
     #[test]

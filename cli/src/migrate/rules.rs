@@ -4,18 +4,16 @@
 //! that the scheduler and the webhook read pods with.
 //! Fed by: [`super::gather`]. Must not: ask anybody.
 
-use aliquot_core::escape::{CAPABILITIES, HARMLESS, HOST_PATHS};
+use aliquot_core::escape::{CAPABILITIES, HARMLESS, HOST_PATHS, PROGRAMS};
 use aliquot_core::ledger::Held;
 use aliquot_core::request::{BareGpu, Resource, is_other};
 use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::From;
+use super::{From, environment};
 use crate::doctor::finding::{About, Finding};
 
-/// The variable by which NVIDIA's runtime opens GPUs.
-const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// HAMi's wish of a way to share.
 const MODE: &str = "nvidia.com/vgpu-mode";
 /// Both systems leave such pods alone.
@@ -59,7 +57,7 @@ pub fn judge(one: &Workload, settings: &Settings) -> Vec<Finding> {
     if !one.template {
         return found;
     }
-    found.extend(by_environment(&one.pod, &about));
+    found.extend(environment::opened(&one.pod, &about));
     let demand = match pod::demand(&one.pod, &settings.pods) {
         Err(error) => {
             found.push(about.problem(
@@ -110,23 +108,6 @@ fn running(one: &Workload, settings: &Settings, about: &About) -> Option<Finding
             "delete the pod, so that HAMi places it anew",
         )),
     }
-}
-
-/// It opens GPUs by its environment.
-fn by_environment(object: &Pod, about: &About) -> Option<Finding> {
-    let value = pod::containers(object).find_map(|(container, _)| {
-        let all = container.env.as_deref().unwrap_or_default().iter();
-        all.filter(|one| one.name == VISIBLE)
-            .find_map(|one| one.value.clone())
-    })?;
-    if ["", "none", "void"].contains(&value.as_str()) {
-        return None;
-    }
-    let what = format!(
-        "{VISIBLE}={value} opens GPUs today; then a uuid is booked like `aliquot.dev/use-gpu`, and `all` is dropped"
-    );
-    let todo = "ask for nvidia.com/gpu instead, or webhook.visibleDevices=allow";
-    Some(about.warning("gpus-by-environment", what, todo))
 }
 
 /// It asks for resources of NVIDIA's that nobody will offer.
@@ -206,10 +187,7 @@ fn around(object: &Pod, about: &About) -> Option<Finding> {
             .capabilities
             .as_ref()
             .and_then(|all| all.add.as_deref());
-        let open = |name: &&String| {
-            let upper = name.to_ascii_uppercase();
-            CAPABILITIES.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper))
-        };
+        let open = |name: &&String| environment::is_one_of(&CAPABILITIES, name);
         ways.extend(added.unwrap_or_default().iter().filter(open).cloned());
     }
     for volume in spec.volumes.as_deref().unwrap_or_default() {
@@ -227,7 +205,11 @@ fn around(object: &Pod, about: &About) -> Option<Finding> {
                     .is_some_and(|rest| rest.starts_with('/'))
         };
         let closed = |list: &&str| path.is_empty() || below(&path, list) || below(list, &path);
-        if !below(&path, HARMLESS) && HOST_PATHS.iter().any(closed) {
+        let mounts = pod::containers(object).flat_map(|(container, _)| &container.volume_mounts);
+        let mut mounts = mounts.flatten().filter(|mount| mount.name == volume.name);
+        let written = mounts.any(|mount| mount.read_only != Some(true));
+        let opened = HOST_PATHS.iter().any(closed) || written && PROGRAMS.iter().any(closed);
+        if opened && !below(&path, HARMLESS) {
             ways.push(format!(
                 "hostPath {}",
                 if path.is_empty() { "/" } else { &path }

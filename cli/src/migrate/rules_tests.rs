@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::environment::VISIBLE;
 use super::*;
 use crate::doctor::finding::Grade;
 

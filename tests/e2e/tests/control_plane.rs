@@ -21,6 +21,8 @@ mod harmless;
 mod job;
 #[path = "control_plane/leader.rs"]
 mod leader;
+#[path = "control_plane/past.rs"]
+mod past;
 #[path = "control_plane/quota.rs"]
 mod quota;
 #[path = "control_plane/refused.rs"]
@@ -62,6 +64,10 @@ fn main() -> ExitCode {
             scenario(
                 "odd_but_harmless_pods_are_neither_reviewed_nor_touched",
                 harmless::odd_pods,
+            ),
+            scenario(
+                "neither_a_scheduler_nor_a_class_of_its_own_leads_a_pod_past_the_books",
+                past::closed,
             ),
             scenario(
                 "without_a_webhook_only_gpu_pods_wait",

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::Refusal;
 use super::edit::Editor;
+use super::gate::Gate;
 use super::pod::{Container, Kind, items};
 use super::share::Share;
 use crate::settings::VisibleDevices;
@@ -35,7 +36,7 @@ pub(super) fn judge(
     editor: &mut Editor,
     containers: &[Container<'_>],
     shares: &[Share<'_>],
-    policy: VisibleDevices,
+    gate: &Gate<'_>,
 ) -> Found {
     let mut found = Found::default();
     let mut pins: Vec<Named> = Vec::new();
@@ -43,7 +44,7 @@ pub(super) fn judge(
     for container in lasting {
         let share = |share: &&Share<'_>| share.container.field() == container.field();
         let share = shares.iter().find(share);
-        let named = judge_one(editor, container, share, policy, &mut found);
+        let named = judge_one(editor, container, share, gate, &mut found);
         if share.is_some() {
             pins.push(Named {
                 field: container.field(),
@@ -51,28 +52,51 @@ pub(super) fn judge(
                 uuids: named,
             });
         }
-        if policy != VisibleDevices::Allow {
-            close(editor, container, share.is_some(), !shares.is_empty());
-        }
+        close(editor, container, share.is_some(), gate, &mut found);
     }
     pin(editor, &pins, &mut found);
     found
 }
 
-/// The same for ephemeral containers that come to a pod: they are given no GPU. Where
-/// the pod is `shared`, what their image sets opens none either.
+/// The same for ephemeral containers that come to a pod: they are given no GPU.
 pub(super) fn judge_ephemeral(
     editor: &mut Editor,
     container: &Container<'_>,
-    shared: bool,
-    policy: VisibleDevices,
+    gate: &Gate<'_>,
 ) -> Found {
     let mut found = Found::default();
-    judge_one(editor, container, None, policy, &mut found);
-    if policy != VisibleDevices::Allow {
-        close(editor, container, false, shared);
-    }
+    judge_one(editor, container, None, gate, &mut found);
+    close(editor, container, false, gate, &mut found);
     found
+}
+
+/// The same for a container of a pod that others place: nothing of it becomes a pin.
+pub(super) fn judge_foreign(
+    editor: &mut Editor,
+    container: &Container<'_>,
+    asks: bool,
+    gate: &Gate<'_>,
+    found: &mut Found,
+) {
+    if gate.leaves(container) {
+        return;
+    }
+    for (index, env) in items(&container.raw["env"]).iter().enumerate() {
+        if env["name"] != VISIBLE {
+            continue;
+        }
+        match meant(env.get("value").and_then(Value::as_str), gate.policy) {
+            Ok(Meant::Nothing) => {}
+            Err(No::Denied(message)) => {
+                let field = format!("{}.env[{index}]", container.field());
+                found.refusals.push(Refusal { field, message });
+            }
+            Ok(Meant::Everything | Meant::These(_)) | Err(No::Unknown(_)) => {
+                found.warnings.push(dropped(container, asks));
+            }
+        }
+    }
+    close(editor, container, asks, gate, found);
 }
 
 /// What an asking container names in its environment: a place in the pod for each.
@@ -87,16 +111,17 @@ fn judge_one(
     editor: &Editor,
     container: &Container<'_>,
     share: Option<&Share<'_>>,
-    policy: VisibleDevices,
+    gate: &Gate<'_>,
     found: &mut Found,
 ) -> BTreeSet<String> {
+    let left = gate.leaves(container);
     let mut named = BTreeSet::new();
     for (index, env) in items(&container.raw["env"]).iter().enumerate() {
         match env["name"].as_str() {
-            Some(VISIBLE) if policy != VisibleDevices::Allow => {
+            Some(VISIBLE) if !left => {
                 let field = format!("{}.env[{index}]", container.field());
                 let value = env.get("value").and_then(Value::as_str);
-                match (meant(value, policy), share) {
+                match (meant(value, gate.policy), share) {
                     (Ok(Meant::Nothing), _) => {}
                     (Ok(Meant::Everything), _) => {
                         let warning = dropped(container, share.is_some());
@@ -192,8 +217,18 @@ fn reaches_nothing(container: &Container<'_>, written: &str) -> String {
     )
 }
 
-/// Takes the variable out of a container that asks; one that does not gets `void`.
-fn close(editor: &mut Editor, container: &Container<'_>, asks: bool, shared: bool) {
+/// Takes the variable out of a container that asks; one that does not gets `void`, which
+/// also stands before what its image and an `envFrom` set.
+fn close(
+    editor: &mut Editor,
+    container: &Container<'_>,
+    asks: bool,
+    gate: &Gate<'_>,
+    found: &mut Found,
+) {
+    if gate.leaves(container) {
+        return;
+    }
     let before = items(&container.raw["env"]);
     let is = |env: &&Value| env["name"] == VISIBLE;
     let own: Vec<&Value> = before.iter().filter(is).collect();
@@ -203,8 +238,14 @@ fn close(editor: &mut Editor, container: &Container<'_>, asks: bool, shared: boo
     };
     // The last of several would win: all of them have to be harmless.
     let left = own.iter().all(harmless) && !own.is_empty();
-    if left || (own.is_empty() && (asks || !shared)) {
+    if left || (own.is_empty() && (asks || !gate.shuts(container))) {
         return;
+    }
+    if let Some(class) = gate.class().filter(|_| own.is_empty() && !gate.shared) {
+        let name = container.name();
+        found.warnings.push(format!(
+            "container {name}: {VISIBLE} is void now: runtime class {class} would open GPUs to it, and it asks for none"
+        ));
     }
     let mut after: Vec<Value> = before.iter().filter(|env| !is(env)).cloned().collect();
     if !asks {

@@ -6,6 +6,7 @@
 
 use super::edit::Editor;
 use super::env::{self, Found};
+use super::gate::Gate;
 use super::pod::{Kind, containers, items};
 use super::{Question, escape, scheduler_name, share};
 use crate::settings::Settings;
@@ -13,15 +14,19 @@ use crate::settings::Settings;
 /// What is told and refused of the containers that this update adds, and done to them.
 pub(super) fn judge(question: &Question<'_>, editor: &mut Editor, settings: &Settings) -> Found {
     let mut found = Found::default();
-    if !scheduler_name::is_ours(question.pod, settings) {
-        return found;
-    }
+    let ours = scheduler_name::is_ours(question.pod, settings);
     let all = containers(question.pod);
-    let shared = all
-        .iter()
-        .any(|container| container.kind != Kind::Ephemeral && share::asks(container, settings));
+    let shared = ours
+        && all
+            .iter()
+            .any(|container| container.kind != Kind::Ephemeral && share::asks(container, settings));
     let escape_allowed = settings.escape_allowed.contains(question.namespace);
-    let policy = super::visible_devices(question, settings);
+    let gate = Gate {
+        pod: question.pod,
+        settings,
+        policy: super::visible_devices(question, settings),
+        shared,
+    };
     let before = items(&question.old_pod["spec"][Kind::Ephemeral.list()]);
     let is_new = |name: &str| !before.iter().any(|old| old["name"] == name);
 
@@ -29,10 +34,12 @@ pub(super) fn judge(question: &Question<'_>, editor: &mut Editor, settings: &Set
         if container.kind != Kind::Ephemeral || !is_new(container.name()) {
             continue;
         }
-        found
-            .refusals
-            .extend(share::in_ephemeral(&container, settings));
-        let raw = env::judge_ephemeral(editor, &container, shared, policy);
+        if ours {
+            found
+                .refusals
+                .extend(share::in_ephemeral(&container, settings));
+        }
+        let raw = env::judge_ephemeral(editor, &container, &gate);
         found.refusals.extend(raw.refusals);
         found.warnings.extend(raw.warnings);
         if shared && !escape_allowed {

@@ -4,7 +4,7 @@
 //! Must not: judge pods without a share. It cannot see what a
 //! persistent volume claim mounts: a review makes no outgoing call.
 
-use aliquot_core::escape::{CAPABILITIES, HARMLESS, HOST_PATHS};
+use aliquot_core::escape::{CAPABILITIES, HARMLESS, HOST_PATHS, PROGRAMS, ROOT};
 use serde_json::Value;
 
 use super::Refusal;
@@ -18,7 +18,7 @@ const OUR_FILES: [&str; 2] = ["/.aliquot", "/etc/ld.so.preload"];
 /// Every way around the share. `asks` tells which containers have one.
 pub(super) fn refusals<'a>(
     pod: &Value,
-    containers: &[Container<'a>],
+    all: &[Container<'a>],
     asks: impl Fn(&Container<'a>) -> bool,
     settings: &Settings,
 ) -> Vec<Refusal> {
@@ -27,8 +27,8 @@ pub(super) fn refusals<'a>(
         refusals.push(refusal("spec.hostPID".to_owned(), "true", "false"));
     }
     let volumes = items(&pod["spec"]["volumes"]).iter().enumerate();
-    refusals.extend(volumes.filter_map(|(index, volume)| host_path(index, volume, settings)));
-    for container in containers {
+    refusals.extend(volumes.filter_map(|(index, volume)| host_path(all, index, volume, settings)));
+    for container in all {
         refusals.extend(security_context(container));
         if asks(container) {
             refusals.extend(mounts(container));
@@ -50,11 +50,10 @@ pub(super) fn security_context(container: &Container<'_>) -> Vec<Refusal> {
     }
     let added = items(&context["capabilities"]["add"]).iter().enumerate();
     for (index, capability) in added.filter_map(|(index, name)| Some((index, name.as_str()?))) {
-        let upper = capability.to_ascii_uppercase();
-        if CAPABILITIES.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper)) {
+        if is_one_of(&CAPABILITIES, capability) {
             let without = match container.kind {
                 Kind::Ephemeral => "none of these (kubectl debug --profile=baseline)",
-                Kind::Init | Kind::App => "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO",
+                Kind::Init | Kind::App => &format!("none of {}", CAPABILITIES.join(", ")),
             };
             let field = field(&format!("capabilities.add[{index}]"));
             refusals.push(refusal(field, &format!("{capability:?}"), without));
@@ -63,7 +62,41 @@ pub(super) fn security_context(container: &Container<'_>) -> Vec<Refusal> {
     refusals
 }
 
-fn host_path(index: usize, volume: &Value, settings: &Settings) -> Option<Refusal> {
+/// The capability, in whichever way it is written, is one of these.
+fn is_one_of(names: &[&str], capability: &str) -> bool {
+    let upper = capability.to_ascii_uppercase();
+    names.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper))
+}
+
+/// It reaches every GPU of its node whatever its environment says, being as good as root there:
+/// privileged, with a capability of root's, or writing where root of the node reads, as device
+/// plugins do. Devices below `/dev` are not among these: a mount opens none.
+pub(super) fn is_above(pod: &Value, container: &Container<'_>, settings: &Settings) -> bool {
+    let context = &container.raw["securityContext"];
+    let mut added = items(&context["capabilities"]["add"]).iter();
+    let mut volumes = items(&pod["spec"]["volumes"]).iter();
+    let agent = settings.agent_paths.iter().map(String::as_str);
+    let opens: Vec<&str> = HOST_PATHS
+        .into_iter()
+        .filter(|closed| *closed != "/dev")
+        .chain(agent)
+        .collect();
+    context["privileged"] == true
+        || added.any(|name| name.as_str().is_some_and(|name| is_one_of(&ROOT, name)))
+        || volumes.any(|volume| {
+            let path = volume["hostPath"]["path"].as_str().unwrap_or(HARMLESS);
+            is_written(std::slice::from_ref(container), volume)
+                && !path::is_within(path, HARMLESS)
+                && opens.iter().any(|closed| path::overlap(path, closed))
+        })
+}
+
+fn host_path(
+    all: &[Container<'_>],
+    index: usize,
+    volume: &Value,
+    settings: &Settings,
+) -> Option<Refusal> {
     let source = volume.get("hostPath").filter(|source| !source.is_null())?;
     let host_path = source["path"].as_str().unwrap_or_default();
     let field = |name: &str| format!("spec.volumes[{index}].hostPath.{name}");
@@ -74,13 +107,26 @@ fn host_path(index: usize, volume: &Value, settings: &Settings) -> Option<Refusa
     if path::is_within(host_path, HARMLESS) {
         return None;
     }
+    let overlaps = |closed: &&str| path::overlap(host_path, closed);
     let agent = settings.agent_paths.iter().map(String::as_str);
-    let closed = HOST_PATHS
-        .into_iter()
-        .chain(agent)
-        .find(|closed| path::overlap(host_path, closed))?;
-    let accepted = format!("a path neither above nor below {closed}");
+    let accepted = if let Some(closed) = HOST_PATHS.into_iter().chain(agent).find(overlaps) {
+        format!("a path neither above nor below {closed}")
+    } else {
+        let closed = PROGRAMS.into_iter().find(overlaps)?;
+        if !is_written(all, volume) {
+            return None;
+        }
+        format!("a path neither above nor below {closed}, or readOnly: true at each of its mounts")
+    };
     Some(refusal(field("path"), &format!("{host_path:?}"), &accepted))
+}
+
+/// One of these containers mounts the volume otherwise than for reading.
+fn is_written(containers: &[Container<'_>], volume: &Value) -> bool {
+    containers.iter().any(|container| {
+        let mut mounts = items(&container.raw["volumeMounts"]).iter();
+        mounts.any(|mount| mount["name"] == volume["name"] && mount["readOnly"] != true)
+    })
 }
 
 /// Volumes and devices laid over, above or into the files of ours.

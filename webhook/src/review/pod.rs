@@ -7,7 +7,6 @@
 use serde_json::Value;
 
 use super::Refusal;
-use crate::settings::Settings;
 
 /// Set by a kubelet on the API's picture of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -70,17 +69,20 @@ pub(super) fn is_mirror(pod: &Value) -> bool {
     !pod["metadata"]["annotations"][MIRROR].is_null()
 }
 
-/// A pod that names its node passes every scheduler by.
-pub(super) fn preset_node(pod: &Value, settings: &Settings) -> Option<Refusal> {
-    let node = pod["spec"]["nodeName"]
-        .as_str()
-        .filter(|node| !node.is_empty())?;
+/// The node that the pod itself names.
+pub(super) fn named_node(pod: &Value) -> Option<&str> {
+    let node = pod["spec"]["nodeName"].as_str();
+    node.filter(|node| !node.is_empty())
+}
+
+/// A pod that names its node passes every scheduler by, also the one that it names.
+pub(super) fn preset_node(pod: &Value, scheduler: &str) -> Option<Refusal> {
+    let node = named_node(pod)?;
     Some(Refusal {
         field: "spec.nodeName".to_owned(),
         message: format!(
-            "{node:?} places the pod past {}, which books its share; accepted: no nodeName \
-             (choose nodes by nodeSelector or affinity)",
-            settings.scheduler_name
+            "{node:?} places the pod past {scheduler}, which books its share; accepted: no \
+             nodeName (choose nodes by nodeSelector or affinity)"
         ),
     })
 }

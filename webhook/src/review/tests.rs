@@ -3,6 +3,7 @@
 mod admitted;
 mod environment;
 mod escapes;
+mod gate;
 mod hami_examples;
 mod others;
 mod properties;

@@ -16,7 +16,8 @@ const CARDS: &str = "a whole number of cards, 0 to 64";
 const PERCENT: &str = "a whole percentage of the card's memory, 1 to 100";
 const CORES: &str = "a whole percentage of the card's compute, 0 to 100";
 const LEVEL: &str = "0 (high) or 1 (low)";
-const CAPABILITIES: &str = "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO";
+const CAPABILITIES: &str =
+    "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO, SYS_MODULE, DAC_READ_SEARCH, BPF";
 
 /// A pod and the one refusal that it must get.
 struct Bad {
@@ -218,6 +219,9 @@ fn escapes() -> Vec<Bad> {
         added("SYS_ADMIN"),
         added("CAP_SYS_PTRACE"),
         added("SYS_RAWIO"),
+        added("SYS_MODULE"),
+        added("CAP_DAC_READ_SEARCH"),
+        added("BPF"),
         added("ALL"),
     ]
     .into_iter()
@@ -264,6 +268,8 @@ fn host_paths() -> Vec<Bad> {
         path("/var/run/cdi", "/run/cdi"),
         path("/var/lib/kubelet/pods", "/var/lib/kubelet"),
         path("/run/containerd/containerd.sock", "/run/containerd"),
+        path("/etc/containerd", "/etc/containerd"),
+        path("/etc/systemd/system", "/etc/systemd"),
         path("/proc/sys/kernel", "/proc"),
         path("/var/lib/aliquot", "/var/lib/aliquot"),
         volume(

@@ -14,7 +14,7 @@ fn escape(value: &str, accepted: &str) -> String {
 
 #[test]
 fn ways_around_the_share() {
-    let none = "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO";
+    let none = "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO, SYS_MODULE, DAC_READ_SEARCH, BPF";
     check(
         &with("spec.hostPID", &json!(true)),
         "spec.hostPID",
@@ -34,7 +34,15 @@ fn ways_around_the_share() {
             &field("procMount"),
             &escape("\"Unmasked\"", "\"Default\""),
         );
-        for capability in ["SYS_ADMIN", "CAP_SYS_PTRACE", "sys_rawio", "ALL"] {
+        for capability in [
+            "SYS_ADMIN",
+            "CAP_SYS_PTRACE",
+            "sys_rawio",
+            "ALL",
+            "SYS_MODULE",
+            "cap_dac_read_search",
+            "BPF",
+        ] {
             check(
                 &with(
                     &at("capabilities"),
@@ -80,6 +88,46 @@ fn host_paths_that_lead_around_the_share() {
         "spec.volumes[0].hostPath.type",
         &escape("\"BlockDevice\"", "no device"),
     );
+}
+
+/// A volume at this path of the host, mounted by the second container.
+fn mounted(host_path: &str, read_only: &[bool]) -> Value {
+    let mut pod = with(
+        "spec.volumes",
+        &json!([{"name": "h", "hostPath": {"path": host_path}}]),
+    );
+    let mount = |read_only: &bool| json!({"name": "h", "mountPath": "/h", "readOnly": read_only});
+    let mounts: Vec<Value> = read_only.iter().map(mount).collect();
+    pod["spec"]["containers"][1]["volumeMounts"] = json!(mounts);
+    pod
+}
+
+#[test]
+fn who_wrote_what_root_of_the_node_starts_or_reads_had_left_its_share() {
+    let field = "spec.volumes[0].hostPath.path";
+    for (host_path, closed) in [
+        ("/etc/containerd", "/etc/containerd"),
+        ("/etc/crio/crio.conf.d", "/etc/crio"),
+        (
+            "/etc/nvidia-container-runtime",
+            "/etc/nvidia-container-runtime",
+        ),
+        ("/etc/systemd/system", "/etc/systemd"),
+        ("/opt/cni/bin", "/opt/cni"),
+    ] {
+        let accepted = format!("a path neither above nor below {closed}");
+        let message = escape(&format!("{host_path:?}"), &accepted);
+        check(&mounted(host_path, &[true]), field, &message);
+    }
+    for (host_path, closed) in [("/usr/bin", "/usr"), ("/lib64", "/lib64")] {
+        let accepted = format!(
+            "a path neither above nor below {closed}, or readOnly: true at each of its mounts"
+        );
+        let message = escape(&format!("{host_path:?}"), &accepted);
+        check(&mounted(host_path, &[false]), field, &message);
+        check(&mounted(host_path, &[true, false]), field, &message);
+        admit(&mounted(host_path, &[true]), &Settings::default());
+    }
 }
 
 #[test]

@@ -50,8 +50,9 @@ fn any_pod() -> impl Strategy<Value = Value> {
         "hami-scheduler",
         "volcano",
     ]));
-    let reserved = any::<bool>();
-    (containers.clone(), containers, scheduler, reserved).prop_map(|(init, app, scheduler, reserved)| {
+    let class = prop::option::of(prop::sample::select(vec!["nvidia", "kata"]));
+    let lists = (containers.clone(), containers);
+    (lists, scheduler, any::<bool>(), class).prop_map(|((init, app), scheduler, reserved, class)| {
         let named = |prefix: &str, list: Vec<Value>| -> Vec<Value> {
             let container = |(index, resources): (usize, Value)| {
                 json!({"name": format!("{prefix}{index}"), "resources": resources, "later": true})
@@ -68,6 +69,7 @@ fn any_pod() -> impl Strategy<Value = Value> {
                 "initContainers": named("init", init),
                 "containers": named("app", app),
                 "schedulerName": scheduler,
+                "runtimeClassName": class,
                 "aFieldOfKubernetes2": {"kept": [1.5, null]},
             },
         })

@@ -1,0 +1,92 @@
+//! The match conditions, in CEL: which pods ever wait for us.
+//!
+//! Fed by: the names of our resources, and of the runtime classes of NVIDIA's runtime.
+//! Must not: fail. An evaluation error with `failurePolicy: Fail` would stop every pod of
+//! the cluster, so each access is guarded by `has()`.
+
+use aliquot_core::mig;
+use aliquot_core::request::Resource;
+use serde_json::json;
+
+use super::Names;
+use crate::review::RESERVED;
+
+/// CEL: its pods are not those that it made before. Controllers update these objects often.
+pub(super) const ANOTHER: &str = "has(object.spec) && has(object.spec.template) && \
+    (oldObject == null || !has(oldObject.spec) || !has(oldObject.spec.template) || \
+    object.spec.template != oldObject.spec.template)";
+
+/// CEL: the pod at this place mentions a resource of ours or a reserved annotation, or a
+/// container of it that is not privileged, which reaches every GPU anyway, could have GPUs opened
+/// by NVIDIA's runtime: by a variable of that name, or for it is in one of these runtime `classes`.
+/// Whoever writes neither never waits for us: an `envFrom` alone is no sign of a GPU.
+pub(super) fn mentions(pod: &str, (names, extra): Names<'_>, classes: &[String]) -> String {
+    let list = |texts: &[&str]| json!(texts).to_string();
+    let five = Resource::ALL.map(|resource| names.of(resource));
+    let all: Vec<&str> = five
+        .into_iter()
+        .chain(extra.iter().map(String::as_str))
+        .collect();
+    let resources = list(&all);
+    let reserved = list(&RESERVED);
+    let any = |what: &str| {
+        let lists = ["containers", "initContainers", "ephemeralContainers"].map(|field| {
+            format!("(has({pod}.spec.{field}) && {pod}.spec.{field}.exists(c, {what}))")
+        });
+        lists.join(" || ")
+    };
+    let annotated = format!(
+        "(has({pod}.metadata) && has({pod}.metadata.annotations) && \
+         {reserved}.exists(a, a in {pod}.metadata.annotations))"
+    );
+    let asked = any(&format!("{ASKS} || ({UNPRIVILEGED} && {SETS})"));
+    let asked = asked.replace("RESOURCES", &resources);
+    let asked = asked.replace("INSTANCES", mig::RESOURCES);
+    let mut looked_at = vec![asked];
+    if !classes.is_empty() {
+        let (classes, unprivileged) = (json!(classes), any(UNPRIVILEGED));
+        looked_at.push(format!(
+            "(has({pod}.spec.runtimeClassName) && {pod}.spec.runtimeClassName in {classes} && \
+             ({unprivileged}))"
+        ));
+    }
+    let looked_at = looked_at.join(" || ");
+    format!("{annotated} || (has({pod}.spec) && ({looked_at}))")
+}
+
+const ASKS: &str = "\
+    (has(c.resources) && (\
+    (has(c.resources.limits) && (RESOURCES.exists(r, r in c.resources.limits) || \
+    c.resources.limits.exists(r, r.startsWith(\"INSTANCES\")))) || \
+    (has(c.resources.requests) && (RESOURCES.exists(r, r in c.resources.requests) || \
+    c.resources.requests.exists(r, r.startsWith(\"INSTANCES\"))))))";
+
+const SETS: &str = "\
+    (has(c.env) && c.env.exists(e, has(e.name) && e.name == \"NVIDIA_VISIBLE_DEVICES\"))";
+
+const UNPRIVILEGED: &str = "\
+    !(has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged)";
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::request::ResourceNames;
+
+    use super::*;
+
+    #[test]
+    fn renamed_resources_stand_in_the_conditions() {
+        let names = ResourceNames::with([(Resource::Gpu, "example.com/vgpu".to_owned())]);
+        let extra = ["nvidia.com/gpu.shared".to_owned()];
+        let expression = mentions("object", (&names, &extra), &["of\"nvidia".to_owned()]);
+        assert!(
+            expression.contains(r#"["example.com/vgpu","nvidia.com/gpumem","#),
+            "{expression}"
+        );
+        assert!(expression.contains(r#""nvidia.com/priority","nvidia.com/gpu.shared"]"#));
+        assert!(expression.contains(r#"r.startsWith("nvidia.com/mig-")"#));
+        assert!(!expression.contains("RESOURCES") && !expression.contains("INSTANCES"));
+        assert!(expression.contains(r#"object.spec.runtimeClassName in ["of\"nvidia"]"#));
+        let none = mentions("object", (&names, &extra), &[]);
+        assert!(!none.contains("runtimeClassName"), "{none}");
+    }
+}

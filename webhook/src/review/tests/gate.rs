@@ -1,0 +1,247 @@
+//! Ways to GPUs past the books without asking for one, and whom closing them must not reach.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::settings::VisibleDevices;
+
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+const GPU: &str = "nvidia.com/gpu";
+
+fn sets(value: &str) -> Value {
+    json!([{"name": VISIBLE, "value": value}])
+}
+
+/// One container without a resource, and these fields of `spec` and of the container.
+fn bare(spec: &Value, container: &Value) -> Value {
+    let mut pod = asking(&json!({}));
+    for (at, fields) in [("/spec", spec), ("/spec/containers/0", container)] {
+        let at = pod.pointer_mut(at).unwrap().as_object_mut().unwrap();
+        at.extend(fields.as_object().unwrap().clone());
+    }
+    pod
+}
+
+/// The container's environment afterwards, in how many warnings, and that it stays so.
+fn check(pod: &Value, env: &Value, warned: usize) {
+    let (after, _, warnings) = admit(pod, &Settings::default());
+    let found = &after["spec"]["containers"][0]["env"];
+    assert_eq!((found, warnings.len()), (env, warned), "{pod} {warnings:?}");
+    let mut rest = after.clone();
+    rest["spec"]["containers"][0]["env"] = pod["spec"]["containers"][0]["env"].clone();
+    if env.is_null() || pod["spec"]["containers"][0]["env"].is_null() {
+        let container = rest["spec"]["containers"][0].as_object_mut().unwrap();
+        container.remove("env");
+    }
+    assert_eq!(&rest, pod, "more than the environment");
+    let (_, again, warnings) = admit(&after, &Settings::default());
+    assert!(again.is_empty() && warnings.is_empty(), "{again}");
+}
+
+#[test]
+fn a_scheduler_and_a_node_of_ones_own_led_to_all_gpus() {
+    for spec in [
+        json!({"schedulerName": "x", "nodeName": "gpu-1", "runtimeClassName": "nvidia"}),
+        json!({"schedulerName": "x", "nodeName": "gpu-1"}),
+        json!({"schedulerName": "volcano"}),
+        json!({"nodeName": "gpu-1"}),
+    ] {
+        for value in ["all", "0", "GPU-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f"] {
+            check(&bare(&spec, &json!({"env": sets(value)})), &sets("void"), 1);
+        }
+        // A value by reference is known to the kubelet alone.
+        let reference = json!({"name": VISIBLE, "valueFrom": {"fieldRef": {"fieldPath": "x"}}});
+        let pod = bare(&spec, &json!({"env": [reference]}));
+        check(&pod, &sets("void"), 1);
+        check(
+            &bare(&spec, &json!({"env": sets("none")})),
+            &sets("none"),
+            0,
+        );
+    }
+}
+
+#[test]
+fn another_schedulers_pod_that_asks_keeps_what_it_is_given() {
+    let mut pod = asking(&json!({GPU: "1"}));
+    pod["spec"]["schedulerName"] = json!("volcano");
+    check(&pod, &Value::Null, 0);
+    // Its plugin says which; the pod does not.
+    let mut all = pod.clone();
+    all["spec"]["containers"][0]["env"] = sets("all");
+    check(&all, &json!([]), 1);
+}
+
+#[test]
+fn a_node_of_ones_own_took_seats_that_nobody_booked() {
+    for scheduler in ["volcano", "aliquot-scheduler"] {
+        let mut pod = asking(&json!({GPU: "1"}));
+        pod["spec"]["schedulerName"] = json!(scheduler);
+        pod["spec"]["nodeName"] = json!("gpu-1");
+        let message = format!(
+            "\"gpu-1\" places the pod past {scheduler}, which books its share; accepted: no \
+             nodeName (choose nodes by nodeSelector or affinity)"
+        );
+        super::refused::check(&pod, "spec.nodeName", &message);
+    }
+}
+
+#[test]
+fn a_scheduler_of_ones_own_opened_gpus_to_ephemeral_containers() {
+    let mut pod = asking(&json!({"cpu": "1"}));
+    pod["spec"]["schedulerName"] = json!("x");
+    check_ephemeral(&pod, &json!([]), &json!([]));
+    check_ephemeral(&pod, &sets("all"), &sets("void"));
+    pod["spec"]["runtimeClassName"] = json!("nvidia");
+    check_ephemeral(&pod, &json!([]), &sets("void"));
+}
+
+/// The environment of an ephemeral container that comes with this one.
+fn check_ephemeral(pod: &Value, env: &Value, expected: &Value) {
+    let verdict = super::refused::debug(pod, "default", json!({"name": "d", "env": env}));
+    let Verdict::Allow { patch, .. } = verdict else {
+        panic!("refused: {pod}");
+    };
+    let mut after = json!({"spec": {"ephemeralContainers": [{}, {"env": env}]}});
+    json_patch::patch(&mut after, &patch).unwrap();
+    let found = &after["spec"]["ephemeralContainers"][1]["env"];
+    assert_eq!(found, expected, "{pod}");
+}
+
+#[test]
+fn an_images_own_variable_and_an_env_from_opened_gpus_in_nvidias_runtime_class() {
+    let from = json!({"envFrom": [{"configMapRef": {"name": "all"}}]});
+    for container in [json!({}), from] {
+        for class in ["nvidia", "nvidia-cdi", "nvidia-legacy"] {
+            let spec = json!({"runtimeClassName": class});
+            check(&bare(&spec, &container), &sets("void"), 1);
+        }
+        // Of others nothing is known, and nothing is touched.
+        let spec = json!({"runtimeClassName": "kata"});
+        check(&bare(&spec, &container), &Value::Null, 0);
+        check(&bare(&json!({}), &container), &Value::Null, 0);
+    }
+    // One that asks gets its own by CDI, which has the last word.
+    let mut asks = asking(&json!({GPU: "1", "nvidia.com/gpumem": "1k",
+        "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}));
+    asks["spec"]["runtimeClassName"] = json!("nvidia");
+    asks["spec"]["schedulerName"] = json!("aliquot-scheduler");
+    check(&asks, &Value::Null, 0);
+    let deny = Settings {
+        visible_devices: VisibleDevices::Deny,
+        ..Settings::default()
+    };
+    let pod = bare(&json!({"runtimeClassName": "nvidia"}), &json!({}));
+    let (after, ..) = admit(&pod, &deny);
+    assert_eq!(after["spec"]["containers"][0]["env"], sets("void"));
+}
+
+#[test]
+fn gpus_that_another_plugin_gives_in_the_runtime_class_are_left() {
+    let check = |resource: &str, amount: &str, node: Value, left: bool| {
+        let mut pod = asking(&json!({resource: amount}));
+        pod["spec"]["runtimeClassName"] = json!("nvidia");
+        pod["spec"]["nodeName"] = node;
+        let (after, ..) = admit(&pod, &Settings::default());
+        let env = &after["spec"]["containers"][0]["env"];
+        assert_eq!(env.is_null(), left, "{pod}");
+    };
+    check("nvidia.com/gpu.shared", "1", Value::Null, true);
+    check("volcano.sh/vgpu-number", "2", Value::Null, true);
+    // These open nothing, or anybody has them.
+    check("nvidia.com/gpu.shared", "0", Value::Null, false);
+    check("rdma/hca", "1", Value::Null, false);
+    // No scheduler looks whether the node has any, and its kubelet does not mind.
+    check("nvidia.com/gpu.shared", "1", json!("gpu-1"), false);
+}
+
+#[test]
+fn nvidias_own_pods_were_blinded() {
+    let class = json!({"runtimeClassName": "nvidia"});
+    let at = |path: &str| json!([{"name": "h", "hostPath": {"path": path}}]);
+    let plugins = at("/var/lib/kubelet/device-plugins");
+    let mounts = |read_only: bool| json!([{"name": "h", "mountPath": "/h", "readOnly": read_only}]);
+    let adds = |name: &str| json!({"securityContext": {"capabilities": {"add": [name]}}});
+    for (container, volumes, left) in [
+        (
+            json!({"securityContext": {"privileged": true}}),
+            json!([]),
+            true,
+        ),
+        (adds("SYS_ADMIN"), json!([]), true),
+        (adds("CAP_ALL"), json!([]), true),
+        // As NVIDIA's chart has it without MIG.
+        (
+            json!({"volumeMounts": mounts(false)}),
+            plugins.clone(),
+            true,
+        ),
+        (
+            json!({"volumeMounts": mounts(true)}),
+            plugins.clone(),
+            false,
+        ),
+        (json!({}), plugins, false),
+        (json!({"volumeMounts": mounts(false)}), at("/dev"), false),
+        (
+            json!({"volumeMounts": mounts(false)}),
+            at("/dev/shm"),
+            false,
+        ),
+        (json!({"volumeMounts": mounts(false)}), at("/data"), false),
+        (adds("SYS_PTRACE"), json!([]), false),
+        (
+            json!({"securityContext": {"privileged": false}}),
+            json!([]),
+            false,
+        ),
+    ] {
+        let mut own = container.clone();
+        own["env"] = sets("all");
+        for (spec, container) in [(&class, &container), (&json!({}), &own)] {
+            let mut pod = bare(spec, container);
+            pod["spec"]["volumes"] = volumes.clone();
+            let env = if left {
+                &container["env"]
+            } else {
+                &sets("void")
+            };
+            check(&pod, env, usize::from(!left));
+        }
+    }
+    // Beside a share it is refused, and not left alone.
+    let mut shared = pod(&json!([
+        container("main", &json!({GPU: "1"})),
+        {"name": "side", "env": sets("all"), "securityContext": {"privileged": true}},
+    ]));
+    shared["spec"]["runtimeClassName"] = json!("nvidia");
+    assert!(matches!(
+        review(&create(&shared, "default"), &Settings::default()),
+        Verdict::Deny(_)
+    ));
+}
+
+#[test]
+fn where_the_administrator_allows_it_nothing_is_closed() {
+    let all = bare(
+        &json!({"runtimeClassName": "nvidia", "schedulerName": "x"}),
+        &json!({"env": sets("all")}),
+    );
+    let mut trusted = Settings::default();
+    trusted.escape_allowed.insert("default".to_owned());
+    let allow = Settings {
+        visible_devices: VisibleDevices::Allow,
+        ..Settings::default()
+    };
+    for settings in [trusted, allow] {
+        assert!(admit(&all, &settings).1.is_empty());
+    }
+    let deny = Settings {
+        visible_devices: VisibleDevices::Deny,
+        ..Settings::default()
+    };
+    let Verdict::Deny(refusals) = review(&create(&all, "default"), &deny) else {
+        panic!("admitted");
+    };
+    assert_eq!(refusals[0].field, "spec.containers[0].env[0]");
+}
