@@ -49,7 +49,7 @@ pub struct Args {
         default_value = "aliquot-scheduler"
     )]
     pub scheduler_name: String,
-    /// Schedulers whose pods are taken over; pods of any other are left alone
+    /// Schedulers whose pods are taken over; of pods of any other only the environment is judged
     #[arg(long, env = "ALIQUOT_REPLACE_SCHEDULER", value_delimiter = ',', num_args = 0..,
         default_value = "default-scheduler,hami-scheduler")]
     pub replace_scheduler: Vec<String>,

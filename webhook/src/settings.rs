@@ -35,7 +35,8 @@ pub struct Settings {
     pub defaults: Defaults,
     /// Our profile's name; pods with a share get it.
     pub scheduler_name: String,
-    /// Schedulers whose pods we take over. A pod that names any other is left alone.
+    /// Schedulers whose pods we take over. Of a pod that names any other only what would open
+    /// GPUs past the books is judged.
     pub replaced_schedulers: BTreeSet<String>,
     /// `runtimeClassName` for pods with a share that name none.
     pub runtime_class: Option<String>,
