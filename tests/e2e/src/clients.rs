@@ -246,7 +246,8 @@ pub async fn answers(
     Ok(output.success()?.lines().map(str::to_owned).collect())
 }
 
-/// The same, with a standard input that stays open for a minute: a client that holds does so.
+/// The same, with a standard input that stays open for minutes: a client that holds does so, also
+/// when this gave up waiting for it.
 pub async fn answers_held(
     stack: &Stack,
     namespace: &str,
@@ -254,7 +255,7 @@ pub async fn answers_held(
     commands: &[&str],
 ) -> Result<Vec<String>> {
     let (client, commands) = (clients()?, commands.join(" "));
-    let line = format!("sleep 60 | /usr/bin/python3 {client}/client.py {commands}");
+    let line = format!("sleep 200 | /usr/bin/python3 {client}/client.py {commands}");
     let words = ["sh", "-c", line.as_str()];
     let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
     Ok(output.success()?.lines().map(str::to_owned).collect())
