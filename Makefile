@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
-.PHONY: help demo demo-down test chaos admission hold bench fuzz reference screens newcomer lint cluster binaries build
+.PHONY: help demo demo-down test test-oldest chaos admission hold bench fuzz reference screens newcomer lint cluster binaries build
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -28,6 +28,15 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 
 test: cluster lint build ## Everything that must hold: lints, then all tests on a real cluster
 	cargo test --workspace --locked --no-fail-fast
+
+# What of Kubernetes we rely on and is not of its API: the Binding and its preconditions, what
+# wakes a pending pod, the kubelet's checkpoint and calls. README.md says what the kubelet of
+# then does otherwise.
+test-oldest: cluster build ## Binding, nudge and checkpoint on the oldest Kubernetes that the chart installs on
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test control_plane
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node the_example_pod_gets_its_share
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node a_container_survives_plugin_restarts
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node a_pod_created_while_an_agent_restarts
 
 chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
@@ -67,7 +76,7 @@ lint: ## Formatting and lints of the Rust and Go code
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@rustup target list --installed | grep -qx aarch64-unknown-linux-gnu || rustup target add aarch64-unknown-linux-gnu
 	cargo check --locked -p aliquot-limiter -p aliquot-hook --target aarch64-unknown-linux-gnu
-	@unformatted=$$(gofmt -l tests/cluster/kubernetes) && test -z "$$unformatted" || \
+	@unformatted=$$(gofmt -l tests/cluster/kubernetes tests/cluster/oldest) && test -z "$$unformatted" || \
 		{ echo "gofmt: $$unformatted" >&2; exit 1; }
 	cd tests/cluster/kubernetes && $(GO_VET) ./cmd/clustertool
 

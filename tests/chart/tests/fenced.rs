@@ -2,6 +2,8 @@
 //! the scheduler and a node's agent may write, by whichever route.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
+#[path = "fenced/accounts.rs"]
+mod accounts;
 #[path = "fenced/routes.rs"]
 mod routes;
 #[path = "fenced/verbs.rs"]
@@ -34,6 +36,8 @@ enum Who {
     Admin,
     /// One of ours; of the agents the one on node `near`.
     Account(&'static str),
+    /// That of a node.
+    Kubelet(&'static str),
 }
 
 impl Installed {
@@ -65,12 +69,25 @@ impl Installed {
 
     async fn config(&self, who: Who) -> Result<PathBuf> {
         match who {
-            Who::Admin => Ok(self.cluster.kubeconfig()),
+            Who::Admin | Who::Kubelet(_) => Ok(self.cluster.kubeconfig()),
             Who::Account(name) => {
                 let node = (name == "aliquot-device-plugin").then_some("near");
                 self.cluster.kubeconfig_for(NAMESPACE, name, node).await
             }
         }
+    }
+
+    /// A client that asks at once what it is told to (kubectl reads first what it is to change,
+    /// which some may not).
+    async fn client(&self, who: Who) -> Result<kube::Client> {
+        let config = Kubeconfig::read_from(self.config(who).await?)?;
+        let options = KubeConfigOptions::default();
+        let mut config = kube::Config::from_custom_kubeconfig(config, &options).await?;
+        if let Who::Kubelet(node) = who {
+            config.auth_info.impersonate = Some(format!("system:node:{node}"));
+            config.auth_info.impersonate_groups = Some(vec!["system:nodes".to_owned()]);
+        }
+        Ok(kube::Client::try_from(config)?)
     }
 
     /// What kubectl says to this request: nothing where it was granted.
@@ -108,13 +125,9 @@ impl Installed {
         Ok(())
     }
 
-    /// What the API server says to this change of a node's status (kubectl would read the
-    /// status first, which the agent may not).
+    /// What the API server says to this change of a node's status.
     async fn status(&self, who: Who, node: &str, change: &Value) -> Result<Option<String>> {
-        let config = Kubeconfig::read_from(self.config(who).await?)?;
-        let options = KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(config, &options).await?;
-        let nodes: Api<Node> = Api::all(kube::Client::try_from(config)?);
+        let nodes: Api<Node> = Api::all(self.client(who).await?);
         let change = Patch::Merge(change);
         let done = nodes
             .patch_status(node, &PatchParams::default(), &change)
@@ -153,6 +166,9 @@ async fn the_api_server_refuses_every_forbidden_verb_and_every_forged_annotation
     let installed = Installed::start().await.unwrap();
     routes::allocations(&installed).await.unwrap();
     routes::inventories(&installed).await.unwrap();
+    accounts::leaving(&installed).await.unwrap();
+    accounts::allocations(&installed).await.unwrap();
+    accounts::inventories(&installed).await.unwrap();
     verbs::refused(&installed).await.unwrap();
     installed.cluster.stop().await.unwrap();
 }

@@ -130,12 +130,44 @@ fn large(name: &str) -> Value {
     })
 }
 
-async fn installed(world: &World) -> Result<()> {
-    let mut install = vec!["install", "aliquot"];
-    install.extend(world.chart());
+/// With these values first.
+async fn installed(world: &World, values: &[&str]) -> Result<()> {
+    let [package, rest @ ..] = world.chart();
+    let mut install = vec!["install", "aliquot", package];
+    install.extend_from_slice(values);
+    install.extend(rest);
     world.helm(&install)?;
     world.parts_ready().await?;
     scaled_is(world, 1).await
+}
+
+/// Item 3 of issue D6: with HAMi's own values, but for where images and the driver are here, the
+/// first of HAMi's example pods runs under the name of HAMi's scheduler.
+async fn with_hamis_values(world: &World) -> Result<()> {
+    let values = aliquot_chart::top("tests/chart/values/hami.yaml");
+    installed(world, &["-f", &*values.to_string_lossy()]).await?;
+    let example = aliquot_chart::top("tests/e2e/tests/hami/examples/default_use.yaml");
+    let apply = ["apply", "-f", &*example.to_string_lossy()];
+    world.seats_are_back().await?;
+    world.cluster.kubectl(&apply).await?.success()?;
+    has_its_share(world, "default-use", "hami-scheduler").await?;
+    world.cluster.delete_pod("default", "default-use").await
+}
+
+/// A pod of 3000 MiB and 30 % runs, and sees that.
+async fn has_its_share(world: &World, name: &str, scheduler: &str) -> Result<()> {
+    world.cluster.wait_running("default", name).await?;
+    let seen = world.cluster.exec("default", name, "main", &["env"]);
+    let seen = seen.await?.success()?;
+    for line in [
+        "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
+        "CUDA_DEVICE_SM_LIMIT=30",
+    ] {
+        ensure!(seen.lines().any(|one| one == line), "{line}: {seen}");
+    }
+    let pod = world.json(&["get", "pod", name]).await?;
+    ensure!(pod["spec"]["schedulerName"] == scheduler, "{name}");
+    Ok(())
 }
 
 /// As docs/guides/install.md says, to the letter.
@@ -148,26 +180,13 @@ async fn removed(world: &World) -> Result<()> {
 
 async fn life(world: &World) -> Result<()> {
     let before = Before::of(world).await?;
-    installed(world).await?;
+    installed(world, &[]).await?;
 
     // The pod that the README begins with; the webhook answers through its Service.
     let example = aliquot_chart::top("examples/gpu-pod.yaml");
     let apply = ["apply", "-f", &*example.to_string_lossy()];
     world.cluster.kubectl(&apply).await?.success()?;
-    world.cluster.wait_running("default", "gpu-pod").await?;
-    let seen = world
-        .cluster
-        .exec("default", "gpu-pod", "main", &["env"])
-        .await?;
-    let seen = seen.success()?;
-    for line in [
-        "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
-        "CUDA_DEVICE_SM_LIMIT=30",
-    ] {
-        ensure!(seen.lines().any(|one| one == line), "{line}: {seen}");
-    }
-    let pod = world.json(&["get", "pod", "gpu-pod"]).await?;
-    ensure!(pod["spec"]["schedulerName"] == "aliquot-scheduler");
+    has_its_share(world, "gpu-pod", "aliquot-scheduler").await?;
     let running = container_of(world).await?;
     let runs_on = async |what: &str| {
         let now = container_of(world).await?;
@@ -212,8 +231,8 @@ async fn life(world: &World) -> Result<()> {
     removed(world).await?;
     before.again(world, &["pod/gpu-pod"]).await?;
     runs_on("removed").await?;
-    // Who comes back goes on with it.
-    installed(world).await?;
+    // Who comes back goes on with it, here with the values of HAMi's chart.
+    with_hamis_values(world).await?;
     runs_on("installed again").await?;
     world.cluster.delete_pod("default", "gpu-pod").await?;
     removed(world).await?;
@@ -222,7 +241,7 @@ async fn life(world: &World) -> Result<()> {
 
 // helm blocks the thread of the test; who forwards connections to the API server has others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_packaged_chart_runs_changes_and_goes_and_the_pod_stays() {
+async fn hami_12_the_packaged_chart_runs_changes_and_goes_and_the_pod_stays() {
     let world = Box::pin(World::start()).await.unwrap();
     let ended = Box::pin(life(&world)).await.context("the chart's life");
     let told = if ended.is_err() {

@@ -1,12 +1,24 @@
-//! The cluster's binaries, as `build.sh` and `runc.sh` print their places.
+//! The cluster's binaries, as `build.sh`, `oldest.sh` and `runc.sh` print their places.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// Which Kubernetes: `newest`, also when it is not set, or `oldest`.
+const WHICH: &str = "ALIQUOT_KUBERNETES";
 
 /// Builds the binaries where this machine has none (minutes), else looks them up.
 pub(crate) async fn folder() -> Result<PathBuf> {
-    printed("build.sh").await
+    let which = std::env::var(WHICH).unwrap_or_default();
+    printed(script(&which)?).await
+}
+
+fn script(which: &str) -> Result<&'static str> {
+    match which {
+        "" | "newest" => Ok("build.sh"),
+        "oldest" => Ok("oldest.sh"),
+        other => bail!("{WHICH}={other}; accepted: newest, oldest"),
+    }
 }
 
 /// The same of a runc that knows user namespaces.
@@ -29,4 +41,22 @@ async fn printed(script: &str) -> Result<PathBuf> {
         output.status
     );
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_kubernetes_than_these_two_is_refused() {
+        for (which, expected) in [
+            ("", "build.sh"),
+            ("newest", "build.sh"),
+            ("oldest", "oldest.sh"),
+        ] {
+            assert_eq!(script(which).unwrap(), expected);
+        }
+        let refused = script("1.30").unwrap_err().to_string();
+        assert_eq!(refused, "ALIQUOT_KUBERNETES=1.30; accepted: newest, oldest");
+    }
 }

@@ -13,6 +13,7 @@ use kube::core::Request;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::daemons::{Daemon, Daemons};
 use crate::guard::{Guard, Logs};
@@ -140,9 +141,7 @@ impl Cluster {
         self.start_apiserver().await?;
         self.launch(Member::ControllerManager)?;
         if let Some(options) = &self.options.scheduler {
-            let kubeconfig = self.layout.text("pki/scheduler.kubeconfig");
-            let config = scheduler_config::configuration(&kubeconfig, options)?;
-            std::fs::write(self.layout.at("scheduler.yaml"), config.to_string())?;
+            self.configure_scheduler(options)?;
             self.start_scheduler().await?;
         }
         self.default_service_account("default", Daemon::ControllerManager)
@@ -209,6 +208,29 @@ impl Cluster {
     pub async fn restart_scheduler(&self) -> Result<()> {
         self.stop_scheduler().await?;
         self.start_scheduler().await
+    }
+
+    /// [`Cluster::restart_scheduler`] with these values of the chart beside those that it was
+    /// made with; without any as it was.
+    ///
+    /// # Errors
+    /// As [`Cluster::restart_scheduler`], or the chart has no such value.
+    pub async fn restart_scheduler_with(&self, values: &[(&str, Value)]) -> Result<()> {
+        let options = self.options.scheduler.as_ref();
+        let mut options = options.context("no kube-scheduler")?.clone();
+        let values = values.iter();
+        options
+            .values
+            .extend(values.map(|(path, value)| ((*path).to_owned(), value.clone())));
+        self.configure_scheduler(&options)?;
+        self.restart_scheduler().await
+    }
+
+    fn configure_scheduler(&self, options: &SchedulerOptions) -> Result<()> {
+        let kubeconfig = self.layout.text("pki/scheduler.kubeconfig");
+        let config = scheduler_config::configuration(&kubeconfig, options)?;
+        let path = self.layout.at("scheduler.yaml");
+        Ok(std::fs::write(path, config.to_string())?)
     }
 
     /// The process id of one of the cluster's own processes, named as its log:

@@ -22,7 +22,8 @@ impl Cluster {
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         let rights = chart::render(&chart::read(FILE)?, &chart::context(&[])?)?;
         let file = self.layout.text("rights.yaml");
-        std::fs::write(&file, format!("{namespace}\n---\n{rights}"))?;
+        // A kubectl of 1.30 takes a file that begins with a brace for JSON.
+        std::fs::write(&file, format!("---\n{namespace}\n---\n{rights}"))?;
         self.kubectl(&["apply", "-f", &file]).await?.success()?;
         Ok(())
     }

@@ -10,10 +10,14 @@ use std::process::Stdio;
 
 use aliquot_gpusim::place;
 use anyhow::{Context as _, Result, ensure};
+use futures::future::{Either, select};
 use serde_json::{Value, json};
 
 use crate::pods::{container, pod};
 use crate::stack::{Kind, Stack};
+
+/// The driver itself, as a container has it behind the library.
+pub const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../limiter/clients");
 const GPUSIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim");
@@ -232,6 +236,14 @@ fn clients() -> Result<String> {
     Ok(std::fs::canonicalize(CLIENTS)?.display().to_string())
 }
 
+/// The command line that has the client of tests/limiter do this in a pod of [`with_python`].
+pub fn program(commands: &[&str]) -> Result<Vec<String>> {
+    let client = format!("{}/client.py", clients()?);
+    let words = ["/usr/bin/python3", &client];
+    let words = words.iter().chain(commands);
+    Ok(words.map(|&word| word.to_owned()).collect())
+}
+
 /// What the client of tests/limiter answers to these commands in a pod.
 pub async fn answers(
     stack: &Stack,
@@ -239,9 +251,8 @@ pub async fn answers(
     pod: &str,
     commands: &[&str],
 ) -> Result<Vec<String>> {
-    let client = format!("{}/client.py", clients()?);
-    let mut words = vec!["/usr/bin/python3", client.as_str()];
-    words.extend(commands);
+    let words = program(commands)?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
     Ok(output.success()?.lines().map(str::to_owned).collect())
 }
@@ -287,4 +298,20 @@ pub fn with_program(pod: &mut Value, stack: &Stack, name: &str) -> Result<()> {
             .with_context(|| format!("{}: cargo build --workspace", built.display()))?;
     }
     give(pod, "programs", &folder.display().to_string(), "/programs")
+}
+
+/// Runs a program in a pod that holds what it took while `then` looks. It may end before.
+pub async fn beside<T>(
+    stack: &Stack,
+    (namespace, pod): (&str, &str),
+    commands: &[&str],
+    then: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut all = commands.to_vec();
+    all.push("hold");
+    let program = Box::pin(answers_held(stack, namespace, pod, &all));
+    match select(program, Box::pin(then)).await {
+        Either::Left((_, then)) => then.await,
+        Either::Right((found, _)) => found,
+    }
 }

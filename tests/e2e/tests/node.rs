@@ -59,13 +59,13 @@ fn main() -> ExitCode {
                 "a_container_survives_kubelet_restarts_with_its_share",
                 restarts::kubelet,
             ),
-            scenario("a_memory_limit_holds_in_a_pod", limits::held),
+            scenario("hami_2_a_memory_limit_holds_in_a_pod", limits::held),
             scenario(
                 "a_memory_limit_holds_for_every_kind_of_user_in_a_pod",
                 limits::users,
             ),
             scenario(
-                "a_memory_limit_of_percents_holds_in_a_pod",
+                "hami_10_a_memory_limit_of_percents_holds_in_a_pod",
                 limits::percents,
             ),
             scenario(

@@ -25,11 +25,11 @@ pub const RUN: &[(&str, &str)] = &[
     ),
     (
         "kubectl aliquot doctor node",
-        "the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
+        "hami_12_the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
     ),
     (
         "kubectl proxy",
-        "the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
+        "hami_12_the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
     ),
     (
         "helm install",
@@ -45,7 +45,7 @@ pub const RUN: &[(&str, &str)] = &[
     ),
     (
         "helm uninstall",
-        "the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
+        "hami_12_the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
     ),
     (
         "kubectl annotate node NODE aliquot.dev/device-cordon",

@@ -65,7 +65,7 @@ pub fn faults(rows: &[Vec<&str>], sources: &[&str], script: impl Fn(&str) -> boo
 }
 
 /// `mps_1_…` is named after MPS-1, `mps_10_…` is not.
-fn is_named_after(name: &str, id: &str) -> bool {
+pub fn is_named_after(name: &str, id: &str) -> bool {
     let part = format!("_{}_", id.to_lowercase().replace('-', "_"));
     format!("_{name}").contains(&part)
 }

@@ -65,7 +65,15 @@ pub(crate) async fn refused(on: &Installed) -> Result<()> {
         &["delete", "mutatingwebhookconfiguration", "aliquot-webhook"],
         &["get", "mutatingwebhookconfigurations"],
     ];
-    let own: [(&str, &[&[&str]]); 3] = [
+    let leave: [&[&str]; 5] = [
+        &eviction,
+        &["delete", "pod", "victim"],
+        &["get", "pods"],
+        &["get", "node", "near"],
+        &["get", "secrets", "-n", "aliquot-system"],
+    ];
+    let own: [(&str, &[&[&str]]); 4] = [
+        ("aliquot-leave", &leave),
         ("aliquot-device-plugin", &agent),
         ("aliquot-scheduler", &scheduler),
         ("aliquot-webhook", &webhook),

@@ -164,9 +164,15 @@ impl World {
     /// Waits until every pod of the product is there and ready.
     pub(crate) async fn parts_ready(&self) -> Result<()> {
         eventually(PATIENCE, "all pods of Aliquot to be ready", || async {
+            let wanted = self.json(&["get", "deployments", "-n", NAMESPACE]).await?;
+            let wanted = wanted["items"].as_array().context("no list")?.iter();
+            let wanted = wanted.filter_map(|one| one["spec"]["replicas"].as_u64());
+            let wanted = wanted.sum::<u64>();
             let pods = self.json(&["get", "pods", "-n", NAMESPACE]).await?;
             let pods = pods["items"].as_array().context("no list")?;
-            ensure!(pods.len() == 5, "{} pods", pods.len());
+            // And the agent of the one node.
+            let found = u64::try_from(pods.len())?;
+            ensure!(found == wanted + 1, "{found} pods");
             for pod in pods {
                 let conditions = pod["status"]["conditions"].as_array();
                 let mut conditions = conditions.into_iter().flatten();

@@ -1,14 +1,13 @@
 //! Pods with programs that hold memory, beside a monitor.
 
-use std::future::Future;
 use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{answers_held, nvidia_spec, offer, open_machine, with_python};
+pub(crate) use aliquot_e2e::clients::{REAL, beside};
+use aliquot_e2e::clients::{nvidia_spec, offer, open_machine, with_python};
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, bail, ensure};
-use futures::future::{Either, select};
 use serde_json::Value;
 
 /// Longest wait for anything.
@@ -17,8 +16,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const MIB: f64 = 1_048_576.0;
 /// MiB that the simulated driver takes for a context.
 pub(crate) const CONTEXT: f64 = 416.0;
-/// The driver itself, as a container has it behind the library.
-pub(crate) const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
 
 /// The agent with libvgpu.so, a monitor with these flags, and a namespace.
 pub(crate) async fn monitored(stack: &Stack, namespace: &str, flags: &[&str]) -> Result<()> {
@@ -58,22 +55,6 @@ pub(crate) async fn pod(stack: &Stack, namespace: &str, name: &str, memory: &str
     let pod = with_python(stack, namespace, name, &limits)?;
     stack.cluster.create_pod(pod).await?;
     stack.cluster.wait_running(namespace, name).await.map(drop)
-}
-
-/// Runs a program in a pod that holds what it took while `then` looks. It may end before.
-pub(crate) async fn beside<T>(
-    stack: &Stack,
-    (namespace, pod): (&str, &str),
-    commands: &[&str],
-    then: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let mut all = commands.to_vec();
-    all.push("hold");
-    let program = Box::pin(answers_held(stack, namespace, pod, &all));
-    match select(program, Box::pin(then)).await {
-        Either::Left((_, then)) => then.await,
-        Either::Right((found, _)) => found,
-    }
 }
 
 /// A figure of a pod, or of the node where `labels` says no pod.

@@ -20,14 +20,14 @@ use crate::running::PATIENCE;
 const MIB: u64 = 1 << 20;
 const CONTEXT: u64 = 512;
 
-/// Issue D4, 1: a share of 3000 MiB is what NVML shows, what can be allocated, and the most that
+/// Issue D4, 1, and HAMI-2: a share of 3000 MiB is what NVML shows, what can be allocated, and the most that
 /// is ever held; the neighbour on the card notices nothing.
 pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     limited(stack, &nvidia_spec(stack)?).await?;
     let foreign = Foreign::python().await?;
     for (name, memory) in [("tenant", "3000"), ("neighbour", "2000")] {
-        let limits = [("gpu", "1"), ("gpumem", memory)];
+        let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "30")];
         let mut pod = with_python(stack, "limits", name, &limits)?;
         foreign.give_to(&mut pod)?;
         stack.cluster.create_pod(pod).await?;
