@@ -34,6 +34,15 @@ fn read(clock: libc::clockid_t) -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 
+/// Nanoseconds for which a call that finds no room waits for those that other threads make: what
+/// these take is reckoned twice for as long as the driver is at it.
+pub(crate) const PATIENCE: u64 = 10_000_000_000;
+
+/// Waits a little, before another look at what other threads do.
+pub(crate) fn rest() {
+    wait(&AtomicU32::new(0), 0, now() + SECOND / 5000);
+}
+
 /// Waits until `until`, or until the word is no longer `value`, or until the host wakes who waits
 /// on it. May return early.
 pub(crate) fn wait(word: &AtomicU32, value: u32, until: u64) {

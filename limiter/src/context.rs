@@ -12,14 +12,14 @@ use std::collections::HashMap;
 
 use crate::account::Account;
 use crate::ffi::{Code, Device, Handle, Out, SUCCESS, long};
-use crate::leaving::Leaving;
-use crate::ledger::Entry;
 use crate::lock::Lock;
 use crate::process::{self, Process};
 use crate::table::call;
 
 mod current;
 pub(crate) use current::{of_stream, within};
+mod ending;
+pub(crate) use ending::{around, destroy, detach, release};
 
 /// One context of this process.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,12 @@ impl Contexts {
         }
         let known = self.known.lock();
         known.get(&context).map_or(context, |known| known.owner)
+    }
+
+    /// Something is so of every context in which something can be allocated.
+    pub(crate) fn all_are(&self, is_so: impl Fn(Handle) -> bool) -> bool {
+        let known = self.known.lock();
+        known.values().all(|one| is_so(one.owner))
     }
 
     /// A context is charged `new` bytes for something in it that was charged `old`.
@@ -232,95 +238,8 @@ pub(crate) fn note(account: Account, handle: Handle, device: Device, primary: bo
     }
     known.insert(handle, context);
     drop(known);
+    account.process.libraries.forget_ready();
     account.process.seat.note_contexts(account.card, bytes);
     // From now on the driver may keep memory of this process for its children.
     account.process.seat.count_children();
-}
-
-/// `cuDevicePrimaryCtxRelease` and `...Reset`.
-pub(crate) fn release(real: extern "C" fn(Device) -> Code, device: Device) -> Code {
-    let code = real(device);
-    if let Some(process) = process::get().filter(|_| code == SUCCESS) {
-        look(process, device);
-    }
-    code
-}
-
-/// Gives a primary context back that is there no more.
-pub(crate) fn look(process: &Process, device: Device) {
-    let (mut flags, mut active) = (0, 1);
-    let asked = call::cuDevicePrimaryCtxGetState(device, Out::to(&mut flags), Out::to(&mut active));
-    if asked == SUCCESS && active == 0 {
-        let mut known = process.contexts.known.lock();
-        let ended: Vec<_> = known
-            .extract_if(|_, one| one.primary && one.device == device)
-            .collect();
-        // Green ones end with it.
-        known.retain(|_, one| !ended.iter().any(|(primary, _)| one.owner == *primary));
-        drop(known);
-        for (handle, context) in ended {
-            process.pace.forget(handle);
-            let owned = process.ledger.take_all(handle);
-            Leaving::end(process, process.leaving.take(handle));
-            end(process, handle, context, owned);
-        }
-    }
-}
-
-pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, context: Handle) -> Code {
-    ended(context, || real(context), || true)
-}
-
-/// One user less; the last one's ends it.
-pub(crate) fn detach(real: extern "C" fn(Handle) -> Code, context: Handle) -> Code {
-    ended(
-        context,
-        || real(context),
-        || {
-            let mut version = 0;
-            call::cuCtxGetApiVersion(context, Out::to(&mut version)) != SUCCESS
-        },
-    )
-}
-
-/// A call after which a context may be gone: it is if `is_gone` says so.
-fn ended(context: Handle, call: impl FnOnce() -> Code, is_gone: impl FnOnce() -> bool) -> Code {
-    let Some(process) = process::get() else {
-        return call();
-    };
-    // Before the driver does it: afterwards the handle may be another's.
-    let Some(known) = process.contexts.known.lock().remove(&context) else {
-        return call();
-    };
-    process.pace.forget(context);
-    let owned = process.ledger.take_all(context);
-    let leaving = process.leaving.take(context);
-    let code = call();
-    if code == SUCCESS && is_gone() {
-        Leaving::end(process, leaving);
-        end(process, context, known, owned);
-        return code;
-    }
-    for (at, entry) in owned {
-        process.ledger.put_back(at, entry);
-    }
-    process.leaving.put_back(leaving);
-    process.contexts.known.lock().insert(context, known);
-    code
-}
-
-fn end(process: &Process, handle: Handle, context: Context, owned: Vec<(u64, Entry)>) {
-    process.contexts.last.store(0, Ordering::Relaxed);
-    process.sizes.forget(handle);
-    process.modules.forget(handle);
-    process.libraries.forget(handle);
-    process.graphs.end(process, context.device, context.card);
-    for (at, entry) in owned {
-        process.forget_elsewhere(at);
-        process.left(at, entry);
-    }
-    process.seat.release(context.card, context.bytes);
-    process
-        .seat
-        .note_contexts(context.card, context.bytes.wrapping_neg());
 }

@@ -184,22 +184,39 @@ impl Image {
         if self.0.is_null() {
             return &[];
         }
+        let at = self.wrapped().unwrap_or(self.0);
+        if at.is_null() {
+            return &[];
+        }
         // SAFETY: text that ends with a zero, or a binary: there is a first byte.
-        let first = unsafe { *self.0 };
+        let first = unsafe { *at };
         let binary = matches!(first, 0x7f | 0x50);
         let length = binary.then(|| {
             // SAFETY: a binary begins with a head of at least so many bytes.
-            let head = unsafe { core::slice::from_raw_parts(self.0, image::HEAD) };
+            let head = unsafe { core::slice::from_raw_parts(at, image::HEAD) };
             image::length(head)
         });
         match length.flatten() {
             // SAFETY: as long as its head says, by the interface, for as long as the call runs.
-            Some(length) => unsafe { core::slice::from_raw_parts(self.0, length) },
+            Some(length) => unsafe { core::slice::from_raw_parts(at, length) },
             None => {
                 // SAFETY: text, which ends with a zero.
-                unsafe { std::ffi::CStr::from_ptr(self.0.cast()) }.to_bytes()
+                unsafe { std::ffi::CStr::from_ptr(at.cast()) }.to_bytes()
             }
         }
+    }
+
+    /// What the wrapper of a fat binary leads to, as compilers make it; `None`: this is none.
+    fn wrapped(self) -> Option<*const u8> {
+        // SAFETY: no further than the first byte that differs, and no text has these.
+        let is = |at: usize| unsafe { *self.0.add(at) } == image::WRAPPER[at];
+        (0..image::WRAPPER.len()).all(is).then_some(())?;
+        // SAFETY: a wrapper has a version behind these four bytes, and then this pointer.
+        let within = unsafe { self.0.add(8).cast::<*const u8>().read_unaligned() };
+        // Not a wrapper in a wrapper: there is none, and a ring of them would have no end.
+        // SAFETY: where it is not null it is an image, which has a first byte.
+        let is_image = !within.is_null() && unsafe { *within } != image::WRAPPER[0];
+        Some(if is_image { within } else { core::ptr::null() })
     }
 }
 
@@ -216,6 +233,24 @@ pub(crate) fn size(long: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fat_binarys_wrapper_was_taken_for_text_of_five_bytes() {
+        let mut fat = 0xba55_ed50_u32.to_le_bytes().to_vec();
+        fat.extend([1, 0, 16, 0, 100, 0, 0, 0, 0, 0, 0, 0]);
+        fat.extend([0; 100]);
+        let check = |within: *const u8, expected: &[u8]| {
+            let words = [0x1_4662_43b1, within.addr() as u64, 0];
+            assert_eq!(Image(words.as_ptr().cast()).bytes(), expected);
+            within
+        };
+        check(fat.as_ptr(), &fat);
+        check(c".version 8.0".as_ptr().cast(), b".version 8.0");
+        check(core::ptr::null(), b"");
+        let ring = [0x1_4662_43b1_u64, 0, 0];
+        check(ring.as_ptr().cast(), b"");
+        assert_eq!(Image(c"\xb1C".as_ptr().cast()).bytes(), b"\xb1C", "text");
+    }
 
     #[test]
     fn a_part_of_a_cards_memory_was_taken_for_the_hosts() {

@@ -9,21 +9,17 @@ use core::ffi::c_void;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::HashMap;
-use std::sync::MutexGuard;
 
 use crate::account::Account;
 use crate::capture;
 use crate::ffi::{Code, Device, Handle, Out, SUCCESS};
 use crate::graph_nodes::{self, Need};
-use crate::ledger::in_blocks;
 use crate::lock::Lock;
 use crate::process::{self, Process};
-use crate::table::call;
 
-/// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`.
-const USED: i32 = 0;
-/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
-const RESERVED: i32 = 2;
+mod room;
+use room::{Charged, with_room};
+
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE: u64 = 1;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
@@ -43,7 +39,7 @@ struct Needs {
 /// What is charged for graphs, and what graphs need that can be launched.
 #[derive(Debug, Default)]
 pub(crate) struct GraphMemory {
-    charged: Lock<HashMap<Device, u64>>,
+    charged: Lock<HashMap<Device, Charged>>,
     needs: Lock<HashMap<Handle, Needs>>,
     /// What graphs left that were destroyed since.
     orphaned: Lock<HashMap<Device, u64>>,
@@ -60,7 +56,7 @@ impl GraphMemory {
                 card,
                 context: 0,
             };
-            settle(&mut charged, account, device, 0);
+            charged.entry(device).or_default().settle(account, device);
         }
     }
 
@@ -71,8 +67,8 @@ impl GraphMemory {
             return;
         }
         self.orphaned.lock().remove(&device);
-        if let Some(bytes) = self.charged.lock().remove(&device) {
-            process.seat.release(card, bytes);
+        if let Some(charged) = self.charged.lock().remove(&device) {
+            process.seat.release(card, charged.bytes());
         }
     }
 
@@ -85,25 +81,6 @@ impl GraphMemory {
         let left = each.filter(|need| need.device == device);
         left.fold(orphaned, |sum, need| sum.saturating_add(need.left))
     }
-}
-
-/// Charges what the driver has reserved now, of which `held` was reserved beside what is charged.
-fn settle(charged: &mut HashMap<Device, u64>, account: Account, device: Device, held: u64) {
-    let before = charged.get(&device).copied().unwrap_or(0);
-    match attribute(device, RESERVED).and_then(in_blocks) {
-        Some(now) => {
-            charged.insert(device, now);
-            account.settle(before + held, now);
-        }
-        // Kept: nobody knows what was taken.
-        None => drop(charged.insert(device, before + held)),
-    }
-}
-
-fn attribute(device: Device, attribute: i32) -> Option<u64> {
-    let mut bytes = 0;
-    let code = call::cuDeviceGetGraphMemAttribute(device, attribute, Out::to(&mut bytes));
-    (code == SUCCESS).then_some(bytes)
 }
 
 pub(crate) fn instantiate(
@@ -199,68 +176,6 @@ pub(crate) fn launch(graph: Handle, stream: Handle, call: impl FnOnce() -> Code)
         needs.launched = true;
     }
     code
-}
-
-/// Makes a call that takes what a graph needs, if there is room; `again` as for [`reserve`].
-fn with_room(
-    process: &'static Process,
-    name: &str,
-    each: &[Need],
-    again: bool,
-    call: impl FnOnce() -> Code,
-) -> Code {
-    let mut taken: Vec<(Account, Device, u64)> = Vec::with_capacity(each.len());
-    let back = |taken: &[(Account, Device, u64)]| {
-        for (account, _, growth) in taken {
-            account.release(*growth);
-        }
-    };
-    let mut charged = process.graphs.charged.lock();
-    for need in each {
-        let account = match Account::of_device(need.device) {
-            Ok(Some(account)) => account,
-            Ok(None) => continue,
-            Err(code) => {
-                back(&taken);
-                return code;
-            }
-        };
-        let mut growth = reserve(&charged, account, *need, again);
-        if growth.is_none() {
-            drop(charged);
-            account.settle_all();
-            charged = process.graphs.charged.lock();
-            growth = reserve(&charged, account, *need, again);
-        }
-        let Some(growth) = growth else {
-            back(&taken);
-            return account.refuse(name, need.peak);
-        };
-        taken.push((account, need.device, growth));
-    }
-    let code = call();
-    for (account, device, growth) in taken {
-        settle(&mut charged, account, device, growth);
-    }
-    code
-}
-
-/// Takes what a launch may need beyond what is charged; `again`: what the last one left is freed
-/// first, unless somebody freed something already: then there is less than all graphs left.
-fn reserve(
-    charged: &MutexGuard<HashMap<Device, u64>>,
-    account: Account,
-    need: Need,
-    again: bool,
-) -> Option<u64> {
-    let mut used = attribute(need.device, USED).unwrap_or(0);
-    if again && account.process.graphs.left(need.device) <= used {
-        used = used.saturating_sub(need.left);
-    }
-    let most = in_blocks(used.saturating_add(need.peak))?;
-    let before = charged.get(&need.device).copied().unwrap_or(0);
-    let growth = most.saturating_sub(before);
-    (growth == 0 || account.takes(growth, account.on_card())).then_some(growth)
 }
 
 /// The driver gives back what no graph uses.

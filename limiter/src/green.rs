@@ -84,16 +84,12 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, green: Handle) -> Cod
         return real(green);
     };
     let known = process.greens.0.lock().remove(&green);
-    let code = real(green);
-    let Some(known) = known else { return code };
+    let Some(known) = known else {
+        return real(green);
+    };
+    let code = context::around(process, known.device, known.context, || real(green));
     if code != SUCCESS {
         process.greens.0.lock().insert(green, known);
-        return code;
     }
-    if known.context != 0 {
-        process.pace.forget(known.context);
-        process.contexts.forget_green(known.context);
-    }
-    context::look(process, known.device);
     code
 }

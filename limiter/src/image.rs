@@ -9,6 +9,8 @@ pub(crate) const HEAD: usize = 64;
 const ALLOCATED: u64 = 2;
 const ELF: &[u8] = b"\x7fELF";
 const FAT: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
+/// How the wrapper of a fat binary begins; at 8 it has a pointer to that.
+pub(crate) const WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
 /// The kind of a fat binary's entry that is a binary.
 const BINARY: u64 = 2;
 

@@ -19,7 +19,7 @@ const LOOKS: usize = 4;
 
 /// One thing that was freed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Freed {
+struct Freed {
     at: u64,
     entry: Entry,
     /// Behind the free; `None`: it could not be set, so the charge ends with the context.
@@ -30,6 +30,14 @@ pub(crate) struct Freed {
 struct Mark {
     context: Handle,
     event: Handle,
+}
+
+/// What of it ends with a context.
+#[derive(Debug)]
+pub(crate) struct Left {
+    context: Handle,
+    freed: Vec<Freed>,
+    idle: Vec<Mark>,
 }
 
 /// What leaves, the oldest first, and events that can be used again.
@@ -65,26 +73,36 @@ impl Leaving {
         });
     }
 
-    /// What ends with a context, because it was allocated there or waits for a stream of it: taken
-    /// out before the driver ends that, so that nobody asks for an event that is gone.
-    /// [`Self::end`] or [`Self::put_back`] follows.
-    pub(crate) fn take(&self, context: Handle) -> Vec<Freed> {
-        let of_it = |mark: Mark| mark.context == context;
-        self.1.lock().retain(|mark| !of_it(*mark));
-        let ends = |one: &Freed| one.entry.context == context || one.mark.is_some_and(of_it);
-        self.0.lock().extract_if(.., |one| ends(one)).collect()
-    }
-
-    /// The context ended.
-    pub(crate) fn end(process: &Process, gone: Vec<Freed>) {
-        for one in gone {
-            process.left(one.at, one.entry);
+    /// Takes out what ends with a context that may end now; returns when nobody asks for a mark.
+    pub(crate) fn set_aside(&self, context: Handle) -> Left {
+        let ends = |one: &Freed| {
+            one.entry.context == context || one.mark.is_some_and(|mark| mark.context == context)
+        };
+        // First what is asked for under the lock: what was reached gets among the idle ones.
+        let freed = self.0.lock().extract_if(.., |one| ends(one)).collect();
+        let mut idle = self.1.lock();
+        let idle = idle.extract_if(.., |mark| mark.context == context);
+        Left {
+            context,
+            freed,
+            idle: idle.collect(),
         }
     }
 
-    /// It did not.
-    pub(crate) fn put_back(&self, all: Vec<Freed>) {
-        self.0.lock().extend(all);
+    /// Ends [`Self::set_aside`]: the context lives on.
+    pub(crate) fn put_back(&self, left: Left) {
+        self.0.lock().extend(left.freed);
+        self.1.lock().extend(left.idle);
+    }
+
+    /// A context ended, with what was allocated in it and the streams that it had.
+    pub(crate) fn end(&self, process: &Process, left: Left) {
+        for one in left.freed {
+            // Its event may be another context's, and is used again.
+            let mark = one.mark.filter(|mark| mark.context != left.context);
+            self.1.lock().extend(mark);
+            process.left(one.at, one.entry);
+        }
     }
 
     /// Sets a mark in a stream.

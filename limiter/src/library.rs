@@ -19,6 +19,9 @@ use crate::module;
 use crate::process::{self, Process};
 use crate::view;
 
+mod ready;
+use ready::Ready;
+
 type Pointer = *mut c_void;
 
 /// There is, or was, a library that takes something.
@@ -26,7 +29,10 @@ static ANY: AtomicBool = AtomicBool::new(false);
 
 /// The libraries of this process that take something of a card.
 #[derive(Debug, Default)]
-pub(crate) struct Libraries(Lock<State>);
+pub(crate) struct Libraries {
+    state: Lock<State>,
+    ready: Ready,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -42,10 +48,23 @@ struct Library {
     charged: HashMap<Handle, Account>,
 }
 
+impl Library {
+    /// It is charged in every context that there is.
+    fn is_everywhere(&self, process: &Process) -> bool {
+        let contexts = &process.contexts;
+        !self.charged.is_empty() && contexts.all_are(|one| self.charged.contains_key(&one))
+    }
+}
+
 impl Libraries {
+    /// There is a context in which nothing was used yet.
+    pub(crate) fn forget_ready(&self) {
+        self.ready.forget();
+    }
+
     /// A context ends; what was charged ends with it.
     pub(crate) fn forget(&self, context: Handle) {
-        for library in self.0.lock().libraries.values_mut() {
+        for library in self.state.lock().libraries.values_mut() {
             library.charged.remove(&context);
         }
     }
@@ -139,7 +158,7 @@ fn loaded(library: Out<Handle>, size: impl FnOnce() -> u64, call: impl FnOnce() 
     match (code, library.get()) {
         (SUCCESS, Some(made)) => {
             ANY.store(true, Relaxed);
-            process.libraries.0.lock().libraries.insert(made, known);
+            process.libraries.state.lock().libraries.insert(made, known);
         }
         _ => end(process, known),
     }
@@ -157,7 +176,7 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Co
         return real(library);
     };
     // Before the driver is asked: afterwards the handle may be another's.
-    let mut state = process.libraries.0.lock();
+    let mut state = process.libraries.state.lock();
     let gone = state.libraries.remove(&library);
     let kernels = state.kernels.extract_if(|_, of| *of == library);
     let kernels: Vec<(Handle, Handle)> = kernels.collect();
@@ -167,7 +186,7 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Co
     if code == SUCCESS {
         end(process, gone);
     } else {
-        let mut state = process.libraries.0.lock();
+        let mut state = process.libraries.state.lock();
         state.libraries.insert(library, gone);
         state.kernels.extend(kernels);
     }
@@ -178,11 +197,15 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Co
 fn given(library: Handle, code: Code, kernels: impl Iterator<Item = Handle>) -> Code {
     let process = process::get().filter(|_| code == SUCCESS && ANY.load(Relaxed));
     if let Some(process) = process {
-        let mut state = process.libraries.0.lock();
+        let mut state = process.libraries.state.lock();
         if state.libraries.contains_key(&library) {
-            state
-                .kernels
-                .extend(kernels.map(|kernel| (kernel, library)));
+            let added = kernels.filter(|kernel| {
+                let before = state.kernels.insert(*kernel, library);
+                before != Some(library)
+            });
+            if added.count() > 0 {
+                process.libraries.ready.forget();
+            }
         }
     }
     code
@@ -212,38 +235,39 @@ pub(crate) fn kernels(
     given(library, code, places.filter_map(|place| list.get_at(place)))
 }
 
-/// Charges a library in a context, if it takes something and was not used there.
+/// Charges a library in a context, if it takes something and was not used there; true: nothing is
+/// left to be charged for it in any context.
 fn used(
     process: &Process,
     library: Handle,
     account: impl FnOnce() -> Result<Option<Account>, Code>,
-) -> Result<(), Code> {
-    let is_known = || process.libraries.0.lock().libraries.contains_key(&library);
-    if !is_known() {
-        return Ok(());
+) -> Result<bool, Code> {
+    let state = process.libraries.state.lock();
+    let known = state.libraries.get(&library);
+    if known.is_none_or(|known| known.is_everywhere(process)) {
+        return Ok(true);
     }
+    drop(state);
     let Some(account) = account()? else {
-        return Ok(());
+        return Ok(false);
     };
-    let mut state = process.libraries.0.lock();
+    let mut state = process.libraries.state.lock();
     let Some(known) = state.libraries.get_mut(&library) else {
-        return Ok(());
+        return Ok(true);
     };
     if let Entry::Vacant(place) = known.charged.entry(account.context) {
         process.modules.charge(account, known.bytes)?;
         place.insert(account);
     }
-    Ok(())
+    Ok(known.is_everywhere(process))
 }
 
 /// Makes room for what the driver loads when this library is used.
 fn in_library(library: Handle, call: impl FnOnce() -> Code) -> Code {
     let process = process::get().filter(|_| ANY.load(Relaxed));
-    match process.map_or(Ok(()), |process| {
-        used(process, library, Account::of_current)
-    }) {
-        Ok(()) => call(),
-        Err(code) => code,
+    match process.map(|process| used(process, library, Account::of_current)) {
+        Some(Err(code)) => code,
+        _ => call(),
     }
 }
 
@@ -258,14 +282,27 @@ pub(crate) fn ready(function: Handle, stream: Handle) -> Result<(), Code> {
     }
 }
 
-#[cold]
 fn made_ready(kernel: Handle, stream: Handle) -> Result<(), Code> {
     let Some(process) = process::get() else {
         return Ok(());
     };
-    let library = process.libraries.0.lock().kernels.get(&kernel).copied();
+    let ready = &process.libraries.ready;
+    if ready.has(kernel) {
+        return Ok(());
+    }
+    made_ready_first(process, kernel, stream)
+}
+
+#[cold]
+fn made_ready_first(process: &Process, kernel: Handle, stream: Handle) -> Result<(), Code> {
+    let libraries = &process.libraries;
+    let round = libraries.ready.round();
+    let of = libraries.state.lock().kernels.get(&kernel).copied();
     let account = || Account::of_stream(stream).map(|found| Some(found?.0));
-    library.map_or(Ok(()), |library| used(process, library, account))
+    if of.map_or(Ok(true), |library| used(process, library, account))? {
+        libraries.ready.add(kernel, round);
+    }
+    Ok(())
 }
 
 pub(crate) fn function(

@@ -2,7 +2,8 @@
 //! the thread.
 //!
 //! Fed by: [`crate::ledger`], [`crate::context`], [`crate::pool`]. Must not: be held across a call
-//! of the driver, but for pools, whose size is read around the call.
+//! of the driver in which that may wait for a card: another thread may have to call for the card to
+//! go on.
 
 #[expect(
     clippy::disallowed_types,

@@ -4,7 +4,7 @@
 //! Fed by: [`crate::pace`]. Must not: set a mark in a stream that is captured, wait for one, or use
 //! an event whose context is gone.
 
-use std::collections::VecDeque;
+mod queue;
 
 use crate::capture::{aside, is_captured};
 use crate::clock;
@@ -12,6 +12,7 @@ use crate::context;
 use crate::ffi::{Code, Handle, Out, SUCCESS};
 use crate::lock::Lock;
 use crate::table::call;
+use queue::Queue;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: Code = 600;
@@ -52,6 +53,8 @@ pub(crate) struct Launch {
     pub(crate) sharing: u32,
     /// Other work of the container may run at the same time.
     pub(crate) overlapped: bool,
+    /// Nanoseconds for which the container's launches on other cards had waited by then.
+    pub(crate) held: u64,
 }
 
 /// A launch that was measured.
@@ -77,31 +80,46 @@ struct Open {
 /// The marks of a process on one card.
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
-    open: Lock<VecDeque<Open>>,
+    open: Queue<Open>,
     idle: Lock<Vec<Pair>>,
+}
+
+/// The marks of one context.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    open: Vec<Open>,
+    idle: Vec<Pair>,
+}
+
+impl Marks {
+    /// The launches that are measured by them.
+    pub(crate) fn launches(self) -> impl Iterator<Item = Launch> {
+        self.open.into_iter().map(|open| open.launch)
+    }
 }
 
 impl Markers {
     /// No launch can be measured before another's measure is known.
     pub(crate) fn is_full(&self) -> bool {
-        self.open.lock().len() >= MOST
+        self.open.count(|_| true) >= MOST
     }
 
     /// So many launches of this stream are measured that no more of them can be.
     pub(crate) fn is_crowded(&self, stream: Handle) -> bool {
-        let open = self.open.lock();
-        let of_stream = open.iter().filter(|one| one.stream == stream);
-        of_stream.count() >= MOST_OF_STREAM
+        self.open.count(|one| one.stream == stream) >= MOST_OF_STREAM
     }
 
     /// What is open was waited for in vain: its marks are given up, and others can be set.
     pub(crate) fn give_up(&self, mut lose: impl FnMut(Launch)) {
-        let all = std::mem::take(&mut *self.open.lock());
-        for one in all {
+        for _ in 0..MOST {
+            let Some((context, one)) = self.open.take() else {
+                return;
+            };
             for event in [one.pair.before, one.pair.after] {
                 // The driver keeps it until the card has passed it.
                 let _ = call::cuEventDestroy_v2(event);
             }
+            self.open.asked(context, None);
             lose(one.launch);
         }
     }
@@ -134,13 +152,14 @@ impl Markers {
             let disturbed = clock::now().saturating_sub(before) > PROMPT;
             // The launch reached the card somewhere in its call.
             let gap = ready.saturating_sub(before) + launched.saturating_sub(ready) / 2;
-            self.open.lock().push_back(Open {
+            let open = Open {
                 pair: begun.pair,
                 stream,
                 launch,
                 disturbed,
                 gap: if begun.idle { gap } else { 0 },
-            });
+            };
+            self.open.put(open.pair.context, open);
         }
         set
     }
@@ -152,24 +171,25 @@ impl Markers {
 
     /// What has become known, looking at no more than `looks` launches.
     pub(crate) fn poll(&self, looks: usize, mut learn: impl FnMut(Measured)) {
-        if self.open.lock().is_empty() {
+        if self.open.count(|_| true) == 0 {
             return;
         }
         aside(|| {
             for _ in 0..looks {
                 // Taken out, so that no driver call is made under the lock.
-                let Some(open) = self.open.lock().pop_front() else {
+                let Some((context, open)) = self.open.take() else {
                     return;
                 };
                 let code = call::cuEventQuery(open.pair.after);
                 if code == NOT_READY {
-                    self.open.lock().push_back(open);
+                    self.open.asked(context, Some(open));
                     continue;
                 }
                 let took = (code == SUCCESS).then(|| elapsed(open.pair)).flatten();
                 if took.is_some() {
                     self.idle.lock().push(open.pair);
                 }
+                self.open.asked(context, None);
                 learn(Measured {
                     launch: open.launch,
                     took: took.map(|took| took - open.gap.min(took / 2)),
@@ -179,18 +199,24 @@ impl Markers {
         });
     }
 
-    /// A context ends, and its events with it: what was open there will never be measured.
-    pub(crate) fn forget(&self, context: Handle, mut lose: impl FnMut(Launch)) {
-        self.idle.lock().retain(|pair| pair.context != context);
-        let mut open = self.open.lock();
-        let all = std::mem::take(&mut *open);
-        let (gone, left) = all.into_iter().partition(|one| one.pair.context == context);
-        *open = left;
-        drop(open);
-        let gone: VecDeque<Open> = gone;
-        for one in gone {
-            lose(one.launch);
+    /// Takes out what is of a context, whose events may end now; returns when nobody asks for one.
+    pub(crate) fn set_aside(&self, context: Handle) -> Marks {
+        // First what is open: who asks puts a pair among the idle ones before it is done.
+        let open = self.open.set_aside(context);
+        let idle = self
+            .idle
+            .lock()
+            .extract_if(.., |pair| pair.context == context)
+            .collect();
+        Marks { open, idle }
+    }
+
+    /// Ends [`Self::set_aside`]: the context lives on.
+    pub(crate) fn put_back(&self, marks: Marks) {
+        for open in marks.open {
+            self.open.put(open.pair.context, open);
         }
+        self.idle.lock().extend(marks.idle);
     }
 
     fn pair(&self, stream: Handle) -> Option<Pair> {

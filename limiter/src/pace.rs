@@ -17,7 +17,7 @@ use aliquot_pacer::rule::{OPEN, Rule, SILENCE, UNLIMITED, Words};
 
 use crate::ffi::{Code, Handle, SUCCESS, long};
 use crate::launch::Work;
-use crate::marker::{Launch, Markers, Measured};
+use crate::marker::{Launch, Markers, Marks, Measured};
 use crate::process::{self, Process};
 use crate::{capture, clock, context};
 
@@ -32,6 +32,10 @@ const LOOKS: usize = 4;
 /// The launches of this process.
 #[derive(Debug)]
 pub(crate) struct Pace(Vec<Lane>);
+
+/// The marks of a context, of each card.
+#[derive(Debug)]
+pub(crate) struct Aside(Vec<Marks>);
 
 /// Those on one card.
 #[derive(Debug, Default)]
@@ -54,13 +58,26 @@ impl Pace {
         Self((0..cards).map(|_| Lane::default()).collect())
     }
 
-    /// A context ends.
-    pub(crate) fn forget(&self, context: Handle) {
+    /// Takes the marks of a context that may end now: from here on nobody asks for one of them.
+    pub(crate) fn set_aside(&self, context: Handle) -> Aside {
+        let lanes = self.0.iter();
+        Aside(lanes.map(|lane| lane.markers.set_aside(context)).collect())
+    }
+
+    /// The context lives on.
+    pub(crate) fn put_back(&self, aside: Aside) {
+        for (lane, marks) in self.0.iter().zip(aside.0) {
+            lane.markers.put_back(marks);
+        }
+    }
+
+    /// A context ended, or is about to: what was open there will never be measured.
+    pub(crate) fn forget(&self, context: Handle, aside: Aside) {
         capture::forget(context);
-        for lane in &self.0 {
-            lane.markers.forget(context, |launch| {
+        for (lane, marks) in self.0.iter().zip(aside.0) {
+            for launch in marks.launches() {
                 lane.costs().kernel(launch.key).end();
-            });
+            }
         }
     }
 }
@@ -243,6 +260,7 @@ impl Turn {
                 charged: cost,
                 sharing: self.words().sharing(),
                 overlapped,
+                held: self.held(),
             };
             if !self.lane.markers.end(begun, work.stream, launch) {
                 kernel.end();
@@ -297,18 +315,31 @@ impl Turn {
         let launch = measured.launch;
         let kernel: &Kernel = self.lane.costs().kernel(launch.key);
         kernel.end();
+        let held = self.held().wrapping_sub(launch.held);
         let found = measured.took.and_then(|took| {
             kernel.learn(Sample {
                 took,
                 sharing: launch.sharing,
                 overlapped: launch.overlapped,
                 disturbed: measured.disturbed,
+                held,
             })
         });
         if let (Some(found), Rule::Limited(rate)) = (found, self.words().rule()) {
             self.bucket().settle(rate, launch.charged, found);
-            let busy = self.compute().busy;
-            busy.fetch_add(found.wrapping_sub(launch.charged), Relaxed);
+            // The card was kept busy by a wait for another one of the container.
+            let took = measured.took.filter(|_| held > 0 && launch.sharing <= 1);
+            let waited = took.map_or(0, |took| took.saturating_sub(found));
+            self.bucket().pass(waited);
+            let more = found.wrapping_sub(launch.charged).wrapping_add(waited);
+            self.compute().busy.fetch_add(more, Relaxed);
         }
+    }
+
+    /// Nanoseconds for which launches of the container on its other cards waited in all.
+    fn held(self) -> u64 {
+        let others = (0..self.process.pace.0.len()).filter(|card| *card != self.card);
+        let each = others.map(|card| self.process.seat.compute(card).waited.load(Relaxed));
+        each.fold(0, u64::wrapping_add)
     }
 }

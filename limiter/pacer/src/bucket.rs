@@ -52,6 +52,11 @@ impl Bucket<'_> {
             self.0.fetch_sub(rate.wall(charged - found), Relaxed);
         }
     }
+
+    /// Lets so many nanoseconds pass unused: in them a launch waited for others of its container.
+    pub fn pass(self, nanoseconds: u64) {
+        self.0.fetch_add(nanoseconds.min(FORGED), Relaxed);
+    }
 }
 
 /// The word after a charge, or until when there can be none.

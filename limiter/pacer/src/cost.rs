@@ -11,6 +11,9 @@
 //! how full the card is, and what is wrong with it is for the host's trim. A launch that took longer
 //! than turns with the others can explain is charged what they cannot: one kernel may have long and
 //! short launches of one size.
+//! A kernel that waits for one on another card of the container, which we held up, took longer by
+//! our own doing: to charge that at the container's rate would hold up this card for longer still,
+//! and so on in turns.
 //!
 //! The table has a fixed size. Where it is full, newcomers share one more place, which knows their
 //! mean, and now and then one of them gets that of a kernel which was not launched meanwhile: none is
@@ -60,6 +63,8 @@ pub struct Sample {
     /// The launching thread was held up between the marks, so they may hold time that the card
     /// was idle.
     pub disturbed: bool,
+    /// Nanoseconds for which launches of the container on its other cards were held up meanwhile.
+    pub held: u64,
 }
 
 /// What is known of a kernel at one size, or of a graph.
@@ -199,9 +204,12 @@ impl Kernel {
             return None;
         }
         self.left_out.store(0, Relaxed);
+        // What it took if it waited for all that was held up.
+        let least = took.saturating_sub(sample.held);
         let found = if shared {
-            let least = beside(took, sample.sharing);
-            self.guess().max(least).min(took)
+            self.guess().max(beside(least, sample.sharing)).min(took)
+        } else if samples > 0 {
+            self.longest().max(least).min(took)
         } else {
             took
         };

@@ -10,6 +10,7 @@ fn alone(took: u64) -> Sample {
         sharing: 1,
         overlapped: false,
         disturbed: false,
+        held: 0,
     }
 }
 
@@ -105,6 +106,34 @@ fn a_kernel_with_short_and_long_launches_was_charged_the_short_ones_beside_other
 }
 
 #[test]
+fn a_wait_for_another_card_that_we_held_up_was_charged_like_work() {
+    for sharing in [1, 2] {
+        let costs = Costs::default();
+        let kernel = costs.kernel(key([1, 2, 3]));
+        let (mut charged, mut own) = (0, 0);
+        for i in 0..100 {
+            // A millisecond of work; each other launch waits 50 ms for its like on another card.
+            let held = i % 2 * 50_000_000;
+            let sample = Sample {
+                sharing,
+                held,
+                ..alone(1_000_000 + held)
+            };
+            charged += kernel.learn(sample).unwrap_or_default();
+            own += 1_000_000;
+        }
+        assert!(charged < own / 10 * 12, "{charged} of {own}: {kernel:?}");
+        // What it took longer than by that wait is its own.
+        let long = Sample {
+            sharing,
+            held: 5_000_000,
+            ..alone(200_000_000)
+        };
+        assert!(kernel.learn(long) >= Some(90_000_000), "{kernel:?}");
+    }
+}
+
+#[test]
 fn times_that_spread_by_themselves_are_not_cut_off() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
@@ -195,7 +224,7 @@ proptest! {
         let (mut lowest, mut most) = (u64::MAX, 0);
         for (took, sharing, overlapped, disturbed) in samples {
             (lowest, most) = (lowest.min(took), most.max(took));
-            let found = kernel.learn(Sample { took, sharing, overlapped, disturbed });
+            let found = kernel.learn(Sample { took, sharing, overlapped, disturbed, held: 0 });
             prop_assert!(found.is_none_or(|found| found <= took));
         }
         if kernel.is_known() {

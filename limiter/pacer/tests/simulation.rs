@@ -156,6 +156,7 @@ impl Tenant {
                         sharing,
                         overlapped,
                         disturbed: false,
+                        held: 0,
                     });
                     if let Some(found) = found {
                         Bucket(&self.bucket).settle(self.rate, charged, found);

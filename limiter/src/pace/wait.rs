@@ -44,6 +44,7 @@ impl Turn {
                     sharing: 1,
                     overlapped: false,
                     disturbed: false,
+                    held: 0,
                 });
             }
             break;

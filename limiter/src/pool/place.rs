@@ -32,10 +32,7 @@ fn note(code: Code, pool: Out<Handle>, place: Where) -> Code {
             context: 0,
         };
         let mut known = process.pools.0.lock();
-        known.entry(pool).or_insert(Pool {
-            account,
-            charged: 0,
-        });
+        known.entry(pool).or_insert_with(|| Pool::new(account));
     }
     code
 }

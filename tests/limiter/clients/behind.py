@@ -142,11 +142,25 @@ class Behind:
         """A module with a variable of so many MiB, as a binary."""
         return self.load_module(self.binary(mib))
 
-    def libload(self, mib):
+    def wrapped(self, mib):
+        """The same in a fat binary, by the wrapper that compilers make."""
+        binary = self.binary(mib)
+        head = struct.pack("<HHIQQQQQQQ", 2, 1, 64, len(binary), 0, 0, 0, 0, 0, 0)
+        self.fat_binary = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 64 + len(binary)) + head + binary
+        at = ctypes.cast(ctypes.c_char_p(self.fat_binary), ctypes.c_void_p).value
+        return struct.pack("<IIQQ", 0x466243B1, 1, at, 0)
+
+    def fat(self, mib):
+        return self.load_module(self.wrapped(mib))
+
+    def fatlib(self, mib):
+        return self.libload(mib, self.wrapped(mib))
+
+    def libload(self, mib, image=None):
         """A library with such a variable, and a kernel of it."""
         self.lib, self.kernel = ctypes.c_void_p(), ctypes.c_void_p()
         nothing = (None, None, ctypes.c_uint(0))
-        image = self.binary(mib)
+        image = image or self.binary(mib)
         code = self.cuda.cuLibraryLoadData(ctypes.byref(self.lib), image, *nothing, *nothing)
         return code or self.cuda.cuLibraryGetKernel(ctypes.byref(self.kernel), self.lib, b"k_us_5")
 

@@ -49,6 +49,29 @@ class Order:
         thread.join()
         return code
 
+    def beside(self, command, *arguments):
+        """A command in another thread, with our context; the driver keeps its call until `together`."""
+        context, self.codes = ctypes.c_void_p(), []
+        code = self.cuda.cuCtxGetCurrent(ctypes.byref(context))
+
+        def run():
+            code = self.cuda.cuCtxSetCurrent(context)
+            self.codes.append(code or getattr(self, command)(*arguments))
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+        self.file = os.environ["GPUSIM_HELD"].partition("=")[2]
+        deadline = time.monotonic() + 60
+        while not os.path.exists(self.file + ".held") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return code
+
+    def together(self):
+        """The driver lets the other thread's call go; its answer."""
+        os.remove(self.file)
+        self.thread.join()
+        return self.codes[0]
+
     def attach(self):
         return self.cuda.cuCtxAttach(ctypes.byref(ctypes.c_void_p()), ctypes.c_uint(0))
 

@@ -1,7 +1,7 @@
 /* A program that keeps a card busy: work MODE SECONDS KERNEL...
  * It launches for so many seconds, waits for the rest, and says how many launches there were and
  * how many calls failed. In mode `tick` SECONDS is a number of launches for each of THREADS, and the
- * fastest nanoseconds for one are said; in mode `live` a number of allocations that live while others
+ * fastest nanoseconds for one are said; `tickl` launches a kernel of a library; in mode `live` a number of allocations that live while others
  * are made and freed. `init` only begins; `spawn NUMBER PROGRAM...` says how many microseconds a run
  * of a program takes, `storm` how many all of them take that begin at once. Fed by: tests/limiter, which compiles it. Must not: know that a limiter
  * is there. */
@@ -223,6 +223,11 @@ int main(int count, char **words) {
     handle own = stream();
     pthread_t threads[4];
     if (!strncmp(mode, "tick", 4)) {
+        handle library = NULL;
+        if (mode[4] == 'l') {
+            CALL(cuLibraryLoadData, &library, "any", NULL, NULL, 0u, NULL, NULL, 0u);
+            CALL(cuLibraryGetKernel, &kernels[0], library, words[3]);
+        }
         int count = mode[4] == '4' ? 4 : 1;
         double fastest[4], sum = 0;
         ticks = atol(words[2]);

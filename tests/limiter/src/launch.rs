@@ -34,6 +34,11 @@ pub fn nanoseconds(sides: &[Side], threads: usize, rounds: usize) -> Result<Vec<
     fastest(sides, rounds, &[mode, "300000", KERNEL])
 }
 
+/// Nanoseconds of CPU time for a launch of a library's kernel on each side.
+pub fn of_library(sides: &[Side], rounds: usize) -> Result<Vec<f64>> {
+    fastest(sides, rounds, &["tickl", "300000", KERNEL])
+}
+
 /// Nanoseconds of CPU time for an allocation and its end beside `live` others, on each side.
 pub fn allocation(sides: &[Side], live: u32, rounds: usize) -> Result<Vec<f64>> {
     fastest(sides, rounds, &["live", &live.to_string(), KERNEL])

@@ -276,3 +276,35 @@ fn a_library_is_charged_at_once_where_the_driver_loads_it_at_once() {
         assert_eq!(lines(&output), expected, "{way:?}");
     }
 }
+
+#[test]
+fn a_fat_binary_that_is_loaded_at_once_was_charged_five_bytes() {
+    for way in WAYS {
+        let (_room, machine) = machine();
+        let devices = [device(FIRST, 3000)];
+        let container = Container::new(&machine, way, Rules::default(), &devices);
+        let container = container.expect("a container");
+        let words = [
+            "init",
+            "fat,1000",
+            "info",
+            "fatlib,500",
+            "info",
+            "fat,1100",
+            "fatlib,1100",
+        ];
+        let mut client = container.client_command(&words);
+        let client = client.env("CUDA_MODULE_LOADING", "EAGER");
+        let output = client.output().expect("a client");
+        let expected = [
+            "init: 0",
+            "fat,1000: 0",
+            "info: 0 1522 3000",
+            "fatlib,500: 0",
+            "info: 0 1022 3000",
+            "fat,1100: 2",
+            "fatlib,1100: 2",
+        ];
+        assert_eq!(lines(&output), expected, "{way:?}");
+    }
+}

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use aliquot_limiter_tests::launch::{Side, nanoseconds};
+use aliquot_limiter_tests::launch::{Side, nanoseconds, of_library};
 use aliquot_limiter_tests::scene::{FIRST, SECOND, device, machine};
 use aliquot_limiter_tests::share::{Got, Role, Scene, run, tenant};
 use aliquot_limiter_tests::{Container, Way};
@@ -178,6 +178,19 @@ fn a_host_that_died_with_a_gate_word_set_made_every_launch_a_measured_one() {
             "{cores} {gate}: {found:?}"
         );
     }
+}
+
+#[test]
+fn every_launch_of_a_librarys_kernel_took_three_locks_and_asked_the_driver() {
+    let _turn = TURN.lock();
+    let side = Side {
+        way: Way::Replacement,
+        cores: 0,
+        gate: 0,
+    };
+    let any = nanoseconds(&[side], 1, 1).expect("launches")[0];
+    let of_library = of_library(&[side], 1).expect("launches")[0];
+    assert!(of_library < 1.5 * any + 100.0, "{of_library}, not {any}");
 }
 
 #[test]

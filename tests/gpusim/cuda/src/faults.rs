@@ -1,8 +1,11 @@
 //! Faults on demand: `GPUSIM_FAULTS=cuMemAlloc_v2:3=2,cuLaunchKernel:*=719` lets the third call
 //! of the first symbol and every call of the second fail with those codes; `GPUSIM_MISSING` names
 //! functions that this driver shall not know; `GPUSIM_SLOW=cuMemRetainAllocationHandle=300` lets
-//! calls answer so many milliseconds after they did what they do. Fed by the environment, once for each process.
+//! calls answer so many milliseconds after they did what they do; with `GPUSIM_HELD=cuGraphLaunch=FILE`
+//! the first call waits, as for a queue that is full, while there is a file of that name; it makes
+//! `FILE.held` first. Fed by the environment, once for each process.
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,6 +23,7 @@ struct Fault {
 
 static FAULTS: OnceLock<Vec<Fault>> = OnceLock::new();
 static SLOW: OnceLock<Vec<(String, u64)>> = OnceLock::new();
+static HELD: OnceLock<Option<(String, String)>> = OnceLock::new();
 static MISSING: OnceLock<Vec<String>> = OnceLock::new();
 
 /// The code with which this call of `symbol` shall fail.
@@ -53,6 +57,32 @@ pub(crate) fn delay(symbol: &str) {
         while let Some(left) = end.checked_sub(clock()).filter(|left| *left > 0) {
             pause(left);
         }
+    }
+}
+
+/// Lets the first call of `symbol` wait until it is let go.
+#[inline]
+pub(crate) fn hold(symbol: &str) {
+    let held = HELD.get_or_init(|| {
+        let text = std::env::var("GPUSIM_HELD").ok()?;
+        let (symbol, file) = text.split_once('=')?;
+        Some((symbol.to_owned(), file.to_owned()))
+    });
+    if let Some((_, file)) = held.as_ref().filter(|(name, _)| name == symbol) {
+        wait_for(Path::new(file));
+    }
+}
+
+#[cold]
+fn wait_for(file: &Path) {
+    static FIRST: AtomicU64 = AtomicU64::new(0);
+    if FIRST.fetch_add(1, Relaxed) > 0 {
+        return;
+    }
+    // A test that waits for it ends by its own deadline.
+    let _ = std::fs::write(file.with_extension("held"), "");
+    while file.exists() {
+        pause(1_000_000);
     }
 }
 

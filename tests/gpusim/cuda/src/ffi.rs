@@ -23,6 +23,7 @@ pub(crate) fn answer(symbol: &'static str, body: impl FnOnce() -> Answer) -> u32
         }
         return code;
     }
+    faults::hold(symbol);
     let code = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(code)) => code,

@@ -6,6 +6,36 @@ const SECTION: usize = 64;
 /// `SHF_ALLOC`.
 const ALLOCATED: u64 = 2;
 
+/// How a fat binary begins, and the wrapper that compilers make of one.
+pub(crate) const FAT: u64 = 0xba55_ed50;
+pub(crate) const WRAPPER: u64 = 0x4662_43b1;
+/// An entry of a fat binary that is a binary.
+const BINARY: u64 = 2;
+
+/// The first four bytes.
+pub(crate) fn word(bytes: &[u8]) -> Option<u64> {
+    number(bytes, 0, 4)
+}
+
+/// Bytes of a fat binary from its header.
+pub(crate) fn length_of_fat(header: &[u8]) -> Option<usize> {
+    let whole = number(header, 6, 2)?.checked_add(number(header, 8, 8)?)?;
+    usize::try_from(whole).ok()
+}
+
+/// The first binary in a fat one: it is for this card.
+pub(crate) fn binary_of_fat(fat: &[u8]) -> Option<Vec<u8>> {
+    let mut at = usize::try_from(number(fat, 6, 2)?).ok()?;
+    loop {
+        let body = at.checked_add(usize::try_from(number(fat, at + 4, 4)?).ok()?)?;
+        let end = body.checked_add(usize::try_from(number(fat, at + 8, 8)?).ok()?)?;
+        if number(fat, at, 2)? == BINARY {
+            return Some(fat.get(body..end)?.to_vec());
+        }
+        at = end;
+    }
+}
+
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     let part = bytes.get(at..at.checked_add(length)?)?;
     Some(

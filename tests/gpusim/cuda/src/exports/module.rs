@@ -159,6 +159,22 @@ pub(crate) fn end(module: Handle) -> Answer {
 /// The image at an address.
 pub(crate) fn image_at(image: *const c_void) -> Answer<Vec<u8>> {
     let place = Out::at(image.cast_mut().cast::<u8>());
+    if let Ok(Some(magic)) = place.get_all(4).as_deref().map(image::word) {
+        if magic == image::WRAPPER {
+            // Version, and then where the fat binary is.
+            let within = Out::at(
+                image
+                    .wrapping_byte_add(8)
+                    .cast_mut()
+                    .cast::<*const c_void>(),
+            );
+            return image_at(within.get()?);
+        }
+        if magic == image::FAT {
+            let length = image::length_of_fat(&place.get_all(16)?).ok_or(ERROR_INVALID_IMAGE)?;
+            return image::binary_of_fat(&place.get_all(length)?).ok_or(ERROR_INVALID_IMAGE);
+        }
+    }
     if let Ok(b"\x7fELF") = place.get_all(4).as_deref() {
         let length = image::length_of_elf(&place.get_all(64)?).ok_or(ERROR_INVALID_IMAGE)?;
         return place.get_all(length);
