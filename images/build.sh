@@ -12,6 +12,9 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1 archive=$2
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -1)
 name=${3:-aliquot/aliquot:$version}
+# A runtime knows a name without a registry as one of docker.io.
+case ${name%%/*} in *.* | *:* | localhost) full=$name ;; *) full=docker.io/$name ;; esac
+case $name in */*) ;; *) full=docker.io/library/$name ;; esac
 revision=$(git -C "$top" rev-parse HEAD 2>/dev/null || echo unknown)
 case $(uname -m) in x86_64) machine=amd64 ;; aarch64) machine=arm64 ;; *) machine=$(uname -m) ;; esac
 
@@ -69,7 +72,7 @@ JSON
 manifest=$(store "$work/manifest")
 cat >"$work/oci/index.json" <<JSON
 {"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",$manifest,
-"annotations":{"io.containerd.image.name":"$name","org.opencontainers.image.ref.name":"$name"}}]}
+"annotations":{"io.containerd.image.name":"$full","org.opencontainers.image.ref.name":"$name"}}]}
 JSON
 echo '{"imageLayoutVersion":"1.0.0"}' >"$work/oci/oci-layout"
 pack "$work/oci" "$archive"

@@ -21,7 +21,7 @@ pub const ROOT: [&str; 2] = ["ALL", "SYS_ADMIN"];
 /// Host paths from which a share can be left: devices, CDI, the kubelet, container runtimes and
 /// their configuration, static pods, what systemd starts, and kernel switches that root of any
 /// container can write.
-pub const HOST_PATHS: [&str; 19] = [
+pub const HOST_PATHS: [&str; 21] = [
     "/dev",
     "/etc/cdi",
     "/run/cdi",
@@ -29,6 +29,8 @@ pub const HOST_PATHS: [&str; 19] = [
     "/etc/kubernetes",
     "/run/containerd",
     "/var/lib/containerd",
+    "/run/k3s",
+    "/var/lib/rancher",
     "/run/crio",
     "/etc/containerd",
     "/etc/crio",

@@ -44,11 +44,12 @@ use crate::objects::{tell, watch_objects};
 use crate::pod::Pod;
 use crate::pods::Pods;
 use crate::prestart::{Lookup, PreStart};
+use crate::runtime::keep::Look;
 use crate::settings::{Paths, Settings};
 use crate::spare::Spares;
 use crate::standing::{Standing, StandingError};
 use crate::way_in::{self, Installed};
-use crate::{housekeeping, leave, mps, plugins, runtime};
+use crate::{housekeeping, leave, mps, plugins, selinux};
 
 /// Readiness: the kubelet knows us.
 pub const REGISTERED: &str = "registered";
@@ -97,8 +98,9 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     // Nobody sends us requests through a service: no linger.
     let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
     let stop = stop.map_err(AgentError::Signals)?;
+    let root = settings.driver_root.as_deref();
     let options = nvml::Options {
-        library: settings.nvml_library.clone().into_os_string(),
+        library: nvml::root::library(&settings.nvml_library, root)?,
         ignored_xids: settings.xid_actions.ignored(),
     };
     let driver = spawn_blocking(move || nvml::Nvml::open(options)).await??;
@@ -129,6 +131,7 @@ pub async fn run(
     files::directory(&paths.cdi, 0o755)?;
     let limiter = limiter(&settings, &paths)?;
     let spares = Arc::new(Spares::new(paths.spare.clone(), limiter.clone())?);
+    selinux::settle(&settings.selinux_label, &paths);
     let store = Store::open(paths.accepted.clone())?;
     let modes = Modes::new(&driver, &settings.state_dir);
     let state = begin(&settings, &facts, &modes, &store, &paths)?;
@@ -149,6 +152,7 @@ pub async fn run(
         store: Mutex::new(store),
         spares: Arc::clone(&spares),
         paths: paths.clone(),
+        device_list: settings.device_list,
         limiter,
         context: Mib(settings.context_memory),
         pods: pods.clone(),
@@ -192,7 +196,7 @@ pub async fn run(
     };
     let following = follower.run(state, seen.subscribe(), stop.clone());
     guard.spawn("follower", following);
-    let runtime = runtime(&settings, &client, &published, &notes);
+    let runtime = Look::new(&settings, client.clone(), &published, &notes);
     guard.spawn("runtime", runtime.keep(seen.subscribe(), stop.clone()));
     let shown = seen.subscribe();
     watch_objects(
@@ -228,26 +232,6 @@ fn notes(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -> Note
     let (client, stop) = (client.clone(), stop.clone());
     tasks.spawn(publish(client, "aliquot-device-plugin", queue, stop));
     notes
-}
-
-/// What is looked at of the container runtime.
-fn runtime(
-    settings: &Settings,
-    client: &Client,
-    published: &Published,
-    notes: &Notes,
-) -> runtime::keep::Look {
-    let paths = settings.paths();
-    runtime::keep::Look {
-        client: client.clone(),
-        node: settings.node_name.clone(),
-        config: settings.runtime_config.clone(),
-        class: settings.runtime_class.clone(),
-        cdi: paths.cdi,
-        directories: paths.nvidia_cdi,
-        published: published.clone(),
-        notes: notes.clone(),
-    }
 }
 
 /// Housekeeping, and the audits.

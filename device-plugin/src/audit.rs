@@ -128,6 +128,7 @@ mod tests {
             resource: RESOURCE.to_owned(),
             ids: [id.to_owned()].into(),
             name: None,
+            by_env: None,
         }
     }
 

@@ -113,22 +113,24 @@ pub fn from_nvidia(specs: &[Spec], gpus: &[(GpuUuid, Option<u32>)]) -> Option<Dr
 }
 
 /// What NVIDIA's first spec says of every container, and these device nodes.
-pub fn common_of_nvidia(specs: &[Spec], paths: &[String]) -> Option<Driver> {
+pub fn common_of_nvidia(specs: &[Spec], nodes: Vec<Value>) -> Option<Driver> {
     let spec = specs.iter().find(|spec| spec.kind == NVIDIA_KIND)?;
     let mut edits = spec.container_edits.clone();
-    edits.merge(&from_nodes(paths).edits);
+    edits.merge(&from_nodes(nodes, Vec::new()).edits);
     Some(Driver {
         version: spec.version.clone(),
         edits,
     })
 }
 
-/// The driver's edits where NVIDIA wrote no spec: the device nodes that exist.
-pub fn from_nodes(paths: &[String]) -> Driver {
+/// The driver's edits where NVIDIA wrote no spec: the device nodes that exist, and the libraries
+/// that were found.
+pub fn from_nodes(device_nodes: Vec<Value>, mounts: Vec<Value>) -> Driver {
     Driver {
         version: VERSION.to_owned(),
         edits: Edits {
-            device_nodes: paths.iter().map(|path| json!({ "path": path })).collect(),
+            device_nodes,
+            mounts,
             ..Edits::default()
         },
     }

@@ -27,7 +27,7 @@ fn name() -> Name {
 
 #[test]
 fn our_spec_is_what_a_runtime_reads() {
-    let driver = from_nodes(&["/dev/nvidia0".to_owned()]);
+    let driver = from_nodes(vec![json!({"path": "/dev/nvidia0"})], Vec::new());
     let spec = spec(
         &name(),
         vec!["A=1".to_owned()],

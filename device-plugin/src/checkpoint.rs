@@ -15,6 +15,7 @@ use prost::Message as _;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::by_env::{self, Named};
 use crate::proto::v1beta1::ContainerAllocateResponse;
 use crate::seat::{Ids, Name};
 
@@ -80,6 +81,8 @@ pub struct Entry {
     /// The name in the Allocate answer; `None` when the answer is not ours
     /// (a pod of an earlier plugin).
     pub name: Option<Name>,
+    /// What the answer named without CDI; `None` where the name is that of a CDI device.
+    pub by_env: Option<Named>,
 }
 
 #[derive(Deserialize)]
@@ -172,6 +175,12 @@ fn entry(raw: RawEntry) -> Result<Entry, CheckpointError> {
             source,
         }
     })?;
+    let mut devices = answer.cdi_devices.iter();
+    let by_cdi = devices.find_map(|device| Name::parse_qualified(&device.name));
+    let (name, by_env) = match (by_cdi, by_env::read(&answer)) {
+        (None, Some((name, named))) => (Some(name), Some(named)),
+        (by_cdi, _) => (by_cdi, None),
+    };
     Ok(Entry {
         pod,
         container,
@@ -182,10 +191,8 @@ fn entry(raw: RawEntry) -> Result<Entry, CheckpointError> {
             .into_values()
             .flatten()
             .collect(),
-        name: answer
-            .cdi_devices
-            .iter()
-            .find_map(|device| Name::parse_qualified(&device.name)),
+        name,
+        by_env,
     })
 }
 

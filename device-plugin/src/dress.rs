@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::mig::published::Placed;
-use aliquot_core::{GpuUuid, Percent, PodUid};
+use aliquot_core::{GpuUuid, Grant, Percent, PodUid};
 
 use crate::accepted::Accepted;
+use crate::capabilities::Allowed;
 use crate::cdi::{self, Spec};
 use crate::checkpoint::{CheckpointError, Entry};
 use crate::fail_point::{self, Point};
@@ -21,7 +22,7 @@ use crate::modes::{Outfit, Share, mps};
 use crate::prestart::{PreStart, PreStartError};
 use crate::seat::Name;
 use crate::way_in::Installed;
-use crate::{environment, files, host, host_memory, limits, way_in};
+use crate::{by_env, environment, files, host, host_memory, limits, way_in};
 
 impl PreStart {
     /// Brings the files of every accepted share in the checkpoint up to date
@@ -160,23 +161,42 @@ impl PreStart {
         let limiter = self.limiter.as_ref().filter(|_| holds);
         self.furnish(&seat, &page, limiter)?;
         fail_point::at(Point::SeatWritten);
-        let specs = self.kept.specs(&self.paths.nvidia_cdi);
-        let nodes = &self.paths.capabilities;
-        let mut driver = host::driver(&specs, Path::new("/dev"), nodes, &cards);
+        if let Some(named) = &holders[0].by_env {
+            return Ok(by_env::settle(&seat, named)?);
+        }
+        let mut driver = self.driver(&cards, grants, node, &mut outfit);
         let seat_name = seat.display().to_string();
         if let Some(limiter) = limiter {
             way_in::stand_before(&mut driver.edits, &seat_name, limiter);
         }
         let variables = environment::variables(&outfit, &shown, priority, effective);
         driver.edits.mounts.append(&mut outfit.mounts);
-        let trees = host::mounts_whole_trees();
-        let spec = cdi::spec(name, variables.clone(), &seat_name, &driver, trees);
-        self.put(name, &spec)?;
+        let (own, trees) = (variables.clone(), host::mounts_whole_trees());
+        self.put(name, &cdi::spec(name, own, &seat_name, &driver, trees))?;
         fail_point::at(Point::SpecWritten);
         for name in names {
             self.put(name, &cdi::variables_only(name, variables.clone()))?;
         }
         Ok(())
+    }
+
+    /// How the driver gets to these cards, without what their profiles do not allow.
+    fn driver(
+        &self,
+        cards: &[host::Card],
+        grants: &[Grant],
+        node: &Node,
+        outfit: &mut Outfit,
+    ) -> cdi::Driver {
+        let specs = self.kept.specs(&self.paths.nvidia_cdi);
+        let (root, nodes) = (self.paths.driver_root.as_ref(), &self.paths.capabilities);
+        let mut driver = host::driver(&specs, root, nodes, cards);
+        let units = grants.iter().filter_map(|g| node.inventory.gpu(&g.gpu));
+        if let Some(allowed) = Allowed::of_all(units, &node.arrangement) {
+            allowed.keep(&mut driver.edits);
+            outfit.variables.push(allowed.variable());
+        }
+        driver
     }
 
     /// A seat's folder: one made ahead, or a new one.

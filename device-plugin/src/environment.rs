@@ -18,6 +18,11 @@ pub const DIRECTORY: &str = "/.aliquot";
 /// Where the counters file is, in the container.
 pub const COUNTERS: &str = "/.aliquot/counters/slots";
 
+/// The variable that names the container's GPUs.
+pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The variable that names the counters file.
+pub const SHARED_CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
+
 const POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
 const OOM_KILLER: &str = "ACTIVE_OOM_KILLER";
 const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
@@ -102,6 +107,7 @@ impl NodeRules {
     /// Containers may say all of their limits.
     pub const fn new(core_limit: bool) -> Self {
         let may = May {
+            set_priority: true,
             set_utilization: true,
             set_oom_killer: true,
             disable_control: true,
@@ -122,17 +128,14 @@ pub fn variables(
     if outfit.limited {
         variables.extend(limits(grants, priority, effective));
     }
-    variables.push(format!(
-        "NVIDIA_VISIBLE_DEVICES={}",
-        outfit.visible.join(",")
-    ));
+    variables.push(format!("{VISIBLE}={}", outfit.visible.join(",")));
     variables
 }
 
 fn limits(grants: &[Grant], priority: u8, effective: Effective) -> Vec<String> {
     let cores = grants.first().map_or(0, |grant| grant.cores.0);
     let mut variables = vec![format!("CUDA_DEVICE_SM_LIMIT={cores}")];
-    variables.push(format!("CUDA_DEVICE_MEMORY_SHARED_CACHE={COUNTERS}"));
+    variables.push(format!("{SHARED_CACHE}={COUNTERS}"));
     if effective.oversubscribe {
         variables.push("CUDA_OVERSUBSCRIBE=true".to_owned());
     }

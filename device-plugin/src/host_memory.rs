@@ -105,6 +105,7 @@ mod tests {
             let settings = aliquot_profiles::mode::Vgpu {
                 split: Some(2),
                 memory_scaling: aliquot_core::Scaling::parse("2"),
+                ..aliquot_profiles::mode::Vgpu::default()
             };
             stand.mode = aliquot_profiles::Mode::Vgpu(settings);
         }

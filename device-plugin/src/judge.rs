@@ -22,6 +22,9 @@ use crate::occupants;
 use crate::pod::Pod;
 use crate::units::{self, Arrangement};
 
+/// The priority of pods that ask for none.
+const LOW: u8 = 1;
+
 /// What a decision rests on.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
@@ -58,7 +61,7 @@ pub enum Verdict {
 
 mod refusal;
 
-pub use refusal::Refusal;
+pub use refusal::{ByEnv, Refusal};
 
 /// Accepts or refuses. The same facts give the same answer.
 pub fn judge(facts: Facts<'_>) -> Verdict {
@@ -77,10 +80,13 @@ fn accept(facts: Facts<'_>) -> Result<Accepted, Refusal> {
     }
     let text = pod.allocation.as_deref();
     let text = text.ok_or_else(|| Refusal::NoAllocation(pod.full_name()))?;
-    let allocation = Allocation::decode(text)
+    let mut allocation = Allocation::decode(text)
         .map_err(|error| Refusal::Unreadable(pod.full_name(), error.to_string()))?;
     if allocation.node != *facts.node {
         return Err(Refusal::OtherNode(allocation.node));
+    }
+    if !facts.rules.may.set_priority {
+        allocation.priority = allocation.priority.max(LOW);
     }
     holders_have_their_share(facts, &allocation)?;
     let shared = |unit: &GpuUuid| facts.inventory.gpu(unit).map(|unit| unit.mode);

@@ -16,6 +16,7 @@ fn entry(container: &str, seats: usize) -> Entry {
         resource: RESOURCE.to_owned(),
         ids: (0..seats).map(|n| format!("GPU-a::{n}")).collect(),
         name: None,
+        by_env: None,
     }
 }
 
@@ -53,11 +54,15 @@ fn case() -> Case {
 }
 
 fn verdict(case: &Case) -> Verdict {
+    verdict_under(case, RULES)
+}
+
+fn verdict_under(case: &Case, rules: NodeRules) -> Verdict {
     judge(Facts {
         node: &"n1".into(),
         inventory: &case.inventory,
         arrangement: &case.arrangement,
-        rules: RULES,
+        rules,
         uid: &"u1".into(),
         pod: case.pod.as_ref(),
         holders: &case.holders.iter().collect::<Vec<_>>(),
@@ -103,6 +108,22 @@ fn a_pod_that_fits_is_accepted_with_its_own_environment() {
         Some(crate::environment::Utilization::Force)
     );
     assert_eq!(accepted.effective("other"), None);
+}
+
+#[test]
+fn a_namespace_that_may_not_have_high_priority_held_back_its_neighbours() {
+    let mut case = case();
+    let mut high = allocation(&[("main", &[grant("GPU-a", 3000, 30)])]);
+    high.priority = 0;
+    case.pod = Some(pod("u1").with(&high));
+    for (set_priority, expected) in [(true, 0), (false, 1)] {
+        let mut rules = RULES;
+        rules.may.set_priority = set_priority;
+        let Verdict::Accept(accepted) = verdict_under(&case, rules) else {
+            panic!("refused");
+        };
+        assert_eq!(accepted.allocation.priority, expected);
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use aliquot_device_plugin::agent;
 use aliquot_device_plugin::leave::everywhere;
 use aliquot_device_plugin::mps::keeper;
 use aliquot_device_plugin::settings::Settings;
-use aliquot_nvml::{ByCall, ComputeModes, Options};
+use aliquot_nvml::{ByCall, ComputeModes, Options, root};
 use aliquot_serve::{Readiness, stop, telemetry};
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -59,8 +59,10 @@ async fn keep(settings: keeper::Settings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, &settings.log)?;
     let stop = stop::on_signals(Readiness::new([]), Duration::ZERO)?;
     let keeping = tokio::task::spawn_blocking(move || {
+        let root = settings.driver_root.as_deref();
+        let library = root::library(&settings.nvml_library, root)?;
         let driver: Arc<dyn ComputeModes> = Arc::new(ByCall::new(Options {
-            library: settings.nvml_library.clone().into_os_string(),
+            library,
             ..Options::default()
         })?);
         keeper::run(&settings, &driver, &stop);

@@ -137,6 +137,7 @@ mod tests {
         Mode::Vgpu(Vgpu {
             split: Some(split),
             memory_scaling: Scaling::parse(scaling),
+            ..Vgpu::default()
         })
     }
 

@@ -179,14 +179,8 @@ impl DevicePlugin for Plugin {
             })?;
             tracing::info!(seats = ?ids, %name, "allocate");
             self.metrics.allocate.inc();
-            let device = api::CdiDevice {
-                name: name.qualified(),
-            };
-            answer
-                .container_responses
-                .push(api::ContainerAllocateResponse {
-                    cdi_devices: vec![device],
-                });
+            let given = self.prestart.hand_over(&name, &ids);
+            answer.container_responses.push(given);
         }
         self.metrics.seconds.since("allocate", began);
         Ok(Response::new(answer))

@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::accepted::{Accepted, Store};
+use crate::by_env::DeviceList;
 use crate::checkpoint::{self, CheckpointError, Entry};
 use crate::environment::NodeRules;
 use crate::fail_point::{self, Point};
@@ -74,6 +75,8 @@ pub struct PreStart {
     pub tenant_may: Option<TenantMay>,
     /// Where things are.
     pub paths: Paths,
+    /// How Allocate hands GPUs over.
+    pub device_list: DeviceList,
     /// What holds the limits in a container, if this node has it.
     pub limiter: Option<Installed>,
     /// What each process takes of a card at once.
@@ -153,7 +156,7 @@ impl PreStart {
         } else {
             hami::holders(&entries, &self.pods.in_order())
         };
-        let ours = || by_pod.values().flatten().next().is_some();
+        let ours = || by_pod.values().flatten().any(|one| one.by_env.is_none());
         let node = self.published.get();
         let mut lacks = node.runtime.iter().flatten();
         if let Some(fault) = lacks.find(|fault| fault.blocks && ours()) {
@@ -205,6 +208,8 @@ impl PreStart {
                 Verdict::Accept(accepted) => *accepted,
                 Verdict::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
             };
+            self.named_rightly(&accepted, holders, &node, pod)
+                .map_err(|refusal| self.refuse(pod, refusal))?;
             for (name, container) in names.clone() {
                 accepted.note(name, container);
             }
@@ -225,6 +230,10 @@ impl PreStart {
                 judge::holder_has_its_share(holder, &accepted.allocation)
                     .map_err(PreStartError::Refused)?;
             }
+            // Seats may have been handed out anew, and instances have other names after a reboot.
+            let pod = self.pods.get(uid);
+            self.named_rightly(accepted, holders, &node, pod.as_deref())
+                .map_err(|refusal| self.refuse(pod.as_deref(), refusal))?;
         }
         store.note_names(uid, names)?;
         fail_point::at(Point::NamesStored);

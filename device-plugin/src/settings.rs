@@ -4,20 +4,32 @@
 //! Fed by: the command line. Must not: be read anywhere but at start.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aliquot_core::Scaling;
 use aliquot_profiles::Defaults;
 use clap::Parser;
 
+use crate::by_env::DeviceList;
 use crate::capacity::Names;
 use crate::checkpoint;
+use crate::driver_root::Root;
 use crate::health::Care;
 use crate::labels::owned;
+use crate::mps::keeper;
+use crate::selinux::Label;
 use crate::sick::SickPods;
 use crate::tenant_may::TenantMay;
 use crate::topology;
 use crate::xid::Actions;
+
+/// The host's files, for who shares its processes.
+const HOST: &str = "/proc/1/root";
+/// Where EKS and GKE have the kubelet's configuration.
+const CONFIGURATIONS: [&str; 2] = [
+    "/etc/kubernetes/kubelet/config.json",
+    "/home/kubernetes/kubelet-config.yaml",
+];
 
 /// The node agent of Aliquot: inventory, seats and shares of one node's GPUs.
 #[derive(Clone, Debug, Parser)]
@@ -66,6 +78,12 @@ pub struct Settings {
         default_value = "libnvidia-ml.so.1"
     )]
     pub nvml_library: PathBuf,
+    /// Where the driver's files are, seen from here; a library without a path is looked for below it
+    #[arg(long, env = "ALIQUOT_DRIVER_ROOT")]
+    pub driver_root: Option<PathBuf>,
+    /// The same folder's path on the host, which CDI specs name
+    #[arg(long, env = "ALIQUOT_HOST_DRIVER_ROOT", default_value = "/")]
+    pub host_driver_root: PathBuf,
     /// libvgpu.so, which holds each container's memory limit; without it nothing is limited
     #[arg(long, env = "ALIQUOT_LIMITER_LIBRARY")]
     pub limiter_library: Option<PathBuf>,
@@ -73,6 +91,14 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY", default_value_t = 512,
           value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub context_memory: u64,
+    /// How containers get their GPUs: by CDI, or, where the runtime has none, by the environment or
+    /// the mounts that NVIDIA's container runtime reads
+    #[arg(long, env = "ALIQUOT_DEVICE_LIST", value_enum, default_value_t = DeviceList::Cdi)]
+    pub device_list: DeviceList,
+    /// `SELinux` label of what containers use: auto (containers' own, where files have labels), none,
+    /// or a label
+    #[arg(long, env = "ALIQUOT_SELINUX_LABEL", default_value = "auto")]
+    pub selinux_label: Label,
     /// Shares that each GPU can carry at once
     #[arg(long, env = "ALIQUOT_DEVICE_SPLIT_COUNT", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -117,7 +143,8 @@ pub struct Settings {
     /// The kubelet's Topology Manager policy; `auto`: what its configuration file says
     #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::Policy::Auto)]
     pub topology_policy: topology::Policy,
-    /// The kubelet's configuration file; without it `config.yaml` in its root directory
+    /// The kubelet's configuration file; without it `config.yaml` in its root directory, here or on
+    /// the host, or one of those that managed clusters have
     #[arg(long, env = "ALIQUOT_KUBELET_CONFIG")]
     pub kubelet_config: Option<PathBuf>,
     /// Publish GPU memory and compute as capacity of the node
@@ -181,8 +208,12 @@ pub struct Paths {
     pub spare: PathBuf,
     /// One directory for each version of the limiter.
     pub limiter: PathBuf,
+    /// Where pipes and wishes of MPS daemons are.
+    pub mps: PathBuf,
     /// Where the driver tells the device nodes of MIG instances.
     pub capabilities: PathBuf,
+    /// Where the driver's files are, if not on the host itself.
+    pub driver_root: Option<Root>,
 }
 
 impl Settings {
@@ -204,8 +235,14 @@ impl Settings {
 
     /// The kubelet's configuration file.
     pub fn kubelet_config(&self) -> PathBuf {
-        let own = || self.kubelet_dir.join("config.yaml");
-        self.kubelet_config.clone().unwrap_or_else(own)
+        let usual = || {
+            let own = self.kubelet_dir.join("config.yaml");
+            let host = |path: &Path| Path::new(HOST).join(path.strip_prefix("/").unwrap_or(path));
+            let elsewhere = CONFIGURATIONS.iter().map(|path| host(Path::new(path)));
+            let mut all = [own.clone(), host(&own)].into_iter().chain(elsewhere);
+            all.find(|path| path.is_file()).unwrap_or(own)
+        };
+        self.kubelet_config.clone().unwrap_or_else(usual)
     }
 
     /// The names of the node's capacity, where it is published.
@@ -228,12 +265,17 @@ impl Settings {
             cdi: self.cdi_dir.clone(),
             nvidia_cdi,
             capabilities: self.mig_capabilities_dir.clone(),
+            driver_root: self.driver_root.clone().map(|here| Root {
+                here,
+                host: self.host_driver_root.clone(),
+            }),
             accepted: self.state_dir.join("accepted"),
             cards: self.state_dir.join("cards.json"),
             strays: self.state_dir.join("evict.json"),
             seats: self.state_dir.join("seats"),
             spare: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
+            mps: keeper::root(&self.state_dir),
         }
     }
 }
@@ -274,6 +316,9 @@ mod tests {
         check(&["--sick-pods", "kill"], "keep, evict, drain");
         check(&["--feature-labels", "yes"], "auto, on, off");
         check(&["--topology-policy", "single-numa-node"], "");
+        check(&["--device-list", "volume-mounts"], "");
+        check(&["--device-list", "env"], "cdi, envvar, volume-mounts");
+        check(&["--selinux-label", "container_file_t"], "auto, none");
     }
 
     #[test]

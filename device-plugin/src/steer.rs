@@ -173,6 +173,7 @@ mod tests {
             resource: RESOURCE.to_owned(),
             ids: std::collections::BTreeSet::new(),
             name: None,
+            by_env: None,
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::Once;
 use aliquot_region::{counters, room};
 
 use crate::files::{self, FileError, failed};
+use crate::selinux;
 
 /// Its folder in a seat's directory.
 const FOLDER: &str = "counters";
@@ -33,6 +34,7 @@ pub fn equip(seat: &Path) -> Result<(), FileError> {
     if !mounted && !is_in_use(&slots) && reaches_the_runtime(&folder) {
         files::replace(&slots, b"")?;
         room::make(&folder).map_err(failed("mount a file system at", &folder))?;
+        selinux::inherit(&folder)?;
     }
     counters_file(&slots)
 }
@@ -142,8 +144,15 @@ mod tests {
         let place = Path::new(place.expect("a shared mount"));
         let (one, other) = (place.join("one"), place.join("other"));
         let slots = |seat: &Path| seat.join(FOLDER).join(SLOTS);
+        let label = "system_u:object_r:container_file_t:s0";
         for seat in [&one, &other] {
+            fs::create_dir(seat).expect("made");
+            let fixed = selinux::Label::Fixed(label.to_owned());
+            selinux::keep(&fixed, &[seat]).expect("labelled");
             equip(seat).expect("equipped");
+            // The new file system is as its seat.
+            let fixed = selinux::keep(&fixed, &[&seat.join(FOLDER)]).expect("looked");
+            assert!(fixed <= 1, "the folder itself had the label");
             assert!(room::is_mounted(&seat.join(FOLDER)).expect("looked"));
         }
         let full = fs::write(slots(&one), vec![1; 3 << 20]).expect_err("it is full");

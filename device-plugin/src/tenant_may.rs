@@ -3,8 +3,14 @@
 //! Fed by: flags. Must not: be asked again for a container that was accepted.
 
 /// What a container may say of its own limits in its environment.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a right of its own, given or not"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct May {
+    /// `nvidia.com/priority: 0`.
+    pub set_priority: bool,
     /// `GPU_CORE_UTILIZATION_POLICY`.
     pub set_utilization: bool,
     /// `ACTIVE_OOM_KILLER`.
@@ -16,6 +22,15 @@ pub struct May {
 /// In which namespaces pods may say what of their own limits.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TenantMay {
+    /// Namespaces whose pods may have priority 0, before which those of priority 1 on the card
+    /// wait; others have 1, whatever they write
+    #[arg(
+        long,
+        env = "ALIQUOT_MAY_SET_PRIORITY",
+        value_delimiter = ',',
+        default_value = "*"
+    )]
+    pub may_set_priority: Vec<String>,
     /// Namespaces whose pods may set `GPU_CORE_UTILIZATION_POLICY`; * for all, empty for none
     #[arg(
         long,
@@ -47,6 +62,7 @@ impl TenantMay {
     pub fn of(&self, namespace: &str) -> May {
         let named = |names: &[String]| names.iter().any(|one| one == "*" || one == namespace);
         May {
+            set_priority: named(&self.may_set_priority),
             set_utilization: named(&self.may_set_utilization),
             set_oom_killer: named(&self.may_set_oom_killer),
             disable_control: named(&self.may_disable_control),

@@ -42,6 +42,7 @@ pub(crate) fn entry(pod: &str, name: Option<&str>, ids: &[&str]) -> Entry {
         resource: RESOURCE.to_owned(),
         ids: ids.iter().map(|&id| id.to_owned()).collect(),
         name: name.and_then(Name::parse),
+        by_env: None,
     }
 }
 

@@ -8,7 +8,7 @@ use super::*;
 fn vgpu(split: u32) -> Mode {
     Mode::Vgpu(Vgpu {
         split: Some(split),
-        memory_scaling: None,
+        ..Vgpu::default()
     })
 }
 

@@ -35,6 +35,7 @@ fn three() -> Arrangement {
         Mode::Vgpu(Vgpu {
             split: Some(2),
             memory_scaling: Some(Scaling::parse("1.5").expect("good")),
+            ..Vgpu::default()
         }),
         Mode::Exclusive(Exclusive::default()),
         Mode::Timeslice(shared),

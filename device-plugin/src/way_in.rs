@@ -17,9 +17,9 @@ use crate::cdi::{self, Edits};
 use crate::files::{self, FileError, failed};
 
 /// Where a container's loader reads what to load before everything else.
-const PRELOAD: &str = "/etc/ld.so.preload";
+pub(crate) const PRELOAD: &str = "/etc/ld.so.preload";
 /// The same file in a seat's directory.
-const PRELOAD_FILE: &str = "ld.so.preload";
+pub(crate) const PRELOAD_FILE: &str = "ld.so.preload";
 
 /// The program that puts an image's own list behind ours; it lies beside the library.
 const HOOK: &str = "aliquot-hook";

@@ -66,7 +66,8 @@ pub async fn start(settings: Settings) -> Result<(), RunError> {
     let readiness = Readiness::new([LOOKED]);
     let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
     let stop = stop.map_err(RunError::Signals)?;
-    let library = settings.nvml_library.clone().into_os_string();
+    let root = settings.driver_root.as_deref();
+    let library = aliquot_nvml::root::library(&settings.nvml_library, root)?;
     let options = Options {
         library,
         ..Options::default()

@@ -41,6 +41,9 @@ pub struct Settings {
         default_value = "libnvidia-ml.so.1"
     )]
     pub nvml_library: PathBuf,
+    /// Where the driver's files are, seen from here; a library without a path is looked for below it
+    #[arg(long, env = "ALIQUOT_DRIVER_ROOT")]
+    pub driver_root: Option<PathBuf>,
     /// What becomes of a process on a GPU that belongs to no share, or that avoids the library
     /// which its share is held by
     #[arg(long, env = "ALIQUOT_ON_UNMANAGED", value_enum, default_value_t = OnUnmanaged::Report)]

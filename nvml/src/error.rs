@@ -1,6 +1,10 @@
 //! What can fail for the whole driver. Trouble with one card is a note or a health, never this.
 
+use std::path::PathBuf;
+
 use nvml_wrapper::error::NvmlError as Cause;
+
+use crate::root::FOLDERS;
 
 /// A failed step; the cause is NVML's own.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +16,14 @@ pub enum NvmlError {
         library: String,
         /// The reason.
         source: Cause,
+    },
+    /// The driver's root has no such library.
+    #[error("no {library} below the driver's root {}; looked in: {}", root.display(), FOLDERS.join(", "))]
+    NotBelow {
+        /// Its name.
+        library: String,
+        /// The root, as it is seen here.
+        root: PathBuf,
     },
     /// The driver's version cannot be read.
     #[error("cannot read the driver's version: {0}")]

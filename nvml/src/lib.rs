@@ -10,6 +10,7 @@ mod inventory;
 mod limits;
 mod links;
 mod mig;
+pub mod root;
 mod trouble;
 mod usage;
 mod xid;

@@ -54,6 +54,12 @@ pub struct Vgpu {
     /// Memory promised; without it the node's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_scaling: Option<Scaling>,
+    /// Containers also get what of the driver draws, which nothing limits.
+    #[serde(skip_serializing_if = "is_false")]
+    pub graphics: bool,
+    /// The same of what encodes and decodes video.
+    #[serde(skip_serializing_if = "is_false")]
+    pub video: bool,
 }
 
 /// Settings of exclusive.
@@ -229,6 +235,7 @@ impl Mode {
         let fill = |vgpu: &Vgpu| Vgpu {
             split: vgpu.split.or(Some(defaults.split)),
             memory_scaling: vgpu.memory_scaling.or(Some(defaults.memory_scaling)),
+            ..*vgpu
         };
         let mut mode = self.clone();
         match &mut mode {

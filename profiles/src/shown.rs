@@ -1,7 +1,7 @@
 //! What a node does with its cards, as a configuration to edit.
 //!
 //! Fed by: the inventory that the node's agent wrote. Must not: make up a setting
-//! that the inventory does not tell: lengths of turns and compute modes are left out.
+//! that the inventory does not tell: lengths of turns, compute modes, graphics and video are left out.
 
 use aliquot_core::inventory::{self, Gpu, Inventory};
 use aliquot_core::mig::published::{self, Mig as Cut};
@@ -67,6 +67,7 @@ fn mode(card: &Gpu, place: usize) -> Result<Mode, Fault> {
         inventory::Mode::Vgpu => Mode::Vgpu(Vgpu {
             split: Some(card.seats),
             memory_scaling: Scaling::between(card.memory, card.scaled),
+            ..Vgpu::default()
         }),
         inventory::Mode::Exclusive => Mode::Exclusive(Exclusive { rename }),
         inventory::Mode::Timeslice => Mode::Timeslice(Timeslice {
@@ -169,6 +170,7 @@ fn instance(unit: &Gpu, part: &published::Part, gpus: &mut Vec<Rule>) {
         inventory::Mode::Vgpu => Some(On::Vgpu(Vgpu {
             split: Some(unit.seats),
             memory_scaling: Scaling::between(unit.memory, unit.scaled),
+            ..Vgpu::default()
         })),
         inventory::Mode::Exclusive | inventory::Mode::Mig | inventory::Mode::Unknown => None,
     };

@@ -199,6 +199,16 @@ const VGPU: &[Field] = &[
         Scaling,
         "Memory that is promised, as a multiple of the card's. Without it the node's deviceMemoryScaling.",
     ),
+    may(
+        "graphics",
+        Flag,
+        "Containers also get what of the driver draws (OpenGL, Vulkan, OptiX). What they do with it is not limited.",
+    ),
+    may(
+        "video",
+        Flag,
+        "Containers also get what of the driver encodes and decodes video. What they do with it is not limited.",
+    ),
 ];
 
 const TIMESLICE: &[Field] = &[

@@ -191,7 +191,7 @@ fn each_broken_mode_gives_its_message() {
         ),
         (
             first("mode: vgpu, replicas: 4"),
-            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, reserve, split, memoryScaling",
+            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, reserve, split, memoryScaling, graphics, video",
         ),
         (
             first("mode: timeslice, replicas: 1"),

@@ -19,6 +19,10 @@
 {{- if has (default "" $v.devicePlugin.nvidiaDriverRoot) (list "" "auto") -}}
 {{- $_ := set $v.devicePlugin "nvidiaDriverRoot" "" -}}
 {{- end -}}
+{{- /* helm takes the words on and off for truth values. */ -}}
+{{- if kindIs "bool" $v.devicePlugin.featureLabels -}}
+{{- $_ := set $v.devicePlugin "featureLabels" (ternary "on" "off" $v.devicePlugin.featureLabels) -}}
+{{- end -}}
 {{- $names := list -}}
 {{- range $v.global.imagePullSecrets -}}
 {{- $names = append $names (kindIs "map" . | ternary . (dict "name" .)) -}}
@@ -86,6 +90,33 @@ is no version is one of the cluster's. */}}
 {{- define "aliquot.logFlags" -}}
 - --log-format={{ .log.format }}
 - {{ printf "--log=%s" .log.filter | quote }}
+{{- end -}}
+
+{{/* Profiles as they were written: helm takes the key `on` for the truth value. */}}
+{{- define "aliquot.profiles" -}}
+{{- $config := . | toYaml | fromYaml -}}
+{{- range $profile := $config.profiles -}}
+{{- if kindIs "map" $profile -}}
+{{- range $mode := append (get $profile "gpus" | default list) (get $profile "rest") -}}
+{{- if kindIs "map" $mode -}}
+{{- range $slice := get $mode "layout" | default list -}}
+{{- if and (kindIs "map" $slice) (hasKey $slice "true") -}}
+{{- $_ := set $slice "on" (get $slice "true") -}}
+{{- $_ := unset $slice "true" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
+{{/* Where the agent and the container runtime have files that no pod with a share may mount. */}}
+{{- define "aliquot.agentPaths" -}}
+{{- $paths := list "/run/aliquot" .stateDir .kubeletDir .cdiDir .nvidiaCdiDir -}}
+{{- with .runtimeConfig }}{{ $paths = append $paths (dir .) }}{{ end -}}
+{{- $paths | uniq | join "," -}}
 {{- end -}}
 
 {{/* What restricted Pod Security asks of a pod, and of its containers. */}}

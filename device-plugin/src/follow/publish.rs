@@ -107,7 +107,7 @@ mod tests {
     fn vgpu(split: u32) -> Mode {
         Mode::Vgpu(Vgpu {
             split: Some(split),
-            memory_scaling: None,
+            ..Vgpu::default()
         })
     }
 

@@ -107,10 +107,38 @@ pub struct AllocateResponse {
     #[prost(message, repeated, tag = "1")]
     pub container_responses: ::prost::alloc::vec::Vec<ContainerAllocateResponse>,
 }
-/// Envs (1), mounts (2), devices (3) and annotations (4) are not used: all we
-/// hand out comes through the CDI device.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Mount {
+    #[prost(string, tag = "1")]
+    pub container_path: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub host_path: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub read_only: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeviceSpec {
+    #[prost(string, tag = "1")]
+    pub container_path: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub host_path: ::prost::alloc::string::String,
+    /// "r", "w", "m" of the cgroup.
+    #[prost(string, tag = "3")]
+    pub permissions: ::prost::alloc::string::String,
+}
+/// Annotations (4) are not used. Environment, mounts and devices are for runtimes
+/// without CDI; else all we hand out comes through the CDI device.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ContainerAllocateResponse {
+    #[prost(map = "string, string", tag = "1")]
+    pub envs: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(message, repeated, tag = "2")]
+    pub mounts: ::prost::alloc::vec::Vec<Mount>,
+    #[prost(message, repeated, tag = "3")]
+    pub devices: ::prost::alloc::vec::Vec<DeviceSpec>,
     #[prost(message, repeated, tag = "5")]
     pub cdi_devices: ::prost::alloc::vec::Vec<CdiDevice>,
 }

@@ -8,6 +8,10 @@ use aliquot_core::inventory::Mode;
 use aliquot_core::usage::Use;
 use aliquot_core::{Gpu, GpuUuid, Mib, NodeName, Percent, PodUid, Reason};
 
+mod by_env;
+
+pub use by_env::ByEnv;
+
 /// Why a pod may not start, with what its user should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -36,6 +40,8 @@ pub enum Refusal {
     NoCard(GpuUuid),
     /// A client of MPS sees one unit, and the container was given more.
     BesideMps(String, GpuUuid),
+    /// Without CDI the container was told something else than it was given.
+    ByEnv(ByEnv),
     /// Nobody knows what a pod of HAMi holds here.
     HamiUnreadable(PodUid),
     /// Nobody knows what a pod that was accepted here holds.
@@ -113,6 +119,7 @@ impl fmt::Display for Refusal {
                 f,
                 "container {container} was given a share of {unit}, which is shared by MPS, and another GPU: a client of MPS sees its daemon's GPU only; give each GPU a container of its own"
             ),
+            Self::ByEnv(why) => why.fmt(f),
             Self::HamiUnreadable(pod) => write!(
                 f,
                 "the pod with uid {pod} was placed here by HAMi, and its annotation hami.io/vgpu-devices-allocated cannot be read, so nobody knows what is free: ask your administrator to delete that pod"

@@ -36,6 +36,9 @@ pub struct Settings {
         default_value = "libnvidia-ml.so.1"
     )]
     pub nvml_library: PathBuf,
+    /// Where the driver's files are, seen from here; a library without a path is looked for below it
+    #[arg(long, env = "ALIQUOT_DRIVER_ROOT")]
+    pub driver_root: Option<PathBuf>,
     /// NVIDIA's program that is the daemon and talks to it
     #[arg(
         long,

@@ -16,9 +16,11 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::{Class, Fault, Known, condition, config, faults, runtime};
+use crate::by_env::DeviceList;
 use crate::host;
 use crate::inventory::Published;
 use crate::node::Seen;
+use crate::settings::Settings;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_mins(1);
@@ -39,6 +41,10 @@ pub struct Look {
     pub cdi: PathBuf,
     /// Where NVIDIA's specs may be.
     pub directories: Vec<PathBuf>,
+    /// Containers get their GPUs without CDI.
+    pub by_env: bool,
+    /// The driver has a root of its own.
+    pub rooted: bool,
     /// Where what is missing is published.
     pub published: Published,
     /// Events.
@@ -46,6 +52,23 @@ pub struct Look {
 }
 
 impl Look {
+    /// As the agent's flags say.
+    pub fn new(settings: &Settings, client: Client, published: &Published, notes: &Notes) -> Self {
+        let paths = settings.paths();
+        Self {
+            client,
+            node: settings.node_name.clone(),
+            config: settings.runtime_config.clone(),
+            class: settings.runtime_class.clone(),
+            cdi: paths.cdi,
+            directories: paths.nvidia_cdi,
+            by_env: settings.device_list != DeviceList::Cdi,
+            rooted: paths.driver_root.is_some(),
+            published: published.clone(),
+            notes: notes.clone(),
+        }
+    }
+
     /// Looks until `stop`.
     pub async fn keep(self, mut seen: watch::Receiver<Option<Seen>>, stop: CancellationToken) {
         let this = Arc::new(self);
@@ -105,6 +128,8 @@ impl Look {
             devices: (!specs.is_empty()).then_some(&devices),
             cards: &cards,
             class,
+            by_env: self.by_env,
+            rooted: self.rooted,
         })
     }
 

@@ -70,6 +70,10 @@ pub struct Known<'a> {
     pub cards: &'a [(GpuUuid, u32)],
     /// The runtime class.
     pub class: &'a Class,
+    /// Containers get their GPUs without CDI.
+    pub by_env: bool,
+    /// The driver has a root of its own, whose libraries are given where there is no spec.
+    pub rooted: bool,
 }
 
 /// The runtime that a Node names, and its version, as far as it is a number.
@@ -88,9 +92,12 @@ pub fn runtime(version: &str) -> (Kind, Option<(u32, u32)>) {
 
 /// All that is missing.
 pub fn faults(known: &Known<'_>) -> Vec<Fault> {
-    let mut faults: Vec<Fault> = cdi(known).into_iter().collect();
-    faults.extend(spec_directory(known));
-    faults.extend(toolkit(known));
+    let mut faults = Vec::new();
+    if !known.by_env {
+        faults.extend(cdi(known));
+        faults.extend(spec_directory(known));
+        faults.extend(toolkit(known));
+    }
     faults.extend(class(known));
     faults
 }
@@ -179,8 +186,13 @@ fn toolkit(known: &Known<'_>) -> Option<Fault> {
         "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` of NVIDIA's container toolkit";
     let Some(devices) = known.devices else {
         let places = listed(known.directories);
+        let without = if known.rooted {
+            "the libraries of the driver's root in the folder that they have there, where an image of another distribution does not look"
+        } else {
+            "not the driver's libraries"
+        };
         return fault(format!(
-            "no CDI spec of nvidia.com/gpu in {places}, so containers get the GPUs' device nodes and not the driver's libraries: {how}"
+            "no CDI spec of nvidia.com/gpu in {places}, so containers get the GPUs' device nodes and {without}: {how}"
         ));
     };
     let named = |(uuid, index): &&(GpuUuid, u32)| {

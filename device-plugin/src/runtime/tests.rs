@@ -19,14 +19,34 @@ fn check_all(
     class: &Class,
     expected: &[(&str, bool, &str)],
 ) {
-    let found = faults(&Known {
+    check_known(&known(version, config, devices, class), expected);
+}
+
+fn known<'a>(
+    version: &'a str,
+    config: &'a Result<Config, String>,
+    devices: Option<&'a BTreeSet<String>>,
+    class: &'a Class,
+) -> Known<'a> {
+    Known {
         version,
         config,
         cdi: Path::new("/var/run/cdi"),
-        directories: &["/etc/cdi".into(), "/var/run/cdi".into()],
+        directories: &[],
         devices,
-        cards: &[("GPU-a".into(), 0)],
+        cards: &[],
         class,
+        by_env: false,
+        rooted: false,
+    }
+}
+
+fn check_known(known: &Known<'_>, expected: &[(&str, bool, &str)]) {
+    let version = known.version;
+    let found = faults(&Known {
+        directories: &["/etc/cdi".into(), "/var/run/cdi".into()],
+        cards: &[("GPU-a".into(), 0)],
+        ..known.clone()
     });
     let said: Vec<_> = found.iter().map(|f| (f.reason, f.blocks)).collect();
     let wanted: Vec<_> = expected.iter().map(|e| (e.0, e.1)).collect();
@@ -216,4 +236,43 @@ fn a_configuration_is_read_with_what_it_imports() {
         assert!(error.contains(&name), "{error}");
     }
     assert!(read(Kind::Crio, Some(&room.path().join("none"))).is_err());
+}
+
+#[test]
+fn who_gets_gpus_without_cdi_lacks_nothing_of_it() {
+    let off = written(
+        Kind::Containerd,
+        &format!("{SECTION_3}enable_cdi = false\n"),
+    );
+    let class = Class::Missing("nvidia".to_owned());
+    let by_cdi = known("containerd://1.6.9", &off, None, &class);
+    let missing = ("RuntimeClassMissing", false, "nvidia");
+    check_known(
+        &by_cdi,
+        &[
+            ("CdiOff", true, "1.7 or newer"),
+            ("ToolkitMissing", false, "not the driver's libraries"),
+            missing,
+        ],
+    );
+    let by_env = Known {
+        by_env: true,
+        ..by_cdi.clone()
+    };
+    check_known(&by_env, &[missing]);
+    let rooted = Known {
+        rooted: true,
+        class: &Class::Unknown,
+        version: "containerd://2.1.0",
+        config: &Err("not shown".to_owned()),
+        ..by_cdi
+    };
+    check_known(
+        &rooted,
+        &[(
+            "ToolkitMissing",
+            false,
+            "the libraries of the driver's root",
+        )],
+    );
 }

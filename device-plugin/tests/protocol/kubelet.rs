@@ -105,7 +105,7 @@ impl Kubelet {
     }
 
     /// Allocates for a container and writes the checkpoint, as at admission.
-    /// Returns the CDI name the plugin answered with.
+    /// Returns the CDI name the plugin answered with; without CDI the seat's folder.
     pub(crate) async fn admit(
         &mut self,
         plugin: &mut DevicePluginClient<Channel>,
@@ -135,7 +135,9 @@ impl Kubelet {
             .expect("allocated")
             .into_inner();
         let answer = &answer.container_responses[0];
-        let name = answer.cdi_devices[0].name.clone();
+        let by_cdi = answer.cdi_devices.first().map(|device| device.name.clone());
+        let seat = answer.mounts.first().map(|mount| mount.host_path.clone());
+        let name = by_cdi.or(seat).expect("a name, or a seat without CDI");
         let response = base64::engine::general_purpose::STANDARD.encode(answer.encode_to_vec());
         self.entries.push(json!({
             "PodUID": pod, "ContainerName": container, "ResourceName": resource,

@@ -3,6 +3,7 @@
 //!
 //! Fed by: nothing. Must not: need an API server or a GPU.
 
+mod by_env;
 mod faults;
 mod kubelet;
 mod modes;

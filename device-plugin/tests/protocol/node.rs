@@ -72,8 +72,12 @@ impl Driver for TwoCards {
 }
 
 pub(crate) fn settings(room: &Path) -> Settings {
+    settings_with(room, &[])
+}
+
+fn settings_with(room: &Path, flags: &[&str]) -> Settings {
     let path = |name: &str| room.join(name).display().to_string();
-    Settings::parse_from([
+    let own = [
         "agent",
         "--node-name=n1",
         "--listen=127.0.0.1:0",
@@ -81,7 +85,8 @@ pub(crate) fn settings(room: &Path) -> Settings {
         &format!("--kubelet-dir={}", path("kubelet")),
         &format!("--cdi-dir={}", path("cdi")),
         &format!("--state-dir={}", path("state")),
-    ])
+    ];
+    Settings::parse_from(own.iter().chain(flags))
 }
 
 /// The agent without an API server: pods are applied by the test.
@@ -94,8 +99,13 @@ pub(crate) struct Node {
 }
 
 pub(crate) fn node() -> Node {
+    node_with(&[])
+}
+
+/// The same with further flags.
+pub(crate) fn node_with(flags: &[&str]) -> Node {
     let room = tempfile::tempdir().expect("tempdir");
-    let settings = settings(room.path());
+    let settings = settings_with(room.path(), flags);
     let paths = settings.paths();
     let kubelet = Kubelet::start(&paths.plugins);
     std::fs::create_dir_all(&paths.cdi).expect("made");
@@ -118,6 +128,7 @@ pub(crate) fn node() -> Node {
         store: Mutex::new(Store::open(paths.accepted.clone()).expect("opened")),
         spares: Arc::new(Spares::new(paths.spare.clone(), None).expect("made")),
         paths: paths.clone(),
+        device_list: settings.device_list,
         limiter: None,
         context: Mib(512),
         pods: pods.clone(),

@@ -185,6 +185,7 @@ fn of_cards(cards: &Cards, common: &Cards, path: &str, notes: &mut Vec<String>) 
         _ => Mode::Vgpu(Vgpu {
             split,
             memory_scaling: cards.scaling.or(common.scaling),
+            ..Vgpu::default()
         }),
     };
     let hidden = |select: Select| rule(select, Mode::Unmanaged);

@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use aliquot_chart::{NAMESPACE, Said, chart, helm, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::eventually;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -49,6 +51,33 @@ async fn argument(cluster: &Cluster, flag: &str) -> Result<String> {
     Ok(found.unwrap_or_default().to_owned())
 }
 
+/// A chart as it was before it had one of its values, in this folder.
+fn older(folder: &Path) -> Result<String> {
+    let copied = Command::new("cp")
+        .arg("-r")
+        .arg(chart())
+        .arg(folder)
+        .status()?;
+    ensure!(copied.success(), "cp: {copied}");
+    let older = folder.join("aliquot");
+    std::fs::remove_file(older.join("templates/leave.yaml"))?;
+    let values = std::fs::read_to_string(older.join("values.yaml"))?;
+    let (before, rest) = values.split_once("\nleave:\n").context("the value")?;
+    let (_, after) = rest.split_once("\n\n").context("the value's end")?;
+    std::fs::write(older.join("values.yaml"), format!("{before}\n\n{after}"))?;
+    Ok(older.to_string_lossy().into_owned())
+}
+
+/// The flags with which docs/guides/upgrade.md upgrades.
+fn documented() -> Result<Vec<String>> {
+    let guide = std::fs::read_to_string(top("docs/guides/upgrade.md"))?;
+    let begin = "helm upgrade aliquot charts/aliquot -n aliquot-system ";
+    let mut lines = guide.lines();
+    let flags = lines.find_map(|line| line.strip_prefix(begin));
+    let flags = flags.context("the guide has the command")?.split(' ');
+    Ok(flags.map(str::to_owned).collect())
+}
+
 async fn life(cluster: &Cluster) -> Result<()> {
     let (chart, hami) = (chart(), top("tests/chart/values/hami.yaml"));
     // The namespace is the administrator's, who says how safe its pods must be.
@@ -85,7 +114,11 @@ async fn life(cluster: &Cluster) -> Result<()> {
         "a dry run left something"
     );
 
-    let installed = run(cluster, &["install", "aliquot", &chart])?;
+    // A release of before, with a value that is its user's.
+    let room = tempfile::tempdir()?;
+    let older = older(room.path())?;
+    let own = "--set=devicePlugin.deviceSplitCount=7";
+    let installed = run(cluster, &["install", "aliquot", &older, own])?;
     let warned = installed.err.matches("would violate PodSecurity").count();
     ensure!(
         warned == 1,
@@ -96,8 +129,12 @@ async fn life(cluster: &Cluster) -> Result<()> {
     let scaling = "--device-memory-scaling=";
     ensure!(argument(cluster, scaling).await? == "1");
     let set = "devicePlugin.deviceMemoryScaling=5";
-    run(cluster, &["upgrade", "aliquot", &chart, "--set", set])?.success()?;
+    let mut upgrade = vec!["upgrade", "aliquot", &chart, "--set", set];
+    let flags = documented()?;
+    upgrade.extend(flags.iter().map(String::as_str));
+    run(cluster, &upgrade)?.success()?;
     ensure!(argument(cluster, scaling).await? == "5");
+    ensure!(argument(cluster, "--device-split-count=").await? == "7");
     run(cluster, &["rollback", "aliquot", "1"])?.success()?;
     ensure!(argument(cluster, scaling).await? == "1");
     // No node runs the job by which agents leave their nodes: `life` has one.

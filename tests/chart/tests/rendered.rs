@@ -2,6 +2,8 @@
 //! open, and the same objects for every version of Kubernetes that is supported.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
+#[path = "rendered/node.rs"]
+mod node;
 #[path = "rendered/ways.rs"]
 mod ways;
 
@@ -31,7 +33,9 @@ const EVERYTHING: &[&str] = &[
     "--set=apiServer.host=10.0.0.1,apiServer.port=6443",
     "--set=monitoring.enabled=true,monitoring.dashboards=true,scheduler.cpuOnly=true",
     "--set=webhook.podsMayIgnore=false,webhook.certManager.enabled=true",
-    "--set=devicePlugin.tenantMay.disableControl={lab}",
+    "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
+    "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml,devicePlugin.deviceList=envvar",
+    "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
 ];
 
 /// Command and arguments, as the container is started.

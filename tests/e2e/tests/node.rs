@@ -9,6 +9,8 @@ use aliquot_e2e::stack::{NodeOptions, Stack};
 mod asked;
 #[path = "node/at_once.rs"]
 mod at_once;
+#[path = "node/by_env.rs"]
+mod by_env;
 #[path = "node/disk.rs"]
 mod disk;
 #[path = "node/drained.rs"]
@@ -127,6 +129,10 @@ fn main() -> ExitCode {
             scenario(
                 "mig_14_what_the_container_runtime_lacks_is_told_and_nothing_starts_without_cdi",
                 runtime::lacks,
+            ),
+            scenario(
+                "without_cdi_a_pod_gets_its_gpu_by_environment_and_its_limits_hold",
+                by_env::handed_over,
             ),
             scenario("sixty_four_pods_start_at_once", at_once::sixty_four),
             scenario(

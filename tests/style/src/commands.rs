@@ -89,6 +89,7 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ("umount /var/lib/aliquot", "the same"),
     ("rm -rf /var/lib/aliquot", "the same"),
     ("semanage", "the test machine has no SELinux"),
+    ("oc adm", "OpenShift's own, which no test has"),
     (
         "aliquot-device-plugin mps-keeper",
         "started with the test's own folders by the scenarios of MPS",

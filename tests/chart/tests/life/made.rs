@@ -86,7 +86,6 @@ pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
             "stateDir": state.join("parts/aliquot"),
             "cdiDir": cluster.cdi_dir(),
             "nvidiaCdiDir": toolkit,
-            "kubeletConfig": "",
             "nvmlLibrary": driver.join(place::LIBRARY_NAME),
             "env": [{"name": STATE_VARIABLE, "value": machine}],
             "volumes": [{"name": "simulated-driver", "hostPath": {"path": driver}}],

@@ -1,0 +1,138 @@
+//! The driver's files below a root of their own, such as that of a container which has the driver.
+//!
+//! Fed by: a root, as a folder here. Must not: follow a link out of the root.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::NvmlError;
+
+/// Where distributions have the driver's libraries.
+pub const FOLDERS: [&str; 8] = [
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+];
+
+/// Links in a row; more are a circle.
+const LINKS: usize = 16;
+
+/// What to load: `library` itself where it is a path or there is no `root`, else the file of that
+/// name below the root.
+pub fn library(library: &Path, root: Option<&Path>) -> Result<OsString, NvmlError> {
+    let Some(root) = root.filter(|_| library.components().count() == 1) else {
+        return Ok(library.to_owned().into_os_string());
+    };
+    let name = library.to_string_lossy();
+    let found = find(root, &name).ok_or_else(|| NvmlError::NotBelow {
+        library: name.into_owned(),
+        root: root.to_owned(),
+    })?;
+    Ok(root.join(found).into_os_string())
+}
+
+/// The file of this name in one of [`FOLDERS`], links followed, as a path from the root.
+pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
+    let mut places = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
+    places.find_map(|place| real(root, &place))
+}
+
+/// The file at `path` below the root without links, as a path from the root; `None` where there
+/// is none. An absolute link begins at the root, as in a container that has it.
+pub fn real(root: &Path, path: &Path) -> Option<PathBuf> {
+    let mut links = 0;
+    let mut rest: Vec<PathBuf> = parts(path);
+    let mut at = PathBuf::new();
+    while let Some(next) = rest.pop() {
+        if next == Path::new("..") {
+            at.pop();
+            continue;
+        }
+        let here = at.join(&next);
+        match fs::read_link(root.join(&here)) {
+            Ok(target) => {
+                links += 1;
+                if links > LINKS {
+                    return None;
+                }
+                if target.is_absolute() {
+                    at = PathBuf::new();
+                }
+                rest.extend(parts(&target));
+            }
+            Err(_) => at = here,
+        }
+    }
+    root.join(&at).is_file().then_some(at)
+}
+
+/// The parts of a path, the last first.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    let parts = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(PathBuf::from(name)),
+        Component::ParentDir => Some(PathBuf::from("..")),
+        _ => None,
+    });
+    let mut parts: Vec<PathBuf> = parts.collect();
+    parts.reverse();
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_library_is_found_below_the_root_of_a_drivers_container() {
+        let place = tempfile::tempdir().expect("tempdir");
+        let root = place.path().join("driver");
+        let lib = root.join("usr/lib/x86_64-linux-gnu");
+        fs::create_dir_all(&lib).expect("made");
+        fs::create_dir_all(root.join("opt")).expect("made");
+        fs::write(lib.join("libnvidia-ml.so.580.82"), "nvml").expect("written");
+        symlink("libnvidia-ml.so.580.82", lib.join("libnvidia-ml.so.1")).expect("linked");
+        let check = |name: &str, expected: Option<&str>| {
+            let expected = expected.map(|path| root.join(path).into_os_string());
+            let found = library(Path::new(name), Some(&root));
+            assert_eq!(found.ok(), expected, "{name}");
+        };
+        let real = "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.82";
+        check("libnvidia-ml.so.1", Some(real));
+        check("libcuda.so.1", None);
+        // An absolute link means the driver's root, not ours, and leads nowhere above it.
+        fs::write(root.join("opt/cuda"), "cuda").expect("written");
+        symlink("/opt/cuda", lib.join("libcuda.so.1")).expect("linked");
+        check("libcuda.so.1", Some("opt/cuda"));
+        fs::write(place.path().join("outside"), "not the driver's").expect("written");
+        let above = "../../../../../outside";
+        symlink(above, lib.join("libcuda.so.2")).expect("linked");
+        check("libcuda.so.2", None);
+        symlink("libcuda.so.3", lib.join("libcuda.so.3")).expect("linked");
+        check("libcuda.so.3", None);
+    }
+
+    #[test]
+    fn a_path_and_a_name_without_a_root_are_loaded_as_they_are() {
+        let root = Some(Path::new("/nonexistent"));
+        for (name, root) in [
+            ("/opt/libnvidia-ml.so.1", root),
+            ("libnvidia-ml.so.1", None),
+        ] {
+            let found = library(Path::new(name), root).expect("taken");
+            assert_eq!(found, name);
+        }
+        let missing = library(Path::new("libnvidia-ml.so.1"), root).expect_err("not there");
+        let missing = missing.to_string();
+        for part in ["libnvidia-ml.so.1", "/nonexistent", "usr/lib64"] {
+            assert!(missing.contains(part), "{missing}");
+        }
+    }
+}

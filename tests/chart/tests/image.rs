@@ -1,0 +1,237 @@
+//! The image: what images/build.sh makes of binaries, and that images/Dockerfile, for which there is
+//! no daemon here, would make the same.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use aliquot_chart::top;
+use serde_json::Value;
+
+const PROGRAMS: [&str; 5] = [
+    "aliquot-scheduler",
+    "aliquot-webhook",
+    "aliquot-device-plugin",
+    "aliquot-monitor",
+    "kubectl-aliquot",
+];
+const LIMITER: [&str; 2] = ["libvgpu.so", "aliquot-hook"];
+const SBOM: &str = "/usr/share/aliquot/sbom.spdx.json";
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(top(path)).unwrap()
+}
+
+/// What a line of Cargo.toml says of all crates.
+fn version() -> String {
+    let text = read("Cargo.toml");
+    let mut lines = text.lines();
+    let version = lines.find_map(|line| line.strip_prefix("version = "));
+    version.unwrap().trim_matches('"').to_owned()
+}
+
+/// An instruction of the Dockerfile and its words, lines joined and remarks left out.
+fn instructions() -> Vec<(String, Vec<String>)> {
+    let text = read("images/Dockerfile");
+    let lines = text.lines().filter(|line| !line.trim().starts_with('#'));
+    let text = lines.collect::<Vec<_>>().join("\n").replace("\\\n", " ");
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines
+        .map(|line| {
+            let mut words = line.split_whitespace().map(str::to_owned);
+            (words.next().unwrap(), words.collect())
+        })
+        .collect()
+}
+
+/// Where the Dockerfile puts what, in its last stage.
+fn copied() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for (instruction, words) in instructions() {
+        if instruction != "COPY" || words[0] != "--from=build" {
+            continue;
+        }
+        let (folder, sources) = words[1..].split_last().unwrap();
+        assert!(folder.ends_with('/'), "{folder}: several files, one folder");
+        for source in sources {
+            let name = Path::new(source).file_name().unwrap().to_str().unwrap();
+            found.insert(format!("{folder}{name}"), source.clone());
+        }
+    }
+    found
+}
+
+/// What build.sh makes of programs of this machine's, which stand for ours.
+struct Made {
+    files: BTreeSet<String>,
+    name: String,
+    config: Value,
+    sbom: Value,
+}
+
+fn made(name: &[&str]) -> Made {
+    let room = tempfile::tempdir().unwrap();
+    let folder = room.path().join("release");
+    std::fs::create_dir(&folder).unwrap();
+    for program in PROGRAMS.iter().chain(&LIMITER) {
+        std::fs::copy("/bin/true", folder.join(program)).unwrap();
+    }
+    let archive = room.path().join("image.tar");
+    let output = Command::new(top("images/build.sh"))
+        .args([&folder, &archive])
+        .args(name)
+        .env("LIMITER", &folder)
+        .env("NEWEST_GLIBC", "9.9")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let open = |archive: &Path, to: &Path| {
+        std::fs::create_dir(to).unwrap();
+        let mut tar = Command::new("tar");
+        let done = tar.arg("-xf").arg(archive).arg("-C").arg(to).status();
+        assert!(done.unwrap().success());
+    };
+    let (oci, inside) = (room.path().join("oci"), room.path().join("inside"));
+    open(&archive, &oci);
+    let json =
+        |path: &Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().unwrap();
+        oci.join("blobs").join(digest.replace(':', "/"))
+    };
+    let index = json(&oci.join("index.json"));
+    let manifest = json(&blob(&index["manifests"][0]));
+    open(&blob(&manifest["layers"][0]), &inside);
+    let list = Command::new("find")
+        .arg(&inside)
+        .args(["-type", "f"])
+        .output();
+    let list = String::from_utf8(list.unwrap().stdout).unwrap();
+    let here = inside.to_str().unwrap();
+    let named = &index["manifests"][0]["annotations"]["io.containerd.image.name"];
+    Made {
+        files: list.lines().map(|line| line.replace(here, "")).collect(),
+        name: named.as_str().unwrap().to_owned(),
+        config: json(&blob(&manifest["config"])),
+        sbom: json(&inside.join(SBOM.trim_start_matches('/'))),
+    }
+}
+
+#[test]
+fn both_ways_of_making_the_image_put_the_same_files_into_it() {
+    let made = made(&[]);
+    let ours = |path: &&String| path.starts_with("/usr/local/") || path.starts_with("/usr/share/");
+    let by_script: Vec<&String> = made.files.iter().filter(ours).collect();
+    let copied = copied();
+    assert_eq!(by_script, copied.keys().collect::<Vec<_>>());
+    assert_eq!(copied.len(), PROGRAMS.len() + LIMITER.len() + 1);
+    // Nothing that is no library of theirs.
+    let others = made.files.iter().filter(|path| !ours(path));
+    for path in others {
+        let library = path.contains(".so") && path.contains("/lib");
+        assert!(library || path == "/etc/passwd", "{path}");
+    }
+}
+
+#[test]
+fn what_the_dockerfile_copies_is_made_in_it() {
+    let all = instructions();
+    let runs: Vec<String> = all
+        .iter()
+        .filter(|(instruction, _)| instruction == "RUN")
+        .map(|(_, words)| words.join(" "))
+        .collect();
+    let builds = &runs[0];
+    let mut made: BTreeSet<String> = LIMITER.map(|file| format!("/limiter/{file}")).into();
+    made.insert("/sbom.spdx.json".to_owned());
+    let words: Vec<&str> = builds.split(' ').collect();
+    for pair in words.windows(2).filter(|pair| pair[0] == "-p") {
+        let room = pair[1].trim_start_matches("aliquot-");
+        let manifest = read(&format!("{room}/Cargo.toml"));
+        assert!(
+            manifest.contains(&format!("name = \"{}\"", pair[1])),
+            "{room}"
+        );
+        let program = match room {
+            "cli" => "kubectl-aliquot",
+            _ => pair[1],
+        };
+        let named = manifest.contains(&format!("name = \"{program}\""));
+        assert!(named && top(&format!("{room}/src/main.rs")).exists());
+        made.insert(format!("/src/target/release/{program}"));
+    }
+    let copied: BTreeSet<String> = copied().into_values().collect();
+    assert_eq!(copied, made);
+    assert!(builds.contains(">/sbom.spdx.json"), "{builds}");
+    assert!(
+        runs[1].contains("cp libvgpu.so aliquot-hook /limiter/"),
+        "{}",
+        runs[1]
+    );
+    // What is run is there, can be run, and is not left out of the context.
+    let ignored = read("images/Dockerfile.dockerignore");
+    for script in ["images/sbom.sh", "limiter/build.sh"] {
+        assert!(runs.iter().any(|run| run.contains(script)), "{script}");
+        let rights = std::fs::metadata(top(script)).unwrap().permissions().mode();
+        assert_eq!(rights & 0o111, 0o111, "{script}");
+        assert!(
+            !ignored.lines().any(|line| script.starts_with(line)),
+            "{script}"
+        );
+    }
+    let toolchain = read("rust-toolchain.toml");
+    let (_, base) = all.iter().find(|(one, _)| one == "FROM").unwrap();
+    let rust = base[0]
+        .trim_start_matches("rust:")
+        .trim_end_matches("-bookworm");
+    assert!(
+        toolchain.contains(&format!("channel = \"{rust}")),
+        "{rust}: {toolchain}"
+    );
+}
+
+#[test]
+fn both_images_say_what_they_are_and_run_as_nobody() {
+    let made = made(&[]);
+    let config = &made.config["config"];
+    let all = instructions();
+    let of = |name: &str| {
+        let mut found = all.iter().filter(|(one, _)| one == name);
+        found.next_back().unwrap().1.clone()
+    };
+    assert_eq!(of("USER"), [config["User"].as_str().unwrap()]);
+    let labels = of("LABEL");
+    let labels: BTreeSet<&str> = labels.iter().filter_map(|l| l.split('=').next()).collect();
+    let theirs = config["Labels"].as_object().unwrap();
+    assert_eq!(labels, theirs.keys().map(String::as_str).collect());
+    let version = version();
+    assert_eq!(theirs["org.opencontainers.image.version"], *version);
+    let argument = (String::from("ARG"), vec![format!("VERSION={version}")]);
+    assert!(all.contains(&argument));
+    // What our binaries are made of, each with its checksum.
+    let packages = made.sbom["packages"].as_array().unwrap();
+    assert_eq!(made.sbom["spdxVersion"], "SPDX-2.3");
+    let serde = packages.iter().find(|one| one["name"] == "serde").unwrap();
+    assert_eq!(serde["checksums"][0]["algorithm"], "SHA256");
+    let lock = read("Cargo.lock");
+    assert_eq!(packages.len(), lock.matches("[[package]]").count());
+}
+
+/// containerd asks for docker.io/aliquot/aliquot and found no aliquot/aliquot.
+#[test]
+fn an_image_that_was_imported_was_not_found_by_its_default_name() {
+    let version = version();
+    for (name, expected) in [
+        (&[][..], format!("docker.io/aliquot/aliquot:{version}")),
+        (&["aliquot:1"], "docker.io/library/aliquot:1".to_owned()),
+        (
+            &["localhost/aliquot:test"],
+            "localhost/aliquot:test".to_owned(),
+        ),
+        (&["registry:5000/a/b:1"], "registry:5000/a/b:1".to_owned()),
+    ] {
+        assert_eq!(made(name).name, expected, "{name:?}");
+    }
+}

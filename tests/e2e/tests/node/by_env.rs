@@ -1,0 +1,126 @@
+//! Without CDI: the container runtime is told by environment and mounts, and the limits hold.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::{answers, nvidia_spec_without_libraries, with_driver, with_python};
+use aliquot_e2e::pods::allocation;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::limits::{limited, unlimited};
+use crate::running::PATIENCE;
+
+const SPACE: &str = "limits";
+
+/// A pod whose driver comes as NVIDIA's runtime would bring it: by nothing of ours.
+fn pod(stack: &Stack, name: &str, memory: &str, more: &[Value]) -> Result<Value> {
+    let mut pod = with_python(stack, SPACE, name, &[("gpu", "1"), ("gpumem", memory)])?;
+    with_driver(&mut pod, stack)?;
+    let machine = stack.machine().state().display().to_string();
+    let mut env = vec![
+        json!({"name": "LD_LIBRARY_PATH", "value": "/driver"}),
+        json!({"name": "GPUSIM_STATE", "value": machine}),
+    ];
+    env.extend_from_slice(more);
+    pod["spec"]["containers"][0]["env"] = json!(env);
+    Ok(pod)
+}
+
+/// Our specs on the node.
+fn specs(stack: &Stack) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(stack.cluster.cdi_dir())? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        found.extend(Some(name).filter(|name| name.starts_with("aliquot.dev-vgpu_")));
+    }
+    Ok(found)
+}
+
+pub(crate) async fn handed_over(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    limited(stack, &nvidia_spec_without_libraries(stack)?).await?;
+    let outcome = without_cdi(stack).await;
+    // The scheduler may have evicted it already.
+    let _gone = stack.cluster.delete_pod(SPACE, "draws").await;
+    let ended = unlimited(stack, &["one", "other"]).await;
+    outcome?;
+    ended
+}
+
+async fn without_cdi(stack: &Stack) -> Result<()> {
+    // The agent is shown a runtime whose CDI is off: no pod of this way waits for it.
+    let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
+    let off = real.replace("cdi_spec_dirs", "enable_cdi = false\ncdi_spec_dirs");
+    ensure!(off != real, "{real}");
+    let path = stack.machine().state().with_file_name("by-env.toml");
+    std::fs::write(&path, off)?;
+    let options = NodeOptions {
+        limited: true,
+        flags: &["--device-list", "envvar"],
+        runtime: Some(path),
+        ..NodeOptions::default()
+    };
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&options).await?;
+    let before = specs(stack)?;
+
+    let pods = [("one", "3000", 2488), ("other", "2000", 1488)];
+    for (name, memory, _) in pods {
+        stack
+            .cluster
+            .create_pod(pod(stack, name, memory, &[])?)
+            .await?;
+    }
+    for (name, memory, free) in pods {
+        let running = stack.cluster.wait_running(SPACE, name).await?;
+        let gpu = allocation(&running)?.grants("main").context("a share")?[0]
+            .gpu
+            .to_string();
+        let env = stack.environment(SPACE, name, "main").await?;
+        for (variable, expected) in [
+            ("NVIDIA_VISIBLE_DEVICES", Some(gpu.as_str())),
+            ("NVIDIA_DRIVER_CAPABILITIES", Some("compute,utility")),
+            ("CUDA_DEVICE_MEMORY_LIMIT_0", None),
+        ] {
+            let found = env.get(variable).map(String::as_str);
+            ensure!(found == expected, "{name}: {variable} is {found:?}");
+        }
+        let (more, all) = (format!("alloc,{}", free + 2), format!("alloc,{free}"));
+        let commands = ["init", "info", &more, &all];
+        let said = answers(stack, SPACE, name, &commands).await?;
+        let expected = [
+            "init: 0".to_owned(),
+            format!("info: 0 {free} {memory}"),
+            format!("{more}: 2"),
+            format!("{all}: 0"),
+        ];
+        ensure!(said == expected, "{name}: {said:?}");
+    }
+    let new: Vec<String> = specs(stack)?.difference(&before).cloned().collect();
+    ensure!(new.is_empty(), "{new:?}");
+
+    // The pod's own environment would win over what the kubelet was told.
+    let all = json!({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"});
+    let draws = pod(stack, "draws", "1000", &[all])?;
+    stack.cluster.create_pod(draws).await?;
+    eventually(PATIENCE, "the pod to be told", || async {
+        let events = stack.event_texts(SPACE, "draws").await?;
+        let words = "sets NVIDIA_DRIVER_CAPABILITIES with \"all\"";
+        ensure!(
+            events.iter().any(|event| event.contains(words)),
+            "{events:?}"
+        );
+        Ok(Some(()))
+    })
+    .await?;
+
+    // Another agent knows by the kubelet's checkpoint whose the seats are.
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&options).await?;
+    let said = answers(stack, SPACE, "one", &["init", "info"]).await?;
+    ensure!(said[1] == "info: 0 2488 3000", "{said:?}");
+    Ok(())
+}
