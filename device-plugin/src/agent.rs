@@ -177,10 +177,8 @@ pub async fn run(
     let cards = spawn_blocking(move || Watch::new(driver, watched, care, told, counted, read));
     let cards = cards.await?;
     guard.spawn("spares", spares.keep(stop.clone()));
-    guard.spawn(
-        "cards",
-        Arc::clone(&cards).cards(tell(&readiness, DRIVER), stop.clone()),
-    );
+    let looks = Arc::clone(&cards).cards(tell(&readiness, DRIVER), stop.clone());
+    guard.spawn("cards", looks);
     guard.spawn("pods", Arc::clone(&cards).pods(stop.clone()));
     let seen = watch::Sender::new(None::<Seen>);
     let left = leave::on_request(&tasks, &seen, &published, &stop);
