@@ -130,16 +130,15 @@ async fn check(stack: &Stack, case: &Case) -> Result<()> {
     let stored = serde_json::to_value(stored)?;
     let env = &stored["spec"]["containers"][0]["env"];
     let asked = reviews(stack).await? > before;
-    match case.expected {
-        Some(value) => {
-            let expected = json!([{"name": VISIBLE, "value": value}]);
-            ensure!(asked && *env == expected, "asked: {asked}, stored {env}");
-        }
-        None => {
-            let written = &made["spec"]["containers"][0]["env"];
-            ensure!(!asked && env == written, "asked: {asked}, stored {env}");
-        }
-    }
+    let expected = case.expected.map_or_else(
+        || made["spec"]["containers"][0]["env"].clone(),
+        |value| json!([{"name": VISIBLE, "value": value}]),
+    );
+    let wanted = case.expected.is_some();
+    ensure!(
+        asked == wanted && *env == expected,
+        "asked: {asked}, stored {env}"
+    );
     Ok(())
 }
 
