@@ -158,7 +158,7 @@ fn limits_that_came_after_the_pod_was_admitted_keep_it_from_starting() {
     let one = [grant("GPU-a", 3000, 30)];
     let preloads = false;
     holder.by_env = Some(Named {
-        visible: visible.clone(),
+        visible: visible,
         preloads,
     });
     let judge = |holders: &[&Entry], limits| {

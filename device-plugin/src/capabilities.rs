@@ -262,7 +262,7 @@ mod tests {
         let all = "compute,utility,graphics,display,video";
         assert_eq!(said(&shared, &[&one]).as_deref(), Some(all));
         assert_eq!(said(&shared, &[&one, &other]), neither);
-        let mut alone = one.clone();
+        let mut alone = one;
         alone.mode = Shared::Exclusive;
         assert_eq!(said(&shared, &[&alone]), None, "as its image says");
         assert_eq!(said(&shared, &[&alone, &other]), neither);
