@@ -157,10 +157,7 @@ fn limits_that_came_after_the_pod_was_admitted_keep_it_from_starting() {
     let visible: BTreeSet<String> = ["GPU-a".to_owned()].into();
     let one = [grant("GPU-a", 3000, 30)];
     let preloads = false;
-    holder.by_env = Some(Named {
-        visible: visible,
-        preloads,
-    });
+    holder.by_env = Some(Named { visible, preloads });
     let judge = |holders: &[&Entry], limits| {
         named_rightly(holders, &one, |_| Mode::Vgpu, &node(), limits, None)
     };
