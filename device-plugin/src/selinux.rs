@@ -79,6 +79,11 @@ pub fn settle(label: &Label, paths: &Paths) {
     }
 }
 
+/// Whether a file has a label.
+pub fn is_labelled(path: &Path) -> bool {
+    of(path).is_some()
+}
+
 /// Gives a file system that was mounted at `folder` the label of the folder above.
 pub fn inherit(folder: &Path) -> Result<(), FileError> {
     let above = folder.parent().and_then(of);

@@ -33,7 +33,8 @@ pub fn equip(seat: &Path) -> Result<(), FileError> {
     let mounted = room::is_mounted(&folder).map_err(failed("inspect", &folder))?;
     if !mounted && !is_in_use(&slots) && reaches_the_runtime(&folder) {
         files::replace(&slots, b"")?;
-        room::make(&folder).map_err(failed("mount a file system at", &folder))?;
+        let made = room::make(&folder, selinux::is_labelled(seat));
+        made.map_err(failed("mount a file system at", &folder))?;
         selinux::inherit(&folder)?;
     }
     counters_file(&slots)

@@ -47,14 +47,17 @@ pub fn is_mounted(folder: &Path) -> io::Result<bool> {
     Ok(folder.symlink_metadata()?.dev() != above.symlink_metadata()?.dev())
 }
 
-/// Mounts a file system of the size of one counters file at `folder`, if there is none.
-pub fn make(folder: &Path) -> io::Result<()> {
+/// Mounts a file system of the size of one counters file at `folder`, if there is none. `labelled`:
+/// its files will have labels of `SELinux`, which the kernel takes out of the room for inodes.
+pub fn make(folder: &Path, labelled: bool) -> io::Result<()> {
     if is_mounted(folder)? {
         return Ok(());
     }
     let target = c_path(folder)?;
     let kind = c"tmpfs";
-    let options = format!("size={SIZE},nr_inodes={INODES},mode=0755\0");
+    // What two labels leave of one more is too little for a third file.
+    let inodes = INODES + u32::from(labelled);
+    let options = format!("size={SIZE},nr_inodes={inodes},mode=0755\0");
     let options = CStr::from_bytes_with_nul(options.as_bytes()).map_err(io::Error::other)?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     // SAFETY: four C strings that live through the call.
