@@ -48,7 +48,7 @@ fn a_broken_configuration_gives_a_line_for_each_fault_and_exit_code_1() {
     assert_eq!(
         lines,
         [
-            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, reserve, split, memoryScaling",
+            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, reserve, split, memoryScaling, graphics, video",
             "profiles.lab.gpus[1].replicas: 100 is too large; accepted: a whole number, 1 to 48",
         ]
     );
