@@ -164,15 +164,17 @@ async fn looks(stack: &Stack) -> Result<()> {
     ] {
         becomes(stack, nobody, &[], 0.0).await?;
     }
-    let monitor = http::get(stack.address(Kind::Monitor), "/metrics").await?;
-    let agent = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
-    for name in OF_MODES {
-        let is_there = |text: &str| {
-            text.lines()
-                .any(|line| line.starts_with(&format!("{name}{{")))
-        };
-        ensure!(is_there(&monitor) || is_there(&agent), "no {name}");
-    }
+    eventually(PATIENCE, "the metrics of modes", || async {
+        let monitor = http::get(stack.address(Kind::Monitor), "/metrics").await?;
+        let agent = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
+        for name in OF_MODES {
+            let start = format!("{name}{{");
+            let mut lines = monitor.lines().chain(agent.lines());
+            ensure!(lines.any(|line| line.starts_with(&start)), "no {name}");
+        }
+        Ok(Some(()))
+    })
+    .await?;
     // A client of MPS that goes around the library is found and ended, and nobody else is.
     let ended = eventually(
         PATIENCE,
