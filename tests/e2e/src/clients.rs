@@ -272,6 +272,17 @@ pub async fn answers_held(
     Ok(output.success()?.lines().map(str::to_owned).collect())
 }
 
+/// Ends what holds in a pod.
+pub async fn let_go(stack: &Stack, namespace: &str, pod: &str) -> Result<()> {
+    let script = "export PATH=/usr/bin:/bin\n\
+        for one in /proc/[0-9]*; do\n\
+        [ \"$(tr '\\0' ' ' < $one/cmdline)\" = 'sleep 200 ' ] && kill ${one#/proc/}\n\
+        done; true";
+    let words = ["sh", "-c", script];
+    let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
+    output.success().map(drop)
+}
+
 /// Runs a shell script in a pod in which `$client` is the client, with a standard input that stays
 /// open for longer than any scenario looks: a client that holds does so. What it prints is lost.
 pub async fn script_held(stack: &Stack, namespace: &str, pod: &str, script: &str) -> Result<()> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::answers;
+use aliquot_e2e::clients::{answers, let_go};
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
 
@@ -18,8 +18,8 @@ const UNREADABLE: &str = "aliquot_share_counters_unreadable";
 const USED: &str = "aliquot_share_memory_used_bytes";
 const TRACKED: &str = "aliquot_share_memory_tracked_bytes";
 
-/// Written over, of an older version, with every slot taken, a FIFO, a link, a folder, gone: told, and no other figure
-/// changes, nor when pods vanish beside.
+/// Written over, of an older version, with every slot taken, a FIFO, a link, a folder, gone: told,
+/// and no other figure changes, nor when pods vanish beside.
 pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "spoiled", &["--on-unmanaged", "kill"]).await?;
@@ -42,6 +42,8 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
             seen(stack, "all slots taken", 0.0).await
         };
         beside(stack, ("spoiled", "tenant"), &["fill,4"], full).await?;
+        // Its end frees the file, which takes all the room.
+        let_go(stack, "spoiled", "tenant").await?;
         // By root of the node, in the file's place: there is room for one file.
         let kept = fs::read(&file).context("counters")?;
         let mode = fs::metadata(&file).context("counters")?.permissions();
