@@ -24,9 +24,9 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "spoiled", &["--on-unmanaged", "kill"]).await?;
     pod(stack, "spoiled", "tenant", "3000").await?;
-    let file = counters(stack, "tenant").await?;
+    let file = counters(stack, ("spoiled", "tenant")).await?;
     pod(stack, "spoiled", "neighbour", "3000").await?;
-    let others = counters(stack, "neighbour").await?;
+    let others = counters(stack, ("spoiled", "neighbour")).await?;
     let looks = async {
         unharmed(stack).await?;
         // The magic word, and the version.
@@ -116,12 +116,12 @@ async fn unharmed(stack: &Stack) -> Result<()> {
 }
 
 /// The counters file of a pod's container, as the agent sees it.
-async fn counters(stack: &Stack, pod: &str) -> Result<PathBuf> {
+async fn counters(stack: &Stack, (namespace, pod): (&str, &str)) -> Result<PathBuf> {
     let seats = stack
         .seen_by(Kind::DevicePlugin, &stack.agent_state())
         .await?;
     // The agent writes a share beside its place and moves it there; shares of pods before
-    // this one go meanwhile.
+    // this one, of the same name in other namespaces too, go meanwhile.
     eventually(PATIENCE, &format!("the share of {pod}"), || async {
         for file in fs::read_dir(seats.join("accepted"))?.flatten() {
             let Ok(share) = fs::read(file.path()) else {
@@ -130,7 +130,7 @@ async fn counters(stack: &Stack, pod: &str) -> Result<PathBuf> {
             let Ok(share) = serde_json::from_slice::<serde_json::Value>(&share) else {
                 continue;
             };
-            if share["name"] == pod {
+            if share["namespace"] == namespace && share["name"] == pod {
                 let name = share["names"][0].as_str().context("a name")?;
                 return Ok(Some(seats.join("seats").join(name).join("counters/slots")));
             }
