@@ -39,6 +39,8 @@ pub const KUBELET_SOCKET: &str = "kubelet.sock";
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Pause after a failed registration: doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// Between two looks, in such a pause, whether another kubelet is there.
+const LOOK: Duration = Duration::from_millis(50);
 /// A look at the directory even without a change.
 const TICK: Duration = Duration::from_secs(5);
 
@@ -87,11 +89,12 @@ pub async fn keep_registered<F>(
     loop {
         changes.ensure(&directory);
         let stands = current.as_ref().is_some_and(|c| c.stands(&directory));
+        let tried = identity(&directory.join(KUBELET_SOCKET));
         let mut failed = false;
         if !stands {
             current = None;
         }
-        if !stands && !directory.join(KUBELET_SOCKET).exists() {
+        if !stands && tried.is_none() {
             // Nothing is touched: our own changes would wake us at once.
             state(Some("the kubelet is not there".to_owned()));
         } else if !stands {
@@ -102,7 +105,6 @@ pub async fn keep_registered<F>(
                     count(&metrics.register, "done");
                     state(None);
                     current = Some(registered);
-                    pause = RETRY.0;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "not registered, trying again");
@@ -114,7 +116,9 @@ pub async fn keep_registered<F>(
         }
         let wake = async {
             if failed {
-                tokio::time::sleep(pause).await;
+                // A kubelet that starts fails the pods that come to it before we do.
+                let another = another_kubelet(&directory, tried);
+                let _ = tokio::time::timeout(pause, another).await;
             } else {
                 let _ = tokio::time::timeout(TICK, changes.next()).await;
             }
@@ -123,9 +127,11 @@ pub async fn keep_registered<F>(
             () = stop.cancelled() => return,
             () = wake => {}
         }
-        if failed {
-            pause = (pause * 2).min(RETRY.1);
-        }
+        let same = identity(&directory.join(KUBELET_SOCKET)) == tried;
+        pause = match (failed, same) {
+            (true, true) => (pause * 2).min(RETRY.1),
+            _ => RETRY.0,
+        };
     }
 }
 
@@ -157,6 +163,14 @@ impl Drop for Registered {
 fn identity(path: &Path) -> Option<Identity> {
     let found = std::fs::metadata(path).ok()?;
     Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
+/// Ends when the kubelet's socket is not the one that was tried.
+async fn another_kubelet(directory: &Path, tried: Option<Identity>) {
+    let mut looks = tokio::time::interval(LOOK);
+    while identity(&directory.join(KUBELET_SOCKET)) == tried {
+        looks.tick().await;
+    }
 }
 
 async fn register(

@@ -2,15 +2,20 @@
 //!
 //! Fed by: nothing. Must not: need an API server or a GPU.
 
+use std::time::{Duration, Instant};
+
 use aliquot_core::inventory::Refused;
 use aliquot_device_plugin::accepted::Store;
 use aliquot_device_plugin::housekeeping;
-use aliquot_device_plugin::metrics::Metrics;
+use aliquot_device_plugin::metrics::{Metrics, Outcome};
 use aliquot_device_plugin::proto::v1beta1 as api;
 use aliquot_device_plugin::runtime::Fault;
 
-use crate::kubelet::prestart;
+use crate::kubelet::{DEADLINE, Kubelet, prestart};
 use crate::node::{Node, node, pod};
+
+/// Registrations that fail, one after the other, before the pause between them is 3.2 s long.
+const TRIES: u64 = 5;
 
 type Plugin = api::device_plugin_client::DevicePluginClient<tonic::transport::Channel>;
 
@@ -108,4 +113,29 @@ async fn a_pod_whose_stored_share_was_damaged_counts_by_its_annotation_or_with_e
         .await
         .expect("all is known");
     assert!(node.prestart.store.lock().damaged().is_empty());
+}
+
+/// The kubelet that was away then failed each pod that it took up before we were registered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_came_back_was_left_alone_for_the_rest_of_a_long_pause() {
+    let mut node = node();
+    node.kubelet.registration().await;
+    let plugins = node.prestart.paths.plugins.clone();
+    // As `kill -9`: its socket stays. Ours is gone, so the agent tries to register.
+    drop(node.kubelet);
+    std::fs::remove_file(plugins.join("aliquot-gpu.sock")).expect("removed");
+    let failed = Outcome { outcome: "failed" };
+    let growing = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(5));
+        while node.metrics.register.get_or_create(&failed).get() < TRIES {
+            looks.tick().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, growing)
+        .await
+        .expect("tries");
+    let back = Instant::now();
+    Kubelet::start(&plugins).registration().await;
+    let took = back.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }

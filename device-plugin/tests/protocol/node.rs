@@ -95,6 +95,7 @@ pub(crate) struct Node {
     pub(crate) kubelet: Kubelet,
     pub(crate) pods: Pods,
     pub(crate) prestart: Arc<PreStart>,
+    pub(crate) metrics: Metrics,
     pub(crate) _stop: DropGuard,
 }
 
@@ -135,11 +136,11 @@ pub(crate) fn node_with(flags: &[&str]) -> Node {
         published: Published::new(facts, Vec::new(), arrangement),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
     });
-    let stop = CancellationToken::new();
+    let (stop, metrics) = (CancellationToken::new(), Metrics::default());
     tokio::spawn(keep_all(
         paths.plugins,
         Arc::clone(&prestart),
-        Metrics::default(),
+        metrics.clone(),
         tokio::sync::watch::channel(None).1,
         |_| {},
         stop.clone(),
@@ -149,6 +150,7 @@ pub(crate) fn node_with(flags: &[&str]) -> Node {
         kubelet,
         pods,
         prestart,
+        metrics,
         _stop: stop.drop_guard(),
     }
 }

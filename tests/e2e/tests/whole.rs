@@ -12,6 +12,8 @@ mod away;
 mod restarted;
 #[path = "whole/seen.rs"]
 mod seen;
+#[path = "whole/workloads.rs"]
+mod workloads;
 
 async fn start() -> Result<Stack> {
     let stack = Stack::with_node(NodeOptions::default()).await?;

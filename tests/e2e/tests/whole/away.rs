@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::figures::report;
-use aliquot_e2e::pods::{WAIT, simple};
+use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::seen;
+use crate::workloads::{applied, cleared, get, workload};
 
 const NAMESPACE: &str = "away";
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -25,43 +26,10 @@ const LIFE: Duration = Duration::from_secs(6);
 const RUNS: Duration = Duration::from_mins(1);
 const TOLD: &str = "failed calling webhook \"pods.aliquot.dev\"";
 
-/// What makes pods, with such limits.
-fn workload(kind: &str, name: &str, limits: &Value) -> Value {
-    let labels = json!({"app": name});
-    let container = json!({
-        "name": "main", "image": "localhost/busybox:1", "command": ["sh", "-c", WAIT],
-        "resources": {"limits": limits},
-    });
-    let mut pod = json!({"metadata": {"labels": labels},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]}});
-    let metadata = json!({"name": name, "namespace": NAMESPACE});
-    if kind == "Job" {
-        pod["spec"]["containers"][0]["command"] = json!(["true"]);
-        pod["spec"]["restartPolicy"] = json!("Never");
-        return json!({"apiVersion": "batch/v1", "kind": kind, "metadata": metadata,
-            "spec": {"template": pod}});
-    }
-    json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata,
-        "spec": {"selector": {"matchLabels": labels}, "template": pod}})
-}
-
-async fn applied(stack: &Stack, name: &str, objects: &[Value]) -> Result<()> {
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-    let path = stack.write(&format!("{name}.json"), &list.to_string())?;
-    let apply = ["apply", "-f", &*path.to_string_lossy()];
-    stack.cluster.kubectl(&apply).await?.success().map(drop)
-}
-
-async fn get(stack: &Stack, what: &str) -> Result<Value> {
-    let asks = ["get", what, "-n", NAMESPACE, "-o", "json"];
-    let text = stack.cluster.kubectl(&asks).await?.success()?;
-    Ok(serde_json::from_str(&text)?)
-}
-
 /// Waits until this field of an object is 1.
 async fn is_one(stack: &Stack, what: &str, field: &str) -> Result<()> {
     eventually(RUNS, &format!("{field} of {what} to be 1"), || async {
-        let object = get(stack, what).await?;
+        let object = get(stack, NAMESPACE, what).await?;
         ensure!(object["status"][field] == 1, "{}", object["status"]);
         Ok(Some(()))
     })
@@ -71,8 +39,8 @@ async fn is_one(stack: &Stack, what: &str, field: &str) -> Result<()> {
 pub(crate) async fn for_long(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace(NAMESPACE).await?;
-    seen::create(stack, NAMESPACE, "held", "10000").await?;
-    let before = seen::runs(stack, (NAMESPACE, "held"), 0).await?;
+    seen::create(stack, NAMESPACE, "held", 10000).await?;
+    let before = seen::runs(stack, (NAMESPACE, "held"), |_| true).await?;
     stack.terminate(Kind::Webhook).await?;
     let leaf = format!("{}s", LIFE.as_secs() / 2);
     let authority = format!("{}s", LIFE.as_secs());
@@ -95,24 +63,8 @@ pub(crate) async fn for_long(stack: Arc<Stack>) -> Result<()> {
         "the webhook is back, to the waiting Deployment's pod running",
         back.elapsed(),
     );
-    let after = seen::runs(stack, (NAMESPACE, "held"), 0).await?;
-    ensure!(after == before, "{before:?} is now {after:?}");
-    let delete = [
-        "delete",
-        "deployment,daemonset,job,pod",
-        "--all",
-        "-n",
-        NAMESPACE,
-        "--wait",
-    ];
-    stack.cluster.kubectl(&delete).await?.success()?;
-    eventually(PATIENCE, "all pods to be gone", || async {
-        let left = get(stack, "pods").await?;
-        let left = left["items"].as_array().context("a list")?.len();
-        ensure!(left == 0, "{left} pods");
-        Ok(Some(()))
-    })
-    .await
+    seen::runs(stack, (NAMESPACE, "held"), |now| *now == before).await?;
+    cleared(stack, NAMESPACE).await
 }
 
 /// While it is away.
@@ -120,9 +72,9 @@ async fn without(stack: &Stack) -> Result<()> {
     let none = json!({});
     let began = Instant::now();
     let others = [
-        workload("Deployment", "plain", &none),
-        workload("DaemonSet", "everywhere", &none),
-        workload("Job", "once", &none),
+        workload(NAMESPACE, "Deployment", "plain", &none),
+        workload(NAMESPACE, "DaemonSet", "everywhere", &none),
+        workload(NAMESPACE, "Job", "once", &none),
     ];
     applied(stack, "others", &others).await?;
     let bare = stack.refusal(simple(NAMESPACE, "bare", &[])).await?;
@@ -141,10 +93,10 @@ async fn without(stack: &Stack) -> Result<()> {
     let refused = refused.context("a GPU pod was admitted without a review")?;
     ensure!(refused.contains(TOLD), "{refused}");
     let limits = json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 5000});
-    let shared = workload("Deployment", "shared", &limits);
+    let shared = workload(NAMESPACE, "Deployment", "shared", &limits);
     applied(stack, "shared", &[shared]).await?;
     eventually(PATIENCE, "the Deployment's events to say it", || async {
-        let events = get(stack, "events").await?;
+        let events = get(stack, NAMESPACE, "events").await?;
         let events = events["items"].as_array().context("a list")?.iter();
         let told = events
             .filter(|event| event["reason"] == "FailedCreate")

@@ -5,10 +5,13 @@
 use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::pods::{allocation, simple};
+use aliquot_e2e::pods::allocation;
 use aliquot_e2e::stack::Stack;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use crate::workloads::{applied, get, workload};
 
 const PATIENCE: Duration = Duration::from_mins(3);
 const TOLD: [&str; 3] = [
@@ -17,20 +20,51 @@ const TOLD: [&str; 3] = [
     "CUDA_DEVICE_SM_LIMIT",
 ];
 
+/// Reason of a pod that the kubelet failed because, when it took the pod up again after its
+/// containers had ended, no plugin was registered yet. The pod's controller makes another.
+const TOO_EARLY: &str = "UnexpectedAdmissionError";
+
 /// A container, and its share.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
+    /// Name of its pod.
+    pub(crate) pod: String,
     /// Its id at the runtime.
     pub(crate) container: String,
     pub(crate) restarts: i32,
     pub(crate) share: Vec<String>,
 }
 
-/// A pod with this many MiB and 20 % of one card.
-pub(crate) async fn create(stack: &Stack, namespace: &str, name: &str, memory: &str) -> Result<()> {
-    let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "20")];
-    let pod = simple(namespace, name, &limits);
-    stack.cluster.create_pod(pod).await.map(drop)
+/// A Deployment of one pod with this many MiB and 20 % of one card.
+pub(crate) async fn create(stack: &Stack, namespace: &str, name: &str, memory: u32) -> Result<()> {
+    let limits =
+        json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory, "nvidia.com/gpucores": 20});
+    let deployment = workload(namespace, "Deployment", name, &limits);
+    applied(stack, &format!("{namespace}-{name}"), &[deployment]).await
+}
+
+/// The Deployment's one pod that is not over.
+async fn pod_of(stack: &Stack, namespace: &str, name: &str) -> Result<Pod> {
+    let pods = get(stack, namespace, "pods").await?;
+    let pods: Vec<Pod> = serde_json::from_value(pods["items"].clone())?;
+    let mut living = Vec::new();
+    for pod in pods {
+        let labels = pod.metadata.labels.as_ref();
+        if labels
+            .and_then(|all| all.get("app"))
+            .is_none_or(|app| app != name)
+        {
+            continue;
+        }
+        let status = pod.status.clone().unwrap_or_default();
+        if status.phase.as_deref() != Some("Failed") {
+            living.push(pod);
+        } else if status.reason.as_deref() != Some(TOO_EARLY) {
+            bail!("{name} failed: {status:?}");
+        }
+    }
+    ensure!(living.len() == 1, "{} pods of {name}", living.len());
+    living.pop().context("one")
 }
 
 fn status(pod: &Pod) -> Result<(String, i32)> {
@@ -50,20 +84,19 @@ fn status(pod: &Pod) -> Result<(String, i32)> {
     Ok((id, main.restart_count))
 }
 
-/// Waits until the pod runs, started again this often, and sees what its allocation says.
+/// Waits until a pod of the Deployment runs that is right, and sees what its allocation says.
 pub(crate) async fn runs(
     stack: &Stack,
     (namespace, name): (&str, &str),
-    restarts: i32,
+    right: impl Fn(&Seen) -> bool,
 ) -> Result<Seen> {
-    let what = format!("{namespace}/{name} to run with its share, restarted {restarts} times");
-    eventually(PATIENCE, &what, || async {
-        let asks = ["get", "pod", "-n", namespace, name, "-o", "json"];
-        let text = stack.cluster.kubectl(&asks).await?.success()?;
-        let pod: Pod = serde_json::from_str(&text)?;
-        let (container, count) = status(&pod)?;
-        ensure!(count == restarts, "restarted {count} times");
-        let environment = stack.environment(namespace, name, "main").await?;
+    let right = &right;
+    let what = format!("a pod of {namespace}/{name} to run with its share");
+    eventually(PATIENCE, &what, || async move {
+        let pod = pod_of(stack, namespace, name).await?;
+        let (container, restarts) = status(&pod)?;
+        let pod_name = pod.metadata.name.clone().context("a name")?;
+        let environment = stack.environment(namespace, &pod_name, "main").await?;
         let of = |name: &&str| environment.get(*name).cloned().unwrap_or_default();
         let share: Vec<String> = TOLD.iter().map(of).collect();
         let allocation = allocation(&pod)?;
@@ -75,11 +108,14 @@ pub(crate) async fn runs(
             grant.cores.0.to_string(),
         ];
         ensure!(share == granted, "{share:?}, granted {granted:?}");
-        Ok(Some(Seen {
+        let seen = Seen {
+            pod: pod_name,
             container,
             restarts,
             share,
-        }))
+        };
+        ensure!(right(&seen), "{seen:?}");
+        Ok(Some(seen))
     })
     .await
 }
