@@ -141,6 +141,10 @@ impl Stack {
                 "{:?} is on {node}, its shares are not",
                 meta.name
             );
+            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+            if matches!(phase, Some("Succeeded" | "Failed")) {
+                continue; // it holds nothing any more
+            }
             let held = held(&allocation);
             for (gpu, amount) in &held {
                 *books.cards.entry(gpu.clone()).or_default() += *amount;
