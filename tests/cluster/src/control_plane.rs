@@ -8,12 +8,13 @@ use crate::ports::{Ports, Role};
 
 /// What a control plane with made-up nodes needs, and nothing that would judge
 /// those nodes by heartbeats they do not send.
-const CONTROLLERS_FOR_FAKE_NODES: [&str; 9] = [
+const CONTROLLERS_FOR_FAKE_NODES: [&str; 10] = [
     "serviceaccount-controller",
     "root-ca-certificate-publisher-controller",
     "job-controller",
     "replicaset-controller",
     "deployment-controller",
+    "daemonset-controller",
     "pod-garbage-collector-controller",
     "garbage-collector-controller",
     "namespace-controller",

@@ -1,0 +1,98 @@
+//! An upgrade of the agents on a real API server with its controllers: not more than a tenth of
+//! the nodes is without its agent at any time. Issue D6, 1.
+//!
+//! Fed by: the chart; the kubelets are played here. Must not: make a pod ready that was not seen.
+
+use std::time::Duration;
+
+use aliquot_chart::{NAMESPACE, chart, helm};
+use aliquot_cluster::Cluster;
+use aliquot_cluster::wait::eventually;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::json;
+
+const PATIENCE: Duration = Duration::from_mins(5);
+const NODES: usize = 30;
+/// A tenth of them.
+const AWAY: usize = 3;
+const PODS: &str = "app.kubernetes.io/component=device-plugin";
+
+/// Plays the kubelets of all nodes: what is to end is gone, what was placed is ready. Gives how many
+/// pods were ready before, and how many of those have this generation of the template.
+async fn played(pods: &Api<Pod>, generation: &str) -> Result<(usize, usize)> {
+    let (mut ready, mut new) = (0, 0);
+    for pod in pods.list(&ListParams::default().labels(PODS)).await?.items {
+        let name = pod.metadata.name.clone().context("a name")?;
+        if pod.metadata.deletion_timestamp.is_some() {
+            let at_once = DeleteParams::default().grace_period(0);
+            pods.delete(&name, &at_once).await?;
+            continue;
+        }
+        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+        let is_ready = |conditions: &Vec<_>| conditions.iter().any(is_ready);
+        if conditions.is_some_and(is_ready) {
+            let labels = pod.metadata.labels.unwrap_or_default();
+            let own = labels.get("pod-template-generation");
+            ready += 1;
+            new += usize::from(own.is_some_and(|own| own == generation));
+        } else if pod.spec.is_some_and(|spec| spec.node_name.is_some()) {
+            let status = json!({"status": {"phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True"}]}});
+            let patch = Patch::Strategic(status);
+            pods.patch_status(&name, &PatchParams::default(), &patch)
+                .await?;
+        }
+    }
+    Ok((ready, new))
+}
+
+fn is_ready(condition: &k8s_openapi::api::core::v1::PodCondition) -> bool {
+    condition.type_ == "Ready" && condition.status == "True"
+}
+
+async fn rolled(cluster: &Cluster) -> Result<()> {
+    let config = cluster.kubeconfig().to_string_lossy().into_owned();
+    let chart = chart();
+    let run = |arguments: &[&str]| {
+        let common = [&*chart, "-n", NAMESPACE, "--kubeconfig", &config];
+        helm(&[arguments, &common].concat())?.success()
+    };
+    for number in 0..NODES {
+        let name = format!("gpu-{number}");
+        cluster.fake_node(&name, &[("gpu", "on")], &[]).await?;
+    }
+    run(&["install", "aliquot", "--create-namespace"])?;
+    let pods: Api<Pod> = Api::namespaced(cluster.admin()?, NAMESPACE);
+    eventually(PATIENCE, "an agent on each node", || async {
+        let (ready, _) = played(&pods, "1").await?;
+        ensure!(ready == NODES, "{ready} of {NODES}");
+        Ok(Some(()))
+    })
+    .await?;
+
+    run(&["upgrade", "aliquot", "--set", "image.tag=next"])?;
+    let least = std::sync::atomic::AtomicUsize::new(NODES);
+    eventually(PATIENCE, "the next agent on each node", || async {
+        let (ready, new) = played(&pods, "2").await?;
+        least.fetch_min(ready, std::sync::atomic::Ordering::Relaxed);
+        ensure!(new == NODES, "{new} of {NODES}, {ready} ready");
+        Ok(Some(()))
+    })
+    .await?;
+    let least = least.into_inner();
+    ensure!(
+        least == NODES - AWAY,
+        "{least} of {NODES} were there at the worst time"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_upgrade_takes_the_agent_from_a_tenth_of_the_nodes_at_a_time() {
+    let cluster = Box::pin(Cluster::control_plane().start()).await;
+    let cluster = cluster.expect("a cluster");
+    rolled(&cluster).await.expect("a roll");
+    cluster.stop().await.expect("an orderly end");
+}
