@@ -28,7 +28,9 @@ install_debian() {
         exit 1
     fi
     echo "clients.sh: installing $2" >&2
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$2"; } >&2
+    apt-get update -qq -o Acquire::Retries=5 >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+        -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300 "$2" >&2
 }
 
 make_venv() {
@@ -36,7 +38,7 @@ make_venv() {
     python3 -c 'import ensurepip, venv' 2>/dev/null || install_debian "Python's venv" python3-venv
     rm -rf "$venv"
     python3 -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    "$venv/bin/python" -m pip install --retries 10 --quiet --disable-pip-version-check \
         --requirement "$requirements" >&2
     touch "$venv/.complete"
 }
@@ -45,7 +47,7 @@ make_venv() {
 fetch_cudart() {
     rm -rf "$cudart"
     mkdir -p "$cudart"
-    "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
+    "$venv/bin/python" -m pip download --retries 10 --quiet --disable-pip-version-check --no-deps \
         --only-binary=:all: --python-version 3.9 --platform manylinux1_x86_64 \
         --dest "$cudart" torchvision==0.9.1 >&2
     "$venv/bin/python" -m zipfile -e "$cudart"/torchvision-*.whl "$cudart/unpacked"

@@ -9,5 +9,7 @@ if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 echo "chromium.sh: installing chromium" >&2
-{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >&2
+apt-get update -qq -o Acquire::Retries=5 >&2
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300 chromium >&2
 command -v chromium

@@ -70,7 +70,7 @@ fn cards_whose_daemons_did_not_answer_kept_the_kubelet_unserved_for_twenty_secon
     let start = std::time::Instant::now();
     let state = begun(&[("GPU-a", on(Mode::Mps(Mps::new(4))))]);
     assert!(
-        start.elapsed() < Duration::from_secs(5),
+        start.elapsed() < Duration::from_secs(15),
         "{:?}",
         start.elapsed()
     );

@@ -191,7 +191,7 @@ fn a_share_above_the_even_part_waits_until_the_daemon_allows_it() {
     let folder = scene.folder();
     std::thread::scope(|threads| {
         let started = threads.spawn(|| scene.equip(GPU, 20_000, 50, &mut Outfit::default()));
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_mins(1);
         let raised = loop {
             let wish = folder.wish().expect("read").expect("a wish");
             if wish.memory == Mib(20_000) {

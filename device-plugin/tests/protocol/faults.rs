@@ -137,5 +137,6 @@ async fn a_kubelet_that_came_back_was_left_alone_for_the_rest_of_a_long_pause() 
     let back = Instant::now();
     Kubelet::start(&plugins).registration().await;
     let took = back.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // The pause was five seconds.
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }

@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
 /// Longest wait for anything.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 struct Register(mpsc::UnboundedSender<api::RegisterRequest>);
 

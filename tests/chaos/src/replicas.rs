@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_cluster::{Part, Replica};
 use aliquot_e2e::http;
 use aliquot_e2e::proxy::Proxy;
@@ -29,7 +29,6 @@ const TIMES: (u32, u32, u32) = (5, 4, 1);
 /// A container that ran well is started again at once; it takes this long.
 const RESTART: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_mins(1);
 /// Names the file by which a fail-point is armed.
 const CONTROL: &str = "ALIQUOT_FAIL_POINT_FILE";
 /// The build with fail-points.

@@ -1,12 +1,12 @@
 //! What must hold when everybody lives again and nothing more comes.
 //!
-//! Fed by: lists of pods and both replicas' books. Must not: wait longer than a
-//! minute for any of it.
+//! Fed by: lists of pods and both replicas' books. Must not: wait longer
+//! than it is told.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::books::{Amount, Books, stated};
 use aliquot_e2e::pool::node_of;
 use aliquot_e2e::stack::Stack;
@@ -20,21 +20,22 @@ use crate::observer::Observer;
 use crate::replicas::Replicas;
 
 /// What is promised after the last kill.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub const PROMISED: Duration = Duration::from_mins(1);
 
 /// Waits until every pod is bound, or told why it is not and would still not fit;
-/// and until the books of both replicas are those of the pods. How many are bound
-/// and how many wait.
+/// and until the books of both replicas are those of the pods; each within `patience`. How many
+/// are bound and how many wait.
 pub async fn reached(
     stack: &Stack,
     replicas: &Replicas,
     observer: &Observer,
+    patience: Duration,
 ) -> Result<(usize, usize)> {
-    let split = eventually(PATIENCE, "every pod to be bound or told why", || async {
+    let split = eventually(patience, "every pod to be bound or told why", || async {
         decided(stack).await.map(Some)
     })
     .await?;
-    let books = eventually(PATIENCE, "the books to be those of the pods", || async {
+    let books = eventually(patience, "the books to be those of the pods", || async {
         let written = stack.written_books().await?;
         for pair in replicas.pairs() {
             same(pair.name, &written, &stated(pair.address).await?)?;
@@ -47,7 +48,7 @@ pub async fn reached(
         let total = capacity.get(card).copied().unwrap_or_default();
         ensure!(used.within(total), "{card} promised {used:?} of {total:?}");
     }
-    running(stack).await?;
+    running(stack, patience).await?;
     ensure!(
         observer.over_booked().is_empty(),
         "over-booked: {:?}",
@@ -147,9 +148,9 @@ fn room<'a>(
 }
 
 /// Waits until the real node runs what is bound there.
-async fn running(stack: &Stack) -> Result<()> {
+async fn running(stack: &Stack, patience: Duration) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
-    eventually(PATIENCE, "the real node to run its pods", || async {
+    eventually(patience, "the real node to run its pods", || async {
         for pod in pods.list(&ListParams::default()).await? {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::INVENTORY;
 use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result};
@@ -23,12 +23,11 @@ use crate::provoke::{self, FORGED};
 use crate::replicas::{Pair, Replicas, say};
 use crate::rest;
 
-const PATIENCE: Duration = Duration::from_mins(1);
 /// From its node's refusal to the end of a pod.
-const RESOLVED: Duration = Duration::from_secs(30);
+const RESOLVED: Duration = Duration::from_mins(2);
 /// A place that is not passed within this may be armed at a replica that has lost
 /// the lease on a busy machine: it is tried again with the one that leads now.
-const PASSED: Duration = Duration::from_secs(20);
+const PASSED: Duration = Duration::from_mins(1);
 const TRIES: usize = 3;
 /// Pods before the first kill: enough to fill the cluster.
 const FILL: usize = 200;
@@ -124,7 +123,13 @@ async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -
     }
     replicas.whole().await?;
     let last = Instant::now();
-    let (bound, waiting) = rest::reached(&stack, &replicas, &observer).await?;
+    // The long run holds it to what is promised.
+    let patience = if size.all_victims {
+        rest::PROMISED
+    } else {
+        PATIENCE
+    };
+    let (bound, waiting) = rest::reached(&stack, &replicas, &observer, patience).await?;
     say(&format!(
         "{} pods created, {bound} bound and {waiting} waiting, at rest {:.1} s after the last kill",
         load.created(),

@@ -10,19 +10,16 @@ mod routes;
 mod verbs;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use aliquot_chart::{NAMESPACE, chart, helm};
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A cluster with the chart on it: two nodes, no kubelet, so that none of its pods runs.
 struct Installed {

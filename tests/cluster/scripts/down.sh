@@ -14,10 +14,10 @@ flock 9 # the guard and a hand may both call; who starts from here on sees .down
 [ -e "$STATE/aliquot-cluster" ] || exit 0
 failed=
 
-await() { # await WHAT CONDITION...: 20 s
+await() { # await WHAT CONDITION...: 120 s of sleep
   local what=$1; shift
-  for _ in $(seq 400); do "$@" && return; sleep 0.05; done
-  echo "$what: still there after 20 s" >&2
+  for _ in $(seq 2400); do "$@" && return; sleep 0.05; done
+  echo "$what: still there after 120 s" >&2
   failed=1
 }
 ended() { # ended PID START: a zombie has ended; another start time is another process

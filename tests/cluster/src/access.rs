@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::cluster::Cluster;
 
-/// How long a helper program may run.
-const PROGRAM: Duration = Duration::from_mins(1);
+/// How long a helper program may run: less than anything that a client holds on to.
+const PROGRAM: Duration = Duration::from_mins(3);
 /// Life of a service account's token: longer than any demo.
 const TOKEN: i64 = 24 * 60 * 60;
 
@@ -75,7 +75,7 @@ impl Cluster {
     /// kubectl of this cluster's version, with all rights.
     ///
     /// # Errors
-    /// It cannot be run, or takes longer than a minute. A refusal is in the output.
+    /// It cannot be run, or takes too long. A refusal is in the output.
     pub async fn kubectl(&self, args: &[&str]) -> Result<Output> {
         let config = format!("--kubeconfig={}", self.kubeconfig().display());
         let mut all = vec!["kubectl", &config];

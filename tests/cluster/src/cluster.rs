@@ -26,7 +26,7 @@ use crate::scheduler_config::{self, SchedulerOptions};
 use crate::wait::eventually;
 
 /// How long a component may take to come up on a busy machine.
-pub(crate) const START: Duration = Duration::from_secs(90);
+pub(crate) const START: Duration = Duration::from_mins(4);
 
 /// What the cluster was asked to be.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -138,7 +138,7 @@ pub(crate) async fn end(child: &mut Child, name: &str) -> Result<()> {
     child.kill().with_context(|| format!("kill {name}"))?;
     let child = Mutex::new(child);
     eventually(
-        Duration::from_secs(10),
+        Duration::from_mins(1),
         &format!("the end of {name}"),
         || async { Ok(child.lock().try_wait()?) },
     )

@@ -82,7 +82,7 @@ impl Cluster {
     /// containerd's own client, in the kubelet's namespace `k8s.io`.
     ///
     /// # Errors
-    /// It cannot be run, or takes longer than a minute.
+    /// It cannot be run, or takes too long.
     pub async fn ctr(&self, args: &[&str]) -> Result<Output> {
         let socket = self.layout.text("containerd/c.sock");
         let mut all = vec!["-a", &socket, "-n", "k8s.io"];

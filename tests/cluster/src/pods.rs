@@ -1,7 +1,5 @@
 //! What tests do with pods: create, wait, read, delete. Deadlines come from callers
-//! or are a minute.
-
-use std::time::Duration;
+//! or are [`PATIENCE`].
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
@@ -11,10 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::daemons::Daemon;
-use crate::wait::{eventually, give_up};
-
-/// For what a healthy cluster does in seconds, on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+use crate::wait::{PATIENCE, eventually, give_up};
 
 impl Cluster {
     /// Makes a namespace in which pods can be created at once.
@@ -52,7 +47,7 @@ impl Cluster {
     /// Waits until every container of the pod runs (and is ready).
     ///
     /// # Errors
-    /// Not within a minute (the error tells what the pod waits for), or the pod ended.
+    /// Not in time (the error tells what the pod waits for), or the pod ended.
     pub async fn wait_running(&self, namespace: &str, name: &str) -> Result<Pod> {
         let what = format!("pod {namespace}/{name} to run");
         self.wait_pod(namespace, name, &what, |pod| {
@@ -73,7 +68,7 @@ impl Cluster {
     /// Waits until the pod is in this phase.
     ///
     /// # Errors
-    /// Not within a minute; the error tells what the pod waits for.
+    /// Not in time; the error tells what the pod waits for.
     pub async fn wait_phase(&self, namespace: &str, name: &str, phase: &str) -> Result<Pod> {
         let what = format!("pod {namespace}/{name} to be {phase}");
         self.wait_pod(namespace, name, &what, |pod| {
@@ -86,7 +81,7 @@ impl Cluster {
     /// (see [`eventually`]).
     ///
     /// # Errors
-    /// Not within a minute; the error tells what the pod waits for.
+    /// Not in time; the error tells what the pod waits for.
     pub async fn wait_pod(
         &self,
         namespace: &str,
@@ -137,7 +132,7 @@ impl Cluster {
     /// until its object is gone.
     ///
     /// # Errors
-    /// It does not exist, or is not gone within a minute.
+    /// It does not exist, or is not gone in time.
     pub async fn delete_pod(&self, namespace: &str, name: &str) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.admin()?, namespace);
         let grace = u32::from(self.options.node.is_some());

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 
+/// For what a healthy cluster does in seconds. It only bounds the wait for a success, so it is far
+/// more than a slow machine with two processors needs that runs every test.
+pub const PATIENCE: Duration = Duration::from_mins(4);
 /// Pause between two probes.
 const PAUSE: Duration = Duration::from_millis(50);
 

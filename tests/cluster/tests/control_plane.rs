@@ -2,9 +2,7 @@
 
 mod leftovers;
 
-use std::time::Duration;
-
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_cluster::{Cluster, Replica};
 use anyhow::Result;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -68,12 +66,13 @@ async fn a_pod_is_scheduled_to_a_made_up_node_and_goes_when_deleted() -> Result<
         })
         .await?;
     assert_eq!(placed.spec.unwrap().node_name.unwrap(), "fake-1");
-    let events = cluster.events("default", "Pod", "p").await?;
-    assert!(
-        events
-            .iter()
-            .any(|event| event.reason.as_deref() == Some("Scheduled"))
-    );
+    // kube-scheduler posts it after its Binding.
+    eventually(PATIENCE, "the event Scheduled", || async {
+        let events = cluster.events("default", "Pod", "p").await?;
+        let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
+        Ok(reasons.any(|reason| reason == "Scheduled").then_some(()))
+    })
+    .await?;
     cluster.set_phase("default", "p", "Running").await?;
     cluster.wait_phase("default", "p", "Running").await?;
     cluster.delete_pod("default", "p").await?;
@@ -151,7 +150,7 @@ async fn kube_scheduler_asks_the_extender_about_pods_with_our_resources_only() -
     let limits = json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30});
     ours["spec"]["containers"][0]["resources"] = json!({"limits": limits});
     cluster.create_pod(ours).await?;
-    let (mut call, _) = tokio::time::timeout(Duration::from_secs(20), extender.accept()).await??;
+    let (mut call, _) = tokio::time::timeout(PATIENCE, extender.accept()).await??;
     let mut start = [0; 12];
     call.read_exact(&mut start).await?;
     assert_eq!(std::str::from_utf8(&start)?, "POST /filter");
@@ -175,13 +174,12 @@ async fn of_two_replicas_one_holds_the_lease_under_its_own_name_until_it_is_kill
         let holder = spec.holder_identity.unwrap_or_default();
         Ok(holder.split_once('_').map(|(name, _)| name.to_owned()))
     };
-    let patience = Duration::from_mins(1);
     let first = cluster.start_replica(replica("replica-a"))?;
-    let held = eventually(patience, "a holder of the lease", holder).await?;
+    let held = eventually(PATIENCE, "a holder of the lease", holder).await?;
     assert_eq!(held, "replica-a");
     let _second = cluster.start_replica(replica("replica-b"))?;
     first.kill().await?;
-    eventually(patience, "the other to hold it", || async {
+    eventually(PATIENCE, "the other to hold it", || async {
         Ok(holder().await?.filter(|name| name == "replica-b"))
     })
     .await?;
@@ -194,13 +192,23 @@ async fn where_that_is_on_pods_without_a_gpu_are_asked_about_too() -> Result<()>
     let cluster = cluster.chart_value("scheduler.cpuOnly", json!(true));
     let cluster = Box::pin(cluster.start()).await?;
     let extender = TcpListener::bind(cluster.extender_address()).await?;
-    // kube-scheduler ranks nothing where only one node fits.
-    cluster.fake_node("fake-1", &[], &[]).await?;
-    cluster.fake_node("fake-2", &[], &[]).await?;
+    // kube-scheduler ranks nothing where only one node fits: it must know both.
+    for node in ["fake-1", "fake-2"] {
+        cluster.fake_node(node, &[("is", node)], &[]).await?;
+        let mut first = pod(node);
+        first["spec"]["nodeSelector"] = json!({"is": node});
+        cluster.create_pod(first).await?;
+        cluster
+            .wait_pod("default", node, "its node to be known", |pod| {
+                let spec = pod.spec.as_ref();
+                Ok(spec.is_some_and(|spec| spec.node_name.is_some()))
+            })
+            .await?;
+    }
     let mut plain = pod("plain");
     plain["spec"]["schedulerName"] = json!("aliquot-scheduler");
     cluster.create_pod(plain).await?;
-    let (mut call, _) = tokio::time::timeout(Duration::from_secs(20), extender.accept()).await??;
+    let (mut call, _) = tokio::time::timeout(PATIENCE, extender.accept()).await??;
     let mut start = [0; 25];
     call.read_exact(&mut start).await?;
     assert_eq!(std::str::from_utf8(&start)?, "POST /cpu-only/prioritize");

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
 
@@ -29,8 +29,9 @@ fn hold(args: &[&str]) -> Result<(PathBuf, Child)> {
     Ok((state, child))
 }
 
+/// Waits for a whole cluster, which first waits for its turn to have the machine's node.
 async fn until(what: &str, is_met: impl Fn() -> bool) -> Result<()> {
-    eventually(Duration::from_secs(90), what, || async {
+    eventually(Duration::from_mins(20), what, || async {
         Ok(is_met().then_some(()))
     })
     .await
@@ -38,23 +39,19 @@ async fn until(what: &str, is_met: impl Fn() -> bool) -> Result<()> {
 
 /// Waits until only the logs are left, looks at them, removes them.
 async fn only_logs_remain(state: &Path) -> Result<()> {
-    eventually(
-        Duration::from_mins(1),
-        "the guard to end the cluster",
-        || async {
-            let left = leftovers::of(state);
-            ensure!(left.is_empty(), "{left:?}");
-            let mut names = Vec::new();
-            for entry in fs::read_dir(state)? {
-                names.push(entry?.file_name().to_string_lossy().into_owned());
-            }
-            names.sort();
-            if names != ["down.sh", "log"] {
-                bail!("{names:?}");
-            }
-            Ok(Some(()))
-        },
-    )
+    eventually(PATIENCE, "the guard to end the cluster", || async {
+        let left = leftovers::of(state);
+        ensure!(left.is_empty(), "{left:?}");
+        let mut names = Vec::new();
+        for entry in fs::read_dir(state)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        if names != ["down.sh", "log"] {
+            bail!("{names:?}");
+        }
+        Ok(Some(()))
+    })
     .await?;
     ensure!(
         state.join("log/apiserver.log").exists(),

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::Allocation;
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use anyhow::{Context as _, Result, ensure};
@@ -22,9 +22,6 @@ use crate::http;
 use crate::pods::allocation;
 use crate::pool::node_of;
 use crate::stack::{Kind, Stack};
-
-/// The watch shows in milliseconds what was written; the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What was promised of a card, or can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,7 +176,12 @@ impl Stack {
     /// Waits until the scheduler states what the pods say, with nothing
     /// reserved beside, and checks that no card promised more than it has.
     pub async fn books_agree(&self) -> Result<Books> {
-        let books = eventually(PATIENCE, "the books to agree with the pods", || async {
+        self.books_agree_within(PATIENCE).await
+    }
+
+    /// The same, and no later: an audit may mend them some time after.
+    pub async fn books_agree_within(&self, patience: Duration) -> Result<Books> {
+        let books = eventually(patience, "the books to agree with the pods", || async {
             let (written, stated) = (self.written_books().await?, self.stated_books().await?);
             ensure!(written == stated, "pods {written:?}, books {stated:?}");
             Ok(Some(written))

@@ -6,9 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, Mode, VERSION};
 use aliquot_core::{Mib, Percent, allocation};
 use anyhow::{Result, ensure};
@@ -26,7 +25,6 @@ use crate::stack::{Kind, Stack};
 
 /// Memory of every card: an A100 80GB.
 pub const CARD: u64 = 81_920;
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a node of a pool has.
 #[derive(Clone, Copy, Debug)]

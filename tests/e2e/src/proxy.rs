@@ -8,12 +8,13 @@ mod reply;
 mod traffic;
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use aliquot_cluster::wait::PATIENCE;
+use anyhow::{Context as _, Result, anyhow};
 use futures::{StreamExt as _, stream};
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use hyper::body::{Bytes, Incoming};
@@ -31,12 +32,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::figures::say;
+
 use reply::{Reply, status_reply};
 pub use traffic::Traffic;
 use traffic::is_watch;
-
-/// Longest wait for a request that a test expects.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 enum Action {
     /// The test decides.
@@ -295,9 +295,39 @@ fn through(kubeconfig: &Path, address: SocketAddr) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The sender of a request has given up before it was answered: it waits 3 s for its Binding, and
+/// the machine did other work.
+#[derive(Clone, Copy, Debug)]
+pub struct NobodyWaits;
+
+impl std::fmt::Display for NobodyWaits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the sender of the request no longer waits")
+    }
+}
+
+impl std::error::Error for NobodyWaits {}
+
+/// Plays a scenario under a name of its own, and once more, three times at most, where the machine
+/// was too slow for it: a request's sender had given up before it could be answered.
+pub async fn in_time<F: Future<Output = Result<()>>>(
+    name: &'static str,
+    mut play: impl FnMut(&'static str) -> F,
+) -> Result<()> {
+    let mut outcome = play(name).await;
+    for again in ["again", "at-last"] {
+        match outcome {
+            Err(error) if error.is::<NobodyWaits>() => say(&format!("{name}: {error:#}")),
+            outcome => return outcome,
+        }
+        outcome = play(format!("{name}-{again}").leak()).await;
+    }
+    outcome
+}
+
 fn send(to: oneshot::Sender<Reply>, reply: Reply) -> Result<()> {
     if to.send(reply).is_err() {
-        bail!("the sender of the request no longer waits");
+        return Err(anyhow::Error::new(NobodyWaits));
     }
     Ok(())
 }

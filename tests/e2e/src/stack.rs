@@ -17,12 +17,13 @@ use tokio::sync::Mutex;
 pub use crate::agent::NodeOptions;
 use crate::http;
 
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
 /// Where the product lives.
 pub const NAMESPACE: &str = "aliquot-system";
 /// The real node's name.
 pub const NODE: &str = "node-1";
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-const STOPPING: Duration = Duration::from_secs(15);
+const STOPPING: Duration = Duration::from_mins(1);
 
 /// The parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

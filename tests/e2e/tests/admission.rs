@@ -32,6 +32,8 @@ struct Shape {
     leaves: f64,
     /// Replicas that end at least, however slow the machine is.
     kills: usize,
+    /// Creations that may fail with each replica that is killed.
+    failed: usize,
     /// Webhooks as they are shipped.
     release: bool,
     /// The figures are those of the specification.
@@ -44,15 +46,17 @@ const LONG: Shape = Shape {
     lives: ["90s", "270s"],
     leaves: 8.0,
     kills: 6,
+    failed: 10,
     release: true,
     promised: true,
 };
 const SHORT: Shape = Shape {
     rate: 40,
     time: Duration::from_secs(40),
-    lives: ["6s", "18s"],
+    lives: ["12s", "36s"],
     leaves: 5.0,
     kills: 3,
+    failed: 20,
     release: false,
     promised: false,
 };
@@ -154,7 +158,7 @@ fn judge(shape: &Shape, load: &load::Done, reviews: &Reviews, server: &ApiServer
     // A process that is killed takes the calls with it that it has not answered.
     let kills = load.ended(End::Killed);
     ensure!(
-        load.again(End::Killed) <= 10 * kills.max(1),
+        load.again(End::Killed) <= shape.failed * kills.max(1),
         "{} creations failed in {kills} kills: {:?}",
         load.again(End::Killed),
         load.texts

@@ -14,7 +14,7 @@ use crate::modes::mig::names::Named;
 use crate::mps::folder::Folder;
 use crate::mps::plan::wish;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Cards of one model.
 #[derive(Default)]

@@ -10,10 +10,10 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::http;
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
@@ -23,7 +23,6 @@ use anyhow::{Context as _, Result, bail};
 /// Fixed, so that a later run finds what an interrupted one left.
 const STATE: &str = "/tmp/aliquot-demo";
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
-const PATIENCE: Duration = Duration::from_mins(1);
 
 #[tokio::main]
 async fn main() -> Result<()> {

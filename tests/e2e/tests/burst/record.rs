@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -19,8 +19,6 @@ use serde_json::Value;
 
 /// Requests under way at one time.
 const CONNECTIONS: usize = 16;
-/// Longest time in which all pods of a burst must be bound.
-const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Moments by the pods' names.
 #[derive(Debug, Default)]

@@ -1,9 +1,8 @@
 //! Books that cannot be believed place nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
@@ -15,8 +14,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Design 5: counted as the whole of every card, and reported.
 pub(crate) async fn unreadable(stack: Arc<Stack>) -> Result<()> {

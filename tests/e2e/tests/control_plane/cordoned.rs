@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_e2e::http;
 use aliquot_e2e::pool::{Pool, Shape};
-use aliquot_e2e::stack::Stack;
+use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -33,6 +35,14 @@ pub(crate) async fn until_it_is_let_on_again(stack: Arc<Stack>) -> Result<()> {
         stack.cluster.kubectl(&args).await?.success()
     };
     annotate(&cordon).await?;
+    // A pod that comes before the scheduler's watch shows it would be bound.
+    let scheduler = stack.address(Kind::Scheduler);
+    eventually(PATIENCE, "the scheduler to see the cordon", || async {
+        let top = http::get(scheduler, "/top").await?;
+        ensure!(top.contains("CardCordoned"), "{top}");
+        Ok(Some(()))
+    })
+    .await?;
     pool.create("waits", &[WHOLE]).await?;
     let event = pool.event("waits", "Refused: ").await?;
     ensure!(event.contains("1 CardCordoned"), "{event}");

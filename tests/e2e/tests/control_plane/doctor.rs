@@ -1,8 +1,8 @@
 //! `kubectl aliquot doctor` against a real API server, scheduler and webhook.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use aliquot_cluster::wait::PATIENCE;
 use aliquot_e2e::pool::{Pool, Shape};
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -12,8 +12,6 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio::process::Command;
-
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Exit code and answer.
 async fn asks(stack: &Stack, args: &[&str]) -> Result<(Option<i32>, Value)> {

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 /// Every optional field absent, empty or strange; none asks for a GPU.
 const ODD: &str = include_str!("odd-pods.json");
-/// Longest wait for a pod that does not concern us.
-const AT_ONCE: Duration = Duration::from_secs(1);
+/// Longest wait for a pod that does not concern us: who asks a webhook that is away waits 5 s.
+const AT_ONCE: Duration = Duration::from_secs(4);
 
 async fn reviews(stack: &Stack) -> Result<f64> {
     let address = stack.address(Kind::Webhook);

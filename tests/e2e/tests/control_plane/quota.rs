@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http::metric;
 use aliquot_e2e::pods::container;
@@ -16,9 +16,9 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Between a quota that leaves more and the last Binding that uses it.
-const WOKEN: Duration = Duration::from_secs(2);
+/// Between a quota that leaves more and the last Binding that uses it. A pod that was tried often
+/// waits up to 10 s for its turn; one that nobody woke waits five minutes.
+const WOKEN: Duration = Duration::from_secs(30);
 
 fn hard(resource: &str, most: &str) -> Value {
     json!({"spec": {"hard": {format!("limits.nvidia.com/{resource}"): most}}})

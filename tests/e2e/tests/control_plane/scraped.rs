@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::{INVENTORY, Inventory, Lingering};
 use aliquot_core::{Mib, Percent};
 use aliquot_e2e::http;
@@ -19,7 +18,6 @@ use serde_json::json;
 
 const REFERENCE: &str = include_str!("../../../../docs/reference/metrics.md");
 const NODE: &str = "scrape-1";
-const PATIENCE: Duration = Duration::from_secs(30);
 const SHAPE: Shape = Shape {
     cards: 1,
     seats: 10,

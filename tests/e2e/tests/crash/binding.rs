@@ -4,10 +4,11 @@
 //! never all three: what leaks or is given twice shows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
-use aliquot_e2e::proxy::{Answered, Proxy, Stopped, Traffic, Trap};
+use aliquot_e2e::proxy::{Answered, Proxy, Stopped, Traffic, Trap, in_time};
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Result, ensure};
 use hyper::StatusCode;
@@ -20,6 +21,8 @@ const ONE: Shape = Shape {
     cards: 1,
     seats: 10,
 };
+/// Less than the audit needs, which would hide a reservation that was left.
+const SOON: Duration = Duration::from_secs(15);
 const A: [(&str, &str); 2] = [("gpu", "1"), ("gpumem", "60000")];
 const B_AND_C: [(&str, &str); 2] = [("gpu", "1"), ("gpumem", "20000")];
 
@@ -63,10 +66,18 @@ impl Scene<'_> {
 async fn check(
     stack: &Stack,
     name: &'static str,
-    play: impl AsyncFnOnce(Scene<'_>, Stopped) -> Result<()>,
+    play: impl AsyncFn(Scene<'_>, Stopped) -> Result<()>,
+) -> Result<()> {
+    in_time(name, |name| once(stack, name, &play)).await
+}
+
+async fn once(
+    stack: &Stack,
+    name: &'static str,
+    play: impl AsyncFn(Scene<'_>, Stopped) -> Result<()>,
 ) -> Result<()> {
     let pool = Pool::open(stack, name, &[(name.to_owned(), ONE)]).await?;
-    with_proxy(stack, async |proxy| {
+    let outcome = with_proxy(stack, async |proxy| {
         let mut trap = proxy.trap(&[Traffic::Binding]);
         pool.create("a", &A).await?;
         let stopped = trap.next().await?;
@@ -81,22 +92,23 @@ async fn check(
         play(scene, stopped).await?;
 
         pool.bound("a").await?;
-        stack.books_agree().await?;
+        stack.books_agree_within(SOON).await?;
         pool.create("b", &B_AND_C).await?;
         pool.bound("b").await?;
         pool.create("c", &B_AND_C).await?;
         pool.event("c", "Refused: ").await?;
-        stack.books_agree().await?;
+        stack.books_agree_within(SOON).await?;
         stack.cluster.delete_pod(name, "a").await?;
         pool.bound("c").await?;
-        let before = stack.books_agree().await?;
+        let before = stack.books_agree_within(SOON).await?;
         restart(stack, proxy).await?;
         let after = stack.stated_books().await?;
         ensure!(after == before, "before {before:?}, after {after:?}");
         Ok(())
     })
-    .await?;
-    pool.close().await
+    .await;
+    let closed = pool.close().await;
+    outcome.and(closed)
 }
 
 /// The Binding never left: nothing may be left of the reservation.
@@ -118,9 +130,9 @@ pub(crate) async fn killed_and_late(stack: Arc<Stack>) -> Result<()> {
         let second = scene.trap.next().await?;
         let answered = scene.forward(second, 201).await?;
         answered.pass()?;
-        let before = stack.books_agree().await?;
+        let before = stack.books_agree_within(SOON).await?;
         drop(scene.forward(first, 409).await?);
-        let after = stack.books_agree().await?;
+        let after = stack.books_agree_within(SOON).await?;
         ensure!(before == after, "before {before:?}, after {after:?}");
         Ok(())
     })

@@ -1,17 +1,12 @@
 //! Waits until so many pods of a scenario are bound and the others refused.
 
-use std::time::Duration;
-
-use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
 use aliquot_e2e::pool::{Pool, node_of};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
-
-/// kube-scheduler's longest pause before it tries a pod again is 10 s.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The names of those refused; all pods of the pool are looked at.
 pub(crate) async fn split(stack: &Stack, pool: &Pool<'_>, bound: usize) -> Result<Vec<String>> {

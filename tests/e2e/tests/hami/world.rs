@@ -17,7 +17,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use serde_json::Value;
 
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
 /// Two A100, a T4, and an A100 that is cut as pods come.
 const MACHINE: &str = "
 name: hami

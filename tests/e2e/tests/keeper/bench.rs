@@ -3,16 +3,14 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::Mib;
 use aliquot_device_plugin::mps::folder::{Folder, Phase, Status, Wish};
 use aliquot_device_plugin::mps::{keeper, plan};
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use aliquot_profiles::mode::Mps;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const MACHINE: &str =
     "gpus: [{count: 2, model: NVIDIA A100-SXM4-40GB, memoryMib: 40960, uuids: [GPU-a, GPU-b]}]";
 

@@ -5,7 +5,6 @@
 //! machine tells.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::pods;
@@ -17,7 +16,8 @@ use crate::PLAIN;
 use crate::mig_shown::{Offer, Offers};
 use crate::mps::seats_of;
 
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
 pub(crate) const SMALL: &str = "nvidia.com/mig-1g.5gb";
 pub(crate) const LARGE: &str = "nvidia.com/mig-3g.20gb";
 

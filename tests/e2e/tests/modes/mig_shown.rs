@@ -34,21 +34,26 @@ impl Offers {
     pub(crate) async fn watch(stack: &Stack) -> Result<Self> {
         let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
         let now = nodes.get(NODE).await?;
-        let version = now.metadata.resource_version.context("a version")?;
+        let version = now.metadata.resource_version.clone();
+        let version = version.context("a version")?;
         let field = format!("metadata.name={NODE}");
         let params = WatchParams::default().fields(&field).timeout(290);
         let stream = nodes.watch(&params, &version).await?;
         let (told, heard) = mpsc::unbounded_channel();
+        let offer = |node: Node| {
+            let all = node.status.unwrap_or_default().allocatable;
+            let all = all.unwrap_or_default();
+            let of = |name: &str| all.get(name).map(|quantity| quantity.0.clone());
+            (of(SMALL), of(LARGE))
+        };
+        told.send(offer(now))?;
         let task = tokio::spawn(async move {
             let mut stream = std::pin::pin!(stream);
             while let Ok(Some(event)) = stream.try_next().await {
                 let WatchEvent::Modified(node) = event else {
                     continue;
                 };
-                let all = node.status.unwrap_or_default().allocatable;
-                let all = all.unwrap_or_default();
-                let of = |name: &str| all.get(name).map(|quantity| quantity.0.clone());
-                if told.send((of(SMALL), of(LARGE))).is_err() {
+                if told.send(offer(node)).is_err() {
                     return;
                 }
             }

@@ -5,18 +5,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::clients::{answers, answers_held, nvidia_spec, with_python};
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::PLAIN;
 
-const PATIENCE: Duration = Duration::from_mins(1);
 const PREFIX: &str = "apiVersion: aliquot.dev/v1alpha1\ndefault: here\nprofiles:\n  here:\n";
 
 fn profile(text: &str) -> String {
@@ -241,7 +241,7 @@ pub(crate) async fn total(stack: Arc<Stack>) -> Result<()> {
 async fn counted(stack: &Stack, name: &str, value: &str) -> Result<()> {
     let what = format!("{name} to be {value}");
     // Less than the client holds.
-    eventually(Duration::from_secs(20), &what, || async {
+    eventually(Duration::from_mins(1), &what, || async {
         let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
         let of = |line: &&str| {
             line.contains(&format!("{name}{{")) && line.contains("pod=\"two\",container=\"main\"")
@@ -282,10 +282,8 @@ pub(crate) async fn killed(stack: Arc<Stack>) -> Result<()> {
         .join("pipe");
     let pid = || std::fs::read_to_string(pipe.join("nvidia-cuda-mps-control.pid"));
     let first = pid()?;
-    let killed = std::process::Command::new("kill")
-        .args(["-9", first.trim()])
-        .status()?;
-    ensure!(killed.success());
+    let daemon = Pid::from_raw(first.trim().parse()?).context("a process id")?;
+    kill_process(daemon, Signal::KILL)?;
     let told = || async {
         let events = stack.cluster.events("mps-killed", "Pod", "client").await?;
         let mut lost = events
@@ -293,7 +291,7 @@ pub(crate) async fn killed(stack: Arc<Stack>) -> Result<()> {
             .filter(|e| e.reason.as_deref() == Some("MpsServerLost"));
         Ok(lost.next().is_some().then_some(()))
     };
-    eventually(Duration::from_secs(10), "the pod to be told", told).await?;
+    eventually(PATIENCE, "the pod to be told", told).await?;
     eventually(PATIENCE, "another daemon", || async {
         Ok(pid().is_ok_and(|again| again != first).then_some(()))
     })

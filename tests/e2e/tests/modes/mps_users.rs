@@ -3,9 +3,8 @@
 //! Fed by: `main`. Must not: take the agent's word for who serves whom; the daemon's is asked.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::Mib;
 use aliquot_e2e::clients::{answers, answers_held, with_python};
 use aliquot_e2e::stack::{Kind, NODE, Stack};
@@ -15,8 +14,6 @@ use tokio::process::Command;
 
 use crate::mps::{end, give_driver, one_card, plain, seats_of, start, uuid};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const DEADLINE: Duration = Duration::from_secs(20);
 /// What a client's context takes.
 const CONTEXT: u64 = 416 / 8;
 
@@ -88,7 +85,7 @@ async fn top(stack: &Stack, arguments: &[&str]) -> Result<Value> {
     let mut command = Command::new(program);
     command.arg("top").args(arguments).args(["-o", "json"]);
     let output = command.kill_on_drop(true).output();
-    let output = tokio::time::timeout(DEADLINE, output).await??;
+    let output = tokio::time::timeout(PATIENCE, output).await??;
     ensure!(output.status.success(), "{output:?}");
     ensure!(output.stderr.is_empty(), "{output:?}");
     Ok(serde_json::from_slice(&output.stdout)?)

@@ -4,9 +4,8 @@
 //! kubelet booked; the simulated machine and `PodResources` tell.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_device_plugin::proto::v1::ListPodResourcesRequest;
 use aliquot_device_plugin::register::pod_resources;
 use aliquot_e2e::pods;
@@ -17,7 +16,6 @@ use serde_json::{Value, json};
 use crate::mig::{plain, seen};
 use crate::mps::seats_of;
 
-const PATIENCE: Duration = Duration::from_mins(1);
 const SMALL: &str = "nvidia.com/mig-1g.5gb";
 
 /// A pod that asks for a small instance, with this pin if there is one.

@@ -16,7 +16,7 @@ use crate::PLAIN;
 use crate::mps::seats_of;
 
 const NAMESPACE: &str = "together";
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Card 0 in shares, 1 whole, 2 in turns, 3 by MPS, 4 cut with MPS on its largest instance, 5 cut
 /// as pods come; the two others of the machine are nobody's.

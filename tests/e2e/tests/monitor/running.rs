@@ -1,7 +1,5 @@
 //! Pods with programs that hold memory, beside a monitor.
 
-use std::time::Duration;
-
 use aliquot_cluster::wait::eventually;
 pub(crate) use aliquot_e2e::clients::{REAL, beside};
 use aliquot_e2e::clients::{nvidia_spec, offer, open_machine, with_python};
@@ -10,8 +8,8 @@ use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
-/// Longest wait for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
 /// One MiB.
 pub(crate) const MIB: f64 = 1_048_576.0;
 /// MiB that the simulated driver takes for a context.

@@ -5,9 +5,8 @@
 //! Fed by: `main`. Must not: leave a pod behind.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::prometheus::{OF_LINGERING, OF_MODES, Prometheus, file, names, promtool, queries};
@@ -20,7 +19,6 @@ use serde_json::json;
 
 use crate::running::{REAL, beside, monitored, over, pod};
 
-const PATIENCE: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "seen";
 const RULES: &str = "charts/aliquot/files/alerts.yaml";
 

@@ -3,17 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 
 use crate::running::Running;
-
-/// From the end of the last pod to the end of its files.
-const SOON: Duration = Duration::from_secs(15);
 
 /// The names of the agent's files and folders.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,7 +42,7 @@ impl OnDisk {
         let accepted: BTreeSet<String> =
             pods.iter().map(|pod| format!("{}.json", pod.uid)).collect();
         let what = format!("the files of {} pods and no others", pods.len());
-        eventually(SOON, &what, || async {
+        eventually(PATIENCE, &what, || async {
             let found = Self::read(stack)?;
             let paired = found.specs.iter().zip(&found.seats);
             let mut paired = paired.map(|(spec, seat)| spec.contains(seat));

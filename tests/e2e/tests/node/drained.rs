@@ -3,9 +3,8 @@
 //! Fed by: `main`. Must not: leave the taint behind.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_device_plugin::drain::{CLEARED, TAINT};
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Result, ensure};
@@ -16,8 +15,6 @@ use serde_json::json;
 
 use crate::losses::refused;
 use crate::running::Running;
-
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Pods of both cards leave, the node is tainted, and all is back when the card is well.
 pub(crate) async fn drains(stack: Arc<Stack>) -> Result<()> {

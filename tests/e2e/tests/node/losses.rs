@@ -2,10 +2,9 @@
 //! API server away; each while pods run.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::Inventory;
 use aliquot_core::inventory::INVENTORY;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
@@ -15,8 +14,6 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 
 use crate::running::Running;
-
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The kubelet comes back with empty books. The node says so, ours stay; running
 /// containers run on and new pods get shares of what is left. A container of an

@@ -2,9 +2,8 @@
 //! evicted where they can be.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NODE, Stack};
@@ -17,7 +16,6 @@ use serde_json::{Value, json};
 use crate::disk::OnDisk;
 use crate::running::{Running, held_back, main_status};
 
-const PATIENCE: Duration = Duration::from_mins(1);
 const LIMITS: [(&str, &str); 2] = [("gpu", "1"), ("gpumem", "1000")];
 
 /// Bindings by hand, without an allocation and with a forged one.

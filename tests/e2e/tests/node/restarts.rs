@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
@@ -12,9 +12,9 @@ use anyhow::{Result, ensure};
 
 use crate::running::Running;
 
-const PATIENCE: Duration = Duration::from_mins(1);
-/// From the seats on the Node to a running container.
-const SOON: Duration = Duration::from_secs(20);
+/// From the seats on the Node to a running container: kube-scheduler's pause of up to 10 s and a
+/// start on a slow machine. It was five minutes.
+const SOON: Duration = Duration::from_secs(90);
 /// What the kubelet says when it wants a plugin that is gone.
 const STOPPED: &str = "has been stopped";
 

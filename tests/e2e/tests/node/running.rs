@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use aliquot_cluster::wait::{eventually, give_up};
 use aliquot_e2e::pods::{WAIT, allocation, parse_environment, pod, with_command};
@@ -16,11 +15,12 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde_json::Value;
 use tokio::process::Command;
 
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
 /// What a container prints first: its environment, then its limits page.
 const PRINT: &str = "env; echo PAGE; od -v -An -tx1 /.aliquot/limits; echo END";
 /// Variables that belong to a share.
 const OURS: [&str; 4] = ["CUDA_", "NVIDIA_", "GPU_", "ACTIVE_"];
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a container sees of its share.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,9 +4,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -18,7 +17,6 @@ use serde_json::json;
 
 use crate::losses::inventory;
 
-const PATIENCE: Duration = Duration::from_mins(1);
 const CLASS: &str = "nvidia-e2e";
 const SPACE: &str = "runtime";
 

@@ -1,9 +1,8 @@
 //! What a container sees is what its allocation says, for every container.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_device_plugin::proto::v1::ListPodResourcesRequest;
 use aliquot_device_plugin::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
 use aliquot_e2e::pods::{allocation, container, parse_environment, pod, with_command};
@@ -59,7 +58,7 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
     let ours = listed
         .pod_resources
         .iter()
-        .find(|pod| pod.name == "gpu-pod");
+        .find(|pod| pod.name == "gpu-pod" && pod.namespace == "default");
     let devices = &ours.context("PodResources lists the pod")?.containers[0].devices;
     let ids: Vec<_> = devices
         .iter()
@@ -70,13 +69,14 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
         "{ids:?}, booked on {gpu}"
     );
 
-    let events = stack.event_texts("default", "gpu-pod").await?;
-    ensure!(
-        events
-            .iter()
-            .any(|e| e.starts_with("Booked: ") && e.contains(&gpu)),
-        "{events:?}"
-    );
+    eventually(PATIENCE, "the pod to be told its card", || async {
+        let events = stack.event_texts("default", "gpu-pod").await?;
+        let mut all = events.iter();
+        let told = all.any(|e| e.starts_with("Booked: ") && e.contains(&gpu));
+        ensure!(told, "{events:?}");
+        Ok(Some(()))
+    })
+    .await?;
     stack.cluster.delete_pod("default", "gpu-pod").await
 }
 
@@ -161,7 +161,7 @@ async fn check(stack: &Stack, name: &str) -> Result<()> {
             container.name
         );
         let what = format!("the environment that {name}/{} prints", container.name);
-        let printed = eventually(Duration::from_secs(30), &what, || async {
+        let printed = eventually(PATIENCE, &what, || async {
             let log = stack.cluster.logs("twelve", name, &container.name).await?;
             Ok(log.contains("PRINTED").then_some(log))
         });

@@ -5,9 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_device_plugin::proto::v1::ListPodResourcesRequest;
 use aliquot_device_plugin::register::pod_resources;
 use aliquot_e2e::pods::simple;
@@ -21,7 +20,6 @@ use serde_json::{Value, json};
 use crate::losses::{inventory, refused};
 use crate::running::Running;
 
-const PATIENCE: Duration = Duration::from_mins(1);
 const MEMORY: &str = "nvidia.com/gpumem";
 const CORES: &str = "nvidia.com/gpucores";
 

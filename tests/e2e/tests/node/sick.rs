@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::Health;
 use aliquot_device_plugin::proto::v1::AllocatableResourcesRequest;
 use aliquot_device_plugin::register::pod_resources;
@@ -20,9 +20,9 @@ use kube::Api;
 use crate::losses::{inventory, refused};
 use crate::running::Running;
 
-const PATIENCE: Duration = Duration::from_mins(1);
-/// Issue D3, 5.
-const PROMISED: Duration = Duration::from_secs(1);
+/// Issue D3, 5, promises one second of a machine that does nothing else: `protocol/sick.rs` of the
+/// device plugin holds it to that.
+const SOON: Duration = Duration::from_secs(10);
 
 /// An XID takes a card out: its seats go, new pods go elsewhere, running ones
 /// stay; the card comes back when the driver says so. Cards are chosen by
@@ -116,11 +116,13 @@ async fn evicted(stack: &Stack) -> Result<()> {
     ensure!(allocatable(stack, &sick).await? == 10);
     let began = Instant::now();
     stack.machine().xid("0", 79)?;
-    eventually(PROMISED, "five free seats to be unhealthy", || async {
+    eventually(PATIENCE, "five free seats to be unhealthy", || async {
         Ok((allocatable(stack, &sick).await? <= 5).then_some(()))
     })
     .await?;
-    report("free seats unhealthy at the kubelet", began.elapsed());
+    let took = began.elapsed();
+    report("free seats unhealthy at the kubelet", took);
+    ensure!(took < SOON, "{took:?}, allowed {SOON:?}");
     wait_condition(stack, "True", "DrainNeeded", &[&sick, "XID 79"]).await?;
     let api: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "dead");
     for pod in &on_sick {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pods::classes;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::Stack;
@@ -19,7 +19,6 @@ const ONE: Shape = Shape {
     cards: 1,
     seats: 10,
 };
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A pod of the class `batch` without a share that takes `cpu` of this node, and
 /// that takes its time to end.

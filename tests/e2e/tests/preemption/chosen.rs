@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
 use aliquot_e2e::figures::report;
-use aliquot_e2e::pods::{allocation, classes};
+use aliquot_e2e::pods::{allocation, classes, simple};
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
@@ -36,7 +36,6 @@ const ONE: Shape = Shape {
 const TENTH: u64 = 8_192;
 /// Nothing may happen within this time.
 const QUIET: Duration = Duration::from_secs(8);
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Issue D2, 8: 60,000 MiB on a full pair of cards.
 pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
@@ -190,6 +189,26 @@ async fn quiet(stack: &Stack, pool: &Pool<'_>, all: &[&str]) -> Result<()> {
     .await
 }
 
+/// Waits until kube-scheduler knows that a node takes no more pods: it tries one without a GPU.
+async fn is_closed(stack: &Stack, pool: &Pool<'_>, node: &str) -> Result<()> {
+    let cluster = &stack.cluster;
+    eventually(PATIENCE, "the taint to be known", || async {
+        let mut probe = simple(pool.name, "probe", &[]);
+        probe["spec"]["affinity"] = only_on(node)["affinity"].take();
+        cluster.create_pod(probe).await?;
+        let is_tried = |pod: &Pod| {
+            let status = pod.status.as_ref();
+            let all = status.and_then(|status| status.conditions.as_ref());
+            Ok(all.is_some_and(|all| all.iter().any(|one| one.type_ == "PodScheduled")))
+        };
+        let tried = cluster.wait_pod(pool.name, "probe", "the probe to be tried", is_tried);
+        let tried = tried.await?;
+        cluster.delete_pod(pool.name, "probe").await?;
+        Ok(node_of(&tried).is_none().then_some(()))
+    })
+    .await
+}
+
 /// A node that the pod may not go to is not emptied for it.
 pub(crate) async fn tainted(stack: Arc<Stack>) -> Result<()> {
     classes(&stack).await?;
@@ -208,6 +227,7 @@ pub(crate) async fn tainted(stack: Arc<Stack>) -> Result<()> {
     nodes
         .patch("taint-closed", &params, &Patch::Merge(taint))
         .await?;
+    is_closed(&stack, &pool, "taint-closed").await?;
     stack
         .cluster
         .create_pod(ranked(&pool, "urgent", "urgent", 60_000, json!(null)))

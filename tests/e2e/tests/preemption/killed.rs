@@ -3,9 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pods::classes;
 use aliquot_e2e::pool::{Pool, Shape};
 use aliquot_e2e::proxy::{Proxy, Traffic};
@@ -24,7 +23,6 @@ const PAIR: Shape = Shape {
 };
 /// Of 81,920 MiB, 60,000 are free once three of four pods of 20,000 have ended.
 const VICTIMS: usize = 3;
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Two cards with four pods each, of which three have to end for `urgent`.
 async fn check(stack: &Stack, name: &'static str, evictions: usize) -> Result<()> {

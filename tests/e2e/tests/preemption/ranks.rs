@@ -4,9 +4,8 @@
 //! pods that may end have no time to do so.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pool::Pool;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
@@ -16,7 +15,6 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 pub(crate) const PREEMPTION: &str = "aliquot.dev/preemption";
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A pod of this class; `more` is merged into its spec.
 pub(crate) fn ranked(pool: &Pool<'_>, name: &str, class: &str, memory: u64, more: Value) -> Value {

@@ -9,9 +9,7 @@ use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NODE, Stack};
 use anyhow::{Result, ensure};
 
-use crate::world::{
-    PATIENCE, PROFILES, PROMISED, USUAL, condition, label, wait_condition, wait_offered,
-};
+use crate::world::{PATIENCE, PROFILES, USUAL, condition, label, wait_condition, wait_offered};
 use crate::{options, restart};
 
 pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
@@ -21,12 +19,14 @@ pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
     wait_condition(&stack, "ProfileUnknown", "\"tenn\" is no profile").await?;
     let [status, _, message] = condition(&stack).await?;
     ensure!(status == "False" && message.contains("the last good profile stays: ten"));
-    wait_offered(&stack, &[(USUAL, "20")], PROMISED).await?;
-    let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
-    ensure!(
-        metrics.contains("aliquot_device_plugin_profile_fault 1"),
-        "{metrics}"
-    );
+    wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
+    eventually(PATIENCE, "the metric to say so", || async {
+        let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
+        let fault = "aliquot_device_plugin_profile_fault 1";
+        ensure!(metrics.contains(fault), "{metrics}");
+        Ok(Some(()))
+    })
+    .await?;
     eventually(PATIENCE, "an event on the node", || async {
         let events = stack.cluster.events("default", "Node", NODE).await?;
         let notes = events.iter().filter_map(|event| event.message.as_deref());
@@ -45,7 +45,7 @@ pub(crate) async fn edited(stack: Arc<Stack>) -> Result<()> {
     label(&stack, None).await?;
     wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
     stack.write_profiles(&PROFILES.replace("replicas: 15", "replicas: 12"))?;
-    let outcome = wait_offered(&stack, &[(USUAL, "24")], PROMISED).await;
+    let outcome = wait_offered(&stack, &[(USUAL, "24")], PATIENCE).await;
     stack.write_profiles(PROFILES)?;
     wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
     outcome.map(drop)

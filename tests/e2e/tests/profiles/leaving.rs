@@ -61,9 +61,13 @@ pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
     wait_gone(&stack, space, "in-the-way").await?;
     wait_modes(&stack, &AFTER).await?;
     wait_condition(&stack, "Applied", "profile evicts").await?;
-    let events = stack.event_texts(space, "in-the-way").await?;
-    let told = |event: &&String| event.contains("becomes exclusive, by its node's profile");
-    ensure!(events.iter().any(|event| told(&event)), "{events:?}");
+    eventually(PATIENCE, "the pod to be told why", || async {
+        let events = stack.event_texts(space, "in-the-way").await?;
+        let why = "becomes exclusive, by its node's profile";
+        ensure!(events.iter().any(|event| event.contains(why)), "{events:?}");
+        Ok(Some(()))
+    })
+    .await?;
     untouched(&stack, &aside).await?;
     stack.books_agree().await?;
     // Who comes next has the whole card.
@@ -90,9 +94,13 @@ pub(crate) async fn given_up(stack: Arc<Stack>) -> Result<()> {
     for pod in [&stays, &more] {
         untouched(&stack, pod).await?;
     }
-    let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
-    let counted = "aliquot_device_plugin_switches_total{outcome=\"given-up\"} 1";
-    ensure!(metrics.contains(counted), "{metrics}");
+    eventually(PATIENCE, "the switch to be counted", || async {
+        let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
+        let counted = "aliquot_device_plugin_switches_total{outcome=\"given-up\"} 1";
+        ensure!(metrics.contains(counted), "{metrics}");
+        Ok(Some(()))
+    })
+    .await?;
     for name in ["stays", "more"] {
         stack.cluster.delete_pod(space, name).await?;
     }

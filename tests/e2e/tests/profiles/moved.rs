@@ -128,9 +128,10 @@ async fn load(stack: Arc<Stack>, over: Arc<AtomicBool>, n: usize) -> Result<Ends
                 .and_then(|status| status.phase.clone())
                 .unwrap_or_default();
             let reason = status.and_then(|status| status.reason.clone());
+            let message = status.and_then(|status| status.message.clone());
             let ended = matches!(phase.as_str(), "Succeeded" | "Failed");
             Ok(ended.then(|| match reason {
-                Some(reason) => format!("{phase} {reason}"),
+                Some(reason) => format!("{phase} {reason}: {}", message.unwrap_or_default()),
                 None => phase,
             }))
         })

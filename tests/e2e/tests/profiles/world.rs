@@ -15,8 +15,8 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-/// Longest wait for anything that is not promised sooner.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
 /// TS-1.
 pub(crate) const PROMISED: Duration = Duration::from_secs(5);
 /// The usual name.
