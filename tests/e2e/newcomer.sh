@@ -4,17 +4,24 @@
 #   tests/e2e/newcomer.sh              the commit that is checked out; needs root, as make demo
 #   ALIQUOT_FRESH=1 ...                without the caches that a fresh machine has not: Cargo's
 #                                      registry, Go's modules and builds, the test cluster's binaries
+# It needs room for a whole build below TMPDIR, and removes all of it. A demo that runs is replaced.
 set -euo pipefail
+export LC_ALL=C # seconds have a point
+unset CARGO_TARGET_DIR MAKEFLAGS MFLAGS MAKELEVEL # of the make that started this
 source=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
-work=$(mktemp -d /tmp/newcomer-XXXX)
+work=$(mktemp -d "${TMPDIR:-/tmp}/newcomer-XXXX")
 log=$work/log
 clone=$work/aliquot
-unset CARGO_TARGET_DIR
+began=$SECONDS
 if [ -n "${ALIQUOT_FRESH:-}" ]; then
+  mkdir "$work/cargo"
+  # Where this machine fetches from is its own matter.
+  cp "${CARGO_HOME:-$HOME/.cargo}"/config.toml "$work/cargo/" 2>/dev/null || true
   export CARGO_HOME=$work/cargo GOMODCACHE=$work/go/mod GOCACHE=$work/go/build ALIQUOT_CACHE=$work/cache
 fi
 leave() {
-  make -sC "$clone" demo-down >>"$log" 2>&1 || true
+  # Not by make, which would first build what a run that failed early has not.
+  [ ! -x "$clone/target/debug/demo" ] || "$clone/target/debug/demo" down >>"$log" 2>&1 || true
   chmod -R u+w "$work" && rm -rf "$work"
 }
 trap leave EXIT
@@ -32,6 +39,9 @@ step() { # step WHAT COMMAND...
 shows() { # shows TEXT: the demo printed it
   grep -qF -- "$1" "$log" || { echo "the demo did not show $1:" >&2; cat "$log" >&2; exit 1; }
 }
+changed() { # changed FILE: what was to be changed in it was there
+  ! git diff --quiet -- "$1" || { echo "$1 has no such line any more" >&2; exit 1; }
+}
 within() { sed -n 's/^\[\( *[0-9.]* s\)\] ready.*/          of this \1 from the first process to ready/p' "$log"; }
 
 step "git clone" git clone -q "$source" "$clone"
@@ -41,12 +51,15 @@ step "cargo fetch: dependencies of the Rust code" cargo fetch -q --locked
 step "make demo, which builds Aliquot" make demo
 shows CUDA_DEVICE_MEMORY_LIMIT_0=3000m
 within
+awk -v s=$((SECONDS - began)) 'BEGIN {printf "%7.1f s from nothing to the share in the container\n", s}'
 sed -i 's|nvidia.com/gpumem: 3000|nvidia.com/gpumem: 4000|' examples/gpu-pod.yaml
+changed examples/gpu-pod.yaml
 step "examples/gpu-pod.yaml: 4000 MiB; make demo" make demo
 shows CUDA_DEVICE_MEMORY_LIMIT_0=4000m
 within
 # What a container is told of its compute is written by the agent.
 sed -i 's|"CUDA_DEVICE_SM_LIMIT={cores}"|"CUDA_DEVICE_SM_LIMIT={cores}.0"|' device-plugin/src/environment.rs
+changed device-plugin/src/environment.rs
 step "a line of the agent's code; make demo" make demo
 shows CUDA_DEVICE_SM_LIMIT=30.0
 within
