@@ -202,6 +202,7 @@ impl Args {
             },
             escape_allowed: self.escape_allow_namespace.iter().cloned().collect(),
             agent_paths: self.agent_path.clone(),
+            pods_may_ignore: self.pods_may_ignore,
         })
     }
 }

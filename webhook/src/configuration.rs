@@ -23,6 +23,11 @@ pub const WORKLOADS: &str = "workloads.aliquot.dev";
 /// Labels that keep a pod or a namespace away from us, with the value `ignore`.
 const IGNORE: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
 
+/// An object with these labels is kept away from us, where its own labels may do that.
+pub fn is_kept_away(labels: &Value) -> bool {
+    IGNORE.iter().any(|key| labels[*key] == "ignore")
+}
+
 /// Where the API server reaches us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {

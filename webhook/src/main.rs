@@ -29,7 +29,7 @@ async fn main() -> Result<()> {
         nvidia_runtime_classes: settings.nvidia_runtime_classes.clone(),
         lifetimes: args.lifetimes()?,
         mounted: args.certificates_dir.clone(),
-        pods_may_ignore: args.pods_may_ignore,
+        pods_may_ignore: settings.pods_may_ignore,
     };
     let lifetimes = plan.lifetimes;
     let client = aliquot_k8s::client::client(args.kubeconfig.as_deref()).await?;

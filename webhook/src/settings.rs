@@ -46,6 +46,8 @@ pub struct Settings {
     pub escape_allowed: BTreeSet<String>,
     /// Host paths of the node agent, closed to pods with a share like `/dev`.
     pub agent_paths: Vec<String>,
+    /// A pod's own label keeps it from being reviewed; its namespace's always does.
+    pub pods_may_ignore: bool,
 }
 
 impl Default for Settings {
@@ -73,6 +75,7 @@ impl Default for Settings {
             agent_paths: ["/run/aliquot", "/var/lib/aliquot"]
                 .map(str::to_owned)
                 .into(),
+            pods_may_ignore: true,
         }
     }
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use aliquot_serve::body;
 
+use crate::configuration;
 use crate::handler::Reviews;
 use crate::review::{Question, Verdict, review};
 use crate::settings::Settings;
@@ -47,9 +48,13 @@ async fn warn(State(reviews): State<Reviews>, body: Bytes) -> Response {
     }
 }
 
-/// What the review of a pod of this object will say.
+/// What the review of a pod of this object will say; nothing of one that will not be reviewed.
 pub fn warnings(request: &Request, settings: &Settings) -> Vec<String> {
     let template = &request.object["spec"]["template"];
+    let labels = &template["metadata"]["labels"];
+    if settings.pods_may_ignore && configuration::is_kept_away(labels) {
+        return Vec::new();
+    }
     let pod = json!({"metadata": template["metadata"], "spec": template["spec"]});
     let question = Question {
         operation: "CREATE",
@@ -73,21 +78,25 @@ mod tests {
     use super::*;
 
     fn check(kind: &str, limits: &Value, expected: &[&str]) {
+        let found = warned(kind, &json!({}), limits, &Settings::default());
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found}");
+        }
+    }
+
+    fn warned(kind: &str, labels: &Value, limits: &Value, settings: &Settings) -> Vec<String> {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {
                 "uid": "u", "kind": {"kind": kind}, "operation": "CREATE", "namespace": "default",
-                "object": {"spec": {"template": {"spec": {"containers": [
+                "object": {"spec": {"template": {"metadata": {"labels": labels}, "spec": {"containers": [
                     {"name": "main", "resources": {"limits": limits, "requests": limits}},
                 ]}}}},
             },
         });
         let request = wire::decode_of(&KINDS, review.to_string().as_bytes()).unwrap();
-        let found = warnings(&request, &Settings::default());
-        assert_eq!(found.len(), expected.len(), "{found:?}");
-        for (found, expected) in found.iter().zip(expected) {
-            assert!(found.starts_with(expected), "{found}");
-        }
+        warnings(&request, settings)
     }
 
     #[test]
@@ -109,6 +118,28 @@ mod tests {
             &json!({"nvidia.com/gpumem": "3Gi"}),
             &[refused],
         );
+    }
+
+    #[test]
+    fn a_template_that_the_webhook_leaves_alone_was_warned_of() {
+        let wrong = json!({"nvidia.com/gpumem": "3Gi"});
+        let check = |labels: &Value, pods_may_ignore, expected: usize| {
+            let settings = Settings {
+                pods_may_ignore,
+                ..Settings::default()
+            };
+            for kind in KINDS {
+                let found = warned(kind, labels, &wrong, &settings);
+                assert_eq!(found.len(), expected, "{labels} {found:?}");
+            }
+        };
+        for label in ["aliquot.dev/webhook", "hami.io/webhook"] {
+            check(&json!({label: "ignore"}), true, 0);
+            // Then the pods' labels mean nothing, and the pods are refused.
+            check(&json!({label: "ignore"}), false, 1);
+            check(&json!({label: "please"}), true, 1);
+        }
+        check(&Value::Null, true, 1);
     }
 
     #[test]
