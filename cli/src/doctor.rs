@@ -5,7 +5,10 @@
 
 mod admission;
 pub mod books;
+mod class;
 pub mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 pub mod finding;
 pub mod gather;
 pub mod known;
@@ -27,6 +30,7 @@ use gather::{Ask, fact};
 use known::{Known, containers, flag, is_ours, names};
 use look::Look;
 use probe::Probe;
+use visit::Seen;
 
 /// The flags of `doctor`.
 #[derive(Debug, Args)]
@@ -122,14 +126,23 @@ impl OneNode {
             Some(agent) => Ok(flag(agent, "--limiter-library").is_some()),
             None => Err("the agent has no pod here that says whether it has the library".into()),
         };
-        let (share, past) = self.look(agent, pods).await;
+        let scheduler = admission::is_off(pods).then(|| admission::scheduler(&known));
+        let (share, past) = self.look(agent, pods, scheduler.as_deref()).await;
         let about = About(self.node.clone());
-        found.extend(probe::checks(&about, &share, &past, limited));
+        let ran = share.as_ref().map(|seen| seen.class.clone());
+        found.extend(class::ran(&known, &about, &ran.map_err(Clone::clone)));
+        let look = |seen: Fact<Seen>| seen.map(|seen| seen.look);
+        found.extend(probe::checks(&about, &look(share), &look(past), limited));
         Ok(Report::of(found))
     }
 
-    /// What the two probes see.
-    async fn look(&self, agent: Option<&Pod>, pods: &[Pod]) -> (Fact<Look>, Fact<Look>) {
+    /// What the two probes see; the first names a scheduler where no webhook would.
+    async fn look(
+        &self,
+        agent: Option<&Pod>,
+        pods: &[Pod],
+        scheduler: Option<&str>,
+    ) -> (Fact<Seen>, Fact<Seen>) {
         let none = |why: &str| (Err(why.to_owned()), Err(why.to_owned()));
         if self.no_probe {
             return none("no probe pod was wanted (--no-probe)");
@@ -147,7 +160,7 @@ impl OneNode {
         let called = pods.iter().find(|pod| is_ours(pod, "scheduler"));
         let called = called.map(names).unwrap_or_default();
         let pods = kube::Api::namespaced(client, &self.common.namespace);
-        let of = |probe: Probe| probe.pod(&self.node, &image, &called);
+        let of = |probe: Probe| probe.pod(&self.node, &image, &called, scheduler);
         tokio::join!(
             visit::look(&pods, of(Probe::Share)),
             visit::look(&pods, of(Probe::Past))

@@ -12,6 +12,8 @@ use aliquot_profiles::mps::{even, most_clients};
 use clap::Args;
 use thiserror::Error;
 
+use crate::table::counted;
+
 /// Products whose name says no memory: words of the name, MiB.
 const MEMORY: [(&str, u64); 8] = [
     ("T4", 15_360),
@@ -103,8 +105,10 @@ impl Plan {
         }
         let part = even(Mib(memory), &Mps::new(replicas));
         Ok(format!(
-            "{unit}: {memory} MiB\n{replicas} clients of {most} at most\neach: {} MiB, {} % of the SMs\n{peaks}",
-            part.memory.0, part.cores.0
+            "{unit}: {memory} MiB\n{} of {most} at most\neach: {} MiB, {} % of the SMs\n{peaks}",
+            counted(replicas, "client", "clients"),
+            part.memory.0,
+            part.cores.0
         ))
     }
 
@@ -122,7 +126,8 @@ impl Plan {
             Bound::Compute => format!("each may need {} % of the SMs", found.peak.cores.0),
             Bound::Most => "more clients are not served".to_owned(),
         };
-        format!("the peaks suggest {} replicas: {why}\n", found.replicas)
+        let replicas = counted(found.replicas, "replica", "replicas");
+        format!("the peaks suggest {replicas}: {why}\n")
     }
 
     /// Its memory, and its compute slices of those of the card.

@@ -3,7 +3,7 @@
 //! Fed by: answers of the scheduler, or of [`crate::live`].
 //! Must not: drop what does not fit on a screen without saying so.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use aliquot_core::answer::{Head, PodAnswer};
 use aliquot_core::explain::{GpuAnswer, NodeAnswer};
@@ -35,6 +35,16 @@ pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// So many of something: `1 node`, `2 nodes`.
+pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(
+    number: N,
+    one: &str,
+    several: &str,
+) -> String {
+    let what = if number == N::from(1) { one } else { several };
+    format!("{number} {what}")
+}
+
 /// The answer for a pod; at most `most` nodes, those that take it first.
 pub fn explain(answer: &PodAnswer, most: usize) -> String {
     let head = &answer.head;
@@ -60,8 +70,8 @@ pub fn explain(answer: &PodAnswer, most: usize) -> String {
         Some(told) => {
             let _ = writeln!(
                 text,
-                "Refused {} times in {}, last {} ago: {}",
-                told.times,
+                "Refused {} in {}, last {} ago: {}",
+                counted(told.times, "time", "times"),
                 span(told.first_seconds_ago - told.last_seconds_ago),
                 span(told.last_seconds_ago),
                 told.text
@@ -79,7 +89,7 @@ fn judged(answer: &PodAnswer, most: usize) -> String {
     let mut text = String::new();
     let _ = write!(
         text,
-        "{} of {} offered nodes take it now",
+        "Nodes that take it now: {} of {} offered",
         tail.fitting, tail.offered
     );
     if !tail.why.is_empty() {
@@ -103,7 +113,11 @@ fn judged(answer: &PodAnswer, most: usize) -> String {
     text.push_str(&aligned(&columns, &rows));
     if nodes.len() > most {
         let more = nodes.len() - most;
-        let _ = writeln!(text, "... and {more} more nodes: --nodes shows them");
+        let _ = writeln!(
+            text,
+            "... and {}: --nodes shows them",
+            counted(more, "more node", "more nodes")
+        );
     }
     text
 }

@@ -57,9 +57,14 @@ fn nodes_gpus_and_pods_are_aligned() {
     );
     assert_eq!(
         top::gpus(&top.nodes, top.default_cores, false),
-        "NODE  GPU  UUID    MODEL  MODE  PODS  SHARES  MIB          CORES   LINGERING MIB  LARGEST MIB  WITH 0 CORES  STATE\n\
-         n1    0    GPU-n1  A100   vgpu  1     1/10    50000/80000  30/100  0              30000        30000         ok\n\
-         n2    0    GPU-n2  A100   vgpu  0     0/10    0/80000      0/100   0              -            -             CardNotHealth\n"
+        "NODE  GPU  MODEL  MODE  PODS  SHARES  MIB          CORES   LARGEST MIB  STATE\n\
+         n1    0    A100   vgpu  1     1/10    50000/80000  30/100  30000        ok\n\
+         n2    0    A100   vgpu  0     0/10    0/80000      0/100   -            CardNotHealth\n"
+    );
+    assert_eq!(
+        top::gpus(&top.nodes[..1], top.default_cores, true),
+        "NODE  GPU  MODEL  MODE  PODS  SHARES  MIB          CORES   LARGEST MIB  STATE  UUID    LINGERING MIB  WITH 0 CORES  RESOURCE\n\
+         n1    0    A100   vgpu  1     1/10    50000/80000  30/100  30000        ok     GPU-n1  0              30000         nvidia.com/gpu\n"
     );
     assert_eq!(
         top::pods(&holding(&pods)),
@@ -116,12 +121,53 @@ fn waiting() -> PodAnswer {
     PodAnswer { head, nodes, tail }
 }
 
+/// What a terminal or a window beside another one usually has.
+const USUAL_WIDTH: usize = 120;
+
+#[test]
+fn the_usual_tables_were_wider_than_a_terminal() {
+    let nodes = cluster().map(|mut node| {
+        node.metadata.name = Some("gpu-node-17.example".to_owned());
+        let published = node.metadata.annotations.as_mut();
+        if let Some(text) = published.and_then(|all| all.get_mut(INVENTORY)) {
+            *text = text
+                .replace("A100", "NVIDIA A100-SXM4-80GB")
+                .replace("GPU-n", "GPU-27c4f3b8-a132-4e19-845a-96dba6fa1eb");
+        }
+        node
+    });
+    let top = top_of(&nodes[..1], &[holder()]);
+    let tables = [
+        top::nodes(&top.nodes, false),
+        top::gpus(&top.nodes, top.default_cores, false),
+    ];
+    for line in tables.iter().flat_map(|table| table.lines()) {
+        assert!(line.len() <= USUAL_WIDTH, "{} {line}", line.len());
+    }
+}
+
+#[test]
+fn one_is_not_called_several() {
+    let check = |number: u32, expected: &str| {
+        assert_eq!(counted(number, "pod differs", "pods differ"), expected);
+    };
+    check(0, "0 pods differ");
+    check(1, "1 pod differs");
+    check(2, "2 pods differ");
+    let mut answer = waiting();
+    answer.head.refused.as_mut().unwrap().times = 1;
+    let text = explain(&answer, 2);
+    assert!(text.contains("\nRefused 1 time in "), "{text}");
+    let more = "\n... and 1 more node: --nodes shows them\n";
+    assert!(text.ends_with(more), "{text}");
+}
+
 #[test]
 fn a_waiting_pod_is_explained_in_a_table() {
     let text = "d/p\n  \
          app container main asks for 1 x (40000 MiB, 0 %)\n\
          Refused 3 times in 3m, last 5s ago: 0/2 nodes can serve the GPU request: 1 CardNotHealth\n\
-         0 of 2 offered nodes take it now; against the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
+         Nodes that take it now: 0 of 2 offered; against the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
          \n\
          NODE  GPU  MODEL  FREE MIB  FREE CORES  FREE SEATS  NEEDS MIB  NEEDS CORES  ANSWER\n\
          n1    0    A100   30000     70          9           40000      0            CardInsufficientMemory\n";

@@ -10,7 +10,7 @@ use aliquot_core::top::{Amount, GpuTop, NodeTop};
 use aliquot_core::{Mib, Percent};
 
 use crate::live::PodTop;
-use crate::table::{aligned, dash};
+use crate::table::{self, aligned, dash};
 
 fn part(used: impl Display, total: impl Display) -> String {
     format!("{used}/{total}")
@@ -41,9 +41,9 @@ pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
         if wide {
             let why = node.closed.iter().cloned();
             let why = why.chain(node.gpus.iter().filter_map(|gpu| gpu.closed.clone()));
-            row.push(counted(node.gpus.iter().map(|gpu| gpu.model.clone())));
-            row.push(counted(node.gpus.iter().map(name_of_mode)));
-            row.push(counted(why));
+            row.push(each(node.gpus.iter().map(|gpu| gpu.model.clone())));
+            row.push(each(node.gpus.iter().map(name_of_mode)));
+            row.push(each(why));
         }
         row
     };
@@ -63,7 +63,7 @@ pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
 }
 
 /// Each text once, with how often it came.
-fn counted(texts: impl Iterator<Item = String>) -> String {
+fn each(texts: impl Iterator<Item = String>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for text in texts {
         *counts.entry(text).or_default() += 1;
@@ -95,30 +95,33 @@ fn mode(gpu: &GpuTop) -> String {
     text
 }
 
-/// A line a card; `wide` says under which resource its seats are offered.
+/// A line a card; `wide` says by which uuid it is named, what of it outlives its pods, what fits
+/// with the usual cores, and under which resource its seats are offered.
 pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
-    let with = format!("WITH {} CORES", default_cores.0);
+    let with = format!("WITH {}", table::counted(default_cores.0, "CORE", "CORES"));
     let row = |node: &NodeTop, gpu: &GpuTop| {
         let mut row = vec![
             node.node.to_string(),
             gpu.index.to_string(),
-            gpu.gpu.to_string(),
             gpu.model.clone(),
             mode(gpu),
             gpu.pods.to_string(),
             part(gpu.used.seats, gpu.total.seats),
             part(gpu.used.memory.0, gpu.total.memory.0),
             part(gpu.used.cores.0, gpu.total.cores.0),
-            gpu.lingering.memory.0.to_string(),
             most(gpu.largest),
-            most(gpu.largest_with_default_cores),
             gpu.closed.clone().unwrap_or_else(|| "ok".to_owned()),
         ];
         if wide {
-            row.push(match &*gpu.resource {
-                "" => dash(),
-                resource => resource.to_owned(),
-            });
+            row.extend([
+                gpu.gpu.to_string(),
+                gpu.lingering.memory.0.to_string(),
+                most(gpu.largest_with_default_cores),
+                match &*gpu.resource {
+                    "" => dash(),
+                    resource => resource.to_owned(),
+                },
+            ]);
         }
         row
     };
@@ -128,20 +131,17 @@ pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
     let mut columns = vec![
         "NODE",
         "GPU",
-        "UUID",
         "MODEL",
         "MODE",
         "PODS",
         "SHARES",
         "MIB",
         "CORES",
-        "LINGERING MIB",
         "LARGEST MIB",
-        &with,
         "STATE",
     ];
     if wide {
-        columns.push("RESOURCE");
+        columns.extend(["UUID", "LINGERING MIB", &with, "RESOURCE"]);
     }
     aligned(&columns, &rows.collect::<Vec<_>>())
 }

@@ -81,7 +81,7 @@ fn a_pod_that_fits_is_told_where() {
     assert_eq!(found.ranks, [("b".to_owned(), 10)]);
     let text = table::what_if(&found, 20);
     assert!(text.contains("It would go to b."), "{text}");
-    assert!(text.contains("1 of 2 offered nodes take it now"), "{text}");
+    assert!(text.contains("take it now: 1 of 2 offered"), "{text}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn rules_cpu_and_cordons_are_named_when_they_stand_in_the_way() {
     assert!(found.changes[0].change.starts_with("nodes: none cordoned"));
     let shown = table::what_if(&found, 20);
     assert!(shown.contains("It would wait."), "{shown}");
-    assert!(shown.contains("0 of 0 offered nodes"), "{shown}");
+    assert!(shown.contains("take it now: 0 of 0 offered"), "{shown}");
 }
 
 #[test]

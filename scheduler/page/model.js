@@ -69,6 +69,11 @@ export function only(nodes, wanted) {
   return nodes.map((node) => ({ ...node, gpus: kept(node) })).filter((node) => node.gpus.length > 0);
 }
 
+/** So many of something: `1 node`, `2 nodes`. */
+export function counted(number, one, several) {
+  return `${number} ${number === 1 ? one : several}`;
+}
+
 /** The cluster in one line. */
 export function sums(state) {
   const gpus = state.nodes.flatMap((node) => node.gpus);
@@ -78,7 +83,8 @@ export function sums(state) {
   const closed = gpus.filter((gpu) => gpu.closed).length;
   const waits = state.waiting.length + state.more_waiting;
   const leads = state.leads ? '' : ' (by a replica that does not lead: reasons may be missing)';
-  return `${state.nodes.length} nodes, ${gpus.length} GPUs, ${closed} closed, ${percent} % of memory promised, ${waits} pods pending${leads}`;
+  const [nodes, cards] = [counted(state.nodes.length, 'node', 'nodes'), counted(gpus.length, 'GPU', 'GPUs')];
+  return `${nodes}, ${cards}, ${closed} closed, ${percent} % of memory promised, ${counted(waits, 'pod', 'pods')} pending${leads}`;
 }
 
 /** What is used as colours, with how often, most used first. */

@@ -1,6 +1,6 @@
 // The document: asks for the state, draws what changed, follows mouse and keyboard.
 
-import { asks, colour, key, legend, only, parts, step, sums, title, words } from './model.js';
+import { asks, colour, counted, key, legend, only, parts, step, sums, title, words } from './model.js';
 
 const EVERY = 5000;
 const find = (selector) => document.querySelector(selector);
@@ -94,7 +94,7 @@ function drawWaiting() {
     element('td', {}, `${pod.namespace}/${pod.pod}`),
     element('td', {}, asks(pod)),
     element('td', {}, pod.text ?? 'not refused yet'),
-    element('td', {}, pod.times > 0 ? `${pod.times} times` : '')));
+    element('td', {}, pod.times > 0 ? counted(pod.times, 'time', 'times') : '')));
   if (state.more_waiting > 0) {
     rows.push(element('tr', {}, element('td', { colspan: '4' }, `and ${state.more_waiting} more`)));
   }

@@ -3,18 +3,67 @@
 //! Fed by: [`Known`]. Must not: ask anybody.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
+use super::class;
 use super::cluster::of;
 use super::finding::{About, Finding};
 use super::known::{Known, Trial, is_ready};
 
 /// All of them.
 pub(super) fn checks(known: &Known, about: &About) -> Vec<Finding> {
-    let mut found = webhook(known, about);
-    found.push(trial(known, about));
+    let mut found = match &known.pods {
+        Ok(pods) if is_off(pods) => vec![off(known, about)],
+        _ => {
+            let mut found = webhook(known, about);
+            found.push(trial(known, about));
+            found
+        }
+    };
     found.push(fences(known, about));
+    found.extend(class::there(known, about));
     found
+}
+
+/// What the chart writes on the scheduler's pods where its values switch the webhook off.
+const OFF: (&str, &str) = ("aliquot.dev/admission-webhook", "off");
+
+/// Nobody is to be asked when a pod is created.
+pub(super) fn is_off(pods: &[Pod]) -> bool {
+    of(pods, "scheduler").any(|pod| {
+        let all = pod.metadata.annotations.as_ref();
+        all.and_then(|all| all.get(OFF.0))
+            .is_some_and(|value| value == OFF.1)
+    })
+}
+
+/// Our scheduler's name, which pods with a share have.
+pub(super) fn scheduler(known: &Known) -> String {
+    let named = known.config.as_ref().ok().and_then(|text| {
+        let config: Value = serde_saphyr::from_str(text.as_ref()?).ok()?;
+        let name = config["profiles"][0]["schedulerName"].as_str()?;
+        Some(name.to_owned())
+    });
+    named.unwrap_or_else(|| "aliquot-scheduler".to_owned())
+}
+
+/// It was switched off by whoever installed us: what nobody does then.
+fn off(known: &Known, about: &About) -> Finding {
+    let check = "webhook";
+    if matches!(known.hook, Ok(Some(_))) {
+        return about.problem(
+            check,
+            "switched off by the chart's values, and its configuration is still there: the API server asks it about each GPU pod, and refuses the pod",
+            "kubectl delete mutatingwebhookconfiguration aliquot-webhook",
+        );
+    }
+    let name = scheduler(known);
+    about.warning(
+        check,
+        format!("switched off by the chart's values: nobody gives a GPU pod the scheduler {name} and its defaults, refuses what cannot be meant or reaches around a share (privileged, host paths, a node named by the pod), or takes NVIDIA_VISIBLE_DEVICES out of pods without one"),
+        &format!("scheduler.admissionWebhook.enabled=true; without it all who may create pods must be trusted, and write schedulerName: {name} and their resources themselves"),
+    )
 }
 
 /// Its configuration is there, and somebody answers.
@@ -55,7 +104,7 @@ fn webhook(known: &Known, about: &About) -> Vec<Finding> {
         Ok(pods) => {
             let all = of(pods, "webhook").count();
             let ready = of(pods, "webhook").filter(|pod| is_ready(pod)).count();
-            let count = format!("{ready} of {all} webhook pods are ready");
+            let count = format!("webhook pods that are ready: {ready} of {all}");
             match ready {
                 0 => about.problem(
                     check,
@@ -77,12 +126,7 @@ fn webhook(known: &Known, about: &About) -> Vec<Finding> {
 /// A pod that asks for a GPU goes through it.
 fn trial(known: &Known, about: &About) -> Finding {
     let check = "webhook-answers";
-    let expected = known.config.as_ref().ok().and_then(|text| {
-        let config: Value = serde_saphyr::from_str(text.as_ref()?).ok()?;
-        let name = config["profiles"][0]["schedulerName"].as_str()?;
-        Some(name.to_owned())
-    });
-    let expected = expected.unwrap_or_else(|| "aliquot-scheduler".to_owned());
+    let expected = scheduler(known);
     match &known.trial {
         Err(why) => about.unknown(check, why),
         Ok(Trial::NoAnswer(said)) => about.problem(

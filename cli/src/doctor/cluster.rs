@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::admission;
 use super::finding::{About, Finding};
 use super::known::{self, Known, NAMES, is_ours, is_ready, metric, name, names};
+use crate::table::counted;
 
 /// Every one of them.
 pub fn checks(known: &Known) -> Vec<Finding> {
@@ -43,7 +44,11 @@ fn scheduler(known: &Known, about: &About) -> Vec<Finding> {
         .filter(|pod| is_ready(pod))
         .map(|pod| name(pod))
         .collect();
-    let count = format!("{} of {} scheduler pods are ready", ready.len(), all.len());
+    let count = format!(
+        "scheduler pods that are ready: {} of {}",
+        ready.len(),
+        all.len()
+    );
     if ready.is_empty() {
         let todo = "kubectl logs of its containers `kube-scheduler` and `scheduler`; no GPU pod is placed meanwhile";
         return vec![about.problem(check, count, todo)];
@@ -250,7 +255,10 @@ fn books(known: &Known, about: &About) -> Vec<Finding> {
         Err(why) => about.unknown(check, why),
         Ok(differences) if differences.is_empty() => {
             let count = known.books.as_ref().map_or(0, |books| books.bookings.len());
-            about.ok(check, format!("{count} bookings, as the pods say"))
+            about.ok(
+                check,
+                format!("{}, as the pods say", counted(count, "booking", "bookings")),
+            )
         }
         Ok(differences) => {
             let some = differences
@@ -261,7 +269,7 @@ fn books(known: &Known, about: &About) -> Vec<Finding> {
                 .join("; ");
             about.problem(
                 check,
-                format!("{} pods differ: {some}", differences.len()),
+                format!("{}: {some}", counted(differences.len(), "pod differs", "pods differ")),
                 "restart the scheduler's pods: books are made anew from the pods; keep its log, this is a fault of ours",
             )
         }
@@ -277,14 +285,13 @@ fn books(known: &Known, about: &About) -> Vec<Finding> {
             Some(0.0) => about.ok(check, "never differed from recomputed ones"),
             Some(count) => about.warning(
                 check,
-                format!("differed {count} times from recomputed ones, which were adopted"),
+                format!(
+                    "differed {} from recomputed ones, which were adopted",
+                    counted(count, "time", "times")
+                ),
                 "a fault of ours: the scheduler's log has each difference",
             ),
         },
     });
     found
 }
-
-#[cfg(test)]
-#[path = "cluster_tests.rs"]
-mod tests;

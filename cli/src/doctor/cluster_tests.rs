@@ -1,13 +1,15 @@
 //! What each check of the cluster finds.
 
-use serde_json::json;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
 
-use super::super::books::Statement;
-use super::super::finding::Grade;
-use super::super::known::Trial;
-use super::*;
+use super::books::Statement;
+use super::cluster::checks;
+use super::finding::Grade;
+use super::known::{Known, Trial, is_ours, name};
 
-fn part(name: &str, component: &str, args: &[&str]) -> Pod {
+/// A pod of ours, with these flags.
+pub(super) fn part(name: &str, component: &str, args: &[&str]) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "s", "labels": {
             "app.kubernetes.io/part-of": "aliquot", "app.kubernetes.io/component": component}},
@@ -52,7 +54,7 @@ fn config() -> String {
 }
 
 /// A cluster in which all is well.
-fn well() -> Known {
+pub(super) fn well() -> Known {
     let lease = ["--scheduler-lease=s/aliquot-scheduler"];
     let pods = vec![
         part("s-0", "scheduler", &lease),
@@ -70,6 +72,8 @@ fn well() -> Known {
         pods: Ok(pods),
         hook: Ok(Some(serde_json::from_value(hook).unwrap())),
         trial: Ok(Trial::Admitted("aliquot-scheduler".to_owned())),
+        classes: Ok([].into()),
+        agent_class: Ok(None),
         fences: Ok(vec![
             "aliquot-allocations".to_owned(),
             "aliquot-inventories".to_owned(),
@@ -203,6 +207,54 @@ fn a_webhook_that_is_missing_or_silent_or_passed_by_is_found() {
     check(
         |known| known.fences = Ok(vec!["aliquot-allocations".to_owned()]),
         &[("admission-policies", WARNS)],
+    );
+}
+
+#[test]
+fn a_webhook_that_was_switched_off_was_called_a_problem() {
+    let off = |known: &mut Known| {
+        let pods = known.pods.as_mut().unwrap();
+        pods.retain(|pod| !is_ours(pod, "webhook"));
+        for pod in pods.iter_mut().filter(|pod| is_ours(pod, "scheduler")) {
+            let told = ("aliquot.dev/admission-webhook", "off");
+            let told = (told.0.to_owned(), told.1.to_owned());
+            pod.metadata.annotations = Some([told].into());
+        }
+        known.trial = Ok(Trial::Admitted("default-scheduler".to_owned()));
+    };
+    let gone = |known: &mut Known| {
+        off(known);
+        known.hook = Ok(None);
+    };
+    check(gone, &[("webhook", WARNS)]);
+    // It says who is not asked any more, and what is then to be written by hand.
+    let mut known = well();
+    gone(&mut known);
+    let found = checks(&known);
+    let webhook = found.iter().find(|one| one.check == "webhook").unwrap();
+    assert!(
+        webhook.found.contains("NVIDIA_VISIBLE_DEVICES"),
+        "{webhook:?}"
+    );
+    assert!(
+        webhook.todo.contains("schedulerName: aliquot-scheduler"),
+        "{webhook:?}"
+    );
+    check(off, &[("webhook", BAD)]);
+    // Not there, and nobody said that it is not to be.
+    let lost = |known: &mut Known| {
+        gone(known);
+        for pod in known.pods.as_mut().unwrap() {
+            pod.metadata.annotations = None;
+        }
+    };
+    check(
+        lost,
+        &[
+            ("webhook", BAD),
+            ("webhook-pods", BAD),
+            ("webhook-answers", BAD),
+        ],
     );
 }
 

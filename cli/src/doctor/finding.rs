@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::table::aligned;
+use crate::table::{aligned, counted};
 
 /// A fact, or why it is not known.
 pub type Fact<T> = Result<T, String>;
@@ -158,8 +158,10 @@ impl Report {
         let well = self.findings.len() - self.problems - self.warnings - self.not_checked;
         let _ = writeln!(
             text,
-            "{} problems, {} warnings, {} not checked, {well} ok",
-            self.problems, self.warnings, self.not_checked
+            "{}, {}, {} not checked, {well} ok",
+            counted(self.problems, "problem", "problems"),
+            counted(self.warnings, "warning", "warnings"),
+            self.not_checked
         );
         text
     }
@@ -198,7 +200,7 @@ mod tests {
             2,
             "         CHECK  ABOUT    FOUND\nPROBLEM  b      cluster  gone\n    -> make it\n\
              WARNING  a      cluster  old\n    -> renew it\n\n\
-             1 problems, 1 warnings, 0 not checked, 0 ok\n",
+             1 problem, 1 warning, 0 not checked, 0 ok\n",
         );
     }
 

@@ -12,15 +12,18 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicyBinding,
 };
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kube::api::{ListParams, PostParams};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::api::{ListParams, ObjectList, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
 use super::books::{self, Statement};
+use super::class::handlers;
 use super::finding::Fact;
-use super::known::{Agent, Known, Trial, is_ours, names};
+use super::known::{Agent, COMPONENT, Known, PART, Trial, is_ours, names};
 use crate::live::{Access, LiveError, all, get};
 use crate::measured::Agents;
 
@@ -34,6 +37,12 @@ const HOOK: &str = "aliquot-webhook";
 /// Says it in words.
 pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
     result.map_err(|error| error.to_string())
+}
+
+/// The runtime class that pods of these are given.
+fn class_of(agents: ObjectList<DaemonSet>) -> Option<String> {
+    let mut specs = agents.items.into_iter().filter_map(|one| one.spec);
+    specs.find_map(|one| one.template.spec?.runtime_class_name)
 }
 
 /// Where to look.
@@ -63,9 +72,13 @@ impl Ask<'_> {
         let config: Api<ConfigMap> = Api::namespaced(client.clone(), system);
         let lease: Api<Lease> = Api::namespaced(client.clone(), system);
         let fences: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+        let classes: Api<RuntimeClass> = Api::all(client.clone());
+        let agents: Api<DaemonSet> = Api::all(client.clone());
+        let ours =
+            ListParams::default().labels(&format!("{PART}=aliquot,{COMPONENT}=device-plugin"));
         let text = |map: ConfigMap| map.data?.remove(CONFIG.1);
         let holder = |lease: Lease| lease.spec?.holder_identity.filter(|who| !who.is_empty());
-        let named = |list: kube::core::ObjectList<ValidatingAdmissionPolicyBinding>| {
+        let named = |list: ObjectList<ValidatingAdmissionPolicyBinding>| {
             let names = list.items.into_iter().filter_map(|one| one.metadata.name);
             names.collect()
         };
@@ -73,6 +86,9 @@ impl Ask<'_> {
             namespace: system.clone(),
             hook: fact(hook.get_opt(HOOK).await),
             trial: self.trial(client, &pods).await,
+            classes: fact(classes.list(&ListParams::default()).await)
+                .map(|list| handlers(list.items)),
+            agent_class: fact(agents.list(&ours).await).map(class_of),
             fences: fact(fences.list(&ListParams::default()).await.map(named)),
             config: fact(config.get_opt(CONFIG.0).await.map(|map| map.and_then(text))),
             leader: fact(

@@ -48,6 +48,10 @@ pub struct Known {
     pub hook: Fact<Option<MutatingWebhookConfiguration>>,
     /// What came of the trial.
     pub trial: Fact<Trial>,
+    /// The handlers of all runtime classes, by the classes' names.
+    pub classes: Fact<BTreeMap<String, String>>,
+    /// The runtime class that our agents are given.
+    pub agent_class: Fact<Option<String>>,
     /// The names of bindings of admission policies.
     pub fences: Fact<Vec<String>>,
     /// kube-scheduler's configuration; nothing where there is none.

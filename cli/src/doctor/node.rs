@@ -10,9 +10,11 @@ use aliquot_core::{NodeName, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
+use super::class;
 use super::finding::{About, Finding};
 use super::known::{Known, is_ours, is_ready, metric, name, unready};
 use super::others::others;
+use crate::table::counted;
 
 /// Conditions that the agent writes where something is wrong: type, check, what to do.
 const TOLD: [(&str, &str, &str); 3] = [
@@ -115,6 +117,7 @@ fn one(known: &Known, node: &Node, pods: &[Pod]) -> Vec<Finding> {
     found.push(driver(&inventory, &about));
     found.extend(seats(node, &inventory, &about));
     found.extend(told(node, &about));
+    found.extend(class::on(known, node, &about));
     found.push(profile(node, &about));
     found.extend(others(&pods, &about));
     if annotation(node, hami::REGISTER).is_some() {
@@ -168,7 +171,14 @@ fn driver(inventory: &Inventory, about: &About) -> Finding {
         let what = format!("driver {} shows no GPU", inventory.driver);
         return about.problem(check, what, "nvidia-smi -L on the node");
     }
-    about.ok(check, format!("driver {}, {count} units", inventory.driver))
+    about.ok(
+        check,
+        format!(
+            "driver {}, {}",
+            inventory.driver,
+            counted(count, "unit", "units")
+        ),
+    )
 }
 
 /// The kubelet knows the seats that the inventory has.

@@ -68,6 +68,8 @@ fn known(node: Node, pods: Vec<Pod>, page: &str) -> Known {
         pods: Ok(pods),
         hook: Err(not()),
         trial: Err(not()),
+        classes: Err(not()),
+        agent_class: Ok(None),
         fences: Err(not()),
         config: Err(not()),
         leader: Err(not()),

@@ -20,13 +20,22 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Between two looks at it.
 const EVERY: Duration = Duration::from_millis(300);
 
+/// What a probe came back with.
+pub(super) struct Seen {
+    /// What its process saw.
+    pub(super) look: Look,
+    /// The runtime class that its pod was stored with.
+    pub(super) class: Option<String>,
+}
+
 /// What a process in this pod sees.
-pub(super) async fn look(pods: &Api<Pod>, pod: Value) -> Fact<Look> {
+pub(super) async fn look(pods: &Api<Pod>, pod: Value) -> Fact<Seen> {
     let pod: Pod = fact(serde_json::from_value(pod))?;
     let made = pods.create(&PostParams::default(), &pod).await;
     let made = made.map_err(|error| format!("no probe pod could be created: {error}"))?;
     let name = made.metadata.name.unwrap_or_default();
-    let seen = ended(pods, &name).await;
+    let class = made.spec.and_then(|spec| spec.runtime_class_name);
+    let seen = ended(pods, &name).await.map(|look| Seen { look, class });
     let now = DeleteParams::default().grace_period(0);
     match pods.delete(&name, &now).await {
         Ok(_) => seen,

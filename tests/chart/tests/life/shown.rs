@@ -245,7 +245,7 @@ async fn seen(url: &str, waits: &str) -> Result<()> {
     };
     let sums = text(&mut browser, "#sums").await?;
     ensure!(
-        sums.starts_with("1 nodes, 2 GPUs") && sums.contains("1 pods pending"),
+        sums.starts_with("1 node, 2 GPUs") && sums.contains("1 pod pending"),
         "{sums}"
     );
     let pending = text(&mut browser, "#waiting tbody").await?;

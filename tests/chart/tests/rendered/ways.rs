@@ -81,6 +81,14 @@ fn without_a_webhook_nothing_of_it_is_left() {
     let left: Vec<&str> = of_it.map(Object::kind).collect();
     // Its configuration and its Secret go with the roles that own them.
     assert_eq!(left, [""; 0]);
+    // The doctor tells this from a webhook that is lost.
+    let said = |objects: &[Object]| {
+        let scheduler = one(objects, "Deployment", "aliquot-scheduler");
+        let pods = &scheduler.0["spec"]["template"]["metadata"];
+        pods["annotations"]["aliquot.dev/admission-webhook"].clone()
+    };
+    assert_eq!(said(&objects), "off");
+    assert_eq!(said(&rendered(&[]).unwrap()), Value::Null);
 }
 
 #[test]
