@@ -18,7 +18,9 @@ mkdir -p "$cache"
     [ ! -e "$folder/.complete" ] || exit 0
     rm -rf "$folder"
     mkdir -p "$folder/.apt/lists/partial" "$folder/.apt/archives/partial"
-    options=(-qq -o "Dir::Cache::archives=$folder/.apt/archives" -o APT::Sandbox::User=root)
+    # A mirror may be behind, and a network may fail once.
+    options=(-qq -o "Dir::Cache::archives=$folder/.apt/archives" -o APT::Sandbox::User=root
+        -o Acquire::Retries=5 -o Acquire::Check-Valid-Until=false -o DPkg::Lock::Timeout=300)
     if [ "$suite" != here ]; then
         mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | head -n 1)
         keys=/usr/share/keyrings/debian-archive-keyring.gpg

@@ -1,5 +1,5 @@
 /* A program that keeps a card busy: work MODE SECONDS KERNEL...
- * It launches for so many seconds, waits for the rest, and says how many launches there were and
+ * It launches for so many seconds, or with an `i` behind them until its input ends, waits for the rest, and says how many launches there were and
  * how many calls failed. In mode `tick` SECONDS is a number of launches for each of THREADS, and the
  * fastest nanoseconds for one are said; `tickl` launches a kernel of a library; in mode `live` a number of allocations that live while others
  * are made and freed. `init` only begins; `spawn NUMBER PROGRAM...` says how many microseconds a run
@@ -25,7 +25,7 @@ typedef struct {
 
 static handle driver, context, kernels[8];
 static int kernel_count;
-static double end;
+static volatile double end;
 static long failures;
 static long launched;
 
@@ -204,6 +204,15 @@ static void *forger(void *unused) {
     return NULL;
 }
 
+/* Ends all launching with the input. */
+static void *listener(void *unused) {
+    char any;
+    while (read(0, &any, 1) > 0)
+        ;
+    end = 0;
+    return unused;
+}
+
 int main(int count, char **words) {
     if (count < 4)
         return 2;
@@ -220,6 +229,9 @@ int main(int count, char **words) {
     for (int i = 3; i < count; i++)
         CALL(cuModuleGetFunction, &kernels[kernel_count++], module, words[i]);
     end = now() + atof(words[2]);
+    pthread_t ears;
+    if (strchr(words[2], 'i'))
+        pthread_create(&ears, NULL, listener, NULL);
     handle own = stream();
     pthread_t threads[4];
     if (!strncmp(mode, "tick", 4)) {

@@ -12,8 +12,9 @@ use anyhow::Result;
 
 use crate::host::{GATE, Host, Role};
 use crate::scene::machine;
-use crate::share::{Scene, Workers, containers, pass, tenant};
+use crate::share::{Scene, containers, pass, tenant};
 use crate::starved::longest;
+use crate::workers::Workers;
 
 /// Between two looks at the card.
 const LOOK: Duration = Duration::from_millis(1);

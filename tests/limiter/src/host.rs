@@ -22,7 +22,8 @@ use tokio::sync::watch;
 
 use crate::Container;
 use crate::scene::FIRST;
-use crate::share::{Workers, pass};
+use crate::share::pass;
+use crate::workers::Workers;
 
 /// Where words lie, as the documented layout says.
 const HEARTBEAT: u64 = 24;
@@ -136,7 +137,8 @@ impl Host {
         Ok(())
     }
 
-    fn beat(&self) -> Result<()> {
+    /// Says that it lives.
+    pub(crate) fn beat(&self) -> Result<()> {
         let Self::Says(pages) = self else {
             return Ok(());
         };

@@ -11,6 +11,7 @@ pub mod scene;
 pub mod share;
 mod starved;
 pub mod tenant;
+mod workers;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};

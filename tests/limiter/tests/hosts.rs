@@ -93,6 +93,8 @@ fn as_it_is_shipped_it_holds_under_older_and_newer_versions_of_libc() {
     let own = lines(&own)[0].rsplit(' ').next().map(str::to_owned);
     let room = tempfile::tempdir().expect("a folder");
     let [library, driver, program] = old(room.path());
+    let own = format!("version {}.", own.as_deref().expect("a version"));
+    let mut others = 0;
     for suite in ["bullseye", "trixie", "sid"] {
         let folder = packages(suite, &["libc6"]);
         let loader = find(&folder, "ld-linux-x86-64.so.2");
@@ -101,11 +103,12 @@ fn as_it_is_shipped_it_holds_under_older_and_newer_versions_of_libc() {
         let newer = format!("{libc}/libc.so.6");
         let said_of_itself = Command::new(&loader).arg(&newer).output().expect("libc");
         let version = lines(&said_of_itself)[0].clone();
-        let own = format!("version {}.", own.as_deref().expect("a version"));
-        assert!(
-            version.contains("GNU C Library") && !version.contains(&own),
-            "{version}"
-        );
+        assert!(version.contains("GNU C Library"), "{version}");
+        if version.contains(&own) {
+            // It is this machine's: every other test has it.
+            continue;
+        }
+        others += 1;
         each_way(|way, machine, _| {
             let container = container(machine, way, SHARE);
             container.replace_limiter(&library).expect("copied");
@@ -130,6 +133,7 @@ fn as_it_is_shipped_it_holds_under_older_and_newer_versions_of_libc() {
         let found = said(&bare, &words, &[]).0;
         assert_eq!(found, "now: 0", "{suite}");
     }
+    assert!(others >= 2, "{own} is one of them, the others are not");
 }
 
 #[test]

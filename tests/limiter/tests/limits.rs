@@ -159,13 +159,22 @@ fn processes_that_allocate_at_random_stay_below_the_limit_together_and_end_at_no
         let (_room, machine) = machine();
         let container =
             Container::new(&machine, way, Rules::default(), &[device(FIRST, 2200)]).unwrap();
-        let churning: Vec<_> = (0..4)
+        let commands = ["patient", "hold", "churn,4000", "emptied", "info"];
+        let mut churning: Vec<_> = (0..4)
             .map(|_| {
-                let mut client =
-                    container.client_command(&["patient", "churn,4000", "emptied", "info"]);
+                let mut client = container.client_command(&commands);
+                client.stdin(std::process::Stdio::piped());
                 client.stdout(std::process::Stdio::piped()).spawn().unwrap()
             })
             .collect();
+        // All begin together: the first would have ended before the last has started.
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while machine.holders(FIRST).unwrap().len() < churning.len() {
+            assert!(Instant::now() < deadline, "{way:?}: they do not start");
+        }
+        for client in &mut churning {
+            drop(client.stdin.take());
+        }
         let (mut most, mut met) = (0, 0);
         for mut client in churning {
             while client.try_wait().unwrap().is_none() {
@@ -179,7 +188,7 @@ fn processes_that_allocate_at_random_stay_below_the_limit_together_and_end_at_no
             let output = client.wait_with_output().unwrap();
             assert!(output.status.success(), "{way:?}");
             let answers = aliquot_limiter_tests::lines(&output);
-            let refused: u64 = answers[1].rsplit(' ').next().unwrap().parse().unwrap();
+            let refused: u64 = answers[2].rsplit(' ').next().unwrap().parse().unwrap();
             met += refused;
         }
         assert!(met > 0, "{way:?}: the limit was never met");

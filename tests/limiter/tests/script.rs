@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use aliquot_limiter_tests::scene::{FIRST, device, machine};
+use aliquot_limiter_tests::share::holds_once_of_three;
 use aliquot_limiter_tests::{Container, Way, limiter, lines};
 use aliquot_region::limits::Container as Rules;
 
@@ -29,13 +30,14 @@ fn the_client_for_a_real_card_sees_a_limit_and_a_share() {
     let memory = said(&["memory"]);
     assert_eq!(memory, "free=2520 total=3000 more=2 whole=0 after=2");
     for how in ["busy", "graph"] {
-        let found = said(&[how, "k_us_1000", "1"]);
-        let part = found
-            .strip_prefix("busy=")
-            .and_then(|part| part.parse().ok());
-        assert!(
-            part.is_some_and(|part: f64| (25.0..75.0).contains(&part)),
-            "{how}: {found}"
+        holds_once_of_three(
+            how,
+            || said(&[how, "k_us_1000", "1"]),
+            |found| {
+                let part = found.strip_prefix("busy=");
+                let part = part.and_then(|part| part.parse().ok());
+                part.is_some_and(|part: f64| (25.0..75.0).contains(&part))
+            },
         );
     }
     let rate = said(&["rate", "k_us_10", "1"]);
