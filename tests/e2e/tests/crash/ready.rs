@@ -28,7 +28,7 @@ const EVERYTHING: [Traffic; 4] = [
     Traffic::Watch("nodes"),
 ];
 /// Errors for 6 s make a watch stale; asked again every 3 s.
-const STALE: Duration = Duration::from_secs(20);
+const STALE: Duration = Duration::from_mins(2);
 
 /// Waits until `/readyz` says no with these words, and checks the verbs.
 async fn unready(stack: &Stack, pool: &Pool<'_>, words: &str) -> Result<()> {
