@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::{GpuUuid, Grant};
@@ -35,6 +36,9 @@ const NOTHING: &str = "/dev/null";
 /// How Allocate hands GPUs over; the words of NVIDIA's `deviceListStrategy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DeviceList {
+    /// By CDI; where that is known to be off, as NVIDIA's container runtime takes them, if that
+    /// starts the containers. Chosen when the agent starts.
+    Auto,
     /// By the name of a CDI spec, which is written when the pod is known.
     #[default]
     Cdi,
@@ -42,6 +46,25 @@ pub enum DeviceList {
     Envvar,
     /// The same, the GPUs by mounts, which a pod's environment does not overrule.
     VolumeMounts,
+}
+
+impl DeviceList {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cdi => "cdi",
+            Self::Envvar => "envvar",
+            Self::VolumeMounts => "volume-mounts",
+        }
+    }
+}
+
+impl Node {
+    /// How containers that come now get their GPUs; `None`: that is not known yet.
+    pub fn handed(&self) -> Option<DeviceList> {
+        self.runtime.as_ref()?.handed
+    }
 }
 
 /// What an answer without CDI named at once.
@@ -53,19 +76,36 @@ pub struct Named {
     pub preloads: bool,
 }
 
+/// Longest wait for a choice; after it containers are told of CDI, and wait for it if it is off.
+const CHOICE: Duration = Duration::from_secs(10);
+
 impl PreStart {
+    /// Waits until it is known how GPUs are handed over. What a container was told stays, and in
+    /// its first second the agent has not looked at the container runtime.
+    pub(crate) async fn chosen(&self) {
+        if self.device_list == DeviceList::Auto {
+            let mut node = self.published.subscribe();
+            let known = node.wait_for(|node| node.handed().is_some());
+            let _late = tokio::time::timeout(CHOICE, known).await;
+        }
+    }
+
     /// What the kubelet is told to give the container that gets these seats.
     pub(crate) fn hand_over(&self, name: &Name, ids: &Ids) -> api::ContainerAllocateResponse {
-        if self.device_list == DeviceList::Cdi {
+        let node = self.published.get();
+        let list = match self.device_list {
+            DeviceList::Auto => node.handed().unwrap_or_default(),
+            told => told,
+        };
+        if list == DeviceList::Cdi {
             let name = name.qualified();
             return api::ContainerAllocateResponse {
                 cdi_devices: vec![api::CdiDevice { name }],
                 ..api::ContainerAllocateResponse::default()
             };
         }
-        let node = self.published.get();
         let limits = self.limiter.is_some();
-        answer(self.device_list, name, ids, &node, &self.paths, limits)
+        answer(list, name, ids, &node, &self.paths, limits)
     }
 
     /// What Allocate named, before the pod was known, is what each container was given.

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::host::{Card, Part};
 use crate::host_memory;
 use crate::labels::Features;
-use crate::runtime::Fault;
+use crate::runtime::choice::Looked;
 use crate::sick::{Sick, Sickness};
 use crate::units::{self, Arrangement, Held};
 use crate::xid::Action;
@@ -39,8 +39,8 @@ pub struct Node {
     pub profile: Option<[String; 3]>,
     /// Resources that were offered once and are not now.
     pub vanished: BTreeSet<String>,
-    /// What the container runtime lacks; `None`: nobody has looked yet.
-    pub runtime: Option<Vec<Fault>>,
+    /// What was found of the container runtime; `None`: nobody has looked yet.
+    pub runtime: Option<Looked>,
     /// The agent leaves the node: no seat is shown.
     pub leaving_node: bool,
     /// Pods that must leave a card whose mode changes.
@@ -184,9 +184,9 @@ impl Published {
         });
     }
 
-    /// What the container runtime lacks.
-    pub fn runtime(&self, lacks: Vec<Fault>) {
-        self.change(|node| node.runtime = Some(lacks));
+    /// What was found of the container runtime.
+    pub fn runtime(&self, looked: Looked) {
+        self.change(|node| node.runtime = Some(looked));
     }
 
     /// The agent leaves the node.

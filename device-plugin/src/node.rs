@@ -273,11 +273,12 @@ impl Writer {
             tracing::info!(?vanished, "resources taken from the node");
         }
         let lost = lost.and_then(|lost| wanted_condition(lost, &current));
+        let lacks = node.runtime.as_ref().map(|looked| &*looked.lacks);
         let wanted = [
             (CHECKPOINT_LOST, lost),
             (GPU_SICK, wanted_sick(&node.out_of_service(), &current)),
             (PROFILE, wanted_profile(node.profile.as_ref(), &current)),
-            (RUNTIME, wanted_runtime(node.runtime.as_deref(), &current)),
+            (RUNTIME, wanted_runtime(lacks, &current)),
         ];
         for (kind, condition) in wanted {
             let Some([status, reason, message]) = condition else {

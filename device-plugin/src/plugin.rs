@@ -171,6 +171,7 @@ impl DevicePlugin for Plugin {
     ) -> Result<Response<api::AllocateResponse>, Status> {
         let began = std::time::Instant::now();
         let mut answer = api::AllocateResponse::default();
+        self.prestart.chosen().await;
         for container in request.into_inner().container_requests {
             let ids: Ids = container.devices_ids.into_iter().collect();
             let name = Name::new(&ids, fastrand::u64(..)).ok_or_else(|| {

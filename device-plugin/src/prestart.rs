@@ -158,9 +158,10 @@ impl PreStart {
         };
         let ours = || by_pod.values().flatten().any(|one| one.by_env.is_none());
         let node = self.published.get();
-        let mut lacks = node.runtime.iter().flatten();
-        if let Some(fault) = lacks.find(|fault| fault.blocks && ours()) {
-            return Err(PreStartError::Runtime(fault.text.clone()));
+        let off = node.runtime.as_ref();
+        let off = off.and_then(|looked| looked.without_cdi.clone());
+        if let Some(why) = off.filter(|_| ours()) {
+            return Err(PreStartError::Runtime(why));
         }
         let mut started = Started::Untouched;
         // One pod, but for a checkpoint that still names one that is gone.

@@ -92,7 +92,7 @@ pub struct Settings {
           value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub context_memory: u64,
     /// How containers get their GPUs: by CDI, or, where the runtime has none, by the environment or
-    /// the mounts that NVIDIA's container runtime reads
+    /// the mounts that NVIDIA's container runtime reads; auto looks at this node's runtime
     #[arg(long, env = "ALIQUOT_DEVICE_LIST", value_enum, default_value_t = DeviceList::Cdi)]
     pub device_list: DeviceList,
     /// `SELinux` label of what containers use: auto (containers' own, where files have labels), none,

@@ -3,7 +3,7 @@
 //! Fed by: the files of containerd (with what they import) or CRI-O (with its drop-ins). Must not:
 //! fail on what it does not know, or write.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +36,10 @@ pub struct Config {
     pub spec_directories: Option<Vec<PathBuf>>,
     /// The names of the runtimes, which runtime classes call handlers.
     pub handlers: BTreeSet<String>,
+    /// The handler of pods without a runtime class, where that is written.
+    pub usual: Option<String>,
+    /// The programs behind the handlers, where they are written.
+    pub programs: BTreeMap<String, PathBuf>,
 }
 
 /// Reads the configuration of this runtime: at `path`, else where it usually is, in our own
@@ -77,7 +81,7 @@ pub(super) fn read_below(
     Ok(config)
 }
 
-fn below(root: &Path, path: &Path) -> PathBuf {
+pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
@@ -97,6 +101,7 @@ impl Config {
         let crio = document.get("crio").and_then(|crio| crio.get("runtime"));
         if let Some(runtime) = crio.and_then(Item::as_table_like) {
             self.add(runtime, runtime.get("runtimes"));
+            self.add_usual(runtime.get("default_runtime"));
         }
     }
 
@@ -108,6 +113,7 @@ impl Config {
             if let Some(plugin) = plugin.and_then(Item::as_table_like) {
                 let containerd = plugin.get("containerd");
                 self.add(plugin, containerd.and_then(|one| one.get("runtimes")));
+                self.add_usual(containerd.and_then(|one| one.get("default_runtime_name")));
             }
         }
         let imports = document.get("imports").and_then(Item::as_array);
@@ -133,8 +139,24 @@ impl Config {
             self.spec_directories = Some(folders.map(PathBuf::from).collect());
         }
         let runtimes = runtimes.and_then(Item::as_table_like);
-        let names = runtimes.into_iter().flat_map(TableLike::iter);
-        self.handlers.extend(names.map(|(name, _)| name.to_owned()));
+        for (name, runtime) in runtimes.into_iter().flat_map(TableLike::iter) {
+            self.handlers.insert(name.to_owned());
+            let options = runtime.get("options").and_then(|all| all.get("BinaryName"));
+            let program = options.or_else(|| runtime.get("runtime_path"));
+            if let Some(program) = program
+                .and_then(Item::as_str)
+                .filter(|path| !path.is_empty())
+            {
+                self.programs.insert(name.to_owned(), program.into());
+            }
+        }
+    }
+
+    fn add_usual(&mut self, name: Option<&Item>) {
+        let name = name.and_then(Item::as_str).filter(|name| !name.is_empty());
+        if let Some(name) = name {
+            self.usual = Some(name.to_owned());
+        }
     }
 }
 

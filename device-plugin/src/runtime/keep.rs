@@ -15,7 +15,8 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use super::{Class, Fault, Known, condition, config, faults, runtime};
+use super::choice::{self, Looked};
+use super::{Class, Fault, Known, condition, config, runtime};
 use crate::by_env::DeviceList;
 use crate::host;
 use crate::inventory::Published;
@@ -41,8 +42,8 @@ pub struct Look {
     pub cdi: PathBuf,
     /// Where NVIDIA's specs may be.
     pub directories: Vec<PathBuf>,
-    /// Containers get their GPUs without CDI.
-    pub by_env: bool,
+    /// How containers get their GPUs, as the agent is told.
+    pub device_list: DeviceList,
     /// The driver has a root of its own.
     pub rooted: bool,
     /// Where what is missing is published.
@@ -62,7 +63,7 @@ impl Look {
             class: settings.runtime_class.clone(),
             cdi: paths.cdi,
             directories: paths.nvidia_cdi,
-            by_env: settings.device_list != DeviceList::Cdi,
+            device_list: settings.device_list,
             rooted: paths.driver_root.is_some(),
             published: published.clone(),
             notes: notes.clone(),
@@ -85,9 +86,9 @@ impl Look {
                 let looking = Arc::clone(&this);
                 let found = spawn_blocking(move || looking.look(&version, &class)).await;
                 let Ok(found) = found else { return };
-                this.tell(said.as_deref(), &found);
-                this.published.runtime(found.clone());
-                said = Some(found);
+                this.tell(said.as_deref(), &found.lacks);
+                said = Some(found.lacks.clone());
+                this.published.runtime(found);
             }
             let first = async {
                 let _changed = seen.changed().await;
@@ -102,7 +103,7 @@ impl Look {
 
     async fn class(&self) -> Class {
         let Some(name) = self.class.clone().filter(|name| !name.is_empty()) else {
-            return Class::Unknown;
+            return Class::Usual;
         };
         let classes: Api<RuntimeClass> = Api::all(self.client.clone());
         match tokio::time::timeout(DEADLINE, classes.get_opt(&name)).await {
@@ -112,7 +113,7 @@ impl Look {
         }
     }
 
-    fn look(&self, version: &str, class: &Class) -> Vec<Fault> {
+    fn look(&self, version: &str, class: &Class) -> Looked {
         let (kind, _) = runtime(version);
         let specs = host::specs(&self.directories);
         let devices = specs.iter().flat_map(|spec| &spec.devices);
@@ -120,17 +121,22 @@ impl Look {
         let node = self.published.get();
         let cards = node.facts.cards.iter();
         let cards: Vec<_> = cards.map(|c| (c.uuid.as_str().into(), c.index)).collect();
-        faults(&Known {
+        let config = config::read(kind, self.config.as_deref());
+        let toolkit = config.as_ref().ok();
+        let toolkit = toolkit.and_then(|config| choice::toolkit(config, class));
+        let known = Known {
             version,
-            config: &config::read(kind, self.config.as_deref()),
+            config: &config,
             cdi: &self.cdi,
             directories: &self.directories,
             devices: (!specs.is_empty()).then_some(&devices),
             cards: &cards,
             class,
-            by_env: self.by_env,
+            handed: self.device_list,
+            chosen: self.device_list == DeviceList::Auto,
             rooted: self.rooted,
-        })
+        };
+        choice::look(&known, node.handed(), toolkit)
     }
 
     /// Logs and an event, where it is new.

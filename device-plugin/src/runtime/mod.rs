@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 
 use aliquot_core::GpuUuid;
 
+pub mod choice;
 pub mod config;
 pub mod keep;
 
+use crate::by_env::DeviceList;
 use config::Config;
 
 /// Where a runtime reads CDI specs that is told nothing.
@@ -45,7 +47,9 @@ pub enum Kind {
 /// The runtime class that pods with a share are given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// None, or it is not known whether it is there.
+    /// None: they run under the runtime's default handler.
+    Usual,
+    /// It is not known whether it is there.
     Unknown,
     /// The cluster has none of this name.
     Missing(String),
@@ -70,8 +74,10 @@ pub struct Known<'a> {
     pub cards: &'a [(GpuUuid, u32)],
     /// The runtime class.
     pub class: &'a Class,
-    /// Containers get their GPUs without CDI.
-    pub by_env: bool,
+    /// How containers get their GPUs.
+    pub handed: DeviceList,
+    /// Nobody said so: the agent chose it.
+    pub chosen: bool,
     /// The driver has a root of its own, whose libraries are given where there is no spec.
     pub rooted: bool,
 }
@@ -93,10 +99,12 @@ pub fn runtime(version: &str) -> (Kind, Option<(u32, u32)>) {
 /// All that is missing.
 pub fn faults(known: &Known<'_>) -> Vec<Fault> {
     let mut faults = Vec::new();
-    if !known.by_env {
+    if known.handed == DeviceList::Cdi {
         faults.extend(cdi(known));
         faults.extend(spec_directory(known));
         faults.extend(toolkit(known));
+    } else if known.chosen {
+        faults.push(without(known));
     }
     faults.extend(class(known));
     faults
@@ -139,6 +147,22 @@ fn cdi(known: &Known<'_>) -> Option<Fault> {
             }
         }
         _ => None,
+    }
+}
+
+/// What follows from a way without CDI that nobody asked for.
+fn without(known: &Known<'_>) -> Fault {
+    let why = match cdi(known) {
+        Some(fault) => fault.text,
+        None => "CDI was off when the agent started, and is on now".to_owned(),
+    };
+    let way = known.handed.word();
+    Fault {
+        reason: "WithoutCdi",
+        blocks: false,
+        text: format!(
+            "GPUs are handed to containers by {way}, by NVIDIA's container runtime, with limits that are easier to pass and without shares by MPS and instances made for a pod; {why}; then start the agent here again, or choose one way by --device-list"
+        ),
     }
 }
 

@@ -36,7 +36,8 @@ fn known<'a>(
         devices,
         cards: &[],
         class,
-        by_env: false,
+        handed: DeviceList::Cdi,
+        chosen: false,
         rooted: false,
     }
 }
@@ -222,6 +223,7 @@ fn a_configuration_is_read_with_what_it_imports() {
         cdi: Some(true),
         spec_directories: Some(["/a", "/b"].map(PathBuf::from).into()),
         handlers: ["nvidia".to_owned()].into(),
+        ..Config::default()
     };
     assert_eq!(read(Kind::Containerd, Some(&path)), Ok(expected));
     let crio = put("crio.conf", "[crio.runtime]\ncdi_spec_dirs = [\"/a\"]\n");
@@ -256,10 +258,32 @@ fn who_gets_gpus_without_cdi_lacks_nothing_of_it() {
         ],
     );
     let by_env = Known {
-        by_env: true,
+        handed: DeviceList::Envvar,
         ..by_cdi.clone()
     };
     check_known(&by_env, &[missing]);
+    // What nobody asked for is told.
+    let chosen = Known {
+        chosen: true,
+        ..by_env.clone()
+    };
+    let told = (
+        "WithoutCdi",
+        false,
+        "by envvar, by NVIDIA's container runtime",
+    );
+    check_known(&chosen, &[told, missing]);
+    let on = Known {
+        version: "containerd://2.1.0",
+        config: &Ok(Config::default()),
+        ..chosen
+    };
+    let told = (
+        "WithoutCdi",
+        false,
+        "is on now; then start the agent here again",
+    );
+    check_known(&on, &[told, missing]);
     let rooted = Known {
         rooted: true,
         class: &Class::Unknown,

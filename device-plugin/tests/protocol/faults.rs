@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::Refused;
 use aliquot_device_plugin::accepted::Store;
+use aliquot_device_plugin::by_env::DeviceList;
 use aliquot_device_plugin::housekeeping;
 use aliquot_device_plugin::metrics::{Metrics, Outcome};
 use aliquot_device_plugin::proto::v1beta1 as api;
-use aliquot_device_plugin::runtime::Fault;
+use aliquot_device_plugin::runtime::choice::Looked;
 
 use crate::kubelet::{DEADLINE, Kubelet, prestart};
 use crate::node::{Node, node, pod};
@@ -27,21 +28,27 @@ async fn mig_14_no_container_starts_under_a_runtime_that_would_leave_its_gpu_out
     node.kubelet
         .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
         .await;
-    let lacks = |blocks| {
-        let fault = Fault {
-            reason: "CdiOff",
-            blocks,
-            text: "containerd 1.6.20 knows no CDI".to_owned(),
-        };
-        node.prestart.published.runtime(vec![fault]);
+    let found = |why: Option<&str>, handed| {
+        node.prestart.published.runtime(Looked {
+            handed: Some(handed),
+            without_cdi: why.map(str::to_owned),
+            ..Looked::default()
+        });
     };
-    lacks(true);
+    let old = "containerd 1.6.20 knows no CDI";
+    found(Some(old), DeviceList::Cdi);
     let refused = prestart(&mut plugin, &["GPU-a::0"])
         .await
         .expect_err("refused");
     assert!(refused.contains("1.6.20 knows no CDI"), "{refused}");
     assert_eq!(node.files(), 0);
-    lacks(false);
+    // It was told of CDI, whatever others are told now.
+    found(Some(old), DeviceList::Envvar);
+    let refused = prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect_err("refused");
+    assert!(refused.contains("1.6.20 knows no CDI"), "{refused}");
+    found(None, DeviceList::Cdi);
     prestart(&mut plugin, &["GPU-a::0"])
         .await
         .expect("accepted");

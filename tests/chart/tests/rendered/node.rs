@@ -94,7 +94,7 @@ fn labels_and_the_way_without_cdi_reach_the_agent() {
     let own = flags(&plain);
     assert_eq!(
         (own.device_list, own.selinux_label),
-        (DeviceList::Cdi, Label::Auto)
+        (DeviceList::Auto, Label::Auto)
     );
     let security = &agent(&plain).pod().unwrap()["securityContext"];
     assert_eq!(security["seLinuxOptions"], Value::Null);

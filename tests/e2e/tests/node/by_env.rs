@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::limits::{limited, unlimited};
 use crate::running::PATIENCE;
+use crate::runtime::wait_told;
 
 const SPACE: &str = "limits";
 
@@ -51,15 +52,23 @@ pub(crate) async fn handed_over(stack: Arc<Stack>) -> Result<()> {
 }
 
 async fn without_cdi(stack: &Stack) -> Result<()> {
-    // The agent is shown a runtime whose CDI is off: no pod of this way waits for it.
+    // The agent is shown a runtime whose CDI is off and that runs NVIDIA's, and nobody tells it
+    // what to do.
     let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
     let off = real.replace("cdi_spec_dirs", "enable_cdi = false\ncdi_spec_dirs");
     ensure!(off != real, "{real}");
-    let path = stack.machine().state().with_file_name("by-env.toml");
-    std::fs::write(&path, off)?;
+    let beside = |name| stack.machine().state().with_file_name(name);
+    let program = beside("nvidia-container-runtime");
+    std::fs::write(&program, "")?;
+    let root = "SystemdCgroup = false";
+    let binary = format!("BinaryName = {:?}\n{root}", program.display().to_string());
+    let nvidias = off.replacen(root, &binary, 1);
+    ensure!(nvidias != off, "{off}");
+    let path = beside("by-env.toml");
+    std::fs::write(&path, nvidias)?;
     let options = NodeOptions {
         limited: true,
-        flags: &["--device-list", "envvar"],
+        flags: &["--device-list", "auto"],
         runtime: Some(path),
         ..NodeOptions::default()
     };
@@ -74,6 +83,7 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
             .create_pod(pod(stack, name, memory, &[])?)
             .await?;
     }
+    wait_told(stack, "WithoutCdi", &["by envvar", "CDI is off"], &[]).await?;
     for (name, memory, free) in pods {
         let running = stack.cluster.wait_running(SPACE, name).await?;
         let gpu = allocation(&running)?.grants("main").context("a share")?[0]

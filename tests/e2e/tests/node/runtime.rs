@@ -46,7 +46,12 @@ async fn restart(stack: &Stack, runtime: Option<PathBuf>) -> Result<()> {
 
 /// Waits until the node's condition has this reason and a message with all of these and none of
 /// those parts.
-async fn wait_told(stack: &Stack, reason: &str, parts: &[&str], not: &[&str]) -> Result<()> {
+pub(crate) async fn wait_told(
+    stack: &Stack,
+    reason: &str,
+    parts: &[&str],
+    not: &[&str],
+) -> Result<()> {
     let nodes = Api::<Node>::all(stack.cluster.admin()?);
     eventually(PATIENCE, &format!("the node to say {reason}"), || async {
         let status = nodes.get(NODE).await?.status.unwrap_or_default();
