@@ -3,6 +3,7 @@
 //! Fed by: [`crate::process`], the current context. Must not: let a call pass that takes memory of
 //! a card that the seat has no share of.
 
+use crate::clock::{self, PATIENCE};
 use crate::context;
 use crate::ffi::{Code, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY, Out, SUCCESS};
 use crate::ledger::Entry;
@@ -107,6 +108,28 @@ impl Account {
             return Ok(true);
         }
         Err(self.refuse(call, bytes))
+    }
+
+    /// What `reserve` takes: at once, or after what others freed and the dead had was given back, and
+    /// when what other threads take meanwhile is known. It is told whether this is its first try,
+    /// and says, where there is no room, whether other threads are at it. `None`: there is no room.
+    pub(crate) fn room<T>(&self, mut reserve: impl FnMut(bool) -> Result<T, bool>) -> Option<T> {
+        let end = clock::now() + PATIENCE;
+        let (mut first, mut alone) = (true, false);
+        loop {
+            let others = match reserve(first) {
+                Ok(taken) => return Some(taken),
+                Err(others) => others,
+            };
+            if alone && !others || clock::now() >= end {
+                return None;
+            }
+            if others && !first {
+                clock::rest();
+            }
+            self.settle_all();
+            (first, alone) = (false, !others);
+        }
     }
 
     /// Takes `bytes` if no more than `limit` are in use then, by the figures as they are.

@@ -5,7 +5,6 @@
 //! Fed by: [`super`]. Must not: hold a lock across a launch, or wait for one without an end.
 
 use crate::account::Account;
-use crate::clock::{self, PATIENCE};
 use crate::ffi::{Code, Device, Out, SUCCESS};
 use crate::graph_nodes::Need;
 use crate::ledger::in_blocks;
@@ -77,28 +76,14 @@ impl Charged {
     }
 }
 
-/// Reserves for a launch, after what others freed was given back, and when what others launch is
-/// known; `None`: there is no room.
+/// Reserves for a launch; `None`: there is no room.
 fn room_for(process: &Process, account: Account, need: Need, again: bool) -> Option<u64> {
-    let end = clock::now() + PATIENCE;
-    let (mut first, mut alone) = (true, false);
-    loop {
+    account.room(|_| {
         let mut all = process.graphs.charged.lock();
         let charged = all.entry(need.device).or_default();
-        if let Some(growth) = charged.reserve(account, need, again) {
-            return Some(growth);
-        }
         let others = charged.launches > 0;
-        drop(all);
-        if alone && !others || clock::now() >= end {
-            return None;
-        }
-        if others && !first {
-            clock::rest();
-        }
-        account.settle_all();
-        (first, alone) = (false, !others);
-    }
+        charged.reserve(account, need, again).ok_or(others)
+    })
 }
 
 /// Makes a call that takes what a graph needs, if there is room; `again` as for

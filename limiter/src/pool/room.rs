@@ -117,32 +117,17 @@ impl Pool {
     }
 }
 
-/// Reserves for an allocation: at once, or after what others freed and the dead had was given back,
-/// or exactly, when what other threads take is known.
+/// Reserves for an allocation; exactly where it does not fit at once.
 fn room_for(account: Account, handle: Handle, bytes: u64) -> Option<Taken> {
-    let end = clock::now() + PATIENCE;
-    let (mut first, mut alone) = (true, false);
-    loop {
+    account.room(|first| {
         let mut known = account.process.pools.0.lock();
         let pool = known.entry(handle).or_insert_with(|| Pool::new(account));
         let mut found = pool.reserve(handle, bytes);
         if found.is_none() && !first {
             found = pool.reserve_exactly(handle, bytes);
         }
-        if found.is_some() {
-            return found;
-        }
-        let others = pool.calls > 0;
-        drop(known);
-        if alone && !others || clock::now() >= end {
-            return None;
-        }
-        if others && !first {
-            clock::rest();
-        }
-        account.settle_all();
-        (first, alone) = (false, !others);
-    }
+        found.ok_or(pool.calls > 0)
+    })
 }
 
 /// Reserves for the growth that the request may cause, and charges what it did cause.

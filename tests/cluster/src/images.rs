@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::access::Output;
 use crate::cluster::Cluster;
@@ -77,6 +77,18 @@ impl Cluster {
             self.tool(&ctr, &args).await?.success()?;
         }
         Ok(())
+    }
+
+    /// Sends a container's processes a signal past the kubelet, as `SIGKILL`; `id` as a pod's
+    /// status has it.
+    ///
+    /// # Errors
+    /// The id is not containerd's, or there is no such container, or it has ended.
+    pub async fn signal_container(&self, id: &str, signal: &str) -> Result<()> {
+        let id = id.strip_prefix("containerd://");
+        let id = id.context("an id that does not begin with containerd://")?;
+        let args = ["tasks", "kill", "--signal", signal, id];
+        self.ctr(&args).await?.success().map(drop)
     }
 
     /// containerd's own client, in the kubelet's namespace `k8s.io`.

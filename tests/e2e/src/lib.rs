@@ -11,6 +11,7 @@ pub mod clients;
 pub mod figures;
 pub mod http;
 pub mod kept;
+pub mod measured;
 pub mod pods;
 pub mod pool;
 pub mod prometheus;

@@ -78,19 +78,10 @@ pub(super) fn judge_foreign(
     gate: &Gate<'_>,
     found: &mut Found,
 ) {
-    if gate.leaves(container) {
-        return;
-    }
-    for (index, env) in items(&container.raw["env"]).iter().enumerate() {
-        if env["name"] != VISIBLE {
-            continue;
-        }
-        match meant(env.get("value").and_then(Value::as_str), gate.policy) {
+    for (field, _, meant) in opened(container, gate) {
+        match meant {
             Ok(Meant::Nothing) => {}
-            Err(No::Denied(message)) => {
-                let field = format!("{}.env[{index}]", container.field());
-                found.refusals.push(Refusal { field, message });
-            }
+            Err(No::Denied(message)) => found.refusals.push(Refusal { field, message }),
             Ok(Meant::Everything | Meant::These(_)) | Err(No::Unknown(_)) => {
                 found.warnings.push(dropped(container, asks));
             }
@@ -114,39 +105,52 @@ fn judge_one(
     gate: &Gate<'_>,
     found: &mut Found,
 ) -> BTreeSet<String> {
-    let left = gate.leaves(container);
     let mut named = BTreeSet::new();
-    for (index, env) in items(&container.raw["env"]).iter().enumerate() {
-        match env["name"].as_str() {
-            Some(VISIBLE) if !left => {
-                let field = format!("{}.env[{index}]", container.field());
-                let value = env.get("value").and_then(Value::as_str);
-                match (meant(value, gate.policy), share) {
-                    (Ok(Meant::Nothing), _) => {}
-                    (Ok(Meant::Everything), _) => {
-                        let warning = dropped(container, share.is_some());
-                        found.warnings.push(warning);
-                    }
-                    (Ok(Meant::These(uuids)), Some(_)) => named.extend(uuids),
-                    (Ok(Meant::These(uuids)), None) => {
-                        let warning = reaches_nothing(container, &uuids.join(","));
-                        found.warnings.push(warning);
-                    }
-                    (Err(No::Unknown(_)), None) => {
-                        let warning = reaches_nothing(container, value.unwrap_or_default());
-                        found.warnings.push(warning);
-                    }
-                    (Err(No::Unknown(message) | No::Denied(message)), _) => {
-                        found.refusals.push(Refusal { field, message });
-                    }
-                }
+    for (field, value, meant) in opened(container, gate) {
+        match (meant, share) {
+            (Ok(Meant::Nothing), _) => {}
+            (Ok(Meant::Everything), _) => {
+                let warning = dropped(container, share.is_some());
+                found.warnings.push(warning);
             }
+            (Ok(Meant::These(uuids)), Some(_)) => named.extend(uuids),
+            (Ok(Meant::These(uuids)), None) => {
+                let warning = reaches_nothing(container, &uuids.join(","));
+                found.warnings.push(warning);
+            }
+            (Err(No::Unknown(_)), None) => {
+                let warning = reaches_nothing(container, value.unwrap_or_default());
+                found.warnings.push(warning);
+            }
+            (Err(No::Unknown(message) | No::Denied(message)), _) => {
+                found.refusals.push(Refusal { field, message });
+            }
+        }
+    }
+    for env in items(&container.raw["env"]) {
+        match env["name"].as_str() {
             Some(NARROWED) => found.warnings.extend(narrowed(editor, env, share)),
             Some(MPS_LIMIT) => found.warnings.extend(mps_limit(env)),
             _ => {}
         }
     }
     named
+}
+
+/// What a container's own variables would open: field, value and meaning of each. One that is left
+/// alone opens nothing.
+fn opened<'a>(
+    container: &'a Container<'_>,
+    gate: &Gate<'_>,
+) -> impl Iterator<Item = (String, Option<&'a str>, Result<Meant, No>)> {
+    let (left, policy) = (gate.leaves(container), gate.policy);
+    let all = items(&container.raw["env"]).iter().enumerate();
+    let own = all.filter(move |(_, env)| !left && env["name"] == VISIBLE);
+    own.map(move |(index, env)| {
+        let value = env.get("value").and_then(Value::as_str);
+        let field = format!("{}.env[{index}]", container.field());
+        (field, value, meant(value, policy))
+    })
 }
 
 /// What a value would open.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers_held, open_machine, script_held, with_python};
 use aliquot_e2e::http;
+use aliquot_e2e::measured::becomes;
 use aliquot_e2e::prometheus::OF_MODES;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, ensure};
@@ -195,19 +196,4 @@ async fn looks(stack: &Stack) -> Result<()> {
         becomes(stack, USED, &[format!("pod=\"{name}\"")], mib * MIB).await?;
     }
     Ok(())
-}
-
-/// Waits until a figure of the monitor is within a percent of this.
-async fn becomes(stack: &Stack, name: &str, labels: &[String], expected: f64) -> Result<()> {
-    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-    let what = format!("{name} of {labels:?} to be {expected}");
-    eventually(PATIENCE, &what, || async {
-        let found = http::metric(stack.address(Kind::Monitor), name, &labels).await?;
-        ensure!(
-            (found - expected).abs() <= expected / 100.0,
-            "it is {found}"
-        );
-        Ok(Some(()))
-    })
-    .await
 }

@@ -4,8 +4,9 @@ use aliquot_cluster::wait::eventually;
 pub(crate) use aliquot_e2e::clients::{REAL, beside};
 use aliquot_e2e::clients::{nvidia_spec, offer, open_machine, with_python};
 use aliquot_e2e::http;
+use aliquot_e2e::measured;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use serde_json::Value;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
@@ -60,22 +61,9 @@ pub(crate) async fn figure(stack: &Stack, name: &str, labels: &[&str]) -> Result
     http::metric(stack.address(Kind::Monitor), name, labels).await
 }
 
-/// Waits until a figure is within a percent of this.
+/// Waits until a figure of a pod is within a percent of this.
 pub(crate) async fn becomes(stack: &Stack, name: &str, pod: &str, expected: f64) -> Result<()> {
-    let label = format!("pod=\"{pod}\"");
-    eventually(
-        PATIENCE,
-        &format!("{name} of {pod} to be {expected}"),
-        || async {
-            let found = figure(stack, name, &[&label]).await?;
-            ensure!(
-                (found - expected).abs() <= expected / 100.0,
-                "it is {found}"
-            );
-            Ok(Some(()))
-        },
-    )
-    .await
+    measured::becomes(stack, name, &[format!("pod=\"{pod}\"")], expected).await
 }
 
 /// Waits until an event about a pod begins so.

@@ -13,7 +13,6 @@ use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde_json::Value;
-use tokio::process::Command;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
@@ -119,29 +118,8 @@ impl Running {
 
     /// Asks the container's first process to end. Goes past kubelet and API server.
     pub(crate) async fn exit(&self, stack: &Stack) -> Result<()> {
-        let id = self.container.strip_prefix("containerd://");
-        let id = id.with_context(|| format!("container id {:?}", self.container))?;
-        let kill = Command::new(stack.cluster.binaries().join("ctr"))
-            .arg("--address")
-            .arg(stack.cluster.containerd_socket())
-            .args([
-                "--namespace",
-                "k8s.io",
-                "tasks",
-                "kill",
-                "--signal",
-                "SIGTERM",
-                id,
-            ])
-            .kill_on_drop(true)
-            .output();
-        let output = tokio::time::timeout(PATIENCE, kill).await??;
-        ensure!(
-            output.status.success(),
-            "ctr tasks kill {id}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(())
+        let sent = stack.cluster.signal_container(&self.container, "SIGTERM");
+        sent.await
     }
 
     /// The container started once more and sees the same share. Needs the kubelet only.
