@@ -55,6 +55,10 @@ pub struct Accepted {
     /// The container of each name; an earlier release did not note it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub seats: BTreeMap<String, String>,
+    /// In which order the names were noted: a container runs in its last seat, whatever the clock
+    /// said when each was made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub order: BTreeMap<String, u64>,
     /// What follows from these, once somebody asked.
     #[serde(skip)]
     uses: Known,
@@ -96,6 +100,7 @@ impl Accepted {
             containers,
             names: BTreeSet::new(),
             seats: BTreeMap::new(),
+            order: BTreeMap::new(),
             uses: Known::default(),
             modes: BTreeMap::new(),
             promised: BTreeMap::new(),
@@ -132,6 +137,10 @@ impl Accepted {
         self.names.insert(name.as_str().to_owned());
         let seat = (name.as_str().to_owned(), container.to_owned());
         self.seats.extend([seat]);
+        let last = self.order.values().max().copied().unwrap_or(0);
+        self.order
+            .entry(name.as_str().to_owned())
+            .or_insert(last + 1);
     }
 
     /// What holds for this container; `None` when the pod has no such container.

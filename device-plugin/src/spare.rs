@@ -35,8 +35,8 @@ pub struct Spares {
 
 #[derive(Default)]
 struct State {
-    /// The oldest goes first: of two seats of a container the monitor takes the one that was made
-    /// last for the one in use.
+    /// The oldest goes first: of two seats of a container that an earlier release accepted the
+    /// monitor takes the one that was made last for the one in use.
     ready: VecDeque<PathBuf>,
     blanks: Vec<PathBuf>,
     made: u64,

@@ -4,6 +4,7 @@
 //! Fed by: the accepted shares (`accepted/<pod>.json`) and the seats' folders below the agent's
 //! state directory. Must not: write there, or let one file that cannot be read hide the others.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -143,6 +144,8 @@ struct Stored {
     #[serde(default)]
     seats: BTreeMap<String, String>,
     #[serde(default)]
+    order: BTreeMap<String, u64>,
+    #[serde(default)]
     modes: BTreeMap<GpuUuid, Mode>,
 }
 
@@ -251,17 +254,19 @@ pub fn read(state: &Path) -> Seats {
             },
         }
     }
-    keep_newest(&mut seats.all);
+    seats.all.sort_by(|a, b| a.name.cmp(&b.name));
     seats.faults.sort_by(|a, b| a.file.cmp(&b.file));
     seats
 }
 
-/// A container that was prepared anew, as after a reboot, has a new folder; it runs with that.
-fn keep_newest(seats: &mut Vec<Seat>) {
-    let key = |seat: &Seat| (seat.pod.clone(), seat.container.clone());
-    seats.sort_by_cached_key(|seat| (key(seat), std::cmp::Reverse(made(&seat.folder))));
-    seats.dedup_by(|later, first| key(later) == key(first));
-    seats.sort_by(|a, b| a.name.cmp(&b.name));
+/// A container that was prepared anew, as after a reboot, has a new folder; it runs with that. An
+/// earlier release did not note the order: then the time when they were made says it.
+fn keep_newest(seats: &mut Vec<Seat>, order: &BTreeMap<String, u64>) {
+    seats.sort_by_cached_key(|seat| {
+        let newest = Reverse((order.get(&seat.name).copied(), made(&seat.folder)));
+        (seat.container.clone(), newest)
+    });
+    seats.dedup_by(|later, first| later.container == first.container);
 }
 
 fn made(folder: &Path) -> SystemTime {
@@ -318,6 +323,7 @@ fn of_share(text: &[u8], folders: &Path) -> Result<Vec<Seat>, String> {
             folder,
         });
     }
+    keep_newest(&mut seats, &stored.order);
     Ok(seats)
 }
 

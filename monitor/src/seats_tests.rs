@@ -128,3 +128,31 @@ fn a_list_is_read_again_only_when_something_changed() {
     assert_eq!(reader.read().all, []);
     assert_eq!(Reader::new("/nonexistent".into()).read().all, []);
 }
+
+#[test]
+fn a_seat_made_ahead_under_a_clock_that_was_behind_was_taken_for_an_older_one() {
+    let of_main = WRITTEN.replace("\"GPU-a-0-1\":\"i\"", "\"GPU-a-0-1\":\"main\"");
+    let check = |order: &str, folders: [&str; 2], expected: &str| {
+        let known = "\"order\":{\"GPU-a-0-1\":1,\"GPU-a-1-2\":2}";
+        assert!(of_main.contains(known));
+        let share = of_main.replace(known, order);
+        let room = state(&[("u1.json", &share)], &folders[..1]);
+        let first = made(&room.path().join("seats").join(folders[0]));
+        // The time of making is as coarse as the kernel's clock.
+        let second = room.path().join("seats").join(folders[1]);
+        while made(&second) <= first {
+            let _ = fs::remove_dir(&second);
+            fs::create_dir(&second).expect("made");
+        }
+        let found: Vec<String> = read(room.path()).all.into_iter().map(|s| s.name).collect();
+        assert_eq!(found, [expected], "{order}");
+    };
+    let (a, b) = ("GPU-a-0-1", "GPU-a-1-2");
+    for folders in [[a, b], [b, a]] {
+        check("\"order\":{\"GPU-a-0-1\":1,\"GPU-a-1-2\":2}", folders, b);
+        check("\"order\":{\"GPU-a-0-1\":2,\"GPU-a-1-2\":1}", folders, a);
+        // One of an earlier release, and one of this.
+        check("\"order\":{\"GPU-a-0-1\":1}", folders, a);
+        check("\"order\":{}", folders, folders[1]);
+    }
+}
