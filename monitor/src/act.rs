@@ -17,6 +17,7 @@ use aliquot_k8s::event::{Note, Notes, PodRef};
 use crate::cgroup::Place;
 use crate::judge::{Deed, Look, Outcome, Unmanaged};
 use crate::look::Looker;
+use crate::once::Once;
 use crate::pods::Pods;
 use crate::processes::{EndError, Life, Processes};
 use crate::seats::Seat;
@@ -53,6 +54,7 @@ pub struct Actor {
     /// say what an earlier monitor asked for.
     written: Option<Instant>,
     lists: BTreeMap<String, String>,
+    said: Once,
     /// What was done so far.
     pub done: Done,
 }
@@ -69,12 +71,14 @@ impl Actor {
             asked: BTreeMap::new(),
             written: None,
             lists: BTreeMap::new(),
+            said: Once::default(),
             done: Done::default(),
         }
     }
 
     /// Carries out what follows from a look. Blocks.
     pub fn carry_out(&mut self, look: &Look, outcome: &Outcome, looker: &mut Looker) {
+        self.said.turn();
         let seats = &look.seats.all;
         for (seat, charges) in seats.iter().zip(&outcome.charges) {
             for (device, charge) in charges.iter().enumerate() {
@@ -116,7 +120,7 @@ impl Actor {
             Ok(()) => drop(self.lists.insert(seat.name.clone(), text)),
             // The folder went with its pod.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(seat = seat.name, %error, "processes not listed"),
+            Err(error) => self.warn("processes not listed", &seat.name, &error),
         }
     }
 
@@ -221,7 +225,15 @@ impl Actor {
         let put = text.and_then(|text| put(&self.evict, &text));
         match put {
             Ok(()) => self.written = Some(Instant::now()),
-            Err(error) => tracing::warn!(%error, "whom to evict is not told"),
+            Err(error) => self.warn("whom to evict is not told", "", &error),
+        }
+    }
+
+    /// Says what kept a file from being written: it is tried again at every look.
+    fn warn(&mut self, what: &'static str, seat: &str, error: &io::Error) {
+        let error = error.to_string();
+        if self.said.is_new(&format!("{what} {seat}"), &error) {
+            tracing::warn!(seat, error, "{what}");
         }
     }
 }

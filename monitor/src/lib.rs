@@ -22,6 +22,7 @@ pub mod leaving;
 pub mod look;
 pub mod metrics;
 pub mod names;
+pub mod once;
 pub mod oom;
 pub mod pods;
 pub mod processes;

@@ -20,6 +20,7 @@ use crate::containers::Containers;
 use crate::judge::Look;
 use crate::leaving::Leaving;
 use crate::names::Names;
+use crate::once::Once;
 use crate::pods::{Pod, Pods};
 use crate::processes::Processes;
 use crate::seats::{Reader, Seat, Seats};
@@ -43,6 +44,7 @@ pub struct Looker {
     cards: Known,
     samples: Samples,
     pages: BTreeMap<String, Measured>,
+    said: Once,
     /// Reads that failed, by what was read.
     pub failures: BTreeMap<&'static str, u64>,
 }
@@ -79,12 +81,14 @@ impl Looker {
             cards: Known::default(),
             samples: Samples::default(),
             pages: BTreeMap::new(),
+            said: Once::default(),
             failures: BTreeMap::new(),
         }
     }
 
     /// Everything now. Blocks.
     pub fn look(&mut self) -> (Look, Vec<CardNow>) {
+        self.said.turn();
         let pods = self.pods.all();
         let seats = self.reader.read();
         let seats = self.living(seats, &pods);
@@ -307,7 +311,10 @@ impl Looker {
 
     fn failed(&mut self, what: &'static str, of: &str, error: &dyn std::error::Error) {
         *self.failures.entry(what).or_default() += 1;
-        tracing::warn!(what, of, %error, "not read");
+        let text = error.to_string();
+        if self.said.is_new(&format!("{what} {of}"), &text) {
+            tracing::warn!(what, of, error = text, "not read");
+        }
     }
 }
 
