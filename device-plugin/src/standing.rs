@@ -66,7 +66,7 @@ pub enum StandingError {
     #[error(transparent)]
     File(#[from] FileError),
     /// It is not what we wrote.
-    #[error("cannot read the modes of the cards, {}: {source}; without that file every card starts anew", path.display())]
+    #[error("cannot read the modes of the cards, {}: {source}; put the file back, or remove it when no pod with a share runs on this node: without it every card starts anew", path.display())]
     Decode {
         /// The file.
         path: PathBuf,
@@ -74,7 +74,7 @@ pub enum StandingError {
         source: serde_json::Error,
     },
     /// A file of another release.
-    #[error("the modes of the cards, {}, have version {found}, this release reads {VERSION}", path.display())]
+    #[error("the modes of the cards, {}, have version {found}, this release reads {VERSION}; go back to the release that wrote it, or remove the file when no pod with a share runs on this node: without it every card starts anew", path.display())]
     Version {
         /// The file.
         path: PathBuf,
@@ -170,7 +170,7 @@ mod tests {
     use crate::transition::Change;
 
     #[test]
-    fn what_was_stored_is_read_back_and_damage_is_told() {
+    fn what_was_stored_is_read_back() {
         let room = tempfile::tempdir().expect("tempdir");
         let path = room.path().join("cards.json");
         assert_eq!(Standing::load(&path).expect("none"), None);
@@ -194,10 +194,28 @@ mod tests {
             Some("changes from vgpu to exclusive")
         );
         assert!(stand.switching);
-        for (text, part) in [("{", "cards.json"), (r#"{"v":9}"#, "version 9")] {
+    }
+
+    /// Whoever takes a card for a new one may switch it under the pods that run there: none is
+    /// served until somebody says what is to be done.
+    #[test]
+    fn modes_that_cannot_be_read_are_refused_with_what_to_do() {
+        let room = tempfile::tempdir().expect("tempdir");
+        let path = room.path().join("cards.json");
+        let whole = serde_json::to_string(&Standing::default()).expect("json");
+        let newer = whole.replace("\"v\":1", "\"v\":9");
+        for (text, part) in [
+            ("", "EOF"),
+            ("\0\0\0", "expected value"),
+            (&whole[..whole.len() / 2], "EOF"),
+            (newer.as_str(), "version 9, this release reads 1"),
+        ] {
             std::fs::write(&path, text).expect("written");
             let error = Standing::load(&path).expect_err(text).to_string();
-            assert!(error.contains(part), "{error}");
+            let told = [part, "cards.json", "when no pod with a share runs"];
+            assert!(told.iter().all(|part| error.contains(part)), "{error}");
+            let kept = std::fs::read_to_string(&path).expect("still there");
+            assert_eq!(kept, text, "for whoever looks at it");
         }
     }
 }
