@@ -7,8 +7,8 @@
 //! 2. under policy `default` a tenant has no limit that is alone at work, or of high priority on a
 //!    card with nobody of low priority;
 //! 3. of those that are limited, who wants more is lent what others leave ([`lend`]);
-//! 4. rates are corrected until the driver's measure is the allowance, and who takes more
-//!    whatever its rate is stopped at the gate ([`level`]).
+//! 4. rates are corrected until the driver's measure is the allowance, and who takes more than it
+//!    was allowed all in all, whatever its rate, is stopped at the gate ([`level`]).
 //!
 //! Counters are a tenant's own words. They say who is at work and who wants more; a lie in them
 //! opens nothing that the truth would not, and nobody's rate falls below its share by them.
@@ -16,6 +16,7 @@
 //! Fed by: [`shell`]. Must not: read a clock or a file, or ask the driver.
 
 pub mod activity;
+pub mod allowed;
 pub mod lend;
 pub mod level;
 pub mod levels;
@@ -190,12 +191,13 @@ fn of_card(
         .iter()
         .map(|i| {
             let (sample, activity) = (&samples[*i], &tenants[*i].activity);
+            let is_watched = tenants[*i].level.is_watched(now);
             lend::Claim {
                 share: sample.share(),
                 at_work: activity.is_at_work() && !yields(sample),
                 used: activity.used(),
                 wants_more: activity.wants_more(),
-                may_borrow: sample.policy == Policy::Default,
+                may_borrow: sample.policy == Policy::Default && !is_watched,
             }
         })
         .collect();
@@ -227,7 +229,9 @@ impl Tenant {
         let held = sample.share().filter(|_| gate == Gate::Open);
         let Some(share) = held else {
             self.gate = gate;
-            self.level.rest();
+            let is_free = gate == Gate::Unlimited || sample.share().is_none();
+            let allowed = if is_free { WHOLE } else { allowed };
+            self.level.rest(sample.measured, allowed, now);
             return Verdict {
                 gate,
                 trim: 0,

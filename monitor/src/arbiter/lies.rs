@@ -125,3 +125,51 @@ fn who_bumps_its_counters_and_computes_nothing_keeps_nobody_stopped() {
     }
     assert_eq!(card.verdicts[0].gate, Gate::Open);
 }
+
+#[test]
+fn who_took_too_much_beside_one_that_comes_and_goes_was_never_found() {
+    let mut card = Card::new(&[low(30), low(70)]);
+    let (mut used, mut count) = (0, 0);
+    for step in 0..3_000 {
+        let busy = step / 50 % 2 == 0;
+        card.tenants[1].0.wants = if busy { WHOLE } else { 0 };
+        // What it takes whatever its rate: all that is left of the card.
+        let takes = match card.verdicts[0].gate {
+            Gate::Wait => 0,
+            _ if busy => 50 * PERCENT,
+            _ => WHOLE,
+        };
+        card.tenants[0].0.measured = Some(takes);
+        card.pass_with(20, |i, said| {
+            if i == 0 {
+                *said = Launches::default();
+            }
+        });
+        assert_ne!(card.verdicts[1].gate, Gate::Wait);
+        if busy && step > 1_000 {
+            used += takes / PERCENT;
+            count += 1;
+        }
+    }
+    assert!(used <= 33 * count, "{used} of {count}");
+}
+
+#[test]
+fn who_was_stopped_is_lent_nothing_for_a_while() {
+    let mut card = Card::new(&[low(30), low(70)]);
+    card.tenants[1].0.wants = 10 * PERCENT;
+    card.pass(1_000);
+    let rate = |card: &Card| card.verdicts[0].trim / 100 * 30 / 10_000;
+    assert!(rate(&card) > 60, "{:?}", card.verdicts);
+    card.tenants[0].0.measured = Some(WHOLE);
+    while card.verdicts[0].gate != Gate::Wait {
+        card.pass(20);
+        assert!(card.now < START + 60_000 * MILLISECOND, "it takes too much");
+    }
+    card.tenants[0].0.measured = Some(30 * PERCENT);
+    card.pass(20);
+    for _ in 0..20 {
+        card.pass(1_000);
+        assert!(rate(&card) <= 30, "{:?}", card.verdicts);
+    }
+}

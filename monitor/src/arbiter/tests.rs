@@ -13,7 +13,7 @@ pub(super) struct Who {
     cores: u32,
     policy: Policy,
     /// It would use the whole card, nothing, or this.
-    wants: Ppm,
+    pub(super) wants: Ppm,
     /// What the driver measures.
     pub(super) measured: Option<Ppm>,
 }
