@@ -13,9 +13,8 @@ use aliquot_e2e::http;
 use aliquot_e2e::kept::{Kept, Process, node_is_ready};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, ensure};
-use tokio::process::Command;
 
-use crate::seen::{self, Seen};
+use crate::seen;
 use crate::workloads::cleared;
 
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -42,28 +41,6 @@ pub(crate) async fn at_random(stack: Arc<Stack>) -> Result<()> {
     restarted(&stack, "random", order, random.bool()).await
 }
 
-/// Kills a container's processes past the kubelet, which is away.
-async fn kill_container(stack: &Stack, pod: &Seen) -> Result<()> {
-    let id = pod.container.trim_start_matches("containerd://");
-    let mut kill = Command::new(stack.cluster.binaries().join("ctr"));
-    kill.arg("--address")
-        .arg(stack.cluster.containerd_socket())
-        .args([
-            "--namespace",
-            "k8s.io",
-            "tasks",
-            "kill",
-            "--signal",
-            "SIGKILL",
-            id,
-        ])
-        .kill_on_drop(true);
-    let killed = tokio::time::timeout(PATIENCE, kill.output()).await??;
-    let said = String::from_utf8_lossy(&killed.stderr).into_owned();
-    ensure!(killed.status.success(), "ctr tasks kill {id}: {said}");
-    Ok(())
-}
-
 async fn restarted(
     stack: &Stack,
     namespace: &str,
@@ -83,7 +60,11 @@ async fn restarted(
     if power_lost {
         let kubelet = Process::Cluster(Member::Kubelet);
         kept.end(kubelet).await?;
-        kill_container(stack, &before).await?;
+        // Past the kubelet, which is away.
+        stack
+            .cluster
+            .signal_container(&before.container, "SIGKILL")
+            .await?;
         end_all(&kept, &order, &[placing, kubelet]).await?;
     } else {
         end_all(&kept, &order, &[placing]).await?;
