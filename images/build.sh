@@ -6,7 +6,7 @@
 # $LIMITER: the folder of libvgpu.so and aliquot-hook, which containers and hosts with old C
 # libraries load: else limiter/build.sh makes them, and here too none is taken that needs a
 # newer glibc than 2.17. $NEWEST_GLIBC: another bound, for tests on one machine.
-# The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf.
+# The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf, strip.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1 archive=$2
@@ -30,6 +30,12 @@ for program in "${programs[@]}"; do
     mkdir -p "$root$(dirname "$library")"
     cp -L "$library" "$root$library"
   done
+done
+# NVIDIA's libraries and programs, which the agent loads from the node, are of a glibc in which
+# these were files of their own; today's has them beside libc, for such.
+libc=$(ldd "$folder/${programs[0]}" | grep -o '/[^ ]*/libc\.so\.6')
+for library in libdl.so.2 libm.so.6 libpthread.so.0 librt.so.1; do
+  cp -L "$(dirname "$libc")/$library" "$root$(dirname "$libc")/$library"
 done
 # The agent puts them on the node, where containers and the runtime use them.
 limiter=${LIMITER:-$(dirname "$("$top/limiter/build.sh")")}

@@ -3,6 +3,7 @@
 //! [`gather`] lists workloads, [`rules`] says what changes for each.
 //! Fed by: the API server. Must not: need Aliquot to be installed, or call alike what it cannot read.
 
+mod around;
 mod environment;
 mod gather;
 pub mod rules;
@@ -32,6 +33,13 @@ pub struct Migrate {
         default_value = "default-scheduler,hami-scheduler"
     )]
     pub replace_scheduler: Vec<String>,
+    /// Runtime classes of NVIDIA's runtime, as webhook.nvidiaRuntimeClasses will name them
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "nvidia,nvidia-cdi,nvidia-legacy,nvidia-experimental"
+    )]
+    pub nvidia_runtime_class: Vec<String>,
     /// What is printed; wide shows what stays the same, too
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
@@ -71,6 +79,7 @@ impl Migrate {
             from: self.from,
             pods: self.request.settings()?,
             replaced: self.replace_scheduler.clone(),
+            nvidia_runtime_classes: self.nvidia_runtime_class.clone(),
         };
         let client = self.access.client().await?;
         let (workloads, missing) = gather::workloads(&client, self.namespace.as_deref()).await?;

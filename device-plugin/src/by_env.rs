@@ -72,6 +72,8 @@ impl Node {
 pub struct Named {
     /// The units, as the driver called them then.
     pub visible: BTreeSet<String>,
+    /// By mounts, which no environment overrules.
+    pub mounted: bool,
     /// The loader is told to preload our library.
     pub preloads: bool,
 }
@@ -202,13 +204,19 @@ pub fn read(answer: &api::ContainerAllocateResponse) -> Option<(Name, Named)> {
         let rest = mount.container_path.strip_prefix(VOLUMES)?;
         rest.strip_prefix('/')
     });
-    let visible: BTreeSet<String> = if listed == VOLUMES {
+    let is_mounted = listed == VOLUMES;
+    let visible: BTreeSet<String> = if is_mounted {
         mounted.map(str::to_owned).collect()
     } else {
         listed.split(',').map(str::to_owned).collect()
     };
     let preloads = at(PRELOAD).is_some();
-    Some((name, Named { visible, preloads }))
+    let named = Named {
+        visible,
+        mounted: is_mounted,
+        preloads,
+    };
+    Some((name, named))
 }
 
 /// The same of one container: `holders` are its entries, `mode` says how a unit was shared when
@@ -251,12 +259,15 @@ fn named_rightly(
     if shared && limits && !named.preloads {
         return Err(ByEnv::Unlimited(container.clone()));
     }
+    // A pod's own environment wins over what the kubelet was told.
+    let own = pod.and_then(|pod| pod.containers.iter().find(|one| one.name == *container));
+    if !named.mounted && own.is_some_and(|own| own.env_from) {
+        return Err(ByEnv::FromElsewhere(container.clone()));
+    }
     let units = grants.iter().filter_map(|g| node.inventory.gpu(&g.gpu));
     let Some(allowed) = Allowed::of_all(units, &node.arrangement) else {
         return Ok(());
     };
-    // A pod's own environment wins over what the kubelet was told.
-    let own = pod.and_then(|pod| pod.containers.iter().find(|one| one.name == *container));
     let own = own.and_then(|own| own.env.get(capabilities::VARIABLE));
     match own.and_then(|own| allowed.beyond(own)) {
         None => Ok(()),

@@ -83,8 +83,12 @@ fn what_was_told_is_read_back_from_the_checkpoint_and_nobody_elses() {
         let (name, named) = read(&told(list, &ids, true)).expect("ours");
         assert_eq!(name.as_str(), SEAT);
         let visible = visible.into_iter().map(str::to_owned).collect();
-        let preloads = true;
-        assert_eq!(named, Named { visible, preloads });
+        let wanted = Named {
+            visible,
+            mounted: list == DeviceList::VolumeMounts,
+            preloads: true,
+        };
+        assert_eq!(named, wanted);
     }
     let mut other = told(DeviceList::Envvar, &["GPU-a::0"], true);
     other.mounts.remove(0);
@@ -98,8 +102,11 @@ fn what_was_told_is_read_back_from_the_checkpoint_and_nobody_elses() {
 fn check(named: &[&str], grants: &[Grant], mode: Mode, env: &str, expected: &[&str]) {
     let visible = named.iter().map(|&one| one.to_owned()).collect();
     let mut holder = entry("u1", Some(SEAT), &["GPU-a::0"]);
-    let preloads = true;
-    holder.by_env = Some(Named { visible, preloads });
+    holder.by_env = Some(Named {
+        visible,
+        mounted: false,
+        preloads: true,
+    });
     let mut pod = pod("u1");
     if !env.is_empty() {
         let own = (capabilities::VARIABLE.to_owned(), env.to_owned());
@@ -152,12 +159,37 @@ fn a_pods_own_environment_opens_no_more_of_the_driver() {
 }
 
 #[test]
+fn an_env_from_in_a_container_with_a_share_named_gpus_past_it() {
+    let one = [grant("GPU-a", 3000, 30)];
+    for (mounted, refused) in [(false, true), (true, false)] {
+        let mut holder = entry("u1", Some(SEAT), &["GPU-a::0"]);
+        holder.by_env = Some(Named {
+            visible: ["GPU-a".to_owned()].into(),
+            mounted,
+            preloads: true,
+        });
+        let mut pod = pod("u1");
+        pod.containers[0].env_from = true;
+        let found = named_rightly(&[&holder], &one, |_| Mode::Vgpu, &node(), true, Some(&pod));
+        let refusal = refused.then(|| ByEnv::FromElsewhere("main".to_owned()));
+        assert_eq!(found.err(), refusal, "by mounts: {mounted}");
+        // By CDI the spec has the last word.
+        let by_cdi = entry("u1", Some(SEAT), &["GPU-a::0"]);
+        let found = named_rightly(&[&by_cdi], &one, |_| Mode::Vgpu, &node(), true, Some(&pod));
+        assert_eq!(found, Ok(()));
+    }
+}
+
+#[test]
 fn limits_that_came_after_the_pod_was_admitted_keep_it_from_starting() {
     let mut holder = entry("u1", Some(SEAT), &["GPU-a::0"]);
     let visible: BTreeSet<String> = ["GPU-a".to_owned()].into();
     let one = [grant("GPU-a", 3000, 30)];
-    let preloads = false;
-    holder.by_env = Some(Named { visible, preloads });
+    holder.by_env = Some(Named {
+        visible,
+        mounted: false,
+        preloads: false,
+    });
     let judge = |holders: &[&Entry], limits| {
         named_rightly(holders, &one, |_| Mode::Vgpu, &node(), limits, None)
     };
@@ -178,6 +210,7 @@ fn a_list_to_preload_is_there_before_the_container_and_left_as_it_is() {
     let list = seat.path().join(PRELOAD_FILE);
     let named = |preloads| Named {
         visible: BTreeSet::new(),
+        mounted: false,
         preloads,
     };
     settle(seat.path(), &named(false)).expect("nothing to do");

@@ -39,7 +39,8 @@ pub struct Node {
     pub profile: Option<[String; 3]>,
     /// Resources that were offered once and are not now.
     pub vanished: BTreeSet<String>,
-    /// What was found of the container runtime; `None`: nobody has looked yet.
+    /// What was found of the container runtime; `None`: nobody has looked yet, and until then no
+    /// pod starts for the first time by CDI.
     pub runtime: Option<Looked>,
     /// The agent leaves the node: no seat is shown.
     pub leaving_node: bool,

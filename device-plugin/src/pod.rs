@@ -25,6 +25,8 @@ pub struct Container {
     pub stage: Stage,
     /// Its literal environment; references to other objects are left out.
     pub env: BTreeMap<String, String>,
+    /// All of another object is in its environment, too (`envFrom`).
+    pub env_from: bool,
     /// What it asks for of extended resources.
     pub asked: BTreeMap<String, u64>,
 }
@@ -172,6 +174,7 @@ fn read_container(container: &api::Container, stage: Stage) -> Container {
         name: container.name.clone(),
         stage,
         env: container.env.iter().flatten().filter_map(literal).collect(),
+        env_from: container.env_from.iter().flatten().next().is_some(),
         asked: asked(container),
     }
 }
@@ -218,6 +221,9 @@ mod tests {
             stages,
             [("i", Stage::Init), ("s", Stage::Sidecar), ("c", Stage::App)]
         );
+        let from = json!([{"configMapRef": {"name": "m"}}]);
+        let from = serde_json::from_value(json!({"name": "c", "envFrom": from})).expect("one");
+        assert!(read_container(&from, Stage::App).env_from && !pod.containers[2].env_from);
         let env: Vec<_> = pod.containers[2].env.iter().collect();
         assert_eq!(env, [(&"A".to_owned(), &"1".to_owned())]);
         let asked = [("nvidia.com/gpumem".to_owned(), 3000)];

@@ -61,6 +61,8 @@ enum Attempt {
     Started(Started),
     /// The watch does not know this pod, which starts here for the first time.
     Unknown(PodUid),
+    /// Nobody has looked yet whether the runtime gives containers what CDI says.
+    NotLooked,
 }
 
 /// All that a call needs; shared by all calls.
@@ -116,6 +118,14 @@ impl PreStart {
                     let pod = self.ask(&uid).await?;
                     asked.insert(uid, pod);
                 }
+                Attempt::NotLooked => {
+                    let mut node = self.published.subscribe();
+                    let looked = node.wait_for(|node| node.runtime.is_some());
+                    let looked = tokio::time::timeout(LOOKUP, looked).await;
+                    if !matches!(looked, Ok(Ok(_))) {
+                        return Err(PreStartError::NotLooked);
+                    }
+                }
             }
         }
     }
@@ -158,6 +168,10 @@ impl PreStart {
         };
         let ours = || by_pod.values().flatten().any(|one| one.by_env.is_none());
         let node = self.published.get();
+        let first = |uid: &PodUid| self.store.lock().get(uid).is_none();
+        if node.runtime.is_none() && ours() && by_pod.keys().any(first) {
+            return Ok(Attempt::NotLooked);
+        }
         let off = node.runtime.as_ref();
         let off = off.and_then(|looked| looked.without_cdi.clone());
         if let Some(why) = off.filter(|_| ours()) {

@@ -52,6 +52,7 @@ pub(crate) fn container(name: &str, stage: Stage) -> Container {
         name: name.to_owned(),
         stage,
         env: std::collections::BTreeMap::new(),
+        env_from: false,
         asked: std::collections::BTreeMap::new(),
     }
 }

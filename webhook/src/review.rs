@@ -4,6 +4,7 @@
 //! Must not: do IO, read a clock, or read the pod through a typed struct; fields
 //! of a later Kubernetes survive because the patch names only what we own.
 
+mod beyond;
 mod edit;
 mod env;
 mod ephemeral;
@@ -12,7 +13,6 @@ mod fill;
 mod foreign;
 mod gate;
 mod others;
-mod path;
 mod pod;
 mod room;
 mod scheduler_name;
@@ -33,6 +33,7 @@ use edit::Editor;
 use gate::Gate;
 use pod::Kind;
 
+pub use beyond::{FOLDER_NAME, KEYS, VENDORS};
 pub use fill::DEFAULTED;
 pub use strip::RESERVED;
 
@@ -114,7 +115,8 @@ fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
         policy: visible_devices(question, settings),
         shared: !shares.is_empty(),
     };
-    let found = env::judge(&mut editor, &containers, &shares, &gate);
+    let mut found = env::judge(&mut editor, &containers, &shares, &gate);
+    beyond::judge(&mut editor, &containers, &gate, &mut found);
     warnings.extend(found.warnings);
     let raw = found.refusals;
     if shares.is_empty() && refusals.is_empty() {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use aliquot_core::escape::AGENT_PATHS;
 use aliquot_core::request::{Defaults, ResourceNames};
 
 /// What becomes of `NVIDIA_VISIBLE_DEVICES` in a pod's own environment, with which
@@ -72,9 +73,7 @@ impl Default for Settings {
             .map(str::to_owned)
             .into(),
             escape_allowed: BTreeSet::new(),
-            agent_paths: ["/run/aliquot", "/var/lib/aliquot"]
-                .map(str::to_owned)
-                .into(),
+            agent_paths: AGENT_PATHS.map(str::to_owned).into(),
             pods_may_ignore: true,
         }
     }

@@ -116,6 +116,7 @@ is no version is one of the cluster's. */}}
 {{- define "aliquot.agentPaths" -}}
 {{- $paths := list "/run/aliquot" .stateDir .kubeletDir .cdiDir .nvidiaCdiDir -}}
 {{- with .runtimeConfig }}{{ $paths = append $paths (dir .) }}{{ end -}}
+{{- with .nvidiaDriverRoot }}{{ if ne . "/" }}{{ $paths = append $paths . }}{{ end }}{{ end -}}
 {{- $paths | uniq | join "," -}}
 {{- end -}}
 

@@ -2,21 +2,23 @@
 //!
 //! Fed by: [`super::rules`], one pod or template each. Must not: name one that the webhook leaves alone.
 
-use aliquot_core::escape::ROOT;
+use aliquot_core::escape::{self, AGENT_PATHS, ROOT};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::around::writes;
+use super::rules::Settings;
 use crate::doctor::finding::{About, Finding};
 
 /// The variable by which NVIDIA's runtime opens GPUs.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// It opens GPUs by its environment, or may do so by its image's.
-pub(super) fn opened(object: &Pod, about: &About) -> Option<Finding> {
+pub(super) fn opened(object: &Pod, settings: &Settings, about: &About) -> Option<Finding> {
     let check = "gpus-by-environment";
     let todo = "ask for nvidia.com/gpu instead; for a part of NVIDIA's or an exporter label its namespace aliquot.dev/webhook: ignore, or name it in webhook.escapeAllowNamespaces";
     let containers = || pod::containers(object).map(|(container, _)| container);
-    let open = || containers().filter(|container| !is_above(container));
+    let open = || containers().filter(|container| !is_above(object, container));
     let value = open().find_map(|container| {
         let all = container.env.as_deref().unwrap_or_default().iter();
         all.filter(|one| one.name == VISIBLE)
@@ -32,7 +34,8 @@ pub(super) fn opened(object: &Pod, about: &About) -> Option<Finding> {
         return Some(about.warning(check, what, todo));
     }
     let class = object.spec.as_ref()?.runtime_class_name.as_deref()?;
-    if !class.starts_with("nvidia") || containers().any(asks) || open().next().is_none() {
+    let mut theirs = settings.nvidia_runtime_classes.iter();
+    if !theirs.any(|one| one == class) || containers().any(asks) || open().next().is_none() {
         return None;
     }
     let what = format!(
@@ -41,19 +44,24 @@ pub(super) fn opened(object: &Pod, about: &About) -> Option<Finding> {
     Some(about.warning(check, what, todo))
 }
 
-/// The capability, in whichever way it is written, is one of these.
-pub(super) fn is_one_of(names: &[&str], capability: &str) -> bool {
-    let upper = capability.to_ascii_uppercase();
-    names.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper))
-}
-
 /// It reaches every GPU anyway.
-fn is_above(container: &Container) -> bool {
+fn is_above(object: &Pod, container: &Container) -> bool {
     let context = container.security_context.as_ref();
     let added = context.and_then(|context| context.capabilities.as_ref()?.add.as_deref());
     let mut added = added.unwrap_or_default().iter();
+    let volumes = object
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.volumes.as_deref());
+    let mut volumes = volumes.unwrap_or_default().iter();
     context.is_some_and(|context| context.privileged == Some(true))
-        || added.any(|name| is_one_of(&ROOT, name))
+        || added.any(|name| escape::is_one_of(&ROOT, name))
+        || volumes.any(|volume| {
+            let source = volume.host_path.as_ref();
+            let agent = AGENT_PATHS.into_iter();
+            writes(container, volume)
+                && source.is_some_and(|source| escape::is_roots(&source.path, agent))
+        })
 }
 
 /// For some GPU, of whoever.
@@ -72,6 +80,7 @@ fn asks(container: &Container) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::From;
     use super::*;
 
     #[expect(
@@ -81,8 +90,14 @@ mod tests {
     fn check(spec: Value, container: Value, named: bool) {
         let mut pod = json!({"spec": spec});
         pod["spec"]["containers"] = json!([container]);
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        let found = opened(&pod, &About("w".to_owned()));
+        let object: Pod = serde_json::from_value(pod).unwrap();
+        let settings = Settings {
+            from: From::Nvidia,
+            pods: pod::Settings::default(),
+            replaced: Vec::new(),
+            nvidia_runtime_classes: vec!["nvidia".to_owned(), "mine".to_owned()],
+        };
+        let found = opened(&object, &settings, &About("w".to_owned()));
         assert_eq!(found.is_some(), named, "{found:?}");
     }
 
@@ -94,6 +109,16 @@ mod tests {
         check(json!({}), with(json!({"privileged": true})), false);
         let adds = json!({"capabilities": {"add": ["CAP_SYS_ADMIN"]}});
         check(json!({}), with(adds), false);
+        // As NVIDIA's chart has its plugin without MIG.
+        let at = |path: &str| json!({"volumes": [{"name": "p", "hostPath": {"path": path}}]});
+        let mounts = |only_reads: bool| {
+            let mount = json!({"name": "p", "mountPath": "/p", "readOnly": only_reads});
+            json!({"name": "m", "env": all, "volumeMounts": [mount]})
+        };
+        let plugins = "/var/lib/kubelet/device-plugins";
+        check(at(plugins), mounts(false), false);
+        check(at(plugins), mounts(true), true);
+        check(at("/data"), mounts(false), true);
     }
 
     #[test]
@@ -101,6 +126,9 @@ mod tests {
         let class = |name: &str| json!({"runtimeClassName": name});
         check(class("nvidia"), json!({"name": "m"}), true);
         check(class("kata"), json!({"name": "m"}), false);
+        // As webhook.nvidiaRuntimeClasses says, and not by how a name begins.
+        check(class("mine"), json!({"name": "m"}), true);
+        check(class("nvidia-like"), json!({"name": "m"}), false);
         let gpu = json!({"name": "m", "resources": {"limits": {"nvidia.com/gpu": "1"}}});
         check(class("nvidia"), gpu, false);
         let void = json!({"name": "m", "env": [{"name": VISIBLE, "value": "void"}]});

@@ -4,14 +4,13 @@
 //! that the scheduler and the webhook read pods with.
 //! Fed by: [`super::gather`]. Must not: ask anybody.
 
-use aliquot_core::escape::{CAPABILITIES, HARMLESS, HOST_PATHS, PROGRAMS};
 use aliquot_core::ledger::Held;
 use aliquot_core::request::{BareGpu, Resource, is_other};
 use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::{From, environment};
+use super::{From, around, environment};
 use crate::doctor::finding::{About, Finding};
 
 /// HAMi's wish of a way to share.
@@ -28,6 +27,8 @@ pub struct Settings {
     pub pods: pod::Settings,
     /// Schedulers whose pods are taken over.
     pub replaced: Vec<String>,
+    /// Runtime classes of NVIDIA's runtime.
+    pub nvidia_runtime_classes: Vec<String>,
 }
 
 /// A workload.
@@ -57,7 +58,7 @@ pub fn judge(one: &Workload, settings: &Settings) -> Vec<Finding> {
     if !one.template {
         return found;
     }
-    found.extend(environment::opened(&one.pod, &about));
+    found.extend(environment::opened(&one.pod, settings, &about));
     let demand = match pod::demand(&one.pod, &settings.pods) {
         Err(error) => {
             found.push(about.problem(
@@ -80,7 +81,7 @@ pub fn judge(one: &Workload, settings: &Settings) -> Vec<Finding> {
         found.push(about.problem("left-alone", what, todo));
     }
     found.extend(placed(&one.pod, settings, &about));
-    found.extend(around(&one.pod, &about));
+    found.extend(around::judge(&one.pod, &about));
     for (container, stage) in pod::containers(&one.pod) {
         found.extend(bare(container, settings, &about));
         found.extend(sidecar(container, stage, settings, &about));
@@ -167,65 +168,6 @@ fn placed(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
         ));
     }
     found
-}
-
-/// It could reach around its share.
-fn around(object: &Pod, about: &About) -> Option<Finding> {
-    let spec = object.spec.as_ref()?;
-    let mut ways: Vec<String> = Vec::new();
-    if spec.host_pid == Some(true) {
-        ways.push("hostPID".to_owned());
-    }
-    for (container, _) in pod::containers(object) {
-        let Some(context) = &container.security_context else {
-            continue;
-        };
-        if context.privileged == Some(true) {
-            ways.push(format!("privileged container {}", container.name));
-        }
-        let added = context
-            .capabilities
-            .as_ref()
-            .and_then(|all| all.add.as_deref());
-        let open = |name: &&String| environment::is_one_of(&CAPABILITIES, name);
-        ways.extend(added.unwrap_or_default().iter().filter(open).cloned());
-    }
-    for volume in spec.volumes.as_deref().unwrap_or_default() {
-        let Some(path) = volume.host_path.as_ref().map(|host| host.path.as_str()) else {
-            continue;
-        };
-        let path = path.trim_end_matches('/');
-        let path = path
-            .strip_prefix("/var/run")
-            .map_or_else(|| path.to_owned(), |rest| format!("/run{rest}"));
-        let below = |one: &str, other: &str| {
-            one == other
-                || one
-                    .strip_prefix(other)
-                    .is_some_and(|rest| rest.starts_with('/'))
-        };
-        let closed = |list: &&str| path.is_empty() || below(&path, list) || below(list, &path);
-        let mounts = pod::containers(object).flat_map(|(container, _)| &container.volume_mounts);
-        let mut mounts = mounts.flatten().filter(|mount| mount.name == volume.name);
-        let written = mounts.any(|mount| mount.read_only != Some(true));
-        let opened = HOST_PATHS.iter().any(closed) || written && PROGRAMS.iter().any(closed);
-        if opened && !below(&path, HARMLESS) {
-            ways.push(format!(
-                "hostPath {}",
-                if path.is_empty() { "/" } else { &path }
-            ));
-        }
-    }
-    (!ways.is_empty()).then(|| {
-        about.problem(
-            "refused",
-            format!(
-                "a pod with a share may not reach around it: {}",
-                ways.join(", ")
-            ),
-            "leave it out, or name the namespace in webhook.escapeAllowNamespaces",
-        )
-    })
 }
 
 /// It says how many GPUs, and not how much of each.

@@ -11,6 +11,7 @@ fn settings(from: From) -> Settings {
         from,
         pods: pod::Settings::default(),
         replaced: vec!["default-scheduler".to_owned(), "hami-scheduler".to_owned()],
+        nvidia_runtime_classes: vec!["nvidia".to_owned()],
     }
 }
 
@@ -106,6 +107,37 @@ fn what_aliquot_refuses_is_foretold_with_its_own_words() {
     raw["spec"]["containers"][0]["securityContext"] =
         json!({"capabilities": {"add": ["CAP_SYS_ADMIN"]}});
     check(raw, &[("refused", BAD)]);
+}
+
+#[test]
+fn what_the_webhook_refuses_was_called_the_same() {
+    let container = |fields: Value| {
+        let mut pod = share();
+        let main = pod["spec"]["containers"][0].as_object_mut().unwrap();
+        main.extend(fields.as_object().unwrap().clone());
+        pod
+    };
+    let volume = |path: &str, kind: &str, only_reads: bool| {
+        let mount = json!({"name": "v", "mountPath": "/v", "readOnly": only_reads});
+        let mut pod = container(json!({"volumeMounts": [mount]}));
+        pod["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": path, "type": kind}}]);
+        pod
+    };
+    for pod in [
+        container(json!({"securityContext": {"procMount": "Unmasked"}})),
+        container(json!({"volumeMounts": [{"name": "v", "mountPath": "/.aliquot/x"}]})),
+        container(json!({"volumeMounts": [{"name": "v", "mountPath": "/etc"}]})),
+        container(json!({"volumeDevices": [{"name": "v", "devicePath": "/etc/ld.so.preload"}]})),
+        volume("/data/disk", "BlockDevice", true),
+        volume("/data/tty", "CharDevice", true),
+        volume("/var/lib/aliquot", "", true),
+        volume("/var/run/aliquot/shm", "", true),
+        volume("/usr/share", "", false),
+    ] {
+        check(pod, &[("refused", BAD)]);
+    }
+    check(volume("/usr/share", "", true), &[("unchanged", Grade::Ok)]);
+    check(volume("/data", "", false), &[("unchanged", Grade::Ok)]);
 }
 
 #[test]

@@ -23,6 +23,11 @@ pub enum PreStartError {
         "the container would start without its GPU and without limits: {0}; the kubelet will try again"
     )]
     Runtime(String),
+    /// Whether it would is not known yet.
+    #[error(
+        "the agent has not looked at the container runtime yet, which it does once the API server shows it this node; the kubelet will try again"
+    )]
+    NotLooked,
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

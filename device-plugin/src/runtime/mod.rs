@@ -19,8 +19,8 @@ use config::Config;
 const USUAL_DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// The first containerd with CDI, and the first that has it on by itself.
 const CONTAINERD: ((u32, u32), (u32, u32)) = ((1, 7), (2, 0));
-/// The first CRI-O with CDI.
-const CRIO: (u32, u32) = (1, 23);
+/// The first CRI-O that reads CDI devices where the kubelet names them (`CDIDevices`).
+const CRIO: (u32, u32) = (1, 28);
 
 /// Something that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,14 +126,14 @@ fn cdi(known: &Known<'_>) -> Option<Fault> {
     let said = known.config.as_ref().ok().and_then(|config| config.cdi);
     match (kind, number) {
         (Kind::Other, _) => unknown(format!(
-            "{name}: it is not known whether this runtime gives CDI devices to containers; accepted: containerd 1.7 or newer, CRI-O 1.23 or newer"
+            "{name}: it is not known whether this runtime gives CDI devices to containers; accepted: containerd 1.7 or newer, CRI-O 1.28 or newer"
         )),
         (Kind::Containerd, Some(number)) if number < CONTAINERD.0 => {
             off(format!("{name} knows no CDI: update to 1.7 or newer"))
         }
-        (Kind::Crio, Some(number)) if number < CRIO => {
-            off(format!("{name} knows no CDI: update to 1.23 or newer"))
-        }
+        (Kind::Crio, Some(number)) if number < CRIO => off(format!(
+            "{name} takes no CDI devices from the kubelet: update to 1.28 or newer"
+        )),
         (Kind::Containerd, _) if said == Some(false) => off(format!(
             "CDI is off in the configuration of {name}: set enable_cdi = true and restart it"
         )),

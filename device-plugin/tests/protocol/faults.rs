@@ -13,7 +13,7 @@ use aliquot_device_plugin::proto::v1beta1 as api;
 use aliquot_device_plugin::runtime::choice::Looked;
 
 use crate::kubelet::{DEADLINE, Kubelet, prestart};
-use crate::node::{Node, node, pod};
+use crate::node::{Node, node, pod, unlooked};
 
 /// Registrations that fail, one after the other, before the pause between them is 3.2 s long.
 const TRIES: u64 = 5;
@@ -52,6 +52,27 @@ async fn mig_14_no_container_starts_under_a_runtime_that_would_leave_its_gpu_out
     prestart(&mut plugin, &["GPU-a::0"])
         .await
         .expect("accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_anybody_looked_at_the_runtime_containers_started_with_neither_gpu_nor_limits() {
+    let mut node = unlooked(&[]);
+    let mut plugin = node.kubelet.plugin().await;
+    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
+    let seat = ["GPU-a::0"];
+    node.kubelet.admit(&mut plugin, "u1", "main", &seat).await;
+    let early = tokio::time::timeout(Duration::from_secs(1), prestart(&mut plugin, &seat)).await;
+    assert!(early.is_err(), "it did not wait: {early:?}");
+    assert_eq!(node.files(), 0);
+    node.prestart.published.runtime(Looked::default());
+    prestart(&mut plugin, &seat).await.expect("accepted");
+    // What was accepted starts again, though the agent that comes back knows nothing yet.
+    let mut later = unlooked(&[]);
+    let accepted = node.prestart.paths.accepted.clone();
+    *later.prestart.store.lock() = Store::open(accepted).expect("opened");
+    let mut plugin = later.kubelet.plugin().await;
+    later.kubelet.admit(&mut plugin, "u1", "main", &seat).await;
+    prestart(&mut plugin, &seat).await.expect("served");
 }
 
 #[tokio::test(flavor = "multi_thread")]

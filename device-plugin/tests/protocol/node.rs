@@ -19,6 +19,7 @@ use aliquot_device_plugin::plugins::keep_all;
 use aliquot_device_plugin::pod::Pod;
 use aliquot_device_plugin::pods::Pods;
 use aliquot_device_plugin::prestart::PreStart;
+use aliquot_device_plugin::runtime::choice::Looked;
 use aliquot_device_plugin::settings::Settings;
 use aliquot_device_plugin::spare::Spares;
 use aliquot_device_plugin::units::Arrangement;
@@ -105,6 +106,13 @@ pub(crate) fn node() -> Node {
 
 /// The same with further flags.
 pub(crate) fn node_with(flags: &[&str]) -> Node {
+    let node = unlooked(flags);
+    node.prestart.published.runtime(Looked::default());
+    node
+}
+
+/// The same, and nobody has looked at the container runtime yet.
+pub(crate) fn unlooked(flags: &[&str]) -> Node {
     let room = tempfile::tempdir().expect("tempdir");
     let settings = settings_with(room.path(), flags);
     let paths = settings.paths();

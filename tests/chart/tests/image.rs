@@ -135,6 +135,31 @@ fn both_ways_of_making_the_image_put_the_same_files_into_it() {
     }
 }
 
+/// Our programs are linked with a glibc that has them in libc, NVIDIA's libraries with one before.
+#[test]
+fn nvidias_libraries_found_no_libdl_and_no_libpthread_in_the_image() {
+    let made = made(&[]);
+    let at = |name: &str| {
+        let mut found = made.files.iter().filter(|path| path.ends_with(name));
+        let path = found.next().unwrap_or_else(|| panic!("no {name}"));
+        assert!(found.next().is_none(), "{name} twice");
+        path.trim_end_matches(name).to_owned()
+    };
+    let libc = at("/libc.so.6");
+    for name in [
+        "/libdl.so.2",
+        "/libpthread.so.0",
+        "/librt.so.1",
+        "/libm.so.6",
+    ] {
+        assert_eq!(at(name), libc, "{name}");
+    }
+    // The other image is made on one that has them all.
+    let mut bases = instructions().into_iter().filter(|(one, _)| one == "FROM");
+    let base = bases.next_back().unwrap().1.join(" ");
+    assert!(base.starts_with("gcr.io/distroless/cc-"), "{base}");
+}
+
 #[test]
 fn what_the_dockerfile_copies_is_made_in_it() {
     let all = instructions();

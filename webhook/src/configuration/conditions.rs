@@ -9,7 +9,7 @@ use aliquot_core::request::Resource;
 use serde_json::json;
 
 use super::Names;
-use crate::review::RESERVED;
+use crate::review::{FOLDER_NAME, KEYS, RESERVED, VENDORS};
 
 /// CEL: its pods are not those that it made before. Controllers update these objects often.
 pub(super) const ANOTHER: &str = "has(object.spec) && has(object.spec.template) && \
@@ -17,8 +17,9 @@ pub(super) const ANOTHER: &str = "has(object.spec) && has(object.spec.template) 
     object.spec.template != oldObject.spec.template)";
 
 /// CEL: the pod at this place mentions a resource of ours or a reserved annotation, or a
-/// container of it that is not privileged, which reaches every GPU anyway, could have GPUs opened
-/// by NVIDIA's runtime: by a variable of that name, or for it is in one of these runtime `classes`.
+/// container of it that is not privileged, which reaches every GPU anyway, could have GPUs opened:
+/// by a variable or a mount of NVIDIA's, by a CDI device in an annotation, or for it is in one of
+/// these runtime `classes`.
 /// Whoever writes neither never waits for us: an `envFrom` alone is no sign of a GPU.
 pub(super) fn mentions(pod: &str, (names, extra): Names<'_>, classes: &[String]) -> String {
     let list = |texts: &[&str]| json!(texts).to_string();
@@ -40,11 +41,23 @@ pub(super) fn mentions(pod: &str, (names, extra): Names<'_>, classes: &[String])
          {reserved}.exists(a, a in {pod}.metadata.annotations))"
     );
     let asked = any(&format!("{ASKS} || ({UNPRIVILEGED} && {SETS})"));
+    let asked = asked.replace("FOLDER", &json!(FOLDER_NAME).to_string());
     let asked = asked.replace("RESOURCES", &resources);
     let asked = asked.replace("INSTANCES", mig::RESOURCES);
-    let mut looked_at = vec![asked];
+    let unprivileged = any(UNPRIVILEGED);
+    let all_of = |terms: Vec<String>| terms.join(" || ");
+    let keys = KEYS.map(|key| format!("a.startsWith({})", json!(key)));
+    let annotations = format!("{pod}.metadata.annotations");
+    let vendors = VENDORS.map(|vendor| format!("{annotations}[a].contains({})", json!(vendor)));
+    let devices = format!(
+        "(has({pod}.metadata) && has({annotations}) && {annotations}.exists(a, ({}) && ({})) && \
+         ({unprivileged}))",
+        all_of(keys.into()),
+        all_of(vendors.into()),
+    );
+    let mut looked_at = vec![asked, devices];
     if !classes.is_empty() {
-        let (classes, unprivileged) = (json!(classes), any(UNPRIVILEGED));
+        let classes = json!(classes);
         looked_at.push(format!(
             "(has({pod}.spec.runtimeClassName) && {pod}.spec.runtimeClassName in {classes} && \
              ({unprivileged}))"
@@ -62,7 +75,8 @@ const ASKS: &str = "\
     c.resources.requests.exists(r, r.startsWith(\"INSTANCES\"))))))";
 
 const SETS: &str = "\
-    (has(c.env) && c.env.exists(e, has(e.name) && e.name == \"NVIDIA_VISIBLE_DEVICES\"))";
+    ((has(c.env) && c.env.exists(e, has(e.name) && e.name == \"NVIDIA_VISIBLE_DEVICES\")) || \
+    (has(c.volumeMounts) && c.volumeMounts.exists(m, has(m.mountPath) && m.mountPath.contains(FOLDER))))";
 
 const UNPRIVILEGED: &str = "\
     !(has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged)";
@@ -84,7 +98,11 @@ mod tests {
         );
         assert!(expression.contains(r#""nvidia.com/priority","nvidia.com/gpu.shared"]"#));
         assert!(expression.contains(r#"r.startsWith("nvidia.com/mig-")"#));
-        assert!(!expression.contains("RESOURCES") && !expression.contains("INSTANCES"));
+        for place in ["RESOURCES", "INSTANCES", "FOLDER"] {
+            assert!(!expression.contains(place), "{place}: {expression}");
+        }
+        assert!(expression.contains(r#"m.mountPath.contains("nvidia-container-devices")"#));
+        assert!(expression.contains(r#"a.startsWith("nvidia.cdi.k8s.io")"#));
         assert!(expression.contains(r#"object.spec.runtimeClassName in ["of\"nvidia"]"#));
         let none = mentions("object", (&names, &extra), &[]);
         assert!(!none.contains("runtimeClassName"), "{none}");

@@ -8,7 +8,7 @@ use super::edit::Editor;
 use super::env::{self, Found};
 use super::gate::Gate;
 use super::pod::{Kind, containers, items};
-use super::{Question, escape, scheduler_name, share};
+use super::{Question, beyond, escape, scheduler_name, share};
 use crate::settings::Settings;
 
 /// What is told and refused of the containers that this update adds, and done to them.
@@ -42,6 +42,7 @@ pub(super) fn judge(question: &Question<'_>, editor: &mut Editor, settings: &Set
         let raw = env::judge_ephemeral(editor, &container, &gate);
         found.refusals.extend(raw.refusals);
         found.warnings.extend(raw.warnings);
+        found.refusals.extend(beyond::mounts(&container, &gate));
         if shared && !escape_allowed {
             found.refusals.extend(escape::security_context(&container));
         }

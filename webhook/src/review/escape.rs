@@ -4,16 +4,12 @@
 //! Must not: judge pods without a share. It cannot see what a
 //! persistent volume claim mounts: a review makes no outgoing call.
 
-use aliquot_core::escape::{CAPABILITIES, HARMLESS, HOST_PATHS, PROGRAMS, ROOT};
+use aliquot_core::escape::{self, CAPABILITIES, Closed, HARMLESS, ROOT, is_one_of};
 use serde_json::Value;
 
 use super::Refusal;
-use super::path;
 use super::pod::{Container, Kind, items};
 use crate::settings::Settings;
-
-/// What the node agent mounts into a container with a share.
-const OUR_FILES: [&str; 2] = ["/.aliquot", "/etc/ld.so.preload"];
 
 /// Every way around the share. `asks` tells which containers have one.
 pub(super) fn refusals<'a>(
@@ -62,12 +58,6 @@ pub(super) fn security_context(container: &Container<'_>) -> Vec<Refusal> {
     refusals
 }
 
-/// The capability, in whichever way it is written, is one of these.
-fn is_one_of(names: &[&str], capability: &str) -> bool {
-    let upper = capability.to_ascii_uppercase();
-    names.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper))
-}
-
 /// It reaches every GPU of its node whatever its environment says, being as good as root there:
 /// privileged, with a capability of root's, or writing where root of the node reads, as device
 /// plugins do. Devices below `/dev` are not among these: a mount opens none.
@@ -75,19 +65,12 @@ pub(super) fn is_above(pod: &Value, container: &Container<'_>, settings: &Settin
     let context = &container.raw["securityContext"];
     let mut added = items(&context["capabilities"]["add"]).iter();
     let mut volumes = items(&pod["spec"]["volumes"]).iter();
-    let agent = settings.agent_paths.iter().map(String::as_str);
-    let opens: Vec<&str> = HOST_PATHS
-        .into_iter()
-        .filter(|closed| *closed != "/dev")
-        .chain(agent)
-        .collect();
     context["privileged"] == true
         || added.any(|name| name.as_str().is_some_and(|name| is_one_of(&ROOT, name)))
         || volumes.any(|volume| {
             let path = volume["hostPath"]["path"].as_str().unwrap_or(HARMLESS);
-            is_written(std::slice::from_ref(container), volume)
-                && !path::is_within(path, HARMLESS)
-                && opens.iter().any(|closed| path::overlap(path, closed))
+            let agent = settings.agent_paths.iter().map(String::as_str);
+            is_written(std::slice::from_ref(container), volume) && escape::is_roots(path, agent)
         })
 }
 
@@ -99,26 +82,20 @@ fn host_path(
 ) -> Option<Refusal> {
     let source = volume.get("hostPath").filter(|source| !source.is_null())?;
     let host_path = source["path"].as_str().unwrap_or_default();
-    let field = |name: &str| format!("spec.volumes[{index}].hostPath.{name}");
     let kind = source["type"].as_str().unwrap_or_default();
-    if matches!(kind, "CharDevice" | "BlockDevice") {
-        return Some(refusal(field("type"), &format!("{kind:?}"), "no device"));
-    }
-    if path::is_within(host_path, HARMLESS) {
-        return None;
-    }
-    let overlaps = |closed: &&str| path::overlap(host_path, closed);
     let agent = settings.agent_paths.iter().map(String::as_str);
-    let accepted = if let Some(closed) = HOST_PATHS.into_iter().chain(agent).find(overlaps) {
-        format!("a path neither above nor below {closed}")
-    } else {
-        let closed = PROGRAMS.into_iter().find(overlaps)?;
-        if !is_written(all, volume) {
-            return None;
-        }
-        format!("a path neither above nor below {closed}, or readOnly: true at each of its mounts")
-    };
-    Some(refusal(field("path"), &format!("{host_path:?}"), &accepted))
+    let field = |name: &str| format!("spec.volumes[{index}].hostPath.{name}");
+    let away = |from: &str| format!("a path neither above nor below {from}");
+    let (name, value, accepted) =
+        match escape::host_path(host_path, kind, is_written(all, volume), agent)? {
+            Closed::Device => ("type", kind, "no device".to_owned()),
+            Closed::Overlaps(closed) => ("path", host_path, away(closed)),
+            Closed::Written(closed) => {
+                let reading = "or readOnly: true at each of its mounts";
+                ("path", host_path, format!("{}, {reading}", away(closed)))
+            }
+        };
+    Some(refusal(field(name), &format!("{value:?}"), &accepted))
 }
 
 /// One of these containers mounts the volume otherwise than for reading.
@@ -140,7 +117,7 @@ fn mounts(container: &Container<'_>) -> Vec<Refusal> {
         let entries = items(&container.raw[list]).iter().enumerate();
         entries.filter_map(move |(index, entry)| {
             let at = entry[key].as_str()?;
-            let ours = OUR_FILES.into_iter().find(|ours| path::overlap(at, ours))?;
+            let ours = escape::hides(at)?;
             let field = format!("{}.{list}[{index}].{key}", container.field());
             let accepted = format!("a path neither above nor below {ours}");
             Some(refusal(field, &format!("{at:?}"), &accepted))

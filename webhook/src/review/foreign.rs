@@ -5,6 +5,7 @@
 //! name, and with `nodeName` beside it no scheduler at all sees the pod.
 //! Must not: fill in, pin, or judge what they ask for.
 
+use super::beyond;
 use super::edit::Editor;
 use super::env::{self, Found};
 use super::gate::Gate;
@@ -29,10 +30,12 @@ pub(super) fn judge(
     let mut asking = false;
     let lasting = containers.iter().filter(|c| c.kind != Kind::Ephemeral);
     for container in lasting {
-        let asks = share::asks(container, settings);
-        env::judge_foreign(editor, container, asks, &gate, &mut found);
-        asking |= asks;
+        // Nothing is filled in here: who writes a part of no card is handed nothing.
+        let takes = share::takes_units(container, settings);
+        env::judge_foreign(editor, container, takes, &gate, &mut found);
+        asking |= share::asks(container, settings);
     }
+    beyond::judge(editor, containers, &gate, &mut found);
     if asking {
         let scheduler = question.pod["spec"]["schedulerName"].as_str();
         let scheduler = scheduler.unwrap_or_default();

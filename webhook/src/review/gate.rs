@@ -4,7 +4,7 @@
 //! Fed by: the pod, and what the administrator decided.
 //! Must not: close a container that another GPU plugin gives its cards by that variable.
 
-use aliquot_core::request;
+use aliquot_core::request::{self, Resource};
 use serde_json::Value;
 
 use super::escape;
@@ -46,10 +46,15 @@ impl Gate<'_> {
     fn is_given_by_others(&self, container: &Container<'_>) -> bool {
         let limits = container.raw["resources"]["limits"].as_object();
         let mut names = limits.into_iter().flat_map(|limits| limits.keys());
+        // Parts of a card, which a node may publish and no plugin hands out.
+        let parts = Resource::ALL.into_iter().filter(|&r| r != Resource::Gpu);
+        let parts: Vec<&str> = parts.map(|part| self.settings.names.of(part)).collect();
         pod::named_node(self.pod).is_none()
             && names.any(|name| {
                 let text = Texts::named(container, name).limit.unwrap_or_default();
-                is_gpu(name) && request::count(text).is_ok_and(|count| count > 0)
+                is_gpu(name)
+                    && !parts.contains(&name.as_str())
+                    && request::count(text).is_ok_and(|count| count > 0)
             })
     }
 }

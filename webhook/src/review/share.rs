@@ -4,7 +4,7 @@
 //! Must not: know ranges or quantities; that is `aliquot_core::request`.
 
 use aliquot_core::quantity;
-use aliquot_core::request::{RequestError, Resource, Written};
+use aliquot_core::request::{self, RequestError, Resource, Written};
 use serde_json::Value;
 
 use super::Refusal;
@@ -38,6 +38,17 @@ pub(super) fn asks(container: &Container<'_>, settings: &Settings) -> bool {
     let asks = written(container, settings);
     asks.map_or(true, |written| written.asks(&settings.defaults))
         || others::asks(container, settings)
+}
+
+/// A plugin is asked before the container starts: it names a number of what plugins hand out.
+/// Memory, compute and a priority are handed out by none, and amounts of 0 are seen by nobody.
+pub(super) fn takes_units(container: &Container<'_>, settings: &Settings) -> bool {
+    let usual = settings.names.of(Resource::Gpu);
+    let mut names = std::iter::once(usual).chain(others::names(container, settings));
+    names.any(|name| {
+        let chosen = Texts::named(container, name).chosen();
+        chosen.is_some_and(|(_, text)| request::count(text).is_ok_and(|count| count > 0))
+    })
 }
 
 /// The asking containers of a pod, and every fault of all its containers.

@@ -1,6 +1,7 @@
 //! Tables of pods through one decision, and properties of its patches.
 
 mod admitted;
+mod beyond;
 mod environment;
 mod escapes;
 mod gate;

@@ -20,6 +20,8 @@ pub enum ByEnv {
     },
     /// It was told nothing of limits when it was admitted.
     Unlimited(String),
+    /// Part of its environment is known to the kubelet alone, and could name other GPUs.
+    FromElsewhere(String),
     /// The pod's own environment asks for more of the driver than is allowed.
     Capability {
         /// The container.
@@ -51,6 +53,10 @@ impl fmt::Display for ByEnv {
             Self::Unlimited(container) => write!(
                 f,
                 "container {container} was admitted when its GPU had no limits, and has some now: delete the pod and create it again"
+            ),
+            Self::FromElsewhere(container) => write!(
+                f,
+                "container {container} takes its environment from another object (envFrom), which could name GPUs past its share where a node hands them over by environment: write its variables one by one (env, valueFrom), or ask your administrator for a node with CDI or devicePlugin.deviceList=volume-mounts"
             ),
             Self::Capability {
                 container,

@@ -61,6 +61,7 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
         }
     }
     quiet_routes(on).await?;
+    devices(on).await?;
     // What is not ours is nobody's concern, on the same objects and the same routes.
     on.granted(Who::Admin, &["annotate", "pod", "given", "mine=1"])
         .await?;
@@ -91,6 +92,31 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
     let path = "/api/v1/namespaces/default/pods/bound/binding";
     let request = on.posted(path, &binding)?;
     on.granted(SCHEDULER, &words(&request)).await
+}
+
+/// CDI devices in an annotation, which the webhook judges on new pods, came later.
+async fn devices(on: &Installed) -> Result<()> {
+    let message = "not written on a pod that is there";
+    for key in ["cdi.k8s.io/x", "nvidia.cdi.k8s.io/container.main"] {
+        let late = format!("{key}=nvidia.com/gpu=all");
+        on.refused(Who::Admin, &["annotate", "pod", "given", &late], message)
+            .await?;
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": {"name": "bare", "namespace": "default", "annotations": {key: "v.com/n=1"}},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
+        });
+        let path = "/api/v1/namespaces/default/pods/bare/binding";
+        let request = on.posted(path, &binding)?;
+        on.refused(Who::Admin, &words(&request), message).await?;
+    }
+    // One that came with it stays, whatever else changes.
+    let path = "/api/v1/namespaces/default/pods";
+    let own = pod("own-device", &json!({"cdi.k8s.io/nic": "vendor.com/nic=a"}));
+    let request = on.posted(path, &own)?;
+    on.granted(Who::Admin, &words(&request)).await?;
+    on.granted(Who::Admin, &["annotate", "pod", "own-device", "mine=1"])
+        .await
 }
 
 /// Subresources that drop what they do not own, or are refused: either way nothing is written.

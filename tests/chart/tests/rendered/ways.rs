@@ -72,6 +72,40 @@ fn cert_manager_makes_what_the_webhook_reads() {
     assert_eq!(leaf.0["spec"]["issuerRef"], expected);
 }
 
+/// The API server of EKS with another network plugin than AWS' reached no pod.
+#[test]
+fn a_control_plane_that_reaches_no_pods_reached_no_webhook() {
+    let objects = rendered(&[
+        "--set=webhook.hostNetwork=true,webhook.port=10443,webhook.adminPort=10444",
+        "--set=devicePlugin.nvidiaDriverRoot=/opt/driver",
+    ])
+    .unwrap();
+    let webhook = one(&objects, "Deployment", "aliquot-webhook");
+    let pod = webhook.pod().unwrap();
+    let how = (&pod["hostNetwork"], &pod["dnsPolicy"]);
+    assert_eq!(how, (&json!(true), &json!("ClusterFirstWithHostNet")));
+    let main = container(webhook, "webhook");
+    let namespace = ["--namespace=aliquot-system"];
+    let flags: Webhook = taken(main, &["aliquot-webhook"], &namespace);
+    assert_eq!(flags.listen.port(), 10443);
+    assert_eq!(flags.admin_listen.unwrap().port(), 10444);
+    let ports = main["ports"].as_array().unwrap().iter();
+    let ports: Vec<_> = ports.map(|one| one["containerPort"].clone()).collect();
+    assert_eq!(ports, [json!(10443), json!(10444)]);
+    // A driver's own root is everybody's libraries: no pod with a share writes it.
+    assert!(flags.agent_path.iter().any(|path| path == "/opt/driver"));
+    let plain = rendered(&["--set=devicePlugin.nvidiaDriverRoot=/"]).unwrap();
+    let webhook = one(&plain, "Deployment", "aliquot-webhook");
+    assert!(webhook.pod().unwrap()["hostNetwork"].is_null());
+    let flags: Webhook = taken(
+        container(webhook, "webhook"),
+        &["aliquot-webhook"],
+        &namespace,
+    );
+    assert!(flags.agent_path.iter().all(|path| path != "/"));
+    assert_eq!(flags.listen.port(), 8443);
+}
+
 #[test]
 fn without_a_webhook_nothing_of_it_is_left() {
     let objects = rendered(&["--set=scheduler.admissionWebhook.enabled=false"]).unwrap();

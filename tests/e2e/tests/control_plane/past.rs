@@ -113,6 +113,7 @@ pub(crate) async fn closed(stack: Arc<Stack>) -> Result<()> {
         "{refusal}"
     );
     ephemeral(&stack).await.context("an ephemeral container")?;
+    words(&stack).await?;
     while_away(&stack).await
 }
 
@@ -158,6 +159,33 @@ async fn ephemeral(stack: &Stack) -> Result<()> {
     let env = &stored["spec"]["ephemeralContainers"][0]["env"];
     ensure!(*env == json!([{"name": VISIBLE, "value": "void"}]), "{env}");
     stack.cluster.delete_pod(NAMESPACE, "debugged").await
+}
+
+/// Words that are no variable: CDI devices in an annotation, and a mount.
+async fn words(stack: &Stack) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
+    let trial = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let key = "nvidia.cdi.k8s.io/container.main";
+    for (value, asked) in [("nvidia.com/gpu=all", true), ("vendor.com/nic=a", false)] {
+        let mut pod = simple(NAMESPACE, "words", &[]);
+        pod["metadata"]["annotations"] = json!({key: value});
+        let before = reviews(stack).await?;
+        let stored = pods.create(&trial, &serde_json::from_value(pod)?).await?;
+        let kept = stored.metadata.annotations.unwrap_or_default();
+        let wanted = (asked, !asked);
+        let found = (reviews(stack).await? > before, kept.contains_key(key));
+        ensure!(found == wanted, "{value}: asked and kept are {found:?}");
+    }
+    let mut pod = simple(NAMESPACE, "words", &[]);
+    pod["spec"]["volumes"] = json!([{"name": "n", "hostPath": {"path": "/dev/null"}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "n", "mountPath": "/var/run/nvidia-container-devices/all"}]);
+    let refusal = stack.refusal(pod).await?.context("it was admitted")?;
+    ensure!(refusal.contains("past the books"), "{refusal}");
+    Ok(())
 }
 
 /// Those that nobody asks about do not wait for a webhook that is away; the others do.

@@ -72,6 +72,34 @@ fn another_schedulers_pod_that_asks_keeps_what_it_is_given() {
     check(&all, &json!([]), 1);
 }
 
+/// Nothing is filled in for other schedulers' pods, so no plugin is asked about these.
+#[test]
+fn a_pod_of_another_scheduler_that_wrote_nothing_or_a_part_of_no_card_was_left_with_all_gpus() {
+    let spec = json!({"schedulerName": "x", "runtimeClassName": "nvidia"});
+    for (limits, closed) in [
+        (json!({"nvidia.com/gpucores": "0"}), true),
+        (json!({"nvidia.com/gpumem-percentage": "0"}), true),
+        (json!({GPU: "0"}), true),
+        (json!({"nvidia.com/mig-1g.5gb": "0"}), true),
+        // With nodeCapacity a node publishes these, and no plugin hands them out.
+        (json!({"nvidia.com/gpumem": "50"}), true),
+        (json!({"nvidia.com/priority": "1"}), true),
+        (json!({GPU: "no number"}), true),
+        (json!({GPU: "1", "nvidia.com/gpumem": "50"}), false),
+        (json!({"nvidia.com/mig-1g.5gb": "1"}), false),
+    ] {
+        let resources = json!({"limits": limits, "requests": limits});
+        let pod = bare(&spec, &json!({"resources": resources}));
+        let void = sets("void");
+        let expected = if closed { &void } else { &Value::Null };
+        check(&pod, expected, usize::from(closed));
+        // Its own variable is made void, too, and not only taken out.
+        let own = json!({"resources": resources, "env": sets("all")});
+        let expected = if closed { void } else { json!([]) };
+        check(&bare(&spec, &own), &expected, 1);
+    }
+}
+
 #[test]
 fn a_node_of_ones_own_took_seats_that_nobody_booked() {
     for scheduler in ["volcano", "aliquot-scheduler"] {

@@ -1,10 +1,10 @@
 //! Paths compared by component, as the kernel would resolve them.
 //!
-//! Fed by: hostPath volumes and volume mounts.
+//! Fed by: host paths of volumes, and where containers mount things.
 //! Must not: touch a file system; symbolic links other than `/var/run` stay unseen.
 
 /// The components of an absolute path; `/var/run` is `/run`, as on every node.
-pub(super) fn components(path: &str) -> Vec<&str> {
+pub fn components(path: &str) -> Vec<&str> {
     let mut components = Vec::new();
     for part in path.split('/') {
         match part {
@@ -22,13 +22,13 @@ pub(super) fn components(path: &str) -> Vec<&str> {
 }
 
 /// One of the two is the other, above it or below it.
-pub(super) fn overlap(one: &str, other: &str) -> bool {
+pub fn overlap(one: &str, other: &str) -> bool {
     let (one, other) = (components(one), components(other));
     one.starts_with(&other) || other.starts_with(&one)
 }
 
 /// `path` is `top` or below it.
-pub(super) fn is_within(path: &str, top: &str) -> bool {
+pub fn is_within(path: &str, top: &str) -> bool {
     components(path).starts_with(&components(top))
 }
 
