@@ -1,11 +1,9 @@
-# Needs Rust (rustup reads rust-toolchain.toml) and Go. The first command that
-# needs the test cluster builds it from Go modules (about 5 minutes, then cached)
-# and installs the Debian packages that tests/cluster/build.sh names. `make test`
-# also makes a Python environment for tests/gpusim/clients.sh, beside that cache.
+# Needs Rust (rustup reads rust-toolchain.toml) and Go, and installs the Debian packages that a
+# command needs. What is built from Go modules (the test cluster, helm) is kept in ~/.cache/aliquot.
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL: # Go and Rust builds beside each other only slow each other down
-.PHONY: help demo demo-down test test-oldest chaos admission hold bench fuzz reference screens newcomer lint cluster binaries build
+.NOTPARALLEL:
+.PHONY: help demo demo-down check test test-all test-oldest chaos admission hold bench fuzz reference screens newcomer lint cluster helm demo-binaries binaries build
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -16,27 +14,57 @@ GO_VET := CGO_ENABLED=0 go vet -trimpath -gcflags=all=-dwarf=false
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: cluster binaries ## Start a real cluster with simulated GPUs and run the examples in it
+demo: ## Start a real cluster with simulated GPUs and run the examples in it
+	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster' binaries='$(MAKE) --no-print-directory demo-binaries'
 	@$(DEMO) up
 
 demo-down: ## Remove everything that `make demo` started
-	@test -x $(DEMO) || cargo build --workspace --locked
+	@test -x $(DEMO) || $(MAKE) --no-print-directory demo-binaries
 	@$(DEMO) down
 
 newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value, see it
 	tests/e2e/newcomer.sh
 
-test: cluster lint build ## Everything that must hold: lints, then all tests on a real cluster
-	cargo test --workspace --locked --no-fail-fast
+# Tests that need no cluster and no driver, in seconds. Everything is selected from the whole
+# workspace: another selection would have other features, and dependencies would be built again.
+CARGO_TEST := cargo test --workspace --locked --no-fail-fast
+named = $(foreach name,$(1),--test $(name))
+CHECK := --lib --bins $(call named,arrows broken commands compatibility config convert corpus dashboards document \
+	documented documents generated golden hami image ledger_model merged modes mutual old_driver peers protocol \
+	reference refused rendered resolve shown simulation sources supply tls words)
+# Tests of the limiter and of the simulator, without a cluster.
+LIMITER := $(call named,attacks blocking_calls container_images device_view driver every_call graphs injection \
+	memory_kinds memory_lifetime memory_limit mps oversubscription simulator mps_supervisor)
+
+check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart: 4 minutes
+	$(CARGO_TEST) $(CHECK)
+
+test: lint ## What every change must pass: check, and every promise that crosses programs, once
+	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster helm' build='$(MAKE) --no-print-directory build'
+	$(CARGO_TEST) --lib --bins --tests --no-run
+	tests/side-by-side.sh \
+		check='$(CARGO_TEST) $(CHECK)' \
+		limiter='$(CARGO_TEST) $(LIMITER) --test page --test schemas' \
+		control-plane='$(CARGO_TEST) --test control_plane --test fenced --test installed' \
+		node='$(CARGO_TEST) --test node' \
+		sharing='$(CARGO_TEST) --test sharing --test life'
+
+test-all: test test-oldest chaos hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
+	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script chaos handover rolled \
+		admission ending harness_control_plane harness_node)
+	$(CARGO_TEST) $(call named,control_plane node sharing) -- --ignored
+	ALIQUOT_STEPS=1000000 $(CARGO_TEST) --test ledger_model
+	cargo test --release --locked -p aliquot-cli --test packing --test published
+	$(MAKE) --no-print-directory admission
 
 # What of Kubernetes we rely on and is not of its API: the Binding and its preconditions, what
 # wakes a pending pod, the kubelet's checkpoint and calls. README.md says what the kubelet of
 # then does otherwise.
 test-oldest: cluster build ## Binding, nudge and checkpoint on the oldest Kubernetes that the chart installs on
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test control_plane
-	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node the_example_pod_gets_its_share
-	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node a_container_survives_plugin_restarts
-	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node a_pod_created_while_an_agent_restarts
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node example_pod_gets_its_share
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node container_keeps_its_share_through_plugin_restarts
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node pod_created_during_an_agent_restart
 
 chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
@@ -62,10 +90,10 @@ fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (ni
 reference: ## Write docs/reference/the reference pages that are made from the code
 	UPDATE=1 cargo test --quiet --locked -p aliquot-chart --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-cli --test reference
-	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib the_reference_of_driver_calls_is_made_from_the_table
+	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib generates_driver_call_reference_from_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib the_reference_of_metrics_is_made_from_the_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib the_reference_of_the_monitors_metrics_is_made_from_the_table
-	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib the_reference_of_xids_is_made_from_the_catalogue
+	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib xid_reference_matches_catalogue
 
 screens: build ## Write the pictures in docs/screens anew, by the tests
 	UPDATE=1 cargo test --workspace --locked --test life
@@ -82,12 +110,19 @@ lint: ## Formatting and lints of the Rust and Go code
 
 cluster:
 	@tests/cluster/build.sh >/dev/null
+
+helm:
 	@tests/cluster/helm.sh >/dev/null
 
 # All binaries, and the simulated driver as a library: tests start them by path.
 # The scheduler with fail-points is a binary of its own; no other build has them.
 binaries:
 	cargo build --workspace --locked
+
+# Only what `make demo` starts.
+demo-binaries:
+	cargo build --locked -p aliquot-scheduler -p aliquot-webhook -p aliquot-device-plugin -p aliquot-monitor \
+		-p aliquot-cli -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda -p aliquot-e2e --bins --lib
 
 build: binaries
 	cargo build --workspace --locked --features aliquot-scheduler/fail-points --bin aliquot-scheduler-chaos

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Makes the image of all parts as an OCI archive, from binaries that are built, without
-# a container daemon: what tests give to containerd, and what the Dockerfile makes else.
+# Builds the image with all programs as an OCI archive, from existing binaries and without a
+# container daemon, for tests with containerd; the Dockerfile builds the same.
 #   images/build.sh FOLDER ARCHIVE [NAME]
-# FOLDER: with the binaries, such as target/release. NAME: aliquot/aliquot:VERSION.
-# $LIMITER: the folder of libvgpu.so and aliquot-hook, which containers and hosts with old C
-# libraries load: else limiter/build.sh makes them, and here too none is taken that needs a
-# newer glibc than 2.17. $NEWEST_GLIBC: another bound, for tests on one machine.
+# FOLDER: has the binaries, such as target/release. NAME: aliquot/aliquot:VERSION.
+# $LIMITER: folder with libvgpu.so and aliquot-hook, which containers and hosts with old C
+# libraries load; limiter/build.sh builds them if it is not set. They must not need a newer
+# glibc than 2.17; $NEWEST_GLIBC sets another version, for tests on one machine.
 # The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf, strip.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1 archive=$2
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -1)
 name=${3:-aliquot/aliquot:$version}
-# A runtime knows a name without a registry as one of docker.io.
+# A runtime resolves a name without a registry to docker.io.
 case ${name%%/*} in *.* | *:* | localhost) full=$name ;; *) full=docker.io/$name ;; esac
 case $name in */*) ;; *) full=docker.io/library/$name ;; esac
 revision=$(git -C "$top" rev-parse HEAD 2>/dev/null || echo unknown)
@@ -25,25 +25,25 @@ mkdir -p "$root"/{usr/local/bin,usr/local/lib/aliquot,usr/share/aliquot,etc,tmp}
 programs=(aliquot-scheduler aliquot-webhook aliquot-device-plugin aliquot-monitor kubectl-aliquot)
 for program in "${programs[@]}"; do
   strip -o "$root/usr/local/bin/$program" "$folder/$program"
-  # The libraries it is linked with, and nothing else of a distribution.
+  # The libraries that it is linked with, and nothing else of a distribution.
   ldd "$folder/$program" | grep -o '/[^ ]*' | while read -r library; do
     mkdir -p "$root$(dirname "$library")"
     cp -L "$library" "$root$library"
   done
 done
-# NVIDIA's libraries and programs, which the agent loads from the node, are of a glibc in which
-# these were files of their own; today's has them beside libc, for such.
+# NVIDIA's libraries and programs, which the agent loads from the node, were linked with a glibc in
+# which these were separate files; today's glibc has stubs beside libc for them.
 libc=$(ldd "$folder/${programs[0]}" | grep -o '/[^ ]*/libc\.so\.6')
 for library in libdl.so.2 libm.so.6 libpthread.so.0 librt.so.1; do
   cp -L "$(dirname "$libc")/$library" "$root$(dirname "$libc")/$library"
 done
-# The agent puts them on the node, where containers and the runtime use them.
+# The agent installs them on the node, where containers and the runtime load them.
 limiter=${LIMITER:-$(dirname "$("$top/limiter/build.sh")")}
 bound=${NEWEST_GLIBC:-2.17}
 for file in libvgpu.so aliquot-hook; do
   newest=$(readelf -V "$limiter/$file" | grep -o 'GLIBC_[0-9.]*' | cut -d_ -f2 | sort -Vu | tail -n 1)
   if [ "$(printf '%s\n%s\n' "$newest" "$bound" | sort -V | tail -n 1)" != "$bound" ]; then
-    echo "$limiter/$file needs glibc $newest, accepted: $bound or older; limiter/build.sh makes it" >&2
+    echo "$limiter/$file needs glibc $newest, expected: $bound or older; build it with limiter/build.sh" >&2
     exit 1
   fi
   strip --strip-debug -o "$root/usr/local/lib/aliquot/$file" "$limiter/$file"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints what our binaries are made of, from Cargo.lock, as SPDX JSON.
+# Prints the SBOM of Aliquot's binaries, from Cargo.lock, as SPDX JSON.
 #   images/sbom.sh VERSION
 set -euo pipefail
 lock=$(dirname "$0")/../Cargo.lock

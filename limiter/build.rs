@@ -1,6 +1,6 @@
-//! Gives the shared library the name under which the stand-ins of the driver's libraries need it,
-//! and links the compiler's unwinder into it: a slim image has no `libgcc_s.so.1`, and a preloaded
-//! library with a need that is not there ends every program of the container.
+//! Gives the shared library the name under which the shim libraries need it, and links the
+//! compiler's unwinder into it: a slim image has no `libgcc_s.so.1`, and a preloaded library with a
+//! missing dependency breaks every program of the container.
 
 use std::env;
 use std::path::Path;
@@ -8,15 +8,15 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libvgpu.so");
-    // Our own names mean our own functions, and the C library's are looked for when they are first
-    // called: else every program of a container pays for some hundred searches at its start.
+    // Our own names resolve to our own functions, and the C library's are resolved at their first
+    // call: otherwise every program of a container pays for about a hundred lookups at its start.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,lazy");
-    // Who closes the driver's library and opens it again is the same process, with the same slot.
+    // A process that closes the driver's library and opens it again keeps its slot.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
-    // This machine's compiler has it for no other processor.
+    // This machine's compiler has the unwinder for no other processor.
     let processor = |triple| {
         env::var(triple)
             .unwrap_or_default()
@@ -32,7 +32,7 @@ fn main() {
         .arg("-print-file-name=libgcc_eh.a")
         .output();
     let found = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    // Another compiler brings its own unwinder; the tests look at what came out.
+    // Another compiler brings its own unwinder; the tests check the result.
     if let Some(folder) = found
         .ok()
         .as_deref()

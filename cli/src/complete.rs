@@ -1,7 +1,5 @@
-//! Completion of `kubectl aliquot …`: kubectl asks a program `kubectl_complete-aliquot` in the path
-//! what may stand at the place of the last word, and shows it in every shell that it knows.
-//!
-//! Fed by: the words so far, and the command line's own description. Must not: ask a cluster.
+//! Shell completion of `kubectl aliquot …`: kubectl runs `kubectl_complete-aliquot` from the path with
+//! the words so far and offers what it prints, in every shell that it supports.
 
 use std::fmt::Write as _;
 
@@ -9,14 +7,14 @@ use clap::{Arg, Command, CommandFactory as _};
 
 use crate::program::Program;
 
-/// Called by this name, the program completes.
+/// Under this name, the program completes.
 pub const NAME: &str = "kubectl_complete-aliquot";
-/// To the shell: offer no file names. Cobra's number.
+/// Directive to the shell: offer no file names (Cobra's number).
 const NO_FILES: u32 = 4;
-/// To the shell: offer file names.
+/// Directive to the shell: offer file names.
 const FILES: u32 = 0;
 
-/// A line for each word that may stand in place of the last one, and what the shell is to do.
+/// A line for each word that may replace the last one, and the directive to the shell.
 pub fn answer(words: &[String]) -> String {
     let root = Program::command();
     let (last, before) = match words.split_last() {
@@ -47,7 +45,7 @@ pub fn answer(words: &[String]) -> String {
     text
 }
 
-/// The flag that this word is, if it takes a value.
+/// The flag that this word names, if it takes a value.
 fn flag<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     let is = |arg: &&Arg| {
         let long = word
@@ -83,7 +81,7 @@ fn flags(command: &Command) -> Vec<String> {
     all
 }
 
-/// Commands below this one, or the values of what stands without a flag.
+/// The subcommands, or the values of positional arguments.
 fn places(command: &Command) -> (Vec<String>, u32) {
     let below = command.get_subcommands().filter(|one| !one.is_hide_set());
     let mut all: Vec<String> = below.map(|one| one.get_name().to_owned()).collect();
@@ -110,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_flags_and_values_are_offered_where_they_may_stand() {
+    fn completes_commands_flags_and_values() {
         check(
             &[""],
             &[
@@ -136,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn file_names_are_the_shells_where_a_file_is_meant() {
+    fn leaves_file_names_to_the_shell() {
         check(&["config", "validate", ""], &[":0"]);
         check(&["top", "--kubeconfig", ""], &[":0"]);
     }

@@ -1,15 +1,11 @@
 //! `config validate`, `convert` and `show`.
-//!
-//! Fed by: files that the command line names, and a node of a living cluster.
-//! Must not: write anything, or know what a configuration means; that is
-//! `aliquot-profiles`.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_profiles::convert::{self, ConvertError};
-use aliquot_profiles::{Fault, Faults, read, shown};
+use aliquot_profiles::{ProfileError, ProfileErrors, read};
 use clap::{Args, Subcommand, ValueEnum};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -18,38 +14,38 @@ use thiserror::Error;
 use crate::live::{Access, LiveError};
 use crate::plan::Plan;
 
-/// What can be done with a configuration.
+/// The subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub enum Config {
-    /// Say what is wrong with a configuration: a line for each fault, exit code 1
+    /// Check a configuration: one line for each error, exit code 1
     Validate(Validate),
-    /// Print another project's configuration as one of Aliquot's
+    /// Convert another project's configuration to Aliquot's format
     Convert(Convert),
-    /// Print what a node does with its GPUs, as a configuration to edit
+    /// Print the current sharing modes of a node's GPUs, as a configuration to edit
     Show(Show),
-    /// Print what each of so many MPS clients of a card or instance would get
+    /// Print what each of a number of MPS clients of a GPU or MIG instance would get
     Plan(Plan),
 }
 
 /// The flags of `config validate`.
 #[derive(Debug, Args)]
 pub struct Validate {
-    /// The configuration; - reads standard input
+    /// Path of the configuration; - reads standard input
     pub file: PathBuf,
 }
 
 /// The flags of `config convert`.
 #[derive(Debug, Args)]
 pub struct Convert {
-    /// Whose configuration it is
+    /// Project that the configuration is from
     #[arg(long, value_enum)]
     pub from: Origin,
-    /// The configuration; - reads standard input
+    /// Path of the configuration; - reads standard input
     pub file: PathBuf,
-    /// With --from nvidia: the profile's name
+    /// With --from nvidia: name of the profile
     #[arg(long, default_value = "nvidia")]
     pub name: String,
-    /// With --from hami: the file with settings of single nodes
+    /// With --from hami: the file with the settings of single nodes
     #[arg(long, value_name = "FILE")]
     pub node_config: Option<PathBuf>,
 }
@@ -57,16 +53,16 @@ pub struct Convert {
 /// The flags of `config show`.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The node
+    /// Name of the node
     pub node: String,
-    /// What is printed
+    /// Output format
     #[arg(short, long, value_enum, default_value = "yaml")]
     pub output: Form,
     #[command(flatten)]
     access: Access,
 }
 
-/// In which form a configuration is printed.
+/// The format in which a configuration is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// YAML
@@ -75,7 +71,7 @@ pub enum Form {
     Json,
 }
 
-/// Whose configuration a file is.
+/// The project that a file is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Origin {
     /// NVIDIA's device plugin, version v1
@@ -86,7 +82,7 @@ pub enum Origin {
     Hami,
 }
 
-/// Why nothing is printed.
+/// Why a command of `config` failed.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// A file.
@@ -94,12 +90,12 @@ pub enum ConfigError {
     Read {
         /// Its path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// What is wrong with its content.
     #[error(transparent)]
-    Faults(#[from] Faults),
+    Invalid(#[from] ProfileErrors),
     /// The result of a conversion.
     #[error(transparent)]
     Convert(#[from] ConvertError),
@@ -117,37 +113,37 @@ pub enum ConfigError {
     Node {
         /// Its name.
         node: String,
-        /// What the API server said.
+        /// The API server's error.
         source: Box<kube::Error>,
     },
-    /// Its agent has not reported.
-    #[error("node {node} has no annotation {INVENTORY}: does Aliquot's agent run there?")]
+    /// Its agent has published no inventory.
+    #[error("node {node} has no annotation {INVENTORY}; check that Aliquot's agent runs on it")]
     NoInventory {
         /// Its name.
         node: String,
     },
-    /// Its report.
-    #[error("the annotation {INVENTORY} of node {node} cannot be read: {why}")]
+    /// Its inventory.
+    #[error("annotation {INVENTORY} of node {node} cannot be read: {why}")]
     Inventory {
         /// Its name.
         node: String,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
 }
 
 impl Validate {
-    /// One line that says what is in a good file.
+    /// One line that summarises a valid file.
     pub fn run(&self) -> Result<String, ConfigError> {
         let config = read(&text(&self.file)?)?;
         let names: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
         let names = match names[..] {
-            [] => "no profile".to_owned(),
+            [] => "no profiles".to_owned(),
             _ => names.join(", "),
         };
         let default = config.default.as_deref();
         let default = default.unwrap_or("vgpu on all GPUs");
-        Ok(format!("good: {names}; default: {default}"))
+        Ok(format!("valid: {names}; default: {default}"))
     }
 }
 
@@ -157,9 +153,10 @@ impl Convert {
         let file = text(&self.file)?;
         let nodes = self.node_config.as_deref().map(text).transpose()?;
         if nodes.is_some() && self.from != Origin::Hami {
-            let what = "is for --from hami alone";
-            let fault = Fault::bare("--node-config", what, "no such flag here");
-            return Err(Faults(vec![fault]).into());
+            let what = "is only for --from hami";
+            let expected = "no --node-config with another --from";
+            let error = ProfileError::without_value("--node-config", what, expected);
+            return Err(ProfileErrors(vec![error]).into());
         }
         let converted = match self.from {
             Origin::Nvidia => convert::nvidia::convert(&file, &self.name),
@@ -196,7 +193,7 @@ impl Form {
     }
 }
 
-/// What this node's agent says of its cards, as YAML.
+/// The sharing modes in a node's inventory, as YAML.
 pub fn effective(found: &Node, node: &str) -> Result<String, ConfigError> {
     let node = node.to_owned();
     let annotations = found.metadata.annotations.as_ref();
@@ -207,7 +204,7 @@ pub fn effective(found: &Node, node: &str) -> Result<String, ConfigError> {
         node: node.clone(),
         why: error.to_string(),
     })?;
-    Ok(shown::effective(&node, &inventory)?.to_yaml()?)
+    Ok(aliquot_profiles::effective::effective(&node, &inventory)?.to_yaml()?)
 }
 
 fn text(path: &Path) -> Result<String, ConfigError> {
@@ -228,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_has_what_yaml_has() {
+    fn prints_same_fields_as_json_and_yaml() {
         let yaml = "profiles:\n  n1:\n    rest: vgpu\n".to_owned();
         assert_eq!(Form::Yaml.of(yaml.clone()).unwrap(), yaml);
         let json = Form::Json.of(yaml).unwrap();

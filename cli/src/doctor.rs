@@ -1,67 +1,66 @@
 //! `doctor`: what is wrong with a cluster or a node, and what to do about it.
 //!
-//! [`gather`] asks, [`cluster`], [`node`] and [`probe`] judge what is known, [`finding`] shows it.
-//! Fed by: the command line. Must not: call well what was not looked at, or leave anything behind.
+//! [`gather`] reads the cluster, [`cluster`], [`node`] and [`probe`] check what it read,
+//! [`finding`] prints the result. What could not be read is reported as not checked, never as ok.
 
 mod admission;
-pub mod books;
-mod class;
 pub mod cluster;
 #[cfg(test)]
 mod cluster_tests;
+pub mod container_view;
+pub mod facts;
 pub mod finding;
 pub mod gather;
-pub mod known;
-pub mod look;
+pub mod ledger;
 pub mod node;
-mod others;
+mod other_plugins;
 pub mod probe;
-mod visit;
+mod runtime_class;
 
 use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::live::{Access, LiveError};
-use crate::measured::Agents;
 use crate::migrate::Migrate;
+use crate::mps_usage::Agents;
 use crate::output::Output;
+use container_view::ContainerView;
+use facts::{ClusterFacts, containers, flag, is_ours, names};
 use finding::{About, Fact, Report};
-use gather::{Ask, fact};
-use known::{Known, containers, flag, is_ours, names};
-use look::Look;
-use probe::Probe;
-use visit::Seen;
+use gather::{ClusterReader, fact};
+use probe::{Probe, ProbeResult};
 
 /// The flags of `doctor`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Doctor {
-    /// One node, or what changes when coming from another system; the whole cluster without
+    /// Check one node, or a migration; without a subcommand, check the whole cluster
     #[command(subcommand)]
-    pub what: Option<What>,
-    /// What all of them have
+    pub what: Option<DoctorCommand>,
+    /// Flags of `doctor` and `doctor node`
     #[command(flatten)]
     pub common: Common,
 }
 
-/// What is looked at besides the cluster.
+/// What `doctor` can check besides the cluster.
 #[derive(Debug, Subcommand)]
-pub enum What {
-    /// Look at one node, also from inside: two short-lived pods see what a container there gets
+pub enum DoctorCommand {
+    /// Check one node, also from inside: two short-lived pods report what a container gets there
     Node(OneNode),
-    /// Say which workloads would change meaning when coming from HAMi or NVIDIA's plugin
+    /// List the workloads that would behave differently after a move from HAMi or NVIDIA's plugin
     Migrate(Migrate),
-    /// Print what a process here sees of its share, as JSON: what the probe pods run
-    Look,
+    /// Print what a process in this container sees of its share, as JSON; the probe pods run this
+    #[command(name = "look")]
+    ContainerView,
 }
 
 /// The flags that `doctor` and `doctor node` share.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Namespace of the trial pod, which is never stored, and of the probe pods
+    /// Namespace of the dry-run pod, which is never stored, and of the probe pods
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
-    /// What is printed; wide shows what is well, too
+    /// Output format; wide also lists the checks that passed
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
     /// How to reach the cluster
@@ -75,15 +74,15 @@ pub struct Common {
 /// The flags of `doctor node`.
 #[derive(Debug, Args)]
 pub struct OneNode {
-    /// The node
+    /// Name of the node
     pub node: String,
-    /// Start no pods: what only a process on the node can see is then not checked
+    /// Start no probe pods; what only a process on the node can see is then not checked
     #[arg(long)]
     pub no_probe: bool,
-    /// Image of the probe pods, with kubectl-aliquot in it; that of the node's agent when absent
+    /// Image of the probe pods, with kubectl-aliquot in it; defaults to the image of the node's agent
     #[arg(long)]
     pub probe_image: Option<String>,
-    /// What all of them have
+    /// Flags of `doctor` and `doctor node`
     #[command(flatten)]
     pub common: Common,
 }
@@ -91,32 +90,32 @@ pub struct OneNode {
 impl Doctor {
     /// The report of the cluster.
     pub async fn run(&self) -> Result<Report, LiveError> {
-        let known = self.common.known(None).await?;
-        let mut found = cluster::checks(&known);
-        found.extend(node::checks(&known, None));
+        let facts = self.common.facts(None).await?;
+        let mut found = cluster::checks(&facts);
+        found.extend(node::checks(&facts, None));
         Ok(Report::of(found))
     }
 }
 
 impl Common {
-    async fn known(&self, node: Option<&str>) -> Result<Known, LiveError> {
+    async fn facts(&self, node: Option<&str>) -> Result<ClusterFacts, LiveError> {
         let client = self.access.client().await?;
-        let ask = Ask {
+        let reader = ClusterReader {
             access: &self.access,
             agents: &self.agents,
             namespace: &self.namespace,
             node,
         };
-        Ok(ask.known(&client).await)
+        Ok(reader.facts(&client).await)
     }
 }
 
 impl OneNode {
     /// The report of the node.
     pub async fn run(&self) -> Result<Report, LiveError> {
-        let known = self.common.known(Some(&self.node)).await?;
-        let mut found = node::checks(&known, Some(&self.node));
-        let pods = known.pods.as_deref().unwrap_or_default();
+        let facts = self.common.facts(Some(&self.node)).await?;
+        let mut found = node::checks(&facts, Some(&self.node));
+        let pods = facts.pods.as_deref().unwrap_or_default();
         let here = |pod: &&Pod| {
             let node = aliquot_k8s::pod::node(pod);
             is_ours(pod, "device-plugin") && node.is_some_and(|node| node.as_str() == self.node)
@@ -124,33 +123,44 @@ impl OneNode {
         let agent = pods.iter().find(here);
         let limited: Fact<bool> = match agent {
             Some(agent) => Ok(flag(agent, "--limiter-library").is_some()),
-            None => Err("the agent has no pod here that says whether it has the library".into()),
+            None => Err(
+                "no agent pod runs on this node, so its flag --limiter-library is unknown".into(),
+            ),
         };
-        let scheduler = admission::is_off(pods).then(|| admission::scheduler(&known));
-        let (share, past) = self.look(agent, pods, scheduler.as_deref()).await;
+        let scheduler = admission::is_off(pods).then(|| admission::scheduler(&facts));
+        let (share, without_share) = self.run_probes(agent, pods, scheduler.as_deref()).await;
         let about = About(self.node.clone());
-        let ran = share.as_ref().map(|seen| seen.class.clone());
-        found.extend(class::ran(&known, &about, &ran.map_err(Clone::clone)));
-        let look = |seen: Fact<Seen>| seen.map(|seen| seen.look);
-        found.extend(probe::checks(&about, &look(share), &look(past), limited));
+        let ran = share.as_ref().map(|probe| probe.runtime_class.clone());
+        found.extend(runtime_class::of_probe(
+            &facts,
+            &about,
+            &ran.map_err(Clone::clone),
+        ));
+        let view = |probe: Fact<ProbeResult>| probe.map(|probe| probe.view);
+        found.extend(probe::checks(
+            &about,
+            &view(share),
+            &view(without_share),
+            limited,
+        ));
         Ok(Report::of(found))
     }
 
-    /// What the two probes see; the first names a scheduler where no webhook would.
-    async fn look(
+    /// The results of both probes. `scheduler` is set on the first one where the webhook is disabled.
+    async fn run_probes(
         &self,
         agent: Option<&Pod>,
         pods: &[Pod],
         scheduler: Option<&str>,
-    ) -> (Fact<Seen>, Fact<Seen>) {
+    ) -> (Fact<ProbeResult>, Fact<ProbeResult>) {
         let none = |why: &str| (Err(why.to_owned()), Err(why.to_owned()));
         if self.no_probe {
-            return none("no probe pod was wanted (--no-probe)");
+            return none("no probe pod was started because of --no-probe");
         }
         let image = agent.and_then(|agent| containers(agent).next()?.image.clone());
         let Some(image) = self.probe_image.clone().or(image) else {
             return none(
-                "no image for a probe: the agent has no pod here; --probe-image names one",
+                "no image for the probe pods, because no agent pod runs on this node; set --probe-image",
             );
         };
         let client = match self.common.access.client().await {
@@ -162,13 +172,13 @@ impl OneNode {
         let pods = kube::Api::namespaced(client, &self.common.namespace);
         let of = |probe: Probe| probe.pod(&self.node, &image, &called, scheduler);
         tokio::join!(
-            visit::look(&pods, of(Probe::Share)),
-            visit::look(&pods, of(Probe::Past))
+            probe::run(&pods, of(Probe::Share)),
+            probe::run(&pods, of(Probe::WithoutShare))
         )
     }
 }
 
-/// What a process here sees, as JSON.
-pub fn look_here() -> Fact<String> {
-    fact(serde_json::to_string(&Look::here()))
+/// What a process in this container sees, as JSON.
+pub fn container_view_json() -> Fact<String> {
+    fact(serde_json::to_string(&ContainerView::read()))
 }

@@ -1,25 +1,24 @@
-//! One run: pods of a workload offered one by one to a policy.
+//! One run: the pods of a workload are offered one by one to a policy, which is checked: it cannot
+//! change a node, nor place a pod where it does not fit.
 //!
 //! Rules 5 to 9 of the published experiment: a pod that fits nowhere is dropped,
 //! no pod ever leaves, and after each pod two figures go into the column of the
 //! load that has arrived so far.
-//! Fed by: [`crate::simulate`].
-//! Must not: let a policy change a node, or believe it that a pod fits.
 
 use thiserror::Error;
 
-use crate::rig::{Placer, Pod};
+use crate::placer::{Placer, Pod};
 use crate::trace::Trace;
 use crate::typical::Typical;
 use crate::workload::Workload;
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// For each whole percent of arrived load: percent of all cards in use, if
+    /// For each whole percent of arrived load: percent of all GPUs in use, if
     /// a pod arrived there.
     pub allocated: Vec<Option<f64>>,
-    /// The same for the fragmentation, in percent of all cards.
+    /// The same for the fragmentation, in percent of all GPUs.
     pub fragmentation: Vec<Option<f64>>,
     /// Pods offered.
     pub offered: u32,
@@ -27,17 +26,17 @@ pub struct Run {
     pub dropped: u32,
 }
 
-/// A policy that is broken.
+/// A policy placed a pod where it does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("pod {pod} ({shape}) does not fit where the policy put it: node {node}, cards {gpus:?}")]
+#[error("pod {pod} ({shape}) does not fit where the policy placed it: node {node}, GPUs {gpus:?}")]
 pub struct Misplaced {
     /// Its number in the workload.
     pub pod: usize,
-    /// What it asks for.
+    /// Its request.
     pub shape: String,
-    /// Where it was put.
+    /// The node.
     pub node: String,
-    /// On which cards.
+    /// The GPUs.
     pub gpus: Vec<usize>,
 }
 
@@ -74,7 +73,7 @@ pub fn run(
     let columns = usize::try_from(load).unwrap_or_default() + 1;
     let mut allocated = vec![Column::default(); columns];
     let mut fragmentation = vec![Column::default(); columns];
-    let f_of = |node: &crate::rig::Node| typical.fragmentation(node, node.cpu.1, &node.gpus);
+    let f_of = |node: &crate::placer::Node| typical.fragmentation(node, node.cpu.1, &node.gpus);
     let mut fragments: Vec<f64> = nodes.iter().map(f_of).collect();
     let mut fragmented: f64 = fragments.iter().sum();
     let (mut arrived, mut in_use, mut dropped) = (0_u32, 0_u32, 0_u32);
@@ -119,7 +118,7 @@ fn misplaced(at: usize, pod: &Pod, node: &str, gpus: Vec<usize>) -> Misplaced {
     Misplaced {
         pod: at,
         shape: format!(
-            "{} x {} of a card, {} CPU, {} MiB",
+            "{} x {} of a GPU, {} CPU, {} MiB",
             shape.gpus, shape.milli, shape.cpu, pod.memory
         ),
         node: node.to_owned(),

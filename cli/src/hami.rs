@@ -1,19 +1,16 @@
-//! A model of stock HAMi: node policy binpack, card policy spread, pods without
-//! a GPU placed by kube-scheduler's default score.
+//! A model of stock HAMi, not a run of it: node policy binpack, GPU policy spread, pods without a GPU
+//! placed by kube-scheduler's default score.
 //!
-//! A node's score is its used part of seats, compute and memory, before the pod;
-//! a card has 10 seats, and a part of a card asks for the same percentage of
-//! memory and compute. It is a model, not a run of HAMi.
-//! Fed by: [`crate::experiment`].
-//! Must not: be kinder to HAMi or less kind than its documents are.
+//! A node's score is its used part of replicas, compute and memory, before the pod; a GPU has 10
+//! replicas, and a part of a GPU requests the same percentage of memory and compute.
 
-use crate::rig::{Choice, Node, Placer, Pod};
+use crate::placer::{Choice, Node, Placer, Pod};
 use crate::trace::WHOLE;
 
 /// HAMi's `deviceSplitCount`.
-const SEATS: u32 = 10;
+const REPLICAS: u32 = 10;
 
-/// The model; it remembers nothing.
+/// The model; it has no state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hami;
 
@@ -23,13 +20,14 @@ impl Placer for Hami {
             return least_allocated(nodes, pod);
         }
         let fits = |node: &Node| {
-            node.has_room(pod) && node.has_cards(&pod.shape) && {
-                u32::try_from(cards(node, pod).len()).is_ok_and(|count| count >= pod.shape.gpus)
+            node.has_room(pod) && node.has_gpus(&pod.shape) && {
+                u32::try_from(fitting_gpus(node, pod).len())
+                    .is_ok_and(|count| count >= pod.shape.gpus)
             }
         };
         let fitting = (0..nodes.len()).filter(|&at| fits(&nodes[at]));
         let node = first_best(fitting, |&at| fullness(&nodes[at]))?;
-        let mut gpus = cards(&nodes[node], pod);
+        let mut gpus = fitting_gpus(&nodes[node], pod);
         let left = &nodes[node];
         gpus.sort_by_key(|&gpu| std::cmp::Reverse(emptiness(left, gpu)));
         gpus.truncate(usize::try_from(pod.shape.gpus).unwrap_or_default());
@@ -50,25 +48,26 @@ fn first_best<T, K: Ord>(all: impl Iterator<Item = T>, key: impl Fn(&T) -> K) ->
     .map(|(_, one)| one)
 }
 
-fn cards(node: &Node, pod: &Pod) -> Vec<usize> {
-    let fits = |gpu: &usize| node.gpus[*gpu] >= pod.shape.milli && node.shares[*gpu] < SEATS;
+fn fitting_gpus(node: &Node, pod: &Pod) -> Vec<usize> {
+    let fits = |gpu: &usize| node.gpus[*gpu] >= pod.shape.milli && node.shares[*gpu] < REPLICAS;
     (0..node.gpus.len()).filter(fits).collect()
 }
 
-/// Used seats, compute and memory in millionths of what there is, added up.
+/// Used replicas, compute and memory in millionths of what there is, added up.
 fn fullness(node: &Node) -> u64 {
     let Ok(count) = u64::try_from(node.gpus.len()) else {
         return 0;
     };
-    let seats: u64 = node.shares.iter().map(|n| u64::from(*n)).sum();
+    let replicas: u64 = node.shares.iter().map(|n| u64::from(*n)).sum();
     let used = count * u64::from(WHOLE) - u64::from(node.gpu_left());
     let part = |used: u64, all: u64| (used * 1_000_000).checked_div(all).unwrap_or(0);
-    part(seats, count * u64::from(SEATS)) + 2 * part(used, count * u64::from(WHOLE))
+    part(replicas, count * u64::from(REPLICAS)) + 2 * part(used, count * u64::from(WHOLE))
 }
 
 fn emptiness(node: &Node, gpu: usize) -> u64 {
-    let seats = u64::from(SEATS - node.shares[gpu].min(SEATS)) * 1_000_000 / u64::from(SEATS);
-    seats + 2 * u64::from(node.gpus[gpu]) * 1_000_000 / u64::from(WHOLE)
+    let replicas =
+        u64::from(REPLICAS - node.shares[gpu].min(REPLICAS)) * 1_000_000 / u64::from(REPLICAS);
+    replicas + 2 * u64::from(node.gpus[gpu]) * 1_000_000 / u64::from(WHOLE)
 }
 
 /// kube-scheduler's default for a pod without a GPU: the node with the largest

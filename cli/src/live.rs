@@ -1,18 +1,15 @@
-//! A living cluster: what its scheduler says, or, where that cannot be reached,
-//! what nodes and pods say.
-//!
-//! Fed by: the API server, and through it the scheduler's pods (as a proxy), or
-//! a URL. Must not: write anything, or wait without a deadline.
+//! Reads a cluster: from its scheduler, through the API server's proxy or at a URL, or, where the
+//! scheduler cannot be reached, from nodes and pods. Every call has a deadline.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use aliquot_core::answer::{PodAnswer, TopAnswer};
-use aliquot_core::ledger::Held;
-use aliquot_core::top::{Amount, NodeTop};
+use aliquot_core::ledger::AllocatedUse;
+use aliquot_core::top::{DeviceAmount, NodeTop};
 use aliquot_core::{Defaults, GpuUuid, Ledger, NodeName};
-use aliquot_k8s::{node, pod, seats};
+use aliquot_k8s::{node, pod, replicas};
 use clap::Args;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
@@ -22,31 +19,31 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use crate::measured;
+use crate::mps_usage;
 
-/// Longest wait for a connection, and for an answer.
-const PATIENCE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
-/// Objects asked for at once.
+/// Timeouts of connecting and of reading an answer.
+const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+/// Objects per list request.
 const PAGE: u32 = 500;
 /// The labels that the chart gives the scheduler's pods.
 const SCHEDULERS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=scheduler";
 
-/// Where the documentation installs them.
+/// The namespace of the documented installation.
 const NAMESPACE: &str = "aliquot-system";
 
 /// How to reach a cluster.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Access {
-    /// Kubeconfig; that of kubectl when absent
+    /// Path of the kubeconfig; defaults to kubectl's
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig
+    /// Context in the kubeconfig
     #[arg(long)]
     pub context: Option<String>,
     /// Ask the scheduler at this address instead of through the API server
     #[arg(long, value_name = "URL")]
     pub server: Option<http::Uri>,
-    /// Namespace of the scheduler's pods; aliquot-system, else where they are, when absent
+    /// Namespace of the scheduler's pods; defaults to aliquot-system, then to where they are found
     #[arg(long, value_name = "NAMESPACE")]
     pub scheduler_namespace: Option<String>,
     /// Port of the scheduler's pods
@@ -54,44 +51,46 @@ pub struct Access {
     pub scheduler_port: u16,
 }
 
-/// Why there is no answer.
+/// Why the cluster could not be read.
 #[derive(Debug, Error)]
 pub enum LiveError {
     /// The kubeconfig.
-    #[error("cannot read the kubeconfig: {0}; --kubeconfig or KUBECONFIG names one")]
+    #[error("cannot read the kubeconfig: {0}; set --kubeconfig or KUBECONFIG")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
     /// The client.
-    #[error("cannot make a client: {0}")]
+    #[error("cannot create a client for the cluster: {0}")]
     Client(kube::Error),
     /// A list.
     #[error("cannot list {what}: {source}")]
     List {
-        /// Of what.
+        /// The kind of objects.
         what: &'static str,
-        /// What the API server said.
+        /// The API server's error.
         source: kube::Error,
     },
     /// No scheduler runs there.
     #[error(
-        "no running pod in namespace {namespace} has the labels {SCHEDULERS}; --scheduler-namespace or --server says where the scheduler is"
+        "no running pod in namespace {namespace} has the labels {SCHEDULERS}; set --scheduler-namespace or --server"
     )]
     NoScheduler {
-        /// Where it was looked for.
+        /// The namespace that was searched.
         namespace: String,
     },
-    /// It answered, and said no.
+    /// The scheduler refused the request, with this message.
     #[error("{0}")]
     Refused(String),
-    /// It could not be asked.
-    #[error("cannot ask the scheduler at {at}: {why}")]
+    /// It could not be reached.
+    #[error("cannot reach {at}: {why}")]
     Unreachable {
-        /// Where.
+        /// Its name or address.
         at: String,
-        /// What happened.
+        /// The error.
         why: String,
     },
-    /// It answered something else.
-    #[error("cannot read the scheduler's answer: {0}; is it of this release?")]
+    /// Its answer cannot be parsed.
+    #[error(
+        "cannot parse the scheduler's answer: {0}; check that it is of the same release as this program"
+    )]
     Answer(#[from] serde_json::Error),
 }
 
@@ -112,12 +111,12 @@ impl Access {
         make(config)
     }
 
-    /// What the scheduler answers to `GET path`: of several, the one that leads.
+    /// The scheduler's answer to `GET path`; with several replicas, the leader's.
     pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, LiveError> {
         Ok(serde_json::from_str(&self.text(path).await?)?)
     }
 
-    /// The same as it came.
+    /// The same, as text.
     pub async fn text(&self, path: &str) -> Result<String, LiveError> {
         if let Some(url) = &self.server {
             let client = make(Config::new(url.clone()))?;
@@ -128,7 +127,7 @@ impl Access {
         let mut answer = Err(LiveError::NoScheduler {
             namespace: namespace.clone(),
         });
-        for pod in pods.iter().filter(|pod| !pod::ended(pod)) {
+        for pod in pods.iter().filter(|pod| !pod::is_finished(pod)) {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let port = self.scheduler_port;
             let proxy = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy{path}");
@@ -141,7 +140,7 @@ impl Access {
                 answer = got;
                 break;
             }
-            // Any answer is better than none, a readable one than a refusal.
+            // Any answer is better than none, and an answer better than a refusal.
             if answer.is_err() {
                 answer = got;
             }
@@ -149,20 +148,20 @@ impl Access {
         answer
     }
 
-    /// Where the scheduler is looked for first.
-    pub(crate) fn home(&self) -> &str {
+    /// The namespace in which the scheduler is searched first.
+    pub(crate) fn usual_namespace(&self) -> &str {
         self.scheduler_namespace.as_deref().unwrap_or(NAMESPACE)
     }
 
-    /// The scheduler's namespace and pods. Where none is named and none is in the usual one,
-    /// all are looked through, if that is allowed.
+    /// The scheduler's namespace and pods. Without --scheduler-namespace and without pods in the usual
+    /// one, all namespaces are searched, if that is permitted.
     pub(crate) async fn schedulers(
         &self,
         client: &Client,
     ) -> Result<(String, Vec<Pod>), LiveError> {
-        let (given, home) = (&self.scheduler_namespace, self.home());
+        let (given, namespace) = (&self.scheduler_namespace, self.usual_namespace());
         let params = ListParams::default().labels(SCHEDULERS);
-        let pods: Api<Pod> = Api::namespaced(client.clone(), home);
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let found = pods.list(&params).await;
         let found = found.map_err(|source| LiveError::List {
             what: "the scheduler's pods",
@@ -179,15 +178,15 @@ impl Access {
                 return Ok((namespace.as_str().to_owned(), pods));
             }
         }
-        Ok((home.to_owned(), found.items))
+        Ok((namespace.to_owned(), found.items))
     }
 
-    /// Why the pod waits, or where it is.
+    /// Why the pod is pending, or where it runs.
     pub async fn explain(&self, namespace: &str, pod: &str) -> Result<PodAnswer, LiveError> {
         self.ask(&format!("/explain/{namespace}/{pod}")).await
     }
 
-    /// All nodes; and why the scheduler was not asked, if it could not be.
+    /// All nodes; and the error, if the scheduler could not be reached.
     pub async fn top(&self) -> Result<(TopAnswer, Option<LiveError>), LiveError> {
         match self.ask("/top").await {
             Ok(answer) => Ok((answer, None)),
@@ -210,8 +209,8 @@ impl Access {
 }
 
 pub(crate) fn make(mut config: Config) -> Result<Client, LiveError> {
-    config.connect_timeout = Some(PATIENCE.0);
-    config.read_timeout = Some(PATIENCE.1);
+    config.connect_timeout = Some(TIMEOUTS.0);
+    config.read_timeout = Some(TIMEOUTS.1);
     config.default_retry = false;
     Client::try_from(config).map_err(LiveError::Client)
 }
@@ -225,7 +224,7 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
     let request = request.map_err(|error| unreachable(error.to_string()))?;
     match client.request_text(request).await {
         Ok(text) => Ok(text),
-        // The scheduler's own words.
+        // The scheduler's own message.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(
             LiveError::Refused(status.message.trim_matches('"').to_owned()),
         ),
@@ -252,32 +251,31 @@ where
     }
 }
 
-/// The books as these objects give them: what is being bound right now is missing.
+/// The ledger from nodes and pods; pods that are being bound are missing.
 pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger {
     let mut ledger = Ledger::default();
     for object in nodes {
         let name = object.metadata.name.as_deref().unwrap_or_default().into();
         ledger.publish(&name, Some(node::published(object)));
     }
-    for object in pods.iter().filter(|pod| !pod::ended(pod)) {
+    for object in pods.iter().filter(|pod| !pod::is_finished(pod)) {
         // Pods without a share count, too: they use CPU and memory.
         if let Some(node) = pod::node(object) {
-            let held = pod::held(object, settings);
-            let held = held.map_or_else(Held::nothing, |(_, held)| held);
+            let held = pod::allocated(object, settings);
+            let held = held.map_or_else(AllocatedUse::nothing, |(_, held)| held);
             ledger.confirm(
                 &pod::uid(object),
                 &pod::namespace(object),
                 &node,
                 held,
-                seats::requests(object, settings),
+                replicas::requests(object, settings),
             );
         }
     }
     ledger
 }
 
-/// All nodes of these books. The defaults of the scheduler are not known here:
-/// no compute, as the flags have it.
+/// All nodes of this ledger. The scheduler's defaults are not known here; the flags' defaults are used.
 pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
     let ledger = ledger(nodes, pods, &pod::Settings::default());
     let default_cores = Defaults::default().cores;
@@ -292,33 +290,33 @@ pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
     }
 }
 
-/// A pod that holds shares.
+/// A pod with an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodTop {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its node.
     pub node: NodeName,
-    /// What it holds of which card; `null` when its allocation cannot be read.
-    pub gpus: Option<BTreeMap<GpuUuid, Amount>>,
-    /// Its clients of MPS on which card, where that was measured.
+    /// Its allocation by device; `null` when the annotation cannot be read.
+    pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
+    /// Its MPS clients by device, where they were measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub mps: BTreeMap<GpuUuid, measured::Held>,
+    pub mps: BTreeMap<GpuUuid, mps_usage::MpsUsage>,
 }
 
-/// The pods that hold shares, by namespace and name.
-pub fn holding(pods: &[Pod]) -> Vec<PodTop> {
-    let alive = pods.iter().filter(|pod| !pod::ended(pod));
+/// The pods with an allocation, by namespace and name.
+pub fn pods_with_allocations(pods: &[Pod]) -> Vec<PodTop> {
+    let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
     let line = |object: &Pod| {
-        let (node, held) = pod::held(object, &pod::Settings::default())?;
+        let (node, held) = pod::allocated(object, &pod::Settings::default())?;
         let gpus = match held {
-            Held::Uses(held) => {
+            AllocatedUse::Known(held) => {
                 let amounts = held.into_iter();
                 Some(amounts.map(|(gpu, used)| (gpu, used.into())).collect())
             }
-            Held::Unreadable => None,
+            AllocatedUse::Unreadable => None,
         };
         Some(PodTop {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),

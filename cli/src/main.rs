@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use aliquot_cli::complete;
 use aliquot_cli::config::{self, Config};
 use aliquot_cli::doctor::finding::Report;
-use aliquot_cli::doctor::{self, Doctor, What};
+use aliquot_cli::doctor::{self, Doctor, DoctorCommand};
 use aliquot_cli::live;
-use aliquot_cli::measured::{self, Measured};
+use aliquot_cli::mps_usage::{self, ContainerUsage};
 use aliquot_cli::output::Output;
 use aliquot_cli::plot;
 use aliquot_cli::program::{Command, Explain, Of, Program, Top};
@@ -30,7 +30,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser as _;
 use serde_json::json;
 
-/// A run that takes less says nothing of its progress.
+/// Runs shorter than this print no progress.
 const QUIET: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let command = Program::parse().command;
-    // Of these 1 means that something was found.
+    // Of `doctor`, 1 means warnings.
     let failed = if matches!(command, Command::Doctor(_)) {
         2
     } else {
@@ -62,7 +62,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Config(Config::Convert(flags)) => print!("{}", flags.run()?),
         Command::Config(Config::Show(flags)) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Config(Config::Plan(flags)) => print!("{}", flags.run()?),
-        Command::Simulate(flags) => tried(&flags)?,
+        Command::Simulate(flags) => run_simulation(&flags)?,
         Command::Explain(flags) => runtime()?.block_on(explain(&flags))?,
         Command::Top(flags) => runtime()?.block_on(top(&flags))?,
         Command::Suggest(flags) => print!("{}", runtime()?.block_on(flags.run())?),
@@ -74,10 +74,13 @@ fn run(command: Command) -> Result<ExitCode> {
 async fn diagnose(flags: Doctor) -> Result<ExitCode> {
     let (report, output) = match &flags.what {
         None => (Box::pin(flags.run()).await?, flags.common.output),
-        Some(What::Node(node)) => (Box::pin(node.run()).await?, node.common.output),
-        Some(What::Migrate(flags)) => (Box::pin(flags.run()).await?, flags.output),
-        Some(What::Look) => {
-            println!("{}", doctor::look_here().map_err(anyhow::Error::msg)?);
+        Some(DoctorCommand::Node(node)) => (Box::pin(node.run()).await?, node.common.output),
+        Some(DoctorCommand::Migrate(flags)) => (Box::pin(flags.run()).await?, flags.output),
+        Some(DoctorCommand::ContainerView) => {
+            println!(
+                "{}",
+                doctor::container_view_json().map_err(anyhow::Error::msg)?
+            );
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -94,15 +97,15 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     builder.enable_all().build().context("cannot start")
 }
 
-/// A line for each fault and nothing else, so that other programs can read them.
+/// Prints a line for each error and nothing else, so that other programs can parse them.
 fn validate(flags: &config::Validate) -> Result<ExitCode> {
     match flags.run() {
-        Ok(said) => {
-            println!("{said}");
+        Ok(summary) => {
+            println!("{summary}");
             Ok(ExitCode::SUCCESS)
         }
-        Err(config::ConfigError::Faults(faults)) => {
-            eprintln!("{faults}");
+        Err(config::ConfigError::Invalid(errors)) => {
+            eprintln!("{errors}");
             Ok(ExitCode::FAILURE)
         }
         Err(error) => Err(error.into()),
@@ -119,10 +122,10 @@ async fn explain(flags: &Explain) -> Result<()> {
 async fn top(flags: &Top) -> Result<()> {
     if flags.of == Of::Pods {
         let (nodes, pods) = flags.access.snapshot().await?;
-        let mut pods = live::holding(&pods);
-        let found = measure(flags, &measured::nodes_among(&nodes)).await;
-        measured::give(&mut pods, &found);
-        let table = |_| format!("{}{}", top_table::pods(&pods), measured::pods(&pods));
+        let mut pods = live::pods_with_allocations(&pods);
+        let found = measure(flags, &mps_usage::nodes_among(&nodes)).await;
+        mps_usage::add_to_pods(&mut pods, &found);
+        let table = |_| format!("{}{}", top_table::pods(&pods), mps_usage::pods(&pods));
         print!("{}", flags.output.text(&pods, table)?);
         return Ok(());
     }
@@ -130,13 +133,13 @@ async fn top(flags: &Top) -> Result<()> {
     if let Some(error) = unasked {
         eprintln!("{error}");
         eprintln!(
-            "computed from inventories and allocations; what is being bound right now is missing"
+            "computed from the nodes' inventories and the pods' allocations, without pods that are being bound"
         );
     }
     let mut value = serde_json::to_value(&answer)?;
     let mut found = Vec::new();
     if flags.of == Of::Gpus {
-        found = measure(flags, &measured::nodes_of(&answer.nodes)).await;
+        found = measure(flags, &mps_usage::nodes_of(&answer.nodes)).await;
         value["mps"] = json!(found);
     }
     let table = |wide| match flags.of {
@@ -145,7 +148,7 @@ async fn top(flags: &Top) -> Result<()> {
             format!(
                 "{}{}",
                 top_table::gpus(nodes, cores, wide),
-                measured::gpus(&found)
+                mps_usage::gpus(&found)
             )
         }
         Of::Nodes | Of::Pods => top_table::nodes(&answer.nodes, wide),
@@ -154,18 +157,18 @@ async fn top(flags: &Top) -> Result<()> {
     Ok(())
 }
 
-/// What the clients of MPS hold on these nodes. Who does not answer is told beside the output.
-async fn measure(flags: &Top, nodes: &BTreeSet<NodeName>) -> Vec<Measured> {
+/// What the MPS clients on these nodes use. Nodes that do not answer are named on standard error.
+async fn measure(flags: &Top, nodes: &BTreeSet<NodeName>) -> Vec<ContainerUsage> {
     let found = flags.agents.ask(&flags.access, nodes).await;
     for missing in &found.missing {
-        eprintln!("what MPS clients hold is not known of {missing}");
+        eprintln!("MPS usage is unknown for node {missing}");
     }
     found.all
 }
 
-fn tried(flags: &Simulate) -> Result<()> {
+fn run_simulation(flags: &Simulate) -> Result<()> {
     if flags.from_cluster {
-        return runtime()?.block_on(ask(flags));
+        return runtime()?.block_on(run_what_if(flags));
     }
     let nodes = flags.nodes.as_deref().context("--nodes is missing")?;
     let pods = flags.pods.as_deref().context("--pods is missing")?;
@@ -201,7 +204,7 @@ fn tried(flags: &Simulate) -> Result<()> {
     Ok(())
 }
 
-async fn ask(flags: &Simulate) -> Result<()> {
+async fn run_what_if(flags: &Simulate) -> Result<()> {
     let path = flags.pod.as_deref().context("--pod is missing")?;
     let text = std::fs::read_to_string(path);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;

@@ -1,10 +1,8 @@
-//! `doctor migrate`: which workloads would mean something else with Aliquot, before the switch.
-//!
-//! [`gather`] lists workloads, [`rules`] says what changes for each.
-//! Fed by: the API server. Must not: need Aliquot to be installed, or call alike what it cannot read.
+//! `doctor migrate`: which workloads would behave differently with Aliquot. Works before Aliquot is
+//! installed: [`gather`] lists the workloads, [`rules`] checks each.
 
-mod around;
 mod environment;
+mod escapes;
 mod gather;
 pub mod rules;
 
@@ -20,30 +18,30 @@ use rules::Settings;
 /// The flags of `doctor migrate`.
 #[derive(Debug, Args)]
 pub struct Migrate {
-    /// What serves the GPUs today
+    /// The system that serves the GPUs today
     #[arg(long, value_enum)]
-    pub from: From,
-    /// Only workloads of this namespace; of all without
+    pub from: CurrentSystem,
+    /// Only workloads of this namespace; defaults to all namespaces
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// Schedulers whose pods the webhook will take over, with commas between
+    /// Schedulers whose pods the webhook will take over, separated by commas
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "default-scheduler,hami-scheduler"
     )]
     pub replace_scheduler: Vec<String>,
-    /// Runtime classes of NVIDIA's runtime, as webhook.nvidiaRuntimeClasses will name them
+    /// Runtime classes of NVIDIA's runtime, as in webhook.nvidiaRuntimeClasses
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "nvidia,nvidia-cdi,nvidia-legacy,nvidia-experimental"
     )]
     pub nvidia_runtime_class: Vec<String>,
-    /// What is printed; wide shows what stays the same, too
+    /// Output format; wide also lists workloads that stay the same
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
-    /// Names and defaults that Aliquot will have
+    /// Resource names and defaults that Aliquot will have
     #[command(flatten)]
     pub request: RequestFlags,
     /// How to reach the cluster
@@ -51,9 +49,9 @@ pub struct Migrate {
     pub access: Access,
 }
 
-/// What serves the GPUs today.
+/// The system that serves the GPUs today.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum From {
+pub enum CurrentSystem {
     /// HAMi 2.10
     Hami,
     /// NVIDIA's device plugin, or GPU Operator
@@ -72,8 +70,7 @@ pub enum MigrateError {
 }
 
 impl Migrate {
-    /// The report: a finding for each thing that changes, and one for each workload that stays as
-    /// it is.
+    /// The report: a finding for each change, and one for each workload that stays the same.
     pub async fn run(&self) -> Result<Report, MigrateError> {
         let settings = Settings {
             from: self.from,
@@ -90,7 +87,7 @@ impl Migrate {
         found.extend(
             workloads
                 .iter()
-                .flat_map(|one| rules::judge(one, &settings)),
+                .flat_map(|one| rules::findings(one, &settings)),
         );
         Ok(Report::of(found))
     }

@@ -1,7 +1,4 @@
-//! In which form an answer is printed.
-//!
-//! Fed by: `-o` of the commands that have it. Must not: leave out in JSON or YAML what a table
-//! shows.
+//! Output formats of the commands that have `-o`.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -13,7 +10,7 @@ pub enum Output {
     /// A table for a terminal
     #[default]
     Table,
-    /// A table with everything
+    /// A table with all rows and columns
     Wide,
     /// JSON
     Json,
@@ -33,8 +30,7 @@ pub enum OutputError {
 }
 
 impl Output {
-    /// The text of an answer; `table` makes that for people, and is told whether it is to show
-    /// everything.
+    /// The text of an answer; `table` formats the tables, with everything if its argument is true.
     pub fn text<T: Serialize>(
         self,
         answer: &T,
@@ -44,7 +40,7 @@ impl Output {
             Self::Table => table(false),
             Self::Wide => table(true),
             Self::Json => serde_json::to_string_pretty(answer)? + "\n",
-            // By way of JSON, so that both have the same fields in the same form.
+            // Through JSON, so that both have the same fields in the same form.
             Self::Yaml => serde_saphyr::to_string(&serde_json::to_value(answer)?)?,
         })
     }
@@ -56,7 +52,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn json_and_yaml_say_the_same_and_tables_are_told_how_wide_they_are() {
+    fn prints_same_answer_as_json_yaml_and_tables() {
         let answer =
             json!({"nodes": [{"node": "n1", "largest": null, "memory": 5}], "leads": true});
         let text = |output: Output| output.text(&answer, |wide| wide.to_string()).unwrap();

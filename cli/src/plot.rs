@@ -1,13 +1,10 @@
-//! A plot by hand: allocation and fragmentation against the arrived load.
-//!
-//! Fed by: the mean curves of [`crate::report`].
-//! Must not: need anything but the text of an SVG file.
+//! Draws allocation and fragmentation against the arrived load, as SVG.
 
 use std::fmt::Write as _;
 
 use crate::report::Summary;
 
-/// One colour for each line, told apart by most eyes (Okabe and Ito).
+/// One colour for each line, also for colour-blind readers (Okabe and Ito).
 const COLOURS: [&str; 8] = [
     "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999",
 ];

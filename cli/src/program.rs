@@ -1,28 +1,26 @@
-//! The command line: every command, flag and help text.
-//!
-//! Fed by: nothing. Read by the program, by the completion ([`crate::complete`]) and by the reference
-//! ([`crate::reference`]). Must not: run anything.
+//! The command line: every command, flag and help text. Also read by [`crate::complete`] and
+//! [`crate::reference`].
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::Config;
 use crate::doctor::Doctor;
 use crate::live::Access;
-use crate::measured::Agents;
+use crate::mps_usage::Agents;
 use crate::output::Output;
 use crate::simulate::Simulate;
 use crate::suggest::Suggest;
 
-/// What the exit codes mean; for the help of the program and of the reference.
-pub const CODES: &str = "Exit codes: 0 done; 1 it could not be done, and standard error says why; \
-2 the command line cannot be meant. `doctor` and `doctor migrate`: 0 all is well; 1 warnings, or \
-something could not be looked at; 2 problems, or nothing could be looked at.";
+/// The exit codes, for the program's help and the reference.
+pub const CODES: &str = "Exit codes: 0 success; 1 failure, with the reason on standard error; \
+2 invalid command line. `doctor` and `doctor migrate`: 0 no findings; 1 warnings, or checks that \
+could not be made; 2 problems, or nothing could be checked.";
 
-/// Asks Aliquot, or tries its policies
+/// Inspects Aliquot in a cluster, and simulates its policies
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-aliquot", version, after_help = CODES)]
 pub struct Program {
-    /// What is to be done.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -30,17 +28,17 @@ pub struct Program {
 /// All commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Drive policies over a trace of pods and say how full the GPUs get
+    /// Run policies over a trace of pods and print how full the GPUs get
     Simulate(Box<Simulate>),
-    /// Say why a pod waits: for each node and GPU, whether it fits or the first reason why not
+    /// Explain why a pod is pending: for each node and GPU, whether it fits or the first reason why not
     Explain(Explain),
-    /// Show what GPUs have, have promised, and could still promise
+    /// Show the capacity of GPUs, what is allocated, and what is free
     Top(Top),
-    /// Say what is wrong with the cluster, a node, or a move to Aliquot, and what to do
+    /// Report problems of the cluster, a node or a migration to Aliquot, and what to do
     Doctor(Box<Doctor>),
-    /// Show what containers were seen to use of each GPU, and how many of them it could carry
+    /// Show the peak use of each GPU's containers, and how many such containers fit on it
     Suggest(Suggest),
-    /// Check, convert or show which GPU is shared in which way
+    /// Check, convert or show how GPUs are shared
     #[command(subcommand)]
     Config(Config),
 }
@@ -48,15 +46,15 @@ pub enum Command {
 /// The flags of `explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The pod
+    /// Name of the pod
     pub pod: String,
-    /// Its namespace
+    /// Namespace of the pod
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
     /// Most nodes in the table
     #[arg(long, default_value_t = 20)]
     pub nodes: usize,
-    /// What is printed; wide shows all nodes
+    /// Output format; wide shows all nodes
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
     /// How to reach the cluster
@@ -67,10 +65,10 @@ pub struct Explain {
 /// The flags of `top`.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// A line for each of these
+    /// What to list
     #[arg(value_enum, default_value = "nodes")]
     pub of: Of,
-    /// What is printed; wide adds how nodes are shared and why they are closed, and resources
+    /// Output format; wide adds how devices are shared, why they are closed, and resources
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
     /// How to reach the cluster
@@ -86,8 +84,8 @@ pub struct Top {
 pub enum Of {
     /// Nodes
     Nodes,
-    /// GPUs and instances
+    /// GPUs and MIG instances
     Gpus,
-    /// Pods that hold shares
+    /// Pods with an allocation
     Pods,
 }

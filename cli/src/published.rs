@@ -1,33 +1,30 @@
-//! The six policies that have published figures on openb, after the simulator
-//! that published them: random, dot product,
-//! clustering, packing, best fit and fragmentation gradient descent (FGD).
+//! The six policies with published figures on openb, as their simulator has them: random, dot
+//! product, clustering, packing, best fit and fragmentation gradient descent (FGD). They are not
+//! tuned: reproducing their figures is what validates the experiment.
 //!
-//! Scores are whole numbers up to 100, cut off below; the first node wins among
-//! equals. Scores of a shape are kept for each node until the node changes.
-//! Fed by: [`crate::experiment`].
-//! Must not: be tuned; that their figures are reproduced is what makes the rig
-//! worth believing.
+//! Scores are whole numbers up to 100, rounded down; the first node wins among equals. The score of
+//! a shape on a node is cached until the node changes.
 
 use fastrand::Rng;
 
-use crate::rig::{Choice, Node, Placer, Pod, kind_of_request};
+use crate::placer::{Choice, Node, Placer, Pod, kind_of_request};
 use crate::trace::{Shape, WHOLE};
 use crate::typical::Typical;
 
-/// The published simulator's largest node: cores and cards, in thousandths.
+/// The published simulator's largest node: cores and GPUs, in thousandths.
 const MOST_CPU: f64 = 128_000.0;
 const MOST_GPU: f64 = 8_000.0;
 
 /// Which of the six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// Any node that fits, any card that fits.
+    /// Any node that fits, any GPU that fits.
     Random,
-    /// Least alignment of what is left with what is asked for.
+    /// Least alignment of what is left with the request.
     DotProd,
-    /// Nodes that hold the same kind of request.
+    /// Nodes with the same kind of request.
     Clustering,
-    /// Used cards before free cards before free nodes.
+    /// Used GPUs before free GPUs before free nodes.
     Packing,
     /// Least left over.
     BestFit,
@@ -35,23 +32,23 @@ pub enum Published {
     Fgd,
 }
 
-/// A score and, for a part of a card, the card.
+/// A score and, for a part of a GPU, the GPU.
 type Score = (u32, usize);
 
-/// A node's version, and its score if its cards fit.
-type Known = (u32, Option<Score>);
+/// A node's version, and its score if its GPUs fit.
+type CachedScore = (u32, Option<Score>);
 
-/// A [`Published`] policy with its memory.
-pub struct Peer {
+/// A [`Published`] policy with its cache.
+pub struct PublishedPolicy {
     policy: Published,
     typical: Typical,
     rng: Rng,
     /// For each kind of pod and each node.
-    memo: Vec<Vec<Option<Known>>>,
+    memo: Vec<Vec<Option<CachedScore>>>,
 }
 
-impl Peer {
-    /// A fresh one; `seed` is what [`Published::Random`] draws from.
+impl PublishedPolicy {
+    /// With an empty cache; `seed` is what [`Published::Random`] draws from.
     pub fn new(policy: Published, typical: Typical, seed: u64) -> Self {
         Self {
             policy,
@@ -62,7 +59,7 @@ impl Peer {
     }
 
     fn random(&mut self, nodes: &[Node], pod: &Pod) -> Option<Choice> {
-        let fits = |at: &usize| nodes[*at].has_room(pod) && nodes[*at].has_cards(&pod.shape);
+        let fits = |at: &usize| nodes[*at].has_room(pod) && nodes[*at].has_gpus(&pod.shape);
         let feasible: Vec<usize> = (0..nodes.len()).filter(fits).collect();
         let node = self.rng.choice(feasible)?;
         let gpus = if pod.shape.is_fraction() {
@@ -71,13 +68,13 @@ impl Peer {
             let fitting: Vec<usize> = fitting.collect();
             self.rng.choice(fitting).into_iter().collect()
         } else {
-            nodes[node].first_cards(&pod.shape)
+            nodes[node].first_gpus(&pod.shape)
         };
         Some(Choice { node, gpus })
     }
 }
 
-impl Placer for Peer {
+impl Placer for PublishedPolicy {
     fn choose(&mut self, nodes: &[Node], pod: &Pod) -> Option<Choice> {
         if self.policy == Published::Random {
             return self.random(nodes, pod);
@@ -85,19 +82,19 @@ impl Placer for Peer {
         if self.memo.len() <= pod.kind {
             self.memo.resize_with(pod.kind + 1, Vec::new);
         }
-        let known = &mut self.memo[pod.kind];
-        known.resize(nodes.len(), None);
+        let cached = &mut self.memo[pod.kind];
+        cached.resize(nodes.len(), None);
         let mut best: Option<(Score, usize)> = None;
         for (at, node) in nodes.iter().enumerate() {
             if !node.has_room(pod) {
                 continue;
             }
-            let score = match known[at] {
+            let score = match cached[at] {
                 Some((version, score)) if version == node.version => score,
                 _ => {
-                    let fits = node.has_cards(&pod.shape);
+                    let fits = node.has_gpus(&pod.shape);
                     let score = fits.then(|| score(self.policy, &self.typical, node, &pod.shape));
-                    known[at] = Some((node.version, score));
+                    cached[at] = Some((node.version, score));
                     score
                 }
             };
@@ -111,7 +108,7 @@ impl Placer for Peer {
         let gpus = if pod.shape.is_fraction() {
             vec![gpu]
         } else {
-            nodes[node].first_cards(&pod.shape)
+            nodes[node].first_gpus(&pod.shape)
         };
         Some(Choice { node, gpus })
     }
@@ -141,7 +138,7 @@ fn score(policy: Published, typical: &Typical, node: &Node, shape: &Shape) -> Sc
     (score, tightest)
 }
 
-/// Cut off at the point, never below 0.
+/// Rounded down, never below 0.
 fn whole(value: f64) -> u32 {
     (0..=100)
         .rev()
@@ -179,7 +176,7 @@ fn clustering(node: &Node, shape: &Shape) -> u32 {
     base + whole(25.0 * (MOST_GPU - f64::from(node.gpu_left())) / MOST_GPU)
 }
 
-/// FGD: 100 times the sigmoid of what the fragmentation shrinks by, in cards.
+/// FGD: 100 times the sigmoid of what the fragmentation shrinks by, in GPUs.
 fn gradient(typical: &Typical, node: &Node, shape: &Shape) -> Score {
     let before = typical.fragmentation(node, node.cpu.1, &node.gpus);
     let cpu = node.cpu.1 - shape.cpu;
@@ -195,11 +192,11 @@ fn gradient(typical: &Typical, node: &Node, shape: &Shape) -> Score {
         whole(100.0 / (1.0 + (-delta / 1000.0).exp()))
     };
     if !shape.is_fraction() {
-        return (scored(&node.first_cards(shape)), 0);
+        return (scored(&node.first_gpus(shape)), 0);
     }
     let mut best: Option<Score> = None;
     for (gpu, left) in node.gpus.iter().enumerate() {
-        // An equal card before this one has an equal score.
+        // An equal GPU before this one has an equal score.
         if *left < shape.milli || node.gpus[..gpu].contains(left) {
             continue;
         }

@@ -1,6 +1,4 @@
-//! docs/reference/cli.md, made of the command line's own description.
-//!
-//! Fed by: [`crate::program`]. Must not: say what `--help` does not.
+//! Generates docs/reference/cli.md from the command line's help texts.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,8 @@
-//! What came of the runs, as figures, a table and JSON.
+//! The results of the runs, as figures, a table and JSON. The least and the most of the seeds stand
+//! beside each mean.
 //!
-//! The figure of merit is the unallocated part of all cards, in percent, at a
-//! load that has arrived: 100 minus the allocated part, mean over the seeds.
-//! Fed by: [`crate::simulate`].
-//! Must not: hide a seed; the least and the most are beside each mean.
+//! The figure of merit is the unallocated part of all GPUs, in percent, at a load that
+//! has arrived: 100 minus the allocated part, mean over the seeds.
 
 use std::fmt::Write as _;
 
@@ -17,7 +16,7 @@ pub const LOADS: [usize; 4] = [95, 100, 120, 130];
 /// Loads at which the fragmentation is shown.
 const FRAGMENTATION: [usize; 3] = [50, 80, 90];
 
-/// A figure over all seeds, in percent of all cards.
+/// A figure over all seeds, in percent of all GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// Of the arrived load, in percent.
@@ -45,7 +44,7 @@ pub struct Summary {
     pub fragmentation: Vec<Figure>,
     /// Mean allocated percent at each whole percent of load.
     pub allocated_curve: Vec<Option<f64>>,
-    /// Mean fragmentation, in percent of all cards, at the same loads.
+    /// Mean fragmentation, in percent of all GPUs, at the same loads.
     pub fragmentation_curve: Vec<Option<f64>>,
 }
 

@@ -1,7 +1,5 @@
-//! The samples of a metrics page with their labels, as our own exporters write them.
-//!
-//! Fed by: the text of `GET /metrics`. Must not: read pages of others, whose label values may
-//! hold commas.
+//! The samples of a metrics page with their labels, as Aliquot's exporters write them: label values
+//! without commas.
 
 /// One line of a metrics page.
 #[derive(Clone, Copy)]
@@ -15,17 +13,17 @@ pub(crate) struct Sample<'a> {
 
 impl Sample<'_> {
     /// The value of a label, if the sample has it.
-    pub(crate) fn label(&self, wanted: &str) -> Option<String> {
+    pub(crate) fn label(&self, label: &str) -> Option<String> {
         let mut pairs = self
             .labels
             .split(',')
             .filter_map(|pair| pair.split_once('='));
-        let (_, value) = pairs.find(|(name, _)| *name == wanted)?;
+        let (_, value) = pairs.find(|(name, _)| *name == label)?;
         Some(value.trim_matches('"').to_owned())
     }
 }
 
-/// The samples that have labels; all other lines are passed over.
+/// The samples that have labels; all other lines are skipped.
 pub(crate) fn samples(metrics: &str) -> impl Iterator<Item = Sample<'_>> {
     metrics.lines().filter_map(|line| {
         let (name, rest) = line.split_once('{')?;

@@ -1,37 +1,34 @@
-//! The command `simulate`: policies over a trace, for several seeds.
-//!
-//! Fed by: flags.
-//! Must not: print; `main` does, with what [`simulate`] returns.
+//! The command `simulate`: runs policies over a trace, for several seeds.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use aliquot_core::{CardPolicy, Policy as NodePolicy};
+use aliquot_core::{GpuPolicy, Policy as NodePolicy};
 use aliquot_k8s::flags::RequestFlags;
 use clap::{Args, ValueEnum};
 use thiserror::Error;
 
+use crate::aliquot::{Aliquot, CpuOnly, TypicalSource};
 use crate::experiment::{self, Misplaced, Run};
 use crate::hami::Hami;
 use crate::live::Access;
-use crate::ours::{CpuOnly, Knows, Ours};
-use crate::published::{Peer, Published};
-use crate::rig::Placer;
+use crate::placer::Placer;
+use crate::published::{Published, PublishedPolicy};
 use crate::trace::{Trace, TraceError};
 use crate::typical::Typical;
 use crate::workload::Workload;
 
-/// Which policy is driven.
+/// A policy to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// Published: any node, any card
+    /// Published: any node, any GPU
     Random,
-    /// Published: alignment of what is left with what is asked for
+    /// Published: alignment of what is left with the request
     Dotprod,
-    /// Published: nodes that hold the same kind of request
+    /// Published: nodes with the same kind of request
     Clustering,
-    /// Published: used cards before free cards before free nodes
+    /// Published: used GPUs before free GPUs before free nodes
     Packing,
     /// Published: least left over
     Bestfit,
@@ -39,13 +36,13 @@ pub enum Policy {
     Fgd,
     /// Aliquot: its own filter, prioritize and ledger, for all pods
     Ours,
-    /// Aliquot that learns the typical pods from those it placed
+    /// Aliquot, which learns the typical pods from those it placed
     OursLearning,
     /// Aliquot, while pods without GPU go where kube-scheduler's `LeastAllocated` says
     OursCpuDefault,
-    /// The same with our entry for pods without GPU beside `LeastAllocated`
+    /// The same, with Aliquot's entry for pods without GPU beside `LeastAllocated`
     OursCpuEntry,
-    /// A model of stock HAMi: node binpack, card spread; pods without GPU by kube-scheduler's default
+    /// A model of stock HAMi: node binpack, GPU spread; pods without GPU by kube-scheduler's default
     Hami,
 }
 
@@ -63,10 +60,10 @@ impl Policy {
         typical: &Typical,
         seed: u64,
     ) -> Box<dyn Placer + 'a> {
-        let published = |policy| Box::new(Peer::new(policy, typical.clone(), seed));
+        let published = |policy| Box::new(PublishedPolicy::new(policy, typical.clone(), seed));
         let ours = |cpu_only, knows| {
             let manner = (cpu_only, knows);
-            Box::new(Ours::new(trace, &workload.nodes, manner, seed))
+            Box::new(Aliquot::new(trace, &workload.nodes, manner, seed))
         };
         match self {
             Self::Random => published(Published::Random),
@@ -75,10 +72,10 @@ impl Policy {
             Self::Packing => published(Published::Packing),
             Self::Bestfit => published(Published::BestFit),
             Self::Fgd => published(Published::Fgd),
-            Self::Ours => ours(CpuOnly::Ranked, Knows::Trace),
-            Self::OursLearning => ours(CpuOnly::Ranked, Knows::Books),
-            Self::OursCpuDefault => ours(CpuOnly::LeastAllocated, Knows::Trace),
-            Self::OursCpuEntry => ours(CpuOnly::LeastAllocatedAndRanked, Knows::Trace),
+            Self::Ours => ours(CpuOnly::Ranked, TypicalSource::Trace),
+            Self::OursLearning => ours(CpuOnly::Ranked, TypicalSource::Ledger),
+            Self::OursCpuDefault => ours(CpuOnly::LeastAllocated, TypicalSource::Trace),
+            Self::OursCpuEntry => ours(CpuOnly::LeastAllocatedAndRanked, TypicalSource::Trace),
             Self::Hami => Box::new(Hami),
         }
     }
@@ -88,11 +85,11 @@ impl Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds(pub Vec<u64>);
 
-/// Seeds that cannot be meant.
+/// Invalid seeds.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{value:?}; accepted: a number such as 42, or a range such as 42..51 of at most 1000")]
+#[error("{value:?}; expected: a number such as 42, or a range such as 42..51 of at most 1000")]
 pub struct UnknownSeeds {
-    /// As it came.
+    /// The value.
     pub value: String,
 }
 
@@ -116,19 +113,19 @@ impl FromStr for Seeds {
 /// The flags.
 #[derive(Clone, Debug, Args)]
 pub struct Simulate {
-    /// Pods of the trace, a CSV in the form of openb
+    /// Pods of the trace, a CSV file in the format of openb
     #[arg(long, value_name = "FILE", required_unless_present = "from_cluster")]
     pub pods: Option<PathBuf>,
-    /// Nodes of the trace, a CSV in the form of openb
+    /// Nodes of the trace, a CSV file in the format of openb
     #[arg(long, value_name = "FILE", required_unless_present = "from_cluster")]
     pub nodes: Option<PathBuf>,
-    /// Seeds of the order of pods and nodes, such as 42..51
+    /// Seeds for the order of pods and nodes, such as 42..51
     #[arg(long, default_value = "42..51")]
     pub seeds: Seeds,
-    /// Policies, with commas between them
+    /// Policies, separated by commas
     #[arg(long, value_delimiter = ',', required_unless_present = "from_cluster")]
     pub policy: Vec<Policy>,
-    /// Load to go to, in percent of all GPUs
+    /// Load to reach, in percent of all GPUs
     #[arg(long, default_value_t = 130, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub load: u32,
     /// Print JSON instead of a table
@@ -137,26 +134,26 @@ pub struct Simulate {
     /// Also draw allocation and fragmentation against load, as SVG
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Instead of a trace: would one pod fit a living cluster as it is now, where,
-    /// and if not, what would have to change
+    /// Instead of a trace: report whether one pod would fit the cluster now, where,
+    /// and if not, which changes would help
     #[arg(long, requires = "pod", conflicts_with_all = ["pods", "nodes", "policy", "plot"])]
     pub from_cluster: bool,
-    /// The pod, a manifest in YAML or JSON
+    /// Manifest of the pod, in YAML or JSON
     #[arg(long, value_name = "FILE", requires = "from_cluster")]
     pub pod: Option<PathBuf>,
-    /// Node policy of the scheduler there
+    /// Node policy of that cluster's scheduler
     #[arg(long, default_value = "fragmentation")]
     pub node_policy: NodePolicy,
-    /// GPU policy of the scheduler there
+    /// GPU policy of that cluster's scheduler
     #[arg(long, default_value = "fragmentation")]
-    pub gpu_policy: CardPolicy,
+    pub gpu_policy: GpuPolicy,
     /// Most nodes in the table
     #[arg(long, default_value_t = 20)]
     pub most: usize,
-    /// How to reach it
+    /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
-    /// Names and defaults of the scheduler there
+    /// Resource names and defaults of that cluster's scheduler
     #[command(flatten)]
     pub request: RequestFlags,
 }
@@ -176,7 +173,7 @@ pub enum SimulateError {
     /// A file.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A policy broke the books.
+    /// A policy placed a pod where it does not fit.
     #[error("policy {policy}, seed {seed}")]
     Misplaced {
         /// Which policy.
@@ -188,8 +185,8 @@ pub enum SimulateError {
     },
 }
 
-/// Runs every policy with every seed, on all processors. `progress` is told how
-/// many of how many runs are done.
+/// Runs every policy with every seed, on all processors. `progress` is called with the number of runs
+/// that are done and the number of all runs.
 pub fn simulate(
     trace: &Trace,
     policies: &[Policy],

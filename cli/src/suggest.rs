@@ -1,8 +1,5 @@
-//! `suggest`: what each card's containers were seen to use, and how many of the kind it
-//! could carry.
-//!
-//! Fed by: metrics of the nodes' monitors, asked for or in files; of several of one card
-//! the largest figures count. Must not: call a card that nobody watched an idle one.
+//! `suggest`: the peaks of each device's containers, and how many such containers fit on it, from the
+//! metrics of monitors. A device without containers is left out, not shown as idle.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -19,9 +16,9 @@ use crate::live::{LiveError, get, make};
 use crate::sample::samples;
 use crate::table::aligned;
 
-/// Between two questions.
+/// Between two requests to a monitor.
 const EVERY: Duration = Duration::from_secs(5);
-/// Memory of a card or an instance, and what a container had and took of it.
+/// Memory of a GPU or a MIG instance.
 const TOTALS: [&str; 2] = [
     "aliquot_gpu_memory_total_bytes",
     "aliquot_instance_memory_total_bytes",
@@ -33,16 +30,16 @@ const COMPUTE: &str = "aliquot_share_core_used_ratio";
 #[derive(Debug, Args)]
 #[group(id = "from", required = true, multiple = true)]
 pub struct Suggest {
-    /// Ask a node's monitor at this address, with its scheme and port; once for each node
+    /// Read a node's monitor at this address, with scheme and port; repeatable, one for each node
     #[arg(long, value_name = "URL", group = "from")]
     pub monitor: Vec<http::Uri>,
-    /// Metrics of a monitor in a file; - reads standard input
+    /// Read a monitor's metrics from a file; - reads standard input
     #[arg(long, value_name = "FILE", group = "from")]
     pub metrics: Vec<PathBuf>,
-    /// Ask so often, every five seconds: compute is what is taken at that moment
+    /// Number of requests to each monitor, five seconds apart: compute is what is used at that moment
     #[arg(long, default_value_t = 1)]
     pub rounds: u32,
-    /// Most replicas, where the mode has fewer than memory and compute allow
+    /// Most replicas, where the sharing mode allows fewer than memory and compute
     #[arg(long, default_value_t = 1000)]
     pub most: u32,
 }
@@ -55,31 +52,31 @@ pub enum SuggestError {
     Read {
         /// Its path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A monitor.
     #[error(transparent)]
     Live(#[from] LiveError),
-    /// No container of any card is in them.
-    #[error("no container with a share is in these metrics; accepted: those of aliquot-monitor")]
+    /// They have no container of any device.
+    #[error("these metrics have no container with a share; expected: metrics of aliquot-monitor")]
     Nothing,
 }
 
-/// A card or an instance, and what its containers used.
+/// A device's memory, and the peaks of its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Watched {
+struct DeviceUsage {
     memory: Mib,
     containers: BTreeMap<[String; 3], Peak>,
 }
 
-/// By node and uuid.
-type All = BTreeMap<(String, String), Watched>;
+/// By node and UUID.
+type UsageByDevice = BTreeMap<(String, String), DeviceUsage>;
 
 impl Suggest {
     /// The tables.
     pub async fn run(&self) -> Result<String, SuggestError> {
-        let mut all = All::new();
+        let mut all = UsageByDevice::new();
         for path in &self.metrics {
             read(&mut all, &text(path)?);
         }
@@ -92,7 +89,7 @@ impl Suggest {
                 read(&mut all, &text);
             }
         }
-        all.retain(|_, card| !card.containers.is_empty());
+        all.retain(|_, device| !device.containers.is_empty());
         if all.is_empty() {
             return Err(SuggestError::Nothing);
         }
@@ -113,18 +110,18 @@ fn text(path: &Path) -> Result<String, SuggestError> {
     })
 }
 
-/// Takes over what these metrics say; what was larger before stays.
-fn read(all: &mut All, metrics: &str) {
+/// Adds these metrics; larger earlier peaks stay.
+fn read(all: &mut UsageByDevice, metrics: &str) {
     for sample in samples(metrics) {
-        let label = |wanted: &str| sample.label(wanted);
-        let Some(card) = label("node").zip(label("uuid")) else {
+        let label = |name: &str| sample.label(name);
+        let Some(device) = label("node").zip(label("uuid")) else {
             continue;
         };
         let value = sample.value;
         let bytes = || value.parse::<u64>().ok().map(|bytes| Mib(bytes >> 20));
         if TOTALS.contains(&sample.name) {
-            let card = all.entry(card).or_default();
-            card.memory = card.memory.max(bytes().unwrap_or_default());
+            let device = all.entry(device).or_default();
+            device.memory = device.memory.max(bytes().unwrap_or_default());
             continue;
         }
         let container = ["namespace", "pod", "container"].map(label);
@@ -143,7 +140,7 @@ fn read(all: &mut All, metrics: &str) {
             _ => None,
         };
         let Some(more) = more else { continue };
-        let containers = &mut all.entry(card).or_default().containers;
+        let containers = &mut all.entry(device).or_default().containers;
         let known = containers.entry([namespace, pod, container]).or_default();
         known.memory = known.memory.max(more.memory);
         known.cores = known.cores.max(more.cores);
@@ -158,19 +155,19 @@ fn ratio(text: &str) -> Option<Percent> {
         .map(Percent)
 }
 
-fn shown(all: &All, most: u32) -> String {
-    let mut cards = Vec::new();
+fn shown(all: &UsageByDevice, most: u32) -> String {
+    let mut devices = Vec::new();
     let mut containers = Vec::new();
-    for ((node, uuid), card) in all {
-        let peaks: Vec<Peak> = card.containers.values().copied().collect();
-        let found = replicas(card.memory, most, &peaks);
+    for ((node, uuid), device) in all {
+        let peaks: Vec<Peak> = device.containers.values().copied().collect();
+        let found = replicas(device.memory, most, &peaks);
         let cells = found.map_or_else(
-            || ["-", "-", "-", "nobody used anything"].map(str::to_owned),
+            || ["-", "-", "-", "no use measured"].map(str::to_owned),
             |found| {
                 let why = match found.bound {
                     Bound::Memory => "memory",
                     Bound::Compute => "compute",
-                    Bound::Most => "most",
+                    Bound::ModeLimit => "most",
                 };
                 let peak = found.peak;
                 let figures = [peak.memory.0, peak.cores.0.into(), found.replicas.into()];
@@ -181,11 +178,11 @@ fn shown(all: &All, most: u32) -> String {
         let place = [
             node.clone(),
             uuid.clone(),
-            card.memory.0.to_string(),
+            device.memory.0.to_string(),
             peaks.len().to_string(),
         ];
-        cards.push([place.to_vec(), cells.to_vec()].concat());
-        for (name, peak) in &card.containers {
+        devices.push([place.to_vec(), cells.to_vec()].concat());
+        for (name, peak) in &device.containers {
             let figures = [peak.memory.0, peak.cores.0.into()];
             let figures = figures.map(|figure: u64| figure.to_string());
             containers.push([name.to_vec(), vec![uuid.clone()], figures.to_vec()].concat());
@@ -211,7 +208,7 @@ fn shown(all: &All, most: u32) -> String {
     ];
     format!(
         "{}\n{}",
-        aligned(&head, &cards),
+        aligned(&head, &devices),
         aligned(&of_containers, &containers)
     )
 }
@@ -233,8 +230,8 @@ aliquot_share_memory_peak_bytes{node="n1",gpu="0",uuid="GPU-a",mode="mps",profil
 "#;
 
     #[test]
-    fn ts_14_use_of_each_card_and_pod_is_shown_with_the_replicas_that_peaks_suggest() {
-        let mut all = All::new();
+    fn ts_14_suggests_replicas_from_peaks() {
+        let mut all = UsageByDevice::new();
         read(&mut all, FIRST);
         read(&mut all, SECOND);
         let expected = "\
@@ -255,9 +252,9 @@ d          q    main       GPU-a  5000      0
     }
 
     #[tokio::test]
-    async fn metrics_without_a_container_suggest_nothing() {
-        let room = tempfile::tempdir().expect("tempdir");
-        let file = room.path().join("metrics");
+    async fn rejects_metrics_without_containers() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let file = folder.path().join("metrics");
         std::fs::write(&file, "up 1\n").expect("written");
         let asked = |path: &Path| Suggest {
             monitor: Vec::new(),
@@ -267,7 +264,7 @@ d          q    main       GPU-a  5000      0
         };
         let error = asked(&file).run().await.expect_err("nothing there");
         assert!(matches!(error, SuggestError::Nothing), "{error}");
-        let error = asked(&room.path().join("none")).run().await;
+        let error = asked(&folder.path().join("none")).run().await;
         let error = error.expect_err("no file").to_string();
         assert!(error.contains("cannot read"), "{error}");
     }

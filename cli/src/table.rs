@@ -1,17 +1,14 @@
-//! Answers as text for a terminal.
-//!
-//! Fed by: answers of the scheduler, or of [`crate::live`].
-//! Must not: drop what does not fit on a screen without saying so.
+//! Formats answers for a terminal.
 
 use std::fmt::{Display, Write as _};
 
-use aliquot_core::answer::{Head, PodAnswer};
+use aliquot_core::answer::{PodAnswer, PodHeader};
 use aliquot_core::explain::{GpuAnswer, NodeAnswer};
-use aliquot_core::top::Amount;
+use aliquot_core::top::DeviceAmount;
 
 use crate::what_if::{Change, WhatIf};
 
-/// Columns as wide as their widest cell, two blanks between them.
+/// Columns as wide as their widest cell, separated by two spaces.
 pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
     for row in rows {
@@ -35,7 +32,7 @@ pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// So many of something: `1 node`, `2 nodes`.
+/// A count with its noun: `1 node`, `2 nodes`.
 pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(
     number: N,
     one: &str,
@@ -45,19 +42,21 @@ pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(
     format!("{number} {what}")
 }
 
-/// The answer for a pod; at most `most` nodes, those that take it first.
+/// The answer for a pod; at most `most` nodes, those that fit first.
 pub fn explain(answer: &PodAnswer, most: usize) -> String {
     let head = &answer.head;
     let mut text = asks(head);
-    if let Some(booked) = &head.booked {
+    if let Some(booked) = &head.placement {
         let state = if booked.confirmed {
-            "It is bound to"
+            "Bound to"
         } else {
-            "Its binding is on the way to"
+            "Being bound to"
         };
-        let _ = writeln!(text, "{state} {} and holds", booked.node);
+        let _ = writeln!(text, "{state} {} with", booked.node);
         match &booked.gpus {
-            None => text.push_str("  an allocation that cannot be read: all of the node\n"),
+            None => {
+                text.push_str("  an allocation that cannot be read; it counts as the whole node\n")
+            }
             Some(gpus) => {
                 for (gpu, amount) in gpus {
                     let _ = writeln!(text, "  {gpu}: {}, {}", amount.memory, amount.cores);
@@ -67,33 +66,33 @@ pub fn explain(answer: &PodAnswer, most: usize) -> String {
         return text;
     }
     match &head.refused {
-        Some(told) => {
+        Some(refused) => {
             let _ = writeln!(
                 text,
                 "Refused {} in {}, last {} ago: {}",
-                counted(told.times, "time", "times"),
-                span(told.first_seconds_ago - told.last_seconds_ago),
-                span(told.last_seconds_ago),
-                told.text
+                counted(refused.times, "time", "times"),
+                span(refused.first_seconds_ago - refused.last_seconds_ago),
+                span(refused.last_seconds_ago),
+                refused.text
             );
         }
         None => text.push_str("Not refused since this scheduler started.\n"),
     }
-    text.push_str(&judged(answer, most));
+    text.push_str(&nodes_table(answer, most));
     text
 }
 
-/// How many nodes take the pod, and each of them; at most `most`.
-fn judged(answer: &PodAnswer, most: usize) -> String {
+/// How many nodes the pod fits, and a table of at most `most` nodes.
+fn nodes_table(answer: &PodAnswer, most: usize) -> String {
     let tail = &answer.tail;
     let mut text = String::new();
     let _ = write!(
         text,
-        "Nodes that take it now: {} of {} offered",
+        "Nodes that fit now: {} of {} offered",
         tail.fitting, tail.offered
     );
     if !tail.why.is_empty() {
-        let _ = write!(text, "; against the others: {}", tail.why);
+        let _ = write!(text, "; reasons of the others: {}", tail.why);
     }
     text.push_str("\n\n");
     let mut nodes: Vec<&NodeAnswer> = answer.nodes.iter().collect();
@@ -115,21 +114,21 @@ fn judged(answer: &PodAnswer, most: usize) -> String {
         let more = nodes.len() - most;
         let _ = writeln!(
             text,
-            "... and {}: --nodes shows them",
+            "... and {}; use --nodes to show more",
             counted(more, "more node", "more nodes")
         );
     }
     text
 }
 
-/// A pod and what its containers ask for.
-fn asks(head: &Head) -> String {
+/// A pod and what its containers request.
+fn asks(head: &PodHeader) -> String {
     let mut text = format!("{}/{}", head.namespace, head.name);
-    for asked in &head.asks {
+    for asked in &head.requests {
         let (stage, count) = (&asked.stage, asked.count);
         let _ = write!(
             text,
-            "\n  {stage} container {} asks for {count} x {}({}, {})",
+            "\n  {stage} container {} requests {count} x {}({}, {})",
             asked.container,
             other(&asked.resource),
             asked.memory,
@@ -140,7 +139,7 @@ fn asks(head: &Head) -> String {
     text
 }
 
-/// The name of a resource besides the usual one.
+/// The name of a resource other than the usual one.
 fn other(resource: &str) -> String {
     match resource {
         "" | "nvidia.com/gpu" => String::new(),
@@ -153,23 +152,23 @@ pub fn what_if(answer: &WhatIf, most: usize) -> String {
     let mut text = asks(&answer.answer.head);
     match answer.ranks.first() {
         Some((best, _)) => {
-            let _ = writeln!(text, "It would go to {best}.");
+            let _ = writeln!(text, "The pod would be placed on node {best}.");
         }
-        None => text.push_str("It would wait.\n"),
+        None => text.push_str("The pod would stay pending.\n"),
     }
     let change = |change: &Change| {
         let (what, nodes, best) = (&change.change, change.nodes, &change.best);
         vec![what.clone(), nodes.to_string(), best.clone()]
     };
     if !answer.changes.is_empty() {
-        text.push_str("\nEach of these alone would help:\n\n");
+        text.push_str("\nEach of these changes alone would help:\n\n");
         let rows: Vec<_> = answer.changes.iter().map(change).collect();
         text.push_str(&aligned(&["CHANGE", "NODES", "BEST"], &rows));
     } else if answer.ranks.is_empty() {
-        text.push_str("No single change of the pod would help.\n");
+        text.push_str("No single change would help.\n");
     }
     text.push('\n');
-    text.push_str(&judged(&answer.answer, most));
+    text.push_str(&nodes_table(&answer.answer, most));
     text
 }
 
@@ -179,7 +178,7 @@ fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
         remark.push_str(" (not offered by kube-scheduler)");
     }
     if node.crowded {
-        remark.push_str(" (others are about to take it)");
+        remark.push_str(" (pods that are being placed take its capacity)");
     }
     if node.gpus.is_empty() {
         let mut row = vec![node.node.to_string()];
@@ -187,8 +186,8 @@ fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
         row.push(format!("{}{remark}", node.why));
         return vec![row];
     }
-    let card = |gpu: &GpuAnswer| {
-        let needs = |of: fn(&Amount) -> String| gpu.needs.as_ref().map_or_else(dash, of);
+    let row = |gpu: &GpuAnswer| {
+        let needs = |of: fn(&DeviceAmount) -> String| gpu.needs.as_ref().map_or_else(dash, of);
         let whole = if gpu.answer == aliquot_core::explain::NOT_ASKED {
             &node.why
         } else {
@@ -200,7 +199,7 @@ fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
             gpu.model.clone(),
             gpu.left.memory.0.to_string(),
             gpu.left.cores.0.to_string(),
-            gpu.left.seats.to_string(),
+            gpu.left.replicas.to_string(),
             needs(|amount| amount.memory.0.to_string()),
             needs(|amount| amount.cores.0.to_string()),
             match gpu.detail.as_str() {
@@ -209,14 +208,14 @@ fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
             },
         ]
     };
-    node.gpus.iter().map(card).collect()
+    node.gpus.iter().map(row).collect()
 }
 
 pub(crate) fn dash() -> String {
     "-".to_owned()
 }
 
-/// Seconds as people say them.
+/// Seconds, minutes or hours, rounded down.
 fn span(seconds: f64) -> String {
     let format = |value: f64, unit: &str| format!("{:.0}{unit}", value.floor());
     match seconds {

@@ -1,8 +1,7 @@
-//! Tables as they are printed, from a cluster of two nodes; and what is said
-//! where a scheduler refuses to answer.
+//! Tables as they are printed, from a cluster of two nodes; and the errors of a scheduler.
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::answer::{self, Asked, Head, Tail};
+use aliquot_core::answer::{self, ContainerRequest, NodeTotals, PodHeader};
 use aliquot_core::fit::Policies;
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::{Cluster, Ledger};
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
-use crate::live::{Access, LiveError, holding, top_of};
+use crate::live::{Access, LiveError, pods_with_allocations, top_of};
 use crate::top;
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -46,7 +45,7 @@ fn cluster() -> [Node; 3] {
 }
 
 #[test]
-fn nodes_gpus_and_pods_are_aligned() {
+fn aligns_tables_of_nodes_gpus_and_pods() {
     let (nodes, pods) = (cluster(), [holder()]);
     let top = top_of(&nodes, &pods);
     assert_eq!(
@@ -67,7 +66,7 @@ fn nodes_gpus_and_pods_are_aligned() {
          n1    0    A100   vgpu  1     1/10    50000/80000  30/100  30000        ok     GPU-n1  0              30000         nvidia.com/gpu\n"
     );
     assert_eq!(
-        top::pods(&holding(&pods)),
+        top::pods(&pods_with_allocations(&pods)),
         "NAMESPACE  POD     NODE  GPU     SHARES  MIB    CORES\n\
          d          holder  n1    GPU-n1  1       50000  30\n"
     );
@@ -81,19 +80,19 @@ fn waiting() -> PodAnswer {
         ledger.publish(&name, Some(published(&object)));
     }
     let pod = holder();
-    let (on, shares) = aliquot_k8s::pod::held(&pod, &<_>::default()).unwrap();
+    let (on, shares) = aliquot_k8s::pod::allocated(&pod, &<_>::default()).unwrap();
     ledger.confirm(
         &"h".into(),
         &"d".into(),
         &on,
         shares,
-        aliquot_core::Compute::default(),
+        aliquot_core::HostResources::default(),
     );
     let asking: Pod = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
         {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
     let demand = aliquot_k8s::pod::demand(&asking, &aliquot_k8s::pod::Settings::default()).unwrap();
     let cluster: &Cluster = ledger.cluster();
-    let mut tail = Tail::default();
+    let mut tail = NodeTotals::default();
     let mut nodes = Vec::new();
     for (_, name, state) in cluster.iter() {
         let offered = name.as_str() != "cpu";
@@ -103,29 +102,29 @@ fn waiting() -> PodAnswer {
         tail.add(&answer, refusal.as_ref());
         nodes.push(answer);
     }
-    let asks: Vec<Asked> = answer::asked(&demand);
-    let head = Head {
+    let asks: Vec<ContainerRequest> = answer::container_requests(&demand);
+    let head = PodHeader {
         namespace: "d".to_owned(),
         name: "p".to_owned(),
         uid: "u".into(),
         leads: true,
-        asks,
-        refused: Some(answer::Told {
+        requests: asks,
+        refused: Some(answer::RefusalHistory {
             times: 3,
             first_seconds_ago: 200.0,
             last_seconds_ago: 5.0,
             text: "0/2 nodes can serve the GPU request: 1 CardNotHealth".to_owned(),
         }),
-        booked: None,
+        placement: None,
     };
     PodAnswer { head, nodes, tail }
 }
 
-/// What a terminal or a window beside another one usually has.
+/// The usual width of a terminal.
 const USUAL_WIDTH: usize = 120;
 
 #[test]
-fn the_usual_tables_were_wider_than_a_terminal() {
+fn default_tables_fit_a_terminal() {
     let nodes = cluster().map(|mut node| {
         node.metadata.name = Some("gpu-node-17.example".to_owned());
         let published = node.metadata.annotations.as_mut();
@@ -147,7 +146,7 @@ fn the_usual_tables_were_wider_than_a_terminal() {
 }
 
 #[test]
-fn one_is_not_called_several() {
+fn counts_with_singular_and_plural() {
     let check = |number: u32, expected: &str| {
         assert_eq!(counted(number, "pod differs", "pods differ"), expected);
     };
@@ -158,27 +157,27 @@ fn one_is_not_called_several() {
     answer.head.refused.as_mut().unwrap().times = 1;
     let text = explain(&answer, 2);
     assert!(text.contains("\nRefused 1 time in "), "{text}");
-    let more = "\n... and 1 more node: --nodes shows them\n";
+    let more = "\n... and 1 more node; use --nodes to show more\n";
     assert!(text.ends_with(more), "{text}");
 }
 
 #[test]
-fn a_waiting_pod_is_explained_in_a_table() {
+fn explains_waiting_pod_in_a_table() {
     let text = "d/p\n  \
-         app container main asks for 1 x (40000 MiB, 0 %)\n\
+         app container main requests 1 x (40000 MiB, 0 %)\n\
          Refused 3 times in 3m, last 5s ago: 0/2 nodes can serve the GPU request: 1 CardNotHealth\n\
-         Nodes that take it now: 0 of 2 offered; against the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
+         Nodes that fit now: 0 of 2 offered; reasons of the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
          \n\
          NODE  GPU  MODEL  FREE MIB  FREE CORES  FREE SEATS  NEEDS MIB  NEEDS CORES  ANSWER\n\
          n1    0    A100   30000     70          9           40000      0            CardInsufficientMemory\n";
     let last = "n2    0    A100   0         0           0           40000      0            CardNotHealth (xid 79)\n\
          cpu   -    -      -         -           -           -          -            1 NodeNotRegistered (not offered by kube-scheduler)\n";
     assert_eq!(explain(&waiting(), 20), format!("{text}{last}"));
-    let more = "... and 2 more nodes: --nodes shows them\n";
+    let more = "... and 2 more nodes; use --nodes to show more\n";
     assert_eq!(explain(&waiting(), 1), format!("{text}{more}"));
 }
 
-/// Answers one request, and says where.
+/// Serves one request, and returns how to reach it.
 async fn server(status: &str, body: &str) -> Access {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -199,7 +198,7 @@ async fn server(status: &str, body: &str) -> Access {
 }
 
 #[tokio::test]
-async fn the_schedulers_answer_is_read_and_its_refusal_repeated() {
+async fn reads_scheduler_answer_and_repeats_its_refusal() {
     let text = serde_json::to_string(&waiting()).unwrap();
     let access = server("200 OK", &text).await;
     let answer = access.explain("d", "p").await.unwrap();

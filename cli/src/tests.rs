@@ -1,10 +1,10 @@
 //! The experiment on traces small enough to follow by hand.
 
 use crate::experiment::{self, Run};
+use crate::placer::{Choice, Node, Placer, Pod};
 use crate::plot;
-use crate::published::{Peer, Published};
+use crate::published::{Published, PublishedPolicy};
 use crate::report::{Summary, table};
-use crate::rig::{Choice, Node, Placer, Pod};
 use crate::simulate::{Outcome, Policy, Seeds, simulate};
 use crate::trace::{Models, NodeRow, PodRow, Shape, Trace};
 use crate::typical::Typical;
@@ -19,7 +19,7 @@ fn shape(cpu: u32, gpus: u32, milli: u32) -> Shape {
     }
 }
 
-/// Nodes of two cards, and pods of these shapes.
+/// Nodes of two GPUs, and pods of these shapes.
 fn trace(nodes: u32, shapes: &[Shape]) -> Trace {
     let row = |n| NodeRow {
         name: format!("n{n}"),
@@ -41,7 +41,7 @@ fn trace(nodes: u32, shapes: &[Shape]) -> Trace {
 }
 
 #[test]
-fn a_seed_gives_one_order_and_another_seed_another() {
+fn orders_pods_by_seed() {
     let shapes: Vec<Shape> = (0..50).map(|cpu| shape(cpu, 1, 100)).collect();
     let trace = trace(20, &shapes);
     let order = |seed| {
@@ -53,33 +53,33 @@ fn a_seed_gives_one_order_and_another_seed_another() {
 }
 
 #[test]
-fn a_workload_is_inflated_and_cut_to_the_load() {
+fn scales_workload_to_requested_load() {
     let trace = trace(5, &[shape(1, 1, 300), shape(1, 2, 1000), shape(1, 0, 0)]);
     for load in [10, 60, 100, 130] {
         let pods = Workload::of(&trace, 7, load).pods;
         let sum: u32 = pods.iter().map(|pod| pod.shape.request()).sum();
-        let wanted = 100 * load;
-        // The published test looks at one card's part of the last pod drawn.
-        assert!(sum <= wanted + 1000 && sum + 2000 > wanted, "{load}: {sum}");
+        let target = 100 * load;
+        // The published test compares one GPU's part of the last pod drawn.
+        assert!(sum <= target + 1000 && sum + 2000 > target, "{load}: {sum}");
     }
 }
 
 #[test]
-fn typical_pods_cover_95_of_100_and_weigh_what_they_are_worth() {
+fn typical_pods_cover_95_percent_and_are_weighted() {
     let mut shapes = vec![shape(1, 1, 500); 60];
     shapes.extend(vec![shape(1, 0, 0); 36]);
     shapes.extend([1, 2, 3, 4].map(|cpu| shape(cpu, 1, 1000)));
     let typical = Typical::of(&trace(1, &shapes).pods);
     assert_eq!(typical.len(), 2);
     let node = Workload::of(&trace(1, &shapes), 1, 1).nodes.remove(0);
-    // 300 are lost to the half-card pods (62.5 %), all to those without a GPU.
+    // 300 are lost to the half-GPU pods (62.5 %), all to those without a GPU.
     let f = typical.fragmentation(&node, 1000, &[300, 700]);
     assert!((f - (0.625 * 300.0 + 0.375 * 1000.0)).abs() < 1e-9, "{f}");
     let f = typical.fragmentation(&node, 0, &[300, 700]);
     assert!((f - 1000.0).abs() < 1e-9, "without CPU all is lost: {f}");
 }
 
-/// Puts everything on the first card of the first node.
+/// Puts everything on the first GPU of the first node.
 struct Careless;
 
 impl Placer for Careless {
@@ -97,27 +97,31 @@ fn run(trace: &Trace, placer: &mut dyn Placer) -> Result<Run, experiment::Mispla
 }
 
 #[test]
-fn a_policy_that_overbooks_a_card_is_found_out() {
+fn detects_policy_that_overcommits_gpu() {
     let error = run(&trace(1, &[shape(1, 1, 600); 3]), &mut Careless).unwrap_err();
     assert_eq!(error.pod, 1);
-    assert!(error.to_string().contains("1 x 600 of a card"), "{error}");
+    assert!(error.to_string().contains("1 x 600 of a GPU"), "{error}");
 }
 
 #[test]
-fn what_arrives_is_counted_and_what_does_not_fit_is_dropped() {
-    // Four cards; four pods of half a card and one of two whole ones.
+fn counts_arriving_pods_and_drops_those_without_fit() {
+    // Four GPUs; four pods of half a GPU and one of two whole ones.
     let mut shapes = vec![shape(1, 1, 500); 4];
     shapes.push(shape(1, 2, 1000));
     let trace = trace(2, &shapes);
     let typical = Typical::of(&trace.pods);
-    let run = run(&trace, &mut Peer::new(Published::Fgd, typical, 1)).unwrap();
+    let run = run(
+        &trace,
+        &mut PublishedPolicy::new(Published::Fgd, typical, 1),
+    )
+    .unwrap();
     assert_eq!((run.offered, run.dropped), (5, 0));
     assert_eq!(run.allocated[100], Some(100.0));
     assert_eq!(run.fragmentation[100], Some(0.0));
 }
 
 #[test]
-fn results_are_in_the_order_of_policies_and_seeds_and_repeat() {
+fn returns_results_in_order_and_reproducibly() {
     let shapes: Vec<Shape> = (1..40).map(|n| shape(100, 1, n * 20)).collect();
     let trace = trace(8, &shapes);
     let policies = [Policy::Fgd, Policy::Random, Policy::Hami];
@@ -132,22 +136,22 @@ fn results_are_in_the_order_of_policies_and_seeds_and_repeat() {
 }
 
 #[test]
-fn seeds_are_a_number_or_a_range_with_both_ends() {
+fn parses_seeds_as_number_or_inclusive_range() {
     assert_eq!("42..44".parse(), Ok(Seeds(vec![42, 43, 44])));
     assert_eq!("7".parse(), Ok(Seeds(vec![7])));
     for text in ["", "a", "5..4", "1..", "0..1000"] {
         let error = text.parse::<Seeds>().unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{text:?}; accepted")), "{error}");
+        assert!(error.starts_with(&format!("{text:?}; expected")), "{error}");
     }
 }
 
 #[test]
-fn a_report_names_every_policy_with_its_figures_and_a_line_in_the_plot() {
+fn reports_every_policy_in_table_and_plot() {
     let trace = trace(8, &[shape(1, 1, 400); 30]);
     let outcomes = simulate(&trace, &[Policy::Fgd, Policy::Hami], &[1], 130, &|_, _| ());
     let summaries: Vec<Summary> = outcomes.unwrap().iter().map(Summary::of).collect();
     let full = summaries[0].unallocated_at(100).unwrap();
-    // Two pods of 400 a card leave 200.
+    // Two pods of 400 a GPU leave 200.
     assert!((full.mean - 20.0).abs() < 1e-9, "{full:?}");
     let text = table(&summaries);
     assert!(text.contains("20.00 (20.00 to 20.00)"), "{text}");

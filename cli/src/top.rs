@@ -1,12 +1,10 @@
-//! What `top` shows, as tables.
-//!
-//! Fed by: answers of the scheduler, or of [`crate::live`]. Must not: drop a node, a GPU or a pod.
+//! The tables of `top`.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use aliquot_core::inventory::Mode;
-use aliquot_core::top::{Amount, GpuTop, NodeTop};
+use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop};
 use aliquot_core::{Mib, Percent};
 
 use crate::live::PodTop;
@@ -20,12 +18,12 @@ fn most(memory: Option<Mib>) -> String {
     memory.map_or_else(dash, |memory| memory.0.to_string())
 }
 
-/// A line a node; `wide` says how its units are shared, and why it or they are closed.
+/// A line for each node; `wide` adds how its devices are shared, and why the node or devices are closed.
 pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
     let row = |node: &NodeTop| {
-        let sum = |of: fn(&GpuTop) -> Amount| {
+        let sum = |of: fn(&GpuTop) -> DeviceAmount| {
             let amounts = node.gpus.iter().map(of);
-            amounts.fold(Amount::default(), Amount::plus)
+            amounts.fold(DeviceAmount::default(), DeviceAmount::plus)
         };
         let (used, total) = (sum(|gpu| gpu.used), sum(|gpu| gpu.total));
         let closed = |gpu: &&GpuTop| gpu.closed.is_some();
@@ -33,7 +31,7 @@ pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
             node.node.to_string(),
             node.gpus.len().to_string(),
             node.gpus.iter().filter(closed).count().to_string(),
-            part(used.seats, total.seats),
+            part(used.replicas, total.replicas),
             part(used.memory.0, total.memory.0),
             part(used.cores.0, total.cores.0),
             most(node.gpus.iter().filter_map(|gpu| gpu.largest).max()),
@@ -62,7 +60,7 @@ pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
     aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Each text once, with how often it came.
+/// Each text once, with its count.
 fn each(texts: impl Iterator<Item = String>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for text in texts {
@@ -80,12 +78,12 @@ fn name_of_mode(gpu: &GpuTop) -> String {
     mode.as_str().unwrap_or("unknown").to_owned()
 }
 
-/// How a unit is shared; the instances that it is or has, idle ones in brackets.
+/// How a device is shared, and its MIG instances, idle ones in brackets.
 fn mode(gpu: &GpuTop) -> String {
     let mut text = name_of_mode(gpu);
     for one in &gpu.instances {
         let name = format!("{}@{}", one.profile, one.start);
-        let held = one.held || gpu.mode != Mode::Mig;
+        let held = one.allocated || gpu.mode != Mode::Mig;
         let _ = if held {
             write!(text, " {name}")
         } else {
@@ -95,8 +93,8 @@ fn mode(gpu: &GpuTop) -> String {
     text
 }
 
-/// A line a card; `wide` says by which uuid it is named, what of it outlives its pods, what fits
-/// with the usual cores, and under which resource its seats are offered.
+/// A line for each device; `wide` adds its UUID, memory that outlives its pods, the largest request
+/// that fits with the default cores, and the resource of its replicas.
 pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
     let with = format!("WITH {}", table::counted(default_cores.0, "CORE", "CORES"));
     let row = |node: &NodeTop, gpu: &GpuTop| {
@@ -106,7 +104,7 @@ pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
             gpu.model.clone(),
             mode(gpu),
             gpu.pods.to_string(),
-            part(gpu.used.seats, gpu.total.seats),
+            part(gpu.used.replicas, gpu.total.replicas),
             part(gpu.used.memory.0, gpu.total.memory.0),
             part(gpu.used.cores.0, gpu.total.cores.0),
             most(gpu.largest),
@@ -146,23 +144,26 @@ pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
     aligned(&columns, &rows.collect::<Vec<_>>())
 }
 
-/// A line for each card of a pod.
+/// A line for each device of a pod.
 pub fn pods(pods: &[PodTop]) -> String {
     let rows = pods.iter().flat_map(|pod| {
-        let line = |gpu: String, amount: Option<&Amount>| {
-            let cell = |of: fn(&Amount) -> String| amount.map_or_else(dash, of);
+        let line = |gpu: String, amount: Option<&DeviceAmount>| {
+            let cell = |of: fn(&DeviceAmount) -> String| amount.map_or_else(dash, of);
             vec![
                 pod.namespace.clone(),
                 pod.name.clone(),
                 pod.node.to_string(),
                 gpu,
-                cell(|amount| amount.seats.to_string()),
+                cell(|amount| amount.replicas.to_string()),
                 cell(|amount| amount.memory.0.to_string()),
                 cell(|amount| amount.cores.0.to_string()),
             ]
         };
         match &pod.gpus {
-            None => vec![line("unreadable: all of the node".to_owned(), None)],
+            None => vec![line(
+                "unreadable: counts as the whole node".to_owned(),
+                None,
+            )],
             Some(gpus) => gpus
                 .iter()
                 .map(|(gpu, a)| line(gpu.to_string(), Some(a)))

@@ -1,16 +1,13 @@
-//! The two files of a trace: nodes and pods, as CSV with a heading.
-//!
-//! Fed by: files in the form of the openb GPU-sharing trace. Columns are found by
-//! name; those that are not needed are passed over. No field may be quoted.
-//! Must not: guess; a value that cannot be meant is an error with line and field.
+//! The two CSV files of a trace, nodes and pods, in the format of the openb GPU-sharing trace. Columns
+//! are found by their names in the heading; fields must not be quoted.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// A whole card, in the trace's unit.
+/// A whole GPU, in the trace's unit.
 pub const WHOLE: u32 = 1000;
-/// Most cards of a node or of a pod.
+/// Most GPUs of a node or of a pod.
 const MOST_GPUS: u32 = 64;
 /// Most different models: one bit each in [`Models`].
 const MOST_MODELS: usize = 64;
@@ -23,21 +20,21 @@ pub enum TraceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The heading lacks a column.
-    #[error("{}: line 1: no column {column:?}; accepted: a heading with {accepted}", .path.display())]
+    #[error("{}: line 1: there is no column {column:?}; expected: a heading with {expected}", .path.display())]
     Column {
         /// The file.
         path: PathBuf,
         /// What is missing.
         column: &'static str,
         /// The columns that are needed.
-        accepted: String,
+        expected: String,
     },
-    /// A value that cannot be meant.
-    #[error("{}: line {line}: {field} {value:?}; accepted: {accepted}", .path.display())]
+    /// An invalid value.
+    #[error("{}: line {line}: {field} is {value:?}; expected: {expected}", .path.display())]
     Field {
         /// The file.
         path: PathBuf,
@@ -45,13 +42,13 @@ pub enum TraceError {
         line: usize,
         /// The column.
         field: &'static str,
-        /// As it came.
+        /// The value in the file.
         value: String,
-        /// What would be read.
-        accepted: &'static str,
+        /// Valid values.
+        expected: &'static str,
     },
     /// A heading and nothing else.
-    #[error("{}: no rows", .path.display())]
+    #[error("{}: there are no rows below the heading", .path.display())]
     Empty {
         /// The file.
         path: PathBuf,
@@ -66,7 +63,7 @@ impl Models {
     /// No constraint.
     pub const ANY: Self = Self(0);
 
-    /// A card of `model` (one bit) will do.
+    /// Whether a GPU of `model` (one bit) is allowed.
     pub fn allow(self, model: Self) -> bool {
         self == Self::ANY || self.0 & model.0 != 0
     }
@@ -81,32 +78,32 @@ pub struct NodeRow {
     pub cpu: u32,
     /// MiB of host memory.
     pub memory: u32,
-    /// Number of cards.
+    /// Number of GPUs.
     pub gpus: u32,
     /// Their model, one bit.
     pub model: Models,
 }
 
-/// What a pod of the trace asks for.
+/// What a pod of the trace requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     /// Thousandths of a core.
     pub cpu: u32,
-    /// Of each card, in thousandths; 0 without cards.
+    /// Of each GPU, in thousandths; 0 without GPUs.
     pub milli: u32,
-    /// Number of cards; above 1 only with whole ones.
+    /// Number of GPUs; above 1 only with whole ones.
     pub gpus: u32,
-    /// Models that will do.
+    /// Allowed models.
     pub models: Models,
 }
 
 impl Shape {
-    /// All that is asked of cards, in thousandths.
+    /// The sum over its GPUs, in thousandths.
     pub fn request(&self) -> u32 {
         self.gpus * self.milli
     }
 
-    /// A part of one card.
+    /// Whether it is a part of one GPU.
     pub fn is_fraction(&self) -> bool {
         self.milli > 0 && self.milli < WHOLE
     }
@@ -119,7 +116,7 @@ pub struct PodRow {
     pub name: String,
     /// MiB of host memory.
     pub memory: u32,
-    /// The rest of what it asks for.
+    /// The rest of its request.
     pub shape: Shape,
 }
 
@@ -165,7 +162,10 @@ impl Trace {
             let gpus = row.number(3, MOST_GPUS)?;
             let milli = row.number(4, WHOLE)?;
             if (gpus == 0) != (milli == 0) || (gpus > 1 && milli < WHOLE) {
-                return Err(row.fault(4, "0 without GPUs, 1 to 1000 with one, 1000 with several"));
+                return Err(row.field_error(
+                    4,
+                    "0 without GPUs, 1 to 1000 with one GPU, 1000 with several",
+                ));
             }
             let models = match constrained {
                 Some(column) if gpus > 0 => models(&mut trace.models, &row, column)?,
@@ -193,7 +193,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// All cards of all nodes, in thousandths of a card.
+    /// All GPUs of all nodes, in thousandths of a GPU.
     pub fn capacity(&self) -> u32 {
         self.nodes.iter().map(|node| node.gpus * WHOLE).sum()
     }
@@ -206,7 +206,7 @@ impl Trace {
             .map(|at| self.models[at].as_str())
     }
 
-    /// What the pods ask of cards, together, in thousandths of a card.
+    /// The sum of the pods' requests, in thousandths of a GPU.
     pub fn request(&self) -> u32 {
         self.pods.iter().map(|pod| pod.shape.request()).sum()
     }
@@ -227,14 +227,14 @@ fn models(known: &mut Vec<String>, row: &Row<'_>, column: usize) -> Result<Model
             known.len() - 1
         });
         if at >= MOST_MODELS {
-            return Err(row.fault(column, "at most 64 different models"));
+            return Err(row.field_error(column, "at most 64 different models"));
         }
         bits |= 1 << at;
     }
     Ok(Models(bits))
 }
 
-/// A file with the places of the columns that are wanted.
+/// A file with the positions of its columns.
 struct Table<'a> {
     path: &'a Path,
     text: &'a str,
@@ -249,25 +249,25 @@ struct Row<'a> {
 }
 
 impl<'a> Table<'a> {
-    fn new(path: &'a Path, text: &'a str, wanted: &[&'static str]) -> Result<Self, TraceError> {
+    fn new(path: &'a Path, text: &'a str, columns: &[&'static str]) -> Result<Self, TraceError> {
         let mut table = Self {
             path,
             text,
             columns: Vec::new(),
         };
-        for &column in wanted {
+        for &column in columns {
             if table.add(column).is_none() {
                 return Err(TraceError::Column {
                     path: path.to_owned(),
                     column,
-                    accepted: wanted.join(", "),
+                    expected: columns.join(", "),
                 });
             }
         }
         Ok(table)
     }
 
-    /// Looks for one more column; its number for [`Row::text`] if there is one.
+    /// Adds a column; returns its number for [`Row::text`] if the heading has it.
     fn add(&mut self, column: &'static str) -> Option<usize> {
         let heading = self.text.lines().next().unwrap_or_default();
         let at = heading.split(',').position(|name| name.trim() == column)?;
@@ -291,27 +291,27 @@ impl Row<'_> {
         let (_, at) = self.table.columns[column];
         match self.fields.get(at) {
             Some(text) if !text.contains('"') => Ok(text),
-            _ => Err(self.fault(column, "a field without quotation marks in every column")),
+            _ => Err(self.field_error(column, "a field without quotation marks in every column")),
         }
     }
 
     fn number(&self, column: usize, most: u32) -> Result<u32, TraceError> {
         let number = self.text(column)?.parse().ok().filter(|n| *n <= most);
         number.ok_or_else(|| match most {
-            WHOLE => self.fault(column, "a whole number from 0 to 1000"),
-            MOST_GPUS => self.fault(column, "a whole number from 0 to 64"),
-            _ => self.fault(column, "a whole number from 0 to 4294967295"),
+            WHOLE => self.field_error(column, "a whole number from 0 to 1000"),
+            MOST_GPUS => self.field_error(column, "a whole number from 0 to 64"),
+            _ => self.field_error(column, "a whole number from 0 to 4294967295"),
         })
     }
 
-    fn fault(&self, column: usize, accepted: &'static str) -> TraceError {
+    fn field_error(&self, column: usize, expected: &'static str) -> TraceError {
         let (field, at) = self.table.columns[column];
         TraceError::Field {
             path: self.table.path.to_owned(),
             line: self.line,
             field,
             value: (*self.fields.get(at).unwrap_or(&"")).to_owned(),
-            accepted,
+            expected,
         }
     }
 }

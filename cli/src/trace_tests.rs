@@ -1,4 +1,4 @@
-//! Traces that can be read, and what is said of those that cannot.
+//! Valid traces, and the errors of invalid ones.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn check(nodes: &str, pods: &str, expected: &str) {
 }
 
 #[test]
-fn both_files_are_read() {
+fn reads_both_trace_files() {
     let trace = trace(NODES, PODS).unwrap();
     assert_eq!(trace.capacity(), 10_000);
     assert_eq!(trace.request(), 1_460);
@@ -40,61 +40,61 @@ fn both_files_are_read() {
 }
 
 #[test]
-fn columns_are_found_by_name_and_may_be_missing_where_they_are_not_needed() {
+fn finds_columns_by_name() {
     let pods = "num_gpu,name,gpu_milli,memory_mib,cpu_milli\n1,p,500,1,2\n";
     let pod = &trace(NODES, pods).unwrap().pods[0];
     assert_eq!((pod.shape.cpu, pod.memory, pod.shape.milli), (2, 1, 500));
 }
 
 #[test]
-fn a_fault_is_told_with_its_line_field_and_value() {
+fn reports_error_with_line_field_and_value() {
     let heading = PODS.lines().next().unwrap();
     let pods = |row: &str| format!("{heading}\np0,1,1,0,0,\n{row}\n");
-    let number = "accepted: a whole number from 0 to";
+    let number = "expected: a whole number from 0 to";
     for (row, expected) in [
         (
             "p1,x,1,1,1000,",
-            format!("line 3: cpu_milli \"x\"; {number} 4294967295"),
+            format!("line 3: cpu_milli is \"x\"; {number} 4294967295"),
         ),
         (
             "p1,1,-1,1,1000,",
-            format!("line 3: memory_mib \"-1\"; {number} 4294967295"),
+            format!("line 3: memory_mib is \"-1\"; {number} 4294967295"),
         ),
         (
             "p1,1,1,65,1000,",
-            format!("line 3: num_gpu \"65\"; {number} 64"),
+            format!("line 3: num_gpu is \"65\"; {number} 64"),
         ),
         (
             "p1,1,1,1,1001,",
-            format!("line 3: gpu_milli \"1001\"; {number} 1000"),
+            format!("line 3: gpu_milli is \"1001\"; {number} 1000"),
         ),
     ] {
         check(NODES, &pods(row), &expected);
     }
-    let meant = "accepted: 0 without GPUs, 1 to 1000 with one, 1000 with several";
+    let meant = "expected: 0 without GPUs, 1 to 1000 with one GPU, 1000 with several";
     check(
         NODES,
         &pods("p1,1,1,2,500,"),
-        &format!("line 3: gpu_milli \"500\"; {meant}"),
+        &format!("line 3: gpu_milli is \"500\"; {meant}"),
     );
     check(
         NODES,
         &pods("p1,1,1,0,500,"),
-        &format!("line 3: gpu_milli \"500\"; {meant}"),
+        &format!("line 3: gpu_milli is \"500\"; {meant}"),
     );
     check(
         NODES,
         &pods("p1,1"),
-        "line 3: num_gpu \"\"; accepted: a field without quotation marks in every column",
+        "line 3: num_gpu is \"\"; expected: a field without quotation marks in every column",
     );
     check(
         "sn,cpu_milli,memory_mib,gpu\n",
         PODS,
-        "no column \"model\"; accepted: a heading with sn, cpu_milli, memory_mib, gpu, model",
+        "there is no column \"model\"; expected: a heading with sn, cpu_milli, memory_mib, gpu, model",
     );
     check(
         "sn,cpu_milli,memory_mib,gpu,model\n",
         PODS,
-        "nodes.csv: no rows",
+        "nodes.csv: there are no rows below the heading",
     );
 }

@@ -1,14 +1,12 @@
 //! The typical pods of a trace, and the fragmentation that they see.
 //!
-//! F of a node is what is idle on its cards and of no use to a typical pod,
-//! averaged over the typical pods by how common they are (FGD, USENIX ATC'23).
-//! Fed by: a trace before any change.
-//! Must not: be used by the product; `aliquot-core` has its own, in integers,
-//! and this one is what the published figures are reproduced with.
+//! F of a node is what is idle on its GPUs and of no use to a typical pod, averaged over the typical
+//! pods by how common they are (FGD, USENIX ATC'23). Only the published policies use it; Aliquot's
+//! own is in `aliquot-core`, in integers.
 
 use std::collections::HashMap;
 
-use crate::rig::Node;
+use crate::placer::Node;
 use crate::trace::{PodRow, Shape};
 
 /// Percent of the pods that the typical ones stand for.
@@ -32,11 +30,11 @@ impl Typical {
         });
         let mut covered = 0;
         groups.retain(|&(_, count)| {
-            let wanted = covered * 100 < pods.len() * COVERED;
-            if wanted {
+            let included = covered * 100 < pods.len() * COVERED;
+            if included {
                 covered += usize::try_from(count).unwrap_or_default();
             }
-            wanted
+            included
         });
         let sum: u32 = groups.iter().map(|&(_, count)| count).sum();
         let weigh = |(shape, count)| (shape, f64::from(count) / f64::from(sum));
@@ -53,7 +51,7 @@ impl Typical {
         self.0.is_empty()
     }
 
-    /// F of a node with this much CPU left and these cards, in thousandths of a card.
+    /// F of a node with this much CPU left and these GPUs, in thousandths of a GPU.
     pub fn fragmentation(&self, node: &Node, cpu: u32, gpus: &[u32]) -> f64 {
         let idle: u32 = gpus.iter().sum();
         let lost = |shape: &Shape| {

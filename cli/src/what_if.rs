@@ -1,19 +1,14 @@
-//! Would this pod fit a cluster as it is now, where, and if not, what would have
-//! to change.
-//!
-//! Fed by: a snapshot of nodes and pods, and a manifest. Judged by core alone:
-//! a change is found by asking again with a pod that wants less.
-//! Must not: write anything, guess what becomes free, or judge taints, affinity
-//! and quota, which are kube-scheduler's and the namespace's.
+//! Whether a pod would fit a cluster as it is now, where, and if not, which changes would help. A change
+//! is found by asking again for a pod that requests less. Taints, affinity and quota are not checked.
 
 use std::sync::Arc;
 
-use aliquot_core::answer::{self, Head, PodAnswer, Tail};
-use aliquot_core::decide::{self, Question};
+use aliquot_core::answer::{self, NodeTotals, PodAnswer, PodHeader};
+use aliquot_core::decide::{self, NodeQuery};
 use aliquot_core::explain::NodeAnswer;
 use aliquot_core::fit::Policies;
 use aliquot_core::memo::Memo;
-use aliquot_core::{Ask, Census, Demand, Ledger, Memory, Mib, Percent, Rules};
+use aliquot_core::{Census, Demand, DeviceRules, GpuRequest, Ledger, Memory, Mib, Percent};
 use aliquot_k8s::pod::{self, DemandError, Settings};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
@@ -21,7 +16,7 @@ use thiserror::Error;
 
 use crate::live;
 
-/// A smaller wish that would be granted now.
+/// A smaller request that would fit now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// What would have to be different.
@@ -35,13 +30,13 @@ pub struct Change {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
-    /// Each node, as `explain` says it; offered are those that are not cordoned
-    /// and have room for the pod's CPU and memory.
+    /// Each node, as in `explain`; offered are those that are not cordoned and have enough CPU and memory
+    /// for the pod.
     #[serde(flatten)]
     pub answer: PodAnswer,
-    /// The nodes that take it, best first, with the rank that prioritize gives.
+    /// The nodes that fit, best first, with the rank that prioritize gives.
     pub ranks: Vec<(String, i64)>,
-    /// Where none does: each on its own would help.
+    /// Where none fits: changes that each would help alone.
     pub changes: Vec<Change>,
 }
 
@@ -49,19 +44,19 @@ pub struct WhatIf {
 #[derive(Debug, Error)]
 pub enum WhatIfError {
     /// Not YAML or JSON, or not the shape of a pod.
-    #[error("the manifest cannot be read as a Pod: {0}")]
+    #[error("the manifest cannot be parsed as a Pod: {0}")]
     Manifest(#[from] serde_saphyr::Error),
     /// Another kind of object.
-    #[error("kind {kind:?}; accepted: one Pod (of a Deployment, its spec.template with kind: Pod)")]
+    #[error("kind is {kind:?}; expected: Pod (for a Deployment, its spec.template with kind: Pod)")]
     Kind {
-        /// As it came.
+        /// The manifest's kind.
         kind: String,
     },
     /// Its resources or annotations.
     #[error("the pod's GPU request cannot be read: {0}")]
     Demand(#[from] DemandError),
-    /// Nothing of ours.
-    #[error("the pod asks for no GPU; kube-scheduler places it by CPU and memory")]
+    /// It requests nothing of Aliquot's.
+    #[error("the pod requests no GPU; kube-scheduler places it by CPU and memory")]
     AsksForNone,
 }
 
@@ -77,7 +72,7 @@ pub fn manifest(text: &str) -> Result<Pod, WhatIfError> {
     Ok(serde_saphyr::from_str(text)?)
 }
 
-/// Asks for `pod` on these nodes with these pods on them.
+/// Tries `pod` on these nodes with these pods on them.
 pub fn what_if(
     nodes: &[Node],
     pods: &[Pod],
@@ -86,7 +81,7 @@ pub fn what_if(
     mut policies: Policies,
 ) -> Result<WhatIf, WhatIfError> {
     let demand = pod::demand(pod, settings)?;
-    if !demand.asks() {
+    if !demand.requests_gpu() {
         return Err(WhatIfError::AsksForNone);
     }
     let ledger = live::ledger(nodes, pods, settings);
@@ -103,34 +98,34 @@ pub fn what_if(
             .is_some_and(|s| s.unschedulable == Some(true))
     };
     let cordoned = nodes.iter().filter(cordoned);
-    let asked = Asked {
+    let query = WhatIfQuery {
         ledger: &ledger,
         policies: &policies,
         cordoned: cordoned
             .filter_map(|n| n.metadata.name.as_deref())
             .collect(),
     };
-    let ranks = asked.ranks(&demand);
+    let ranks = query.ranks(&demand);
     let changes = if ranks.is_empty() {
-        asked.changes(&demand)
+        query.changes(&demand)
     } else {
         Vec::new()
     };
     Ok(WhatIf {
-        answer: asked.answer(pod, &demand),
+        answer: query.answer(pod, &demand),
         ranks,
         changes,
     })
 }
 
-struct Asked<'a> {
+struct WhatIfQuery<'a> {
     ledger: &'a Ledger,
     policies: &'a Policies,
     cordoned: Vec<&'a str>,
 }
 
-impl Asked<'_> {
-    /// kube-scheduler's part, as far as it is judged here.
+impl WhatIfQuery<'_> {
+    /// The nodes that kube-scheduler would offer, by cordon, CPU and memory.
     fn offered(&self, demand: &Demand) -> Vec<&str> {
         let nodes = self.ledger.cluster().iter();
         let room = nodes.filter(|(.., node)| node.host.free().covers(demand.host));
@@ -140,14 +135,14 @@ impl Asked<'_> {
         names
     }
 
-    /// The nodes that take it, best first.
+    /// The nodes that fit, best first.
     fn ranks(&self, demand: &Demand) -> Vec<(String, i64)> {
-        let question = Question {
+        let question = NodeQuery {
             cluster: self.ledger.cluster(),
             demand,
             policies: self.policies,
-            notes: &[],
-            own: None,
+            pending: &[],
+            own_reservation: None,
             headroom: None,
         };
         let names = self.offered(demand);
@@ -162,123 +157,128 @@ impl Asked<'_> {
 
     fn answer(&self, pod: &Pod, demand: &Demand) -> PodAnswer {
         let offered = self.offered(demand);
-        let mut tail = Tail::default();
-        let judge = |(_, name, node): (usize, &aliquot_core::NodeName, &Arc<_>)| {
+        let mut tail = NodeTotals::default();
+        let answer_of = |(_, name, node): (usize, &aliquot_core::NodeName, &Arc<_>)| {
             let offered = offered.contains(&name.as_str());
             let (line, refusal) =
                 NodeAnswer::of(name, node, demand, self.policies, offered, None, None);
             tail.add(&line, refusal.as_ref());
             line
         };
-        let mut nodes: Vec<_> = self.ledger.cluster().iter().map(judge).collect();
+        let mut nodes: Vec<_> = self.ledger.cluster().iter().map(answer_of).collect();
         nodes.sort_by(|a, b| a.node.cmp(&b.node));
         PodAnswer {
-            head: Head {
+            head: PodHeader {
                 namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                 name: pod.metadata.name.clone().unwrap_or_default(),
                 uid: pod::uid(pod),
                 leads: false,
-                asks: answer::asked(demand),
+                requests: answer::container_requests(demand),
                 refused: None,
-                booked: None,
+                placement: None,
             },
             nodes,
             tail,
         }
     }
 
-    /// What would help, each on its own, the smallest step of its kind.
+    /// Changes that would help alone, the smallest of each kind.
     fn changes(&self, demand: &Demand) -> Vec<Change> {
         let mut changes = Vec::new();
-        let most =
-            |of: fn(&Ask) -> u64| demand.containers.iter().flat_map(|c| &c.asks).map(of).max();
+        let most = |of: fn(&GpuRequest) -> u64| {
+            demand
+                .containers
+                .iter()
+                .flat_map(|c| &c.requests)
+                .map(of)
+                .max()
+        };
         let mut largest =
-            |what: &str, unit: &str, most: Option<u64>, less: &dyn Fn(&mut Ask, u64)| {
+            |what: &str, per_gpu: &str, most: Option<u64>, less: &dyn Fn(&mut GpuRequest, u64)| {
                 let with = |limit: u64| {
                     let mut smaller = demand.clone();
-                    let asks = smaller.containers.iter_mut().flat_map(|c| &mut c.asks);
+                    let asks = smaller.containers.iter_mut().flat_map(|c| &mut c.requests);
                     asks.for_each(|ask| less(ask, limit));
                     self.ranks(&smaller)
                 };
                 let limit = highest(most.unwrap_or(0), |limit| !with(limit).is_empty());
                 if let Some(limit) = limit {
                     changes.push(change(
-                        format!("{what} {limit}{unit} or less"),
+                        format!("{what}: at most {limit}{per_gpu}"),
                         &with(limit),
                     ));
                 }
             };
-        largest("memory: on each GPU", " MiB", most(mib), &|ask, limit| {
+        largest("memory", " MiB on each GPU", most(mib), &|ask, limit| {
             if let Memory::Mib(memory) = &mut ask.memory {
                 *memory = (*memory).min(Mib(limit));
             }
         });
-        largest("memory: of each GPU", " %", most(part), &|ask, limit| {
+        largest("memory", " % of each GPU", most(part), &|ask, limit| {
             if let Memory::Share(part) = &mut ask.memory {
                 *part = (*part).min(Percent(u32::try_from(limit).unwrap_or(100)));
             }
         });
         largest(
-            "compute: of each GPU",
-            " %",
+            "compute",
+            " % of each GPU",
             most(|ask| ask.cores.0.into()),
             &|ask, limit| {
                 ask.cores = ask.cores.min(Percent(u32::try_from(limit).unwrap_or(100)));
             },
         );
         largest(
-            "GPUs: for each container",
-            "",
+            "GPUs",
+            " for each container",
             most(|ask| ask.count.into()),
             &|ask, limit| {
                 ask.count = ask.count.min(u32::try_from(limit).unwrap_or(1));
             },
         );
-        if demand.rules != Rules::default() {
-            let rules = Rules::default();
+        if demand.rules != DeviceRules::default() {
+            let rules = DeviceRules::default();
             let free = Demand {
                 rules,
                 ..demand.clone()
             };
-            changes.extend(worth(
-                "rules: none of its annotations for models, uuids, modes and NUMA",
+            changes.extend(change_if_any(
+                "annotations: none for models, UUIDs, modes and NUMA",
                 &self.ranks(&free),
             ));
         }
-        let host = aliquot_core::Compute::default();
+        let host = aliquot_core::HostResources::default();
         let light = Demand {
             host,
             ..demand.clone()
         };
-        changes.extend(worth(
-            "CPU and memory of the node: enough of both",
+        changes.extend(change_if_any(
+            "CPU and memory: enough of both on the node",
             &self.ranks(&light),
         ));
-        let open = Asked {
+        let open = WhatIfQuery {
             cordoned: Vec::new(),
             ..*self
         };
-        changes.extend(worth("nodes: none cordoned", &open.ranks(demand)));
+        changes.extend(change_if_any("nodes: uncordoned", &open.ranks(demand)));
         changes
     }
 }
 
-fn mib(ask: &Ask) -> u64 {
+fn mib(ask: &GpuRequest) -> u64 {
     match ask.memory {
         Memory::Mib(memory) => memory.0,
         Memory::Share(_) => 0,
     }
 }
 
-fn part(ask: &Ask) -> u64 {
+fn part(ask: &GpuRequest) -> u64 {
     match ask.memory {
         Memory::Mib(_) => 0,
         Memory::Share(part) => part.0.into(),
     }
 }
 
-/// The highest number below `most`, at least 1, that still `fits`; what fits a
-/// number fits every lower one.
+/// The highest number below `most`, at least 1, that still `fits`; `fits` is monotonic.
 fn highest(most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut fitting, mut refused) = (0, most);
     while refused > fitting + 1 {
@@ -292,7 +292,7 @@ fn highest(most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     (fitting > 0).then_some(fitting)
 }
 
-fn worth(what: &str, ranks: &[(String, i64)]) -> Option<Change> {
+fn change_if_any(what: &str, ranks: &[(String, i64)]) -> Option<Change> {
     (!ranks.is_empty()).then(|| change(what.to_owned(), ranks))
 }
 

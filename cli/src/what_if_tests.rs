@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use super::*;
 use crate::table;
 
-fn node(name: &str, cards: u32) -> Node {
+fn node(name: &str, count: u32) -> Node {
     let gpu = |index: u32| {
         json!({"uuid": format!("GPU-{name}-{index}"), "index": index, "model": "NVIDIA L4",
             "memory": 20_000, "scaled": 20_000, "cores": 100, "seats": 10, "mode": "vgpu",
             "resource": "nvidia.com/gpu", "health": "ok"})
     };
-    let gpus: Vec<_> = (0..cards).map(gpu).collect();
+    let gpus: Vec<_> = (0..count).map(gpu).collect();
     let inventory = json!({"v": 1, "reads": [1], "gpus": gpus}).to_string();
     from(
         json!({"metadata": {"name": name, "annotations": {INVENTORY: inventory}},
-        "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": (10 * cards).to_string()}}}),
+        "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": (10 * count).to_string()}}}),
     )
 }
 
@@ -25,7 +25,7 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// A pod that holds this of the first card of `node`.
+/// A pod with this allocation of the first GPU of `node`.
 fn bound(node: &str, memory: u64, cores: u32) -> Pod {
     let allocation = json!({"v": 1, "node": node, "priority": 1, "containers": {"main": [
         {"resource": "nvidia.com/gpu", "gpu": format!("GPU-{node}-0"), "memory": memory, "cores": cores}]}});
@@ -46,7 +46,7 @@ spec:
     resources: {requests: {cpu: 500m}, limits: {LIMIT}}
 ";
 
-/// Two nodes: `a` with one card that is half used, `b` with two that are free.
+/// Two nodes: `a` with one GPU that is half used, `b` with two that are free.
 fn ask(limit: &str, annotations: &str) -> WhatIf {
     let nodes = [node("a", 1), node("b", 2)];
     let pods = [bound("a", 10_000, 50), bound("b", 1_000, 10)];
@@ -76,32 +76,38 @@ fn check(limit: &str, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_pod_that_fits_is_told_where() {
+fn names_node_for_pod_that_fits() {
     let found = ask("nvidia.com/gpumem: 12000", "namespace: d");
     assert_eq!(found.ranks, [("b".to_owned(), 10)]);
     let text = table::what_if(&found, 20);
-    assert!(text.contains("It would go to b."), "{text}");
-    assert!(text.contains("take it now: 1 of 2 offered"), "{text}");
+    assert!(
+        text.contains("The pod would be placed on node b."),
+        "{text}"
+    );
+    assert!(text.contains("fit now: 1 of 2 offered"), "{text}");
 }
 
 #[test]
-fn a_pod_that_does_not_fit_is_told_the_smallest_step_of_each_kind() {
+fn suggests_smallest_change_of_each_kind() {
     check(
         "nvidia.com/gpumem: 20001",
-        &[("memory: on each GPU 20000 MiB or less", "b")],
+        &[("memory: at most 20000 MiB on each GPU", "b")],
     );
     // On b, beside 10 %; a has more memory missing than compute.
     check(
         "nvidia.com/gpumem: 20000, nvidia.com/gpucores: 100, nvidia.com/gpu: 2",
-        &[("GPUs: for each container 1 or less", "b")],
+        &[("GPUs: at most 1 for each container", "b")],
     );
 }
 
 #[test]
-fn rules_cpu_and_cordons_are_named_when_they_stand_in_the_way() {
+fn names_blocking_rules_cpu_and_cordons() {
     let rule = "namespace: d, annotations: {aliquot.dev/use-gputype: NVIDIA T4}";
     let found = ask("nvidia.com/gpumem: 1000", rule);
-    assert!(found.changes[0].change.starts_with("rules:"), "{found:?}");
+    assert!(
+        found.changes[0].change.starts_with("annotations:"),
+        "{found:?}"
+    );
     assert_eq!(found.changes[0].nodes, 2);
 
     let text = POD.replace("LIMIT", "nvidia.com/gpumem: 1000");
@@ -117,17 +123,17 @@ fn rules_cpu_and_cordons_are_named_when_they_stand_in_the_way() {
     assert!(found.changes[0].change.starts_with("CPU and memory"));
     nodes[0].spec = Some(from(json!({"unschedulable": true})));
     let found = asked(&nodes, &manifest(&text).unwrap());
-    assert!(found.changes[0].change.starts_with("nodes: none cordoned"));
+    assert!(found.changes[0].change.starts_with("nodes: uncordoned"));
     let shown = table::what_if(&found, 20);
-    assert!(shown.contains("It would wait."), "{shown}");
-    assert!(shown.contains("take it now: 0 of 0 offered"), "{shown}");
+    assert!(shown.contains("The pod would stay pending."), "{shown}");
+    assert!(shown.contains("fit now: 0 of 0 offered"), "{shown}");
 }
 
 #[test]
-fn what_is_no_pod_or_asks_for_nothing_is_refused() {
+fn rejects_other_kinds_and_pods_without_gpu() {
     let error = manifest("kind: Deployment").unwrap_err().to_string();
     assert!(
-        error.starts_with("kind \"Deployment\"; accepted: one Pod"),
+        error.starts_with("kind is \"Deployment\"; expected: Pod"),
         "{error}"
     );
     let none = POD.replace("LIMIT", "");

@@ -1,18 +1,16 @@
-//! A trace as one seed sees it: pods shuffled and inflated, nodes in a random order.
+//! A trace for one seed: pods shuffled and scaled to a load, nodes in a random order.
 //!
 //! Rules 2 to 4 of the published experiment. The random streams are our own, so
 //! single seeds differ from the published ones; means do not.
-//! Fed by: a trace, a seed, the load in percent of all cards.
-//! Must not: draw from anything but the seed.
 
 use std::collections::HashMap;
 
 use fastrand::Rng;
 
-use crate::rig::{Node, Pod};
+use crate::placer::{Node, Pod};
 use crate::trace::{PodRow, Shape, Trace};
 
-/// What one seed offers.
+/// The workload of one seed.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// In the order in which they are offered.
@@ -25,26 +23,26 @@ pub struct Workload {
 
 impl Workload {
     /// Shuffles, then appends copies of random pods or deletes random ones until
-    /// the requests come to `load` percent of all cards.
+    /// the requests come to `load` percent of all GPUs.
     pub fn of(trace: &Trace, seed: u64, load: u32) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut rows: Vec<&PodRow> = trace.pods.iter().collect();
         rows.sort_by(|a, b| a.name.cmp(&b.name));
         let original = rows.clone();
         rng.shuffle(&mut rows);
-        let wanted = u64::from(trace.capacity()) * u64::from(load) / 100;
+        let target = u64::from(trace.capacity()) * u64::from(load) / 100;
         let mut sum = u64::from(trace.request());
         if sum > 0 {
-            while sum < wanted {
+            while sum < target {
                 let drawn = original[rng.usize(..original.len())];
-                // The published test adds one card's part; its sum the whole request.
-                if sum + u64::from(drawn.shape.milli) > wanted {
+                // The published test adds one GPU's part, the published sum the whole request.
+                if sum + u64::from(drawn.shape.milli) > target {
                     break;
                 }
                 sum += u64::from(drawn.shape.request());
                 rows.push(drawn);
             }
-            while sum > wanted && !rows.is_empty() {
+            while sum > target && !rows.is_empty() {
                 let drawn = rows.remove(rng.usize(..rows.len()));
                 sum -= u64::from(drawn.shape.request());
             }

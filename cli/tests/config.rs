@@ -1,7 +1,4 @@
 //! `kubectl-aliquot config` as a process: what it prints, where, and its exit code.
-//!
-//! Fed by: the binary, with configurations on its standard input. Must not: need a
-//! cluster.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -42,24 +39,24 @@ profiles:
 ";
 
 #[test]
-fn a_broken_configuration_gives_a_line_for_each_fault_and_exit_code_1() {
+fn validate_prints_each_error_and_exits_1() {
     let (code, out, err) = run(&["validate", "-"], BROKEN);
     let lines: Vec<&str> = err.lines().collect();
     assert_eq!(
         lines,
         [
-            "profiles.lab.gpus[0].replicas: 4 is under an unknown key; accepted: mode, select, optional, reserve, split, memoryScaling, graphics, video",
-            "profiles.lab.gpus[1].replicas: 100 is too large; accepted: a whole number, 1 to 48",
+            "profiles.lab.gpus[0].replicas: unknown key; expected: mode, select, optional, reserve, split, memoryScaling, graphics, video",
+            "profiles.lab.gpus[1].replicas: 100 is too large; expected: an integer from 1 to 48",
         ]
     );
     assert_eq!((code, out.as_str()), (Some(1), ""));
 }
 
 #[test]
-fn a_good_configuration_gives_its_profiles_and_exit_code_0() {
-    let good = "{apiVersion: aliquot.dev/v1alpha1, profiles: {lab: {rest: exclusive}}}";
-    let (code, out, err) = run(&["validate", "-"], good);
-    assert_eq!(out, "good: lab; default: vgpu on all GPUs\n");
+fn validate_prints_profiles_and_exits_0() {
+    let valid = "{apiVersion: aliquot.dev/v1alpha1, profiles: {lab: {rest: exclusive}}}";
+    let (code, out, err) = run(&["validate", "-"], valid);
+    assert_eq!(out, "valid: lab; default: vgpu on all GPUs\n");
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let (code, _, err) = run(&["validate", "/nowhere.yaml"], "");
     assert_eq!(code, Some(1));
@@ -67,15 +64,15 @@ fn a_good_configuration_gives_its_profiles_and_exit_code_0() {
 }
 
 #[test]
-fn what_was_converted_is_valid() {
+fn converts_to_valid_configuration() {
     let theirs =
         "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}";
     let (code, ours, err) = run(&["convert", "--from", "nvidia", "--name", "x", "-"], theirs);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let (code, out, err) = run(&["validate", "-"], &ours);
-    assert_eq!(out, "good: x; default: x\n", "{err}");
+    assert_eq!(out, "valid: x; default: x\n", "{err}");
     assert_eq!(code, Some(0));
-    // Not converted, it is named with the command that does.
+    // Without conversion, the error names the command that converts.
     let (code, _, err) = run(&["validate", "-"], theirs);
     assert_eq!(code, Some(1));
     assert!(err.contains("config convert --from nvidia FILE"), "{err}");
@@ -85,7 +82,7 @@ fn what_was_converted_is_valid() {
 }
 
 #[test]
-fn a_nodes_effective_profile_is_a_valid_configuration() {
+fn shows_effective_profile_as_valid_configuration() {
     let inventory = r#"{"v":1,"reads":[1],"gpus":[{"uuid":"GPU-11111111-2222-3333-4444-555555555555","index":0,"model":"NVIDIA A30","memory":24576,"scaled":24576,"cores":100,"seats":10,"mode":"vgpu","resource":"nvidia.com/gpu","health":"ok"}]}"#;
     let node = |annotations| -> Node {
         let node = json!({"metadata": {"name": "n1", "annotations": annotations}});
@@ -94,7 +91,7 @@ fn a_nodes_effective_profile_is_a_valid_configuration() {
     let shown = effective(&node(json!({"aliquot.dev/inventory": inventory})), "n1").expect("YAML");
     assert!(shown.contains("split: 10"), "{shown}");
     let (code, out, err) = run(&["validate", "-"], &shown);
-    assert_eq!(out, "good: n1; default: n1\n", "{err}");
+    assert_eq!(out, "valid: n1; default: n1\n", "{err}");
     assert_eq!(code, Some(0));
     let error = effective(&node(json!({})), "n1").expect_err("nothing to show");
     assert!(
@@ -104,7 +101,7 @@ fn a_nodes_effective_profile_is_a_valid_configuration() {
 }
 
 #[test]
-fn mps_15_a_plan_says_what_each_client_gets_and_refuses_beyond_the_maximum() {
+fn mps_15_plans_share_of_each_client_up_to_the_maximum() {
     let plan = |arguments: &[&str]| run(&[&["plan"], arguments].concat(), "");
     let a100 = ["--product", "NVIDIA A100-SXM4-40GB", "--replicas"];
     let check = |more: &[&str], expected: &str| {
@@ -124,23 +121,23 @@ fn mps_15_a_plan_says_what_each_client_gets_and_refuses_beyond_the_maximum() {
         assert_eq!((code, &*out), (Some(1), ""), "{arguments:?}");
         assert!(error.contains(part), "{error}");
     };
-    let most = "accepted: 1 to 48, the clients that one MPS daemon serves here";
+    let most = "expected: 1 to 48, the clients that one MPS daemon serves on this device";
     refused(&[&a100[..], &["49"]].concat(), most);
     refused(&[&a100[..], &["0"]].concat(), most);
     let instance = [&a100[..], &["2", "--instance", "3g.40gb"]].concat();
-    refused(&instance, "accepted: 1g.5gb, 1g.5gb+me");
+    refused(&instance, "expected: 1g.5gb, 1g.5gb+me");
     refused(
         &["--product", "Tesla P100-PCIE-16GB", "--replicas", "17"],
-        "accepted: 1 to 16",
+        "expected: 1 to 16",
     );
     refused(
-        &["--product", "A card", "--replicas", "2"],
-        "with --memory MIB",
+        &["--product", "A GPU", "--replicas", "2"],
+        "expected: --memory MIB in addition",
     );
 }
 
 #[test]
-fn ts_14_a_plan_says_how_many_replicas_the_peaks_suggest() {
+fn ts_14_plans_replicas_from_peaks() {
     let plan = |arguments: &[&str]| {
         let a100 = ["plan", "--product", "NVIDIA A100-SXM4-40GB"];
         run(&[&a100[..], arguments].concat(), "")
@@ -160,11 +157,11 @@ fn ts_14_a_plan_says_how_many_replicas_the_peaks_suggest() {
     );
     check(
         &["--peak", "1:1"],
-        "the peaks suggest 48 replicas: more clients are not served",
+        "the peaks suggest 48 replicas: one MPS daemon does not serve more clients",
     );
     let (code, _, error) = plan(&["--peak", "3000"]);
     assert!(
-        code == Some(2) && error.contains("accepted: MIB:PERCENT"),
+        code == Some(2) && error.contains("expected: MIB:PERCENT"),
         "{error}"
     );
 }

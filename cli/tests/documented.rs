@@ -1,7 +1,5 @@
-//! The documents' commands of `kubectl aliquot`: each can be meant, and those that need no cluster
-//! run.
-//!
-//! Fed by: README.md and docs. Must not: need a cluster.
+//! The `kubectl aliquot` commands in README.md and docs: each can be parsed, and those that need no
+//! cluster run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +33,7 @@ fn documents() -> Vec<String> {
     paths.iter().map(read).collect()
 }
 
-/// Lines of blocks and texts in backticks that begin so; without a remark behind them.
+/// Lines of blocks and texts in backticks that begin so; without the comment behind them.
 fn commands() -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for text in documents() {
@@ -57,7 +55,7 @@ fn commands() -> Vec<Vec<String>> {
     found
 }
 
-/// As a shell cuts them, double quotes included.
+/// Split as a shell does, with double quotes.
 fn words(command: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -74,14 +72,14 @@ fn words(command: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_documented_command_can_be_meant() {
+fn parses_every_documented_command() {
     let all = commands();
     assert!(all.len() > 20, "{} commands", all.len());
     for command in all {
         let Err(error) = Program::try_parse_from(&command) else {
             continue;
         };
-        // Named in a sentence, without what it needs.
+        // Mentioned in a sentence without its required arguments.
         let needs = [
             ErrorKind::MissingRequiredArgument,
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
@@ -92,7 +90,7 @@ fn every_documented_command_can_be_meant() {
 }
 
 #[test]
-fn every_documented_command_of_config_runs() {
+fn runs_every_documented_config_command() {
     let folder = tempfile::tempdir().expect("a folder");
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guides/gpu-profiles.md");
     let guide = fs::read_to_string(guide).expect("the guide");

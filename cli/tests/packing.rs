@@ -1,6 +1,4 @@
-//! How well the scheduler's own decisions pack the public trace.
-//!
-//! Fed by: the files in `OPENB_DIR`; without them it says so and tries nothing.
+//! How well the scheduler's decisions pack the public trace. Skipped without the files in `OPENB_DIR`.
 
 mod openb;
 
@@ -22,7 +20,7 @@ fn ours(trace: &str, seeds: &[u64]) -> Option<Summary> {
 }
 
 #[test]
-fn less_is_stranded_on_the_default_trace_than_fgd_published() {
+fn strands_less_than_fgd_on_default_trace() {
     // All ten by `make bench`.
     let Some(found) = ours("default", &[42, 43]) else {
         return;
@@ -36,7 +34,7 @@ fn less_is_stranded_on_the_default_trace_than_fgd_published() {
 }
 
 #[test]
-fn no_other_trace_strands_more_than_fgd_published_by_a_third_of_a_point() {
+fn strands_about_as_little_as_fgd_on_other_traces() {
     for (trace, published) in OTHERS {
         let Some(found) = ours(trace, &[42]) else {
             return;

@@ -1,7 +1,5 @@
-//! The rig reproduces the published figures of six policies on the default trace
-//! of openb: that is why its figures for ours can be believed.
-//!
-//! Fed by: the files in `OPENB_DIR`; without them it says so and tries nothing.
+//! `simulate` reproduces the published figures of six policies on openb's default trace, which validates
+//! its figures for Aliquot. Skipped without the files in `OPENB_DIR`.
 
 mod openb;
 
@@ -31,7 +29,7 @@ fn check(summary: &Summary, expected: [f64; 4]) {
 }
 
 #[test]
-fn six_policies_reach_their_published_figures_on_the_default_trace() {
+fn reproduces_published_figures_of_six_policies() {
     let Some(trace) = openb::trace("default") else {
         return;
     };

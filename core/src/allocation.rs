@@ -1,8 +1,8 @@
-//! Who was given what: the content of the pod annotation `aliquot.dev/allocation`.
+//! What a pod was allocated: the content of the pod annotation `aliquot.dev/allocation`.
 //!
-//! Fed by: the scheduler, which writes it in the Binding and nowhere else.
-//! Must not: be taken for free capacity when it cannot be read (fail closed;
-//! see [`crate::ledger`]).
+//!
+//! Only the scheduler writes it, with the Binding. An allocation that cannot be read takes
+//! the whole node (fail closed; see [`crate::ledger`]).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::id::{GpuUuid, NodeName};
-use crate::mig::published::Placed;
+use crate::mig::published::MigPlacement;
 use crate::units::{Mib, Percent};
 
 /// The pod annotation that carries an [`Allocation`].
@@ -18,22 +18,22 @@ pub const ALLOCATION: &str = "aliquot.dev/allocation";
 /// The version that this release writes.
 pub const VERSION: u32 = 1;
 
-/// Why an annotation's text cannot be written or read.
+/// Why an annotation cannot be written or read.
 #[derive(Debug, Error)]
 pub enum CodecError {
-    /// Not representable as JSON.
+    /// The value cannot be represented as JSON.
     #[error("cannot encode the annotation")]
     Encode {
         /// What serde found.
         source: serde_json::Error,
     },
-    /// Not the JSON that this release expects.
+    /// The text is not the JSON that this release expects.
     #[error("cannot read the annotation: {source}")]
     Decode {
         /// What serde found.
         source: serde_json::Error,
     },
-    /// A version that this release does not read.
+    /// The version is not one that this release reads.
     #[error("the annotation has version {found}, this release reads {read}")]
     Version {
         /// The version in the text.
@@ -41,40 +41,40 @@ pub enum CodecError {
         /// The version that can be read.
         read: u32,
     },
-    /// An inventory that names one card twice: its shares could be counted on
-    /// one place and given away on the other.
-    #[error("the annotation names card {uuid} twice")]
-    CardTwice {
-        /// The card.
+    /// An inventory names one device twice: its shares could be counted on one entry and
+    /// allocated on the other.
+    #[error("the annotation names device {uuid} twice")]
+    DuplicateDevice {
+        /// The device.
         uuid: GpuUuid,
     },
 }
 
-/// A share of one card.
+/// A share of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The resource it was asked under.
+    /// The resource under which it was requested.
     pub resource: String,
-    /// The card, or the instance that is there for good.
+    /// The GPU, or the fixed MIG instance.
     pub gpu: GpuUuid,
-    /// Memory on it; percentages are resolved. Nothing where shares take turns.
+    /// Memory in MiB, with percentages resolved. 0 on a time-sliced GPU.
     pub memory: Mib,
-    /// Compute on it; 100 means alone.
+    /// Compute in percent; 100 means exclusive use.
     pub cores: Percent,
-    /// Seats of it, which it has together.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub seats: u32,
-    /// Which instance of it, on a card that is cut as pods come.
+    /// Replicas of the device that the share consists of.
+    #[serde(rename = "seats", default = "one", skip_serializing_if = "is_one")]
+    pub replicas: u32,
+    /// The placement of the instance on a GPU under dynamic MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mig: Option<Placed>,
+    pub mig: Option<MigPlacement>,
 }
 
 impl Grant {
-    /// The unit that the books know it under: the card, the instance that is there
-    /// for good, or the one that is made for it.
-    pub fn unit(&self) -> GpuUuid {
+    /// The key under which the ledger tracks the device: the UUID of the GPU or of the
+    /// fixed instance, or the GPU and placement of an instance that is created for the pod.
+    pub fn device_key(&self) -> GpuUuid {
         match &self.mig {
-            Some(placed) => placed.unit(&self.gpu),
+            Some(placed) => placed.device_key(&self.gpu),
             None => self.gpu.clone(),
         }
     }
@@ -85,23 +85,23 @@ fn one() -> u32 {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_one(seats: &u32) -> bool {
-    *seats == 1
+fn is_one(replicas: &u32) -> bool {
+    *replicas == 1
 }
 
-/// Everything that a pod was given.
+/// Everything that a pod was allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Version of this text.
+    /// Version of the format.
     pub v: u32,
-    /// The node the shares are on.
+    /// The node with the devices.
     pub node: NodeName,
     /// App containers by name.
     pub containers: BTreeMap<String, Vec<Grant>>,
     /// Init containers and sidecars by name.
     #[serde(default)]
     pub init: BTreeMap<String, Vec<Grant>>,
-    /// 0 high, 1 low.
+    /// 0 is high, 1 is low.
     pub priority: u8,
 }
 
@@ -111,7 +111,7 @@ impl Allocation {
         serde_json::to_string(self).map_err(|source| CodecError::Encode { source })
     }
 
-    /// Reads the annotation's text. Unknown fields are passed over.
+    /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
         let allocation: Self =
             serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
@@ -124,7 +124,7 @@ impl Allocation {
         Ok(allocation)
     }
 
-    /// The grants of a container, whichever kind it is.
+    /// The grants of a container of any kind.
     pub fn grants(&self, container: &str) -> Option<&[Grant]> {
         self.containers
             .get(container)

@@ -1,8 +1,5 @@
-//! What `GET /explain` and `GET /top` answer, as types that both ends share.
-//!
-//! Fed by: the scheduler, which writes the parts one after the other, and
-//! `kubectl-aliquot`, which reads the whole.
-//! Must not: hold anything that [`crate::explain`] and [`crate::top`] do not say.
+//! The answers of `GET /explain` and `GET /top`, as types shared by the scheduler, which
+//! writes them part by part, and `kubectl-aliquot`, which reads them.
 
 use std::collections::BTreeMap;
 
@@ -13,86 +10,88 @@ use crate::explain::NodeAnswer;
 use crate::id::{GpuUuid, NodeName, PodUid};
 use crate::reason::Refusal;
 use crate::request::Memory;
-use crate::top::{Amount, NodeTop};
+use crate::top::{DeviceAmount, NodeTop};
 use crate::units::Percent;
 
-/// What is said of a pod before its nodes.
+/// The part about the pod itself, before its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Head {
+pub struct PodHeader {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
     /// Its uid.
     pub uid: PodUid,
-    /// This replica may bind: it is the one that kube-scheduler asks.
+    /// This scheduler replica may bind: it is the one that kube-scheduler asks.
     pub leads: bool,
-    /// What its containers ask for; those that ask for nothing are left out.
-    pub asks: Vec<Asked>,
-    /// What filter told it last, where it was refused by this replica.
-    pub refused: Option<Told>,
-    /// Where it is, once it is booked; then no node is judged.
-    pub booked: Option<Booked>,
+    /// What its containers ask for; containers without a GPU are left out.
+    #[serde(rename = "asks")]
+    pub requests: Vec<ContainerRequest>,
+    /// Its refusals, if this scheduler replica refused it.
+    pub refused: Option<RefusalHistory>,
+    /// Where it is allocated; then no node is evaluated.
+    #[serde(rename = "booked")]
+    pub placement: Option<PodPlacement>,
 }
 
 /// What one container asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct ContainerRequest {
     /// Its name.
     pub container: String,
     /// `app`, `init` or `sidecar`.
     pub stage: String,
-    /// Under which resource; empty in the answer of an older scheduler.
+    /// The resource; empty in the answer of an older scheduler.
     #[serde(default)]
     pub resource: String,
-    /// On how many cards.
+    /// Number of devices.
     pub count: u32,
-    /// Of each, with its unit.
+    /// Memory of each, with its unit.
     pub memory: String,
-    /// Of each.
+    /// Compute of each.
     pub cores: Percent,
 }
 
 /// Refusals of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
-    /// How often.
+pub struct RefusalHistory {
+    /// The number of refusals.
     pub times: u32,
-    /// Seconds since the first one.
+    /// Seconds since the first.
     pub first_seconds_ago: f64,
-    /// Seconds since the last one.
+    /// Seconds since the last.
     pub last_seconds_ago: f64,
-    /// What the last one said.
+    /// The text of the last.
     pub text: String,
 }
 
-/// A booking.
+/// Where a pod is allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Booked {
+pub struct PodPlacement {
     /// The node.
     pub node: NodeName,
-    /// The API server has it; otherwise its Binding is on the way.
+    /// The API server confirmed it; otherwise its Binding is under way.
     pub confirmed: bool,
-    /// What it holds of which card; `null` when its allocation cannot be read.
-    pub gpus: Option<BTreeMap<GpuUuid, Amount>>,
+    /// What it uses of each device; `null` if its allocation is unreadable.
+    pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
 }
 
-/// What is said of a pod after its nodes.
+/// The part about all nodes together, after the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Tail {
-    /// Nodes that kube-scheduler offers.
+pub struct NodeTotals {
+    /// Nodes that kube-scheduler offered.
     pub offered: u32,
-    /// Those of them that take the pod now.
+    /// Those of them that can take the pod now.
     pub fitting: u32,
-    /// Why the others do not, counted.
+    /// Why the others cannot, counted.
     pub why: String,
     #[serde(skip)]
     refusal: Refusal,
 }
 
-impl Tail {
-    /// One more node.
+impl NodeTotals {
+    /// Adds a node.
     pub fn add(&mut self, node: &NodeAnswer, refusal: Option<&Refusal>) {
         if !node.offered {
             return;
@@ -111,44 +110,45 @@ impl Tail {
 pub struct PodAnswer {
     /// The pod.
     #[serde(flatten)]
-    pub head: Head,
+    pub head: PodHeader,
     /// Every node, by name.
     pub nodes: Vec<NodeAnswer>,
     /// All of them together.
     #[serde(flatten)]
-    pub tail: Tail,
+    pub tail: NodeTotals,
 }
 
 /// The whole answer of `GET /top`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopAnswer {
-    /// What a container gets that says no compute.
+    /// The compute of a container that asks for none.
     pub default_cores: Percent,
-    /// This replica may bind.
+    /// This scheduler replica may bind.
     pub leads: bool,
     /// Every node with an inventory, by name.
     pub nodes: Vec<NodeTop>,
 }
 
 /// What the containers ask for.
-pub fn asked(demand: &Demand) -> Vec<Asked> {
+pub fn container_requests(demand: &Demand) -> Vec<ContainerRequest> {
     let containers = demand.containers.iter();
-    let asking = containers.flat_map(|c| c.asks.iter().map(move |ask| (c, ask)));
-    let line = |(container, ask): (&crate::ContainerDemand, &crate::Ask)| Asked {
-        container: container.name.clone(),
-        stage: match container.stage {
-            Stage::App => "app",
-            Stage::Init => "init",
-            Stage::Sidecar => "sidecar",
-        }
-        .to_owned(),
-        resource: demand.resource(ask).to_owned(),
-        count: ask.count,
-        memory: match ask.memory {
-            Memory::Mib(memory) => memory.to_string(),
-            Memory::Share(part) => part.to_string(),
-        },
-        cores: ask.cores,
-    };
+    let asking = containers.flat_map(|c| c.requests.iter().map(move |request| (c, request)));
+    let line =
+        |(container, request): (&crate::ContainerDemand, &crate::GpuRequest)| ContainerRequest {
+            container: container.name.clone(),
+            stage: match container.stage {
+                Stage::App => "app",
+                Stage::Init => "init",
+                Stage::Sidecar => "sidecar",
+            }
+            .to_owned(),
+            resource: demand.resource(request).to_owned(),
+            count: request.count,
+            memory: match request.memory {
+                Memory::Mib(memory) => memory.to_string(),
+                Memory::Share(part) => part.to_string(),
+            },
+            cores: request.cores,
+        };
     asking.map(line).collect()
 }

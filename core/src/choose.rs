@@ -1,79 +1,76 @@
-//! Which of the cards that fit a container gets: by the policy's keys, by NUMA
-//! node, by the links between the cards (HAMi 4.7).
-//!
-//! Fed by: [`crate::fit`], with the cards that can take the container.
-//! Must not: judge room; every candidate has it.
+//! Which of the devices that fit a container gets: by the policy's keys, by NUMA node, by
+//! the links between devices (HAMi 4.7). Every candidate has the capacity.
 
 use std::collections::BTreeMap;
 
-use crate::card_policy::MOST_KEYS;
+use crate::gpu_policy::MAX_KEYS;
 use crate::inventory::Inventory;
 use crate::node::NodeState;
 use crate::reason::Reason;
 
-/// Up to this many candidates every combination is compared.
-const EXACT: usize = 8;
+/// Up to this many candidates all combinations are compared.
+const EXHAUSTIVE_LIMIT: usize = 8;
 
-/// A card that fits. The order is best first.
+/// A device that fits. The order is best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Candidate {
     /// For an init container: the pod's app containers are not on it.
-    pub(crate) stranger: bool,
-    /// A whole card for one that is content with less.
+    pub(crate) outside_apps: bool,
+    /// A whole GPU for a container that asked for less.
     pub(crate) waste: bool,
     /// One number for each key of the policy; lower is better.
-    pub(crate) rank: [u64; MOST_KEYS],
-    /// The card's place on the node.
+    pub(crate) rank: [u64; MAX_KEYS],
+    /// The device's index on the node.
     pub(crate) place: usize,
 }
 
-/// What a choice must look like.
+/// The constraints of a choice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
-    /// How many cards.
+pub(crate) struct DeviceSelection {
+    /// The number of devices.
     pub(crate) count: usize,
     /// All of them on one NUMA node.
     pub(crate) one_numa: bool,
-    /// Where the policy's `numa` key is.
+    /// The index of the policy's `numa` key.
     pub(crate) numa_key: Option<usize>,
-    /// By their links first.
+    /// Compare links first.
     pub(crate) links: bool,
 }
 
-/// Moves the chosen cards to the front; why there are none otherwise.
-pub(crate) fn choose(
+/// Moves the chosen devices to the front, or returns why there are none.
+pub(crate) fn select_devices(
     node: &NodeState,
-    manner: Manner,
+    selection: DeviceSelection,
     candidates: &mut Vec<Candidate>,
 ) -> Result<(), Reason> {
-    let count = manner.count;
+    let count = selection.count;
     if candidates.len() < count {
         return Err(Reason::AllocatedCardsInsufficientRequest);
     }
-    if let Some(key) = manner.numa_key {
+    if let Some(key) = selection.numa_key {
         prefer_whole_numa(node, count, key, candidates);
     }
     candidates.sort_unstable();
-    if !manner.one_numa && !manner.links {
+    if !selection.one_numa && !selection.links {
         return Ok(());
     }
-    let groups = if manner.one_numa {
+    let groups = if selection.one_numa {
         by_numa(node, candidates)
     } else {
         vec![candidates.clone()]
     };
     let able = groups.into_iter().filter(|group| group.len() >= count);
-    let best = able.map(|group| pick(node, manner, group)).min();
-    *candidates = best.ok_or(Reason::NumaNotFit)?.cards;
+    let best = able.map(|group| pick(node, selection, group)).min();
+    *candidates = best.ok_or(Reason::NumaNotFit)?.devices;
     Ok(())
 }
 
-/// The candidates of each NUMA node, in their order. Cards of which the driver
-/// knows none are one more group.
+/// The candidates of each NUMA node, in their order. Devices without a known NUMA node are
+/// one more group.
 fn by_numa(node: &NodeState, candidates: &[Candidate]) -> Vec<Vec<Candidate>> {
     let mut groups: BTreeMap<Option<u32>, Vec<Candidate>> = BTreeMap::new();
     for candidate in candidates {
-        let numa = node.cards[candidate.place].numa;
+        let numa = node.devices[candidate.place].numa;
         groups.entry(numa).or_default().push(*candidate);
     }
     groups.into_values().collect()
@@ -82,7 +79,7 @@ fn by_numa(node: &NodeState, candidates: &[Candidate]) -> Vec<Vec<Candidate>> {
 /// The `numa` key: NUMA nodes that can hold the whole request come first, then
 /// the lower number.
 fn prefer_whole_numa(node: &NodeState, count: usize, key: usize, candidates: &mut [Candidate]) {
-    let numa = |c: &Candidate| node.cards[c.place].numa;
+    let numa = |c: &Candidate| node.devices[c.place].numa;
     let numas: Vec<_> = candidates.iter().map(numa).collect();
     for candidate in candidates {
         let own = numa(candidate);
@@ -92,39 +89,39 @@ fn prefer_whole_numa(node: &NodeState, count: usize, key: usize, candidates: &mu
     }
 }
 
-/// Cards of one group. The order is best first.
+/// Devices of one group. The order is best first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Picked {
-    strangers: usize,
-    /// How bad they are by their links.
+struct Selected {
+    outside_apps: usize,
+    /// The strain of their links: lower is better.
     strain: i64,
-    ranks: Vec<[u64; MOST_KEYS]>,
-    cards: Vec<Candidate>,
+    ranks: Vec<[u64; MAX_KEYS]>,
+    devices: Vec<Candidate>,
 }
 
-/// The best cards of one group, which is sorted.
-fn pick(node: &NodeState, manner: Manner, mut group: Vec<Candidate>) -> Picked {
-    let own = group.iter().filter(|c| !c.stranger).count();
-    if own >= manner.count {
+/// The best devices of one group, which is sorted.
+fn pick(node: &NodeState, selection: DeviceSelection, mut group: Vec<Candidate>) -> Selected {
+    let own = group.iter().filter(|c| !c.outside_apps).count();
+    if own >= selection.count {
         group.truncate(own);
     }
     let mut strain = 0;
-    if let (true, Some(inventory)) = (manner.links, &node.inventory) {
+    if let (true, Some(inventory)) = (selection.links, &node.inventory) {
         let places: Vec<usize> = group.iter().map(|c| c.place).collect();
-        let (found, chosen) = by_links(&scores(inventory, &places), manner.count);
+        let (found, chosen) = by_links(&scores(inventory, &places), selection.count);
         strain = found;
         group = chosen.into_iter().map(|at| group[at]).collect();
     }
-    group.truncate(manner.count);
-    Picked {
-        strangers: group.iter().filter(|c| c.stranger).count(),
+    group.truncate(selection.count);
+    Selected {
+        outside_apps: group.iter().filter(|c| c.outside_apps).count(),
         strain,
         ranks: group.iter().map(|c| c.rank).collect(),
-        cards: group,
+        devices: group,
     }
 }
 
-/// The pair score of each two cards; a link that only one end knows counts 0.
+/// The link score of each pair of devices; 0 for a link that only one of them reports.
 fn scores(inventory: &Inventory, places: &[usize]) -> Vec<Vec<i64>> {
     let link = |a: usize, b: usize| {
         let (a, b) = (&inventory.gpus[a], &inventory.gpus[b]);
@@ -135,11 +132,11 @@ fn scores(inventory: &Inventory, places: &[usize]) -> Vec<Vec<i64>> {
     places.iter().map(row).collect()
 }
 
-/// `count` of the cards with the least strain: a single one that is linked least
-/// to the others, several that are linked most to each other. Among equals the
-/// first by order. All combinations of up to [`EXACT`] cards are compared;
-/// beyond that each card in turn is the seed of a set that grows by its closest
-/// card and is then improved by exchanges, so the cost stays bounded.
+/// Chooses `count` devices with the least strain: a single one that is linked least to the
+/// others, or several that are linked most to each other; among equals, the first in order.
+/// Up to [`EXHAUSTIVE_LIMIT`] devices, all combinations are compared; beyond, each device
+/// seeds a set that grows by its closest device and is then improved by exchanges, which
+/// bounds the cost.
 fn by_links(scores: &[Vec<i64>], count: usize) -> (i64, Vec<usize>) {
     let all = scores.len();
     if count == 1 {
@@ -152,7 +149,7 @@ fn by_links(scores: &[Vec<i64>], count: usize) -> (i64, Vec<usize>) {
         let strain = -within(scores, &set);
         best = std::mem::take(&mut best).min((strain, set));
     };
-    if all <= EXACT {
+    if all <= EXHAUSTIVE_LIMIT {
         for mask in 1_u32..1 << all {
             let set: Vec<usize> = (0..all).filter(|at| mask & (1 << at) != 0).collect();
             if set.len() == count {
@@ -161,13 +158,13 @@ fn by_links(scores: &[Vec<i64>], count: usize) -> (i64, Vec<usize>) {
         }
     } else {
         for seed in 0..all {
-            consider(improved(scores, grown(scores, seed, count)));
+            consider(improve(scores, grow(scores, seed, count)));
         }
     }
     best
 }
 
-/// The sum of the pair scores in a set.
+/// The sum of the link scores in a set.
 fn within(scores: &[Vec<i64>], set: &[usize]) -> i64 {
     let pairs = set
         .iter()
@@ -180,7 +177,7 @@ fn pull(scores: &[Vec<i64>], set: &[usize], at: usize) -> i64 {
     set.iter().map(|&other| scores[at][other]).sum()
 }
 
-fn grown(scores: &[Vec<i64>], seed: usize, count: usize) -> Vec<usize> {
+fn grow(scores: &[Vec<i64>], seed: usize, count: usize) -> Vec<usize> {
     let mut set = vec![seed];
     while set.len() < count {
         let outside = (0..scores.len()).filter(|at| !set.contains(at));
@@ -191,9 +188,9 @@ fn grown(scores: &[Vec<i64>], seed: usize, count: usize) -> Vec<usize> {
     set
 }
 
-/// Exchanges one card at a time while that helps; each exchange makes the sum
-/// larger, and there are at most as many as there are cards.
-fn improved(scores: &[Vec<i64>], mut set: Vec<usize>) -> Vec<usize> {
+/// Exchanges one device at a time while that improves the sum, at most as often as there
+/// are devices.
+fn improve(scores: &[Vec<i64>], mut set: Vec<usize>) -> Vec<usize> {
     for _ in 0..scores.len() {
         let outside = (0..scores.len()).filter(|at| !set.contains(at));
         let exchanges = outside.flat_map(|new| (0..set.len()).map(move |old| (old, new)));
@@ -217,20 +214,20 @@ fn improved(scores: &[Vec<i64>], mut set: Vec<usize>) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Pairs of neighbours are linked best, then those of one half.
-    fn ladder(cards: usize) -> Vec<Vec<i64>> {
+    /// Neighbours are linked best, then the devices of one half.
+    fn ladder(devices: usize) -> Vec<Vec<i64>> {
         let link = |a: usize, b: usize| match (a == b, a / 2 == b / 2, a / 4 == b / 4) {
             (true, ..) => 0,
             (_, true, _) => 400,
             (_, _, true) => 100,
             _ => 10,
         };
-        let row = |a| (0..cards).map(|b| link(a, b)).collect();
-        (0..cards).map(row).collect()
+        let row = |a| (0..devices).map(|b| link(a, b)).collect();
+        (0..devices).map(row).collect()
     }
 
     #[test]
-    fn several_cards_are_the_closest_ones_and_one_is_the_loneliest() {
+    fn picks_closest_group_and_least_linked_single_device() {
         let mut scores = ladder(8);
         assert_eq!(by_links(&scores, 2), (-400, vec![0, 1]));
         assert_eq!(by_links(&scores, 4), (-1200, vec![0, 1, 2, 3]));
@@ -243,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_cards_are_chosen_as_well_as_by_comparing_all() {
+    fn chooses_among_sixteen_devices_as_well_as_exhaustively() {
         let scores = ladder(16);
         for count in 2..=16 {
             let (strain, set) = by_links(&scores, count);

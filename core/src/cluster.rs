@@ -1,10 +1,10 @@
 //! All nodes at one moment: an immutable snapshot that is cheap to take.
 //!
-//! Nodes lie in slots, slots in chunks that snapshots share; a change copies
-//! one chunk of pointers. A slot belongs to one node name for ever, so that a
-//! [`NodeSet`] stays true, and has a version that is new after every change, so
-//! that what was concluded of a node can be kept until then ([`crate::memo`]).
-//! Fed by: [`crate::ledger`]. Must not: know what the states mean.
+//!
+//! Nodes are stored in slots, and slots in chunks that snapshots share; a change copies one
+//! chunk of pointers. A slot belongs to one node name forever, so that a [`NodeSet`] stays
+//! valid, and has a version that is new after every change, so that verdicts about a node
+//! can be cached until then ([`crate::memo`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use crate::id::{Namespace, NodeName};
 use crate::node::NodeState;
 
-/// Slots in a chunk: a change of one node among 5,000 copies this many
-/// pointers, a snapshot a hundredth as many.
+/// Slots in a chunk: a change of one node among 5,000 copies this many pointers, and a
+/// snapshot a hundredth as many.
 const CHUNK: usize = 64;
 
 #[derive(Clone, Debug)]
 struct Slot {
     version: u64,
     name: NodeName,
-    /// `None` for a node that is gone.
+    /// `None` for a removed node.
     state: Option<Arc<NodeState>>,
 }
 
@@ -30,21 +30,21 @@ pub struct Cluster {
     slots: Arc<HashMap<NodeName, usize>>,
     chunks: Vec<Arc<Vec<Slot>>>,
     version: u64,
-    /// On how many nodes something is kept for a namespace.
-    kept: Arc<HashMap<Namespace, usize>>,
+    /// For each namespace, the number of nodes with a reservation for it.
+    reserved: Arc<HashMap<Namespace, usize>>,
 }
 
 /// A set of nodes of one [`Cluster`] and its later snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSet {
     words: Vec<u64>,
-    /// How many slots there were; nodes that came later count as members,
-    /// and so do those that were gone.
+    /// The number of slots when the set was made; later nodes count as members, and so do
+    /// nodes that were removed at the time.
     known: usize,
 }
 
 impl NodeSet {
-    /// Whether the node in this slot is in the set, or came after it was made.
+    /// Whether the node in this slot is in the set, or was added after it was made.
     pub fn contains(&self, slot: usize) -> bool {
         slot >= self.known
             || self
@@ -55,7 +55,7 @@ impl NodeSet {
 }
 
 impl NodeSet {
-    /// The slots of those that were named when the set was made, in order.
+    /// The slots of the nodes that were named when the set was made, in order.
     pub fn named(&self) -> impl Iterator<Item = usize> {
         let words = self.words.iter().enumerate();
         words.flat_map(|(at, word)| {
@@ -66,7 +66,7 @@ impl NodeSet {
 }
 
 impl Cluster {
-    /// The slot of a node that is known.
+    /// The slot of a known node.
     pub fn slot(&self, name: &str) -> Option<usize> {
         let slot = *self.slots.get(name)?;
         self.at(slot).map(|_| slot)
@@ -83,7 +83,7 @@ impl Cluster {
         Some((&slot.name, slot.state.as_ref()?))
     }
 
-    /// A number that is new whenever the node in this slot changed.
+    /// A number that is new whenever the node in this slot changes.
     pub fn version(&self, slot: usize) -> u64 {
         self.raw(slot).map_or(0, |slot| slot.version)
     }
@@ -93,12 +93,12 @@ impl Cluster {
         self.at(*self.slots.get(name)?)
     }
 
-    /// Something of some node is kept for pods of this namespace.
-    pub fn keeps_for(&self, namespace: &Namespace) -> bool {
-        self.kept.contains_key(namespace)
+    /// Whether any node has a reservation for pods of this namespace.
+    pub fn reserves_for(&self, namespace: &Namespace) -> bool {
+        self.reserved.contains_key(namespace)
     }
 
-    /// How many slots there are, those of gone nodes included.
+    /// The number of slots, including those of removed nodes.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -110,8 +110,8 @@ impl Cluster {
         numbered.filter_map(|(at, slot)| Some((at, &slot.name, slot.state.as_ref()?)))
     }
 
-    /// The set of those named nodes that are known. A node that is gone now and
-    /// comes back counts as a member, like one that comes for the first time.
+    /// The set of those named nodes that are known. A removed node that comes back counts
+    /// as a member, like a new one.
     pub fn set<S: AsRef<str>>(&self, names: &[S]) -> NodeSet {
         let mut set = NodeSet {
             words: vec![0; self.slots().div_ceil(64)],
@@ -125,7 +125,7 @@ impl Cluster {
         set
     }
 
-    /// Replaces the state of a node; `None` when it is gone.
+    /// Replaces the state of a node; `None` when it is removed.
     pub fn put(&mut self, name: &NodeName, state: Option<NodeState>) {
         let slot = match self.slots.get(name) {
             Some(slot) => *slot,
@@ -137,7 +137,7 @@ impl Cluster {
             }
         };
         self.version += 1;
-        self.count_kept(slot, state.as_ref());
+        self.count_reserved(slot, state.as_ref());
         let new = Slot {
             version: self.version,
             name: name.clone(),
@@ -153,24 +153,24 @@ impl Cluster {
         }
     }
 
-    /// The node in this slot becomes another.
-    fn count_kept(&mut self, slot: usize, new: Option<&NodeState>) {
-        let old = self.at(slot).map_or(&[][..], |old| &old.kept_for);
-        let new = new.map_or(&[][..], |new| &new.kept_for);
+    /// Updates the reservations when the node in this slot changes.
+    fn count_reserved(&mut self, slot: usize, new: Option<&NodeState>) {
+        let old = self.at(slot).map_or(&[][..], |old| &old.reserved_for);
+        let new = new.map_or(&[][..], |new| &new.reserved_for);
         if old == new {
             return;
         }
         let old = old.to_vec();
-        let kept = Arc::make_mut(&mut self.kept);
+        let reserved = Arc::make_mut(&mut self.reserved);
         for namespace in new {
-            *kept.entry(namespace.clone()).or_default() += 1;
+            *reserved.entry(namespace.clone()).or_default() += 1;
         }
         for namespace in old {
-            if let Some(nodes) = kept.get_mut(&namespace) {
+            if let Some(nodes) = reserved.get_mut(&namespace) {
                 *nodes -= 1;
             }
         }
-        kept.retain(|_, nodes| *nodes > 0);
+        reserved.retain(|_, nodes| *nodes > 0);
     }
 
     fn raw(&self, slot: usize) -> Option<&Slot> {
@@ -181,15 +181,15 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Compute;
-    use crate::node::Published;
+    use crate::node::HostResources;
+    use crate::node::NodePublication;
 
     fn state() -> NodeState {
-        NodeState::of(&Published::default(), &[], Compute::default())
+        NodeState::of(&NodePublication::default(), &[], HostResources::default())
     }
 
     #[test]
-    fn a_snapshot_does_not_change_and_a_slot_keeps_its_name() {
+    fn keeps_snapshots_unchanged_and_slot_names_stable() {
         let mut cluster = Cluster::default();
         for number in 0..200 {
             cluster.put(&format!("n{number}").as_str().into(), Some(state()));

@@ -1,8 +1,9 @@
-//! Filter and prioritize as functions: a snapshot and names in, an order out.
+//! Filter and prioritize as functions: a snapshot and node names in, a ranking out. The
+//! scheduler and `kubectl-aliquot simulate` share them.
 //!
-//! Fed by: the scheduler's routes and `kubectl-aliquot simulate`, which share it.
-//! Must not: change anything but the memo, or name a node in `FailedNodes`
-//! (kube-scheduler would wake the pod with its own message).
+//!
+//! No node is ever named in `FailedNodes`: kube-scheduler would then requeue the pod with
+//! its own message.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -11,79 +12,80 @@ use std::collections::HashMap;
 use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit::{self, Policies};
-use crate::memo::{Memo, Verdict, Verdicts};
+use crate::memo::{Memo, NodeVerdict, Verdicts};
 use crate::mig::Instance;
-use crate::node::{Card, NodeState};
-use crate::quota::{Amount, Headroom};
+use crate::node::{DeviceState, NodeState};
+use crate::quota::{Headroom, QuotaAmount};
 use crate::reason::{Reason, Refusal};
-use crate::seats::Seats;
-use crate::usage::Use;
+use crate::replicas::Replicas;
+use crate::usage::DeviceUse;
 
-/// A pod that was told its best node a moment ago and is not booked yet.
+/// A pod whose best node was just returned to kube-scheduler, and which is not reserved
+/// yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SoftNote {
+pub struct PendingPlacement {
     /// The node's slot.
     pub slot: usize,
-    /// What the pod would take of which of its cards.
-    pub uses: Vec<(usize, Use)>,
-    /// Which of `uses` are instances ([`fit::Fit::instances`]).
+    /// What the pod would use of each device.
+    pub uses: Vec<(usize, DeviceUse)>,
+    /// Which of `uses` are MIG instances ([`fit::Fit::instances`]).
     pub instances: Vec<(usize, Instance)>,
-    /// What it would take of the kubelet's seats.
-    pub seats: Seats,
+    /// The kubelet's replicas that it would use.
+    pub replicas: Replicas,
 }
 
-impl SoftNote {
-    /// A pod that asks for this was told the node in this slot, where it fits like this.
+impl PendingPlacement {
+    /// The placement of a pod with this demand on the node in this slot.
     pub fn of(slot: usize, fit: fit::Fit, demand: &Demand) -> Self {
         Self {
             slot,
             uses: fit.uses,
             instances: fit.instances,
-            seats: demand.seats(),
+            replicas: demand.replicas(),
         }
     }
 
     /// The node with the pod on it.
     pub fn on(&self, node: &NodeState) -> NodeState {
-        node.with(&self.uses, &self.instances, &self.seats)
+        node.with(&self.uses, &self.instances, &self.replicas)
     }
 }
 
-/// What is asked: which nodes can take a pod like this.
+/// Which nodes can take a pod with this demand.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct NodeQuery<'a> {
     /// The snapshot.
     pub cluster: &'a Cluster,
-    /// What the pod asks for.
+    /// The pod's demand.
     pub demand: &'a Demand,
-    /// For pods that choose none.
+    /// The policies for pods that choose none.
     pub policies: &'a Policies,
-    /// Where others are about to go. They lower a node's place, never its
-    /// feasibility: what they would take counts as taken, and a node that is
-    /// full with them comes last.
-    pub notes: &'a [SoftNote],
-    /// The slot of the node on which a share is kept for this pod, and that node
-    /// without it.
-    pub own: Option<&'a (usize, NodeState)>,
-    /// What the quotas of the pod's namespace leave; `None` where nothing is
-    /// limited. A node counts with the cards that the pod would be given there.
+    /// Placements of other pods that are about to come. They lower a node's rank, never its
+    /// feasibility: their uses count as allocated, and a node that is full with them comes
+    /// last.
+    pub pending: &'a [PendingPlacement],
+    /// The slot of the node with a reservation for this pod, and that node without the
+    /// reservation.
+    pub own_reservation: Option<&'a (usize, NodeState)>,
+    /// What the quotas of the pod's namespace leave; `None` without limits. A node is
+    /// charged for the devices that the pod would get there.
     pub headroom: Option<&'a Headroom>,
 }
 
-impl Question<'_> {
-    /// The node in a slot, as this pod sees it.
+impl NodeQuery<'_> {
+    /// The node in a slot as this pod sees it.
     fn node(&self, slot: usize) -> Option<&NodeState> {
-        match self.own {
+        match self.own_reservation {
             Some((own, state)) if *own == slot => Some(state),
             _ => self.cluster.at(slot).map(|state| &**state),
         }
     }
 
     /// Whether the node in this slot can take the pod.
-    fn verdict<'v>(&self, verdicts: &'v mut Verdicts<'_>, slot: usize) -> Cow<'v, Verdict> {
-        match self.own {
+    fn verdict<'v>(&self, verdicts: &'v mut Verdicts<'_>, slot: usize) -> Cow<'v, NodeVerdict> {
+        match self.own_reservation {
             Some((own, state)) if *own == slot => {
-                Cow::Owned(Verdict::on(state, self.demand, self.policies))
+                Cow::Owned(NodeVerdict::on(state, self.demand, self.policies))
             }
             _ => Cow::Borrowed(verdicts.of(slot)),
         }
@@ -93,33 +95,33 @@ impl Question<'_> {
 /// A node that can take the pod. The order is best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ranked<'n> {
-    /// Full once those who are about to go there have gone.
+    /// Full once the pending placements are made.
     crowded: bool,
     score: Reverse<u64>,
-    /// The node; names decide between equals.
+    /// The node; among equals the name decides.
     pub name: &'n str,
 }
 
-/// The named nodes that can take the pod, in the order of `names`, or why none can.
+/// The named nodes that can take the pod, in the order of `names`, or why there are none.
 pub fn fitting<'n, S: AsRef<str>>(
-    question: &Question<'_>,
+    query: &NodeQuery<'_>,
     memo: &mut Memo,
     names: &'n [S],
 ) -> Result<Vec<Ranked<'n>>, Refusal> {
-    let noted = noted(question);
-    let mut verdicts = memo.verdicts(question.cluster, question.demand, question.policies);
+    let pending_by_slot = pending_by_slot(query);
+    let mut verdicts = memo.verdicts(query.cluster, query.demand, query.policies);
     let mut fits = Vec::with_capacity(names.len());
     for name in names.iter().map(AsRef::as_ref) {
-        let Some(slot) = question.cluster.slot(name) else {
+        let Some(slot) = query.cluster.slot(name) else {
             continue;
         };
-        if let Verdict::Fits { score, amount } = *question.verdict(&mut verdicts, slot) {
-            if question.headroom.is_some_and(|left| !left.allows(amount)) {
+        if let NodeVerdict::Fits { score, amount } = *query.verdict(&mut verdicts, slot) {
+            if query.headroom.is_some_and(|left| !left.allows(amount)) {
                 continue;
             }
-            let (crowded, score) = match noted.get(&slot) {
+            let (crowded, score) = match pending_by_slot.get(&slot) {
                 None => (false, score),
-                Some(others) => match with_others(question, slot, others) {
+                Some(others) => match score_with_pending(query, slot, others) {
                     Some(score) => (false, score),
                     None => (true, score),
                 },
@@ -135,17 +137,18 @@ pub fn fitting<'n, S: AsRef<str>>(
         return Ok(fits);
     }
     let mut refusal = Refusal::default();
-    let mut over: Option<(Amount, Refusal)> = None;
+    let mut over: Option<(QuotaAmount, Refusal)> = None;
     for name in names.iter().map(AsRef::as_ref) {
-        let slot = question.cluster.slot(name);
-        let verdict = slot.map(|slot| question.verdict(&mut verdicts, slot));
+        let slot = query.cluster.slot(name);
+        let verdict = slot.map(|slot| query.verdict(&mut verdicts, slot));
         match verdict.as_deref() {
-            Some(Verdict::Refused(why)) => refusal.merge(why),
-            Some(Verdict::Fits { amount, .. }) => {
-                // Most nodes would give the same: said once, counted often.
+            Some(NodeVerdict::Refused(why)) => refusal.merge(why),
+            Some(NodeVerdict::Fits { amount, .. }) => {
+                // Most nodes would give the same amount: compute the excess once, count it
+                // often.
                 if over.as_ref().is_none_or(|(asked, _)| asked != amount) {
-                    let passed = question.headroom.and_then(|left| left.over(*amount));
-                    over = passed.map(|passed| (*amount, Refusal::over(passed)));
+                    let passed = query.headroom.and_then(|left| left.excess(*amount));
+                    over = passed.map(|passed| (*amount, Refusal::quota_exceeded(passed)));
                 }
                 if let Some((_, why)) = &over {
                     refusal.merge(why);
@@ -157,43 +160,50 @@ pub fn fitting<'n, S: AsRef<str>>(
     Err(refusal)
 }
 
-/// The named nodes of which some card refuses the pod for this reason, by name. Asked
-/// after [`fitting`] it costs a look at the memo for each name.
+/// The named nodes where some device refuses the pod for this reason, sorted by name. After
+/// [`fitting`] the verdicts are cached.
 pub fn refused_for<'n, S: AsRef<str>>(
-    question: &Question<'_>,
+    query: &NodeQuery<'_>,
     memo: &mut Memo,
     names: &'n [S],
     reason: Reason,
 ) -> Vec<&'n str> {
-    let mut verdicts = memo.verdicts(question.cluster, question.demand, question.policies);
+    let mut verdicts = memo.verdicts(query.cluster, query.demand, query.policies);
     let names = names.iter().map(AsRef::as_ref);
     let refused = names.filter(|name| {
-        let slot = question.cluster.slot(name);
-        let verdict = slot.map(|slot| question.verdict(&mut verdicts, slot));
-        matches!(verdict.as_deref(), Some(Verdict::Refused(why)) if why.count(reason) > 0)
+        let slot = query.cluster.slot(name);
+        let verdict = slot.map(|slot| query.verdict(&mut verdicts, slot));
+        matches!(verdict.as_deref(), Some(NodeVerdict::Refused(why)) if why.count(reason) > 0)
     });
     let mut refused: Vec<&str> = refused.collect();
     refused.sort_unstable();
     refused
 }
 
-/// Where others are about to go, by slot.
-fn noted<'a>(question: &Question<'a>) -> HashMap<usize, Vec<&'a SoftNote>> {
-    let mut noted: HashMap<usize, Vec<&SoftNote>> = HashMap::new();
-    for note in question.notes {
-        noted.entry(note.slot).or_default().push(note);
+/// The pending placements by slot.
+fn pending_by_slot<'a>(query: &NodeQuery<'a>) -> HashMap<usize, Vec<&'a PendingPlacement>> {
+    let mut pending_by_slot: HashMap<usize, Vec<&PendingPlacement>> = HashMap::new();
+    for placement in query.pending {
+        pending_by_slot
+            .entry(placement.slot)
+            .or_default()
+            .push(placement);
     }
-    noted
+    pending_by_slot
 }
 
-/// The score of a node with those who are about to go there; `None` where the
-/// pod does not fit beside them.
-fn with_others(question: &Question<'_>, slot: usize, others: &[&SoftNote]) -> Option<u64> {
-    let mut state = question.node(slot)?.clone();
-    for note in others {
-        state = note.on(&state);
+/// The score of a node with its pending placements; `None` if the pod does not fit beside
+/// them.
+fn score_with_pending(
+    query: &NodeQuery<'_>,
+    slot: usize,
+    others: &[&PendingPlacement],
+) -> Option<u64> {
+    let mut state = query.node(slot)?.clone();
+    for placement in others {
+        state = placement.on(&state);
     }
-    let fit = fit::fit(&state, question.demand, question.policies);
+    let fit = fit::fit(&state, query.demand, query.policies);
     fit.ok().map(|fit| fit.score)
 }
 
@@ -207,14 +217,14 @@ pub fn shortlist(mut fits: Vec<Ranked<'_>>, most: usize) -> Vec<&str> {
     fits.into_iter().map(|ranked| ranked.name).collect()
 }
 
-/// Ranks 0 to 10 for the named nodes, in their order: one 10, the others by
-/// their place; 0 for nodes that do not fit.
+/// Ranks 0 to 10 for the named nodes, in their order: 10 for one, the others by their
+/// position; 0 for nodes that do not fit.
 pub fn ranks<'n, S: AsRef<str>>(
-    question: &Question<'_>,
+    query: &NodeQuery<'_>,
     memo: &mut Memo,
     names: &'n [S],
 ) -> Vec<(&'n str, i64)> {
-    let mut fits = fitting(question, memo, names).unwrap_or_default();
+    let mut fits = fitting(query, memo, names).unwrap_or_default();
     fits.sort_unstable();
     let last = fits.len().max(2) - 1;
     let rank = |place| match place {
@@ -228,12 +238,14 @@ pub fn ranks<'n, S: AsRef<str>>(
     names.map(|name| (name, of(name))).collect()
 }
 
-/// Ranks 0 to 10 for a pod that asks for no GPU: 10 for nodes without free GPU,
-/// so that what is free stays usable; the others the lower the more they have.
+/// Ranks 0 to 10 for a pod that asks for no GPU: 10 for nodes without free GPUs, so that
+/// free capacity stays usable; the others lower the more is free.
 pub fn cpu_only_ranks<S: AsRef<str>>(cluster: &Cluster, names: &[S]) -> Vec<i64> {
     let free = |name: &S| {
         let node = cluster.node(name.as_ref());
-        node.map_or(0, |node| node.cards.iter().map(Card::free).sum::<u64>())
+        node.map_or(0, |node| {
+            node.devices.iter().map(DeviceState::free).sum::<u64>()
+        })
     };
     let free: Vec<u64> = names.iter().map(free).collect();
     let most = free.iter().copied().max().unwrap_or(0);
@@ -244,8 +256,8 @@ pub fn cpu_only_ranks<S: AsRef<str>>(cluster: &Cluster, names: &[S]) -> Vec<i64>
     free.into_iter().map(rank).collect()
 }
 
-/// The refusal as kube-scheduler, the event and the user read it. Its length
-/// does not grow with the cluster, and equal books give equal texts.
+/// The refusal as kube-scheduler, the event and the user see it. Its length does not grow
+/// with the cluster, and equal ledgers give equal texts.
 pub fn refusal_text(nodes: usize, refusal: &Refusal) -> String {
     format!("0/{nodes} nodes can serve the GPU request: {refusal}")
 }

@@ -1,13 +1,11 @@
-//! Ways in which a pod with a share could reach around it: lists, and what each word of a pod is
-//! by them.
-//!
-//! Fed by: the webhook, which refuses them, and `kubectl-aliquot doctor migrate`, which foretells
-//! it. Must not: know pods.
+//! Ways in which a pod with a share could bypass it: capabilities and host paths. The
+//! webhook refuses them, and `kubectl-aliquot doctor migrate` reports them in advance.
 
 pub mod path;
 
-/// Capabilities that open other processes, devices, files of the host or the kernel. `ALL` holds
-/// them. `BPF` stands for what it does with `PERFMON`, which alone serves profilers.
+/// Capabilities that give access to other processes, devices, host files or the kernel.
+/// `ALL` includes them. `BPF` is listed for what it allows together with `PERFMON`, which
+/// alone serves profilers.
 pub const CAPABILITIES: [&str; 7] = [
     "ALL",
     "SYS_ADMIN",
@@ -18,12 +16,12 @@ pub const CAPABILITIES: [&str; 7] = [
     "BPF",
 ];
 
-/// Those of them with which a container is as good as root of its node.
-pub const ROOT: [&str; 2] = ["ALL", "SYS_ADMIN"];
+/// Those that make a container as powerful as root on its node.
+pub const ROOT_CAPABILITIES: [&str; 2] = ["ALL", "SYS_ADMIN"];
 
-/// Host paths from which a share can be left: devices, CDI, the kubelet, container runtimes and
-/// their configuration, static pods, what systemd starts and the buses on which it is told to, the
-/// driver of a container, and kernel switches that root of any container can write.
+/// Host paths through which a share can be bypassed: devices, CDI, the kubelet, container
+/// runtimes and their configuration, static pods, systemd and its buses, the driver of a
+/// container, and kernel switches that root in any container can write.
 pub const HOST_PATHS: [&str; 26] = [
     "/dev",
     "/etc/cdi",
@@ -53,67 +51,72 @@ pub const HOST_PATHS: [&str; 26] = [
     "/sys",
 ];
 
-/// Host paths with programs that root of the node starts: closed to those who write them.
-pub const PROGRAMS: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
+/// Host paths with programs that the node's root runs: forbidden only for writing.
+pub const PROGRAM_PATHS: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
 
 /// Below `/dev` but plain shared memory, which many training jobs mount.
-pub const HARMLESS: &str = "/dev/shm";
+pub const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Where the node agent keeps its files, unless the chart's values say otherwise.
+/// Where the node agent stores its files, unless the chart's values differ.
 pub const AGENT_PATHS: [&str; 2] = ["/run/aliquot", "/var/lib/aliquot"];
 
 /// What the node agent mounts into a container with a share.
 const OUR_FILES: [&str; 2] = ["/.aliquot", "/etc/ld.so.preload"];
 
-/// Why a host path is closed to a pod with a share.
+/// Why a host path is forbidden for a pod with a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed<'a> {
-    /// It is a device.
+pub enum ClosedPath<'a> {
+    /// A device file.
     Device,
-    /// It is this path, above it or below it.
+    /// Equal to, above or below this path.
     Overlaps(&'a str),
-    /// The same, and closed to those who write it only.
+    /// The same, and forbidden only for writing.
     Written(&'a str),
 }
 
-/// What becomes of a `hostPath` of this `type` (empty: none is said) that a container mounts for
-/// writing, or none does; `agent` is where the node agent keeps its files.
+/// Whether a `hostPath` of this `type` (empty if unset) is forbidden; `agent` gives the
+/// node agent's paths.
 pub fn host_path<'a>(
     path: &str,
     kind: &str,
     is_written: bool,
     agent: impl Iterator<Item = &'a str>,
-) -> Option<Closed<'a>> {
+) -> Option<ClosedPath<'a>> {
     if matches!(kind, "CharDevice" | "BlockDevice") {
-        return Some(Closed::Device);
+        return Some(ClosedPath::Device);
     }
-    if path::is_within(path, HARMLESS) {
+    if path::is_within(path, SHARED_MEMORY) {
         return None;
     }
     let overlaps = |closed: &&str| path::overlap(path, closed);
     let closed = HOST_PATHS.into_iter().chain(agent).find(overlaps);
-    let program = || PROGRAMS.into_iter().find(overlaps).filter(|_| is_written);
+    let program = || {
+        PROGRAM_PATHS
+            .into_iter()
+            .find(overlaps)
+            .filter(|_| is_written)
+    };
     closed
-        .map(Closed::Overlaps)
-        .or_else(|| program().map(Closed::Written))
+        .map(ClosedPath::Overlaps)
+        .or_else(|| program().map(ClosedPath::Written))
 }
 
-/// Who writes this host path is as good as root of the node, as device plugins are, and reaches
-/// every GPU by that. Devices below `/dev` are not among these: a mount opens none.
-pub fn is_roots<'a>(path: &str, mut agent: impl Iterator<Item = &'a str>) -> bool {
+/// Whether writing this host path gives the power of the node's root, as device plugins
+/// have it, and so every GPU. Not for devices below `/dev`: a mount does not open them.
+pub fn grants_root<'a>(path: &str, mut agent: impl Iterator<Item = &'a str>) -> bool {
     let mut closed = HOST_PATHS.iter().filter(|closed| **closed != "/dev");
-    !path::is_within(path, HARMLESS)
+    !path::is_within(path, SHARED_MEMORY)
         && (closed.any(|closed| path::overlap(path, closed))
             || agent.any(|closed| path::overlap(path, closed)))
 }
 
-/// What is mounted there lies over, above or in this file of ours.
-pub fn hides(mount: &str) -> Option<&'static str> {
+/// The file of the node agent that this mount would cover, if any.
+pub fn shadows(mount: &str) -> Option<&'static str> {
     let mut ours = OUR_FILES.into_iter();
     ours.find(|ours| path::overlap(mount, ours))
 }
 
-/// The capability, in whichever way it is written, is one of these.
+/// Whether the capability, in any spelling, is one of these.
 pub fn is_one_of(names: &[&str], capability: &str) -> bool {
     let upper = capability.to_ascii_uppercase();
     names.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper))
@@ -124,33 +127,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_path_is_closed_for_everybody_for_writers_or_for_nobody() {
+    fn classifies_host_paths_by_type_path_and_write_access() {
         let agent = || AGENT_PATHS.into_iter();
         for (at, kind, is_written, expected) in [
-            ("/data", "CharDevice", false, Some(Closed::Device)),
+            ("/data", "CharDevice", false, Some(ClosedPath::Device)),
             ("/dev/shm/x", "", true, None),
-            ("/dev/nvidia0", "", false, Some(Closed::Overlaps("/dev"))),
+            (
+                "/dev/nvidia0",
+                "",
+                false,
+                Some(ClosedPath::Overlaps("/dev")),
+            ),
             (
                 "/run/dbus/x",
                 "Socket",
                 false,
-                Some(Closed::Overlaps("/run/dbus")),
+                Some(ClosedPath::Overlaps("/run/dbus")),
             ),
             (
                 "/run/aliquot",
                 "",
                 false,
-                Some(Closed::Overlaps("/run/aliquot")),
+                Some(ClosedPath::Overlaps("/run/aliquot")),
             ),
-            ("/usr/lib", "", true, Some(Closed::Written("/usr"))),
+            ("/usr/lib", "", true, Some(ClosedPath::Written("/usr"))),
             ("/usr/lib", "", false, None),
             ("/data", "Directory", true, None),
         ] {
             let found = host_path(at, kind, is_written, agent());
             assert_eq!(found, expected, "{at} {kind} {is_written}");
         }
-        assert!(is_roots("/var/lib/kubelet/device-plugins", agent()));
-        assert!(is_roots("/var/lib/aliquot/x", agent()));
-        assert!(!is_roots("/dev", agent()) && !is_roots("/usr", agent()));
+        assert!(grants_root("/var/lib/kubelet/device-plugins", agent()));
+        assert!(grants_root("/var/lib/aliquot/x", agent()));
+        assert!(!grants_root("/dev", agent()) && !grants_root("/usr", agent()));
     }
 }

@@ -1,136 +1,133 @@
-//! Why a node takes a pod or not, card by card.
-//!
-//! Fed by: the scheduler's `GET /explain` and `kubectl-aliquot explain`.
-//! Must not: judge a card; it only listens to [`crate::fit`], so that what is
-//! explained is what was decided. Nor guess what becomes free when.
+//! Why a node can or cannot take a pod, device by device. It only observes [`crate::fit`],
+//! so that the explanation is the decision.
 
 use serde::{Deserialize, Serialize};
 
 use crate::demand::Demand;
-use crate::fit::{self, Fit, Policies, Trace};
+use crate::fit::{self, Fit, FitTrace, Policies};
 use crate::id::{GpuUuid, Namespace, NodeName};
 use crate::inventory::{Gpu, Health};
 use crate::mig::published::Mig;
-use crate::node::{Card, NodeState};
+use crate::node::{DeviceState, NodeState};
 use crate::quota::{self, Headroom};
 use crate::reason::{Reason, Refusal};
-use crate::top::Amount;
-use crate::usage::Use;
+use crate::top::DeviceAmount;
+use crate::usage::DeviceUse;
 
-/// How one card was judged.
+/// How one device was evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
-    /// The card's place.
-    pub card: usize,
-    /// What the pod would take of it.
-    pub needs: Use,
+pub struct DeviceEvaluation {
+    /// The device's index.
+    pub device: usize,
+    /// What the pod would use of it.
+    pub needs: DeviceUse,
     /// Why it cannot; `None` if it can.
     pub refused: Option<Reason>,
 }
 
-/// How a node was judged.
+/// How a node was evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explained {
-    /// The same as [`fit::fit`] says.
+pub struct NodeExplanation {
+    /// The result of [`fit::fit`].
     pub outcome: Result<Fit, Refusal>,
-    /// The container that found no room, or the last one that was placed: the
-    /// place in [`Demand::containers`]. `None` where no card was looked at.
+    /// The container that did not fit, or the last one placed, as an index in
+    /// [`Demand::containers`]. `None` if no device was evaluated.
     pub container: Option<usize>,
-    /// Each card as it was judged for that container; none where the node as a
-    /// whole is out of the question.
-    pub cards: Vec<Judged>,
+    /// Each device as evaluated for that container; empty if the node as a whole cannot
+    /// take the pod.
+    pub devices: Vec<DeviceEvaluation>,
 }
 
 #[derive(Debug, Default)]
-struct Trail {
+struct TraceRecorder {
     container: Option<usize>,
-    cards: Vec<Judged>,
+    devices: Vec<DeviceEvaluation>,
 }
 
-impl Trace for Trail {
+impl FitTrace for TraceRecorder {
     fn container(&mut self, container: usize) {
         self.container = Some(container);
-        self.cards.clear();
+        self.devices.clear();
     }
 
-    fn card(&mut self, card: usize, needs: Use, refused: Option<Reason>) {
-        let judged = Judged {
-            card,
+    fn device(&mut self, device: usize, needs: DeviceUse, refused: Option<Reason>) {
+        let evaluated = DeviceEvaluation {
+            device,
             needs,
             refused,
         };
-        // A card that would do may be refused for its neighbours afterwards.
-        match self.cards.iter_mut().find(|known| known.card == card) {
-            Some(known) => *known = judged,
-            None => self.cards.push(judged),
+        // A device that fits by itself may be refused later because of others.
+        match self.devices.iter_mut().find(|known| known.device == device) {
+            Some(known) => *known = evaluated,
+            None => self.devices.push(evaluated),
         }
     }
 }
 
-/// Judges the node as [`fit::fit`] does, and keeps what it said of each card.
-pub fn explain(node: &NodeState, demand: &Demand, policies: &Policies) -> Explained {
-    let mut trail = Trail::default();
-    let outcome = fit::traced(node, demand, policies, &mut trail);
-    Explained {
+/// Evaluates the node as [`fit::fit`] does, and records the result for each device.
+pub fn explain(node: &NodeState, demand: &Demand, policies: &Policies) -> NodeExplanation {
+    let mut recorder = TraceRecorder::default();
+    let outcome = fit::traced(node, demand, policies, &mut recorder);
+    NodeExplanation {
         outcome,
-        container: trail.container,
-        cards: trail.cards,
+        container: recorder.container,
+        devices: recorder.devices,
     }
 }
 
-/// The answer for one node, as people and programs read it.
+/// The answer for one node, for users and programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAnswer {
     /// Which node.
     pub node: NodeName,
-    /// kube-scheduler named it in the call that was last refused; `false` means
-    /// that something besides GPUs is against it, such as a taint.
+    /// kube-scheduler named it in the last refused call; `false` means that something
+    /// besides GPUs excludes it, such as a taint.
     pub offered: bool,
-    /// It takes the pod now.
+    /// It can take the pod now.
     pub fits: bool,
-    /// It would not with those beside it that are about to go there.
+    /// It could not once the pending placements are made.
     pub crowded: bool,
-    /// The counted reasons; empty when it fits.
+    /// The counted reasons; empty if it fits.
     pub why: String,
-    /// The container that found no room, or the last one that was placed.
+    /// The container that did not fit, or the last one placed.
     pub container: Option<String>,
-    /// Its cards.
+    /// Its devices.
     pub gpus: Vec<GpuAnswer>,
 }
 
-/// The answer for one card.
+/// The answer for one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuAnswer {
-    /// Which card.
+    /// Its UUID.
     pub gpu: GpuUuid,
     /// NVML's index.
     pub index: u32,
     /// NVML's product name.
     pub model: String,
-    /// What can still be promised of it.
-    pub left: Amount,
-    /// What the pod would take of it; `null` where the card was not looked at.
-    pub needs: Option<Amount>,
-    /// `taken` (the pod would get it), `fits`, the reason why not, or `-` where
-    /// the card was not looked at because the node is out of the question.
+    /// What is free of it.
+    pub left: DeviceAmount,
+    /// What the pod would use of it; `null` if the device was not evaluated.
+    pub needs: Option<DeviceAmount>,
+    /// `taken` (the pod would get it), `fits`, the reason why not, or `-` if the device was
+    /// not evaluated because the node cannot take the pod.
     pub answer: String,
-    /// More about the reason: what is wrong with the card, which slices are free and
-    /// where the profile may start, who holds the unit that the pod names.
+    /// Details of the reason: what is wrong with the device, which slices are free and
+    /// where the profile may start, or for whom the device is reserved.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
 
-/// The pod would get this card.
+/// The pod would get this device.
 pub const TAKEN: &str = "taken";
-/// The card could take what was asked of it.
+/// The device fits.
 pub const FITS: &str = "fits";
-/// The card was not looked at.
+/// The device was not evaluated.
 pub const NOT_ASKED: &str = "-";
 
 impl NodeAnswer {
-    /// Judges the node; beside the answer, why it does not take the pod. The
-    /// caller knows whether it was `offered`, and `crowd` is the same node with
-    /// those who are about to go there; `headroom` is what quotas leave.
+    /// Evaluates the node; returns the answer, and the refusal if there is one. The caller
+    /// knows whether it was `offered`; `crowd` is the node with its pending placements, and
+    /// `headroom` is what the quotas leave.
     pub fn of(
         name: &NodeName,
         node: &NodeState,
@@ -143,11 +140,11 @@ impl NodeAnswer {
         let explained = explain(node, demand, policies);
         let refusal = match &explained.outcome {
             Err(refusal) => Some(refusal.clone()),
-            // The cards would do; the namespace's quota may not.
+            // The devices fit; the namespace's quota may not.
             Ok(fit) => {
-                let amount = quota::Amount::of(fit.uses.iter().map(|(_, used)| used));
-                let over = headroom.and_then(|left| left.over(amount));
-                over.map(Refusal::over)
+                let amount = quota::QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
+                let over = headroom.and_then(|left| left.excess(amount));
+                over.map(Refusal::quota_exceeded)
             }
         };
         let fits = refusal.is_none();
@@ -168,70 +165,84 @@ impl NodeAnswer {
     }
 }
 
-/// What there is to say about a reason.
-fn detail(node: &NodeState, demand: &Demand, container: usize, judged: &Judged) -> String {
+/// The details of a reason.
+fn detail(
+    node: &NodeState,
+    demand: &Demand,
+    container: usize,
+    evaluated: &DeviceEvaluation,
+) -> String {
     let gpu = node
         .inventory
         .as_ref()
-        .map(|found| &found.gpus[judged.card]);
-    let Some((gpu, reason)) = gpu.zip(judged.refused) else {
+        .map(|found| &found.gpus[evaluated.device]);
+    let Some((gpu, reason)) = gpu.zip(evaluated.refused) else {
         return String::new();
     };
     match (reason, &gpu.health, &gpu.cordon) {
-        (Reason::CardNotHealth, Health::Sick(why), _) | (Reason::CardCordoned, _, Some(why)) => {
+        (Reason::CardNotHealth, Health::Unhealthy(why), _)
+        | (Reason::CardCordoned, _, Some(why)) => {
             return why.clone();
         }
-        (Reason::CardReserved, ..) => return kept(gpu, &demand.namespace),
+        (Reason::CardReserved, ..) => return reservation(gpu, &demand.namespace),
         _ => {}
     }
     let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];
-    let cut = node.cuts.iter().find(|cut| cut.card == judged.card);
+    let mig_state = node
+        .dynamic_mig
+        .iter()
+        .find(|mig_state| mig_state.device == evaluated.device);
     let found = gpu.mig.as_ref().and_then(Mig::dynamic);
-    let Some((cut, found)) = cut.zip(found).filter(|_| slices.contains(&reason)) else {
+    let Some((mig_state, found)) = mig_state.zip(found).filter(|_| slices.contains(&reason)) else {
         return String::new();
     };
-    let asks = demand.containers[container].asks.iter();
-    let mut texts = asks.filter_map(|ask| cut.told(&found.geometry, demand.resource(ask)));
+    let requests = demand.containers[container].requests.iter();
+    let mut texts = requests.filter_map(|request| {
+        mig_state.describe_free_slices(&found.geometry, demand.resource(request))
+    });
     texts.next().unwrap_or_default()
 }
 
-/// For whom a card is kept, or which places on it.
-fn kept(gpu: &Gpu, from: &Namespace) -> String {
+/// For whom a device, or placements on it, are reserved.
+fn reservation(gpu: &Gpu, from: &Namespace) -> String {
     let list = |namespaces: &[Namespace]| {
         let names: Vec<&str> = namespaces.iter().map(Namespace::as_str).collect();
         names.join(", ")
     };
     if !gpu.reserved.is_empty() {
-        return format!("kept for pods of {}", list(&gpu.reserved));
+        return format!("reserved for pods of {}", list(&gpu.reserved));
     }
     let found = gpu.mig.as_ref().and_then(Mig::dynamic);
     let all = found.iter().flat_map(|found| &found.reserved);
-    let others = all.filter(|kept| !kept.namespaces.contains(from));
+    let others = all.filter(|reservation| !reservation.namespaces.contains(from));
     let texts: Vec<String> = others
-        .map(|kept| {
-            let (profile, start) = (&kept.place.profile, kept.place.start);
+        .map(|reservation| {
+            let (profile, start) = (&reservation.placement.profile, reservation.placement.start);
             format!(
-                "{profile}@{start} is kept for pods of {}",
-                list(&kept.namespaces)
+                "{profile}@{start} is reserved for pods of {}",
+                list(&reservation.namespaces)
             )
         })
         .collect();
     texts.join("; ")
 }
 
-fn gpus(node: &NodeState, demand: &Demand, explained: &Explained) -> Vec<GpuAnswer> {
+fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<GpuAnswer> {
     let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
-    let cards = gpus.zip(&node.cards).enumerate();
-    let answer = |(place, (gpu, card)): (usize, (_, &Card))| {
+    let devices = gpus.zip(&node.devices).enumerate();
+    let answer = |(place, (gpu, device)): (usize, (_, &DeviceState))| {
         let gpu: &Gpu = gpu;
-        let judged = explained.cards.iter().find(|judged| judged.card == place);
+        let evaluated = explained
+            .devices
+            .iter()
+            .find(|evaluated| evaluated.device == place);
         let placed = explained.outcome.as_ref().map_or(&[][..], |fit| &fit.uses);
         let taken = placed.iter().find(|(taken, _)| *taken == place);
-        let (needs, answer) = match (taken, judged) {
+        let (needs, answer) = match (taken, evaluated) {
             (Some((_, used)), _) => (Some(*used), TAKEN),
-            (None, Some(judged)) => {
-                let answer = judged.refused.map_or(FITS, Reason::name);
-                (Some(judged.needs), answer)
+            (None, Some(evaluated)) => {
+                let answer = evaluated.refused.map_or(FITS, Reason::name);
+                (Some(evaluated.needs), answer)
             }
             (None, None) => (None, NOT_ASKED),
         };
@@ -239,14 +250,14 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &Explained) -> Vec<GpuAnsw
             gpu: gpu.uuid.clone(),
             index: gpu.index,
             model: gpu.model.clone(),
-            left: Amount::left(card),
-            needs: needs.map(Amount::from),
+            left: DeviceAmount::left(device),
+            needs: needs.map(DeviceAmount::from),
             answer: answer.to_owned(),
-            detail: match (judged, explained.container) {
-                (Some(judged), Some(container)) => detail(node, demand, container, judged),
+            detail: match (evaluated, explained.container) {
+                (Some(evaluated), Some(container)) => detail(node, demand, container, evaluated),
                 _ => String::new(),
             },
         }
     };
-    cards.map(answer).collect()
+    devices.map(answer).collect()
 }

@@ -1,40 +1,40 @@
-//! May this node take this pod, on which cards, and if not, why.
+//! Whether a node can take a pod, on which devices, and if not, why. Deterministic, without
+//! side effects.
 //!
-//! Fed by: [`crate::decide`] and [`crate::ledger`], with a node's state.
-//! Must not: change anything; the same state and demand give the same answer.
-//! Rules: HAMi's `Fit` (order of checks, exclusive cards, `gpucores: 0`), with
-//! the effective use of [`crate::usage`] in place of its collapse; then the kubelet's
-//! count of seats, so that a card that is full or sick is what is told of it.
+//!
+//! Follows HAMi's `Fit` (order of checks, exclusive devices, `gpucores: 0`), with the
+//! effective use of [`crate::usage`] instead of HAMi's sum; the kubelet's replicas are
+//! checked last, so that full or unhealthy devices are reported first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::allocation::{self, Allocation, Grant};
-use crate::card_policy::CardPolicy;
 use crate::demand::{ContainerDemand, Demand, Stage};
+use crate::gpu_policy::GpuPolicy;
 use crate::id::NodeName;
 use crate::inventory::{Gpu, Inventory};
-use crate::judge::Judge;
-use crate::mig::published::{Mig, Placed};
+use crate::mig::published::{Mig, MigPlacement};
 use crate::mig::{self, Instance};
 use crate::node::NodeState;
-use crate::placing::{self, Share, place};
+use crate::placement::{self, ContainerShare, place};
 use crate::reason::{Reason, Refusal};
-use crate::request::{Ask, Memory};
+use crate::request::{GpuRequest, Memory};
 use crate::score::Policy;
+use crate::scorer::Scorer;
 use crate::typical::Typical;
 use crate::units::Mib;
-use crate::usage::{Use, Uses};
+use crate::usage::{DeviceUse, DeviceUses};
 
-/// Which choice is better, for nodes and for the cards of a node.
+/// Which choice is better, for nodes and for the devices of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
     /// Between nodes.
     pub node: Policy,
-    /// Between the cards of a node.
-    pub gpu: CardPolicy,
-    /// What [`Policy::Fragmentation`] keeps room for.
+    /// Between the devices of a node.
+    pub gpu: GpuPolicy,
+    /// The typical pods that [`Policy::Fragmentation`] saves capacity for.
     pub typical: Arc<Typical>,
 }
 
@@ -49,39 +49,39 @@ impl Default for Policies {
     }
 }
 
-/// A way to place a pod on a node.
+/// A placement of a pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// How good the node is, by the node policy; higher is better.
+    /// The score by the node policy; higher is better.
     pub score: u64,
-    /// The pod's effective use of each unit it touches, by the card's place.
-    pub uses: Vec<(usize, Use)>,
-    /// Which of `uses` are instances of cards that are cut as pods come, by their
-    /// places in that list.
+    /// The pod's effective use of each of its devices, by device index.
+    pub uses: Vec<(usize, DeviceUse)>,
+    /// Which of `uses` are instances on GPUs under dynamic MIG, by their indices in that
+    /// list.
     pub instances: Vec<(usize, Instance)>,
-    shares: Vec<Share>,
+    shares: Vec<ContainerShare>,
 }
 
-/// Hears how the cards are judged, container by container.
-pub trait Trace: Default {
-    /// The container of this number is placed next.
+/// Observes how the devices are evaluated, container by container.
+pub trait FitTrace: Default {
+    /// The container with this index is placed next.
     fn container(&mut self, _container: usize) {}
-    /// What the pod would then take of this card, and why it cannot. Said again
-    /// of a card that would do and is refused for its neighbours.
-    fn card(&mut self, _card: usize, _needs: Use, _refused: Option<Reason>) {}
+    /// What the pod would then use of this device, and why it cannot. Called again for a
+    /// device that fits by itself but is refused because of others.
+    fn device(&mut self, _device: usize, _needs: DeviceUse, _refused: Option<Reason>) {}
 }
 
-/// Nobody listens.
-impl Trace for () {}
+/// No observer.
+impl FitTrace for () {}
 
-/// Places all containers of `demand` on the node's cards, or counts for each
-/// card why not. Where they would do, the kubelet must have the seats.
+/// Places all containers of `demand` on the node's devices, or counts each device's reason
+/// for refusing. If they fit, the kubelet must have the replicas, too.
 pub fn fit(node: &NodeState, demand: &Demand, defaults: &Policies) -> Result<Fit, Refusal> {
     traced(node, demand, defaults, &mut ())
 }
 
-/// The same; `trace` hears of the attempt that decided.
-pub fn traced<T: Trace>(
+/// The same; `trace` observes the attempt that decided.
+pub fn traced<T: FitTrace>(
     node: &NodeState,
     demand: &Demand,
     defaults: &Policies,
@@ -90,28 +90,28 @@ pub fn traced<T: Trace>(
     if let Some(reason) = node.closed {
         return Err(Refusal::of(reason));
     }
-    let judge = Judge::new(node, demand, defaults);
+    let scorer = Scorer::new(node, demand, defaults);
     let policy = demand.gpu_policy.unwrap_or(defaults.gpu);
-    let mut order: Vec<(usize, &Ask)> = Vec::with_capacity(demand.containers.len());
+    let mut order: Vec<(usize, &GpuRequest)> = Vec::with_capacity(demand.containers.len());
     let asking = |wanted: fn(Stage) -> bool| {
         let containers = demand.containers.iter().enumerate();
         let staged = containers.filter(move |(_, c)| wanted(c.stage));
-        staged.flat_map(|(i, c)| c.asks.iter().map(move |ask| (i, ask)))
+        staged.flat_map(|(i, c)| c.requests.iter().map(move |request| (i, request)))
     };
-    // Init containers last: they go where the app containers are, if they fit.
+    // Init containers last: they reuse the app containers' devices if they fit.
     order.extend(asking(|stage| stage != Stage::Init));
     order.extend(asking(|stage| stage == Stage::Init));
 
-    let shares = place(&judge, &order, policy, trace).or_else(|refusal| {
+    let shares = place(&scorer, &order, policy, trace).or_else(|refusal| {
         if order.len() < 2 {
             return Err(refusal);
         }
-        // The policy's choice for one container may have taken what another
-        // needed: try the largest first, each on the fullest card.
-        order.sort_by_key(|(_, ask)| Reverse(size(demand, ask)));
+        // The policy's choice for one container may have taken what another needed: try the
+        // largest first, each on the fullest device.
+        order.sort_by_key(|(_, request)| Reverse(size(demand, request)));
         let mut again = T::default();
         let shares = place(
-            &judge,
+            &scorer,
             &order,
             policy.ordered_by(Policy::Binpack),
             &mut again,
@@ -120,11 +120,11 @@ pub fn traced<T: Trace>(
         *trace = again;
         Ok(shares)
     })?;
-    if let Some(short) = node.seats.short(demand) {
-        return Err(Refusal::short(short));
+    if let Some(short) = node.replicas.shortage(demand) {
+        return Err(Refusal::replica_shortage(short));
     }
-    let (uses, instances) = placing::uses(demand, &shares);
-    let score = score(demand, &shares, judge.node(&uses));
+    let (uses, instances) = placement::uses(demand, &shares);
+    let score = score(demand, &shares, scorer.node(&uses));
     Ok(Fit {
         score,
         uses,
@@ -133,37 +133,37 @@ pub fn traced<T: Trace>(
     })
 }
 
-/// The node's score with what the shares cost beside room: nodes where instances
-/// cost fewer placements of others come first whatever the policy, and those that
-/// give whole cards to pods that are content with less come last.
-fn score(demand: &Demand, shares: &[Share], score: u64) -> u64 {
+/// Adjusts the node's score: nodes where instances cost fewer placements of others come
+/// first under any policy, and nodes that would give a whole GPU to a pod that asked for
+/// less come last.
+fn score(demand: &Demand, shares: &[ContainerShare], score: u64) -> u64 {
     let score = if shares.iter().any(|share| share.waste) {
         score >> 10
     } else {
         score
     };
-    if !demand.wants_instances() {
+    if !demand.requests_mig_instances() {
         return score;
     }
     let loss: u32 = shares.iter().map(|share| share.loss).sum();
     score + (u64::from(4095 - loss.min(4095)) << 44)
 }
 
-/// Instances by their compute slices, which their resource's name begins with,
-/// then by memory and compute.
-fn size(demand: &Demand, ask: &Ask) -> (u64, u64, u32) {
-    let name = demand.resource(ask).strip_prefix(mig::RESOURCES);
+/// Instances by their compute slices, which the name of their resource begins with, then by
+/// memory and compute.
+fn size(demand: &Demand, request: &GpuRequest) -> (u64, u64, u32) {
+    let name = demand.resource(request).strip_prefix(mig::RESOURCES);
     let slices = name.and_then(|name| name.split('g').next()?.parse().ok());
-    let memory = match ask.memory {
+    let memory = match request.memory {
         Memory::Mib(memory) => memory,
-        // Unresolved percentages sort among the large ones by their part of 1 TiB.
-        Memory::Share(part) => Mib(crate::request::MAX_CARD_MIB).share(part),
+        // Unresolved percentages are compared as parts of 1 TiB.
+        Memory::Share(part) => Mib(crate::request::MAX_GPU_MIB).share(part),
     };
-    (slices.unwrap_or(0), memory.0, ask.cores.0)
+    (slices.unwrap_or(0), memory.0, request.cores.0)
 }
 
 impl Fit {
-    /// The allocation that this way of placing means.
+    /// The allocation for this placement.
     pub fn allocation(
         &self,
         name: &NodeName,
@@ -172,8 +172,16 @@ impl Fit {
     ) -> Allocation {
         let mut containers = BTreeMap::new();
         let mut init = BTreeMap::new();
-        for (index, ContainerDemand { name, stage, asks }) in demand.containers.iter().enumerate() {
-            if asks.is_empty() {
+        for (
+            index,
+            ContainerDemand {
+                name,
+                stage,
+                requests,
+            },
+        ) in demand.containers.iter().enumerate()
+        {
+            if requests.is_empty() {
                 continue;
             }
             let grants: Vec<Grant> = self
@@ -197,37 +205,42 @@ impl Fit {
         }
     }
 
-    /// What the pod would hold, as [`crate::usage::effective`] reads it from the allocation.
-    pub fn held(&self, inventory: &Inventory) -> Uses {
-        let units = self.uses.iter().enumerate();
-        let named = units.map(|(place, (card, used))| {
-            let gpu = &inventory.gpus[*card];
+    /// What the pod would use, as [`crate::usage::effective`] reads it from the allocation.
+    pub fn allocated_uses(&self, inventory: &Inventory) -> DeviceUses {
+        let devices = self.uses.iter().enumerate();
+        let named = devices.map(|(place, (device, used))| {
+            let gpu = &inventory.gpus[*device];
             let instance = self.instances.iter().find(|(at, _)| *at == place);
-            let placed = instance.and_then(|(_, instance)| placed(gpu, *instance));
-            let unit = placed.map_or_else(|| gpu.uuid.clone(), |placed| placed.unit(&gpu.uuid));
-            (unit, *used)
+            let mig_placement = instance.and_then(|(_, instance)| mig_placement(gpu, *instance));
+            let key = mig_placement.map_or_else(
+                || gpu.uuid.clone(),
+                |mig_placement| mig_placement.device_key(&gpu.uuid),
+            );
+            (key, *used)
         });
         named.collect()
     }
 }
 
-fn grant(share: &Share, inventory: &Inventory, demand: &Demand) -> Grant {
-    let gpu = &inventory.gpus[share.card];
+fn grant(share: &ContainerShare, inventory: &Inventory, demand: &Demand) -> Grant {
+    let gpu = &inventory.gpus[share.device];
     let resource = demand.resources.get(usize::from(share.resource));
     Grant {
         resource: resource.map_or_else(String::new, ToString::to_string),
         gpu: gpu.uuid.clone(),
         memory: share.used.memory,
         cores: share.used.cores,
-        seats: share.used.seats,
-        mig: share.instance.and_then(|instance| placed(gpu, instance)),
+        replicas: share.used.replicas,
+        mig: share
+            .instance
+            .and_then(|instance| mig_placement(gpu, instance)),
     }
 }
 
-fn placed(gpu: &Gpu, instance: Instance) -> Option<Placed> {
-    let cut = gpu.mig.as_ref().and_then(Mig::dynamic)?;
-    let profile = cut.geometry.profiles().get(instance.profile)?;
-    Some(Placed {
+fn mig_placement(gpu: &Gpu, instance: Instance) -> Option<MigPlacement> {
+    let mig = gpu.mig.as_ref().and_then(Mig::dynamic)?;
+    let profile = mig.geometry.profiles().get(instance.profile)?;
+    Some(MigPlacement {
         profile: profile.name.clone(),
         start: instance.start,
     })

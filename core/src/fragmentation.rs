@@ -1,22 +1,22 @@
 //! How much of a node becomes useless when a pod goes there.
 //!
-//! What is idle on a card is a fragment for a typical pod that cannot use it; F
-//! of a node is that, averaged over the cluster's [`Typical`] pods by how common
-//! they are. The policy `fragmentation` takes the node whose F grows least
-//! (fragmentation gradient descent, USENIX ATC'23). A card has two sides here,
-//! memory and compute: its size is their mean, weighted by how much the typical
-//! pods ask of each, and a typical pod can use it only if both suffice.
-//! Fed by: [`crate::fit`]. Must not: use floating point. The score is coarse on
-//! purpose: on the public trace a continuous one strands 2.4 points more.
+//!
+//! Idle capacity of a device is a fragment for a typical pod that cannot use it; a node's F
+//! is that, averaged over the cluster's [`Typical`] pods by how common they are. The policy
+//! `fragmentation` takes the node whose F grows least (fragmentation gradient descent,
+//! USENIX ATC'23). A device has two sides here, memory and compute: its size is their mean,
+//! weighted by how much the typical pods ask of each, and a typical pod can use it only if
+//! both suffice. Integers only; the score is coarse on purpose: on the public trace a
+//! continuous one strands 2.4 points more.
 
 use crate::inventory::Mode;
-use crate::node::{Card, Compute, NodeState};
+use crate::node::{DeviceState, HostResources, NodeState};
 use crate::typical::{Typical, TypicalPod};
 use crate::units::{Mib, Percent};
-use crate::usage::Use;
+use crate::usage::DeviceUse;
 
 /// Score `k` (51 to 99) takes a gradient of at least `THRESHOLDS[k - 51]`
-/// millionths of a card: `1e6 * ln(k / (100 - k))`, rounded up. Scores below 50
+/// millionths of a device: `1e6 * ln(k / (100 - k))`, rounded up. Scores below 50
 /// mirror these.
 pub(crate) const THRESHOLDS: [i64; 49] = [
     40_006, 80_043, 120_145, 160_343, 200_671, 241_163, 281_852, 322_774, 363_966, 405_466,
@@ -27,33 +27,35 @@ pub(crate) const THRESHOLDS: [i64; 49] = [
     3_178_054, 3_476_099, 3_891_821, 4_595_120,
 ];
 
-/// What is left of one card.
+/// What is left of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Left {
+struct Remainder {
     memory: Mib,
     cores: Percent,
-    /// It can carry one more share.
-    seat: bool,
-    /// Nobody is on it.
+    /// It can take one more share.
+    replica: bool,
+    /// It has no allocation.
     empty: bool,
 }
 
-impl Left {
-    fn of(card: &Card, more: Option<&Use>) -> Self {
-        let used = more.map_or(card.sums.used, |more| card.sums.used.with(*more));
-        // Typical pods ask for shares; what instances lose is for `mig::place` to say.
-        let open = card.closed.is_none() && card.mode != Mode::Mig;
-        let seat = open && !used.alone && used.seats < card.seats;
+impl Remainder {
+    fn of(device: &DeviceState, more: Option<&DeviceUse>) -> Self {
+        let used = more.map_or(device.allocated.used, |more| {
+            device.allocated.used.with(*more)
+        });
+        // Typical pods ask for shares; `mig::place` weighs the loss of instances.
+        let open = device.closed.is_none() && device.mode != Mode::Mig;
+        let replica = open && !used.alone && used.replicas < device.replicas;
         Self {
-            memory: Mib(card.scaled.0.saturating_sub(used.memory.0)),
-            cores: Percent(card.cores.0.saturating_sub(used.cores.0)),
-            seat,
-            empty: card.sums.pods == 0 && more.is_none(),
+            memory: Mib(device.scaled.0.saturating_sub(used.memory.0)),
+            cores: Percent(device.cores.0.saturating_sub(used.cores.0)),
+            replica,
+            empty: device.allocated.pods == 0 && more.is_none(),
         }
     }
 
     fn serves(&self, pod: &TypicalPod, memory: Mib) -> bool {
-        self.seat
+        self.replica
             && self.memory >= memory
             && self.cores >= pod.cores
             && (self.cores > Percent(0) || pod.cores > Percent(0))
@@ -61,14 +63,14 @@ impl Left {
     }
 }
 
-/// One card as the typical pods see it.
+/// One device as the typical pods see it.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    /// In thousandths of a card: how much of it is idle.
+struct DeviceView {
+    /// How much of it is idle, in thousandths of a device.
     size: u64,
     /// The typical pods that it can serve, one bit each.
     serves: u64,
-    /// Where its kind of card starts in [`View::asks`].
+    /// Where its kind of device starts in [`View::requests`].
     kind: usize,
 }
 
@@ -77,61 +79,63 @@ struct Seen {
 pub struct View<'a> {
     typical: &'a Typical,
     node: &'a NodeState,
-    cards: Vec<Seen>,
-    /// For each size of card on the node, what each typical pod asks of its memory.
-    asks: Vec<Mib>,
-    /// How the sides of a card are weighted: memory, compute.
+    devices: Vec<DeviceView>,
+    /// For each size of device on the node, the memory that each typical pod asks for.
+    requests: Vec<Mib>,
+    /// The weights of the sides of a device: memory, compute.
     sides: (u64, u64),
-    /// For each typical pod: cards that serve it, and their sizes together.
+    /// For each typical pod: the number of devices that serve it, and the sum of their
+    /// sizes.
     served: Vec<(u32, u64)>,
     /// Typical pods for which CPU and memory suffice, before and after.
     host: (u64, u64),
 }
 
 impl<'a> View<'a> {
-    /// Looks at a node whose CPU and memory a pod is about to take `taken` of.
-    pub fn new(typical: &'a Typical, node: &'a NodeState, taken: Compute) -> Self {
+    /// A view of a node of whose CPU and memory a pod is about to take `taken`.
+    pub fn new(typical: &'a Typical, node: &'a NodeState, taken: HostResources) -> Self {
         let mut view = Self {
             typical,
             node,
-            cards: Vec::with_capacity(node.cards.len()),
-            asks: Vec::with_capacity(typical.pods().len()),
+            devices: Vec::with_capacity(node.devices.len()),
+            requests: Vec::with_capacity(typical.pods().len()),
             sides: (1, 0),
             served: vec![(0, 0); typical.pods().len()],
             host: (0, 0),
         };
         let mut kinds: Vec<Mib> = Vec::with_capacity(1);
         let everybody = (0..typical.pods().len()).fold(0, |bits, at| bits | 1 << at);
-        for card in &node.cards {
-            let known = kinds.iter().position(|kind| *kind == card.scaled);
+        for device in &node.devices {
+            let known = kinds.iter().position(|kind| *kind == device.scaled);
             let kind = known.unwrap_or(kinds.len());
             if known.is_none() {
-                kinds.push(card.scaled);
+                kinds.push(device.scaled);
                 let pods = typical.pods().iter();
-                view.asks.extend(pods.map(|pod| pod.memory_of(card.scaled)));
+                view.requests
+                    .extend(pods.map(|pod| pod.memory_of(device.scaled)));
                 if kind == 0 {
-                    view.sides = view.weigh_sides(card.scaled);
+                    view.sides = view.weigh_sides(device.scaled);
                 }
             }
-            let seen = view.see(card, None, kind * typical.pods().len(), everybody);
-            for at in those(seen.serves) {
+            let device_view = view.view_of(device, None, kind * typical.pods().len(), everybody);
+            for at in bits_of(device_view.serves) {
                 let (count, size) = &mut view.served[at];
-                (*count, *size) = (*count + 1, *size + seen.size);
+                (*count, *size) = (*count + 1, *size + device_view.size);
             }
-            view.cards.push(seen);
+            view.devices.push(device_view);
         }
         let before = node.host.free();
         view.host = (view.hosted(before), view.hosted(before.less(taken)));
         view
     }
 
-    /// What all typical pods together ask of a card's memory and of its compute.
+    /// What all typical pods together ask of a device's memory and of its compute.
     fn weigh_sides(&self, all: Mib) -> (u64, u64) {
-        let pods = self.typical.pods().iter().zip(&self.asks);
-        let (memory, cores) = pods.fold((0, 0), |(memory, cores), (pod, ask)| {
+        let pods = self.typical.pods().iter().zip(&self.requests);
+        let (memory, cores) = pods.fold((0, 0), |(memory, cores), (pod, request)| {
             let each = u64::from(pod.weight) * u64::from(pod.count);
             let asked = each * u64::from(pod.cores.0) * 10;
-            (memory + each * ask.0.min(all.0), cores + asked)
+            (memory + each * request.0.min(all.0), cores + asked)
         });
         let memory = (memory * 1000).checked_div(all.0).unwrap_or(0);
         if memory + cores == 0 {
@@ -141,42 +145,48 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The card with `more` on it, as those of `whom` see it.
-    fn see(&self, card: &Card, more: Option<&Use>, kind: usize, whom: u64) -> Seen {
-        let left = Left::of(card, more);
-        let memory = part(left.memory.0, card.scaled.0) * self.sides.0;
-        let cores = part(left.cores.0.into(), card.cores.0.into()) * self.sides.1;
+    /// The device with `more` on it, as the typical pods of `whom` see it.
+    fn view_of(
+        &self,
+        device: &DeviceState,
+        more: Option<&DeviceUse>,
+        kind: usize,
+        whom: u64,
+    ) -> DeviceView {
+        let left = Remainder::of(device, more);
+        let memory = per_mille(left.memory.0, device.scaled.0) * self.sides.0;
+        let cores = per_mille(left.cores.0.into(), device.cores.0.into()) * self.sides.1;
         let idle = (memory + cores) / (self.sides.0 + self.sides.1);
-        let (pods, asks) = (self.typical.pods(), &self.asks[kind..]);
-        Seen {
-            // What is idle on a card that takes nothing is nobody's loss.
-            size: if card.closed.is_some() || card.mode == Mode::Mig {
+        let (pods, requests) = (self.typical.pods(), &self.requests[kind..]);
+        DeviceView {
+            // Idle capacity of a device that takes nothing is no loss.
+            size: if device.closed.is_some() || device.mode == Mode::Mig {
                 0
             } else {
                 idle
             },
-            serves: those(whom)
-                .filter(|&at| left.serves(&pods[at], asks[at]))
+            serves: bits_of(whom)
+                .filter(|&at| left.serves(&pods[at], requests[at]))
                 .fold(0, |bits, at| bits | 1 << at),
             kind,
         }
     }
 
-    /// The typical pods that ask for cards and for no more CPU and memory than this.
-    fn hosted(&self, free: Compute) -> u64 {
+    /// The typical pods that ask for devices and for no more CPU and memory than this.
+    fn hosted(&self, free: HostResources) -> u64 {
         let pods = self.typical.pods().iter().enumerate();
         pods.fold(0, |bits, (at, pod)| {
             bits | u64::from(pod.count > 0 && free.covers(pod.host)) << at
         })
     }
 
-    /// By how much F shrinks when the pod takes this of these cards: thousandths
-    /// of a card times [`Typical::weight`], below 0 when F grows.
-    pub fn gradient(&self, uses: &[(usize, Use)]) -> i64 {
-        let change = |(at, used): &(usize, Use)| {
-            let old = self.cards[*at];
-            // Who had no use for the card before has none with more on it.
-            let new = self.see(&self.node.cards[*at], Some(used), old.kind, old.serves);
+    /// By how much F shrinks when the pod gets this of these devices: in thousandths of a
+    /// device times [`Typical::weight`], negative if F grows.
+    pub fn gradient(&self, uses: &[(usize, DeviceUse)]) -> i64 {
+        let change = |(at, used): &(usize, DeviceUse)| {
+            let old = self.devices[*at];
+            // A pod that could not use the device before cannot use it with more on it.
+            let new = self.view_of(&self.node.devices[*at], Some(used), old.kind, old.serves);
             (old, new)
         };
         match uses {
@@ -185,17 +195,17 @@ impl<'a> View<'a> {
         }
     }
 
-    /// [`Self::gradient`] when these cards become others.
-    fn shrinks_by(&self, changed: &[(Seen, Seen)]) -> i64 {
+    /// [`Self::gradient`] for these changes of devices.
+    fn shrinks_by(&self, changed: &[(DeviceView, DeviceView)]) -> i64 {
         let mut idle = 0;
-        // Who sees no change of a card or of the host loses nothing but `idle`.
+        // Pods that see no change of a device or of the host lose nothing but `idle`.
         let mut concerned = self.host.0 ^ self.host.1;
         for (old, new) in changed {
             idle += signed(old.size) - signed(new.size);
             concerned |= old.serves;
         }
         let mut gradient = idle * signed(self.typical.weight());
-        for at in those(concerned) {
+        for at in bits_of(concerned) {
             let pod = &self.typical.pods()[at];
             let (mut count, mut size) = self.served[at];
             let bit = 1 << at;
@@ -219,21 +229,25 @@ impl<'a> View<'a> {
     }
 
     /// [`Self::gradient`] as a score from 0 to 99.
-    pub fn score(&self, uses: &[(usize, Use)]) -> u32 {
+    pub fn score(&self, uses: &[(usize, DeviceUse)]) -> u32 {
         score(self.gradient(uses), self.typical.weight())
     }
 
-    /// The used part of the node's open cards, in millionths.
+    /// The used part of the node's open devices, in millionths.
     pub fn fullness(&self) -> u64 {
-        let open = self.node.cards.iter().filter(|card| card.closed.is_none());
-        let idle: u64 = self.cards.iter().map(|card| card.size).sum();
+        let open = self
+            .node
+            .devices
+            .iter()
+            .filter(|device| device.closed.is_none());
+        let idle: u64 = self.devices.iter().map(|device| device.size).sum();
         let idle = (idle * 1000).checked_div(u64::try_from(open.count()).unwrap_or(0));
         1_000_000 - idle.unwrap_or(0).min(1_000_000)
     }
 }
 
-/// The places of the bits that are set.
-fn those(mut bits: u64) -> impl Iterator<Item = usize> {
+/// The indices of the bits that are set.
+fn bits_of(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = usize::try_from(bits.trailing_zeros()).ok()?;
         (bits != 0).then(|| {
@@ -243,7 +257,7 @@ fn those(mut bits: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-fn part(left: u64, all: u64) -> u64 {
+fn per_mille(left: u64, all: u64) -> u64 {
     (left * 1000).checked_div(all).unwrap_or(0).min(1000)
 }
 
@@ -251,7 +265,7 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// `100 * sigmoid(gradient / (1000 * weight))`, cut off below.
+/// `100 * sigmoid(gradient / (1000 * weight))`, rounded down.
 pub(crate) fn score(gradient: i64, weight: u64) -> u32 {
     let weight = signed(weight).max(1);
     let millionths = gradient.saturating_mul(1000);

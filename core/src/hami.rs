@@ -1,9 +1,9 @@
-//! HAMi's own annotations, for clusters that move node by node: what its
-//! scheduler gave a pod and what its plugin registered for a node (HAMi 3.1, 4.11).
+//! HAMi's own annotations, for clusters that migrate node by node: what its scheduler
+//! allocated to a pod and what its device plugin registered for a node (HAMi 3.1, 4.11).
 //!
-//! Fed by: `aliquot-k8s`, with pods and nodes that have none of our annotations.
-//! Must not: take for free what it cannot read (HAMi does), or follow HAMi where
-//! it adds up a pod: [`crate::usage`] says what counts.
+//!
+//! Unlike in HAMi, what cannot be read is an error and never counts as free, and a pod's
+//! effective use follows [`crate::usage`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,22 +16,22 @@ use crate::demand::Stage;
 use crate::id::GpuUuid;
 use crate::inventory::{self, Gpu, Health, Inventory, Mode};
 use crate::units::{Mib, Percent};
-use crate::usage::{self, Use, Uses};
+use crate::usage::{self, DeviceUse, DeviceUses};
 
-/// The pod annotation with the cards of each container.
+/// The pod annotation with the devices of each container.
 pub const ALLOCATED: &str = "hami.io/vgpu-devices-allocated";
 /// The pod annotation with the node they are on.
 pub const NODE: &str = "hami.io/vgpu-node";
-/// The node annotation with the node's cards.
+/// The node annotation with the node's devices.
 pub const REGISTER: &str = "hami.io/node-nvidia-register";
 
-/// The vendor word in front of a share.
+/// The vendor field of a share.
 const VENDOR: &str = "NVIDIA";
 
-/// A share of a card as HAMi writes it.
+/// A share of a device as HAMi writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// The card. A MIG instance counts on its card.
+pub struct HamiShare {
+    /// The GPU. A MIG instance counts on its GPU.
     pub gpu: GpuUuid,
     /// Memory on it.
     pub memory: Mib,
@@ -42,25 +42,24 @@ pub struct Share {
 /// Why [`ALLOCATED`] cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HamiError {
-    /// A share that is not one.
-    #[error("{share:?} is not a share; accepted: UUID,TYPE,MIB,PERCENT")]
+    /// Not a share.
+    #[error("{share:?} is not a share; expected: UUID,TYPE,MIB,PERCENT")]
     Share {
         /// The text between two colons.
         share: String,
     },
-    /// Other containers than the pod has.
-    #[error("shares of {found} containers; accepted: one list for each of the pod's {pod}")]
+    /// Another number of containers than the pod has.
+    #[error("shares of {found} containers; expected: one list for each of the pod's {pod}")]
     Containers {
-        /// In the text.
+        /// The number in the text.
         found: usize,
-        /// Of the pod.
+        /// The number of the pod.
         pod: usize,
     },
 }
 
-/// Reads [`ALLOCATED`]: for each container its shares. `:` ends a share and `;`
-/// a container.
-pub fn decode(text: &str) -> Result<Vec<Vec<Share>>, HamiError> {
+/// Reads [`ALLOCATED`]: the shares of each container. `:` ends a share and `;` a container.
+pub fn decode(text: &str) -> Result<Vec<Vec<HamiShare>>, HamiError> {
     let text = text.strip_suffix(';').unwrap_or(text);
     let shares = |container: &str| {
         let shares = container.split(':').filter(|share| !share.is_empty());
@@ -69,7 +68,7 @@ pub fn decode(text: &str) -> Result<Vec<Vec<Share>>, HamiError> {
     text.split(';').map(shares).collect()
 }
 
-fn share(text: &str) -> Result<Share, HamiError> {
+fn share(text: &str) -> Result<HamiShare, HamiError> {
     let refused = || HamiError::Share {
         share: text.to_owned(),
     };
@@ -77,20 +76,20 @@ fn share(text: &str) -> Result<Share, HamiError> {
     let mut next = || fields.next().ok_or_else(refused);
     let (uuid, _vendor, memory, cores) = (next()?, next()?, next()?, next()?);
     // Before 2.10 an instance was written as `GPU-…[0-1]`.
-    let card = uuid.split('[').next().unwrap_or(uuid);
-    if card.is_empty() {
+    let device = uuid.split('[').next().unwrap_or(uuid);
+    if device.is_empty() {
         return Err(refused());
     }
-    Ok(Share {
-        gpu: card.into(),
+    Ok(HamiShare {
+        gpu: device.into(),
         memory: Mib(memory.parse().map_err(|_| refused())?),
         cores: Percent(cores.parse().map_err(|_| refused())?),
     })
 }
 
-/// What a pod with these containers (init containers first) holds of each card
-/// by [`ALLOCATED`]. HAMi before 2.6 lists the app containers only.
-pub fn uses(text: &str, stages: &[Stage]) -> Result<Uses, HamiError> {
+/// What a pod with these containers (init containers first) uses of each device by
+/// [`ALLOCATED`]. HAMi before 2.6 lists the app containers only.
+pub fn uses(text: &str, stages: &[Stage]) -> Result<DeviceUses, HamiError> {
     let containers = decode(text)?;
     let apps: Vec<Stage> = stages
         .iter()
@@ -100,28 +99,30 @@ pub fn uses(text: &str, stages: &[Stage]) -> Result<Uses, HamiError> {
     let stages = match containers.len() {
         all if all == stages.len() => stages,
         found if found == apps.len() => &apps,
-        _ if containers.iter().all(Vec::is_empty) => return Ok(Uses::new()),
+        _ if containers.iter().all(Vec::is_empty) => return Ok(DeviceUses::new()),
         found => {
             let pod = stages.len();
             return Err(HamiError::Containers { found, pod });
         }
     };
-    let mut cards: BTreeMap<GpuUuid, Vec<(Stage, Use)>> = BTreeMap::new();
+    let mut devices: BTreeMap<GpuUuid, Vec<(Stage, DeviceUse)>> = BTreeMap::new();
     for (stage, shares) in stages.iter().zip(containers) {
-        let mut own: BTreeMap<GpuUuid, Use> = BTreeMap::new();
-        for Share { gpu, memory, cores } in shares {
+        let mut own: BTreeMap<GpuUuid, DeviceUse> = BTreeMap::new();
+        for HamiShare { gpu, memory, cores } in shares {
             let used = own.entry(gpu).or_default();
-            *used = used.with(Use::of(memory, cores));
+            *used = used.with(DeviceUse::of(memory, cores));
         }
         for (gpu, used) in own {
-            cards.entry(gpu).or_default().push((*stage, used));
+            devices.entry(gpu).or_default().push((*stage, used));
         }
     }
-    let cards = cards.into_iter();
-    Ok(cards.map(|(gpu, all)| (gpu, usage::on_card(all))).collect())
+    let devices = devices.into_iter();
+    Ok(devices
+        .map(|(gpu, all)| (gpu, usage::on_device(all)))
+        .collect())
 }
 
-/// [`ALLOCATED`] for an allocation of ours, its containers in the pod's order.
+/// Writes [`ALLOCATED`] for an allocation, its containers in the pod's order.
 pub fn encode<'a>(allocation: &Allocation, containers: impl Iterator<Item = &'a str>) -> String {
     let mut text = String::new();
     for container in containers {
@@ -135,10 +136,10 @@ pub fn encode<'a>(allocation: &Allocation, containers: impl Iterator<Item = &'a 
     text
 }
 
-/// A card as HAMi's plugin registers it. It leaves out zeros and `false`.
+/// A device as HAMi's plugin registers it. Zeros and `false` are omitted.
 #[derive(Deserialize)]
 #[serde(default)]
-struct Registered {
+struct HamiDevice {
     id: GpuUuid,
     index: u32,
     count: u32,
@@ -151,7 +152,7 @@ struct Registered {
     health: bool,
 }
 
-impl Default for Registered {
+impl Default for HamiDevice {
     fn default() -> Self {
         Self {
             id: "".into(),
@@ -167,56 +168,56 @@ impl Default for Registered {
     }
 }
 
-/// Reads [`REGISTER`]. The inventory reads no allocation of ours: it is shown,
-/// never placed on.
+/// Reads [`REGISTER`]. The inventory reads no allocation version: it is shown, and nothing
+/// is placed on it.
 pub fn register(text: &str) -> Result<Inventory, CodecError> {
-    let cards: Vec<Registered> =
+    let devices: Vec<HamiDevice> =
         serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-    let mut gpus: Vec<Gpu> = cards.into_iter().map(gpu).collect();
-    // HAMi writes them in another order each time.
+    let mut gpus: Vec<Gpu> = devices.into_iter().map(gpu).collect();
+    // HAMi's order varies.
     gpus.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
     let inventory = Inventory {
         v: inventory::VERSION,
         reads: Vec::new(),
         driver: String::new(),
         topology_policy: String::new(),
-        topology_scope: crate::inventory::Scope::default(),
+        topology_scope: crate::inventory::TopologyScope::default(),
         gpus,
         lingering: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),
     };
-    inventory.with_each_card_once()
+    inventory.reject_duplicates()
 }
 
-fn gpu(card: Registered) -> Gpu {
+fn gpu(device: HamiDevice) -> Gpu {
     Gpu {
-        uuid: card.id,
-        index: card.index,
-        model: card.model,
-        memory: card.devmem,
-        scaled: card.devmem,
-        cores: card.devcore,
-        seats: card.count,
-        mode: match card.mode.as_str() {
+        uuid: device.id,
+        index: device.index,
+        model: device.model,
+        memory: device.devmem,
+        scaled: device.devmem,
+        cores: device.devcore,
+        replicas: device.count,
+        mode: match device.mode.as_str() {
             "hami-core" | "" => Mode::Vgpu,
             "mig" => Mode::Mig,
             "mps" => Mode::Mps,
             _ => Mode::Unknown,
         },
-        // Its default name; nothing is placed by it.
+        // The default name; nothing is placed by it.
         resource: "nvidia.com/gpu".to_owned(),
-        numa: Some(card.numa),
-        health: if card.health {
+        numa: Some(device.numa),
+        health: if device.health {
             Health::Ok
         } else {
-            Health::Sick("unhealthy at HAMi".to_owned())
+            Health::Unhealthy("unhealthy at HAMi".to_owned())
         },
         links: BTreeMap::new(),
         mig: None,
         cordon: None,
-        even: None,
+        even_share: None,
         strict: false,
         reserved: Vec::new(),
     }

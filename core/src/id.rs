@@ -1,8 +1,6 @@
-//! Names of things as types of their own, so that a pod's uid cannot be passed
-//! where a GPU's uuid is meant. Cheap to clone (one shared allocation).
-//!
-//! Fed by: the conversions in `aliquot-k8s` and the codecs here.
-//! Must not: check the content; who makes one has read it from its owner.
+//! Identifiers as types of their own, so that a pod's UID cannot be passed where a GPU's
+//! UUID is expected. Cloning is cheap (one shared allocation). The content is not validated
+//! here.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -17,7 +15,7 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The text as its owner wrote it.
+            /// The identifier as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -61,7 +59,8 @@ macro_rules! id {
 }
 
 id!(
-    /// A card's uuid as NVML prints it: `GPU-…`.
+    /// The UUID of a device as NVML prints it: `GPU-…` or `MIG-…`. In the ledger also a
+    /// device key ([`crate::Grant::device_key`]).
     GpuUuid
 );
 id!(
@@ -69,10 +68,10 @@ id!(
     NodeName
 );
 id!(
-    /// `metadata.uid` of a Pod: new for every pod, also under an old name.
+    /// `metadata.uid` of a Pod: a pod that is recreated under the same name has a new one.
     PodUid
 );
 id!(
-    /// The name of a namespace.
+    /// The name of a Namespace.
     Namespace
 );

@@ -1,8 +1,9 @@
-//! What a node has: the content of the node annotation `aliquot.dev/inventory`.
+//! A node's devices: the content of the node annotation `aliquot.dev/inventory`, which only
+//! the node agent writes.
 //!
-//! Fed by: the node's agent, which alone writes it.
-//! Must not: fail on fields of a newer release; a version it does not read is an error, and so is
-//! a card that is named twice.
+//!
+//! Fields of a newer release are ignored; an unknown version or a duplicate device is an
+//! error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,28 +11,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocation::CodecError;
 use crate::id::{GpuUuid, Namespace, PodUid};
-use crate::mig::published::{Mig, Placed};
+use crate::mig::published::{Mig, MigPlacement};
 use crate::units::{Mib, Percent};
-use crate::usage::Use;
+use crate::usage::DeviceUse;
 
 /// The node annotation that carries an [`Inventory`].
 pub const INVENTORY: &str = "aliquot.dev/inventory";
 /// The version that this release writes.
 pub const VERSION: u32 = 1;
 
-/// How a card is shared.
+/// A device's sharing mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Shares held by libvgpu.so.
+    /// Shares limited by libvgpu.so.
     Vgpu,
     /// One pod at a time.
     Exclusive,
-    /// Shares in turns, without limits.
+    /// Time-sliced, without limits.
     Timeslice,
     /// Shares through NVIDIA's MPS.
     Mps,
-    /// Cut into instances.
+    /// Partitioned into MIG instances.
     Mig,
     /// A mode that this release does not know.
     #[serde(other)]
@@ -39,7 +40,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The word of the wire, as metrics say it too.
+    /// The name in JSON and in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vgpu => "vgpu",
@@ -52,15 +53,15 @@ impl Mode {
     }
 }
 
-/// Whether new shares may be placed on a card. On the wire `ok`, or the reason
-/// why not (such as `lost` or `xid 79`).
+/// Whether new shares may be placed on a device. In JSON `ok`, or the reason why not (such
+/// as `lost` or `xid 79`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Health {
-    /// Usable.
+    /// Healthy.
     Ok,
-    /// Not usable, and why.
-    Sick(String),
+    /// Unhealthy, with the reason.
+    Unhealthy(String),
 }
 
 impl From<String> for Health {
@@ -68,7 +69,7 @@ impl From<String> for Health {
         if text == "ok" {
             Self::Ok
         } else {
-            Self::Sick(text)
+            Self::Unhealthy(text)
         }
     }
 }
@@ -77,65 +78,66 @@ impl From<Health> for String {
     fn from(health: Health) -> Self {
         match health {
             Health::Ok => "ok".to_owned(),
-            Health::Sick(reason) => reason,
+            Health::Unhealthy(reason) => reason,
         }
     }
 }
 
-/// One unit: a card, or an instance of a card that is cut for good.
+/// An allocatable device: a GPU, or a fixed MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Its uuid, as NVML prints it: `GPU-…` or `MIG-…`.
+    /// Its UUID, as NVML prints it: `GPU-…` or `MIG-…`.
     pub uuid: GpuUuid,
-    /// NVML's index; an instance has its card's.
+    /// NVML's index; for an instance, that of its GPU.
     pub index: u32,
     /// NVML's product name.
     pub model: String,
-    /// Physical memory.
+    /// Physical memory in MiB.
     pub memory: Mib,
-    /// Memory that may be promised: `memory * deviceMemoryScaling`.
+    /// Memory that may be allocated: `memory * deviceMemoryScaling`.
     pub scaled: Mib,
-    /// Compute that may be promised: 100.
+    /// Compute that may be allocated, in percent: 100.
     pub cores: Percent,
-    /// Shares that it can carry at once, such as `deviceSplitCount`; none of a card
-    /// that is cut as pods come.
-    pub seats: u32,
-    /// How it is shared.
+    /// Replicas that the device plugin advertises for it (`deviceSplitCount`); 0 for a GPU
+    /// under dynamic MIG.
+    #[serde(rename = "seats")]
+    pub replicas: u32,
+    /// Its sharing mode.
     pub mode: Mode,
-    /// The resource that its seats are advertised under.
+    /// The resource under which its replicas are advertised.
     pub resource: String,
-    /// NUMA node, where the driver knows one.
+    /// NUMA node, if the driver knows it.
     #[serde(default)]
     pub numa: Option<u32>,
     /// Whether new shares may be placed.
     pub health: Health,
-    /// Link score to each other card of the node; higher is closer.
+    /// Link score to each other GPU of the node; higher is closer.
     #[serde(default)]
     pub links: BTreeMap<GpuUuid, u32>,
-    /// What MIG makes of it.
+    /// Its part in MIG.
     #[serde(default)]
     pub mig: Option<Mig>,
-    /// Why it takes nothing new although it is healthy, such as a change of its mode.
+    /// Why it takes no new shares although it is healthy, such as a change of its sharing
+    /// mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordon: Option<String>,
-    /// What a container gets of a seat that wrote neither memory nor compute (mps).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub even: Option<Even>,
-    /// Each container may have one seat only.
+    /// What one replica gives a container that wrote neither memory nor compute (mps).
+    #[serde(rename = "even", default, skip_serializing_if = "Option::is_none")]
+    pub even_share: Option<EvenShare>,
+    /// Each container may have only one replica.
     #[serde(default, skip_serializing_if = "is_false")]
     pub strict: bool,
-    /// Only pods of these namespaces may have shares of it; where none is named, all.
+    /// Only pods of these namespaces may have shares of it; every namespace if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<Namespace>,
 }
 
-/// A part of a card. Nothing of one of the two: of that there is no limit and
-/// nothing is counted.
+/// An equal part of a device. 0 for one of the two means no limit and no accounting of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Even {
-    /// Memory.
+pub struct EvenShare {
+    /// Memory in MiB.
     pub memory: Mib,
-    /// Compute.
+    /// Compute in percent.
     pub cores: Percent,
 }
 
@@ -147,16 +149,16 @@ fn is_false(flag: &bool) -> bool {
 /// What the kubelet's Topology Manager aligns together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Scope {
+pub enum TopologyScope {
     /// All containers of a pod.
     Pod,
-    /// Each container by itself; so it is, too, where a later release says another word.
+    /// Each container by itself; also assumed for values of a later release.
     #[default]
     #[serde(other)]
     Container,
 }
 
-impl Scope {
+impl TopologyScope {
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
     fn is_container(&self) -> bool {
         *self == Self::Container
@@ -165,26 +167,26 @@ impl Scope {
 
 /// A share whose pod object is gone while its processes still run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lingering {
-    /// The pod it was given to.
+pub struct LingeringShare {
+    /// The pod that it was allocated to.
     pub pod: PodUid,
-    /// The unit, by the name of [`crate::Grant::unit`].
+    /// The device key ([`crate::Grant::device_key`]).
     pub gpu: GpuUuid,
-    /// Memory still held.
+    /// Memory still allocated.
     pub memory: Mib,
-    /// Compute still held.
+    /// Compute still allocated.
     pub cores: Percent,
-    /// Seats still held.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub seats: u32,
+    /// Replicas still allocated.
+    #[serde(rename = "seats", default = "one", skip_serializing_if = "is_one")]
+    pub replicas: u32,
 }
 
-impl Lingering {
-    /// What it takes of its card.
-    pub fn used(&self) -> Use {
-        Use {
-            seats: self.seats,
-            ..Use::of(self.memory, self.cores)
+impl LingeringShare {
+    /// What it uses of its device.
+    pub fn used(&self) -> DeviceUse {
+        DeviceUse {
+            replicas: self.replicas,
+            ..DeviceUse::of(self.memory, self.cores)
         }
     }
 }
@@ -198,34 +200,34 @@ fn is_one(number: &u32) -> bool {
     *number == 1
 }
 
-/// A card that another plugin's pod holds.
+/// A GPU that a pod of another device plugin uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Foreign {
-    /// The card: booked whole.
+pub struct ForeignAllocation {
+    /// The GPU, which counts as fully allocated.
     pub gpu: GpuUuid,
-    /// Who holds it, `namespace/name`.
+    /// The pod, as `namespace/name`.
     pub pod: String,
 }
 
-/// A pod that the node's agent refused to start, or wants ended.
+/// A pod that the node agent refused to start, or that it wants evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct RefusedPod {
     /// The pod.
     pub pod: PodUid,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What the user was told.
+    /// The reason shown to the user.
     pub reason: String,
 }
 
-/// All that a node publishes, sorted by card index.
+/// Everything that a node publishes, sorted by GPU index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// Version of this text.
+    /// Version of the format.
     pub v: u32,
-    /// Versions of the allocation annotation that the agent reads.
+    /// Versions of the allocation annotation that the node agent reads.
     pub reads: Vec<u32>,
     /// Driver version.
     #[serde(default)]
@@ -237,40 +239,40 @@ pub struct Inventory {
     #[serde(
         rename = "topologyScope",
         default,
-        skip_serializing_if = "Scope::is_container"
+        skip_serializing_if = "TopologyScope::is_container"
     )]
-    pub topology_scope: Scope,
-    /// The cards.
+    pub topology_scope: TopologyScope,
+    /// The devices.
     pub gpus: Vec<Gpu>,
-    /// Shares that outlived their pods.
+    /// Shares whose pods are gone.
     #[serde(default)]
-    pub lingering: Vec<Lingering>,
-    /// Cards held by others.
+    pub lingering: Vec<LingeringShare>,
+    /// GPUs in use by other device plugins.
     #[serde(default)]
-    pub foreign: Vec<Foreign>,
-    /// Pods refused by the agent.
+    pub foreign: Vec<ForeignAllocation>,
+    /// Pods that the node agent refused.
     #[serde(default)]
-    pub refused: Vec<Refused>,
-    /// Running pods that must leave their sick card, by the policy of the node's owner.
+    pub refused: Vec<RefusedPod>,
+    /// Running pods to evict from an unhealthy device, as the node's administrator
+    /// configured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub evict: Vec<Refused>,
+    pub evict: Vec<RefusedPod>,
 }
 
-impl Lingering {
-    /// The card: of an instance that was made for the pod, the one it is on.
-    pub fn card(&self) -> &str {
-        Placed::of(&self.gpu).map_or(self.gpu.as_str(), |(card, _)| card)
+impl LingeringShare {
+    /// The UUID of the GPU that the share is on.
+    pub fn parent_gpu(&self) -> &str {
+        MigPlacement::parse_device_key(&self.gpu).map_or(self.gpu.as_str(), |(gpu, _)| gpu)
     }
 }
 
 impl Inventory {
-    /// The annotation's text. The order of everything is fixed: equal
-    /// inventories give equal texts.
+    /// The annotation's text. The order is fixed: equal inventories give equal texts.
     pub fn encode(&self) -> Result<String, CodecError> {
         serde_json::to_string(self).map_err(|source| CodecError::Encode { source })
     }
 
-    /// Reads the annotation's text. Unknown fields are passed over.
+    /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
         let inventory: Self =
             serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
@@ -280,20 +282,20 @@ impl Inventory {
                 read: VERSION,
             });
         }
-        inventory.with_each_card_once()
+        inventory.reject_duplicates()
     }
 
-    /// The same, unless it names a card twice.
-    pub(crate) fn with_each_card_once(self) -> Result<Self, CodecError> {
+    /// The inventory, or an error if it names a device twice.
+    pub(crate) fn reject_duplicates(self) -> Result<Self, CodecError> {
         let mut seen = BTreeSet::new();
         if let Some(again) = self.gpus.iter().find(|gpu| !seen.insert(&gpu.uuid)) {
             let uuid = again.uuid.clone();
-            return Err(CodecError::CardTwice { uuid });
+            return Err(CodecError::DuplicateDevice { uuid });
         }
         Ok(self)
     }
 
-    /// The card of this uuid.
+    /// The device with this UUID.
     pub fn gpu(&self, uuid: &GpuUuid) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| gpu.uuid == *uuid)
     }

@@ -1,19 +1,16 @@
-//! The books: who holds what on which card, and who is about to.
+//! The ledger: what is allocated to which pod on which device, and what is reserved.
 //!
-//! A *reservation* is made by `reserve` before a Binding is sent; a *confirmed*
-//! booking comes from the watch alone. Both take capacity.
-//! Fed by: the scheduler's writer (reserve, cancel) and the watches (the rest).
-//! Must not: free anything on a guess; an allocation that cannot be read takes
-//! the whole node (fail closed).
-//! A node's state is a function of what it published, of its bookings and of
-//! the holds on it ([`NodeState::of`]), what a namespace uses one of its
-//! bookings; `recompute` is these functions over everything.
+//!
+//! `reserve` makes an entry before a Binding is sent; the watch alone confirms it. Both
+//! take capacity. Nothing is freed on a guess, and an unreadable allocation takes the whole
+//! node (fail closed). A node's state is a function of its publication, its pods' entries
+//! and its reservations for preemptors ([`NodeState::of`]), and a namespace's usage is a
+//! function of its pods' entries; `recompute` applies these functions to everything.
 
-mod holds;
-mod quotas;
 mod recompute;
+mod reservations;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::allocation::Allocation;
@@ -22,113 +19,113 @@ use crate::demand::Demand;
 use crate::fit::{self, Fit, Policies};
 use crate::id::{Namespace, NodeName, PodUid};
 use crate::invariant;
-use crate::node::{NodeState, Published, Requests};
-use crate::quota::Amount;
+use crate::namespaces::Namespaces;
+use crate::node::{NodePublication, NodeState, Requests};
+use crate::quota::{Headroom, Quota, QuotaAmount};
 use crate::reason::{Reason, Refusal};
-use crate::spaces::Spaces;
-use crate::usage::{self, Uses};
+use crate::usage::{self, DeviceUses};
 
-pub use holds::Hold;
 pub use recompute::Differences;
+pub use reservations::PreemptionReservation;
 
-/// What a pod holds.
+/// What a pod is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// Known shares; none for a pod that uses only CPU and memory.
-    Uses(Uses),
-    /// An allocation that cannot be read: all of its node.
+pub enum AllocatedUse {
+    /// Known shares; empty for a pod that uses only CPU and memory.
+    Known(DeviceUses),
+    /// An unreadable allocation: the whole node.
     Unreadable,
 }
 
-impl Held {
-    /// No share at all.
+impl AllocatedUse {
+    /// No share.
     pub fn nothing() -> Self {
-        Self::Uses(Uses::new())
+        Self::Known(DeviceUses::new())
     }
 }
 
-/// One pod's entry in the books.
+/// One pod's entry in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Booking {
-    /// Where.
+pub struct PodEntry {
+    /// The node.
     pub node: NodeName,
-    /// Whose quotas it counts against.
+    /// The namespace whose quotas it is charged to.
     pub namespace: Namespace,
-    /// What of its cards.
-    pub held: Held,
-    /// What of its CPU, of its memory and of its kubelet's seats.
+    /// What it uses of the node's devices.
+    pub allocated: AllocatedUse,
+    /// What it requests of the node's CPU, memory and kubelet replicas.
     pub requests: Requests,
-    /// Seen by the watch; otherwise reserved for a Binding on its way.
+    /// Confirmed by the watch; otherwise reserved for a Binding under way.
     pub confirmed: bool,
 }
 
-impl Booking {
-    /// It takes a share of some card, or may.
-    pub fn holds(&self) -> bool {
-        !matches!(&self.held, Held::Uses(uses) if uses.is_empty())
+impl PodEntry {
+    /// Whether it uses a share of a device, or may.
+    pub fn uses_devices(&self) -> bool {
+        !matches!(&self.allocated, AllocatedUse::Known(uses) if uses.is_empty())
     }
 }
 
 /// Why nothing was reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotReserved {
-    /// Nothing fits now, or a quota has no room for it.
+    /// No device fits now, or a quota is exceeded.
     Refused(Refusal),
-    /// This pod has a booking already.
-    Booked(NodeName),
+    /// The pod has an entry already, on this node.
+    AlreadyAllocated(NodeName),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Entry {
-    published: Option<Published>,
+struct NodeEntry {
+    published: Option<NodePublication>,
     pods: BTreeSet<PodUid>,
-    /// Pods that a share of it is held for.
-    holds: BTreeSet<PodUid>,
+    /// Preemptors with a reservation on the node.
+    reservations: BTreeSet<PodUid>,
 }
 
-/// The books of all nodes and namespaces.
+/// The ledger of all nodes and namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     cluster: Cluster,
-    spaces: Spaces,
-    entries: HashMap<NodeName, Entry>,
-    bookings: HashMap<PodUid, Booking>,
-    holds: HashMap<PodUid, Hold>,
+    namespaces: Namespaces,
+    entries: HashMap<NodeName, NodeEntry>,
+    pod_entries: HashMap<PodUid, PodEntry>,
+    reservations: HashMap<PodUid, PreemptionReservation>,
 }
 
 impl Ledger {
-    /// The nodes as they are now; a clone of it stays as it is.
+    /// The nodes; a clone is a snapshot.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
     /// What a node published.
-    pub fn published(&self, name: &str) -> Option<&Published> {
+    pub fn published(&self, name: &str) -> Option<&NodePublication> {
         self.entries.get(name)?.published.as_ref()
     }
 
-    /// The pod's booking.
-    pub fn booking(&self, pod: &PodUid) -> Option<&Booking> {
-        self.bookings.get(pod)
+    /// The pod's entry.
+    pub fn pod_entry(&self, pod: &PodUid) -> Option<&PodEntry> {
+        self.pod_entries.get(pod)
     }
 
-    /// Every booking.
-    pub fn bookings(&self) -> impl Iterator<Item = (&PodUid, &Booking)> {
-        self.bookings.iter()
+    /// Every pod's entry.
+    pub fn pod_entries(&self) -> impl Iterator<Item = (&PodUid, &PodEntry)> {
+        self.pod_entries.iter()
     }
 
-    /// The pods booked on a node.
+    /// The pods with an entry on a node.
     pub fn pods_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
         self.entries.get(name).into_iter().flat_map(|e| &e.pods)
     }
 
-    /// A node published this, or is gone (`None`).
-    pub fn publish(&mut self, name: &NodeName, published: Option<Published>) {
+    /// Records what a node published; `None` for a removed node.
+    pub fn publish(&mut self, name: &NodeName, published: Option<NodePublication>) {
         self.entries.entry(name.clone()).or_default().published = published;
         self.refresh(name);
     }
 
-    /// May this node take this pod.
+    /// Whether this node can take this pod.
     pub fn fit(&self, name: &str, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
         fit_on(
             self.cluster.node(name).map(|node| &**node),
@@ -137,8 +134,8 @@ impl Ledger {
         )
     }
 
-    /// Chooses cards on the current books and takes them, in one step, if the
-    /// quotas of its namespace allow it.
+    /// Chooses devices on the current ledger and allocates them in one step, if the quotas
+    /// of the namespace allow it.
     pub fn reserve(
         &mut self,
         pod: &PodUid,
@@ -147,111 +144,134 @@ impl Ledger {
         demand: &Demand,
         policies: &Policies,
     ) -> Result<Allocation, NotReserved> {
-        if let Some(booking) = self.bookings.get(pod) {
-            return Err(NotReserved::Booked(booking.node.clone()));
+        if let Some(pod_entry) = self.pod_entries.get(pod) {
+            return Err(NotReserved::AlreadyAllocated(pod_entry.node.clone()));
         }
-        let state = self.seen_by(pod, name.as_str());
+        let state = self.node_for(pod, name.as_str());
         let found = fit_on(state.as_deref(), demand, policies);
         let found = found.map_err(NotReserved::Refused)?;
-        let amount = Amount::of(found.uses.iter().map(|(_, used)| used));
+        let amount = QuotaAmount::of(found.uses.iter().map(|(_, used)| used));
         let headroom = self.headroom(namespace.as_str());
-        if let Some(over) = headroom.and_then(|headroom| headroom.over(amount)) {
-            return Err(NotReserved::Refused(Refusal::over(over)));
+        if let Some(over) = headroom.and_then(|headroom| headroom.excess(amount)) {
+            return Err(NotReserved::Refused(Refusal::quota_exceeded(over)));
         }
         let inventory = state.and_then(|node| node.inventory.clone());
         let inventory = inventory
             .ok_or_else(|| NotReserved::Refused(Refusal::of(Reason::NodeNotRegistered)))?;
         let allocation = found.allocation(name, &inventory, demand);
-        let booking = Booking {
+        let pod_entry = PodEntry {
             node: name.clone(),
             namespace: namespace.clone(),
-            held: Held::Uses(usage::effective(&allocation, demand.stages())),
+            allocated: AllocatedUse::Known(usage::effective(&allocation, demand.stages())),
             requests: demand.requests(),
             confirmed: false,
         };
-        self.insert(pod, booking);
+        self.insert(pod, pod_entry);
         debug_assert!(
             self.cluster.node(name.as_str()).is_some_and(|node| {
-                let mut cards = found.uses.iter().map(|(card, _)| &node.cards[*card]);
-                cards.all(invariant::within_capacity)
-                    && (found.instances.is_empty() || invariant::instances_have_their_places(node))
+                let mut devices = found.uses.iter().map(|(device, _)| &node.devices[*device]);
+                devices.all(invariant::within_capacity)
+                    && (found.instances.is_empty()
+                        || invariant::mig_placements_are_consistent(node))
             }),
-            "a reservation passed a card's capacity"
+            "a reservation exceeds a device's capacity"
         );
         Ok(allocation)
     }
 
-    /// The watch shows the pod bound with this. Replaces whatever was booked,
-    /// and returns it.
+    /// The watch shows the pod bound with this allocation. Replaces the pod's entry and
+    /// returns the old one.
     pub fn confirm(
         &mut self,
         pod: &PodUid,
         namespace: &Namespace,
         node: &NodeName,
-        held: Held,
+        allocated: AllocatedUse,
         requests: impl Into<Requests>,
-    ) -> Option<Booking> {
-        let booking = Booking {
+    ) -> Option<PodEntry> {
+        let pod_entry = PodEntry {
             node: node.clone(),
             namespace: namespace.clone(),
-            held,
+            allocated,
             requests: requests.into(),
             confirmed: true,
         };
-        self.insert(pod, booking)
+        self.insert(pod, pod_entry)
     }
 
-    /// The pod ended: whatever it held is free.
-    pub fn release(&mut self, pod: &PodUid) -> Option<Booking> {
-        let booking = self.bookings.remove(pod)?;
-        self.spaces.remove(&booking.namespace, &booking.held);
-        if let Some(entry) = self.entries.get_mut(&booking.node) {
+    /// The pod has finished or is gone: its allocation is free.
+    pub fn release(&mut self, pod: &PodUid) -> Option<PodEntry> {
+        let pod_entry = self.pod_entries.remove(pod)?;
+        self.namespaces
+            .remove(&pod_entry.namespace, &pod_entry.allocated);
+        if let Some(entry) = self.entries.get_mut(&pod_entry.node) {
             entry.pods.remove(pod);
         }
-        self.refresh(&booking.node);
-        self.refresh_hold(pod);
-        Some(booking)
+        self.refresh(&pod_entry.node);
+        self.refresh_reservation(pod);
+        Some(pod_entry)
     }
 
-    /// The Binding definitely failed: frees a reservation, never a confirmed booking.
-    pub fn cancel(&mut self, pod: &PodUid) -> Option<Booking> {
-        match self.bookings.get(pod) {
-            Some(booking) if !booking.confirmed => self.release(pod),
+    /// The Binding definitely failed: removes a reserved entry, never a confirmed one.
+    pub fn cancel(&mut self, pod: &PodUid) -> Option<PodEntry> {
+        match self.pod_entries.get(pod) {
+            Some(pod_entry) if !pod_entry.confirmed => self.release(pod),
             _ => None,
         }
     }
 
-    fn insert(&mut self, pod: &PodUid, mut booking: Booking) -> Option<Booking> {
-        // One copy of a node's name serves all its pods.
-        if let Some((name, _)) = self.entries.get_key_value(&booking.node) {
-            booking.node = name.clone();
+    /// What the pods of each namespace use, and its quotas.
+    pub fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
+    /// What the quotas of a namespace leave; `None` without limits.
+    pub fn headroom(&self, namespace: &str) -> Option<Headroom> {
+        self.namespaces.headroom(namespace)
+    }
+
+    /// Sets or removes (`None`) this quota of a namespace. Returns whether a limit changed.
+    pub fn set_quota(&mut self, namespace: &Namespace, name: &str, quota: Option<Quota>) -> bool {
+        self.namespaces.set(namespace, name, quota)
+    }
+
+    /// Replaces all quotas; returns the namespaces where a limit changed.
+    pub fn set_quotas(&mut self, all: BTreeMap<Namespace, Vec<Quota>>) -> Vec<Namespace> {
+        self.namespaces.set_all(all)
+    }
+
+    fn insert(&mut self, pod: &PodUid, mut pod_entry: PodEntry) -> Option<PodEntry> {
+        // All pods share one copy of their node's name.
+        if let Some((name, _)) = self.entries.get_key_value(&pod_entry.node) {
+            pod_entry.node = name.clone();
         }
-        let old = match self.bookings.get(pod) {
-            Some(old) if *old == booking => return None,
-            Some(old) if old.node != booking.node => self.release(pod),
+        let old = match self.pod_entries.get(pod) {
+            Some(old) if *old == pod_entry => return None,
+            Some(old) if old.node != pod_entry.node => self.release(pod),
             Some(old) => {
-                self.spaces.remove(&old.namespace, &old.held);
-                self.bookings.remove(pod)
+                self.namespaces.remove(&old.namespace, &old.allocated);
+                self.pod_entries.remove(pod)
             }
             None => None,
         };
-        booking.namespace = self.spaces.add(&booking.namespace, &booking.held);
-        let node = booking.node.clone();
+        pod_entry.namespace = self
+            .namespaces
+            .add(&pod_entry.namespace, &pod_entry.allocated);
+        let node = pod_entry.node.clone();
         let entry = self.entries.entry(node.clone()).or_default();
         entry.pods.insert(pod.clone());
-        self.bookings.insert(pod.clone(), booking);
+        self.pod_entries.insert(pod.clone(), pod_entry);
         self.refresh(&node);
-        self.refresh_hold(pod);
+        self.refresh_reservation(pod);
         old
     }
 
-    /// Brings one node's state up to date; forgets a node that published
-    /// nothing, has no pods and is held for nobody.
+    /// Updates one node's state; removes a node without publication, pods and reservations.
     fn refresh(&mut self, name: &NodeName) {
         let Some(entry) = self.entries.get(name) else {
             return;
         };
-        if entry.published.is_none() && entry.pods.is_empty() && entry.holds.is_empty() {
+        if entry.published.is_none() && entry.pods.is_empty() && entry.reservations.is_empty() {
             self.entries.remove(name);
             self.cluster.put(name, None);
             return;
@@ -263,32 +283,34 @@ impl Ledger {
         }
     }
 
-    /// What was published, what is booked and what is held, but for what is
-    /// held for `but`.
-    fn state(&self, entry: &Entry, but: Option<&PodUid>) -> NodeState {
-        let bookings = entry.pods.iter();
-        let bookings = bookings.filter_map(|pod| Some((pod, self.bookings.get(pod)?)));
+    /// The node's state from its publication, its pods and its reservations except that of
+    /// `except`.
+    fn state(&self, entry: &NodeEntry, except: Option<&PodUid>) -> NodeState {
+        let pod_entries = entry.pods.iter();
+        let pod_entries = pod_entries.filter_map(|pod| Some((pod, self.pod_entries.get(pod)?)));
         let mut requested = Requests::default();
-        let mut held = Vec::with_capacity(entry.pods.len());
-        for (pod, booking) in bookings {
-            requested.plus(&booking.requests);
-            held.push((pod, &booking.held));
+        let mut allocated = Vec::with_capacity(entry.pods.len());
+        for (pod, pod_entry) in pod_entries {
+            requested.plus(&pod_entry.requests);
+            allocated.push((pod, &pod_entry.allocated));
         }
-        // Who is booked has taken what was held for it.
-        let kept = entry.holds.iter().filter(|pod| Some(*pod) != but);
-        let kept = kept.filter(|pod| !self.bookings.contains_key(*pod));
-        for (pod, hold) in kept.filter_map(|pod| Some((pod, self.holds.get(pod)?))) {
-            requested.seats.plus(&hold.seats);
-            held.push((pod, &hold.held));
+        // A pod with an entry has taken what was reserved for it.
+        let reserved = entry.reservations.iter().filter(|pod| Some(*pod) != except);
+        let reserved = reserved.filter(|pod| !self.pod_entries.contains_key(*pod));
+        for (pod, reservation) in
+            reserved.filter_map(|pod| Some((pod, self.reservations.get(pod)?)))
+        {
+            requested.replicas.plus(&reservation.replicas);
+            allocated.push((pod, &reservation.allocated));
         }
         match &entry.published {
-            Some(published) => NodeState::of(published, &held, requested),
-            None => NodeState::of(&Published::default(), &held, requested),
+            Some(published) => NodeState::of(published, &allocated, requested),
+            None => NodeState::of(&NodePublication::default(), &allocated, requested),
         }
     }
 }
 
-/// May this node, if it is known, take this pod.
+/// Whether this node, if it is known, can take this pod.
 fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Result<Fit, Refusal> {
     match node {
         Some(node) => fit::fit(node, demand, policies),

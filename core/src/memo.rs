@@ -1,9 +1,9 @@
-//! What was concluded of each node for each shape of pod, kept while it holds.
+//! A cache of verdicts on nodes, for each shape of pod.
 //!
-//! A verdict stands until its node's version changes, so a call of the extender
-//! judges only the nodes that changed since the last pod of the same shape.
-//! Fed by: [`crate::decide`]. Must not: outlive a change of the typical pods,
-//! which empties it, or of the policies; who changes those starts an empty memo.
+//!
+//! A verdict is valid until its node's version changes, so an extender call evaluates only
+//! the nodes that changed since the last pod of the same shape. A change of the typical
+//! pods empties the cache; whoever changes the policies starts a new one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,39 +12,39 @@ use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit::{self, Policies};
 use crate::node::NodeState;
-use crate::quota::Amount;
+use crate::quota::QuotaAmount;
 use crate::reason::{Reason, Refusal};
 use crate::typical::Typical;
 
-/// Verdicts kept unless somebody says otherwise; the shape not asked for longest
-/// gives way. About 50 MiB: 200 shapes of 5,000 nodes.
+/// Verdicts cached by default; the least recently used shape is dropped. About 50 MiB: 200
+/// shapes of 5,000 nodes.
 const VERDICTS: usize = 1 << 20;
-const _: () = assert!(size_of::<Option<(u64, Verdict)>>() <= 48);
-/// Shapes kept however many nodes there are.
+const _: () = assert!(size_of::<Option<(u64, NodeVerdict)>>() <= 48);
+/// Shapes cached however many nodes there are.
 const SHAPES: usize = 32;
 
 /// Whether a node can take a pod of a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NodeVerdict {
     /// It can.
     Fits {
-        /// How good it is; higher is better.
+        /// The score; higher is better.
         score: u64,
-        /// What the pod would take there, for its namespace's quotas. The verdict holds
-        /// for pods of every namespace that nothing is kept for.
-        amount: Amount,
+        /// What the pod would use there, for its namespace's quotas. The verdict is valid
+        /// for pods of every namespace without reservations.
+        amount: QuotaAmount,
     },
-    /// It cannot. Nodes that refuse alike share one refusal: it is long.
+    /// It cannot. Nodes with equal refusals share one, because it is large.
     Refused(Arc<Refusal>),
 }
 
-impl Verdict {
-    /// Judges one node.
+impl NodeVerdict {
+    /// Evaluates one node.
     pub fn on(node: &NodeState, demand: &Demand, policies: &Policies) -> Self {
         match fit::fit(node, demand, policies) {
             Ok(fit) => Self::Fits {
                 score: fit.score,
-                amount: Amount::of(fit.uses.iter().map(|(_, used)| used)),
+                amount: QuotaAmount::of(fit.uses.iter().map(|(_, used)| used)),
             },
             Err(refusal) => Self::Refused(Arc::new(refusal)),
         }
@@ -52,11 +52,11 @@ impl Verdict {
 }
 
 #[derive(Debug, Default)]
-struct Shape {
-    asked: u64,
-    /// By slot: the version of the node that was judged, and how.
-    verdicts: Vec<Option<(u64, Verdict)>>,
-    /// The refusal that was met last.
+struct ShapeVerdicts {
+    last_used: u64,
+    /// By slot: the node's version, and the verdict on it.
+    verdicts: Vec<Option<(u64, NodeVerdict)>>,
+    /// The last refusal.
     refusal: Arc<Refusal>,
 }
 
@@ -64,24 +64,23 @@ struct Shape {
 #[derive(Debug, Default)]
 pub struct Memo {
     most: Option<usize>,
-    shapes: HashMap<Demand, Shape>,
+    shapes: HashMap<Demand, ShapeVerdicts>,
     calls: u64,
-    /// What the verdicts were made with.
+    /// The typical pods that the verdicts were made with.
     typical: Option<Arc<Typical>>,
 }
 
 /// The verdicts for one shape on one snapshot.
 #[derive(Debug)]
 pub struct Verdicts<'a> {
-    shape: &'a mut Shape,
+    shape: &'a mut ShapeVerdicts,
     cluster: &'a Cluster,
     demand: &'a Demand,
     policies: &'a Policies,
 }
 
 impl Memo {
-    /// An empty one that keeps verdicts for this many shapes, however many nodes
-    /// there are.
+    /// An empty cache for this many shapes, however many nodes there are.
     pub fn with_shapes(most: usize) -> Self {
         Self {
             most: Some(most),
@@ -106,13 +105,13 @@ impl Memo {
         let most = self.most.unwrap_or(affordable);
         let key = demand.shape(cluster);
         if !self.shapes.contains_key(&*key) && self.shapes.len() >= most {
-            let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.asked);
+            let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.last_used);
             if let Some(oldest) = oldest.map(|(demand, _)| demand.clone()) {
                 self.shapes.remove(&oldest);
             }
         }
         let shape = self.shapes.entry(key.into_owned()).or_default();
-        shape.asked = self.calls;
+        shape.last_used = self.calls;
         shape.verdicts.resize_with(cluster.slots(), || None);
         Verdicts {
             shape,
@@ -124,23 +123,25 @@ impl Memo {
 }
 
 impl Verdicts<'_> {
-    /// The verdict on the node in this slot, which must be one of the snapshot.
-    pub fn of(&mut self, slot: usize) -> &Verdict {
+    /// The verdict on the node in this slot of the snapshot.
+    pub fn of(&mut self, slot: usize) -> &NodeVerdict {
         let version = self.cluster.version(slot);
-        let Shape {
+        let ShapeVerdicts {
             verdicts, refusal, ..
         } = &mut *self.shape;
-        let kept = &mut verdicts[slot];
-        let stands = kept.as_ref().is_some_and(|(judged, _)| *judged == version);
-        if !stands {
-            *kept = None;
+        let cached = &mut verdicts[slot];
+        let is_current = cached
+            .as_ref()
+            .is_some_and(|(evaluated, _)| *evaluated == version);
+        if !is_current {
+            *cached = None;
         }
-        let judged = kept.get_or_insert_with(|| {
+        let evaluated = cached.get_or_insert_with(|| {
             let mut verdict = self.cluster.at(slot).map_or_else(
-                || Verdict::Refused(Refusal::of(Reason::NodeNotRegistered).into()),
-                |node| Verdict::on(node, self.demand, self.policies),
+                || NodeVerdict::Refused(Refusal::of(Reason::NodeNotRegistered).into()),
+                |node| NodeVerdict::on(node, self.demand, self.policies),
             );
-            if let Verdict::Refused(why) = &mut verdict {
+            if let NodeVerdict::Refused(why) = &mut verdict {
                 if why == refusal {
                     *why = refusal.clone();
                 } else {
@@ -149,6 +150,6 @@ impl Verdicts<'_> {
             }
             (version, verdict)
         });
-        &judged.1
+        &evaluated.1
     }
 }

@@ -1,9 +1,9 @@
-//! How a card can be cut into instances (MIG), and how one is cut now.
+//! How a GPU can be partitioned into MIG instances, and how it is.
 //!
-//! A card has memory slices in a row; an instance takes some that lie together
-//! from one of the starts that its profile allows, and a number of compute slices.
-//! Fed by: what NVML tells of a card, or [`table`] where no card is at hand.
-//! Must not: choose; that is [`place`].
+//!
+//! A GPU has a row of memory slices; an instance takes adjacent ones from one of the starts
+//! that its profile allows, and a number of compute slices. The facts come from NVML, or
+//! from [`table`] without a GPU at hand; [`place`] chooses.
 
 pub mod place;
 pub mod published;
@@ -12,22 +12,22 @@ pub mod table;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use self::published::Placed;
+use self::published::MigPlacement;
 use crate::units::Mib;
 
-/// Most memory slices that a card may have: one bit each.
-const MOST_SLICES: u8 = 16;
+/// The most memory slices of a GPU: one bit each.
+const MAX_SLICES: u8 = 16;
 
-/// What the resources of instances begin with.
+/// The prefix of the resources of MIG instances.
 pub const RESOURCES: &str = "nvidia.com/mig-";
 
-/// The resource that instances of this profile are asked for under, such as
-/// `nvidia.com/mig-1g.5gb.me`: a resource's name has no plus sign.
+/// The resource for instances of this profile, such as `nvidia.com/mig-1g.5gb.me`: resource
+/// names have no plus sign.
 pub fn resource(profile: &str) -> String {
     format!("{RESOURCES}{}", profile.replace('+', "."))
 }
 
-/// The resource is that of instances of this profile.
+/// Whether the resource is for instances of this profile.
 pub fn is_resource_of(resource: &str, profile: &str) -> bool {
     let name = resource.strip_prefix(RESOURCES);
     name.is_some_and(|name| {
@@ -36,10 +36,10 @@ pub fn is_resource_of(resource: &str, profile: &str) -> bool {
     })
 }
 
-/// One kind of instance that a card can be cut into.
+/// A MIG profile: one size of instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Profile {
-    /// As the driver names it, such as `1g.10gb` or `1g.10gb+me`.
+pub struct MigProfile {
+    /// The driver's name, such as `1g.10gb` or `1g.10gb+me`.
     pub name: String,
     /// Compute slices.
     pub compute: u8,
@@ -49,31 +49,31 @@ pub struct Profile {
     pub memory: Mib,
     /// Where its memory slices may start.
     pub starts: Vec<u8>,
-    /// Most instances of it on one card at once.
+    /// The most instances of it on one GPU at once.
     pub most: u8,
 }
 
-/// All that one model of card can be cut into.
+/// The MIG profiles of one GPU model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Geometry {
-    /// Compute slices of the whole card: 7, or 4 on smaller ones.
+    /// Compute slices of the whole GPU: 7, or 4 on smaller ones.
     compute: u8,
-    profiles: Vec<Profile>,
+    profiles: Vec<MigProfile>,
 }
 
-/// A [`Geometry`] as it came.
+/// A [`Geometry`] before validation.
 #[derive(Deserialize)]
 struct Unchecked {
     compute: u8,
-    profiles: Vec<Profile>,
+    profiles: Vec<MigProfile>,
 }
 
-/// A geometry that no card has.
+/// An impossible geometry.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GeometryError {
-    /// An instance would end beyond the slices that a card can have.
-    #[error("profile {name}: {size} slices from {start}; accepted: 1 to {MOST_SLICES} in all")]
+    /// An instance would end beyond the memory slices of a GPU.
+    #[error("profile {name}: {size} slices from {start}; expected: 1 to {MAX_SLICES} in all")]
     Beyond {
         /// The profile.
         name: String,
@@ -83,35 +83,35 @@ pub enum GeometryError {
         size: u8,
     },
     /// Two profiles have one name.
-    #[error("profile {0} is there twice")]
-    Twice(String),
+    #[error("duplicate profile {0}")]
+    DuplicateProfile(String),
 }
 
-/// An instance on a card.
+/// An instance on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Which of the geometry's profiles it has.
+    /// Its profile, as an index in the geometry.
     pub profile: usize,
     /// Its first memory slice.
     pub start: u8,
-    /// A pod holds it. One that nobody holds is kept for the next who asks for
-    /// its profile, until its slices are needed.
+    /// Allocated to a pod. An idle instance is retained for the next request for its profile,
+    /// until its slices are needed.
     pub busy: bool,
 }
 
-/// What is taken of a card.
+/// What is used of a GPU.
 #[derive(Clone, Copy, Default)]
-struct Taken {
+struct UsedSlices {
     /// Memory slices, one bit each.
     slices: u16,
     /// Compute slices.
     compute: u8,
 }
 
-impl Profile {
-    /// The memory slices of an instance that starts here.
+impl MigProfile {
+    /// The memory slices of an instance at this start, one bit each.
     pub fn slices(&self, start: u8) -> u16 {
-        let all = u32::MAX >> (32 - u32::from(self.size.clamp(1, MOST_SLICES)));
+        let all = u32::MAX >> (32 - u32::from(self.size.clamp(1, MAX_SLICES)));
         u16::try_from(all << start & u32::from(u16::MAX)).unwrap_or(u16::MAX)
     }
 }
@@ -125,14 +125,14 @@ impl TryFrom<Unchecked> for Geometry {
 }
 
 impl Geometry {
-    /// The geometry of a card with so many compute slices.
-    pub fn new(compute: u8, profiles: Vec<Profile>) -> Result<Self, GeometryError> {
+    /// The geometry of a GPU with this many compute slices.
+    pub fn new(compute: u8, profiles: Vec<MigProfile>) -> Result<Self, GeometryError> {
         for (at, profile) in profiles.iter().enumerate() {
             let (name, size) = (&profile.name, profile.size);
             if profiles[..at].iter().any(|other| other.name == *name) {
-                return Err(GeometryError::Twice(name.clone()));
+                return Err(GeometryError::DuplicateProfile(name.clone()));
             }
-            let fits = |start: u8| size > 0 && start.saturating_add(size) <= MOST_SLICES;
+            let fits = |start: u8| size > 0 && start.saturating_add(size) <= MAX_SLICES;
             if let Some(&start) = profile.starts.iter().find(|start| !fits(**start)) {
                 let name = name.clone();
                 return Err(GeometryError::Beyond { name, start, size });
@@ -141,7 +141,7 @@ impl Geometry {
         Ok(Self { compute, profiles })
     }
 
-    /// The same card, cut only into what `allowed` says of a profile's name.
+    /// The same GPU with only the profiles whose names are `allowed`.
     #[must_use]
     pub fn only(&self, allowed: impl Fn(&str) -> bool) -> Self {
         let profiles = self.profiles.iter();
@@ -152,41 +152,43 @@ impl Geometry {
     }
 
     /// The profiles, in the driver's order.
-    pub fn profiles(&self) -> &[Profile] {
+    pub fn profiles(&self) -> &[MigProfile] {
         &self.profiles
     }
 
-    /// The place of the profile of this name.
+    /// The index of the profile with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.profiles
             .iter()
             .position(|profile| profile.name == name)
     }
 
-    /// The instance is of one of the profiles, at one of its starts.
+    /// Whether the instance has one of the profiles and one of its starts.
     pub fn has(&self, instance: Instance) -> bool {
         let profile = self.profiles.get(instance.profile);
         profile.is_some_and(|profile| profile.starts.contains(&instance.start))
     }
 
-    /// The instance that somebody holds, if it is one of these.
-    pub fn instance(&self, held: &Placed) -> Option<Instance> {
+    /// The instance at this placement, if the geometry has it.
+    pub fn instance(&self, placement: &MigPlacement) -> Option<Instance> {
         let instance = Instance {
-            profile: self.find(&held.profile)?,
-            start: held.start,
+            profile: self.find(&placement.profile)?,
+            start: placement.start,
             busy: true,
         };
         self.has(instance).then_some(instance)
     }
 
-    /// What these instances take together.
-    fn taken(&self, instances: &[Instance]) -> Taken {
-        instances.iter().fold(Taken::default(), |taken, instance| {
-            taken.and(&self.profiles[instance.profile], instance.start)
-        })
+    /// What these instances use together.
+    fn taken(&self, instances: &[Instance]) -> UsedSlices {
+        instances
+            .iter()
+            .fold(UsedSlices::default(), |taken, instance| {
+                taken.and(&self.profiles[instance.profile], instance.start)
+            })
     }
 
-    /// Where an instance of this profile may start beside these, lowest first.
+    /// The starts that an instance of this profile may have beside these, ascending.
     pub fn starts(&self, profile: usize, beside: &[Instance]) -> impl Iterator<Item = u8> {
         let found = &self.profiles[profile];
         let taken = self.taken(beside);
@@ -196,7 +198,8 @@ impl Geometry {
         starts.filter(move |&start| !many && self.open(found, start, taken))
     }
 
-    /// The memory slices, one bit each, and the number of compute slices that these leave.
+    /// The memory slices, one bit each, and the number of compute slices that these leave
+    /// free.
     pub fn left(&self, beside: &[Instance]) -> (u16, u8) {
         let taken = self.taken(beside);
         let each = self.profiles.iter().flat_map(|profile| {
@@ -208,19 +211,19 @@ impl Geometry {
         (all & !taken.slices, compute)
     }
 
-    /// Compute slices of the whole card.
+    /// Compute slices of the whole GPU.
     pub fn compute(&self) -> u8 {
         self.compute
     }
 
-    fn open(&self, profile: &Profile, start: u8, taken: Taken) -> bool {
+    fn open(&self, profile: &MigProfile, start: u8, taken: UsedSlices) -> bool {
         taken.slices & profile.slices(start) == 0
             && taken.compute.saturating_add(profile.compute) <= self.compute
     }
 }
 
-impl Taken {
-    fn and(self, profile: &Profile, start: u8) -> Self {
+impl UsedSlices {
+    fn and(self, profile: &MigProfile, start: u8) -> Self {
         Self {
             slices: self.slices | profile.slices(start),
             compute: self.compute.saturating_add(profile.compute),

@@ -1,51 +1,50 @@
-//! A node as the books see it: its cards in a compact form, the seats that its
-//! kubelet counts, and the CPU and memory that Kubernetes' own scheduler counts.
+//! A node in the ledger: its devices in a compact form, the replicas that its kubelet
+//! counts, and the CPU and memory that kube-scheduler counts.
 //!
-//! Fed by: [`crate::ledger`], which makes a new state whenever something of a
-//! node changes; a state that somebody holds never changes.
-//! Must not: choose; that is [`crate::fit`].
+//!
+//! [`crate::ledger`] makes a new state at every change; an existing state never changes.
 
 use std::sync::Arc;
 
-use crate::cut::Cut;
+use crate::devices::LedgerDevices;
+use crate::dynamic_mig::DynamicMigState;
 use crate::id::{GpuUuid, Namespace, PodUid};
-use crate::inventory::{Inventory, Mode, Scope};
-use crate::ledger::Held;
+use crate::inventory::{Inventory, Mode, TopologyScope};
+use crate::ledger::AllocatedUse;
 use crate::mig::Instance;
 use crate::mig::published::Mig;
 use crate::reason::Reason;
-use crate::seats::{Counted, Seats};
-use crate::seen::Units;
+use crate::replicas::{NodeReplicas, Replicas};
 use crate::units::{Mib, MilliCpu, Percent};
-use crate::usage::Use;
+use crate::usage::DeviceUse;
 
-/// The kubelet's Topology Manager policies under which a container's cards must
-/// be on one NUMA node (design 4.4).
+/// The kubelet's Topology Manager policies under which a container's devices must be on one
+/// NUMA node.
 const ONE_NUMA: [&str; 2] = ["restricted", "single-numa-node"];
 
-/// What must be on one NUMA node together.
+/// Which devices must be on one NUMA node together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Align {
     /// Nothing.
     #[default]
     Nothing,
-    /// All cards of a container, whatever resources it has them under.
+    /// All devices of a container, under whatever resources.
     Container,
-    /// All cards of the pod.
+    /// All devices of the pod.
     Pod,
 }
 
 /// CPU and memory of a node or of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Compute {
+pub struct HostResources {
     /// Thousandths of a CPU.
     pub cpu: MilliCpu,
     /// Host memory.
     pub memory: Mib,
 }
 
-impl Compute {
-    /// Both together.
+impl HostResources {
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             cpu: self.cpu + other.cpu,
@@ -53,7 +52,7 @@ impl Compute {
         }
     }
 
-    /// What is left of `self` without `other`; nothing where that is more.
+    /// `self` without `other`; 0 where `other` is larger.
     pub fn less(self, other: Self) -> Self {
         Self {
             cpu: MilliCpu(self.cpu.0.saturating_sub(other.cpu.0)),
@@ -61,120 +60,120 @@ impl Compute {
         }
     }
 
-    /// `other` fits into this.
+    /// Whether `other` fits into this.
     pub fn covers(self, other: Self) -> bool {
         self.cpu >= other.cpu && self.memory >= other.memory
     }
 }
 
-/// What pods request of a node besides shares of its cards.
+/// What pods request of a node besides shares of devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     /// CPU and memory.
-    pub host: Compute,
-    /// Seats at the kubelet.
-    pub seats: Seats,
+    pub host: HostResources,
+    /// Replicas at the kubelet.
+    pub replicas: Replicas,
 }
 
 impl Requests {
-    /// All of these, too.
+    /// Adds these requests.
     pub fn plus(&mut self, others: &Self) {
         self.host = self.host.plus(others.host);
-        self.seats.plus(&others.seats);
+        self.replicas.plus(&others.replicas);
     }
 }
 
-impl From<Compute> for Requests {
-    /// No seat.
-    fn from(host: Compute) -> Self {
+impl From<HostResources> for Requests {
+    /// Requests no replicas.
+    fn from(host: HostResources) -> Self {
         Self {
             host,
-            seats: Seats::default(),
+            replicas: Replicas::default(),
         }
     }
 }
 
-/// What a node can carry besides GPUs, and what its pods request of it.
+/// A node's CPU and memory, and what its pods request of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// `status.allocatable`.
-    pub allocatable: Compute,
-    /// The effective requests of all pods bound to it, ours or not.
-    pub requested: Compute,
+    pub allocatable: HostResources,
+    /// The effective requests of all pods bound to the node, with or without GPUs.
+    pub requested: HostResources,
 }
 
 impl Host {
-    /// What is left; nothing where more is requested than there is.
-    pub fn free(self) -> Compute {
+    /// What is free; 0 where more is requested than allocatable.
+    pub fn free(self) -> HostResources {
         self.allocatable.less(self.requested)
     }
 }
 
-/// What a node's owner and agent say of it.
+/// What a node's administrator and agent publish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Published {
-    /// The agent's inventory; `None` while there is none that can be read.
+pub struct NodePublication {
+    /// The node agent's inventory; `None` while there is no readable one.
     pub inventory: Option<Arc<Inventory>>,
     /// `status.allocatable`.
-    pub allocatable: Compute,
-    /// The seats in it; `None` where it says nothing at all.
-    pub seats: Option<Seats>,
-    /// Cards that an administrator took out (`hami.io/device-cordon`).
+    pub allocatable: HostResources,
+    /// The replicas in `status.allocatable`; `None` without a status.
+    pub replicas: Option<Replicas>,
+    /// Devices that an administrator cordoned (`hami.io/device-cordon`).
     pub cordoned: Vec<GpuUuid>,
-    /// The inventory is the one that HAMi's plugin registered: its pods are
-    /// counted and shown, none of ours is placed.
-    pub of_hami: bool,
+    /// The inventory is that of HAMi's device plugin: its pods are counted and shown, and
+    /// none of ours is placed there.
+    pub served_by_hami: bool,
 }
 
-/// All pods' uses of one card, added up.
+/// All pods' uses of one device, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// The sum of the pods' effective uses.
-    pub used: Use,
-    /// How many pods.
+    pub used: DeviceUse,
+    /// The number of pods.
     pub pods: u32,
 }
 
 impl Sums {
-    /// With one more pod.
-    pub fn add(&mut self, used: Use) {
+    /// Adds a pod.
+    pub fn add(&mut self, used: DeviceUse) {
         self.used = self.used.with(used);
         self.pods += 1;
     }
 }
 
-/// One card: what may be promised of it and what is.
+/// One device: what may be allocated of it and what is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Card {
-    /// Memory that may be promised.
+pub struct DeviceState {
+    /// Memory that may be allocated.
     pub scaled: Mib,
-    /// Compute that may be promised.
+    /// Compute that may be allocated.
     pub cores: Percent,
-    /// Shares that it can carry at once.
-    pub seats: u32,
-    /// NUMA node, where the driver knows one.
+    /// Replicas that may be allocated.
+    pub replicas: u32,
+    /// NUMA node, if the driver knows it.
     pub numa: Option<u32>,
-    /// How it is shared.
+    /// Its sharing mode.
     pub mode: Mode,
-    /// Each container may have one seat only.
+    /// Each container may have only one replica.
     pub strict: bool,
-    /// Which of [`NodeState::resources`] it is advertised under.
+    /// The resource that it is advertised under, as an index in [`NodeState::resources`].
     pub resource: u8,
-    /// Why it takes no new share from anybody.
+    /// Why it takes no new share from any pod.
     pub closed: Option<Reason>,
-    /// What pods hold.
-    pub sums: Sums,
+    /// What is allocated to pods.
+    pub allocated: Sums,
 }
 
-impl Card {
-    /// Why this card cannot take this use beside what it carries; `None` if it
-    /// can. One reason, the first in the order of HAMi's `Fit` (4.6, rules 6 and
-    /// 11 to 14).
-    pub fn refuse(&self, used: &Use) -> Option<Reason> {
-        let others = &self.sums.used;
+impl DeviceState {
+    /// Why this device cannot take this use beside what is allocated; `None` if it can.
+    /// Gives one reason, the first in the order of HAMi's `Fit` (4.6, rules 6 and 11 to
+    /// 14).
+    pub fn refuse(&self, used: &DeviceUse) -> Option<Reason> {
+        let others = &self.allocated.used;
         if self.closed.is_some() {
             self.closed
-        } else if others.seats.saturating_add(used.seats) > self.seats {
+        } else if others.replicas.saturating_add(used.replicas) > self.replicas {
             Some(match self.mode {
                 Mode::Exclusive => Reason::ExclusiveDeviceAllocateConflict,
                 _ => Reason::CardTimeSlicingExhausted,
@@ -183,23 +182,23 @@ impl Card {
             Some(Reason::CardInsufficientMemory)
         } else if others.cores + used.cores > self.cores {
             Some(Reason::CardInsufficientCore)
-        } else if used.alone && self.sums.pods > 0 {
+        } else if used.alone && self.allocated.pods > 0 {
             Some(Reason::ExclusiveDeviceAllocateConflict)
         } else if used.leftover && others.cores >= self.cores {
             Some(Reason::CardComputeUnitsExhausted)
         } else if others.alone {
-            // A card that may promise more compute than it has.
+            // A device whose compute may be oversubscribed.
             Some(Reason::ExclusiveDeviceAllocateConflict)
         } else {
             None
         }
     }
 
-    /// What can still be promised, in thousandths of a card: the mean of memory
-    /// and compute, 0 for a card that takes nothing.
+    /// What is free, in thousandths of a device: the mean of memory and compute; 0 for a
+    /// device that takes no new share.
     pub fn free(&self) -> u64 {
-        let used = &self.sums.used;
-        if self.closed.is_some() || used.alone || used.seats >= self.seats {
+        let used = &self.allocated.used;
+        if self.closed.is_some() || used.alone || used.replicas >= self.replicas {
             return 0;
         }
         let part = |used: u64, total: u64| {
@@ -210,35 +209,36 @@ impl Card {
     }
 }
 
-/// A node as the books see it.
+/// The state of a node in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
-    /// What its agent published.
+    /// What its node agent published.
     pub inventory: Option<Arc<Inventory>>,
-    /// The cards of the inventory, in its order.
-    pub cards: Vec<Card>,
-    /// The resources that its cards are advertised under, without repetition.
+    /// The devices of the inventory, in its order.
+    pub devices: Vec<DeviceState>,
+    /// The resources that its devices are advertised under, without duplicates.
     pub resources: Vec<Arc<str>>,
-    /// Those of the cards that are cut as pods come.
-    pub cuts: Vec<Cut>,
+    /// The MIG instances of the GPUs under dynamic MIG.
+    pub dynamic_mig: Vec<DynamicMigState>,
     /// CPU and memory.
     pub host: Host,
-    /// Seats, as its kubelet counts them.
-    pub seats: Counted,
-    /// The namespaces that something of it is kept for, each once, in order.
-    pub kept_for: Vec<Namespace>,
-    /// Its kubelet admits only pods that are aligned so.
+    /// Replicas, as its kubelet counts them.
+    pub replicas: NodeReplicas,
+    /// The namespaces that any device or placement is reserved for, sorted, without
+    /// duplicates.
+    pub reserved_for: Vec<Namespace>,
+    /// The alignment that its kubelet requires.
     pub align: Align,
-    /// Why it takes no pod of ours at all.
+    /// Why it takes no pod at all.
     pub closed: Option<Reason>,
 }
 
 impl NodeState {
-    /// The state of a node that published this and on which these pods hold
-    /// shares and request `requested` in all.
+    /// The state of a node with this publication and these pods, whose requests add up to
+    /// `requested`.
     pub fn of(
-        published: &Published,
-        pods: &[(&PodUid, &Held)],
+        published: &NodePublication,
+        pods: &[(&PodUid, &AllocatedUse)],
         requested: impl Into<Requests>,
     ) -> Self {
         let requested = requested.into();
@@ -246,24 +246,27 @@ impl NodeState {
             allocatable: published.allocatable,
             requested: requested.host,
         };
-        let seats = Counted {
-            offered: published.seats.clone(),
-            requested: requested.seats,
+        let replicas = NodeReplicas {
+            offered: published.replicas.clone(),
+            requested: requested.replicas,
         };
         let mut state = Self {
             inventory: published.inventory.clone(),
-            cards: Vec::new(),
+            devices: Vec::new(),
             resources: Vec::new(),
-            cuts: Vec::new(),
+            dynamic_mig: Vec::new(),
             host,
-            seats,
-            kept_for: Vec::new(),
+            replicas,
+            reserved_for: Vec::new(),
             align: Align::Nothing,
             closed: None,
         };
-        if published.of_hami {
+        if published.served_by_hami {
             state.closed = Some(Reason::NodeServedByHami);
-        } else if pods.iter().any(|(_, held)| **held == Held::Unreadable) {
+        } else if pods
+            .iter()
+            .any(|(_, allocated)| **allocated == AllocatedUse::Unreadable)
+        {
             state.closed = Some(Reason::NodeAllocationUnreadable);
         }
         match &published.inventory {
@@ -271,60 +274,69 @@ impl NodeState {
             Some(inventory) => {
                 if ONE_NUMA.contains(&inventory.topology_policy.as_str()) {
                     state.align = match inventory.topology_scope {
-                        Scope::Container => Align::Container,
-                        Scope::Pod => Align::Pod,
+                        TopologyScope::Container => Align::Container,
+                        TopologyScope::Pod => Align::Pod,
                     };
                 }
-                state.kept_for = kept_for(inventory);
-                let units = Units::of(inventory, &published.cordoned, pods);
-                (state.cards, state.resources) = (units.cards, units.resources);
-                state.cuts = units.cuts;
+                state.reserved_for = reserved_for(inventory);
+                let devices = LedgerDevices::of(inventory, &published.cordoned, pods);
+                (state.devices, state.resources) = (devices.devices, devices.resources);
+                state.dynamic_mig = devices.dynamic_mig;
             }
         }
         state
     }
 
-    /// The same node with these uses of its cards and these seats added, as one more
-    /// pod; the uses that are instances are named by their place among them. Uses of
-    /// cards that it no longer has count nowhere.
+    /// The node with these uses of its devices and these replicas added as one more pod;
+    /// `instances` gives the MIG instance for indices of `uses`. Uses of devices that the
+    /// node no longer has are ignored.
     pub fn with(
         &self,
-        uses: &[(usize, Use)],
+        uses: &[(usize, DeviceUse)],
         instances: &[(usize, Instance)],
-        seats: &Seats,
+        replicas: &Replicas,
     ) -> Self {
         let mut more = self.clone();
-        more.seats.requested.plus(seats);
-        for &(card, used) in uses {
-            if let Some(card) = more.cards.get_mut(card) {
-                card.sums.add(used);
+        more.replicas.requested.plus(replicas);
+        for &(device, used) in uses {
+            if let Some(device) = more.devices.get_mut(device) {
+                device.allocated.add(used);
             }
         }
         for &(place, instance) in instances {
-            let card = uses.get(place).map(|(card, _)| *card);
-            let Some(cut) = more.cuts.iter_mut().find(|cut| Some(cut.card) == card) else {
+            let device = uses.get(place).map(|(device, _)| *device);
+            let Some(mig_state) = more
+                .dynamic_mig
+                .iter_mut()
+                .find(|mig_state| Some(mig_state.device) == device)
+            else {
                 continue;
             };
-            // What was noted before the card changed may be none of its instances now.
+            // The placement may be older than the GPU's current geometry.
             let gpus = more.inventory.iter().flat_map(|inventory| &inventory.gpus);
-            let gpu = gpus.clone().nth(cut.card);
+            let gpu = gpus.clone().nth(mig_state.device);
             let found = gpu.and_then(|gpu| gpu.mig.as_ref().and_then(Mig::dynamic));
             if found.is_some_and(|found| found.geometry.has(instance)) {
-                cut.put(instance);
+                mig_state.allocate_instance(instance);
             }
         }
         more
     }
 }
 
-fn kept_for(inventory: &Inventory) -> Vec<Namespace> {
+fn reserved_for(inventory: &Inventory) -> Vec<Namespace> {
     let gpus = &inventory.gpus;
-    let cuts = gpus
+    let dynamic = gpus
         .iter()
         .filter_map(|gpu| gpu.mig.as_ref().and_then(Mig::dynamic));
-    let places = cuts.flat_map(|cut| cut.reserved.iter().flat_map(|kept| &kept.namespaces));
-    let units = gpus.iter().flat_map(|gpu| &gpu.reserved);
-    let mut all: Vec<Namespace> = units.chain(places).cloned().collect();
+    let places = dynamic.flat_map(|mig_state| {
+        mig_state
+            .reserved
+            .iter()
+            .flat_map(|reserved| &reserved.namespaces)
+    });
+    let devices = gpus.iter().flat_map(|gpu| &gpu.reserved);
+    let mut all: Vec<Namespace> = devices.chain(places).cloned().collect();
     all.sort_unstable();
     all.dedup();
     all

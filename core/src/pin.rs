@@ -1,7 +1,4 @@
-//! One unit by name: a pod's pin (`aliquot.dev/use-gpu`).
-//!
-//! Fed by: [`crate::wishes`] with an annotation, the webhook with what a container
-//! would set for itself. Must not: say whether the unit is free; that is [`crate::fit`].
+//! A device that a pod names: `aliquot.dev/use-gpu`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,34 +7,34 @@ use thiserror::Error;
 
 use crate::id::GpuUuid;
 use crate::inventory::Gpu;
-use crate::mig::published::{Cut, Mig};
+use crate::mig::published::{DynamicMig, Mig};
 
-/// The accepted forms, for error texts.
-pub const FORMS: &str = "GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, <index>:<start> or <index>:<start>:<profile> for a MIG instance, such as 1:4:3g.20gb, or several with commas between";
+/// The expected forms, for error messages.
+pub const FORMS: &str = "GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, <index>:<start> or <index>:<start>:<profile> for a MIG instance, such as 1:4:3g.20gb, or several, comma-separated";
 
-/// The forms that name a unit wherever it is.
+/// The forms that do not depend on the node.
 pub const UUIDS: &str =
-    "GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, or several with commas between";
+    "GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, or several, comma-separated";
 
-/// A unit that a pod names.
+/// A device that a pod names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pin {
-    /// A card, or an instance. A card's instances are meant with it.
+    /// A GPU, with all its instances, or an instance.
     Uuid(GpuUuid),
-    /// An instance by its place.
+    /// An instance by its placement.
     Place {
-        /// NVML's index of the card.
+        /// NVML's index of the GPU.
         index: u32,
         /// Its first memory slice.
         start: u8,
-        /// As the driver names it; any where it says none.
+        /// The driver's name of the profile; any profile if none.
         profile: Option<String>,
     },
 }
 
-/// A pin that names nothing.
+/// A pin that names no device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} names no GPU; accepted: {FORMS}")]
+#[error("{0:?} names no GPU; expected: {FORMS}")]
 pub struct PinError(String);
 
 impl FromStr for Pin {
@@ -108,21 +105,22 @@ fn is_profile(text: &str) -> bool {
 }
 
 impl Pin {
-    /// The unit is meant, or an instance of the card may be.
+    /// Whether the pin names the device, or may name an instance on the GPU.
     pub(crate) fn may_be(&self, gpu: &Gpu) -> bool {
         match (self, &gpu.mig) {
             (Self::Uuid(uuid), mig) if *uuid == gpu.uuid => !matches!(mig, Some(Mig::Unknown(_))),
-            (Self::Uuid(uuid), Some(Mig::Part(part))) => part.parent == *uuid,
-            (Self::Uuid(uuid), Some(Mig::Dynamic(cut))) => {
-                cut.instances.iter().any(|made| made.uuid == *uuid)
-            }
+            (Self::Uuid(uuid), Some(Mig::Fixed(part))) => part.parent == *uuid,
+            (Self::Uuid(uuid), Some(Mig::Dynamic(dynamic))) => dynamic
+                .instances
+                .iter()
+                .any(|instance| instance.uuid == *uuid),
             (
                 Self::Place {
                     index,
                     start,
                     profile,
                 },
-                Some(Mig::Part(part)),
+                Some(Mig::Fixed(part)),
             ) => {
                 let alike = profile.as_ref().is_none_or(|name| *name == part.profile);
                 *index == gpu.index && *start == part.start && alike
@@ -132,13 +130,17 @@ impl Pin {
         }
     }
 
-    /// An instance of this profile at this start of this dynamic card is meant.
-    pub(crate) fn allows(&self, gpu: &Gpu, cut: &Cut, name: &str, at: u8) -> bool {
+    /// Whether the pin names an instance of this profile at this start of this GPU.
+    pub(crate) fn allows(&self, gpu: &Gpu, dynamic: &DynamicMig, name: &str, at: u8) -> bool {
         match self {
             Self::Uuid(uuid) => {
-                let made = cut.instances.iter().find(|made| made.uuid == *uuid);
+                let instance = dynamic
+                    .instances
+                    .iter()
+                    .find(|instance| instance.uuid == *uuid);
                 *uuid == gpu.uuid
-                    || made.is_some_and(|made| made.profile == name && made.start == at)
+                    || instance
+                        .is_some_and(|instance| instance.profile == name && instance.start == at)
             }
             Self::Place {
                 index,
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mig_5_a_pin_names_a_card_an_instance_or_a_place() {
+    fn mig_5_pin_names_a_gpu_an_instance_or_a_placement() {
         for text in [
             "GPU-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f",
             "MIG-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f",
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn mig_6_what_names_no_gpu_is_refused_with_the_accepted_forms() {
+    fn mig_6_rejects_pin_that_names_no_gpu_with_expected_forms() {
         for text in [
             "",
             "all",

@@ -1,48 +1,48 @@
-//! Kubernetes quantities (`3k`, `1e3`, `0.5`, `16Gi`): whole numbers for our
-//! resources, CPU and host memory rounded up as kube-scheduler reads them.
+//! Kubernetes quantities (`3k`, `1e3`, `0.5`, `16Gi`): whole numbers for GPU resources; CPU
+//! and host memory rounded up as kube-scheduler does.
 //!
-//! Fed by: resource limits as the API server encodes them; it writes 3000 as
-//! `3k` and 80000 as `80k`, so a decimal suffix with a whole result is fine.
-//! Must not: round one of our resources; a value that is not whole is an error.
-//! Source: k8s.io/apimachinery/pkg/api/resource, the grammar in its doc comment.
+//!
+//! The API server writes 3000 as `3k` and 80000 as `80k`, so a decimal suffix is accepted
+//! if the result is whole. Source: k8s.io/apimachinery/pkg/api/resource, the grammar in its
+//! doc comment.
 
 use thiserror::Error;
 
 use crate::units::{Mib, MilliCpu};
 
-/// Why a quantity is not a whole number that we accept.
+/// Why a quantity is not an accepted whole number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QuantityError {
-    /// Not in the grammar at all.
+    /// Not in the grammar.
     #[error("{value:?} is not a number")]
     NotANumber {
-        /// The text as it came.
+        /// The text as given.
         value: String,
     },
     /// Ki, Mi, Gi and the like: the unit is already MiB or percent.
     #[error("{value:?} has a binary suffix")]
     BinarySuffix {
-        /// The text as it came.
+        /// The text as given.
         value: String,
-        /// The same amount in MiB, where it is a whole number of them.
+        /// The same amount in MiB, if it is a whole number of them.
         mib: Option<u64>,
     },
     /// Below zero.
     #[error("{value:?} is negative")]
     Negative {
-        /// The text as it came.
+        /// The text as given.
         value: String,
     },
     /// Not whole, such as `500m` or `1.5`.
     #[error("{value:?} is not a whole number")]
     Fraction {
-        /// The text as it came.
+        /// The text as given.
         value: String,
     },
     /// Beyond 64 bits.
     #[error("{value:?} is too large")]
     TooLarge {
-        /// The text as it came.
+        /// The text as given.
         value: String,
     },
 }
@@ -52,10 +52,10 @@ enum Scale {
     Binary(u32),
 }
 
-/// A quantity in its grammar: `mantissa / 10^fraction_digits`, scaled.
+/// A parsed quantity: `mantissa / 10^fraction_digits`, scaled.
 struct Number {
     negative: bool,
-    /// `None`: more digits than 128 bits hold.
+    /// `None`: more digits than fit in 128 bits.
     mantissa: Option<u128>,
     fraction_digits: i32,
     scale: Scale,
@@ -91,7 +91,7 @@ fn number(text: &str) -> Option<Number> {
     })
 }
 
-/// Reads a Kubernetes quantity that must be a whole, non-negative number.
+/// Parses a Kubernetes quantity that must be a whole, non-negative number.
 pub fn whole(text: &str) -> Result<u64, QuantityError> {
     let value = || text.to_owned();
     let number = number(text).ok_or_else(|| QuantityError::NotANumber { value: value() })?;
@@ -118,14 +118,14 @@ pub fn whole(text: &str) -> Result<u64, QuantityError> {
     }
 }
 
-/// A quantity of CPU in thousandths, rounded up as kube-scheduler does;
-/// `None` for a text that is no quantity or does not fit.
+/// A quantity of CPU in thousandths, rounded up as kube-scheduler does; `None` for a text
+/// that is not a quantity or does not fit.
 pub fn milli_cpu(text: &str) -> Option<MilliCpu> {
     ratio(text, 1000, 1).map(MilliCpu)
 }
 
-/// A quantity of bytes in MiB, rounded up; `None` for a text that is no
-/// quantity or does not fit.
+/// A quantity of bytes in MiB, rounded up; `None` for a text that is not a quantity or does
+/// not fit.
 pub fn mib(text: &str) -> Option<Mib> {
     ratio(text, 1, 1 << 20).map(Mib)
 }
@@ -146,7 +146,7 @@ fn ratio(text: &str, times: u128, over: u128) -> Option<u64> {
     let (mantissa, over) = if exponent >= 0 {
         (mantissa.checked_mul(ten?)?, over)
     } else {
-        // Smaller than any unit that counts.
+        // Too small to count.
         let Some(over) = ten.and_then(|ten| over.checked_mul(ten)) else {
             return Some(u64::from(mantissa > 0));
         };
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_whole_number() {
+    fn rejects_quantities_that_are_not_whole_numbers() {
         for (text, expected) in [
             ("", "not a number"),
             (".", "not a number"),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_and_memory_are_rounded_up() {
+    fn rounds_cpu_and_memory_up() {
         for (text, cpu) in [
             ("1", 1000),
             ("250m", 250),

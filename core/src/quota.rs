@@ -1,42 +1,41 @@
-//! Limits on the GPU memory and compute of a namespace: what its pods hold,
-//! what its quotas allow, and whether one more pod may come.
+//! Limits on the GPU memory and compute of a namespace: what its pods use, what its quotas
+//! allow, and whether one more pod fits.
 //!
-//! Rule: each hard key `limits.<memory>` and `limits.<cores>` of each
-//! `ResourceQuota` holds, all at once. A pod counts with its effective use of
-//! [`crate::usage`], summed over its cards: count × memory and count × cores,
-//! percentages resolved on the cards it was given (HAMi 4.9, without W9).
-//! Fed by: [`crate::ledger`] with bookings, `aliquot-k8s` with quotas.
-//! Must not: let a limit or a holding that cannot be read count as nothing.
+//!
+//! All hard keys `limits.<memory>` and `limits.<cores>` of all `ResourceQuota`s apply at
+//! once. A pod is charged its effective use of [`crate::usage`], summed over its devices:
+//! count × memory and count × cores, with percentages resolved on the allocated devices
+//! (HAMi 4.9, without W9). Fails closed: an unreadable limit or allocation leaves nothing.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::id::Namespace;
-use crate::ledger::Held;
+use crate::ledger::AllocatedUse;
 use crate::units::{Mib, Percent};
-use crate::usage::Use;
+use crate::usage::DeviceUse;
 
-/// What a limit is on.
+/// What a limit applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Limited {
-    /// MiB of all cards together.
+pub enum LimitedResource {
+    /// MiB, summed over all devices.
     Memory,
-    /// Percent of compute of all cards together.
+    /// Percent of compute, summed over all devices.
     Cores,
 }
 
-/// What one pod takes of all its cards together.
+/// What one pod uses of all its devices together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount {
-    /// Its memory.
+pub struct QuotaAmount {
+    /// Memory.
     pub memory: Mib,
-    /// Its compute.
+    /// Compute.
     pub cores: Percent,
 }
 
-impl Amount {
-    /// The sum of these effective uses, one for each card.
-    pub fn of<'u>(uses: impl IntoIterator<Item = &'u Use>) -> Self {
+impl QuotaAmount {
+    /// The sum of these effective uses, one for each device.
+    pub fn of<'u>(uses: impl IntoIterator<Item = &'u DeviceUse>) -> Self {
         let uses = uses.into_iter();
         uses.fold(Self::default(), |sum, used| Self {
             memory: sum.memory + used.memory,
@@ -44,28 +43,28 @@ impl Amount {
         })
     }
 
-    fn on(self, what: Limited) -> u64 {
+    fn on(self, what: LimitedResource) -> u64 {
         match what {
-            Limited::Memory => self.memory.0,
-            Limited::Cores => self.cores.0.into(),
+            LimitedResource::Memory => self.memory.0,
+            LimitedResource::Cores => self.cores.0.into(),
         }
     }
 }
 
-/// How much a limit allows.
+/// The value of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Most {
+pub enum LimitValue {
     /// This much; 0 allows nothing.
-    Whole(u64),
-    /// This text is no whole number: nothing, until somebody corrects it.
+    Number(u64),
+    /// The text is not a whole number: allows nothing until it is corrected.
     Unreadable(Arc<str>),
 }
 
-impl Most {
-    /// The number that it comes to.
+impl LimitValue {
+    /// The number that it amounts to.
     pub fn allowed(&self) -> u64 {
         match self {
-            Self::Whole(most) => *most,
+            Self::Number(most) => *most,
             Self::Unreadable(_) => 0,
         }
     }
@@ -74,60 +73,60 @@ impl Most {
 /// One hard key of one quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What it is on.
-    pub on: Limited,
-    /// The key as its author wrote it.
+    /// What it applies to.
+    pub on: LimitedResource,
+    /// The key as written.
     pub key: Arc<str>,
-    /// How much it allows.
-    pub most: Most,
+    /// Its value.
+    pub most: LimitValue,
 }
 
-/// A `ResourceQuota`: those of its limits that are ours.
+/// The limits of a `ResourceQuota` on GPU memory and compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Its name, unique in the namespace.
     pub name: Arc<str>,
-    /// None for a quota on other things.
+    /// Empty for a quota on other resources.
     pub limits: Vec<Limit>,
 }
 
-/// What the pods of a namespace hold together.
+/// What the pods of a namespace use together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
-    // Wide enough to take back exactly what was added, whatever was written.
+pub struct NamespaceUsage {
+    // Wide enough to subtract exactly what was added.
     memory: u128,
     cores: u128,
     unreadable: u64,
     pods: u64,
 }
 
-impl Used {
-    /// The sum on `what`; `None` while some pod's allocation cannot be read.
-    pub fn on(&self, what: Limited) -> Option<u128> {
+impl NamespaceUsage {
+    /// The sum of `what`; `None` while the allocation of some pod is unreadable.
+    pub fn on(&self, what: LimitedResource) -> Option<u128> {
         let sum = match what {
-            Limited::Memory => self.memory,
-            Limited::Cores => self.cores,
+            LimitedResource::Memory => self.memory,
+            LimitedResource::Cores => self.cores,
         };
         (self.unreadable == 0).then_some(sum)
     }
 
-    /// No pod is counted.
+    /// Whether no pod is counted.
     pub fn is_empty(&self) -> bool {
         self.pods == 0
     }
 
-    /// One pod more.
-    pub fn add(&mut self, held: &Held) {
-        let (amount, unreadable) = amount(held);
+    /// Adds a pod.
+    pub fn add(&mut self, allocated: &AllocatedUse) {
+        let (amount, unreadable) = amount(allocated);
         self.memory += u128::from(amount.memory.0);
         self.cores += u128::from(amount.cores.0);
         self.unreadable += unreadable;
         self.pods += 1;
     }
 
-    /// One pod, added before, less.
-    pub fn remove(&mut self, held: &Held) {
-        let (amount, unreadable) = amount(held);
+    /// Removes a pod that was added.
+    pub fn remove(&mut self, allocated: &AllocatedUse) {
+        let (amount, unreadable) = amount(allocated);
         self.memory -= u128::from(amount.memory.0);
         self.cores -= u128::from(amount.cores.0);
         self.unreadable -= unreadable;
@@ -135,26 +134,26 @@ impl Used {
     }
 }
 
-fn amount(held: &Held) -> (Amount, u64) {
-    match held {
-        Held::Uses(uses) => (Amount::of(uses.values()), 0),
-        Held::Unreadable => (Amount::default(), 1),
+fn amount(allocated: &AllocatedUse) -> (QuotaAmount, u64) {
+    match allocated {
+        AllocatedUse::Known(uses) => (QuotaAmount::of(uses.values()), 0),
+        AllocatedUse::Unreadable => (QuotaAmount::default(), 1),
     }
 }
 
-/// What the quotas of a namespace leave, at one moment.
+/// What the quotas of a namespace leave at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headroom {
     namespace: Namespace,
-    used: Used,
+    used: NamespaceUsage,
     quotas: Arc<[Quota]>,
     memory: u64,
     cores: u64,
 }
 
 impl Headroom {
-    /// What is left when so much is used.
-    pub fn new(namespace: Namespace, used: Used, quotas: Arc<[Quota]>) -> Self {
+    /// What is left beside this usage.
+    pub fn new(namespace: Namespace, used: NamespaceUsage, quotas: Arc<[Quota]>) -> Self {
         let mut headroom = Self {
             namespace,
             used,
@@ -166,22 +165,22 @@ impl Headroom {
         headroom
     }
 
-    /// No limit is passed by one more pod that takes this. What a pod does not
-    /// take cannot be too much of it.
-    pub fn allows(&self, asked: Amount) -> bool {
+    /// Whether one more pod with this amount exceeds no limit. An amount of 0 never
+    /// exceeds.
+    pub fn allows(&self, asked: QuotaAmount) -> bool {
         asked.memory.0 <= self.memory && u64::from(asked.cores.0) <= self.cores
     }
 
-    /// The first limit (memory before compute, then by the quotas' names) that
-    /// one more pod that takes this would pass.
-    pub fn over(&self, asked: Amount) -> Option<Over> {
-        for on in [Limited::Memory, Limited::Cores] {
+    /// The first limit (memory before compute, then by quota name) that one more pod with
+    /// this amount would exceed.
+    pub fn excess(&self, asked: QuotaAmount) -> Option<QuotaExcess> {
+        for on in [LimitedResource::Memory, LimitedResource::Cores] {
             let (asked, used) = (asked.on(on), self.used.on(on));
             for quota in self.quotas.iter() {
                 let mut limits = quota.limits.iter().filter(|limit| limit.on == on);
                 let passed = limits.find(|limit| asked > left(used, &limit.most));
                 if let Some(limit) = passed {
-                    return Some(Over {
+                    return Some(QuotaExcess {
                         on,
                         asked,
                         quota: quota.name.clone(),
@@ -196,8 +195,8 @@ impl Headroom {
         None
     }
 
-    /// One more pod is about to come.
-    pub fn take(&mut self, amount: Amount) {
+    /// Adds the amount of a pod that is about to come.
+    pub fn take(&mut self, amount: QuotaAmount) {
         self.used.memory += u128::from(amount.memory.0);
         self.used.cores += u128::from(amount.cores.0);
         self.settle();
@@ -208,8 +207,8 @@ impl Headroom {
             for limit in &quota.limits {
                 let left = left(self.used.on(limit.on), &limit.most);
                 let least = match limit.on {
-                    Limited::Memory => &mut self.memory,
-                    Limited::Cores => &mut self.cores,
+                    LimitedResource::Memory => &mut self.memory,
+                    LimitedResource::Cores => &mut self.cores,
                 };
                 *least = left.min(*least);
             }
@@ -217,19 +216,19 @@ impl Headroom {
     }
 }
 
-fn left(used: Option<u128>, most: &Most) -> u64 {
+fn left(used: Option<u128>, most: &LimitValue) -> u64 {
     let used = used.unwrap_or(u128::MAX);
     let left = u128::from(most.allowed()).saturating_sub(used);
     u64::try_from(left).unwrap_or(u64::MAX)
 }
 
-/// A limit that a pod would pass. Shown as `namespace team-a:
-/// limits.nvidia.com/gpumem used 9000, asked 3000, limit 10000 of quota team`.
+/// A limit that a pod would exceed. Shown as `namespace team-a: limits.nvidia.com/gpumem
+/// used 9000, asked 3000, limit 10000 of quota team`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Over {
-    /// What the limit is on.
-    pub on: Limited,
-    /// What the pod would take.
+pub struct QuotaExcess {
+    /// What the limit applies to.
+    pub on: LimitedResource,
+    /// What the pod would use.
     pub asked: u64,
     /// The quota's name.
     pub quota: Arc<str>,
@@ -237,13 +236,13 @@ pub struct Over {
     pub key: Arc<str>,
     /// The namespace.
     pub namespace: Namespace,
-    /// What its pods hold; `None` while an allocation of theirs cannot be read.
+    /// What its pods use; `None` while one of their allocations is unreadable.
     pub used: Option<u128>,
     /// What the limit allows.
-    pub most: Most,
+    pub most: LimitValue,
 }
 
-impl fmt::Display for Over {
+impl fmt::Display for QuotaExcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "namespace {}: {} ", self.namespace, self.key)?;
         match self.used {
@@ -252,10 +251,10 @@ impl fmt::Display for Over {
         }
         write!(f, ", asked {}, ", self.asked)?;
         match &self.most {
-            Most::Whole(most) => write!(f, "limit {most} of quota {}", self.quota),
-            Most::Unreadable(text) => {
+            LimitValue::Number(most) => write!(f, "limit {most} of quota {}", self.quota),
+            LimitValue::Unreadable(text) => {
                 write!(f, "limit {text:?} of quota {}", self.quota)?;
-                f.write_str(" cannot be read, accepted: a whole number")
+                f.write_str(" is unreadable, expected: a whole number")
             }
         }
     }

@@ -8,19 +8,19 @@ use proptest::prelude::*;
 use super::*;
 use crate::fit::Policies;
 use crate::ledger::NotReserved;
-use crate::node::{Compute, Published};
-use crate::request::{Ask, Memory};
-use crate::tests::{ask, demand, gpu, inventory};
+use crate::node::{HostResources, NodePublication};
+use crate::request::{GpuRequest, Memory};
+use crate::tests::{demand, gpu, inventory, request};
 use crate::{Demand, Ledger, Stage};
 
-fn quota(name: &str, limits: &[(Limited, &str)]) -> Quota {
-    let limit = |&(on, most): &(Limited, &str)| {
+fn quota(name: &str, limits: &[(LimitedResource, &str)]) -> Quota {
+    let limit = |&(on, most): &(LimitedResource, &str)| {
         let key = match on {
-            Limited::Memory => "limits.nvidia.com/gpumem",
-            Limited::Cores => "limits.nvidia.com/gpucores",
+            LimitedResource::Memory => "limits.nvidia.com/gpumem",
+            LimitedResource::Cores => "limits.nvidia.com/gpucores",
         };
-        let most = most.parse().map(Most::Whole);
-        let most = most.unwrap_or_else(|_| Most::Unreadable("16Gi".into()));
+        let most = most.parse().map(LimitValue::Number);
+        let most = most.unwrap_or_else(|_| LimitValue::Unreadable("16Gi".into()));
         let key = key.into();
         Limit { on, key, most }
     };
@@ -30,13 +30,13 @@ fn quota(name: &str, limits: &[(Limited, &str)]) -> Quota {
     }
 }
 
-/// A node of four cards of 4000 MiB.
+/// A node of four devices of 4000 MiB.
 fn ledger(quotas: Vec<Quota>) -> Ledger {
-    let published = Published {
+    let published = NodePublication {
         inventory: Some(Arc::new(inventory(
             (0..4).map(|index| gpu(index, 4000, 9)).collect(),
         ))),
-        ..Published::default()
+        ..NodePublication::default()
     };
     let mut ledger = Ledger::default();
     ledger.publish(&"n".into(), Some(published));
@@ -49,16 +49,16 @@ fn reserve(ledger: &mut Ledger, namespace: &str, pod: &str, demand: &Demand) -> 
     match ledger.reserve(&pod, &namespace, &"n".into(), demand, &Policies::default()) {
         Ok(_) => "fits".to_owned(),
         Err(NotReserved::Refused(refusal)) => refusal.to_string(),
-        Err(NotReserved::Booked(node)) => format!("booked on {node}"),
+        Err(NotReserved::AlreadyAllocated(node)) => format!("allocated on {node}"),
     }
 }
 
-fn half() -> Ask {
-    Ask::of(1, Memory::Share(Percent(50)), Percent(0))
+fn half() -> GpuRequest {
+    GpuRequest::of(1, Memory::Share(Percent(50)), Percent(0))
 }
 
-/// The containers of a pod, and what it is answered.
-type Case<'a> = (&'a [(Stage, Option<Ask>)], &'a str);
+/// The containers of a pod, and the answer.
+type Case<'a> = (&'a [(Stage, Option<GpuRequest>)], &'a str);
 
 /// One pod after the other under `quotas`.
 fn check(quotas: &[Quota], pods: &[Case<'_>]) {
@@ -77,24 +77,24 @@ fn check(quotas: &[Quota], pods: &[Case<'_>]) {
 }
 
 #[test]
-fn a_pod_counts_with_count_times_memory_and_count_times_cores() {
-    use Limited::{Cores, Memory};
+fn charges_quota_count_times_memory_and_count_times_cores() {
+    use LimitedResource::{Cores, Memory};
     use Stage::App;
     check(
         &[quota("q", &[(Memory, "3000"), (Cores, "100")])],
         &[
-            (&[(App, Some(ask(2, 1000, 20)))], "fits"),
+            (&[(App, Some(request(2, 1000, 20)))], "fits"),
             (
-                &[(App, Some(ask(2, 501, 0)))],
+                &[(App, Some(request(2, 501, 0)))],
                 "gpumem used 2000, asked 1002, limit 3000 of quota q",
             ),
             (
-                &[(App, Some(ask(3, 1, 21)))],
+                &[(App, Some(request(3, 1, 21)))],
                 "gpucores used 40, asked 63, limit 100 of quota q",
             ),
-            (&[(App, Some(ask(2, 500, 30)))], "fits"),
+            (&[(App, Some(request(2, 500, 30)))], "fits"),
             (
-                &[(App, Some(ask(1, 1, 0)))],
+                &[(App, Some(request(1, 1, 0)))],
                 "gpumem used 3000, asked 1, limit 3000 of quota q",
             ),
         ],
@@ -102,11 +102,11 @@ fn a_pod_counts_with_count_times_memory_and_count_times_cores() {
 }
 
 #[test]
-fn init_containers_count_by_the_larger_and_never_hide_the_app_containers() {
+fn charges_quota_larger_of_init_peak_and_app_sum() {
     use Stage::{App, Init, Sidecar};
-    // W9: two app containers of half a card each, with and without two init
-    // containers before them.
-    let quotas = [quota("q", &[(Limited::Memory, "3000")])];
+    // W9: two app containers of half a device each, with and without two init containers
+    // before them.
+    let quotas = [quota("q", &[(LimitedResource::Memory, "3000")])];
     let refused = "gpumem used 0, asked 4000, limit 3000 of quota q";
     let half = Some(half());
     check(&quotas, &[(&[(App, half), (App, half)], refused)]);
@@ -122,18 +122,18 @@ fn init_containers_count_by_the_larger_and_never_hide_the_app_containers() {
                 refused,
             ),
             (
-                &[(Init, half), (Init, half), (App, Some(ask(1, 1000, 0)))],
+                &[(Init, half), (Init, half), (App, Some(request(1, 1000, 0)))],
                 "fits",
             ),
         ],
     );
-    let (small, large) = (Some(ask(1, 500, 0)), Some(ask(1, 2000, 0)));
+    let (small, large) = (Some(request(1, 500, 0)), Some(request(1, 2000, 0)));
     check(
         &quotas,
         &[
             (&[(Sidecar, small), (Init, large), (App, small)], "fits"),
             (
-                &[(App, Some(ask(1, 501, 0)))],
+                &[(App, Some(request(1, 501, 0)))],
                 "gpumem used 2500, asked 501, limit 3000 of quota q",
             ),
         ],
@@ -141,9 +141,9 @@ fn init_containers_count_by_the_larger_and_never_hide_the_app_containers() {
 }
 
 #[test]
-fn every_quota_of_the_namespace_holds() {
-    use Limited::{Cores, Memory};
-    let app = |memory, cores| [(Stage::App, Some(ask(1, memory, cores)))];
+fn enforces_every_quota_of_the_namespace() {
+    use LimitedResource::{Cores, Memory};
+    let app = |memory, cores| [(Stage::App, Some(request(1, memory, cores)))];
     check(
         &[
             quota("wide", &[(Memory, "2000"), (Cores, "10")]),
@@ -169,9 +169,9 @@ fn every_quota_of_the_namespace_holds() {
 }
 
 #[test]
-fn zero_and_unreadable_limits_allow_nothing_of_what_they_are_on() {
-    use Limited::{Cores, Memory};
-    let app = |memory, cores| [(Stage::App, Some(ask(1, memory, cores)))];
+fn zero_and_unreadable_limits_allow_nothing() {
+    use LimitedResource::{Cores, Memory};
+    let app = |memory, cores| [(Stage::App, Some(request(1, memory, cores)))];
     check(
         &[quota("q", &[(Memory, "0")])],
         &[(&app(1, 0), "gpumem used 0, asked 1, limit 0 of quota q")],
@@ -182,23 +182,23 @@ fn zero_and_unreadable_limits_allow_nothing_of_what_they_are_on() {
             (&app(1, 0), "fits"),
             (
                 &app(1, 1),
-                "gpucores used 0, asked 1, limit \"16Gi\" of quota q cannot be read, accepted: a whole number",
+                "gpucores used 0, asked 1, limit \"16Gi\" of quota q is unreadable, expected: a whole number",
             ),
         ],
     );
 }
 
 #[test]
-fn an_allocation_that_cannot_be_read_leaves_its_namespace_nothing() {
-    let mut ledger = ledger(vec![quota("q", &[(Limited::Memory, "9000")])]);
-    let app = demand(&[(Stage::App, Some(ask(1, 100, 0)))]);
+fn unreadable_allocation_exhausts_its_namespace_quota() {
+    let mut ledger = ledger(vec![quota("q", &[(LimitedResource::Memory, "9000")])]);
+    let app = demand(&[(Stage::App, Some(request(1, 100, 0)))]);
     let broken = |ledger: &mut Ledger| {
         ledger.confirm(
             &"broken".into(),
             &"team".into(),
             &"elsewhere".into(),
-            Held::Unreadable,
-            Compute::default(),
+            AllocatedUse::Unreadable,
+            HostResources::default(),
         );
     };
     broken(&mut ledger);
@@ -213,12 +213,12 @@ fn an_allocation_that_cannot_be_read_leaves_its_namespace_nothing() {
 }
 
 #[test]
-fn a_quota_that_is_lowered_raised_or_deleted_holds_from_then_on() {
-    let mut ledger = ledger(vec![quota("q", &[(Limited::Memory, "1000")])]);
-    let app = demand(&[(Stage::App, Some(ask(1, 600, 0)))]);
+fn applies_quota_changes_from_then_on() {
+    let mut ledger = ledger(vec![quota("q", &[(LimitedResource::Memory, "1000")])]);
+    let app = demand(&[(Stage::App, Some(request(1, 600, 0)))]);
     assert_eq!(reserve(&mut ledger, "team", "a", &app), "fits");
     let set = |ledger: &mut Ledger, most: Option<&str>| {
-        let quota = most.map(|most| quota("q", &[(Limited::Memory, most)]));
+        let quota = most.map(|most| quota("q", &[(LimitedResource::Memory, most)]));
         ledger.set_quota(&"team".into(), "q", quota)
     };
     assert!(set(&mut ledger, Some("500")));
@@ -236,27 +236,27 @@ fn a_quota_that_is_lowered_raised_or_deleted_holds_from_then_on() {
 
 proptest! {
     #[test]
-    fn what_is_allowed_and_what_is_over_agree_also_after_others_took_some(
+    fn allows_and_excess_agree_after_other_pods_take_some(
         limits in proptest::collection::vec((any::<bool>(), 0u64..300), 0..4),
         pods in proptest::collection::vec((0u64..120, 0u32..=100), 1..9),
     ) {
         let quotas: Vec<Quota> = limits.iter().enumerate().map(|(number, (memory, most))| {
-            let on = if *memory { Limited::Memory } else { Limited::Cores };
+            let on = if *memory { LimitedResource::Memory } else { LimitedResource::Cores };
             quota(&number.to_string(), &[(on, &most.to_string())])
         }).collect();
-        let mut headroom = Headroom::new("team".into(), Used::default(), quotas.into());
+        let mut headroom = Headroom::new("team".into(), NamespaceUsage::default(), quotas.into());
         let mut sum = [0, 0];
         for (memory, cores) in pods {
-            let asked = Amount { memory: Mib(memory), cores: Percent(cores) };
-            let asks = [memory, u64::from(cores)];
+            let asked = QuotaAmount { memory: Mib(memory), cores: Percent(cores) };
+            let requests = [memory, u64::from(cores)];
             let allowed = limits.iter().all(|(on, most)| {
                 let on = usize::from(!on);
-                asks[on] == 0 || sum[on] + asks[on] <= *most
+                requests[on] == 0 || sum[on] + requests[on] <= *most
             });
             prop_assert_eq!(headroom.allows(asked), allowed);
-            prop_assert_eq!(headroom.over(asked).is_none(), allowed);
+            prop_assert_eq!(headroom.excess(asked).is_none(), allowed);
             headroom.take(asked);
-            sum = [sum[0] + asks[0], sum[1] + asks[1]];
+            sum = [sum[0] + requests[0], sum[1] + requests[1]];
         }
     }
 }

@@ -1,68 +1,66 @@
-//! Why a card or a node cannot take a pod: a closed set, with the names that
-//! HAMi's users know where they exist (reference: HAMi's `Fit`).
-//!
-//! Fed by: [`crate::fit`], and [`crate::quota`] for the limits of a namespace.
-//! Must not: carry free text; the words are the same in the extender's answer,
-//! the event, the log and the metrics.
+//! Why a device or a node cannot take a pod: a closed set, with HAMi's names where HAMi has
+//! the reason. The same words appear in the extender's answer, the event, the log and the
+//! metrics.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::quota::Over;
-use crate::seats::Short;
+use crate::quota::QuotaExcess;
+use crate::replicas::ReplicaShortage;
 
-/// One reason. The order is the order in which they are shown.
+/// One reason. The order is that in which reasons are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The driver says that the card is not usable.
+    /// The device is unhealthy.
     CardNotHealth,
-    /// An administrator took the card out (`hami.io/device-cordon`).
+    /// An administrator cordoned the device (`hami.io/device-cordon`).
     CardCordoned,
-    /// The card is shared in another way than the pod asks for.
+    /// The device is of another model, resource or sharing mode than the pod asks for.
     CardTypeMismatch,
-    /// The way in which the card is shared cannot give what the pod wrote: amounts
-    /// on a card in turns, a whole one of those that are cut.
+    /// The device's sharing mode cannot give what the pod asks for: amounts on a
+    /// time-sliced GPU, or a whole GPU of one that is partitioned.
     CardModeMismatch,
-    /// The card is cut, and not into instances of the profile that the pod asks for.
+    /// The GPU is partitioned, but has no instance of the profile that the pod asks for.
     CardMigProfileMismatch,
-    /// Each container may have one share of the card, and this one asks for more.
+    /// Each container may have one share of the device, and this one asks for more.
     CardStrict,
-    /// The pod names cards, and this is none of them (`use-gpuuuid`, `use-gpu`).
+    /// The pod names devices, and this is none of them (`use-gpuuuid`, `use-gpu`).
     CardUuidMismatch,
-    /// It, or what is left of it, is kept for pods of other namespaces.
+    /// The device, or what is free of it, is reserved for pods of other namespaces.
     CardReserved,
-    /// The pod names it (`use-gpu`), and somebody else holds it.
+    /// The pod names the device (`use-gpu`), and another pod uses it.
     CardPinned,
-    /// Another plugin's pod holds the card.
+    /// A pod of another device plugin uses the device.
     CardHeldByForeignPod,
-    /// All seats (`deviceSplitCount`) are taken.
+    /// All replicas (`deviceSplitCount`) are allocated.
     CardTimeSlicingExhausted,
-    /// The pod wants a card alone or idle and it is not, or the card is somebody's alone.
+    /// The pod wants the device for itself and others use it, or another pod has it for
+    /// itself.
     ExclusiveDeviceAllocateConflict,
-    /// Not enough memory left.
+    /// Not enough free memory.
     CardInsufficientMemory,
-    /// Not enough compute left.
+    /// Not enough free compute.
     CardInsufficientCore,
-    /// There are free slices enough, but at no start that the profile may have.
+    /// There are enough free slices, but at no start that the profile allows.
     CardMigNoPlacement,
-    /// All compute is promised, so a pod with `gpucores: 0` would get none.
+    /// All compute is allocated, so a pod with `gpucores: 0` would get none.
     CardComputeUnitsExhausted,
-    /// The card would do, but its NUMA node has too few such cards.
+    /// The device fits, but its NUMA node has too few such devices.
     NumaNotFit,
-    /// The node publishes no inventory (no agent, or not ours).
+    /// The node publishes no inventory (no node agent).
     NodeNotRegistered,
-    /// HAMi's plugin serves the node; none of ours is there.
+    /// HAMi's device plugin serves the node.
     NodeServedByHami,
-    /// The cards would do, and the kubelet offers fewer seats than the pods of the node
-    /// and this one request: its agent restarts, or seats are unhealthy.
+    /// The devices fit, but the kubelet offers fewer replicas than the node's pods and this
+    /// one request: the device plugin restarts, or replicas are unhealthy.
     NodeInsufficientSeats,
-    /// The node has fewer cards than one container asks for.
+    /// The node has fewer devices than one container asks for.
     NodeInsufficientDevice,
-    /// Some cards fit, but fewer than the pod needs.
+    /// Some devices fit, but fewer than the pod needs.
     AllocatedCardsInsufficientRequest,
-    /// A pod on the node has an allocation that cannot be read; the node counts as full.
+    /// A pod on the node has an unreadable allocation; the node counts as full.
     NodeAllocationUnreadable,
-    /// The pod fits on the node, and its namespace's quota has no room for it.
+    /// The pod fits on the node, but exceeds a quota of its namespace.
     ResourceQuotaNotFit,
 }
 
@@ -95,7 +93,7 @@ impl Reason {
         Self::ResourceQuotaNotFit,
     ];
 
-    /// The name as users see it.
+    /// The name shown to users.
     pub fn name(self) -> &'static str {
         match self {
             Self::CardNotHealth => "CardNotHealth",
@@ -132,16 +130,16 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Counted reasons: how many cards (or nodes) were refused for each. Shown as
-/// `3 CardInsufficientMemory, 1 CardNotHealth`, in a fixed order and of bounded
-/// length however many were counted. A quota is named with what is used, asked
-/// and allowed; where nodes differ in what the pod would take, the least of it. Of
-/// kubelets with too few seats, the one that offers least is told of.
+/// Counted reasons: how many devices (or nodes) refused for each. Shown as `3
+/// CardInsufficientMemory, 1 CardNotHealth`, in a fixed order and with bounded length. A
+/// quota is shown with its used, requested and allowed amounts; where nodes differ in what
+/// the pod would use, the smallest. Of the kubelets with too few replicas, the one that
+/// offers the fewest is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     counts: [u32; Reason::ALL.len()],
-    over: Option<Arc<Over>>,
-    short: Option<Arc<Short>>,
+    excess: Option<Arc<QuotaExcess>>,
+    shortage: Option<Arc<ReplicaShortage>>,
 }
 
 impl Refusal {
@@ -152,21 +150,21 @@ impl Refusal {
         refusal
     }
 
-    /// A refusal of one node for this limit of a quota.
-    pub fn over(over: Over) -> Self {
+    /// A refusal of one node because of this limit of a quota.
+    pub fn quota_exceeded(excess: QuotaExcess) -> Self {
         let mut refusal = Self::of(Reason::ResourceQuotaNotFit);
-        refusal.over = Some(Arc::new(over));
+        refusal.excess = Some(Arc::new(excess));
         refusal
     }
 
-    /// A refusal of one node whose kubelet has too few seats.
-    pub fn short(short: Short) -> Self {
+    /// A refusal of one node because its kubelet has too few replicas.
+    pub fn replica_shortage(shortage: ReplicaShortage) -> Self {
         let mut refusal = Self::of(Reason::NodeInsufficientSeats);
-        refusal.short = Some(Arc::new(short));
+        refusal.shortage = Some(Arc::new(shortage));
         refusal
     }
 
-    /// Counts one more card or node.
+    /// Counts one more device or node.
     pub fn add(&mut self, reason: Reason) {
         self.counts[reason as usize] += 1;
     }
@@ -176,8 +174,8 @@ impl Refusal {
         for (sum, count) in self.counts.iter_mut().zip(other.counts) {
             *sum += count;
         }
-        keep_least(&mut self.over, other.over.as_ref());
-        keep_least(&mut self.short, other.short.as_ref());
+        retain_least(&mut self.excess, other.excess.as_ref());
+        retain_least(&mut self.shortage, other.shortage.as_ref());
     }
 
     /// The reasons that occurred, with their counts, in order.
@@ -193,9 +191,9 @@ impl Refusal {
         self.counts[reason as usize]
     }
 
-    /// The limit of a quota that the pod would pass, if that is among the reasons.
-    pub fn over_quota(&self) -> Option<&Over> {
-        self.over.as_deref()
+    /// The quota limit that the pod would exceed, if that is among the reasons.
+    pub fn quota_excess(&self) -> Option<&QuotaExcess> {
+        self.excess.as_deref()
     }
 }
 
@@ -204,9 +202,9 @@ impl fmt::Display for Refusal {
         let mut separator = "";
         for (reason, count) in self.counts() {
             write!(f, "{separator}{count} {reason}")?;
-            match (reason, &self.over, &self.short) {
-                (Reason::ResourceQuotaNotFit, Some(over), _) => write!(f, " ({over})")?,
-                (Reason::NodeInsufficientSeats, _, Some(short)) => write!(f, " ({short})")?,
+            match (reason, &self.excess, &self.shortage) {
+                (Reason::ResourceQuotaNotFit, Some(excess), _) => write!(f, " ({excess})")?,
+                (Reason::NodeInsufficientSeats, _, Some(shortage)) => write!(f, " ({shortage})")?,
                 _ => {}
             }
             separator = ", ";
@@ -215,8 +213,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The lesser of the two stays.
-fn keep_least<T: Ord>(mine: &mut Option<Arc<T>>, theirs: Option<&Arc<T>>) {
+/// Retains the smaller of the two.
+fn retain_least<T: Ord>(mine: &mut Option<Arc<T>>, theirs: Option<&Arc<T>>) {
     match (&*mine, theirs) {
         (_, None) => {}
         (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) || mine <= theirs => {}
@@ -229,14 +227,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_of_all_reasons_is_in_the_order_of_their_numbers() {
+    fn lists_all_reasons_in_discriminant_order() {
         for (position, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, position, "{reason}");
         }
     }
 
     #[test]
-    fn counts_are_shown_in_a_fixed_order() {
+    fn shows_reason_counts_in_fixed_order() {
         let mut refusal = Refusal::of(Reason::NodeNotRegistered);
         refusal.add(Reason::CardNotHealth);
         refusal.merge(&Refusal::of(Reason::CardNotHealth));
@@ -244,17 +242,17 @@ mod tests {
     }
 
     #[test]
-    fn of_kubelets_with_too_few_seats_the_one_with_least_is_told_of() {
-        let short = |offered| {
+    fn reports_kubelet_with_fewest_free_replicas() {
+        let shortage = |offered| {
             let resource = "nvidia.com/gpu".into();
-            Refusal::short(Short { offered, resource })
+            Refusal::replica_shortage(ReplicaShortage { offered, resource })
         };
-        let mut refusal = short(10);
-        for other in [Refusal::of(Reason::CardNotHealth), short(0), short(4)] {
+        let mut refusal = shortage(10);
+        for other in [Refusal::of(Reason::CardNotHealth), shortage(0), shortage(4)] {
             refusal.merge(&other);
         }
-        let told = "1 CardNotHealth, \
+        let text = "1 CardNotHealth, \
                     3 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
-        assert_eq!(refusal.to_string(), told);
+        assert_eq!(refusal.to_string(), text);
     }
 }

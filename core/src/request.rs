@@ -1,9 +1,6 @@
-//! What one container asks for: the five resources, their ranges and defaults.
-//!
-//! Fed by: the webhook and the scheduler, with resource values as text.
-//! Must not: know field paths or pods; who calls adds the place to the error.
+//! What one container asks for: the five resources, their ranges and defaults. Callers add
+//! the field path to errors.
 
-mod ask;
 mod names;
 
 use thiserror::Error;
@@ -11,30 +8,29 @@ use thiserror::Error;
 use crate::quantity::{self, QuantityError};
 use crate::units::{Mib, Percent};
 
-pub use ask::{Ask, Memory, Wrote};
 pub use names::{Resource, ResourceNames, is_other};
 
-/// More memory than any card has: 1 TiB, in MiB.
-pub const MAX_CARD_MIB: u64 = 1 << 20;
-/// More cards than any node has.
-pub const MAX_CARDS: u64 = 64;
+/// More memory than any GPU has: 1 TiB, in MiB.
+pub const MAX_GPU_MIB: u64 = 1 << 20;
+/// More GPUs than any node has.
+pub const MAX_GPUS: u64 = 64;
 
 /// What a bare `nvidia.com/gpu: 1` means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BareGpu {
-    /// `defaultMem` and `defaultCores`, as in HAMi 2.4 and this project's table of values.
+    /// `defaultMem` and `defaultCores`, as in HAMi 2.4.
     #[default]
     Seed,
-    /// A whole card, as with NVIDIA's plugin and newer HAMi.
+    /// A whole GPU, as with NVIDIA's plugin and newer HAMi.
     Whole,
 }
 
-/// What is filled in where a container says nothing. Helm: `scheduler.default*`.
+/// Defaults for what a container leaves out. Helm: `scheduler.default*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {
-    /// Count for a container that asks for memory or cores only; 0 fills in nothing.
+    /// Count for a container that asks for memory or cores only; 0 means no default.
     pub count: u32,
-    /// Memory for a container without any; 0 means all of the card.
+    /// Memory for a container without any; 0 means the whole device.
     pub memory: Mib,
     /// Compute for a container without any.
     pub cores: Percent,
@@ -57,23 +53,73 @@ impl Default for Defaults {
 /// and resource: `{"main":{"nvidia.com/gpumem":"5000"}}`.
 pub const DEFAULTED: &str = "aliquot.dev/defaulted";
 
-/// Reads a number of units under any resource of ours.
+/// Parses the count under any GPU resource.
 pub fn count(text: &str) -> Result<u32, RequestError> {
     let resource = Resource::Gpu;
     let number = quantity::whole(text);
     let number = number.map_err(|source| RequestError::Quantity { resource, source })?;
-    let fits = u32::try_from(number).ok().filter(|_| number <= MAX_CARDS);
+    let fits = u32::try_from(number).ok().filter(|_| number <= MAX_GPUS);
     fits.ok_or_else(|| RequestError::OutOfRange {
         resource,
         value: text.to_owned(),
     })
 }
 
-/// Why a container's resources cannot be meant.
+/// Memory on each device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// In MiB.
+    Mib(Mib),
+    /// In percent of the chosen device's scaled memory.
+    Share(Percent),
+}
+
+/// A container's complete request under one resource: shares of `count` different devices,
+/// or `count` replicas of one ([`crate::DeviceRules::same_device`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GpuRequest {
+    /// An index in the demand's resources; 0 is the main one.
+    pub resource: u8,
+    /// The number of devices, at least 1.
+    pub count: u32,
+    /// Memory on each.
+    pub memory: Memory,
+    /// Compute on each; 100 means exclusive use.
+    pub cores: Percent,
+    /// Which of the amounts the container wrote; the others are defaults.
+    pub written: WrittenAmounts,
+}
+
+impl GpuRequest {
+    /// These amounts of `count` devices under the main resource, as written.
+    pub fn of(count: u32, memory: Memory, cores: Percent) -> Self {
+        Self {
+            resource: 0,
+            count,
+            memory,
+            cores,
+            written: WrittenAmounts {
+                memory: true,
+                cores: true,
+            },
+        }
+    }
+}
+
+/// Which amounts of an [`GpuRequest`] the container wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct WrittenAmounts {
+    /// The memory.
+    pub memory: bool,
+    /// The compute.
+    pub cores: bool,
+}
+
+/// Why a container's resources are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RequestError {
     /// Not a whole number.
-    #[error("{source}; accepted: {}{}", .resource.accepted(), hint(*.resource, .source))]
+    #[error("{source}; expected: {}{}", .resource.expected(), hint(*.resource, .source))]
     Quantity {
         /// Which resource.
         resource: Resource,
@@ -81,21 +127,21 @@ pub enum RequestError {
         source: QuantityError,
     },
     /// A whole number outside the range.
-    #[error("{value:?} is out of range; accepted: {}", .resource.accepted())]
+    #[error("{value:?} is out of range; expected: {}", .resource.expected())]
     OutOfRange {
         /// Which resource.
         resource: Resource,
-        /// The text as it came.
+        /// The text as given.
         value: String,
     },
     /// Both forms of memory at once.
-    #[error("memory is asked for twice, in MiB and in percent; accepted: one of the two")]
+    #[error("memory is requested both in MiB and in percent; expected: one of the two")]
     MemoryTwice,
     /// A count of 0 beside a memory or compute request.
     #[error(
-        "\"0\" cards but memory or compute of them; accepted: 1 to 64 cards, or no other GPU resource"
+        "a count of 0 with memory or compute; expected: 1 to 64 GPUs, or no other GPU resource"
     )]
-    SharesOfNoCard,
+    ShareWithoutGpu,
 }
 
 impl RequestError {
@@ -104,7 +150,7 @@ impl RequestError {
         match self {
             Self::Quantity { resource, .. } | Self::OutOfRange { resource, .. } => *resource,
             Self::MemoryTwice => Resource::MemoryPercentage,
-            Self::SharesOfNoCard => Resource::Gpu,
+            Self::ShareWithoutGpu => Resource::Gpu,
         }
     }
 }
@@ -118,26 +164,26 @@ fn hint(resource: Resource, error: &QuantityError) -> String {
     }
 }
 
-/// The numbers a container wrote itself, checked one by one and together.
+/// The numbers that a container wrote, validated one by one and together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     numbers: [Option<u64>; 5],
-    /// It asks for units under other resources of ours, too.
+    /// It also asks for devices under other GPU resources.
     others: bool,
 }
 
 /// One value that a default supplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// Which resource was not written.
+    /// The resource that was not written.
     pub resource: Resource,
-    /// The value that holds instead.
+    /// The default value.
     pub value: u64,
 }
 
 impl Written {
-    /// Reads the five resources; `value_of` looks one up by its kind.
-    /// All faults are reported, not only the first.
+    /// Reads the five resources; `value_of` looks one up by its kind. Returns all errors,
+    /// not only the first.
     pub fn read<'a>(
         value_of: impl Fn(Resource) -> Option<&'a str>,
     ) -> Result<Self, Vec<RequestError>> {
@@ -164,7 +210,7 @@ impl Written {
             errors.push(RequestError::MemoryTwice);
         }
         if written.get(Resource::Gpu) == Some(0) && written.asks_beyond_count() {
-            errors.push(RequestError::SharesOfNoCard);
+            errors.push(RequestError::ShareWithoutGpu);
         }
         if errors.is_empty() {
             Ok(written)
@@ -173,9 +219,9 @@ impl Written {
         }
     }
 
-    /// The same container, which asks under other resources of ours, too. Its
-    /// memory and compute are of those, unless it writes a number of cards.
-    pub fn beside_others(self) -> Self {
+    /// The same container, which also asks under other GPU resources. Its memory and
+    /// compute apply to those, unless it writes a number of GPUs.
+    pub fn with_other_resources(self) -> Self {
         Self {
             others: true,
             ..self
@@ -197,18 +243,18 @@ impl Written {
         .any(|&resource| self.get(resource).is_some())
     }
 
-    /// The container wants a share of a GPU (after `defaults.count` is applied).
-    pub fn asks(&self, defaults: &Defaults) -> bool {
+    /// Whether the container asks for a share of a GPU (after `defaults.count` is applied).
+    pub fn requests_gpu(&self, defaults: &Defaults) -> bool {
         match self.get(Resource::Gpu) {
             Some(count) => count > 0,
             None => !self.others && defaults.count > 0 && self.asks_beyond_count(),
         }
     }
 
-    /// The values that the defaults supply, in the order of [`Resource::ALL`].
-    /// Empty when the container asks for no share.
+    /// The values that the defaults supply, in the order of [`Resource::ALL`]. Empty if the
+    /// container asks for no share.
     pub fn fills(&self, defaults: &Defaults) -> Vec<Fill> {
-        if !self.asks(defaults) {
+        if !self.requests_gpu(defaults) {
             return Vec::new();
         }
         let missing = |resource| self.get(resource).is_none();
@@ -240,42 +286,42 @@ impl Written {
         fills
     }
 
-    /// The complete share under the usual resource, defaults applied; `None` when
-    /// none is asked for.
-    pub fn ask(&self, defaults: &Defaults) -> Option<Ask> {
-        if !self.asks(defaults) {
+    /// The complete request under the main resource, defaults applied; `None` if there is
+    /// none.
+    pub fn request(&self, defaults: &Defaults) -> Option<GpuRequest> {
+        if !self.requests_gpu(defaults) {
             return None;
         }
         let mut full = *self;
         for Fill { resource, value } in self.fills(defaults) {
             full.numbers[resource.index()] = Some(value);
         }
-        Some(Ask {
-            wrote: self.wrote(),
+        Some(GpuRequest {
+            written: self.wrote(),
             ..full.amounts(full.number(Resource::Gpu))
         })
     }
 
-    /// The share under another resource of ours, of which so many units are asked:
-    /// no default is filled in. What is written is of these units unless there is a
-    /// number of cards beside it.
-    pub fn ask_under(&self, resource: u8, count: u32) -> Ask {
-        let cards = self.get(Resource::Gpu).is_some();
-        let mut own = if cards { Self::default() } else { *self };
+    /// The request for `count` devices under another GPU resource, without defaults.
+    /// Amounts that the container wrote apply to these devices, unless it also writes a
+    /// number of GPUs.
+    pub fn request_under(&self, resource: u8, count: u32) -> GpuRequest {
+        let devices = self.get(Resource::Gpu).is_some();
+        let mut own = if devices { Self::default() } else { *self };
         let wrote = own.wrote();
         if !wrote.memory {
             own.numbers[Resource::MemoryPercentage.index()] = Some(100);
         }
-        Ask {
+        GpuRequest {
             resource,
-            wrote,
+            written: wrote,
             ..own.amounts(count)
         }
     }
 
-    fn wrote(&self) -> Wrote {
+    fn wrote(&self) -> WrittenAmounts {
         let wrote = |resource| self.get(resource).is_some();
-        Wrote {
+        WrittenAmounts {
             memory: wrote(Resource::Memory) || wrote(Resource::MemoryPercentage),
             cores: wrote(Resource::Cores),
         }
@@ -285,12 +331,12 @@ impl Written {
         u32::try_from(self.get(resource).unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
-    fn amounts(&self, count: u32) -> Ask {
+    fn amounts(&self, count: u32) -> GpuRequest {
         let memory = match self.get(Resource::MemoryPercentage) {
             Some(_) => Memory::Share(Percent(self.number(Resource::MemoryPercentage))),
             None => Memory::Mib(Mib(self.get(Resource::Memory).unwrap_or(0))),
         };
-        Ask::of(count, memory, Percent(self.number(Resource::Cores)))
+        GpuRequest::of(count, memory, Percent(self.number(Resource::Cores)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tables for [`super::Written`]: what containers write, what it means.
+//! Tables for [`super::Written`]: what containers write, and what it means.
 
 use super::*;
 
@@ -15,14 +15,14 @@ fn read(written: &[(&str, &str)]) -> Result<Written, Vec<RequestError>> {
 
 fn check(written: &[(&str, &str)], defaults: &Defaults, expected: &str) {
     let shown = match read(written) {
-        Ok(written) => match written.ask(defaults) {
+        Ok(written) => match written.request(defaults) {
             None => "none".to_owned(),
-            Some(ask) => {
-                let memory = match ask.memory {
+            Some(request) => {
+                let memory = match request.memory {
                     Memory::Mib(mib) => mib.to_string(),
                     Memory::Share(percent) => percent.to_string(),
                 };
-                format!("{} x {memory}, cores {}", ask.count, ask.cores)
+                format!("{} x {memory}, cores {}", request.count, request.cores)
             }
         },
         Err(errors) => errors
@@ -35,7 +35,7 @@ fn check(written: &[(&str, &str)], defaults: &Defaults, expected: &str) {
 }
 
 #[test]
-fn fills_in_what_a_container_leaves_out() {
+fn fills_in_missing_values_from_defaults() {
     let seed = Defaults::default();
     let whole = Defaults {
         bare_gpu: BareGpu::Whole,
@@ -65,46 +65,45 @@ fn fills_in_what_a_container_leaves_out() {
 }
 
 #[test]
-fn refuses_what_cannot_be_meant() {
+fn rejects_invalid_container_requests() {
     let seed = Defaults::default();
-    let out =
-        |value: &str, accepted: &str| format!("{value:?} is out of range; accepted: {accepted}");
-    let mib = Resource::Memory.accepted();
+    let out = |value: &str, form: &str| format!("{value:?} is out of range; expected: {form}");
+    let mib = Resource::Memory.expected();
     check(&[("gpumem", "0")], &seed, &out("0", mib));
     check(&[("gpumem", "2M")], &seed, &out("2M", mib));
     check(
         &[("gpumem", "16Gi")],
         &seed,
-        &format!("\"16Gi\" has a binary suffix; accepted: {mib} (write 16384, the unit is MiB)"),
+        &format!("\"16Gi\" has a binary suffix; expected: {mib} (write 16384, the unit is MiB)"),
     );
     check(
         &[("gpucores", "101")],
         &seed,
-        &out("101", Resource::Cores.accepted()),
+        &out("101", Resource::Cores.expected()),
     );
     check(
         &[("gpumem-percentage", "0")],
         &seed,
-        &out("0", Resource::MemoryPercentage.accepted()),
+        &out("0", Resource::MemoryPercentage.expected()),
     );
     check(
         &[("priority", "2")],
         &seed,
-        &out("2", Resource::Priority.accepted()),
+        &out("2", Resource::Priority.expected()),
     );
     check(
         &[("gpu", "65")],
         &seed,
-        &out("65", Resource::Gpu.accepted()),
+        &out("65", Resource::Gpu.expected()),
     );
     check(
         &[("gpu", "1"), ("gpumem", "1"), ("gpumem-percentage", "1")],
         &seed,
-        "memory is asked for twice, in MiB and in percent; accepted: one of the two",
+        "memory is requested both in MiB and in percent; expected: one of the two",
     );
     check(
         &[("gpu", "0"), ("gpumem", "1")],
         &seed,
-        "\"0\" cards but memory or compute of them; accepted: 1 to 64 cards, or no other GPU resource",
+        "a count of 0 with memory or compute; expected: 1 to 64 GPUs, or no other GPU resource",
     );
 }

@@ -1,7 +1,5 @@
-//! `deviceMemoryScaling`: memory promised as a multiple of what a card has.
-//!
-//! Fed by: the agent's flag, profiles, HAMi's configuration, all as text.
-//! Must not: round; every accepted text is exact to a thousandth.
+//! `deviceMemoryScaling`: memory that may be allocated, as a multiple of a device's
+//! physical memory. Every accepted text is exact to a thousandth.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,20 +9,20 @@ use thiserror::Error;
 
 use crate::units::Mib;
 
-/// So many times a card's memory, exact to a thousandth.
+/// A multiple of a device's memory, exact to a thousandth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scaling(u32);
 
-/// A scaling that is not accepted.
+/// An invalid scaling.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is not a memory scaling; accepted: {accepted}", accepted = Scaling::SAYS)]
+#[error("{0:?} is not a memory scaling; expected: {expected}", expected = Scaling::EXPECTED)]
 pub struct ScalingError(String);
 
 impl Scaling {
-    /// Exactly what the card has.
+    /// Exactly the physical memory.
     pub const ONE: Self = Self(1000);
-    /// What is accepted.
-    pub const SAYS: &'static str = "0.1 to 16, with at most three decimals";
+    /// The expected form.
+    pub const EXPECTED: &'static str = "0.1 to 16, with at most three decimals";
 
     /// Reads `1`, `1.5` or `0.125`.
     pub fn parse(text: &str) -> Option<Self> {
@@ -35,19 +33,19 @@ impl Scaling {
         (good && (100..=16_000).contains(&value)).then_some(Self(value))
     }
 
-    /// The nearest scaling that makes `scaled` of `memory`, if one does.
+    /// The nearest scaling that gives `scaled` for `memory`, if there is one.
     pub fn between(memory: Mib, scaled: Mib) -> Option<Self> {
         let value = scaled.0.checked_mul(1000)?.div_ceil(memory.0.max(1));
         let value = u32::try_from(value).ok()?;
         (100..=16_000).contains(&value).then_some(Self(value))
     }
 
-    /// So much of this memory, rounded down.
+    /// This multiple of `memory`, rounded down.
     pub fn of(self, memory: Mib) -> Mib {
         Mib(memory.0.saturating_mul(self.0.into()) / 1000)
     }
 
-    /// More is promised than there is.
+    /// Whether more may be allocated than there is.
     pub fn oversubscribes(self) -> bool {
         self > Self::ONE
     }
@@ -79,7 +77,7 @@ impl Serialize for Scaling {
 impl<'de> Deserialize<'de> for Scaling {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = f64::deserialize(deserializer)?;
-        Self::parse(&number.to_string()).ok_or_else(|| D::Error::custom(Self::SAYS))
+        Self::parse(&number.to_string()).ok_or_else(|| D::Error::custom(Self::EXPECTED))
     }
 }
 
@@ -88,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scaling_is_exact_and_bounded() {
+    fn parses_scaling_exactly_within_bounds() {
         let check = |text: &str, expected: Option<u64>| {
             let scaled = text.parse::<Scaling>().ok().map(|s| s.of(Mib(81_920)).0);
             assert_eq!(scaled, expected, "{text}");
@@ -106,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scaling_that_explains_a_figure_gives_the_figure() {
+    fn derives_the_scaling_that_produced_a_memory_size() {
         for text in ["0.1", "0.333", "1", "1.5", "16"] {
             let scaling = Scaling::parse(text).expect(text);
             let memory = Mib(40_960);

@@ -1,9 +1,9 @@
-//! How good a choice is: one number per node or card, higher is better.
+//! How good a choice is: one number for each node or device, higher is better.
 //!
-//! Formula (HAMi's default weights 1/1/1): fullness is the used part of seats,
-//! of compute and of memory, added up, with the new pod counted in; `binpack`
-//! prefers the fullest, `spread` the emptiest.
-//! Must not: use floating point; equal states must give equal scores.
+//!
+//! Fullness is the sum of the used parts of replicas, compute and memory, including the new
+//! pod (HAMi's default weights 1/1/1); `binpack` prefers the fullest, `spread` the
+//! emptiest. Integers only: equal states must give equal scores.
 
 use std::str::FromStr;
 
@@ -12,22 +12,22 @@ use thiserror::Error;
 /// Which of two choices that fit is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// The fullest: keeps whole cards and nodes free.
+    /// The fullest: saves whole devices and nodes.
     Binpack,
-    /// The emptiest: keeps neighbours few.
+    /// The emptiest: pods share with few others.
     Spread,
-    /// Least growth of what typical pods cannot use ([`crate::fragmentation`]).
+    /// The least growth of what typical pods cannot use ([`crate::fragmentation`]).
     Fragmentation,
 }
 
-/// The policies' names, for error texts.
+/// The policies' names, for error messages.
 pub const NAMES: &str = "binpack, spread, fragmentation";
 
-/// A policy's name that is not known.
+/// An unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{value:?} is not a policy; accepted: {NAMES}")]
+#[error("{value:?} is not a policy; expected: {NAMES}")]
 pub struct UnknownPolicy {
-    /// The text as it came.
+    /// The text as given.
     pub value: String,
 }
 
@@ -46,46 +46,46 @@ impl FromStr for Policy {
     }
 }
 
-/// Used and total of the three things that a card has.
+/// Used and total amounts of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Seats taken and in all.
-    pub seats: (u64, u64),
-    /// Percent of compute promised and in all.
+    /// Replicas.
+    pub replicas: (u64, u64),
+    /// Compute in percent.
     pub cores: (u64, u64),
-    /// MiB promised and in all.
+    /// Memory in MiB.
     pub memory: (u64, u64),
 }
 
 impl Load {
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         Self {
-            seats: add(self.seats, other.seats),
+            replicas: add(self.replicas, other.replicas),
             cores: add(self.cores, other.cores),
             memory: add(self.memory, other.memory),
         }
     }
 
-    /// The three used parts, each times its weight, added up, in millionths: 0
-    /// (empty) to the sum of the weights times 1,000,000.
+    /// The weighted sum of the three used parts, in millionths: 0 (empty) to the sum of the
+    /// weights times 1,000,000.
     fn fullness(self, weights: Weights) -> u64 {
         let part = |(used, total): (u64, u64), weight: u32| {
             let used = used.min(total).saturating_mul(1_000_000);
             used.checked_div(total).unwrap_or(0) * u64::from(weight)
         };
-        part(self.seats, weights.seats)
+        part(self.replicas, weights.replicas)
             + part(self.cores, weights.cores)
             + part(self.memory, weights.memory)
     }
 }
 
-/// How much each of the three counts (HAMi 4.7, `device-scoring-weights`).
+/// The weights of the three (HAMi 4.7, `device-scoring-weights`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Weights {
-    /// Of the seats.
-    pub seats: u32,
+    /// Of the replicas.
+    pub replicas: u32,
     /// Of the compute.
     pub cores: u32,
     /// Of the memory.
@@ -95,7 +95,7 @@ pub struct Weights {
 impl Default for Weights {
     fn default() -> Self {
         Self {
-            seats: 1,
+            replicas: 1,
             cores: 1,
             memory: 1,
         }
@@ -104,17 +104,17 @@ impl Default for Weights {
 
 impl Weights {
     fn most(self) -> u64 {
-        1_000_000 * u64::from(self.seats + self.cores + self.memory)
+        1_000_000 * u64::from(self.replicas + self.cores + self.memory)
     }
 }
 
-/// The score of a choice that would leave `load` behind. Higher is better.
-/// `fragmentation` looks at more than a load; by that alone the fuller is better.
+/// The score of a choice that would lead to `load`. Higher is better. `fragmentation` needs
+/// more than a load; here it prefers the fuller.
 pub fn score(policy: Policy, load: Load) -> u64 {
     weighted(policy, load, Weights::default())
 }
 
-/// The same with weights of the pod's own.
+/// The same with weights that the pod chose.
 pub fn weighted(policy: Policy, load: Load, weights: Weights) -> u64 {
     match policy {
         Policy::Binpack | Policy::Fragmentation => load.fullness(weights),

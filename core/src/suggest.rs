@@ -1,48 +1,46 @@
-//! How many containers of a kind a card could carry, by what they were seen to use.
-//!
-//! Fed by: peaks of memory and compute of the containers that shared a card, from the
-//! node's monitor or from whoever watched them. Must not: promise anything; what a
-//! container may use at most is its share.
+//! How many containers of a kind a device could serve, from their measured peaks. A
+//! suggestion only: what a container may use at most is its share.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Mib, Percent};
 
-/// What one container used at most while it was watched.
+/// The largest use of one container while it was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {
-    /// Memory of the card.
+    /// Memory of the device.
     pub memory: Mib,
-    /// Compute of the whole card.
+    /// Compute in percent of the whole device.
     pub cores: Percent,
 }
 
-/// What allows no more of them.
+/// What allows no more replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
-    /// The card's memory.
+    /// The device's memory.
     Memory,
-    /// The card's compute.
+    /// The device's compute.
     Compute,
-    /// How many the mode can have.
-    Most,
+    /// The sharing mode's own maximum.
+    #[serde(rename = "most")]
+    ModeLimit,
 }
 
-/// So many replicas.
+/// A suggested number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suggestion {
-    /// At least 1, even where one container needs all.
+    /// At least 1, even if one container needs the whole device.
     pub replicas: u32,
-    /// Why not more.
+    /// What allows no more.
     pub bound: Bound,
-    /// The largest memory and the largest compute of any of them: all replicas are
-    /// taken to need as much at once.
+    /// The largest memory and the largest compute of any container; all replicas are
+    /// assumed to need that at once.
     pub peak: Peak,
 }
 
-/// What these peaks suggest for a card with this memory, of a mode that has at most so
-/// many; `None` where nobody used anything.
+/// What these peaks suggest for a device with this memory in a mode with at most `most`
+/// replicas; `None` if nothing was used.
 pub fn replicas(memory: Mib, most: u32, peaks: &[Peak]) -> Option<Suggestion> {
     let peak = peaks.iter().fold(Peak::default(), |all, one| Peak {
         memory: all.memory.max(one.memory),
@@ -57,7 +55,7 @@ pub fn replicas(memory: Mib, most: u32, peaks: &[Peak]) -> Option<Suggestion> {
     let bounds = [
         (by_memory.unwrap_or(u32::MAX), Bound::Memory),
         (by_compute.unwrap_or(u32::MAX), Bound::Compute),
-        (most, Bound::Most),
+        (most, Bound::ModeLimit),
     ];
     let least = bounds.into_iter().min_by_key(|(replicas, _)| *replicas);
     let (replicas, bound) = least?;
@@ -86,10 +84,10 @@ mod tests {
     }
 
     #[test]
-    fn ts_14_as_many_replicas_as_the_largest_peaks_have_room_for() {
+    fn ts_14_suggests_as_many_replicas_as_largest_peaks_allow() {
         check(48, &[(3_000, 5), (5_000, 2)], Some((8, Bound::Memory)));
         check(48, &[(3_000, 30), (5_000, 2)], Some((3, Bound::Compute)));
-        check(48, &[(100, 1)], Some((48, Bound::Most)));
+        check(48, &[(100, 1)], Some((48, Bound::ModeLimit)));
         check(48, &[(0, 10)], Some((10, Bound::Compute)));
         check(48, &[(1_000, 0)], Some((40, Bound::Memory)));
         check(48, &[(50_000, 100)], Some((1, Bound::Memory)));

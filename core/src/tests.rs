@@ -11,17 +11,17 @@ mod ledger_machine;
 mod mig;
 mod modes;
 mod preemption;
-mod seats;
+mod replicas;
 mod typical;
 
 use std::collections::BTreeMap;
 
 use crate::inventory::{Gpu, Health, Inventory, Mode};
-use crate::request::{Ask, Memory};
+use crate::request::{GpuRequest, Memory};
 use crate::units::{Mib, Percent};
 use crate::{ContainerDemand, Demand, Stage};
 
-pub(crate) fn gpu(index: u32, memory: u64, seats: u32) -> Gpu {
+pub(crate) fn gpu(index: u32, memory: u64, replicas: u32) -> Gpu {
     Gpu {
         uuid: format!("GPU-{index}").into(),
         index,
@@ -29,7 +29,7 @@ pub(crate) fn gpu(index: u32, memory: u64, seats: u32) -> Gpu {
         memory: Mib(memory),
         scaled: Mib(memory),
         cores: Percent(100),
-        seats,
+        replicas,
         mode: Mode::Vgpu,
         resource: "nvidia.com/gpu".to_owned(),
         numa: Some(0),
@@ -37,7 +37,7 @@ pub(crate) fn gpu(index: u32, memory: u64, seats: u32) -> Gpu {
         links: BTreeMap::new(),
         mig: None,
         cordon: None,
-        even: None,
+        even_share: None,
         strict: false,
         reserved: Vec::new(),
     }
@@ -49,7 +49,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         reads: vec![1],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
-        topology_scope: crate::inventory::Scope::default(),
+        topology_scope: crate::inventory::TopologyScope::default(),
         gpus,
         lingering: vec![],
         foreign: vec![],
@@ -58,27 +58,27 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
     }
 }
 
-pub(crate) fn ask(count: u32, memory: u64, cores: u32) -> Ask {
-    Ask::of(count, Memory::Mib(Mib(memory)), Percent(cores))
+pub(crate) fn request(count: u32, memory: u64, cores: u32) -> GpuRequest {
+    GpuRequest::of(count, Memory::Mib(Mib(memory)), Percent(cores))
 }
 
-pub(crate) fn demand(containers: &[(Stage, Option<Ask>)]) -> Demand {
+pub(crate) fn demand(containers: &[(Stage, Option<GpuRequest>)]) -> Demand {
     Demand {
         namespace: "d".into(),
         resources: vec!["nvidia.com/gpu".into()],
         containers: containers
             .iter()
             .enumerate()
-            .map(|(number, (stage, ask))| ContainerDemand {
+            .map(|(number, (stage, request))| ContainerDemand {
                 name: format!("c{number}"),
                 stage: *stage,
-                asks: ask.iter().copied().collect(),
+                requests: request.iter().copied().collect(),
             })
             .collect(),
-        host: crate::Compute::default(),
+        host: crate::HostResources::default(),
         priority: 1,
         node_policy: None,
         gpu_policy: None,
-        rules: crate::Rules::default(),
+        rules: crate::DeviceRules::default(),
     }
 }

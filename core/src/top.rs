@@ -1,90 +1,89 @@
-//! What nodes and cards have, have promised, and could still promise.
-//!
-//! Fed by: the scheduler's `GET /top`, and `kubectl-aliquot top` where the
-//! scheduler cannot be reached.
-//! Must not: judge by rules of its own; what still fits is asked of
-//! [`Card::refuse`], as [`crate::fit`] does.
+//! What nodes and devices have, what is allocated and what is free. Whether something still
+//! fits is asked of [`DeviceState::refuse`], as [`crate::fit`] does.
 
 use serde::{Deserialize, Serialize};
 
-use crate::cut::{self, Cut};
+use crate::dynamic_mig::{self, DynamicMigState};
 use crate::id::{GpuUuid, NodeName};
 use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::Instance;
 use crate::mig::published::{self, Mig};
-use crate::node::{Card, NodeState};
+use crate::node::{DeviceState, NodeState};
 use crate::reason::Reason;
 use crate::units::{Mib, Percent};
-use crate::usage::Use;
+use crate::usage::DeviceUse;
 
-/// Seats, memory in MiB, compute in percent.
+/// Replicas, memory in MiB, compute in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Amount {
-    /// Shares at once.
-    pub seats: u32,
+pub struct DeviceAmount {
+    /// Replicas.
+    #[serde(rename = "seats")]
+    pub replicas: u32,
     /// Memory.
     pub memory: Mib,
     /// Compute.
     pub cores: Percent,
 }
 
-impl From<Use> for Amount {
-    fn from(used: Use) -> Self {
+impl From<DeviceUse> for DeviceAmount {
+    fn from(used: DeviceUse) -> Self {
         Self {
-            seats: used.seats,
+            replicas: used.replicas,
             memory: used.memory,
             cores: used.cores,
         }
     }
 }
 
-impl Amount {
-    /// What the card may promise in all.
-    pub fn total(card: &Card) -> Self {
+impl DeviceAmount {
+    /// What may be allocated of the device in all.
+    pub fn total(device: &DeviceState) -> Self {
         Self {
-            seats: card.seats,
-            memory: card.scaled,
-            cores: card.cores,
+            replicas: device.replicas,
+            memory: device.scaled,
+            cores: device.cores,
         }
     }
 
-    /// What nobody was promised; nothing of a card that takes no new share.
-    pub fn left(card: &Card) -> Self {
-        if card.closed.is_some() {
+    /// What is not allocated; nothing for a device that takes no new share.
+    pub fn left(device: &DeviceState) -> Self {
+        if device.closed.is_some() {
             return Self::default();
         }
-        let used = &card.sums.used;
+        let used = &device.allocated.used;
         Self {
-            seats: card.seats.saturating_sub(used.seats),
-            memory: Mib(card.scaled.0.saturating_sub(used.memory.0)),
-            cores: Percent(card.cores.0.saturating_sub(used.cores.0)),
+            replicas: device.replicas.saturating_sub(used.replicas),
+            memory: Mib(device.scaled.0.saturating_sub(used.memory.0)),
+            cores: Percent(device.cores.0.saturating_sub(used.cores.0)),
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
-            seats: self.seats + other.seats,
+            replicas: self.replicas + other.replicas,
             memory: self.memory + other.memory,
             cores: self.cores + other.cores,
         }
     }
 }
 
-/// The most memory that one share with this much compute could have of the card
-/// now; `None` where not even the smallest fits.
-pub fn largest(card: &Card, cores: Percent) -> Option<Mib> {
-    let left = Amount::left(card).memory;
-    let fits = |memory| card.refuse(&Use::of(memory, cores)).is_none();
+/// The most memory that one more share with this much compute could have on the device;
+/// `None` if not even the smallest fits.
+pub fn largest(device: &DeviceState, cores: Percent) -> Option<Mib> {
+    let left = DeviceAmount::left(device).memory;
+    let fits = |memory| device.refuse(&DeviceUse::of(memory, cores)).is_none();
     (left > Mib(0) && fits(left)).then_some(left)
 }
 
-/// What a node's agent calls lingering on a card: shares whose processes outlive
-/// their pods. They are part of what is used once the pod is gone from the books.
-pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> Amount {
+/// The lingering shares on a GPU: their processes outlived their pods. They count as used
+/// once the pod has left the ledger.
+pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> DeviceAmount {
     let all = inventory.lingering.iter();
-    let shares = all.filter(|left| left.card() == gpu.as_str());
-    shares.fold(Amount::default(), |sum, left| sum.plus(left.used().into()))
+    let shares = all.filter(|left| left.parent_gpu() == gpu.as_str());
+    shares.fold(DeviceAmount::default(), |sum, left| {
+        sum.plus(left.used().into())
+    })
 }
 
 /// A node.
@@ -92,59 +91,60 @@ pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> Amount {
 pub struct NodeTop {
     /// Which node.
     pub node: NodeName,
-    /// Why it takes no pod of ours at all.
+    /// Why it takes no pod at all.
     pub closed: Option<String>,
-    /// Its cards, by index.
+    /// Its devices, by index.
     pub gpus: Vec<GpuTop>,
 }
 
-/// A card.
+/// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuTop {
-    /// Which card.
+    /// Its UUID.
     pub gpu: GpuUuid,
     /// NVML's index.
     pub index: u32,
     /// NVML's product name.
     pub model: String,
-    /// How it is shared.
+    /// Its sharing mode.
     #[serde(default = "vgpu")]
     pub mode: Mode,
-    /// The resource of its seats; of a card that is cut as pods come, nothing.
+    /// The resource of its replicas; empty for a GPU under dynamic MIG.
     #[serde(default)]
     pub resource: String,
-    /// Its instances, of a card that is cut as pods come; itself, of an instance.
+    /// The instances of a GPU under dynamic MIG; for a fixed instance, itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<InstanceTop>,
     /// Why it takes no new share.
     pub closed: Option<String>,
-    /// How many pods hold a share.
+    /// The number of pods with a share.
     pub pods: u32,
-    /// What it may promise.
-    pub total: Amount,
-    /// What is promised, lingering shares included.
-    pub used: Amount,
-    /// What is left.
-    pub left: Amount,
-    /// Of what is used: shares that outlived their pods.
-    pub lingering: Amount,
-    /// The most memory that a share with `gpucores: 0` could have now; that of the
-    /// largest instance, of a card that is cut as pods come.
+    /// What may be allocated.
+    pub total: DeviceAmount,
+    /// What is allocated, including lingering shares.
+    pub used: DeviceAmount,
+    /// What is free.
+    pub left: DeviceAmount,
+    /// The part of `used` that belongs to lingering shares.
+    pub lingering: DeviceAmount,
+    /// The most memory that a share with `gpucores: 0` could have now; under dynamic MIG,
+    /// that of the largest instance.
     pub largest: Option<Mib>,
     /// The same for a share with the default compute.
     pub largest_with_default_cores: Option<Mib>,
 }
 
-/// An instance of a card.
+/// An instance on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InstanceTop {
     /// Its first memory slice.
     pub start: u8,
-    /// As the driver names it.
+    /// The driver's name of its profile.
     pub profile: String,
-    /// A pod holds it; otherwise it is there for the next who asks for its profile.
-    pub held: bool,
-    /// Its uuid, once it is made.
+    /// Allocated to a pod; otherwise idle.
+    #[serde(rename = "held")]
+    pub allocated: bool,
+    /// Its UUID, once it is created.
     pub uuid: Option<GpuUuid>,
 }
 
@@ -152,18 +152,23 @@ fn vgpu() -> Mode {
     Mode::Vgpu
 }
 
-/// The instances that a unit is or has.
+/// The instances of a GPU, or the instance itself.
 fn instances(node: &NodeState, place: usize, gpu: &Gpu) -> Vec<InstanceTop> {
     match &gpu.mig {
-        Some(Mig::Part(part)) => vec![InstanceTop {
+        Some(Mig::Fixed(part)) => vec![InstanceTop {
             start: part.start,
             profile: part.profile.clone(),
-            held: node.cards[place].sums.pods > 0,
+            allocated: node.devices[place].allocated.pods > 0,
             uuid: Some(gpu.uuid.clone()),
         }],
         Some(Mig::Dynamic(found)) => {
-            let cut = node.cuts.iter().find(|cut| cut.card == place);
-            let all = cut.map_or(&[][..], |cut| &cut.all).iter();
+            let mig_state = node
+                .dynamic_mig
+                .iter()
+                .find(|mig_state| mig_state.device == place);
+            let all = mig_state
+                .map_or(&[][..], |mig_state| &mig_state.instances)
+                .iter();
             let line = |one: &Instance| {
                 let profile = &found.geometry.profiles()[one.profile].name;
                 let made = found.instances.iter();
@@ -171,7 +176,7 @@ fn instances(node: &NodeState, place: usize, gpu: &Gpu) -> Vec<InstanceTop> {
                 InstanceTop {
                     start: one.start,
                     profile: profile.clone(),
-                    held: one.busy,
+                    allocated: one.busy,
                     uuid: same.next().map(|made| made.uuid.clone()),
                 }
             };
@@ -184,19 +189,23 @@ fn instances(node: &NodeState, place: usize, gpu: &Gpu) -> Vec<InstanceTop> {
 }
 
 impl NodeTop {
-    /// A node with an inventory; `cores` is what a pod gets that asks for none.
+    /// A node with an inventory; `cores` is the default compute.
     pub fn of(name: &NodeName, node: &NodeState, cores: Percent) -> Option<Self> {
         let inventory = node.inventory.as_ref()?;
-        let cards = inventory.gpus.iter().zip(&node.cards);
-        let line = |(place, (gpu, card)): (usize, (&Gpu, &Card))| {
-            let top = GpuTop::of(inventory, gpu, card, cores, node.closed);
-            let cut = node.cuts.iter().find(|cut| cut.card == place);
+        let devices = inventory.gpus.iter().zip(&node.devices);
+        let line = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {
+            let top = GpuTop::of(inventory, gpu, device, cores, node.closed);
+            let mig_state = node
+                .dynamic_mig
+                .iter()
+                .find(|mig_state| mig_state.device == place);
             let found = gpu.mig.as_ref().and_then(Mig::dynamic);
-            let largest = |(cut, found): (&Cut, &published::Cut)| {
+            let largest = |(mig_state, found): (&DynamicMigState, &published::DynamicMig)| {
                 let open = top.closed.is_none();
-                open.then(|| cut::largest(cut, &found.geometry)).flatten()
+                open.then(|| dynamic_mig::largest_instance(mig_state, &found.geometry))
+                    .flatten()
             };
-            let largest = cut.zip(found).map(largest);
+            let largest = mig_state.zip(found).map(largest);
             GpuTop {
                 instances: instances(node, place, gpu),
                 largest: largest.unwrap_or(top.largest),
@@ -207,7 +216,7 @@ impl NodeTop {
         Some(Self {
             node: name.clone(),
             closed: node.closed.map(|reason| reason.name().to_owned()),
-            gpus: cards.enumerate().map(line).collect(),
+            gpus: devices.enumerate().map(line).collect(),
         })
     }
 }
@@ -216,13 +225,13 @@ impl GpuTop {
     fn of(
         inventory: &Inventory,
         gpu: &Gpu,
-        card: &Card,
+        device: &DeviceState,
         cores: Percent,
         whole: Option<Reason>,
     ) -> Self {
-        let card = &Card {
-            closed: whole.or(card.closed),
-            ..*card
+        let device = &DeviceState {
+            closed: whole.or(device.closed),
+            ..*device
         };
         Self {
             gpu: gpu.uuid.clone(),
@@ -234,14 +243,14 @@ impl GpuTop {
                 _ => gpu.resource.clone(),
             },
             instances: Vec::new(),
-            closed: card.closed.map(|reason| reason.name().to_owned()),
-            pods: card.sums.pods,
-            total: Amount::total(card),
-            used: card.sums.used.into(),
-            left: Amount::left(card),
+            closed: device.closed.map(|reason| reason.name().to_owned()),
+            pods: device.allocated.pods,
+            total: DeviceAmount::total(device),
+            used: device.allocated.used.into(),
+            left: DeviceAmount::left(device),
             lingering: lingering(inventory, &gpu.uuid),
-            largest: largest(card, Percent(0)),
-            largest_with_default_cores: largest(card, cores),
+            largest: largest(device, Percent(0)),
+            largest_with_default_cores: largest(device, cores),
         }
     }
 }

@@ -1,58 +1,58 @@
-//! The cluster's typical pods, learnt from its own.
+//! The cluster's typical pods, learnt from its own pods.
 //!
-//! A [`Census`] counts pods by shape; the commonest shapes that make up 95 % of
-//! them, at most 64, are typical. While fewer than 50 pods were counted, an
-//! assumed mix stands in for those that are missing.
-//! Fed by: the books, or a trace. Must not: grow with the cluster; shapes beyond
-//! a number are counted but not told apart.
+//!
+//! A [`Census`] counts pods by shape; the commonest shapes that make up 95 % of them, at
+//! most 64, are typical. With fewer than 50 pods an assumed mix replaces the missing ones.
+//! Shapes beyond a maximum are counted but not distinguished, so a census does not grow
+//! with the cluster.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::id::NodeName;
-use crate::ledger::{Booking, Held, Ledger};
-use crate::node::Compute;
+use crate::ledger::{AllocatedUse, Ledger, PodEntry};
+use crate::node::HostResources;
 use crate::request::Memory;
 use crate::units::{Mib, MilliCpu, Percent};
 
-/// Percent of the pods that the typical ones stand for (as in the published experiment).
+/// Percent of the pods that the typical ones cover (as in the published experiment).
 const COVERED: u64 = 95;
-/// Most typical pods: one bit each in a word.
+/// The most typical pods: one bit each in a word.
 const MOST: usize = 64;
-/// Most shapes that are told apart.
+/// The most distinguished shapes.
 const SHAPES: usize = 4096;
-/// With fewer pods than this the assumed mix makes up for the rest.
+/// With fewer pods the assumed mix replaces the missing ones.
 const ENOUGH: u32 = 50;
-/// A change of this many ten-thousandths of the pods is one.
+/// In ten-thousandths of the pods: a larger change counts.
 const CHANGED: u64 = 500;
-/// The assumed mix: parts of a card's memory, and how many pods of ten ask for it.
+/// The assumed mix: percent of a device's memory, and how many of ten pods ask for it.
 const ASSUMED: [(u32, u32); 4] = [(100, 4), (50, 3), (25, 2), (10, 1)];
 
 /// What pods of one shape ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape {
-    /// Of the node. Host memory is not part of the shape.
+pub struct PodShape {
+    /// CPU. Host memory is not part of the shape.
     pub cpu: MilliCpu,
-    /// Number of cards; 0 for a pod without.
+    /// Number of devices; 0 for a pod without GPUs.
     pub count: u32,
     /// Memory on each.
     pub memory: Memory,
-    /// Compute on each; 100 means alone.
+    /// Compute on each; 100 means exclusive use.
     pub cores: Percent,
 }
 
-impl Shape {
-    /// The shape of a pod that is booked; `None` when its allocation cannot be
-    /// read. Of cards with different shares the largest counts.
-    pub fn of(booking: &Booking) -> Option<Self> {
-        let Held::Uses(uses) = &booking.held else {
+impl PodShape {
+    /// The shape of an allocated pod; `None` if its allocation is unreadable. Of devices
+    /// with different shares the largest counts.
+    pub fn of(entry: &PodEntry) -> Option<Self> {
+        let AllocatedUse::Known(uses) = &entry.allocated else {
             return None;
         };
         let alone = uses.values().any(|used| used.alone);
         let cores = uses.values().map(|used| used.cores).max();
         let memory = uses.values().map(|used| used.memory).max();
         Some(Self {
-            cpu: booking.requests.host.cpu,
+            cpu: entry.requests.host.cpu,
             count: u32::try_from(uses.len()).unwrap_or(u32::MAX),
             memory: Memory::Mib(memory.unwrap_or_default()),
             cores: if alone {
@@ -76,14 +76,14 @@ impl Shape {
 /// Pods counted by shape.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
-    /// For each shape: pods, and their host memory together.
-    shapes: HashMap<Shape, (u32, Mib)>,
+    /// For each shape: the number of pods, and the sum of their host memory.
+    shapes: HashMap<PodShape, (u32, Mib)>,
     pods: u32,
 }
 
 impl Census {
     /// Counts a pod of this shape with this host memory.
-    pub fn add(&mut self, shape: Shape, memory: Mib) {
+    pub fn add(&mut self, shape: PodShape, memory: Mib) {
         self.pods += 1;
         if self.shapes.len() < SHAPES || self.shapes.contains_key(&shape) {
             let (count, sum) = self.shapes.entry(shape).or_default();
@@ -92,22 +92,22 @@ impl Census {
         }
     }
 
-    /// Counts the pods that are booked on a node.
+    /// Counts the pods with an entry on a node.
     pub fn count(&mut self, ledger: &Ledger, node: &NodeName) {
         let pods = ledger.pods_on(node.as_str());
-        for booking in pods.filter_map(|pod| ledger.booking(pod)) {
-            if let Some(shape) = Shape::of(booking) {
-                self.add(shape, booking.requests.host.memory);
+        for entry in pods.filter_map(|pod| ledger.pod_entry(pod)) {
+            if let Some(shape) = PodShape::of(entry) {
+                self.add(shape, entry.requests.host.memory);
             }
         }
     }
 
-    /// How many pods were counted.
+    /// The number of counted pods.
     pub fn pods(&self) -> u32 {
         self.pods
     }
 
-    /// How many shapes are told apart.
+    /// The number of distinguished shapes.
     pub fn shapes(&self) -> usize {
         self.shapes.len()
     }
@@ -125,7 +125,7 @@ impl Census {
                 break;
             }
             covered += u64::from(*count);
-            let host = Compute {
+            let host = HostResources {
                 cpu: shape.cpu,
                 memory: Mib(memory.0 / u64::from(*count)),
             };
@@ -140,7 +140,7 @@ impl Census {
         if missing > 0 {
             pods.extend(ASSUMED.map(|(part, of_ten)| TypicalPod {
                 weight: missing * of_ten,
-                host: Compute::default(),
+                host: HostResources::default(),
                 count: 1,
                 memory: Memory::Share(Percent(part)),
                 cores: Percent(0),
@@ -156,22 +156,22 @@ impl Census {
 pub struct TypicalPod {
     /// How common it is.
     pub weight: u32,
-    /// What it asks of the node.
-    pub host: Compute,
-    /// Number of cards; 0 for a pod without.
+    /// What it requests of the node's CPU and memory.
+    pub host: HostResources,
+    /// Number of devices; 0 for a pod without GPUs.
     pub count: u32,
     /// Memory on each.
     pub memory: Memory,
-    /// Compute on each; 100 means alone.
+    /// Compute on each; 100 means exclusive use.
     pub cores: Percent,
 }
 
 impl TypicalPod {
-    /// What it asks of the memory of a card that has this much.
-    pub fn memory_of(&self, card: Mib) -> Mib {
+    /// The memory that it asks for on a device with this much.
+    pub fn memory_of(&self, device: Mib) -> Mib {
         match self.memory {
             Memory::Mib(memory) => memory,
-            Memory::Share(part) => card.share(part),
+            Memory::Share(part) => device.share(part),
         }
     }
 }
@@ -191,13 +191,12 @@ impl Default for Typical {
 }
 
 impl Typical {
-    /// In the order of how common they are.
+    /// The pods, most common first.
     pub fn pods(&self) -> &[TypicalPod] {
         &self.pods
     }
 
-    /// So different that verdicts should be made anew: 5 of 100 pods are of
-    /// another shape.
+    /// Whether verdicts should be recomputed: 5 of 100 pods have another shape.
     pub fn differs(&self, other: &Self) -> bool {
         let share = |of: &Self, pod: &TypicalPod| u64::from(pod.weight) * 10_000 / of.weight.max(1);
         let key = |pod: &TypicalPod| (pod.host.cpu, pod.count, pod.memory, pod.cores);
@@ -209,11 +208,11 @@ impl Typical {
             shares.entry(key(pod)).or_default().1 += share(other, pod);
         }
         let moved: u64 = shares.values().map(|(a, b)| a.abs_diff(*b)).sum();
-        // What left one shape came to another and is counted twice.
+        // A pod that changes its shape is counted twice.
         moved > 2 * CHANGED
     }
 
-    /// All their weights together.
+    /// The sum of their weights.
     pub fn weight(&self) -> u64 {
         self.weight
     }

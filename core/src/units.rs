@@ -1,7 +1,5 @@
-//! Quantities with their unit in the type: [`Mib`] and [`Percent`].
-//!
-//! Fed by: parsed requests, inventories, allocations.
-//! Must not: wrap around; sums of either type stay far below `u64`/`u32`.
+//! Quantities with their unit in the type: [`Mib`], [`Percent`] and [`MilliCpu`].
+//! Arithmetic saturates.
 
 use std::fmt;
 use std::iter::Sum;
@@ -16,8 +14,8 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Mib(pub u64);
 
-/// Hundredths: of a card's compute (`nvidia.com/gpucores`) or of its memory
-/// (`nvidia.com/gpumem-percentage`). A sum over pods may pass 100.
+/// Percent of a device's compute (`nvidia.com/gpucores`) or of its memory
+/// (`nvidia.com/gpumem-percentage`). A sum over pods may exceed 100.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -32,15 +30,15 @@ pub struct Percent(pub u32);
 pub struct MilliCpu(pub u64);
 
 impl Percent {
-    /// All of it: a whole card.
+    /// A whole device.
     pub const WHOLE: Self = Self(100);
 }
 
 impl Mib {
-    /// This many hundredths of `self`, rounded down (HAMi's rule:
-    /// `Totalmem * percentage / 100` in integers).
+    /// This percentage of `self`, rounded down (HAMi's rule: `Totalmem * percentage / 100`
+    /// in integers).
     pub fn share(self, percent: Percent) -> Self {
-        // Every real card's memory goes the first way, which is much faster.
+        // Real memory sizes take this path, which is much faster.
         if let Some(product) = self.0.checked_mul(percent.0.into()) {
             return Self(product / 100);
         }
@@ -48,7 +46,7 @@ impl Mib {
         Self(u64::try_from(share).unwrap_or(u64::MAX))
     }
 
-    /// The memory in bytes.
+    /// The size in bytes.
     pub fn bytes(self) -> u64 {
         self.0.saturating_mul(1 << 20)
     }
@@ -89,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_rounded_down_and_never_overflows() {
+    fn rounds_shares_down_without_overflow() {
         assert_eq!(Mib(81_920).share(Percent(50)), Mib(40_960));
         assert_eq!(Mib(24_564).share(Percent(33)), Mib(8_106));
         assert_eq!(Mib(u64::MAX).share(Percent(100)), Mib(u64::MAX));

@@ -1,9 +1,8 @@
-//! What a pod takes of each card: its effective use over its whole life.
+//! What a pod uses of each device over its whole life: its effective use.
 //!
-//! Rule (Kubernetes' own, per card): the larger of (each init container plus
+//!
+//! Kubernetes' own rule, applied to each device: the larger of (each init container plus
 //! the sidecars started before it) and (all app containers plus all sidecars).
-//! Fed by: placements in [`crate::fit`], allocations read back by the watch.
-//! Must not: know capacities; that is [`crate::fit`] and [`crate::invariant`].
 
 use std::collections::BTreeMap;
 
@@ -14,26 +13,27 @@ use crate::demand::Stage;
 use crate::id::GpuUuid;
 use crate::units::{Mib, Percent};
 
-/// One pod's use of one card.
+/// One pod's use of one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Use {
-    /// Shares at once.
-    pub seats: u32,
-    /// Memory at once.
+pub struct DeviceUse {
+    /// Replicas at a time.
+    #[serde(rename = "seats")]
+    pub replicas: u32,
+    /// Memory at a time.
     pub memory: Mib,
-    /// Compute at once.
+    /// Compute at a time.
     pub cores: Percent,
-    /// Some container has 100 % compute: nobody else may be on the card.
+    /// Some container has 100 % compute: no other pod may be on the device.
     pub alone: bool,
-    /// Some container has 0 % compute: it lives on what nobody was promised.
+    /// Some container has 0 % compute: it uses only what is not allocated.
     pub leftover: bool,
 }
 
-impl Use {
-    /// One container's share of one card.
+impl DeviceUse {
+    /// One container's share of one device.
     pub fn of(memory: Mib, cores: Percent) -> Self {
         Self {
-            seats: 1,
+            replicas: 1,
             memory,
             cores,
             alone: cores >= Percent::WHOLE,
@@ -41,10 +41,10 @@ impl Use {
         }
     }
 
-    /// Both at the same time.
+    /// Both at the same time: the sums.
     pub fn with(self, other: Self) -> Self {
         Self {
-            seats: self.seats.saturating_add(other.seats),
+            replicas: self.replicas.saturating_add(other.replicas),
             memory: self.memory + other.memory,
             cores: self.cores + other.cores,
             alone: self.alone || other.alone,
@@ -52,10 +52,10 @@ impl Use {
         }
     }
 
-    /// One after the other: the larger of each.
+    /// One after the other: the maxima.
     pub fn or(self, other: Self) -> Self {
         Self {
-            seats: self.seats.max(other.seats),
+            replicas: self.replicas.max(other.replicas),
             memory: self.memory.max(other.memory),
             cores: self.cores.max(other.cores),
             alone: self.alone || other.alone,
@@ -64,15 +64,15 @@ impl Use {
     }
 }
 
-/// One pod's effective use of each unit that it touches, by [`Grant::unit`].
-pub type Uses = BTreeMap<GpuUuid, Use>;
+/// One pod's effective use of each of its devices, by [`Grant::device_key`].
+pub type DeviceUses = BTreeMap<GpuUuid, DeviceUse>;
 
-/// The effective use of a pod on one card, from its containers' uses of that
-/// card in pod order.
-pub fn on_card(containers: impl IntoIterator<Item = (Stage, Use)>) -> Use {
-    let mut sidecars = Use::default();
-    let mut apps = Use::default();
-    let mut peak = Use::default();
+/// The effective use of a pod on one device, from its containers' uses of that device in
+/// pod order.
+pub fn on_device(containers: impl IntoIterator<Item = (Stage, DeviceUse)>) -> DeviceUse {
+    let mut sidecars = DeviceUse::default();
+    let mut apps = DeviceUse::default();
+    let mut peak = DeviceUse::default();
     for (stage, used) in containers {
         match stage {
             Stage::Init => peak = peak.or(sidecars.with(used)),
@@ -83,24 +83,24 @@ pub fn on_card(containers: impl IntoIterator<Item = (Stage, Use)>) -> Use {
     peak.or(sidecars.with(apps))
 }
 
-/// The effective use of an allocation, given the stage of each container in pod
-/// order. A container that the pod does not have counts as an app container.
+/// The effective use of an allocation, given the stage of each container in pod order. A
+/// container that the pod does not have counts as an app container.
 pub fn effective<'a>(
     allocation: &Allocation,
     stages: impl IntoIterator<Item = (&'a str, Stage)>,
-) -> Uses {
-    let mut cards: BTreeMap<GpuUuid, Vec<(Stage, Use)>> = BTreeMap::new();
+) -> DeviceUses {
+    let mut devices: BTreeMap<GpuUuid, Vec<(Stage, DeviceUse)>> = BTreeMap::new();
     let mut add = |stage, grants: &[Grant]| {
-        let mut own: BTreeMap<GpuUuid, Use> = BTreeMap::new();
+        let mut own: BTreeMap<GpuUuid, DeviceUse> = BTreeMap::new();
         for grant in grants {
-            let used = own.entry(grant.unit()).or_default();
-            *used = used.with(Use {
-                seats: grant.seats,
-                ..Use::of(grant.memory, grant.cores)
+            let used = own.entry(grant.device_key()).or_default();
+            *used = used.with(DeviceUse {
+                replicas: grant.replicas,
+                ..DeviceUse::of(grant.memory, grant.cores)
             });
         }
-        for (unit, used) in own {
-            cards.entry(unit).or_default().push((stage, used));
+        for (key, used) in own {
+            devices.entry(key).or_default().push((stage, used));
         }
     };
     let mut known = Vec::new();
@@ -113,9 +113,9 @@ pub fn effective<'a>(
             add(Stage::App, grants);
         }
     }
-    cards
+    devices
         .into_iter()
-        .map(|(gpu, containers)| (gpu, on_card(containers)))
+        .map(|(gpu, containers)| (gpu, on_device(containers)))
         .collect()
 }
 
@@ -123,21 +123,20 @@ pub fn effective<'a>(
 mod tests {
     use super::*;
 
-    fn check(containers: &[(Stage, u64, u32)], seats: u32, memory: u64, cores: u32) {
-        let used = on_card(
-            containers
-                .iter()
-                .map(|&(stage, memory, cores)| (stage, Use::of(Mib(memory), Percent(cores)))),
-        );
+    fn check(containers: &[(Stage, u64, u32)], replicas: u32, memory: u64, cores: u32) {
+        let used =
+            on_device(containers.iter().map(|&(stage, memory, cores)| {
+                (stage, DeviceUse::of(Mib(memory), Percent(cores)))
+            }));
         assert_eq!(
-            (used.seats, used.memory, used.cores),
-            (seats, Mib(memory), Percent(cores)),
+            (used.replicas, used.memory, used.cores),
+            (replicas, Mib(memory), Percent(cores)),
             "{containers:?}"
         );
     }
 
     #[test]
-    fn follows_kubernetes_rule_for_init_and_restartable_init_containers() {
+    fn follows_kubernetes_rule_for_init_containers_and_sidecars() {
         use Stage::{App, Init, Sidecar};
         check(&[], 0, 0, 0);
         check(&[(App, 10, 1), (App, 20, 2)], 2, 30, 3);

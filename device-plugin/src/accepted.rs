@@ -1,8 +1,5 @@
-//! Accepted shares: what was decided at a pod's first `PreStartContainer`, kept
-//! on disk for all its later ones.
-//!
-//! Fed by: [`crate::judge`]. Must not: be judged again, or be removed before the
-//! pod and its checkpoint entry are gone ([`crate::collect`]).
+//! Accepted allocations: what was decided at a pod's first `PreStartContainer`, stored on disk for
+//! its later ones until [`crate::collect`] finds that neither the pod nor the kubelet needs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,34 +7,34 @@ use std::sync::{Arc, OnceLock};
 
 use aliquot_core::demand::Stage;
 use aliquot_core::inventory::Mode;
-use aliquot_core::usage::{self, Uses};
+use aliquot_core::usage::{self, DeviceUses};
 use aliquot_core::{Allocation, GpuUuid, Mib, PodUid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::environment::Effective;
+use crate::device_id::AnswerName;
+use crate::environment::EffectiveLimits;
 use crate::files::{self, FileError};
-use crate::seat::Name;
 
 /// The version that this release writes and reads.
 const VERSION: u32 = 1;
 
 /// One container of an accepted pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Container {
+pub struct AcceptedContainer {
     /// Its name.
     pub name: String,
     /// When it runs.
     #[serde(with = "stage")]
     pub stage: Stage,
-    /// What holds for it besides its grants.
-    pub effective: Effective,
+    /// Its limits besides its grants.
+    pub effective: EffectiveLimits,
 }
 
-/// A pod's accepted share.
+/// What a pod was accepted with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accepted {
-    /// Version of this text.
+pub struct AcceptedAllocation {
+    /// Version of this format.
     pub v: u32,
     /// The pod, by the kubelet's uid.
     pub pod: PodUid,
@@ -46,50 +43,50 @@ pub struct Accepted {
     /// Its name.
     #[serde(rename = "name")]
     pub pod_name: String,
-    /// What it was given.
+    /// Its devices and limits.
     pub allocation: Allocation,
     /// Its containers in pod order.
-    pub containers: Vec<Container>,
+    pub containers: Vec<AcceptedContainer>,
     /// The names under which files were written for it.
     pub names: BTreeSet<String>,
-    /// The container of each name; an earlier release did not note it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub seats: BTreeMap<String, String>,
-    /// In which order the names were noted: a container runs in its last seat, whatever the clock
-    /// said when each was made.
+    /// The container of each name; earlier releases did not record it.
+    #[serde(default, rename = "seats", skip_serializing_if = "BTreeMap::is_empty")]
+    pub containers_by_name: BTreeMap<String, String>,
+    /// In which order the names were recorded: a container runs in its last directory, whatever the
+    /// clock was when each was created.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub order: BTreeMap<String, u64>,
-    /// What follows from these, once somebody asked.
+    /// Derived from the other fields on first use.
     #[serde(skip)]
-    uses: Known,
-    /// The mode of each of its units when it was accepted; one that is not here was vgpu.
+    uses: CachedUses,
+    /// The sharing mode of each device at acceptance; a device that is missing here was vgpu.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<GpuUuid, Mode>,
-    /// What each of its units promised then, where that was more than it has.
+    /// How much memory each device advertised at acceptance, where that was more than it has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub promised: BTreeMap<GpuUuid, Mib>,
 }
 
-/// A value that follows from the others, so that it says nothing of whether two are equal.
+/// Derived from the other fields, and therefore ignored by equality.
 #[derive(Clone, Debug, Default)]
-struct Known(OnceLock<Uses>);
+struct CachedUses(OnceLock<DeviceUses>);
 
-impl PartialEq for Known {
+impl PartialEq for CachedUses {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Known {}
+impl Eq for CachedUses {}
 
-impl Accepted {
-    /// A share without any files yet.
+impl AcceptedAllocation {
+    /// An accepted allocation without any files yet.
     pub fn new(
         pod: PodUid,
         namespace: String,
         pod_name: String,
         allocation: Allocation,
-        containers: Vec<Container>,
+        containers: Vec<AcceptedContainer>,
     ) -> Self {
         Self {
             v: VERSION,
@@ -99,52 +96,52 @@ impl Accepted {
             allocation,
             containers,
             names: BTreeSet::new(),
-            seats: BTreeMap::new(),
+            containers_by_name: BTreeMap::new(),
             order: BTreeMap::new(),
-            uses: Known::default(),
+            uses: CachedUses::default(),
             modes: BTreeMap::new(),
             promised: BTreeMap::new(),
         }
     }
 
-    /// Stores it. It outlives this process at once and a power cut soon; one that a power cut
-    /// took is judged again from the pod's annotation, as its containers start again.
-    /// Through `blank` as [`files::put_by`] says.
-    pub fn store(&self, directory: &Path, blank: Option<PathBuf>) -> Result<(), StoreError> {
+    /// Stores it. It survives the end of this process at once and a power cut soon after; one that
+    /// a power cut emptied is validated again from the pod's annotation when its containers start
+    /// again. `empty` as in [`files::put_reusing`].
+    pub fn store(&self, directory: &Path, empty: Option<PathBuf>) -> Result<(), StoreError> {
         let text = serde_json::to_vec(self).map_err(|source| StoreError::Encode {
             pod: self.pod.clone(),
             source,
         })?;
-        files::put_by(blank, &path(directory, &self.pod), &text)?;
+        files::put_reusing(empty, &path(directory, &self.pod), &text)?;
         Ok(())
     }
 
-    /// The mode of a unit when the pod was accepted.
+    /// The sharing mode of a device when the pod was accepted.
     pub fn mode(&self, gpu: &GpuUuid) -> Mode {
         self.modes.get(gpu).copied().unwrap_or(Mode::Vgpu)
     }
 
-    /// The pod's effective use of each card.
-    pub fn uses(&self) -> &Uses {
+    /// The pod's effective use of each device.
+    pub fn uses(&self) -> &DeviceUses {
         self.uses.0.get_or_init(|| {
             let stages = self.containers.iter().map(|c| (c.name.as_str(), c.stage));
             usage::effective(&self.allocation, stages)
         })
     }
 
-    /// Notes a name under which files are written for a container.
-    pub fn note(&mut self, name: &Name, container: &str) {
+    /// Records a name under which files are written for a container.
+    pub fn record_name(&mut self, name: &AnswerName, container: &str) {
         self.names.insert(name.as_str().to_owned());
-        let seat = (name.as_str().to_owned(), container.to_owned());
-        self.seats.extend([seat]);
+        let entry = (name.as_str().to_owned(), container.to_owned());
+        self.containers_by_name.extend([entry]);
         let last = self.order.values().max().copied().unwrap_or(0);
         self.order
             .entry(name.as_str().to_owned())
             .or_insert(last + 1);
     }
 
-    /// What holds for this container; `None` when the pod has no such container.
-    pub fn effective(&self, container: &str) -> Option<Effective> {
+    /// The limits of this container; `None` when the pod has no such container.
+    pub fn effective(&self, container: &str) -> Option<EffectiveLimits> {
         let found = self.containers.iter().find(|c| c.name == container);
         found.map(|c| c.effective)
     }
@@ -156,8 +153,8 @@ pub enum StoreError {
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A share that cannot be written as JSON.
-    #[error("cannot encode the accepted share of pod {pod}: {source}")]
+    /// An accepted allocation cannot be written as JSON.
+    #[error("cannot encode the accepted allocation of pod {pod}: {source}")]
     Encode {
         /// The pod.
         pod: PodUid,
@@ -166,17 +163,17 @@ pub enum StoreError {
     },
 }
 
-/// The accepted shares of this node, in memory and on disk alike.
+/// The accepted allocations of this node, in memory and on disk alike.
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
-    shares: BTreeMap<PodUid, Arc<Accepted>>,
+    shares: BTreeMap<PodUid, Arc<AcceptedAllocation>>,
     damaged: BTreeMap<PodUid, String>,
 }
 
 impl Store {
-    /// Reads what is in `directory`, making it where it is missing. A share that cannot be read
-    /// back stops nobody else's: it is among [`Self::damaged`].
+    /// Reads `directory`, and creates it where it is missing. A file that cannot be read does not
+    /// affect the others: its pod is among [`Self::damaged`].
     pub fn open(directory: PathBuf) -> Result<Self, StoreError> {
         files::directory(&directory, 0o700)?;
         let mut store = Self {
@@ -196,7 +193,7 @@ impl Store {
                 }
                 Err(why) => {
                     let path = path.display();
-                    tracing::error!(%path, why, "an accepted share cannot be read back: its pod counts with what its annotation says, or with everything");
+                    tracing::error!(%path, why, "cannot read the accepted allocation; its pod counts with its annotation, or blocks new starts if that cannot be read either");
                     store.damaged.insert(pod, why);
                 }
             }
@@ -204,50 +201,50 @@ impl Store {
         Ok(store)
     }
 
-    /// All pods that were accepted.
-    pub fn known(&self) -> impl Iterator<Item = &PodUid> {
+    /// All accepted pods, including those whose file is damaged.
+    pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
         self.shares.keys().chain(self.damaged.keys())
     }
 
-    /// Pods whose share cannot be read back, and why. What they hold is not known from here.
+    /// Pods whose accepted allocation cannot be read, and why.
     pub fn damaged(&self) -> &BTreeMap<PodUid, String> {
         &self.damaged
     }
 
-    /// The share of a pod.
-    pub fn get(&self, pod: &PodUid) -> Option<&Arc<Accepted>> {
+    /// The accepted allocation of a pod.
+    pub fn get(&self, pod: &PodUid) -> Option<&Arc<AcceptedAllocation>> {
         self.shares.get(pod)
     }
 
-    /// All shares, by uid.
-    pub fn all(&self) -> impl Iterator<Item = &Accepted> {
+    /// All accepted allocations, by uid.
+    pub fn all(&self) -> impl Iterator<Item = &AcceptedAllocation> {
         self.shares.values().map(|share| &**share)
     }
 
-    /// The same, to be kept.
-    pub fn shared(&self) -> impl Iterator<Item = &Arc<Accepted>> {
+    /// The same, as shared references.
+    pub fn shared(&self) -> impl Iterator<Item = &Arc<AcceptedAllocation>> {
         self.shares.values()
     }
 
-    /// Stores a share.
-    pub fn put(&mut self, accepted: Accepted) -> Result<(), StoreError> {
+    /// Stores an accepted allocation.
+    pub fn put(&mut self, accepted: AcceptedAllocation) -> Result<(), StoreError> {
         accepted.store(&self.directory, None)?;
-        let accepted = self.count(accepted);
+        let accepted = self.insert_unstored(accepted);
         self.damaged.remove(&accepted.pod);
         Ok(())
     }
 
-    /// Takes a share into account that is stored at once ([`Accepted::store`]), and then
-    /// [`Self::settle`]d.
-    pub fn count(&mut self, accepted: Accepted) -> Arc<Accepted> {
+    /// Counts an allocation whose file is about to be written ([`AcceptedAllocation::store`]);
+    /// [`Self::finish_store`] must follow.
+    pub fn insert_unstored(&mut self, accepted: AcceptedAllocation) -> Arc<AcceptedAllocation> {
         let accepted = Arc::new(accepted);
         let pod = accepted.pod.clone();
         self.shares.insert(pod, Arc::clone(&accepted));
         accepted
     }
 
-    /// It is stored, or could not be and does not count.
-    pub fn settle(&mut self, pod: &PodUid, stored: bool) {
+    /// Its file was written, or could not be, in which case it does not count.
+    pub fn finish_store(&mut self, pod: &PodUid, stored: bool) {
         if stored {
             self.damaged.remove(pod);
         } else {
@@ -255,19 +252,19 @@ impl Store {
         }
     }
 
-    /// Notes the names under which files are about to be written for a pod's containers, so
-    /// that a crash leaves none without an owner, and the monitor knows whose they are.
-    pub fn note_names<'a>(
+    /// Records the names under which files are about to be written for a pod's containers, so that
+    /// a crash leaves no file without an owner, and the monitor knows whose they are.
+    pub fn record_names<'a>(
         &mut self,
         pod: &PodUid,
-        names: impl IntoIterator<Item = (&'a Name, &'a str)>,
+        names: impl IntoIterator<Item = (&'a AnswerName, &'a str)>,
     ) -> Result<(), StoreError> {
         let Some(accepted) = self.shares.get(pod) else {
             return Ok(());
         };
-        let mut next = Accepted::clone(accepted);
+        let mut next = AcceptedAllocation::clone(accepted);
         for (name, container) in names {
-            next.note(name, container);
+            next.record_name(name, container);
         }
         if next == **accepted {
             return Ok(());
@@ -275,7 +272,7 @@ impl Store {
         self.put(next)
     }
 
-    /// Forgets a pod.
+    /// Removes a pod's accepted allocation.
     pub fn remove(&mut self, pod: &PodUid) -> Result<(), StoreError> {
         files::remove(&path(&self.directory, pod))?;
         self.shares.remove(pod);
@@ -288,27 +285,27 @@ fn path(directory: &Path, pod: &PodUid) -> PathBuf {
     directory.join(format!("{pod}.json"))
 }
 
-/// `None`: written just before a power cut, and empty since. The error is for people.
-fn load(path: &Path, pod: &PodUid) -> Result<Option<Accepted>, String> {
+/// `None`: the file was written just before a power cut and is empty since. The error is a text for
+/// the log.
+fn load(path: &Path, pod: &PodUid) -> Result<Option<AcceptedAllocation>, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     if bytes.iter().all(|byte| *byte == 0) {
-        tracing::warn!(path = %path.display(), "an accepted share is empty; its pod is judged again");
+        tracing::warn!(path = %path.display(), "the accepted allocation is empty; its pod is validated again");
         return Ok(None);
     }
-    let accepted: Accepted = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let accepted: AcceptedAllocation =
+        serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if accepted.v != VERSION {
         let found = accepted.v;
-        return Err(format!(
-            "it has version {found}, this release reads {VERSION}"
-        ));
+        return Err(format!("it has version {found}; expected: {VERSION}"));
     }
     if accepted.pod != *pod {
-        return Err(format!("it is the share of pod {}", accepted.pod));
+        return Err(format!("it belongs to pod {}", accepted.pod));
     }
     Ok(Some(accepted))
 }
 
-/// [`Stage`] as a word.
+/// [`Stage`] in JSON.
 mod stage {
     use super::Stage;
     use serde::{Deserialize, Deserializer, Serializer, de};
@@ -333,7 +330,7 @@ mod stage {
         let word = String::deserialize(from)?;
         let found = WORDS.iter().find(|(known, _)| *known == word);
         found.map(|(_, stage)| *stage).ok_or_else(|| {
-            de::Error::custom(format!("stage {word:?}; accepted: init, sidecar, app"))
+            de::Error::custom(format!("stage {word:?}; expected: init, sidecar or app"))
         })
     }
 }

@@ -1,21 +1,21 @@
 //! The store across restarts of the agent.
 
 use super::*;
-use crate::environment::Utilization;
+use crate::environment::UtilizationPolicy;
 use crate::testing::{allocation, grant};
 
-fn accepted(uid: &str) -> Accepted {
-    let container = |name: &str, stage| Container {
+fn accepted(uid: &str) -> AcceptedAllocation {
+    let container = |name: &str, stage| AcceptedContainer {
         name: name.to_owned(),
         stage,
-        effective: Effective {
-            utilization: Utilization::Force,
+        effective: EffectiveLimits {
+            utilization: UtilizationPolicy::Force,
             oom_killer: true,
             oversubscribe: false,
             uncontrolled: false,
         },
     };
-    Accepted::new(
+    AcceptedAllocation::new(
         uid.into(),
         "default".to_owned(),
         uid.to_owned(),
@@ -28,50 +28,50 @@ fn accepted(uid: &str) -> Accepted {
 }
 
 #[test]
-fn what_was_stored_is_there_after_a_restart() {
-    let room = tempfile::tempdir().expect("tempdir");
-    let directory = room.path().join("accepted");
+fn restores_accepted_allocations_after_restart() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let directory = dir.path().join("accepted");
     let mut store = Store::open(directory.clone()).expect("new");
     store.put(accepted("u1")).expect("stored");
     store.put(accepted("u2")).expect("stored");
-    let name = Name::parse("GPU-a-0-1").expect("name");
+    let name = AnswerName::parse("GPU-a-0-1").expect("name");
     store
-        .note_names(&"u2".into(), [(&name, "main")])
+        .record_names(&"u2".into(), [(&name, "main")])
         .expect("stored");
     store.remove(&"u1".into()).expect("removed");
     let again = Store::open(directory).expect("reopened");
     let mut expected = accepted("u2");
-    expected.note(&name, "main");
+    expected.record_name(&name, "main");
     assert_eq!(again.all().collect::<Vec<_>>(), [&expected]);
 }
 
 #[test]
-fn a_pods_use_follows_the_stages_of_its_containers() {
+fn computes_pod_use_by_container_stage() {
     let share = accepted("u1");
-    let cards = share.uses();
-    let used = cards[&aliquot_core::GpuUuid::from("GPU-a")];
-    assert_eq!((used.seats, used.memory.0, used.cores.0), (1, 50, 5));
+    let uses = share.uses();
+    let used = uses[&aliquot_core::GpuUuid::from("GPU-a")];
+    assert_eq!((used.replicas, used.memory.0, used.cores.0), (1, 50, 5));
 }
 
 #[test]
-fn one_damaged_share_stopped_the_whole_agent() {
+fn opens_store_with_one_damaged_file() {
     let check = |text: &str, expected: &str| {
-        let room = tempfile::tempdir().expect("tempdir");
-        let mut store = Store::open(room.path().to_owned()).expect("new");
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mut store = Store::open(dir.path().to_owned()).expect("new");
         store.put(accepted("u2")).expect("stored");
-        std::fs::write(room.path().join("u1.json"), text).expect("written");
-        let mut store = Store::open(room.path().to_owned()).expect(text);
+        std::fs::write(dir.path().join("u1.json"), text).expect("written");
+        let mut store = Store::open(dir.path().to_owned()).expect(text);
         assert_eq!(store.all().collect::<Vec<_>>(), [&accepted("u2")]);
-        let why = store.damaged().get("u1").expect("told").clone();
+        let why = store.damaged().get("u1").expect("reported").clone();
         assert!(why.contains(expected), "{why}");
-        // Judged again it is whole, and of one that is gone nothing is left.
+        // A new validation replaces it, and removal leaves nothing behind.
         store.put(accepted("u1")).expect("stored");
         assert!(store.damaged().is_empty());
-        std::fs::write(room.path().join("u1.json"), text).expect("written");
-        let mut store = Store::open(room.path().to_owned()).expect(text);
+        std::fs::write(dir.path().join("u1.json"), text).expect("written");
+        let mut store = Store::open(dir.path().to_owned()).expect(text);
         store.remove(&"u1".into()).expect("removed");
         assert!(store.damaged().is_empty());
-        let again = Store::open(room.path().to_owned()).expect("opened");
+        let again = Store::open(dir.path().to_owned()).expect("opened");
         assert!(again.damaged().is_empty());
     };
     check("{", "EOF");
@@ -86,32 +86,32 @@ fn one_damaged_share_stopped_the_whole_agent() {
 }
 
 #[test]
-fn a_share_that_a_power_cut_left_empty_is_judged_again() {
-    let room = tempfile::tempdir().expect("tempdir");
-    std::fs::write(room.path().join("u1.json"), "").expect("written");
-    std::fs::write(room.path().join("u2.json"), [0; 512]).expect("written");
-    let mut store = Store::open(room.path().to_owned()).expect("opened");
+fn validates_again_after_power_cut_emptied_file() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    std::fs::write(dir.path().join("u1.json"), "").expect("written");
+    std::fs::write(dir.path().join("u2.json"), [0; 512]).expect("written");
+    let mut store = Store::open(dir.path().to_owned()).expect("opened");
     assert_eq!(store.all().count(), 0);
     store.put(accepted("u1")).expect("stored");
-    let again = Store::open(room.path().to_owned()).expect("opened");
+    let again = Store::open(dir.path().to_owned()).expect("opened");
     assert_eq!(again.all().collect::<Vec<_>>(), [&accepted("u1")]);
 }
 
 #[test]
-fn a_file_left_half_written_by_a_crash_is_passed_over() {
-    let room = tempfile::tempdir().expect("tempdir");
-    std::fs::write(room.path().join("u1.tmp"), "{").expect("written");
-    let store = Store::open(room.path().to_owned()).expect("opened");
+fn ignores_temporary_file_left_by_crash() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    std::fs::write(dir.path().join("u1.tmp"), "{").expect("written");
+    let store = Store::open(dir.path().to_owned()).expect("opened");
     assert_eq!(store.all().count(), 0);
 }
 
 /// The monitor reads the same file.
 #[test]
-fn a_stored_share_is_what_the_monitor_reads() {
+fn writes_accepted_file_that_monitor_reads() {
     let mut share = accepted("u1");
     share.pod_name = "train".to_owned();
     for (name, container) in [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")] {
-        share.note(&Name::parse(name).expect("a name"), container);
+        share.record_name(&AnswerName::parse(name).expect("a name"), container);
     }
     share.modes = [("GPU-a".into(), Mode::Mps)].into();
     let text = serde_json::to_string(&share).expect("json");

@@ -1,8 +1,5 @@
-//! The agent's parts, wired: driver, watches, socket, rounds, admin routes.
-//!
-//! Fed by: the settings, an opened driver, a Kubernetes client.
-//! Must not: decide; wait for the API server before it serves the kubelet
-//! (containers accepted before must start without it).
+//! Wires the agent's parts: driver, watches, plugins, housekeeping, admin routes. It serves the
+//! kubelet before the API server answers: containers accepted earlier must start without it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +9,7 @@ use std::time::Duration;
 
 use aliquot_core::{Mib, PodUid};
 use aliquot_k8s::client::ClientError;
-use aliquot_k8s::event::{self, Notes};
+use aliquot_k8s::event::{self, EventSender};
 use aliquot_k8s::publisher::publish;
 use aliquot_nvml::{self as nvml, Driver, NvmlError};
 use aliquot_serve::{Readiness, admin, http};
@@ -28,74 +25,74 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::accepted::{Store, StoreError};
+use crate::call_state::CallState;
+use crate::device_metrics::DeviceCollector;
 use crate::environment::NodeRules;
-use crate::figures::Units;
 use crate::files::{self, FileError};
-use crate::follow::{Beginning, Follower, State};
-use crate::guard::Guard;
-use crate::health::Watch;
-use crate::inventory::Published;
-use crate::kept::Kept;
+use crate::health::HealthMonitor;
+use crate::injection::{self, InstalledLimiter};
+use crate::inventory::NodePublisher;
+use crate::layout_reconciler::{LayoutReconciler, ReconcilerState, StartInputs};
 use crate::metrics::Metrics;
-use crate::modes::Modes;
-use crate::modes::mig::names::Named;
-use crate::node::Seen;
-use crate::objects::{tell, watch_objects};
+use crate::modes::SharingModes;
+use crate::modes::mig::instance_names::StableNameDriver;
+use crate::node::NodeView;
+use crate::objects::{condition_reporter, watch_objects};
 use crate::pod::Pod;
 use crate::pods::Pods;
+use crate::preallocated::Preallocated;
 use crate::prestart::{Lookup, PreStart};
-use crate::runtime::keep::Look;
+use crate::runtime::monitor::RuntimeMonitor;
 use crate::settings::{Paths, Settings};
-use crate::spare::Spares;
-use crate::standing::{Standing, StandingError};
-use crate::way_in::{self, Installed};
+use crate::stored_layout::{StoredLayout, StoredLayoutError};
+use crate::task_supervisor::TaskSupervisor;
 use crate::{housekeeping, leave, mps, plugins, selinux};
 
-/// Readiness: the kubelet knows us.
+/// Readiness: every resource is registered with the kubelet.
 pub const REGISTERED: &str = "registered";
-/// Readiness: the node's annotation says what it should.
+/// Readiness: the node's inventory annotation is up to date.
 pub const INVENTORY: &str = "inventory";
 /// Readiness: the driver answers.
 const DRIVER: &str = "driver";
-/// Readiness: the node's pods are known and their watch stands.
+/// Readiness: the node's pods are known and their watch is current.
 pub const PODS: &str = "pods";
 
 /// Why the agent cannot run.
 #[derive(Debug, Error)]
 pub enum AgentError {
-    /// The driver does not tell its cards.
+    /// The driver cannot list its GPUs.
     #[error("cannot read the GPUs: {0}")]
     Driver(#[from] NvmlError),
-    /// A directory cannot be made.
+    /// A directory cannot be created.
     #[error(transparent)]
     Directory(#[from] FileError),
-    /// The accepted shares cannot be read back.
+    /// The accepted allocations cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The modes of the cards cannot be read back or stored.
+    /// The layout of the GPUs cannot be read or stored.
     #[error(transparent)]
-    Standing(#[from] StandingError),
-    /// No client of the API server.
+    StoredLayout(#[from] StoredLayoutError),
+    /// The client of the API server cannot be created.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Signals cannot be waited for.
+    /// Signal handlers cannot be installed.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
-    /// The admin address is taken.
+    /// The admin address cannot be bound.
     #[error(transparent)]
-    Listen(#[from] http::BindError),
-    /// A part of the agent ended before the agent did.
-    #[error("the agent's part {0:?} ended; its log says why")]
+    Listen(#[from] http::ListenError),
+    /// A task of the agent ended before the agent did.
+    #[error("the agent's task {0:?} ended unexpectedly; see the log above")]
     Ended(&'static str),
-    /// A task of ours ended badly.
-    #[error("a blocking task ended: {0}")]
+    /// A blocking task panicked.
+    #[error("a blocking task panicked: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
 /// Opens the driver and the client, and runs the agent until a signal ends it.
 pub async fn start(settings: Settings) -> Result<(), AgentError> {
     let readiness = Readiness::new([REGISTERED, INVENTORY, PODS]);
-    // Nobody sends us requests through a service: no linger.
+    // No Service sends requests here: nothing to wait for before stopping.
     let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
     let stop = stop.map_err(AgentError::Signals)?;
     let root = settings.driver_root.as_deref();
@@ -113,7 +110,7 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     leave::idle(&settings, stop).await
 }
 
-/// Runs the agent until `stop`, or until it left the node.
+/// Runs the agent until `stop`, or until it has left the node.
 pub async fn run(
     settings: Settings,
     driver: Arc<dyn Driver>,
@@ -122,35 +119,41 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let (metrics, mut registry) = Metrics::registered();
-    // MIG instances keep their names over a reboot.
-    let driver: Arc<dyn Driver> = Arc::new(Named::new(driver, settings.state_dir.join("mig")));
+    // MIG instances retain their names after a reboot.
+    let driver: Arc<dyn Driver> = Arc::new(StableNameDriver::new(
+        driver,
+        settings.state_dir.join("mig"),
+    ));
     let (facts, _) = readings(&driver).await?;
-    log_notes(&facts);
+    log_driver_problems(&facts);
     let paths = settings.paths();
-    files::directory(&paths.seats, 0o700)?;
+    files::directory(&paths.container_directories, 0o700)?;
     files::directory(&paths.cdi, 0o755)?;
-    let limiter = limiter(&settings, &paths)?;
-    let spares = Arc::new(Spares::new(paths.spare.clone(), limiter.clone())?);
-    selinux::settle(&settings.selinux_label, &paths);
+    let limiter = install_limiter(&settings, &paths)?;
+    let preallocated = Arc::new(Preallocated::new(
+        paths.preallocated.clone(),
+        limiter.clone(),
+    )?);
+    selinux::label_state(&settings.selinux_label, &paths);
     let store = Store::open(paths.accepted.clone())?;
-    let modes = Modes::new(&driver, &settings.state_dir);
-    let state = begin(&settings, &facts, &modes, &store, &paths)?;
-    // Modes may have been made, and cards cut, since.
+    let modes = SharingModes::new(&driver, &settings.state_dir);
+    let state = initial_state(&settings, &facts, &modes, &store, &paths)?;
+    // Applying the layout may have changed modes and MIG instances.
     let (facts, health) = readings(&driver).await?;
-    let arrangement = state.arrangement(&settings.resource_name);
-    let published = Published::new(facts.clone(), health.clone(), arrangement);
-    published.host_reserve(settings.host_memory_reserve.map(Mib));
-    registry.register_collector(Box::new(Units(published.clone())));
+    let layout = state.node_layout(&settings.resource_name);
+    let published = NodePublisher::new(facts.clone(), health.clone(), layout);
+    published.set_host_reserve(settings.host_memory_reserve.map(Mib));
+    registry.register_collector(Box::new(DeviceCollector(published.clone())));
     let pods = Pods::default();
     let prestart = Arc::new(PreStart {
-        kept: Kept::default(),
+        call_state: CallState::default(),
         node: settings.node_name.as_str().into(),
-        usual: settings.resource_name.clone(),
+        default_resource: settings.resource_name.clone(),
         rules: NodeRules::new(!settings.disable_core_limit),
-        tenant_may: Some(settings.tenant_may.clone()),
+        namespace_rights: Some(settings.namespace_rights.clone()),
         modes,
         store: Mutex::new(store),
-        spares: Arc::clone(&spares),
+        preallocated: Arc::clone(&preallocated),
         paths: paths.clone(),
         device_list: settings.device_list,
         limiter,
@@ -167,51 +170,69 @@ pub async fn run(
     let router = admin::router(readiness.clone(), Arc::new(registry));
     let admin = http::serve(http::plain(listener), router, stop.clone(), http::DRAIN);
     tasks.spawn(admin.map(drop));
-    let notes = notes(&tasks, &client, &stop);
-    let care = settings.care();
+    let notes = event_queue(&tasks, &client, &stop);
+    let policy = settings.health_policy();
     let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
-    let daemons = mps::watch::Watch::new(&settings.state_dir, &driver, &prestart, &notes, &metrics);
-    let guard = Guard::new(&tasks, &stop);
-    guard.spawn("daemons", daemons.run(stop.clone()));
-    let (read, told) = ((facts, health), notes.clone());
-    let cards = spawn_blocking(move || Watch::new(driver, watched, care, told, counted, read));
-    let cards = cards.await?;
-    guard.spawn("spares", spares.keep(stop.clone()));
-    let looks = Arc::clone(&cards).cards(tell(&readiness, DRIVER), stop.clone());
-    guard.spawn("cards", looks);
-    guard.spawn("pods", Arc::clone(&cards).pods(stop.clone()));
-    let seen = watch::Sender::new(None::<Seen>);
-    let left = leave::on_request(&tasks, &seen, &published, &stop);
-    let follower = Follower {
-        source: settings.profiles_config.clone(),
+    let daemons =
+        mps::monitor::MpsMonitor::new(&settings.state_dir, &driver, &prestart, &notes, &metrics);
+    let supervisor = TaskSupervisor::new(&tasks, &stop);
+    supervisor.spawn("mps", daemons.run(stop.clone()));
+    let (read, events) = ((facts, health), notes.clone());
+    let health_monitor =
+        spawn_blocking(move || HealthMonitor::new(driver, watched, policy, events, counted, read));
+    let health_monitor = health_monitor.await?;
+    supervisor.spawn("preallocation", preallocated.run(stop.clone()));
+    let driver_watch = Arc::clone(&health_monitor)
+        .watch_driver(condition_reporter(&readiness, DRIVER), stop.clone());
+    supervisor.spawn("health", driver_watch);
+    supervisor.spawn("pods", Arc::clone(&health_monitor).watch_pods(stop.clone()));
+    let node_view = watch::Sender::new(None::<NodeView>);
+    let left = leave::on_request(&tasks, &node_view, &published, &stop);
+    let reconciler = LayoutReconciler {
+        configuration: settings.profiles_config.clone(),
         defaults: settings.defaults(),
-        path: paths.cards.clone(),
+        layout_file: paths.layout.clone(),
         prestart: Arc::clone(&prestart),
-        cards: Arc::clone(&cards),
+        health: Arc::clone(&health_monitor),
         node: settings.node_name.clone(),
         notes: notes.clone(),
         metrics: metrics.clone(),
     };
-    let following = follower.run(state, seen.subscribe(), stop.clone());
-    guard.spawn("follower", following);
-    let runtime = Look::new(&settings, client.clone(), &published, &notes);
-    guard.spawn("runtime", runtime.keep(seen.subscribe(), stop.clone()));
-    let shown = seen.subscribe();
+    let reconciling = reconciler.run(state, node_view.subscribe(), stop.clone());
+    supervisor.spawn("layout", reconciling);
+    let runtime = RuntimeMonitor::new(&settings, client.clone(), &published, &notes);
+    supervisor.spawn("runtime", runtime.run(node_view.subscribe(), stop.clone()));
+    let shown = node_view.subscribe();
     watch_objects(
-        &settings, &client, &pods, &published, &cards, seen, lost_rx, &readiness, &metrics, &tasks,
+        &settings,
+        &client,
+        &pods,
+        &published,
+        &health_monitor,
+        node_view,
+        lost_rx,
+        &readiness,
+        &metrics,
+        &tasks,
         &stop,
     );
-    let plugins = plugins::keep_all(
+    let plugins = plugins::register_all(
         paths.plugins,
         Arc::clone(&prestart),
         metrics.clone(),
         shown,
-        tell(&readiness, REGISTERED),
+        condition_reporter(&readiness, REGISTERED),
         stop.clone(),
     );
-    guard.spawn("plugins", plugins);
-    rounds(
-        &settings, &guard, &prestart, lost_tx, &notes, &metrics, &stop,
+    supervisor.spawn("plugins", plugins);
+    spawn_housekeeping(
+        &settings,
+        &supervisor,
+        &prestart,
+        lost_tx,
+        &notes,
+        &metrics,
+        &stop,
     );
     tasks.close();
     tasks.wait().await;
@@ -219,30 +240,30 @@ pub async fn run(
         leave::leave(&prestart, &client, &settings).await;
         return Ok(());
     }
-    guard
-        .ended()
+    supervisor
+        .failed_task()
         .map_or(Ok(()), |name| Err(AgentError::Ended(name)))
 }
 
-/// Where events are sent from.
-fn notes(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -> Notes {
+/// Starts the task that publishes events, and returns its queue.
+fn event_queue(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -> EventSender {
     let (notes, queue) = event::queue();
     let (client, stop) = (client.clone(), stop.clone());
     tasks.spawn(publish(client, "aliquot-device-plugin", queue, stop));
     notes
 }
 
-/// Housekeeping, and the audits.
-fn rounds(
+/// Starts housekeeping and the audits.
+fn spawn_housekeeping(
     settings: &Settings,
-    guard: &Guard,
+    supervisor: &TaskSupervisor,
     prestart: &Arc<PreStart>,
     lost: watch::Sender<Option<BTreeSet<PodUid>>>,
-    notes: &Notes,
+    notes: &EventSender,
     metrics: &Metrics,
     stop: &CancellationToken,
 ) {
-    let rounds = housekeeping::rounds(
+    let housekeeping = housekeeping::run(
         Arc::clone(prestart),
         PathBuf::from("/proc"),
         Duration::from_secs(settings.housekeeping_seconds),
@@ -251,73 +272,78 @@ fn rounds(
         metrics.clone(),
         stop.clone(),
     );
-    guard.spawn("housekeeping", rounds);
-    let audits = housekeeping::audits(
+    supervisor.spawn("housekeeping", housekeeping);
+    let audits = housekeeping::run_audits(
         Arc::clone(prestart),
         Duration::from_secs(settings.audit_seconds),
         notes.clone(),
         metrics.clone(),
         stop.clone(),
     );
-    guard.spawn("audits", audits);
+    supervisor.spawn("audits", audits);
 }
 
-/// The cards as they were stored, or as a node begins. Blocks for as long as modes are made.
-fn begin(
+/// The stored layout, or that of a new node. Blocks while modes are applied.
+fn initial_state(
     settings: &Settings,
-    facts: &nvml::Inventory,
-    modes: &Modes,
+    facts: &nvml::DriverInventory,
+    modes: &SharingModes,
     store: &Store,
     paths: &Paths,
-) -> Result<State, StandingError> {
-    let beginning = Beginning {
+) -> Result<ReconcilerState, StoredLayoutError> {
+    let inputs = StartInputs {
         configured: settings.profiles_config.is_some(),
         facts,
         defaults: &settings.defaults(),
         modes,
-        shares: &store.all().cloned().collect::<Vec<_>>(),
-        path: &paths.cards,
+        accepted: &store.all().cloned().collect::<Vec<_>>(),
+        path: &paths.layout,
     };
-    let standing = Standing::load(&paths.cards)?;
-    tokio::task::block_in_place(|| State::begin(standing, &beginning))
+    let stored = StoredLayout::load(&paths.layout)?;
+    tokio::task::block_in_place(|| ReconcilerState::start(stored, &inputs))
 }
 
-/// Facts and health of all cards.
+/// Facts and health of all GPUs.
 async fn readings(
     driver: &Arc<dyn Driver>,
-) -> Result<(nvml::Inventory, Vec<nvml::CardHealth>), AgentError> {
+) -> Result<(nvml::DriverInventory, Vec<nvml::DeviceHealth>), AgentError> {
     let driver = Arc::clone(driver);
     let read = move || Ok::<_, NvmlError>((driver.inventory()?, driver.health()?));
     Ok(spawn_blocking(read).await??)
 }
 
-fn log_notes(facts: &nvml::Inventory) {
+fn log_driver_problems(facts: &nvml::DriverInventory) {
     for note in &facts.notes {
-        tracing::warn!(card = ?note.card, call = note.call, problem = note.problem, "the driver did not answer");
+        tracing::warn!(gpu = ?note.gpu, call = note.call, problem = note.problem, "the NVIDIA driver did not answer a call; what it would have reported is unknown");
     }
 }
 
-/// What holds the limits in containers, put into its place.
-fn limiter(settings: &Settings, paths: &Paths) -> Result<Option<Installed>, FileError> {
+/// Installs the limiter for containers, where the agent has one.
+fn install_limiter(
+    settings: &Settings,
+    paths: &Paths,
+) -> Result<Option<InstalledLimiter>, FileError> {
     let limiter = settings.limiter_library.as_deref();
-    let limiter = limiter.map(|source| way_in::install(source, &paths.limiter));
+    let limiter = limiter.map(|source| injection::install(source, &paths.limiter));
     if limiter.is_none() {
-        tracing::warn!("no --limiter-library: memory limits are shown and not held");
+        tracing::warn!(
+            "--limiter-library is not set: memory and compute limits are published but not enforced"
+        );
     }
     limiter.transpose()
 }
 
-/// NVIDIA's own spec may have changed while we were away.
+/// Updates the files of accepted pods: NVIDIA's own spec may have changed while the agent was down.
 async fn refresh(prestart: &Arc<PreStart>) -> Result<(), tokio::task::JoinError> {
     let refreshing = Arc::clone(prestart);
     match spawn_blocking(move || refreshing.refresh()).await? {
-        Ok(entries) => tracing::info!(entries, "accepted shares brought up to date"),
-        Err(error) => tracing::warn!(%error, "accepted shares not brought up to date"),
+        Ok(entries) => tracing::info!(entries, "updated the files of accepted pods"),
+        Err(error) => tracing::warn!(%error, "cannot update the files of accepted pods"),
     }
     Ok(())
 }
 
-/// One list of this node's pods, for a pod that the watch does not show yet.
+/// Lists this node's pods once, for a pod that the watch has not delivered yet.
 fn lookup(client: Client, node: &str) -> Lookup {
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
     Arc::new(move |uid| {

@@ -1,8 +1,5 @@
-//! The kubelet's account of who holds which seat, against its checkpoint and
-//! our accepted shares. A cross-check only: nothing is decided from it.
-//!
-//! Fed by: `PodResources` List, the checkpoint, the node's pods.
-//! Must not: be on the path of a container's start (the API is rate-limited for
+//! Compares the kubelet's `PodResources` answer with its checkpoint. A cross-check only: nothing is
+//! decided from it, and it is never on the path of a container's start (the API is rate-limited for
 //! the whole node).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,40 +9,40 @@ use std::sync::Arc;
 use aliquot_core::PodUid;
 use aliquot_core::demand::Stage;
 
-use crate::checkpoint::Entry;
+use crate::checkpoint::CheckpointEntry;
+use crate::device_id::DeviceIds;
 use crate::pod::{Phase, Pod};
 use crate::proto::v1::ListPodResourcesResponse;
-use crate::seat::Ids;
 
-/// One thing on which the two accounts differ.
+/// A container for which the two records differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// `namespace/name`.
     pub pod: String,
     /// The container.
     pub container: String,
-    /// Seats by `PodResources`.
-    pub listed: Ids,
-    /// Seats by the checkpoint.
-    pub held: Ids,
+    /// Device ids by `PodResources`.
+    pub listed: DeviceIds,
+    /// Device ids by the checkpoint.
+    pub checkpointed: DeviceIds,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "container {} of {}: PodResources says {:?}, the checkpoint {:?}",
-            self.container, self.pod, self.listed, self.held
+            "container {} of pod {}: PodResources lists {:?}, the kubelet's checkpoint {:?}",
+            self.container, self.pod, self.listed, self.checkpointed
         )
     }
 }
 
-/// Seats by pod and container, from a `PodResources` answer.
+/// Device ids by pod and container, from a `PodResources` answer.
 pub fn listed(
     answer: &ListPodResourcesResponse,
     resources: &BTreeSet<String>,
-) -> BTreeMap<(String, String), Ids> {
-    let mut found: BTreeMap<(String, String), Ids> = BTreeMap::new();
+) -> BTreeMap<(String, String), DeviceIds> {
+    let mut found: BTreeMap<(String, String), DeviceIds> = BTreeMap::new();
     for pod in &answer.pod_resources {
         for container in &pod.containers {
             let name = format!("{}/{}", pod.namespace, pod.name);
@@ -54,27 +51,26 @@ pub fn listed(
                 .iter()
                 .filter(|devices| resources.contains(&devices.resource_name))
                 .flat_map(|devices| devices.device_ids.iter().cloned());
-            let ids: Ids = ids.collect();
+            let ids: DeviceIds = ids.collect();
             if !ids.is_empty() {
-                let held = found.entry((name, container.name.clone())).or_default();
-                held.extend(ids);
+                let listed = found.entry((name, container.name.clone())).or_default();
+                listed.extend(ids);
             }
         }
     }
     found
 }
 
-/// Where the two accounts differ, by pod and container. Judged are the
-/// containers that both must know: of running pods, without plain init
-/// containers (`PodResources` never shows those).
+/// Where the two records differ, by pod and container. Compares the containers that both must list:
+/// those of running pods, without plain init containers (`PodResources` never lists those).
 pub fn differences(
-    listed: &BTreeMap<(String, String), Ids>,
-    entries: &[Entry],
+    listed: &BTreeMap<(String, String), DeviceIds>,
+    entries: &[CheckpointEntry],
     pods: &[Arc<Pod>],
 ) -> Vec<Difference> {
-    let mut held: BTreeMap<(&PodUid, &str), Ids> = BTreeMap::new();
+    let mut checkpointed: BTreeMap<(&PodUid, &str), DeviceIds> = BTreeMap::new();
     for entry in entries {
-        let ids = held.entry((&entry.pod, entry.container.as_str()));
+        let ids = checkpointed.entry((&entry.pod, entry.container.as_str()));
         ids.or_default().extend(entry.ids.iter().cloned());
     }
     let mut found = Vec::new();
@@ -85,14 +81,14 @@ pub fn differences(
             }
             let key = (pod.full_name(), container.name.clone());
             let listed = listed.get(&key).cloned().unwrap_or_default();
-            let held = held.get(&(&pod.kubelet_uid, container.name.as_str()));
-            let held = held.cloned().unwrap_or_default();
-            if listed != held {
+            let checkpointed = checkpointed.get(&(&pod.kubelet_uid, container.name.as_str()));
+            let checkpointed = checkpointed.cloned().unwrap_or_default();
+            if listed != checkpointed {
                 found.push(Difference {
                     pod: key.0,
                     container: key.1,
                     listed,
-                    held,
+                    checkpointed,
                 });
             }
         }
@@ -121,18 +117,23 @@ mod tests {
         }
     }
 
-    fn entry(pod: &str, container: &str, id: &str) -> Entry {
-        Entry {
+    fn entry(pod: &str, container: &str, id: &str) -> CheckpointEntry {
+        CheckpointEntry {
             pod: pod.into(),
             container: container.to_owned(),
             resource: RESOURCE.to_owned(),
             ids: [id.to_owned()].into(),
             name: None,
-            by_env: None,
+            non_cdi: None,
         }
     }
 
-    fn check(answers: &[PodResources], entries: &[Entry], pods: &[Pod], expected: &[&str]) {
+    fn check(
+        answers: &[PodResources],
+        entries: &[CheckpointEntry],
+        pods: &[Pod],
+        expected: &[&str],
+    ) {
         let answer = ListPodResourcesResponse {
             pod_resources: answers.to_vec(),
         };
@@ -147,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_accounts_have_no_difference() {
+    fn finds_no_difference_between_equal_records() {
         let pods = [pod("u1"), pod("no-gpu")];
         let entries = [entry("u1", "main", "GPU-a::0")];
         check(&[answer("u1", "main", &["GPU-a::0"])], &entries, &pods, &[]);
     }
 
     #[test]
-    fn other_seats_missing_pods_and_unknown_holders_are_named() {
+    fn reports_differing_missing_and_unknown_devices() {
         let pods = [pod("u1"), pod("u2"), pod("u3")];
         let entries = [
             entry("u1", "main", "GPU-a::0"),
@@ -168,15 +169,15 @@ mod tests {
             &entries,
             &pods,
             &[
-                r#"container main of default/u1: PodResources says {"GPU-b::0"}, the checkpoint {"GPU-a::0"}"#,
-                r#"container main of default/u2: PodResources says {}, the checkpoint {"GPU-a::1"}"#,
-                r#"container main of default/u3: PodResources says {"GPU-a::2"}, the checkpoint {}"#,
+                r#"container main of pod default/u1: PodResources lists {"GPU-b::0"}, the kubelet's checkpoint {"GPU-a::0"}"#,
+                r#"container main of pod default/u2: PodResources lists {}, the kubelet's checkpoint {"GPU-a::1"}"#,
+                r#"container main of pod default/u3: PodResources lists {"GPU-a::2"}, the kubelet's checkpoint {}"#,
             ],
         );
     }
 
     #[test]
-    fn init_containers_and_pods_that_do_not_run_are_not_judged() {
+    fn skips_init_containers_and_pods_not_running() {
         let mut starting = pod("u2");
         starting.phase = Phase::Starting;
         let mut with_init = pod("u1");

@@ -1,24 +1,21 @@
-//! What of the driver a container with a share gets: what computes and what tells, always; what
-//! draws and what encodes video only where the card's profile allows it, because libvgpu.so holds
-//! neither to a share.
-//!
-//! Fed by: NVIDIA's edits, the settings of the container's cards. Must not: touch the edits of a
-//! container whose cards are not shared by vgpu.
+//! Which parts of the driver a container with a share gets: compute and utility always; graphics
+//! and video only where the device's profile allows them, because libvgpu.so limits neither. The
+//! edits of a container whose devices are not shared by vgpu stay as they are.
 
 use aliquot_core::inventory::{Gpu, Mode as Shared};
 use aliquot_core::mig::published::Mig;
 use aliquot_profiles::Mode;
-use aliquot_profiles::mode::On;
+use aliquot_profiles::mode::InstanceSharing;
 use serde_json::Value;
 
+use crate::allocatable::NodeLayout;
 use crate::cdi::Edits;
-use crate::occupants::card_of;
-use crate::units::Arrangement;
+use crate::device_users::parent_gpu;
 
-/// What NVIDIA's container runtime reads.
+/// The variable that NVIDIA's container runtime reads.
 pub const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
 
-/// How the driver's files begin that draw.
+/// File name prefixes of the driver's graphics libraries.
 const GRAPHICS: [&str; 22] = [
     "libGL",
     "libEGL",
@@ -43,43 +40,43 @@ const GRAPHICS: [&str; 22] = [
     "nvidia-drm_gbm",
     "nvidia_drv",
 ];
-/// The same of what encodes and decodes video.
+/// The same of its video libraries.
 const VIDEO: [&str; 4] = [
     "libnvcuvid",
     "libnvidia-encode",
     "libnvidia-opticalflow",
     "libvdpau_nvidia",
 ];
-/// `OptiX` has a name of its own.
+/// The same of `OptiX`.
 const OPTIX: [&str; 2] = ["libnvoptix", "nvoptix"];
-/// Folders in which a desktop looks for what draws.
+/// Folders with graphics configuration.
 const FOLDERS: [&str; 6] = ["glvnd", "vulkan", "vulkansc", "egl", "X11", "xorg"];
-/// Devices that only draw.
+/// Device nodes for graphics only.
 const DEVICES: [&str; 2] = ["/dev/dri", "/dev/nvidia-modeset"];
 
-/// What a container may have besides compute.
+/// What a container may have besides compute and utility.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedCapabilities {
     graphics: bool,
     video: bool,
 }
 
-impl Allowed {
-    /// What the profile of this unit's card allows; `None`: the unit is not shared by vgpu, and
+impl AllowedCapabilities {
+    /// What the profile of this device's GPU allows; `None`: the device is not shared by vgpu, and
     /// its containers get what their image asks for.
-    pub fn of(unit: &Gpu, arrangement: &Arrangement) -> Option<Self> {
-        if !matches!(unit.mode, Shared::Vgpu | Shared::Unknown) {
+    pub fn of(device: &Gpu, layout: &NodeLayout) -> Option<Self> {
+        if !matches!(device.mode, Shared::Vgpu | Shared::Unknown) {
             return None;
         }
         let nothing = aliquot_profiles::mode::Vgpu::default();
-        let mode = arrangement.cards.get(card_of(unit)).map(|s| &s.mode);
-        let settings = match (mode, &unit.mig) {
+        let mode = layout.gpus.get(parent_gpu(device)).map(|s| &s.mode);
+        let settings = match (mode, &device.mig) {
             (Some(Mode::Vgpu(vgpu)), _) => vgpu,
-            (Some(Mode::Mig(mig)), Some(Mig::Part(part))) => {
+            (Some(Mode::Mig(mig)), Some(Mig::Fixed(instance))) => {
                 let mut slices = mig.layout.iter();
-                let own = slices.find(|slice| slice.profile == part.profile);
+                let own = slices.find(|slice| slice.profile == instance.profile);
                 match own.and_then(|slice| slice.on.as_ref()) {
-                    Some(On::Vgpu(vgpu)) => vgpu,
+                    Some(InstanceSharing::Vgpu(vgpu)) => vgpu,
                     _ => &nothing,
                 }
             }
@@ -91,53 +88,50 @@ impl Allowed {
         })
     }
 
-    /// What all of a container's cards allow; `None` where none of them is shared by vgpu.
-    pub fn of_all<'a>(
-        units: impl Iterator<Item = &'a Gpu>,
-        arrangement: &Arrangement,
-    ) -> Option<Self> {
-        let all = units.filter_map(|unit| Self::of(unit, arrangement));
+    /// What all of a container's devices allow; `None` where none of them is shared by vgpu.
+    pub fn of_all<'a>(devices: impl Iterator<Item = &'a Gpu>, layout: &NodeLayout) -> Option<Self> {
+        let all = devices.filter_map(|device| Self::of(device, layout));
         all.reduce(|one, other| Self {
             graphics: one.graphics && other.graphics,
             video: one.video && other.video,
         })
     }
 
-    /// In the words of NVIDIA's runtime.
-    pub fn words(self) -> Vec<&'static str> {
-        let mut words = vec!["compute", "utility"];
+    /// The capabilities, as NVIDIA's runtime names them.
+    pub fn names(self) -> Vec<&'static str> {
+        let mut names = vec!["compute", "utility"];
         if self.graphics {
-            words.extend(["graphics", "display"]);
+            names.extend(["graphics", "display"]);
         }
         if self.video {
-            words.push("video");
+            names.push("video");
         }
-        words
+        names
     }
 
     /// `NAME=value`.
     pub fn variable(self) -> String {
-        format!("{VARIABLE}={}", self.words().join(","))
+        format!("{VARIABLE}={}", self.names().join(","))
     }
 
-    /// The first word of such a value that is not allowed.
-    pub fn beyond(self, value: &str) -> Option<&str> {
-        let words = self.words();
+    /// The first capability in such a value that is not allowed.
+    pub fn first_disallowed(self, value: &str) -> Option<&str> {
+        let allowed = self.names();
         let mut asked = value.split(',').map(str::trim);
-        asked.find(|word| !word.is_empty() && !words.contains(word))
+        asked.find(|name| !name.is_empty() && !allowed.contains(name))
     }
 
-    /// Takes what is not allowed out of the driver's edits.
-    pub fn keep(self, edits: &mut Edits) {
-        let stays = |path: Option<&str>| path.is_none_or(|path| self.has(path));
+    /// Removes what is not allowed from the driver's edits.
+    pub fn filter_edits(self, edits: &mut Edits) {
+        let allowed = |path: Option<&str>| path.is_none_or(|path| self.allows_path(path));
         edits
             .mounts
-            .retain(|mount| stays(mount["containerPath"].as_str()));
+            .retain(|mount| allowed(mount["containerPath"].as_str()));
         edits
             .device_nodes
-            .retain(|node| stays(node["path"].as_str()));
+            .retain(|node| allowed(node["path"].as_str()));
         if let Some(Value::Array(hooks)) = edits.other.get_mut("hooks") {
-            // One that changes a device's rights would not find it.
+            // A hook that changes the mode of a removed device node would fail.
             hooks.retain(|hook| {
                 let arguments = hook["args"].as_array().into_iter().flatten();
                 let mut paths = arguments.filter_map(Value::as_str);
@@ -146,25 +140,25 @@ impl Allowed {
         }
     }
 
-    fn has(self, path: &str) -> bool {
+    fn allows_path(self, path: &str) -> bool {
         let file = path.rsplit('/').next().unwrap_or(path);
         let starts = |all: &[&str]| all.iter().any(|start| file.starts_with(start));
-        let draws = starts(&GRAPHICS)
+        let graphics = starts(&GRAPHICS)
             || starts(&OPTIX)
             || DEVICES.iter().any(|device| path.starts_with(device))
             || path.split('/').any(|folder| FOLDERS.contains(&folder));
-        (self.graphics || !draws) && (self.video || !starts(&VIDEO))
+        (self.graphics || !graphics) && (self.video || !starts(&VIDEO))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::mig::published::Part;
-    use aliquot_profiles::mode::{Mig as Cut, Slice, Vgpu};
+    use aliquot_core::mig::published::FixedInstance;
+    use aliquot_profiles::mode::{LayoutEntry, Mig as MigSettings, Vgpu};
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{arrangement, gpu};
+    use crate::testing::{gpu, layout_of};
 
     const LIBRARIES: [&str; 9] = [
         "libcuda.so.580.82",
@@ -179,7 +173,7 @@ mod tests {
     ];
 
     /// As nvidia-ctk 1.17 describes a driver.
-    fn toolkits() -> Edits {
+    fn toolkit_edits() -> Edits {
         let lib =
             |name: &str| json!({"containerPath": format!("/usr/lib/x86_64-linux-gnu/{name}")});
         let mut mounts: Vec<Value> = LIBRARIES.iter().map(|name| lib(name)).collect();
@@ -210,10 +204,10 @@ mod tests {
         }
     }
 
-    /// What is left of it, by the last part of each path, and how many hooks.
+    /// Expects these remaining file names and this number of hooks.
     fn check(graphics: bool, video: bool, expected: &[&str], hooks: usize) {
-        let mut edits = toolkits();
-        Allowed { graphics, video }.keep(&mut edits);
+        let mut edits = toolkit_edits();
+        AllowedCapabilities { graphics, video }.filter_edits(&mut edits);
         let all = edits.mounts.iter().map(|mount| &mount["containerPath"]);
         let all = all.chain(edits.device_nodes.iter().map(|node| &node["path"]));
         let names = all.filter_map(|path| path.as_str()?.rsplit('/').next());
@@ -224,16 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn a_share_comes_without_graphics_and_video_unless_its_profile_allows_them() {
-        let computes = &LIBRARIES[..4];
-        let tells = ["nvidia-smi", "nvidia0", "nvidiactl"];
-        check(false, false, &[computes, &tells].concat(), 1);
-        let videos = [computes, &LIBRARIES[7..], &tells].concat();
+    fn omits_graphics_and_video_unless_profile_allows() {
+        let compute = &LIBRARIES[..4];
+        let utility = ["nvidia-smi", "nvidia0", "nvidiactl"];
+        check(false, false, &[compute, &utility].concat(), 1);
+        let videos = [compute, &LIBRARIES[7..], &utility].concat();
         check(false, true, &videos, 1);
         let desktop = ["nvidia-smi", "nvidia_icd.json", "10_nvidia.json"];
         let devices = ["nvidia0", "nvidiactl", "nvidia-modeset", "card1"];
-        let drawn = [&LIBRARIES[..7], &desktop, &devices].concat();
-        check(true, false, &drawn, 2);
+        let with_graphics = [&LIBRARIES[..7], &desktop, &devices].concat();
+        check(true, false, &with_graphics, 2);
         check(
             true,
             true,
@@ -243,60 +237,63 @@ mod tests {
     }
 
     #[test]
-    fn the_words_are_those_of_nvidias_runtime_and_of_all_cards() {
-        let mut shared = arrangement(&["GPU-a", "GPU-b"]);
+    fn intersects_capabilities_of_all_devices() {
+        let mut shared = layout_of(&["GPU-a", "GPU-b"]);
         let (one, other) = (gpu("GPU-a", 0), gpu("GPU-b", 1));
-        let said = |shared: &Arrangement, units: &[&Gpu]| {
-            let allowed = Allowed::of_all(units.iter().copied(), shared);
-            allowed.map(|allowed| allowed.words().join(","))
+        let allowed_of = |shared: &NodeLayout, devices: &[&Gpu]| {
+            let allowed = AllowedCapabilities::of_all(devices.iter().copied(), shared);
+            allowed.map(|allowed| allowed.names().join(","))
         };
         let neither = Some("compute,utility".to_owned());
-        assert_eq!(said(&shared, &[&one, &other]), neither);
+        assert_eq!(allowed_of(&shared, &[&one, &other]), neither);
         let both = Mode::Vgpu(Vgpu {
             graphics: true,
             video: true,
             ..Vgpu::default()
         });
-        let card = shared.cards.get_mut("GPU-a").expect("a card");
-        card.mode = both;
+        let gpu = shared.gpus.get_mut("GPU-a").expect("a GPU");
+        gpu.mode = both;
         let all = "compute,utility,graphics,display,video";
-        assert_eq!(said(&shared, &[&one]).as_deref(), Some(all));
-        assert_eq!(said(&shared, &[&one, &other]), neither);
+        assert_eq!(allowed_of(&shared, &[&one]).as_deref(), Some(all));
+        assert_eq!(allowed_of(&shared, &[&one, &other]), neither);
         let mut alone = one;
         alone.mode = Shared::Exclusive;
-        assert_eq!(said(&shared, &[&alone]), None, "as its image says");
-        assert_eq!(said(&shared, &[&alone, &other]), neither);
+        assert_eq!(allowed_of(&shared, &[&alone]), None, "left to its image");
+        assert_eq!(allowed_of(&shared, &[&alone, &other]), neither);
     }
 
     #[test]
-    fn an_instance_has_what_its_own_profile_allows() {
-        let on = On::Vgpu(Vgpu {
+    fn applies_capabilities_of_instance_profile() {
+        let on = InstanceSharing::Vgpu(Vgpu {
             video: true,
             ..Vgpu::default()
         });
-        let slice = |profile: &str, on| Slice {
+        let slice = |profile: &str, on| LayoutEntry {
             profile: profile.to_owned(),
             count: 1,
             on,
         };
         let layout = vec![slice("1g.5gb", None), slice("3g.20gb", Some(on))];
-        let mut shared = arrangement(&["GPU-a"]);
-        shared.cards.get_mut("GPU-a").expect("a card").mode = Mode::Mig(Cut {
+        let mut shared = layout_of(&["GPU-a"]);
+        shared.gpus.get_mut("GPU-a").expect("a GPU").mode = Mode::Mig(MigSettings {
             layout,
-            ..Cut::default()
+            ..MigSettings::default()
         });
-        let mut part = gpu("MIG-1", 0);
-        part.mig = Some(Mig::Part(Part {
+        let mut instance = gpu("MIG-1", 0);
+        instance.mig = Some(Mig::Fixed(FixedInstance {
             parent: "GPU-a".into(),
             profile: "3g.20gb".to_owned(),
             start: 4,
             gi: 1,
             ci: 0,
         }));
-        let allowed = Allowed::of(&part, &shared).expect("vgpu");
-        assert_eq!(allowed.words(), ["compute", "utility", "video"]);
-        assert_eq!(allowed.beyond("utility, compute,video"), None);
-        assert_eq!(allowed.beyond("compute,graphics"), Some("graphics"));
-        assert_eq!(allowed.beyond("all"), Some("all"));
+        let allowed = AllowedCapabilities::of(&instance, &shared).expect("vgpu");
+        assert_eq!(allowed.names(), ["compute", "utility", "video"]);
+        assert_eq!(allowed.first_disallowed("utility, compute,video"), None);
+        assert_eq!(
+            allowed.first_disallowed("compute,graphics"),
+            Some("graphics")
+        );
+        assert_eq!(allowed.first_disallowed("all"), Some("all"));
     }
 }

@@ -1,9 +1,7 @@
-//! GPU memory and compute as capacity of the Node object, for those who count there:
-//! the kubelet, Kueue, dashboards. Off unless the owner asks for it.
-//!
-//! What was published is known by an annotation of the node, so that it can be taken away.
-//! Fed by: the inventory, the node's pods, the watched node. Must not: publish less than
-//! the pods that live here ask for; a kubelet that restarts would end them.
+//! Publishes GPU memory and compute as capacity of the Node object, for the kubelet, Kueue and
+//! dashboards. Off unless the administrator enables it. An annotation of the node lists what was
+//! published, so that it can be removed. It never publishes less than the node's live pods request:
+//! a kubelet that restarts would kill them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,26 +14,26 @@ use serde_json::{Map, Value, json};
 
 use crate::pod::{Phase, Pod};
 
-/// The node annotation with the names of what we publish, a comma list.
+/// The node annotation that lists the published resources, separated by commas.
 pub const OWNED: &str = "aliquot.dev/capacity";
 
-/// Under which names, where it is published at all.
+/// The names of the published resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct CapacityResources {
     /// MiB.
     pub memory: String,
-    /// Percent of a card.
+    /// Percent of a device.
     pub cores: String,
 }
 
-/// What the node shows.
+/// The capacity that the node has now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct NodeCapacity {
     capacity: BTreeMap<String, u64>,
     owned: Option<String>,
 }
 
-impl Seen {
+impl NodeCapacity {
     /// Reads the node.
     pub fn read(node: &api::Node) -> Self {
         let status = node.status.as_ref();
@@ -54,38 +52,41 @@ impl Seen {
     }
 }
 
-/// What is to be published: what the units may promise of what containers write, and at
-/// least what living pods ask for.
-pub fn wanted(
+/// The capacity to publish: what the devices may promise of memory and compute, and at least what
+/// live pods request.
+pub fn desired(
     inventory: &Inventory,
     pods: &[Arc<Pod>],
-    names: Option<&Names>,
+    names: Option<&CapacityResources>,
 ) -> BTreeMap<String, u64> {
     let Some(names) = names else {
         return BTreeMap::new();
     };
-    let takes = |mode| matches!(mode, Mode::Vgpu | Mode::Mps | Mode::Exclusive);
-    let units = inventory.gpus.iter().filter(|unit| takes(unit.mode));
+    let enforces_amounts = |mode| matches!(mode, Mode::Vgpu | Mode::Mps | Mode::Exclusive);
+    let devices = inventory
+        .gpus
+        .iter()
+        .filter(|device| enforces_amounts(device.mode));
     let (mut memory, mut cores) = (0_u64, 0_u64);
-    for unit in units {
-        memory = memory.saturating_add(unit.scaled.0);
-        cores = cores.saturating_add(unit.cores.0.into());
+    for device in devices {
+        memory = memory.saturating_add(device.scaled.0);
+        cores = cores.saturating_add(device.cores.0.into());
     }
-    let living = |name: &str| {
-        let living = pods.iter().filter(|pod| pod.phase != Phase::Ended);
-        living.map(|pod| asked(pod, name)).sum::<u64>()
+    let live = |name: &str| {
+        let live = pods.iter().filter(|pod| pod.phase != Phase::Ended);
+        live.map(|pod| requested(pod, name)).sum::<u64>()
     };
     let each = [(&names.memory, memory), (&names.cores, cores)];
-    each.map(|(name, whole)| (name.clone(), whole.max(living(name))))
+    each.map(|(name, whole)| (name.clone(), whole.max(live(name))))
         .into()
 }
 
-/// A pod's request as the kubelet counts it: not times the number of cards.
+/// A pod's request as the kubelet counts it: not multiplied by the number of devices.
 /// Source: Kubernetes' rule for init containers and sidecars.
-fn asked(pod: &Pod, name: &str) -> u64 {
+fn requested(pod: &Pod, name: &str) -> u64 {
     let (mut running, mut most) = (0_u64, 0_u64);
     for container in &pod.containers {
-        let own = container.asked.get(name).copied().unwrap_or_default();
+        let own = container.requested.get(name).copied().unwrap_or_default();
         match container.stage {
             Stage::Init => most = most.max(running.saturating_add(own)),
             Stage::Sidecar | Stage::App => running = running.saturating_add(own),
@@ -94,24 +95,28 @@ fn asked(pod: &Pod, name: &str) -> u64 {
     most.max(running)
 }
 
-/// The patch of the node's status, if one is needed. Before the pods are known nothing
-/// is published with less than it shows.
-pub fn patch(wanted: &BTreeMap<String, u64>, seen: &Seen, synced: bool) -> Option<Value> {
-    let owned = seen.owned.as_deref().unwrap_or_default();
-    let gone = owned.split(',').filter(|name| !wanted.contains_key(*name));
-    let gone = gone.filter(|name| seen.capacity.contains_key(*name));
+/// The patch of the node's status, if one is needed. Lowers nothing before the pods are known
+/// (`synced`).
+pub fn patch(
+    desired: &BTreeMap<String, u64>,
+    current: &NodeCapacity,
+    synced: bool,
+) -> Option<Value> {
+    let owned = current.owned.as_deref().unwrap_or_default();
+    let gone = owned.split(',').filter(|name| !desired.contains_key(*name));
+    let gone = gone.filter(|name| current.capacity.contains_key(*name));
     let mut capacity: Map<String, Value> =
         gone.map(|name| (name.to_owned(), Value::Null)).collect();
-    for (name, number) in wanted {
-        let shown = seen.capacity.get(name);
-        let less = shown.is_some_and(|shown| shown > number);
-        if shown != Some(number) && (synced || !less) {
+    for (name, number) in desired {
+        let current_value = current.capacity.get(name);
+        let less = current_value.is_some_and(|current_value| current_value > number);
+        if current_value != Some(number) && (synced || !less) {
             capacity.insert(name.clone(), json!(number.to_string()));
         }
     }
-    let names: Vec<&str> = wanted.keys().map(String::as_str).collect();
+    let names: Vec<&str> = desired.keys().map(String::as_str).collect();
     let note = (!names.is_empty()).then(|| names.join(","));
-    if capacity.is_empty() && note == seen.owned {
+    if capacity.is_empty() && note == current.owned {
         return None;
     }
     Some(json!({"metadata": {"annotations": {OWNED: note}}, "status": {"capacity": capacity}}))
@@ -127,21 +132,21 @@ mod tests {
     const MEMORY: &str = "nvidia.com/gpumem";
     const CORES: &str = "nvidia.com/gpucores";
 
-    fn names() -> Names {
-        Names {
+    fn names() -> CapacityResources {
+        CapacityResources {
             memory: MEMORY.to_owned(),
             cores: CORES.to_owned(),
         }
     }
 
-    /// A pod whose containers ask for this memory.
+    /// A pod whose containers request this memory.
     fn asking(uid: &str, containers: &[(Stage, u64)]) -> Arc<Pod> {
         let mut pod = pod(uid);
         pod.containers = containers
             .iter()
             .map(|&(stage, memory)| {
                 let mut container = container("c", stage);
-                container.asked.insert(MEMORY.to_owned(), memory);
+                container.requested.insert(MEMORY.to_owned(), memory);
                 container
             })
             .collect();
@@ -149,22 +154,22 @@ mod tests {
     }
 
     #[test]
-    fn the_units_that_take_written_numbers_are_summed() {
+    fn sums_devices_that_enforce_amounts() {
         let mut inventory = inventory(&["GPU-a", "GPU-b", "GPU-c"]);
         inventory.gpus[1].mode = Mode::Timeslice;
         inventory.gpus[2].scaled = aliquot_core::Mib(20_000);
         inventory.gpus.push(gpu("GPU-d", 3));
         inventory.gpus[3].mode = Mode::Mig;
-        let found = wanted(&inventory, &[], Some(&names()));
+        let found = desired(&inventory, &[], Some(&names()));
         let expected = [(MEMORY.to_owned(), 30_000), (CORES.to_owned(), 200)];
         assert_eq!(found, expected.into());
-        assert!(wanted(&inventory, &[], None).is_empty());
+        assert!(desired(&inventory, &[], None).is_empty());
     }
 
     #[test]
-    fn never_less_is_published_than_living_pods_ask_for() {
+    fn never_publishes_less_than_live_pods_request() {
         let check = |pods: &[Arc<Pod>], expected: u64| {
-            let found = wanted(&inventory(&["GPU-a"]), pods, Some(&names()));
+            let found = desired(&inventory(&["GPU-a"]), pods, Some(&names()));
             assert_eq!(found[MEMORY], expected);
         };
         check(&[asking("u1", &[(App, 4_000)])], 10_000);
@@ -180,24 +185,24 @@ mod tests {
         check(&[pod], 12_000);
     }
 
-    fn seen(shown: Option<&str>, owned: Option<&str>) -> Seen {
+    fn seen(current_value: Option<&str>, owned: Option<&str>) -> NodeCapacity {
         let node = json!({
             "metadata": {"annotations": owned.map(|text| json!({OWNED: text}))},
-            "status": {"capacity": shown.map(|text| json!({MEMORY: text, "cpu": "2500m"}))},
+            "status": {"capacity": current_value.map(|text| json!({MEMORY: text, "cpu": "2500m"}))},
         });
-        Seen::read(&serde_json::from_value(node).expect("a node"))
+        NodeCapacity::read(&serde_json::from_value(node).expect("a node"))
     }
 
     #[test]
-    fn capacity_is_written_once_and_taken_away_when_switched_off() {
-        let check = |number: Option<u64>, seen: &Seen, synced: bool, expected: Value| {
-            let wanted = number.map(|number| (MEMORY.to_owned(), number));
-            let found = patch(&wanted.into_iter().collect(), seen, synced);
+    fn writes_capacity_once_and_removes_it_when_off() {
+        let check = |number: Option<u64>, current: &NodeCapacity, synced: bool, expected: Value| {
+            let desired = number.map(|number| (MEMORY.to_owned(), number));
+            let found = patch(&desired.into_iter().collect(), current, synced);
             let found = found.map_or(Value::Null, |patch| {
                 let note = &patch["metadata"]["annotations"][OWNED];
                 json!([patch["status"]["capacity"], note])
             });
-            assert_eq!(found, expected, "{seen:?}");
+            assert_eq!(found, expected, "{current:?}");
         };
         let ours = Some(MEMORY);
         let written = json!([{MEMORY: "80000"}, MEMORY]);
@@ -205,7 +210,7 @@ mod tests {
         check(Some(80_000), &seen(Some("80k"), ours), true, Value::Null);
         let more = json!([{MEMORY: "90000"}, MEMORY]);
         check(Some(90_000), &seen(Some("80k"), ours), false, more);
-        // Who lives here is not known yet.
+        // The node's pods are not known yet.
         check(Some(70_000), &seen(Some("80k"), ours), false, Value::Null);
         check(
             None,
@@ -213,7 +218,7 @@ mod tests {
             true,
             json!([{MEMORY: null}, null]),
         );
-        // Somebody else's stays.
+        // Another owner's stays.
         check(None, &seen(Some("80k"), None), true, Value::Null);
     }
 }

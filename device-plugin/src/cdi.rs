@@ -1,18 +1,14 @@
-//! CDI specs: ours, one per Allocate answer, and the parts taken over from
-//! NVIDIA's own.
-//!
-//! Fed by: accepted shares, NVIDIA's spec files, device nodes of the host.
-//! Must not: touch files; that is [`crate::files`].
+//! CDI specs: ours, one for each Allocate answer, and the parts taken from NVIDIA's own.
 
 use aliquot_core::GpuUuid;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::device_id::{AnswerName, KIND};
 use crate::environment::{COUNTERS, DIRECTORY};
-use crate::seat::{KIND, Name};
 
-/// The oldest CDI version that has all we use (`hostPath` of device nodes).
-/// containerd 1.7 and later read it.
+/// The oldest CDI version that has all we use (`hostPath` of device nodes); containerd 1.7 and
+/// later read it.
 const VERSION: &str = "0.5.0";
 /// The kind under which NVIDIA's toolkit describes its GPUs.
 pub const NVIDIA_KIND: &str = "nvidia.com/gpu";
@@ -29,8 +25,8 @@ pub fn name_of(file: &str) -> Option<&str> {
     file.strip_prefix(FILE_PREFIX)?.strip_suffix(".json")
 }
 
-/// What a runtime changes in a container. Lists that we do not name are kept as
-/// they were read, so that edits of a newer toolkit survive.
+/// Container edits. Lists that are unknown here are retained as they were read, so that edits of a
+/// newer toolkit survive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Edits {
@@ -54,7 +50,7 @@ pub struct Edits {
 pub struct Device {
     /// Its name, unique under the kind.
     pub name: String,
-    /// What a container that asks for it gets.
+    /// The edits for a container that requests it.
     #[serde(default)]
     pub container_edits: Edits,
 }
@@ -71,13 +67,12 @@ pub struct Spec {
     /// The devices.
     #[serde(default)]
     pub devices: Vec<Device>,
-    /// What every container with any of the devices gets.
+    /// The edits for every container with any of the devices.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub container_edits: Edits,
 }
 
-/// How the driver itself gets into a container, and the CDI version that its
-/// description needs.
+/// The container edits that provide the driver, and the CDI version that they need.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Driver {
     /// CDI version of the source.
@@ -86,9 +81,9 @@ pub struct Driver {
     pub edits: Edits,
 }
 
-/// The driver's edits for `gpus` (uuid and, of whole cards, index, in the container's order) from
-/// NVIDIA's specs; `None` when no spec of NVIDIA's kind names them all. A
-/// device of the spec is named by uuid or by index.
+/// The driver's edits for `gpus` (uuid and, of whole GPUs, index, in the container's order) from
+/// NVIDIA's specs, which name a device by uuid or by index; `None` when no spec of NVIDIA's kind
+/// names them all.
 pub fn from_nvidia(specs: &[Spec], gpus: &[(GpuUuid, Option<u32>)]) -> Option<Driver> {
     specs
         .iter()
@@ -112,7 +107,7 @@ pub fn from_nvidia(specs: &[Spec], gpus: &[(GpuUuid, Option<u32>)]) -> Option<Dr
         })
 }
 
-/// What NVIDIA's first spec says of every container, and these device nodes.
+/// The common edits of NVIDIA's first spec, and these device nodes.
 pub fn common_of_nvidia(specs: &[Spec], nodes: Vec<Value>) -> Option<Driver> {
     let spec = specs.iter().find(|spec| spec.kind == NVIDIA_KIND)?;
     let mut edits = spec.container_edits.clone();
@@ -123,7 +118,7 @@ pub fn common_of_nvidia(specs: &[Spec], nodes: Vec<Value>) -> Option<Driver> {
     })
 }
 
-/// The driver's edits where NVIDIA wrote no spec: the device nodes that exist, and the libraries
+/// The driver's edits without a spec of NVIDIA's: the device nodes that exist, and the libraries
 /// that were found.
 pub fn from_nodes(device_nodes: Vec<Value>, mounts: Vec<Value>) -> Driver {
     Driver {
@@ -136,9 +131,9 @@ pub fn from_nodes(device_nodes: Vec<Value>, mounts: Vec<Value>) -> Driver {
     }
 }
 
-/// Our spec for `name` with `variables` (`NAME=value`) alone: for the second and every further
-/// name of a container, whose first has all else.
-pub fn variables_only(name: &Name, variables: Vec<String>) -> Spec {
+/// Our spec for `name` with only `variables` (`NAME=value`): for the second and further names of a
+/// container, whose first name brings everything else.
+pub fn variables_only(name: &AnswerName, variables: Vec<String>) -> Spec {
     let edits = Edits {
         env: variables,
         ..Edits::default()
@@ -146,17 +141,16 @@ pub fn variables_only(name: &Name, variables: Vec<String>) -> Spec {
     of(name, VERSION, edits)
 }
 
-/// Our spec for `name`: `variables` (`NAME=value`), the seat directory of the
-/// host mounted read-only with its counters file writable inside, and the
-/// driver's edits. Variables of ours win over the driver's. `whole`: the seat's directory with what
-/// is mounted below it, all read-only; a runtime that mounts from within a user namespace
-/// (`hostUsers: false`) can mount it in no other way.
+/// Our spec for `name`: `variables` (`NAME=value`), the container directory mounted read-only with
+/// its counters file writable inside, and the driver's edits. Our variables override the driver's.
+/// `recursive`: mounts the directory with what is mounted below it, all read-only; a runtime that
+/// mounts from within a user namespace (`hostUsers: false`) can mount it in no other way.
 pub fn spec(
-    name: &Name,
+    name: &AnswerName,
     variables: Vec<String>,
-    seat_directory: &str,
+    container_directory: &str,
     driver: &Driver,
-    whole: bool,
+    recursive: bool,
 ) -> Spec {
     let mut edits = driver.edits.clone();
     edits.env.retain(|theirs| {
@@ -165,14 +159,14 @@ pub fn spec(
             .any(|ours| variable(ours) == variable(theirs))
     });
     edits.env.extend(variables);
-    let counters = format!("{seat_directory}/counters/slots");
-    let options: &[&str] = if whole {
+    let counters = format!("{container_directory}/counters/slots");
+    let options: &[&str] = if recursive {
         &["ro", "nosuid", "nodev", "rbind", "rro"]
     } else {
         &["ro", "nosuid", "nodev", "bind"]
     };
     edits.mounts.push(json!({
-        "hostPath": seat_directory,
+        "hostPath": container_directory,
         "containerPath": DIRECTORY,
         "options": options,
     }));
@@ -184,7 +178,7 @@ pub fn spec(
     of(name, newer(VERSION, &driver.version), edits)
 }
 
-fn of(name: &Name, version: &str, edits: Edits) -> Spec {
+fn of(name: &AnswerName, version: &str, edits: Edits) -> Spec {
     Spec {
         version: version.to_owned(),
         kind: KIND.to_owned(),
@@ -197,7 +191,7 @@ fn of(name: &Name, version: &str, edits: Edits) -> Spec {
 }
 
 impl Edits {
-    /// Adds a hook behind those that are there.
+    /// Appends a hook.
     pub fn add_hook(&mut self, hook: Value) {
         match self.other.get_mut("hooks") {
             Some(Value::Array(hooks)) => hooks.push(hook),
@@ -222,7 +216,7 @@ impl Edits {
     }
 }
 
-/// Adds what is not there yet: two GPUs share most of their edits.
+/// Appends what is missing: two GPUs share most of their edits.
 fn append<T: Clone + PartialEq>(ours: &mut Vec<T>, theirs: &[T]) {
     for item in theirs {
         if !ours.contains(item) {

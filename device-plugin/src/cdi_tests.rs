@@ -21,12 +21,12 @@ fn nvidia() -> Spec {
     .expect("a spec")
 }
 
-fn name() -> Name {
-    Name::parse("GPU-a-0-0000000000000001").expect("a name")
+fn name() -> AnswerName {
+    AnswerName::parse("GPU-a-0-0000000000000001").expect("a name")
 }
 
 #[test]
-fn our_spec_is_what_a_runtime_reads() {
+fn renders_spec_for_runtime() {
     let driver = from_nodes(vec![json!({"path": "/dev/nvidia0"})], Vec::new());
     let spec = spec(
         &name(),
@@ -55,14 +55,14 @@ fn our_spec_is_what_a_runtime_reads() {
 }
 
 #[test]
-fn a_further_name_of_a_container_brings_the_same_variables_and_no_second_mount() {
+fn repeats_variables_but_not_mounts_for_further_names() {
     let spec = variables_only(&name(), vec!["A=1".to_owned()]);
     let edits = serde_json::to_value(&spec.devices[0].container_edits).expect("json");
     assert_eq!(edits, json!({"env": ["A=1"]}));
 }
 
 #[test]
-fn takes_exactly_the_containers_gpus_from_nvidias_spec() {
+fn takes_only_container_gpus_from_nvidia_spec() {
     let gpus = [("GPU-b".into(), Some(1)), ("GPU-a".into(), Some(0))];
     let driver = from_nvidia(&[nvidia()], &gpus).expect("both are described");
     let paths: Vec<&str> = driver
@@ -80,14 +80,14 @@ fn takes_exactly_the_containers_gpus_from_nvidias_spec() {
 }
 
 #[test]
-fn our_variables_and_the_newer_version_win() {
+fn prefers_own_variables_and_newer_cdi_version() {
     let driver = from_nvidia(&[nvidia()], &[("GPU-b".into(), Some(1))]).expect("described");
     let ours = vec!["NVIDIA_VISIBLE_DEVICES=GPU-b".to_owned()];
     let spec = spec(&name(), ours, "/s", &driver, true);
     let mounts = &spec.devices[0].container_edits.mounts;
-    let whole = json!(["ro", "nosuid", "nodev", "rbind", "rro"]);
+    let recursive = json!(["ro", "nosuid", "nodev", "rbind", "rro"]);
     assert!(
-        mounts.iter().any(|one| one["options"] == whole),
+        mounts.iter().any(|one| one["options"] == recursive),
         "{mounts:?}"
     );
     assert_eq!(spec.version, "0.7.0");
@@ -98,7 +98,7 @@ fn our_variables_and_the_newer_version_win() {
 }
 
 #[test]
-fn a_spec_that_lacks_one_of_the_gpus_or_is_another_kind_is_not_used() {
+fn ignores_spec_that_lacks_a_gpu_or_has_other_kind() {
     let check = |spec: Spec, gpus: &[(GpuUuid, Option<u32>)]| {
         assert_eq!(from_nvidia(&[spec], gpus), None);
     };

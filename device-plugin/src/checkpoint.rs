@@ -1,10 +1,8 @@
-//! The kubelet's device checkpoint: which container of which pod holds which
-//! ids, and which Allocate answer (thus which [`Name`]) it was given.
-//!
-//! Fed by: the bytes of `kubelet_internal_checkpoint`, which the kubelet writes
-//! before it calls `PreStartContainer` (same structure in Kubernetes 1.33 to 1.36).
-//! Must not: guess. It is the kubelet's own file and no API; anything unexpected
-//! is an error that says what was found.
+//! The kubelet's device checkpoint (`kubelet_internal_checkpoint`): which container of which pod
+//! has which device ids, and which Allocate answer (thus which [`AnswerName`]) it was given. The
+//! kubelet writes it before it calls `PreStartContainer` (same structure in Kubernetes 1.33 to
+//! 1.36). It is the kubelet's own file and no API: anything unexpected is an error that names what
+//! was found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,14 +13,14 @@ use prost::Message as _;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::by_env::{self, Named};
+use crate::device_id::{AnswerName, DeviceIds};
+use crate::non_cdi::{self, NonCdiAnswer};
 use crate::proto::v1beta1::ContainerAllocateResponse;
-use crate::seat::{Ids, Name};
 
 /// The file's name inside the kubelet's device-plugins directory.
 pub const FILE: &str = "kubelet_internal_checkpoint";
 
-/// Why the checkpoint tells us nothing.
+/// Why the checkpoint cannot be used.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
     /// The file cannot be read.
@@ -30,46 +28,46 @@ pub enum CheckpointError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Not the JSON that kubelets write.
-    #[error("cannot read the kubelet's device checkpoint {}: it is not the expected JSON: {source}", path.display())]
+    #[error("cannot read the kubelet's device checkpoint {}: not the expected JSON: {source}", path.display())]
     Json {
         /// The file.
         path: PathBuf,
-        /// What serde found.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// An Allocate answer in it is not base64 text.
     #[error(
-        "the kubelet's device checkpoint holds an unreadable Allocate answer for container {container} of pod {pod}: {source}"
+        "the kubelet's device checkpoint has an unreadable Allocate answer for container {container} of pod {pod}: {source}"
     )]
     Base64 {
         /// The pod.
         pod: PodUid,
         /// The container.
         container: String,
-        /// What the decoder found.
+        /// The decoder's error.
         source: base64::DecodeError,
     },
     /// An Allocate answer in it is not the protocol's message.
     #[error(
-        "the kubelet's device checkpoint holds an unreadable Allocate answer for container {container} of pod {pod}: {source}"
+        "the kubelet's device checkpoint has an unreadable Allocate answer for container {container} of pod {pod}: {source}"
     )]
     Answer {
         /// The pod.
         pod: PodUid,
         /// The container.
         container: String,
-        /// What the decoder found.
+        /// The decoder's error.
         source: prost::DecodeError,
     },
 }
 
-/// What one container holds of one resource.
+/// One container's devices of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CheckpointEntry {
     /// The pod.
     pub pod: PodUid,
     /// The container's name.
@@ -77,12 +75,12 @@ pub struct Entry {
     /// The resource.
     pub resource: String,
     /// The device ids.
-    pub ids: Ids,
-    /// The name in the Allocate answer; `None` when the answer is not ours
-    /// (a pod of an earlier plugin).
-    pub name: Option<Name>,
-    /// What the answer named without CDI; `None` where the name is that of a CDI device.
-    pub by_env: Option<Named>,
+    pub ids: DeviceIds,
+    /// The name in the Allocate answer; `None` when another plugin answered (a pod that came
+    /// before).
+    pub name: Option<AnswerName>,
+    /// What the answer named without CDI; `None` where it named a CDI device.
+    pub non_cdi: Option<NonCdiAnswer>,
 }
 
 #[derive(Deserialize)]
@@ -110,10 +108,13 @@ struct RawEntry {
     alloc_resp: Option<String>,
 }
 
-/// The entries in the checkpoint at `path` whose Allocate answer is ours, and all of the
+/// The entries in the checkpoint at `path` whose Allocate answer is ours, and all entries of the
 /// `served` resources. A missing file is an empty checkpoint: a kubelet that never allocated has
 /// none.
-pub fn read(path: &Path, served: &BTreeSet<String>) -> Result<Vec<Entry>, CheckpointError> {
+pub fn read(
+    path: &Path,
+    served: &BTreeSet<String>,
+) -> Result<Vec<CheckpointEntry>, CheckpointError> {
     match std::fs::read(path) {
         Ok(bytes) => parse(&bytes, path, served),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -124,13 +125,13 @@ pub fn read(path: &Path, served: &BTreeSet<String>) -> Result<Vec<Entry>, Checkp
     }
 }
 
-/// The same of the checkpoint's text; `path` is for errors. What the answers of other plugins
-/// hold is their matter, so long as the resource is theirs too.
+/// The same of the checkpoint's text; `path` is for errors. An unreadable answer for a resource
+/// that is not served is ignored.
 pub fn parse(
     bytes: &[u8],
     path: &Path,
     served: &BTreeSet<String>,
-) -> Result<Vec<Entry>, CheckpointError> {
+) -> Result<Vec<CheckpointEntry>, CheckpointError> {
     let file: File = serde_json::from_slice(bytes).map_err(|source| CheckpointError::Json {
         path: path.to_owned(),
         source,
@@ -147,18 +148,18 @@ pub fn parse(
     Ok(found)
 }
 
-/// The entries that hold exactly `ids` of a resource. Several, when the kubelet handed an init
-/// container's seats on to a later container of the same pod.
+/// The entries with exactly `ids` of a resource. Several, when the kubelet passed an init
+/// container's devices on to a later container of the same pod.
 pub fn holders<'a>(
-    entries: &'a [Entry],
+    entries: &'a [CheckpointEntry],
     resource: &'a str,
-    ids: &'a Ids,
-) -> impl Iterator<Item = &'a Entry> {
-    let held = move |entry: &&Entry| entry.resource == resource && entry.ids == *ids;
-    entries.iter().filter(held)
+    ids: &'a DeviceIds,
+) -> impl Iterator<Item = &'a CheckpointEntry> {
+    let matches = move |entry: &&CheckpointEntry| entry.resource == resource && entry.ids == *ids;
+    entries.iter().filter(matches)
 }
 
-fn entry(raw: RawEntry) -> Result<Entry, CheckpointError> {
+fn entry(raw: RawEntry) -> Result<CheckpointEntry, CheckpointError> {
     let pod = PodUid::from(raw.pod);
     let container = raw.container_name;
     let bytes = base64::engine::general_purpose::STANDARD
@@ -176,12 +177,12 @@ fn entry(raw: RawEntry) -> Result<Entry, CheckpointError> {
         }
     })?;
     let mut devices = answer.cdi_devices.iter();
-    let by_cdi = devices.find_map(|device| Name::parse_qualified(&device.name));
-    let (name, by_env) = match (by_cdi, by_env::read(&answer)) {
+    let by_cdi = devices.find_map(|device| AnswerName::parse_qualified(&device.name));
+    let (name, non_cdi) = match (by_cdi, non_cdi::read(&answer)) {
         (None, Some((name, named))) => (Some(name), Some(named)),
         (by_cdi, _) => (by_cdi, None),
     };
-    Ok(Entry {
+    Ok(CheckpointEntry {
         pod,
         container,
         resource: raw.resource_name,
@@ -192,7 +193,7 @@ fn entry(raw: RawEntry) -> Result<Entry, CheckpointError> {
             .flatten()
             .collect(),
         name,
-        by_env,
+        non_cdi,
     })
 }
 

@@ -24,12 +24,12 @@ fn file(entries: &serde_json::Value) -> Vec<u8> {
     .into_bytes()
 }
 
-fn check(entries: &serde_json::Value) -> Result<Vec<Entry>, String> {
+fn check(entries: &serde_json::Value) -> Result<Vec<CheckpointEntry>, String> {
     parse(&file(entries), Path::new("/k/cp"), &[GPU.to_owned()].into()).map_err(|e| e.to_string())
 }
 
 #[test]
-fn names_the_container_that_holds_the_ids_and_the_name_it_was_given() {
+fn finds_container_and_name_of_device_ids() {
     let name = "aliquot.dev/vgpu=GPU-a-0-0000000000000001";
     let entries = check(&serde_json::json!([
         {"PodUID": "u1", "ContainerName": "main", "ResourceName": GPU,
@@ -40,10 +40,14 @@ fn names_the_container_that_holds_the_ids_and_the_name_it_was_given() {
          "DeviceIDs": null, "AllocResp": answer("nvidia.com/gpu=0")},
     ]))
     .expect("readable");
-    let ids: Ids = ["GPU-a::0", "GPU-b::1"].map(str::to_owned).into();
+    let ids: DeviceIds = ["GPU-a::0", "GPU-b::1"].map(str::to_owned).into();
     assert_eq!(entries.len(), 2);
     assert_eq!(
-        entries[0].name.as_ref().map(Name::qualified).as_deref(),
+        entries[0]
+            .name
+            .as_ref()
+            .map(AnswerName::qualified)
+            .as_deref(),
         Some(name)
     );
     assert_eq!(entries[1].name, None);
@@ -53,7 +57,7 @@ fn names_the_container_that_holds_the_ids_and_the_name_it_was_given() {
 }
 
 #[test]
-fn what_we_handed_out_under_a_name_that_is_gone_is_known_by_its_answer() {
+fn recognizes_own_answer_under_former_resource_name() {
     let name = "aliquot.dev/vgpu=GPU-a-0-0000000000000001";
     let entries = check(&serde_json::json!([
         {"PodUID": "u1", "ContainerName": "main", "ResourceName": "nvidia.com/gpu.shared",
@@ -62,13 +66,13 @@ fn what_we_handed_out_under_a_name_that_is_gone_is_known_by_its_answer() {
          "DeviceIDs": {"-1": ["GPU-a::0"]}, "AllocResp": answer(name)},
     ]))
     .expect("readable");
-    let ids: Ids = ["GPU-a::0".to_owned()].into();
+    let ids: DeviceIds = ["GPU-a::0".to_owned()].into();
     let found: Vec<_> = holders(&entries, "nvidia.com/gpu.shared", &ids).collect();
     assert_eq!(found, [&entries[0]]);
 }
 
 #[test]
-fn a_file_that_the_kubelets_own_types_wrote_is_read() {
+fn reads_file_written_by_kubelet_types() {
     let bytes = include_bytes!("../tests/golden/kubelet-checkpoint.json");
     let entries = parse(bytes, Path::new("/k/cp"), &[GPU.to_owned()].into()).expect("readable");
     let [entry] = entries.as_slice() else {
@@ -78,8 +82,8 @@ fn a_file_that_the_kubelets_own_types_wrote_is_read() {
         (entry.pod.as_str(), entry.container.as_str()),
         ("u-1", "main")
     );
-    assert_eq!(entry.ids, Ids::from(["GPU-a::0".to_owned()]));
-    let name = entry.name.as_ref().map(Name::qualified);
+    assert_eq!(entry.ids, DeviceIds::from(["GPU-a::0".to_owned()]));
+    let name = entry.name.as_ref().map(AnswerName::qualified);
     assert_eq!(
         name.as_deref(),
         Some("aliquot.dev/vgpu=GPU-a-0-0123456789abcdef")
@@ -87,7 +91,7 @@ fn a_file_that_the_kubelets_own_types_wrote_is_read() {
 }
 
 #[test]
-fn a_kubelet_that_never_allocated_has_no_entries() {
+fn treats_missing_checkpoint_as_empty() {
     assert_eq!(check(&serde_json::Value::Null), Ok(Vec::new()));
     let missing = Path::new("/nonexistent/kubelet_internal_checkpoint");
     assert_eq!(
@@ -97,7 +101,7 @@ fn a_kubelet_that_never_allocated_has_no_entries() {
 }
 
 #[test]
-fn says_what_is_wrong_with_an_unreadable_checkpoint() {
+fn explains_unreadable_checkpoint() {
     let truncated = parse(
         b"{\"Data\": {",
         Path::new("/k/cp"),

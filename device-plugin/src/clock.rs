@@ -1,5 +1,5 @@
-//! The time of day, for what is stored on disk. Fed by: the system.
-//! Must not: be used to measure how long something takes, but by [`steady`].
+//! The time of day, for what is stored on disk. To measure how long something takes, use
+//! [`steady`].
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,8 +10,8 @@ pub(crate) fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// The same by the clock as it was when first asked, which goes on evenly: nobody who sets the time
-/// of day meanwhile makes a wait long or short.
+/// Seconds since the epoch by a monotonic clock that was set at the first call: a change of the
+/// system clock makes no wait longer or shorter.
 pub(crate) fn steady() -> u64 {
     static BEGUN: OnceLock<(Instant, u64)> = OnceLock::new();
     let (then, day) = *BEGUN.get_or_init(|| (Instant::now(), now()));
@@ -27,8 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_set_made_a_wait_for_a_card_end_at_once() {
-        // What passed is all that counts, whatever the time of day is by now.
+    fn steady_time_ignores_changes_of_system_clock() {
         assert_eq!(after(100, Duration::from_millis(2999)), 102);
         assert_eq!(after(u64::MAX, Duration::from_secs(1)), u64::MAX);
         let (first, second) = (steady(), steady());

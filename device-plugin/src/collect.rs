@@ -1,53 +1,51 @@
-//! What may be thrown away, who lost their checkpoint entry, who lingers and
-//! who is foreign: the agent's housekeeping as functions.
-//!
-//! Fed by: the checkpoint, the synced pods, the accepted shares, names on disk.
-//! Must not: be asked before the pods are synced or while the checkpoint cannot
-//! be read; remove what a pod or an entry still needs.
+//! Housekeeping as pure functions: which files nobody needs, which pods lost their checkpoint
+//! entry, which still run without a pod object, and which belong to another plugin. Valid only once
+//! the pods are synced and while the checkpoint can be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_core::inventory::{Foreign, Lingering};
+use aliquot_core::inventory::{ForeignAllocation, LingeringShare};
 use aliquot_core::{GpuUuid, PodUid};
 
-use crate::accepted::Accepted;
-use crate::checkpoint::Entry;
+use crate::accepted::AcceptedAllocation;
+use crate::checkpoint::CheckpointEntry;
+use crate::device_id::DeviceId;
 use crate::hami;
 use crate::pod::{Phase, Pod};
-use crate::seat::Seat;
 
 /// What housekeeping found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Garbage {
     /// Names whose spec and directory nobody needs.
     pub names: BTreeSet<String>,
-    /// Pods whose accepted share nobody needs.
+    /// Pods whose accepted allocation nobody needs.
     pub pods: BTreeSet<PodUid>,
 }
 
-/// The names and accepted shares whose pod is gone, whose processes are gone
-/// (`alive`), and that no checkpoint entry refers to. While a share that is needed is `damaged`,
-/// nobody knows which names are its own.
+/// The names and accepted allocations whose pod is gone, whose processes are gone (not `alive`),
+/// and that no checkpoint entry refers to. While a needed allocation is `damaged`, its names are
+/// unknown, and no name is garbage.
 pub fn garbage<'a>(
-    entries: &[Entry],
+    entries: &[CheckpointEntry],
     pods: &[Arc<Pod>],
-    accepted: impl Iterator<Item = &'a Accepted>,
+    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
     damaged: &BTreeSet<PodUid>,
     alive: &BTreeSet<PodUid>,
     on_disk: &BTreeSet<String>,
 ) -> Garbage {
     let present = uids(pods);
-    let held: BTreeSet<&PodUid> = entries.iter().map(|entry| &entry.pod).collect();
-    let needed = |uid: &PodUid| present.contains(uid) || held.contains(uid) || alive.contains(uid);
+    let in_checkpoint: BTreeSet<&PodUid> = entries.iter().map(|entry| &entry.pod).collect();
+    let needed =
+        |uid: &PodUid| present.contains(uid) || in_checkpoint.contains(uid) || alive.contains(uid);
     let mut garbage = Garbage::default();
-    let mut kept: BTreeSet<&str> = entries
+    let mut needed_names: BTreeSet<&str> = entries
         .iter()
         .filter_map(|entry| Some(entry.name.as_ref()?.as_str()))
         .collect();
     for share in accepted {
         if needed(&share.pod) {
-            kept.extend(share.names.iter().map(String::as_str));
+            needed_names.extend(share.names.iter().map(String::as_str));
         } else {
             garbage.pods.insert(share.pod.clone());
         }
@@ -58,20 +56,20 @@ pub fn garbage<'a>(
     garbage.names = on_disk
         .iter()
         .filter(|_| known)
-        .filter(|name| !kept.contains(name.as_str()))
+        .filter(|name| !needed_names.contains(name.as_str()))
         .cloned()
         .collect();
     garbage
 }
 
-/// Accepted pods that run here while the kubelet's checkpoint does not know
-/// them: it lost its file. Their shares stay booked.
+/// Accepted pods that run here while the kubelet's checkpoint does not list them: it lost its file.
+/// Their devices stay allocated.
 pub fn lost<'a>(
-    entries: &[Entry],
+    entries: &[CheckpointEntry],
     pods: &[Arc<Pod>],
-    accepted: impl Iterator<Item = &'a Accepted>,
+    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
 ) -> BTreeSet<PodUid> {
-    let held: BTreeSet<&PodUid> = entries.iter().map(|entry| &entry.pod).collect();
+    let in_checkpoint: BTreeSet<&PodUid> = entries.iter().map(|entry| &entry.pod).collect();
     let running: BTreeSet<&PodUid> = pods
         .iter()
         .filter(|pod| pod.phase == Phase::Running)
@@ -79,7 +77,7 @@ pub fn lost<'a>(
         .collect();
     accepted
         .map(|share| &share.pod)
-        .filter(|uid| running.contains(uid) && !held.contains(uid))
+        .filter(|uid| running.contains(uid) && !in_checkpoint.contains(uid))
         .cloned()
         .collect()
 }
@@ -96,11 +94,11 @@ pub fn departed<'a>(
         .collect()
 }
 
-/// What the departed pods with living processes still hold, by pod and card.
+/// What departed pods with live processes still use, by pod and device.
 pub fn lingering<'a>(
     alive: &BTreeSet<PodUid>,
-    accepted: impl Iterator<Item = &'a Accepted>,
-) -> Vec<Lingering> {
+    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
+) -> Vec<LingeringShare> {
     accepted
         .filter(|share| alive.contains(&share.pod))
         .flat_map(|share| {
@@ -108,10 +106,10 @@ pub fn lingering<'a>(
                 .uses()
                 .clone()
                 .into_iter()
-                .map(|(gpu, used)| Lingering {
+                .map(|(gpu, used)| LingeringShare {
                     pod: share.pod.clone(),
                     gpu,
-                    seats: used.seats,
+                    replicas: used.replicas,
                     memory: used.memory,
                     cores: used.cores,
                 })
@@ -119,37 +117,36 @@ pub fn lingering<'a>(
         .collect()
 }
 
-/// Cards held by pods of another plugin that served our resource: their
-/// Allocate answer is not ours. NVIDIA's ids are a uuid, or `<uuid>::<n>`;
-/// HAMi's are `<uuid>-<n>`, and where its annotation says what a pod holds, the
-/// card is not held whole ([`crate::hami`]). `units` has the unit that is booked for each name of
-/// the driver's ([`crate::inventory::Node::booked_as`]).
+/// Devices of pods of another plugin that served our resource: their Allocate answer is not ours.
+/// NVIDIA's ids are a UUID, or `<uuid>::<n>`; HAMi's are `<uuid>-<n>`, and where its annotation
+/// names a pod's shares, the device does not count as a whole ([`crate::hami`]). `devices` has the
+/// allocatable device for each of the driver's UUIDs.
 pub fn foreign(
-    entries: &[Entry],
+    entries: &[CheckpointEntry],
     pods: &[Arc<Pod>],
-    units: &BTreeMap<GpuUuid, GpuUuid>,
-) -> Vec<Foreign> {
+    devices: &BTreeMap<GpuUuid, GpuUuid>,
+) -> Vec<ForeignAllocation> {
     let mut found = Vec::new();
     for entry in entries.iter().filter(|entry| entry.name.is_none()) {
         let holder = pods.iter().find(|pod| pod.kubelet_uid == entry.pod);
         let Some(pod) = holder.filter(|pod| pod.phase != Phase::Ended) else {
             continue;
         };
-        if hami::given(pod).is_some() {
+        if hami::annotation(pod).is_some() {
             continue;
         }
         for id in &entry.ids {
             let whole = GpuUuid::from(id.as_str());
-            let seat = Seat::parse(id).map(|seat| seat.gpu);
-            let theirs = || hami::card_of(id).filter(|_| !units.contains_key(&whole));
-            let name = seat.or_else(theirs).unwrap_or(whole);
-            let Some(gpu) = units.get(&name).cloned() else {
+            let ours = DeviceId::parse(id).map(|id| id.gpu);
+            let theirs = || hami::gpu_of(id).filter(|_| !devices.contains_key(&whole));
+            let name = ours.or_else(theirs).unwrap_or(whole);
+            let Some(gpu) = devices.get(&name).cloned() else {
                 continue;
             };
             let pod = pod.full_name();
-            let card = Foreign { gpu, pod };
-            if !found.contains(&card) {
-                found.push(card);
+            let device = ForeignAllocation { gpu, pod };
+            if !found.contains(&device) {
+                found.push(device);
             }
         }
     }
@@ -157,21 +154,21 @@ pub fn foreign(
     found
 }
 
-/// Every unit, held by those whose processes live, whose object is gone, and whose share cannot be
-/// read back.
-pub fn unclear(
+/// Counts every device as used by each pod that has live processes but no pod object, and whose
+/// accepted allocation cannot be read.
+pub fn foreign_of_damaged(
     damaged: &BTreeSet<PodUid>,
     alive: &BTreeSet<PodUid>,
-    units: &[GpuUuid],
-) -> Vec<Foreign> {
-    let living = damaged.iter().filter(|uid| alive.contains(*uid));
-    let each = living.flat_map(|uid| {
-        let pod = format!("pod {uid}, whose accepted share cannot be read back");
-        let unit = move |gpu: &GpuUuid| Foreign {
+    devices: &[GpuUuid],
+) -> Vec<ForeignAllocation> {
+    let live = damaged.iter().filter(|uid| alive.contains(*uid));
+    let each = live.flat_map(|uid| {
+        let pod = format!("pod {uid} (its accepted allocation cannot be read)");
+        let device = move |gpu: &GpuUuid| ForeignAllocation {
             gpu: gpu.clone(),
             pod: pod.clone(),
         };
-        units.iter().map(unit)
+        devices.iter().map(device)
     });
     each.collect()
 }

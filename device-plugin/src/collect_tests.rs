@@ -3,8 +3,8 @@
 use super::*;
 use crate::testing::{allocation, entry, grant, pod};
 
-fn accepted(pod: &str, names: &[&str]) -> Accepted {
-    let mut share = Accepted::new(
+fn accepted(pod: &str, names: &[&str]) -> AcceptedAllocation {
+    let mut share = AcceptedAllocation::new(
         pod.into(),
         "default".to_owned(),
         pod.to_owned(),
@@ -26,28 +26,28 @@ fn set<T: Ord + From<String>>(texts: &[&str]) -> BTreeSet<T> {
 fn names(pairs: &[(&str, &str)]) -> BTreeMap<GpuUuid, GpuUuid> {
     let pairs = pairs.iter();
     pairs
-        .map(|&(name, unit)| (name.into(), unit.into()))
+        .map(|&(name, device)| (name.into(), device.into()))
         .collect()
 }
 
 struct Case {
-    held: bool,
+    listed: bool,
     present: bool,
     alive: bool,
 }
 
 /// One accepted pod `u1` with the file `n1`.
-fn check(case: &Case, collected: bool) {
+fn check(case: &Case, expect_garbage: bool) {
     let entries = [entry("u1", Some("n1"), &["GPU-a::0"])];
     let found = garbage(
-        &entries[..usize::from(case.held)],
+        &entries[..usize::from(case.listed)],
         &pods(&["u1"])[..usize::from(case.present)],
         [accepted("u1", &["n1"])].iter(),
         &set(&[]),
         &if case.alive { set(&["u1"]) } else { set(&[]) },
         &set(&["n1"]),
     );
-    let expected = if collected {
+    let expected = if expect_garbage {
         Garbage {
             names: set(&["n1"]),
             pods: set(&["u1"]),
@@ -59,23 +59,23 @@ fn check(case: &Case, collected: bool) {
 }
 
 #[test]
-fn a_share_is_collected_only_when_entry_pod_and_processes_are_gone() {
-    for held in [false, true] {
+fn collects_only_after_entry_pod_and_processes_end() {
+    for listed in [false, true] {
         for present in [false, true] {
             for alive in [false, true] {
                 let case = Case {
-                    held,
+                    listed,
                     present,
                     alive,
                 };
-                check(&case, !held && !present && !alive);
+                check(&case, !listed && !present && !alive);
             }
         }
     }
 }
 
 #[test]
-fn a_name_without_an_owner_is_collected_unless_the_checkpoint_knows_it() {
+fn collects_unowned_name_unless_in_checkpoint() {
     let found = garbage(
         &[entry("u2", Some("n2"), &["GPU-a::1"])],
         &[],
@@ -88,7 +88,7 @@ fn a_name_without_an_owner_is_collected_unless_the_checkpoint_knows_it() {
 }
 
 #[test]
-fn an_older_name_of_a_present_pod_is_kept() {
+fn retains_older_name_of_present_pod() {
     let found = garbage(
         &[entry("u1", Some("new"), &["GPU-a::1"])],
         &pods(&["u1"]),
@@ -101,7 +101,7 @@ fn an_older_name_of_a_present_pod_is_kept() {
 }
 
 #[test]
-fn running_accepted_pods_without_an_entry_lost_it() {
+fn reports_running_pods_without_checkpoint_entry() {
     let shares = [
         accepted("u1", &[]),
         accepted("u2", &[]),
@@ -116,7 +116,7 @@ fn running_accepted_pods_without_an_entry_lost_it() {
 }
 
 #[test]
-fn what_a_departed_pod_still_holds_is_lingering() {
+fn reports_devices_of_departed_pod_as_lingering() {
     let shares = [accepted("u1", &[]), accepted("u2", &[])];
     assert_eq!(
         departed(&pods(&["u1"]), shares.iter().map(|s| &s.pod)),
@@ -129,15 +129,15 @@ fn what_a_departed_pod_still_holds_is_lingering() {
 }
 
 #[test]
-fn another_plugins_pods_hold_their_cards_whole_while_they_are_there() {
+fn counts_whole_gpu_for_pods_of_another_plugin() {
     let entries = [
         entry("old", None, &["GPU-b", "GPU-z"]),
         entry("older", None, &["GPU-a::1", "GPU-a::2"]),
         entry("gone", None, &["GPU-a"]),
         entry("ours", Some("n1"), &["GPU-a::0"]),
     ];
-    let cards = names(&[("GPU-a", "GPU-a"), ("GPU-b", "GPU-b")]);
-    let found = foreign(&entries, &pods(&["old", "older", "ours"]), &cards);
+    let devices = names(&[("GPU-a", "GPU-a"), ("GPU-b", "GPU-b")]);
+    let found = foreign(&entries, &pods(&["old", "older", "ours"]), &devices);
     let found: Vec<_> = found
         .iter()
         .map(|f| (f.gpu.as_str(), f.pod.as_str()))
@@ -149,24 +149,24 @@ fn another_plugins_pods_hold_their_cards_whole_while_they_are_there() {
 }
 
 #[test]
-fn a_pod_of_hami_holds_a_card_whole_only_if_nothing_says_what_it_was_given() {
-    let cards = names(&[("GPU-a", "GPU-a")]);
+fn counts_whole_gpu_for_hami_pod_without_annotation() {
+    let devices = names(&[("GPU-a", "GPU-a")]);
     let entries = [entry("u1", None, &["GPU-a-3"])];
-    let found = foreign(&entries, &pods(&["u1"]), &cards);
+    let found = foreign(&entries, &pods(&["u1"]), &devices);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].gpu, "GPU-a".into());
     let mut known = pod("u1");
-    known.hamis = Some("GPU-a,NVIDIA,1,1:;".to_owned());
-    assert_eq!(foreign(&entries, &[Arc::new(known)], &cards), []);
+    known.hami_allocation = Some("GPU-a,NVIDIA,1,1:;".to_owned());
+    assert_eq!(foreign(&entries, &[Arc::new(known)], &devices), []);
 }
 
 #[test]
-fn a_foreign_pod_on_an_instance_of_a_dynamic_card_was_dropped() {
-    // The card is cut as pods come: its instances are no units of their own.
-    let units = names(&[("GPU-a", "GPU-a"), ("MIG-1", "GPU-a"), ("MIG-2", "MIG-2")]);
+fn counts_foreign_pod_on_dynamic_mig_instance() {
+    // Instances of dynamic MIG are no allocatable devices of their own.
+    let devices = names(&[("GPU-a", "GPU-a"), ("MIG-1", "GPU-a"), ("MIG-2", "MIG-2")]);
     let check = |id: &str, expected: &str| {
         let entries = [entry("old", None, &[id])];
-        let found = foreign(&entries, &pods(&["old"]), &units);
+        let found = foreign(&entries, &pods(&["old"]), &devices);
         let found: Vec<_> = found.iter().map(|one| one.gpu.as_str()).collect();
         assert_eq!(found, [expected], "{id}");
     };
@@ -177,8 +177,8 @@ fn a_foreign_pod_on_an_instance_of_a_dynamic_card_was_dropped() {
 }
 
 #[test]
-fn lingering_lost_seats_and_instances() {
-    let placed = |profile: &str, start| aliquot_core::mig::published::Placed {
+fn lingering_retains_replicas_and_instances() {
+    let placed = |profile: &str, start| aliquot_core::mig::published::MigPlacement {
         profile: profile.to_owned(),
         start,
     };
@@ -187,19 +187,19 @@ fn lingering_lost_seats_and_instances() {
         ..grant("GPU-b", 5, 14)
     };
     let twice = aliquot_core::Grant {
-        seats: 2,
+        replicas: 2,
         ..grant("GPU-a", 3000, 30)
     };
     let given = allocation(&[("main", &[twice, instance(0), instance(6)])]);
     let share = crate::testing::accepted("u1", given);
     let left = lingering(&set(&["u1"]), [share].iter());
-    let found: Vec<_> = left.iter().map(|l| (l.gpu.as_str(), l.seats)).collect();
+    let found: Vec<_> = left.iter().map(|l| (l.gpu.as_str(), l.replicas)).collect();
     let expected = [("GPU-a", 2), ("GPU-b/1g.5gb@0", 1), ("GPU-b/1g.5gb@6", 1)];
     assert_eq!(found, expected);
 }
 
 #[test]
-fn while_a_damaged_share_is_needed_no_file_without_an_owner_goes() {
+fn retains_unowned_files_while_damaged_share_needed() {
     let check = |present: bool, alive: bool, expected: (&[&str], &[&str])| {
         let alive: BTreeSet<PodUid> = if alive { set(&["u1"]) } else { set(&[]) };
         let here = pods(&["u1"]);
@@ -210,9 +210,9 @@ fn while_a_damaged_share_is_needed_no_file_without_an_owner_goes() {
             (found.names, found.pods),
             (set(expected.0), set(expected.1))
         );
-        let units = ["GPU-a", "GPU-b"].map(GpuUuid::from);
-        let held = unclear(&damaged, &alive, &units).len();
-        assert_eq!(held, if alive.is_empty() { 0 } else { 2 });
+        let devices = ["GPU-a", "GPU-b"].map(GpuUuid::from);
+        let listed = foreign_of_damaged(&damaged, &alive, &devices).len();
+        assert_eq!(listed, if alive.is_empty() { 0 } else { 2 });
     };
     check(true, false, (&[], &[]));
     check(false, true, (&[], &[]));

@@ -1,35 +1,33 @@
-//! What the node's owner and we say of sick cards on the Node object: the taint of a node
-//! that is to be drained, and the owner's word that a card is well again.
-//!
-//! Fed by: the watched node and what is published. Must not: evict; the scheduler does.
+//! Marks on the Node object about unhealthy GPUs: the taint of a node that must be drained, and the
+//! annotation by which the administrator clears a failure. The scheduler evicts; nothing here does.
 
 use k8s_openapi::api::core::v1 as api;
 use serde_json::{Value, json};
 
-/// The taint of a node that is drained because of a card.
+/// The taint of a node that must be drained because of a GPU.
 pub const TAINT: &str = "aliquot.dev/gpu-drain";
-/// The node annotation by which its owner says that cards are well: uuids with commas. It is
-/// taken away when that was done.
+/// The node annotation by which the administrator declares GPUs healthy again: UUIDs, separated by
+/// commas. The agent removes it once it has acted on it.
 pub const CLEARED: &str = "aliquot.dev/gpu-cleared";
 
-/// What the node shows.
+/// The drain marks that the Node object shows.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct DrainState {
     taints: Vec<api::Taint>,
     version: Option<String>,
     cleared: Option<String>,
 }
 
-/// The version changes with everything on the node, and says nothing by itself.
-impl PartialEq for Seen {
+/// Ignores the resource version, which changes with every update of the node.
+impl PartialEq for DrainState {
     fn eq(&self, other: &Self) -> bool {
         (&self.taints, &self.cleared) == (&other.taints, &other.cleared)
     }
 }
 
-impl Eq for Seen {}
+impl Eq for DrainState {}
 
-impl Seen {
+impl DrainState {
     /// Reads the node.
     pub fn read(node: &api::Node) -> Self {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
@@ -43,7 +41,7 @@ impl Seen {
         }
     }
 
-    /// The cards that the owner says are well; `None` when nothing is said.
+    /// The GPUs that the administrator declares healthy; `None` without the annotation.
     pub fn cleared(&self) -> Option<Vec<String>> {
         let text = self.cleared.as_deref()?;
         let words = text.split(',').map(str::trim);
@@ -51,9 +49,9 @@ impl Seen {
         Some(words.map(str::to_owned).collect())
     }
 
-    /// The patch that taints the node, or takes our taint away; `None`: it is right. The list
-    /// is written whole, so it is written only over the version that was read.
-    pub fn taint(&self, drained: bool) -> Option<Value> {
+    /// The patch that adds or removes our taint; `None` if nothing needs to change. A patch
+    /// replaces the whole list of taints, so it carries the resource version that was read.
+    pub fn taint_patch(&self, drained: bool) -> Option<Value> {
         let ours = |taint: &api::Taint| taint.key == TAINT;
         if self.taints.iter().any(ours) == drained {
             return None;
@@ -71,8 +69,8 @@ impl Seen {
     }
 }
 
-/// The patch after the owner's word was followed.
-pub fn heard() -> Value {
+/// The patch that removes the annotation after it was acted on.
+pub fn cleared_patch() -> Value {
     json!({"metadata": {"annotations": {CLEARED: null}}})
 }
 
@@ -80,7 +78,7 @@ pub fn heard() -> Value {
 mod tests {
     use super::*;
 
-    fn seen(taints: &[&str], cleared: Option<&str>) -> Seen {
+    fn state(taints: &[&str], cleared: Option<&str>) -> DrainState {
         let taints: Vec<_> = taints
             .iter()
             .map(|key| json!({"key": key, "effect": "NoSchedule"}))
@@ -89,13 +87,13 @@ mod tests {
             "metadata": {"resourceVersion": "7", "annotations": cleared.map(|text| json!({CLEARED: text}))},
             "spec": {"taints": taints},
         });
-        Seen::read(&serde_json::from_value(node).expect("a node"))
+        DrainState::read(&serde_json::from_value(node).expect("a node"))
     }
 
     #[test]
-    fn the_taint_comes_and_goes_among_those_of_others() {
+    fn keeps_other_taints_when_adding_or_removing_ours() {
         let check = |taints: &[&str], drained: bool, expected: Option<&[&str]>| {
-            let found = seen(taints, None).taint(drained).map(|patch| {
+            let found = state(taints, None).taint_patch(drained).map(|patch| {
                 assert_eq!(patch["metadata"]["resourceVersion"], "7");
                 let all = patch["spec"]["taints"].as_array().cloned();
                 let keys = all.unwrap_or_default().into_iter();
@@ -113,10 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_names_cards_with_commas() {
-        assert_eq!(seen(&[], None).cleared(), None);
-        let found = seen(&[], Some("GPU-a, GPU-b,")).cleared();
+    fn reads_cleared_gpus_separated_by_commas() {
+        assert_eq!(state(&[], None).cleared(), None);
+        let found = state(&[], Some("GPU-a, GPU-b,")).cleared();
         assert_eq!(found, Some(vec!["GPU-a".to_owned(), "GPU-b".to_owned()]));
-        assert_eq!(seen(&[], Some("")).cleared(), Some(Vec::new()));
+        assert_eq!(state(&[], Some("")).cleared(), Some(Vec::new()));
     }
 }

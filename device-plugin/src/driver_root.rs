@@ -1,21 +1,19 @@
 //! Where the driver's files and device nodes are: on the host itself, or below a root of their own,
-//! such as that of a container which has the driver.
-//!
-//! Fed by: that root's path here and on the host. Must not: name a path of ours in a CDI spec; a
-//! container runtime knows the host's only.
+//! such as that of a driver container. CDI specs name only the host's paths: the container runtime
+//! knows no others.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aliquot_nvml::root::{FOLDERS, find, real};
+use aliquot_nvml::root::{FOLDERS, find, resolve};
 use serde_json::{Value, json};
 
-/// Device nodes, where nobody has them elsewhere.
+/// Where device nodes usually are.
 const DEV: &str = "/dev";
-/// A driver's device nodes are where this one is.
+/// The driver's device nodes are in the folder that has this one.
 const CONTROL: &str = "nvidiactl";
-/// What computes and what tells, by the names before the version.
+/// The libraries for compute and utility, by their names before the version.
 const LIBRARIES: [&str; 8] = [
     "libcuda",
     "libcudadebugger",
@@ -29,30 +27,30 @@ const LIBRARIES: [&str; 8] = [
 
 /// A driver's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Root {
-    /// As a folder here.
+pub struct DriverRoot {
+    /// Its path in this container.
     pub here: PathBuf,
-    /// The same on the host.
+    /// Its path on the host.
     pub host: PathBuf,
 }
 
 /// Where device nodes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dev {
+pub struct DeviceNodes {
     here: PathBuf,
-    /// `None`: where a container has them, too.
+    /// `None`: the path is the same in containers.
     host: Option<PathBuf>,
 }
 
-impl Dev {
+impl DeviceNodes {
     /// This folder, which is the host's `/dev`.
     pub fn at(here: &Path) -> Self {
         let here = here.to_owned();
         Self { here, host: None }
     }
 
-    /// Those of the root, where it has some; else the host's.
-    pub fn of(root: Option<&Root>) -> Self {
+    /// The folder of the root, where it has device nodes; else the host's.
+    pub fn of(root: Option<&DriverRoot>) -> Self {
         let own = root.filter(|root| root.here.join("dev").join(CONTROL).exists());
         own.map_or_else(
             || Self::at(Path::new(DEV)),
@@ -74,9 +72,9 @@ impl Dev {
     }
 }
 
-impl Root {
-    /// Mounts of the driver's libraries, under the names by which programs ask for them. A
-    /// container finds them where its distribution has libraries in the same folder.
+impl DriverRoot {
+    /// Mounts of the driver's libraries, under the names that programs load. A container finds them
+    /// where its distribution has libraries in the same folder.
     pub fn libraries(&self) -> Vec<Value> {
         let Some(folder) = self.folder() else {
             return Vec::new();
@@ -96,13 +94,13 @@ impl Root {
         let mut mounts = Vec::new();
         for (stem, mut all) in versions {
             all.sort();
-            // libcuda.so.1 rather than libcuda.so.580.82; one that has no short name keeps its own.
+            // libcuda.so.1 rather than libcuda.so.580.82; one without a short name retains its own.
             let short = all.iter().find(|version| !version.contains('.'));
             let Some(version) = short.or_else(|| all.first()) else {
                 continue;
             };
             let path = Path::new(folder).join(format!("{stem}.so.{version}"));
-            if let Some(file) = real(&self.here, &path) {
+            if let Some(file) = resolve(&self.here, &path) {
                 mounts.push(json!({
                     "hostPath": self.host.join(file),
                     "containerPath": Path::new("/").join(path),
@@ -117,7 +115,7 @@ impl Root {
         find(&self.here, "libcuda.so.1")?;
         let has = |folder: &&&str| {
             let path = Path::new(**folder).join("libcuda.so.1");
-            real(&self.here, &path).is_some()
+            resolve(&self.here, &path).is_some()
         };
         FOLDERS.iter().find(has).copied()
     }
@@ -129,13 +127,13 @@ mod tests {
 
     use super::*;
     use crate::cdi::Spec;
-    use crate::host::{Card, driver};
+    use crate::host::{HostDevice, driver};
 
     const HOST: &str = "/run/nvidia/driver";
     const LIB: &str = "usr/lib/x86_64-linux-gnu";
 
     /// The root of GPU Operator's driver container.
-    fn root(place: &Path, with_nodes: bool) -> Root {
+    fn root(place: &Path, with_nodes: bool) -> DriverRoot {
         let lib = place.join(LIB);
         fs::create_dir_all(&lib).expect("made");
         fs::create_dir_all(place.join("dev")).expect("made");
@@ -157,26 +155,26 @@ mod tests {
                 fs::write(place.join("dev").join(node), "").expect("written");
             }
         }
-        Root {
+        DriverRoot {
             here: place.to_owned(),
             host: HOST.into(),
         }
     }
 
-    fn card() -> Card {
-        Card {
+    fn device() -> HostDevice {
+        HostDevice {
             uuid: "GPU-a".into(),
             index: 0,
             minor: Some(3),
-            part: None,
+            instance: None,
         }
     }
 
     #[test]
-    fn specs_name_the_hosts_paths_of_a_drivers_container() {
+    fn names_host_paths_of_driver_container() {
         let place = tempfile::tempdir().expect("tempdir");
         let root = root(place.path(), true);
-        let edits = driver(&[], Some(&root), place.path(), &[card()]).edits;
+        let edits = driver(&[], Some(&root), place.path(), &[device()]).edits;
         let node = |name: &str| json!({"path": format!("/dev/{name}"), "hostPath": format!("{HOST}/dev/{name}")});
         assert_eq!(
             edits.device_nodes,
@@ -198,36 +196,39 @@ mod tests {
     }
 
     #[test]
-    fn what_nvidias_own_spec_says_of_a_drivers_container_is_kept() {
+    fn retains_nvidia_spec_of_driver_container() {
         let place = tempfile::tempdir().expect("tempdir");
         let root = root(place.path(), true);
-        let device = json!({"path": "/dev/nvidia3", "hostPath": format!("{HOST}/dev/nvidia3")});
+        let node = json!({"path": "/dev/nvidia3", "hostPath": format!("{HOST}/dev/nvidia3")});
         let library = json!({"hostPath": format!("{HOST}/{LIB}/libcuda.so.580.82"),
                              "containerPath": format!("/{LIB}/libcuda.so.580.82")});
         let spec: Spec = serde_json::from_value(json!({
             "cdiVersion": "0.6.0", "kind": "nvidia.com/gpu",
-            "devices": [{"name": "GPU-a", "containerEdits": {"deviceNodes": [device]}}],
+            "devices": [{"name": "GPU-a", "containerEdits": {"deviceNodes": [node]}}],
             "containerEdits": {"mounts": [library]},
         }))
         .expect("a spec");
-        let edits = driver(&[spec], Some(&root), place.path(), &[card()]).edits;
-        assert_eq!(edits.device_nodes, [device]);
+        let edits = driver(&[spec], Some(&root), place.path(), &[device()]).edits;
+        assert_eq!(edits.device_nodes, [node]);
         assert_eq!(edits.mounts, [library]);
     }
 
     #[test]
-    fn a_root_without_device_nodes_has_the_hosts() {
+    fn uses_host_nodes_when_driver_root_has_none() {
         let place = tempfile::tempdir().expect("tempdir");
         let root = root(place.path(), false);
-        assert_eq!(Dev::of(Some(&root)), Dev::at(Path::new(DEV)));
-        assert_eq!(Dev::of(None), Dev::at(Path::new(DEV)));
+        assert_eq!(
+            DeviceNodes::of(Some(&root)),
+            DeviceNodes::at(Path::new(DEV))
+        );
+        assert_eq!(DeviceNodes::of(None), DeviceNodes::at(Path::new(DEV)));
         // The host's own root: its nodes are where a container has them.
         fs::write(place.path().join("dev/nvidiactl"), "").expect("written");
-        let own = Root {
+        let own = DriverRoot {
             host: "/".into(),
             ..root
         };
-        let node = Dev::of(Some(&own)).node("nvidiactl");
+        let node = DeviceNodes::of(Some(&own)).node("nvidiactl");
         assert_eq!(node, Some(json!({"path": "/dev/nvidiactl"})));
     }
 }

@@ -1,19 +1,16 @@
-//! The environment a container sees, in the names HAMi's users know. It informs;
-//! the limits page governs.
-//!
-//! Fed by: a container's grants and what its pod spec says.
-//! Must not: differ between two starts of one container; it is computed from
-//! the accepted share alone.
+//! The environment of a container, in the names that HAMi's users know. It informs; the limits page
+//! governs. It is computed from the accepted allocation alone, so that it is the same at every
+//! start.
 
 use std::collections::BTreeMap;
 
 use aliquot_core::Grant;
 use serde::{Deserialize, Serialize};
 
-use crate::modes::Outfit;
-use crate::tenant_may::May;
+use crate::modes::ModeEdits;
+use crate::tenant_rights::TenantRights;
 
-/// Where the seat's read-only directory is mounted.
+/// Where the container directory is mounted, read-only.
 pub const DIRECTORY: &str = "/.aliquot";
 /// Where the counters file is, in the container.
 pub const COUNTERS: &str = "/.aliquot/counters/slots";
@@ -30,8 +27,8 @@ const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
 /// When the compute share is enforced (`GPU_CORE_UTILIZATION_POLICY`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Utilization {
-    /// Unless the pod is alone on the card.
+pub enum UtilizationPolicy {
+    /// Unless the pod is alone on the device.
     #[default]
     Default,
     /// Always.
@@ -40,7 +37,7 @@ pub enum Utilization {
     Disable,
 }
 
-impl Utilization {
+impl UtilizationPolicy {
     fn parse(text: &str) -> Self {
         match text.to_ascii_lowercase().as_str() {
             "force" => Self::Force,
@@ -58,33 +55,34 @@ impl Utilization {
     }
 }
 
-/// What holds for one container besides its grants. Fixed when the pod is
-/// accepted.
+/// The limits of one container besides its grants, fixed when the pod is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Effective {
+pub struct EffectiveLimits {
     /// When the compute share is enforced.
-    pub utilization: Utilization,
-    /// The host kills the newest grower when a container passes its memory.
+    pub utilization: UtilizationPolicy,
+    /// The host kills the process that grew last when a container exceeds its memory.
     pub oom_killer: bool,
-    /// More memory than a card of its has may be promised (`memoryScaling` above 1).
+    /// One of its devices advertises more memory than it has (`memoryScaling` above 1).
     pub oversubscribe: bool,
     /// The pod asked to run without limits (`CUDA_DISABLE_CONTROL`).
     pub uncontrolled: bool,
 }
 
-impl Effective {
-    /// What a container's own environment asks for, under the node's settings; whether more
-    /// memory than one of its cards has may be promised.
-    /// An unknown policy counts as `default`, an unset OOM killer as on (HAMi's rules).
+impl EffectiveLimits {
+    /// What a container's own environment asks for, as far as the node's settings allow it. An
+    /// unknown policy counts as `default`, an unset OOM killer as on (HAMi's rules).
     pub fn of(env: &BTreeMap<String, String>, node: NodeRules, oversubscribe: bool) -> Self {
-        let said = |may: bool, name: &str| env.get(name).filter(|_| may);
-        let utilization = match (node.core_limit, said(node.may.set_utilization, POLICY)) {
-            (false, _) => Utilization::Disable,
-            (true, Some(text)) => Utilization::parse(text),
-            (true, None) => Utilization::Default,
+        let setting = |allowed: bool, name: &str| env.get(name).filter(|_| allowed);
+        let utilization = match (
+            node.core_limit,
+            setting(node.rights.set_utilization, POLICY),
+        ) {
+            (false, _) => UtilizationPolicy::Disable,
+            (true, Some(text)) => UtilizationPolicy::parse(text),
+            (true, None) => UtilizationPolicy::Default,
         };
-        let killer = said(node.may.set_oom_killer, OOM_KILLER);
-        let control = said(node.may.disable_control, DISABLE_CONTROL);
+        let killer = setting(node.rights.set_oom_killer, OOM_KILLER);
+        let control = setting(node.rights.disable_control, DISABLE_CONTROL);
         Self {
             utilization,
             oom_killer: !killer.is_some_and(|text| is_false(text)),
@@ -99,40 +97,40 @@ impl Effective {
 pub struct NodeRules {
     /// False when the administrator switched compute limits off.
     pub core_limit: bool,
-    /// What the container may say of its own limits.
-    pub may: May,
+    /// Which of its own limits the container may set.
+    pub rights: TenantRights,
 }
 
 impl NodeRules {
-    /// Containers may say all of their limits.
+    /// Containers may set all of their limits.
     pub const fn new(core_limit: bool) -> Self {
-        let may = May {
+        let rights = TenantRights {
             set_priority: true,
             set_utilization: true,
             set_oom_killer: true,
             disable_control: true,
         };
-        Self { core_limit, may }
+        Self { core_limit, rights }
     }
 }
 
 /// The variables of a container, as `NAME=value`, in a fixed order. Those of libvgpu.so are
 /// for containers that it limits.
 pub fn variables(
-    outfit: &Outfit,
+    edits: &ModeEdits,
     grants: &[Grant],
     priority: u8,
-    effective: Effective,
+    effective: EffectiveLimits,
 ) -> Vec<String> {
-    let mut variables = outfit.variables.clone();
-    if outfit.limited {
+    let mut variables = edits.variables.clone();
+    if edits.limited {
         variables.extend(limits(grants, priority, effective));
     }
-    variables.push(format!("{VISIBLE}={}", outfit.visible.join(",")));
+    variables.push(format!("{VISIBLE}={}", edits.visible.join(",")));
     variables
 }
 
-fn limits(grants: &[Grant], priority: u8, effective: Effective) -> Vec<String> {
+fn limits(grants: &[Grant], priority: u8, effective: EffectiveLimits) -> Vec<String> {
     let cores = grants.first().map_or(0, |grant| grant.cores.0);
     let mut variables = vec![format!("CUDA_DEVICE_SM_LIMIT={cores}")];
     variables.push(format!("{SHARED_CACHE}={COUNTERS}"));
@@ -167,37 +165,37 @@ mod tests {
             gpu: gpu.into(),
             memory: Mib(memory),
             cores: Percent(cores),
-            seats: 1,
+            replicas: 1,
             mig: None,
         }
     }
 
-    fn effective(env: &[(&str, &str)], node: NodeRules) -> Effective {
+    fn effective(env: &[(&str, &str)], node: NodeRules) -> EffectiveLimits {
         let env = env
             .iter()
             .map(|&(k, v)| (k.to_owned(), v.to_owned()))
             .collect();
-        Effective::of(&env, node, false)
+        EffectiveLimits::of(&env, node, false)
     }
 
-    /// What the vgpu mode makes of these grants.
-    fn outfit(grants: &[Grant]) -> Outfit {
+    /// The container edits of the vgpu mode for these grants.
+    fn edits(grants: &[Grant]) -> ModeEdits {
         let limit = |(i, grant): (usize, &Grant)| {
             format!("CUDA_DEVICE_MEMORY_LIMIT_{i}={}m", grant.memory.0)
         };
-        Outfit {
+        ModeEdits {
             visible: grants.iter().map(|grant| grant.gpu.to_string()).collect(),
             variables: grants.iter().enumerate().map(limit).collect(),
             limited: true,
-            ..Outfit::default()
+            ..ModeEdits::default()
         }
     }
 
     #[test]
-    fn the_example_pod_gets_the_variables_its_user_expects() {
+    fn sets_documented_variables_for_example_pod() {
         let grants = [grant("GPU-a", 3000, 30)];
         assert_eq!(
-            variables(&outfit(&grants), &grants, 1, effective(&[], NODE)),
+            variables(&edits(&grants), &grants, 1, effective(&[], NODE)),
             [
                 "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
                 "CUDA_DEVICE_SM_LIMIT=30",
@@ -211,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn each_visible_device_has_its_own_limit_in_the_allocations_order() {
-        let scaled = Effective {
+    fn sets_limit_per_device_in_allocation_order() {
+        let scaled = EffectiveLimits {
             oversubscribe: true,
             ..effective(&[], NODE)
         };
         let grants = [grant("GPU-b", 1, 0), grant("GPU-a", 2, 0)];
-        let variables = variables(&outfit(&grants), &grants, 0, scaled);
+        let variables = variables(&edits(&grants), &grants, 0, scaled);
         for expected in [
             "CUDA_DEVICE_MEMORY_LIMIT_0=1m",
             "CUDA_DEVICE_MEMORY_LIMIT_1=2m",
@@ -230,11 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_limits_is_told_its_devices_and_nothing_else() {
+    fn sets_only_visible_devices_without_limits() {
         let grants = [grant("GPU-a", 10_000, 100)];
-        let exclusive = Outfit {
+        let exclusive = ModeEdits {
             visible: vec!["GPU-a".to_owned()],
-            ..Outfit::default()
+            ..ModeEdits::default()
         };
         assert_eq!(
             variables(&exclusive, &grants, 1, effective(&[], NODE)),
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pod_spec_asks_for_is_effective() {
+    fn applies_limit_settings_of_pod_spec() {
         let check = |env: &[(&str, &str)], utilization, oom_killer, uncontrolled| {
             let found = effective(env, NODE);
             assert_eq!(
@@ -252,19 +250,44 @@ mod tests {
                 "{env:?}"
             );
         };
-        check(&[], Utilization::Default, true, false);
-        check(&[(POLICY, "FORCE")], Utilization::Force, true, false);
-        check(&[(POLICY, "disable")], Utilization::Disable, true, false);
-        check(&[(POLICY, "sometimes")], Utilization::Default, true, false);
-        check(&[(OOM_KILLER, "false")], Utilization::Default, false, false);
-        check(&[(OOM_KILLER, "yes")], Utilization::Default, true, false);
-        check(&[(DISABLE_CONTROL, "1")], Utilization::Default, true, true);
+        check(&[], UtilizationPolicy::Default, true, false);
+        check(&[(POLICY, "FORCE")], UtilizationPolicy::Force, true, false);
+        check(
+            &[(POLICY, "disable")],
+            UtilizationPolicy::Disable,
+            true,
+            false,
+        );
+        check(
+            &[(POLICY, "sometimes")],
+            UtilizationPolicy::Default,
+            true,
+            false,
+        );
+        check(
+            &[(OOM_KILLER, "false")],
+            UtilizationPolicy::Default,
+            false,
+            false,
+        );
+        check(
+            &[(OOM_KILLER, "yes")],
+            UtilizationPolicy::Default,
+            true,
+            false,
+        );
+        check(
+            &[(DISABLE_CONTROL, "1")],
+            UtilizationPolicy::Default,
+            true,
+            true,
+        );
     }
 
     #[test]
-    fn a_node_without_core_limits_overrules_the_pod() {
+    fn node_without_core_limits_overrides_pod() {
         let free = NodeRules::new(false);
         let found = effective(&[(POLICY, "force")], free);
-        assert_eq!(found.utilization, Utilization::Disable);
+        assert_eq!(found.utilization, UtilizationPolicy::Disable);
     }
 }

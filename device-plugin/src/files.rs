@@ -1,7 +1,5 @@
-//! Writing files so that a reader, or a crash, never sees half of one.
-//!
-//! Fed by: the accepted store, CDI specs, seat directories.
-//! Must not: rename or truncate a file that a container has mounted.
+//! Writes files so that neither a reader nor a crash sees half of one. A file that a container has
+//! mounted is never renamed or truncated.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -11,24 +9,24 @@ use std::path::{Path, PathBuf};
 use aliquot_region::limits;
 use thiserror::Error;
 
-use crate::tenant;
+use crate::counters_file;
 
-/// Why a file could not be put in place.
+/// Why a file operation failed.
 #[derive(Debug, Error)]
 pub enum FileError {
     /// A step on `path` failed.
     #[error("cannot {step} {}: {source}", path.display())]
     Step {
-        /// What was tried: "write", "read", "remove", …
+        /// The operation: "write", "read", "remove", …
         step: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Makes an error of a step, for `map_err`.
+/// Builds the error of a step, for `map_err`.
 pub(crate) fn failed<'a>(
     step: &'static str,
     path: &'a Path,
@@ -48,23 +46,23 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<bool, FileError> {
     written(path, content, true)
 }
 
-/// The same, durable when the system comes to it: for what is made again at the next
-/// start of its container, which after a power cut is always still to come. Readers see
-/// all of it or the old; after a power cut it may be there and empty.
+/// The same without waiting for the disk: for files that are written again at the next start of
+/// their container. Readers see the old or the new content; after a power cut the file may be
+/// empty.
 pub fn put(path: &Path, content: &[u8]) -> Result<bool, FileError> {
     written(path, content, false)
 }
 
-/// The same through an empty file that was made ahead on the same file system, if there is one:
-/// a new file may cost more than all else.
-pub fn put_by(blank: Option<PathBuf>, path: &Path, content: &[u8]) -> Result<(), FileError> {
-    let Some(blank) = blank else {
+/// The same through a preallocated empty file on the same file system, if there is one: creating a
+/// file may cost more than everything else.
+pub fn put_reusing(empty: Option<PathBuf>, path: &Path, content: &[u8]) -> Result<(), FileError> {
+    let Some(empty) = empty else {
         return put(path, content).map(drop);
     };
-    let file = OpenOptions::new().write(true).open(&blank);
+    let file = OpenOptions::new().write(true).open(&empty);
     file.and_then(|mut file| file.write_all(content))
-        .map_err(failed("write", &blank))?;
-    fs::rename(&blank, path).map_err(failed("rename to", path))
+        .map_err(failed("write", &empty))?;
+    fs::rename(&empty, path).map_err(failed("rename to", path))
 }
 
 fn written(path: &Path, content: &[u8], durable: bool) -> Result<bool, FileError> {
@@ -89,17 +87,17 @@ fn written(path: &Path, content: &[u8], durable: bool) -> Result<bool, FileError
     Ok(true)
 }
 
-/// Makes the directory with this mode, and its parents.
+/// Creates the directory with this mode, and its parents.
 pub fn directory(path: &Path, mode: u32) -> Result<(), FileError> {
     fs::create_dir_all(path).map_err(failed("create", path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("chmod", path))
 }
 
-/// Makes the seat directory of one name, or brings its limits page up to date in
-/// place: a container may have it mounted. The counters file is left alone.
-pub fn seat(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
+/// Creates the container directory of one name, or updates its limits page in place: a container
+/// may have it mounted. An existing counters file is left alone.
+pub fn container_directory(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     directory(path, 0o755)?;
-    tenant::equip(path)?;
+    counters_file::create(path)?;
     let limits = path.join("limits");
     match fs::read(&limits) {
         Ok(old) => update(&limits, &old, page),
@@ -108,25 +106,28 @@ pub fn seat(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     }
 }
 
-/// Writes the page of a seat that was made ahead ([`crate::spare`]): no container has it yet.
-pub fn fill(seat: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
-    let limits = seat.join("limits");
+/// Writes the limits page of a preallocated directory ([`crate::preallocated`]), which no container
+/// uses yet.
+pub fn write_limits(directory: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
+    let limits = directory.join("limits");
     let file = OpenOptions::new().write(true).open(&limits);
     file.and_then(|file| file.write_all_at(page, 0))
         .map_err(failed("write", &limits))
 }
 
-/// Writes the page in place, its sequence odd meanwhile; keeps what the host measured.
+/// Writes the page in place, its sequence odd meanwhile; retains what the host measured.
 fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<(), FileError> {
     let known = <&[u8; limits::SIZE]>::try_from(old).ok();
-    // Odd: a writer died in the middle, and readers would wait for it for ever.
-    if known.is_some_and(|old| old[limits::SEQUENCE.start] % 2 == 0 && limits::same(old, page)) {
+    // Odd: a writer died halfway, and readers would wait for it forever.
+    if known
+        .is_some_and(|old| old[limits::SEQUENCE.start] % 2 == 0 && limits::same_limits(old, page))
+    {
         return Ok(());
     }
     let mut next = *page;
     let mut sequence = 0;
     if let Some(old) = known {
-        limits::keep_measured(old, &mut next);
+        limits::copy_measurements(old, &mut next);
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&old[limits::SEQUENCE]);
         sequence = u64::from_le_bytes(bytes) & !1;
@@ -148,7 +149,7 @@ fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<(), File
         .map_err(failed("write", path))
 }
 
-/// Removes a file or a whole directory; one that is not there is fine.
+/// Removes a file or a whole directory; a missing one is no error.
 pub fn remove(path: &Path) -> Result<(), FileError> {
     let result = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),

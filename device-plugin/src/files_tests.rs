@@ -10,33 +10,36 @@ fn inode(path: &Path) -> u64 {
 
 #[test]
 fn replaces_by_rename_and_leaves_no_temporary_file() {
-    let room = tempfile::tempdir().expect("tempdir");
-    let path = room.path().join("a.json");
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("a.json");
     assert!(replace(&path, b"1").expect("first"));
     let first = inode(&path);
     assert!(!replace(&path, b"1").expect("unchanged"));
     assert_eq!(inode(&path), first);
     assert!(replace(&path, b"2").expect("second"));
     assert_eq!(fs::read(&path).expect("read"), b"2");
-    assert_eq!(names(room.path()).expect("list"), ["a.json"]);
+    assert_eq!(names(dir.path()).expect("list"), ["a.json"]);
 }
 
 #[test]
-fn a_seat_keeps_its_files_and_its_counters_when_the_limits_change() {
-    let room = tempfile::tempdir().expect("tempdir");
-    let seat_path = room.path().join("n");
+fn retains_files_and_counters_when_limits_change() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let container_dir = dir.path().join("n");
     let page = |fill| {
         let mut page = [0; limits::SIZE];
         page[64] = fill;
         page
     };
-    seat(&seat_path, &page(1)).expect("made");
-    let (limits, slots) = (seat_path.join("limits"), seat_path.join("counters/slots"));
-    fs::write(&slots, b"used").expect("the tenant writes");
+    container_directory(&container_dir, &page(1)).expect("made");
+    let (limits, slots) = (
+        container_dir.join("limits"),
+        container_dir.join("counters/slots"),
+    );
+    fs::write(&slots, b"used").expect("the container writes");
     let inodes = (inode(&limits), inode(&slots));
-    seat(&seat_path, &page(1)).expect("unchanged");
+    container_directory(&container_dir, &page(1)).expect("unchanged");
     assert_eq!(fs::read(&limits).expect("read")[limits::SEQUENCE], [0; 8]);
-    seat(&seat_path, &page(2)).expect("changed");
+    container_directory(&container_dir, &page(2)).expect("changed");
     let found = fs::read(&limits).expect("read");
     assert_eq!((found.len(), found[64]), (limits::SIZE, 2));
     assert_eq!(found[limits::SEQUENCE], 2_u64.to_le_bytes());
@@ -45,23 +48,23 @@ fn a_seat_keeps_its_files_and_its_counters_when_the_limits_change() {
 }
 
 #[test]
-fn a_page_whose_writer_died_in_the_middle_was_left_so() {
-    let room = tempfile::tempdir().expect("tempdir");
+fn repairs_limits_page_after_interrupted_write() {
+    let dir = tempfile::tempdir().expect("tempdir");
     let page = [0; limits::SIZE];
-    seat(room.path(), &page).expect("made");
-    let limits = room.path().join("limits");
+    container_directory(dir.path(), &page).expect("made");
+    let limits = dir.path().join("limits");
     let mut half = page;
     half[limits::SEQUENCE.start] = 5;
-    fs::write(&limits, half).expect("its last write is missing");
-    seat(room.path(), &page).expect("mended");
+    fs::write(&limits, half).expect("written");
+    container_directory(dir.path(), &page).expect("repaired");
     let found = fs::read(&limits).expect("read");
     assert_eq!(found[limits::SEQUENCE], 6_u64.to_le_bytes());
 }
 
 #[test]
-fn removing_what_is_not_there_is_fine() {
-    let room = tempfile::tempdir().expect("tempdir");
-    let missing = room.path().join("missing");
+fn removing_missing_path_succeeds() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let missing = dir.path().join("missing");
     remove(&missing).expect("fine");
     assert_eq!(names(&missing).expect("fine"), Vec::<String>::new());
     directory(&missing, 0o700).expect("made");

@@ -1,42 +1,45 @@
-//! Pods of HAMi that still run on a node that this agent took over.
-//!
-//! Fed by: the checkpoint (entries whose Allocate answer is not ours) and the
-//! pods' annotations. Must not: believe the annotation of a pod that holds no
-//! seat, or the ids of the seats: HAMi's plugin does not follow them.
+//! Pods of HAMi that still run on a node that this agent took over. They are the checkpoint entries
+//! whose Allocate answer is not ours. HAMi's plugin does not follow the device ids, so only the
+//! annotation of a pod that has device ids counts.
 
 use std::sync::Arc;
 
-use aliquot_core::ledger::Held;
+use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::{GpuUuid, PodUid, hami};
 
-use crate::checkpoint::Entry;
+use crate::checkpoint::CheckpointEntry;
 use crate::pod::{Phase, Pod};
 
-/// What each of them holds, by the kubelet's uid.
-pub fn holders(entries: &[Entry], pods: &[Arc<Pod>]) -> Vec<(PodUid, Held)> {
+/// What each of these pods has allocated, by the kubelet's UID.
+pub fn pod_allocations(
+    entries: &[CheckpointEntry],
+    pods: &[Arc<Pod>],
+) -> Vec<(PodUid, AllocatedUse)> {
     let theirs = |pod: &&Arc<Pod>| {
         let mut entries = entries.iter().filter(|entry| entry.name.is_none());
         pod.phase != Phase::Ended && entries.any(|entry| entry.pod == pod.kubelet_uid)
     };
-    let held = |pod: &Arc<Pod>| {
-        let text = given(pod)?;
+    let usage = |pod: &Arc<Pod>| {
+        let text = annotation(pod)?;
         let stages: Vec<_> = pod.stages().map(|(_, stage)| stage).collect();
-        let held = hami::uses(text, &stages).map_or(Held::Unreadable, Held::Uses);
-        Some((pod.kubelet_uid.clone(), held))
+        let usage = hami::uses(text, &stages).map_or(AllocatedUse::Unreadable, AllocatedUse::Known);
+        Some((pod.kubelet_uid.clone(), usage))
     };
-    pods.iter().filter(theirs).filter_map(held).collect()
+    pods.iter().filter(theirs).filter_map(usage).collect()
 }
 
-/// HAMi's annotation, where it counts: on a pod without one of ours.
-pub fn given(pod: &Pod) -> Option<&str> {
-    pod.hamis.as_deref().filter(|_| pod.allocation.is_none())
+/// HAMi's annotation, on a pod without an allocation of ours.
+pub fn annotation(pod: &Pod) -> Option<&str> {
+    pod.hami_allocation
+        .as_deref()
+        .filter(|_| pod.allocation.is_none())
 }
 
-/// The card in an id of HAMi's plugin, `<uuid>-<n>`.
-pub fn card_of(id: &str) -> Option<GpuUuid> {
-    let (card, number) = id.rsplit_once('-')?;
+/// The GPU in a device id of HAMi's plugin, `<uuid>-<n>`.
+pub fn gpu_of(id: &str) -> Option<GpuUuid> {
+    let (gpu, number) = id.rsplit_once('-')?;
     let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    plain.then(|| card.into())
+    plain.then(|| gpu.into())
 }
 
 #[cfg(test)]
@@ -46,13 +49,13 @@ mod tests {
 
     fn check(change: impl FnOnce(&mut Pod), name: Option<&str>, expected: &str) {
         let mut theirs = pod("u1");
-        theirs.hamis = Some("GPU-a,NVIDIA,3000,30:;".to_owned());
+        theirs.hami_allocation = Some("GPU-a,NVIDIA,3000,30:;".to_owned());
         change(&mut theirs);
         let entries = [entry("u1", name, &["GPU-b-3"])];
-        let found = holders(&entries, &[Arc::new(theirs), Arc::new(pod("other"))]);
-        let shown = found.iter().map(|(pod, held)| match held {
-            Held::Unreadable => format!("{pod} unreadable"),
-            Held::Uses(uses) => {
+        let found = pod_allocations(&entries, &[Arc::new(theirs), Arc::new(pod("other"))]);
+        let shown = found.iter().map(|(pod, usage)| match usage {
+            AllocatedUse::Unreadable => format!("{pod} unreadable"),
+            AllocatedUse::Known(uses) => {
                 let shares = uses.iter();
                 let shares = shares.map(|(gpu, used)| format!("{pod} {gpu} {}", used.memory));
                 shares.collect()
@@ -62,25 +65,25 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_hami_holds_what_its_annotation_says_wherever_its_seats_are() {
+    fn counts_hami_pod_by_annotation_not_by_device_ids() {
         check(|_| {}, None, "u1 GPU-a 3000 MiB");
         check(
-            |pod| pod.hamis = Some("?".to_owned()),
+            |pod| pod.hami_allocation = Some("?".to_owned()),
             None,
             "u1 unreadable",
         );
-        // A seat of ours, an ended pod, one with an allocation of ours, no annotation.
+        // Device ids of ours, a pod that ended, an allocation of ours, no annotation.
         check(|_| {}, Some("n1"), "");
         check(|pod| pod.phase = Phase::Ended, None, "");
         check(|pod| pod.allocation = Some("{}".to_owned()), None, "");
-        check(|pod| pod.hamis = None, None, "");
+        check(|pod| pod.hami_allocation = None, None, "");
     }
 
     #[test]
-    fn hamis_ids_name_a_card_and_a_number() {
-        let card = |id| card_of(id).map(|card| card.to_string());
-        assert_eq!(card("GPU-8f-11").as_deref(), Some("GPU-8f"));
-        assert_eq!(card("GPU-8f"), None);
-        assert_eq!(card("GPU"), None);
+    fn reads_gpu_from_hami_device_id() {
+        let gpu = |id| gpu_of(id).map(|gpu| gpu.to_string());
+        assert_eq!(gpu("GPU-8f-11").as_deref(), Some("GPU-8f"));
+        assert_eq!(gpu("GPU-8f"), None);
+        assert_eq!(gpu("GPU"), None);
     }
 }

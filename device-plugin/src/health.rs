@@ -1,271 +1,295 @@
-//! Watches the driver and the node's pods, and publishes what follows from both.
-//!
-//! Fed by: driver events and readings, changes of the node's pods. A card's error is heard
-//! once and published for all its seats. Must not: decide ([`crate::sick`] does); hold
-//! its lock across an await.
+//! Watches the driver and the node's pods, and publishes the health of the devices.
+//! [`crate::device_failures`] decides what follows from a failure.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::{GpuUuid, inventory};
-use aliquot_k8s::event::Notes;
-use aliquot_nvml::{self as nvml, CardHealth, Driver, Event, NvmlError};
+use aliquot_k8s::event::EventSender;
+use aliquot_nvml::{self as nvml, DeviceHealth, Driver, GpuEvent, NvmlError};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::accepted::Accepted;
-use crate::answered::answered;
-use crate::last_good;
+use crate::accepted::AcceptedAllocation;
+use crate::allocatable::AllocatedIds;
+use crate::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
+use crate::driver_answer::await_driver;
+use crate::last_known_layout;
 use crate::metrics::Metrics;
 use crate::prestart::PreStart;
-use crate::sick::{self, SickPods, Sickness, Told};
-use crate::units::Held;
-use crate::xid::{Action, Actions};
+use crate::xid::{XidAction, XidActions};
 
-/// Longest wait for driver events; health is looked at after each.
-const EVENTS: Duration = Duration::from_secs(2);
-/// Rounds of events between two full readings of the driver.
-const READ_EVERY: u32 = 15;
-/// An application's error on a card is told to its pods once in this time.
-const QUIET: Duration = Duration::from_mins(1);
+/// The longest wait for driver events; health is read after each.
+const EVENT_WAIT: Duration = Duration::from_secs(2);
+/// Polls between two full readings of the driver.
+const FULL_READ_EVERY: u32 = 15;
+/// The pods on a GPU are notified of an application error at most once in this time.
+const APPLICATION_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What is done about errors.
+/// How failures are handled.
 #[derive(Clone, Debug)]
-pub struct Care {
-    /// What each XID asks for.
-    pub actions: Actions,
-    /// What becomes of the pods on a card that is out of service.
-    pub pods: SickPods,
+pub struct FailureHandling {
+    /// The action for each XID.
+    pub actions: XidActions,
+    /// What happens to the pods on a GPU that is out of service.
+    pub pods: FailurePodPolicy,
 }
 
-/// The watch of this node's cards.
-pub struct Watch {
+/// The health monitor of this node's GPUs.
+pub struct HealthMonitor {
     driver: Arc<dyn Driver>,
     prestart: Arc<PreStart>,
-    care: Care,
-    notes: Notes,
+    handling: FailureHandling,
+    notes: EventSender,
     metrics: Metrics,
-    state: Mutex<State>,
+    state: Mutex<Readings>,
 }
 
-/// The last readings. Whoever publishes holds it, so that nothing older is published.
-struct State {
-    facts: nvml::Inventory,
-    health: Vec<CardHealth>,
-    held: Held,
-    told: Told,
-    /// Cards of which the driver did not tell how they are cut: the last answer stands.
-    unread: BTreeSet<String>,
-    errors: HashMap<(String, u64), Instant>,
+/// The last readings. The lock is held while publishing, so that nothing older is published after
+/// it.
+struct Readings {
+    facts: nvml::DriverInventory,
+    health: Vec<DeviceHealth>,
+    allocated_ids: AllocatedIds,
+    reported: ReportedFailures,
+    /// GPUs whose MIG layout the driver did not report; the last known one is used.
+    unread_layouts: BTreeSet<String>,
+    reported_errors: HashMap<(String, u64), Instant>,
 }
 
-impl Watch {
-    /// Starts with these readings and publishes what follows from them. Blocks.
+impl HealthMonitor {
+    /// Starts from these readings and publishes what follows from them. Blocks.
     pub fn new(
         driver: Arc<dyn Driver>,
         prestart: Arc<PreStart>,
-        care: Care,
-        notes: Notes,
+        handling: FailureHandling,
+        notes: EventSender,
         metrics: Metrics,
-        (mut facts, health): (nvml::Inventory, Vec<CardHealth>),
+        (mut facts, health): (nvml::DriverInventory, Vec<DeviceHealth>),
     ) -> Arc<Self> {
-        let unread = last_good::keep(&mut facts, &prestart.published.get().facts);
-        let state = Mutex::new(State {
+        let unread = last_known_layout::restore(&mut facts, &prestart.published.get().facts);
+        let state = Mutex::new(Readings {
             facts,
             health,
-            held: Held::new(),
-            told: Told::default(),
-            unread,
-            errors: HashMap::new(),
+            allocated_ids: AllocatedIds::new(),
+            reported: ReportedFailures::default(),
+            unread_layouts: unread,
+            reported_errors: HashMap::new(),
         });
-        let watch = Arc::new(Self {
+        let monitor = Arc::new(Self {
             driver,
             prestart,
-            care,
+            handling,
             notes,
             metrics,
             state,
         });
-        watch.refresh(|_| {});
-        watch
+        monitor.update_and_publish(|_| {});
+        monitor
     }
 
-    /// Reads the driver after its events, and now and then without, until `stop`. `tell` hears
-    /// while it does not answer.
-    pub async fn cards(
+    /// Reads the driver after each event and at an interval, until `stop`. Calls `report` while the
+    /// driver does not answer.
+    pub async fn watch_driver(
         self: Arc<Self>,
-        tell: impl Fn(Option<String>) + Send + Sync,
+        report: impl Fn(Option<String>) + Send + Sync,
         stop: CancellationToken,
     ) {
         let mut round = 0;
         while !stop.is_cancelled() {
-            let (this, full) = (Arc::clone(&self), round % READ_EVERY == 0);
+            let (this, full) = (Arc::clone(&self), round % FULL_READ_EVERY == 0);
             round += 1;
-            let round = spawn_blocking(move || this.round(full));
-            match answered(round, &tell, &stop).await {
+            let round = spawn_blocking(move || this.poll(full));
+            match await_driver(round, &report, &stop).await {
                 None | Some(Err(_)) => return,
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(error))) => {
-                    tracing::warn!(%error, "the driver did not answer; what it did not tell stays");
+                    tracing::warn!(%error, "the driver did not answer; the last readings stay in effect");
                     tokio::select! {
                         () = stop.cancelled() => {}
-                        () = tokio::time::sleep(EVENTS) => {}
+                        () = tokio::time::sleep(EVENT_WAIT) => {}
                     }
                 }
             }
         }
     }
 
-    /// Publishes again when pods change while seats are shown for them alone, until `stop`.
-    pub async fn pods(self: Arc<Self>, stop: CancellationToken) {
+    /// Publishes again when pods change while replicas are advertised only because pods use them,
+    /// until `stop`.
+    pub async fn watch_pods(self: Arc<Self>, stop: CancellationToken) {
         let mut changes = self.prestart.pods.subscribe();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                told = changes.changed() => if told.is_err() { return },
+                last = changes.changed() => if last.is_err() { return },
             }
             changes.borrow_and_update();
-            if self.prestart.published.get().has_kept_seats() {
+            if self.prestart.published.get().has_retained_replicas() {
                 let this = Arc::clone(&self);
-                if spawn_blocking(move || this.refresh(|_| {})).await.is_err() {
+                if spawn_blocking(move || this.update_and_publish(|_| {}))
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }
         }
     }
 
-    /// One wait and what it brought. Health comes first: it must not wait for a full
-    /// reading, nor be missed because events cannot be had.
-    fn round(&self, full: bool) -> Result<(), NvmlError> {
-        let events = self.driver.wait_events(EVENTS);
+    /// Waits for events and handles them. Health comes first: it must neither wait for a full
+    /// reading nor be missed because events are unavailable.
+    fn poll(&self, full: bool) -> Result<(), NvmlError> {
+        let events = self.driver.wait_events(EVENT_WAIT);
         let health = self.driver.health()?;
-        let heard = events.as_deref().unwrap_or_default();
-        self.refresh(|state| state.health = health);
-        for event in heard {
-            self.tell(event);
+        let seen_events = events.as_deref().unwrap_or_default();
+        self.update_and_publish(|state| state.health = health);
+        for event in seen_events {
+            self.report_event(event);
         }
-        let unread = !self.state.lock().unread.is_empty();
-        if full || unread || !heard.is_empty() || self.prestart.modes.cut_since() {
+        let unread = !self.state.lock().unread_layouts.is_empty();
+        if full || unread || !seen_events.is_empty() || self.prestart.modes.take_layout_changed() {
             self.reread()?;
         }
         events.map(drop)
     }
 
-    /// Reads the cards anew, and publishes them. Blocks.
+    /// Rereads the GPUs and publishes them. Blocks.
     pub fn reread(&self) -> Result<(), NvmlError> {
         let mut facts = self.driver.inventory()?;
         let health = self.driver.health()?;
-        self.refresh(|state| {
-            let unread = last_good::keep(&mut facts, &state.facts);
-            if unread != state.unread {
-                tracing::warn!(cards = ?unread, "how these cards are cut was not told; the last answer stands");
+        self.update_and_publish(|state| {
+            let unread = last_known_layout::restore(&mut facts, &state.facts);
+            if unread != state.unread_layouts {
+                tracing::warn!(gpus = ?unread, "the driver did not report the MIG layout of these GPUs; the last known layout stays in effect");
             }
-            (state.facts, state.health, state.unread) = (facts, health, unread);
+            (state.facts, state.health, state.unread_layouts) = (facts, health, unread);
         });
         Ok(())
     }
 
-    /// The owner says that these cards are well. Blocks.
+    /// Clears the failures of these GPUs at the administrator's request. Blocks.
     pub fn clear(&self, uuids: &[String]) -> Result<(), NvmlError> {
         for uuid in uuids {
-            tracing::warn!(uuid, "the owner says that this card is well");
-            self.driver.clear(uuid);
+            tracing::warn!(uuid, "the administrator declares this GPU healthy");
+            self.driver.clear_errors(uuid);
         }
         let health = self.driver.health()?;
-        self.refresh(|state| state.health = health);
+        self.update_and_publish(|state| state.health = health);
         Ok(())
     }
 
-    /// Publishes the state after `change`, and says what is new of it.
-    fn refresh(&self, change: impl FnOnce(&mut State)) {
+    /// Publishes the state after `change`, and reports new failures.
+    fn update_and_publish(&self, change: impl FnOnce(&mut Readings)) {
         let mut state = self.state.lock();
         change(&mut state);
-        let diagnosis = |card| sick::diagnosis(card, &self.care.actions);
-        let mut cards: Vec<_> = state.health.iter().filter_map(diagnosis).collect();
-        for sick in &mut cards {
-            sick.gpu = self.booked(&sick.gpu, &state.facts);
+        let diagnosis = |device| device_failures::diagnose(device, &self.handling.actions);
+        let mut failed: Vec<_> = state.health.iter().filter_map(diagnosis).collect();
+        for failure in &mut failed {
+            failure.gpu = self.ledger_id(&failure.gpu, &state.facts);
         }
         self.metrics
-            .sick_cards
-            .set(i64::try_from(cards.len()).unwrap_or(i64::MAX));
+            .unhealthy_gpus
+            .set(i64::try_from(failed.len()).unwrap_or(i64::MAX));
         let pods = self.prestart.pods.in_order();
-        let shares = if cards.is_empty() {
+        let shares = if failed.is_empty() {
             Vec::new()
         } else {
-            self.shares()
+            self.accepted()
         };
         let synced = self.prestart.pods.synced();
         match self.prestart.entries() {
-            Ok(entries) => state.held = sick::held(&entries, &pods, synced),
+            Ok(entries) => {
+                state.allocated_ids = device_failures::allocated_ids(&entries, &pods, synced)
+            }
             Err(error) => {
-                tracing::warn!(%error, "who holds which seats is not known anew");
+                tracing::warn!(%error, "cannot read which device ids are allocated; the last known ones stay in effect");
             }
         }
         let node = self.prestart.published.get();
-        let touched = sick::touched(&cards, &node.inventory.gpus, self.care.pods);
-        let concerned = sick::concerned(&touched, &shares, &pods);
-        let evict = match self.care.pods {
-            SickPods::Keep => Vec::new(),
-            SickPods::Evict | SickPods::Drain => sick::evict(&concerned),
+        let devices =
+            device_failures::affected_devices(&failed, &node.inventory.gpus, self.handling.pods);
+        let affected = device_failures::affected_pods(&devices, &shares, &pods);
+        let evict = match self.handling.pods {
+            FailurePodPolicy::Keep => Vec::new(),
+            FailurePodPolicy::Evict | FailurePodPolicy::Drain => {
+                device_failures::evictions(&affected)
+            }
         };
-        let drained = sick::drained(&cards, self.care.pods);
-        let drained =
-            drained.map(|sick| format!("the node is drained: {}: {}", sick.gpu, sick.why));
-        let sickness = Sickness {
-            cards,
+        let drained = device_failures::drain_trigger(&failed, self.handling.pods);
+        let drained = drained.map(|failure| {
+            format!(
+                "the node is being drained because of {}: {}",
+                failure.gpu, failure.cause
+            )
+        });
+        let failures = NodeFailures {
+            devices: failed,
             evict,
-            drained,
+            drain_reason: drained,
         };
         let published = &self.prestart.published;
-        published.cards(&state.facts, &state.health, sickness, state.held.clone());
-        for note in state.told.news(&concerned, &pods, self.care.pods) {
+        published.set_devices(
+            &state.facts,
+            &state.health,
+            failures,
+            state.allocated_ids.clone(),
+        );
+        for note in state
+            .reported
+            .new_events(&affected, &pods, self.handling.pods)
+        {
             tracing::warn!(pod = note.pod.name, reason = note.reason, text = note.text);
             self.notes.send(note);
         }
     }
 
-    /// A card's or instance's name in the books.
-    fn booked(&self, uuid: &GpuUuid, facts: &nvml::Inventory) -> GpuUuid {
+    /// The id under which a GPU or MIG instance is in the ledger.
+    fn ledger_id(&self, uuid: &GpuUuid, facts: &nvml::DriverInventory) -> GpuUuid {
         let published = self.prestart.published.get();
-        let unit = published.inventory.gpu(uuid).is_some();
-        let made = sick::as_booked(uuid, facts).filter(|_| !unit);
+        let is_allocatable = published.inventory.gpu(uuid).is_some();
+        let made = device_failures::dynamic_mig_id(uuid, facts).filter(|_| !is_allocatable);
         made.unwrap_or_else(|| uuid.clone())
     }
 
-    fn shares(&self) -> Vec<Accepted> {
+    fn accepted(&self) -> Vec<AcceptedAllocation> {
         self.prestart.store.lock().all().cloned().collect()
     }
 
-    /// Logs and counts an event, and tells the pods of an error that leaves their card in
-    /// service; of a sick card they are told by [`Self::refresh`].
-    fn tell(&self, event: &Event) {
+    /// Logs and counts an event, and notifies the pods of an error that leaves their GPU in
+    /// service. [`Self::update_and_publish`] notifies pods of a failed GPU.
+    fn report_event(&self, event: &GpuEvent) {
         tracing::warn!(?event, "driver event");
-        let Event::Xid { uuid, code, .. } = event else {
+        let GpuEvent::Xid { uuid, code, .. } = event else {
             return;
         };
-        let action = self.care.actions.of(*code);
+        let action = self.handling.actions.of(*code);
         self.metrics.count_xid(uuid, *code, action.name());
-        if action != Action::RestartApplication {
+        if action != XidAction::RestartApplication {
             return;
         }
         let now = Instant::now();
         let mut state = self.state.lock();
-        state.errors.retain(|_, told| now - *told < QUIET);
-        if state.errors.contains_key(&(uuid.clone(), *code)) {
+        state
+            .reported_errors
+            .retain(|_, last| now - *last < APPLICATION_ERROR_INTERVAL);
+        if state.reported_errors.contains_key(&(uuid.clone(), *code)) {
             return;
         }
-        state.errors.insert((uuid.clone(), *code), now);
+        state.reported_errors.insert((uuid.clone(), *code), now);
         drop(state);
         let node = self.prestart.published.get();
-        let gpu = self.booked(&uuid.as_str().into(), &node.facts);
-        let by_mps = |card: &inventory::Gpu| card.uuid == gpu && card.mode == inventory::Mode::Mps;
+        let gpu = self.ledger_id(&uuid.as_str().into(), &node.facts);
+        let by_mps =
+            |device: &inventory::Gpu| device.uuid == gpu && device.mode == inventory::Mode::Mps;
         let shared = node.inventory.gpus.iter().any(by_mps);
-        for pod in sick::on_card(&gpu, &self.shares(), &self.prestart.pods.in_order()) {
-            self.notes
-                .send(sick::application_error(&pod, &gpu, *code, shared));
+        for pod in device_failures::pods_on(&gpu, &self.accepted(), &self.prestart.pods.in_order())
+        {
+            self.notes.send(device_failures::application_error(
+                &pod, &gpu, *code, shared,
+            ));
         }
     }
 }

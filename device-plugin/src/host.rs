@@ -1,8 +1,5 @@
-//! What is asked of the host itself: how the driver gets into a container, and
-//! which pods still have processes.
-//!
-//! Fed by: CDI directories, `/dev`, `/proc` (each as a path, so that tests have
-//! their own). Must not: write.
+//! Reads the host: how the driver gets into a container, and which pods still have processes. CDI
+//! directories, `/dev` and `/proc` are parameters, so that tests have their own. Writes nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,15 +8,15 @@ use std::sync::OnceLock;
 
 use aliquot_core::{GpuUuid, PodUid};
 
-use aliquot_nvml::{Device, Instance};
+use aliquot_nvml::{GpuInstance, MigDevice};
 
 use serde_json::Value;
 
 use crate::cdi::{self, Driver, NVIDIA_KIND, Spec};
-use crate::driver_root::{Dev, Root};
-use crate::modes::mig::caps;
+use crate::driver_root::{DeviceNodes, DriverRoot};
+use crate::modes::mig::capability_nodes;
 
-/// Whether the kernel makes a tree of mounts read-only at once (`mount_setattr`, Linux 5.12).
+/// Whether the kernel can make a tree of mounts read-only (`mount_setattr`, Linux 5.12).
 pub fn mounts_whole_trees() -> bool {
     static SINCE_5_12: OnceLock<bool> = OnceLock::new();
     *SINCE_5_12.get_or_init(|| {
@@ -35,41 +32,41 @@ fn is_since_5_12(release: &str) -> bool {
     (next(), next()) >= (5, 12)
 }
 
-/// A card as device nodes and NVIDIA's spec name it.
+/// A device as device nodes and NVIDIA's spec name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct HostDevice {
     /// Its uuid.
     pub uuid: GpuUuid,
     /// NVML's index.
     pub index: u32,
     /// `/dev/nvidia<minor>`, where the driver knows it.
     pub minor: Option<u32>,
-    /// It is an instance of the card that index and minor mean.
-    pub part: Option<Part>,
+    /// Set for a MIG instance of the GPU with this index and minor.
+    pub instance: Option<InstanceIds>,
 }
 
-impl Card {
-    /// What the driver calls it now: an instance has another uuid after a reboot.
-    pub fn current(&self) -> &str {
-        let part = self.part.as_ref();
-        part.map_or(self.uuid.as_str(), |part| &part.current)
+impl HostDevice {
+    /// Its UUID now: an instance has another one after a reboot.
+    pub fn current_uuid(&self) -> &str {
+        let instance = self.instance.as_ref();
+        instance.map_or(self.uuid.as_str(), |instance| &instance.current)
     }
 }
 
-/// An instance as the driver names it now.
+/// How the driver identifies a MIG instance now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct InstanceIds {
     /// `MIG-…`.
     pub current: String,
-    /// Id of the GPU instance.
+    /// GPU instance id.
     pub gpu_instance: u32,
-    /// Id of the compute instance in it.
+    /// Compute instance id.
     pub compute_instance: u32,
 }
 
-impl Part {
-    /// The instance that has this device.
-    pub fn of(instance: &Instance, device: &Device) -> Self {
+impl InstanceIds {
+    /// The ids of `instance`, whose UUID is that of `device`.
+    pub fn of(instance: &GpuInstance, device: &MigDevice) -> Self {
         Self {
             current: device.current.clone(),
             gpu_instance: instance.id,
@@ -78,46 +75,60 @@ impl Part {
     }
 }
 
-/// How these cards get into a container: NVIDIA's own edits where a spec of its
-/// kind names them all, else the device nodes that exist, with the libraries of the driver's root,
-/// where it has one. An instance that NVIDIA's spec does not name (it is older) comes with what
-/// that says of every container, its card's node and its own, which `capabilities` tells.
-pub fn driver(specs: &[Spec], root: Option<&Root>, capabilities: &Path, cards: &[Card]) -> Driver {
-    let libraries = || root.map(Root::libraries).unwrap_or_default();
-    from(specs, &Dev::of(root), libraries, capabilities, cards)
+/// The edits that provide the driver for these devices: NVIDIA's own where a spec of its kind names
+/// them all, else the device nodes that exist, with the libraries of the driver's root, where it
+/// has one. An instance that NVIDIA's spec does not name (the spec is older) comes with the spec's
+/// common edits, its GPU's node and its own capability nodes, which are listed below
+/// `capabilities`.
+pub fn driver(
+    specs: &[Spec],
+    root: Option<&DriverRoot>,
+    capabilities: &Path,
+    devices: &[HostDevice],
+) -> Driver {
+    let libraries = || root.map(DriverRoot::libraries).unwrap_or_default();
+    from(
+        specs,
+        &DeviceNodes::of(root),
+        libraries,
+        capabilities,
+        devices,
+    )
 }
 
 fn from(
     specs: &[Spec],
-    dev: &Dev,
+    dev: &DeviceNodes,
     libraries: impl FnOnce() -> Vec<Value>,
     capabilities: &Path,
-    cards: &[Card],
+    devices: &[HostDevice],
 ) -> Driver {
-    let named = |card: &Card| match &card.part {
-        None => (card.uuid.clone(), Some(card.index)),
-        Some(part) => (part.current.as_str().into(), None),
+    let named = |device: &HostDevice| match &device.instance {
+        None => (device.uuid.clone(), Some(device.index)),
+        Some(instance) => (instance.current.as_str().into(), None),
     };
-    let gpus: Vec<(GpuUuid, Option<u32>)> = cards.iter().map(named).collect();
+    let gpus: Vec<(GpuUuid, Option<u32>)> = devices.iter().map(named).collect();
     let nodes = |names: Vec<String>| -> Vec<Value> {
         let there = names.iter().filter_map(|name| dev.node(name));
         there.collect()
     };
     let own = || -> Vec<String> {
-        let own = cards.iter().filter_map(|card| Some((card, card.minor?)));
-        let own = own.flat_map(|(card, minor)| {
-            let part = card.part.as_ref();
-            let part = part.map(|part| caps::nodes(capabilities, minor, part));
+        let own = devices
+            .iter()
+            .filter_map(|device| Some((device, device.minor?)));
+        let own = own.flat_map(|(device, minor)| {
+            let instance = device.instance.as_ref();
+            let instance = instance.map(|instance| capability_nodes(capabilities, minor, instance));
             [format!("nvidia{minor}")]
                 .into_iter()
-                .chain(part.unwrap_or_default())
+                .chain(instance.unwrap_or_default())
         });
         own.collect()
     };
     if let Some(found) = cdi::from_nvidia(specs, &gpus) {
         return found;
     }
-    if cards.iter().any(|card| card.part.is_some())
+    if devices.iter().any(|device| device.instance.is_some())
         && let Some(found) = cdi::common_of_nvidia(specs, nodes(own()))
     {
         return found;
@@ -142,8 +153,8 @@ fn nvidia_specs(directory: &Path) -> Vec<Spec> {
     paths.iter().filter_map(|path| nvidia_spec(path)).collect()
 }
 
-/// Reads one spec file of NVIDIA's kind. One that cannot be read is logged: the
-/// runtime will say the same.
+/// Reads one spec file of NVIDIA's kind. Logs one that cannot be parsed: the runtime reports the
+/// same.
 fn nvidia_spec(path: &Path) -> Option<Spec> {
     let ending = path.extension()?.to_str()?;
     let ours = cdi::name_of(path.file_name()?.to_str()?).is_some();
@@ -162,14 +173,14 @@ fn nvidia_spec(path: &Path) -> Option<Spec> {
     match parsed {
         Ok(spec) => Some(spec).filter(|spec| spec.kind == NVIDIA_KIND),
         Err(error) => {
-            tracing::warn!(path = %path.display(), error, "CDI spec of another vendor cannot be read");
+            tracing::warn!(path = %path.display(), error, "cannot parse the CDI spec of nvidia.com/gpu; it is ignored");
             None
         }
     }
 }
 
-/// Which of these pods still have a process, by the processes' cgroups under
-/// `proc`. A process that ends meanwhile is none.
+/// Which of these pods still have a process, by the processes' cgroups under `proc`. Ignores a
+/// process that ends meanwhile.
 pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> std::io::Result<BTreeSet<PodUid>> {
     let mut found = BTreeSet::new();
     if pods.is_empty() {
@@ -185,9 +196,9 @@ pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> std::io::Result<BTreeSet<P
     Ok(found)
 }
 
-/// What a variable was when each process of these pods started, by the processes under `proc`. A
-/// process that ends meanwhile, or has not the variable, has no say.
-pub fn started_with(
+/// The value that a variable had when each process of these pods started, by the processes under
+/// `proc`. Skips processes that end meanwhile or lack the variable.
+pub fn variable_at_start(
     proc: &Path,
     pods: &BTreeSet<PodUid>,
     variable: &str,

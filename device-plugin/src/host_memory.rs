@@ -1,78 +1,76 @@
-//! Memory of the host that stands in for a card's where more is promised of a card than it has: how
-//! much may be promised, and what part of the card goes with a share of that.
+//! Host memory that backs device memory where a device advertises more memory than it has: how much
+//! it may advertise, and how much device memory goes with a share of that.
 //!
-//! What containers hold of a card together is at most what was promised of it. While the card is
-//! full of it the rest is on the host, so that stays within the reserve.
-//!
-//! Fed by: units as their modes make them, the agent's flag. Must not: touch a unit of which no
-//! more is promised than it has, or what was accepted before.
+//! Containers together use at most what the device advertises. While the device is full the rest is
+//! in host memory and so stays within the reserve. Accepted allocations and devices without scaling
+//! are not affected.
 
 use aliquot_core::inventory::Gpu;
 use aliquot_core::mig::published::Mig;
 use aliquot_core::{GpuUuid, Mib};
-use aliquot_nvml::Inventory;
+use aliquot_nvml::DriverInventory;
 
-/// Lowers what is promised of these units to what they and the `reserve` of each card have. An
-/// instance has the part of its card's reserve that it has of its memory.
-pub fn keep(units: &mut [Gpu], reserve: Option<Mib>, facts: &Inventory) {
+/// Lowers what these devices advertise to their memory plus the `reserve` of each GPU. An instance
+/// has the same part of its GPU's reserve as of its memory.
+pub fn cap_promised(devices: &mut [Gpu], reserve: Option<Mib>, facts: &DriverInventory) {
     let Some(reserve) = reserve else { return };
-    for unit in units {
-        let most = Mib(usable(unit, facts)
+    for device in devices {
+        let most = Mib(usable(device, facts)
             .0
-            .saturating_add(part(reserve, unit, facts).0));
-        unit.scaled = unit.scaled.min(most.max(unit.memory));
+            .saturating_add(part_of(reserve, device, facts).0));
+        device.scaled = device.scaled.min(most.max(device.memory));
     }
 }
 
-/// What containers can have of a unit: the driver keeps a part of each card.
-pub fn usable(unit: &Gpu, facts: &Inventory) -> Mib {
-    let driver = card(unit, facts).and_then(|card| card.reserved);
-    let driver = driver.map_or(Mib(0), |driver| part(driver, unit, facts));
-    Mib(unit.memory.0.saturating_sub(driver.0))
+/// The memory that containers can use of a device: the driver reserves a part of each GPU.
+pub fn usable(device: &Gpu, facts: &DriverInventory) -> Mib {
+    let driver = gpu(device, facts).and_then(|gpu| gpu.reserved);
+    let driver = driver.map_or(Mib(0), |driver| part_of(driver, device, facts));
+    Mib(device.memory.0.saturating_sub(driver.0))
 }
 
-/// Of this much of a card a unit's part.
-fn part(of: Mib, unit: &Gpu, facts: &Inventory) -> Mib {
-    let whole = card(unit, facts).map_or(unit.memory, |card| card.memory);
-    let part = u128::from(of.0) * u128::from(unit.memory.0) / u128::from(whole.0.max(1));
-    Mib(u64::try_from(part).unwrap_or(of.0))
+/// A device's part of this amount of its GPU.
+fn part_of(amount: Mib, device: &Gpu, facts: &DriverInventory) -> Mib {
+    let whole = gpu(device, facts).map_or(device.memory, |gpu| gpu.memory);
+    let part = u128::from(amount.0) * u128::from(device.memory.0) / u128::from(whole.0.max(1));
+    Mib(u64::try_from(part).unwrap_or(amount.0))
 }
 
-fn card<'a>(unit: &Gpu, facts: &'a Inventory) -> Option<&'a aliquot_nvml::CardFacts> {
-    let parent: &GpuUuid = match &unit.mig {
-        Some(Mig::Part(part)) => &part.parent,
-        _ => &unit.uuid,
+fn gpu<'a>(device: &Gpu, facts: &'a DriverInventory) -> Option<&'a aliquot_nvml::GpuFacts> {
+    let parent: &GpuUuid = match &device.mig {
+        Some(Mig::Fixed(instance)) => &instance.parent,
+        _ => &device.uuid,
     };
-    let mut cards = facts.cards.iter();
-    cards.find(|card| card.uuid == parent.as_str())
+    let mut gpus = facts.gpus.iter();
+    gpus.find(|gpu| gpu.uuid == parent.as_str())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::Published;
-    use crate::testing::{arrangement, facts};
-    use crate::units::units;
+    use crate::allocatable::allocatable_devices;
+    use crate::inventory::NodePublisher;
+    use crate::testing::{facts, layout_of};
 
-    /// What is published of a card of 10,000 MiB, of which the driver keeps 600.
+    /// What is published of a GPU of 10,000 MiB, of which the driver reserves 600.
     fn published(scaled: u64, reserve: Option<u64>) -> (u64, u64) {
         let mut facts = facts(&["GPU-a"]);
-        facts.cards[0].reserved = Some(Mib(600));
-        let mut units = units(&facts, &[], &arrangement(&["GPU-a"]));
-        units[0].scaled = Mib(scaled);
-        keep(&mut units, reserve.map(Mib), &facts);
-        (units[0].scaled.0, usable(&units[0], &facts).0)
+        facts.gpus[0].reserved = Some(Mib(600));
+        let mut devices = allocatable_devices(&facts, &[], &layout_of(&["GPU-a"]));
+        devices[0].scaled = Mib(scaled);
+        cap_promised(&mut devices, reserve.map(Mib), &facts);
+        (devices[0].scaled.0, usable(&devices[0], &facts).0)
     }
 
     #[test]
-    fn no_more_is_promised_than_the_card_and_the_reserve_have() {
+    fn caps_promised_memory_at_device_and_host_reserve() {
         let check = |scaled, reserve, expected| {
             assert_eq!(published(scaled, reserve), (expected, 9_400), "{reserve:?}");
         };
         check(20_000, None, 20_000);
         check(20_000, Some(50_000), 20_000);
         check(20_000, Some(5_000), 14_400);
-        // Nothing beyond the card: as without a scaling.
+        // No reserve: as without scaling.
         check(20_000, Some(0), 10_000);
         check(20_000, Some(600), 10_000);
         check(10_000, Some(0), 10_000);
@@ -80,39 +78,39 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_has_its_part_of_its_cards_reserve() {
+    fn gives_instance_its_part_of_host_reserve() {
         let mut facts = facts(&["GPU-a"]);
-        facts.cards[0].reserved = Some(Mib(1_000));
-        let mut units = units(&facts, &[], &arrangement(&["GPU-a"]));
-        units[0].uuid = "MIG-a".into();
-        units[0].memory = Mib(4_000);
-        units[0].scaled = Mib(8_000);
-        units[0].mig = Some(Mig::Part(aliquot_core::mig::published::Part {
+        facts.gpus[0].reserved = Some(Mib(1_000));
+        let mut devices = allocatable_devices(&facts, &[], &layout_of(&["GPU-a"]));
+        devices[0].uuid = "MIG-a".into();
+        devices[0].memory = Mib(4_000);
+        devices[0].scaled = Mib(8_000);
+        devices[0].mig = Some(Mig::Fixed(aliquot_core::mig::published::FixedInstance {
             parent: "GPU-a".into(),
             profile: "3g.20gb".to_owned(),
             start: 0,
             gi: 1,
             ci: 0,
         }));
-        keep(&mut units, Some(Mib(5_000)), &facts);
-        assert_eq!(units[0].scaled, Mib(4_000 - 400 + 2_000));
+        cap_promised(&mut devices, Some(Mib(5_000)), &facts);
+        assert_eq!(devices[0].scaled, Mib(4_000 - 400 + 2_000));
     }
 
     #[test]
-    fn a_node_publishes_what_its_reserve_leaves() {
-        let mut arrangement = arrangement(&["GPU-a"]);
-        for stand in arrangement.cards.values_mut() {
+    fn publishes_memory_capped_by_host_reserve() {
+        let mut layout = layout_of(&["GPU-a"]);
+        for gpu_layout in layout.gpus.values_mut() {
             let settings = aliquot_profiles::mode::Vgpu {
                 split: Some(2),
                 memory_scaling: aliquot_core::Scaling::parse("2"),
                 ..aliquot_profiles::mode::Vgpu::default()
             };
-            stand.mode = aliquot_profiles::Mode::Vgpu(settings);
+            gpu_layout.mode = aliquot_profiles::Mode::Vgpu(settings);
         }
-        let published = Published::new(facts(&["GPU-a"]), Vec::new(), arrangement);
+        let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout);
         let scaled = || published.get().inventory.gpus[0].scaled;
         assert_eq!(scaled(), Mib(20_000));
-        published.host_reserve(Some(Mib(3_000)));
+        published.set_host_reserve(Some(Mib(3_000)));
         assert_eq!(scaled(), Mib(13_000));
     }
 }

@@ -1,20 +1,26 @@
-//! How cards get into a container, and whose processes live.
+//! How devices get into a container, and which pods have processes.
 
 use super::*;
 
 const NOWHERE: &str = "/nonexistent";
 
 /// As [`super::driver`], with device nodes in a folder of the test's.
-fn driver(specs: &[Spec], dev: &Path, capabilities: &Path, cards: &[Card]) -> Driver {
-    from(specs, &Dev::at(dev), Vec::new, capabilities, cards)
+fn driver(specs: &[Spec], dev: &Path, capabilities: &Path, devices: &[HostDevice]) -> Driver {
+    from(
+        specs,
+        &DeviceNodes::at(dev),
+        Vec::new,
+        capabilities,
+        devices,
+    )
 }
 
-fn card(minor: u32) -> Card {
-    Card {
+fn device(minor: u32) -> HostDevice {
+    HostDevice {
         uuid: "GPU-a".into(),
         index: 0,
         minor: Some(minor),
-        part: None,
+        instance: None,
     }
 }
 
@@ -24,7 +30,7 @@ fn paths(driver: &Driver) -> Vec<&str> {
 }
 
 #[test]
-fn kernels_are_told_by_their_release() {
+fn detects_recursive_read_only_by_kernel_release() {
     for (release, expected) in [
         ("6.18.44-x", true),
         ("5.12.0", true),
@@ -37,25 +43,25 @@ fn kernels_are_told_by_their_release() {
 }
 
 #[test]
-fn nvidias_spec_is_read_as_yaml_and_json_and_broken_files_are_passed_over() {
+fn reads_yaml_and_json_specs_and_skips_broken_files() {
     let yaml = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/from-spec\n      hostPath: /host/dev\n";
     let json = r#"{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"GPU-a","containerEdits":{"deviceNodes":[{"path":"/dev/from-spec"}]}}]}"#;
     for (file, text) in [("nvidia.yaml", yaml), ("nvidia.json", json)] {
-        let room = tempfile::tempdir().expect("tempdir");
-        fs::write(room.path().join("a.yaml"), "nvidia.com/gpu: [").expect("written");
-        fs::write(room.path().join(file), text).expect("written");
+        let dir = tempfile::tempdir().expect("tempdir");
+        fs::write(dir.path().join("a.yaml"), "nvidia.com/gpu: [").expect("written");
+        fs::write(dir.path().join(file), text).expect("written");
         let found = driver(
-            &specs(&[room.path().to_owned()]),
-            room.path(),
+            &specs(&[dir.path().to_owned()]),
+            dir.path(),
             NOWHERE.as_ref(),
-            &[card(0)],
+            &[device(0)],
         );
         assert_eq!(paths(&found), ["/dev/from-spec"], "{file}");
     }
 }
 
 #[test]
-fn without_a_spec_the_device_nodes_that_exist_are_given() {
+fn gives_existing_device_nodes_without_spec() {
     let dev = tempfile::tempdir().expect("tempdir");
     for node in ["nvidia3", "nvidia4", "nvidiactl"] {
         fs::write(dev.path().join(node), "").expect("written");
@@ -64,18 +70,18 @@ fn without_a_spec_the_device_nodes_that_exist_are_given() {
         &specs(&[NOWHERE.into()]),
         dev.path(),
         NOWHERE.as_ref(),
-        &[card(3)],
+        &[device(3)],
     );
     assert_eq!(paths(&found), ["/dev/nvidia3", "/dev/nvidiactl"]);
-    let simulated = driver(&[], NOWHERE.as_ref(), NOWHERE.as_ref(), &[card(3)]);
+    let simulated = driver(&[], NOWHERE.as_ref(), NOWHERE.as_ref(), &[device(3)]);
     assert_eq!(paths(&simulated), [""; 0]);
 }
 
 /// An instance that NVIDIA's spec names, one that it does not, and one without a spec.
 #[test]
-fn mig_2_an_instance_comes_with_the_nodes_that_let_a_container_at_it_and_no_other() {
-    let room = tempfile::tempdir().expect("tempdir");
-    let (dev, proc) = (room.path().join("dev"), room.path().join("proc"));
+fn mig_2_gives_instance_only_its_own_capability_nodes() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (dev, proc) = (dir.path().join("dev"), dir.path().join("proc"));
     fs::create_dir_all(dev.join("nvidia-caps")).expect("made");
     for node in [
         "nvidia3",
@@ -86,42 +92,42 @@ fn mig_2_an_instance_comes_with_the_nodes_that_let_a_container_at_it_and_no_othe
     ] {
         fs::write(dev.join(node), "").expect("written");
     }
-    for (place, number) in [("gi1", 12), ("gi1/ci0", 13), ("gi2", 21)] {
-        let folder = proc.join("gpu3/mig").join(place);
+    for (folder_name, number) in [("gi1", 12), ("gi1/ci0", 13), ("gi2", 21)] {
+        let folder = proc.join("gpu3/mig").join(folder_name);
         fs::create_dir_all(&folder).expect("made");
         let text = format!("DeviceFileMinor: {number}\nDeviceFileMode: 292\n");
         fs::write(folder.join("access"), text).expect("written");
     }
-    let part = |uuid: &str| Card {
-        part: Some(Part {
+    let instance = |uuid: &str| HostDevice {
+        instance: Some(InstanceIds {
             current: uuid.to_owned(),
             gpu_instance: 1,
             compute_instance: 0,
         }),
-        ..card(3)
+        ..device(3)
     };
     let own = [
         "/dev/nvidia3",
         "/dev/nvidia-caps/nvidia-cap12",
         "/dev/nvidia-caps/nvidia-cap13",
     ];
-    let bare = driver(&[], &dev, &proc, &[part("MIG-a")]);
+    let bare = driver(&[], &dev, &proc, &[instance("MIG-a")]);
     assert_eq!(paths(&bare), [&own[..], &["/dev/nvidiactl"]].concat());
 
     let spec = r#"{"cdiVersion":"0.6.0","kind":"nvidia.com/gpu","containerEdits":{"deviceNodes":[{"path":"/dev/common"}]},
         "devices":[{"name":"MIG-a","containerEdits":{"deviceNodes":[{"path":"/dev/spec"}]}}]}"#;
-    let specs = room.path().join("cdi");
+    let specs = dir.path().join("cdi");
     fs::create_dir(&specs).expect("made");
     fs::write(specs.join("nvidia.json"), spec).expect("written");
     let specs = [specs];
-    let known = driver(&self::specs(&specs), &dev, &proc, &[part("MIG-a")]);
+    let known = driver(&self::specs(&specs), &dev, &proc, &[instance("MIG-a")]);
     assert_eq!(paths(&known), ["/dev/common", "/dev/spec"]);
-    let newer = driver(&self::specs(&specs), &dev, &proc, &[part("MIG-b")]);
+    let newer = driver(&self::specs(&specs), &dev, &proc, &[instance("MIG-b")]);
     assert_eq!(paths(&newer), [&["/dev/common"], &own[..]].concat());
 }
 
 #[test]
-fn a_pod_lives_while_a_process_is_in_its_cgroup() {
+fn treats_pod_as_alive_while_cgroup_has_process() {
     let proc = tempfile::tempdir().expect("tempdir");
     for (pid, cgroup) in [
         ("10", "0::/kubepods/burstable/pod1a-2b/cri\n"),
@@ -136,6 +142,6 @@ fn a_pod_lives_while_a_process_is_in_its_cgroup() {
     let asked: BTreeSet<PodUid> = ["1a-2b", "3c-4d", "5e-6f"].map(PodUid::from).into();
     let expected: BTreeSet<PodUid> = ["1a-2b", "3c-4d"].map(PodUid::from).into();
     assert_eq!(alive(proc.path(), &asked).expect("readable"), expected);
-    let seen = started_with(proc.path(), &asked, "SEE").expect("readable");
+    let seen = variable_at_start(proc.path(), &asked, "SEE").expect("readable");
     assert_eq!(seen, [("3c-4d".into(), "MIG-a".to_owned())]);
 }

@@ -1,9 +1,6 @@
-//! The agent's rounds: collects what nobody needs, finds lost checkpoints,
-//! lingering and foreign holders, and audits the kubelet's two accounts.
-//!
-//! Fed by: a tick, and changes of the node's pods.
-//! Must not: collect at start or exit, before the pods are synced, or while the
-//! checkpoint cannot be read.
+//! Housekeeping: removes files that nobody needs, finds lost checkpoints and lingering or foreign
+//! use of devices, and audits the kubelet's two records. It never collects at start or exit, before
+//! the pods are synced, or while the checkpoint cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::{GpuUuid, PodUid};
-use aliquot_k8s::event::{Note, Notes};
+use aliquot_k8s::event::{EventNote, EventSender};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::accepted::Accepted;
+use crate::accepted::AcceptedAllocation;
 use crate::checkpoint::CheckpointError;
 use crate::files::{self, FileError};
 use crate::metrics::{Metrics, count};
@@ -27,23 +24,26 @@ use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
 use crate::register::pod_resources;
-use crate::{audit, cdi, collect, host, sick, strays, tenant, units, way_in};
+use crate::{
+    allocatable, audit, cdi, collect, counters_file, device_failures, host, injection,
+    monitor_evictions,
+};
 
-/// Least time between two rounds, however many pods change.
+/// Least time between two runs, however many pods change.
 const GAP: Duration = Duration::from_secs(1);
-/// How long an entry must be missing before it counts as lost: the kubelet
-/// forgets an ended pod before the API server says so.
+/// How long an entry must be missing before it counts as lost: the kubelet removes an ended pod
+/// before the API server reports its end.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 /// Longest wait for the kubelet's `PodResources`.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Why a round did nothing.
+/// Why a run ended early.
 #[derive(Debug, Error)]
-pub enum RoundError {
+pub enum HousekeepingError {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Something cannot be listed or removed.
+    /// A file cannot be listed or removed.
     #[error(transparent)]
     File(#[from] FileError),
     /// `/proc` cannot be listed.
@@ -51,36 +51,38 @@ pub enum RoundError {
     Processes(std::io::Error),
 }
 
-/// Rounds until `stop`, every `interval` and after changes of the pods.
-pub async fn rounds(
+/// Runs until `stop`, every `interval` and after changes of the pods.
+pub async fn run(
     prestart: Arc<PreStart>,
     proc: PathBuf,
     interval: Duration,
     lost: watch::Sender<Option<BTreeSet<PodUid>>>,
-    notes: Notes,
+    notes: EventSender,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
-    let mut told = BTreeSet::new();
+    let mut notified = BTreeSet::new();
     let mut changes = prestart.pods.subscribe();
     let mut missing: BTreeMap<PodUid, Instant> = BTreeMap::new();
     loop {
         if prestart.pods.synced() {
             changes.borrow_and_update();
-            tell_damaged(&prestart, &mut told, &notes);
+            notify_damaged(&prestart, &mut notified, &notes);
             let (this, proc) = (Arc::clone(&prestart), proc.clone());
             let counted = metrics.clone();
-            match spawn_blocking(move || round(&this, &proc, &counted)).await {
+            match spawn_blocking(move || run_once(&this, &proc, &counted)).await {
                 Ok(Ok(found)) => {
                     let now = Instant::now();
-                    let settled = settled(&mut missing, found, now);
+                    let now_lost = missing_long_enough(&mut missing, found, now);
                     metrics
                         .checkpoint_lost
-                        .set(i64::try_from(settled.len()).unwrap_or(i64::MAX));
-                    let open = settled.len() < missing.len();
-                    lost.send_if_modified(|known| learn(known, settled, open));
+                        .set(i64::try_from(now_lost.len()).unwrap_or(i64::MAX));
+                    let undecided = now_lost.len() < missing.len();
+                    lost.send_if_modified(|known| update_lost(known, now_lost, undecided));
                 }
-                Ok(Err(error)) => tracing::warn!(%error, "housekeeping did nothing"),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "housekeeping ended early; it runs again at the next interval")
+                }
                 Err(_) => return,
             }
         }
@@ -92,8 +94,8 @@ pub async fn rounds(
     }
 }
 
-/// Those missing for long enough; remembers since when each is.
-fn settled(
+/// Pods missing for long enough; `missing` records since when each is.
+fn missing_long_enough(
     missing: &mut BTreeMap<PodUid, Instant>,
     found: BTreeSet<PodUid>,
     now: Instant,
@@ -108,10 +110,14 @@ fn settled(
     settled.map(|(uid, _)| uid.clone()).collect()
 }
 
-/// Takes over what is lost; whether that is new. Nothing is known at first, while
-/// it is `open` whether an entry that is missing is lost.
-fn learn(known: &mut Option<BTreeSet<PodUid>>, lost: BTreeSet<PodUid>, open: bool) -> bool {
-    if known.is_none() && open {
+/// Records the lost pods; whether that is a change. At first nothing is known until no missing
+/// entry is `undecided`.
+fn update_lost(
+    known: &mut Option<BTreeSet<PodUid>>,
+    lost: BTreeSet<PodUid>,
+    undecided: bool,
+) -> bool {
+    if known.is_none() && undecided {
         return false;
     }
     let differs = known.as_ref() != Some(&lost);
@@ -119,114 +125,119 @@ fn learn(known: &mut Option<BTreeSet<PodUid>>, lost: BTreeSet<PodUid>, open: boo
     differs
 }
 
-/// One round. Returns the pods whose checkpoint entry is missing now.
-pub fn round(
+/// Runs once. Returns the pods whose checkpoint entry is missing now.
+pub fn run_once(
     prestart: &PreStart,
     proc: &std::path::Path,
     metrics: &Metrics,
-) -> Result<BTreeSet<PodUid>, RoundError> {
-    // Under the lock, so that a share stored meanwhile cannot look unowned.
+) -> Result<BTreeSet<PodUid>, HousekeepingError> {
+    // Under the lock, so that an allocation stored meanwhile cannot look unowned.
     let mut store = prestart.store.lock();
     let entries = prestart.entries()?;
     let mut pods = prestart.pods.in_order();
-    // Whose pod is over needs its share no more than whose pod is gone, and who still runs of it
-    // is lingering.
+    // A pod that has ended needs its files no more than one that is gone; its remaining processes
+    // are lingering.
     pods.retain(|pod| pod.phase != Phase::Ended);
-    let departed = collect::departed(&pods, store.known());
-    let alive = host::alive(proc, &departed).map_err(RoundError::Processes)?;
+    let departed = collect::departed(&pods, store.pods());
+    let alive = host::alive(proc, &departed).map_err(HousekeepingError::Processes)?;
 
     let on_disk = on_disk(prestart)?;
     let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
     let shares = || store.all();
     let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &alive, &on_disk);
-    // What cannot be removed is tried again, and keeps nothing else from being looked after.
+    // A failed removal is retried at the next run and does not stop this one.
     for name in &garbage.names {
         match remove(prestart, name) {
             Ok(()) => {
                 metrics.collected.inc();
-                tracing::info!(name, "collected");
+                tracing::info!(name, "removed the files of a container that is gone");
             }
-            Err(error) => tracing::warn!(name, %error, "not collected; tried again"),
+            Err(error) => {
+                tracing::warn!(name, %error, "cannot remove the files of a container that is gone; retrying at the next run")
+            }
         }
     }
     for uid in &garbage.pods {
         if let Err(error) = store.remove(uid) {
-            tracing::warn!(%uid, %error, "an accepted share is not removed; tried again");
+            tracing::warn!(%uid, %error, "cannot remove the accepted allocation of a pod that is gone; retrying at the next run");
         }
     }
 
     let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
-    let shares: Vec<Arc<Accepted>> = store.shared().cloned().collect();
+    let shares: Vec<Arc<AcceptedAllocation>> = store.shared().cloned().collect();
     let shares = || shares.iter().map(|share| &**share);
     drop(store);
     let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     metrics.accepted.set(number(shares().count()));
     metrics.damaged_shares.set(number(damaged.len()));
     let node = prestart.published.get();
-    let units = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
-    let units: Vec<GpuUuid> = units.collect();
-    let mut foreign = collect::foreign(&entries, &pods, &node.booked_as());
-    foreign.extend(collect::unclear(&damaged, &alive, &units));
+    let devices = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
+    let devices: Vec<GpuUuid> = devices.collect();
+    let mut foreign = collect::foreign(&entries, &pods, &node.ledger_ids());
+    foreign.extend(collect::foreign_of_damaged(&damaged, &alive, &devices));
     let lingering = collect::lingering(&alive, shares());
-    prestart.published.holders(foreign, lingering);
+    prestart.published.set_holders(foreign, lingering);
     let present = |uid: &PodUid| pods.iter().any(|pod| pod.uid == *uid);
-    prestart.published.keep_refused(present);
-    let strays = strays::read(&prestart.paths.strays, present);
-    prestart.published.strays(strays);
+    prestart.published.retain_refused(present);
+    let evictions = monitor_evictions::read(&prestart.paths.evictions, present);
+    prestart.published.set_monitor_evictions(evictions);
     prestart.refresh()?;
     if let Some(installed) = &prestart.limiter {
         let (root, specs) = (&prestart.paths.limiter, &prestart.paths.cdi);
-        match way_in::collect(root, installed, specs) {
+        match injection::collect(root, installed, specs) {
             Ok(0) => {}
-            Ok(removed) => tracing::info!(removed, "versions of the limiter that nobody is given"),
-            Err(error) => tracing::warn!(%error, "versions of the limiter are not collected"),
+            Ok(removed) => tracing::info!(
+                removed,
+                "removed versions of the limiter that no container uses"
+            ),
+            Err(error) => tracing::warn!(%error, "cannot remove old versions of the limiter"),
         }
     }
     Ok(collect::lost(&entries, &pods, shares()))
 }
 
-/// Takes away the files of a name.
+/// Removes the files of a name.
 pub(crate) fn remove(prestart: &PreStart, name: &str) -> Result<(), FileError> {
     files::remove(&prestart.paths.cdi.join(cdi::file_name(name)))?;
-    let seat = prestart.paths.seats.join(name);
-    tenant::strip(&seat)?;
-    files::remove(&seat)
+    let directory = prestart.paths.container_directories.join(name);
+    counters_file::unmount(&directory)?;
+    files::remove(&directory)
 }
 
-/// Tells the pods whose share cannot be read back, each once.
-fn tell_damaged(prestart: &PreStart, told: &mut BTreeSet<PodUid>, notes: &Notes) {
+/// Sends an event, once, to each pod whose accepted allocation cannot be read.
+fn notify_damaged(prestart: &PreStart, notified: &mut BTreeSet<PodUid>, notes: &EventSender) {
     let damaged = prestart.store.lock().damaged().clone();
-    told.retain(|uid| damaged.contains_key(uid));
+    notified.retain(|uid| damaged.contains_key(uid));
     for (uid, why) in damaged {
-        let Some(pod) = prestart.pods.get(&uid).filter(|_| !told.contains(&uid)) else {
+        let Some(pod) = prestart.pods.get(&uid).filter(|_| !notified.contains(&uid)) else {
             continue;
         };
         let text = format!(
-            "what this pod was given cannot be read back from the node ({why}): it runs on, and its next start is judged anew by its annotation"
+            "cannot read the accepted allocation of this pod on its node ({why}); the pod keeps running, and its next container start is validated against its annotation"
         );
-        notes.send(sick::note(&pod, true, "ShareDamaged", text));
-        told.insert(uid);
+        notes.send(device_failures::pod_event(&pod, true, "ShareDamaged", text));
+        notified.insert(uid);
     }
 }
 
-/// Every name that has a spec or a seat directory.
+/// Every name that has a CDI spec or a container directory.
 pub(crate) fn on_disk(prestart: &PreStart) -> Result<BTreeSet<String>, FileError> {
     let specs = files::names(&prestart.paths.cdi)?;
     let specs = specs.iter().filter_map(|file| cdi::name_of(file));
     let mut names: BTreeSet<String> = specs.map(str::to_owned).collect();
-    names.extend(files::names(&prestart.paths.seats)?);
+    names.extend(files::names(&prestart.paths.container_directories)?);
     Ok(names)
 }
 
 /// Audits until `stop`, every `interval`.
-pub async fn audits(
+pub async fn run_audits(
     prestart: Arc<PreStart>,
     interval: Duration,
-    notes: Notes,
+    notes: EventSender,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
-    let mut told = BTreeSet::new();
+    let mut notified = BTreeSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -240,13 +251,15 @@ pub async fn audits(
             Ok(Ok(wrong)) => {
                 for note in wrong {
                     tracing::warn!(pod = note.pod.name, text = note.text);
-                    if told.insert((note.pod.uid.clone(), note.text.clone())) {
+                    if notified.insert((note.pod.uid.clone(), note.text.clone())) {
                         metrics.audit_differences.inc();
                         notes.send(note);
                     }
                 }
             }
-            Ok(Err(error)) => tracing::warn!(%error, "instances in containers were not compared"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot compare MIG instances in containers with allocations")
+            }
             Err(_) => return,
         }
         match audit_once(&prestart).await {
@@ -255,31 +268,34 @@ pub async fn audits(
                 count(&metrics.audits, "done");
                 for difference in differences {
                     metrics.audit_differences.inc();
-                    tracing::warn!(%difference, "the kubelet's two accounts differ");
+                    tracing::warn!(%difference, "PodResources and the kubelet's device checkpoint differ");
                 }
             }
             Err(error) => {
                 count(&metrics.audits, "failed");
-                tracing::warn!(error, "audit failed");
+                tracing::warn!(
+                    error,
+                    "cannot compare PodResources with the device checkpoint"
+                );
             }
         }
     }
 }
 
-/// Containers that see another instance than the one that was booked.
-fn wrong_instances(prestart: &PreStart) -> std::io::Result<Vec<Note>> {
-    let shares: Vec<Accepted> = prestart.store.lock().all().cloned().collect();
-    let pods = check::concerned(&shares);
-    let found = host::started_with(Path::new("/proc"), &pods, check::VARIABLE)?;
-    let wrong = check::wrong(&prestart.published.get(), &shares, &found);
-    let note = |one: check::Wrong| {
+/// Containers that see another MIG instance than the one in their allocation.
+fn wrong_instances(prestart: &PreStart) -> std::io::Result<Vec<EventNote>> {
+    let shares: Vec<AcceptedAllocation> = prestart.store.lock().all().cloned().collect();
+    let pods = check::pods_with_instances(&shares);
+    let found = host::variable_at_start(Path::new("/proc"), &pods, check::VARIABLE)?;
+    let wrong = check::wrong_instances(&prestart.published.get(), &shares, &found);
+    let note = |one: check::WrongInstance| {
         let share = shares.iter().find(|share| share.pod == one.pod)?;
         Some(check::note(share, &one))
     };
     Ok(wrong.into_iter().filter_map(note).collect())
 }
 
-/// One audit; `None` when the checkpoint changed meanwhile.
+/// Audits once; `None` when the checkpoint changed meanwhile.
 async fn audit_once(prestart: &Arc<PreStart>) -> Result<Option<Vec<audit::Difference>>, String> {
     let entries = async || {
         let this = Arc::clone(prestart);
@@ -298,13 +314,13 @@ async fn audit_once(prestart: &Arc<PreStart>) -> Result<Option<Vec<audit::Differ
             .map_err(|status| format!("PodResources: {status}"))
     })
     .await
-    .map_err(|_| "PodResources did not answer within 10 s".to_owned())??;
+    .map_err(|_| "the kubelet's PodResources API did not answer within 10 s".to_owned())??;
     if entries().await? != before {
         return Ok(None);
     }
     let ours = before.iter().map(|entry| entry.resource.clone());
     let mut resources: BTreeSet<String> = ours.collect();
-    resources.extend(units::resources(&prestart.published.get()));
+    resources.extend(allocatable::resources(&prestart.published.get()));
     let listed = audit::listed(answer.get_ref(), &resources);
     let pods = prestart.pods.in_order();
     Ok(Some(audit::differences(&listed, &before, &pods)))
@@ -315,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_counts_as_lost_only_after_a_while() {
+    fn counts_entry_as_lost_after_grace_period() {
         let start = Instant::now();
         let mut missing = BTreeMap::new();
         let mut check = |seconds, found: &[&str], expected: &[&str]| {
@@ -323,7 +339,7 @@ mod tests {
             let now = start + Duration::from_secs(seconds);
             let expected: BTreeSet<PodUid> = set(expected);
             assert_eq!(
-                settled(&mut missing, set(found), now),
+                missing_long_enough(&mut missing, set(found), now),
                 expected,
                 "{seconds} s"
             );
@@ -336,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_checkpoint_is_not_called_healed_by_an_agent_that_just_started() {
+    fn restarted_agent_does_not_clear_lost_checkpoint() {
         let lost = || BTreeSet::from([PodUid::from("u1")]);
         let mut known = None;
-        assert!(!learn(&mut known, BTreeSet::new(), true));
+        assert!(!update_lost(&mut known, BTreeSet::new(), true));
         assert_eq!(known, None);
-        assert!(learn(&mut known, lost(), false));
-        assert!(!learn(&mut known, lost(), true));
-        assert!(learn(&mut known, BTreeSet::new(), false));
+        assert!(update_lost(&mut known, lost(), false));
+        assert!(!update_lost(&mut known, lost(), true));
+        assert!(update_lost(&mut known, BTreeSet::new(), false));
         assert_eq!(known, Some(BTreeSet::new()));
     }
 }

@@ -1,184 +1,185 @@
-//! What the node publishes: the driver's facts under the modes of its cards, and who holds what.
-//!
-//! Fed by: the driver, housekeeping (foreign, lingering), refusals.
-//! Must not: ask the driver; write anything.
+//! The published state of the node: the driver's facts under the GPUs' sharing modes, and who uses
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_core::inventory::{self, Foreign, Health, Inventory, Lingering, Refused, Scope};
+use aliquot_core::inventory::{
+    self, ForeignAllocation, Health, Inventory, LingeringShare, RefusedPod, TopologyScope,
+};
 use aliquot_core::{GpuUuid, Mib, PodUid, allocation};
 use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
-use crate::host::{Card, Part};
+use crate::allocatable::{self, AllocatedIds, NodeLayout};
+use crate::device_failures::{DeviceFailure, NodeFailures};
+use crate::host::{HostDevice, InstanceIds};
 use crate::host_memory;
 use crate::labels::Features;
-use crate::runtime::choice::Looked;
-use crate::sick::{Sick, Sickness};
-use crate::units::{self, Arrangement, Held};
-use crate::xid::Action;
+use crate::runtime::device_list::RuntimeStatus;
+use crate::xid::XidAction;
 
-/// The node's cards and holders, as last known.
+/// The node's devices and their users, as last known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// What is published.
+pub struct PublishedNode {
+    /// The inventory annotation.
     pub inventory: Inventory,
-    /// How the host names each card.
-    pub cards: BTreeMap<GpuUuid, Card>,
-    /// What follows from sick cards.
-    pub sickness: Sickness,
-    /// What the driver says of the physical cards, for labels.
+    /// How the host names each device.
+    pub devices: BTreeMap<GpuUuid, HostDevice>,
+    /// The devices that failed and what follows from that.
+    pub failures: NodeFailures,
+    /// What the driver reports of the physical GPUs, for labels.
     pub features: Features,
-    /// Seats that living pods hold.
-    pub held: Held,
-    /// How each card is shared.
-    pub arrangement: Arrangement,
-    /// Status, reason and message of the condition about the profile; `None`: nothing is
-    /// configured.
+    /// Device ids that living pods use.
+    pub allocated_ids: AllocatedIds,
+    /// How each GPU is shared.
+    pub layout: NodeLayout,
+    /// Status, reason and message of the profile condition; `None` without a configuration.
     pub profile: Option<[String; 3]>,
-    /// Resources that were offered once and are not now.
-    pub vanished: BTreeSet<String>,
-    /// What was found of the container runtime; `None`: nobody has looked yet, and until then no
-    /// pod starts for the first time by CDI.
-    pub runtime: Option<Looked>,
-    /// The agent leaves the node: no seat is shown.
+    /// Resources that were advertised once and are not any more.
+    pub removed_resources: BTreeSet<String>,
+    /// The state of the container runtime; `None` until it was first checked, and until then no new
+    /// pod starts by CDI.
+    pub runtime: Option<RuntimeStatus>,
+    /// The agent is being removed from the node: no replica is advertised.
     pub leaving_node: bool,
-    /// Pods that must leave a card whose mode changes.
-    leaving: Vec<Refused>,
-    /// Pods whose eviction the monitor asks for.
-    strays: Vec<Refused>,
-    /// The driver's facts.
-    pub facts: nvml::Inventory,
-    health: Vec<nvml::CardHealth>,
-    /// Of the host's memory, what may stand in for each card's; `None`: all that is promised.
+    /// Pods to evict from GPUs whose mode changes.
+    mode_change_evictions: Vec<RefusedPod>,
+    /// Pods whose eviction the monitor requests.
+    monitor_evictions: Vec<RefusedPod>,
+    /// The GPUs as the driver reports them.
+    pub facts: nvml::DriverInventory,
+    health: Vec<nvml::DeviceHealth>,
+    /// How much host memory may back oversubscribed GPU memory; `None`: all that the profile
+    /// allows.
     host_reserve: Option<Mib>,
-    /// Units whose MPS daemon does not serve, and why.
-    down: BTreeMap<GpuUuid, String>,
+    /// Devices whose MPS daemon is down, and why.
+    mps_down: BTreeMap<GpuUuid, String>,
 }
 
-/// What the node's profile makes of it.
+/// An update from the layout reconciler.
 #[derive(Clone, Debug)]
-pub struct Course {
-    /// How each card is shared.
-    pub arrangement: Arrangement,
-    /// Seats that living pods hold; `None`: as known before.
-    pub held: Option<Held>,
-    /// Pods that must leave a card whose mode changes.
-    pub evict: Vec<Refused>,
-    /// What the node's condition says.
+pub struct LayoutUpdate {
+    /// How each GPU is shared.
+    pub layout: NodeLayout,
+    /// Device ids that living pods use; `None`: unchanged.
+    pub allocated_ids: Option<AllocatedIds>,
+    /// Pods to evict from GPUs whose mode changes.
+    pub evict: Vec<RefusedPod>,
+    /// The profile condition.
     pub profile: Option<[String; 3]>,
     /// Resources that were offered once and are not now.
-    pub vanished: BTreeSet<String>,
+    pub removed_resources: BTreeSet<String>,
 }
 
-/// One value that all parts of the agent share: readers subscribe, writers
-/// change their own field.
+/// The published state, shared by all parts of the agent: readers subscribe, and each writer
+/// changes its own fields.
 #[derive(Clone, Debug)]
-pub struct Published(watch::Sender<Arc<Node>>);
+pub struct NodePublisher(watch::Sender<Arc<PublishedNode>>);
 
-impl Published {
-    /// Starts with these cards and no holders.
+impl NodePublisher {
+    /// Starts with these GPUs and no users.
     pub fn new(
-        facts: nvml::Inventory,
-        health: Vec<nvml::CardHealth>,
-        arrangement: Arrangement,
+        facts: nvml::DriverInventory,
+        health: Vec<nvml::DeviceHealth>,
+        layout: NodeLayout,
     ) -> Self {
-        let mut node = Node {
+        let mut node = PublishedNode {
             inventory: Inventory {
                 v: inventory::VERSION,
                 reads: vec![allocation::VERSION],
                 driver: facts.driver_version.clone(),
                 topology_policy: "none".to_owned(),
-                topology_scope: Scope::default(),
+                topology_scope: TopologyScope::default(),
                 gpus: Vec::new(),
                 lingering: Vec::new(),
                 foreign: Vec::new(),
                 refused: Vec::new(),
                 evict: Vec::new(),
             },
-            cards: cards(&facts),
-            sickness: Sickness::default(),
+            devices: host_devices(&facts),
+            failures: NodeFailures::default(),
             features: Features::of(&facts),
-            held: Held::new(),
-            arrangement,
+            allocated_ids: AllocatedIds::new(),
+            layout,
             profile: None,
-            vanished: BTreeSet::new(),
+            removed_resources: BTreeSet::new(),
             runtime: None,
             leaving_node: false,
-            leaving: Vec::new(),
-            strays: Vec::new(),
+            mode_change_evictions: Vec::new(),
+            monitor_evictions: Vec::new(),
             facts,
             health,
             host_reserve: None,
-            down: BTreeMap::new(),
+            mps_down: BTreeMap::new(),
         };
-        node.settle();
+        node.recompute();
         Self(watch::Sender::new(Arc::new(node)))
     }
 
     /// The current value.
-    pub fn get(&self) -> Arc<Node> {
+    pub fn get(&self) -> Arc<PublishedNode> {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Sees every change from now on.
-    pub fn subscribe(&self) -> watch::Receiver<Arc<Node>> {
+    /// Receives every change from now on.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<PublishedNode>> {
         self.0.subscribe()
     }
 
-    /// New facts from the driver, what follows from its sick cards, and which seats are held.
-    pub fn cards(
+    /// Takes over new facts from the driver, device failures and allocated ids.
+    pub fn set_devices(
         &self,
-        facts: &nvml::Inventory,
-        health: &[nvml::CardHealth],
-        sickness: Sickness,
-        held: Held,
+        facts: &nvml::DriverInventory,
+        health: &[nvml::DeviceHealth],
+        sickness: NodeFailures,
+        allocated_ids: AllocatedIds,
     ) {
         self.change(|node| {
             node.inventory.driver.clone_from(&facts.driver_version);
-            node.cards = cards(facts);
-            node.sickness = sickness;
+            node.devices = host_devices(facts);
+            node.failures = sickness;
             node.features = Features::of(facts);
-            node.held = held;
+            node.allocated_ids = allocated_ids;
             facts.clone_into(&mut node.facts);
             health.clone_into(&mut node.health);
-            node.settle();
+            node.recompute();
         });
     }
 
-    /// What the node's profile makes of it from now on.
-    pub fn arrange(&self, course: Course) {
+    /// Takes over an update from the layout reconciler.
+    pub fn set_layout(&self, update: LayoutUpdate) {
         self.change(|node| {
-            node.arrangement = course.arrangement;
-            if let Some(held) = course.held {
-                node.held = held;
+            node.layout = update.layout;
+            if let Some(allocated_ids) = update.allocated_ids {
+                node.allocated_ids = allocated_ids;
             }
-            node.leaving = course.evict;
-            node.profile = course.profile;
-            node.vanished = course.vanished;
-            node.settle();
+            node.mode_change_evictions = update.evict;
+            node.profile = update.profile;
+            node.removed_resources = update.removed_resources;
+            node.recompute();
         });
     }
 
-    /// How much of the host's memory may stand in for each card's; `None`: all that is promised.
-    pub fn host_reserve(&self, reserve: Option<Mib>) {
+    /// Sets how much host memory may back oversubscribed GPU memory; `None`: all that the profile
+    /// allows.
+    pub fn set_host_reserve(&self, reserve: Option<Mib>) {
         self.change(|node| {
             node.host_reserve = reserve;
-            node.settle();
+            node.recompute();
         });
     }
 
     /// Pods whose eviction the monitor asks for.
-    pub fn strays(&self, strays: Vec<Refused>) {
+    pub fn set_monitor_evictions(&self, evictions: Vec<RefusedPod>) {
         self.change(|node| {
-            node.strays = strays;
-            node.settle();
+            node.monitor_evictions = evictions;
+            node.recompute();
         });
     }
 
-    /// The kubelet's Topology Manager policy, and what it aligns together.
-    pub fn topology(&self, policy: &str, scope: Scope) {
+    /// Sets the kubelet's Topology Manager policy and scope.
+    pub fn set_topology(&self, policy: &str, scope: TopologyScope) {
         self.change(|node| {
             policy.clone_into(&mut node.inventory.topology_policy);
             node.inventory.topology_scope = scope;
@@ -186,33 +187,33 @@ impl Published {
     }
 
     /// What was found of the container runtime.
-    pub fn runtime(&self, looked: Looked) {
-        self.change(|node| node.runtime = Some(looked));
+    pub fn set_runtime(&self, status: RuntimeStatus) {
+        self.change(|node| node.runtime = Some(status));
     }
 
-    /// The agent leaves the node.
-    pub fn leave(&self) {
+    /// Stops advertising replicas: the agent is being removed from the node.
+    pub fn set_leaving(&self) {
         self.change(|node| node.leaving_node = true);
     }
 
-    /// The units whose MPS daemon does not serve, and why.
-    pub fn daemons(&self, down: BTreeMap<GpuUuid, String>) {
+    /// Sets the devices whose MPS daemon is down, and why.
+    pub fn set_mps_down(&self, down: BTreeMap<GpuUuid, String>) {
         self.change(|node| {
-            node.down = down;
-            node.settle();
+            node.mps_down = down;
+            node.recompute();
         });
     }
 
-    /// New findings of housekeeping.
-    pub fn holders(&self, foreign: Vec<Foreign>, lingering: Vec<Lingering>) {
+    /// Sets the users that housekeeping found.
+    pub fn set_holders(&self, foreign: Vec<ForeignAllocation>, lingering: Vec<LingeringShare>) {
         self.change(|node| {
             node.inventory.foreign = foreign;
             node.inventory.lingering = lingering;
         });
     }
 
-    /// A pod was refused.
-    pub fn refused(&self, refused: Refused) {
+    /// Adds a refused pod.
+    pub fn add_refused(&self, refused: RefusedPod) {
         self.change(|node| {
             let list = &mut node.inventory.refused;
             list.retain(|other| other.pod != refused.pod);
@@ -221,17 +222,17 @@ impl Published {
         });
     }
 
-    /// Only these refused pods are still there and still refused.
-    pub fn keep_refused(&self, keep: impl Fn(&PodUid) -> bool) {
+    /// Retains only the refused pods for which `keep` holds.
+    pub fn retain_refused(&self, keep: impl Fn(&PodUid) -> bool) {
         if self.get().inventory.refused.is_empty() {
             return;
         }
         self.change(|node| node.inventory.refused.retain(|refused| keep(&refused.pod)));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Node)) {
+    fn change(&self, change: impl FnOnce(&mut PublishedNode)) {
         self.0.send_if_modified(|current| {
-            let mut next = Node::clone(current);
+            let mut next = PublishedNode::clone(current);
             change(&mut next);
             let changed = next != **current;
             if changed {
@@ -242,60 +243,65 @@ impl Published {
     }
 }
 
-impl Node {
-    /// Seats are shown to the kubelet, or shown healthy, only because a pod holds them.
-    pub fn has_kept_seats(&self) -> bool {
-        !self.sickness.cards.is_empty() || units::beyond_offers(self)
+impl PublishedNode {
+    /// Whether replicas are advertised, or advertised as healthy, only because a pod uses them.
+    pub fn has_retained_replicas(&self) -> bool {
+        !self.failures.devices.is_empty() || allocatable::allocated_beyond_advertised(self)
     }
 
-    /// All that is out of service: sick cards, and units without their MPS daemon.
-    pub fn out_of_service(&self) -> Vec<Sick> {
-        let down = self.down.iter().map(|(unit, why)| Sick {
-            gpu: unit.clone(),
-            why: format!("the MPS daemon does not serve: {why}"),
-            action: Action::RestartApplication,
+    /// All devices that are out of service: failed ones, and those without their MPS daemon.
+    pub fn unhealthy_devices(&self) -> Vec<DeviceFailure> {
+        let down = self.mps_down.iter().map(|(device, why)| DeviceFailure {
+            gpu: device.clone(),
+            cause: format!("the MPS daemon is down: {why}"),
+            action: XidAction::RestartApplication,
         });
-        self.sickness.cards.iter().cloned().chain(down).collect()
+        self.failures.devices.iter().cloned().chain(down).collect()
     }
 
-    /// Every name that the driver has for a card or an instance here, with the unit that is booked
-    /// for it: of an instance that is no unit of its own, its card.
-    pub fn booked_as(&self) -> BTreeMap<GpuUuid, GpuUuid> {
+    /// Every UUID that the driver has for a GPU or instance here, with its id in the ledger: an
+    /// instance that is not allocatable itself counts as its GPU.
+    pub fn ledger_ids(&self) -> BTreeMap<GpuUuid, GpuUuid> {
         let mut names = BTreeMap::new();
-        for card in &self.facts.cards {
-            let whole = GpuUuid::from(card.uuid.as_str());
-            for device in card.cut.instances.iter().flat_map(|one| &one.devices) {
+        for gpu in &self.facts.gpus {
+            let whole = GpuUuid::from(gpu.uuid.as_str());
+            for device in gpu.layout.instances.iter().flat_map(|one| &one.devices) {
                 let own = GpuUuid::from(device.uuid.as_str());
-                let unit = if self.inventory.gpu(&own).is_some() {
+                let id = if self.inventory.gpu(&own).is_some() {
                     &own
                 } else {
                     &whole
                 };
-                names.insert(device.current.as_str().into(), unit.clone());
-                names.insert(own.clone(), unit.clone());
+                names.insert(device.current.as_str().into(), id.clone());
+                names.insert(own.clone(), id.clone());
             }
             names.insert(whole.clone(), whole);
         }
         names
     }
 
-    /// What follows from facts, health and arrangement.
-    fn settle(&mut self) {
-        self.inventory.gpus = units::units(&self.facts, &self.health, &self.arrangement);
-        host_memory::keep(&mut self.inventory.gpus, self.host_reserve, &self.facts);
+    /// Recomputes what depends on facts, health and layout.
+    fn recompute(&mut self) {
+        self.inventory.gpus =
+            allocatable::allocatable_devices(&self.facts, &self.health, &self.layout);
+        host_memory::cap_promised(&mut self.inventory.gpus, self.host_reserve, &self.facts);
         for gpu in &mut self.inventory.gpus {
-            if gpu.health == Health::Ok && self.down.contains_key(&gpu.uuid) {
-                gpu.health = Health::Sick("mps daemon down".to_owned());
+            if gpu.health == Health::Ok && self.mps_down.contains_key(&gpu.uuid) {
+                gpu.health = Health::Unhealthy("mps daemon down".to_owned());
             }
         }
-        if let Some(why) = &self.sickness.drained {
+        if let Some(why) = &self.failures.drain_reason {
             for gpu in &mut self.inventory.gpus {
                 gpu.cordon.get_or_insert_with(|| why.clone());
             }
         }
-        let all = self.sickness.evict.iter().chain(&self.leaving);
-        let mut evict: Vec<Refused> = Vec::new();
-        for one in all.chain(&self.strays) {
+        let all = self
+            .failures
+            .evict
+            .iter()
+            .chain(&self.mode_change_evictions);
+        let mut evict: Vec<RefusedPod> = Vec::new();
+        for one in all.chain(&self.monitor_evictions) {
             if evict.iter().all(|known| known.pod != one.pod) {
                 evict.push(one.clone());
             }
@@ -304,22 +310,22 @@ impl Node {
     }
 }
 
-fn cards(facts: &nvml::Inventory) -> BTreeMap<GpuUuid, Card> {
+fn host_devices(facts: &nvml::DriverInventory) -> BTreeMap<GpuUuid, HostDevice> {
     let mut found = BTreeMap::new();
-    for card in &facts.cards {
-        let named = |uuid: &str, part| Card {
+    for gpu in &facts.gpus {
+        let named = |uuid: &str, part| HostDevice {
             uuid: uuid.into(),
-            index: card.index,
-            minor: card.minor,
-            part,
+            index: gpu.index,
+            minor: gpu.minor,
+            instance: part,
         };
-        let instances = card.cut.instances.iter();
+        let instances = gpu.layout.instances.iter();
         let parts = instances.filter_map(|one| {
             let device = one.device()?;
-            Some(named(&device.uuid, Some(Part::of(one, device))))
+            Some(named(&device.uuid, Some(InstanceIds::of(one, device))))
         });
-        let all = parts.chain([named(&card.uuid, None)]);
-        found.extend(all.map(|card| (card.uuid.clone(), card)));
+        let all = parts.chain([named(&gpu.uuid, None)]);
+        found.extend(all.map(|gpu| (gpu.uuid.clone(), gpu)));
     }
     found
 }

@@ -1,12 +1,12 @@
 //! What is published, and to whom.
 
 use super::*;
-use crate::testing::{arrangement, facts};
+use crate::testing::{facts, layout_of};
 
 #[test]
-fn what_is_published_is_what_the_annotation_carries() {
+fn annotation_round_trips_published_inventory() {
     let facts = facts(&["GPU-a", "GPU-b"]);
-    let published = Published::new(facts, Vec::new(), arrangement(&["GPU-a", "GPU-b"]));
+    let published = NodePublisher::new(facts, Vec::new(), layout_of(&["GPU-a", "GPU-b"]));
     let inventory = published.get().inventory.clone();
     assert_eq!(inventory.gpus.len(), 2);
     let text = inventory.encode().expect("json");
@@ -14,57 +14,62 @@ fn what_is_published_is_what_the_annotation_carries() {
 }
 
 #[test]
-fn readers_see_changes_and_only_changes() {
-    let published = Published::new(facts(&["GPU-a"]), Vec::new(), arrangement(&["GPU-a"]));
+fn notifies_readers_only_of_changes() {
+    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
     let changes = published.subscribe();
-    published.cards(&facts(&["GPU-a"]), &[], Sickness::default(), Held::new());
+    published.set_devices(
+        &facts(&["GPU-a"]),
+        &[],
+        NodeFailures::default(),
+        AllocatedIds::new(),
+    );
     assert_eq!(changes.has_changed().ok(), Some(false));
-    let refused = |reason: &str| Refused {
+    let refused = |reason: &str| RefusedPod {
         pod: "u1".into(),
         namespace: "default".to_owned(),
         name: "p".to_owned(),
         reason: reason.to_owned(),
     };
-    published.refused(refused("one"));
-    published.refused(refused("two"));
+    published.add_refused(refused("one"));
+    published.add_refused(refused("two"));
     assert_eq!(changes.has_changed().ok(), Some(true));
     assert_eq!(published.get().inventory.refused, [refused("two")]);
-    published.keep_refused(|pod| pod.as_str() != "u1");
+    published.retain_refused(|pod| pod.as_str() != "u1");
     assert!(published.get().inventory.refused.is_empty());
 }
 
 #[test]
-fn an_instance_is_booked_as_itself_where_it_is_a_unit_and_as_its_card_elsewhere() {
+fn maps_instance_to_itself_or_its_gpu_in_the_ledger() {
     let mut facts = facts(&["GPU-a", "GPU-b"]);
-    let instance = |uuid: &str, current: &str| nvml::Instance {
+    let instance = |uuid: &str, current: &str| nvml::GpuInstance {
         profile: "1g.5gb".to_owned(),
         start: 6,
         size: 1,
         memory: aliquot_core::Mib(4864),
         id: 13,
-        devices: vec![nvml::Device {
+        devices: vec![nvml::MigDevice {
             uuid: uuid.to_owned(),
             current: current.to_owned(),
             id: 0,
             whole: true,
         }],
     };
-    facts.cards[0].cut.instances = vec![instance("MIG-1", "MIG-1now")];
-    facts.cards[1].cut.instances = vec![instance("MIG-2", "MIG-2")];
-    let mut arrangement = arrangement(&["GPU-a", "GPU-b"]);
-    let layout = aliquot_profiles::mode::Mig {
-        layout: vec![aliquot_profiles::mode::Slice {
+    facts.gpus[0].layout.instances = vec![instance("MIG-1", "MIG-1now")];
+    facts.gpus[1].layout.instances = vec![instance("MIG-2", "MIG-2")];
+    let mut layout = layout_of(&["GPU-a", "GPU-b"]);
+    let mig = aliquot_profiles::mode::Mig {
+        layout: vec![aliquot_profiles::mode::LayoutEntry {
             profile: "1g.5gb".to_owned(),
             count: 1,
             on: None,
         }],
         ..aliquot_profiles::mode::Mig::default()
     };
-    let cut = units::Stand::open(aliquot_profiles::Mode::Mig(layout));
-    arrangement.cards.insert("GPU-a".into(), cut);
-    let node = Published::new(facts, Vec::new(), arrangement).get();
-    let named = node.booked_as();
-    let check = |name: &str, unit: &str| assert_eq!(named[name].as_str(), unit, "{name}");
+    let partitioned = allocatable::GpuLayout::serving(aliquot_profiles::Mode::Mig(mig));
+    layout.gpus.insert("GPU-a".into(), partitioned);
+    let node = NodePublisher::new(facts, Vec::new(), layout).get();
+    let named = node.ledger_ids();
+    let check = |name: &str, id: &str| assert_eq!(named[name].as_str(), id, "{name}");
     check("MIG-1", "MIG-1");
     check("MIG-1now", "MIG-1");
     check("MIG-2", "GPU-b");

@@ -1,36 +1,31 @@
-//! The labels that tell what a node's cards are, for node selectors: NVIDIA's names,
-//! and names of our own for what those cannot say.
-//!
-//! Source: the labels of NVIDIA's gpu-feature-discovery, as its documentation lists them.
-//! Fed by: the published inventory and what the driver says of the physical cards.
-//! Must not: know who wrote what on the node; that is [`owned`].
+//! Node labels that describe the GPUs, for node selectors: NVIDIA's names, as the documentation of
+//! gpu-feature-discovery lists them, and our own for what those cannot express.
 
 mod nvidia;
-mod own;
-pub mod owned;
+pub mod ownership;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::inventory::{Gpu, Inventory, Mode};
-use aliquot_core::mig::RESOURCES;
+use aliquot_core::mig::{RESOURCES, resource};
 use aliquot_core::{GpuUuid, Mib};
 use aliquot_nvml as nvml;
 
-/// The longest label value, and the longest key after its prefix.
-const LONGEST: usize = 63;
+/// The longest label value, and the longest key without its prefix.
+const MAX_LABEL_LENGTH: usize = 63;
 
-/// What the driver says of the physical cards.
+/// What the driver reports of the physical GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Newest CUDA version that the driver runs, (major, minor).
+    /// The newest CUDA version that the driver supports, (major, minor).
     pub cuda: Option<(u32, u32)>,
-    /// The cards, by index.
-    pub cards: Vec<Card>,
+    /// The GPUs, by index.
+    pub gpus: Vec<GpuFeatures>,
 }
 
-/// A physical card.
+/// A physical GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct GpuFeatures {
     /// Its uuid.
     pub uuid: GpuUuid,
     /// NVML's product name.
@@ -39,66 +34,118 @@ pub struct Card {
     pub memory: Mib,
     /// Compute capability, (major, minor).
     pub capability: Option<(u32, u32)>,
-    /// It can be cut into instances.
-    pub mig: bool,
+    /// The GPU supports MIG.
+    pub mig_capable: bool,
 }
 
 impl Features {
-    /// Those of these cards.
-    pub fn of(facts: &nvml::Inventory) -> Self {
-        let card = |card: &nvml::CardFacts| Card {
-            uuid: card.uuid.as_str().into(),
-            product: card.model.clone(),
-            memory: card.memory,
-            capability: card.compute_capability,
-            mig: card.mig.capable,
+    /// The features of these GPUs.
+    pub fn of(facts: &nvml::DriverInventory) -> Self {
+        let gpu = |gpu: &nvml::GpuFacts| GpuFeatures {
+            uuid: gpu.uuid.as_str().into(),
+            product: gpu.model.clone(),
+            memory: gpu.memory,
+            capability: gpu.compute_capability,
+            mig_capable: gpu.mig.capable,
         };
         Self {
             cuda: facts.cuda_version,
-            cards: facts.cards.iter().map(card).collect(),
+            gpus: facts.gpus.iter().map(gpu).collect(),
         }
     }
 
-    /// The physical card of a unit.
-    fn card(&self, unit: &Gpu) -> Option<&Card> {
-        let part = unit.mig.as_ref().and_then(|mig| mig.part());
-        let uuid = part.map_or(&unit.uuid, |part| &part.parent);
-        self.cards.iter().find(|card| card.uuid == *uuid)
+    /// The physical GPU of a device.
+    fn physical_gpu(&self, device: &Gpu) -> Option<&GpuFeatures> {
+        let part = device.mig.as_ref().and_then(|mig| mig.fixed());
+        let uuid = part.map_or(&device.uuid, |part| &part.parent);
+        self.gpus.iter().find(|gpu| gpu.uuid == *uuid)
     }
 }
 
-/// All labels of a node. `usual` is the resource of whole cards.
-pub fn labels(inventory: &Inventory, features: &Features, usual: &str) -> BTreeMap<String, String> {
-    if features.cards.is_empty() {
+/// All labels of a node. `default_resource` is the resource name of whole GPUs.
+pub fn node_labels(
+    inventory: &Inventory,
+    features: &Features,
+    default_resource: &str,
+) -> BTreeMap<String, String> {
+    if features.gpus.is_empty() {
         return BTreeMap::new();
     }
-    let mut all = nvidia::labels(inventory, features, usual);
-    all.extend(own::labels(inventory, features));
+    let mut all = nvidia::labels(inventory, features, default_resource);
+    all.extend(own_labels(inventory, features));
     let fits = |(key, value): &(String, String)| {
         let name = key.split_once('/').map_or("", |(_, name)| name);
-        name.len() <= LONGEST && *value == text(value)
+        name.len() <= MAX_LABEL_LENGTH && *value == label_value(value)
     };
     all.into_iter().filter(fits).collect()
 }
 
-/// As a label may say it: spaces as `-`, what else is not accepted left out.
-fn text(words: &str) -> String {
-    let words = words.replace(' ', "-");
-    let accepted = |c: &char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(c);
-    let kept: String = words.chars().filter(accepted).take(LONGEST).collect();
-    let end = |c: char| !c.is_ascii_alphanumeric();
-    kept.trim_matches(end).to_owned()
+/// Our own labels: GPUs by product and by mode, and what dynamic MIG can create. Each product and
+/// mode has a label of its own, because a selector cannot match a list.
+fn own_labels(inventory: &Inventory, features: &Features) -> BTreeMap<String, String> {
+    let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
+    let mut memory: BTreeMap<String, u64> = BTreeMap::new();
+    for gpu in &features.gpus {
+        let product = label_value(&gpu.product);
+        *numbers.entry(format!("product.{product}")).or_default() += 1;
+        let least = memory.entry(format!("memory.{product}"));
+        let least = least.or_insert(gpu.memory.0);
+        *least = (*least).min(gpu.memory.0);
+    }
+    let mut seen = BTreeSet::new();
+    for device in &inventory.gpus {
+        let partitioned = mig_profile(device).is_some() || device.mode == Mode::Mig;
+        let name = match device.mode {
+            _ if partitioned => "mig",
+            Mode::Vgpu => "vgpu",
+            Mode::Exclusive => "exclusive",
+            Mode::Timeslice => "timeslice",
+            Mode::Mps => "mps",
+            Mode::Mig | Mode::Unknown => continue,
+        };
+        let gpu = features.physical_gpu(device).map(|gpu| &gpu.uuid);
+        if seen.insert(gpu.unwrap_or(&device.uuid)) {
+            *numbers.entry(format!("mode.{name}")).or_default() += 1;
+        }
+        let geometry = device.mig.as_ref().and_then(|mig| mig.dynamic());
+        for kind in geometry
+            .iter()
+            .flat_map(|dynamic| dynamic.geometry.profiles())
+        {
+            let resource = resource(&kind.name);
+            let name = resource.trim_start_matches(RESOURCES);
+            let most = numbers.entry(format!("mig-{name}.most")).or_default();
+            *most += u64::from(kind.most);
+        }
+    }
+    numbers.extend(memory);
+    let all = numbers.into_iter();
+    all.map(|(name, number)| (format!("aliquot.dev/{name}"), number.to_string()))
+        .collect()
 }
 
-/// The instance's profile.
-fn profile(unit: &Gpu) -> Option<&str> {
-    let part = unit.mig.as_ref()?.part()?;
+/// As a label value: spaces become `-`, and other invalid characters are dropped.
+fn label_value(words: &str) -> String {
+    let words = words.replace(' ', "-");
+    let accepted = |c: &char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(c);
+    let valid: String = words
+        .chars()
+        .filter(accepted)
+        .take(MAX_LABEL_LENGTH)
+        .collect();
+    let end = |c: char| !c.is_ascii_alphanumeric();
+    valid.trim_matches(end).to_owned()
+}
+
+/// The MIG profile of an instance.
+fn mig_profile(device: &Gpu) -> Option<&str> {
+    let part = device.mig.as_ref()?.fixed()?;
     Some(part.profile.as_str())
 }
 
-/// How a unit is shared, in NVIDIA's words where there is one.
-fn strategy(unit: &Gpu) -> &'static str {
-    match unit.mode {
+/// How a device is shared, in NVIDIA's words where there is one.
+fn sharing_strategy(device: &Gpu) -> &'static str {
+    match device.mode {
         Mode::Vgpu => "vgpu",
         Mode::Timeslice => "time-slicing",
         Mode::Mps => "mps",
@@ -106,25 +153,25 @@ fn strategy(unit: &Gpu) -> &'static str {
     }
 }
 
-/// `NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED`: the last part where NVIDIA's own modes
-/// share the unit under the resource that it has without sharing.
-fn product(unit: &Gpu, usual: &str) -> String {
-    let mut words = unit.model.clone();
-    if let Some(profile) = profile(unit) {
+/// `NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED`; the suffix only where time-slicing or MPS shares the
+/// device under the resource name that it has without sharing.
+fn product(device: &Gpu, default_resource: &str) -> String {
+    let mut words = device.model.clone();
+    if let Some(profile) = mig_profile(device) {
         words = format!("{words}-MIG-{}", profile.replace('+', "."));
     }
-    let shared = matches!(unit.mode, Mode::Timeslice | Mode::Mps);
-    if shared && (unit.resource == usual || unit.resource.starts_with(RESOURCES)) {
+    let shared = matches!(device.mode, Mode::Timeslice | Mode::Mps);
+    if shared && (device.resource == default_resource || device.resource.starts_with(RESOURCES)) {
         words.push_str("-SHARED");
     }
-    text(&words)
+    label_value(&words)
 }
 
-/// Memory of one client.
-fn memory(unit: &Gpu) -> Mib {
-    match &unit.even {
-        Some(even) if unit.mode == Mode::Mps => even.memory,
-        _ => unit.memory,
+/// The memory of one client.
+fn memory(device: &Gpu) -> Mib {
+    match &device.even_share {
+        Some(even) if device.mode == Mode::Mps => even.memory,
+        _ => device.memory,
     }
 }
 

@@ -1,11 +1,9 @@
-//! A node that Aliquot leaves: what the agent wrote on its object and put on its disk is taken
-//! away, but for what pods that run there use.
-//!
-//! Fed by: the node annotation [`ASKED`], which [`everywhere`] sets when the chart is removed.
-//! Must not: take a file that a container has, or leave because of a wish that is over.
+//! Leaving a node: removes what the agent wrote to the Node object and to the disk, except files
+//! that running pods use. Requested by the node annotation [`LEAVE_UNTIL`], which [`cluster`] sets
+//! when the chart is removed; an expired request is ignored.
 
-pub mod everywhere;
-mod object;
+pub mod cluster;
+mod node_object;
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -24,99 +22,106 @@ use tokio_util::task::TaskTracker;
 
 use crate::agent::AgentError;
 use crate::files;
-use crate::housekeeping::{RoundError, on_disk, remove};
-use crate::inventory::Published;
-use crate::node::Seen;
+use crate::housekeeping::{HousekeepingError, on_disk, remove};
+use crate::inventory::NodePublisher;
+use crate::node::NodeView;
 use crate::pod::Phase;
+use crate::preallocated;
 use crate::prestart::PreStart;
+use crate::removed_resources::is_unused;
 use crate::settings::Settings;
-use crate::spare;
-use crate::vanished::is_none_left;
-use crate::{collect, host, units};
+use crate::{allocatable, collect, host};
 
-/// The node annotation by which its agent is asked to leave: the time until which that is meant,
-/// in RFC 3339. The agent takes it away last.
-pub const ASKED: &str = "aliquot.dev/leave";
-/// Readiness: never, once the node was left.
+/// The node annotation that asks its agent to leave: the time until which the request is valid, in
+/// RFC 3339. The agent removes it last.
+pub const LEAVE_UNTIL: &str = "aliquot.dev/leave";
+/// Readiness condition that fails once the agent has left the node.
 const LEFT: &str = "left";
-/// Longest wait for the kubelet to count none of our seats.
-const SHOWN: Duration = Duration::from_secs(15);
-/// The folder of the keeper of MPS daemons, which is another process.
-const OF_THE_KEEPER: &str = "mps";
+/// Longest wait until the kubelet counts none of our replicas.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(15);
+/// The folder of the MPS supervisor, which is another process.
+const MPS_FOLDER: &str = "mps";
 
 /// Whether this annotation asks the agent to leave at `now`.
-pub fn is_asked(until: Option<&str>, now: Timestamp) -> bool {
+pub fn is_requested(until: Option<&str>, now: Timestamp) -> bool {
     let until = until.and_then(|text| text.parse::<Timestamp>().ok());
     until.is_some_and(|until| now < until)
 }
 
-/// Waits among `tasks` for the wish that we leave; whether it came and `work` ended for it.
+/// Waits among `tasks` for a request to leave, and ends `work` then. The result is set once that
+/// happened.
 pub(crate) fn on_request(
     tasks: &TaskTracker,
-    seen: &watch::Sender<Option<Seen>>,
-    published: &Published,
+    node_view: &watch::Sender<Option<NodeView>>,
+    published: &NodePublisher,
     work: &CancellationToken,
 ) -> Arc<AtomicBool> {
     let left = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&left);
-    tasks.spawn(when_asked(
-        seen.subscribe(),
+    let leaving = Arc::clone(&left);
+    tasks.spawn(wait_for_request(
+        node_view.subscribe(),
         published.clone(),
-        told,
+        leaving,
         work.clone(),
     ));
     left
 }
 
-/// Waits until the node asks us to leave. Then the kubelet is shown no seat, and when it counts
-/// none, `left` is set and `work` ends.
-async fn when_asked(
-    mut seen: watch::Receiver<Option<Seen>>,
-    published: Published,
+/// Waits for the request, withdraws all replicas from the kubelet, and when the kubelet counts
+/// none, sets `left` and cancels `work`.
+async fn wait_for_request(
+    mut node_view: watch::Receiver<Option<NodeView>>,
+    published: NodePublisher,
     left: Arc<AtomicBool>,
     work: CancellationToken,
 ) {
-    let asked = |node: &Option<Seen>| {
+    let requested = |node: &Option<NodeView>| {
         let until = node.as_ref().and_then(|node| node.leave.as_deref());
-        is_asked(until, Timestamp::now())
+        is_requested(until, Timestamp::now())
     };
     tokio::select! {
         () = work.cancelled() => return,
-        told = seen.wait_for(asked) => if told.is_err() { return },
+        changed = node_view.wait_for(requested) => if changed.is_err() { return },
     }
     tracing::info!("asked to leave the node");
-    let resources = units::resources(&published.get());
-    published.leave();
-    let counted = |node: &Option<Seen>| {
+    let resources = allocatable::resources(&published.get());
+    published.set_leaving();
+    let counted = |node: &Option<NodeView>| {
         let shown = node.as_ref().map(|node| &node.resources);
-        shown.is_none_or(|shown| resources.iter().all(|name| is_none_left(shown, name)))
+        shown.is_none_or(|shown| resources.iter().all(|name| is_unused(shown, name)))
     };
-    let counted = tokio::time::timeout(SHOWN, seen.wait_for(counted)).await;
+    let counted = tokio::time::timeout(DEREGISTER_TIMEOUT, node_view.wait_for(counted)).await;
     if !matches!(counted, Ok(Ok(_))) {
-        tracing::warn!(wait = ?SHOWN, "the kubelet still counts seats");
+        tracing::warn!(wait = ?DEREGISTER_TIMEOUT, "the kubelet still counts GPU replicas; leaving the node anyway");
     }
     left.store(true, Ordering::Relaxed);
     work.cancel();
 }
 
-/// Leaves: the disk, then the node's object. What fails is told and left.
+/// Cleans the disk, then the Node object. Logs what fails and goes on.
 pub(crate) async fn leave(prestart: &Arc<PreStart>, client: &Client, settings: &Settings) {
     let (this, state) = (Arc::clone(prestart), settings.state_dir.clone());
-    match spawn_blocking(move || disk(&this, &state, Path::new("/proc"))).await {
-        Ok(Ok(true)) => tracing::info!("nothing of ours is left on the disk"),
+    match spawn_blocking(move || clean_disk(&this, &state, Path::new("/proc"))).await {
+        Ok(Ok(true)) => tracing::info!("removed all files of Aliquot from the node"),
         Ok(Ok(false)) => tracing::warn!(
             folder = %settings.state_dir.display(),
-            "files that pods of this node use stay"
+            "files that running pods use stay on the node"
         ),
-        Ok(Err(error)) => tracing::error!(%error, "files of ours are left"),
-        Err(error) => tracing::error!(%error, "files of ours are left"),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "cannot remove all files of Aliquot from the node")
+        }
+        Err(error) => tracing::error!(%error, "cannot remove all files of Aliquot from the node"),
     }
-    object::clear(client, &settings.node_name).await;
+    node_object::clear(client, &settings.node_name).await;
 }
 
-/// Takes what no pod that runs here uses from the disk; whether nothing is left. A pod whose
-/// processes live counts, a checkpoint entry does not: nobody can start any more.
-pub fn disk(prestart: &PreStart, state: &Path, proc: &Path) -> Result<bool, RoundError> {
+/// Removes the files that no running pod uses; returns whether none is left. A pod with live
+/// processes counts, a checkpoint entry does not: no container can start any more.
+pub fn clean_disk(
+    prestart: &PreStart,
+    state: &Path,
+    proc: &Path,
+) -> Result<bool, HousekeepingError> {
     if !prestart.pods.synced() {
         return Ok(false);
     }
@@ -124,8 +129,8 @@ pub fn disk(prestart: &PreStart, state: &Path, proc: &Path) -> Result<bool, Roun
     let store = prestart.store.lock();
     let mut pods = prestart.pods.in_order();
     pods.retain(|pod| pod.phase != Phase::Ended);
-    let departed = collect::departed(&pods, store.known());
-    let alive = host::alive(proc, &departed).map_err(RoundError::Processes)?;
+    let departed = collect::departed(&pods, store.pods());
+    let alive = host::alive(proc, &departed).map_err(HousekeepingError::Processes)?;
     let there = on_disk(prestart)?;
     let damaged = store.damaged().keys().cloned().collect();
     let garbage = collect::garbage(&[], &pods, store.all(), &damaged, &alive, &there);
@@ -135,57 +140,60 @@ pub fn disk(prestart: &PreStart, state: &Path, proc: &Path) -> Result<bool, Roun
     for uid in &garbage.pods {
         files::remove(&paths.accepted.join(format!("{uid}.json")))?;
     }
-    spare::clear(&paths.spare)?;
+    preallocated::clear(&paths.preallocated)?;
     for name in files::names(&paths.plugins)? {
         if name.starts_with("aliquot-") && Path::new(&name).extension() == Some("sock".as_ref()) {
             files::remove(&paths.plugins.join(name))?;
         }
     }
-    let kept = store.known().count() > garbage.pods.len();
-    if kept || there.len() > garbage.names.len() {
+    let retained = store.pods().count() > garbage.pods.len();
+    if retained || there.len() > garbage.names.len() {
         return Ok(false);
     }
-    Ok(folder(state)?)
+    Ok(remove_state_folder(state)?)
 }
 
-/// Removes the state folder; false where something of another process is in it.
-fn folder(state: &Path) -> Result<bool, files::FileError> {
-    let mut kept = false;
+/// Removes the state folder; false while it contains files of another process.
+fn remove_state_folder(state: &Path) -> Result<bool, files::FileError> {
+    let mut retained = false;
     for name in files::names(state)? {
         let path = state.join(&name);
-        if name == OF_THE_KEEPER && !files::names(&path)?.is_empty() {
-            kept = true;
+        if name == MPS_FOLDER && !files::names(&path)?.is_empty() {
+            retained = true;
         } else {
             files::remove(&path)?;
         }
     }
-    if kept {
+    if retained {
         return Ok(false);
     }
-    // In our container it is where the host's folder is mounted, and stays; the host's own is
-    // reached by the process that started us, which is the container runtime's.
-    let host = as_seen_by(std::os::unix::process::parent_id(), state);
+    // In our container the folder is a mount point and stays; the host's own is reached through the
+    // parent process, which belongs to the container runtime.
+    let host = path_in_root_of(std::os::unix::process::parent_id(), state);
     let gone = fs::remove_dir(state).or_else(|_| fs::remove_dir(&host));
     if let Err(error) = gone {
-        tracing::debug!(%error, folder = %state.display(), "the empty folder stays");
+        tracing::debug!(%error, folder = %state.display(), "cannot remove the empty folder");
     }
     Ok(true)
 }
 
 /// A path as this process sees it.
-fn as_seen_by(process: u32, path: &Path) -> PathBuf {
+fn path_in_root_of(process: u32, path: &Path) -> PathBuf {
     let below = path.components().filter(|part| *part != Component::RootDir);
     PathBuf::from(format!("/proc/{process}/root")).join(below.collect::<PathBuf>())
 }
 
-/// Lives on without work, so that the agent is not started anew on a node that it left.
+/// Keeps the process alive without work, so that it is not restarted on a node that it has left.
 pub(crate) async fn idle(settings: &Settings, stop: CancellationToken) -> Result<(), AgentError> {
     let readiness = Readiness::new([LEFT]);
-    readiness.fails(LEFT, "the node was left; Aliquot is being removed");
+    readiness.fail(
+        LEFT,
+        "the agent has left this node; Aliquot is being removed",
+    );
     let router = admin::router(readiness, Arc::new(Registry::default()));
     let listener = http::plain(http::bind(settings.listen).await?);
     if let Err(error) = http::serve(listener, router, stop.clone(), http::DRAIN).await {
-        tracing::warn!(%error, "health is not served");
+        tracing::warn!(%error, "cannot serve /healthz and /readyz");
         stop.cancelled().await;
     }
     Ok(())
@@ -196,10 +204,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_to_leave_holds_until_its_time_and_no_longer() {
+    fn honors_leave_request_until_it_expires() {
         let check = |until: Option<&str>, expected: bool| {
             let now: Timestamp = "2026-11-22T10:00:00Z".parse().expect("a time");
-            assert_eq!(is_asked(until, now), expected, "{until:?}");
+            assert_eq!(is_requested(until, now), expected, "{until:?}");
         };
         check(None, false);
         check(Some("2026-11-22T10:00:30Z"), true);
@@ -208,16 +216,20 @@ mod tests {
     }
 
     #[test]
-    fn the_state_folder_goes_with_all_that_is_in_it_but_the_keepers() {
+    fn removes_state_folder_except_mps_files() {
         let check = |files: &[&str], expected: bool| {
-            let room = tempfile::tempdir().expect("tempdir");
-            let state = room.path().join("state");
+            let dir = tempfile::tempdir().expect("tempdir");
+            let state = dir.path().join("state");
             for file in files {
                 let path = state.join(file);
                 fs::create_dir_all(path.parent().expect("in a folder")).expect("made");
                 fs::write(path, "").expect("written");
             }
-            assert_eq!(folder(&state).expect("removed"), expected, "{files:?}");
+            assert_eq!(
+                remove_state_folder(&state).expect("removed"),
+                expected,
+                "{files:?}"
+            );
             assert_eq!(state.exists(), !expected, "{files:?}");
         };
         check(&["cards.json", "seats/a/limits"], true);
@@ -225,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_own_folder_is_found_by_a_process_of_the_host() {
-        let found = as_seen_by(7, Path::new("/var/lib/aliquot"));
+    fn finds_host_folder_through_parent_process() {
+        let found = path_in_root_of(7, Path::new("/var/lib/aliquot"));
         assert_eq!(found, Path::new("/proc/7/root/var/lib/aliquot"));
     }
 }

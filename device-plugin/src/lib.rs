@@ -1,80 +1,78 @@
-//! The node agent: what GPUs a node has, which seats the kubelet may hand out,
+//! The node agent: what GPUs a node has, which replicas the kubelet may hand out,
 //! and what each container is given.
 //!
-//! Start with [`judge`] (may a pod have what its annotation says) and
+//! Start with [`validation`] (may a pod have what its annotation says) and
 //! [`prestart`] (what happens when the kubelet is about to start a container).
-//! Fed by: the driver, the kubelet's device plugin protocol and checkpoint, the
-//! API server's watch of this node.
-//! Must not: choose a GPU; the scheduler did.
+//! The agent never chooses a GPU: the scheduler did.
 
 pub mod accepted;
 pub mod agent;
-mod answered;
+pub mod allocatable;
 pub mod audit;
-pub mod by_env;
+pub mod call_state;
 pub mod capabilities;
 pub mod capacity;
 pub mod cdi;
 pub mod checkpoint;
 mod clock;
 pub mod collect;
+mod container_edits;
+pub mod counters_file;
+pub mod desired_layout;
+pub mod device_failures;
+pub mod device_id;
+pub mod device_metrics;
+pub mod device_users;
 pub mod drain;
-mod dress;
+mod driver_answer;
 pub mod driver_root;
 pub mod environment;
 pub mod fail_point;
-pub mod figures;
 pub mod files;
-pub mod follow;
-mod guard;
 pub mod hami;
 pub mod health;
 pub mod host;
 pub mod host_memory;
 pub mod housekeeping;
+pub mod injection;
 pub mod inventory;
-pub mod judge;
-pub mod kept;
 pub mod labels;
-mod last_good;
+mod last_known_layout;
+pub mod layout_reconciler;
 pub mod leave;
 pub mod limits;
 pub mod metrics;
 pub mod modes;
+pub mod monitor_evictions;
 pub mod mps;
+mod namespace_reservations;
 pub mod node;
+pub mod non_cdi;
 mod objects;
-pub mod occupants;
 pub mod plugin;
 pub mod plugins;
 pub mod pod;
 pub mod pods;
+pub mod preallocated;
+pub mod preferred_allocation;
 pub mod prestart;
+pub mod profile_source;
 pub mod profile_status;
 pub mod proto;
 pub mod register;
-mod reserve;
+pub mod removed_resources;
 pub mod runtime;
-pub mod seat;
 pub mod selinux;
 pub mod settings;
-pub mod sick;
-pub mod source;
-pub mod spare;
-pub mod standing;
-pub mod steer;
-pub mod strays;
-pub mod tenant;
-pub mod tenant_may;
+pub mod stored_layout;
+mod task_supervisor;
+pub mod tenant_rights;
 pub mod topology;
 pub mod transition;
-mod turns;
-pub mod units;
-pub mod vanished;
-pub mod wanted;
+pub mod validation;
+mod worker_pool;
 pub mod xid;
 mod xid_catalogue;
 
 #[cfg(test)]
 mod testing;
-pub mod way_in;

@@ -1,38 +1,38 @@
-//! What a container's limits page says, in the one layout of [`aliquot_region::limits`].
-//!
-//! Fed by: an accepted share. Must not: know where a field lies.
+//! Fills a container's limits page from its accepted allocation, in the layout of
+//! [`aliquot_region::limits`].
 
 use aliquot_core::{GpuUuid, Grant, Mib};
 use aliquot_region::limits::{
-    Container, Device, OOM_KILLER, OVERSUBSCRIBE, PageError, SIZE, UNCONTROLLED,
+    ContainerLimits, DeviceLimits, OOM_KILLER, OVERSUBSCRIBE, PageError, SIZE, UNCONTROLLED,
 };
 
-use crate::environment::{Effective, Utilization};
+use crate::environment::{EffectiveLimits, UtilizationPolicy};
 
-/// The page of a container, with nothing measured yet; `names` are what the driver calls the
-/// devices now, `real` says what containers can have of a card and what was promised of it,
-/// `context` what a process takes of it at once.
+/// The page of a container, with nothing measured yet. `names` are the devices' current UUIDs,
+/// `real` returns a device's usable and advertised memory, `context` is the memory that the driver
+/// takes for each process.
 pub fn page(
     grants: &[Grant],
     names: &[&str],
     priority: u8,
-    effective: Effective,
+    effective: EffectiveLimits,
     context: Mib,
     real: impl Fn(&GpuUuid) -> Option<(Mib, Mib)>,
 ) -> Result<[u8; SIZE], PageError> {
-    let devices: Vec<Device> = grants
+    let devices: Vec<DeviceLimits> = grants
         .iter()
         .zip(names)
-        .map(|(grant, uuid)| Device {
+        .map(|(grant, uuid)| DeviceLimits {
             uuid,
             memory: grant.memory.bytes(),
             cores: grant.cores.0,
             context: context.bytes(),
-            physical: real(&grant.gpu)
-                .map_or(0, |(has, promised)| part(grant.memory, has, promised)),
+            physical: real(&grant.gpu).map_or(0, |(has, promised)| {
+                physical_part(grant.memory, has, promised)
+            }),
         })
         .collect();
-    let container = Container {
+    let container = ContainerLimits {
         priority: u32::from(priority),
         policy: policy(effective.utilization),
         flags: flags(effective),
@@ -40,8 +40,8 @@ pub fn page(
     aliquot_region::limits::page(container, &devices)
 }
 
-/// The part of a card in bytes that goes with this much of what was promised of it; 0: all.
-fn part(granted: Mib, has: Mib, promised: Mib) -> u64 {
+/// The device memory in bytes that goes with this grant of advertised memory; 0: all of the grant.
+fn physical_part(granted: Mib, has: Mib, promised: Mib) -> u64 {
     if promised <= has {
         return 0;
     }
@@ -49,15 +49,15 @@ fn part(granted: Mib, has: Mib, promised: Mib) -> u64 {
     Mib(u64::try_from(part).unwrap_or(granted.0)).bytes()
 }
 
-fn policy(utilization: Utilization) -> u32 {
+fn policy(utilization: UtilizationPolicy) -> u32 {
     match utilization {
-        Utilization::Default => 0,
-        Utilization::Force => 1,
-        Utilization::Disable => 2,
+        UtilizationPolicy::Default => 0,
+        UtilizationPolicy::Force => 1,
+        UtilizationPolicy::Disable => 2,
     }
 }
 
-fn flags(effective: Effective) -> u32 {
+fn flags(effective: EffectiveLimits) -> u32 {
     [
         (effective.oversubscribe, OVERSUBSCRIBE),
         (effective.oom_killer, OOM_KILLER),
@@ -75,8 +75,8 @@ mod tests {
 
     use super::*;
 
-    const EFFECTIVE: Effective = Effective {
-        utilization: Utilization::Force,
+    const EFFECTIVE: EffectiveLimits = EffectiveLimits {
+        utilization: UtilizationPolicy::Force,
         oom_killer: true,
         oversubscribe: false,
         uncontrolled: false,
@@ -89,14 +89,14 @@ mod tests {
                 gpu: format!("GPU-00000000-0000-0000-0000-{i:012}").into(),
                 memory: Mib(3000),
                 cores: Percent(30),
-                seats: 1,
+                replicas: 1,
                 mig: None,
             })
             .collect()
     }
 
     #[test]
-    fn a_share_becomes_the_bytes_that_the_limiter_reads() {
+    fn encodes_page_that_limiter_reads() {
         let (first, now) = (
             "GPU-00000000-0000-0000-0000-000000000000",
             "MIG-00000000-0000-0000-0000-000000000001",
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(
             &second[..40],
             now.as_bytes(),
-            "not what it was called before a reboot"
+            "the current UUID, not the one before a reboot"
         );
         assert_eq!(second[40..48], (3000_u64 << 20).to_le_bytes());
         assert_eq!(second[48..56], [30, 0, 0, 0, 0, 0, 0, 0]);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_card_that_is_promised_twice_a_grant_is_half_real() {
+    fn halves_physical_memory_of_double_promised_device() {
         let check = |has, promised, expected: u64| {
             let page = page(&grants(1), &["GPU-a"], 1, EFFECTIVE, Mib(512), |_| {
                 Some((Mib(has), Mib(promised)))
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_does_not_fit() {
+    fn rejects_devices_that_do_not_fit_page() {
         let page = |number, uuid: &str| {
             let names = vec![uuid; number];
             page(&grants(number), &names, 1, EFFECTIVE, Mib(0), |_| None)

@@ -1,7 +1,5 @@
-//! The node agent's process: flags, logs, then [`agent::start`]; as `mps-keeper` the process
-//! beside it, [`keeper::run`]; as `leave` what the chart runs before its removal, [`everywhere::run`].
-//!
-//! Fed by: the command line. Must not: decide anything.
+//! The node agent's process ([`agent::start`]); as `mps-keeper` the process that supervises MPS
+//! daemons; as `leave` the job that the chart runs before its removal ([`cluster::run`]).
 
 #[cfg(feature = "fail-points")]
 compile_error!("fail-points are for aliquot-device-plugin-chaos: cargo build --bin that");
@@ -10,63 +8,66 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_device_plugin::agent;
-use aliquot_device_plugin::leave::everywhere;
-use aliquot_device_plugin::mps::keeper;
+use aliquot_device_plugin::leave::cluster;
+use aliquot_device_plugin::mps::supervisor;
 use aliquot_device_plugin::settings::Settings;
-use aliquot_nvml::{ByCall, ComputeModes, Options, root};
+use aliquot_nvml::{ComputeModes, NvmlPerCall, Options, root};
 use aliquot_serve::{Readiness, stop, telemetry};
 use anyhow::Context as _;
 use clap::Parser as _;
 
-/// The first argument that makes this process the keeper of MPS daemons.
-const KEEPER: &str = "mps-keeper";
-/// The first argument that makes it ask all agents to leave.
+/// The first argument that makes this process the supervisor of MPS daemons.
+const MPS_KEEPER: &str = "mps-keeper";
+/// The first argument that makes it ask the agents of all nodes to leave.
 const LEAVE: &str = "leave";
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os();
     let first = arguments.nth(1).unwrap_or_default();
-    if first == KEEPER {
-        let program = std::iter::once(KEEPER.into());
-        return keep(keeper::Settings::parse_from(program.chain(arguments))).await;
+    if first == MPS_KEEPER {
+        let program = std::iter::once(MPS_KEEPER.into());
+        return run_mps_keeper(supervisor::SupervisorSettings::parse_from(
+            program.chain(arguments),
+        ))
+        .await;
     }
     if first == LEAVE {
         let program = std::iter::once(LEAVE.into());
-        return leave(everywhere::Settings::parse_from(program.chain(arguments))).await;
+        return leave(cluster::Settings::parse_from(program.chain(arguments))).await;
     }
     let settings = Settings::parse();
     telemetry::init(settings.log_format, &settings.log)?;
     agent::start(settings).await.context("the agent ended")
 }
 
-/// Ends well where nodes remain, too: what is to be removed is removed.
-async fn leave(settings: everywhere::Settings) -> anyhow::Result<()> {
+/// Succeeds even where nodes remain: the chart's removal goes on.
+async fn leave(settings: cluster::Settings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, &settings.log)?;
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
     let within = Duration::from_secs(settings.within.into());
-    let remaining = everywhere::run(client, within).await?;
+    let remaining = cluster::run(client, within).await?;
     for node in remaining {
         tracing::warn!(
             node,
-            "not left: docs/guides/install.md has the commands for what stays on it"
+            "the agent did not leave this node in time; docs/guides/install.md lists the commands that clean it up"
         );
     }
     Ok(())
 }
 
-async fn keep(settings: keeper::Settings) -> anyhow::Result<()> {
+async fn run_mps_keeper(settings: supervisor::SupervisorSettings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, &settings.log)?;
     let stop = stop::on_signals(Readiness::new([]), Duration::ZERO)?;
-    let keeping = tokio::task::spawn_blocking(move || {
+    let running = tokio::task::spawn_blocking(move || {
         let root = settings.driver_root.as_deref();
         let library = root::library(&settings.nvml_library, root)?;
-        let driver: Arc<dyn ComputeModes> = Arc::new(ByCall::new(Options {
+        let driver: Arc<dyn ComputeModes> = Arc::new(NvmlPerCall::new(Options {
             library,
             ..Options::default()
         })?);
-        keeper::run(&settings, &driver, &stop);
+        supervisor::run(&settings, &driver, &stop);
         anyhow::Ok(())
     });
-    keeping.await?
+    running.await?
 }

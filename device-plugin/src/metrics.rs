@@ -1,6 +1,4 @@
 //! The agent's metrics, declared in one place.
-//!
-//! Fed by: the parts of the agent, which count. Must not: decide or log.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -11,10 +9,10 @@ use prometheus_client::registry::Registry;
 
 use crate::clock::now;
 
-/// How something ended.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Outcome {
-    /// A word from a closed set; see each metric's help.
+    /// A value from a closed set; see each metric's help.
     pub outcome: &'static str,
 }
 
@@ -46,44 +44,44 @@ impl Seconds {
         );
     }
 
-    /// Notes one call that began then.
+    /// Records the duration of a call that began at `began`.
     pub(crate) fn since(&self, call: &'static str, began: std::time::Instant) {
         let took = began.elapsed().as_secs_f64();
         self.0.get_or_create(&Call { call }).observe(took);
     }
 }
 
-/// An XID and what it asked for.
+/// An XID and the action that it requires.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Xid {
-    /// The card, or the instance that it came from.
+pub struct XidLabels {
+    /// The GPU, or the instance that reported it.
     pub gpu: String,
     /// NVIDIA's number.
     pub code: u64,
-    /// A word of `--xid-actions`.
+    /// An action of `--xid-actions`.
     pub action: &'static str,
 }
 
-/// What a node follows.
+/// The profile of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Profile {
-    /// The profile, and what chose it.
+pub struct ProfileLabels {
+    /// The profile, and how it was selected.
     pub profile: String,
-    /// Of the configuration's text.
+    /// Hash of the configuration's text.
     pub hash: String,
 }
 
-/// A unit that is shared by MPS.
+/// A device that is shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct MpsUnit {
-    /// Its uuid.
+pub struct MpsDevice {
+    /// Its UUID.
     pub gpu: String,
 }
 
-/// A container on a unit.
+/// A container on a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct Tenant {
-    /// The unit's uuid.
+    /// The device's UUID.
     pub gpu: String,
     /// The pod's namespace.
     pub namespace: String,
@@ -100,7 +98,7 @@ pub struct Metrics {
     pub prestart: Family<Outcome, Counter>,
     /// `Allocate` calls answered.
     pub allocate: Counter,
-    /// How long both calls of a container's start took.
+    /// Durations of the two calls of a container's start.
     pub seconds: Seconds,
     /// `GetPreferredAllocation` calls.
     pub steer: Family<Outcome, Counter>,
@@ -114,34 +112,34 @@ pub struct Metrics {
     pub audits: Family<Outcome, Counter>,
     /// Names whose files were collected.
     pub collected: Counter,
-    /// Accepted shares on this node.
+    /// Accepted allocations on this node.
     pub accepted: Gauge,
-    /// Accepted shares that cannot be read back.
+    /// Accepted allocations that cannot be read.
     pub damaged_shares: Gauge,
-    /// Running shares that the kubelet's checkpoint does not know.
+    /// Running accepted pods that the kubelet's checkpoint does not list.
     pub checkpoint_lost: Gauge,
-    /// Cards out of service.
-    pub sick_cards: Gauge,
-    /// Whether each unit's MPS daemon serves.
-    pub mps_up: Family<MpsUnit, Gauge>,
-    /// How often each unit's MPS daemon was started again.
-    pub mps_restarts: Family<MpsUnit, Gauge>,
+    /// GPUs out of service.
+    pub unhealthy_gpus: Gauge,
+    /// Whether each device's MPS daemon serves.
+    pub mps_up: Family<MpsDevice, Gauge>,
+    /// How often each device's MPS daemon was restarted.
+    pub mps_restarts: Family<MpsDevice, Gauge>,
     /// CUDA programs of each container under MPS.
     pub mps_clients: Family<Tenant, Gauge>,
-    /// Bytes that they hold.
+    /// Bytes that they allocated.
     pub mps_used: Family<Tenant, Gauge>,
     /// 1 while the node's profile cannot be used, 0 else.
-    pub profile_fault: Gauge,
-    /// The profile that holds, or that the node is on its way to.
-    pub profile: Family<Profile, Gauge>,
-    /// When a profile held on every card, in seconds since the epoch.
+    pub profile_error: Gauge,
+    /// The node's profile, applied or being applied.
+    pub profile: Family<ProfileLabels, Gauge>,
+    /// When a profile was last applied to every GPU, in seconds since the epoch.
     pub profile_applied: Gauge,
-    /// Cards whose mode changes.
-    pub changing_cards: Gauge,
-    /// Changes of cards' modes.
+    /// GPUs whose mode is changing.
+    pub changing_gpus: Gauge,
+    /// Changes of GPUs' modes.
     pub switches: Family<Outcome, Counter>,
     /// XIDs that the driver reported.
-    pub xids: Family<Xid, Counter>,
+    pub xids: Family<XidLabels, Counter>,
 }
 
 impl Metrics {
@@ -150,7 +148,7 @@ impl Metrics {
         let metrics = Self::default();
         let mut registry = Registry::with_prefix("aliquot_device_plugin");
         let all = &metrics;
-        all.begin();
+        all.initialize_outcomes();
         registry.register(
             "prestart",
             "PreStartContainer calls: accepted, served (accepted before), untouched (not ours), refused, failed",
@@ -202,12 +200,12 @@ impl Metrics {
         registry.register(
             "sick_cards",
             "GPUs out of service until the driver says that they are well",
-            all.sick_cards.clone(),
+            all.unhealthy_gpus.clone(),
         );
         registry.register(
             "profile_fault",
             "1 while the node's profile cannot be used and the last good one stays, 0 else",
-            all.profile_fault.clone(),
+            all.profile_error.clone(),
         );
         registry.register(
             "profile",
@@ -222,7 +220,7 @@ impl Metrics {
         registry.register(
             "changing_cards",
             "GPUs whose mode changes",
-            all.changing_cards.clone(),
+            all.changing_gpus.clone(),
         );
         registry.register(
             "switches",
@@ -261,8 +259,8 @@ impl Metrics {
         );
     }
 
-    /// Outcomes from 0 on, so that the first of its kind is a change.
-    fn begin(&self) {
+    /// Creates every outcome at 0, so that the first event of its kind is an increase.
+    fn initialize_outcomes(&self) {
         for (family, outcomes) in [
             (
                 &self.prestart,
@@ -282,14 +280,17 @@ impl Metrics {
     /// Counts an XID.
     pub(crate) fn count_xid(&self, gpu: &str, code: u64, action: &'static str) {
         let gpu = gpu.to_owned();
-        self.xids.get_or_create(&Xid { gpu, code, action }).inc();
+        self.xids
+            .get_or_create(&XidLabels { gpu, code, action })
+            .inc();
     }
 
-    /// Says which configuration was read, and which profile of it holds since when.
-    pub(crate) fn tell_profile(&self, profile: Option<&str>, hash: Option<u64>, applied: bool) {
+    /// Publishes which configuration was read, which of its profiles is in use, and whether it was
+    /// just applied.
+    pub(crate) fn set_profile(&self, profile: Option<&str>, hash: Option<u64>, applied: bool) {
         let profile = profile.unwrap_or_default().to_owned();
         let hash = hash.map_or_else(String::new, |hash| format!("{hash:016x}"));
-        let known = Profile { profile, hash };
+        let known = ProfileLabels { profile, hash };
         self.profile.clear();
         self.profile.get_or_create(&known).set(1);
         if applied {

@@ -1,8 +1,5 @@
-//! Our own Node object: keeps its inventory annotation, its labels, its capacity and its
-//! conditions at what they should be, whoever changed them.
-//!
-//! Fed by: a watch of this one node, the published inventory, housekeeping.
-//! Must not: write when the watched value is right; write anything else.
+//! Reconciles our own Node object: its inventory annotation, labels, capacity and conditions,
+//! whoever changed them. Writes nothing while the watched values are right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,32 +18,32 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::capacity;
+use crate::device_failures::{self, DeviceFailure};
 use crate::drain;
-use crate::inventory::{self, Published};
-use crate::labels::{self, owned};
-use crate::leave::ASKED;
+use crate::inventory::{self, NodePublisher};
+use crate::labels::{self, ownership};
+use crate::leave::LEAVE_UNTIL;
 use crate::metrics::{Metrics, count};
 use crate::pods::Pods;
 use crate::profile_status::PROFILE;
+use crate::removed_resources::{self, RemovalSchedule};
 use crate::runtime;
-use crate::sick::{self, Sick};
-use crate::vanished::{self, Taken};
 
-/// The condition: running shares that the kubelet's checkpoint does not know.
+/// The condition: running accepted pods that the kubelet's checkpoint does not list.
 pub const CHECKPOINT_LOST: &str = "AliquotCheckpointLost";
 
-/// The condition: cards that are out of service.
+/// The condition: GPUs that are out of service.
 pub const GPU_SICK: &str = "AliquotGpuSick";
 
-/// The condition: the container runtime lacks something that containers with a share need.
+/// The condition: the container runtime lacks a feature that containers with a share need.
 pub const RUNTIME: &str = "AliquotRuntimeIncomplete";
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// What the API server shows of our node.
+/// Our node as the API server has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct NodeView {
     /// The inventory annotation's text.
     pub inventory: Option<String>,
     /// Status ("True", "False") and message of the condition [`CHECKPOINT_LOST`].
@@ -60,20 +57,20 @@ pub struct Seen {
     /// Its container runtime, such as `containerd://2.4.2`.
     pub runtime: Option<String>,
     /// Its feature labels.
-    pub labels: owned::Seen,
+    pub labels: ownership::NodeLabels,
     /// Its capacity.
-    pub capacity: capacity::Seen,
-    /// Its taints, and what its owner says of cards.
-    pub drain: drain::Seen,
+    pub capacity: capacity::NodeCapacity,
+    /// Its taints, and the GPUs that its administrator declared healthy.
+    pub drain: drain::DrainState,
     /// All its labels.
     pub all_labels: BTreeMap<String, String>,
-    /// What it offers of each extended resource, capacity and allocatable.
+    /// Capacity and allocatable of each extended resource.
     pub resources: BTreeMap<String, (String, String)>,
-    /// Until when we are asked to leave it.
+    /// Until when its agent is asked to leave.
     pub leave: Option<String>,
 }
 
-impl Seen {
+impl NodeView {
     /// Reads the node.
     pub fn read(node: &api::Node) -> Self {
         let annotations = node.metadata.annotations.as_ref();
@@ -97,113 +94,119 @@ impl Seen {
                 .as_ref()
                 .and_then(|status| status.node_info.as_ref())
                 .map(|info| info.container_runtime_version.clone()),
-            labels: owned::Seen::read(node),
-            capacity: capacity::Seen::read(node),
-            drain: drain::Seen::read(node),
+            labels: ownership::NodeLabels::read(node),
+            capacity: capacity::NodeCapacity::read(node),
+            drain: drain::DrainState::read(node),
             all_labels: node.metadata.labels.clone().unwrap_or_default(),
-            resources: vanished::shown(node),
-            leave: annotations.and_then(|all| all.get(ASKED)).cloned(),
+            resources: removed_resources::node_resources(node),
+            leave: annotations.and_then(|all| all.get(LEAVE_UNTIL)).cloned(),
         }
     }
 }
 
-/// What [`CHECKPOINT_LOST`] should say: status, reason, message. `None`: it says so,
-/// or the node never had it and needs none.
-pub fn wanted_condition(lost: &BTreeSet<PodUid>, seen: &Seen) -> Option<[String; 3]> {
-    let wanted = if lost.is_empty() {
-        seen.lost.as_ref()?;
-        let message = "the kubelet's device checkpoint knows every running share";
+/// What [`CHECKPOINT_LOST`] should be: status, reason, message. `None`: it is so already, or the
+/// node never had the condition and needs none.
+pub fn checkpoint_condition(lost: &BTreeSet<PodUid>, view: &NodeView) -> Option<[String; 3]> {
+    let desired = if lost.is_empty() {
+        view.lost.as_ref()?;
+        let message =
+            "the kubelet's device checkpoint lists every running pod that has an allocation";
         ["False", "CheckpointComplete", message].map(str::to_owned)
     } else {
         let pods: Vec<&str> = lost.iter().take(8).map(PodUid::as_str).collect();
         let message = format!(
-            "{} running pod(s) hold shares that the kubelet's device checkpoint does not know; their shares stay booked; drain or restart them: {}",
+            "the kubelet's device checkpoint does not list {} running pod(s) that have an allocation; their devices stay allocated; delete these pods or drain the node: {}",
             lost.len(),
             pods.join(", ")
         );
         ["True".to_owned(), "CheckpointLost".to_owned(), message]
     };
-    unless_said(wanted, seen.lost.as_ref())
+    unless_current(desired, view.lost.as_ref())
 }
 
 /// The same for [`GPU_SICK`].
-pub fn wanted_sick(cards: &[Sick], seen: &Seen) -> Option<[String; 3]> {
-    if cards.is_empty() {
-        seen.sick.as_ref()?;
+pub fn sick_condition(failures: &[DeviceFailure], view: &NodeView) -> Option<[String; 3]> {
+    if failures.is_empty() {
+        view.sick.as_ref()?;
     }
-    unless_said(sick::condition(cards), seen.sick.as_ref())
+    unless_current(device_failures::condition(failures), view.sick.as_ref())
 }
 
 /// The same for [`PROFILE`].
-pub fn wanted_profile(profile: Option<&[String; 3]>, seen: &Seen) -> Option<[String; 3]> {
-    unless_said(profile?.clone(), seen.profile.as_ref())
+pub fn profile_condition(profile: Option<&[String; 3]>, view: &NodeView) -> Option<[String; 3]> {
+    unless_current(profile?.clone(), view.profile.as_ref())
 }
 
 /// The same for [`RUNTIME`].
-pub fn wanted_runtime(lacks: Option<&[runtime::Fault]>, seen: &Seen) -> Option<[String; 3]> {
+pub fn runtime_condition(
+    lacks: Option<&[runtime::RuntimeProblem]>,
+    view: &NodeView,
+) -> Option<[String; 3]> {
     let lacks = lacks?;
     if lacks.is_empty() {
-        seen.lacks.as_ref()?;
+        view.lacks.as_ref()?;
     }
-    unless_said(runtime::condition(lacks), seen.lacks.as_ref())
+    unless_current(runtime::condition(lacks), view.lacks.as_ref())
 }
 
-fn unless_said(wanted: [String; 3], said: Option<&(String, String)>) -> Option<[String; 3]> {
-    let right = said.is_some_and(|(status, message)| *status == wanted[0] && *message == wanted[2]);
-    (!right).then_some(wanted)
+fn unless_current(desired: [String; 3], current: Option<&(String, String)>) -> Option<[String; 3]> {
+    let right =
+        current.is_some_and(|(status, message)| *status == desired[0] && *message == desired[2]);
+    (!right).then_some(desired)
 }
 
-/// Forgets the errors of these cards.
-pub type Clear = Box<dyn Fn(Vec<String>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+/// Clears the errors of these GPUs.
+pub type ClearErrors =
+    Box<dyn Fn(Vec<String>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// What writing our node needs.
-pub struct Writer {
+/// Writes our Node object.
+pub struct NodeWriter {
     /// The API.
     pub nodes: Api<api::Node>,
     /// Our node's name.
     pub name: String,
-    /// What the annotation should say.
-    pub published: Published,
-    /// The resource of whole cards.
+    /// What the annotation should contain.
+    pub published: NodePublisher,
+    /// The resource of whole GPUs.
     pub resource: String,
     /// Who writes the feature labels.
-    pub feature_labels: owned::Policy,
+    pub feature_labels: ownership::LabelPolicy,
     /// The names of the capacity, where it is published.
-    pub capacity: Option<capacity::Names>,
+    pub capacity: Option<capacity::CapacityResources>,
     /// The node's pods.
     pub pods: Pods,
-    /// What the watch shows; `None` while the node is not known.
-    pub seen: watch::Sender<Option<Seen>>,
+    /// The watched node; `None` while it is not known.
+    pub view: watch::Sender<Option<NodeView>>,
     /// Counts writes.
     pub metrics: Metrics,
-    /// Follows the owner's word that cards are well.
-    pub clear: Clear,
-    /// What was taken from the node.
-    pub taken: Mutex<Taken>,
+    /// Clears the errors of GPUs that the administrator declared healthy.
+    pub clear: ClearErrors,
+    /// Resources that were removed from the node.
+    pub taken: Mutex<RemovalSchedule>,
 }
 
-/// Keeps the node right until `stop`. `state` is told `None` when it is, and why
-/// when it is not.
-pub async fn keep_written(
-    writer: Writer,
+/// Reconciles the node until `stop`. Calls `state` with `None` when the node is up to date, and
+/// with the reason when it is not.
+pub async fn reconcile(
+    writer: NodeWriter,
     mut lost: watch::Receiver<Option<BTreeSet<PodUid>>>,
     state: impl Fn(Option<String>),
     stop: CancellationToken,
 ) {
     let mut inventory = writer.published.subscribe();
-    let mut seen_rx = writer.seen.subscribe();
+    let mut view_rx = writer.view.subscribe();
     let mut pods = writer.pods.subscribe();
     let mut pause = RETRY.0;
     loop {
         let node = Arc::clone(&inventory.borrow_and_update());
-        let wanted = node.inventory.encode();
+        let desired = node.inventory.encode();
         let lost_now = lost.borrow_and_update().clone();
-        let current = seen_rx.borrow_and_update().clone();
-        let result = match (wanted, current) {
-            (_, None) => Err("the Node object is not known yet".to_owned()),
+        let current = view_rx.borrow_and_update().clone();
+        let result = match (desired, current) {
+            (_, None) => Err("the Node object has not been read yet".to_owned()),
             (Err(error), _) => Err(error.to_string()),
-            (Ok(wanted), Some(current)) => {
-                let write = writer.write(&wanted, &node, lost_now.as_ref(), current);
+            (Ok(desired), Some(current)) => {
+                let write = writer.write(&desired, &node, lost_now.as_ref(), current);
                 write.await
             }
         };
@@ -214,7 +217,7 @@ pub async fn keep_written(
                 state(None);
             }
             Err(error) => {
-                tracing::warn!(%error, "the node's inventory is not written");
+                tracing::warn!(%error, "cannot write the Node object; retrying");
                 state(Some(error));
                 wait = pause;
                 pause = (pause * 2).min(RETRY.1);
@@ -224,63 +227,72 @@ pub async fn keep_written(
             () = stop.cancelled() => return,
             _ = inventory.changed() => {}
             _ = lost.changed() => {}
-            _ = seen_rx.changed() => {}
+            _ = view_rx.changed() => {}
             _ = pods.changed(), if writer.capacity.is_some() => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
 }
 
-impl Writer {
-    /// `current` becomes what each write answers: a list is written over the version that was read.
+impl NodeWriter {
+    /// `current` becomes the answer of each write: a list is written over the version that was
+    /// read.
     async fn write(
         &self,
-        wanted: &str,
-        node: &inventory::Node,
+        inventory: &str,
+        node: &inventory::PublishedNode,
         lost: Option<&BTreeSet<PodUid>>,
-        mut current: Seen,
+        mut current: NodeView,
     ) -> Result<(), String> {
-        if current.inventory.as_deref() != Some(wanted) {
-            let patch = json!({"metadata": {"annotations": {INVENTORY: wanted}}});
+        if current.inventory.as_deref() != Some(inventory) {
+            let patch = json!({"metadata": {"annotations": {INVENTORY: inventory}}});
             current = self.put(&Patch::Merge(patch), false).await?;
-            tracing::info!(bytes = wanted.len(), "inventory written");
+            tracing::info!(bytes = inventory.len(), "wrote the inventory annotation");
         }
-        let labels = labels::labels(&node.inventory, &node.features, &self.resource);
-        if let Some(patch) = owned::patch(&labels, &current.labels, self.feature_labels) {
-            tracing::info!(%patch, "feature labels written");
+        let labels = labels::node_labels(&node.inventory, &node.features, &self.resource);
+        if let Some(patch) = ownership::patch(&labels, &current.labels, self.feature_labels) {
+            tracing::info!(%patch, "wrote feature labels");
             current = self.put(&Patch::Merge(patch), false).await?;
         }
-        if let Some(cards) = current.drain.cleared() {
-            (self.clear)(cards).await?;
-            current = self.put(&Patch::Merge(drain::heard()), false).await?;
+        if let Some(gpus) = current.drain.cleared() {
+            (self.clear)(gpus).await?;
+            current = self
+                .put(&Patch::Merge(drain::cleared_patch()), false)
+                .await?;
         }
-        if let Some(patch) = current.drain.taint(node.sickness.drained.is_some()) {
-            tracing::warn!(%patch, "taint of a drained node written");
+        if let Some(patch) = current
+            .drain
+            .taint_patch(node.failures.drain_reason.is_some())
+        {
+            tracing::warn!(%patch, "wrote the taint of a drained node");
             current = self.put(&Patch::Merge(patch), false).await?;
         }
         let pods = self.pods.in_order();
-        let capacity = capacity::wanted(&node.inventory, &pods, self.capacity.as_ref());
+        let capacity = capacity::desired(&node.inventory, &pods, self.capacity.as_ref());
         if let Some(patch) = capacity::patch(&capacity, &current.capacity, self.pods.synced()) {
-            tracing::info!(%patch, "capacity written");
+            tracing::info!(%patch, "wrote capacity");
             current = self.put(&Patch::Merge(patch), true).await?;
         }
-        let vanished = self
-            .taken
-            .lock()
-            .due(&node.vanished, &current.resources, Instant::now());
-        if let Some(patch) = vanished::patch(&vanished) {
+        let vanished =
+            self.taken
+                .lock()
+                .due(&node.removed_resources, &current.resources, Instant::now());
+        if let Some(patch) = removed_resources::patch(&vanished) {
             current = self.put(&Patch::Merge(patch), true).await?;
-            tracing::info!(?vanished, "resources taken from the node");
+            tracing::info!(?vanished, "removed resources from the node");
         }
-        let lost = lost.and_then(|lost| wanted_condition(lost, &current));
-        let lacks = node.runtime.as_ref().map(|looked| &*looked.lacks);
-        let wanted = [
+        let lost = lost.and_then(|lost| checkpoint_condition(lost, &current));
+        let lacks = node.runtime.as_ref().map(|runtime| &*runtime.problems);
+        let conditions = [
             (CHECKPOINT_LOST, lost),
-            (GPU_SICK, wanted_sick(&node.out_of_service(), &current)),
-            (PROFILE, wanted_profile(node.profile.as_ref(), &current)),
-            (RUNTIME, wanted_runtime(lacks, &current)),
+            (
+                GPU_SICK,
+                sick_condition(&node.unhealthy_devices(), &current),
+            ),
+            (PROFILE, profile_condition(node.profile.as_ref(), &current)),
+            (RUNTIME, runtime_condition(lacks, &current)),
         ];
-        for (kind, condition) in wanted {
+        for (kind, condition) in conditions {
             let Some([status, reason, message]) = condition else {
                 continue;
             };
@@ -291,15 +303,15 @@ impl Writer {
             });
             let patch = json!({"status": {"conditions": [condition]}});
             self.put(&Patch::Strategic(patch), true).await?;
-            tracing::warn!(kind, status, message, "condition written");
+            tracing::warn!(kind, status, message, "wrote condition");
         }
         Ok(())
     }
 
-    /// Writes, and takes the answer as seen, ahead of the watch.
-    async fn put(&self, patch: &Patch<Value>, status: bool) -> Result<Seen, String> {
-        let now = Seen::read(&self.patch(patch, status).await?);
-        self.seen.send_if_modified(|current| {
+    /// Writes, and takes over the answer ahead of the watch.
+    async fn put(&self, patch: &Patch<Value>, status: bool) -> Result<NodeView, String> {
+        let now = NodeView::read(&self.patch(patch, status).await?);
+        self.view.send_if_modified(|current| {
             let changed = current.as_ref() != Some(&now);
             *current = Some(now.clone());
             changed

@@ -1,21 +1,21 @@
 //! When the node's conditions are written.
 
 use super::*;
-use crate::xid::Action;
+use crate::xid::XidAction;
 
-fn seen(status: Option<&str>) -> Seen {
-    Seen {
+fn seen(status: Option<&str>) -> NodeView {
+    NodeView {
         lost: status.map(|status| (status.to_owned(), String::new())),
-        ..Seen::default()
+        ..NodeView::default()
     }
 }
 
 #[test]
-fn the_condition_is_written_when_it_becomes_true_and_taken_back_when_healed() {
+fn sets_and_clears_checkpoint_lost_condition() {
     let check = |lost: &[&str], status: Option<&str>, expected: Option<&str>| {
         let lost = lost.iter().map(|&uid| uid.into()).collect();
-        let wanted = wanted_condition(&lost, &seen(status));
-        let status = wanted.as_ref().map(|[status, ..]| status.as_str());
+        let desired = checkpoint_condition(&lost, &seen(status));
+        let status = desired.as_ref().map(|[status, ..]| status.as_str());
         assert_eq!(status, expected, "{lost:?}");
     };
     check(&[], None, None);
@@ -25,35 +25,35 @@ fn the_condition_is_written_when_it_becomes_true_and_taken_back_when_healed() {
 }
 
 #[test]
-fn a_condition_that_says_it_already_is_not_written_again() {
+fn does_not_rewrite_current_condition() {
     let lost = ["u1".into()].into();
-    let [status, _, message] = wanted_condition(&lost, &seen(None)).expect("written");
-    let right = Seen {
+    let [status, _, message] = checkpoint_condition(&lost, &seen(None)).expect("written");
+    let right = NodeView {
         lost: Some((status, message)),
-        ..Seen::default()
+        ..NodeView::default()
     };
-    assert_eq!(wanted_condition(&lost, &right), None);
+    assert_eq!(checkpoint_condition(&lost, &right), None);
 }
 
 #[test]
-fn a_sick_card_is_a_condition_until_it_is_well_and_a_node_that_never_had_one_has_none() {
-    let sick = |why: &str, action| Sick {
+fn sets_gpu_sick_condition_until_gpu_recovers() {
+    let sick = |why: &str, action| DeviceFailure {
         gpu: "GPU-a".into(),
-        why: why.to_owned(),
+        cause: why.to_owned(),
         action,
     };
-    let mut seen = Seen::default();
-    let mut check = |cards: &[Sick], expected: Option<[&str; 2]>| {
-        let wanted = wanted_sick(cards, &seen);
-        let found = wanted.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
-        assert_eq!(found, expected, "{cards:?}");
-        if let Some([status, _, message]) = wanted {
+    let mut seen = NodeView::default();
+    let mut check = |gpus: &[DeviceFailure], expected: Option<[&str; 2]>| {
+        let desired = sick_condition(gpus, &seen);
+        let found = desired.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
+        assert_eq!(found, expected, "{gpus:?}");
+        if let Some([status, _, message]) = desired {
             seen.sick = Some((status, message));
         }
     };
     let both = [
-        sick("XID 48", Action::ResetGpu),
-        sick("XID 79", Action::DrainNode),
+        sick("XID 48", XidAction::ResetGpu),
+        sick("XID 79", XidAction::DrainNode),
     ];
     check(&[], None);
     check(&both[..1], Some(["True", "ResetNeeded"]));
@@ -64,18 +64,18 @@ fn a_sick_card_is_a_condition_until_it_is_well_and_a_node_that_never_had_one_has
 }
 
 #[test]
-fn mig_14_what_the_runtime_lacks_is_a_condition_until_it_has_it() {
-    let fault = runtime::Fault {
+fn mig_14_sets_condition_while_runtime_lacks_feature() {
+    let fault = runtime::RuntimeProblem {
         reason: "CdiOff",
         blocks: true,
         text: "off".to_owned(),
     };
-    let mut seen = Seen::default();
-    let mut check = |lacks: Option<&[runtime::Fault]>, expected: Option<[&str; 2]>| {
-        let wanted = wanted_runtime(lacks, &seen);
-        let found = wanted.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
+    let mut seen = NodeView::default();
+    let mut check = |lacks: Option<&[runtime::RuntimeProblem]>, expected: Option<[&str; 2]>| {
+        let desired = runtime_condition(lacks, &seen);
+        let found = desired.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
         assert_eq!(found, expected, "{lacks:?}");
-        if let Some([status, _, message]) = wanted {
+        if let Some([status, _, message]) = desired {
             seen.lacks = Some((status, message));
         }
     };
@@ -96,14 +96,14 @@ fn reads_annotation_and_condition_of_the_node() {
             {"type": CHECKPOINT_LOST, "status": "True", "message": "m"}]},
     }))
     .expect("a node");
-    let found = Seen::read(&node);
+    let found = NodeView::read(&node);
     assert_eq!(found.inventory.as_deref(), Some("x"));
     assert_eq!(found.lost, Some(("True".to_owned(), "m".to_owned())));
 }
 
 #[tokio::test]
-async fn a_taint_was_written_over_the_version_before_our_own_writes() {
-    // A node of the API server, which refuses a write over another version than it has.
+async fn patches_taint_over_latest_resource_version() {
+    // A node of an API server that refuses a write over an older version.
     let node = std::sync::Arc::new(Mutex::new(json!({
         "metadata": {"name": "n1", "resourceVersion": "1"},
         "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]},
@@ -132,33 +132,38 @@ async fn a_taint_was_written_over_the_version_before_our_own_writes() {
             Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(answer)?)
         }
     });
-    let published = Published::new(
+    let published = NodePublisher::new(
         crate::testing::facts(&["GPU-a"]),
         Vec::new(),
-        crate::testing::arrangement(&["GPU-a"]),
+        crate::testing::layout_of(&["GPU-a"]),
     );
-    let drained = sick::Sickness {
-        drained: Some("XID 79".to_owned()),
-        ..sick::Sickness::default()
+    let drained = device_failures::NodeFailures {
+        drain_reason: Some("XID 79".to_owned()),
+        ..device_failures::NodeFailures::default()
     };
     let facts = crate::testing::facts(&["GPU-a"]);
-    published.cards(&facts, &[], drained, crate::units::Held::new());
+    published.set_devices(
+        &facts,
+        &[],
+        drained,
+        crate::allocatable::AllocatedIds::new(),
+    );
     let known: api::Node = serde_json::from_value(node.lock().clone()).expect("a node");
-    let writer = Writer {
+    let writer = NodeWriter {
         nodes: Api::all(kube::Client::new(service, "default")),
         name: "n1".to_owned(),
         published: published.clone(),
         resource: "nvidia.com/gpu".to_owned(),
-        feature_labels: owned::Policy::On,
+        feature_labels: ownership::LabelPolicy::On,
         capacity: None,
         pods: Pods::default(),
-        seen: watch::Sender::new(Some(Seen::read(&known))),
+        view: watch::Sender::new(Some(NodeView::read(&known))),
         metrics: Metrics::default(),
         clear: Box::new(|_| Box::pin(async { Ok(()) })),
         taken: Mutex::default(),
     };
     let now = published.get();
-    let written = writer.write("{}", &now, None, Seen::read(&known)).await;
+    let written = writer.write("{}", &now, None, NodeView::read(&known)).await;
     assert_eq!(written, Ok(()));
     let node = node.lock();
     assert_eq!(node["metadata"]["annotations"][INVENTORY], "{}");
@@ -167,7 +172,7 @@ async fn a_taint_was_written_over_the_version_before_our_own_writes() {
     assert_eq!(keys, [Some("other"), Some(drain::TAINT)]);
 }
 
-/// As a merge patch is taken over.
+/// Applies a merge patch.
 fn merge(node: &mut Value, patch: &Value) {
     match (node, patch) {
         (Value::Object(node), Value::Object(patch)) => {

@@ -1,6 +1,4 @@
-//! The objects of the API server that the agent watches, and the Node that it keeps written.
-//!
-//! Fed by: a client. Must not: decide.
+//! Watches the agent's Node and pods in the API server, and starts reconciling the Node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,27 +17,27 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::{INVENTORY, PODS};
-use crate::health::Watch;
-use crate::inventory::Published;
+use crate::health::HealthMonitor;
+use crate::inventory::NodePublisher;
 use crate::metrics::Metrics;
-use crate::node::{self, Clear, Seen};
+use crate::node::{self, ClearErrors, NodeView};
 use crate::pod::Pod;
 use crate::pods::Pods;
 use crate::settings::Settings;
 use crate::topology;
 
-/// How often readiness looks at the pod watch.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often readiness checks the pod watch.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Watches our node and its pods, and keeps the node written.
+/// Watches our node and its pods, and starts reconciling the node.
 #[allow(clippy::too_many_arguments, reason = "wiring, called once")]
 pub(crate) fn watch_objects(
     settings: &Settings,
     client: &Client,
     pods: &Pods,
-    published: &Published,
-    cards: &Arc<Watch>,
-    seen: watch::Sender<Option<Seen>>,
+    published: &NodePublisher,
+    health: &Arc<HealthMonitor>,
+    view: watch::Sender<Option<NodeView>>,
     lost: watch::Receiver<Option<BTreeSet<PodUid>>>,
     readiness: &Readiness,
     metrics: &Metrics,
@@ -47,16 +45,16 @@ pub(crate) fn watch_objects(
     stop: &CancellationToken,
 ) {
     let (policy, kubelet) = (settings.topology_policy, settings.kubelet_config());
-    // Before anything is shown to the kubelet.
-    topology::look(policy, &kubelet, published, &mut String::new());
-    let keeping = topology::keep(policy, kubelet, published.clone(), stop.clone());
-    tasks.spawn(keeping);
+    // Before anything is advertised to the kubelet.
+    topology::refresh(policy, &kubelet, published, &mut String::new());
+    let policy_watch = topology::run(policy, kubelet, published.clone(), stop.clone());
+    tasks.spawn(policy_watch);
     let name = &settings.node_name;
     let nodes: Api<api::Node> = Api::all(client.clone());
     tasks.spawn(drive(
         nodes.clone(),
         watcher::Config::default().fields(&format!("metadata.name={name}")),
-        Arc::new(NodeIndex(seen.clone())),
+        Arc::new(NodeIndex(view.clone())),
         Freshness::default(),
         stop.clone(),
     ));
@@ -68,9 +66,13 @@ pub(crate) fn watch_objects(
         freshness.clone(),
         stop.clone(),
     ));
-    tasks.spawn(look_at_pods(freshness, tell(readiness, PODS), stop.clone()));
-    tasks.spawn(node::keep_written(
-        node::Writer {
+    tasks.spawn(report_pod_freshness(
+        freshness,
+        condition_reporter(readiness, PODS),
+        stop.clone(),
+    ));
+    tasks.spawn(node::reconcile(
+        node::NodeWriter {
             nodes,
             name: name.clone(),
             published: published.clone(),
@@ -78,22 +80,22 @@ pub(crate) fn watch_objects(
             feature_labels: settings.feature_labels,
             capacity: settings.capacity(),
             pods: pods.clone(),
-            seen,
+            view,
             metrics: metrics.clone(),
-            clear: clearing(Arc::clone(cards)),
+            clear: clear_errors(Arc::clone(health)),
             taken: Mutex::default(),
         },
         lost,
-        tell(readiness, INVENTORY),
+        condition_reporter(readiness, INVENTORY),
         stop.clone(),
     ));
 }
 
-/// Follows the owner's word on a blocking thread.
-fn clearing(cards: Arc<Watch>) -> Clear {
+/// Clears errors on a blocking thread.
+fn clear_errors(health: Arc<HealthMonitor>) -> ClearErrors {
     Box::new(move |uuids| {
-        let cards = Arc::clone(&cards);
-        let clear = tokio::task::spawn_blocking(move || cards.clear(&uuids));
+        let health = Arc::clone(&health);
+        let clear = tokio::task::spawn_blocking(move || health.clear(&uuids));
         Box::pin(async move {
             let done = clear.await.map_err(|error| error.to_string())?;
             done.map_err(|error| error.to_string())
@@ -101,28 +103,28 @@ fn clearing(cards: Arc<Watch>) -> Clear {
     })
 }
 
-/// Tells a readiness condition: `None` holds.
-pub(crate) fn tell(
+/// Reports to a readiness condition: `None` means that it holds.
+pub(crate) fn condition_reporter(
     readiness: &Readiness,
     condition: &'static str,
 ) -> impl Fn(Option<String>) + Send + Sync + use<> {
     let readiness = readiness.clone();
-    move |fault| match fault {
-        None => readiness.holds(condition),
-        Some(reason) => readiness.fails(condition, reason),
+    move |reason| match reason {
+        None => readiness.pass(condition),
+        Some(reason) => readiness.fail(condition, reason),
     }
 }
 
-async fn look_at_pods(
+async fn report_pod_freshness(
     freshness: Freshness,
     state: impl Fn(Option<String>),
     stop: CancellationToken,
 ) {
     while !stop.is_cancelled() {
-        state(freshness.fault(Instant::now()).map(str::to_owned));
+        state(freshness.error(Instant::now()).map(str::to_owned));
         tokio::select! {
             () = stop.cancelled() => {}
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
@@ -153,24 +155,24 @@ impl Index<api::Pod> for PodIndex {
     }
 }
 
-struct NodeIndex(watch::Sender<Option<Seen>>);
+struct NodeIndex(watch::Sender<Option<NodeView>>);
 
 impl Index<api::Node> for NodeIndex {
-    type Entry = Seen;
+    type Entry = NodeView;
 
-    fn entry(&self, object: api::Node) -> Seen {
-        Seen::read(&object)
+    fn entry(&self, object: api::Node) -> NodeView {
+        NodeView::read(&object)
     }
 
     fn apply(&self, object: api::Node) {
-        self.0.send_replace(Some(Seen::read(&object)));
+        self.0.send_replace(Some(NodeView::read(&object)));
     }
 
     fn delete(&self, _: api::Node) {
         self.0.send_replace(None);
     }
 
-    fn replace(&self, listed: Vec<Seen>) {
+    fn replace(&self, listed: Vec<NodeView>) {
         self.0.send_replace(listed.into_iter().next());
     }
 }

@@ -1,7 +1,5 @@
-//! The device plugin service: decodes a call, asks the deciding part, encodes.
-//!
-//! Fed by: the kubelet over our socket.
-//! Must not: decide; call the API server in Allocate.
+//! The device plugin service: decodes the kubelet's calls and encodes the answers. Decisions are
+//! made elsewhere, and Allocate never calls the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +12,18 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::inventory::Published;
+use crate::allocatable::plugin_devices;
+use crate::device_id::{AnswerName, DeviceIds};
+use crate::inventory::NodePublisher;
 use crate::metrics::{Metrics, count};
+use crate::preferred_allocation;
 use crate::prestart::{PreStart, PreStartError, Started};
 use crate::proto::HEALTHY;
 use crate::proto::v1beta1 as api;
 use crate::proto::v1beta1::device_plugin_server::DevicePlugin;
-use crate::seat::{Ids, Name};
-use crate::steer;
-use crate::units::seats;
 
-/// How long a request for a preference waits for the pod that it is about: the
-/// kubelet's watch may be ahead of ours. Admission of other pods waits with it.
+/// How long GetPreferredAllocation waits for the pod that it is about: the kubelet's watch may be
+/// ahead of ours. The kubelet admits no other pod meanwhile.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// The service of one resource. Clones share everything.
@@ -38,7 +36,7 @@ pub struct Plugin {
     stop: CancellationToken,
 }
 
-/// What the kubelet is told about us, at registration and when it asks.
+/// The options of the plugin, for registration and `GetDevicePluginOptions`.
 pub fn options() -> api::DevicePluginOptions {
     api::DevicePluginOptions {
         pre_start_required: true,
@@ -68,25 +66,28 @@ impl Plugin {
     ) -> Result<api::ContainerPreferredAllocationResponse, Status> {
         let size = usize::try_from(request.allocation_size)
             .map_err(|_| Status::invalid_argument("allocation_size is negative"))?;
-        let wanted = self.wanted(size).await;
-        let outcome = if wanted.is_some() {
+        let preferred = self.preferred_devices(size).await;
+        let outcome = if preferred.is_some() {
             "steered"
         } else {
             "unsteered"
         };
         count(&self.metrics.steer, outcome);
         Ok(api::ContainerPreferredAllocationResponse {
-            device_i_ds: steer::prefer(
+            device_i_ds: preferred_allocation::preferred_ids(
                 &request.available_device_i_ds,
                 &request.must_include_device_i_ds,
                 size,
-                &wanted.unwrap_or_default(),
+                &preferred.unwrap_or_default(),
             ),
         })
     }
 
-    /// The cards of the container that is next, waiting a little for it.
-    async fn wanted(&self, size: usize) -> Option<Vec<steer::Wanted>> {
+    /// The devices of the container that the kubelet allocates next, waiting a little for its pod.
+    async fn preferred_devices(
+        &self,
+        size: usize,
+    ) -> Option<Vec<preferred_allocation::GrantedDevice>> {
         let until = Instant::now() + PATIENCE;
         let mut changes = self.prestart.pods.subscribe();
         loop {
@@ -94,12 +95,13 @@ impl Plugin {
             let entries = match spawn_blocking(move || this.entries()).await.ok()? {
                 Ok(entries) => entries,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot steer");
+                    tracing::warn!(%error, "cannot read the device checkpoint; the kubelet chooses device ids without a preference");
                     return None;
                 }
             };
             let pods = self.prestart.pods.in_order();
-            let found = steer::oldest_unserved(&pods, &entries, &self.resource, size);
+            let found =
+                preferred_allocation::next_waiting_grant(&pods, &entries, &self.resource, size);
             if found.is_some() {
                 return found;
             }
@@ -108,13 +110,13 @@ impl Plugin {
     }
 }
 
-/// Seat lists of a resource as they change, the current one first.
-fn seat_lists(
-    published: &Published,
+/// The device lists of a resource as they change, the current one first.
+fn device_lists(
+    published: &NodePublisher,
     resource: Arc<str>,
 ) -> impl Stream<Item = Vec<api::Device>> + use<> {
     let nodes = WatchStream::new(published.subscribe());
-    let lists = nodes.map(move |node| seats(&node, &resource));
+    let lists = nodes.map(move |node| plugin_devices(&node, &resource));
     let mut last: Option<Vec<api::Device>> = None;
     lists.filter(move |list| {
         let changed = last.as_ref() != Some(list);
@@ -141,11 +143,11 @@ impl DevicePlugin for Plugin {
         _: Request<api::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let resource = Arc::clone(&self.resource);
-        let lists = seat_lists(&self.prestart.published, Arc::clone(&resource));
+        let lists = device_lists(&self.prestart.published, Arc::clone(&resource));
         let answers = lists.map(move |devices| {
-            let healthy = devices.iter().filter(|seat| seat.health == HEALTHY);
-            let (seats, healthy) = (devices.len(), healthy.count());
-            tracing::info!(%resource, seats, healthy, "seats shown to the kubelet");
+            let healthy = devices.iter().filter(|device| device.health == HEALTHY);
+            let (replicas, healthy) = (devices.len(), healthy.count());
+            tracing::info!(%resource, replicas, healthy, "advertised replicas to the kubelet");
             Ok(api::ListAndWatchResponse { devices })
         });
         let answers = answers.take_until(self.stop.clone().cancelled_owned());
@@ -171,17 +173,17 @@ impl DevicePlugin for Plugin {
     ) -> Result<Response<api::AllocateResponse>, Status> {
         let began = std::time::Instant::now();
         let mut answer = api::AllocateResponse::default();
-        self.prestart.chosen().await;
+        self.prestart.device_list_chosen().await;
         for container in request.into_inner().container_requests {
-            let ids: Ids = container.devices_ids.into_iter().collect();
-            let name = Name::new(&ids, fastrand::u64(..)).ok_or_else(|| {
-                let text = format!("seats {ids:?}; accepted: ids of the form <GPU uuid>::<n>");
+            let ids: DeviceIds = container.devices_ids.into_iter().collect();
+            let name = AnswerName::new(&ids, fastrand::u64(..)).ok_or_else(|| {
+                let text = format!("device ids {ids:?}; expected: ids of the form <GPU uuid>::<n>");
                 Status::invalid_argument(text)
             })?;
-            tracing::info!(seats = ?ids, %name, "allocate");
+            tracing::info!(device_ids = ?ids, %name, "answered Allocate");
             self.metrics.allocate.inc();
-            let given = self.prestart.hand_over(&name, &ids);
-            answer.container_responses.push(given);
+            let response = self.prestart.answer_allocate(&name, &ids);
+            answer.container_responses.push(response);
         }
         self.metrics.seconds.since("allocate", began);
         Ok(Response::new(answer))
@@ -191,7 +193,7 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<api::PreStartContainerRequest>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
-        let ids: Ids = request.into_inner().devices_ids.into_iter().collect();
+        let ids: DeviceIds = request.into_inner().devices_ids.into_iter().collect();
         let began = std::time::Instant::now();
         let result = self.prestart.start(&self.resource, ids.clone()).await;
         self.metrics.seconds.since("prestart", began);
@@ -205,11 +207,11 @@ impl DevicePlugin for Plugin {
         count(&self.metrics.prestart, outcome);
         match result {
             Ok(_) => {
-                tracing::info!(seats = ?ids, outcome, "container may start");
+                tracing::info!(device_ids = ?ids, outcome, "container may start");
                 Ok(Response::new(api::PreStartContainerResponse {}))
             }
             Err(error) => {
-                tracing::warn!(seats = ?ids, outcome, %error, "container may not start");
+                tracing::warn!(device_ids = ?ids, outcome, %error, "container may not start");
                 let text = format!("aliquot: {error}");
                 Err(match error {
                     PreStartError::Refused(_) => Status::failed_precondition(text),

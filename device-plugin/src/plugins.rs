@@ -1,6 +1,5 @@
-//! One device plugin for each resource that this node has.
-//!
-//! Fed by: the published inventory. Must not: end a plugin whose seats somebody holds.
+//! One device plugin for each resource that this node has. A plugin ends only when the kubelet
+//! counts no device of its resource.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,50 +10,50 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::metrics::Metrics;
-use crate::node::Seen;
+use crate::node::NodeView;
 use crate::plugin::Plugin;
 use crate::prestart::PreStart;
 use crate::register::keep_registered;
-use crate::{units, vanished};
+use crate::{allocatable, removed_resources};
 
-/// Why each resource is not registered; `None`: it is.
-type Faults = Arc<Mutex<BTreeMap<String, Option<String>>>>;
+/// Why each resource is not registered; `None`: it is registered.
+type RegistrationErrors = Arc<Mutex<BTreeMap<String, Option<String>>>>;
 
-/// Keeps a plugin registered for each resource until `stop`. `state` is told `None` when all
-/// are, and why one is not.
-pub async fn keep_all<F>(
+/// Registers a plugin for each resource until `stop`. Calls `state` with `None` when all are
+/// registered, and with the reason when one is not.
+pub async fn register_all<F>(
     directory: PathBuf,
     prestart: Arc<PreStart>,
     metrics: Metrics,
-    mut seen: watch::Receiver<Option<Seen>>,
+    mut node_view: watch::Receiver<Option<NodeView>>,
     state: F,
     stop: CancellationToken,
 ) where
     F: Fn(Option<String>) + Send + Sync + 'static,
 {
     let state = Arc::new(state);
-    let faults = Faults::default();
+    let errors = RegistrationErrors::default();
     let mut plugins: BTreeMap<String, DropGuard> = BTreeMap::new();
     let mut changes = prestart.published.subscribe();
     loop {
-        let wanted = units::resources(&changes.borrow_and_update());
-        // One that vanished shows an empty list, until the kubelet counts none of it: it would
-        // remember the last list of a plugin that ends for minutes.
-        let node = seen.borrow_and_update().clone();
+        let resources = allocatable::resources(&changes.borrow_and_update());
+        // A resource that vanished advertises an empty list until the kubelet counts none of it:
+        // the kubelet would retain the last list of a plugin that ends for minutes.
+        let node = node_view.borrow_and_update().clone();
         let shown = node.map(|node| node.resources).unwrap_or_default();
         plugins.retain(|resource, _| {
-            wanted.contains(resource) || !vanished::is_none_left(&shown, resource)
+            resources.contains(resource) || !removed_resources::is_unused(&shown, resource)
         });
-        let (before, fault) = {
-            let mut faults = faults.lock();
-            let before = faults.len();
-            faults.retain(|resource, _| wanted.contains(resource));
-            (before - faults.len(), wrong(&faults))
+        let (before, error) = {
+            let mut errors = errors.lock();
+            let before = errors.len();
+            errors.retain(|resource, _| resources.contains(resource));
+            (before - errors.len(), first_error(&errors))
         };
         if before > 0 {
-            state(fault);
+            state(error);
         }
-        for resource in wanted {
+        for resource in resources {
             if plugins.contains_key(&resource) {
                 continue;
             }
@@ -63,14 +62,14 @@ pub async fn keep_all<F>(
             let (name, counted) = (resource.clone(), metrics.clone());
             let plugin =
                 move |stop| Plugin::new(&name, Arc::clone(&serving), counted.clone(), stop);
-            let (name, faults, state) = (resource.clone(), Arc::clone(&faults), Arc::clone(&state));
-            let told = move |fault: Option<String>| state(learn(&faults, &name, fault));
+            let (name, errors, state) = (resource.clone(), Arc::clone(&errors), Arc::clone(&state));
+            let report = move |error: Option<String>| state(record(&errors, &name, error));
             tokio::spawn(keep_registered(
                 directory.clone(),
                 resource.clone(),
                 plugin,
                 metrics.clone(),
-                told,
+                report,
                 stop.clone(),
             ));
             plugins.insert(resource, stop.drop_guard());
@@ -80,20 +79,20 @@ pub async fn keep_all<F>(
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            told = changes.changed() => if told.is_err() { return },
-            Ok(()) = seen.changed() => {}
+            changed = changes.changed() => if changed.is_err() { return },
+            Ok(()) = node_view.changed() => {}
         }
     }
 }
 
-/// What is wrong now that this resource's state is this; `None`: nothing.
-fn learn(faults: &Faults, resource: &str, fault: Option<String>) -> Option<String> {
-    let mut faults = faults.lock();
-    faults.insert(resource.to_owned(), fault);
-    wrong(&faults)
+/// Records the state of a resource. Returns the first error of all resources.
+fn record(errors: &RegistrationErrors, resource: &str, error: Option<String>) -> Option<String> {
+    let mut errors = errors.lock();
+    errors.insert(resource.to_owned(), error);
+    first_error(&errors)
 }
 
-fn wrong(faults: &BTreeMap<String, Option<String>>) -> Option<String> {
-    let mut faults = faults.iter();
-    faults.find_map(|(resource, fault)| Some(format!("{resource}: {}", fault.as_ref()?)))
+fn first_error(errors: &BTreeMap<String, Option<String>>) -> Option<String> {
+    let mut errors = errors.iter();
+    errors.find_map(|(resource, error)| Some(format!("{resource}: {}", error.as_ref()?)))
 }

@@ -1,13 +1,10 @@
 //! A pod as this agent needs it, read from the API object.
-//!
-//! Fed by: the pod watch and, on a miss, one list.
-//! Must not: decide anything.
 
 use std::collections::BTreeMap;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::demand::Stage;
-use aliquot_core::usage::{self, Uses};
+use aliquot_core::usage::{self, DeviceUses};
 use aliquot_core::{Allocation, NodeName, PodUid, hami, quantity};
 use k8s_openapi::api::core::v1 as api;
 
@@ -23,12 +20,12 @@ pub struct Container {
     pub name: String,
     /// When it runs.
     pub stage: Stage,
-    /// Its literal environment; references to other objects are left out.
+    /// Its literal environment, without references to other objects.
     pub env: BTreeMap<String, String>,
-    /// All of another object is in its environment, too (`envFrom`).
+    /// It uses `envFrom`.
     pub env_from: bool,
-    /// What it asks for of extended resources.
-    pub asked: BTreeMap<String, u64>,
+    /// The extended resources that it requests.
+    pub requested: BTreeMap<String, u64>,
 }
 
 /// Where a pod is in its life.
@@ -36,11 +33,11 @@ pub struct Container {
 pub enum Phase {
     /// No container has run yet.
     Starting,
-    /// At least one container runs or has run: all have had their seats.
+    /// At least one container runs or has run: all have had their devices.
     Running,
     /// Being deleted.
     Terminating,
-    /// Succeeded or failed: it holds nothing any more.
+    /// Succeeded or failed: it uses nothing any more.
     Ended,
 }
 
@@ -66,8 +63,8 @@ pub struct Pod {
     /// Text of the allocation annotation.
     pub allocation: Option<String>,
     /// Text of HAMi's allocation annotation.
-    pub hamis: Option<String>,
-    /// The name of each container that was started, by the id of the runtime's.
+    pub hami_allocation: Option<String>,
+    /// The name of each started container, by the runtime's container id.
     pub ids: BTreeMap<String, String>,
     /// Init containers and sidecars in spec order, then app containers.
     pub containers: Vec<Container>,
@@ -107,7 +104,7 @@ impl Pod {
                 .map_or(0, |time| time.0.as_second()),
             mirror,
             allocation: annotation(ALLOCATION),
-            hamis: annotation(hami::ALLOCATED),
+            hami_allocation: annotation(hami::ALLOCATED),
             ids: ids(pod),
             containers: init.chain(apps).collect(),
         })
@@ -118,8 +115,8 @@ impl Pod {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// What its annotation says that it holds of each unit; `None` where that cannot be read.
-    pub fn uses(&self) -> Option<Uses> {
+    /// What its annotation has of each device; `None` where that cannot be read.
+    pub fn uses(&self) -> Option<DeviceUses> {
         let allocation = Allocation::decode(self.allocation.as_deref()?).ok()?;
         Some(usage::effective(&allocation, self.stages()))
     }
@@ -175,12 +172,12 @@ fn read_container(container: &api::Container, stage: Stage) -> Container {
         stage,
         env: container.env.iter().flatten().filter_map(literal).collect(),
         env_from: container.env_from.iter().flatten().next().is_some(),
-        asked: asked(container),
+        requested: requested(container),
     }
 }
 
-/// Requests, which are limits for such resources. A number that is not whole is nobody's.
-fn asked(container: &api::Container) -> BTreeMap<String, u64> {
+/// Requests and limits of extended resources. Ignores quantities that are not whole numbers.
+fn requested(container: &api::Container) -> BTreeMap<String, u64> {
     let resources = container.resources.as_ref();
     let all = resources.into_iter().flat_map(|resources| {
         let limits = resources.limits.iter().flatten();
@@ -203,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_come_in_pod_order_with_their_stage_and_literal_environment() {
+    fn reads_containers_with_stage_and_literal_env() {
         let pod = read(&json!({
             "metadata": {"uid": "u", "name": "p", "namespace": "d",
                          "annotations": {"aliquot.dev/allocation": "{}"}},
@@ -227,13 +224,13 @@ mod tests {
         let env: Vec<_> = pod.containers[2].env.iter().collect();
         assert_eq!(env, [(&"A".to_owned(), &"1".to_owned())]);
         let asked = [("nvidia.com/gpumem".to_owned(), 3000)];
-        assert_eq!(pod.containers[2].asked, asked.into());
+        assert_eq!(pod.containers[2].requested, asked.into());
         assert_eq!(pod.allocation.as_deref(), Some("{}"));
         assert_eq!(pod.full_name(), "d/p");
     }
 
     #[test]
-    fn a_static_pod_is_known_under_the_kubelets_uid() {
+    fn identifies_static_pod_by_kubelet_uid() {
         let pod = read(&json!({
             "metadata": {"uid": "api", "name": "p", "annotations": {
                 "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "static"}},
@@ -248,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_phase_follows_status_and_deletion() {
+    fn derives_phase_from_status_and_deletion() {
         let check = |status: serde_json::Value, deleted: Option<&str>, expected| {
             let pod = read(&json!({
                 "metadata": {"uid": "u", "name": "p", "deletionTimestamp": deleted},
@@ -268,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_container_cannot_start_again_is_not_one_that_never_ran() {
+    fn treats_failed_restart_as_running_pod() {
         let waiting = |last: serde_json::Value| {
             let pod = read(&json!({
                 "metadata": {"uid": "u", "name": "p"},
@@ -286,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unbound_pod_is_none_of_ours() {
+    fn ignores_unbound_pod() {
         let pod = json!({"metadata": {"uid": "u", "name": "p"}, "spec": {"containers": []}});
         assert_eq!(read(&pod), None);
     }

@@ -1,7 +1,4 @@
-//! The pods of this node, by uid, in the order in which they came.
-//!
-//! Fed by: a pod watch limited to this node.
-//! Must not: ask the API server; readers see the last known state.
+//! The pods of this node, by uid, in the order of their arrival. Readers get the last known state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,7 +40,7 @@ impl Pods {
         state.pods.get(kubelet_uid).map(|(_, pod)| Arc::clone(pod))
     }
 
-    /// All pods, first come first.
+    /// All pods in the order of their arrival.
     pub fn in_order(&self) -> Vec<Arc<Pod>> {
         let state = self.state.read();
         let mut pods: Vec<_> = state.pods.values().collect();
@@ -51,7 +48,7 @@ impl Pods {
         pods.into_iter().map(|(_, pod)| Arc::clone(pod)).collect()
     }
 
-    /// A full list has been seen since the start.
+    /// Whether a full list has been received since the start.
     pub fn synced(&self) -> bool {
         self.state.read().synced
     }
@@ -117,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_stay_in_the_order_in_which_they_came() {
+    fn keeps_pods_in_arrival_order() {
         let pods = Pods::default();
         pods.apply(pod("b").named("late-name"));
         pods.apply(pod("a").named("early-name"));
@@ -128,18 +125,18 @@ mod tests {
     }
 
     #[test]
-    fn a_list_orders_new_pods_by_creation_and_drops_what_it_lacks() {
+    fn relist_orders_new_pods_and_drops_missing_ones() {
         let pods = Pods::default();
         pods.apply(pod("gone"));
-        pods.apply(pod("kept"));
+        pods.apply(pod("retained"));
         assert!(!pods.synced());
         pods.reset(vec![
             pod("young").created_at(20),
-            pod("kept").created_at(30),
+            pod("retained").created_at(30),
             pod("old").created_at(10),
         ]);
         assert!(pods.synced());
-        assert_eq!(names(&pods), ["kept", "old", "young"]);
+        assert_eq!(names(&pods), ["retained", "old", "young"]);
         assert!(pods.get(&"gone".into()).is_none());
     }
 }

@@ -1,152 +1,229 @@
-//! What happens when the kubelet is about to start a container: find out whose
-//! seats these are, judge the pod once, write the container's files.
-//!
-//! Fed by: the device plugin service with the ids of one call.
-//! Must not: ask the API server for a pod accepted before; hold a lock across
-//! an await; write anything for a refused pod.
+//! What happens when the kubelet is about to start a container: find out whose devices these are,
+//! validate the pod once, write the container's files. Never asks the API server for a pod that is
+//! accepted, holds no lock across an await, and writes nothing for a refused pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::inventory::Refused;
-use aliquot_core::ledger::Held;
-use aliquot_core::{Mib, NodeName, PodUid};
+use aliquot_core::inventory::RefusedPod;
+use aliquot_core::ledger::AllocatedUse;
+use aliquot_core::{GpuUuid, Mib, NodeName, PodUid};
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
+use thiserror::Error;
 
-use crate::accepted::{Accepted, Store};
-use crate::by_env::DeviceList;
-use crate::checkpoint::{self, CheckpointError, Entry};
+use crate::accepted::{AcceptedAllocation, Store, StoreError};
+use crate::call_state::CallState;
+use crate::checkpoint::{self, CheckpointEntry, CheckpointError};
+use crate::device_id::{AnswerName, DeviceIds};
 use crate::environment::NodeRules;
 use crate::fail_point::{self, Point};
-use crate::inventory::{Node, Published};
-use crate::judge::{self, Facts, Refusal, Verdict};
-use crate::kept::Kept;
-use crate::modes::Modes;
+use crate::files::FileError;
+use crate::injection::InstalledLimiter;
+use crate::inventory::{NodePublisher, PublishedNode};
+use crate::modes::{ModeError, SharingModes};
+use crate::non_cdi::DeviceListStrategy;
 use crate::pod::{Phase, Pod};
 use crate::pods::Pods;
-use crate::seat::Ids;
+use crate::preallocated::Preallocated;
 use crate::settings::Paths;
-use crate::spare::Spares;
-use crate::tenant_may::TenantMay;
-use crate::way_in::Installed;
-use crate::{dress, hami, units};
+use crate::tenant_rights::NamespaceRights;
+use crate::validation::{self, Decision, Refusal, ValidationInput};
+use crate::{allocatable, container_edits, hami};
 
-/// Longest wait for the API server when the watch does not know a pod. The
-/// kubelet gives the whole call 30 s.
+/// Longest wait for the API server when the watch does not know a pod. The kubelet's deadline for
+/// the whole call is 30 s.
 const LOOKUP: Duration = Duration::from_secs(5);
 
 /// Asks the API server for the pod that the kubelet runs under this uid here.
 pub type Lookup =
     Arc<dyn Fn(PodUid) -> BoxFuture<'static, Result<Option<Pod>, kube::Error>> + Send + Sync>;
 
-/// How a call ended well.
+/// How a call succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// The pod was accepted by this call.
     Accepted,
     /// The pod was accepted before.
     Served,
-    /// The seats were handed out by another plugin.
+    /// Another plugin allocated these device ids.
     Untouched,
 }
 
-mod error;
+/// Why a container may not start.
+#[derive(Debug, Error)]
+pub enum PreStartError {
+    /// The pod was refused. The text is for the user.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The container would start without its GPU.
+    #[error(
+        "the container would start without its GPU and without limits: {0}; the kubelet retries"
+    )]
+    Runtime(String),
+    /// Whether it would is not known yet.
+    #[error(
+        "the agent has not inspected the container runtime yet, which needs the Node object from the API server; the kubelet retries"
+    )]
+    RuntimeUnknown,
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// No container has these device ids.
+    #[error(
+        "the kubelet's device checkpoint lists no container with exactly the device ids {0:?}; the kubelet retries"
+    )]
+    NoHolder(DeviceIds),
+    /// The pod is not known yet and the API server cannot be asked.
+    #[error(
+        "cannot read pod {pod}, which starts here for the first time, from the API server: {source}; the kubelet retries"
+    )]
+    Lookup {
+        /// The pod.
+        pod: PodUid,
+        /// The error.
+        source: kube::Error,
+    },
+    /// The API server does not answer.
+    #[error(
+        "cannot read pod {0}, which starts here for the first time, from the API server: no answer within 5 s; the kubelet retries"
+    )]
+    LookupTimeout(PodUid),
+    /// The accepted allocation cannot be stored.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The accepted allocation names a device that is no longer on this node.
+    #[error(
+        "{gpu} of the allocation of pod {pod} is no longer on this node: delete the pod and create it again"
+    )]
+    DeviceGone {
+        /// The pod.
+        pod: PodUid,
+        /// The device.
+        gpu: GpuUuid,
+    },
+    /// A device's sharing mode cannot be applied to the container.
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    /// The devices do not fit into a limits page.
+    #[error("container {container}: {source}")]
+    Page {
+        /// The container.
+        container: String,
+        /// What does not fit.
+        source: aliquot_region::limits::PageError,
+    },
+    /// A CDI spec cannot be written as JSON.
+    #[error("cannot encode the CDI spec {name}: {source}")]
+    Encode {
+        /// Its name.
+        name: AnswerName,
+        /// The encoder's error.
+        source: serde_json::Error,
+    },
+    /// The work ended early.
+    #[error("the agent is stopping")]
+    Stopped,
+}
 
-pub use error::PreStartError;
-
-/// How far a call comes with what is known here.
+/// How far a call gets with what is known here.
 enum Attempt {
     Started(Started),
     /// The watch does not know this pod, which starts here for the first time.
     Unknown(PodUid),
-    /// Nobody has looked yet whether the runtime gives containers what CDI says.
-    NotLooked,
+    /// The container runtime's CDI support is not known yet.
+    RuntimeUnknown,
 }
 
-/// All that a call needs; shared by all calls.
+/// Serves `PreStartContainer` and Allocate; shared by all calls.
 pub struct PreStart {
     /// This node.
     pub node: NodeName,
-    /// The resource of cards that have no name of their own.
-    pub usual: String,
+    /// The resource of GPUs whose profile names none.
+    pub default_resource: String,
     /// The node's rules for the environment.
     pub rules: NodeRules,
-    /// What pods may say of their own limits, by namespace; `None`: what the rules say.
-    pub tenant_may: Option<TenantMay>,
-    /// Where things are.
+    /// Which of their own limits pods may set, by namespace; `None`: as in `rules`.
+    pub namespace_rights: Option<NamespaceRights>,
+    /// Paths on this node.
     pub paths: Paths,
-    /// How Allocate hands GPUs over.
-    pub device_list: DeviceList,
-    /// What holds the limits in a container, if this node has it.
-    pub limiter: Option<Installed>,
-    /// What each process takes of a card at once.
+    /// How Allocate passes GPUs to containers.
+    pub device_list: DeviceListStrategy,
+    /// The limiter, if this node has one.
+    pub limiter: Option<InstalledLimiter>,
+    /// The memory that the driver takes for each process.
     pub context: Mib,
-    /// What each mode does to a container.
-    pub modes: Modes,
+    /// The sharing modes.
+    pub modes: SharingModes,
     /// The watched pods.
     pub pods: Pods,
-    /// Cards and holders.
-    pub published: Published,
-    /// Accepted shares. The lock also makes judging and counting one step.
+    /// The published node.
+    pub published: NodePublisher,
+    /// Accepted allocations. The lock also makes validating and counting one step.
     pub store: Mutex<Store>,
-    /// Seats made ahead.
-    pub spares: Arc<Spares>,
-    /// What calls share.
-    pub kept: Kept,
+    /// Preallocated container directories and files.
+    pub preallocated: Arc<Preallocated>,
+    /// State that calls share.
+    pub call_state: CallState,
     /// Asks the API server.
     pub lookup: Lookup,
 }
 
 impl PreStart {
-    /// Lets the container that holds `ids` of a resource start, or says why not.
+    /// Prepares the start of the container with `ids` of a resource, or returns why it may not
+    /// start.
     pub async fn start(
         self: &Arc<Self>,
         resource: &str,
-        ids: Ids,
+        ids: DeviceIds,
     ) -> Result<Started, PreStartError> {
         let mut asked = BTreeMap::new();
         loop {
             let (this, resource) = (Arc::clone(self), resource.to_owned());
             let (ids, known) = (ids.clone(), asked.clone());
             let attempt = move || this.attempt(&resource, ids, &known);
-            let attempt = self.kept.turns.run(attempt).await;
+            let attempt = self.call_state.workers.run(attempt).await;
             match attempt.ok_or(PreStartError::Stopped)?? {
                 Attempt::Started(started) => return Ok(started),
                 Attempt::Unknown(uid) => {
-                    let pod = self.ask(&uid).await?;
+                    let pod = self.look_up_pod(&uid).await?;
                     asked.insert(uid, pod);
                 }
-                Attempt::NotLooked => {
+                Attempt::RuntimeUnknown => {
                     let mut node = self.published.subscribe();
-                    let looked = node.wait_for(|node| node.runtime.is_some());
-                    let looked = tokio::time::timeout(LOOKUP, looked).await;
-                    if !matches!(looked, Ok(Ok(_))) {
-                        return Err(PreStartError::NotLooked);
+                    let inspected = node.wait_for(|node| node.runtime.is_some());
+                    let inspected = tokio::time::timeout(LOOKUP, inspected).await;
+                    if !matches!(inspected, Ok(Ok(_))) {
+                        return Err(PreStartError::RuntimeUnknown);
                     }
                 }
             }
         }
     }
 
-    /// The same without the API server, but for the pods that it was `asked` for.
+    /// The same without the API server, except for the pods in `asked`, which were looked up.
     fn attempt(
         &self,
         resource: &str,
-        ids: Ids,
+        ids: DeviceIds,
         asked: &BTreeMap<PodUid, Option<Arc<Pod>>>,
     ) -> Result<Attempt, PreStartError> {
         let entries = self.entries()?;
-        let holders: Vec<&Entry> = checkpoint::holders(&entries, resource, &ids).collect();
+        let holders: Vec<&CheckpointEntry> =
+            checkpoint::holders(&entries, resource, &ids).collect();
         if holders.is_empty() {
             return Err(PreStartError::NoHolder(ids));
         }
-        // A container's other resources are served with this one: its environment is one.
-        let named = |entry: &&Entry| entry.name.is_some();
-        let mut by_pod: BTreeMap<PodUid, Vec<Entry>> = BTreeMap::new();
+        // A container's other resources are served with this one: they share one environment.
+        let named = |entry: &&CheckpointEntry| entry.name.is_some();
+        let mut by_pod: BTreeMap<PodUid, Vec<CheckpointEntry>> = BTreeMap::new();
         for holder in holders.into_iter().filter(named) {
-            let same = |e: &&Entry| e.pod == holder.pod && e.container == holder.container;
+            let same =
+                |e: &&CheckpointEntry| e.pod == holder.pod && e.container == holder.container;
             let all = entries.iter().filter(same).filter(named).cloned();
             by_pod.entry(holder.pod.clone()).or_default().extend(all);
         }
@@ -161,40 +238,40 @@ impl PreStart {
                 None => return Ok(Attempt::Unknown(uid.clone())),
             }
         }
-        let hamis = if entries.iter().all(|entry| entry.name.is_some()) {
+        let hami = if entries.iter().all(|entry| entry.name.is_some()) {
             Vec::new()
         } else {
-            hami::holders(&entries, &self.pods.in_order())
+            hami::pod_allocations(&entries, &self.pods.in_order())
         };
-        let ours = || by_pod.values().flatten().any(|one| one.by_env.is_none());
+        let by_cdi = || by_pod.values().flatten().any(|one| one.non_cdi.is_none());
         let node = self.published.get();
         let first = |uid: &PodUid| self.store.lock().get(uid).is_none();
-        if node.runtime.is_none() && ours() && by_pod.keys().any(first) {
-            return Ok(Attempt::NotLooked);
+        if node.runtime.is_none() && by_cdi() && by_pod.keys().any(first) {
+            return Ok(Attempt::RuntimeUnknown);
         }
         let off = node.runtime.as_ref();
-        let off = off.and_then(|looked| looked.without_cdi.clone());
-        if let Some(why) = off.filter(|_| ours()) {
+        let off = off.and_then(|runtime| runtime.without_cdi.clone());
+        if let Some(why) = off.filter(|_| by_cdi()) {
             return Err(PreStartError::Runtime(why));
         }
         let mut started = Started::Untouched;
-        // One pod, but for a checkpoint that still names one that is gone.
+        // One pod, unless the checkpoint still lists one that is gone.
         for (uid, holders) in &by_pod {
             let pod = pods.get(uid).map(|pod| &**pod);
-            started = self.serve(uid, pod, holders, &hamis)?;
+            started = self.serve(uid, pod, holders, &hami)?;
         }
         Ok(Attempt::Started(started))
     }
 
     /// The checkpoint's entries of our resources.
-    pub fn entries(&self) -> Result<Arc<Vec<Entry>>, CheckpointError> {
-        let mut served = units::resources(&self.published.get());
-        served.insert(self.usual.clone());
-        self.kept.checkpoint(&self.paths.checkpoint, served)
+    pub fn entries(&self) -> Result<Arc<Vec<CheckpointEntry>>, CheckpointError> {
+        let mut served = allocatable::resources(&self.published.get());
+        served.insert(self.default_resource.clone());
+        self.call_state.checkpoint(&self.paths.checkpoint, served)
     }
 
-    /// The watch may lag behind the kubelet's.
-    async fn ask(&self, uid: &PodUid) -> Result<Option<Arc<Pod>>, PreStartError> {
+    /// Asks the API server for a pod: the watch may lag behind the kubelet's.
+    async fn look_up_pod(&self, uid: &PodUid) -> Result<Option<Arc<Pod>>, PreStartError> {
         match tokio::time::timeout(LOOKUP, (self.lookup)(uid.clone())).await {
             Ok(Ok(pod)) => Ok(pod.map(Arc::new)),
             Ok(Err(source)) => Err(PreStartError::Lookup {
@@ -209,56 +286,58 @@ impl PreStart {
         &self,
         uid: &PodUid,
         pod: Option<&Pod>,
-        holders: &[Entry],
-        hamis: &[(PodUid, Held)],
+        holders: &[CheckpointEntry],
+        hami: &[(PodUid, AllocatedUse)],
     ) -> Result<Started, PreStartError> {
-        let _alone = self.kept.lane(uid);
+        let _locked = self.call_state.lock_pod(uid);
         let mut store = self.store.lock();
-        // Under the lock: a card that begins to change meanwhile is seen.
+        // Under the lock, so that a GPU that begins to change meanwhile is noticed.
         let node = self.published.get();
-        let names = dress::named(holders);
+        let names = container_edits::names_by_container(holders);
         let mut started = Started::Served;
         if store.get(uid).is_none() {
-            let mut accepted = match self.judge(uid, pod, holders, hamis, &node, &store) {
-                Verdict::Accept(accepted) => *accepted,
-                Verdict::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
+            let mut accepted = match self.validate(uid, pod, holders, hami, &node, &store) {
+                Decision::Accept(accepted) => *accepted,
+                Decision::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
             };
-            self.named_rightly(&accepted, holders, &node, pod)
+            self.check_non_cdi_answers(&accepted, holders, &node, pod)
                 .map_err(|refusal| self.refuse(pod, refusal))?;
             for (name, container) in names.clone() {
-                accepted.note(name, container);
+                accepted.record_name(name, container);
             }
             fail_point::at(Point::ShareBeforeStore);
-            // It counts for all others from here on; nobody else waits for its file.
-            let accepted = store.count(accepted);
+            // It counts for all others from here on; they do not wait for its file.
+            let accepted = store.insert_unstored(accepted);
             let stored = MutexGuard::unlocked(&mut store, || {
-                accepted.store(&self.paths.accepted, self.spares.blank())
+                accepted.store(&self.paths.accepted, self.preallocated.take_file())
             });
-            store.settle(uid, stored.is_ok());
+            store.finish_store(uid, stored.is_ok());
             stored?;
             fail_point::at(Point::ShareAfterStore);
-            self.published.keep_refused(|refused| refused != uid);
+            self.published.retain_refused(|refused| refused != uid);
             started = Started::Accepted;
         }
         if let Some(accepted) = store.get(uid) {
             for holder in holders {
-                judge::holder_has_its_share(holder, &accepted.allocation)
+                validation::check_holder(holder, &accepted.allocation)
                     .map_err(PreStartError::Refused)?;
             }
-            // Seats may have been handed out anew, and instances have other names after a reboot.
+            // The kubelet may have allocated again, and instances have new UUIDs after a reboot.
             let pod = self.pods.get(uid);
-            self.named_rightly(accepted, holders, &node, pod.as_deref())
+            self.check_non_cdi_answers(accepted, holders, &node, pod.as_deref())
                 .map_err(|refusal| self.refuse(pod.as_deref(), refusal))?;
         }
-        store.note_names(uid, names)?;
+        store.record_names(uid, names)?;
         fail_point::at(Point::NamesStored);
         let accepted = store.get(uid).cloned();
-        let others = accepted.as_ref().map(|own| self.beside(own, &store));
+        let others = accepted
+            .as_ref()
+            .map(|own| self.others_for_dynamic_mig(own, &store));
         let others = others.unwrap_or_default();
-        // Making a MIG instance takes a second, in which nobody else must wait.
+        // Creating a MIG instance takes a second; others must not wait for it.
         drop(store);
         if let Some(accepted) = accepted {
-            for holders in dress::containers(holders) {
+            for holders in container_edits::entries_by_container(holders) {
                 self.write(&accepted, &others, &holders, &node)?;
             }
         }
@@ -266,14 +345,20 @@ impl PreStart {
         Ok(started)
     }
 
-    /// What living pods but this one hold.
-    pub(crate) fn others(&self, uid: &PodUid, store: &Store) -> Vec<Arc<Accepted>> {
-        let holds = |share: &&Arc<Accepted>| share.pod != *uid && self.lives(&share.pod);
-        store.shared().filter(holds).cloned().collect()
+    /// The accepted allocations of the other live pods.
+    pub(crate) fn others(&self, uid: &PodUid, store: &Store) -> Vec<Arc<AcceptedAllocation>> {
+        let is_other =
+            |share: &&Arc<AcceptedAllocation>| share.pod != *uid && self.is_live(&share.pod);
+        store.shared().filter(is_other).cloned().collect()
     }
 
-    /// What others hold, for a share of a card that is cut as pods come: only there it matters.
-    pub(crate) fn beside(&self, own: &Accepted, store: &Store) -> Vec<Arc<Accepted>> {
+    /// The same for an allocation with instances of dynamic MIG; empty for others, which do not
+    /// need it.
+    pub(crate) fn others_for_dynamic_mig(
+        &self,
+        own: &AcceptedAllocation,
+        store: &Store,
+    ) -> Vec<Arc<AcceptedAllocation>> {
         let mut grants = own.allocation.all().flat_map(|(_, grants)| grants);
         if grants.any(|grant| grant.mig.is_some()) {
             self.others(&own.pod, store)
@@ -282,60 +367,67 @@ impl PreStart {
         }
     }
 
-    /// Until the pods are known, every accepted share counts.
-    pub(crate) fn lives(&self, uid: &PodUid) -> bool {
+    /// Whether this pod is live. Until the pods are known, every accepted one is.
+    pub(crate) fn is_live(&self, uid: &PodUid) -> bool {
         let pod = self.pods.get(uid);
         pod.map_or_else(|| !self.pods.synced(), |pod| pod.phase != Phase::Ended)
     }
 
     /// The rules for the pods of this one's namespace.
     fn rules_of(&self, pod: Option<&Pod>) -> NodeRules {
-        let may = self.tenant_may.as_ref().zip(pod);
-        let may = may.map_or(self.rules.may, |(may, pod)| may.of(&pod.namespace));
-        NodeRules { may, ..self.rules }
+        let rights = self.namespace_rights.as_ref().zip(pod);
+        let rights = rights.map_or(self.rules.rights, |(rights, pod)| rights.of(&pod.namespace));
+        NodeRules {
+            rights,
+            ..self.rules
+        }
     }
 
-    fn judge(
+    fn validate(
         &self,
         uid: &PodUid,
         pod: Option<&Pod>,
-        holders: &[Entry],
-        hamis: &[(PodUid, Held)],
-        node: &Node,
+        holders: &[CheckpointEntry],
+        hami: &[(PodUid, AllocatedUse)],
+        node: &PublishedNode,
         store: &Store,
-    ) -> Verdict {
+    ) -> Decision {
         let others = self.others(uid, store);
         let damaged = self.damaged(uid, store);
-        judge::judge(Facts {
+        validation::validate(ValidationInput {
             node: &self.node,
             inventory: &node.inventory,
-            arrangement: &node.arrangement,
+            layout: &node.layout,
             rules: self.rules_of(pod),
             uid,
             pod,
             holders: &holders.iter().collect::<Vec<_>>(),
             others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
-            hamis,
+            hami,
             damaged: &damaged,
         })
     }
 
-    /// What living pods but this one hold whose share cannot be read back, by their annotations.
-    fn damaged(&self, uid: &PodUid, store: &Store) -> Vec<(PodUid, Held)> {
+    /// What other live pods use whose accepted allocation cannot be read, by their annotations.
+    fn damaged(&self, uid: &PodUid, store: &Store) -> Vec<(PodUid, AllocatedUse)> {
         let pods = store.damaged().keys();
-        let others = pods.filter(|pod| *pod != uid && store.get(pod).is_none() && self.lives(pod));
-        let held = |other: &PodUid| {
+        let others =
+            pods.filter(|pod| *pod != uid && store.get(pod).is_none() && self.is_live(pod));
+        let used = |other: &PodUid| {
             let pod = self.pods.get(other);
             let uses = pod.and_then(|pod| pod.uses());
-            (other.clone(), uses.map_or(Held::Unreadable, Held::Uses))
+            (
+                other.clone(),
+                uses.map_or(AllocatedUse::Unreadable, AllocatedUse::Known),
+            )
         };
-        others.map(held).collect()
+        others.map(used).collect()
     }
 
     /// Publishes a refusal, so that the scheduler can evict the pod.
     fn refuse(&self, pod: Option<&Pod>, refusal: Refusal) -> PreStartError {
         if let Some(pod) = pod {
-            self.published.refused(Refused {
+            self.published.add_refused(RefusedPod {
                 pod: pod.uid.clone(),
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),

@@ -1,73 +1,81 @@
-//! What the node's owner reads of the profile: the node's condition `AliquotProfile`.
-//!
-//! Fed by: what is wanted, what stands, who is waited for. Must not: call a profile applied while
-//! a card is not what it says.
+//! The node condition `AliquotProfile`, which tells the administrator whether the profile is
+//! applied. It is applied only when every GPU matches it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::GpuUuid;
-use aliquot_k8s::event::{Note, PodRef};
+use aliquot_k8s::event::{EventNote, PodRef};
 
+use crate::desired_layout::DesiredLayoutError;
+use crate::device_users::DeviceUsers;
 use crate::modes::ModeError;
-use crate::occupants::Occupants;
-use crate::standing::{Standing, name};
-use crate::transition::{Card, Step};
-use crate::wanted::Fault;
+use crate::stored_layout::{StoredLayout, mode_name};
+use crate::transition::{ChangeStep, GpuState};
 
-/// The condition: the node's profile holds on every card.
+/// The condition type: the node's profile is applied on every GPU.
 pub const PROFILE: &str = "AliquotProfile";
 
-/// The longest message.
+/// The longest message, in characters.
 const LONGEST: usize = 2000;
 
-/// Why a step of a change is not done.
+/// Why a step of a mode change was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hindrance {
-    /// It failed, and is tried again.
+pub enum StepError {
+    /// It failed, and is retried.
     Failed(String),
-    /// It waits for something that only the card's owner does.
-    Waits(String),
+    /// It needs an action of the administrator.
+    NeedsAction(String),
 }
 
-impl From<ModeError> for Hindrance {
+impl StepError {
+    /// The reason, for people.
+    pub fn text(&self) -> &str {
+        let (Self::Failed(text) | Self::NeedsAction(text)) = self;
+        text
+    }
+}
+
+impl From<ModeError> for StepError {
     fn from(error: ModeError) -> Self {
         match error {
-            ModeError::Waits(text) => Self::Waits(text),
+            ModeError::NeedsAction(text) => Self::NeedsAction(text),
             other => Self::Failed(other.to_string()),
         }
     }
 }
 
-/// Status, reason and message; of cards that are `here`, for of others nothing is to be waited for.
+/// Status, reason and message. Only GPUs that are present count: for others there is nothing to
+/// wait for.
 pub fn condition(
-    standing: &Standing,
-    here: &BTreeSet<GpuUuid>,
-    fault: Option<&Fault>,
-    waiting: &BTreeMap<GpuUuid, Occupants>,
-    failures: &BTreeMap<GpuUuid, Hindrance>,
+    layout: &StoredLayout,
+    present: &BTreeSet<GpuUuid>,
+    error: Option<&DesiredLayoutError>,
+    users_by_gpu: &BTreeMap<GpuUuid, DeviceUsers>,
+    failures: &BTreeMap<GpuUuid, StepError>,
 ) -> [String; 3] {
-    let profile = standing.profile.as_deref();
-    let (reason, lines) = if let Some(fault) = fault {
-        let kept = profile.map(|good| format!("the last good profile stays: {good}"));
-        let lines = fault.text.lines().map(str::to_owned).chain(kept);
-        (fault.reason, lines.collect())
+    let profile = layout.profile.as_deref();
+    let (reason, lines) = if let Some(error) = error {
+        let unchanged =
+            profile.map(|good| format!("the last valid profile stays in effect: {good}"));
+        let lines = error.text.lines().map(str::to_owned).chain(unchanged);
+        (error.reason, lines.collect())
     } else {
-        let cards = standing
-            .cards
+        let gpus = layout
+            .gpus
             .iter()
-            .filter(|(uuid, _)| here.contains(*uuid));
-        let kept: Vec<String> = cards.clone().filter_map(given_up).collect();
-        let changing = cards.filter_map(|(uuid, card)| changing(uuid, card, waiting, failures));
+            .filter(|(uuid, _)| present.contains(*uuid));
+        let unchanged: Vec<String> = gpus.clone().filter_map(given_up).collect();
+        let changing = gpus.filter_map(|(uuid, gpu)| changing(uuid, gpu, users_by_gpu, failures));
         let changing: Vec<String> = changing.collect();
         if !changing.is_empty() {
-            ("Changing", [changing, kept].concat())
-        } else if !kept.is_empty() {
-            ("GivenUp", kept)
+            ("Changing", [changing, unchanged].concat())
+        } else if !unchanged.is_empty() {
+            ("GivenUp", unchanged)
         } else if let Some(profile) = profile {
             let message = format!("profile {profile}");
             return ["True".to_owned(), "Applied".to_owned(), message];
         } else {
-            ("Unknown", vec!["no profile was read yet".to_owned()])
+            ("Unknown", vec!["no profile has been read yet".to_owned()])
         }
     };
     let mut message = lines.join("; ");
@@ -77,10 +85,10 @@ pub fn condition(
     ["False".to_owned(), reason.to_owned(), message]
 }
 
-/// The node's event of it.
-pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> Note {
+/// The event on the node.
+pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> EventNote {
     let applied = status == "True";
-    Note {
+    EventNote {
         pod: PodRef::node(node),
         warning: !applied,
         reason: if applied {
@@ -95,42 +103,42 @@ pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> Note {
 
 fn changing(
     uuid: &GpuUuid,
-    card: &Card,
-    waiting: &BTreeMap<GpuUuid, Occupants>,
-    failures: &BTreeMap<GpuUuid, Hindrance>,
+    gpu: &GpuState,
+    users_by_gpu: &BTreeMap<GpuUuid, DeviceUsers>,
+    failures: &BTreeMap<GpuUuid, StepError>,
 ) -> Option<String> {
-    let change = card.change.as_ref()?;
-    let from = card.mode.as_ref().map_or("nothing", name);
-    let what = format!("{uuid} goes from {from} to {}", name(&change.to));
-    let why = match (change.step, failures.get(uuid), waiting.get(uuid)) {
-        (_, Some(Hindrance::Failed(why)), _) => {
-            format!(", which failed and is tried again: {why}")
+    let change = gpu.change.as_ref()?;
+    let from = gpu.mode.as_ref().map_or("nothing", mode_name);
+    let what = format!("{uuid} changes from {from} to {}", mode_name(&change.to));
+    let why = match (change.step, failures.get(uuid), users_by_gpu.get(uuid)) {
+        (_, Some(StepError::Failed(why)), _) => {
+            format!(", which failed and will be retried: {why}")
         }
-        (_, Some(Hindrance::Waits(why)), _) => format!(" and is waited for: {why}"),
-        (Step::Draining, None, Some(there)) if !there.none() => {
-            let pods = there.pods.iter().map(|pod| pod.full_name());
+        (_, Some(StepError::NeedsAction(why)), _) => format!(" and needs an action: {why}"),
+        (ChangeStep::Draining, None, Some(users)) if !users.is_empty() => {
+            let pods = users.pods.iter().map(|pod| pod.full_name());
             let mut who: Vec<String> = pods.take(8).collect();
-            let more = there.pods.len() - who.len() + there.others;
+            let more = users.pods.len() - who.len() + users.others;
             if more > 0 {
                 who.push(format!("{more} more"));
             }
-            format!(" and waits for {}", who.join(", "))
+            format!(" and waits for these pods to end: {}", who.join(", "))
         }
         _ => String::new(),
     };
     Some(what + &why)
 }
 
-fn given_up((uuid, card): (&GpuUuid, &Card)) -> Option<String> {
-    let given = card.given_up.as_ref().filter(|_| card.change.is_none())?;
-    let mode = card.mode.as_ref().map_or("nothing", name);
-    let to = name(&given.to);
+fn given_up((uuid, gpu): (&GpuUuid, &GpuState)) -> Option<String> {
+    let given = gpu.given_up.as_ref().filter(|_| gpu.change.is_none())?;
+    let mode = gpu.mode.as_ref().map_or("nothing", mode_name);
+    let to = mode_name(&given.to);
     let why = given.refused.as_ref().map_or_else(
-        || "it was not free in time".to_owned(),
-        |text| format!("it refuses: {text}"),
+        || "it was still in use when the timeout expired".to_owned(),
+        |text| format!("switching failed: {text}"),
     );
     Some(format!(
-        "{uuid} stays {mode} and does not become {to}: {why}"
+        "{uuid} stays {mode} instead of changing to {to}: {why}"
     ))
 }
 
@@ -143,98 +151,109 @@ mod tests {
 
     use super::*;
     use crate::testing::pod;
-    use crate::transition::{Change, GivenUp};
+    use crate::transition::{AbandonedChange, ModeChange};
 
-    /// A node whose card `GPU-a` is on this way, with pod `p` on it.
-    fn check(card: Card, fault: Option<&str>, failure: Option<Hindrance>, expected: [&str; 3]) {
-        let mut standing = Standing {
+    /// Checks the condition of a node whose `GPU-a` is in this state, with pod `p` on it.
+    fn check(gpu: GpuState, error: Option<&str>, failure: Option<StepError>, expected: [&str; 3]) {
+        let mut layout = StoredLayout {
             profile: Some("lab".to_owned()),
-            ..Standing::default()
+            ..StoredLayout::default()
         };
-        standing.cards.insert("GPU-a".into(), card);
-        let there = Occupants {
+        layout.gpus.insert("GPU-a".into(), gpu);
+        let users = DeviceUsers {
             pods: vec![Arc::new(pod("p"))],
-            ..Occupants::default()
+            ..DeviceUsers::default()
         };
-        let fault = fault.map(|text| Fault {
+        let error = error.map(|text| DesiredLayoutError {
             reason: "ProfileUnknown",
             text: text.to_owned(),
         });
-        let waiting = [("GPU-a".into(), there)].into();
+        let users_by_gpu = [("GPU-a".into(), users)].into();
         let failures = failure.map(|why| ("GPU-a".into(), why));
         let failures = failures.into_iter().collect();
-        // A card that was taken out in the middle of its change is not waited for.
-        let away = Card {
-            change: Some(Change {
+        // A GPU that was removed in the middle of its change is not waited for.
+        let away = GpuState {
+            change: Some(ModeChange {
                 to: Mode::Exclusive(Exclusive::default()),
-                step: Step::Leaving,
+                step: ChangeStep::Leaving,
                 since: 0,
             }),
-            ..Card::default()
+            ..GpuState::default()
         };
-        standing.cards.insert("GPU-away".into(), away);
-        let here = ["GPU-a".into()].into();
-        let found = condition(&standing, &here, fault.as_ref(), &waiting, &failures);
+        layout.gpus.insert("GPU-away".into(), away);
+        let present = ["GPU-a".into()].into();
+        let found = condition(&layout, &present, error.as_ref(), &users_by_gpu, &failures);
         assert_eq!(found, expected.map(str::to_owned));
     }
 
     #[test]
-    fn the_condition_says_what_holds_and_why_it_is_not_the_profile() {
+    fn condition_explains_why_profile_is_not_applied() {
         let mode = Some(Mode::Vgpu(Vgpu::default()));
         let to = Mode::Exclusive(Exclusive::default());
-        let here = Card {
+        let present = GpuState {
             mode,
-            ..Card::default()
+            ..GpuState::default()
         };
-        let changing = |step| Card {
-            change: Some(Change {
+        let changing = |step| GpuState {
+            change: Some(ModeChange {
                 to: to.clone(),
                 step,
                 since: 0,
             }),
-            ..here.clone()
+            ..present.clone()
         };
-        let kept = |refused: Option<&str>| Card {
-            given_up: Some(GivenUp {
+        let unchanged = |refused: Option<&str>| GpuState {
+            given_up: Some(AbandonedChange {
                 to: to.clone(),
                 since: 0,
                 refused: refused.map(str::to_owned),
             }),
-            ..here.clone()
+            ..present.clone()
         };
-        check(here.clone(), None, None, ["True", "Applied", "profile lab"]);
-        let message = "\"x\" is no profile; the last good profile stays: lab";
-        let fault = Some("\"x\" is no profile");
         check(
-            here.clone(),
-            fault,
+            present.clone(),
+            None,
+            None,
+            ["True", "Applied", "profile lab"],
+        );
+        let message = "\"x\" is not a profile; the last valid profile stays in effect: lab";
+        let error = Some("\"x\" is not a profile");
+        check(
+            present.clone(),
+            error,
             None,
             ["False", "ProfileUnknown", message],
         );
-        let message = "GPU-a goes from vgpu to exclusive and waits for default/p";
+        let message =
+            "GPU-a changes from vgpu to exclusive and waits for these pods to end: default/p";
         check(
-            changing(Step::Draining),
+            changing(ChangeStep::Draining),
             None,
             None,
             ["False", "Changing", message],
         );
-        let message = "GPU-a goes from vgpu to exclusive, which failed and is tried again: no";
+        let message = "GPU-a changes from vgpu to exclusive, which failed and will be retried: no";
         check(
-            changing(Step::Entering),
+            changing(ChangeStep::Entering),
             None,
-            Some(Hindrance::Failed("no".to_owned())),
+            Some(StepError::Failed("no".to_owned())),
             ["False", "Changing", message],
         );
-        let message = "GPU-a goes from vgpu to exclusive and is waited for: reset it";
+        let message = "GPU-a changes from vgpu to exclusive and needs an action: reset it";
         check(
-            changing(Step::Entering),
+            changing(ChangeStep::Entering),
             None,
-            Some(Hindrance::Waits("reset it".to_owned())),
+            Some(StepError::NeedsAction("reset it".to_owned())),
             ["False", "Changing", message],
         );
-        let message = "GPU-a stays vgpu and does not become exclusive: it was not free in time";
-        check(kept(None), None, None, ["False", "GivenUp", message]);
-        let message = "GPU-a stays vgpu and does not become exclusive: it refuses: no";
-        check(kept(Some("no")), None, None, ["False", "GivenUp", message]);
+        let message = "GPU-a stays vgpu instead of changing to exclusive: it was still in use when the timeout expired";
+        check(unchanged(None), None, None, ["False", "GivenUp", message]);
+        let message = "GPU-a stays vgpu instead of changing to exclusive: switching failed: no";
+        check(
+            unchanged(Some("no")),
+            None,
+            None,
+            ["False", "GivenUp", message],
+        );
     }
 }

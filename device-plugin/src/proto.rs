@@ -1,9 +1,6 @@
 //! The kubelet's two local APIs, generated from `proto/` (see `tests/generated.rs`).
-//!
-//! Fed by: the checked-in output of tonic-prost-build.
-//! Must not: be edited by hand; change `proto/` and generate anew.
 
-/// Device plugin API v1beta1: what the kubelet and this agent say to each other.
+/// Device plugin API v1beta1.
 #[allow(
     clippy::all,
     clippy::pedantic,
@@ -15,7 +12,7 @@ pub mod v1beta1 {
     include!("generated/v1beta1.rs");
 }
 
-/// `PodResources` API v1: the kubelet's account of who holds which device.
+/// `PodResources` API v1: the kubelet's record of which container has which device.
 #[allow(
     clippy::all,
     clippy::pedantic,
@@ -29,7 +26,7 @@ pub mod v1 {
 
 /// The API version that the kubelet speaks.
 pub const VERSION: &str = "v1beta1";
-/// Health of a seat that may be handed out.
+/// Health of a replica that the kubelet may allocate.
 pub const HEALTHY: &str = "Healthy";
-/// Health of a seat that may not.
+/// Health of a replica that it may not allocate.
 pub const UNHEALTHY: &str = "Unhealthy";

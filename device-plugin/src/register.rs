@@ -1,9 +1,6 @@
-//! Our socket in the kubelet's directory: served first, then registered, and
-//! both again whenever the kubelet came back or our socket is gone.
-//!
-//! Fed by: changes of the *directory* (a watch on a file would miss its
-//! replacement) and a slow tick, should a change be missed.
-//! Must not: end because the kubelet is away.
+//! Our socket in the kubelet's directory: served first, then registered, and both again whenever
+//! the kubelet restarted or our socket is gone. Notified by a watch of the *directory* (a watch on
+//! a file would miss its replacement) and a slow interval. A kubelet that is away is no error.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -39,20 +36,20 @@ pub const KUBELET_SOCKET: &str = "kubelet.sock";
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Pause after a failed registration: doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// Between two looks, in such a pause, whether another kubelet is there.
-const LOOK: Duration = Duration::from_millis(50);
-/// A look at the directory even without a change.
-const TICK: Duration = Duration::from_secs(5);
+/// Between two checks, during such a pause, whether a new kubelet is there.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two checks of the directory without a change.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why a round of serving and registering failed.
+/// Why serving or registering failed.
 #[derive(Debug, Error)]
 pub enum RegisterError {
-    /// Our socket cannot be made.
+    /// Our socket cannot be created.
     #[error("cannot serve {}: {source}", path.display())]
     Serve {
         /// Our socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The kubelet cannot be reached.
@@ -60,19 +57,19 @@ pub enum RegisterError {
     Connect {
         /// The kubelet's socket.
         path: PathBuf,
-        /// What tonic found.
+        /// The transport's error.
         source: tonic::transport::Error,
     },
     /// The kubelet refused.
     #[error("the kubelet refused the registration: {0}")]
     Refused(#[from] Box<tonic::Status>),
     /// The kubelet does not answer.
-    #[error("the kubelet did not answer within 5 s")]
+    #[error("the kubelet did not answer the registration within 5 s")]
     Timeout,
 }
 
-/// Keeps the plugin of a resource registered until `stop`. `state` is told `None` when it is,
-/// and why when it is not.
+/// Keeps the plugin of a resource registered until `stop`. Calls `state` with `None` when it is,
+/// and with the reason when it is not.
 pub async fn keep_registered<F>(
     directory: PathBuf,
     resource: String,
@@ -88,16 +85,18 @@ pub async fn keep_registered<F>(
     let mut current: Option<Registered> = None;
     loop {
         changes.ensure(&directory);
-        let stands = current.as_ref().is_some_and(|c| c.stands(&directory));
+        let current_stands = current.as_ref().is_some_and(|c| c.is_current(&directory));
         let tried = identity(&directory.join(KUBELET_SOCKET));
         let mut failed = false;
-        if !stands {
+        if !current_stands {
             current = None;
         }
-        if !stands && tried.is_none() {
-            // Nothing is touched: our own changes would wake us at once.
-            state(Some("the kubelet is not there".to_owned()));
-        } else if !stands {
+        if !current_stands && tried.is_none() {
+            // Changes nothing: our own changes would wake us at once.
+            state(Some(
+                "the kubelet is not running: no kubelet.sock".to_owned(),
+            ));
+        } else if !current_stands {
             state(Some("not registered with the kubelet".to_owned()));
             match register(&directory, &resource, &plugin, &stop).await {
                 Ok(registered) => {
@@ -107,7 +106,7 @@ pub async fn keep_registered<F>(
                     current = Some(registered);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "not registered, trying again");
+                    tracing::warn!(%error, "cannot register with the kubelet; retrying");
                     count(&metrics.register, "failed");
                     state(Some(error.to_string()));
                     failed = true;
@@ -116,11 +115,11 @@ pub async fn keep_registered<F>(
         }
         let wake = async {
             if failed {
-                // A kubelet that starts fails the pods that come to it before we do.
+                // A restarted kubelet fails the pods that it admits before we register.
                 let another = another_kubelet(&directory, tried);
                 let _ = tokio::time::timeout(pause, another).await;
             } else {
-                let _ = tokio::time::timeout(TICK, changes.next()).await;
+                let _ = tokio::time::timeout(CHECK_INTERVAL, changes.next()).await;
             }
         };
         tokio::select! {
@@ -135,7 +134,7 @@ pub async fn keep_registered<F>(
     }
 }
 
-/// One registration: dropped, its server ends.
+/// One registration; its server ends when this is dropped.
 struct Registered {
     socket: PathBuf,
     kubelet: Identity,
@@ -148,7 +147,7 @@ type Identity = (u64, u64, i64, i64);
 
 impl Registered {
     /// The kubelet is the one we registered with and our socket is still there.
-    fn stands(&self, directory: &Path) -> bool {
+    fn is_current(&self, directory: &Path) -> bool {
         identity(&directory.join(KUBELET_SOCKET)) == Some(self.kubelet)
             && identity(&self.socket) == Some(self.ours)
     }
@@ -167,9 +166,9 @@ fn identity(path: &Path) -> Option<Identity> {
 
 /// Ends when the kubelet's socket is not the one that was tried.
 async fn another_kubelet(directory: &Path, tried: Option<Identity>) {
-    let mut looks = tokio::time::interval(LOOK);
+    let mut polls = tokio::time::interval(POLL_INTERVAL);
     while identity(&directory.join(KUBELET_SOCKET)) == tried {
-        looks.tick().await;
+        polls.tick().await;
     }
 }
 
@@ -194,7 +193,7 @@ async fn register(
         path,
         source: std::io::ErrorKind::NotFound.into(),
     };
-    // Read before the call: should either change meanwhile, we do it again.
+    // Read before the call: if either changes meanwhile, we register again.
     let ours = identity(&socket).ok_or_else(|| missing(socket.clone()))?;
     let theirs = identity(&kubelet).ok_or_else(|| missing(kubelet.clone()))?;
     tokio::time::timeout(DEADLINE, call(&kubelet, resource, endpoint))
@@ -221,7 +220,7 @@ async fn serve(socket: &Path, plugin: Plugin, stop: CancellationToken) -> std::i
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled_owned());
     tokio::spawn(async move {
         if let Err(error) = serving.await {
-            tracing::error!(%error, "the device plugin's socket ended");
+            tracing::error!(%error, "the device plugin's socket failed; registering again");
         }
     });
     Ok(())
@@ -254,7 +253,7 @@ pub async fn pod_resources(
     connect(socket).await.map(PodResourcesListerClient::new)
 }
 
-/// A gRPC channel over a unix socket. The host in the URI is only the authority.
+/// A gRPC channel over a unix socket; the host of the URI is not used.
 pub(crate) async fn connect(
     socket: &Path,
 ) -> Result<tonic::transport::Channel, tonic::transport::Error> {
@@ -270,7 +269,7 @@ pub(crate) async fn connect(
     endpoint.connect_with_connector(connector).await
 }
 
-/// Wakes on changes of a directory; made again when the directory was replaced.
+/// Notifies of changes of a directory; created again when the directory was replaced.
 #[derive(Default)]
 struct Changes {
     watched: Option<(notify::RecommendedWatcher, u64, mpsc::Receiver<()>)>,
@@ -287,7 +286,7 @@ impl Changes {
             let watcher = notify::recommended_watcher(move |event: notify::Result<_>| {
                 let reads = |event: &notify::Event| event.kind.is_access();
                 if !event.is_ok_and(|event| reads(&event)) {
-                    // Full means that a wake-up is waiting already.
+                    // Full means that a notification is waiting already.
                     let _ = change_tx.try_send(());
                 }
             });
@@ -297,7 +296,7 @@ impl Changes {
             });
             watching
                 .inspect_err(|error| {
-                    tracing::warn!(%error, "cannot watch the kubelet's directory, looking every 5 s");
+                    tracing::warn!(%error, "cannot watch the kubelet's device-plugins directory; checking it every 5 s instead");
                 })
                 .ok()
         });
@@ -318,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_resource_has_a_socket_of_its_own() {
+    fn gives_each_resource_its_own_socket() {
         let check = |resource: &str, expected: &str| assert_eq!(socket(resource), expected);
         check("nvidia.com/gpu", "aliquot-gpu.sock");
         check("nvidia.com/mig-1g.5gb.me", "aliquot-mig-1g.5gb.me.sock");

@@ -1,8 +1,5 @@
-//! Labels of `SELinux` for what containers read and write: the library, limits pages, counters and
-//! the pipes of MPS.
-//!
-//! Fed by: the flag, the label that a folder has. Must not: label what only the host uses; fail
-//! where there is no `SELinux`.
+//! `SELinux` labels for what containers read and write: the library, limits pages, counters and MPS
+//! pipes. What only the host uses is not labelled, and a host without `SELinux` is no error.
 
 use std::fs;
 use std::io;
@@ -14,20 +11,20 @@ use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use crate::files::{self, FileError, failed};
 use crate::settings::Paths;
 
-/// What every container may read and write.
-const USUAL: &str = "system_u:object_r:container_file_t:s0";
+/// The type that every container may read and write.
+const CONTAINER_FILE: &str = "system_u:object_r:container_file_t:s0";
 const ATTRIBUTE: &str = "security.selinux";
-/// Longer ones are none.
-const MOST: usize = 512;
+/// Longest label.
+const MAX_LENGTH: usize = 512;
 
-/// Which label files get that containers use.
+/// The label for files that containers use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Label {
-    /// That of containers, where the host's files have labels.
+    /// [`CONTAINER_FILE`], where the host's files have labels.
     Auto,
-    /// None: their owner labels them.
+    /// None: the administrator labels them.
     Off,
-    /// This one.
+    /// This label.
     Fixed(String),
 }
 
@@ -38,64 +35,69 @@ impl FromStr for Label {
         match text {
             "auto" => Ok(Self::Auto),
             "none" => Ok(Self::Off),
-            label if (4..=5).contains(&label.split(':').count()) && label.len() < MOST => {
+            label if (4..=5).contains(&label.split(':').count()) && label.len() < MAX_LENGTH => {
                 Ok(Self::Fixed(label.to_owned()))
             }
             _ => Err(format!(
-                "accepted: auto, none, or user:role:type:level, such as {USUAL}"
+                "expected: auto, none, or user:role:type:level, such as {CONTAINER_FILE}"
             )),
         }
     }
 }
 
-/// Labels these folders with all that is in them; what is made in them later has the folder's
-/// label, by the kernel's own rule. Returns how many it changed.
-pub fn keep(label: &Label, folders: &[&Path]) -> Result<usize, FileError> {
+/// Labels these folders and everything in them; what is created in them later inherits the folder's
+/// label from the kernel. Returns the number of changed files.
+pub fn relabel(label: &Label, folders: &[&Path]) -> Result<usize, FileError> {
     let mut changed = 0;
     for folder in folders.iter().filter(|folder| folder.is_dir()) {
-        let wanted = match label {
+        let label = match label {
             Label::Off => return Ok(0),
-            Label::Auto if of(folder).is_none() => continue,
-            Label::Auto => USUAL,
+            Label::Auto if label_of(folder).is_none() => continue,
+            Label::Auto => CONTAINER_FILE,
             Label::Fixed(label) => label,
         };
-        changed += tree(folder, wanted)?;
+        changed += tree(folder, label)?;
     }
     Ok(changed)
 }
 
-/// Labels what is there of all that containers use. What cannot be labelled is logged: containers
-/// that cannot read their limits say so themselves.
-pub fn settle(label: &Label, paths: &Paths) {
-    if of(&paths.seats).is_some() && *label != Label::Off {
-        // What is made below it later is as it is.
+/// Labels what exists of the files that containers use. Logs errors: containers that cannot read
+/// their limits report that themselves.
+pub fn label_state(label: &Label, paths: &Paths) {
+    if label_of(&paths.container_directories).is_some() && *label != Label::Off {
+        // What is created below it later inherits its label.
         drop(files::directory(&paths.mps, 0o755));
     }
-    let folders = [&paths.seats, &paths.spare, &paths.limiter, &paths.mps];
-    match keep(label, &folders.map(PathBuf::as_path)) {
+    let folders = [
+        &paths.container_directories,
+        &paths.preallocated,
+        &paths.limiter,
+        &paths.mps,
+    ];
+    match relabel(label, &folders.map(PathBuf::as_path)) {
         Ok(0) => {}
-        Ok(changed) => tracing::info!(changed, ?label, "files of containers labelled"),
-        Err(error) => tracing::warn!(%error, "files of containers are not labelled for SELinux"),
+        Ok(changed) => tracing::info!(changed, ?label, "labelled files of containers for SELinux"),
+        Err(error) => tracing::warn!(%error, "cannot label files of containers for SELinux"),
     }
 }
 
 /// Whether a file has a label.
 pub fn is_labelled(path: &Path) -> bool {
-    of(path).is_some()
+    label_of(path).is_some()
 }
 
-/// Gives a file system that was mounted at `folder` the label of the folder above.
+/// Gives a file system that was mounted at `folder` the label of the parent folder.
 pub fn inherit(folder: &Path) -> Result<(), FileError> {
-    let above = folder.parent().and_then(of);
-    match above.filter(|above| of(folder).as_ref() != Some(above)) {
-        Some(above) => set(folder, &above),
+    let parent = folder.parent().and_then(label_of);
+    match parent.filter(|parent| label_of(folder).as_ref() != Some(parent)) {
+        Some(label) => set(folder, &label),
         None => Ok(()),
     }
 }
 
 fn tree(path: &Path, label: &str) -> Result<usize, FileError> {
     let mut changed = 0;
-    if of(path).as_deref() != Some(label) {
+    if label_of(path).as_deref() != Some(label) {
         set(path, label)?;
         changed += 1;
     }
@@ -109,10 +111,10 @@ fn tree(path: &Path, label: &str) -> Result<usize, FileError> {
 }
 
 /// The label of a file; `None` where it has none.
-fn of(path: &Path) -> Option<String> {
-    let mut room = [0; MOST];
-    let length = lgetxattr(path, ATTRIBUTE, &mut room[..]).ok()?;
-    let label = std::str::from_utf8(room.get(..length)?).ok()?;
+fn label_of(path: &Path) -> Option<String> {
+    let mut buffer = [0; MAX_LENGTH];
+    let length = lgetxattr(path, ATTRIBUTE, &mut buffer[..]).ok()?;
+    let label = std::str::from_utf8(buffer.get(..length)?).ok()?;
     Some(label.trim_end_matches('\0').to_owned())
 }
 
@@ -126,11 +128,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_has_the_form_of_selinux() {
+    fn parses_selinux_labels() {
         for (text, expected) in [
             ("auto", Some(Label::Auto)),
             ("none", Some(Label::Off)),
-            (USUAL, Some(Label::Fixed(USUAL.to_owned()))),
+            (
+                CONTAINER_FILE,
+                Some(Label::Fixed(CONTAINER_FILE.to_owned())),
+            ),
             (
                 "system_u:object_r:container_file_t:s0:c1,c2",
                 Some(Label::Fixed(
@@ -145,41 +150,45 @@ mod tests {
                 found.is_ok()
                     || found
                         .clone()
-                        .is_err_and(|e| e.contains("accepted: auto, none"))
+                        .is_err_and(|e| e.contains("expected: auto, none"))
             );
             assert_eq!(found.ok(), expected, "{text:?}");
         }
     }
 
-    /// Labels are kept by file systems without `SELinux`, too; that new files have their folder's
-    /// label is the kernel's own doing.
+    /// File systems store labels without `SELinux`, too; that new files inherit their folder's
+    /// label is the kernel's doing.
     #[test]
-    fn what_containers_use_is_labelled_and_nothing_where_there_are_no_labels() {
-        let room = tempfile::tempdir().expect("tempdir");
-        let (seats, other) = (room.path().join("seats"), room.path().join("accepted"));
-        let slots = seats.join("a/counters/slots");
-        fs::create_dir_all(seats.join("a/counters")).expect("made");
+    fn labels_container_files_where_host_has_labels() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (directories, other) = (dir.path().join("seats"), dir.path().join("accepted"));
+        let slots = directories.join("a/counters/slots");
+        fs::create_dir_all(directories.join("a/counters")).expect("made");
         fs::create_dir(&other).expect("made");
         fs::write(&slots, "").expect("written");
-        let missing = room.path().join("mps");
-        let folders = [seats.as_path(), &missing];
-        if of(&seats).is_none() {
-            assert_eq!(keep(&Label::Auto, &folders).expect("looked"), 0);
-            assert_eq!(of(&slots), None);
+        let missing = dir.path().join("mps");
+        let folders = [directories.as_path(), &missing];
+        if label_of(&directories).is_none() {
+            assert_eq!(relabel(&Label::Auto, &folders).expect("looked"), 0);
+            assert_eq!(label_of(&slots), None);
         }
-        assert_eq!(keep(&Label::Off, &folders).expect("nothing to do"), 0);
+        assert_eq!(relabel(&Label::Off, &folders).expect("nothing to do"), 0);
         let own = "system_u:object_r:own_file_t:s0";
         let fixed = Label::Fixed(own.to_owned());
-        assert_eq!(keep(&fixed, &folders).expect("labelled"), 4);
-        assert_eq!(of(&slots).as_deref(), Some(own));
-        assert_eq!(keep(&fixed, &folders).expect("again"), 0);
-        assert_ne!(of(&other).as_deref(), Some(own), "only the host uses it");
+        assert_eq!(relabel(&fixed, &folders).expect("labelled"), 4);
+        assert_eq!(label_of(&slots).as_deref(), Some(own));
+        assert_eq!(relabel(&fixed, &folders).expect("again"), 0);
+        assert_ne!(
+            label_of(&other).as_deref(),
+            Some(own),
+            "only the host uses it"
+        );
         // As on a host whose files have labels.
-        assert_eq!(keep(&Label::Auto, &folders).expect("labelled"), 4);
-        assert_eq!(of(&slots).as_deref(), Some(USUAL));
-        let new = seats.join("a/new");
+        assert_eq!(relabel(&Label::Auto, &folders).expect("labelled"), 4);
+        assert_eq!(label_of(&slots).as_deref(), Some(CONTAINER_FILE));
+        let new = directories.join("a/new");
         fs::create_dir(&new).expect("made");
         inherit(&new).expect("labelled");
-        assert_eq!(of(&new).as_deref(), Some(USUAL));
+        assert_eq!(label_of(&new).as_deref(), Some(CONTAINER_FILE));
     }
 }

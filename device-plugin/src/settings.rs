@@ -1,7 +1,5 @@
-//! The agent's flags, each also an environment variable, and the paths that
-//! follow from them.
-//!
-//! Fed by: the command line. Must not: be read anywhere but at start.
+//! The agent's flags, each also an environment variable, and the paths that follow from them. Read
+//! only at start.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,28 +8,28 @@ use aliquot_core::Scaling;
 use aliquot_profiles::Defaults;
 use clap::Parser;
 
-use crate::by_env::DeviceList;
-use crate::capacity::Names;
+use crate::capacity::CapacityResources;
 use crate::checkpoint;
-use crate::driver_root::Root;
-use crate::health::Care;
-use crate::labels::owned;
-use crate::mps::keeper;
+use crate::device_failures::FailurePodPolicy;
+use crate::driver_root::DriverRoot;
+use crate::health::FailureHandling;
+use crate::labels::ownership;
+use crate::mps::supervisor;
+use crate::non_cdi::DeviceListStrategy;
 use crate::selinux::Label;
-use crate::sick::SickPods;
-use crate::tenant_may::TenantMay;
+use crate::tenant_rights::NamespaceRights;
 use crate::topology;
-use crate::xid::Actions;
+use crate::xid::XidActions;
 
-/// The host's files, for who shares its processes.
+/// The host's files, for a process in the host's PID namespace.
 const HOST: &str = "/proc/1/root";
-/// Where EKS and GKE have the kubelet's configuration.
+/// The kubelet's configuration file on EKS and GKE.
 const CONFIGURATIONS: [&str; 2] = [
     "/etc/kubernetes/kubelet/config.json",
     "/home/kubernetes/kubelet-config.yaml",
 ];
 
-/// The node agent of Aliquot: inventory, seats and shares of one node's GPUs.
+/// The node agent of Aliquot: publishes and shares one node's GPUs
 #[derive(Clone, Debug, Parser)]
 #[command(version, about)]
 pub struct Settings {
@@ -55,20 +53,21 @@ pub struct Settings {
         default_value = "/etc/cdi"
     )]
     pub nvidia_cdi_dirs: Vec<PathBuf>,
-    /// The container runtime's configuration file, where it is not at its usual place
+    /// The container runtime's configuration file, where it is not at its default path
     #[arg(long, env = "ALIQUOT_RUNTIME_CONFIG")]
     pub runtime_config: Option<PathBuf>,
-    /// The `runtimeClassName` that pods with a share are given, as the webhook has it
+    /// The `runtimeClassName` that the webhook sets on pods with a share
     #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
     pub runtime_class: Option<String>,
-    /// Where the driver tells the device nodes of MIG instances
+    /// Directory where the driver lists the device nodes of MIG instances
     #[arg(
         long,
         env = "ALIQUOT_MIG_CAPABILITIES_DIR",
         default_value = "/proc/driver/nvidia/capabilities"
     )]
     pub mig_capabilities_dir: PathBuf,
-    /// Directory for accepted shares and seats; must outlive the agent
+    /// Directory for accepted allocations and container directories; must survive restarts of the
+    /// agent
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
     pub state_dir: PathBuf,
     /// NVML library to load
@@ -78,73 +77,74 @@ pub struct Settings {
         default_value = "libnvidia-ml.so.1"
     )]
     pub nvml_library: PathBuf,
-    /// Where the driver's files are, seen from here; a library without a path is looked for below it
+    /// Root directory of the driver's files in this container; a library without a path is searched
+    /// below it
     #[arg(long, env = "ALIQUOT_DRIVER_ROOT")]
     pub driver_root: Option<PathBuf>,
-    /// The same folder's path on the host, which CDI specs name
+    /// The same directory on the host, which CDI specs name
     #[arg(long, env = "ALIQUOT_HOST_DRIVER_ROOT", default_value = "/")]
     pub host_driver_root: PathBuf,
-    /// libvgpu.so, which holds each container's memory limit; without it nothing is limited
+    /// libvgpu.so, which enforces each container's limits; without it nothing is limited
     #[arg(long, env = "ALIQUOT_LIMITER_LIBRARY")]
     pub limiter_library: Option<PathBuf>,
     /// MiB of a GPU that the driver takes for each process that uses it, charged to its container
     #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY", default_value_t = 512,
           value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub context_memory: u64,
-    /// How containers get their GPUs: by CDI, or, where the runtime has none, by the environment or
-    /// the mounts that NVIDIA's container runtime reads; auto looks at this node's runtime
-    #[arg(long, env = "ALIQUOT_DEVICE_LIST", value_enum, default_value_t = DeviceList::Cdi)]
-    pub device_list: DeviceList,
-    /// `SELinux` label of what containers use: auto (containers' own, where files have labels), none,
-    /// or a label
+    /// How containers get their GPUs: by CDI, or, where the runtime lacks it, by the environment or
+    /// the mounts that NVIDIA's container runtime reads; auto inspects this node's runtime
+    #[arg(long, env = "ALIQUOT_DEVICE_LIST", value_enum, default_value_t = DeviceListStrategy::Cdi)]
+    pub device_list: DeviceListStrategy,
+    /// `SELinux` label of files that containers use: auto (`container_file_t`, where files have
+    /// labels), none, or a label
     #[arg(long, env = "ALIQUOT_SELINUX_LABEL", default_value = "auto")]
     pub selinux_label: Label,
-    /// Shares that each GPU can carry at once
+    /// Replicas of each GPU: the most containers that share it at the same time
     #[arg(long, env = "ALIQUOT_DEVICE_SPLIT_COUNT", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub device_split_count: u32,
-    /// Memory that may be promised, as a multiple of what each GPU has
+    /// Memory that each GPU advertises, as a multiple of its own
     #[arg(long, env = "ALIQUOT_DEVICE_MEMORY_SCALING", default_value = "1")]
     pub device_memory_scaling: Scaling,
-    /// MiB of the host's memory that may stand in for the memory of each GPU of which more is
-    /// promised than it has; without it as much as is promised
+    /// MiB of host memory that may back each GPU that advertises more memory than it has; without
+    /// it as much as the GPU advertises
     #[arg(long, env = "ALIQUOT_HOST_MEMORY_RESERVE",
           value_parser = clap::value_parser!(u64).range(..=16_777_216))]
     pub host_memory_reserve: Option<u64>,
     /// Switch compute limits off for every container on this node
     #[arg(long, env = "ALIQUOT_DISABLE_CORE_LIMIT", default_value_t = false, action = clap::ArgAction::Set)]
     pub disable_core_limit: bool,
-    /// What pods may say of their own limits
+    /// Which of their own limits pods may set
     #[command(flatten)]
-    pub tenant_may: TenantMay,
-    /// Extended resource under which seats are offered
+    pub namespace_rights: NamespaceRights,
+    /// Extended resource under which replicas are advertised
     #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
     pub resource_name: String,
-    /// File, or folder of a mounted `ConfigMap`, that says which GPU of which node is shared how;
-    /// without it every GPU is shared by `vgpu`
+    /// File, or directory of a mounted `ConfigMap`, with the profiles that define how each node's
+    /// GPUs are shared; without it every GPU has the mode `vgpu`
     #[arg(long, env = "ALIQUOT_PROFILES_CONFIG")]
     pub profiles_config: Option<PathBuf>,
-    /// What an XID asks for, where it is not what NVIDIA's catalogue says: `<xid>=<action>,…`,
-    /// the XID `unknown` for all others; actions: ignore, restart-application, reset-gpu, drain-node
+    /// Actions for XIDs that differ from NVIDIA's catalogue: `<xid>=<action>,…`, with the XID
+    /// `unknown` for all others; actions: ignore, restart-application, reset-gpu, drain-node
     #[arg(
         long,
         env = "ALIQUOT_XID_ACTIONS",
         default_value = "",
         hide_default_value = true
     )]
-    pub xid_actions: Actions,
-    /// What becomes of the pods on a GPU that is out of service
-    #[arg(long, env = "ALIQUOT_SICK_PODS", value_enum, default_value_t = SickPods::Keep)]
-    pub sick_pods: SickPods,
-    /// Who writes the feature labels of the node; `auto`: we, but NVIDIA's names only where no
+    pub xid_actions: XidActions,
+    /// What happens to the pods on a GPU that is out of service
+    #[arg(long, env = "ALIQUOT_SICK_PODS", value_enum, default_value_t = FailurePodPolicy::Keep)]
+    pub sick_pods: FailurePodPolicy,
+    /// Whether to write feature labels to the node; `auto`: yes, but NVIDIA's names only where no
     /// gpu-feature-discovery runs
-    #[arg(long, env = "ALIQUOT_FEATURE_LABELS", value_enum, default_value_t = owned::Policy::Auto)]
-    pub feature_labels: owned::Policy,
-    /// The kubelet's Topology Manager policy; `auto`: what its configuration file says
-    #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::Policy::Auto)]
-    pub topology_policy: topology::Policy,
-    /// The kubelet's configuration file; without it `config.yaml` in its root directory, here or on
-    /// the host, or one of those that managed clusters have
+    #[arg(long, env = "ALIQUOT_FEATURE_LABELS", value_enum, default_value_t = ownership::LabelPolicy::Auto)]
+    pub feature_labels: ownership::LabelPolicy,
+    /// The kubelet's Topology Manager policy; `auto`: as in its configuration file
+    #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::TopologyPolicy::Auto)]
+    pub topology_policy: topology::TopologyPolicy,
+    /// The kubelet's configuration file; without it `config.yaml` in its root directory, in this
+    /// container or on the host, or the default path of EKS or GKE
     #[arg(long, env = "ALIQUOT_KUBELET_CONFIG")]
     pub kubelet_config: Option<PathBuf>,
     /// Publish GPU memory and compute as capacity of the node
@@ -167,7 +167,7 @@ pub struct Settings {
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9394")]
     pub listen: SocketAddr,
-    /// Seconds between two looks for garbage, lost checkpoints and lingering pods
+    /// Seconds between two housekeeping runs: unused files, lost checkpoints, lingering pods
     #[arg(long, env = "ALIQUOT_HOUSEKEEPING_SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub housekeeping_seconds: u64,
@@ -183,7 +183,7 @@ pub struct Settings {
     pub log: String,
 }
 
-/// Where things are on this node.
+/// Paths on this node.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// The kubelet's device-plugins directory.
@@ -198,26 +198,26 @@ pub struct Paths {
     pub nvidia_cdi: Vec<PathBuf>,
     /// One file for each accepted pod.
     pub accepted: PathBuf,
-    /// The modes of the cards.
-    pub cards: PathBuf,
-    /// Pods whose eviction the monitor asks for.
-    pub strays: PathBuf,
-    /// One directory for each name.
-    pub seats: PathBuf,
-    /// Seats that were made ahead.
-    pub spare: PathBuf,
+    /// The stored layout of the GPUs.
+    pub layout: PathBuf,
+    /// Pods whose eviction the monitor requests.
+    pub evictions: PathBuf,
+    /// The container directories, by answer name.
+    pub container_directories: PathBuf,
+    /// Preallocated container directories.
+    pub preallocated: PathBuf,
     /// One directory for each version of the limiter.
     pub limiter: PathBuf,
-    /// Where pipes and wishes of MPS daemons are.
+    /// Pipes and desired states of MPS daemons.
     pub mps: PathBuf,
-    /// Where the driver tells the device nodes of MIG instances.
+    /// Where the driver lists the device nodes of MIG instances.
     pub capabilities: PathBuf,
     /// Where the driver's files are, if not on the host itself.
-    pub driver_root: Option<Root>,
+    pub driver_root: Option<DriverRoot>,
 }
 
 impl Settings {
-    /// What holds where a profile says nothing.
+    /// The defaults for what a profile leaves out.
     pub fn defaults(&self) -> Defaults {
         Defaults {
             split: self.device_split_count,
@@ -225,9 +225,9 @@ impl Settings {
         }
     }
 
-    /// What is done about errors of cards.
-    pub fn care(&self) -> Care {
-        Care {
+    /// How errors of GPUs are handled.
+    pub fn health_policy(&self) -> FailureHandling {
+        FailureHandling {
             actions: self.xid_actions.clone(),
             pods: self.sick_pods,
         }
@@ -245,9 +245,9 @@ impl Settings {
         self.kubelet_config.clone().unwrap_or_else(usual)
     }
 
-    /// The names of the node's capacity, where it is published.
-    pub fn capacity(&self) -> Option<Names> {
-        self.node_capacity.then(|| Names {
+    /// The resources of the node's capacity, where it is published.
+    pub fn capacity(&self) -> Option<CapacityResources> {
+        self.node_capacity.then(|| CapacityResources {
             memory: self.resource_mem.clone(),
             cores: self.resource_cores.clone(),
         })
@@ -265,17 +265,17 @@ impl Settings {
             cdi: self.cdi_dir.clone(),
             nvidia_cdi,
             capabilities: self.mig_capabilities_dir.clone(),
-            driver_root: self.driver_root.clone().map(|here| Root {
+            driver_root: self.driver_root.clone().map(|here| DriverRoot {
                 here,
                 host: self.host_driver_root.clone(),
             }),
             accepted: self.state_dir.join("accepted"),
-            cards: self.state_dir.join("cards.json"),
-            strays: self.state_dir.join("evict.json"),
-            seats: self.state_dir.join("seats"),
-            spare: self.state_dir.join("spare"),
+            layout: self.state_dir.join("cards.json"),
+            evictions: self.state_dir.join("evict.json"),
+            container_directories: self.state_dir.join("seats"),
+            preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
-            mps: keeper::root(&self.state_dir),
+            mps: supervisor::root(&self.state_dir),
         }
     }
 }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_out_of_range_are_refused_with_the_accepted_form() {
+    fn rejects_flags_out_of_range_with_expected_form() {
         check(&[], "");
         check(&["--device-memory-scaling", "1.5"], "");
         check(&["--device-memory-scaling", "0"], "0.1 to 16");
@@ -309,7 +309,7 @@ mod tests {
         check(&["--xid-actions", "79=explode"], "--xid-actions");
         check(
             &["--xid-actions", "79=explode"],
-            "accepted: ignore, restart",
+            "ignore, restart-application, reset-gpu",
         );
         check(&["--sick-pods", "evict"], "");
         check(&["--sick-pods", "drain"], "");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn nvidias_spec_is_looked_for_in_our_directory_too() {
+    fn searches_own_cdi_directory_for_nvidia_spec() {
         let line = ["agent", "--node-name", "n1", "--cdi-dir", "/c"];
         let settings = Settings::try_parse_from(line).expect("good flags");
         let paths = settings.paths();

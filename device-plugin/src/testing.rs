@@ -1,17 +1,15 @@
-//! Values for tests: a pod, cards, grants, with defaults that a test overrides.
-//!
-//! Fed by: nothing. Must not: be compiled into the product.
+//! Values for tests: a pod, devices, grants, with defaults that a test overrides.
 
 use aliquot_core::demand::Stage;
 use aliquot_core::inventory::{self, Gpu, Health, Mode};
 use aliquot_core::{Allocation, Grant, Inventory, Mib, Percent, Scaling};
 use aliquot_profiles::Defaults;
 
-use crate::checkpoint::Entry;
-use crate::mps::folder::{Phase as MpsPhase, Status, Wish};
+use crate::allocatable::NodeLayout;
+use crate::checkpoint::CheckpointEntry;
+use crate::device_id::AnswerName;
+use crate::mps::directory::{DaemonPhase, DaemonSpec, DaemonStatus};
 use crate::pod::{Container, Phase, Pod};
-use crate::seat::Name;
-use crate::units::Arrangement;
 
 /// The resource of all test values.
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
@@ -28,21 +26,21 @@ pub(crate) fn pod(uid: &str) -> Pod {
         created: 0,
         mirror: false,
         allocation: None,
-        hamis: None,
+        hami_allocation: None,
         ids: std::collections::BTreeMap::new(),
         containers: vec![container("main", Stage::App)],
     }
 }
 
 /// A checkpoint entry of a pod's container `main`.
-pub(crate) fn entry(pod: &str, name: Option<&str>, ids: &[&str]) -> Entry {
-    Entry {
+pub(crate) fn entry(pod: &str, name: Option<&str>, ids: &[&str]) -> CheckpointEntry {
+    CheckpointEntry {
         pod: pod.into(),
         container: "main".to_owned(),
         resource: RESOURCE.to_owned(),
         ids: ids.iter().map(|&id| id.to_owned()).collect(),
-        name: name.and_then(Name::parse),
-        by_env: None,
+        name: name.and_then(AnswerName::parse),
+        non_cdi: None,
     }
 }
 
@@ -53,7 +51,7 @@ pub(crate) fn container(name: &str, stage: Stage) -> Container {
         stage,
         env: std::collections::BTreeMap::new(),
         env_from: false,
-        asked: std::collections::BTreeMap::new(),
+        requested: std::collections::BTreeMap::new(),
     }
 }
 
@@ -74,14 +72,14 @@ impl Pod {
     }
 }
 
-/// A share of a card.
+/// A share of a device.
 pub(crate) fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
     Grant {
         resource: RESOURCE.to_owned(),
         gpu: gpu.into(),
         memory: Mib(memory),
         cores: Percent(cores),
-        seats: 1,
+        replicas: 1,
         mig: None,
     }
 }
@@ -100,7 +98,7 @@ pub(crate) fn allocation(containers: &[(&str, &[Grant])]) -> Allocation {
     }
 }
 
-/// A healthy card of 10,000 MiB with 10 seats.
+/// A healthy GPU of 10,000 MiB with 10 replicas.
 pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
     Gpu {
         uuid: uuid.into(),
@@ -109,7 +107,7 @@ pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
         memory: Mib(10_000),
         scaled: Mib(10_000),
         cores: Percent(100),
-        seats: 10,
+        replicas: 10,
         mode: Mode::Vgpu,
         resource: RESOURCE.to_owned(),
         numa: None,
@@ -117,20 +115,20 @@ pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
         links: std::collections::BTreeMap::new(),
         mig: None,
         cordon: None,
-        even: None,
+        even_share: None,
         strict: false,
         reserved: Vec::new(),
     }
 }
 
-/// An inventory of healthy cards with these uuids.
+/// An inventory of healthy GPUs with these UUIDs.
 pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
     Inventory {
         v: inventory::VERSION,
         reads: vec![1],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
-        topology_scope: aliquot_core::inventory::Scope::default(),
+        topology_scope: aliquot_core::inventory::TopologyScope::default(),
         gpus: (0..)
             .zip(uuids)
             .map(|(index, uuid)| gpu(uuid, index))
@@ -142,10 +140,10 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
     }
 }
 
-/// An accepted share of a pod.
-pub(crate) fn accepted(uid: &str, allocation: Allocation) -> crate::accepted::Accepted {
+/// The accepted allocation of a pod.
+pub(crate) fn accepted(uid: &str, allocation: Allocation) -> crate::accepted::AcceptedAllocation {
     let name = uid.to_owned();
-    crate::accepted::Accepted::new(
+    crate::accepted::AcceptedAllocation::new(
         uid.into(),
         "default".to_owned(),
         name,
@@ -154,18 +152,18 @@ pub(crate) fn accepted(uid: &str, allocation: Allocation) -> crate::accepted::Ac
     )
 }
 
-/// vgpu of two seats on each of these cards.
-pub(crate) fn arrangement(uuids: &[&str]) -> Arrangement {
+/// A layout with mode vgpu and two replicas on each of these GPUs.
+pub(crate) fn layout_of(uuids: &[&str]) -> NodeLayout {
     let defaults = Defaults {
         split: 2,
         memory_scaling: Scaling::ONE,
     };
-    Arrangement::built_in(&facts(uuids), RESOURCE, &defaults)
+    NodeLayout::built_in(&facts(uuids), RESOURCE, &defaults)
 }
 
-/// The driver's facts about healthy cards of 10,000 MiB with these uuids.
-pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::Inventory {
-    let card = |(index, uuid): (u32, &&str)| aliquot_nvml::CardFacts {
+/// The driver's facts about healthy GPUs of 10,000 MiB with these UUIDs.
+pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::DriverInventory {
+    let gpu = |(index, uuid): (u32, &&str)| aliquot_nvml::GpuFacts {
         uuid: (*uuid).to_owned(),
         index,
         minor: Some(index),
@@ -176,45 +174,45 @@ pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::Inventory {
         reserved: None,
         compute_capability: None,
         numa: None,
-        mig: aliquot_nvml::Mig::default(),
-        cut: aliquot_nvml::Cut::default(),
+        mig: aliquot_nvml::MigMode::default(),
+        layout: aliquot_nvml::MigLayout::default(),
         links: std::collections::BTreeMap::new(),
     };
-    aliquot_nvml::Inventory {
+    aliquot_nvml::DriverInventory {
         driver_version: "580.82".to_owned(),
         cuda_version: None,
-        cards: (0..).zip(uuids).map(card).collect(),
+        gpus: (0..).zip(uuids).map(gpu).collect(),
         notes: Vec::new(),
     }
 }
 
-/// A driver of a node without cards, on which nothing happens.
-pub(crate) struct Still;
+/// A driver of a node without GPUs that reports no events.
+pub(crate) struct IdleDriver;
 
-impl aliquot_nvml::Driver for Still {
-    fn inventory(&self) -> Result<aliquot_nvml::Inventory, aliquot_nvml::NvmlError> {
+impl aliquot_nvml::Driver for IdleDriver {
+    fn inventory(&self) -> Result<aliquot_nvml::DriverInventory, aliquot_nvml::NvmlError> {
         Ok(facts(&[]))
     }
 
-    fn health(&self) -> Result<Vec<aliquot_nvml::CardHealth>, aliquot_nvml::NvmlError> {
+    fn health(&self) -> Result<Vec<aliquot_nvml::DeviceHealth>, aliquot_nvml::NvmlError> {
         Ok(Vec::new())
     }
 
     fn wait_events(
         &self,
         timeout: std::time::Duration,
-    ) -> Result<Vec<aliquot_nvml::Event>, aliquot_nvml::NvmlError> {
+    ) -> Result<Vec<aliquot_nvml::GpuEvent>, aliquot_nvml::NvmlError> {
         std::thread::park_timeout(timeout);
         Ok(Vec::new())
     }
 }
 
-/// What a keeper says of a daemon that serves.
-pub(crate) fn served(wish: Wish) -> Status {
-    Status {
+/// The status of an MPS daemon that serves.
+pub(crate) fn served(spec: DaemonSpec) -> DaemonStatus {
+    DaemonStatus {
         v: 1,
-        phase: MpsPhase::Running,
-        wish: Some(wish),
+        phase: DaemonPhase::Running,
+        spec: Some(spec),
         daemon: Some(7),
         since: 0,
         restarts: 0,

@@ -1,30 +1,29 @@
-//! The kubelet's Topology Manager: which policy it has, and what seats carry for it.
+//! The kubelet's Topology Manager: its policy, and the NUMA nodes that replicas carry for it
+//! (Kubernetes, "Control Topology Management Policies on a node").
 //!
-//! Source: Kubernetes, "Control Topology Management Policies on a node".
-//! Fed by: the flag, or the kubelet's configuration file, which is looked at again and
-//! again: the kubelet reads it only at its start, and its next start may be tomorrow.
-//! Must not: ask the API server for the kubelet's configuration; that needs a right to
-//! all of the node's API.
+//! The policy comes from the flag or from the kubelet's configuration file, which is polled: the
+//! kubelet reads it only at its start. The API server is not asked for it, because that needs
+//! permission to the whole node API.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aliquot_core::inventory::{Gpu, Scope};
+use aliquot_core::inventory::{Gpu, TopologyScope};
 use clap::ValueEnum;
 use serde::Deserialize;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use crate::inventory::Published;
+use crate::inventory::NodePublisher;
 use crate::proto::v1beta1::{NumaNode, TopologyInfo};
 
-/// A look at the configuration.
-const EVERY: Duration = Duration::from_secs(5);
+/// The interval at which the configuration is polled.
+const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The policy, or where it is read.
+/// The policy, or where to read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Policy {
-    /// As the kubelet's configuration says.
+pub enum TopologyPolicy {
+    /// As in the kubelet's configuration.
     #[default]
     Auto,
     /// No alignment.
@@ -37,18 +36,18 @@ pub enum Policy {
     SingleNumaNode,
 }
 
-/// Why the configuration tells nothing.
+/// Why the configuration cannot be used.
 #[derive(Debug, Error)]
-pub enum PolicyError {
+pub enum KubeletConfigError {
     /// It cannot be read.
     #[error("cannot read the kubelet's configuration {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is no configuration.
+    /// It is not a valid configuration.
     #[error("cannot read the kubelet's configuration {}: {source}", path.display())]
     Yaml {
         /// The file.
@@ -65,29 +64,29 @@ struct Configuration {
     topology_manager_scope: Option<String>,
 }
 
-/// What the file says; `none`, container by container, where it says nothing or is
-/// not there.
-pub fn configured(path: &Path) -> Result<(String, Scope), PolicyError> {
+/// The policy and scope in the file; `none` and `container` where they are not set or the file does
+/// not exist.
+pub fn read_kubelet_config(path: &Path) -> Result<(String, TopologyScope), KubeletConfigError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok((none(), Scope::Container));
+            return Ok((none(), TopologyScope::Container));
         }
         Err(source) => {
             let path = path.to_owned();
-            return Err(PolicyError::Read { path, source });
+            return Err(KubeletConfigError::Read { path, source });
         }
     };
     let found: Result<Configuration, _> = serde_saphyr::from_str(&text);
-    let found = found.map_err(|source| PolicyError::Yaml {
+    let found = found.map_err(|source| KubeletConfigError::Yaml {
         path: path.to_owned(),
         source: Box::new(source),
     })?;
     let policy = found.topology_manager_policy;
     let policy = policy.filter(|policy| !policy.is_empty());
     let scope = match found.topology_manager_scope.as_deref() {
-        Some("pod") => Scope::Pod,
-        _ => Scope::Container,
+        Some("pod") => TopologyScope::Pod,
+        _ => TopologyScope::Container,
     };
     Ok((policy.unwrap_or_else(none), scope))
 }
@@ -96,50 +95,63 @@ fn none() -> String {
     "none".to_owned()
 }
 
-/// Keeps the published policy at what the kubelet has, until `stop`.
-pub async fn keep(policy: Policy, file: PathBuf, published: Published, stop: CancellationToken) {
-    let mut said = String::new();
+/// Keeps the published policy up to date, until `stop`.
+pub async fn run(
+    policy: TopologyPolicy,
+    file: PathBuf,
+    published: NodePublisher,
+    stop: CancellationToken,
+) {
+    let mut reported = String::new();
     while !stop.is_cancelled() {
-        look(policy, &file, &published, &mut said);
+        refresh(policy, &file, &published, &mut reported);
         tokio::select! {
             () = stop.cancelled() => {}
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(INTERVAL) => {}
         }
     }
 }
 
-/// One look. What cannot be read changes nothing, and is told once.
-pub fn look(policy: Policy, file: &Path, published: &Published, said: &mut String) {
+/// Polls once. A file that cannot be read changes nothing, and is logged once.
+pub fn refresh(
+    policy: TopologyPolicy,
+    file: &Path,
+    published: &NodePublisher,
+    reported: &mut String,
+) {
     let found = match policy {
-        Policy::Auto => configured(file),
+        TopologyPolicy::Auto => read_kubelet_config(file),
         other => {
             let name = other.to_possible_value();
             let name = name.map_or_else(none, |value| value.get_name().to_owned());
-            let scope = configured(file).map_or(Scope::Container, |(_, scope)| scope);
+            let scope =
+                read_kubelet_config(file).map_or(TopologyScope::Container, |(_, scope)| scope);
             Ok((name, scope))
         }
     };
     match found {
         Ok((found, scope)) => {
-            said.clear();
-            published.topology(&found, scope);
+            reported.clear();
+            published.set_topology(&found, scope);
         }
         Err(error) => {
             let error = error.to_string();
-            if *said != error {
-                tracing::warn!(error, "the kubelet's topology policy stays as it was known");
-                *said = error;
+            if *reported != error {
+                tracing::warn!(
+                    error,
+                    "cannot read the kubelet's topology policy; the last known one stays in effect"
+                );
+                *reported = error;
             }
         }
     }
 }
 
-/// What the unit's seats carry: its NUMA node where the kubelet aligns by it, nothing
-/// where it does not; the kubelet would else prefer seats of other cards than the
-/// scheduler booked.
-pub fn of_seat(unit: &Gpu, policy: &str) -> Option<TopologyInfo> {
+/// The topology of a device's replicas: its NUMA node where the kubelet aligns by it, otherwise
+/// nothing; the kubelet would prefer replicas of other devices than the scheduler allocated.
+pub fn replica_topology(device: &Gpu, policy: &str) -> Option<TopologyInfo> {
     let aligns = matches!(policy, "best-effort" | "restricted" | "single-numa-node");
-    let id = i64::from(unit.numa.filter(|_| aligns)?);
+    let id = i64::from(device.numa.filter(|_| aligns)?);
     let nodes = vec![NumaNode { id }];
     Some(TopologyInfo { nodes })
 }
@@ -147,21 +159,21 @@ pub fn of_seat(unit: &Gpu, policy: &str) -> Option<TopologyInfo> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{RESOURCE, arrangement, facts};
-    use crate::units::seats;
+    use crate::allocatable::plugin_devices;
+    use crate::testing::{RESOURCE, facts, layout_of};
 
     #[test]
-    fn the_policy_is_what_the_kubelets_configuration_says() {
-        let room = tempfile::tempdir().expect("tempdir");
-        let file = room.path().join("config.yaml");
+    fn reads_policy_from_kubelet_configuration() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let file = dir.path().join("config.yaml");
         let check = |text: &str, expected: &str| {
             std::fs::write(&file, text).expect("written");
-            let found = configured(&file).map(|(policy, _)| policy);
+            let found = read_kubelet_config(&file).map(|(policy, _)| policy);
             let found = found.unwrap_or_else(|error| error.to_string());
             assert!(found.contains(expected), "{text:?}: {found}");
         };
-        let nothing = ("none".to_owned(), Scope::Container);
-        assert_eq!(configured(&file).expect("absent"), nothing);
+        let nothing = ("none".to_owned(), TopologyScope::Container);
+        assert_eq!(read_kubelet_config(&file).expect("absent"), nothing);
         check("kind: KubeletConfiguration\nport: 10250\n", "none");
         check("topologyManagerPolicy: restricted\nport: 1\n", "restricted");
         check(
@@ -173,66 +185,72 @@ mod tests {
     }
 
     #[test]
-    fn the_scope_of_the_topology_manager_was_not_read() {
-        let room = tempfile::tempdir().expect("tempdir");
-        let file = room.path().join("config.yaml");
-        let published = Published::new(facts(&["GPU-a"]), Vec::new(), arrangement(&["GPU-a"]));
-        let check = |policy: Policy, text: &str, scope: Scope| {
+    fn reads_topology_manager_scope() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let file = dir.path().join("config.yaml");
+        let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+        let check = |policy: TopologyPolicy, text: &str, scope: TopologyScope| {
             std::fs::write(&file, text).expect("written");
-            look(policy, &file, &published, &mut String::new());
+            refresh(policy, &file, &published, &mut String::new());
             assert_eq!(published.get().inventory.topology_scope, scope, "{text}");
         };
         let pod = "topologyManagerPolicy: single-numa-node\ntopologyManagerScope: pod\n";
-        check(Policy::Auto, pod, Scope::Pod);
+        check(TopologyPolicy::Auto, pod, TopologyScope::Pod);
         check(
-            Policy::Auto,
+            TopologyPolicy::Auto,
             "topologyManagerScope: container\n",
-            Scope::Container,
+            TopologyScope::Container,
         );
-        check(Policy::Restricted, pod, Scope::Pod);
-        check(Policy::Restricted, "port: [", Scope::Container);
+        check(TopologyPolicy::Restricted, pod, TopologyScope::Pod);
+        check(
+            TopologyPolicy::Restricted,
+            "port: [",
+            TopologyScope::Container,
+        );
     }
 
     #[test]
-    fn mig_16_every_seat_carries_its_numa_node_where_the_kubelet_aligns() {
+    fn mig_16_reports_numa_node_when_kubelet_aligns() {
         let mut facts = facts(&["GPU-a", "GPU-b", "GPU-c"]);
-        facts.cards[0].numa = Some(0);
-        facts.cards[1].numa = Some(1);
-        let arrangement = arrangement(&["GPU-a", "GPU-b", "GPU-c"]);
-        let published = Published::new(facts, Vec::new(), arrangement);
-        let check = |policy: Policy, expected: [Option<i64>; 3]| {
-            look(
+        facts.gpus[0].numa = Some(0);
+        facts.gpus[1].numa = Some(1);
+        let layout = layout_of(&["GPU-a", "GPU-b", "GPU-c"]);
+        let published = NodePublisher::new(facts, Vec::new(), layout);
+        let check = |policy: TopologyPolicy, expected: [Option<i64>; 3]| {
+            refresh(
                 policy,
                 Path::new("/nonexistent"),
                 &published,
                 &mut String::new(),
             );
-            let seats = seats(&published.get(), RESOURCE);
-            let seats = seats.iter().filter(|seat| seat.id.ends_with("::0"));
-            let numa = seats.map(|seat| Some(seat.topology.as_ref()?.nodes[0].id));
+            let replicas = plugin_devices(&published.get(), RESOURCE);
+            let replicas = replicas
+                .iter()
+                .filter(|replica| replica.id.ends_with("::0"));
+            let numa = replicas.map(|replica| Some(replica.topology.as_ref()?.nodes[0].id));
             assert_eq!(numa.collect::<Vec<_>>(), expected, "{policy:?}");
         };
-        check(Policy::Auto, [None; 3]);
-        check(Policy::SingleNumaNode, [Some(0), Some(1), None]);
+        check(TopologyPolicy::Auto, [None; 3]);
+        check(TopologyPolicy::SingleNumaNode, [Some(0), Some(1), None]);
         assert_eq!(
             published.get().inventory.topology_policy,
             "single-numa-node"
         );
-        check(Policy::Restricted, [Some(0), Some(1), None]);
-        check(Policy::None, [None; 3]);
+        check(TopologyPolicy::Restricted, [Some(0), Some(1), None]);
+        check(TopologyPolicy::None, [None; 3]);
     }
 
     #[test]
-    fn a_configuration_that_cannot_be_read_keeps_the_policy() {
-        let room = tempfile::tempdir().expect("tempdir");
-        let file = room.path().join("config.yaml");
-        let published = Published::new(facts(&["GPU-a"]), Vec::new(), arrangement(&["GPU-a"]));
-        let mut said = String::new();
+    fn keeps_policy_when_configuration_is_unreadable() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let file = dir.path().join("config.yaml");
+        let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+        let mut reported = String::new();
         std::fs::write(&file, "topologyManagerPolicy: restricted\n").expect("written");
-        look(Policy::Auto, &file, &published, &mut said);
+        refresh(TopologyPolicy::Auto, &file, &published, &mut reported);
         std::fs::write(&file, "topologyManagerPolicy: [").expect("written");
-        look(Policy::Auto, &file, &published, &mut said);
+        refresh(TopologyPolicy::Auto, &file, &published, &mut reported);
         assert_eq!(published.get().inventory.topology_policy, "restricted");
-        assert!(said.contains("config.yaml"), "{said}");
+        assert!(reported.contains("config.yaml"), "{reported}");
     }
 }

@@ -1,94 +1,93 @@
-//! How one card gets from one mode to another: as values, step by step.
+//! How one GPU changes from one mode to another, as a state machine on values.
 //!
-//! `Settled → Draining → Leaving → Entering → Settled`; between two modes that differ in numbers
-//! only, `Leaving` is left out. A card that is not free in time goes back to `Settled` as it was.
-//! Fed by: the wanted mode, who is on the card, the clock, all as values; how a step ended.
-//! Must not: touch a card or a file; begin a step before the one that leads to it is stored.
+//! `Settled → Draining → Leaving → Entering → Settled`; between two modes that differ only in
+//! numbers, `Leaving` is skipped. A GPU that does not become free in time returns to `Settled` in
+//! its old mode. A step begins only after the state that leads to it is stored.
 
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Mig;
 use serde::{Deserialize, Serialize};
 
-/// A card on its way.
+/// The state of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Card {
-    /// The mode that it has, or comes from; `None`: none of ours yet.
+pub struct GpuState {
+    /// The mode that it has, or is leaving; `None`: not set up yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Where it goes.
+    /// The change in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub change: Option<Change>,
-    /// What was tried and given up: it is not tried again until another mode was wanted.
+    pub change: Option<ModeChange>,
+    /// A change that was given up; it is not retried until another mode was desired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub given_up: Option<GivenUp>,
+    pub given_up: Option<AbandonedChange>,
 }
 
-/// A change of a card's mode.
+/// A change of a GPU's mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct ModeChange {
     /// The new mode.
     pub to: Mode,
-    /// How far it is.
-    pub step: Step,
-    /// Since when, in seconds since the epoch.
+    /// The current step.
+    pub step: ChangeStep,
+    /// When it began, in seconds since the epoch.
     pub since: u64,
 }
 
-/// How far a change is.
+/// The step of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Step {
-    /// The card takes nothing new, and is waited for.
+pub enum ChangeStep {
+    /// The GPU is cordoned, and its users are waited for.
     Draining,
-    /// The old mode is taken back.
+    /// The old mode is being undone.
     Leaving,
-    /// The new mode is made.
+    /// The new mode is being set up.
     Entering,
 }
 
-/// A change that did not come about.
+/// A change that was given up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GivenUp {
-    /// The mode that was wanted.
+pub struct AbandonedChange {
+    /// The mode that was desired.
     pub to: Mode,
-    /// Since when it was tried.
+    /// When it began.
     pub since: u64,
-    /// Why, where the card refused; `None`: it was not free in time.
+    /// Why switching failed; `None`: the GPU was not free in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
-/// What a decision rests on.
+/// What a decision depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation<'a> {
-    /// The mode that the card should have; `None`: nobody knows, so nothing new begins.
-    pub wanted: Option<&'a Mode>,
-    /// It is known who is on the card.
-    pub known: bool,
-    /// Those who are on the card now may stay in the new mode, or there are none.
+pub struct TransitionInputs<'a> {
+    /// The desired mode; `None` if it is unknown, so nothing new begins.
+    pub desired: Option<&'a Mode>,
+    /// The users of the GPU are known.
+    pub users_known: bool,
+    /// The GPU has no users, or they may stay in the new mode.
     pub free: bool,
-    /// The scheduler has known for a while that the card takes nothing new, and whoever was
-    /// bound before is among those on the card.
-    pub closed: bool,
-    /// Longest wait for a card to get free, in seconds.
+    /// The scheduler has seen for a while that the GPU is cordoned, and pods that were bound before
+    /// are among its users.
+    pub cordoned: bool,
+    /// The longest wait for a GPU to become free, in seconds.
     pub timeout: Option<u64>,
     /// Seconds since the epoch.
     pub now: u64,
 }
 
-/// What a card needs now.
+/// What must be done on a GPU now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Todo<'a> {
-    /// Nothing but time.
+pub enum PendingAction<'a> {
+    /// Nothing.
     Nothing,
-    /// The old mode taken back, for the new one.
+    /// Undo the old mode, for the new one.
     Leave(&'a Mode, &'a Mode),
-    /// A mode made.
+    /// Set up a mode.
     Enter(&'a Mode),
 }
 
-/// Two modes that differ in numbers and names only: who is on the card may stay.
-pub fn alike(one: &Mode, other: &Mode) -> bool {
+/// Whether two modes differ only in numbers and names, so that users may stay.
+pub fn is_compatible(one: &Mode, other: &Mode) -> bool {
     let bare = |mode: &Mode| {
         let mut mode = mode.clone();
         match &mut mode {
@@ -110,114 +109,138 @@ pub fn alike(one: &Mode, other: &Mode) -> bool {
     bare(one) == bare(other)
 }
 
-/// The card after one look. Asked again until it stays the same, it is what to store before
-/// [`todo`] is done.
-pub fn next(card: &Card, see: &Situation<'_>) -> Card {
-    let given_up = card.given_up.as_ref();
+/// The next state. Applied until it stays the same, it must be stored before its [`pending_action`]
+/// is done.
+pub fn next_state(gpu: &GpuState, inputs: &TransitionInputs<'_>) -> GpuState {
+    let given_up = gpu.given_up.as_ref();
     let refused = |mode: &Mode| given_up.is_some_and(|g| g.to == *mode && g.refused.is_some());
-    // A mode that was given up is no wish for a card that goes back.
-    let back = card
+    // A GPU that is returning does not try a given-up mode again.
+    let back = gpu
         .change
         .as_ref()
-        .is_some_and(|change| change.step != Step::Draining);
+        .is_some_and(|change| change.step != ChangeStep::Draining);
     let late = |mode: &Mode| back && given_up.is_some_and(|given| given.to == *mode);
-    let wanted = see.wanted.filter(|mode| !refused(mode) && !late(mode));
-    let Some(change) = &card.change else {
-        return settled(card, wanted, see);
+    let desired = inputs.desired.filter(|mode| !refused(mode) && !late(mode));
+    let Some(change) = &gpu.change else {
+        return next_from_settled(gpu, desired, inputs);
     };
     let toward = |to: &Mode, step| {
-        Some(Change {
+        Some(ModeChange {
             to: to.clone(),
             step,
-            since: see.now,
+            since: inputs.now,
         })
     };
-    let mut next = card.clone();
-    match (change.step, wanted.filter(|mode| **mode != change.to)) {
-        // What is there is made sure of: the agent may have come before it was whole.
-        (Step::Draining, Some(other)) if card.mode.as_ref() == Some(other) => {
-            next.change = toward(other, Step::Entering);
+    let mut next = gpu.clone();
+    match (change.step, desired.filter(|mode| **mode != change.to)) {
+        // The mode is set up again: the agent may have been interrupted while doing so.
+        (ChangeStep::Draining, Some(other)) if gpu.mode.as_ref() == Some(other) => {
+            next.change = toward(other, ChangeStep::Entering);
             next.given_up = None;
         }
-        (Step::Draining, Some(other)) => next.change = toward(other, Step::Draining),
-        (Step::Draining, None) => {
-            let passed = see.now.saturating_sub(change.since);
-            let over = see.timeout.is_some_and(|timeout| passed >= timeout);
-            if see.free && see.closed {
-                let skip = card.mode.as_ref().is_none_or(|m| alike(m, &change.to));
-                let step = if skip { Step::Entering } else { Step::Leaving };
+        (ChangeStep::Draining, Some(other)) => next.change = toward(other, ChangeStep::Draining),
+        (ChangeStep::Draining, None) => {
+            let passed = inputs.now.saturating_sub(change.since);
+            let over = inputs.timeout.is_some_and(|timeout| passed >= timeout);
+            if inputs.free && inputs.cordoned {
+                let skip = gpu
+                    .mode
+                    .as_ref()
+                    .is_none_or(|m| is_compatible(m, &change.to));
+                let step = if skip {
+                    ChangeStep::Entering
+                } else {
+                    ChangeStep::Leaving
+                };
                 next.change = toward(&change.to, step);
-            } else if over && see.known && !see.free {
-                let stays = card.mode.as_ref();
-                next.change = stays.and_then(|mode| toward(mode, Step::Entering));
-                next.given_up = Some(GivenUp {
+            } else if over && inputs.users_known && !inputs.free {
+                let stays = gpu.mode.as_ref();
+                next.change = stays.and_then(|mode| toward(mode, ChangeStep::Entering));
+                next.given_up = Some(AbandonedChange {
                     to: change.to.clone(),
                     since: change.since,
                     refused: None,
                 });
             }
         }
-        (Step::Leaving, Some(other)) => next.change = toward(other, Step::Leaving),
-        // Half of the new mode may be there: it is taken back like any other. Somebody may be on
-        // a card whose mode was the same before.
-        (Step::Entering, Some(other)) => {
-            let before = card.mode.as_ref();
-            let same = before.is_some_and(|mode| alike(mode, &change.to));
+        (ChangeStep::Leaving, Some(other)) => next.change = toward(other, ChangeStep::Leaving),
+        // The new mode may be half set up: it is undone like any other. A GPU whose mode was
+        // compatible may have users.
+        (ChangeStep::Entering, Some(other)) => {
+            let before = gpu.mode.as_ref();
+            let same = before.is_some_and(|mode| is_compatible(mode, &change.to));
             next.mode = Some(change.to.clone());
-            next.change = toward(other, if same { Step::Draining } else { Step::Leaving });
+            next.change = toward(
+                other,
+                if same {
+                    ChangeStep::Draining
+                } else {
+                    ChangeStep::Leaving
+                },
+            );
         }
-        (Step::Leaving | Step::Entering, None) => {}
+        (ChangeStep::Leaving | ChangeStep::Entering, None) => {}
     }
     next
 }
 
-fn settled(card: &Card, wanted: Option<&Mode>, see: &Situation<'_>) -> Card {
-    let mut next = card.clone();
-    let Some(wanted) = wanted else {
+fn next_from_settled(
+    gpu: &GpuState,
+    desired: Option<&Mode>,
+    inputs: &TransitionInputs<'_>,
+) -> GpuState {
+    let mut next = gpu.clone();
+    let Some(desired) = desired else {
         return next;
     };
-    if card.mode.as_ref() == Some(wanted) {
+    if gpu.mode.as_ref() == Some(desired) {
         next.given_up = None;
         return next;
     }
-    let tried = card.given_up.as_ref().filter(|given| given.to == *wanted);
-    // Time was over once: from now on only when the card is free by itself.
-    if tried.is_some() && !see.free {
+    let tried = gpu.given_up.as_ref().filter(|given| given.to == *desired);
+    // After a timeout, only when the GPU becomes free by itself.
+    if tried.is_some() && !inputs.free {
         return next;
     }
     if tried.is_none() {
         next.given_up = None;
     }
-    next.change = Some(Change {
-        to: wanted.clone(),
-        step: Step::Draining,
-        since: tried.map_or(see.now, |tried| tried.since),
+    next.change = Some(ModeChange {
+        to: desired.clone(),
+        step: ChangeStep::Draining,
+        since: tried.map_or(inputs.now, |tried| tried.since),
     });
     next
 }
 
-/// What the stored card needs.
-pub fn todo(card: &Card) -> Todo<'_> {
-    match (&card.change, &card.mode) {
-        (Some(change), _) if change.step == Step::Entering => Todo::Enter(&change.to),
-        (Some(change), Some(mode)) if change.step == Step::Leaving => Todo::Leave(mode, &change.to),
-        // Nothing was there: nothing is to be taken back.
-        (Some(change), None) if change.step == Step::Leaving => Todo::Enter(&change.to),
-        _ => Todo::Nothing,
+/// What the stored state requires to be done.
+pub fn pending_action(gpu: &GpuState) -> PendingAction<'_> {
+    match (&gpu.change, &gpu.mode) {
+        (Some(change), _) if change.step == ChangeStep::Entering => {
+            PendingAction::Enter(&change.to)
+        }
+        (Some(change), Some(mode)) if change.step == ChangeStep::Leaving => {
+            PendingAction::Leave(mode, &change.to)
+        }
+        // There was no mode, so there is nothing to undo.
+        (Some(change), None) if change.step == ChangeStep::Leaving => {
+            PendingAction::Enter(&change.to)
+        }
+        _ => PendingAction::Nothing,
     }
 }
 
-/// The card after what it needed was done.
-pub fn done(card: &Card) -> Card {
-    let mut next = card.clone();
-    match (todo(card), &card.change) {
-        (Todo::Leave(..), Some(change)) => {
-            next.change = Some(Change {
-                step: Step::Entering,
+/// The state after the pending action succeeded.
+pub fn after_action(gpu: &GpuState) -> GpuState {
+    let mut next = gpu.clone();
+    match (pending_action(gpu), &gpu.change) {
+        (PendingAction::Leave(..), Some(change)) => {
+            next.change = Some(ModeChange {
+                step: ChangeStep::Entering,
                 ..change.clone()
             });
         }
-        (Todo::Enter(mode), _) => {
+        (PendingAction::Enter(mode), _) => {
             next.mode = Some(mode.clone());
             next.change = None;
         }
@@ -226,39 +249,44 @@ pub fn done(card: &Card) -> Card {
     next
 }
 
-/// The card after its new mode could not be made, again and again: back to the old one. One
-/// that has no old mode is tried on.
-pub fn give_up(card: &Card, why: &str) -> Card {
-    let mut next = card.clone();
-    if let (Todo::Enter(to), Some(old), Some(change)) = (todo(card), &card.mode, &card.change)
+/// The state after the new mode failed repeatedly: back to the old one. A GPU without an old mode
+/// keeps trying.
+pub fn abandon(gpu: &GpuState, why: &str) -> GpuState {
+    let mut next = gpu.clone();
+    if let (PendingAction::Enter(to), Some(old), Some(change)) =
+        (pending_action(gpu), &gpu.mode, &gpu.change)
         && *to != *old
     {
-        next.given_up = Some(GivenUp {
+        next.given_up = Some(AbandonedChange {
             to: to.clone(),
             since: change.since,
             refused: Some(why.to_owned()),
         });
         next.mode = Some(to.clone());
-        // Somebody may be on a card of which only numbers were to change.
-        let same = alike(to, old);
-        next.change = Some(Change {
+        // A GPU of which only numbers change may have users.
+        let same = is_compatible(to, old);
+        next.change = Some(ModeChange {
             to: old.clone(),
-            step: if same { Step::Entering } else { Step::Leaving },
+            step: if same {
+                ChangeStep::Entering
+            } else {
+                ChangeStep::Leaving
+            },
             since: change.since,
         });
     }
     next
 }
 
-/// A card as the agent finds it at its start: what was there is made sure of, and what was
-/// refused is tried again.
-pub fn found(card: &Card, now: u64) -> Card {
-    let mut next = card.clone();
+/// The state of a GPU when the agent starts: its mode is set up again, and a mode that failed is
+/// retried.
+pub fn at_startup(gpu: &GpuState, now: u64) -> GpuState {
+    let mut next = gpu.clone();
     next.given_up = next.given_up.filter(|given| given.refused.is_none());
     if let (None, Some(mode)) = (&next.change, &next.mode) {
-        next.change = Some(Change {
+        next.change = Some(ModeChange {
             to: mode.clone(),
-            step: Step::Entering,
+            step: ChangeStep::Entering,
             since: now,
         });
     }

@@ -1,5 +1,5 @@
-//! A table of single looks, and a model: whatever is wanted, whoever comes and whenever the agent
-//! dies, a card with somebody on it is never switched under him, and it ends where it should.
+//! A table of single transitions, and a model: whatever is desired, whoever uses the GPU and
+//! whenever the agent is killed, a GPU in use is never switched, and it ends in the desired mode.
 
 use aliquot_profiles::mode::{Exclusive, Timeslice, Vgpu};
 
@@ -12,167 +12,174 @@ fn vgpu(split: u32) -> Mode {
     })
 }
 
-fn turns(replicas: u32) -> Mode {
+fn timeslice(replicas: u32) -> Mode {
     Mode::Timeslice(Timeslice::new(replicas))
 }
 
-fn alone() -> Mode {
+fn exclusive() -> Mode {
     Mode::Exclusive(Exclusive::default())
 }
 
-fn on(mode: Mode) -> Card {
-    Card {
+fn on(mode: Mode) -> GpuState {
+    GpuState {
         mode: Some(mode),
-        ..Card::default()
+        ..GpuState::default()
     }
 }
 
-fn to(from: Mode, to: Mode, step: Step, since: u64) -> Card {
-    let change = Some(Change { to, step, since });
-    Card { change, ..on(from) }
+fn to(from: Mode, to: Mode, step: ChangeStep, since: u64) -> GpuState {
+    let change = Some(ModeChange { to, step, since });
+    GpuState { change, ..on(from) }
 }
 
-fn given_up(mut card: Card, to: Mode, refused: Option<&str>) -> Card {
-    card.given_up = Some(GivenUp {
+fn given_up(mut gpu: GpuState, to: Mode, refused: Option<&str>) -> GpuState {
+    gpu.given_up = Some(AbandonedChange {
         to,
         since: 0,
         refused: refused.map(str::to_owned),
     });
-    card
+    gpu
 }
 
-/// One look at second 100 with a timeout of 60.
+/// One transition at second 100 with a timeout of 60.
 #[expect(clippy::needless_pass_by_value, reason = "reads better at each call")]
-fn check(card: &Card, wanted: Option<Mode>, free: bool, closed: bool, expected: &Card) {
-    let see = Situation {
-        wanted: wanted.as_ref(),
-        known: true,
+fn check(gpu: &GpuState, desired: Option<Mode>, free: bool, cordoned: bool, expected: &GpuState) {
+    let inputs = TransitionInputs {
+        desired: desired.as_ref(),
+        users_known: true,
         free,
-        closed,
+        cordoned,
         timeout: Some(60),
         now: 100,
     };
-    let found = next(card, &see);
-    assert_eq!(found, *expected, "{card:?} wanted {wanted:?} free {free}");
+    let found = next_state(gpu, &inputs);
+    assert_eq!(found, *expected, "{gpu:?} wanted {desired:?} free {free}");
     assert_eq!(
-        next(&found, &see).mode,
+        next_state(&found, &inputs).mode,
         found.mode,
-        "mode stays at a second look"
+        "the mode stays at the second transition"
     );
 }
 
-use Step::{Draining, Entering, Leaving};
+use ChangeStep::{Draining, Entering, Leaving};
 
 #[test]
-fn a_change_was_given_up_while_nobody_knew_yet_who_is_on_the_card() {
-    // The agent was away for longer than the timeout, and the pods are not known yet.
-    let waits = to(vgpu(10), alone(), Draining, 10);
-    let wanted = alone();
-    let mut see = Situation {
-        wanted: Some(&wanted),
-        known: false,
+fn never_gives_up_while_users_are_unknown() {
+    // The agent was down for longer than the timeout, and the pods are not known yet.
+    let waits = to(vgpu(10), exclusive(), Draining, 10);
+    let desired = exclusive();
+    let mut inputs = TransitionInputs {
+        desired: Some(&desired),
+        users_known: false,
         free: false,
-        closed: false,
+        cordoned: false,
         timeout: Some(60),
         now: 100,
     };
-    assert_eq!(next(&waits, &see), waits);
-    see.known = true;
-    assert!(next(&waits, &see).given_up.is_some());
+    assert_eq!(next_state(&waits, &inputs), waits);
+    inputs.users_known = true;
+    assert!(next_state(&waits, &inputs).given_up.is_some());
 }
 
 #[test]
-fn a_card_drains_and_is_closed_before_it_leaves_its_mode() {
-    let here = on(vgpu(10));
-    check(&here, None, true, true, &here);
-    check(&here, Some(vgpu(10)), true, true, &here);
-    let begun = to(vgpu(10), alone(), Draining, 100);
-    check(&here, Some(alone()), false, false, &begun);
-    let waits = to(vgpu(10), alone(), Draining, 90);
-    check(&waits, Some(alone()), false, true, &waits);
-    check(&waits, Some(alone()), true, false, &waits);
+fn drains_and_cordons_before_leaving_mode() {
+    let idle = on(vgpu(10));
+    check(&idle, None, true, true, &idle);
+    check(&idle, Some(vgpu(10)), true, true, &idle);
+    let begun = to(vgpu(10), exclusive(), Draining, 100);
+    check(&idle, Some(exclusive()), false, false, &begun);
+    let waits = to(vgpu(10), exclusive(), Draining, 90);
+    check(&waits, Some(exclusive()), false, true, &waits);
+    check(&waits, Some(exclusive()), true, false, &waits);
     check(&waits, None, false, true, &waits);
-    let goes = to(vgpu(10), alone(), Leaving, 100);
-    check(&waits, Some(alone()), true, true, &goes);
-    assert_eq!(todo(&goes), Todo::Leave(&vgpu(10), &alone()));
-    let enters = to(vgpu(10), alone(), Entering, 100);
-    assert_eq!(done(&goes), enters);
-    assert_eq!(todo(&enters), Todo::Enter(&alone()));
-    assert_eq!(done(&enters), on(alone()));
+    let goes = to(vgpu(10), exclusive(), Leaving, 100);
+    check(&waits, Some(exclusive()), true, true, &goes);
+    assert_eq!(
+        pending_action(&goes),
+        PendingAction::Leave(&vgpu(10), &exclusive())
+    );
+    let enters = to(vgpu(10), exclusive(), Entering, 100);
+    assert_eq!(after_action(&goes), enters);
+    assert_eq!(pending_action(&enters), PendingAction::Enter(&exclusive()));
+    assert_eq!(after_action(&enters), on(exclusive()));
 }
 
 #[test]
-fn numbers_change_without_leaving_the_mode() {
+fn changes_numbers_without_leaving_mode() {
     let waits = to(vgpu(10), vgpu(4), Draining, 90);
     let enters = to(vgpu(10), vgpu(4), Entering, 100);
     check(&waits, Some(vgpu(4)), true, true, &enters);
-    assert!(alike(&turns(2), &turns(9)));
-    assert!(!alike(&turns(2), &vgpu(2)));
+    assert!(is_compatible(&timeslice(2), &timeslice(9)));
+    assert!(!is_compatible(&timeslice(2), &vgpu(2)));
 }
 
 #[test]
-fn another_wish_on_the_way_is_followed_from_where_the_card_is() {
-    let drains = to(vgpu(10), alone(), Draining, 90);
+fn redirects_change_from_current_step() {
+    let drains = to(vgpu(10), exclusive(), Draining, 90);
     let stays = to(vgpu(10), vgpu(10), Entering, 100);
     check(&drains, Some(vgpu(10)), false, true, &stays);
-    assert_eq!(done(&stays), on(vgpu(10)));
-    let anew = to(vgpu(10), turns(3), Draining, 100);
-    check(&drains, Some(turns(3)), false, true, &anew);
-    let leaves = to(vgpu(10), alone(), Leaving, 90);
+    assert_eq!(after_action(&stays), on(vgpu(10)));
+    let anew = to(vgpu(10), timeslice(3), Draining, 100);
+    check(&drains, Some(timeslice(3)), false, true, &anew);
+    let leaves = to(vgpu(10), exclusive(), Leaving, 90);
     let back = to(vgpu(10), vgpu(10), Leaving, 100);
     check(&leaves, Some(vgpu(10)), true, true, &back);
-    let enters = to(vgpu(10), alone(), Entering, 90);
-    let takes_back = to(alone(), vgpu(10), Leaving, 100);
+    let enters = to(vgpu(10), exclusive(), Entering, 90);
+    let takes_back = to(exclusive(), vgpu(10), Leaving, 100);
     check(&enters, Some(vgpu(10)), true, true, &takes_back);
     check(&enters, None, true, true, &enters);
-    // Found so at the agent's start, with pods on it.
+    // As found at the agent's start, with pods on it.
     let sure = to(vgpu(10), vgpu(10), Entering, 90);
-    let drains = to(vgpu(10), alone(), Draining, 100);
-    check(&sure, Some(alone()), false, true, &drains);
+    let drains = to(vgpu(10), exclusive(), Draining, 100);
+    check(&sure, Some(exclusive()), false, true, &drains);
 }
 
 #[test]
-fn a_card_that_is_not_free_in_time_keeps_its_mode_until_it_is_free_by_itself() {
-    let late = to(vgpu(10), alone(), Draining, 40);
-    let kept = given_up(on(vgpu(10)), alone(), None);
-    let stays = given_up(to(vgpu(10), vgpu(10), Entering, 100), alone(), None);
-    assert_eq!(done(&stays), kept);
-    check(&stays, Some(alone()), false, true, &stays);
+fn keeps_mode_after_timeout_until_gpu_is_free() {
+    let late = to(vgpu(10), exclusive(), Draining, 40);
+    let abandoned = given_up(on(vgpu(10)), exclusive(), None);
+    let stays = given_up(to(vgpu(10), vgpu(10), Entering, 100), exclusive(), None);
+    assert_eq!(after_action(&stays), abandoned);
+    check(&stays, Some(exclusive()), false, true, &stays);
     let mut expected = stays.clone();
     expected.given_up.as_mut().expect("given up").since = 40;
-    check(&late, Some(alone()), false, true, &expected);
-    check(&kept, Some(alone()), false, false, &kept);
-    let again = given_up(to(vgpu(10), alone(), Draining, 0), alone(), None);
-    check(&kept, Some(alone()), true, false, &again);
-    check(&again, Some(alone()), false, true, &stays);
-    check(&kept, Some(vgpu(10)), true, true, &on(vgpu(10)));
-    let other = to(vgpu(10), turns(3), Draining, 100);
-    check(&kept, Some(turns(3)), false, true, &other);
+    check(&late, Some(exclusive()), false, true, &expected);
+    check(&abandoned, Some(exclusive()), false, false, &abandoned);
+    let again = given_up(to(vgpu(10), exclusive(), Draining, 0), exclusive(), None);
+    check(&abandoned, Some(exclusive()), true, false, &again);
+    check(&again, Some(exclusive()), false, true, &stays);
+    check(&abandoned, Some(vgpu(10)), true, true, &on(vgpu(10)));
+    let other = to(vgpu(10), timeslice(3), Draining, 100);
+    check(&abandoned, Some(timeslice(3)), false, true, &other);
 }
 
 #[test]
-fn a_mode_that_the_card_refuses_is_given_up_until_another_is_wanted_or_the_agent_starts() {
-    let enters = to(vgpu(10), alone(), Entering, 90);
-    let back = given_up(to(alone(), vgpu(10), Leaving, 90), alone(), Some("no"));
+fn gives_up_refused_mode_until_new_profile_or_restart() {
+    let enters = to(vgpu(10), exclusive(), Entering, 90);
+    let back = given_up(
+        to(exclusive(), vgpu(10), Leaving, 90),
+        exclusive(),
+        Some("no"),
+    );
     let mut expected = back.clone();
     expected.given_up.as_mut().expect("given up").since = 90;
-    assert_eq!(give_up(&enters, "no"), expected);
-    check(&back, Some(alone()), true, true, &back);
-    let home = given_up(on(vgpu(10)), alone(), Some("no"));
-    check(&home, Some(alone()), true, true, &home);
-    assert_eq!(found(&home, 7), to(vgpu(10), vgpu(10), Entering, 7));
+    assert_eq!(abandon(&enters, "no"), expected);
+    check(&back, Some(exclusive()), true, true, &back);
+    let home = given_up(on(vgpu(10)), exclusive(), Some("no"));
+    check(&home, Some(exclusive()), true, true, &home);
+    assert_eq!(at_startup(&home, 7), to(vgpu(10), vgpu(10), Entering, 7));
     let fewer = to(vgpu(10), vgpu(2), Entering, 90);
-    let numbers = give_up(&fewer, "no").change.expect("goes back");
+    let numbers = abandon(&fewer, "no").change.expect("a change back");
     assert_eq!((numbers.to, numbers.step), (vgpu(10), Entering));
-    // Where there is nothing to go back to it is tried on.
-    let first = Card {
+    // Without an old mode it keeps trying.
+    let first = GpuState {
         mode: None,
         ..enters
     };
-    assert_eq!(give_up(&first, "no"), first);
+    assert_eq!(abandon(&first, "no"), first);
 }
 
-/// What happens to a card in the model.
+/// What happens to a GPU in the model.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Want(usize),
@@ -187,50 +194,53 @@ enum Event {
     Restart,
 }
 
-/// The world that the machine must not break.
+/// The model of a GPU and its users.
 struct Model {
-    card: Card,
-    stored: Card,
-    wanted: Option<Mode>,
-    /// The mode that the hardware has; `None` in the middle of a switch.
+    gpu: GpuState,
+    stored: GpuState,
+    desired: Option<Mode>,
+    /// The mode of the hardware; `None` in the middle of a switch.
     real: Option<Mode>,
     pods: u32,
-    closed: bool,
+    cordoned: bool,
     now: u64,
 }
 
 impl Model {
-    fn offered(&self) -> bool {
-        self.card.change.is_none() && self.card.mode.is_some()
+    fn is_advertised(&self) -> bool {
+        self.gpu.change.is_none() && self.gpu.mode.is_some()
     }
 
-    fn look(&mut self) {
-        let see = Situation {
-            wanted: self.wanted.as_ref(),
-            known: true,
+    fn reconcile(&mut self) {
+        let inputs = TransitionInputs {
+            desired: self.desired.as_ref(),
+            users_known: true,
             free: self.pods == 0,
-            closed: self.closed,
+            cordoned: self.cordoned,
             timeout: Some(5),
             now: self.now,
         };
-        self.card = next(&self.card, &see);
-        self.stored = self.card.clone();
-        if self.card.change.is_none() {
-            self.closed = false;
+        self.gpu = next_state(&self.gpu, &inputs);
+        self.stored = self.gpu.clone();
+        if self.gpu.change.is_none() {
+            self.cordoned = false;
         }
     }
 
-    /// A step of the switch, whole or half of it.
+    /// A step of the switch, complete or interrupted.
     fn work(&mut self, whole: bool) {
-        match todo(&self.card) {
-            Todo::Nothing => return,
-            Todo::Leave(..) => {
-                assert_eq!(self.pods, 0, "switched under somebody: {:?}", self.card);
+        match pending_action(&self.gpu) {
+            PendingAction::Nothing => return,
+            PendingAction::Leave(..) => {
+                assert_eq!(self.pods, 0, "switched while in use: {:?}", self.gpu);
                 self.real = None;
             }
-            Todo::Enter(mode) => {
-                let same = self.real.as_ref().is_some_and(|real| alike(real, mode));
-                assert!(same || self.pods == 0, "{:?}", self.card);
+            PendingAction::Enter(mode) => {
+                let same = self
+                    .real
+                    .as_ref()
+                    .is_some_and(|real| is_compatible(real, mode));
+                assert!(same || self.pods == 0, "{:?}", self.gpu);
                 if !same {
                     self.real = None;
                 }
@@ -240,50 +250,52 @@ impl Model {
             }
         }
         if whole {
-            self.card = done(&self.card);
-            self.stored = self.card.clone();
+            self.gpu = after_action(&self.gpu);
+            self.stored = self.gpu.clone();
         }
     }
 
     fn apply(&mut self, event: Event) {
-        let modes = [vgpu(10), vgpu(2), alone(), turns(3)];
+        let modes = [vgpu(10), vgpu(2), exclusive(), timeslice(3)];
         match event {
-            Event::Want(which) => self.wanted = Some(modes[which % modes.len()].clone()),
-            Event::Forget => self.wanted = None,
-            Event::Come if self.offered() => self.pods += 1,
+            Event::Want(which) => self.desired = Some(modes[which % modes.len()].clone()),
+            Event::Forget => self.desired = None,
+            Event::Come if self.is_advertised() => self.pods += 1,
             Event::Go => self.pods = self.pods.saturating_sub(1),
-            Event::Close if self.card.change.is_some() => self.closed = true,
+            Event::Close if self.gpu.change.is_some() => self.cordoned = true,
             Event::Later => self.now += 1,
             Event::Work => self.work(true),
             Event::Half => self.work(false),
             Event::Refuse => {
-                self.card = give_up(&self.card, "no");
-                self.stored = self.card.clone();
+                self.gpu = abandon(&self.gpu, "no");
+                self.stored = self.gpu.clone();
             }
-            Event::Restart => self.card = found(&self.stored, self.now),
+            Event::Restart => self.gpu = at_startup(&self.stored, self.now),
             Event::Come | Event::Close => {}
         }
-        self.look();
-        if self.offered() {
-            let mode = self.card.mode.as_ref();
+        self.reconcile();
+        if self.is_advertised() {
+            let mode = self.gpu.mode.as_ref();
             let real = self.real.as_ref();
-            let agree = mode.zip(real).is_some_and(|(mode, real)| alike(mode, real));
+            let agree = mode
+                .zip(real)
+                .is_some_and(|(mode, real)| is_compatible(mode, real));
             assert!(agree, "offered as {mode:?} and is {real:?}");
         }
     }
 }
 
 #[test]
-fn whatever_is_wanted_and_whenever_the_agent_dies_no_card_is_switched_under_somebody() {
+fn never_switches_gpu_in_use_across_restarts() {
     for seed in 0..400 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut model = Model {
-            card: on(vgpu(10)),
+            gpu: on(vgpu(10)),
             stored: on(vgpu(10)),
-            wanted: None,
+            desired: None,
             real: Some(vgpu(10)),
             pods: 0,
-            closed: false,
+            cordoned: false,
             now: 0,
         };
         for _ in 0..200 {
@@ -301,10 +313,10 @@ fn whatever_is_wanted_and_whenever_the_agent_dies_no_card_is_switched_under_some
             ];
             model.apply(events[random.usize(..events.len())]);
         }
-        // Left in peace it gets where it should.
+        // Left alone, it reaches the desired mode.
         model.pods = 0;
-        let wish = random.usize(..4);
-        for event in [Event::Restart, Event::Want(wish)] {
+        let choice = random.usize(..4);
+        for event in [Event::Restart, Event::Want(choice)] {
             model.apply(event);
         }
         for _ in 0..10 {
@@ -312,15 +324,19 @@ fn whatever_is_wanted_and_whenever_the_agent_dies_no_card_is_switched_under_some
                 model.apply(event);
             }
         }
-        assert_eq!(model.card.mode, model.wanted, "seed {seed}");
-        assert_eq!(model.card.change, None, "seed {seed}");
+        assert_eq!(model.gpu.mode, model.desired, "seed {seed}");
+        assert_eq!(model.gpu.change, None, "seed {seed}");
         assert!(model.real.is_some(), "seed {seed}");
     }
 }
 
 #[test]
-fn a_card_is_read_back_as_it_was_stored() {
-    let card = given_up(to(vgpu(10), turns(3), Leaving, 9), alone(), Some("no"));
-    let text = serde_json::to_string(&card).expect("json");
-    assert_eq!(serde_json::from_str::<Card>(&text).expect("json"), card);
+fn state_round_trips_through_json() {
+    let gpu = given_up(
+        to(vgpu(10), timeslice(3), Leaving, 9),
+        exclusive(),
+        Some("no"),
+    );
+    let text = serde_json::to_string(&gpu).expect("json");
+    assert_eq!(serde_json::from_str::<GpuState>(&text).expect("json"), gpu);
 }

@@ -1,7 +1,5 @@
-//! What an XID asks for: NVIDIA's catalogue with the owner's changes, as a value.
-//!
-//! Fed by: [`crate::xid_catalogue`] and the flag `--xid-actions`.
-//! Must not: know cards or pods.
+//! The action for each XID: NVIDIA's catalogue with the administrator's changes from
+//! `--xid-actions`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,21 +10,21 @@ use thiserror::Error;
 
 use crate::xid_catalogue::CATALOGUE;
 
-/// What is to be done after an error.
+/// The recovery that an error requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
+pub enum XidAction {
     /// Nothing.
     Ignore,
-    /// The application that it hit must start again; the card stays in service.
+    /// The affected application must restart; the GPU stays in service.
     RestartApplication,
-    /// The card is out of service until it was reset.
+    /// The GPU is out of service until it is reset.
     ResetGpu,
-    /// The card is out of service until the node was drained and started again.
+    /// The GPU is out of service until the node is drained and restarted.
     DrainNode,
 }
 
-impl Action {
-    /// All, with their names.
+impl XidAction {
+    /// All actions with their names.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ignore, "ignore"),
         (Self::RestartApplication, "restart-application"),
@@ -34,55 +32,55 @@ impl Action {
         (Self::DrainNode, "drain-node"),
     ];
 
-    /// Its name in flags and texts.
+    /// Its name in flags and messages.
     pub fn name(self) -> &'static str {
         let found = Self::ALL.iter().find(|(action, _)| *action == self);
         found.map_or("", |(_, name)| name)
     }
 
-    /// The card can be used as before.
-    pub fn leaves_the_card(self) -> bool {
+    /// Whether the GPU stays in service.
+    pub fn keeps_gpu_in_service(self) -> bool {
         matches!(self, Self::Ignore | Self::RestartApplication)
     }
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for XidAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// The action for every code: the catalogue's, unless changed. The text that changes it
-/// is `code=action,…`, where the code `unknown` stands for all that are not listed.
+/// The action for every code: the catalogue's, unless overridden. An override is `code=action,…`,
+/// where the code `unknown` stands for all codes that are not listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Actions {
-    known: BTreeMap<u64, Action>,
-    unknown: Action,
+pub struct XidActions {
+    listed: BTreeMap<u64, XidAction>,
+    unknown: XidAction,
 }
 
-impl Default for Actions {
-    /// The catalogue. A code that is not in it takes the card out of service, as with
-    /// NVIDIA's plugin.
+impl Default for XidActions {
+    /// The catalogue. A code that is not in it takes the GPU out of service, as with NVIDIA's
+    /// plugin.
     fn default() -> Self {
         Self {
-            known: CATALOGUE.iter().map(|row| (row.0, row.1)).collect(),
-            unknown: Action::ResetGpu,
+            listed: CATALOGUE.iter().map(|row| (row.0, row.1)).collect(),
+            unknown: XidAction::ResetGpu,
         }
     }
 }
 
-/// A change of the table that is not accepted.
+/// Why an override is invalid.
 #[derive(Debug, PartialEq, Eq, Error)]
-pub enum ActionsError {
-    /// Not of the form.
-    #[error("{0:?} is not of the form <xid>=<action>, such as 94=ignore or unknown=drain-node")]
+pub enum XidActionsError {
+    /// It is malformed.
+    #[error("{0:?} is malformed, expected <xid>=<action>, such as 94=ignore or unknown=drain-node")]
     Form(String),
-    /// Not a code.
-    #[error("{0:?} is not an XID; accepted: a number from 1 to 65535, or `unknown`")]
+    /// The code is invalid.
+    #[error("{0:?} is not an XID, expected a number from 1 to 65535 or `unknown`")]
     Code(String),
-    /// Not an action.
+    /// The action is invalid.
     #[error(
-        "XID {code}: {given:?} is not an action; accepted: ignore, restart-application, reset-gpu, drain-node"
+        "XID {code}: {given:?} is not an action, expected one of ignore, restart-application, reset-gpu, drain-node"
     )]
     Action {
         /// The code, as given.
@@ -90,38 +88,38 @@ pub enum ActionsError {
         /// The action, as given.
         given: String,
     },
-    /// Said twice.
-    #[error("XID {0} is named twice; name each once")]
+    /// A code is named twice.
+    #[error("XID {0} is named twice, expected each once")]
     Twice(String),
 }
 
-impl FromStr for Actions {
-    type Err = ActionsError;
+impl FromStr for XidActions {
+    type Err = XidActionsError;
 
-    fn from_str(text: &str) -> Result<Self, ActionsError> {
+    fn from_str(text: &str) -> Result<Self, XidActionsError> {
         let mut actions = Self::default();
         let mut named = Vec::new();
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
             let (code, given) = item
                 .split_once('=')
-                .ok_or_else(|| ActionsError::Form(item.to_owned()))?;
+                .ok_or_else(|| XidActionsError::Form(item.to_owned()))?;
             let (code, given) = (code.trim(), given.trim());
-            let found = Action::ALL.iter().find(|(_, name)| *name == given);
+            let found = XidAction::ALL.iter().find(|(_, name)| *name == given);
             let action = found.map(|(action, _)| *action);
-            let action = action.ok_or_else(|| ActionsError::Action {
+            let action = action.ok_or_else(|| XidActionsError::Action {
                 code: code.to_owned(),
                 given: given.to_owned(),
             })?;
             let number = match code {
                 "unknown" => None,
-                _ => Some(number(code).ok_or_else(|| ActionsError::Code(code.to_owned()))?),
+                _ => Some(number(code).ok_or_else(|| XidActionsError::Code(code.to_owned()))?),
             };
             if named.contains(&number) {
-                return Err(ActionsError::Twice(code.to_owned()));
+                return Err(XidActionsError::Twice(code.to_owned()));
             }
             named.push(number);
             match number {
-                Some(number) => drop(actions.known.insert(number, action)),
+                Some(number) => drop(actions.listed.insert(number, action)),
                 None => actions.unknown = action,
             }
         }
@@ -137,20 +135,20 @@ fn number(code: &str) -> Option<u64> {
         .then_some(number)
 }
 
-impl Actions {
-    /// What this code asks for.
-    pub fn of(&self, code: u64) -> Action {
-        self.known.get(&code).copied().unwrap_or(self.unknown)
+impl XidActions {
+    /// The action for this code.
+    pub fn of(&self, code: u64) -> XidAction {
+        self.listed.get(&code).copied().unwrap_or(self.unknown)
     }
 
-    /// The codes that leave a card in service, as the driver's side asks for them.
+    /// The codes that leave a GPU in service, as the driver side asks for them.
     pub fn ignored(&self) -> IgnoredXids {
         let those = |leaving: bool| {
-            let known = self.known.iter();
-            let found = known.filter(|(_, action)| action.leaves_the_card() == leaving);
+            let listed = self.listed.iter();
+            let found = listed.filter(|(_, action)| action.keeps_gpu_in_service() == leaving);
             found.map(|(code, _)| *code).collect()
         };
-        if self.unknown.leaves_the_card() {
+        if self.unknown.keeps_gpu_in_service() {
             IgnoredXids::AllBut(those(false))
         } else {
             IgnoredXids::These(those(true))

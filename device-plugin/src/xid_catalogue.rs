@@ -1,14 +1,14 @@
-//! NVIDIA's catalogue of XIDs: what each code means and what it asks for at once.
-//! Column "Immediate Action" of the catalogue for Ampere and later, in four words; its
-//! workflows (45, 48, 74, 144 to 150, 154, 159) by what they most often end in.
+//! NVIDIA's catalogue of XIDs: the meaning and the immediate action of each code, from the column
+//! "Immediate Action" for Ampere and later. Its workflows (45, 48, 74, 144 to 150, 154, 159) are
+//! represented by their most frequent outcome.
 //!
-//! Fed by: nothing. Must not: hold a code that the catalogue gives no action; such a
-//! code is unknown, and [`crate::xid::Actions`] says what becomes of it.
+//! Codes without an action in the catalogue are left out: they are unknown, and
+//! [`crate::xid::XidActions`] decides about them.
 
-use crate::xid::Action::{self, DrainNode, Ignore, ResetGpu, RestartApplication};
+use crate::xid::XidAction::{self, DrainNode, Ignore, ResetGpu, RestartApplication};
 
 /// Code, action, meaning; by code.
-pub(crate) const CATALOGUE: [(u64, Action, &str); 97] = [
+pub(crate) const CATALOGUE: [(u64, XidAction, &str); 97] = [
     (8, RestartApplication, "GPU stopped processing"),
     (11, RestartApplication, "invalid push buffer stream"),
     (13, RestartApplication, "graphics engine exception"),

@@ -1,27 +1,31 @@
-//! The table of XIDs: NVIDIA's words, the owner's changes, and the page made from it.
+//! The table of XIDs: NVIDIA's catalogue, overrides, and the page generated from it.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use super::*;
 
-fn check(changes: &str, code: u64, expected: Action) {
-    let actions: Actions = changes.parse().expect("accepted");
+fn check(changes: &str, code: u64, expected: XidAction) {
+    let actions: XidActions = changes.parse().expect("accepted");
     assert_eq!(actions.of(code), expected, "{code} with {changes:?}");
     let ignored = actions.ignored().contains(code);
-    assert_eq!(ignored, expected.leaves_the_card(), "{code} {changes:?}");
+    assert_eq!(
+        ignored,
+        expected.keeps_gpu_in_service(),
+        "{code} {changes:?}"
+    );
 }
 
 #[test]
-fn each_code_asks_for_what_nvidias_catalogue_says() {
+fn maps_xids_to_catalogue_actions() {
     for (codes, expected) in [
-        (&[43, 45, 63, 92, 106, 154][..], Action::Ignore),
-        (&[8, 13, 31, 68, 69, 94, 142], Action::RestartApplication),
+        (&[43, 45, 63, 92, 106, 154][..], XidAction::Ignore),
+        (&[8, 13, 31, 68, 69, 94, 142], XidAction::RestartApplication),
         (
             &[46, 48, 62, 64, 74, 95, 109, 119, 120, 140],
-            Action::ResetGpu,
+            XidAction::ResetGpu,
         ),
-        (&[54, 79, 151], Action::DrainNode),
+        (&[54, 79, 151], XidAction::DrainNode),
     ] {
         for code in codes {
             check("", *code, expected);
@@ -30,32 +34,36 @@ fn each_code_asks_for_what_nvidias_catalogue_says() {
 }
 
 #[test]
-fn a_code_that_nobody_knows_takes_the_card_out() {
+fn unknown_xid_takes_gpu_out_of_service() {
     for code in [1, 999, 65_535] {
-        check("", code, Action::ResetGpu);
-        check("unknown=ignore", code, Action::Ignore);
+        check("", code, XidAction::ResetGpu);
+        check("unknown=ignore", code, XidAction::Ignore);
     }
-    check("unknown=ignore", 79, Action::DrainNode);
+    check("unknown=ignore", 79, XidAction::DrainNode);
 }
 
 #[test]
-fn the_owner_changes_single_codes() {
-    check("79=ignore", 79, Action::Ignore);
-    check(" 94 = reset-gpu , 13=drain-node,", 94, Action::ResetGpu);
-    check("94=reset-gpu,13=drain-node", 13, Action::DrainNode);
-    check("94=reset-gpu", 95, Action::ResetGpu);
+fn overrides_actions_of_single_xids() {
+    check("79=ignore", 79, XidAction::Ignore);
+    check(" 94 = reset-gpu , 13=drain-node,", 94, XidAction::ResetGpu);
+    check("94=reset-gpu,13=drain-node", 13, XidAction::DrainNode);
+    check("94=reset-gpu", 95, XidAction::ResetGpu);
     check(
         "unknown=restart-application,7=drain-node",
         7,
-        Action::DrainNode,
+        XidAction::DrainNode,
     );
-    check("unknown=restart-application", 7, Action::RestartApplication);
+    check(
+        "unknown=restart-application",
+        7,
+        XidAction::RestartApplication,
+    );
 }
 
 #[test]
-fn a_change_that_cannot_be_meant_is_refused_with_what_is_accepted() {
+fn rejects_invalid_override_with_expected_values() {
     let refused = |text: &str, expected: &[&str]| {
-        let error = text.parse::<Actions>().expect_err(text).to_string();
+        let error = text.parse::<XidActions>().expect_err(text).to_string();
         for part in expected {
             assert!(error.contains(part), "{text}: {error}");
         }
@@ -63,7 +71,7 @@ fn a_change_that_cannot_be_meant_is_refused_with_what_is_accepted() {
     refused("79", &["\"79\"", "<xid>=<action>"]);
     refused("79:ignore", &["<xid>=<action>"]);
     refused("79=explode", &["79", "\"explode\"", "reset-gpu"]);
-    refused("79=", &["79", "accepted: ignore"]);
+    refused("79=", &["79", "expected one of ignore"]);
     refused("0=ignore", &["\"0\"", "1 to 65535"]);
     refused("+5=ignore", &["\"+5\"", "1 to 65535"]);
     refused("65536=ignore", &["1 to 65535"]);
@@ -73,17 +81,17 @@ fn a_change_that_cannot_be_meant_is_refused_with_what_is_accepted() {
 }
 
 #[test]
-fn the_catalogue_is_in_order_and_names_each_code_once() {
+fn catalogue_is_sorted_without_duplicates() {
     let codes: Vec<u64> = CATALOGUE.iter().map(|row| row.0).collect();
     assert!(codes.is_sorted_by(|a, b| a < b), "{codes:?}");
 }
 
 /// `UPDATE=1` writes the page instead: `make reference`.
 #[test]
-fn the_reference_of_xids_is_made_from_the_catalogue() {
+fn xid_reference_matches_catalogue() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/xids.md");
-    let kept = std::fs::read_to_string(&page).expect("the page");
-    let (head, _) = kept.split_once("| XID |").expect("a table");
+    let stored = std::fs::read_to_string(&page).expect("the page");
+    let (head, _) = stored.split_once("| XID |").expect("a table");
     let mut fresh = format!("{head}| XID | action | NVIDIA's meaning |\n|---|---|---|\n");
     for (code, action, meaning) in CATALOGUE {
         writeln!(fresh, "| {code} | `{action}` | {meaning} |").expect("text");
@@ -91,6 +99,6 @@ fn the_reference_of_xids_is_made_from_the_catalogue() {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&page, &fresh).expect("written");
     } else {
-        assert_eq!(kept, fresh, "run `make reference`");
+        assert_eq!(stored, fresh, "run `make reference`");
     }
 }

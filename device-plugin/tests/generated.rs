@@ -1,31 +1,31 @@
-//! Holds the checked-in protocol code to its `.proto` text: generates it anew,
-//! in memory and without a system protoc, and compares. With
-//! `UPDATE_GENERATED=1` it writes the files instead. Must not need the network.
+//! Compares the checked-in protocol code with its `.proto` text: generates it again in memory,
+//! without a system protoc and without the network. With `UPDATE_GENERATED=1` it writes the files
+//! instead.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 
 fn check(proto: &str, package: &str) -> anyhow::Result<()> {
-    let room = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let descriptors = protox::compile([room.join("proto").join(proto)], [room.join("proto")])?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let descriptors = protox::compile([root.join("proto").join(proto)], [root.join("proto")])?;
     let out = tempfile::tempdir()?;
     tonic_prost_build::configure()
         .out_dir(out.path())
         .compile_fds(descriptors)
         .with_context(|| format!("generate {proto}"))?;
     let file = format!("{package}.rs");
-    let fresh = std::fs::read_to_string(out.path().join(&file))?;
-    let kept_at = room.join("src/generated").join(&file);
+    let generated = std::fs::read_to_string(out.path().join(&file))?;
+    let stored_at = root.join("src/generated").join(&file);
     if std::env::var_os("UPDATE_GENERATED").is_some() {
-        std::fs::write(&kept_at, &fresh)?;
+        std::fs::write(&stored_at, &generated)?;
     }
-    let kept =
-        std::fs::read_to_string(&kept_at).with_context(|| format!("read {}", kept_at.display()))?;
+    let stored = std::fs::read_to_string(&stored_at)
+        .with_context(|| format!("read {}", stored_at.display()))?;
     assert!(
-        kept == fresh,
-        "{} is not what {proto} generates; run with UPDATE_GENERATED=1 and check the result in",
-        kept_at.display()
+        stored == generated,
+        "{} differs from what {proto} generates; run this test with UPDATE_GENERATED=1 and commit the result",
+        stored_at.display()
     );
     Ok(())
 }

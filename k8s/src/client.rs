@@ -1,7 +1,5 @@
-//! The client that every binary uses, with its timeouts.
-//!
-//! Fed by: a kubeconfig's path, or the pod's service account when there is none.
-//! Must not: fall through silently; which source was used is logged.
+//! The Kubernetes client of every program, with its timeouts. Logs which source of
+//! credentials it uses.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,7 +54,7 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
         }
         None => Config::incluster().map_err(|source| ClientError::InCluster { source })?,
     };
-    tune(&mut config);
+    set_timeouts(&mut config);
     let source = kubeconfig.map_or_else(
         || "service account".to_owned(),
         |path| path.display().to_string(),
@@ -65,9 +63,9 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
     Client::try_from(config).map_err(|source| ClientError::Client { source })
 }
 
-/// Timeouts, and no repetitions behind the caller's back: kube's own would hide
-/// an API server that answers 503 for minutes, and a watch would not be stale.
-fn tune(config: &mut Config) {
+/// Sets timeouts and switches off kube's own retries, which would hide an API server that
+/// answers 503 for minutes, so that a watch would not become stale.
+fn set_timeouts(config: &mut Config) {
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(SILENCE);
     config.write_timeout = Some(SILENCE);
@@ -81,9 +79,9 @@ mod tests {
 
     use super::*;
 
-    /// It used to be asked sixteen times, with pauses of up to 80 s.
+    /// kube's own retries would ask sixteen times, with pauses of up to 80 s.
     #[tokio::test]
-    async fn a_server_that_is_unavailable_is_asked_once() {
+    async fn asks_unavailable_server_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
@@ -98,7 +96,7 @@ mod tests {
             requests
         });
         let mut config = Config::new(format!("http://{address}").parse().unwrap());
-        tune(&mut config);
+        set_timeouts(&mut config);
         let client = Client::try_from(config).unwrap();
         let answer = client.apiserver_version().await;
         assert!(

@@ -1,13 +1,13 @@
 //! CPU and memory: what a pod requests and what a node has.
 //!
-//! Rule: kube-scheduler's own (component-helpers, `PodRequests`): the larger of
-//! (each init container plus the sidecars before it) and (app containers plus
-//! sidecars), plus the pod's overhead; requests for the whole pod replace it.
-//! Fed by: watches and extender calls. Must not: know GPUs.
+//!
+//! kube-scheduler's own rule (component-helpers, `PodRequests`): the larger of (each init
+//! container plus the sidecars before it) and (app containers plus sidecars), plus the
+//! pod's overhead; requests of the whole pod replace it.
 
 use std::collections::BTreeMap;
 
-use aliquot_core::node::Compute;
+use aliquot_core::node::HostResources;
 use aliquot_core::{Stage, quantity};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -16,18 +16,18 @@ use crate::pod;
 
 type Amounts = BTreeMap<String, Quantity>;
 
-/// What the pod requests, from its start to its end.
-pub fn requested(pod: &Pod) -> Compute {
-    let mut sidecars = Compute::default();
-    let mut apps = Compute::default();
-    let mut peak = Compute::default();
+/// What the pod requests over its life.
+pub fn requested(pod: &Pod) -> HostResources {
+    let mut sidecars = HostResources::default();
+    let mut apps = HostResources::default();
+    let mut peak = HostResources::default();
     for (container, stage) in pod::containers(pod) {
         let resources = container.resources.as_ref();
-        let wanted = amount(resources.and_then(|r| r.requests.as_ref()));
+        let requests = amount(resources.and_then(|r| r.requests.as_ref()));
         match stage {
-            Stage::Init => peak = larger(peak, sidecars.plus(wanted)),
-            Stage::Sidecar => sidecars = sidecars.plus(wanted),
-            Stage::App => apps = apps.plus(wanted),
+            Stage::Init => peak = larger(peak, sidecars.plus(requests)),
+            Stage::Sidecar => sidecars = sidecars.plus(requests),
+            Stage::App => apps = apps.plus(requests),
         }
     }
     let mut sum = larger(peak, sidecars.plus(apps));
@@ -46,23 +46,22 @@ pub fn requested(pod: &Pod) -> Compute {
 }
 
 /// `status.allocatable` of a node.
-pub fn allocatable(node: &Node) -> Compute {
+pub fn allocatable(node: &Node) -> HostResources {
     let status = node.status.as_ref();
     amount(status.and_then(|status| status.allocatable.as_ref()))
 }
 
-/// What is missing is 0, and so is what is no quantity: the API server lets
-/// none pass.
-fn amount(amounts: Option<&Amounts>) -> Compute {
+/// Missing and invalid quantities count as 0; the API server admits no invalid ones.
+fn amount(amounts: Option<&Amounts>) -> HostResources {
     let get = |name| amounts?.get(name).map(|quantity| quantity.0.as_str());
-    Compute {
+    HostResources {
         cpu: get("cpu").and_then(quantity::milli_cpu).unwrap_or_default(),
         memory: get("memory").and_then(quantity::mib).unwrap_or_default(),
     }
 }
 
-fn larger(a: Compute, b: Compute) -> Compute {
-    Compute {
+fn larger(a: HostResources, b: HostResources) -> HostResources {
+    HostResources {
         cpu: a.cpu.max(b.cpu),
         memory: a.memory.max(b.memory),
     }
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_follow_kube_schedulers_rule() {
+    fn requests_follow_kube_scheduler_rule() {
         let (small, large) = (container("250m", "1Gi"), container("2", "64Mi"));
         check(&json!({"containers": [{"name": "c"}]}), 0, 0);
         check(&json!({"containers": [small, small]}), 500, 2048);

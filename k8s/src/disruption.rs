@@ -1,7 +1,4 @@
-//! What decides whom preemption may end, and whether a pod may preempt: disruption
-//! budgets, and what pods say of themselves.
-//!
-//! Fed by: watches. Must not: choose; `aliquot_core::preemption` does.
+//! What preemption needs to know of pods and disruption budgets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +6,9 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// The kubelet's mark on the API object of a static pod.
+/// The kubelet's mark on the mirror pod of a static pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
-/// `terminationGracePeriodSeconds` of a pod that says none.
+/// `terminationGracePeriodSeconds` of a pod that sets none.
 const GRACE: i64 = 30;
 
 /// A pod's labels.
@@ -30,15 +27,15 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What the object says.
+    /// The budget of this object.
     pub fn of(budget: &PodDisruptionBudget) -> Self {
         let status = budget.status.as_ref();
         let spec = budget.spec.as_ref();
-        // Until its controller has looked at it, it allows nothing.
-        let seen =
+        // Until its controller has observed it, it allows nothing.
+        let observed =
             status.and_then(|status| status.observed_generation) >= budget.metadata.generation;
         let allowed = status.map_or(0, |status| status.disruptions_allowed);
-        let allowed = if seen { allowed } else { 0 };
+        let allowed = if observed { allowed } else { 0 };
         let disrupted = status.and_then(|status| status.disrupted_pods.as_ref());
         Self {
             namespace: budget.metadata.namespace.clone().unwrap_or_default(),
@@ -52,7 +49,7 @@ impl Budget {
         }
     }
 
-    /// The end of this pod counts against it.
+    /// Whether the eviction of this pod counts against it.
     pub fn covers(&self, namespace: &str, name: &str, labels: &Labels) -> bool {
         self.namespace == namespace
             && !self.disrupted.contains(name)
@@ -63,7 +60,7 @@ impl Budget {
     }
 }
 
-/// Kubernetes' rule for label selectors. One that cannot be read selects nothing.
+/// Kubernetes' rule for label selectors. An invalid one selects nothing.
 fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     let equal = selector.match_labels.iter().flatten();
     let mut equal = equal.map(|(key, value)| labels.get(key) == Some(value));
@@ -79,10 +76,10 @@ fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
             _ => false,
         }
     });
-    equal.all(|holds| holds) && expressions.all(|holds| holds)
+    equal.all(|matches| matches) && expressions.all(|matches| matches)
 }
 
-/// `spec.priority`; 0 where there is none.
+/// `spec.priority`; 0 if unset.
 pub fn priority(pod: &Pod) -> i32 {
     pod.spec
         .as_ref()
@@ -90,7 +87,7 @@ pub fn priority(pod: &Pod) -> i32 {
         .unwrap_or(0)
 }
 
-/// `spec.preemptionPolicy` does not forbid it.
+/// Whether `spec.preemptionPolicy` allows it to preempt.
 pub fn may_preempt(pod: &Pod) -> bool {
     let policy = pod
         .spec
@@ -99,7 +96,7 @@ pub fn may_preempt(pod: &Pod) -> bool {
     policy != Some("Never")
 }
 
-/// kube-scheduler has said that no node can take it (`PodScheduled` is False).
+/// Whether kube-scheduler reported that no node can take it (`PodScheduled` is False).
 pub fn unschedulable(pod: &Pod) -> bool {
     let conditions = pod
         .status
@@ -110,13 +107,13 @@ pub fn unschedulable(pod: &Pod) -> bool {
         .any(|condition| condition.reason.as_deref() == Some("Unschedulable"))
 }
 
-/// Where kube-scheduler makes room for it (`status.nominatedNodeName`).
+/// The node that kube-scheduler nominated for it (`status.nominatedNodeName`).
 pub fn nominated(pod: &Pod) -> Option<&str> {
     let name = pod.status.as_ref()?.nominated_node_name.as_deref()?;
     (!name.is_empty()).then_some(name)
 }
 
-/// When it started, in seconds since 1970; its creation before it has.
+/// When it started, in seconds since 1970; before that, when it was created.
 pub fn started(pod: &Pod) -> i64 {
     let started = pod
         .status
@@ -126,20 +123,20 @@ pub fn started(pod: &Pod) -> i64 {
     time.map_or(0, |time| time.0.as_second())
 }
 
-/// Seconds that it may take to end.
-pub fn grace(pod: &Pod) -> u64 {
+/// Its termination grace period in seconds.
+pub fn grace_period(pod: &Pod) -> u64 {
     let spec = pod.spec.as_ref();
     let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
     u64::try_from(grace.unwrap_or(GRACE)).unwrap_or(0)
 }
 
-/// By when it is to have ended, in seconds since 1970; `None` while it is not ending.
-pub fn ending(pod: &Pod) -> Option<i64> {
+/// `metadata.deletionTimestamp`, in seconds since 1970; `None` if it is not terminating.
+pub fn deletion_deadline(pod: &Pod) -> Option<i64> {
     let time = pod.metadata.deletion_timestamp.as_ref()?;
     Some(time.0.as_second())
 }
 
-/// It ends because kube-scheduler preempts it.
+/// Whether kube-scheduler preempts it.
 pub fn preempted_by_kube_scheduler(pod: &Pod) -> bool {
     let conditions = pod
         .status
@@ -150,8 +147,8 @@ pub fn preempted_by_kube_scheduler(pod: &Pod) -> bool {
         .any(|condition| condition.reason.as_deref() == Some("PreemptionByScheduler"))
 }
 
-/// A budget says nothing about it: it is not running yet.
-pub fn beyond_budgets(pod: &Pod) -> bool {
+/// Whether budgets ignore it because it does not run yet.
+pub fn ignored_by_budgets(pod: &Pod) -> bool {
     let phase = pod
         .status
         .as_ref()
@@ -184,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_covers_the_pods_that_its_selector_selects() {
+    fn budget_covers_pods_its_selector_matches() {
         let expression = |operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": "app", "operator": operator, "values": values}]});
         let web = || json!({"app": "web", "tier": "1"});
         check(&json!(null), web(), false);
@@ -206,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_its_controller_has_not_seen_allows_nothing() {
+    fn unobserved_budget_allows_no_disruption() {
         let budget = json!({
             "metadata": {"namespace": "d", "generation": 2},
             "status": {"disruptionsAllowed": 5, "currentHealthy": 1, "desiredHealthy": 1,

@@ -1,18 +1,16 @@
-//! Events on pods: what users read in `kubectl describe pod`.
-//!
-//! Fed by: decisions, through a bounded queue; [`crate::publisher`] publishes.
-//! Must not: hold up a decision; when the queue is full the event is dropped
-//! and counted.
+//! Events on pods, as users see them in `kubectl describe pod`. They go through a bounded
+//! queue, so that no decision waits; when it is full, events are dropped and counted.
+//! [`crate::publisher`] publishes them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
-/// Events waiting to be published.
+/// Events that may wait to be published.
 const QUEUE: usize = 4096;
 
-/// A pod, or a node, as events refer to it.
+/// A pod, or a node, that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRef {
     /// Namespace; a node has none.
@@ -33,8 +31,8 @@ impl PodRef {
         }
     }
 
-    /// The namespace in which its events lie.
-    pub(crate) fn events_in(&self) -> &str {
+    /// The namespace of its events.
+    pub(crate) fn event_namespace(&self) -> &str {
         if self.namespace.is_empty() {
             "default"
         } else {
@@ -43,45 +41,45 @@ impl PodRef {
     }
 }
 
-/// Something that a user should read.
+/// An event to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// The pod it is about.
+pub struct EventNote {
+    /// The pod that it is about.
     pub pod: PodRef,
-    /// A warning, or news.
+    /// Whether its type is Warning rather than Normal.
     pub warning: bool,
-    /// One word in capitals-and-small letters, such as `Booked`.
+    /// The reason in CamelCase, such as `Booked`.
     pub reason: &'static str,
-    /// What was being done, such as `Scheduling`.
+    /// The action, such as `Scheduling`.
     pub action: &'static str,
-    /// The text; cut at 1024 bytes.
+    /// The text, truncated at 1024 bytes.
     pub text: String,
 }
 
-/// Where decisions put their notes.
+/// The sending end of the event queue.
 #[derive(Clone, Debug)]
-pub struct Notes {
-    note_tx: mpsc::Sender<Note>,
+pub struct EventSender {
+    note_tx: mpsc::Sender<EventNote>,
     dropped: Arc<AtomicU64>,
 }
 
-impl Notes {
-    /// Queues a note; never waits.
-    pub fn send(&self, note: Note) {
+impl EventSender {
+    /// Queues an event without waiting.
+    pub fn send(&self, note: EventNote) {
         if self.note_tx.try_send(note).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How many notes did not find room.
+    /// The number of dropped events.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// A queue and what reads it; the reader is given to [`crate::publisher::publish`].
-pub fn queue() -> (Notes, mpsc::Receiver<Note>) {
+/// A queue and its receiver, which is for [`crate::publisher::publish`].
+pub fn queue() -> (EventSender, mpsc::Receiver<EventNote>) {
     let (note_tx, note_rx) = mpsc::channel(QUEUE);
     let dropped = Arc::default();
-    (Notes { note_tx, dropped }, note_rx)
+    (EventSender { note_tx, dropped }, note_rx)
 }

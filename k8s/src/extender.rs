@@ -1,9 +1,9 @@
 //! The messages between kube-scheduler and its extender, version 1.
 //!
-//! Source: k8s.io/kube-scheduler/extender/v1, whose Go fields carry no tags:
-//! the keys are the field names, capitalised. Golden files in `tests/golden`
-//! are written by those Go types (`clustertool golden`).
-//! Must not: be used for anything but encoding and decoding.
+//!
+//! Source: k8s.io/kube-scheduler/extender/v1, whose Go fields carry no tags: the keys are
+//! the capitalised field names. The golden files in `tests/golden` are written by those Go
+//! types (`clustertool golden`).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-/// What filter and prioritize are asked.
+/// The arguments of filter and prioritize.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub struct ExtenderArgs<'a> {
@@ -27,11 +27,10 @@ pub struct ExtenderArgs<'a> {
     pub node_names: Option<Vec<Cow<'a, str>>>,
 }
 
-/// A `v1.NodeList`. Its nodes are kept as they came, too, because an answer
-/// repeats them.
+/// A `v1.NodeList`. Keeps its nodes as received, too, because an answer repeats them.
 #[derive(Clone, Debug)]
 pub struct NodeList {
-    /// The nodes as we read them.
+    /// The decoded nodes.
     pub items: Vec<Node>,
     raw: Vec<Value>,
 }
@@ -68,7 +67,7 @@ impl NodeList {
     }
 }
 
-/// What filter answers.
+/// The answer of filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderFilterResult {
@@ -76,11 +75,11 @@ pub struct ExtenderFilterResult {
     pub nodes: Option<Value>,
     /// The nodes that can take the pod.
     pub node_names: Option<Vec<String>>,
-    /// Nodes that preemption might help on. We never name any (design 4.2).
+    /// Nodes that preemption might help on. Never set (see `aliquot_core::decide`).
     pub failed_nodes: Option<BTreeMap<String, String>>,
     /// Nodes that preemption will not help on, with the reason.
     pub failed_and_unresolvable_nodes: Option<BTreeMap<String, String>>,
-    /// An error of the extender itself; the pod is tried again.
+    /// An error of the extender itself; kube-scheduler tries again.
     pub error: String,
 }
 
@@ -94,7 +93,7 @@ pub struct HostPriority {
     pub score: i64,
 }
 
-/// What bind is asked.
+/// The arguments of bind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderBindingArgs {
@@ -109,7 +108,7 @@ pub struct ExtenderBindingArgs {
     pub node: String,
 }
 
-/// What bind answers: empty for bound.
+/// The answer of bind: empty if bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderBindingResult {
@@ -117,11 +116,11 @@ pub struct ExtenderBindingResult {
     pub error: String,
 }
 
-/// What preempt is asked: whom kube-scheduler would evict on which node.
+/// The arguments of preempt: the pods that kube-scheduler would evict, by node.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionArgs {
-    /// The pod that needs room.
+    /// The preemptor.
     pub pod: Option<Pod>,
     /// Whole pods; sent when `nodeCacheCapable` is false.
     #[serde(default)]
@@ -132,7 +131,7 @@ pub struct ExtenderPreemptionArgs {
 }
 
 impl ExtenderPreemptionArgs {
-    /// The victims by node, whichever way they were sent.
+    /// The victims by node, in whichever form they were sent.
     pub fn victims(&self) -> BTreeMap<String, MetaVictims> {
         if let Some(victims) = &self.node_name_to_meta_victims {
             return victims.clone();
@@ -183,7 +182,7 @@ pub struct MetaPod {
     pub uid: String,
 }
 
-/// What preempt answers: the nodes that remain, and who has to end there.
+/// The answer of preempt: the remaining nodes, and the victims there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionResult {
@@ -204,7 +203,7 @@ mod tests {
         std::fs::read_to_string(path).unwrap()
     }
 
-    /// Decodes a Go-made file and compares what we encode with it.
+    /// Decodes a golden file and compares it with our encoding.
     fn check<T: serde::de::DeserializeOwned + Serialize>(name: &str) {
         let text = golden(name);
         let ours = serde_json::to_value(serde_json::from_str::<T>(&text).unwrap()).unwrap();
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_encoded_as_the_go_types_encode_them() {
+    fn encodes_answers_like_the_go_types() {
         check::<ExtenderFilterResult>("extender-filter-fits");
         check::<ExtenderFilterResult>("extender-filter-refused");
         check::<ExtenderFilterResult>("extender-filter-error");
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn victims_are_read_as_uids_or_as_pods() {
+    fn reads_victims_as_uids_or_pods() {
         for form in ["meta", "pods"] {
             let text = golden(&format!("extender-preemption-args-{form}"));
             let args: ExtenderPreemptionArgs = serde_json::from_str(&text).unwrap();
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_of_both_forms_are_read() {
+    fn reads_extender_args_of_both_forms() {
         let text = golden("extender-args-names");
         let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
         assert_eq!(args.node_names.unwrap(), ["n1", "n2"]);

@@ -1,10 +1,7 @@
-//! Flags that webhook and scheduler share: what the resources are called and
-//! what is filled in. Both must be given the same.
-//!
-//! Fed by: the command line, or the environment.
-//! Must not: have a flag that only one of the two reads.
+//! Flags that the webhook and the scheduler share: the resources' names and the defaults.
+//! Both must be given the same values.
 
-use aliquot_core::request::{BareGpu, MAX_CARD_MIB, Resource};
+use aliquot_core::request::{BareGpu, MAX_GPU_MIB, Resource};
 use aliquot_core::{Defaults, Mib, Percent, ResourceNames, mig};
 use clap::{Args, ValueEnum, value_parser};
 use thiserror::Error;
@@ -16,26 +13,26 @@ use crate::pod::Settings;
 pub enum BareGpuFlag {
     /// The defaults.
     Seed,
-    /// Whole cards.
+    /// Whole GPUs.
     Whole,
 }
 
 /// The shared flags.
 #[derive(Clone, Debug, Args)]
 pub struct RequestFlags {
-    /// MiB for a container that says no memory; 0 means all of the card
+    /// Memory in MiB for a container that asks for none; 0 means the whole GPU
     #[arg(long, env = "ALIQUOT_DEFAULT_MEM", default_value_t = 5000,
-        value_parser = value_parser!(u64).range(0..=MAX_CARD_MIB))]
+        value_parser = value_parser!(u64).range(0..=MAX_GPU_MIB))]
     default_mem: u64,
-    /// Percent of compute for a container that says none
+    /// Percent of compute for a container that asks for none
     #[arg(long, env = "ALIQUOT_DEFAULT_CORES", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=100))]
     default_cores: u32,
-    /// GPUs for a container that asks for memory or compute only; 0 fills in none
+    /// GPUs for a container that asks for memory or compute only; 0 sets no default
     #[arg(long, env = "ALIQUOT_DEFAULT_GPU_NUM", default_value_t = 1,
         value_parser = value_parser!(u32).range(0..=64))]
     default_gpu_num: u32,
-    /// What a bare count means: the defaults above, or whole cards
+    /// Meaning of a count alone: the defaults above, or whole GPUs
     #[arg(long, env = "ALIQUOT_BARE_GPU", value_enum, default_value = "seed")]
     bare_gpu: BareGpuFlag,
 
@@ -70,27 +67,29 @@ pub struct RequestFlags {
         default_value = "nvidia.com/priority"
     )]
     resource_priority: String,
-    /// Names of other resources that renamed cards are advertised under, with commas
-    /// between; MIG instances (nvidia.com/mig-…) are served without
+    /// Names of other resources that renamed GPUs are advertised under, comma-separated;
+    /// those of MIG instances (nvidia.com/mig-…) need not be listed
     #[arg(long, env = "ALIQUOT_EXTRA_RESOURCES", value_delimiter = ',')]
     extra_resources: Vec<String>,
 }
 
-/// A resource name that cannot be meant.
+/// An invalid resource name.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum FlagError {
     /// Not the name of an extended resource.
-    #[error("resource name {value:?}; accepted: DOMAIN/NAME of letters, digits, '-', '_', '.'")]
+    #[error(
+        "resource name {value:?} is invalid; expected: DOMAIN/NAME of letters, digits, '-', '_', '.'"
+    )]
     ResourceName {
-        /// As it came.
+        /// The name as given.
         value: String,
     },
     /// One name for two resources.
     #[error(
-        "resource name {value:?} is given twice; accepted: different names, none of MIG instances"
+        "resource name {value:?} is not unique or belongs to MIG instances; expected: unique names outside nvidia.com/mig-"
     )]
     SameName {
-        /// As it came.
+        /// The name as given.
         value: String,
     },
 }
@@ -178,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_documented_values() {
+    fn flag_defaults_match_the_documented_values() {
         let (flags, defaults) = (settings(&[]).unwrap(), Settings::default());
         assert_eq!(flags.names, defaults.names);
         assert_eq!(flags.defaults, defaults.defaults);
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn rejects_invalid_flags() {
         let same = settings(&["--resource-mem", "nvidia.com/gpu"]).unwrap_err();
         assert!(matches!(same, FlagError::SameName { .. }));
         for name in ["gpu", "a/b/c", "a/", "a/b\""] {

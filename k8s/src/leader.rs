@@ -1,11 +1,11 @@
-//! Who may bind when there are several replicas (design 4.3.4).
+//! Which scheduler replica may bind.
 //!
-//! Each replica is one pod with kube-scheduler beside the extender, and only
-//! the kube-scheduler that holds its Lease sends pods. The extender reads that
-//! same Lease: it binds while the holder is the kube-scheduler of its own pod
-//! and has renewed within two thirds of the Lease's duration. Both read the clock
-//! of one machine.
-//! Fed by: a watch of the Lease. Must not: take or renew the Lease itself.
+//!
+//! Each replica is one pod with kube-scheduler beside the extender, and only the
+//! kube-scheduler that holds its Lease sends pods. The extender reads that same Lease: it
+//! binds while the holder is the kube-scheduler of its own pod and has renewed within two
+//! thirds of the Lease's duration. Both read the clock of one machine. The extender never
+//! takes or renews the Lease itself.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 
 use crate::watch::Index;
 
-/// Kubernetes' default for a Lease that does not say how many seconds it lasts.
+/// Kubernetes' default for a Lease without a duration, in seconds.
 const DURATION: i32 = 15;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,17 +22,17 @@ struct Term {
     holder: String,
     acquired: SystemTime,
     renewed: SystemTime,
-    /// How long after a renewal its holder may write. Nobody else takes the Lease
-    /// before its whole duration; the last third is for a process that is held up
-    /// between looking and writing. It is kube-scheduler's own proportion
-    /// (`renewDeadline` 10 s of 15 s).
+    /// How long after a renewal its holder may write. Nobody else takes the Lease before
+    /// its whole duration; the last third is for a process that is delayed between checking
+    /// and writing. It is kube-scheduler's own proportion (`renewDeadline` 10 s of 15 s).
     deadline: Duration,
 }
 
-/// The Lease as last seen.
+/// The Lease as last observed.
 #[derive(Debug)]
 pub struct Leadership {
-    /// Our kube-scheduler's identity up to its `_`; `None`: the only replica.
+    /// The identity of this pod's kube-scheduler up to its `_`; `None` for a single
+    /// replica.
     me: Option<String>,
     /// How long a Binding of an old leader may still be under way.
     settling: Duration,
@@ -40,8 +40,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// For the only replica. What a killed process before it may still have
-    /// under way is left to the node's own check (ARCHITECTURE.md, Failure).
+    /// For a single replica. What a killed predecessor may still have under way is left to
+    /// the node's own check (ARCHITECTURE.md, Failure).
     pub fn always() -> Self {
         Self {
             me: None,
@@ -50,8 +50,8 @@ impl Leadership {
         }
     }
 
-    /// Leads while the holder is `me`, or `me` with kube-scheduler's `_<uuid>`.
-    /// `settling` is the longest that an old leader's last request can take.
+    /// Leads while the holder is `me`, or `me` with kube-scheduler's `_<uuid>`. `settling`
+    /// is the longest that an old leader's last request can take.
     pub fn of(me: String, settling: Duration) -> Self {
         Self {
             me: Some(me),
@@ -60,26 +60,26 @@ impl Leadership {
         }
     }
 
-    /// Whether this replica may write now; else why not. `listed` is when the
-    /// list of pods that the books rest on was begun.
-    pub fn fault(&self, now: SystemTime, listed: Option<SystemTime>) -> Option<String> {
+    /// Why this replica may not write now; `None` if it may. `listed` is when the list of
+    /// pods that the ledger is based on was begun.
+    pub fn error(&self, now: SystemTime, listed: Option<SystemTime>) -> Option<String> {
         let new = || "the lease is new: listing what the old leader may have bound".to_owned();
-        let unheld = self.unheld(now);
-        unheld.or_else(|| self.early(listed).then(new))
+        let lease_error = self.lease_error(now);
+        lease_error.or_else(|| self.awaits_list(listed).then(new))
     }
 
-    /// Whether nothing but a late enough list is missing.
+    /// Whether only a recent enough list is missing.
     pub fn settles(&self, now: SystemTime, listed: Option<SystemTime>) -> bool {
-        self.unheld(now).is_none() && self.early(listed)
+        self.lease_error(now).is_none() && self.awaits_list(listed)
     }
 
-    fn early(&self, listed: Option<SystemTime>) -> bool {
+    fn awaits_list(&self, listed: Option<SystemTime>) -> bool {
         let from = self.list_from();
         self.me.is_some() && from.is_some_and(|from| listed.is_none_or(|listed| listed < from))
     }
 
-    /// Why the lease is not in good hands here, if it is not.
-    fn unheld(&self, now: SystemTime) -> Option<String> {
+    /// Why this pod's kube-scheduler does not hold the lease, if it does not.
+    fn lease_error(&self, now: SystemTime) -> Option<String> {
         let me = self.me.as_ref()?;
         let term = self.term.read();
         let Some(term) = &*term else {
@@ -95,7 +95,7 @@ impl Leadership {
         None
     }
 
-    /// From when on a list is late enough for the present term.
+    /// When a list must have begun to be recent enough for the present term.
     pub fn list_from(&self) -> Option<SystemTime> {
         let acquired = self.term.read().as_ref()?.acquired;
         Some(acquired + self.settling)
@@ -168,9 +168,9 @@ mod tests {
             .unwrap(),
         );
         let listed = listed.map(at);
-        let fault = leadership.fault(at(now), listed);
-        assert_eq!(fault.as_deref(), expected, "{holder} {now} {listed:?}");
-        let settles = fault.is_some_and(|fault| fault.starts_with("the lease is new"));
+        let error = leadership.error(at(now), listed);
+        assert_eq!(error.as_deref(), expected, "{holder} {now} {listed:?}");
+        let settles = error.is_some_and(|error| error.starts_with("the lease is new"));
         assert_eq!(
             leadership.settles(at(now), listed),
             settles,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn binds_only_while_its_own_kube_scheduler_renews_and_after_a_late_enough_list() {
+    fn binds_only_while_its_kube_scheduler_renews_the_lease() {
         let late = Some("the lease was not renewed within its deadline");
         let new = Some("the lease is new: listing what the old leader may have bound");
         check("pod-a_1234", 21, Some(3), None);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn binds_for_two_thirds_of_what_the_lease_lasts() {
+    fn binds_for_two_thirds_of_the_lease_duration() {
         let late = Some("the lease was not renewed within its deadline");
         check_lasting(&json!(6), "pod-a_1", 23, Some(3), None);
         check_lasting(&json!(6), "pod-a_1", 24, Some(3), late);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_replica_always_leads() {
-        assert_eq!(Leadership::always().fault(at(0), None), None);
+    fn single_replica_always_leads() {
+        assert_eq!(Leadership::always().error(at(0), None), None);
     }
 }

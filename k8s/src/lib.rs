@@ -1,8 +1,8 @@
-//! Kubernetes on one side, `aliquot-core` on the other.
+//! The adapter between Kubernetes and `aliquot-core`. It decides nothing.
 //!
-//! Start with [`watch`] (streams become calls of an [`watch::Index`]) and
-//! [`pod`] (a Pod becomes a demand or a booking).
-//! Fed by: the API server. Must not: decide anything.
+//!
+//! Start with [`watch`] (streams become calls of a [`watch::Index`]) and [`pod`] (a Pod
+//! becomes a demand or an entry in the ledger).
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,6 @@ pub mod node;
 pub mod pod;
 pub mod publisher;
 pub mod quota;
-pub mod seats;
+pub mod replicas;
 pub mod slim;
 pub mod watch;

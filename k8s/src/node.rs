@@ -1,7 +1,5 @@
-//! A Node as the books see it: its inventory and what it can carry besides.
-//!
-//! Fed by: watches, calls with Node objects, and `kubectl-aliquot`.
-//! Must not: fail; a node whose inventory cannot be read has none.
+//! A Node as the ledger sees it: its inventory, and its CPU, memory and replicas. A node
+//! with an unreadable inventory has none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,30 +7,30 @@ use std::sync::Arc;
 use aliquot_core::GpuUuid;
 use aliquot_core::hami::{self, REGISTER};
 use aliquot_core::inventory::{INVENTORY, Inventory};
-use aliquot_core::node::Published;
+use aliquot_core::node::NodePublication;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::{compute, seats};
+use crate::{compute, replicas};
 
-/// Cards taken out by an administrator: a comma list of uuids under our name and
-/// HAMi's; both hold.
+/// Devices that an administrator cordoned: comma-separated UUIDs under Aliquot's name and
+/// HAMi's; both apply.
 const CORDON: [&str; 2] = ["aliquot.dev/device-cordon", "hami.io/device-cordon"];
 
 fn cordoned(annotations: Option<&BTreeMap<String, String>>) -> Vec<GpuUuid> {
     let texts = CORDON.iter().filter_map(|key| annotations?.get(*key));
     let items = texts.flat_map(|text| text.split(',')).map(str::trim);
-    let mut cards: Vec<GpuUuid> = items
+    let mut devices: Vec<GpuUuid> = items
         .filter(|item| !item.is_empty())
         .map(GpuUuid::from)
         .collect();
-    cards.sort_unstable();
-    cards.dedup();
-    cards
+    devices.sort_unstable();
+    devices.dedup();
+    devices
 }
 
-/// What a Node object says. Where our agent publishes nothing, what HAMi's plugin
-/// registered is shown.
-pub fn published(node: &Node) -> Published {
+/// What a Node object publishes. Without an inventory of Aliquot's node agent, what HAMi's
+/// plugin registered is shown.
+pub fn published(node: &Node) -> NodePublication {
     let annotations = node.metadata.annotations.as_ref();
     let text = |key| annotations.and_then(|all| all.get(key));
     let inventory = match text(INVENTORY) {
@@ -49,19 +47,19 @@ pub fn published(node: &Node) -> Published {
             return published_without(node);
         }
     };
-    Published {
-        seats: seats::offered(node, &inventory),
+    NodePublication {
+        replicas: replicas::offered(node, &inventory),
         inventory: Some(Arc::new(inventory)),
         allocatable: compute::allocatable(node),
         cordoned: cordoned(annotations),
-        of_hami: text(INVENTORY).is_none(),
+        served_by_hami: text(INVENTORY).is_none(),
     }
 }
 
-fn published_without(node: &Node) -> Published {
-    Published {
+fn published_without(node: &Node) -> NodePublication {
+    NodePublication {
         allocatable: compute::allocatable(node),
-        ..Published::default()
+        ..NodePublication::default()
     }
 }
 

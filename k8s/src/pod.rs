@@ -1,7 +1,5 @@
-//! A Pod as the books see it: what it asks for, what it holds, whether it ended.
-//!
-//! Fed by: watches and extender calls.
-//! Must not: refuse; a pod that cannot be read gives an error that says where.
+//! A Pod as the ledger sees it: what it asks for, what it is allocated, and whether it has
+//! finished.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,12 +7,14 @@ use std::sync::Arc;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::hami;
-use aliquot_core::ledger::Held;
-use aliquot_core::request::{self, Ask, DEFAULTED, RequestError, Resource, Written, is_other};
-use aliquot_core::wishes::WishError;
+use aliquot_core::ledger::AllocatedUse;
+use aliquot_core::preferences::PreferenceError;
+use aliquot_core::request::{
+    self, DEFAULTED, GpuRequest, RequestError, Resource, Written, is_other,
+};
 use aliquot_core::{
-    Allocation, ContainerDemand, Defaults, Demand, Namespace, NodeName, PodUid, ResourceNames,
-    Stage, Wishes, usage,
+    Allocation, ContainerDemand, Defaults, Demand, Namespace, NodeName, PodUid, Preferences,
+    ResourceNames, Stage, usage,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -22,19 +22,19 @@ use thiserror::Error;
 
 use crate::compute;
 
-/// What a cluster calls things and fills in.
+/// The cluster's resource names and defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The five resources' names.
     pub names: ResourceNames,
-    /// Other resources of ours that renamed cards are advertised under; those of MIG
+    /// Other GPU resources that renamed devices are advertised under; those of MIG
     /// instances are known by their names.
     pub extra: Vec<String>,
-    /// Values for what a container leaves out.
+    /// Defaults for what a container leaves out.
     pub defaults: Defaults,
 }
 
-/// Why a pod's demand cannot be read.
+/// Why a pod's demand is invalid.
 #[derive(Debug, Error)]
 pub enum DemandError {
     /// A container's resource.
@@ -47,33 +47,33 @@ pub enum DemandError {
         /// What is wrong.
         source: RequestError,
     },
-    /// Two containers have one name; the API server stores no such pod. An
-    /// allocation says by name which container was given what.
-    #[error("two containers are called {0:?}; accepted: a name of its own for each")]
-    Twice(String),
+    /// Two containers have one name; the API server stores no such pod, and an allocation
+    /// names containers.
+    #[error("duplicate container name {0:?}; expected: a unique name for each container")]
+    DuplicateContainer(String),
     /// An annotation.
     #[error(transparent)]
-    Wish(WishError),
+    Preference(PreferenceError),
 }
 
-/// `metadata.uid`, empty for an object that never was in an API server.
+/// `metadata.uid`, empty for an object that was never stored.
 pub fn uid(pod: &Pod) -> PodUid {
     pod.metadata.uid.as_deref().unwrap_or_default().into()
 }
 
-/// `metadata.namespace`, empty for an object that never was in an API server.
+/// `metadata.namespace`, empty for an object that was never stored.
 pub fn namespace(pod: &Pod) -> Namespace {
     pod.metadata.namespace.as_deref().unwrap_or_default().into()
 }
 
-/// Where the pod is bound, if it is.
+/// The node that the pod is bound to, if any.
 pub fn node(pod: &Pod) -> Option<NodeName> {
     let name = pod.spec.as_ref()?.node_name.as_deref()?;
     (!name.is_empty()).then(|| name.into())
 }
 
-/// The pod has run its course: nothing of it will run again (Succeeded, Failed).
-pub fn ended(pod: &Pod) -> bool {
+/// Whether the pod has finished (Succeeded, Failed).
+pub fn is_finished(pod: &Pod) -> bool {
     let phase = pod
         .status
         .as_ref()
@@ -101,8 +101,8 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, Stage)> {
     init.chain(apps)
 }
 
-/// What the pod asks for, defaults applied. [`Demand::asks`] tells whether it
-/// asks for a share at all. Limits count, requests where a limit is missing.
+/// The pod's demand, defaults applied. [`Demand::requests_gpu`] says whether it asks for a share.
+/// Limits count; requests where a limit is missing.
 pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
     let mut priority = 1;
     let mut demands: Vec<ContainerDemand> = Vec::new();
@@ -111,7 +111,7 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
     let filled: Filled<'_> = filled.unwrap_or_default();
     for (container, stage) in containers(pod) {
         if demands.iter().any(|other| other.name == container.name) {
-            return Err(DemandError::Twice(container.name.clone()));
+            return Err(DemandError::DuplicateContainer(container.name.clone()));
         }
         let others = others(container, settings)?;
         let written = written(container, settings)?;
@@ -121,7 +121,7 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
         demands.push(ContainerDemand {
             name: container.name.clone(),
             stage,
-            asks: asks(
+            requests: requests(
                 &written,
                 others,
                 settings,
@@ -130,34 +130,35 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
             ),
         });
     }
-    let wishes = Wishes::read(|key| annotation(pod, key));
-    let wishes = wishes.map_err(|mut errors| DemandError::Wish(errors.swap_remove(0)))?;
+    let preferences = Preferences::read(|key| annotation(pod, key));
+    let preferences =
+        preferences.map_err(|mut errors| DemandError::Preference(errors.swap_remove(0)))?;
     Ok(Demand {
         namespace: namespace(pod),
         resources,
         containers: demands,
         host: compute::requested(pod),
         priority,
-        node_policy: wishes.node_policy,
-        gpu_policy: wishes.gpu_policy,
-        rules: wishes.rules,
+        node_policy: preferences.node_policy,
+        gpu_policy: preferences.gpu_policy,
+        rules: preferences.rules,
     })
 }
 
-/// The webhook's list of what it filled in, by container and resource.
+/// The webhook's list of defaulted values, by container and resource.
 type Filled<'a> = BTreeMap<Cow<'a, str>, Defaulted<'a>>;
 type Defaulted<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
 
-/// The container's shares: under the usual resource, then under others by name.
-fn asks(
+/// The container's requests: under the main resource, then under others by name.
+fn requests(
     written: &Written,
     others: Vec<(&str, u32)>,
     settings: &Settings,
     filled: Option<&Defaulted<'_>>,
     resources: &mut Vec<Arc<str>>,
-) -> Vec<Ask> {
-    let mut asks: Vec<Ask> = written.ask(&settings.defaults).into_iter().collect();
-    for ask in &mut asks {
+) -> Vec<GpuRequest> {
+    let mut requests: Vec<GpuRequest> = written.request(&settings.defaults).into_iter().collect();
+    for request in &mut requests {
         let was_filled = |resource| {
             let value = filled.and_then(|filled| filled.get(settings.names.of(resource)));
             value.is_some_and(|value| {
@@ -167,8 +168,8 @@ fn asks(
             })
         };
         let memory = [Resource::Memory, Resource::MemoryPercentage];
-        ask.wrote.memory &= !memory.into_iter().any(was_filled);
-        ask.wrote.cores &= !was_filled(Resource::Cores);
+        request.written.memory &= !memory.into_iter().any(was_filled);
+        request.written.cores &= !was_filled(Resource::Cores);
     }
     for (name, count) in others {
         let known = resources.iter().position(|known| **known == *name);
@@ -176,14 +177,14 @@ fn asks(
             resources.push(name.into());
             resources.len() - 1
         });
-        // Nobody names more than a byte counts; the last one then serves nobody.
+        // More resources than a byte can index: the last one then serves no pod.
         let place = u8::try_from(place).unwrap_or(u8::MAX);
-        asks.push(written.ask_under(place, count));
+        requests.push(written.request_under(place, count));
     }
-    asks
+    requests
 }
 
-/// What the container asks for under resources of ours besides the usual one, by name.
+/// The container's counts under other GPU resources than the main one, by name.
 fn others<'a>(
     container: &'a Container,
     settings: &Settings,
@@ -220,7 +221,7 @@ fn written(container: &Container, settings: &Settings) -> Result<Written, Demand
     Ok(if others(container, settings)?.is_empty() {
         read
     } else {
-        read.beside_others()
+        read.with_other_resources()
     })
 }
 
@@ -241,46 +242,45 @@ fn numbers(container: &Container, names: &ResourceNames) -> Result<Written, Dema
     })
 }
 
-/// What a bound pod holds by its allocation annotation, or by HAMi's where ours
-/// is not there; `None` for a pod that is not bound or carries neither. An
-/// allocation counts only together with a node: it is written by the Binding
-/// alone.
-pub fn held(pod: &Pod, settings: &Settings) -> Option<(NodeName, Held)> {
+/// What a bound pod is allocated, by its allocation annotation or else by HAMi's; `None`
+/// for a pod that is not bound or has neither. An allocation counts only together with a
+/// node: it is written by the Binding alone.
+pub fn allocated(pod: &Pod, settings: &Settings) -> Option<(NodeName, AllocatedUse)> {
     let node = node(pod)?;
-    let held = match annotation(pod, ALLOCATION) {
-        Some(text) => ours(pod, &node, text),
-        None => hamis(pod, &node, settings)?,
+    let allocated_use = match annotation(pod, ALLOCATION) {
+        Some(text) => aliquot_use(pod, &node, text),
+        None => hami_use(pod, &node, settings)?,
     };
-    Some((node, held))
+    Some((node, allocated_use))
 }
 
-fn ours(pod: &Pod, node: &NodeName, text: &str) -> Held {
+fn aliquot_use(pod: &Pod, node: &NodeName, text: &str) -> AllocatedUse {
     match Allocation::decode(text) {
         Ok(allocation) if allocation.node == *node => {
             let stages = containers(pod).map(|(c, stage)| (c.name.as_str(), stage));
-            Held::Uses(usage::effective(&allocation, stages))
+            AllocatedUse::Known(usage::effective(&allocation, stages))
         }
         // Of another release, damaged, or of another node: fail closed.
-        Ok(_) | Err(_) => Held::Unreadable,
+        Ok(_) | Err(_) => AllocatedUse::Unreadable,
     }
 }
 
-/// What HAMi gave the pod. Users can write HAMi's annotation too, so it counts
-/// only for pods that ask for a share (or for what we cannot read).
-fn hamis(pod: &Pod, node: &NodeName, settings: &Settings) -> Option<Held> {
+/// What HAMi allocated to the pod. Users can write HAMi's annotation, too, so it counts
+/// only for pods that ask for a share (or whose request is invalid).
+fn hami_use(pod: &Pod, node: &NodeName, settings: &Settings) -> Option<AllocatedUse> {
     let text = annotation(pod, hami::ALLOCATED)?;
-    let asks = |container: &Container| {
+    let requests = |container: &Container| {
         let written = written(container, settings);
-        written.map_or(true, |written| written.asks(&settings.defaults))
+        written.map_or(true, |written| written.requests_gpu(&settings.defaults))
     };
-    if !containers(pod).any(|(container, _)| asks(container)) {
+    if !containers(pod).any(|(container, _)| requests(container)) {
         return None;
     }
     let elsewhere = annotation(pod, hami::NODE).is_some_and(|other| other != node.as_str());
     let stages: Vec<Stage> = containers(pod).map(|(_, stage)| stage).collect();
     Some(match hami::uses(text, &stages) {
-        Ok(uses) if !elsewhere => Held::Uses(uses),
-        Ok(_) | Err(_) => Held::Unreadable,
+        Ok(uses) if !elsewhere => AllocatedUse::Known(uses),
+        Ok(_) | Err(_) => AllocatedUse::Unreadable,
     })
 }
 

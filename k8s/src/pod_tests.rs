@@ -1,4 +1,4 @@
-//! Pods as the API server encodes them, and what they mean to the books.
+//! Pods as the API server encodes them, and what the ledger reads from them.
 
 use aliquot_core::{Memory, Mib, Percent, Policy};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn limits(values: &Value) -> Value {
 }
 
 #[test]
-fn a_demand_keeps_the_containers_order_and_stages() {
+fn demand_preserves_container_order_and_stages() {
     let spec = json!({
         "initContainers": [
             {"name": "warm", "resources": limits(&json!({"nvidia.com/gpu": "1"}))},
@@ -36,7 +36,7 @@ fn a_demand_keeps_the_containers_order_and_stages() {
             (
                 c.name.as_str(),
                 c.stage,
-                c.asks.first().map(|ask| ask.memory),
+                c.requests.first().map(|request| request.memory),
             )
         })
         .collect();
@@ -52,7 +52,7 @@ fn a_demand_keeps_the_containers_order_and_stages() {
 }
 
 #[test]
-fn an_unreadable_request_names_container_resource_and_value() {
+fn invalid_request_names_container_resource_and_value() {
     let spec = json!({"containers": [
         {"name": "main", "resources": limits(&json!({"nvidia.com/gpumem": "16Gi"}))},
     ]});
@@ -64,7 +64,7 @@ fn an_unreadable_request_names_container_resource_and_value() {
 }
 
 #[test]
-fn our_policy_annotation_wins_over_hamis() {
+fn aliquot_policy_annotation_overrides_hamis() {
     let annotations = json!({
         "hami.io/node-scheduler-policy": "binpack",
         "aliquot.dev/node-scheduler-policy": "spread",
@@ -74,7 +74,7 @@ fn our_policy_annotation_wins_over_hamis() {
     let error = demand(&pod(&spec, &annotations), &Settings::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "annotation hami.io/gpu-scheduler-policy: \"closest\" is not a GPU policy; accepted: one of binpack, spread, fragmentation, or numa, mutex, topology, or several with commas between"
+        "annotation hami.io/gpu-scheduler-policy: \"closest\" is not a GPU policy; expected: one of binpack, spread, fragmentation, or numa, mutex, topology, or several, comma-separated"
     );
     let spread = json!({"aliquot.dev/node-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "x"});
     let demand = demand(&pod(&spec, &spread), &Settings::default()).unwrap();
@@ -82,81 +82,105 @@ fn our_policy_annotation_wins_over_hamis() {
 }
 
 #[test]
-fn an_allocation_counts_only_with_its_node_and_a_damaged_one_counts_as_everything() {
+fn counts_allocation_only_on_its_node_and_fails_closed() {
     let text = r#"{"v":1,"node":"n","containers":{"main":[{"resource":"r","gpu":"GPU-0","memory":3000,"cores":30}]},"priority":1}"#;
     let bound = json!({"nodeName": "n", "containers": [{"name": "main"}]});
     let free = json!({"containers": [{"name": "main"}]});
     let with = |text: &str| json!({"aliquot.dev/allocation": text});
 
-    assert_eq!(held(&pod(&free, &with(text)), &Settings::default()), None);
-    assert_eq!(held(&pod(&bound, &json!({})), &Settings::default()), None);
-    let Some((_, Held::Uses(uses))) = held(&pod(&bound, &with(text)), &Settings::default()) else {
+    assert_eq!(
+        allocated(&pod(&free, &with(text)), &Settings::default()),
+        None
+    );
+    assert_eq!(
+        allocated(&pod(&bound, &json!({})), &Settings::default()),
+        None
+    );
+    let Some((_, AllocatedUse::Known(uses))) =
+        allocated(&pod(&bound, &with(text)), &Settings::default())
+    else {
         panic!("readable");
     };
     let share = uses.values().next().unwrap();
     assert_eq!((share.memory, share.cores), (Mib(3000), Percent(30)));
     let elsewhere = text.replace("\"n\"", "\"m\"");
     for damaged in ["", "{", "{}", &elsewhere] {
-        let held = held(&pod(&bound, &with(damaged)), &Settings::default());
-        assert_eq!(held, Some(("n".into(), Held::Unreadable)), "{damaged:?}");
+        let allocated_of = allocated(&pod(&bound, &with(damaged)), &Settings::default());
+        assert_eq!(
+            allocated_of,
+            Some(("n".into(), AllocatedUse::Unreadable)),
+            "{damaged:?}"
+        );
     }
 }
 
 #[test]
-fn what_hami_gave_a_bound_pod_counts_unless_we_gave_it_something() {
+fn counts_hami_allocation_unless_aliquot_wrote_one() {
     let spec = json!({
         "nodeName": "n",
         "initContainers": [{"name": "warm"}],
         "containers": [{"name": "main", "resources": limits(&json!({"nvidia.com/gpu": "1"}))}],
     });
     let settings = Settings::default();
-    let held = |annotations: Value| {
-        let (_, held) = held(&pod(&spec, &annotations), &settings)?;
-        match held {
-            Held::Uses(uses) => uses.values().next().map(|used| used.memory),
-            Held::Unreadable => Some(Mib(u64::MAX)),
+    let allocated_of = |annotations: Value| {
+        let (_, allocated_of) = allocated(&pod(&spec, &annotations), &settings)?;
+        match allocated_of {
+            AllocatedUse::Known(uses) => uses.values().next().map(|used| used.memory),
+            AllocatedUse::Unreadable => Some(Mib(u64::MAX)),
         }
     };
     let text = ";GPU-0,NVIDIA,3000,30:;";
     let full = Some(Mib(u64::MAX));
-    assert_eq!(held(json!({hami::ALLOCATED: text})), Some(Mib(3000)));
     assert_eq!(
-        held(json!({hami::ALLOCATED: text, hami::NODE: "n"})),
+        allocated_of(json!({hami::ALLOCATED: text})),
         Some(Mib(3000))
     );
-    assert_eq!(held(json!({hami::ALLOCATED: text, hami::NODE: "m"})), full);
-    assert_eq!(held(json!({hami::ALLOCATED: "GPU-0,NVIDIA,x,30:;"})), full);
+    assert_eq!(
+        allocated_of(json!({hami::ALLOCATED: text, hami::NODE: "n"})),
+        Some(Mib(3000))
+    );
+    assert_eq!(
+        allocated_of(json!({hami::ALLOCATED: text, hami::NODE: "m"})),
+        full
+    );
+    assert_eq!(
+        allocated_of(json!({hami::ALLOCATED: "GPU-0,NVIDIA,x,30:;"})),
+        full
+    );
     let ours = r#"{"v":1,"node":"n","containers":{"main":[{"resource":"r","gpu":"GPU-0","memory":1,"cores":0}]},"priority":1}"#;
     assert_eq!(
-        held(json!({hami::ALLOCATED: text, ALLOCATION: ours})),
+        allocated_of(json!({hami::ALLOCATED: text, ALLOCATION: ours})),
         Some(Mib(1))
     );
-    assert_eq!(held(json!({hami::ALLOCATED: text, ALLOCATION: "{"})), full);
+    assert_eq!(
+        allocated_of(json!({hami::ALLOCATED: text, ALLOCATION: "{"})),
+        full
+    );
 }
 
 #[test]
-fn a_pod_that_asks_for_no_gpu_cannot_fill_a_node_with_hamis_annotation() {
+fn ignores_hami_annotation_of_pod_without_gpu_request() {
     let spec = json!({"nodeName": "n", "containers": [{"name": "main"}]});
     let forged = pod(&spec, &json!({hami::ALLOCATED: "damaged"}));
-    assert_eq!(held(&forged, &Settings::default()), None);
+    assert_eq!(allocated(&forged, &Settings::default()), None);
 }
 
 #[test]
-fn two_containers_of_one_name_shared_one_grant() {
+fn rejects_duplicate_container_names() {
     let spec = json!({"initContainers": [{"name": "c", "restartPolicy": "Always"}],
         "containers": [{"name": "c"}]});
     let refused = demand(&pod(&spec, &json!({})), &Settings::default());
-    let why = "two containers are called \"c\"; accepted: a name of its own for each";
+    let why = "duplicate container name \"c\"; expected: a unique name for each container";
     assert_eq!(refused.unwrap_err().to_string(), why);
 }
 
 #[test]
-fn mig_20_each_resource_of_a_container_is_an_ask_of_its_own() {
+fn mig_20_reads_each_resource_as_a_request_of_its_own() {
     let settings = Settings {
         extra: vec!["nvidia.com/gpu.shared".to_owned()],
         ..Settings::default()
     };
-    let asks = |limits: serde_json::Value, filled: serde_json::Value| {
+    let requests = |limits: serde_json::Value, filled: serde_json::Value| {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"annotations": {DEFAULTED: filled.to_string()}},
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
@@ -164,29 +188,33 @@ fn mig_20_each_resource_of_a_container_is_an_ask_of_its_own() {
         .unwrap();
         let demand = demand(&pod, &settings).unwrap();
         let container = &demand.containers[0];
-        let line = |ask: &aliquot_core::Ask| {
-            let (name, wrote) = (demand.resource(ask), ask.wrote);
-            format!("{} {name} {:?}/{}", ask.count, wrote.memory, wrote.cores)
+        let line = |request: &aliquot_core::GpuRequest| {
+            let (name, wrote) = (demand.resource(request), request.written);
+            format!(
+                "{} {name} {:?}/{}",
+                request.count, wrote.memory, wrote.cores
+            )
         };
         container
-            .asks
+            .requests
             .iter()
             .map(line)
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let check = |limits, filled, expected: &str| assert_eq!(asks(limits, filled), expected);
+    let check = |limits, filled, expected: &str| assert_eq!(requests(limits, filled), expected);
     let two = json!({"nvidia.com/mig-1g.5gb": "1", "nvidia.com/mig-2g.10gb": "2"});
     let found = "1 nvidia.com/mig-1g.5gb false/false, 2 nvidia.com/mig-2g.10gb false/false";
     check(two, json!({}), found);
-    // Amounts are of the renamed card, unless a number of usual ones is beside it.
+    // Amounts apply to the renamed device, unless a count of the main resource is beside
+    // it.
     let shared = json!({"nvidia.com/gpu.shared": "1", "nvidia.com/gpumem": "3000"});
     check(shared, json!({}), "1 nvidia.com/gpu.shared true/false");
     let both =
         json!({"nvidia.com/gpu.shared": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpu": "1"});
     let found = "1 nvidia.com/gpu true/false, 1 nvidia.com/gpu.shared false/false";
     check(both, json!({}), found);
-    // What the webhook filled in nobody wrote, unless somebody changed it since.
+    // Defaulted values do not count as written, unless somebody changed them since.
     let bare =
         json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0"});
     let filled = json!({"main": {"nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0"}});

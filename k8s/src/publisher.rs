@@ -1,11 +1,10 @@
-//! Writes events to the API server, several at one time.
+//! Writes events to the API server, several at a time.
 //!
-//! What is said of a pod again becomes a series of the first event, as
-//! kube-scheduler's own events do; another text is an event of its own, so that
-//! a user reads the newest reasons. What was said is remembered for some
-//! minutes and swept once a minute, so that an event costs the same at any rate.
-//! Fed by: [`crate::event::queue`]. Must not: hold up a decision, or write what
-//! is said of one pod in another order.
+//!
+//! A repeated text becomes a series of the first event, as kube-scheduler's own events do;
+//! another text is an event of its own, so that users see the newest reasons. Published
+//! events are remembered for some minutes and swept once a minute, so that an event costs
+//! the same at any rate. Events about one pod are written in order.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -23,35 +22,35 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::event::Note;
+use crate::event::EventNote;
 
 /// An event's note may have 1024 bytes (events.k8s.io/v1).
 const MAX_NOTE: usize = 1024;
-/// Events that are written at one time.
+/// Events written at a time.
 const WRITERS: u64 = 4;
-/// Events that wait for one writer.
+/// Events that may wait for one writer.
 const QUEUE: usize = 64;
-/// Longest wait for one publication.
+/// The longest time for one publication.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// What was said is forgotten after this; a repetition is a new event then.
-const MEMORY: Duration = Duration::from_mins(6);
+/// After this a published event is forgotten; a repetition is then a new event.
+const RETENTION: Duration = Duration::from_mins(6);
 const SWEEP: Duration = Duration::from_mins(1);
 
-/// Publishes notes until `stop`, those about one pod one after the other.
+/// Publishes events until `stop`, those about one pod in order.
 pub async fn publish(
     client: Client,
     controller: &'static str,
-    mut note_rx: mpsc::Receiver<Note>,
+    mut note_rx: mpsc::Receiver<EventNote>,
     stop: CancellationToken,
 ) {
     let tasks = TaskTracker::new();
-    let lane = |_| {
-        let (lane_tx, lane_rx) = mpsc::channel(QUEUE);
+    let writer = |_| {
+        let (writer_tx, writer_rx) = mpsc::channel(QUEUE);
         let writer = Writer::new(client.clone(), controller);
-        tasks.spawn(writer.run(lane_rx, stop.clone()));
-        lane_tx
+        tasks.spawn(writer.run(writer_rx, stop.clone()));
+        writer_tx
     };
-    let lanes: Vec<_> = (0..WRITERS).map(lane).collect();
+    let writers: Vec<_> = (0..WRITERS).map(writer).collect();
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     loop {
         let note = tokio::select! {
@@ -59,28 +58,30 @@ pub async fn publish(
             note = note_rx.recv() => note,
         };
         let Some(note) = note else { break };
-        let lane = hasher.hash_one(&note.pod.uid) % WRITERS;
-        let lane = usize::try_from(lane).ok().and_then(|lane| lanes.get(lane));
-        // A lane ends with `stop` only.
-        if let Some(lane) = lane
-            && lane.send(note).await.is_err()
+        let writer = hasher.hash_one(&note.pod.uid) % WRITERS;
+        let writer = usize::try_from(writer)
+            .ok()
+            .and_then(|writer| writers.get(writer));
+        // A writer ends with `stop` only.
+        if let Some(writer) = writer
+            && writer.send(note).await.is_err()
         {
             break;
         }
     }
-    drop(lanes);
+    drop(writers);
     tasks.close();
     tasks.wait().await;
 }
 
-/// What makes a note the same as an earlier one.
+/// What makes an event the same as an earlier one.
 #[derive(PartialEq, Eq, Hash)]
-struct Said {
+struct EventKey {
     uid: String,
     reason: &'static str,
 }
 
-/// The event that said it.
+/// A published event.
 struct Event {
     name: String,
     text: String,
@@ -91,8 +92,8 @@ struct Event {
 struct Writer {
     client: Client,
     controller: &'static str,
-    said: HashMap<Said, Event>,
-    swept: Instant,
+    published: HashMap<EventKey, Event>,
+    last_sweep: Instant,
 }
 
 impl Writer {
@@ -100,12 +101,12 @@ impl Writer {
         Self {
             client,
             controller,
-            said: HashMap::new(),
-            swept: Instant::now(),
+            published: HashMap::new(),
+            last_sweep: Instant::now(),
         }
     }
 
-    async fn run(mut self, mut note_rx: mpsc::Receiver<Note>, stop: CancellationToken) {
+    async fn run(mut self, mut note_rx: mpsc::Receiver<EventNote>, stop: CancellationToken) {
         loop {
             let note = tokio::select! {
                 () = stop.cancelled() => return,
@@ -122,24 +123,25 @@ impl Writer {
         }
     }
 
-    async fn write(&mut self, mut note: Note) -> Result<(), kube::Error> {
-        note.text = cut(note.text);
+    async fn write(&mut self, mut note: EventNote) -> Result<(), kube::Error> {
+        note.text = truncated(note.text);
         let now = Instant::now();
-        if now - self.swept > SWEEP {
-            self.said.retain(|_, event| now - event.last < MEMORY);
-            self.swept = now;
+        if now - self.last_sweep > SWEEP {
+            self.published
+                .retain(|_, event| now - event.last < RETENTION);
+            self.last_sweep = now;
         }
-        let key = Said {
+        let key = EventKey {
             uid: note.pod.uid.clone(),
             reason: note.reason,
         };
-        let known = self.said.get_mut(&key);
+        let known = self.published.get_mut(&key);
         if let Some(known) = known.filter(|known| known.text == note.text) {
             known.count += 1;
             known.last = now;
             let series = json!({"series": {"count": known.count, "lastObservedTime": time()}});
             let answer = repeat(&self.client, &note, &known.name, &series).await;
-            // It expired meanwhile, or somebody deleted it.
+            // It has expired, or somebody deleted it.
             if !matches!(&answer, Err(kube::Error::Api(status)) if status.code == 404) {
                 return answer;
             }
@@ -151,15 +153,15 @@ impl Writer {
             count: 1,
             last: now,
         };
-        self.said.insert(key, event);
+        self.published.insert(key, event);
         Ok(())
     }
 }
 
-fn path(note: &Note) -> String {
+fn path(note: &EventNote) -> String {
     format!(
         "/apis/events.k8s.io/v1/namespaces/{}/events",
-        note.pod.events_in()
+        note.pod.event_namespace()
     )
 }
 
@@ -169,7 +171,7 @@ fn time() -> MicroTime {
 
 async fn repeat(
     client: &Client,
-    note: &Note,
+    note: &EventNote,
     name: &str,
     series: &Value,
 ) -> Result<(), kube::Error> {
@@ -179,13 +181,17 @@ async fn repeat(
     client.request::<IgnoredAny>(request).await.map(drop)
 }
 
-async fn create(client: &Client, controller: &str, note: &Note) -> Result<String, kube::Error> {
-    let Note { pod, text, .. } = note;
+async fn create(
+    client: &Client,
+    controller: &str,
+    note: &EventNote,
+) -> Result<String, kube::Error> {
+    let EventNote { pod, text, .. } = note;
     let name = format!("{}.{:x}", pod.name, Timestamp::now().as_nanosecond());
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": pod.events_in()},
+        "metadata": {"name": name, "namespace": pod.event_namespace()},
         "eventTime": time(),
         "type": if note.warning { "Warning" } else { "Normal" },
         "reason": note.reason,
@@ -208,7 +214,7 @@ async fn create(client: &Client, controller: &str, note: &Note) -> Result<String
     Ok(name)
 }
 
-fn cut(mut text: String) -> String {
+fn truncated(mut text: String) -> String {
     if text.len() > MAX_NOTE {
         let mut end = MAX_NOTE - '…'.len_utf8();
         while !text.is_char_boundary(end) {

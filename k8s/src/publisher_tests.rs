@@ -1,4 +1,4 @@
-//! What reaches the API server of what is said of pods.
+//! The requests that reach the API server for events on pods.
 
 use http::{Method, Response};
 use kube::client::Body;
@@ -7,8 +7,8 @@ use tower_test::mock;
 use super::*;
 use crate::event::{self, PodRef};
 
-fn note(uid: &str, text: &str) -> Note {
-    Note {
+fn note(uid: &str, text: &str) -> EventNote {
+    EventNote {
         pod: PodRef {
             namespace: "ns".to_owned(),
             name: "p".to_owned(),
@@ -23,7 +23,7 @@ fn note(uid: &str, text: &str) -> Note {
 
 /// Sends the notes and returns the method and body of each request; `gone`
 /// answers 404 to every patch.
-async fn requests(notes: &[Note], gone: bool) -> Vec<(Method, Value)> {
+async fn requests(notes: &[EventNote], gone: bool) -> Vec<(Method, Value)> {
     let (service, mut server) = mock::pair::<http::Request<Body>, Response<Body>>();
     let (queue, note_rx) = event::queue();
     for note in notes {
@@ -50,7 +50,7 @@ async fn requests(notes: &[Note], gone: bool) -> Vec<(Method, Value)> {
 }
 
 #[tokio::test]
-async fn what_is_said_again_becomes_a_series_and_another_text_an_event() {
+async fn repeated_text_becomes_a_series_and_new_text_an_event() {
     let notes = [
         note("a", "x"),
         note("a", "x"),
@@ -69,7 +69,7 @@ async fn what_is_said_again_becomes_a_series_and_another_text_an_event() {
 }
 
 #[tokio::test]
-async fn pods_of_one_name_have_events_of_their_own() {
+async fn separates_events_of_pods_with_one_name() {
     let seen = requests(&[note("a", "x"), note("b", "x")], false).await;
     let mut uids: Vec<_> = seen
         .iter()
@@ -80,16 +80,16 @@ async fn pods_of_one_name_have_events_of_their_own() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_gone_is_written_anew() {
+async fn recreates_a_deleted_event() {
     let seen = requests(&[note("a", "x"), note("a", "x")], true).await;
     let methods: Vec<_> = seen.into_iter().map(|(method, _)| method).collect();
     assert_eq!(methods, [Method::POST, Method::PATCH, Method::POST]);
 }
 
 #[test]
-fn a_long_note_is_cut_within_the_limit_and_between_characters() {
-    assert_eq!(cut("short".to_owned()), "short");
-    let long = cut("ü".repeat(2000));
+fn truncates_long_note_at_a_character_boundary() {
+    assert_eq!(truncated("short".to_owned()), "short");
+    let long = truncated("ü".repeat(2000));
     assert!(
         long.len() <= MAX_NOTE && long.ends_with('…'),
         "{}",

@@ -1,29 +1,28 @@
-//! A `ResourceQuota` as the books see it: its limits on GPU memory and compute.
+//! A `ResourceQuota` as the ledger sees it: its limits on GPU memory and compute.
 //!
-//! Kubernetes stores the hard keys `limits.<memory>` and `limits.<cores>` and
-//! does nothing with them: of an extended resource it counts `requests.` alone.
-//! Fed by: the watch of quotas.
-//! Must not: round, or pass over a value that cannot be read. Scopes are not
-//! read: for these two keys a quota holds for every pod of its namespace.
+//!
+//! Kubernetes stores the hard keys `limits.<memory>` and `limits.<cores>` and does not
+//! enforce them: of an extended resource it counts `requests.` alone. Scopes are ignored:
+//! for these two keys a quota applies to every pod of its namespace.
 
 use aliquot_core::quantity;
-use aliquot_core::quota::{Limit, Limited, Most, Quota};
+use aliquot_core::quota::{Limit, LimitValue, LimitedResource, Quota};
 use aliquot_core::request::{Resource, ResourceNames};
 use k8s_openapi::api::core::v1::ResourceQuota;
 
-/// The quota's limits that are ours, by the cluster's names of the resources.
+/// The quota's limits on GPU resources, by the cluster's names of the resources.
 pub fn quota(object: &ResourceQuota, names: &ResourceNames) -> Quota {
     let hard = object.spec.as_ref().and_then(|spec| spec.hard.as_ref());
     let kinds = [
-        (Limited::Memory, Resource::Memory),
-        (Limited::Cores, Resource::Cores),
+        (LimitedResource::Memory, Resource::Memory),
+        (LimitedResource::Cores, Resource::Cores),
     ];
     let limits = kinds.into_iter().filter_map(|(on, resource)| {
         let key = format!("limits.{}", names.of(resource));
         let text = &hard?.get(&key)?.0;
         let most = match quantity::whole(text) {
-            Ok(most) => Most::Whole(most),
-            Err(_) => Most::Unreadable(text.as_str().into()),
+            Ok(most) => LimitValue::Number(most),
+            Err(_) => LimitValue::Unreadable(text.as_str().into()),
         };
         let key = key.into();
         Some(Limit { on, key, most })
@@ -34,7 +33,7 @@ pub fn quota(object: &ResourceQuota, names: &ResourceNames) -> Quota {
     }
 }
 
-/// The quota is meant for some of the namespace's pods only.
+/// Whether the quota is meant for only some of the namespace's pods.
 pub fn scoped(object: &ResourceQuota) -> bool {
     object.spec.as_ref().is_some_and(|spec| {
         let scopes = spec.scopes.as_ref();
@@ -48,11 +47,11 @@ mod tests {
 
     use super::*;
 
-    fn check(spec: &Value, expected: &[(Limited, &str, Most)]) {
+    fn check(spec: &Value, expected: &[(LimitedResource, &str, LimitValue)]) {
         let object = json!({"metadata": {"name": "q"}, "spec": spec});
         let object = serde_json::from_value(object).unwrap();
         let names = ResourceNames::with([(Resource::Cores, "example.com/cores".to_owned())]);
-        let limit = |(on, key, most): &(Limited, &str, Most)| {
+        let limit = |(on, key, most): &(LimitedResource, &str, LimitValue)| {
             let (on, key, most) = (*on, (*key).into(), most.clone());
             Limit { on, key, most }
         };
@@ -64,21 +63,21 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_whole_numbers_under_the_configured_names() {
-        use Limited::{Cores, Memory};
+    fn reads_whole_number_limits_under_configured_names() {
+        use LimitedResource::{Cores, Memory};
         let (memory, cores) = ("limits.nvidia.com/gpumem", "limits.example.com/cores");
         check(
             &json!({"hard": {memory: "10k", cores: "0", "limits.cpu": "4"}}),
             &[
-                (Memory, memory, Most::Whole(10_000)),
-                (Cores, cores, Most::Whole(0)),
+                (Memory, memory, LimitValue::Number(10_000)),
+                (Cores, cores, LimitValue::Number(0)),
             ],
         );
         check(
             &json!({"hard": {memory: "16Gi", cores: "-5"}}),
             &[
-                (Memory, memory, Most::Unreadable("16Gi".into())),
-                (Cores, cores, Most::Unreadable("-5".into())),
+                (Memory, memory, LimitValue::Unreadable("16Gi".into())),
+                (Cores, cores, LimitValue::Unreadable("-5".into())),
             ],
         );
         check(
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_with_scopes_is_known_as_such() {
+    fn recognizes_quota_with_scopes() {
         for (spec, expected) in [
             (json!({}), false),
             (json!({"scopes": []}), false),

@@ -1,8 +1,9 @@
-//! A pod read from the API server without what we never look at.
+//! A pod read from the API server with only the fields that we need.
 //!
-//! A list of 100,000 pods is mostly managed fields, volumes, environment and
-//! container statuses; skipping them costs a fraction of decoding them.
-//! Fed by: watches. Must not: be written back; what was skipped is missing.
+//!
+//! A list of 100,000 pods is mostly managed fields, volumes, environment and container
+//! statuses; skipping them costs a fraction of decoding them. Never write a slim pod back:
+//! the skipped fields are missing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -182,7 +183,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_books_read_the_same_from_a_slim_pod() {
+    fn slim_pod_gives_the_same_ledger_entry() {
         let allocation = json!({"v": 1, "node": "n", "priority": 1, "containers": {"main": [
             {"resource": "nvidia.com/gpu", "gpu": "GPU-0", "memory": 7, "cores": 5}]}});
         let object = json!({
@@ -207,7 +208,10 @@ mod tests {
         let whole: Pod = serde_json::from_value(object).unwrap();
         let Pod { spec, status, .. } = &slim.0;
         let settings = pod::Settings::default();
-        assert_eq!(pod::held(&slim.0, &settings), pod::held(&whole, &settings));
+        assert_eq!(
+            pod::allocated(&slim.0, &settings),
+            pod::allocated(&whole, &settings)
+        );
         assert_eq!(compute::requested(&slim.0), compute::requested(&whole));
         let demand = |pod| pod::demand(pod, &settings).unwrap();
         assert_eq!(demand(&slim.0), demand(&whole));

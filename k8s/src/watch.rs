@@ -1,9 +1,9 @@
-//! A watch turned into three plain calls: apply, delete, reset.
+//! A watch as plain calls: apply, delete, replace.
 //!
-//! Fed by: kube's watcher (list, watch, list again when the server has
-//! forgotten our place). An [`Index`] never sees the stream, so that its tests
-//! call it with objects.
-//! Must not: hold a lock across an await; an index locks inside its calls.
+//!
+//! kube's watcher lists, watches, and lists again when its resource version has expired. An
+//! [`Index`] never sees the stream, so that tests call it with objects; it takes locks only
+//! inside its calls.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -19,28 +19,27 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How often the server ends a watch and we ask again from where it was.
+/// How often the server ends a watch, which is then resumed.
 pub const RENEWAL: Duration = Duration::from_mins(1);
 /// Pause after an error: doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// Errors for this long make a watch stale.
 const STALE_AFTER: Duration = Duration::from_secs(6);
-/// No further error for this long after one: the watch stands again.
+/// Without a further error for this long, the watch is healthy again.
 const HEALED_AFTER: Duration = Duration::from_secs(9);
 
-/// What wants to know about the objects of one kind.
+/// An index of the objects of one kind.
 pub trait Index<K>: Send + Sync {
-    /// What it keeps of an object of a list until the list is complete.
+    /// What is stored of a listed object until the list is complete.
     type Entry: Send;
 
-    /// Reads an object; keeps nothing yet.
+    /// Reads an object without storing it.
     fn entry(&self, object: K) -> Self::Entry;
     /// The object is new or has changed.
     fn apply(&self, object: K);
-    /// The object is gone; its last known state.
+    /// The object is gone; this is its last known state.
     fn delete(&self, object: K);
-    /// These are all the objects there are: at the first list, and at every
-    /// later one. What is not among them is gone.
+    /// These are all objects: after the first list and every later one. Others are gone.
     fn replace(&self, listed: Vec<Self::Entry>);
 
     /// Reads and replaces at once.
@@ -52,16 +51,16 @@ pub trait Index<K>: Send + Sync {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// When the list under way was begun.
+    /// When the present list began.
     listing: Option<SystemTime>,
-    /// When the last complete list was begun.
+    /// When the last complete list began.
     listed: Option<SystemTime>,
     failing: Option<(Instant, Instant)>,
-    /// When anything last came.
-    heard: Option<Instant>,
+    /// When the last message was received.
+    last_received: Option<Instant>,
 }
 
-/// Whether an index can be believed. Shared between the watch and readiness.
+/// Whether an index is up to date. Shared between the watch and readiness.
 #[derive(Clone, Debug, Default)]
 pub struct Freshness {
     state: Arc<Mutex<State>>,
@@ -69,15 +68,16 @@ pub struct Freshness {
 }
 
 impl Freshness {
-    /// Of a list that was begun then and is complete, with no watch behind it.
+    /// For a complete list that began then, without a watch.
     pub fn complete(begun: SystemTime) -> Self {
         let fresh = Self::default();
         fresh.state.lock().listed = Some(begun);
         fresh
     }
 
-    /// `None` when the first list is complete and the watch stands; else why not.
-    pub fn fault(&self, now: Instant) -> Option<&'static str> {
+    /// Why the index is not up to date; `None` once the first list is complete and while
+    /// the watch is healthy.
+    pub fn error(&self, now: Instant) -> Option<&'static str> {
         let state = *self.state.lock();
         match state {
             State { listed: None, .. } => Some("still listing"),
@@ -89,33 +89,33 @@ impl Freshness {
         }
     }
 
-    /// How long ago anything last came; `None` before the first list.
+    /// How long ago the last message was received; `None` before the first list.
     pub fn age(&self, now: Instant) -> Option<Duration> {
-        let heard = self.state.lock().heard?;
-        Some(now.saturating_duration_since(heard))
+        let received = self.state.lock().last_received?;
+        Some(now.saturating_duration_since(received))
     }
 
-    /// When the last complete list was begun.
+    /// When the last complete list began.
     pub fn listed(&self) -> Option<SystemTime> {
         self.state.lock().listed
     }
 
-    /// Asks for a new list, unless the one under way was begun after `from`.
+    /// Requests a new list, unless one is under way that began after `from`.
     pub fn relist(&self, from: SystemTime) {
         if self.state.lock().listing.is_none_or(|begun| begun < from) {
             self.relist.notify_one();
         }
     }
 
-    fn heard(&self, now: Instant) {
-        self.state.lock().heard = Some(now);
+    fn record_message(&self, now: Instant) {
+        self.state.lock().last_received = Some(now);
     }
 
     fn listing(&self, now: SystemTime) {
         self.state.lock().listing = Some(now);
     }
 
-    fn good(&self, complete: bool) {
+    fn record_success(&self, complete: bool) {
         let mut state = self.state.lock();
         if complete {
             state.listed = state.listing.take();
@@ -123,7 +123,7 @@ impl Freshness {
         state.failing = None;
     }
 
-    fn bad(&self, now: Instant) {
+    fn record_failure(&self, now: Instant) {
         let mut state = self.state.lock();
         let first = match state.failing {
             Some((first, last)) if now - last < HEALED_AFTER => first,
@@ -133,9 +133,8 @@ impl Freshness {
     }
 }
 
-/// Feeds `index` with every object that `api` and `config` select, until `stop`.
-/// Errors are logged, waited out and tried again. `W` is how an object is read
-/// from the wire.
+/// Feeds `index` with every object that `api` and `config` select, until `stop`. Errors are
+/// logged and retried after a pause. `W` is the type that is decoded.
 pub async fn drive<W, K>(
     api: Api<W>,
     config: watcher::Config,
@@ -164,7 +163,7 @@ pub async fn drive<W, K>(
             Some(Ok(event)) => {
                 let complete = matches!(event, Event::InitDone);
                 match event {
-                    // A list is about to be asked for: not yet a sign of life.
+                    // A list is about to be requested: no sign of life yet.
                     Event::Init => {
                         listed.clear();
                         freshness.listing(SystemTime::now());
@@ -175,12 +174,12 @@ pub async fn drive<W, K>(
                     Event::Apply(object) => index.apply(object.into()),
                     Event::Delete(object) => index.delete(object.into()),
                 }
-                freshness.heard(Instant::now());
-                freshness.good(complete);
+                freshness.record_message(Instant::now());
+                freshness.record_success(complete);
                 pause = RETRY.0;
             }
             Some(Err(error)) => {
-                freshness.bad(Instant::now());
+                freshness.record_failure(Instant::now());
                 tracing::warn!(kind = %W::kind(&()), error = %error, "watch failed, trying again");
                 tokio::select! {
                     () = stop.cancelled() => return,
@@ -197,30 +196,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_is_believed_after_its_list_and_while_its_watch_stands() {
+    fn index_is_fresh_after_its_list_while_its_watch_lives() {
         let fresh = Freshness::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(fresh.fault(at(0)), Some("still listing"));
+        assert_eq!(fresh.error(at(0)), Some("still listing"));
         fresh.listing(SystemTime::UNIX_EPOCH);
-        assert_eq!(fresh.fault(at(0)), Some("still listing"));
+        assert_eq!(fresh.error(at(0)), Some("still listing"));
         assert_eq!(fresh.age(at(2)), None);
-        fresh.heard(at(0));
+        fresh.record_message(at(0));
         assert_eq!(fresh.age(at(2)), Some(Duration::from_secs(2)));
-        fresh.good(true);
+        fresh.record_success(true);
         assert_eq!(fresh.listed(), Some(SystemTime::UNIX_EPOCH));
-        assert_eq!(fresh.fault(at(0)), None);
-        fresh.bad(at(1));
-        assert_eq!(fresh.fault(at(1)), None);
+        assert_eq!(fresh.error(at(0)), None);
+        fresh.record_failure(at(1));
+        assert_eq!(fresh.error(at(1)), None);
         for second in [3, 6, 9] {
-            fresh.bad(at(second));
+            fresh.record_failure(at(second));
         }
-        assert_eq!(fresh.fault(at(10)), Some("watch is stale"));
-        // A watch that stands again may have nothing to say for a while.
-        assert_eq!(fresh.fault(at(18)), None);
-        fresh.bad(at(30));
-        assert_eq!(fresh.fault(at(30)), None);
-        fresh.good(false);
-        assert_eq!(fresh.fault(at(31)), None);
+        assert_eq!(fresh.error(at(10)), Some("watch is stale"));
+        // A healthy watch may be silent for a while.
+        assert_eq!(fresh.error(at(18)), None);
+        fresh.record_failure(at(30));
+        assert_eq!(fresh.error(at(30)), None);
+        fresh.record_success(false);
+        assert_eq!(fresh.error(at(31)), None);
     }
 }

@@ -1,28 +1,26 @@
-//! What a call may take: the card of its context, with the limit on it.
-//!
-//! Fed by: [`crate::process`], the current context. Must not: let a call pass that takes memory of
-//! a card that the seat has no share of.
+//! What a call may allocate: the device of its context, with the container's limit on it. No call
+//! passes that takes memory of a device of which the container has no share.
 
-use crate::clock::{self, PATIENCE};
+use crate::allocations::DeviceAllocation;
+use crate::clock::{self, MAX_WAIT};
 use crate::context;
 use crate::ffi::{Code, Device, Handle, NOT_PERMITTED, OUT_OF_MEMORY, Out, SUCCESS};
-use crate::ledger::Entry;
 use crate::log;
-use crate::process::{self, Process};
+use crate::process::{self, ProcessState};
 use crate::table::call;
 
-/// A card, as this process uses it.
+/// A device as this process uses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Account {
-    pub(crate) process: &'static Process,
-    pub(crate) card: usize,
+    pub(crate) process: &'static ProcessState,
+    pub(crate) device_index: usize,
     /// The current context; 0 where none matters.
     pub(crate) context: Handle,
 }
 
 impl Account {
-    /// That of the current context. `None`: nothing is to be counted, because the container is not
-    /// limited, or because there is no context and the driver will refuse.
+    /// The account of the current context. `None`: nothing is to be counted, because the container
+    /// is not limited, or because there is no context and the driver will refuse.
     pub(crate) fn of_current() -> Result<Option<Self>, Code> {
         let process = process::required()?;
         if process.is_uncontrolled() {
@@ -35,8 +33,8 @@ impl Account {
         Self::of_context(process, context).map(Some)
     }
 
-    /// That of the context in which work of a stream runs, whatever is current, and its device.
-    /// `None` as for the current one.
+    /// The account of the context in which work of a stream runs, whatever is current, and its
+    /// device. `None` as for the current one.
     pub(crate) fn of_stream(stream: Handle) -> Result<Option<(Self, Device)>, Code> {
         let process = process::required()?;
         let context = context::of_stream(stream);
@@ -49,72 +47,76 @@ impl Account {
         Ok(Some((account, device)))
     }
 
-    fn of_context(process: &'static Process, context: Handle) -> Result<Self, Code> {
-        let card = context::card_of(process, context)?;
+    fn of_context(process: &'static ProcessState, context: Handle) -> Result<Self, Code> {
+        let device_index = context::device_index_of(process, context)?;
         let context = process.contexts.owner(context);
         Ok(Self {
             process,
-            card,
+            device_index,
             context,
         })
     }
 
-    /// That of a device, whatever is current.
+    /// The account of a device, whatever is current.
     pub(crate) fn of_device(device: i32) -> Result<Option<Self>, Code> {
         let process = process::required()?;
         if process.is_uncontrolled() {
             return Ok(None);
         }
-        let Some(card) = process.card(device)? else {
+        let Some(device_index) = process.device_index(device)? else {
             log::line(
                 log::ERROR,
-                format_args!("device {device} is not of this container"),
+                format_args!("device {device} does not belong to this container"),
             );
             return Err(NOT_PERMITTED);
         };
         Ok(Some(Self {
             process,
-            card,
+            device_index,
             context: 0,
         }))
     }
 
-    /// Takes `bytes` of the card itself for what `call` makes, or says that there are not as many.
-    /// Dead processes are looked for first.
+    /// Reserves `bytes` of device memory for what `call` creates, or refuses. Memory of dead
+    /// processes is reclaimed first.
     pub(crate) fn reserve(&self, call: &str, bytes: u64) -> Result<(), Code> {
-        if self.takes(bytes, self.on_card()) {
+        if self.try_reserve(bytes, self.device_limit()) {
             return Ok(());
         }
-        self.settle_all();
-        if self.takes(bytes, self.on_card()) {
+        self.refresh_all();
+        if self.try_reserve(bytes, self.device_limit()) {
             return Ok(());
         }
         Err(self.refuse(call, bytes))
     }
 
-    /// Takes `bytes` that may lie on the host; whether they must, because the container's part of
-    /// the card is used.
-    pub(crate) fn reserve_anywhere(&self, call: &str, bytes: u64) -> Result<bool, Code> {
-        let (here, all) = (self.on_card(), self.process.limit(self.card));
-        if self.takes(bytes, here) {
+    /// Reserves `bytes` that may be in host memory; whether they must be, because the container's
+    /// part of the device is used up.
+    pub(crate) fn reserve_or_spill(&self, call: &str, bytes: u64) -> Result<bool, Code> {
+        let (here, all) = (self.device_limit(), self.process.limit(self.device_index));
+        if self.try_reserve(bytes, here) {
             return Ok(false);
         }
-        // What pools gave back and the dead had is free on the card.
-        self.settle_all();
-        if self.takes(bytes, here) {
+        // What pools released and dead processes had is free on the device.
+        self.refresh_all();
+        if self.try_reserve(bytes, here) {
             return Ok(false);
         }
-        if here < all && self.takes(bytes, all) {
+        if here < all && self.try_reserve(bytes, all) {
             return Ok(true);
         }
         Err(self.refuse(call, bytes))
     }
 
-    /// What `reserve` takes: at once, or after what others freed and the dead had was given back, and
-    /// when what other threads take meanwhile is known. It is told whether this is its first try,
-    /// and says, where there is no room, whether other threads are at it. `None`: there is no room.
-    pub(crate) fn room<T>(&self, mut reserve: impl FnMut(bool) -> Result<T, bool>) -> Option<T> {
-        let end = clock::now() + PATIENCE;
+    /// Calls `reserve` until it succeeds: at once, after what others freed and dead processes had
+    /// was reclaimed, and after allocations of other threads have returned. `reserve` gets whether
+    /// this is its first call, and returns, if there is no room, whether other threads are
+    /// allocating. `None` if there is no room.
+    pub(crate) fn reserve_retrying<T>(
+        &self,
+        mut reserve: impl FnMut(bool) -> Result<T, bool>,
+    ) -> Option<T> {
+        let end = clock::now() + MAX_WAIT;
         let (mut first, mut alone) = (true, false);
         loop {
             let others = match reserve(first) {
@@ -125,40 +127,43 @@ impl Account {
                 return None;
             }
             if others && !first {
-                clock::rest();
+                clock::pause();
             }
-            self.settle_all();
+            self.refresh_all();
             (first, alone) = (false, !others);
         }
     }
 
-    /// Takes `bytes` if no more than `limit` are in use then, by the figures as they are.
-    pub(crate) fn takes(&self, bytes: u64, limit: u64) -> bool {
-        let seat = &self.process.seat;
-        seat.reserve(self.card, bytes, limit).is_ok()
+    /// Reserves `bytes` if at most `limit` are in use then, by the current totals.
+    pub(crate) fn try_reserve(&self, bytes: u64, limit: u64) -> bool {
+        let slot = &self.process.slot;
+        slot.reserve(self.device_index, bytes, limit).is_ok()
     }
 
-    /// The most that may lie on the card itself: of a seat that was promised more than its part of
-    /// the card, that part.
-    pub(crate) fn on_card(&self) -> u64 {
-        let limit = self.process.limit(self.card);
-        if self.process.is_scaled() {
-            limit.min(self.process.limits.physical(self.card))
+    /// The most bytes of device memory: the container's part of the device if more was granted than
+    /// that.
+    pub(crate) fn device_limit(&self) -> u64 {
+        let limit = self.process.limit(self.device_index);
+        if self.process.is_oversubscribed() {
+            limit.min(self.process.limits.physical(self.device_index))
         } else {
             limit
         }
     }
 
-    /// Says why `call` gets no `bytes`: what managed memory could not serve is named.
+    /// Logs why `call` gets no `bytes`, and whether managed memory could not serve it.
     pub(crate) fn refuse(&self, call: &str, bytes: u64) -> Code {
-        let (process, here) = (self.process, self.on_card());
-        process.seat.note_refusal(self.card);
-        let (used, limit) = (process.seat.used(self.card), process.limit(self.card));
+        let (process, here) = (self.process, self.device_limit());
+        process.slot.note_refusal(self.device_index);
+        let (used, limit) = (
+            process.slot.used(self.device_index),
+            process.limit(self.device_index),
+        );
         if here < limit && used.saturating_add(bytes) <= limit {
             log::line(
                 log::ERROR,
                 format_args!(
-                    "{call}: {bytes} bytes must lie on the card, and this container has {} MiB of it",
+                    "{call}: refused {bytes} bytes: they must be device memory, of which this container has {} MiB",
                     here >> 20
                 ),
             );
@@ -166,7 +171,7 @@ impl Account {
             log::line(
                 log::DEBUG,
                 format_args!(
-                    "{call}: refused {bytes} bytes: {used} of {limit} in use, {} MiB of the card and {} MiB of the host",
+                    "{call}: refused {bytes} bytes: {used} of {limit} in use, {} MiB of device memory and {} MiB of host memory",
                     here >> 20,
                     (limit - here) >> 20
                 ),
@@ -180,37 +185,37 @@ impl Account {
         OUT_OF_MEMORY
     }
 
-    /// Looks what pools gave back and what the dead had.
-    pub(crate) fn settle_all(&self) {
+    /// Reclaims what pools released and dead processes had.
+    pub(crate) fn refresh_all(&self) {
         let process = self.process;
-        process.leaving.look(process);
-        process.pools.look();
-        process.graphs.look(process);
-        // An error leaves the totals too high: no more is given than there is.
-        let _ = process.seat.settle(process.limits.devices());
+        process.pending_frees.refresh(process);
+        process.pools.refresh();
+        process.graphs.refresh(process);
+        // An error leaves the totals too high: no more is granted than there is.
+        let _ = process.slot.settle(process.limits.devices());
     }
 
-    /// Gives `bytes` back.
+    /// Releases `bytes`.
     pub(crate) fn release(&self, bytes: u64) {
         if bytes > 0 {
-            self.process.seat.release(self.card, bytes);
+            self.process.slot.release(self.device_index, bytes);
         }
     }
 
-    /// Turns what was `reserved` into what an allocation costs.
+    /// Changes what was `reserved` to what an allocation costs.
     pub(crate) fn settle(&self, reserved: u64, cost: u64) {
         match cost.checked_sub(reserved) {
             Some(0) => {}
-            Some(more) => self.process.seat.charge(self.card, more),
+            Some(more) => self.process.slot.charge(self.device_index, more),
             None => self.release(reserved - cost),
         }
     }
 
-    /// An entry of the ledger for something of this size here.
-    pub(crate) fn entry(&self, size: u64, by_blocks: bool) -> Entry {
-        Entry {
+    /// An allocation of this size on this device.
+    pub(crate) fn allocation(&self, size: u64, by_blocks: bool) -> DeviceAllocation {
+        DeviceAllocation {
             size,
-            card: self.card,
+            device_index: self.device_index,
             context: self.context,
             by_blocks,
         }

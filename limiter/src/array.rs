@@ -1,20 +1,18 @@
 //! Arrays and mipmapped arrays: charged by the size that texture hardware gives them, in whole
-//! blocks.
-//!
-//! Fed by: [`crate::table`]. Must not: charge what has no memory of its own (sparse, deferred).
+//! blocks. Sparse and deferred arrays have no memory of their own and are not charged.
 
 use core::ffi::{c_uint, c_void};
 
 use crate::account::Account;
+use crate::allocations::in_blocks;
 use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, SUCCESS, long};
-use crate::ledger::in_blocks;
-use crate::memory::{freed, uncounted};
+use crate::memory::{free_charged, reject_uncounted};
 use crate::{physical, process};
 
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flat {
+pub(crate) struct ArrayDescriptor {
     width: usize,
     height: usize,
     format: c_uint,
@@ -24,7 +22,7 @@ pub(crate) struct Flat {
 /// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Solid {
+pub(crate) struct Array3dDescriptor {
     width: usize,
     height: usize,
     depth: usize,
@@ -35,68 +33,70 @@ pub(crate) struct Solid {
 
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: memory is mapped later.
 const MAPPED_LATER: c_uint = 0x40 | 0x80;
-/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers or faces, of
-/// which each level has all.
+/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers or faces, and
+/// every level has all of them.
 const LAYERED: c_uint = 0x01 | 0x04;
-/// Rows of bytes, and rows together, as they lie in memory.
+/// Alignment of a row in bytes, and of a plane in rows.
 const ROW: u64 = 64;
 const ROWS: u64 = 8;
-/// The most bytes of one channel: formats that are not known here count as the largest.
+/// Most bytes of one channel: unknown formats count as the largest.
 const LARGEST: u64 = 8;
 
 pub(crate) fn create(
-    real: extern "C" fn(Out<Handle>, Out<Flat>) -> Code,
+    real: extern "C" fn(Out<Handle>, Out<ArrayDescriptor>) -> Code,
     array: Out<Handle>,
-    descriptor: Out<Flat>,
+    descriptor: Out<ArrayDescriptor>,
 ) -> Code {
-    let solid = descriptor.get().map(|flat| Solid {
-        width: flat.width,
-        height: flat.height,
+    let descriptor_3d = descriptor.get().map(|descriptor| Array3dDescriptor {
+        width: descriptor.width,
+        height: descriptor.height,
         depth: 0,
-        format: flat.format,
-        channels: flat.channels,
+        format: descriptor.format,
+        channels: descriptor.channels,
         flags: 0,
     });
-    counted(solid, 1, array, || real(array, descriptor))
+    create_charged(descriptor_3d, 1, array, || real(array, descriptor))
 }
 
 pub(crate) fn create_3d(
-    real: extern "C" fn(Out<Handle>, Out<Solid>) -> Code,
+    real: extern "C" fn(Out<Handle>, Out<Array3dDescriptor>) -> Code,
     array: Out<Handle>,
-    descriptor: Out<Solid>,
+    descriptor: Out<Array3dDescriptor>,
 ) -> Code {
-    counted(descriptor.get(), 1, array, || real(array, descriptor))
+    create_charged(descriptor.get(), 1, array, || real(array, descriptor))
 }
 
 pub(crate) fn create_mipmapped(
-    real: extern "C" fn(Out<Handle>, Out<Solid>, c_uint) -> Code,
+    real: extern "C" fn(Out<Handle>, Out<Array3dDescriptor>, c_uint) -> Code,
     array: Out<Handle>,
-    descriptor: Out<Solid>,
+    descriptor: Out<Array3dDescriptor>,
     levels: c_uint,
 ) -> Code {
-    counted(descriptor.get(), levels, array, || {
+    create_charged(descriptor.get(), levels, array, || {
         real(array, descriptor, levels)
     })
 }
 
-/// The forms of CUDA 3.1.
-pub(crate) fn too_old(
+/// The variants of CUDA 3.1.
+pub(crate) fn reject_cuda_3_1(
     real: extern "C" fn(Out<Handle>, *const c_void) -> Code,
     array: Out<Handle>,
     descriptor: *const c_void,
 ) -> Code {
-    uncounted(|| real(array, descriptor))
+    reject_uncounted(|| real(array, descriptor))
 }
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, array: Handle) -> Code {
     match process::get() {
-        Some(process) => physical::watched(process, || freed(long(array), || real(array))),
+        Some(process) => {
+            physical::with_release_check(process, || free_charged(long(array), || real(array)))
+        }
         None => real(array),
     }
 }
 
-fn counted(
-    descriptor: Option<Solid>,
+fn create_charged(
+    descriptor: Option<Array3dDescriptor>,
     levels: c_uint,
     array: Out<Handle>,
     call: impl FnOnce() -> Code,
@@ -119,8 +119,8 @@ fn counted(
     let code = call();
     match (code, array.get()) {
         (SUCCESS, Some(handle)) => {
-            let entry = account.entry(bytes, false);
-            account.process.ledger.insert(long(handle), entry);
+            let entry = account.allocation(bytes, false);
+            account.process.allocations.insert(long(handle), entry);
         }
         _ => account.release(bytes),
     }
@@ -128,7 +128,7 @@ fn counted(
 }
 
 /// Bytes of one element.
-fn element(one: Solid) -> u64 {
+fn element(one: Array3dDescriptor) -> u64 {
     let channels = u64::from(one.channels.clamp(1, 4));
     let named = one.format % 3;
     match one.format {
@@ -136,7 +136,7 @@ fn element(one: Solid) -> u64 {
         0x01 | 0x08 => channels,
         0x02 | 0x09 | 0x10 => 2 * channels,
         0x03 | 0x0a | 0x20 => 4 * channels,
-        // UNORM and SNORM of 8 and 16 bits, whose names say that they have 1, 2 or 4 channels.
+        // UNORM and SNORM of 8 and 16 bits, whose names include 1, 2 or 4 channels.
         0xc0..=0xc2 | 0xc6..=0xc8 => 1 << named,
         0xc3..=0xc5 | 0xc9..=0xcb => 2 << named,
         _ => LARGEST * channels,
@@ -144,7 +144,7 @@ fn element(one: Solid) -> u64 {
 }
 
 /// Bytes of an array: rows of 64 bytes, 8 rows together.
-fn size(one: Solid, levels: c_uint) -> Option<u64> {
+fn size(one: Array3dDescriptor, levels: c_uint) -> Option<u64> {
     let element = element(one);
     (0..levels.clamp(1, 32)).try_fold(0_u64, |sum, level| {
         let extent = |length: usize| (long(length) >> level).max(1);
@@ -171,9 +171,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_counts_its_rows_as_they_lie_in_memory() {
+    fn counts_array_rows_with_padding() {
         let check = |width, height, depth, levels, expected: Option<u64>| {
-            let one = Solid {
+            let one = Array3dDescriptor {
                 width,
                 height,
                 depth,
@@ -195,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn formats_that_name_their_channels_were_charged_eight_times() {
+    fn charges_formats_with_fixed_channels_by_their_size() {
         let check = |format, expected: u64| {
-            let one = Solid {
+            let one = Array3dDescriptor {
                 width: 64,
                 height: 8,
                 depth: 0,

@@ -1,42 +1,43 @@
-//! Whether some stream of the process is being captured into a graph, at the price of one load:
-//! what is launched there does not run now, is not charged, and must not be marked.
+//! Tracks whether any stream of the process is being captured into a graph; checking costs one
+//! load. What is launched into a capture does not run now, is not charged, and must not be
+//! measured.
 //!
-//! A capture that begins behind our back is still found before a mark is set, by asking the
-//! driver. A capture also ends with its stream or its context, and some failures of its end leave
-//! it open: then the driver is asked which of them go on. Fed by: [`crate::table`].
-//! Must not: count a capture as ended that goes on, or ask for a stream that is gone.
+//! A capture that begins without a known call is still found before an event is recorded, by asking
+//! the driver. A capture also ends with its stream or its context, and some failed ends leave it
+//! running: then the driver is asked which captures go on. A capture that goes on is never counted
+//! as ended, and destroyed streams are never queried.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::ffi::{Code, Handle, Out, SUCCESS};
-use crate::lock::Lock;
+use crate::lock::FutexLock;
 use crate::table::call;
 
 /// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`: it goes on.
 const WRONG_THREAD: Code = 908;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_uint = 2;
-/// `CU_STREAM_PER_THREAD`; streams up to it are no objects.
+/// `CU_STREAM_PER_THREAD`; handles up to it are no stream objects.
 const PER_THREAD: Handle = 2;
 
 static ONGOING: AtomicU32 = AtomicU32::new(0);
-static KNOWN: Lock<Vec<Captured>> = Lock::new(Vec::new());
+static CAPTURES: FutexLock<Vec<StreamCapture>> = FutexLock::new(Vec::new());
 
-/// A stream that is captured.
+/// A stream that is being captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Captured {
+struct StreamCapture {
     stream: Handle,
-    /// Whose stream it is, where that is each thread's own.
+    /// The thread, for streams that each thread has its own of.
     thread: usize,
     context: Handle,
 }
 
-impl Captured {
+impl StreamCapture {
     fn of(stream: Handle) -> Self {
         let own = stream == 0 || stream == PER_THREAD;
-        // SAFETY: any thread may ask for its own name.
+        // SAFETY: any thread may ask for its own id.
         let name = unsafe { libc::pthread_self() };
         let thread = if own { name } else { 0 };
         let mut context = 0;
@@ -48,31 +49,31 @@ impl Captured {
         }
     }
 
-    fn is(self, other: Self) -> bool {
+    fn is_same_stream(self, other: Self) -> bool {
         (self.stream, self.thread) == (other.stream, other.thread)
     }
 
-    /// It goes on, as far as this thread can tell.
-    fn goes_on(self) -> bool {
+    /// Whether it goes on, as far as this thread can tell.
+    fn is_ongoing(self) -> bool {
         let own = Self::of(self.stream);
-        !own.is(self) || is_captured(self.stream)
+        !own.is_same_stream(self) || is_captured(self.stream)
     }
 }
 
-/// Some stream of this process is captured, as far as we know.
+/// Whether any stream of this process is captured, as far as known.
 #[inline]
 pub(crate) fn any() -> bool {
     ONGOING.load(Relaxed) > 0
 }
 
-/// Work for this stream would not run now, or the driver does not want to tell.
+/// Whether work for this stream would not run now, or the driver does not say.
 pub(crate) fn is_captured(stream: Handle) -> bool {
     let mut status = 0;
     call::cuStreamIsCapturing(stream, Out::to(&mut status)) != SUCCESS || status != 0
 }
 
-/// Does something that no capture of another stream minds, whatever its mode.
-pub(crate) fn aside<T>(act: impl FnOnce() -> T) -> T {
+/// Does something that no capture of another stream forbids, whatever its mode.
+pub(crate) fn with_relaxed_capture<T>(act: impl FnOnce() -> T) -> T {
     let mut mode = RELAXED;
     let changed = call::cuThreadExchangeStreamCaptureMode(Out::to(&mut mode)) == SUCCESS;
     let result = act();
@@ -83,7 +84,7 @@ pub(crate) fn aside<T>(act: impl FnOnce() -> T) -> T {
 }
 
 pub(crate) fn begin(real: extern "C" fn(Handle) -> Code, stream: Handle) -> Code {
-    began(stream, || real(stream))
+    begin_capture(stream, || real(stream))
 }
 
 pub(crate) fn begin_v2(
@@ -91,7 +92,7 @@ pub(crate) fn begin_v2(
     stream: Handle,
     mode: c_uint,
 ) -> Code {
-    began(stream, || real(stream, mode))
+    begin_capture(stream, || real(stream, mode))
 }
 
 pub(crate) fn begin_to(
@@ -103,7 +104,7 @@ pub(crate) fn begin_to(
     count: usize,
     mode: c_uint,
 ) -> Code {
-    began(stream, || real(stream, graph, after, edges, count, mode))
+    begin_capture(stream, || real(stream, graph, after, edges, count, mode))
 }
 
 pub(crate) fn begin_again(
@@ -114,27 +115,27 @@ pub(crate) fn begin_again(
     callback: *const c_void,
     data: *mut c_void,
 ) -> Code {
-    began(stream, || real(stream, mode, graph, callback, data))
+    begin_capture(stream, || real(stream, mode, graph, callback, data))
 }
 
-/// What is captured here runs in a queue of a graphics program.
+/// A capture that will run in a queue of a graphics program.
 pub(crate) fn begin_for_graphics(
     real: extern "C" fn(Handle, *mut c_void) -> Code,
     stream: Handle,
     params: *mut c_void,
 ) -> Code {
-    began(stream, || real(stream, params))
+    begin_capture(stream, || real(stream, params))
 }
 
-fn began(stream: Handle, call: impl FnOnce() -> Code) -> Code {
-    let known = Captured::of(stream);
+fn begin_capture(stream: Handle, call: impl FnOnce() -> Code) -> Code {
+    let capture = StreamCapture::of(stream);
     // Before the driver knows of it: another thread may launch into it at once.
     ONGOING.fetch_add(1, Relaxed);
     let code = call();
     if code == SUCCESS {
-        KNOWN.lock().push(known);
+        CAPTURES.lock().push(capture);
     } else {
-        ended();
+        decrement_ongoing();
     }
     code
 }
@@ -144,60 +145,60 @@ pub(crate) fn end(
     stream: Handle,
     graph: Out<Handle>,
 ) -> Code {
-    judged(stream, real(stream, graph))
+    finish_capture(stream, real(stream, graph))
 }
 
 pub(crate) fn end_for_graphics(real: extern "C" fn(Handle) -> Code, stream: Handle) -> Code {
-    judged(stream, real(stream))
+    finish_capture(stream, real(stream))
 }
 
-/// The answer to a capture's end; it may go on.
-fn judged(stream: Handle, code: Code) -> Code {
+/// Handles the driver's answer to the end of a capture, which may go on.
+fn finish_capture(stream: Handle, code: Code) -> Code {
     if code == SUCCESS {
-        let one = Captured::of(stream);
-        forget_if(|known| known.is(one));
+        let one = StreamCapture::of(stream);
+        forget_if(|capture| capture.is_same_stream(one));
     } else if code != WRONG_THREAD {
-        aside(|| forget_if(|known| !known.goes_on()));
+        with_relaxed_capture(|| forget_if(|capture| !capture.is_ongoing()));
     }
     code
 }
 
-/// A stream ends, and what is captured in it.
+/// A stream ends, and with it its capture.
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, stream: Handle) -> Code {
-    let own = |known: &Captured| known.stream == stream && stream > PER_THREAD;
+    let own = |capture: &StreamCapture| capture.stream == stream && stream > PER_THREAD;
     let begun = any()
-        .then(|| KNOWN.lock().iter().copied().find(own))
+        .then(|| CAPTURES.lock().iter().copied().find(own))
         .flatten();
-    // Before the driver does it: afterwards the handle may be another's.
-    forget_if(|known| Some(known) == begun);
+    // Before the driver call: afterwards the handle may belong to another.
+    forget_if(|capture| Some(capture) == begun);
     let code = real(stream);
     if let Some(begun) = begun.filter(|_| code != SUCCESS) {
         ONGOING.fetch_add(1, Relaxed);
-        KNOWN.lock().push(begun);
+        CAPTURES.lock().push(begun);
     }
     code
 }
 
-/// A context ends, and its streams.
+/// A context ends, with its streams.
 pub(crate) fn forget(context: Handle) {
-    forget_if(|known| known.context == context);
+    forget_if(|capture| capture.context == context);
 }
 
-fn forget_if(gone: impl Fn(Captured) -> bool) {
+fn forget_if(gone: impl Fn(StreamCapture) -> bool) {
     if !any() {
         return;
     }
-    // The driver may be asked, so not under the lock.
-    let all = KNOWN.lock().clone();
+    // Not under the lock, because the driver may be asked.
+    let all = CAPTURES.lock().clone();
     for one in all.into_iter().filter(|one| gone(*one)) {
-        let mut known = KNOWN.lock();
-        if let Some(place) = known.iter().position(|known| *known == one) {
-            known.swap_remove(place);
-            ended();
+        let mut capture = CAPTURES.lock();
+        if let Some(place) = capture.iter().position(|capture| *capture == one) {
+            capture.swap_remove(place);
+            decrement_ongoing();
         }
     }
 }
 
-fn ended() {
+fn decrement_ongoing() {
     let _ = ONGOING.fetch_update(Relaxed, Relaxed, |ongoing| ongoing.checked_sub(1));
 }

@@ -1,10 +1,8 @@
-//! The time, and waiting for it or for a word of the limits page, whatever comes first.
-//!
-//! Fed by: the kernel. Must not: spin, or wait without an end.
+//! The time, and bounded waits for it or for a word of the limits page, whichever comes first.
 
 use core::sync::atomic::AtomicU32;
 
-/// Nanoseconds of the clock that never goes back; the same in all processes of a container.
+/// Nanoseconds of the monotonic clock, the same in all processes of a container.
 pub(crate) fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
@@ -14,7 +12,7 @@ pub(crate) fn since_epoch() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
-/// As [`now`], a few milliseconds behind, at a fifth of the price.
+/// Like [`now`], a few milliseconds behind, at a fifth of the cost.
 #[inline]
 pub(crate) fn coarse() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE)
@@ -34,25 +32,24 @@ fn read(clock: libc::clockid_t) -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds for which a call that finds no room waits for those that other threads make: what
-/// these take is reckoned twice for as long as the driver is at it.
-pub(crate) const PATIENCE: u64 = 10_000_000_000;
+/// Longest wait, in nanoseconds, of an allocation that finds no room for allocations of other
+/// threads: theirs are charged twice while the driver makes them.
+pub(crate) const MAX_WAIT: u64 = 10_000_000_000;
 
-/// Waits a little, before another look at what other threads do.
-pub(crate) fn rest() {
+/// Waits briefly before the next check of what other threads do.
+pub(crate) fn pause() {
     wait(&AtomicU32::new(0), 0, now() + SECOND / 5000);
 }
 
-/// Waits until `until`, or until the word is no longer `value`, or until the host wakes who waits
-/// on it. May return early.
+/// Waits until `until`, until the word is no longer `value`, or until the host wakes the waiters.
+/// May return early.
 pub(crate) fn wait(word: &AtomicU32, value: u32, until: u64) {
     let part = |part: u64| libc::c_long::try_from(part).unwrap_or(libc::c_long::MAX);
     let time = libc::timespec {
         tv_sec: part(until / SECOND),
         tv_nsec: part(until % SECOND),
     };
-    // The word is written by another process: not a private futex. Its time is absolute.
-    // SAFETY: the word lives through the call, which only reads it, and so does the time.
+    // Not a private futex, because another process writes the word. The time is absolute.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

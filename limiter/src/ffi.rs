@@ -1,12 +1,10 @@
-//! Pointers that callers of the driver pass, and the driver's words that we use.
-//!
-//! Fed by: [`crate::table`]. Must not: decide anything.
+//! Types and constants of the driver's interface. Nothing is decided here.
 
 use std::ffi::{c_int, c_uint};
 
 use crate::image;
 
-/// What every hooked call returns: `CUresult` or `nvmlReturn_t`.
+/// Return value of every hooked call: `CUresult` or `nvmlReturn_t`.
 pub(crate) type Code = c_int;
 
 /// `CUDA_SUCCESS` and `NVML_SUCCESS`.
@@ -15,13 +13,13 @@ pub(crate) const SUCCESS: Code = 0;
 pub(crate) const INVALID_VALUE: Code = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Code = 2;
-/// `CUDA_ERROR_NO_DEVICE`: what a process without a driver is told.
+/// `CUDA_ERROR_NO_DEVICE`: the answer to a process without a driver.
 pub(crate) const NO_DEVICE: Code = 100;
 /// `CUDA_ERROR_INVALID_DEVICE`.
 pub(crate) const INVALID_DEVICE: Code = 101;
-/// `CUDA_ERROR_NOT_PERMITTED`: a known call without limits to judge it by.
+/// `CUDA_ERROR_NOT_PERMITTED`: a known call without limits to check it against.
 pub(crate) const NOT_PERMITTED: Code = 800;
-/// `CUDA_ERROR_NOT_SUPPORTED`: what memory beyond the card cannot do, and what cannot be counted.
+/// `CUDA_ERROR_NOT_SUPPORTED`: what spilled memory cannot do, and what cannot be counted.
 pub(crate) const NOT_SUPPORTED: Code = 801;
 /// `NVML_ERROR_INVALID_ARGUMENT`.
 pub(crate) const NVML_INVALID_ARGUMENT: Code = 2;
@@ -42,39 +40,39 @@ pub(crate) type Device = c_int;
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct CuMemLocation {
     kind: c_uint,
     device: Device,
 }
 
-/// Where memory shall be, as far as it is charged.
+/// Where memory is to be, as far as it matters for charging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Where {
-    /// On a card.
-    Card(Device),
-    /// On the host for good.
+pub(crate) enum MemoryLocation {
+    /// On a device.
+    Device(Device),
+    /// On the host permanently.
     Host,
-    /// Managed memory of no card: it lies on whichever uses it.
-    Moving,
-    /// A kind of place that is not known, or none: it may be of a card.
+    /// Managed memory without a device: it moves to whichever uses it.
+    Managed,
+    /// An unknown location type, or none: it may be on a device.
     Unknown(c_uint),
 }
 
 /// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
 const MANAGED: c_uint = 2;
 
-impl Place {
-    /// What it means for memory of an allocation type.
-    pub(crate) fn of(self, kind: c_uint) -> Where {
+impl CuMemLocation {
+    /// Where memory of an allocation type is at this location.
+    pub(crate) fn for_type(self, kind: c_uint) -> MemoryLocation {
         match self.kind {
             // CU_MEM_LOCATION_TYPE_DEVICE
-            1 => Where::Card(self.device),
+            1 => MemoryLocation::Device(self.device),
             // ..._HOST, ..._HOST_NUMA, ..._HOST_NUMA_CURRENT, and ..._NONE
-            0 | 2..=4 if kind == MANAGED => Where::Moving,
-            2..=4 => Where::Host,
+            0 | 2..=4 if kind == MANAGED => MemoryLocation::Managed,
+            2..=4 => MemoryLocation::Host,
             // ..._DEVICE_LOCALITY_DOMAIN: the device is the first byte, a part of it the second
-            6 => Where::Card(self.device & 0xff),
-            other => Where::Unknown(other),
+            6 => MemoryLocation::Device(self.device & 0xff),
+            other => MemoryLocation::Unknown(other),
         }
     }
 }
@@ -85,18 +83,18 @@ impl Place {
 pub(crate) struct Properties {
     kind: c_uint,
     handles: c_uint,
-    place: Place,
+    place: CuMemLocation,
 }
 
 impl Properties {
-    /// Where the memory shall be.
-    pub(crate) fn on(self) -> Where {
-        self.place.of(self.kind)
+    /// Where the memory is to be.
+    pub(crate) fn location(self) -> MemoryLocation {
+        self.place.for_type(self.kind)
     }
 }
 
-/// A place to which a call writes, or from which it reads, as the driver's interface promises:
-/// null, or good for one `T` (or as many as another argument says) while the call runs.
+/// A pointer to which a call writes, or from which it reads, as the driver's interface promises:
+/// null, or valid for one `T` (or as many as another argument says) during the call.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
@@ -117,7 +115,7 @@ impl<T: Copy> Out<T> {
         Self(core::ptr::null_mut())
     }
 
-    /// The first of several; `None`: there is none.
+    /// The first of several; `None` if there is none.
     pub(crate) fn first(places: &mut [T]) -> Option<Self> {
         (!places.is_empty()).then_some(Self(places.as_mut_ptr()))
     }
@@ -174,7 +172,7 @@ impl Text {
     }
 }
 
-/// An image of code that a caller passes: text, or a binary as long as its own head says.
+/// A code image that a caller passes: text, or a binary as long as its own header says.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Image(*const u8);
@@ -206,7 +204,7 @@ impl Image {
         }
     }
 
-    /// What the wrapper of a fat binary leads to, as compilers make it; `None`: this is none.
+    /// The image behind a fat binary's wrapper, as compilers create it; `None`: this is no wrapper.
     fn wrapped(self) -> Option<*const u8> {
         // SAFETY: no further than the first byte that differs, and no text has these.
         let is = |at: usize| unsafe { *self.0.add(at) } == image::WRAPPER[at];
@@ -235,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fat_binarys_wrapper_was_taken_for_text_of_five_bytes() {
+    fn reads_image_behind_fat_binary_wrapper() {
         let mut fat = 0xba55_ed50_u32.to_le_bytes().to_vec();
         fat.extend([1, 0, 16, 0, 100, 0, 0, 0, 0, 0, 0, 0]);
         fat.extend([0; 100]);
@@ -253,25 +251,25 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_cards_memory_was_taken_for_the_hosts() {
+    fn maps_locality_domain_to_its_device() {
         let check = |place, device, kind, expected| {
-            let place = Place {
+            let place = CuMemLocation {
                 kind: place,
                 device,
             };
-            assert_eq!(place.of(kind), expected, "{place:?} {kind}");
+            assert_eq!(place.for_type(kind), expected, "{place:?} {kind}");
         };
-        check(1, 3, 1, Where::Card(3));
+        check(1, 3, 1, MemoryLocation::Device(3));
         // Card 3, part 1 of its memory.
-        check(6, 0x103, 1, Where::Card(3));
+        check(6, 0x103, 1, MemoryLocation::Device(3));
         for host in 2..=4 {
-            check(host, 0, 1, Where::Host);
-            check(host, 0, MANAGED, Where::Moving);
+            check(host, 0, 1, MemoryLocation::Host);
+            check(host, 0, MANAGED, MemoryLocation::Managed);
         }
-        check(0, 0, MANAGED, Where::Moving);
-        check(1, 3, MANAGED, Where::Card(3));
+        check(0, 0, MANAGED, MemoryLocation::Managed);
+        check(1, 3, MANAGED, MemoryLocation::Device(3));
         for other in [0, 5, 7, 99] {
-            check(other, 0, 1, Where::Unknown(other));
+            check(other, 0, 1, MemoryLocation::Unknown(other));
         }
     }
 }

@@ -1,27 +1,26 @@
-//! Green contexts: parts of a card's processors, made out of its primary context, which they keep
-//! alive. So the primary one is charged, once, and what is allocated in a green one is its own.
-//!
-//! Fed by: [`crate::table`]. Must not: charge a whole context for a part of one.
+//! Green contexts: parts of a device's processors, created from its primary context, which they
+//! keep alive. So the primary context is charged, once, and what is allocated in a green one
+//! belongs to it.
 
 use core::ffi::{c_uint, c_void};
 use std::collections::HashMap;
 
 use crate::context;
 use crate::ffi::{Code, Device, Handle, Out, SUCCESS};
-use crate::lock::Lock;
+use crate::lock::FutexLock;
 use crate::process;
 use crate::table::call;
 
 #[derive(Clone, Copy, Debug)]
-struct Green {
+struct GreenContext {
     device: Device,
-    /// As which it can be made current; 0: nobody asked.
+    /// The context handle by which it can be made current; 0: not requested.
     context: Handle,
 }
 
-/// Those of this process.
+/// The green contexts of this process.
 #[derive(Debug, Default)]
-pub(crate) struct Greens(Lock<HashMap<Handle, Green>>);
+pub(crate) struct GreenContexts(FutexLock<HashMap<Handle, GreenContext>>);
 
 pub(crate) fn create(
     real: extern "C" fn(Out<Handle>, *const c_void, Device, c_uint) -> Code,
@@ -35,35 +34,35 @@ pub(crate) fn create(
         Ok(_) => return real(green, resources, device, flags),
         Err(code) => return code,
     };
-    let begun = if process.contexts.has_primary(device) {
+    let reserved = if process.contexts.has_primary(device) {
         None
     } else {
-        match context::begin(device) {
-            Ok(begun) => begun,
+        match context::reserve_context(device) {
+            Ok(reserved) => reserved,
             Err(code) => return code,
         }
     };
     let code = real(green, resources, device, flags);
     let (SUCCESS, Some(made)) = (code, green.get()) else {
-        if let Some((account, bytes)) = begun {
+        if let Some((account, bytes)) = reserved {
             account.release(bytes);
         }
         return code;
     };
-    if let Some((account, bytes)) = begun {
-        // Only to learn its name: the green one keeps it.
+    if let Some((account, bytes)) = reserved {
+        // Only to learn its handle: the green context keeps it alive.
         let mut primary = 0;
         if call::cuDevicePrimaryCtxRetain(Out::to(&mut primary), device) == SUCCESS {
             let _ = call::cuDevicePrimaryCtxRelease_v2(device);
-            context::note(account, primary, device, true, bytes);
+            context::record(account, primary, device, true, bytes);
         }
     }
-    let known = Green { device, context: 0 };
-    process.greens.0.lock().insert(made, known);
+    let entry = GreenContext { device, context: 0 };
+    process.greens.0.lock().insert(made, entry);
     code
 }
 
-/// A green context as one that can be made current.
+/// Returns a green context as a context that can be made current.
 pub(crate) fn as_context(
     real: extern "C" fn(Out<Handle>, Handle) -> Code,
     context: Out<Handle>,
@@ -71,10 +70,10 @@ pub(crate) fn as_context(
 ) -> Code {
     let code = real(context, green);
     if let (SUCCESS, Some(found), Some(process)) = (code, context.get(), process::get())
-        && let Some(known) = process.greens.0.lock().get_mut(&green)
+        && let Some(entry) = process.greens.0.lock().get_mut(&green)
     {
-        known.context = found;
-        process.contexts.note_green(found, known.device);
+        entry.context = found;
+        process.contexts.record_green(found, entry.device);
     }
     code
 }
@@ -83,13 +82,13 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, green: Handle) -> Cod
     let Some(process) = process::get() else {
         return real(green);
     };
-    let known = process.greens.0.lock().remove(&green);
-    let Some(known) = known else {
+    let entry = process.greens.0.lock().remove(&green);
+    let Some(entry) = entry else {
         return real(green);
     };
-    let code = context::around(process, known.device, known.context, || real(green));
+    let code = context::with_primary_release(process, entry.device, entry.context, || real(green));
     if code != SUCCESS {
-        process.greens.0.lock().insert(green, known);
+        process.greens.0.lock().insert(green, entry);
     }
     code
 }

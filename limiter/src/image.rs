@@ -1,15 +1,14 @@
-//! What an image of code takes of a card, as far as it says: the sections of a binary that are
-//! loaded, text of PTX and the arrays that it declares, the largest binary of a fat one.
-//!
-//! Fed by: [`crate::module`], [`crate::ffi::Image`]. Must not: read beyond what it is given.
+//! The device memory that a code image takes, as far as the image says: the loaded sections of a
+//! binary, the text of PTX and the arrays that it declares, the largest binary of a fat one. Never
+//! reads beyond the given bytes.
 
-/// Bytes of the heads of all kinds.
+/// Bytes of the headers of all kinds.
 pub(crate) const HEAD: usize = 64;
 /// `SHF_ALLOC`.
 const ALLOCATED: u64 = 2;
 const ELF: &[u8] = b"\x7fELF";
 const FAT: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
-/// How the wrapper of a fat binary begins; at 8 it has a pointer to that.
+/// Magic number of a fat binary's wrapper; at offset 8 it has a pointer to the binary.
 pub(crate) const WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
 /// The kind of a fat binary's entry that is a binary.
 const BINARY: u64 = 2;
@@ -25,12 +24,12 @@ fn place(bytes: &[u8], at: usize, length: usize) -> Option<usize> {
     usize::try_from(number(bytes, at, length)?).ok()
 }
 
-/// It is a fat binary.
+/// Whether it is a fat binary.
 pub(crate) fn is_fat(image: &[u8]) -> bool {
     image.starts_with(&FAT)
 }
 
-/// Bytes of a binary, by its head; `None`: it is text.
+/// Bytes of a binary according to its header; `None`: it is text.
 pub(crate) fn length(head: &[u8]) -> Option<usize> {
     if is_fat(head) {
         return place(head, 6, 2)?.checked_add(place(head, 8, 8)?);
@@ -44,7 +43,7 @@ pub(crate) fn length(head: &[u8]) -> Option<usize> {
     table.checked_add(entry.checked_mul(count)?)
 }
 
-/// Bytes that it takes of a card.
+/// Device memory that it takes, in bytes.
 pub(crate) fn size(image: &[u8]) -> u64 {
     if is_fat(image) {
         return largest(image);
@@ -55,7 +54,7 @@ pub(crate) fn size(image: &[u8]) -> u64 {
     })
 }
 
-/// What is loaded of a binary.
+/// Bytes of the loaded sections of a binary.
 fn sections(image: &[u8]) -> Option<u64> {
     image.starts_with(ELF).then_some(())?;
     let (table, entry, count) = (
@@ -73,7 +72,7 @@ fn sections(image: &[u8]) -> Option<u64> {
     Some(sum)
 }
 
-/// The largest binary in a fat one, unpacked: the card takes one of them.
+/// The largest binary in a fat one, unpacked: the device loads one of them.
 fn largest(image: &[u8]) -> u64 {
     let mut most = 0;
     let mut at = place(image, 6, 2).unwrap_or(usize::MAX);
@@ -118,11 +117,11 @@ fn declared(line: &str) -> Option<u64> {
         kind.parse::<u64>().ok()
     })?;
     // One number for each dimension.
-    let mut sizes = line.split('[').skip(1).map(|part| {
+    let mut context_limits = line.split('[').skip(1).map(|part| {
         let number = part.split(']').next().unwrap_or("");
         number.trim().parse::<u64>().ok()
     });
-    let count = sizes.try_fold(1_u64, |all, one| all.checked_mul(one?))?;
+    let count = context_limits.try_fold(1_u64, |all, one| all.checked_mul(one?))?;
     count.checked_mul(width / 8)
 }
 
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_takes_what_is_loaded_of_it() {
+    fn counts_loaded_sections_of_image() {
         let check = |image: &[u8], expected: u64| assert_eq!(size(image), expected);
         let binary = elf(&[(0, 999), (6, 4096), (3, 1 << 30)]);
         assert_eq!(length(&binary[..HEAD]), Some(binary.len()));

@@ -1,8 +1,6 @@
-//! The calls that put work on a card: kernels of every form, and graphs. Each becomes a key under
-//! which its cost is known, and the stream in which it runs.
-//!
-//! Copies and host functions are no compute. Fed by: [`crate::table`].
-//! Must not: look at a kernel's arguments.
+//! The calls that put work on a device: kernels in every form, and graphs. Each becomes a key under
+//! which its cost is known, and the stream in which it runs. Copies and host functions are not
+//! compute. A kernel's arguments are never read.
 
 use core::ffi::{c_uint, c_void};
 
@@ -15,22 +13,22 @@ use crate::pace;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: Handle = 2;
-/// Tells graphs from functions.
+/// Distinguishes graphs from functions.
 const GRAPH: u64 = u64::MAX;
 
 /// One launch, before it is made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
-    /// Its kernel at its size, or its graph.
+pub(crate) struct LaunchWork {
+    /// Key of its kernel at its size, or of its graph.
     pub(crate) key: u64,
-    /// The stream, as calls without per-thread default name it.
+    /// The stream, as calls without per-thread default streams name it.
     pub(crate) stream: Handle,
 }
 
 /// The beginning of `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Config {
+pub(crate) struct LaunchConfig {
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared: c_uint,
@@ -40,7 +38,7 @@ pub(crate) struct Config {
 /// `CUDA_LAUNCH_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parameters {
+pub(crate) struct LaunchParameters {
     function: Handle,
     grid: [c_uint; 3],
     block: [c_uint; 3],
@@ -49,7 +47,7 @@ pub(crate) struct Parameters {
     arguments: *mut c_void,
 }
 
-/// The stream of a call whose stream 0 is the thread's own, or not.
+/// The stream of a call; `OWN`: its stream 0 is the thread's own.
 fn stream_of<const OWN: bool>(stream: Handle) -> Handle {
     if OWN && stream == 0 {
         PER_THREAD
@@ -65,9 +63,9 @@ fn product([x, y, z]: [c_uint; 3]) -> u64 {
 }
 
 #[inline]
-fn work(function: Handle, grid: [c_uint; 3], block: [c_uint; 3], stream: Handle) -> Work {
+fn work(function: Handle, grid: [c_uint; 3], block: [c_uint; 3], stream: Handle) -> LaunchWork {
     let key = key([long(function), product(grid), product(block)]);
-    Work { key, stream }
+    LaunchWork { key, stream }
 }
 
 #[inline]
@@ -99,7 +97,7 @@ pub(crate) fn kernel<const OWN: bool>(
     extra: *mut c_void,
 ) -> Code {
     let of = stream_of::<OWN>(stream);
-    if let Err(code) = library::ready(function, of) {
+    if let Err(code) = library::ensure_ready(function, of) {
         return code;
     }
     let work = work(function, [x, y, z], [width, height, depth], of);
@@ -112,20 +110,20 @@ pub(crate) fn kernel<const OWN: bool>(
 
 #[inline]
 pub(crate) fn kernel_ex<const OWN: bool>(
-    real: extern "C" fn(Out<Config>, Handle, *mut c_void, *mut c_void) -> Code,
-    config: Out<Config>,
+    real: extern "C" fn(Out<LaunchConfig>, Handle, *mut c_void, *mut c_void) -> Code,
+    config: Out<LaunchConfig>,
     function: Handle,
     arguments: *mut c_void,
     extra: *mut c_void,
 ) -> Code {
-    let Some(wanted) = config.get() else {
+    let Some(launch) = config.get() else {
         return real(config, function, arguments, extra);
     };
-    let of = stream_of::<OWN>(wanted.stream);
-    if let Err(code) = library::ready(function, of) {
+    let of = stream_of::<OWN>(launch.stream);
+    if let Err(code) = library::ensure_ready(function, of) {
         return code;
     }
-    pace::launch(work(function, wanted.grid, wanted.block, of), move || {
+    pace::launch(work(function, launch.grid, launch.block, of), move || {
         real(config, function, arguments, extra)
     })
 }
@@ -156,7 +154,7 @@ pub(crate) fn cooperative<const OWN: bool>(
     arguments: *mut c_void,
 ) -> Code {
     let of = stream_of::<OWN>(stream);
-    if let Err(code) = library::ready(function, of) {
+    if let Err(code) = library::ensure_ready(function, of) {
         return code;
     }
     let work = work(function, [x, y, z], [width, height, depth], of);
@@ -167,11 +165,11 @@ pub(crate) fn cooperative<const OWN: bool>(
     })
 }
 
-/// Several launches at once, one on each of several cards: paced and charged as one of them on the
-/// card of the current context.
-pub(crate) fn on_several(
-    real: extern "C" fn(Out<Parameters>, c_uint, c_uint) -> Code,
-    launches: Out<Parameters>,
+/// Several launches at once, one on each of several devices: paced and charged as one of them on
+/// the device of the current context.
+pub(crate) fn multi_device(
+    real: extern "C" fn(Out<LaunchParameters>, c_uint, c_uint) -> Code,
+    launches: Out<LaunchParameters>,
     count: c_uint,
     flags: c_uint,
 ) -> Code {
@@ -182,7 +180,7 @@ pub(crate) fn on_several(
     pace::launch(work, move || real(launches, count, flags))
 }
 
-pub(crate) fn alone(real: extern "C" fn(Handle) -> Code, function: Handle) -> Code {
+pub(crate) fn single(real: extern "C" fn(Handle) -> Code, function: Handle) -> Code {
     pace::launch(work(function, [1; 3], [0; 3], 0), move || real(function))
 }
 
@@ -216,7 +214,7 @@ pub(crate) fn graph<const OWN: bool>(
     graph: Handle,
     stream: Handle,
 ) -> Code {
-    let work = Work {
+    let work = LaunchWork {
         key: key([long(graph), GRAPH, 0]),
         stream: stream_of::<OWN>(stream),
     };

@@ -1,24 +1,24 @@
-//! `libvgpu.so`: stands between a container's processes and the NVIDIA driver, counts the memory
-//! they take, refuses what passes the seat's limit, and lets launches wait for their share of the
-//! card's time.
+//! `libvgpu.so`: sits between a container's processes and the NVIDIA driver, counts the memory that
+//! they allocate, refuses what exceeds the container's limit, and delays launches to keep the
+//! container's compute share.
 //!
-//! Fed by: the calls of [`table`], which reach it as a stand-in for the driver's libraries or as
-//! a preloaded library ([`route`]); the seat's two files ([`process`]).
-//! Must not: start a thread, handle a signal, exit, panic into C, or write to stdout.
+//! The calls of [`table`] reach it through shim libraries or as a preloaded library ([`route`]);
+//! the limits and counters are in the container directory ([`process`]). It never starts a thread,
+//! handles a signal, exits, panics into C or writes to stdout.
 
 mod account;
+mod allocations;
 mod array;
 mod capture;
 mod clock;
 mod context;
+mod context_limits;
 mod ffi;
 mod graph_memory;
 mod graph_nodes;
 mod green;
 mod image;
 mod launch;
-mod leaving;
-mod ledger;
 mod library;
 mod lock;
 mod log;
@@ -29,11 +29,11 @@ mod nvml;
 mod nvml_processes;
 mod nvml_samples;
 mod pace;
+mod pending_free;
 mod physical;
 mod pool;
 mod process;
 mod real;
 mod route;
-mod sizes;
 mod table;
 mod view;

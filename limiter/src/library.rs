@@ -1,65 +1,61 @@
-//! Libraries of code (`cuLibraryLoadData`, CUDA 12): loaded for all contexts; the driver puts them into
-//! each when something of them is first used there. What a module of the same image would be charged
-//! ([`crate::module`]) is charged then.
+//! Libraries of code (`cuLibraryLoadData`, CUDA 12) are loaded for all contexts; the driver loads
+//! them into each context when something of them is first used there. They are charged then, as a
+//! module of the same image would be ([`crate::module`]), once for each context.
 //!
-//! A kernel of a library can be launched as it is: so launches look, once there is a library that
-//! takes something. Fed by: [`crate::table`], [`crate::launch`].
-//! Must not: charge a library twice in one context, or for longer than it or the context lives.
+//! A kernel of a library can be launched as it is, so launches check for libraries once there is
+//! one that takes device memory.
 
 use core::ffi::{c_uint, c_void};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::account::Account;
-use crate::ffi::{Code, Handle, Image, Out, SUCCESS, Text};
-use crate::lock::Lock;
+use crate::ffi::{Code, Handle, Image, Out, SUCCESS, Text, long};
+use crate::lock::FutexLock;
 use crate::module;
-use crate::process::{self, Process};
+use crate::process::{self, ProcessState};
 use crate::view;
-
-mod ready;
-use ready::Ready;
 
 type Pointer = *mut c_void;
 
-/// There is, or was, a library that takes something.
-static ANY: AtomicBool = AtomicBool::new(false);
+/// There is, or was, a library that takes device memory.
+static ANY_CHARGED: AtomicBool = AtomicBool::new(false);
 
-/// The libraries of this process that take something of a card.
+/// The libraries of this process that take device memory.
 #[derive(Debug, Default)]
 pub(crate) struct Libraries {
-    state: Lock<State>,
-    ready: Ready,
+    state: FutexLock<LibraryState>,
+    ready: ReadyKernels,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LibraryState {
     libraries: HashMap<Handle, Library>,
-    /// The library of each kernel that was given out.
+    /// The library of each kernel handle that the program has.
     kernels: HashMap<Handle, Handle>,
 }
 
 #[derive(Debug)]
 struct Library {
     bytes: u64,
-    /// By context.
+    /// The charged account, by context.
     charged: HashMap<Handle, Account>,
 }
 
 impl Library {
-    /// It is charged in every context that there is.
-    fn is_everywhere(&self, process: &Process) -> bool {
+    /// Whether it is charged in every context.
+    fn is_charged_everywhere(&self, process: &ProcessState) -> bool {
         let contexts = &process.contexts;
-        !self.charged.is_empty() && contexts.all_are(|one| self.charged.contains_key(&one))
+        !self.charged.is_empty() && contexts.all_owners(|one| self.charged.contains_key(&one))
     }
 }
 
 impl Libraries {
-    /// There is a context in which nothing was used yet.
-    pub(crate) fn forget_ready(&self) {
-        self.ready.forget();
+    /// A context was created in which nothing was used yet.
+    pub(crate) fn invalidate_ready(&self) {
+        self.ready.invalidate();
     }
 
     /// A context ends; what was charged ends with it.
@@ -92,7 +88,7 @@ pub(crate) fn load_data(
     own_count: c_uint,
 ) -> Code {
     let size = || module::size(image.bytes());
-    loaded(library, size, || {
+    load_charged(library, size, || {
         real(
             library, image, options, values, count, own, own_values, own_count,
         )
@@ -120,7 +116,7 @@ pub(crate) fn load_file(
     own_values: Pointer,
     own_count: c_uint,
 ) -> Code {
-    loaded(
+    load_charged(
         library,
         || module::size_of_file(path),
         || {
@@ -131,8 +127,12 @@ pub(crate) fn load_file(
     )
 }
 
-/// Notes what a library takes; a driver that loads everything at once has it now.
-fn loaded(library: Out<Handle>, size: impl FnOnce() -> u64, call: impl FnOnce() -> Code) -> Code {
+/// Records what a library takes; a driver that loads everything at once loads it now.
+fn load_charged(
+    library: Out<Handle>,
+    size: impl FnOnce() -> u64,
+    call: impl FnOnce() -> Code,
+) -> Code {
     let Some(process) = view::limited() else {
         return call();
     };
@@ -157,25 +157,25 @@ fn loaded(library: Out<Handle>, size: impl FnOnce() -> u64, call: impl FnOnce() 
     let known = Library { bytes, charged };
     match (code, library.get()) {
         (SUCCESS, Some(made)) => {
-            ANY.store(true, Relaxed);
+            ANY_CHARGED.store(true, Relaxed);
             process.libraries.state.lock().libraries.insert(made, known);
         }
-        _ => end(process, known),
+        _ => release(process, known),
     }
     code
 }
 
-fn end(process: &Process, library: Library) {
+fn release(process: &ProcessState, library: Library) {
     for account in library.charged.into_values() {
         process.modules.give_back(account, library.bytes);
     }
 }
 
 pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Code {
-    let Some(process) = process::get().filter(|_| ANY.load(Relaxed)) else {
+    let Some(process) = process::get().filter(|_| ANY_CHARGED.load(Relaxed)) else {
         return real(library);
     };
-    // Before the driver is asked: afterwards the handle may be another's.
+    // Before the driver call: afterwards the handle may belong to another.
     let mut state = process.libraries.state.lock();
     let gone = state.libraries.remove(&library);
     let kernels = state.kernels.extract_if(|_, of| *of == library);
@@ -184,7 +184,7 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Co
     let code = real(library);
     let Some(gone) = gone else { return code };
     if code == SUCCESS {
-        end(process, gone);
+        release(process, gone);
     } else {
         let mut state = process.libraries.state.lock();
         state.libraries.insert(library, gone);
@@ -193,9 +193,9 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Co
     code
 }
 
-/// Notes whose these kernels are.
-fn given(library: Handle, code: Code, kernels: impl Iterator<Item = Handle>) -> Code {
-    let process = process::get().filter(|_| code == SUCCESS && ANY.load(Relaxed));
+/// Records the library of these kernels.
+fn record_kernels(library: Handle, code: Code, kernels: impl Iterator<Item = Handle>) -> Code {
+    let process = process::get().filter(|_| code == SUCCESS && ANY_CHARGED.load(Relaxed));
     if let Some(process) = process {
         let mut state = process.libraries.state.lock();
         if state.libraries.contains_key(&library) {
@@ -204,7 +204,7 @@ fn given(library: Handle, code: Code, kernels: impl Iterator<Item = Handle>) -> 
                 before != Some(library)
             });
             if added.count() > 0 {
-                process.libraries.ready.forget();
+                process.libraries.ready.invalidate();
             }
         }
     }
@@ -217,7 +217,7 @@ pub(crate) fn kernel(
     library: Handle,
     name: Text,
 ) -> Code {
-    given(
+    record_kernels(
         library,
         real(kernel, library, name),
         kernel.get().into_iter(),
@@ -231,20 +231,24 @@ pub(crate) fn kernels(
     library: Handle,
 ) -> Code {
     let code = real(list, count, library);
-    let places = 0..usize::try_from(count).unwrap_or(0);
-    given(library, code, places.filter_map(|place| list.get_at(place)))
+    let entries = 0..usize::try_from(count).unwrap_or(0);
+    record_kernels(
+        library,
+        code,
+        entries.filter_map(|entry| list.get_at(entry)),
+    )
 }
 
-/// Charges a library in a context, if it takes something and was not used there; true: nothing is
-/// left to be charged for it in any context.
-fn used(
-    process: &Process,
+/// Charges a library in a context if it takes memory and was not used there before; true if nothing
+/// remains to be charged for it in any context.
+fn charge_use(
+    process: &ProcessState,
     library: Handle,
     account: impl FnOnce() -> Result<Option<Account>, Code>,
 ) -> Result<bool, Code> {
     let state = process.libraries.state.lock();
     let known = state.libraries.get(&library);
-    if known.is_none_or(|known| known.is_everywhere(process)) {
+    if known.is_none_or(|known| known.is_charged_everywhere(process)) {
         return Ok(true);
     }
     drop(state);
@@ -255,52 +259,51 @@ fn used(
     let Some(known) = state.libraries.get_mut(&library) else {
         return Ok(true);
     };
-    if let Entry::Vacant(place) = known.charged.entry(account.context) {
+    if let Entry::Vacant(entry) = known.charged.entry(account.context) {
         process.modules.charge(account, known.bytes)?;
-        place.insert(account);
+        entry.insert(account);
     }
-    Ok(known.is_everywhere(process))
+    Ok(known.is_charged_everywhere(process))
 }
 
-/// Makes room for what the driver loads when this library is used.
-fn in_library(library: Handle, call: impl FnOnce() -> Code) -> Code {
-    let process = process::get().filter(|_| ANY.load(Relaxed));
-    match process.map(|process| used(process, library, Account::of_current)) {
+/// Charges what the driver loads when this library is used.
+fn with_library(library: Handle, call: impl FnOnce() -> Code) -> Code {
+    let process = process::get().filter(|_| ANY_CHARGED.load(Relaxed));
+    match process.map(|process| charge_use(process, library, Account::of_current)) {
         Some(Err(code)) => code,
         _ => call(),
     }
 }
 
-/// Makes room for what the driver loads when this function is launched, if it is a kernel of a
-/// library.
+/// Charges what the driver loads when this function is launched, if it is a kernel of a library.
 #[inline]
-pub(crate) fn ready(function: Handle, stream: Handle) -> Result<(), Code> {
-    if ANY.load(Relaxed) {
-        made_ready(function, stream)
+pub(crate) fn ensure_ready(function: Handle, stream: Handle) -> Result<(), Code> {
+    if ANY_CHARGED.load(Relaxed) {
+        ensure_charged(function, stream)
     } else {
         Ok(())
     }
 }
 
-fn made_ready(kernel: Handle, stream: Handle) -> Result<(), Code> {
+fn ensure_charged(kernel: Handle, stream: Handle) -> Result<(), Code> {
     let Some(process) = process::get() else {
         return Ok(());
     };
     let ready = &process.libraries.ready;
-    if ready.has(kernel) {
+    if ready.contains(kernel) {
         return Ok(());
     }
-    made_ready_first(process, kernel, stream)
+    charge_first_use(process, kernel, stream)
 }
 
 #[cold]
-fn made_ready_first(process: &Process, kernel: Handle, stream: Handle) -> Result<(), Code> {
+fn charge_first_use(process: &ProcessState, kernel: Handle, stream: Handle) -> Result<(), Code> {
     let libraries = &process.libraries;
-    let round = libraries.ready.round();
+    let generation = libraries.ready.generation();
     let of = libraries.state.lock().kernels.get(&kernel).copied();
     let account = || Account::of_stream(stream).map(|found| Some(found?.0));
-    if of.map_or(Ok(true), |library| used(process, library, account))? {
-        libraries.ready.add(kernel, round);
+    if of.map_or(Ok(true), |library| charge_use(process, library, account))? {
+        libraries.ready.add(kernel, generation);
     }
     Ok(())
 }
@@ -310,7 +313,7 @@ pub(crate) fn function(
     function: Out<Handle>,
     kernel: Handle,
 ) -> Code {
-    match ready(kernel, 0) {
+    match ensure_ready(kernel, 0) {
         Ok(()) => real(function, kernel),
         Err(code) => code,
     }
@@ -321,7 +324,7 @@ pub(crate) fn module_of(
     module: Out<Handle>,
     library: Handle,
 ) -> Code {
-    in_library(library, || real(module, library))
+    with_library(library, || real(module, library))
 }
 
 /// A variable, managed or not.
@@ -332,14 +335,105 @@ pub(crate) fn variable(
     library: Handle,
     name: Text,
 ) -> Code {
-    in_library(library, || real(pointer, bytes, library, name))
+    with_library(library, || real(pointer, bytes, library, name))
 }
 
-pub(crate) fn unified(
+pub(crate) fn unified_function(
     real: extern "C" fn(Pointer, Handle, Text) -> Code,
     function: Pointer,
     library: Handle,
     name: Text,
 ) -> Code {
-    in_library(library, || real(function, library, name))
+    with_library(library, || real(function, library, name))
+}
+
+const SIZE: usize = 1024;
+
+/// Kernels whose launch leaves nothing to be charged in any context. Launches check it without a
+/// lock or a driver call. Each entry holds one kernel, mixed with the generation in which it was
+/// found ready.
+#[derive(Debug)]
+struct ReadyKernels {
+    generation: AtomicU64,
+    entries: [AtomicU64; SIZE],
+}
+
+impl Default for ReadyKernels {
+    fn default() -> Self {
+        Self {
+            generation: AtomicU64::new(1),
+            entries: [const { AtomicU64::new(0) }; SIZE],
+        }
+    }
+}
+
+/// Handles are below 2^47, so different ones stay different within a generation.
+#[inline]
+fn word(kernel: Handle, generation: u64) -> u64 {
+    long(kernel) ^ generation.rotate_left(48)
+}
+
+impl ReadyKernels {
+    #[inline]
+    fn entry(&self, kernel: Handle) -> &AtomicU64 {
+        let mixed = long(kernel).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        &self.entries[usize::try_from(mixed).unwrap_or(0) % SIZE]
+    }
+
+    /// Whether nothing remains to be charged for a kernel.
+    #[inline]
+    fn contains(&self, kernel: Handle) -> bool {
+        self.entry(kernel).load(Relaxed) == word(kernel, self.generation())
+    }
+
+    /// Must be read before the facts for [`Self::add`] are determined.
+    #[inline]
+    fn generation(&self) -> u64 {
+        self.generation.load(Acquire)
+    }
+
+    /// Adds a kernel that was found ready in a generation.
+    fn add(&self, kernel: Handle, generation: u64) {
+        self.entry(kernel).store(word(kernel, generation), Relaxed);
+    }
+
+    /// Something changed that may have to be charged: call this after the change.
+    fn invalidate(&self) {
+        self.generation.fetch_add(1, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remembers_ready_kernels_until_invalidated() {
+        let ready = ReadyKernels::default();
+        let (one, other) = (0x7f12_3456_7890, 0x7f12_3456_78a0);
+        assert!(!ready.contains(one), "it was not checked yet");
+        ready.add(one, ready.generation());
+        assert!(ready.contains(one) && !ready.contains(other));
+        let generation = ready.generation();
+        ready.invalidate();
+        assert!(!ready.contains(one), "there may be another context");
+        ready.add(one, generation);
+        assert!(!ready.contains(one), "that was found before");
+        ready.add(one, ready.generation());
+        assert!(ready.contains(one));
+    }
+
+    #[test]
+    fn distinguishes_kernels_that_share_a_table_entry() {
+        let ready = ReadyKernels::default();
+        for kernel in 1..5000 {
+            ready.add(kernel * 16, ready.generation());
+            assert!(ready.contains(kernel * 16));
+        }
+        let left = (1..5000)
+            .filter(|kernel| ready.contains(kernel * 16))
+            .count();
+        assert!((100..=SIZE).contains(&left), "{left}");
+        assert!((5000..9000).all(|kernel| !ready.contains(kernel * 16)));
+    }
 }

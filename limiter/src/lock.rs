@@ -1,9 +1,7 @@
-//! A lock that needs nothing of its own: a futex word, with no memory behind it and no state in
-//! the thread.
+//! A lock that needs nothing but a futex word: no memory behind it and no state in the thread.
 //!
-//! Fed by: [`crate::ledger`], [`crate::context`], [`crate::pool`]. Must not: be held across a call
-//! of the driver in which that may wait for a card: another thread may have to call for the card to
-//! go on.
+//! It must not be held across a driver call in which the driver may wait for a device: another
+//! thread may have to make a call before the device can continue.
 
 #[expect(
     clippy::disallowed_types,
@@ -15,9 +13,9 @@ use std::sync::{MutexGuard, PoisonError};
 /// A value that one thread at a time reaches.
 #[derive(Debug, Default)]
 #[expect(clippy::disallowed_types, reason = "as above")]
-pub(crate) struct Lock<T>(Mutex<T>);
+pub(crate) struct FutexLock<T>(Mutex<T>);
 
-impl<T> Lock<T> {
+impl<T> FutexLock<T> {
     pub(crate) const fn new(value: T) -> Self {
         #[expect(clippy::disallowed_types, reason = "as above")]
         Self(Mutex::new(value))

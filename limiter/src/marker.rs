@@ -1,134 +1,135 @@
-//! Marks in streams, before and after launches that are measured: events of the driver, kept for
-//! the next launch, asked for their times when the process launches again.
+//! CUDA events in streams, before and after launches that are measured. They are reused, and their
+//! times are read when the process launches again.
 //!
-//! Fed by: [`crate::pace`]. Must not: set a mark in a stream that is captured, wait for one, or use
-//! an event whose context is gone.
+//! No event is recorded in a stream that is being captured, no call waits for one, and no event is
+//! used after its context ended.
 
-mod queue;
+use std::collections::VecDeque;
 
-use crate::capture::{aside, is_captured};
+use crate::capture::{is_captured, with_relaxed_capture};
 use crate::clock;
 use crate::context;
 use crate::ffi::{Code, Handle, Out, SUCCESS};
-use crate::lock::Lock;
+use crate::lock::FutexLock;
 use crate::table::call;
-use queue::Queue;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: Code = 600;
-/// Launches of a card that may be measured at once; the rest is not.
-const MOST: usize = 16;
-/// Of these in one stream: one that waits for something keeps no other from being measured.
-const MOST_OF_STREAM: usize = 4;
-/// Nanoseconds between setting the first mark and the second, beyond which the time between them
-/// may not be the launch's: the stream may have been idle meanwhile.
-const PROMPT: u64 = 60_000;
+/// Launches on a device that may be measured at once; others are not measured.
+const MAX_PENDING: usize = 16;
+/// Of these in one stream, so that a stream that waits for something does not keep others from
+/// being measured.
+const MAX_PENDING_OF_STREAM: usize = 4;
+/// Longest time in nanoseconds between recording the first event and the second. Beyond it, the
+/// time between them may not be the launch's: the stream may have been idle meanwhile.
+const MAX_MARK_GAP: u64 = 60_000;
 
 /// Two events of a context.
 #[derive(Clone, Copy, Debug)]
-struct Pair {
+struct EventPair {
     context: Handle,
     before: Handle,
     after: Handle,
 }
 
-/// A launch whose first mark is set.
+/// A launch whose first event is recorded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
-    pair: Pair,
-    /// When that began, and when it was done.
+pub(crate) struct StartedMeasurement {
+    pair: EventPair,
+    /// Before and after the event was recorded.
     when: [u64; 2],
-    /// The card had passed the mark by then: it waits for the launch.
+    /// The device had passed the event by then: it waits for the launch.
     idle: bool,
 }
 
-/// A launch that is measured.
+/// A launch that is being measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Launch {
-    /// Its kernel.
+pub(crate) struct MeasuredLaunch {
+    /// Key of its kernel.
     pub(crate) key: u64,
     /// Nanoseconds that it was charged.
     pub(crate) charged: u64,
-    /// Tenants on the card.
+    /// Active tenants on the device.
     pub(crate) sharing: u32,
     /// Other work of the container may run at the same time.
     pub(crate) overlapped: bool,
-    /// Nanoseconds for which the container's launches on other cards had waited by then.
-    pub(crate) held: u64,
+    /// Nanoseconds for which the container's launches on other devices had waited by then.
+    pub(crate) delayed: u64,
 }
 
-/// A launch that was measured.
+/// A measured launch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Measured {
-    pub(crate) launch: Launch,
-    /// Nanoseconds between its marks; `None`: not to be known.
+pub(crate) struct LaunchMeasurement {
+    pub(crate) launch: MeasuredLaunch,
+    /// Nanoseconds between its events; `None` if unknown.
     pub(crate) took: Option<u64>,
-    /// The thread was held up between the marks.
+    /// The thread was delayed between the events.
     pub(crate) disturbed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Open {
-    pair: Pair,
+struct PendingMeasurement {
+    pair: EventPair,
     stream: Handle,
-    launch: Launch,
+    launch: MeasuredLaunch,
     disturbed: bool,
-    /// Nanoseconds between the marks in which the card waited for us.
+    /// Nanoseconds between the events in which the device waited for us.
     gap: u64,
 }
 
-/// The marks of a process on one card.
+/// The events of a process on one device.
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
-    open: Queue<Open>,
-    idle: Lock<Vec<Pair>>,
+    pending: Queue<PendingMeasurement>,
+    idle: FutexLock<Vec<EventPair>>,
 }
 
-/// The marks of one context.
+/// The events of one context.
 #[derive(Debug)]
-pub(crate) struct Marks {
-    open: Vec<Open>,
-    idle: Vec<Pair>,
+pub(crate) struct ContextMarks {
+    pending: Vec<PendingMeasurement>,
+    idle: Vec<EventPair>,
 }
 
-impl Marks {
+impl ContextMarks {
     /// The launches that are measured by them.
-    pub(crate) fn launches(self) -> impl Iterator<Item = Launch> {
-        self.open.into_iter().map(|open| open.launch)
+    pub(crate) fn launches(self) -> impl Iterator<Item = MeasuredLaunch> {
+        self.pending.into_iter().map(|pending| pending.launch)
     }
 }
 
 impl Markers {
-    /// No launch can be measured before another's measure is known.
+    /// Whether no launch can be measured until another's measurement ends.
     pub(crate) fn is_full(&self) -> bool {
-        self.open.count(|_| true) >= MOST
+        self.pending.count(|_| true) >= MAX_PENDING
     }
 
-    /// So many launches of this stream are measured that no more of them can be.
-    pub(crate) fn is_crowded(&self, stream: Handle) -> bool {
-        self.open.count(|one| one.stream == stream) >= MOST_OF_STREAM
+    /// Whether so many launches of this stream are being measured that no more of them can be.
+    pub(crate) fn is_stream_full(&self, stream: Handle) -> bool {
+        self.pending.count(|one| one.stream == stream) >= MAX_PENDING_OF_STREAM
     }
 
-    /// What is open was waited for in vain: its marks are given up, and others can be set.
-    pub(crate) fn give_up(&self, mut lose: impl FnMut(Launch)) {
-        for _ in 0..MOST {
-            let Some((context, one)) = self.open.take() else {
+    /// Gives up measurements that were waited for in vain, so that other launches can be measured.
+    pub(crate) fn abandon(&self, mut on_lost: impl FnMut(MeasuredLaunch)) {
+        for _ in 0..MAX_PENDING {
+            let Some((context, one)) = self.pending.begin_query() else {
                 return;
             };
             for event in [one.pair.before, one.pair.after] {
-                // The driver keeps it until the card has passed it.
+                // The driver keeps it until the device has passed it.
                 let _ = call::cuEventDestroy_v2(event);
             }
-            self.open.asked(context, None);
-            lose(one.launch);
+            self.pending.finish_query(context, None);
+            on_lost(one.launch);
         }
     }
 
-    /// Sets the mark before a launch; `None`: it is not measured.
-    pub(crate) fn begin(&self, stream: Handle) -> Option<Begun> {
-        aside(|| {
-            // Of the legacy stream the driver says so where a mark there would end a capture.
-            if is_captured(stream) || self.is_full() || self.is_crowded(stream) {
+    /// Records the event before a launch; `None` if it is not measured.
+    pub(crate) fn begin(&self, stream: Handle) -> Option<StartedMeasurement> {
+        with_relaxed_capture(|| {
+            // The driver reports the legacy stream as capturing where an event in it would end a
+            // capture.
+            if is_captured(stream) || self.is_full() || self.is_stream_full(stream) {
                 return None;
             }
             let pair = self.pair(stream)?;
@@ -136,91 +137,98 @@ impl Markers {
             if call::cuEventRecord(pair.before, stream) == SUCCESS {
                 let idle = call::cuEventQuery(pair.before) == SUCCESS;
                 let when = [when, clock::now()];
-                return Some(Begun { pair, when, idle });
+                return Some(StartedMeasurement { pair, when, idle });
             }
             self.idle.lock().push(pair);
             None
         })
     }
 
-    /// Sets the mark after a launch; false: it will not be measured.
-    pub(crate) fn end(&self, begun: Begun, stream: Handle, launch: Launch) -> bool {
+    /// Records the event after a launch; false if it will not be measured.
+    pub(crate) fn end(
+        &self,
+        started: StartedMeasurement,
+        stream: Handle,
+        launch: MeasuredLaunch,
+    ) -> bool {
         let launched = clock::now();
-        let set = aside(|| call::cuEventRecord(begun.pair.after, stream) == SUCCESS);
+        let set =
+            with_relaxed_capture(|| call::cuEventRecord(started.pair.after, stream) == SUCCESS);
         if set {
-            let [before, ready] = begun.when;
-            let disturbed = clock::now().saturating_sub(before) > PROMPT;
-            // The launch reached the card somewhere in its call.
+            let [before, ready] = started.when;
+            let disturbed = clock::now().saturating_sub(before) > MAX_MARK_GAP;
+            // The launch reached the device at some point during its call.
             let gap = ready.saturating_sub(before) + launched.saturating_sub(ready) / 2;
-            let open = Open {
-                pair: begun.pair,
+            let pending = PendingMeasurement {
+                pair: started.pair,
                 stream,
                 launch,
                 disturbed,
-                gap: if begun.idle { gap } else { 0 },
+                gap: if started.idle { gap } else { 0 },
             };
-            self.open.put(open.pair.context, open);
+            self.pending.put(pending.pair.context, pending);
         }
         set
     }
 
     /// A launch that failed is not measured.
-    pub(crate) fn cancel(&self, begun: Begun) {
-        self.idle.lock().push(begun.pair);
+    pub(crate) fn cancel(&self, started: StartedMeasurement) {
+        self.idle.lock().push(started.pair);
     }
 
-    /// What has become known, looking at no more than `looks` launches.
-    pub(crate) fn poll(&self, looks: usize, mut learn: impl FnMut(Measured)) {
-        if self.open.count(|_| true) == 0 {
+    /// Reports finished measurements, polling at most `max_polls` launches.
+    pub(crate) fn poll(&self, max_polls: usize, mut learn: impl FnMut(LaunchMeasurement)) {
+        if self.pending.count(|_| true) == 0 {
             return;
         }
-        aside(|| {
-            for _ in 0..looks {
+        with_relaxed_capture(|| {
+            for _ in 0..max_polls {
                 // Taken out, so that no driver call is made under the lock.
-                let Some((context, open)) = self.open.take() else {
+                let Some((context, pending)) = self.pending.begin_query() else {
                     return;
                 };
-                let code = call::cuEventQuery(open.pair.after);
+                let code = call::cuEventQuery(pending.pair.after);
                 if code == NOT_READY {
-                    self.open.asked(context, Some(open));
+                    self.pending.finish_query(context, Some(pending));
                     continue;
                 }
-                let took = (code == SUCCESS).then(|| elapsed(open.pair)).flatten();
+                let took = (code == SUCCESS).then(|| elapsed(pending.pair)).flatten();
                 if took.is_some() {
-                    self.idle.lock().push(open.pair);
+                    self.idle.lock().push(pending.pair);
                 }
-                self.open.asked(context, None);
-                learn(Measured {
-                    launch: open.launch,
-                    took: took.map(|took| took - open.gap.min(took / 2)),
-                    disturbed: open.disturbed,
+                self.pending.finish_query(context, None);
+                learn(LaunchMeasurement {
+                    launch: pending.launch,
+                    took: took.map(|took| took - pending.gap.min(took / 2)),
+                    disturbed: pending.disturbed,
                 });
             }
         });
     }
 
-    /// Takes out what is of a context, whose events may end now; returns when nobody asks for one.
-    pub(crate) fn set_aside(&self, context: Handle) -> Marks {
-        // First what is open: who asks puts a pair among the idle ones before it is done.
-        let open = self.open.set_aside(context);
+    /// Takes out the events of a context that may end now; returns when none of them is being
+    /// queried.
+    pub(crate) fn detach(&self, context: Handle) -> ContextMarks {
+        // First the pending ones: a poll puts a pair among the idle ones before it ends its query.
+        let pending = self.pending.detach(context);
         let idle = self
             .idle
             .lock()
             .extract_if(.., |pair| pair.context == context)
             .collect();
-        Marks { open, idle }
+        ContextMarks { pending, idle }
     }
 
-    /// Ends [`Self::set_aside`]: the context lives on.
-    pub(crate) fn put_back(&self, marks: Marks) {
-        for open in marks.open {
-            self.open.put(open.pair.context, open);
+    /// Undoes [`Self::detach`]: the context lives on.
+    pub(crate) fn put_back(&self, marks: ContextMarks) {
+        for pending in marks.pending {
+            self.pending.put(pending.pair.context, pending);
         }
         self.idle.lock().extend(marks.idle);
     }
 
-    fn pair(&self, stream: Handle) -> Option<Pair> {
-        // Events and stream must be of one context, which need not be the thread's.
+    fn pair(&self, stream: Handle) -> Option<EventPair> {
+        // Events and stream must belong to one context, which need not be the thread's.
         let context = context::of_stream(stream);
         if context == 0 {
             return None;
@@ -232,11 +240,11 @@ impl Markers {
         }
         drop(idle);
         let (mut before, mut after) = (0, 0);
-        let made = context::within(context, || {
+        let made = context::with_current(context, || {
             call::cuEventCreate(Out::to(&mut before), 0) == SUCCESS
                 && call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS
         });
-        (made == Ok(true)).then_some(Pair {
+        (made == Ok(true)).then_some(EventPair {
             context,
             before,
             after,
@@ -244,15 +252,128 @@ impl Markers {
     }
 }
 
-/// Nanoseconds between the marks of a pair.
-fn elapsed(pair: Pair) -> Option<u64> {
+/// Nanoseconds between the events of a pair.
+fn elapsed(pair: EventPair) -> Option<u64> {
     let mut milliseconds = 0.0;
     let code = call::cuEventElapsedTime(Out::to(&mut milliseconds), pair.before, pair.after);
-    let sound = code == SUCCESS && (0.0..1e9).contains(&milliseconds);
+    let valid = code == SUCCESS && (0.0..1e9).contains(&milliseconds);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "between 0 and 1e15"
     )]
-    sound.then(|| (f64::from(milliseconds) * 1e6) as u64)
+    valid.then(|| (f64::from(milliseconds) * 1e6) as u64)
+}
+
+/// A queue of items to query, each of one context. Whoever queries an item has taken it out, so
+/// that no driver call is made under the lock; whoever ends a context waits until no item of it is
+/// being queried.
+#[derive(Debug)]
+struct Queue<T>(FutexLock<QueueState<T>>);
+
+#[derive(Debug)]
+struct QueueState<T> {
+    waiting: VecDeque<(Handle, T)>,
+    /// The contexts of the items that are being queried.
+    querying: Vec<Handle>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self(FutexLock::new(QueueState {
+            waiting: VecDeque::new(),
+            querying: Vec::new(),
+        }))
+    }
+}
+
+impl<T> Queue<T> {
+    /// How many waiting items match.
+    fn count(&self, is_so: impl Fn(&T) -> bool) -> usize {
+        let state = self.0.lock();
+        state.waiting.iter().filter(|(_, one)| is_so(one)).count()
+    }
+
+    fn put(&self, context: Handle, one: T) {
+        self.0.lock().waiting.push_back((context, one));
+    }
+
+    /// Takes the next item out, with its context, which must not end before [`Self::finish_query`].
+    fn begin_query(&self) -> Option<(Handle, T)> {
+        let mut state = self.0.lock();
+        let found = state.waiting.pop_front()?;
+        state.querying.push(found.0);
+        Some(found)
+    }
+
+    /// Ends a query; the item waits again if it is given back.
+    fn finish_query(&self, context: Handle, back: Option<T>) {
+        let mut state = self.0.lock();
+        if let Some(place) = state.querying.iter().position(|one| *one == context) {
+            state.querying.swap_remove(place);
+        }
+        state.waiting.extend(back.map(|one| (context, one)));
+    }
+
+    /// Takes out all items of a context; returns when none of them is being queried.
+    fn detach(&self, context: Handle) -> Vec<T> {
+        let mut found = Vec::new();
+        loop {
+            let mut state = self.0.lock();
+            let all = std::mem::take(&mut state.waiting);
+            let (detached, left): (VecDeque<_>, _) =
+                all.into_iter().partition(|one| one.0 == context);
+            state.waiting = left;
+            found.extend(detached.into_iter().map(|(_, one)| one));
+            if !state.querying.contains(&context) {
+                return found;
+            }
+            drop(state);
+            // A query that does not wait for the device takes microseconds.
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn detach_waits_for_event_query_in_same_context() {
+        for is_ready in [true, false] {
+            let queue = Queue::default();
+            for (context, one) in [(7, "a"), (8, "b"), (7, "c")] {
+                queue.put(context, one);
+            }
+            let taken = queue.begin_query().expect("three wait");
+            let (sender, receiver) = channel();
+            std::thread::scope(|scope| {
+                scope.spawn(|| sender.send(queue.detach(7)).expect("a receiver"));
+                // However late it begins, it must not return.
+                let early = receiver.recv_timeout(Duration::from_millis(100));
+                assert_eq!(
+                    early,
+                    Err(RecvTimeoutError::Timeout),
+                    "the event is being queried"
+                );
+                queue.finish_query(taken.0, (!is_ready).then_some(taken.1));
+                let detached = receiver
+                    .recv_timeout(Duration::from_mins(1))
+                    .expect("it ends");
+                let expected = if is_ready { vec!["c"] } else { vec!["c", "a"] };
+                assert_eq!(detached, expected);
+            });
+            assert_eq!(queue.detach(9), [""; 0]);
+            assert_eq!(
+                queue.begin_query(),
+                Some((8, "b")),
+                "others' are not waited for"
+            );
+            assert_eq!(queue.begin_query(), None);
+        }
+    }
 }

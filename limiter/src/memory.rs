@@ -1,16 +1,14 @@
-//! Plain, pitched and managed memory. Reserved first, then asked of the driver; what the driver
-//! really took is charged. Where a seat was promised more than its part of the card, what goes
-//! beyond that part is managed memory.
-//!
-//! Fed by: [`crate::table`]. Must not: ask the driver for what the limit does not give.
+//! Linear, pitched and managed memory: reserved first, then requested from the driver; what the
+//! driver really allocated is charged. Where a container was granted more than its part of the
+//! device, what exceeds that part becomes managed memory.
 
 use core::ffi::{c_uint, c_void};
 
 use crate::account::Account;
+use crate::allocations::in_blocks;
 use crate::ffi::{
-    Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Out, SUCCESS, Where, long, size,
+    Code, INVALID_VALUE, MemoryLocation, NOT_SUPPORTED, OUT_OF_MEMORY, Out, SUCCESS, long, size,
 };
-use crate::ledger::in_blocks;
 use crate::log;
 use crate::process;
 use crate::table::call;
@@ -32,11 +30,11 @@ pub(crate) fn allocate(
     pointer: Out<Pointer>,
     bytes: usize,
 ) -> Code {
-    counted("cuMemAlloc", long(bytes), pointer, |elsewhere| {
-        if let Some(account) = elsewhere {
-            return on_the_host(account, pointer, bytes);
+    allocate_charged("cuMemAlloc", long(bytes), pointer, |spilled| {
+        if let Some(account) = spilled {
+            return allocate_spilled(account, pointer, bytes);
         }
-        (real(pointer, bytes), Size::InBlocks(long(bytes)))
+        (real(pointer, bytes), AllocatedSize::InBlocks(long(bytes)))
     })
 }
 
@@ -47,8 +45,8 @@ pub(crate) fn allocate_managed(
     bytes: usize,
     flags: c_uint,
 ) -> Code {
-    counted("cuMemAllocManaged", long(bytes), pointer, |_| {
-        (real(pointer, bytes, flags), whole(bytes))
+    allocate_charged("cuMemAllocManaged", long(bytes), pointer, |_| {
+        (real(pointer, bytes, flags), whole_blocks(bytes))
     })
 }
 
@@ -63,12 +61,12 @@ pub(crate) fn allocate_pitch(
     let row = long(width).checked_next_multiple_of(PITCH);
     let most = row.and_then(|row| row.checked_mul(long(height)));
     let most = most.unwrap_or(u64::MAX);
-    counted("cuMemAllocPitch", most, pointer, |elsewhere| {
-        if let Some(account) = elsewhere
+    allocate_charged("cuMemAllocPitch", most, pointer, |spilled| {
+        if let Some(account) = spilled
             && matches!(element, 4 | 8 | 16)
             && !pitch.is_null()
         {
-            let made = on_the_host(account, pointer, size(most));
+            let made = allocate_spilled(account, pointer, size(most));
             if made.0 == SUCCESS {
                 pitch.put(size(row.unwrap_or(0)));
             }
@@ -76,46 +74,50 @@ pub(crate) fn allocate_pitch(
         }
         let code = real(pointer, pitch, width, height, element);
         let bytes = long(pitch.get().unwrap_or(0)).saturating_mul(long(height));
-        (code, Size::InBlocks(bytes))
+        (code, AllocatedSize::InBlocks(bytes))
     })
 }
 
-/// Managed memory in the place of the card's: it lies there while there is room.
-fn on_the_host(account: &Account, pointer: Out<Pointer>, bytes: usize) -> (Code, Size) {
+/// Managed memory in place of device memory: it is on the device while there is room.
+fn allocate_spilled(
+    account: &Account,
+    pointer: Out<Pointer>,
+    bytes: usize,
+) -> (Code, AllocatedSize) {
     let code = call::cuMemAllocManaged(pointer, bytes, ATTACH_GLOBAL);
     let mut device = 0;
     if let (SUCCESS, Some(made)) = (code, pointer.get())
         && call::cuCtxGetDevice(Out::to(&mut device)) == SUCCESS
     {
-        let mut elsewhere = account.process.elsewhere.lock();
-        elsewhere.insert(made, long(bytes));
-        drop(elsewhere);
-        // A wish: where it is not granted the memory is there all the same.
+        let mut spilled = account.process.spilled.lock();
+        spilled.insert(made, long(bytes));
+        drop(spilled);
+        // A hint: without it the memory is usable all the same.
         let _ = call::cuMemAdvise(made, bytes, ACCESSED_BY, device);
     }
-    (code, whole(bytes))
+    (code, whole_blocks(bytes))
 }
 
-fn whole(bytes: usize) -> Size {
-    Size::Own(in_blocks(long(bytes)).unwrap_or(u64::MAX))
+fn whole_blocks(bytes: usize) -> AllocatedSize {
+    AllocatedSize::Exclusive(in_blocks(long(bytes)).unwrap_or(u64::MAX))
 }
 
 /// What was allocated.
 #[derive(Clone, Copy, Debug)]
-enum Size {
-    /// In blocks that others share.
+enum AllocatedSize {
+    /// In blocks that other allocations share.
     InBlocks(u64),
     /// Not shared.
-    Own(u64),
+    Exclusive(u64),
 }
 
-/// Reserves for `most` bytes, makes the call, which is given the account where the card has no room
-/// for them and says what was allocated, and charges that.
-fn counted(
+/// Reserves `most` bytes, makes the call and charges what it says was allocated. `make` gets the
+/// account if the device has no room and the memory must be spilled to the host.
+fn allocate_charged(
     name: &str,
     most: u64,
     pointer: Out<Pointer>,
-    make: impl Fn(Option<&Account>) -> (Code, Size),
+    make: impl Fn(Option<&Account>) -> (Code, AllocatedSize),
 ) -> Code {
     let account = match Account::of_current() {
         Ok(Some(account)) => account,
@@ -128,45 +130,45 @@ fn counted(
     let Some(reserved) = in_blocks(most) else {
         return OUT_OF_MEMORY;
     };
-    let elsewhere = match account.reserve_anywhere(name, reserved) {
-        Ok(elsewhere) => elsewhere,
+    let spilled = match account.reserve_or_spill(name, reserved) {
+        Ok(spilled) => spilled,
         Err(code) => return code,
     };
-    let (mut code, mut size) = make(elsewhere.then_some(&account));
-    if code == OUT_OF_MEMORY && !elsewhere && account.process.is_scaled() {
-        // Others took more of the card than was reckoned; what was promised is given all the same.
+    let (mut code, mut size) = make(spilled.then_some(&account));
+    if code == OUT_OF_MEMORY && !spilled && account.process.is_oversubscribed() {
+        // Others took more of the device than was counted; what was granted is given all the same.
         (code, size) = make(Some(&account));
     }
     let (SUCCESS, Some(at)) = (code, pointer.get()) else {
         account.release(reserved);
         return code;
     };
-    if matches!(size, Size::InBlocks(_)) {
-        // What lay there may have gone with its context.
-        account.process.forget_elsewhere(at);
+    if matches!(size, AllocatedSize::InBlocks(_)) {
+        // The previous allocation at this address may have ended with its context.
+        account.process.forget_spilled(at);
     }
     let entry = match size {
-        Size::InBlocks(bytes) => account.entry(bytes, true),
-        Size::Own(bytes) => account.entry(bytes, false),
+        AllocatedSize::InBlocks(bytes) => account.allocation(bytes, true),
+        AllocatedSize::Exclusive(bytes) => account.allocation(bytes, false),
     };
-    let cost = account.process.ledger.insert(at, entry);
+    let cost = account.process.allocations.insert(at, entry);
     account.settle(reserved, cost);
     SUCCESS
 }
 
-/// Managed memory cannot be handed to another process, as memory of the card can.
+/// Managed memory cannot be shared with another process, as device memory can.
 pub(crate) fn share(
     real: extern "C" fn(Out<IpcHandle>, Pointer) -> Code,
     handle: Out<IpcHandle>,
     pointer: Pointer,
 ) -> Code {
-    if lies_elsewhere("cuIpcGetMemHandle", pointer) {
+    if is_spilled("cuIpcGetMemHandle", pointer) {
         return NOT_SUPPORTED;
     }
     real(handle, pointer)
 }
 
-/// Nor can another device reach it at a fixed place, as for RDMA.
+/// Nor can another device reach it at a fixed address, as for RDMA.
 pub(crate) fn export_range(
     real: extern "C" fn(*mut c_void, Pointer, usize, i32, u64) -> Code,
     handle: *mut c_void,
@@ -175,16 +177,16 @@ pub(crate) fn export_range(
     kind: i32,
     flags: u64,
 ) -> Code {
-    if lies_elsewhere("cuMemGetHandleForAddressRange", pointer) {
+    if is_spilled("cuMemGetHandleForAddressRange", pointer) {
         return NOT_SUPPORTED;
     }
     real(handle, pointer, bytes, kind, flags)
 }
 
-fn lies_elsewhere(name: &str, pointer: Pointer) -> bool {
-    let known = |process: &process::Process| {
-        let elsewhere = process.elsewhere.lock();
-        let before = elsewhere.range(..=pointer).next_back();
+fn is_spilled(name: &str, pointer: Pointer) -> bool {
+    let known = |process: &process::ProcessState| {
+        let spilled = process.spilled.lock();
+        let before = spilled.range(..=pointer).next_back();
         before.is_some_and(|(at, bytes)| pointer - at < *bytes)
     };
     let found = process::get().is_some_and(known);
@@ -192,25 +194,25 @@ fn lies_elsewhere(name: &str, pointer: Pointer) -> bool {
         log::line(
             log::ERROR,
             format_args!(
-                "{name}: this memory lies beyond the container's part of the card and cannot be shared"
+                "{name}: this memory is beyond the container's part of the device and cannot be shared"
             ),
         );
     }
     found
 }
 
-/// The forms of CUDA 3.1, with addresses of 32 bits, which no card of today can give: not counted,
-/// so not let through where something is limited.
-pub(crate) fn too_old(
+/// The variants of CUDA 3.1, with addresses of 32 bits, which no current device can return: they
+/// cannot be counted, so they are refused if there is a limit.
+pub(crate) fn reject_cuda_3_1(
     real: extern "C" fn(Out<c_uint>, c_uint) -> Code,
     pointer: Out<c_uint>,
     bytes: c_uint,
 ) -> Code {
-    uncounted(|| real(pointer, bytes))
+    reject_uncounted(|| real(pointer, bytes))
 }
 
-/// As [`too_old`].
-pub(crate) fn too_old_pitch(
+/// Like [`reject_cuda_3_1`].
+pub(crate) fn reject_cuda_3_1_pitch(
     real: extern "C" fn(Out<c_uint>, Out<c_uint>, c_uint, c_uint, c_uint) -> Code,
     pointer: Out<c_uint>,
     pitch: Out<c_uint>,
@@ -218,11 +220,11 @@ pub(crate) fn too_old_pitch(
     height: c_uint,
     element: c_uint,
 ) -> Code {
-    uncounted(|| real(pointer, pitch, width, height, element))
+    reject_uncounted(|| real(pointer, pitch, width, height, element))
 }
 
-/// A call that cannot be counted passes only where nothing is limited.
-pub(crate) fn uncounted(call: impl FnOnce() -> Code) -> Code {
+/// Makes a call that cannot be counted only if there is no limit.
+pub(crate) fn reject_uncounted(call: impl FnOnce() -> Code) -> Code {
     match process::required() {
         Ok(process) if process.is_uncontrolled() => call(),
         Ok(_) => NOT_SUPPORTED,
@@ -230,42 +232,48 @@ pub(crate) fn uncounted(call: impl FnOnce() -> Code) -> Code {
     }
 }
 
-/// As [`uncounted`], for what shall lie where we do not know: it may be of a card.
-pub(crate) fn at_unknown_place(name: &str, place: Where, call: impl FnOnce() -> Code) -> Code {
-    let mut asked = false;
-    let code = uncounted(|| {
-        asked = true;
+/// Like [`reject_uncounted`], for memory at an unknown location: it may be on a device.
+pub(crate) fn reject_unknown_location(
+    name: &str,
+    place: MemoryLocation,
+    call: impl FnOnce() -> Code,
+) -> Code {
+    let mut called = false;
+    let code = reject_uncounted(|| {
+        called = true;
         call()
     });
-    if !asked {
+    if !called {
         log::line(
             log::ERROR,
-            format_args!("{name}: {place:?} is a place that cannot be counted: no memory is made"),
+            format_args!(
+                "{name}: cannot count memory at location {place:?}; expected: a device or the host"
+            ),
         );
     }
     code
 }
 
 pub(crate) fn free(real: extern "C" fn(Pointer) -> Code, pointer: Pointer) -> Code {
-    freed(pointer, || real(pointer))
+    free_charged(pointer, || real(pointer))
 }
 
-/// Frees what the ledger may know under this address or handle.
-pub(crate) fn freed(at: u64, call: impl FnOnce() -> Code) -> Code {
+/// Frees what may be recorded under this address or handle.
+pub(crate) fn free_charged(at: u64, call: impl FnOnce() -> Code) -> Code {
     let Some(process) = process::get() else {
         return call();
     };
-    let Some(entry) = process.ledger.take(at) else {
+    let Some(entry) = process.allocations.remove(at) else {
         let code = call();
-        process.pools.look();
+        process.pools.refresh();
         return code;
     };
     let code = call();
     if code == SUCCESS {
-        process.forget_elsewhere(at);
-        process.left(at, entry);
+        process.forget_spilled(at);
+        process.release_allocation(at, entry);
     } else {
-        process.ledger.put_back(at, entry);
+        process.allocations.put_back(at, entry);
     }
     code
 }

@@ -1,11 +1,10 @@
-//! Modules: their code and variables lie on the card. What an image says of itself is charged before
-//! it is loaded. A context has room for a little code from its beginning, which its own charge
-//! covers; beyond that it grows in whole blocks.
+//! Modules: their code and variables are in device memory. What an image says about itself is
+//! charged before it is loaded. A context initially has room for a little code, which its own
+//! charge covers; beyond that it grows in whole blocks. No charge outlives its context.
 //!
-//! A fat binary has code for many cards and is, since CUDA 11.7, loaded piece by piece when its
-//! kernels are first used: it is charged only where the driver loads all at once. What is not
-//! charged here is what the host measures. Fed by: [`crate::table`], [`crate::image`].
-//! Must not: charge a module twice, or for longer than its context lives.
+//! A fat binary has code for many devices. Since CUDA 11.7 it is loaded piece by piece when its
+//! kernels are first used, so it is charged only where the driver loads everything at once. What is
+//! not charged here is measured by the host.
 
 use core::ffi::{c_uint, c_void};
 use std::collections::HashMap;
@@ -13,24 +12,24 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use crate::account::Account;
+use crate::allocations::in_blocks;
 use crate::ffi::{Code, Handle, Image, Out, SUCCESS, Text};
 use crate::image;
-use crate::ledger::in_blocks;
-use crate::lock::Lock;
+use crate::lock::FutexLock;
 use crate::process;
 use crate::table::call;
 
 /// Bytes of code that a context's own charge covers.
-const COVERED: u64 = 2 << 20;
+const COVERED_BY_CONTEXT: u64 = 2 << 20;
 /// `CU_MODULE_LAZY_LOADING`.
 const LAZY: c_uint = 2;
 
 /// The modules of this process, and the bytes of code in each context.
 #[derive(Debug, Default)]
-pub(crate) struct Modules(Lock<State>);
+pub(crate) struct Modules(FutexLock<ModuleState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ModuleState {
     modules: HashMap<Handle, (Account, u64)>,
     code: HashMap<Handle, u64>,
 }
@@ -41,7 +40,7 @@ impl Modules {
         self.0.lock().add(account, bytes)
     }
 
-    /// Ends [`Self::charge`].
+    /// Undoes [`Self::charge`].
     pub(crate) fn give_back(&self, account: Account, bytes: u64) {
         self.0.lock().remove(account, bytes);
     }
@@ -58,10 +57,10 @@ impl Modules {
 
 /// What a context is charged for so much code.
 fn charge_of(code: u64) -> u64 {
-    in_blocks(code.saturating_sub(COVERED)).unwrap_or(u64::MAX)
+    in_blocks(code.saturating_sub(COVERED_BY_CONTEXT)).unwrap_or(u64::MAX)
 }
 
-impl State {
+impl ModuleState {
     /// Charges more code, if there is room.
     fn add(&mut self, account: Account, bytes: u64) -> Result<(), Code> {
         let code = self.code.entry(account.context).or_default();
@@ -92,13 +91,13 @@ pub(crate) fn load(
     module: Out<Handle>,
     path: Text,
 ) -> Code {
-    counted(module, || size_of_file(path), || real(module, path))
+    load_charged(module, || size_of_file(path), || real(module, path))
 }
 
-/// Bytes that the image in a file takes of a card.
+/// Device memory that the image in a file takes, in bytes.
 pub(crate) fn size_of_file(path: Text) -> u64 {
     let image = std::fs::read(OsStr::from_bytes(path.bytes()));
-    // The driver will say what is wrong with the file.
+    // The driver will report what is wrong with the file.
     image.map_or(0, |image| size(&image))
 }
 
@@ -107,7 +106,7 @@ pub(crate) fn load_data(
     module: Out<Handle>,
     image: Image,
 ) -> Code {
-    counted(module, || size(image.bytes()), || real(module, image))
+    load_charged(module, || size(image.bytes()), || real(module, image))
 }
 
 pub(crate) fn load_data_ex(
@@ -118,7 +117,7 @@ pub(crate) fn load_data_ex(
     options: *mut c_void,
     values: *mut c_void,
 ) -> Code {
-    counted(
+    load_charged(
         module,
         || size(image.bytes()),
         || real(module, image, count, options, values),
@@ -129,7 +128,7 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, module: Handle) -> Cod
     let Some(process) = process::get() else {
         return real(module);
     };
-    // Before the driver is asked: afterwards the handle may be another's.
+    // Before the driver call: afterwards the handle may belong to another.
     let known = process.modules.0.lock().modules.remove(&module);
     let code = real(module);
     if let Some((account, bytes)) = known {
@@ -143,13 +142,13 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, module: Handle) -> Cod
     code
 }
 
-/// The driver loads functions when they are first used.
+/// Whether the driver loads functions when they are first used.
 pub(crate) fn is_lazy() -> bool {
     let mut mode = 0;
     call::cuModuleGetLoadingMode(Out::to(&mut mode)) == SUCCESS && mode == LAZY
 }
 
-/// Bytes that an image takes of a card, as far as it is loaded at once.
+/// Device memory that an image takes, in bytes, as far as it is loaded at once.
 pub(crate) fn size(image: &[u8]) -> u64 {
     if image::is_fat(image) && is_lazy() {
         return 0;
@@ -157,7 +156,11 @@ pub(crate) fn size(image: &[u8]) -> u64 {
     image::size(image)
 }
 
-fn counted(module: Out<Handle>, size: impl FnOnce() -> u64, call: impl FnOnce() -> Code) -> Code {
+fn load_charged(
+    module: Out<Handle>,
+    size: impl FnOnce() -> u64,
+    call: impl FnOnce() -> Code,
+) -> Code {
     let account = match Account::of_current() {
         Ok(Some(account)) => account,
         Ok(None) => return call(),

@@ -1,7 +1,6 @@
-//! The table against the names of a driver's entry points: what it stands in for is there, nothing
-//! that takes memory of a card is forgotten, and the reference of all calls is current.
-//!
-//! Fed by: `limiter/names`, each list with its source; `docs/limiter.md`.
+//! Checks the table against the names of a driver's entry points: every hooked call exists, nothing
+//! that takes device memory is forgotten, and the reference of all calls is current. The lists in
+//! `limiter/names` name their sources.
 
 use std::fmt::Write as _;
 
@@ -14,10 +13,10 @@ const REFERENCE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../docs/reference/driver-calls.md"
 );
-/// Shows that a call that we do not stand in for is the driver's.
-const PASSES: &str = "every_call_that_passes_reaches_the_driver_with_its_arguments";
+/// The test that shows that unhooked calls reach the driver.
+const PASSES: &str = "passes_unhooked_calls_to_driver_with_their_arguments";
 
-/// How calls begin that may take memory of a card.
+/// Prefixes of calls that may take device memory.
 const TAKE: [&str; 19] = [
     "cuArray3DCreate",
     "cuArrayCreate",
@@ -40,26 +39,38 @@ const TAKE: [&str; 19] = [
     "cuModuleLoad",
 ];
 
-/// Of these, those that pass, and why.
+/// Those of them that are passed through, and why.
 const PASS: [(&str, &str); 9] = [
     (
         "cuGraphAddNode",
-        "passes; its memory is charged when the graph is launched",
+        "passed through; its memory is charged when the graph is launched",
     ),
     (
         "cuGraphAddMemAllocNode",
-        "passes; its memory is charged when the graph is launched",
+        "passed through; its memory is charged when the graph is launched",
     ),
-    ("cuImportExternalMemory", "passes: its maker is charged"),
-    ("cuIpcOpenMemHandle", "passes: its maker is charged"),
-    ("cuIpcOpenMemHandle_v2", "passes: its maker is charged"),
-    ("cuMemAllocHost", "passes: memory of the host"),
-    ("cuMemAllocHost_v2", "passes: memory of the host"),
+    (
+        "cuImportExternalMemory",
+        "passed through: the process that created it is charged",
+    ),
+    (
+        "cuIpcOpenMemHandle",
+        "passed through: the process that created it is charged",
+    ),
+    (
+        "cuIpcOpenMemHandle_v2",
+        "passed through: the process that created it is charged",
+    ),
+    ("cuMemAllocHost", "passed through: host memory"),
+    ("cuMemAllocHost_v2", "passed through: host memory"),
     (
         "cuMemImportFromShareableHandle",
-        "passes: its maker is charged",
+        "passed through: the process that created it is charged",
     ),
-    ("cuMemPoolImport", "passes: its maker is charged"),
+    (
+        "cuMemPoolImport",
+        "passed through: the process that created it is charged",
+    ),
 ];
 
 fn names(list: &str) -> impl Iterator<Item = &str> {
@@ -70,7 +81,7 @@ fn is_hooked(name: &str) -> bool {
     HOOKS.iter().any(|hook| hook.name == name)
 }
 
-/// Why a call that may take memory passes.
+/// Why a call that may take memory is passed through.
 fn reason(name: &str) -> Option<&'static str> {
     let same = |known: &str| {
         let whole = known.ends_with("Load") || known.ends_with("Import") || known.ends_with("Node");
@@ -86,7 +97,7 @@ fn reason(name: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn every_call_of_the_table_is_one_of_the_drivers() {
+fn names_only_calls_that_driver_has() {
     let all: Vec<&str> = names(CUDA).chain(names(NVML)).collect();
     assert!(all.len() > 900, "{}", all.len());
     for hook in HOOKS {
@@ -95,19 +106,19 @@ fn every_call_of_the_table_is_one_of_the_drivers() {
 }
 
 #[test]
-fn no_call_that_takes_memory_of_a_card_is_forgotten() {
+fn hooks_every_call_that_takes_device_memory() {
     let takes = |name: &&str| TAKE.iter().any(|take| name.starts_with(take));
     for name in names(CUDA).filter(takes) {
         assert!(is_hooked(name) != reason(name).is_some(), "{name}");
     }
 }
 
-/// Calls of CUDA 3.1 with 32-bit sizes and addresses: what they tell or free is nothing that a
-/// program of today has.
+/// Calls of CUDA 3.1 with 32-bit sizes and addresses: what they report or free is nothing that a
+/// current program has.
 const OLD: [&str; 3] = ["cuDeviceTotalMem", "cuMemFree", "cuMemGetInfo"];
 
 #[test]
-fn no_variant_of_a_call_is_forgotten() {
+fn hooks_every_variant_of_a_hooked_call() {
     for name in names(CUDA).filter(|name| !is_hooked(name) && !OLD.contains(name)) {
         let stem = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
         let bare = stem.rsplit_once("_v").map_or(stem, |(bare, _)| bare);
@@ -117,7 +128,7 @@ fn no_variant_of_a_call_is_forgotten() {
 }
 
 #[test]
-fn no_call_that_launches_or_captures_is_forgotten() {
+fn hooks_every_call_that_launches_or_captures() {
     let starts = ["cuLaunch", "cuGraphLaunch", "cuStreamBegin", "cuStreamEnd"];
     let works = |name: &&str| starts.iter().any(|start| name.starts_with(start));
     let on_the_host = |name: &&str| name.starts_with("cuLaunchHostFunc");
@@ -125,7 +136,7 @@ fn no_call_that_launches_or_captures_is_forgotten() {
     assert_eq!(all.find(|name| !is_hooked(name)), None);
 }
 
-/// The row of the page that names a call: what is done and the test.
+/// The row of the page that names a call: what is done, and the test.
 fn row(name: &str) -> Option<(String, &'static str)> {
     let quoted = format!("`{name}`");
     let row = PAGE.lines().find(|line| {
@@ -140,10 +151,10 @@ fn row(name: &str) -> Option<(String, &'static str)> {
 }
 
 #[test]
-fn the_reference_of_driver_calls_is_made_from_the_table() {
+fn generates_driver_call_reference_from_table() {
     let mut page = String::from(
-        "# Every call of the driver\n\nMade by `make reference` from the limiter's table and the \
-         lists in [limiter/names](../../limiter/names), which say where their names are from.\n",
+        "# Driver calls\n\nGenerated by `make reference` from the limiter's table and the lists in \
+         [limiter/names](../../limiter/names), which name their sources.\n",
     );
     for (title, list) in [("CUDA 13.5", CUDA), ("NVML of CUDA 13.5", NVML)] {
         let _ = writeln!(
@@ -152,10 +163,10 @@ fn the_reference_of_driver_calls_is_made_from_the_table() {
         );
         for name in names(list) {
             let (what, test) = if is_hooked(name) {
-                row(name).unwrap_or_else(|| panic!("{name} has no row on the page"))
+                row(name).unwrap_or_else(|| panic!("{name} has no row in docs/limiter.md"))
             } else {
-                let why =
-                    reason(name).unwrap_or("passes: takes no memory of a card and no time of it");
+                let why = reason(name)
+                    .unwrap_or("passed through: uses neither memory nor time of a device");
                 (why.to_owned(), "")
             };
             let test = if test.is_empty() {
@@ -172,6 +183,6 @@ fn the_reference_of_driver_calls_is_made_from_the_table() {
     let found = std::fs::read_to_string(REFERENCE).unwrap_or_default();
     assert!(
         found == page,
-        "docs/reference/driver-calls.md is old: make reference"
+        "docs/reference/driver-calls.md is outdated; run make reference"
     );
 }

@@ -1,20 +1,19 @@
-//! NVML: the cards of the seat, numbered without gaps, and their memory as far as the seat goes.
-//!
-//! Fed by: [`crate::table`]. Must not: show a card or a byte of another container.
+//! NVML: shows the container's devices, numbered without gaps, and their memory within the
+//! container's limit. No device and no byte of another container is visible.
 
 use core::ffi::{c_char, c_uint};
 
 use crate::ffi::{
     Code, Handle, NVML_GPU_IS_LOST, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS, Text,
 };
-use crate::process::Process;
+use crate::process::ProcessState;
 use crate::table::call;
-use crate::view::{self, Seen};
+use crate::view::{self, MemoryView};
 
 /// `nvmlMemory_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct NvmlMemory {
     total: u64,
     free: u64,
     used: u64,
@@ -23,7 +22,7 @@ pub(crate) struct Memory {
 /// `nvmlMemory_v2_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MemoryV2 {
+pub(crate) struct NvmlMemoryV2 {
     version: c_uint,
     total: u64,
     reserved: u64,
@@ -31,11 +30,12 @@ pub(crate) struct MemoryV2 {
     used: u64,
 }
 
-/// Bytes that a uuid may have with its closing zero.
+/// Longest UUID, with its closing zero.
 const NAME: usize = 96;
 
-/// The seat's card behind a handle; `None`: not limited, or not of this seat.
-pub(crate) fn card(process: &Process, device: Handle) -> Option<usize> {
+/// Index in the limits page of the device behind a handle; `None`: not limited, or not of this
+/// container.
+pub(crate) fn device_index(process: &ProcessState, device: Handle) -> Option<usize> {
     let mut name = [0_u8; NAME];
     let length = c_uint::try_from(NAME).unwrap_or(0);
     let place = name.as_mut_ptr().cast::<c_char>();
@@ -43,17 +43,17 @@ pub(crate) fn card(process: &Process, device: Handle) -> Option<usize> {
         return None;
     }
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
-    process.card_named(&name[..end])
+    process.device_index_of_uuid(&name[..end])
 }
 
-/// A handle of the seat: of a card, of an instance, or of the card that has such an instance, by
-/// which alone NVML leads there.
-fn is_ours(process: &Process, device: Handle) -> bool {
-    let own = |device| card(process, device).is_some();
-    own(device) || instances(device).any(own)
+/// Whether a handle belongs to the container: a device, a MIG instance, or the GPU that has such an
+/// instance, which is NVML's only way to reach it.
+fn is_assigned(process: &ProcessState, device: Handle) -> bool {
+    let hide_unassigned = |device| device_index(process, device).is_some();
+    hide_unassigned(device) || instances(device).any(hide_unassigned)
 }
 
-/// The MIG devices of a card.
+/// The MIG instances of a GPU.
 fn instances(device: Handle) -> impl Iterator<Item = Handle> {
     let mut most = 0;
     if call::nvmlDeviceGetMaxMigDeviceCount(device, Out::to(&mut most)) != SUCCESS {
@@ -66,9 +66,9 @@ fn instances(device: Handle) -> impl Iterator<Item = Handle> {
     })
 }
 
-/// The seat's cards, in NVML's order: handles, or the error that there is in the place of one that
-/// is lost. Of those nobody knows whose they are: so many count as the seat lacks.
-fn places(process: &Process) -> impl Iterator<Item = Result<Handle, Code>> {
+/// The container's devices, in NVML's order: handles, or the error in place of one that is lost.
+/// Nobody knows to whom a lost one belongs, so as many count as the container is missing.
+fn visible_devices(process: &ProcessState) -> impl Iterator<Item = Result<Handle, Code>> {
     let mut count = 0;
     if call::nvmlDeviceGetCount_v2(Out::to(&mut count)) != SUCCESS {
         count = 0;
@@ -76,17 +76,17 @@ fn places(process: &Process) -> impl Iterator<Item = Result<Handle, Code>> {
     let all = (0..count).filter_map(|index| {
         let mut device = 0;
         match call::nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device)) {
-            SUCCESS => is_ours(process, device).then_some(Ok(device)),
+            SUCCESS => is_assigned(process, device).then_some(Ok(device)),
             NVML_GPU_IS_LOST => Some(Err(NVML_GPU_IS_LOST)),
             _ => None,
         }
     });
     let all: Vec<_> = all.collect();
-    let there = all.iter().flatten().count();
-    let mut lacking = process.limits.devices().saturating_sub(there);
+    let present = all.iter().flatten().count();
+    let mut missing = process.limits.devices().saturating_sub(present);
     all.into_iter().filter(move |place| {
-        let counts = place.is_ok() || lacking > 0;
-        lacking -= usize::from(place.is_err() && counts);
+        let counts = place.is_ok() || missing > 0;
+        missing -= usize::from(place.is_err() && counts);
         counts
     })
 }
@@ -94,7 +94,7 @@ fn places(process: &Process) -> impl Iterator<Item = Result<Handle, Code>> {
 pub(crate) fn count(real: extern "C" fn(Out<c_uint>) -> Code, count: Out<c_uint>) -> Code {
     let code = real(count);
     if let (SUCCESS, Some(process)) = (code, view::limited()) {
-        count.put(c_uint::try_from(places(process).count()).unwrap_or(0));
+        count.put(c_uint::try_from(visible_devices(process).count()).unwrap_or(0));
     }
     code
 }
@@ -113,8 +113,8 @@ pub(crate) fn by_index(
     if code != SUCCESS {
         return real(index, device);
     }
-    let wanted = usize::try_from(index).ok();
-    match wanted.and_then(|index| places(process).nth(index)) {
+    let position = usize::try_from(index).ok();
+    match position.and_then(|index| visible_devices(process).nth(index)) {
         Some(Ok(found)) => {
             device.put(found);
             SUCCESS
@@ -124,19 +124,19 @@ pub(crate) fn by_index(
     }
 }
 
-pub(crate) fn by_name(
+pub(crate) fn by_identifier(
     real: extern "C" fn(Text, Out<Handle>) -> Code,
     name: Text,
     device: Out<Handle>,
 ) -> Code {
-    own(real(name, device), device)
+    hide_unassigned(real(name, device), device)
 }
 
-/// The driver's answer about a card that it found, unless that is another container's.
-pub(crate) fn own(code: Code, device: Out<Handle>) -> Code {
+/// The driver's answer about a device that it found, unless that belongs to another container.
+pub(crate) fn hide_unassigned(code: Code, device: Out<Handle>) -> Code {
     let found = if code == SUCCESS { device.get() } else { None };
     match (found, view::limited()) {
-        (Some(found), Some(process)) if !is_ours(process, found) => {
+        (Some(found), Some(process)) if !is_assigned(process, found) => {
             device.put(0);
             NVML_NOT_FOUND
         }
@@ -151,45 +151,45 @@ pub(crate) fn index(
 ) -> Code {
     let code = real(device, index);
     if let (SUCCESS, Some(process)) = (code, view::limited())
-        && let Some(place) = places(process).position(|one| one == Ok(device))
+        && let Some(place) = visible_devices(process).position(|one| one == Ok(device))
     {
         index.put(c_uint::try_from(place).unwrap_or(0));
     }
     code
 }
 
-/// What the container sees of a card's memory; `None`: all of it.
-fn seen(code: Code, device: Handle) -> Option<Seen> {
+/// What the container sees of a device's memory; `None`: all of it.
+fn shown(code: Code, device: Handle) -> Option<MemoryView> {
     let process = view::limited().filter(|_| code == SUCCESS)?;
-    let card = card(process, device)?;
-    Some(view::of_card(process, card))
+    let device_index = device_index(process, device)?;
+    Some(view::memory_view(process, device_index))
 }
 
 pub(crate) fn memory(
-    real: extern "C" fn(Handle, Out<Memory>) -> Code,
+    real: extern "C" fn(Handle, Out<NvmlMemory>) -> Code,
     device: Handle,
-    memory: Out<Memory>,
+    memory: Out<NvmlMemory>,
 ) -> Code {
     let code = real(device, memory);
-    if let (Some(seen), Some(all)) = (seen(code, device), memory.get()) {
-        let total = seen.total_of(all.total);
-        let used = seen.used.min(total);
+    if let (Some(shown), Some(all)) = (shown(code, device), memory.get()) {
+        let total = shown.total_of(all.total);
+        let used = shown.used.min(total);
         let free = total - used;
-        memory.put(Memory { total, free, used });
+        memory.put(NvmlMemory { total, free, used });
     }
     code
 }
 
 pub(crate) fn memory_v2(
-    real: extern "C" fn(Handle, Out<MemoryV2>) -> Code,
+    real: extern "C" fn(Handle, Out<NvmlMemoryV2>) -> Code,
     device: Handle,
-    memory: Out<MemoryV2>,
+    memory: Out<NvmlMemoryV2>,
 ) -> Code {
     let code = real(device, memory);
-    if let (Some(seen), Some(all)) = (seen(code, device), memory.get()) {
-        let total = seen.total_of(all.total);
-        let used = seen.used.min(total);
-        memory.put(MemoryV2 {
+    if let (Some(shown), Some(all)) = (shown(code, device), memory.get()) {
+        let total = shown.total_of(all.total);
+        let used = shown.used.min(total);
+        memory.put(NvmlMemoryV2 {
             total,
             reserved: 0,
             free: total - used,

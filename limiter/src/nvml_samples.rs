@@ -1,21 +1,20 @@
-//! NVML's samples of processes, and the list that tells most of them: what is of another container
-//! is taken out.
+//! NVML's utilisation samples of processes, and its most detailed list of processes, without the
+//! records of other containers.
 //!
-//! A driver that tells processes by ids that this container does not know has no sample of ours;
-//! then there is none. Fed by: [`crate::table`], the slots of the counters file.
-//! Must not: leave a record of another container in a place of the caller's.
+//! A driver that reports process ids which this container does not know has no sample of ours; the
+//! answer is then that there is none.
 
 use core::ffi::{c_uint, c_void};
 
 use crate::ffi::{Code, Handle, NVML_INSUFFICIENT_SIZE, NVML_NOT_FOUND, Out, SUCCESS};
 use crate::nvml;
-use crate::process::Process;
+use crate::process::ProcessState;
 use crate::view;
 
 /// `nvmlProcessUtilizationSample_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sample {
+pub(crate) struct UtilizationSample {
     pid: c_uint,
     time: u64,
     used: [c_uint; 4],
@@ -24,7 +23,7 @@ pub(crate) struct Sample {
 /// `nvmlProcessUtilizationInfo_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Info {
+pub(crate) struct UtilizationInfo {
     time: u64,
     pid: c_uint,
     used: [c_uint; 6],
@@ -33,17 +32,17 @@ pub(crate) struct Info {
 /// `nvmlProcessesUtilizationInfo_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Infos {
+pub(crate) struct UtilizationInfos {
     version: c_uint,
     count: c_uint,
     last_seen: u64,
-    list: Out<Info>,
+    list: Out<UtilizationInfo>,
 }
 
 /// `nvmlProcessDetail_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Detail {
+pub(crate) struct ProcessDetail {
     pid: c_uint,
     used: u64,
     instance: c_uint,
@@ -54,51 +53,51 @@ pub(crate) struct Detail {
 /// `nvmlProcessDetailList_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Details {
+pub(crate) struct ProcessDetails {
     version: c_uint,
     mode: c_uint,
     count: c_uint,
-    list: Out<Detail>,
+    list: Out<ProcessDetail>,
 }
 
-/// `NVML_PROCESS_MODE_COMPUTE` and `NVML_PROCESS_MODE_ALL`: the modes in which ours are.
-const OURS: [c_uint; 2] = [0, 3];
+/// `NVML_PROCESS_MODE_COMPUTE` and `NVML_PROCESS_MODE_ALL`: the modes that include our processes.
+const COMPUTE_MODES: [c_uint; 2] = [0, 3];
 
-fn limited(device: Handle) -> Option<(&'static Process, usize)> {
+fn limited(device: Handle) -> Option<(&'static ProcessState, usize)> {
     let process = view::limited()?;
-    Some((process, nvml::card(process, device)?))
+    Some((process, nvml::device_index(process, device)?))
 }
 
-/// Keeps the records of this container's processes, in their order; how many they are.
-fn keep<T: Copy>(
-    (process, card): (&Process, usize),
+/// Keeps only the records of this container's processes, in their order; how many they are.
+fn retain_own<T: Copy>(
+    (process, device_index): (&ProcessState, usize),
     list: Out<T>,
     count: c_uint,
     pid: impl Fn(T) -> c_uint,
 ) -> c_uint {
     let own: Vec<u32> = process
-        .seat
-        .processes(card)
+        .slot
+        .processes(device_index)
         .filter_map(|one| one.pid)
         .collect();
     let count = usize::try_from(count).unwrap_or(0);
-    let mut kept = 0;
+    let mut retained = 0;
     for i in 0..count {
         if let Some(record) = list.get_at(i).filter(|record| own.contains(&pid(*record))) {
-            list.put_at(kept, record);
-            kept += 1;
+            list.put_at(retained, record);
+            retained += 1;
         }
     }
-    for i in kept..count {
+    for i in retained..count {
         list.wipe_at(i);
     }
-    c_uint::try_from(kept).unwrap_or(0)
+    c_uint::try_from(retained).unwrap_or(0)
 }
 
 pub(crate) fn samples(
-    real: extern "C" fn(Handle, Out<Sample>, Out<c_uint>, u64) -> Code,
+    real: extern "C" fn(Handle, Out<UtilizationSample>, Out<c_uint>, u64) -> Code,
     device: Handle,
-    samples: Out<Sample>,
+    samples: Out<UtilizationSample>,
     count: Out<c_uint>,
     last_seen: u64,
 ) -> Code {
@@ -106,15 +105,19 @@ pub(crate) fn samples(
     let (SUCCESS, Some(place)) = (code, limited(device)) else {
         return code;
     };
-    let kept = keep(place, samples, count.get().unwrap_or(0), |one| one.pid);
-    count.put(kept);
-    if kept == 0 { NVML_NOT_FOUND } else { SUCCESS }
+    let retained = retain_own(place, samples, count.get().unwrap_or(0), |one| one.pid);
+    count.put(retained);
+    if retained == 0 {
+        NVML_NOT_FOUND
+    } else {
+        SUCCESS
+    }
 }
 
 pub(crate) fn infos(
-    real: extern "C" fn(Handle, Out<Infos>) -> Code,
+    real: extern "C" fn(Handle, Out<UtilizationInfos>) -> Code,
     device: Handle,
-    infos: Out<Infos>,
+    infos: Out<UtilizationInfos>,
 ) -> Code {
     let code = real(device, infos);
     let (SUCCESS, Some(place)) = (code, limited(device)) else {
@@ -123,7 +126,7 @@ pub(crate) fn infos(
     let Some(mut found) = infos.get() else {
         return code;
     };
-    found.count = keep(place, found.list, found.count, |one| one.pid);
+    found.count = retain_own(place, found.list, found.count, |one| one.pid);
     infos.put(found);
     if found.count == 0 {
         NVML_NOT_FOUND
@@ -133,22 +136,23 @@ pub(crate) fn infos(
 }
 
 pub(crate) fn details(
-    real: extern "C" fn(Handle, Out<Details>) -> Code,
+    real: extern "C" fn(Handle, Out<ProcessDetails>) -> Code,
     device: Handle,
-    details: Out<Details>,
+    details: Out<ProcessDetails>,
 ) -> Code {
-    let room = |code| if code == SUCCESS { details.get() } else { None };
+    let list_if_successful = |code| if code == SUCCESS { details.get() } else { None };
     let code = real(device, details);
-    let Some((process, card)) = limited(device) else {
+    let Some((process, device_index)) = limited(device) else {
         return code;
     };
-    let Some(mut found) = room(code) else {
+    let Some(mut found) = list_if_successful(code) else {
         return code;
     };
-    // Every one of the container is among all of the card's, so the caller's places suffice.
+    // Every process of the container is among all of the device's, so the caller's list is long
+    // enough.
     let listed = usize::try_from(found.count).unwrap_or(0);
-    let own: Vec<_> = process.seat.processes(card).collect();
-    let shown = if OURS.contains(&found.mode) {
+    let own: Vec<_> = process.slot.processes(device_index).collect();
+    let shown = if COMPUTE_MODES.contains(&found.mode) {
         own.len()
     } else {
         0
@@ -162,7 +166,7 @@ pub(crate) fn details(
         let (used, protected) = (one.used, 0);
         found.list.put_at(
             i,
-            Detail {
+            ProcessDetail {
                 pid,
                 used,
                 instance,
@@ -179,11 +183,11 @@ pub(crate) fn details(
     SUCCESS
 }
 
-/// A card by a uuid in a struct that says its form.
+/// A device by a UUID in a struct that has its form.
 pub(crate) fn by_uuid(
     real: extern "C" fn(*const c_void, Out<Handle>) -> Code,
     uuid: *const c_void,
     device: Out<Handle>,
 ) -> Code {
-    nvml::own(real(uuid, device), device)
+    nvml::hide_unassigned(real(uuid, device), device)
 }

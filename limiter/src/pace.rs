@@ -1,82 +1,94 @@
-//! Launches at the container's rate: each is charged before it is made, waits when the bucket is in
-//! debt or the gate closed, and now and then is measured.
+//! Launches at the container's rate: each is charged before it is made, waits while the bucket is
+//! in debt or the throttle flag says so, and is measured now and then. The limits page is read at
+//! every launch, so a change of the host applies at once.
 //!
-//! Fed by: [`crate::launch`]; the limits page at every launch, so a change of the host counts at
-//! once. Must not: wait for what another process must launch first, longer than [`wait::BLIND`].
-
-mod wait;
+//! A launch never waits longer than [`MAX_MEASURE_WAIT`] for what another process may have to
+//! launch first.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use aliquot_pacer::bucket::Bucket;
-use aliquot_pacer::cost::{Costs, Kernel, Sample};
+use aliquot_pacer::bucket::{Bucket, Until};
+use aliquot_pacer::cost::{Costs, KernelCost, LaunchSample};
 use aliquot_pacer::credit::{CHUNK, Credit};
-use aliquot_pacer::rule::{OPEN, Rule, SILENCE, UNLIMITED, Words};
+use aliquot_pacer::rule::{HEARTBEAT_TIMEOUT, LaunchRule, LimitWords, RUN, Rate, UNLIMITED};
 
 use crate::ffi::{Code, Handle, SUCCESS, long};
-use crate::launch::Work;
-use crate::marker::{Launch, Markers, Marks, Measured};
-use crate::process::{self, Process};
+use crate::launch::LaunchWork;
+use crate::marker::{ContextMarks, LaunchMeasurement, Markers, MeasuredLaunch};
+use crate::process::{self, ProcessState};
 use crate::{capture, clock, context};
 
 /// Percent.
 const NO_LIMIT: u32 = 100;
-/// Nanoseconds for which a gate that frees from the limit is believed without a look at the host:
-/// one that died stops to free soon after its heartbeat is too old, however few launches there are.
-const BELIEF: u64 = 1_000_000_000;
-/// Marks that are looked at with each measured launch.
-const LOOKS: usize = 4;
+/// Nanoseconds for which a throttle flag that lifts the limit is trusted without checking the host:
+/// the flag of a dead host stops to lift it soon after the heartbeat is too old, however few
+/// launches there are.
+const HOST_TRUST: u64 = 1_000_000_000;
+/// Measurements to poll with each measured launch.
+const MAX_POLLED: usize = 4;
 
-/// The launches of this process.
+/// Nanoseconds after which a wait reads the limits page again, woken or not.
+const RECHECK_INTERVAL: u64 = 20_000_000;
+/// Nanoseconds between polls of measurements that are waited for.
+const POLL_INTERVAL: u64 = 200_000;
+/// The longest that a launch waits to learn what earlier ones cost. They may not end before it
+/// starts: kernels of several processes wait for each other.
+const MAX_MEASURE_WAIT: u64 = 2_000_000_000;
+
+/// Paces the launches of this process.
 #[derive(Debug)]
-pub(crate) struct Pace(Vec<Lane>);
+pub(crate) struct Pace(Vec<DevicePace>);
 
-/// The marks of a context, of each card.
+/// The events of a context, for each device.
 #[derive(Debug)]
-pub(crate) struct Aside(Vec<Marks>);
+pub(crate) struct DetachedMarks(Vec<ContextMarks>);
 
-/// Those on one card.
+/// Paces the launches on one device.
 #[derive(Debug, Default)]
-struct Lane {
+struct DevicePace {
     credit: Credit,
     costs: OnceLock<Costs>,
     markers: Markers,
-    /// The host was alive when it was last looked for.
-    fresh: AtomicBool,
-    /// Until when that is believed, on the coarse clock.
-    believed: AtomicU64,
-    /// The heartbeat that was found too old: while it stays, nobody need look again.
-    silent: AtomicU64,
-    /// Marks were waited for in vain; no more until one is passed.
-    stuck: AtomicBool,
+    /// The host was alive when it was last checked.
+    host_alive: AtomicBool,
+    /// Until when that is trusted, on the coarse clock.
+    trusted_until: AtomicU64,
+    /// The heartbeat that was found too old: while it stays, nobody need check again.
+    stale_heartbeat: AtomicU64,
+    /// Measurements were waited for in vain; no more waits until one ends.
+    stalled: AtomicBool,
 }
 
 impl Pace {
-    pub(crate) fn new(cards: usize) -> Self {
-        Self((0..cards).map(|_| Lane::default()).collect())
+    pub(crate) fn new(devices: usize) -> Self {
+        Self((0..devices).map(|_| DevicePace::default()).collect())
     }
 
-    /// Takes the marks of a context that may end now: from here on nobody asks for one of them.
-    pub(crate) fn set_aside(&self, context: Handle) -> Aside {
-        let lanes = self.0.iter();
-        Aside(lanes.map(|lane| lane.markers.set_aside(context)).collect())
+    /// Takes out the events of a context that may end now: from here on none of them is queried.
+    pub(crate) fn detach(&self, context: Handle) -> DetachedMarks {
+        let device_paces = self.0.iter();
+        DetachedMarks(
+            device_paces
+                .map(|device_pace| device_pace.markers.detach(context))
+                .collect(),
+        )
     }
 
     /// The context lives on.
-    pub(crate) fn put_back(&self, aside: Aside) {
-        for (lane, marks) in self.0.iter().zip(aside.0) {
-            lane.markers.put_back(marks);
+    pub(crate) fn put_back(&self, detached: DetachedMarks) {
+        for (device_pace, marks) in self.0.iter().zip(detached.0) {
+            device_pace.markers.put_back(marks);
         }
     }
 
-    /// A context ended, or is about to: what was open there will never be measured.
-    pub(crate) fn forget(&self, context: Handle, aside: Aside) {
+    /// A context ended, or is about to: pending measurements in it will never finish.
+    pub(crate) fn forget(&self, context: Handle, detached: DetachedMarks) {
         capture::forget(context);
-        for (lane, marks) in self.0.iter().zip(aside.0) {
+        for (device_pace, marks) in self.0.iter().zip(detached.0) {
             for launch in marks.launches() {
-                lane.costs().kernel(launch.key).end();
+                device_pace.costs().kernel(launch.key).end_measurement();
             }
         }
     }
@@ -84,37 +96,42 @@ impl Pace {
 
 /// Makes a launch when it may be made.
 #[inline]
-pub(crate) fn launch(work: Work, call: impl FnOnce() -> Code) -> Code {
-    match unless_free(work.stream) {
+pub(crate) fn launch(work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
+    match paced_launch(work.stream) {
         Ok(None) => call(),
-        Ok(Some(turn)) => turn.make(work, call),
+        Ok(Some(paced)) => paced.launch(work, call),
         Err(code) => code,
     }
 }
 
-/// Whose turn a launch here is, unless nothing holds it. Apart, so that a launch that nothing
-/// holds need not keep its arguments anywhere.
+/// The pacing that a launch needs, or `None`. Not inlined, so that an unpaced launch need not keep
+/// its arguments anywhere.
 #[inline(never)]
-fn unless_free(stream: Handle) -> Result<Option<Turn>, Code> {
+fn paced_launch(stream: Handle) -> Result<Option<PacedLaunch>, Code> {
     let process = process::required()?;
     if process.is_uncontrolled() {
         return Ok(None);
     }
-    let (card, lane) = match process.pace.0.as_slice() {
-        [lane] => (0, lane),
-        lanes => match card_of(process, stream)? {
-            card if card < lanes.len() => (card, &lanes[card]),
+    let (device_index, device_pace) = match process.pace.0.as_slice() {
+        [device_pace] => (0, device_pace),
+        device_paces => match device_index_of(process, stream)? {
+            device_index if device_index < device_paces.len() => {
+                (device_index, &device_paces[device_index])
+            }
             _ => return Ok(None),
         },
     };
-    let turn = Turn {
+    let paced = PacedLaunch {
         process,
-        card,
-        lane,
+        device_index,
+        device_pace,
         thread: thread_number(),
     };
-    let held = !turn.is_open() || lane.credit.count(turn.thread, process.limits.heartbeat());
-    Ok(held.then_some(turn))
+    let is_paced = !paced.is_unlimited()
+        || device_pace
+            .credit
+            .count_launch(paced.thread, process.limits.heartbeat());
+    Ok(is_paced.then_some(paced))
 }
 
 /// A number that mostly differs between threads: where its stack is.
@@ -125,126 +142,136 @@ fn thread_number() -> usize {
     (at ^ (at >> 4) ^ (at >> 8)) & 0xffff
 }
 
-/// Where work of a stream runs, whatever context the thread has.
-fn card_of(process: &'static Process, stream: Handle) -> Result<usize, Code> {
+/// Device index of the context in which work of a stream runs, whatever context the thread has.
+fn device_index_of(process: &'static ProcessState, stream: Handle) -> Result<usize, Code> {
     match context::of_stream(stream) {
         // The driver will refuse the launch.
         0 => Ok(usize::MAX),
-        context => context::card_of(process, context),
+        context => context::device_index_of(process, context),
     }
 }
 
 #[inline]
-fn words(process: &Process, card: usize, fresh: bool) -> Words {
+fn limit_words(process: &ProcessState, device_index: usize, host_alive: bool) -> LimitWords {
     let limits = &process.limits;
-    Words {
-        cores: limits.cores(card),
+    LimitWords {
+        cores: limits.cores(device_index),
         policy: limits.policy(),
-        gate: limits.gate(card).load(Relaxed),
-        trim: limits.trim(card),
-        tenants: limits.tenants(card),
-        fresh,
+        throttle_flag: limits.throttle_flag(device_index).load(Relaxed),
+        rate_correction: limits.rate_correction(device_index),
+        tenants: limits.tenants(device_index),
+        host_alive,
     }
 }
 
-impl Lane {
+impl DevicePace {
     fn costs(&self) -> &Costs {
         self.costs.get_or_init(Costs::default)
     }
 }
 
-/// A launch that asks the bucket.
+/// A launch that may have to wait.
 #[derive(Clone, Copy)]
-struct Turn {
-    process: &'static Process,
-    card: usize,
-    lane: &'static Lane,
+struct PacedLaunch {
+    process: &'static ProcessState,
+    device_index: usize,
+    device_pace: &'static DevicePace,
     thread: usize,
 }
 
-impl Turn {
-    /// Neither asked to be limited nor told to.
+impl PacedLaunch {
+    /// Whether neither a limit nor the throttle flag applies.
     #[inline]
-    fn is_open(self) -> bool {
+    fn is_unlimited(self) -> bool {
         let limits = &self.process.limits;
-        limits.gate(self.card).load(Relaxed) == OPEN && limits.cores(self.card) == NO_LIMIT
+        limits.throttle_flag(self.device_index).load(Relaxed) == RUN
+            && limits.cores(self.device_index) == NO_LIMIT
     }
 
-    /// Makes the launch at once where its thread has credit, or else when the bucket gives some.
+    /// Makes the launch at once if its thread has credit, or else when the bucket grants some.
     #[inline(never)]
-    fn make(self, work: Work, call: impl FnOnce() -> Code) -> Code {
+    fn launch(self, work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
         let Self {
             process,
-            card,
-            lane,
+            device_index,
+            device_pace,
             thread,
         } = self;
         let limits = &process.limits;
-        let (gate, beat) = (limits.gate(card).load(Relaxed), limits.heartbeat());
-        let fresh = lane.fresh.load(Relaxed);
-        // Whether the host that said something of the gate is alive is looked for at once; one that
-        // was found dead only when its heart beats again.
-        let doubtful = gate != OPEN && !fresh && beat != lane.silent.load(Relaxed);
-        let free = match words(process, card, fresh).rule() {
-            _ if doubtful || self.is_open() => false,
-            Rule::Free => {
-                let believed = gate != UNLIMITED || clock::coarse() < lane.believed.load(Relaxed);
-                believed && !lane.credit.count(thread, beat)
+        let (throttle_flag, heartbeat) = (
+            limits.throttle_flag(device_index).load(Relaxed),
+            limits.heartbeat(),
+        );
+        let host_alive = device_pace.host_alive.load(Relaxed);
+        // A host that set the throttle flag is checked at once; one that was found dead only when
+        // its heartbeat changes.
+        let must_check_host = throttle_flag != RUN
+            && !host_alive
+            && heartbeat != device_pace.stale_heartbeat.load(Relaxed);
+        let immediate = match limit_words(process, device_index, host_alive).rule() {
+            _ if must_check_host || self.is_unlimited() => false,
+            LaunchRule::Unlimited => {
+                let is_trusted = throttle_flag != UNLIMITED
+                    || clock::coarse() < device_pace.trusted_until.load(Relaxed);
+                is_trusted && !device_pace.credit.count_launch(thread, heartbeat)
             }
-            Rule::Limited(_) => {
-                if lane.credit.is_due(thread, beat) {
-                    self.tell();
+            LaunchRule::Limited(_) => {
+                if device_pace.credit.is_report_due(thread, heartbeat) {
+                    self.report_launches();
                 }
-                let kernel = lane.costs().kernel(work.key);
+                let kernel = device_pace.costs().kernel(work.key);
                 kernel.is_known()
                     && !capture::any()
-                    && lane.credit.spend(thread, long(work.stream), kernel.cost())
+                    && device_pace
+                        .credit
+                        .spend(thread, long(work.stream), kernel.cost())
             }
-            Rule::Closed => false,
+            LaunchRule::Wait => false,
         };
-        if free {
+        if immediate {
             return call();
         }
-        self.take(work, call)
+        self.launch_through_bucket(work, call)
     }
 
     #[cold]
-    fn take(self, work: Work, call: impl FnOnce() -> Code) -> Code {
-        self.tell();
-        let kernel = self.lane.costs().kernel(work.key);
-        if matches!(self.words().rule(), Rule::Free) {
+    fn launch_through_bucket(self, work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
+        self.report_launches();
+        let kernel = self.device_pace.costs().kernel(work.key);
+        if matches!(self.limit_words().rule(), LaunchRule::Unlimited) {
             return call();
         }
         let (stream, cost) = (long(work.stream), kernel.cost());
         if capture::any() {
-            let captured = capture::aside(|| capture::is_captured(work.stream));
-            if captured || (kernel.is_known() && self.lane.credit.spend(self.thread, stream, cost))
+            let captured = capture::with_relaxed_capture(|| capture::is_captured(work.stream));
+            if captured
+                || (kernel.is_known() && self.device_pace.credit.spend(self.thread, stream, cost))
             {
                 return call();
             }
         }
         self.poll();
-        self.wait_while(kernel, || {
-            let markers = &self.lane.markers;
-            let hidden = || !kernel.is_known() && markers.is_crowded(work.stream);
-            kernel.is_blind() || markers.is_full() || hidden()
+        self.wait_for_measurements(kernel, || {
+            let markers = &self.device_pace.markers;
+            let stream_full = || !kernel.is_known() && markers.is_stream_full(work.stream);
+            kernel.is_at_unmeasured_limit() || markers.is_full() || stream_full()
         });
         let cost = kernel.cost();
-        let chunk = self.lane.credit.chunk(self.thread, cost);
-        let Some(rate) = self.wait_for(chunk) else {
+        let chunk = self.device_pace.credit.chunk(self.thread, cost);
+        let Some(rate) = self.wait_for_credit(chunk) else {
             return call();
         };
         let until = self.compute().until;
-        let credit = &self.lane.credit;
-        let overlapped = credit.enter(self.thread, stream, until, (clock::now(), chunk));
-        // A small kernel is measured when it comes right behind another.
+        let credit = &self.device_pace.credit;
+        let overlapped = credit.begin_work(self.thread, stream, until, (clock::now(), chunk));
+        // A small kernel is measured when it comes right after another one.
         let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
-        let begun = (!small).then(|| self.lane.markers.begin(work.stream));
-        let begun = begun.flatten();
+        let started = (!small).then(|| self.device_pace.markers.begin(work.stream));
+        let started = started.flatten();
         let code = call();
         if code != SUCCESS {
-            if let Some(begun) = begun {
-                self.lane.markers.cancel(begun);
+            if let Some(started) = started {
+                self.device_pace.markers.cancel(started);
             }
             self.bucket().settle(rate, chunk, 0);
             return code;
@@ -253,93 +280,166 @@ impl Turn {
         if small {
             credit.measure_next(self.thread);
         }
-        if let Some(begun) = begun {
-            kernel.begin();
-            let launch = Launch {
+        if let Some(started) = started {
+            kernel.begin_measurement();
+            let launch = MeasuredLaunch {
                 key: work.key,
                 charged: cost,
-                sharing: self.words().sharing(),
+                sharing: self.limit_words().sharing(),
                 overlapped,
-                held: self.held(),
+                delayed: self.delayed(),
             };
-            if !self.lane.markers.end(begun, work.stream, launch) {
-                kernel.end();
+            if !self.device_pace.markers.end(started, work.stream, launch) {
+                kernel.end_measurement();
             }
         }
         self.compute().busy.fetch_add(chunk, Relaxed);
         code
     }
 
-    /// What holds now, the host's sign of life looked for.
-    fn words(self) -> Words {
-        let beat = self.process.limits.heartbeat();
-        // A clock that was set back a little does not make the host's words old, and one that was
-        // set back far does not keep them for ever.
-        let age = clock::since_epoch().abs_diff(beat);
-        let fresh = beat != 0 && age < SILENCE;
-        self.lane.fresh.store(fresh, Relaxed);
-        if fresh {
-            self.lane.believed.store(clock::coarse() + BELIEF, Relaxed);
+    /// The current limits, after checking the host's heartbeat.
+    fn limit_words(self) -> LimitWords {
+        let heartbeat = self.process.limits.heartbeat();
+        // A clock that was set back a little does not make the host's words stale, and one that was
+        // set back far does not keep them valid forever.
+        let age = clock::since_epoch().abs_diff(heartbeat);
+        let host_alive = heartbeat != 0 && age < HEARTBEAT_TIMEOUT;
+        self.device_pace.host_alive.store(host_alive, Relaxed);
+        if host_alive {
+            self.device_pace
+                .trusted_until
+                .store(clock::coarse() + HOST_TRUST, Relaxed);
         } else {
-            self.lane.silent.store(beat, Relaxed);
+            self.device_pace.stale_heartbeat.store(heartbeat, Relaxed);
         }
-        words(self.process, self.card, fresh)
+        limit_words(self.process, self.device_index, host_alive)
     }
 
-    fn compute(self) -> aliquot_region::counters::Compute<'static> {
-        self.process.seat.compute(self.card)
+    fn compute(self) -> aliquot_region::counters::ComputeWords<'static> {
+        self.process.slot.compute(self.device_index)
     }
 
     fn bucket(self) -> Bucket<'static> {
         Bucket(self.compute().bucket)
     }
 
-    /// Tells the container's counters of the launches of this thread.
+    /// Reports the launches of this thread in the container's counters.
     #[cold]
-    fn tell(self) {
-        let (compute, beat) = (self.compute(), self.process.limits.heartbeat());
-        let launches = self.lane.credit.launches(self.thread, beat);
+    fn report_launches(self) {
+        let (compute, heartbeat) = (self.compute(), self.process.limits.heartbeat());
+        let launches = self
+            .device_pace
+            .credit
+            .take_launches(self.thread, heartbeat);
         compute.launches.fetch_add(launches, Relaxed);
         compute.last.fetch_max(clock::now(), Relaxed);
     }
 
-    /// Learns from marks that were passed, and corrects what was charged.
+    /// Learns from finished measurements, and corrects what was charged.
     fn poll(self) {
-        self.lane
+        self.device_pace
             .markers
-            .poll(LOOKS, |measured| self.learn(measured));
+            .poll(MAX_POLLED, |measured| self.learn(measured));
     }
 
-    fn learn(self, measured: Measured) {
-        self.lane.stuck.store(false, Relaxed);
+    fn learn(self, measured: LaunchMeasurement) {
+        self.device_pace.stalled.store(false, Relaxed);
         let launch = measured.launch;
-        let kernel: &Kernel = self.lane.costs().kernel(launch.key);
-        kernel.end();
-        let held = self.held().wrapping_sub(launch.held);
+        let kernel: &KernelCost = self.device_pace.costs().kernel(launch.key);
+        kernel.end_measurement();
+        let delayed = self.delayed().wrapping_sub(launch.delayed);
         let found = measured.took.and_then(|took| {
-            kernel.learn(Sample {
+            kernel.learn(LaunchSample {
                 took,
                 sharing: launch.sharing,
                 overlapped: launch.overlapped,
                 disturbed: measured.disturbed,
-                held,
+                delayed,
             })
         });
-        if let (Some(found), Rule::Limited(rate)) = (found, self.words().rule()) {
+        if let (Some(found), LaunchRule::Limited(rate)) = (found, self.limit_words().rule()) {
             self.bucket().settle(rate, launch.charged, found);
-            // The card was kept busy by a wait for another one of the container.
-            let took = measured.took.filter(|_| held > 0 && launch.sharing <= 1);
+            // The device was kept busy by a wait for another device of the container.
+            let took = measured.took.filter(|_| delayed > 0 && launch.sharing <= 1);
             let waited = took.map_or(0, |took| took.saturating_sub(found));
-            self.bucket().pass(waited);
+            self.bucket().skip(waited);
             let more = found.wrapping_sub(launch.charged).wrapping_add(waited);
             self.compute().busy.fetch_add(more, Relaxed);
         }
     }
 
-    /// Nanoseconds for which launches of the container on its other cards waited in all.
-    fn held(self) -> u64 {
-        let others = (0..self.process.pace.0.len()).filter(|card| *card != self.card);
-        let each = others.map(|card| self.process.seat.compute(card).waited.load(Relaxed));
+    /// Total nanoseconds for which launches of the container on its other devices waited.
+    fn delayed(self) -> u64 {
+        let others = (0..self.process.pace.0.len())
+            .filter(|device_index| *device_index != self.device_index);
+        let each =
+            others.map(|device_index| self.process.slot.compute(device_index).waited.load(Relaxed));
         each.fold(0, u64::wrapping_add)
+    }
+}
+
+impl PacedLaunch {
+    /// Waits while earlier launches must be measured first.
+    fn wait_for_measurements(self, kernel: &KernelCost, must_wait: impl Fn() -> bool) {
+        let start = clock::now();
+        let mut now = start;
+        while must_wait() {
+            if !self.device_pace.stalled.load(Relaxed) && now - start < MAX_MEASURE_WAIT {
+                self.sleep(now + POLL_INTERVAL);
+                self.poll();
+                now = clock::now();
+                continue;
+            }
+            // In vain, now or just before: other launches can be measured instead, and an unknown
+            // cost is assumed to be as long as that wait.
+            self.device_pace.stalled.store(true, Relaxed);
+            let costs = self.device_pace.costs();
+            let markers = &self.device_pace.markers;
+            markers.abandon(|launch| costs.kernel(launch.key).end_measurement());
+            if !kernel.is_known() {
+                kernel.learn(LaunchSample {
+                    took: MAX_MEASURE_WAIT,
+                    sharing: 1,
+                    overlapped: false,
+                    disturbed: false,
+                    delayed: 0,
+                });
+            }
+            break;
+        }
+        if now > start {
+            self.compute().waited.fetch_add(now - start, Relaxed);
+        }
+    }
+
+    /// Waits until the bucket grants a chunk; the rate at which it did, or `None` if there is no
+    /// limit any more.
+    fn wait_for_credit(self, chunk: u64) -> Option<Rate> {
+        let start = clock::now();
+        let mut now = start;
+        let rate = loop {
+            let until = match self.limit_words().rule() {
+                LaunchRule::Unlimited => break None,
+                LaunchRule::Wait => now + RECHECK_INTERVAL,
+                LaunchRule::Limited(rate) => match self.bucket().take(now, rate, chunk) {
+                    Ok(()) => break Some(rate),
+                    Err(Until(until)) => until.min(now + RECHECK_INTERVAL),
+                },
+            };
+            self.sleep(until);
+            self.poll();
+            now = clock::now();
+        };
+        if now > start {
+            self.compute().waited.fetch_add(now - start, Relaxed);
+        }
+        rate
+    }
+
+    /// Sleeps until a moment, or until the host changes the throttle flag or wakes us.
+    fn sleep(self, until: u64) {
+        let throttle_flag = self.process.limits.throttle_flag(self.device_index);
+        let shown = throttle_flag.load(Relaxed);
+        clock::wait(throttle_flag, shown, until);
     }
 }

@@ -1,12 +1,10 @@
-//! Physical memory by handle (`cuMemCreate`): it is the driver's until its last handle is released
-//! *and* its last mapping is gone. Charged on the card that the request names. Imported handles
-//! are charged to who made them.
+//! Physical memory by handle (`cuMemCreate`): the driver has it until its last handle is released
+//! *and* its last mapping is gone. It is charged on the device that the request names. Imported
+//! handles are charged to the process that created them.
 //!
-//! What was *lent* (exported as a file, or put behind an array) may be held
-//! by what no call here tells of. Its charge stays until a call after which the driver has exactly
-//! as much more free memory, or until the process ends.
-//!
-//! Fed by: [`crate::table`]. Must not: give back what a mapping or a borrower still holds.
+//! Memory that was shared (exported as a file, or mapped behind an array) may be used by something
+//! that no call here reveals. It stays charged until a call after which the driver has exactly that
+//! much more free memory, or until the process ends.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::AtomicBool;
@@ -14,71 +12,83 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::account::Account;
-use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, Properties, SUCCESS, Where, long};
-use crate::ledger::in_blocks;
-use crate::lock::Lock;
+use crate::allocations::in_blocks;
+use crate::ffi::{Code, Handle, MemoryLocation, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
+use crate::lock::FutexLock;
 use crate::memory;
-use crate::process::{self, Process};
+use crate::process::{self, ProcessState};
 use crate::table::call;
 
 #[derive(Clone, Copy, Debug)]
-struct Memory {
+struct PhysicalAllocation {
     bytes: u64,
     account: Account,
     handles: u64,
     mappings: u64,
-    /// Others may hold it.
-    lent: bool,
+    /// Others may use it.
+    shared_outside: bool,
 }
 
-/// What this process made.
+/// The physical memory of this process.
 #[derive(Debug, Default)]
-pub(crate) struct PhysicalMemory(Lock<Known>, AtomicBool);
+pub(crate) struct PhysicalMemory(FutexLock<PhysicalState>, AtomicBool);
 
 #[derive(Debug, Default)]
-struct Known {
-    memory: HashMap<u64, Memory>,
+struct PhysicalState {
+    memory: HashMap<u64, PhysicalAllocation>,
     /// By address: length and handle.
     mapped: BTreeMap<u64, (u64, u64)>,
-    /// What was lent and has no handle and no mapping of ours any more.
-    left: Vec<Memory>,
+    /// Shared memory without a handle or mapping of ours.
+    released_by_us: Vec<PhysicalAllocation>,
 }
 
-impl Known {
-    /// Changes the users of a memory; the last one gives it back.
-    fn change(&mut self, handle: u64, change: impl FnOnce(&mut Memory)) {
+impl PhysicalState {
+    /// Changes the users of a memory; the last one releases it.
+    fn change(&mut self, handle: u64, change: impl FnOnce(&mut PhysicalAllocation)) {
         let Some(memory) = self.memory.get_mut(&handle) else {
             return;
         };
         change(memory);
         if memory.handles == 0 && memory.mappings == 0 {
-            let gone = *memory;
+            let released = *memory;
             self.memory.remove(&handle);
-            if gone.lent {
-                self.left.push(gone);
+            if released.shared_outside {
+                self.released_by_us.push(released);
             } else {
-                gone.account.release(gone.bytes);
+                released.account.release(released.bytes);
             }
         }
     }
 
-    /// A card has `bytes` more free memory than before a call; what makes up just that is gone.
-    fn give_back(&mut self, card: usize, bytes: u64) {
-        self.left.sort_by_key(|one| core::cmp::Reverse(one.bytes));
-        let pieces = self.left.iter().map(|one| (one.account.card, one.bytes));
-        let mut gone = gone(pieces, card, bytes).into_iter();
-        for one in self.left.extract_if(.., |_| gone.next() == Some(true)) {
+    /// A device has `bytes` more free memory than before a call; the memory that makes up exactly
+    /// that is gone.
+    fn give_back(&mut self, device_index: usize, bytes: u64) {
+        self.released_by_us
+            .sort_by_key(|one| core::cmp::Reverse(one.bytes));
+        let sizes = self
+            .released_by_us
+            .iter()
+            .map(|one| (one.account.device_index, one.bytes));
+        let mut released = released(sizes, device_index, bytes).into_iter();
+        for one in self
+            .released_by_us
+            .extract_if(.., |_| released.next() == Some(true))
+        {
             one.account.release(one.bytes);
         }
     }
 }
 
-/// Which of these pieces, the largest first, are gone if a card has `bytes` more free memory: those
-/// that make up just that, or else none, for a neighbour may have freed something.
-fn gone(pieces: impl Iterator<Item = (usize, u64)>, card: usize, bytes: u64) -> Vec<bool> {
+/// Which of these sizes, the largest first, are gone if a device has `bytes` more free memory:
+/// those that make up exactly that, or none, because a neighbour may have freed something.
+fn released(
+    sizes: impl Iterator<Item = (usize, u64)>,
+    device_index: usize,
+    bytes: u64,
+) -> Vec<bool> {
     let mut rest = bytes;
-    let fits = pieces.map(|(of, piece)| {
-        let fits = of == card && piece <= rest;
+    let fits = sizes.map(|(of, piece)| {
+        let fits = of == device_index && piece <= rest;
         rest -= if fits { piece } else { 0 };
         fits
     });
@@ -86,7 +96,7 @@ fn gone(pieces: impl Iterator<Item = (usize, u64)>, card: usize, bytes: u64) -> 
     if rest == 0 { fits } else { Vec::new() }
 }
 
-/// The account of the current context and what is free on its card; `None`: nobody knows.
+/// The account of the current context and the free memory on its device; `None` if unknown.
 fn free() -> Option<(Account, u64)> {
     let account = Account::of_current().ok().flatten()?;
     let (mut free, mut total) = (0, 0);
@@ -94,34 +104,38 @@ fn free() -> Option<(Account, u64)> {
     (code == SUCCESS).then_some((account, long(free)))
 }
 
-/// Makes a call after which lent memory may be gone, and looks whether it is.
-pub(crate) fn watched(process: &Process, call: impl FnOnce() -> Code) -> Code {
+/// Makes a call after which shared memory may be gone, and checks whether it is.
+pub(crate) fn with_release_check(process: &ProcessState, call: impl FnOnce() -> Code) -> Code {
     if !process.physical.1.load(Relaxed) {
         return call();
     }
     let Some((account, before)) = free() else {
         return call();
     };
-    let used = || process.seat.used(account.card);
-    let held = used();
+    let used = || process.slot.used(account.device_index);
+    let before_call = used();
     let code = call();
     if code == SUCCESS
         && let Some((_, after)) = free()
     {
-        // What anybody of the container gave back meanwhile is none of it.
-        let own = held.saturating_sub(used());
+        // What the container released meanwhile is not part of it.
+        let own = before_call.saturating_sub(used());
         let more = after.saturating_sub(before).saturating_sub(own);
-        process.physical.0.lock().give_back(account.card, more);
+        process
+            .physical
+            .0
+            .lock()
+            .give_back(account.device_index, more);
     }
     code
 }
 
-/// Others may hold a memory from now on, if `code` says so.
-fn lend(handle: u64, code: Code) -> Code {
+/// Others may use a memory from now on, if `code` is success.
+fn mark_shared(handle: u64, code: Code) -> Code {
     if let Some(process) = process::get().filter(|_| code == SUCCESS) {
         process.physical.1.store(true, Relaxed);
         let mut known = process.physical.0.lock();
-        known.change(handle, |memory| memory.lent = true);
+        known.change(handle, |memory| memory.shared_outside = true);
     }
     code
 }
@@ -134,7 +148,7 @@ pub(crate) fn export(
     kind: c_uint,
     flags: u64,
 ) -> Code {
-    lend(handle, real(file, handle, kind, flags))
+    mark_shared(handle, real(file, handle, kind, flags))
 }
 
 /// `CUarrayMapInfo`.
@@ -161,11 +175,11 @@ pub(crate) fn map_arrays(
     let Some(process) = process::get() else {
         return real(list, count, stream);
     };
-    let code = watched(process, || real(list, count, stream));
+    let code = with_release_check(process, || real(list, count, stream));
     let count = usize::try_from(count).unwrap_or(0);
     for one in (0..count).filter_map(|i| list.get_at(i)) {
         if one.operation == MAP {
-            lend(one.handle, code);
+            mark_shared(one.handle, code);
         }
     }
     code
@@ -178,13 +192,13 @@ pub(crate) fn create(
     properties: Out<Properties>,
     flags: u64,
 ) -> Code {
-    let device = match properties.get().map(Properties::on) {
-        Some(Where::Card(device)) => device,
+    let device = match properties.get().map(Properties::location) {
+        Some(MemoryLocation::Device(device)) => device,
         // Without properties the driver refuses.
-        Some(Where::Host) | None => return real(handle, bytes, properties, flags),
+        Some(MemoryLocation::Host) | None => return real(handle, bytes, properties, flags),
         Some(place) => {
             let call = || real(handle, bytes, properties, flags);
-            return memory::at_unknown_place("cuMemCreate", place, call);
+            return memory::reject_unknown_location("cuMemCreate", place, call);
         }
     };
     let account = match Account::of_device(device) {
@@ -201,12 +215,12 @@ pub(crate) fn create(
     let code = real(handle, bytes, properties, flags);
     match (code, handle.get()) {
         (SUCCESS, Some(made)) => {
-            let memory = Memory {
+            let memory = PhysicalAllocation {
                 bytes: cost,
                 account,
                 handles: 1,
                 mappings: 0,
-                lent: false,
+                shared_outside: false,
             };
             account
                 .process
@@ -225,8 +239,9 @@ pub(crate) fn release(real: extern "C" fn(u64) -> Code, handle: u64) -> Code {
     let Some(process) = process::get() else {
         return real(handle);
     };
-    watched(process, || {
-        // Held across the call: the driver may give the same handle to another thread right after.
+    with_release_check(process, || {
+        // Locked across the call: the driver may give the same handle to another thread right
+        // after.
         let mut known = process.physical.0.lock();
         let code = real(handle);
         if code == SUCCESS {
@@ -246,7 +261,7 @@ pub(crate) fn retain(
     let Some(process) = process::get() else {
         return real(handle, address);
     };
-    // Held across the call: another thread may let go of the last mapping right after.
+    // Locked across the call: another thread may end the last mapping right after.
     let mut known = process.physical.0.lock();
     let code = real(handle, address);
     if let (SUCCESS, Some(found)) = (code, handle.get()) {
@@ -279,17 +294,17 @@ pub(crate) fn unmap(real: extern "C" fn(u64, usize) -> Code, pointer: u64, bytes
     let Some(process) = process::get() else {
         return real(pointer, bytes);
     };
-    watched(process, || {
+    with_release_check(process, || {
         let mut known = process.physical.0.lock();
         let code = real(pointer, bytes);
         if code == SUCCESS {
             let end = pointer.saturating_add(long(bytes));
-            let gone: Vec<(u64, u64)> = known
+            let released: Vec<(u64, u64)> = known
                 .mapped
                 .range(pointer..end)
                 .map(|(at, (_, handle))| (*at, *handle))
                 .collect();
-            for (at, handle) in gone {
+            for (at, handle) in released {
                 known.mapped.remove(&at);
                 known.change(handle, |memory| {
                     memory.mappings = memory.mappings.saturating_sub(1);
@@ -305,10 +320,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neighbours_free_gave_back_the_charge_of_lent_memory() {
+    fn releases_shared_memory_only_on_exact_match() {
         let check = |bytes, expected: &[bool]| {
-            let pieces = [(0, 8), (1, 6), (0, 4), (0, 2)];
-            assert_eq!(gone(pieces.into_iter(), 0, bytes), expected, "{bytes}");
+            let sizes = [(0, 8), (1, 6), (0, 4), (0, 2)];
+            assert_eq!(released(sizes.into_iter(), 0, bytes), expected, "{bytes}");
         };
         check(8, &[true, false, false, false]);
         check(6, &[false, false, true, true]);

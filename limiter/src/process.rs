@@ -1,7 +1,8 @@
-//! This process's place: the seat's two files, and what it holds. Made at the first call that
-//! needs it, and anew in a forked child, which can use nothing of its parent's driver.
+//! This process's state: the container's limits page, its slot in the counters file, and what it
+//! has allocated. Created by the first call that needs it, and again in a forked child, which can
+//! use nothing of its parent's driver state.
 //!
-//! Fed by: the paths of design, which no tenant can change. Must not: wait, or fail twice aloud.
+//! The paths are fixed, so no tenant can change them.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
@@ -11,63 +12,63 @@ use std::fmt::Display;
 use std::sync::OnceLock;
 
 use aliquot_region::fork::ForkFlag;
-use aliquot_region::limits::{Limits, OVERSUBSCRIBE, UNCONTROLLED, UUID};
-use aliquot_region::seat::Seat;
+use aliquot_region::limits::{LimitsPage, OVERSUBSCRIBE, UNCONTROLLED, UUID};
+use aliquot_region::slot::ProcessSlot;
 
+use crate::allocations::{Allocations, DeviceAllocation};
 use crate::context::Contexts;
+use crate::context_limits::ContextLimits;
 use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
 use crate::graph_memory::GraphMemory;
-use crate::green::Greens;
-use crate::leaving::Leaving;
-use crate::ledger::{Entry, Ledger};
+use crate::green::GreenContexts;
 use crate::library::Libraries;
-use crate::lock::Lock;
+use crate::lock::FutexLock;
 use crate::log;
 use crate::module::Modules;
 use crate::pace::Pace;
+use crate::pending_free::PendingFrees;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
-use crate::sizes::Sizes;
 use crate::table::call;
 
-/// The host's page, in a directory that cannot be renamed away.
+/// The host's page, in a directory that cannot be renamed.
 const LIMITS: &CStr = c"/.aliquot/limits";
-/// Everybody's slots.
+/// The counters file of all processes.
 const COUNTERS: &CStr = c"/.aliquot/counters/slots";
-/// CUDA devices whose card is remembered.
-const DEVICES: usize = 64;
+/// CUDA devices whose index in the limits page is cached.
+const MAX_CUDA_DEVICES: usize = 64;
 const UNKNOWN: u8 = 0;
-const NOT_GIVEN: u8 = u8::MAX;
+const NOT_ASSIGNED: u8 = u8::MAX;
 
-/// What this process has.
+/// The state of this process.
 #[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) limits: Limits,
-    pub(crate) seat: Seat,
-    pub(crate) ledger: Ledger,
+pub(crate) struct ProcessState {
+    pub(crate) limits: LimitsPage,
+    pub(crate) slot: ProcessSlot,
+    pub(crate) allocations: Allocations,
     pub(crate) contexts: Contexts,
     pub(crate) physical: PhysicalMemory,
     pub(crate) pools: Pools,
     pub(crate) graphs: GraphMemory,
-    pub(crate) greens: Greens,
+    pub(crate) greens: GreenContexts,
     pub(crate) modules: Modules,
     pub(crate) libraries: Libraries,
-    pub(crate) sizes: Sizes,
-    /// Managed memory that the program takes for memory of the card: bytes by address.
-    pub(crate) elsewhere: Lock<BTreeMap<u64, u64>>,
-    pub(crate) leaving: Leaving,
+    pub(crate) context_limits: ContextLimits,
+    /// Managed memory in place of device memory: bytes by address.
+    pub(crate) spilled: FutexLock<BTreeMap<u64, u64>>,
+    pub(crate) pending_frees: PendingFrees,
     pub(crate) pace: Pace,
-    /// Of each CUDA device the card's place in the limits page, plus one.
-    cards: [AtomicU8; DEVICES],
+    /// For each CUDA device its index in the limits page, plus one.
+    device_indexes: [AtomicU8; MAX_CUDA_DEVICES],
 }
 
-static CURRENT: AtomicPtr<Process> = AtomicPtr::new(null_mut());
-static SAID: AtomicBool = AtomicBool::new(false);
+static CURRENT: AtomicPtr<ProcessState> = AtomicPtr::new(null_mut());
+static LOGGED: AtomicBool = AtomicBool::new(false);
 
-/// This process, if it has a seat; why not is said once.
-pub(crate) fn get() -> Option<&'static Process> {
+/// The state of this process, if it has a slot; the reason is logged once if not.
+pub(crate) fn get() -> Option<&'static ProcessState> {
     static FLAG: OnceLock<Option<ForkFlag>> = OnceLock::new();
-    let new = || ForkFlag::new().map_err(|error| say(&error)).ok();
+    let new = || ForkFlag::new().map_err(|error| log_once(&error)).ok();
     let flag = (*FLAG.get_or_init(new))?;
     if !flag.is_raised() {
         start(flag)?;
@@ -76,8 +77,8 @@ pub(crate) fn get() -> Option<&'static Process> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// This process, or the answer to a call that must not pass without one.
-pub(crate) fn required() -> Result<&'static Process, Code> {
+/// The state of this process, or the error of a call that must not pass without one.
+pub(crate) fn required() -> Result<&'static ProcessState, Code> {
     get().ok_or(NOT_PERMITTED)
 }
 
@@ -86,40 +87,40 @@ fn start(flag: ForkFlag) -> Option<()> {
     if !flag.begin() {
         return flag.is_raised().then_some(());
     }
-    let found = Limits::open(LIMITS)
+    let found = LimitsPage::open(LIMITS)
         .map_err(|error| error.to_string())
-        .and_then(|limits| match Seat::take(COUNTERS) {
-            Ok(seat) => Ok((limits, seat)),
+        .and_then(|limits| match ProcessSlot::take(COUNTERS) {
+            Ok(slot) => Ok((limits, slot)),
             Err(error) => Err(error.to_string()),
         });
     match found {
-        Ok((limits, seat)) => {
+        Ok((limits, slot)) => {
             log::line(
                 log::INFO,
                 format_args!(
                     "limits of {} devices, slot {}, first {} MiB",
                     limits.devices(),
-                    seat.slot(),
+                    slot.index(),
                     limits.memory(0) >> 20
                 ),
             );
             let pace = Pace::new(limits.devices());
-            let process = Box::new(Process {
+            let process = Box::new(ProcessState {
                 limits,
-                seat,
-                ledger: Ledger::new(),
+                slot,
+                allocations: Allocations::new(),
                 contexts: Contexts::default(),
                 physical: PhysicalMemory::default(),
                 pools: Pools::default(),
                 graphs: GraphMemory::default(),
-                greens: Greens::default(),
+                greens: GreenContexts::default(),
                 modules: Modules::default(),
                 libraries: Libraries::default(),
-                sizes: Sizes::default(),
-                elsewhere: Lock::default(),
-                leaving: Leaving::default(),
+                context_limits: ContextLimits::default(),
+                spilled: FutexLock::default(),
+                pending_frees: PendingFrees::default(),
                 pace,
-                cards: [const { AtomicU8::new(UNKNOWN) }; DEVICES],
+                device_indexes: [const { AtomicU8::new(UNKNOWN) }; MAX_CUDA_DEVICES],
             });
             CURRENT.store(Box::into_raw(process), Ordering::Release);
             flag.raise();
@@ -127,82 +128,83 @@ fn start(flag: ForkFlag) -> Option<()> {
         }
         Err(why) => {
             flag.abandon();
-            say(&why);
+            log_once(&why);
             None
         }
     }
 }
 
-/// Says once why there is no seat.
-fn say(why: &dyn Display) {
-    if !SAID.swap(true, Ordering::Relaxed) {
+/// Logs once why there is no slot.
+fn log_once(why: &dyn Display) {
+    if !LOGGED.swap(true, Ordering::Relaxed) {
         log::line(
             log::ERROR,
-            format_args!("no GPU memory can be given: {why}"),
+            format_args!("no GPU memory can be allocated: {why}"),
         );
     }
 }
 
-impl Process {
+impl ProcessState {
     /// The pod asked for no limits and was allowed to.
     pub(crate) fn is_uncontrolled(&self) -> bool {
         self.limits.flags() & UNCONTROLLED != 0
     }
 
-    /// More may have been promised than the cards have.
-    pub(crate) fn is_scaled(&self) -> bool {
+    /// More may be granted than the devices have.
+    pub(crate) fn is_oversubscribed(&self) -> bool {
         self.limits.flags() & OVERSUBSCRIBE != 0
     }
 
-    /// The driver has freed something that was taken out of the ledger.
-    pub(crate) fn left(&self, at: u64, entry: Entry) {
-        let back = self.ledger.leave(at, entry);
+    /// The driver freed an allocation that was removed from the list.
+    pub(crate) fn release_allocation(&self, at: u64, entry: DeviceAllocation) {
+        let back = self.allocations.release(at, entry);
         if back > 0 {
-            self.seat.release(entry.card, back);
+            self.slot.release(entry.device_index, back);
         }
     }
 
-    /// A pointer is the program's no more.
-    pub(crate) fn forget_elsewhere(&self, at: u64) {
-        if self.is_scaled() {
-            self.elsewhere.lock().remove(&at);
+    /// Forgets a pointer that the program no longer has.
+    pub(crate) fn forget_spilled(&self, at: u64) {
+        if self.is_oversubscribed() {
+            self.spilled.lock().remove(&at);
         }
     }
 
-    /// The card with this uuid, as the limits page counts them.
-    pub(crate) fn card_named(&self, uuid: &[u8]) -> Option<usize> {
-        (0..self.limits.devices()).find(|card| {
-            let (name, length) = self.limits.uuid(*card);
+    /// Index of the device with this UUID in the limits page.
+    pub(crate) fn device_index_of_uuid(&self, uuid: &[u8]) -> Option<usize> {
+        (0..self.limits.devices()).find(|device_index| {
+            let (name, length) = self.limits.uuid(*device_index);
             name[..length] == *uuid
         })
     }
 
-    /// The card behind a CUDA device; `None`: the seat has no share of it. The error is the
-    /// driver's, of a device that it does not know, or does not know yet.
-    pub(crate) fn card(&self, device: Device) -> Result<Option<usize>, Code> {
+    /// Index of a CUDA device in the limits page; `None`: the container has no share of it. The
+    /// error is the driver's, for a device that it does not know, or not yet.
+    pub(crate) fn device_index(&self, device: Device) -> Result<Option<usize>, Code> {
         let place = usize::try_from(device)
             .ok()
-            .and_then(|device| self.cards.get(device));
+            .and_then(|device| self.device_indexes.get(device));
         match place.map(|place| place.load(Ordering::Relaxed)) {
-            Some(NOT_GIVEN) => Ok(None),
+            Some(NOT_ASSIGNED) => Ok(None),
             Some(word) if word != UNKNOWN => Ok(Some(usize::from(word) - 1)),
             _ => {
-                let found = self.find_card(device)?;
-                let word = found.map(|card| u8::try_from(card + 1).unwrap_or(NOT_GIVEN));
+                let found = self.find_device_index(device)?;
+                let word = found
+                    .map(|device_index| u8::try_from(device_index + 1).unwrap_or(NOT_ASSIGNED));
                 if let Some(place) = place {
-                    place.store(word.unwrap_or(NOT_GIVEN), Ordering::Relaxed);
+                    place.store(word.unwrap_or(NOT_ASSIGNED), Ordering::Relaxed);
                 }
                 Ok(found)
             }
         }
     }
 
-    /// The seat has a share of a CUDA device.
-    pub(crate) fn has(&self, device: Device) -> bool {
-        matches!(self.card(device), Ok(Some(_)))
+    /// Whether the container has a share of a CUDA device.
+    pub(crate) fn is_assigned(&self, device: Device) -> bool {
+        matches!(self.device_index(device), Ok(Some(_)))
     }
 
-    fn find_card(&self, device: Device) -> Result<Option<usize>, Code> {
+    fn find_device_index(&self, device: Device) -> Result<Option<usize>, Code> {
         let mut bytes = [0; 16];
         let mut code = call::cuDeviceGetUuid_v2(Out::to(&mut bytes), device);
         if code != SUCCESS {
@@ -213,20 +215,20 @@ impl Process {
         }
         let digits = uuid_digits(bytes);
         // `GPU-` or `MIG-` and the digits.
-        Ok((0..self.limits.devices()).find(|card| {
-            let (name, length) = self.limits.uuid(*card);
+        Ok((0..self.limits.devices()).find(|device_index| {
+            let (name, length) = self.limits.uuid(*device_index);
             length == UUID && name[4..] == digits
         }))
     }
 
-    /// The most that the container may have of a card.
-    pub(crate) fn limit(&self, card: usize) -> u64 {
-        let overhead = self.limits.overhead(card);
-        self.limits.memory(card).saturating_sub(overhead)
+    /// The most bytes that the container may have of a device.
+    pub(crate) fn limit(&self, device_index: usize) -> u64 {
+        let overhead = self.limits.overhead(device_index);
+        self.limits.memory(device_index).saturating_sub(overhead)
     }
 }
 
-/// A uuid as it is written: 8-4-4-4-12 digits.
+/// A UUID in its text form: 8-4-4-4-12 digits.
 fn uuid_digits(bytes: [u8; 16]) -> [u8; 36] {
     let mut text = [b'-'; 36];
     let mut at = 0;
@@ -242,7 +244,7 @@ fn uuid_digits(bytes: [u8; 16]) -> [u8; 36] {
     text
 }
 
-/// Says at the end of a process that had a seat what it had, if asked to.
+/// Logs what the container uses when a process with a slot exits, if the log level asks for it.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -250,11 +252,11 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 #[cfg(not(test))]
 extern "C" fn at_exit() {
-    if CURRENT.load(Ordering::Acquire).is_null() || !log::wants(log::INFO) {
+    if CURRENT.load(Ordering::Acquire).is_null() || !log::is_enabled(log::INFO) {
         return;
     }
     if let Some(process) = get() {
-        let used = process.seat.used(0) >> 20;
+        let used = process.slot.used(0) >> 20;
         log::line(
             log::INFO,
             format_args!("exit; the container uses {used} MiB of the first device"),
@@ -267,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_is_written_as_nvml_writes_it() {
+    fn formats_uuid_like_nvml() {
         let bytes: [u8; 16] = core::array::from_fn(|i| u8::try_from(i * 17).unwrap());
         assert_eq!(&uuid_digits(bytes), b"00112233-4455-6677-8899-aabbccddeeff");
     }

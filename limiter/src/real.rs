@@ -1,9 +1,8 @@
-//! The driver's own functions, behind ours.
+//! The driver's own functions, behind the hooked ones.
 //!
-//! As a stand-in, our library was loaded together with the real one, which then has another name.
-//! As a preloaded library it opens the real one by the name that everybody uses.
-//!
-//! Fed by: [`crate::table`], one [`Real`] for each function. Must not: find ourselves.
+//! With shim libraries, our library was loaded together with the real one, which then has another
+//! name. As a preloaded library, ours opens the real one by its usual name. It never finds its own
+//! functions.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
@@ -13,15 +12,15 @@ use crate::table::HOOKS;
 
 /// A library of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Library {
+pub(crate) enum DriverLibrary {
     /// `libcuda.so.1`.
     Cuda,
     /// `libnvidia-ml.so.1`.
     Nvml,
 }
 
-impl Library {
-    /// The name beside a stand-in, and the usual name.
+impl DriverLibrary {
+    /// The name beside a shim library, and the usual name.
     fn names(self) -> [&'static CStr; 2] {
         match self {
             Self::Cuda => [c"libcuda-real.so.1", c"libcuda.so.1"],
@@ -34,19 +33,19 @@ impl Library {
         &HANDLES[usize::from(self == Self::Nvml)]
     }
 
-    /// Takes the copy in which the application found `address` for the real one, if no other
-    /// copy is in use yet: it may lie in a namespace or under a path of its own.
+    /// Uses the copy in which the application found `address` as the real library, if no other copy
+    /// is in use yet: it may be in a linker namespace or under a path of its own.
     pub(crate) fn adopt(self, handle: *mut c_void, address: *mut c_void) {
         if !self.place().load(Ordering::Acquire).is_null() {
             return;
         }
         let mut namespace: libc::c_long = 0;
         let into: *mut c_void = (&raw mut namespace).cast();
-        // SAFETY: a handle that dlsym just took; this question writes one namespace's number.
+        // SAFETY: a handle that dlsym just accepted; the request writes one namespace id.
         let asked = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LMID, into) };
         // SAFETY: zero is a value of every field.
         let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
-        // SAFETY: any address may be asked for.
+        // SAFETY: any address may be looked up.
         let named = unsafe { libc::dladdr(address, &raw mut found) };
         if asked != 0 || named == 0 || found.dli_fname.is_null() {
             return;
@@ -57,7 +56,7 @@ impl Library {
         self.place().store(own, Ordering::Release);
     }
 
-    /// A function of it, whether the table knows it or not; null: it has none of that name.
+    /// A function of it, whether the table has it or not; null if it has none of that name.
     pub(crate) fn find(self, name: &CStr) -> *mut c_void {
         search(self.handle(), name)
     }
@@ -69,7 +68,7 @@ impl Library {
             return known;
         }
         let [beside, usual] = self.names();
-        // SAFETY: both are C strings; the handle is kept for ever.
+        // SAFETY: both are C strings; the handle is never closed.
         let mut handle =
             unsafe { libc::dlopen(beside.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         if handle.is_null() {
@@ -82,24 +81,24 @@ impl Library {
 }
 
 /// Whether an address is that of an exported function of ours.
-pub(crate) fn is_ours(address: *mut c_void) -> bool {
+pub(crate) fn is_own_function(address: *mut c_void) -> bool {
     let mut hooks = HOOKS.iter();
     hooks.any(|hook| core::ptr::eq(hook.ours.0, address.cast_const().cast()))
 }
 
 type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// libc's own `dlsym`, whatever we export; null until it was looked for.
+/// libc's own `dlsym`, whatever we export; null until it is looked up.
 pub(crate) static LIBC_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Where libc's `dlsym` is.
+/// Address of libc's `dlsym`.
 pub(crate) fn libc_dlsym() -> *mut c_void {
     let known = LIBC_DLSYM.load(Ordering::Acquire);
     if !known.is_null() {
         return known;
     }
-    // By name, not as the next after us: in a program that is linked against the driver libc comes
-    // before us. In older versions of libc dlsym lies in a library of its own.
+    // By name, not as the next after us: in a program that is linked against the driver, libc comes
+    // before us. In older versions of libc, dlsym is in a library of its own.
     let homes = [c"libc.so.6", c"libdl.so.2"].map(|name| {
         // SAFETY: a C string; nothing is loaded.
         unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) }
@@ -118,7 +117,7 @@ pub(crate) fn libc_dlsym() -> *mut c_void {
     found
 }
 
-/// What libc's `dlsym` answers to us.
+/// What libc's `dlsym` returns to us.
 pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {
     let dlsym = libc_dlsym();
     if dlsym.is_null() || handle.is_null() {
@@ -130,21 +129,21 @@ pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { dlsym(handle, name.as_ptr()) }
 }
 
-/// One function of the driver, found when it is first needed.
+/// One function of the driver, looked up at first use.
 #[derive(Debug)]
-pub(crate) struct Real {
-    library: Library,
+pub(crate) struct DriverFunction {
+    library: DriverLibrary,
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
-impl Real {
-    /// Where it is from.
-    pub(crate) fn library(&self) -> Library {
+impl DriverFunction {
+    /// Its library.
+    pub(crate) fn library(&self) -> DriverLibrary {
         self.library
     }
 
-    pub(crate) const fn new(library: Library, name: &'static CStr) -> Self {
+    pub(crate) const fn new(library: DriverLibrary, name: &'static CStr) -> Self {
         Self {
             library,
             name,
@@ -152,8 +151,8 @@ impl Real {
         }
     }
 
-    /// Its address; `None` when this driver does not have it, or when what is found under its
-    /// name is one of ours.
+    /// Its address; `None` if this driver does not have it, or if one of our functions is found
+    /// under its name.
     #[inline]
     pub(crate) fn get(&self) -> Option<*mut c_void> {
         let known = self.address.load(Ordering::Acquire);
@@ -167,7 +166,7 @@ impl Real {
     #[cold]
     fn find(&self) -> Option<*mut c_void> {
         let found = search(self.library.handle(), self.name);
-        if found.is_null() || is_ours(found) {
+        if found.is_null() || is_own_function(found) {
             return None;
         }
         self.address.store(found, Ordering::Release);

@@ -1,17 +1,16 @@
-//! How calls get here: by the exported names, by `cuGetProcAddress`, and, where we are preloaded,
-//! by `dlsym`.
+//! How calls get here: by the exported names, by `cuGetProcAddress`, and, when preloaded, by
+//! `dlsym`.
 //!
-//! `cuGetProcAddress` is asked first, for it knows versions and flags; the address that it gives
-//! is then taken for ours. `dlsym` is a jump to libc's own for every name but those of the table,
-//! so that libc sees the real caller. Fed by: [`crate::table`].
-//! Must not: allocate or lock for a name that is not ours.
+//! `cuGetProcAddress` of the driver is called first, because it knows versions and flags; its
+//! address is then replaced by ours. Our `dlsym` jumps to libc's own for every name that is not in
+//! the table, so that libc sees the real caller. Other names cost neither an allocation nor a lock.
 
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use core::ptr::null_mut;
 use std::ffi::CString;
 
 use crate::ffi::{Code, Out, SUCCESS, Text};
-use crate::real::{is_ours, libc_dlsym, search};
+use crate::real::{is_own_function, libc_dlsym, search};
 use crate::table::{HOOKS, Hook};
 
 /// `cuGetProcAddress` with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -42,7 +41,7 @@ pub(crate) fn by_address_v2(
     code
 }
 
-/// Asks for the variants with per-thread default streams, whatever the flags.
+/// Always asks for the variants with per-thread default streams.
 pub(crate) fn by_address_own(
     real: extern "C" fn(Text, Out<*const ()>, i32, u64, Out<c_uint>) -> Code,
     name: Text,
@@ -61,22 +60,22 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
         .get()
         .filter(|found| code == SUCCESS && !found.is_null());
     let Some(found) = found else { return };
-    if is_ours(found.cast_mut().cast()) {
-        // A driver that finds its own calls by name found ours.
+    if is_own_function(found.cast_mut().cast()) {
+        // A driver that looks up its own calls by name found ours.
         return;
     }
     let same = |hook: &&Hook| {
         let known = hook.real.get();
         known.is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
     };
-    // A driver may answer with other addresses than dlsym does; then the name decides.
+    // A driver may return other addresses than dlsym does; then the name decides.
     let hook = HOOKS.iter().find(same).or_else(|| {
         let by_name = || {
             variant(name.bytes(), version, flags, |hook| {
                 hook.real.get().is_some()
             })
         };
-        // A form that is newer than the table has other arguments: the driver's own.
+        // A variant that is newer than the table has other arguments and stays the driver's.
         by_name().filter(|hook| !is_newer(hook, found))
     });
     if let Some(hook) = hook {
@@ -84,7 +83,7 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
     }
 }
 
-/// An address is that of a form of this call that the table does not know.
+/// Whether an address is that of a variant of this call that the table does not have.
 fn is_newer(hook: &Hook, found: *const ()) -> bool {
     let suffixes = ["", "_ptsz"];
     let forms = (2..=9).flat_map(|number| suffixes.map(|suffix| (number, suffix)));
@@ -95,15 +94,15 @@ fn is_newer(hook: &Hook, found: *const ()) -> bool {
         .any(|name| core::ptr::eq(hook.real.library().find(&name).cast_const().cast(), found))
 }
 
-/// The newest variant of a call that a client of this version may have and the driver `has`.
+/// The newest variant of a call that a client of this version may have and that the driver `has`.
 fn variant(
     stem: &[u8],
     version: i32,
     flags: u64,
     has: impl Fn(&Hook) -> bool,
 ) -> Option<&'static Hook> {
-    let wanted = |hook: &&Hook| hook.stem.as_bytes() == stem && hook.since <= version && has(hook);
-    let all = || HOOKS.iter().filter(wanted);
+    let matches = |hook: &&Hook| hook.stem.as_bytes() == stem && hook.since <= version && has(hook);
+    let all = || HOOKS.iter().filter(matches);
     let own = all().filter(|hook| hook.per_thread == (flags & PER_THREAD != 0));
     let newest = own.max_by_key(|hook| hook.since);
     newest.or_else(|| {
@@ -113,7 +112,7 @@ fn variant(
     })
 }
 
-/// What our `dlsym` answers itself; null: libc shall.
+/// The answer of our `dlsym`; null: libc is to answer.
 extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     libc_dlsym();
     if name.is_null() {
@@ -131,14 +130,14 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let Some(hook) = HOOKS.iter().find(|hook| hook.name.as_bytes() == bytes) else {
         return null_mut();
     };
-    // Only where libc would find something: who probes for a driver is not to be misled.
+    // Only where libc would find something: a program that probes for a driver must not be misled.
     let special = handle.is_null() || handle == libc::RTLD_NEXT;
     if !special {
         let found = search(handle, name);
         if found.is_null() {
             return null_mut();
         }
-        if !is_ours(found) {
+        if !is_own_function(found) {
             hook.real.library().adopt(handle, found);
         }
     }
@@ -150,7 +149,7 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
 
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export {
-    //! Keeps the arguments, asks [`routed`](super::routed), and answers or jumps on.
+    //! Saves the arguments, calls [`routed`](super::routed), and returns its answer or jumps to libc.
 
     /// `dlsym` of libc.
     #[unsafe(naked)]
@@ -178,7 +177,7 @@ mod export {
 
 #[cfg(all(not(test), target_arch = "aarch64"))]
 mod export {
-    //! Keeps the arguments, asks [`routed`](super::routed), and answers or jumps on.
+    //! Saves the arguments, calls [`routed`](super::routed), and returns its answer or jumps to libc.
 
     /// `dlsym` of libc.
     #[unsafe(naked)]
@@ -209,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variant_is_the_newest_that_the_client_may_have() {
+    fn picks_newest_variant_for_client_version() {
         let check = |stem: &str, version, flags, expected: Option<&str>| {
             let found = variant(stem.as_bytes(), version, flags, |_| true);
             let found = found.map(|hook| hook.name);
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_left_to_libc() {
+    fn leaves_other_symbols_to_libc() {
         for name in [
             c"malloc",
             c"cublasCreate",

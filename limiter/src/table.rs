@@ -1,39 +1,40 @@
-//! The one table of calls that we stand in for. From it come the exported functions, the look-up
-//! by name and by address, and the list of what is hooked.
+//! The table of hooked calls. The exported functions, the lookup by name and by address, and the
+//! list of what is hooked come from it.
 //!
-//! A row: library, the name under which `cuGetProcAddress` is asked, the version since which this
-//! variant answers it, `T` where it is the one for per-thread default streams, the exported name
-//! with its arguments as in the driver's headers, and who handles it. A handler gets the real
-//! function first. The second table has the calls that we make and do not stand in for.
+//! A row: library, the name under which `cuGetProcAddress` is asked, the CUDA version since which
+//! this variant answers it, `T` for the variant with per-thread default streams, the exported name
+//! with its arguments as in the driver's headers, and its handler. A handler gets the real function
+//! as its first argument. The second table has the calls that we make and do not hook.
 //!
-//! Fed by: the headers of CUDA 13.5 and its NVML. Must not: hold logic.
+//! The signatures are from the headers of CUDA 13.5 and its NVML.
 
 use core::ffi::{c_char, c_uint, c_void};
 
 use crate::ffi::{
-    Code, Device, Handle, Image, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Place, Properties, Text,
+    Code, CuMemLocation, Device, Handle, Image, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Properties,
+    Text,
 };
-use crate::launch::{self, Config, Parameters};
-use crate::real::{Library, Real};
+use crate::launch::{self, LaunchConfig, LaunchParameters};
+use crate::real::{DriverFunction, DriverLibrary};
 use crate::{
-    array, capture, context, graph_memory, graph_nodes, green, library, memory, module, nvml,
-    nvml_processes, nvml_samples, physical, pool, route, sizes, view,
+    array, capture, context, context_limits, graph_memory, graph_nodes, green, library, memory,
+    module, nvml, nvml_processes, nvml_samples, physical, pool, route, view,
 };
 
-/// One call that we stand in for.
+/// One hooked call.
 #[derive(Debug)]
 pub(crate) struct Hook {
     /// The exported name.
     pub(crate) name: &'static str,
-    /// Under which `cuGetProcAddress` is asked for it.
+    /// The name under which `cuGetProcAddress` is asked for it.
     pub(crate) stem: &'static str,
-    /// The version since which `stem` means this variant.
+    /// The CUDA version since which `stem` means this variant.
     pub(crate) since: i32,
     /// For per-thread default streams.
     pub(crate) per_thread: bool,
-    /// The driver's.
-    pub(crate) real: &'static Real,
-    /// Ours.
+    /// The driver's function.
+    pub(crate) real: &'static DriverFunction,
+    /// Our function.
     pub(crate) ours: Address,
 }
 
@@ -44,11 +45,11 @@ pub(crate) struct Address(pub(crate) *const ());
 // SAFETY: the address of a function; nothing is read through it.
 unsafe impl Sync for Address {}
 
-/// The answer where a driver lacks the function, or is not there at all.
-const fn missing(library: Library) -> Code {
+/// The answer if a driver lacks the function or is absent.
+const fn missing(library: DriverLibrary) -> Code {
     match library {
-        Library::Cuda => NO_DEVICE,
-        Library::Nvml => NVML_LIBRARY_NOT_FOUND,
+        DriverLibrary::Cuda => NO_DEVICE,
+        DriverLibrary::Nvml => NVML_LIBRARY_NOT_FOUND,
     }
 }
 
@@ -56,12 +57,12 @@ macro_rules! hooks {
     ($($library:ident $stem:literal $since:literal $thread:literal
         $name:ident($($argument:ident: $type:ty),* $(,)?) => $handler:path;)*) => {
         mod reals {
-            #![allow(non_upper_case_globals, reason = "named as what they stand for")]
-            use super::{Library, Real};
-            $(pub(super) static $name: Real = {
+            #![allow(non_upper_case_globals, reason = "the driver's names")]
+            use super::{DriverLibrary, DriverFunction};
+            $(pub(super) static $name: DriverFunction = {
                 const NAME: &str = concat!(stringify!($name), "\0");
                 match core::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                    Ok(name) => Real::new(Library::$library, name),
+                    Ok(name) => DriverFunction::new(DriverLibrary::$library, name),
                     Err(_) => panic!("a name without a zero inside"),
                 }
             };)*
@@ -74,7 +75,7 @@ macro_rules! hooks {
                 #[cfg_attr(not(test), unsafe(no_mangle))]
                 pub(super) extern "C" fn $name($($argument: $type),*) -> Code {
                     let Some(address) = reals::$name.get() else {
-                        return missing(Library::$library);
+                        return missing(DriverLibrary::$library);
                     };
                     // SAFETY: the driver's function of this name has these arguments.
                     let real = unsafe {
@@ -85,7 +86,7 @@ macro_rules! hooks {
             )*
         }
 
-        /// All of them, in the order of the table.
+        /// All hooked calls, in the order of the table.
         pub(crate) static HOOKS: &[Hook] = &[$(Hook {
             name: stringify!($name),
             stem: $stem,
@@ -104,10 +105,10 @@ macro_rules! calls {
             #![allow(non_snake_case, reason = "the driver's names")]
             use super::*;
             $(pub(crate) fn $name($($argument: $type),*) -> Code {
-                static REAL: Real = {
+                static REAL: DriverFunction = {
                     const NAME: &str = concat!(stringify!($name), "\0");
                     match core::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                        Ok(name) => Real::new(library(NAME), name),
+                        Ok(name) => DriverFunction::new(library(NAME), name),
                         Err(_) => panic!("a name without a zero inside"),
                     }
                 };
@@ -124,16 +125,16 @@ macro_rules! calls {
     };
 }
 
-const fn library(name: &str) -> Library {
+const fn library(name: &str) -> DriverLibrary {
     if name.as_bytes()[0] == b'c' {
-        Library::Cuda
+        DriverLibrary::Cuda
     } else {
-        Library::Nvml
+        DriverLibrary::Nvml
     }
 }
 
 type Pointer = u64;
-/// Stream 0 is the context's; it is the thread's own.
+/// Whether stream 0 is the context's or the thread's own.
 const LEGACY: bool = false;
 const OWN: bool = true;
 
@@ -164,7 +165,7 @@ hooks! {
     Cuda "cuGreenCtxCreate" 12040 '-' cuGreenCtxCreate(green: Out<Handle>, resources: *const c_void, device: Device, flags: c_uint) => green::create;
     Cuda "cuGreenCtxDestroy" 12040 '-' cuGreenCtxDestroy(green: Handle) => green::destroy;
     Cuda "cuCtxFromGreenCtx" 12040 '-' cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) => green::as_context;
-    Cuda "cuCtxSetLimit" 3010 '-' cuCtxSetLimit(limit: c_uint, value: usize) => sizes::set;
+    Cuda "cuCtxSetLimit" 3010 '-' cuCtxSetLimit(limit: c_uint, value: usize) => context_limits::set;
 
     Cuda "cuModuleLoad" 2000 '-' cuModuleLoad(module: Out<Handle>, path: Text) => module::load;
     Cuda "cuModuleLoadData" 2000 '-' cuModuleLoadData(module: Out<Handle>, image: Image) => module::load_data;
@@ -180,11 +181,11 @@ hooks! {
     Cuda "cuLibraryGetModule" 12000 '-' cuLibraryGetModule(module: Out<Handle>, library: Handle) => library::module_of;
     Cuda "cuLibraryGetGlobal" 12000 '-' cuLibraryGetGlobal(pointer: *mut c_void, bytes: *mut c_void, library: Handle, name: Text) => library::variable;
     Cuda "cuLibraryGetManaged" 12000 '-' cuLibraryGetManaged(pointer: *mut c_void, bytes: *mut c_void, library: Handle, name: Text) => library::variable;
-    Cuda "cuLibraryGetUnifiedFunction" 12000 '-' cuLibraryGetUnifiedFunction(function: *mut c_void, library: Handle, name: Text) => library::unified;
+    Cuda "cuLibraryGetUnifiedFunction" 12000 '-' cuLibraryGetUnifiedFunction(function: *mut c_void, library: Handle, name: Text) => library::unified_function;
     Cuda "cuKernelGetFunction" 12000 '-' cuKernelGetFunction(function: Out<Handle>, kernel: Handle) => library::function;
 
-    Cuda "cuMemAlloc" 2000 '-' cuMemAlloc(pointer: Out<c_uint>, bytes: c_uint) => memory::too_old;
-    Cuda "cuMemAllocPitch" 2000 '-' cuMemAllocPitch(pointer: Out<c_uint>, pitch: Out<c_uint>, width: c_uint, height: c_uint, element: c_uint) => memory::too_old_pitch;
+    Cuda "cuMemAlloc" 2000 '-' cuMemAlloc(pointer: Out<c_uint>, bytes: c_uint) => memory::reject_cuda_3_1;
+    Cuda "cuMemAllocPitch" 2000 '-' cuMemAllocPitch(pointer: Out<c_uint>, pitch: Out<c_uint>, width: c_uint, height: c_uint, element: c_uint) => memory::reject_cuda_3_1_pitch;
     Cuda "cuMemAlloc" 3020 '-' cuMemAlloc_v2(pointer: Out<Pointer>, bytes: usize) => memory::allocate;
     Cuda "cuMemAllocPitch" 3020 '-' cuMemAllocPitch_v2(pointer: Out<Pointer>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) => memory::allocate_pitch;
     Cuda "cuMemAllocManaged" 6000 '-' cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint) => memory::allocate_managed;
@@ -203,12 +204,12 @@ hooks! {
     Cuda "cuMemMapArrayAsync" 11010 '-' cuMemMapArrayAsync(list: Out<physical::ArrayMapping>, count: c_uint, stream: Handle) => physical::map_arrays;
     Cuda "cuMemMapArrayAsync" 11010 'T' cuMemMapArrayAsync_ptsz(list: Out<physical::ArrayMapping>, count: c_uint, stream: Handle) => physical::map_arrays;
 
-    Cuda "cuArrayCreate" 2000 '-' cuArrayCreate(array: Out<Handle>, descriptor: *const c_void) => array::too_old;
-    Cuda "cuArray3DCreate" 2000 '-' cuArray3DCreate(array: Out<Handle>, descriptor: *const c_void) => array::too_old;
-    Cuda "cuArrayCreate" 3020 '-' cuArrayCreate_v2(array: Out<Handle>, descriptor: Out<array::Flat>) => array::create;
-    Cuda "cuArray3DCreate" 3020 '-' cuArray3DCreate_v2(array: Out<Handle>, descriptor: Out<array::Solid>) => array::create_3d;
+    Cuda "cuArrayCreate" 2000 '-' cuArrayCreate(array: Out<Handle>, descriptor: *const c_void) => array::reject_cuda_3_1;
+    Cuda "cuArray3DCreate" 2000 '-' cuArray3DCreate(array: Out<Handle>, descriptor: *const c_void) => array::reject_cuda_3_1;
+    Cuda "cuArrayCreate" 3020 '-' cuArrayCreate_v2(array: Out<Handle>, descriptor: Out<array::ArrayDescriptor>) => array::create;
+    Cuda "cuArray3DCreate" 3020 '-' cuArray3DCreate_v2(array: Out<Handle>, descriptor: Out<array::Array3dDescriptor>) => array::create_3d;
     Cuda "cuArrayDestroy" 2000 '-' cuArrayDestroy(array: Handle) => array::destroy;
-    Cuda "cuMipmappedArrayCreate" 5000 '-' cuMipmappedArrayCreate(array: Out<Handle>, descriptor: Out<array::Solid>, levels: c_uint) => array::create_mipmapped;
+    Cuda "cuMipmappedArrayCreate" 5000 '-' cuMipmappedArrayCreate(array: Out<Handle>, descriptor: Out<array::Array3dDescriptor>, levels: c_uint) => array::create_mipmapped;
     Cuda "cuMipmappedArrayDestroy" 5000 '-' cuMipmappedArrayDestroy(array: Handle) => array::destroy;
 
     Cuda "cuMemAllocAsync" 11020 '-' cuMemAllocAsync(pointer: Out<Pointer>, bytes: usize, stream: Handle) => pool::allocate;
@@ -219,20 +220,20 @@ hooks! {
     Cuda "cuMemFreeAsync" 11020 'T' cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle) => pool::free;
     Cuda "cuDeviceGetDefaultMemPool" 11020 '-' cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: Device) => pool::of_device;
     Cuda "cuDeviceGetMemPool" 11020 '-' cuDeviceGetMemPool(pool: Out<Handle>, device: Device) => pool::of_device;
-    Cuda "cuMemGetDefaultMemPool" 13000 '-' cuMemGetDefaultMemPool(pool: Out<Handle>, place: Out<Place>, kind: c_uint) => pool::of_place;
-    Cuda "cuMemGetMemPool" 13000 '-' cuMemGetMemPool(pool: Out<Handle>, place: Out<Place>, kind: c_uint) => pool::of_place;
+    Cuda "cuMemGetDefaultMemPool" 13000 '-' cuMemGetDefaultMemPool(pool: Out<Handle>, place: Out<CuMemLocation>, kind: c_uint) => pool::of_place;
+    Cuda "cuMemGetMemPool" 13000 '-' cuMemGetMemPool(pool: Out<Handle>, place: Out<CuMemLocation>, kind: c_uint) => pool::of_place;
     Cuda "cuMemPoolCreate" 11020 '-' cuMemPoolCreate(pool: Out<Handle>, properties: Out<Properties>) => pool::create;
     Cuda "cuMemPoolDestroy" 11020 '-' cuMemPoolDestroy(pool: Handle) => pool::destroy;
     Cuda "cuMemPoolTrimTo" 11020 '-' cuMemPoolTrimTo(pool: Handle, bytes: usize) => pool::trim;
 
     Cuda "cuLaunchKernel" 4000 '-' cuLaunchKernel(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<LEGACY>;
     Cuda "cuLaunchKernel" 7000 'T' cuLaunchKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<OWN>;
-    Cuda "cuLaunchKernelEx" 11060 '-' cuLaunchKernelEx(config: Out<Config>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<LEGACY>;
-    Cuda "cuLaunchKernelEx" 11060 'T' cuLaunchKernelEx_ptsz(config: Out<Config>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<OWN>;
+    Cuda "cuLaunchKernelEx" 11060 '-' cuLaunchKernelEx(config: Out<LaunchConfig>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<LEGACY>;
+    Cuda "cuLaunchKernelEx" 11060 'T' cuLaunchKernelEx_ptsz(config: Out<LaunchConfig>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<OWN>;
     Cuda "cuLaunchCooperativeKernel" 9000 '-' cuLaunchCooperativeKernel(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void) => launch::cooperative::<LEGACY>;
     Cuda "cuLaunchCooperativeKernel" 9000 'T' cuLaunchCooperativeKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void) => launch::cooperative::<OWN>;
-    Cuda "cuLaunchCooperativeKernelMultiDevice" 9000 '-' cuLaunchCooperativeKernelMultiDevice(launches: Out<Parameters>, count: c_uint, flags: c_uint) => launch::on_several;
-    Cuda "cuLaunch" 2000 '-' cuLaunch(function: Handle) => launch::alone;
+    Cuda "cuLaunchCooperativeKernelMultiDevice" 9000 '-' cuLaunchCooperativeKernelMultiDevice(launches: Out<LaunchParameters>, count: c_uint, flags: c_uint) => launch::multi_device;
+    Cuda "cuLaunch" 2000 '-' cuLaunch(function: Handle) => launch::single;
     Cuda "cuLaunchGrid" 2000 '-' cuLaunchGrid(function: Handle, width: i32, height: i32) => launch::grid;
     Cuda "cuLaunchGridAsync" 2000 '-' cuLaunchGridAsync(function: Handle, width: i32, height: i32, stream: Handle) => launch::grid_async;
     Cuda "cuGraphLaunch" 10000 '-' cuGraphLaunch(graph: Handle, stream: Handle) => launch::graph::<LEGACY>;
@@ -262,11 +263,11 @@ hooks! {
     Cuda "cuStreamEndCapture" 10000 '-' cuStreamEndCapture(stream: Handle, graph: Out<Handle>) => capture::end;
     Cuda "cuStreamEndCapture" 10000 'T' cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) => capture::end;
 
-    Cuda "cuStreamSynchronize" 2000 '-' cuStreamSynchronize(stream: Handle) => pool::waited;
-    Cuda "cuStreamSynchronize" 7000 'T' cuStreamSynchronize_ptsz(stream: Handle) => pool::waited;
-    Cuda "cuEventSynchronize" 2000 '-' cuEventSynchronize(event: Handle) => pool::waited;
-    Cuda "cuCtxSynchronize" 2000 '-' cuCtxSynchronize() => pool::waited_here;
-    Cuda "cuCtxSynchronize" 13000 '-' cuCtxSynchronize_v2(context: Handle) => pool::waited;
+    Cuda "cuStreamSynchronize" 2000 '-' cuStreamSynchronize(stream: Handle) => pool::synchronize;
+    Cuda "cuStreamSynchronize" 7000 'T' cuStreamSynchronize_ptsz(stream: Handle) => pool::synchronize;
+    Cuda "cuEventSynchronize" 2000 '-' cuEventSynchronize(event: Handle) => pool::synchronize;
+    Cuda "cuCtxSynchronize" 2000 '-' cuCtxSynchronize() => pool::synchronize_context;
+    Cuda "cuCtxSynchronize" 13000 '-' cuCtxSynchronize_v2(context: Handle) => pool::synchronize;
     Cuda "cuDeviceGraphMemTrim" 11040 '-' cuDeviceGraphMemTrim(device: Device) => graph_memory::trim;
     Cuda "cuStreamDestroy" 2000 '-' cuStreamDestroy(stream: Handle) => capture::destroy;
     Cuda "cuStreamDestroy" 4000 '-' cuStreamDestroy_v2(stream: Handle) => capture::destroy;
@@ -275,26 +276,26 @@ hooks! {
     Nvml "" 0 '-' nvmlDeviceGetCount_v2(count: Out<c_uint>) => nvml::count;
     Nvml "" 0 '-' nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Handle>) => nvml::by_index;
     Nvml "" 0 '-' nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>) => nvml::by_index;
-    Nvml "" 0 '-' nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) => nvml::by_name;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) => nvml::by_identifier;
     Nvml "" 0 '-' nvmlDeviceGetHandleByUUIDV(uuid: *const c_void, device: Out<Handle>) => nvml_samples::by_uuid;
-    Nvml "" 0 '-' nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Handle>) => nvml::by_name;
-    Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId(place: Text, device: Out<Handle>) => nvml::by_name;
-    Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId_v2(place: Text, device: Out<Handle>) => nvml::by_name;
+    Nvml "" 0 '-' nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Handle>) => nvml::by_identifier;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId(place: Text, device: Out<Handle>) => nvml::by_identifier;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId_v2(place: Text, device: Out<Handle>) => nvml::by_identifier;
     Nvml "" 0 '-' nvmlDeviceGetIndex(device: Handle, index: Out<c_uint>) => nvml::index;
-    Nvml "" 0 '-' nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<nvml::Memory>) => nvml::memory;
-    Nvml "" 0 '-' nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<nvml::MemoryV2>) => nvml::memory_v2;
-    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::Info>) => nvml_processes::compute;
-    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::compute;
-    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::compute;
-    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::Info>) => nvml_processes::none;
-    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
-    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
-    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::Info>) => nvml_processes::none;
-    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
-    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::InfoV2>) => nvml_processes::none;
-    Nvml "" 0 '-' nvmlDeviceGetRunningProcessDetailList(device: Handle, list: Out<nvml_samples::Details>) => nvml_samples::details;
-    Nvml "" 0 '-' nvmlDeviceGetProcessUtilization(device: Handle, samples: Out<nvml_samples::Sample>, count: Out<c_uint>, last_seen: u64) => nvml_samples::samples;
-    Nvml "" 0 '-' nvmlDeviceGetProcessesUtilizationInfo(device: Handle, infos: Out<nvml_samples::Infos>) => nvml_samples::infos;
+    Nvml "" 0 '-' nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<nvml::NvmlMemory>) => nvml::memory;
+    Nvml "" 0 '-' nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<nvml::NvmlMemoryV2>) => nvml::memory_v2;
+    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfo>) => nvml_processes::compute;
+    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::compute;
+    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::compute;
+    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfo>) => nvml_processes::empty;
+    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::empty;
+    Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::empty;
+    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfo>) => nvml_processes::empty;
+    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::empty;
+    Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::empty;
+    Nvml "" 0 '-' nvmlDeviceGetRunningProcessDetailList(device: Handle, list: Out<nvml_samples::ProcessDetails>) => nvml_samples::details;
+    Nvml "" 0 '-' nvmlDeviceGetProcessUtilization(device: Handle, samples: Out<nvml_samples::UtilizationSample>, count: Out<c_uint>, last_seen: u64) => nvml_samples::samples;
+    Nvml "" 0 '-' nvmlDeviceGetProcessesUtilizationInfo(device: Handle, infos: Out<nvml_samples::UtilizationInfos>) => nvml_samples::infos;
 }
 
 calls! {
@@ -316,7 +317,7 @@ calls! {
     cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>);
     cuGraphNodeGetType(node: Handle, kind: Out<c_uint>);
     cuGraphChildGraphNodeGetGraph(node: Handle, graph: Out<Handle>);
-    cuGraphMemAllocNodeGetParams(node: Handle, parameters: Out<graph_nodes::Allocation>);
+    cuGraphMemAllocNodeGetParams(node: Handle, parameters: Out<graph_nodes::AllocNodeParams>);
     cuGraphMemFreeNodeGetParams(node: Handle, pointer: Out<Pointer>);
     cuStreamGetCtx(stream: Handle, context: Out<Handle>);
     cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);

@@ -1,9 +1,10 @@
-//! The table by itself: names, variants, and the page that says what is done with each call.
+//! Checks the table itself: names, variants, and the page that documents what is done with each
+//! call.
 
 use super::*;
 
 #[test]
-fn every_name_is_there_once_and_says_where_it_belongs() {
+fn lists_each_call_once_with_its_library() {
     for (i, hook) in HOOKS.iter().enumerate() {
         let same = |other: &Hook| other.name == hook.name;
         assert_eq!(HOOKS.iter().position(same), Some(i), "{}", hook.name);
@@ -24,7 +25,7 @@ fn every_name_is_there_once_and_says_where_it_belongs() {
 }
 
 #[test]
-fn the_page_of_calls_names_each_of_them_once_and_no_other() {
+fn documents_each_hooked_call_once() {
     let page = include_str!("../../docs/limiter.md");
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let mut named: Vec<&str> = rows
@@ -39,7 +40,7 @@ fn the_page_of_calls_names_each_of_them_once_and_no_other() {
 }
 
 #[test]
-fn variants_of_one_call_have_versions_that_differ() {
+fn gives_variants_of_a_call_distinct_versions() {
     for hook in HOOKS.iter().filter(|hook| !hook.stem.is_empty()) {
         let key = |hook: &Hook| (hook.stem, hook.since, hook.per_thread);
         let same = HOOKS.iter().filter(|other| key(other) == key(hook));

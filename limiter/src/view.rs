@@ -1,26 +1,25 @@
-//! What a program is told of its cards: those of the seat, with the seat's limit for their memory.
-//!
-//! Fed by: [`crate::table`]. Must not: call free what cannot be allocated, or fail where the
-//! driver does not.
+//! What a program sees of its devices: those of the container, with the container's limit as their
+//! memory. Nothing is reported free that cannot be allocated, and no call fails where the driver
+//! does not.
 
 use crate::account::Account;
+use crate::allocations::BLOCK;
 use crate::ffi::{Code, Device, INVALID_DEVICE, Out, SUCCESS, long, size};
-use crate::ledger::BLOCK;
-use crate::process::{self, Process};
+use crate::process::{self, ProcessState};
 use crate::table::call;
 
 pub(crate) fn device_count(real: extern "C" fn(Out<i32>) -> Code, count: Out<i32>) -> Code {
     let code = real(count);
-    let (SUCCESS, Some(all), Some(process)) = (code, count.get(), limited()) else {
+    let (SUCCESS, Some(available), Some(process)) = (code, count.get(), limited()) else {
         return code;
     };
-    let mut given = 0;
-    for ordinal in 0..all {
+    let mut visible = 0;
+    for ordinal in 0..available {
         let mut device = 0;
         let found = call::cuDeviceGet(Out::to(&mut device), ordinal) == SUCCESS;
-        given += i32::from(found && process.has(device));
+        visible += i32::from(found && process.is_assigned(device));
     }
-    count.put(given);
+    count.put(visible);
     code
 }
 
@@ -32,19 +31,19 @@ pub(crate) fn device(
     let Some(process) = limited().filter(|_| !device.is_null() && ordinal >= 0) else {
         return real(device, ordinal);
     };
-    let mut left = ordinal;
-    for behind in 0.. {
+    let mut remaining = ordinal;
+    for driver_ordinal in 0.. {
         let mut found = 0;
-        let code = real(Out::to(&mut found), behind);
+        let code = real(Out::to(&mut found), driver_ordinal);
         if code != SUCCESS {
             return code;
         }
-        if process.has(found) {
-            if left == 0 {
+        if process.is_assigned(found) {
+            if remaining == 0 {
                 device.put(found);
                 return SUCCESS;
             }
-            left -= 1;
+            remaining -= 1;
         }
     }
     INVALID_DEVICE
@@ -57,13 +56,14 @@ pub(crate) fn total_memory(
 ) -> Code {
     let code = real(bytes, device);
     let process = limited().filter(|_| code == SUCCESS);
-    let card = process.and_then(|process| Some((process, process.card(device).ok()??)));
-    if let (Some(all), Some((process, card))) = (bytes.get(), card) {
-        let limit = size(process.limits.memory(card));
-        bytes.put(if process.is_scaled() {
+    let device_index =
+        process.and_then(|process| Some((process, process.device_index(device).ok()??)));
+    if let (Some(available), Some((process, device_index))) = (bytes.get(), device_index) {
+        let limit = size(process.limits.memory(device_index));
+        bytes.put(if process.is_oversubscribed() {
             limit
         } else {
-            all.min(limit)
+            available.min(limit)
         });
     }
     code
@@ -74,7 +74,7 @@ pub(crate) fn memory_info(
     free: Out<usize>,
     total: Out<usize>,
 ) -> Code {
-    // A question takes nothing: without limits the driver's own answer is given.
+    // A query allocates nothing: without limits the driver's own answer is returned.
     let Some(process) = limited() else {
         return real(free, total);
     };
@@ -82,30 +82,33 @@ pub(crate) fn memory_info(
         Ok(Some(account)) => account,
         Ok(None) => return real(free, total),
         // There is no room for the context itself.
-        Err(_) => return nothing_left(process, real, free, total),
+        Err(_) => return no_memory_left(process, real, free, total),
     };
     let (mut real_free, mut real_total) = (0, 0);
     let code = real(Out::to(&mut real_free), Out::to(&mut real_total));
     if code != SUCCESS {
         return code;
     }
-    let seen = of_card(account.process, account.card);
-    let left = seen.total - seen.used;
-    // The card itself may have less, which matters where all must lie on it.
-    let (all, left) = if account.process.is_scaled() {
-        (seen.total, left)
+    let shown = memory_view(account.process, account.device_index);
+    let remaining = shown.total - shown.used;
+    // The device itself may have less, which matters where all memory must be on it.
+    let (available, remaining) = if account.process.is_oversubscribed() {
+        (shown.total, remaining)
     } else {
-        (seen.total.min(long(real_total)), left.min(long(real_free)))
+        (
+            shown.total.min(long(real_total)),
+            remaining.min(long(real_free)),
+        )
     };
-    total.put(size(all));
-    // The driver gives whole blocks.
-    free.put(size(left / BLOCK * BLOCK));
+    total.put(size(available));
+    // The driver allocates whole blocks.
+    free.put(size(remaining / BLOCK * BLOCK));
     code
 }
 
-/// The limit of the current card, of which nothing is free.
-fn nothing_left(
-    process: &Process,
+/// Reports the limit of the current device, with nothing free.
+fn no_memory_left(
+    process: &ProcessState,
     real: extern "C" fn(Out<usize>, Out<usize>) -> Code,
     free: Out<usize>,
     total: Out<usize>,
@@ -115,12 +118,12 @@ fn nothing_left(
     if code != SUCCESS {
         return code;
     }
-    let asked = call::cuCtxGetDevice(Out::to(&mut device));
-    let card = process.card(device).ok().flatten();
-    let limit = card
-        .filter(|_| asked == SUCCESS)
-        .map_or(0, |card| size(process.limits.memory(card)));
-    total.put(if process.is_scaled() {
+    let queried = call::cuCtxGetDevice(Out::to(&mut device));
+    let device_index = process.device_index(device).ok().flatten();
+    let limit = device_index
+        .filter(|_| queried == SUCCESS)
+        .map_or(0, |device_index| size(process.limits.memory(device_index)));
+    total.put(if process.is_oversubscribed() {
         limit
     } else {
         real_total.min(limit)
@@ -129,46 +132,46 @@ fn nothing_left(
     SUCCESS
 }
 
-/// A card's memory as the container sees it.
+/// A device's memory as the container sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct MemoryView {
     pub(crate) total: u64,
     /// At most `total`.
     pub(crate) used: u64,
-    /// More than the card has may have been promised.
-    pub(crate) scaled: bool,
+    /// More may be granted than the device has.
+    pub(crate) oversubscribed: bool,
 }
 
-impl Seen {
-    /// All that is shown of a card that has `all`.
-    pub(crate) fn total_of(self, all: u64) -> u64 {
-        if self.scaled {
+impl MemoryView {
+    /// The total to show of a device that has `all`.
+    pub(crate) fn total_of(self, available: u64) -> u64 {
+        if self.oversubscribed {
             self.total
         } else {
-            self.total.min(all)
+            self.total.min(available)
         }
     }
 }
 
-pub(crate) fn of_card(process: &'static Process, card: usize) -> Seen {
-    process.leaving.look(process);
-    process.pools.look();
-    process.graphs.look(process);
-    // An error leaves the totals too high: less is called free.
-    let _ = process.seat.settle(process.limits.devices());
-    let total = process.limits.memory(card);
+pub(crate) fn memory_view(process: &'static ProcessState, device_index: usize) -> MemoryView {
+    process.pending_frees.refresh(process);
+    process.pools.refresh();
+    process.graphs.refresh(process);
+    // An error leaves the totals too high, so less is reported free.
+    let _ = process.slot.settle(process.limits.devices());
+    let total = process.limits.memory(device_index);
     let used = process
-        .seat
-        .used(card)
-        .saturating_add(process.limits.overhead(card));
-    Seen {
+        .slot
+        .used(device_index)
+        .saturating_add(process.limits.overhead(device_index));
+    MemoryView {
         total,
         used: used.min(total),
-        scaled: process.is_scaled(),
+        oversubscribed: process.is_oversubscribed(),
     }
 }
 
 /// This process, if its container is limited.
-pub(crate) fn limited() -> Option<&'static Process> {
+pub(crate) fn limited() -> Option<&'static ProcessState> {
     process::get().filter(|process| !process.is_uncontrolled())
 }

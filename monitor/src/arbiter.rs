@@ -1,46 +1,44 @@
-//! Who may use which card now: for each tenant of each card the gate word, the trim of its rate
-//! and how many tenants are at work there, decided anew every 20 ms from what the tenants'
-//! counters say and, now and then, from what the driver measured.
+//! Decides who may use which device's compute now: for each tenant of each device its throttle flag,
+//! its rate correction and the number of active tenants, every 20 ms, from the tenants' counters and
+//! the driver's measurements.
 //!
-//! In this order, for each card:
-//! 1. a tenant of low priority waits while one of high priority is at work;
-//! 2. under policy `default` a tenant has no limit that is alone at work, or of high priority on a
-//!    card with nobody of low priority;
-//! 3. of those that are limited, who wants more is lent what others leave ([`lend`]);
-//! 4. rates are corrected until the driver's measure is the allowance, and who takes more than it
-//!    was allowed all in all, whatever its rate, is stopped at the gate ([`level`]).
+//! In this order, for each device:
+//! 1. a tenant of low priority waits while one of high priority is active;
+//! 2. under policy `default` a tenant is unlimited if no other is active, or if it has high priority
+//!    and none has low priority;
+//! 3. limited tenants that demand more are lent what others leave ([`loans`]);
+//! 4. rates are corrected until the driver measures the allowance, and a tenant that uses more than it
+//!    was allowed in total, whatever its rate, is stopped by its throttle flag ([`rate_correction`]).
 //!
-//! Counters are a tenant's own words. They say who is at work and who wants more; a lie in them
-//! opens nothing that the truth would not, and nobody's rate falls below its share by them.
-//!
-//! Fed by: [`shell`]. Must not: read a clock or a file, or ask the driver.
+//! A tenant can write its counters at will. They tell who is active and who demands more; a false
+//! counter gains nothing that a true one would not, and lowers nobody's rate below its share.
 
 pub mod activity;
-pub mod allowed;
-pub mod lend;
-pub mod level;
-pub mod levels;
-pub mod shell;
+pub mod allowance;
+pub mod loans;
+pub mod measurements;
+pub mod rate_correction;
+pub mod runner;
 
 use std::collections::BTreeMap;
 
-use aliquot_region::host::Launches;
+use aliquot_region::host::LaunchCounters;
 use serde::Serialize;
 
 use activity::Activity;
-use level::Level;
+use rate_correction::RateCorrection;
 
-/// Millionths of a card's compute.
+/// Millionths of a device's compute.
 pub type Ppm = u64;
-/// All of a card.
-pub const WHOLE: Ppm = 1_000_000;
+/// All of a device.
+pub const FULL_DEVICE: Ppm = 1_000_000;
 /// One percent of it.
 pub const PERCENT: Ppm = 10_000;
 
-/// When a share's compute limit holds (`GPU_CORE_UTILIZATION_POLICY`).
+/// When a compute limit applies (`GPU_CORE_UTILIZATION_POLICY`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// Unless there is no need.
+pub enum ComputePolicy {
+    /// Unless there is no need for it.
     #[default]
     Default,
     /// Always.
@@ -49,21 +47,21 @@ pub enum Policy {
     Disable,
 }
 
-/// What the library in the container does with launches.
+/// What the limiter does with launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub enum Gate {
-    /// Keeps its rate.
+pub enum ThrottleFlag {
+    /// Limits their rate.
     #[default]
     Open,
-    /// Lets them wait.
+    /// Delays them.
     Wait,
-    /// Nothing.
+    /// Does not limit them.
     Unlimited,
 }
 
-impl Gate {
-    /// As the limits page has it.
-    pub fn word(self) -> u32 {
+impl ThrottleFlag {
+    /// The value on the limits page.
+    pub fn value(self) -> u32 {
         match self {
             Self::Open => 0,
             Self::Wait => 1,
@@ -72,193 +70,191 @@ impl Gate {
     }
 }
 
-/// One tenant of one card, at one moment.
+/// A sample of one tenant of one device.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
-    /// The seat's name.
-    pub seat: &'a str,
-    /// The card, or the instance of one.
-    pub card: &'a str,
-    /// Of priority 0.
-    pub high: bool,
-    /// When its limit holds.
-    pub policy: Policy,
-    /// Percent of the card; 0 and 100: no limit.
+pub struct TenantSample<'a> {
+    /// The id of the container.
+    pub container: &'a str,
+    /// The uuid of the device.
+    pub device: &'a str,
+    /// It has priority 0.
+    pub high_priority: bool,
+    /// When its limit applies.
+    pub policy: ComputePolicy,
+    /// Percent of the device; 0 and 100: no limit.
     pub cores: u32,
-    /// What its counters say; `None`: nothing that can be read.
-    pub said: Option<Launches>,
-    /// What the driver measured, and when, in nanoseconds of the clock of `now`.
-    pub measured: Option<Measured>,
+    /// Its counters; `None` if they cannot be read.
+    pub counters: Option<LaunchCounters>,
+    /// What the driver measured, with a time by the clock of `now`.
+    pub measured: Option<Measurement>,
 }
 
-impl Sample<'_> {
-    /// What it may use: nothing is limited where nothing was asked for.
+impl TenantSample<'_> {
+    /// Its share; `None` if it is not limited.
     fn share(&self) -> Option<Ppm> {
-        let asked = (1..100).contains(&self.cores) && self.policy != Policy::Disable;
-        asked.then(|| Ppm::from(self.cores) * PERCENT)
+        let is_limited = (1..100).contains(&self.cores) && self.policy != ComputePolicy::Disable;
+        is_limited.then(|| Ppm::from(self.cores) * PERCENT)
     }
 }
 
-/// GPU time of a tenant on a card, by the driver.
+/// Compute time of a tenant on a device, by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
-    /// Part of the card's time.
+pub struct Measurement {
+    /// Part of the device's time.
     pub used: Ppm,
-    /// When it was asked.
+    /// When it was read, in nanoseconds.
     pub at: u64,
 }
 
-/// What is said to a tenant.
+/// The decision for a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Verdict {
-    /// The gate.
-    pub gate: Gate,
-    /// Its rate by its share, in millionths; 0: none.
-    pub trim: u32,
-    /// Tenants at work on the card, itself included.
+pub struct TenantDecision {
+    /// Its throttle flag.
+    pub throttle: ThrottleFlag,
+    /// Its rate as a multiple of its share, in millionths; 0: no rate.
+    pub rate_correction: u32,
+    /// Active tenants on the device, including itself.
     pub tenants: u32,
 }
 
-/// What is remembered between two decisions, in the order of the samples, which are mostly the
-/// same from one to the next.
+/// The state between decisions, in the order of the samples, which seldom changes.
 #[derive(Debug, Default)]
-pub struct Memory {
-    /// Seat and card of each.
+pub struct ArbiterState {
+    /// Container and device of each.
     order: Vec<(String, String)>,
     tenants: Vec<Tenant>,
-    /// The places of each card's.
-    cards: Vec<Vec<usize>>,
+    /// The indices of each device's tenants.
+    devices: Vec<Vec<usize>>,
 }
 
-/// Of one tenant on one card.
+/// The state of one tenant on one device.
 #[derive(Debug, Default)]
 struct Tenant {
     activity: Activity,
-    level: Level,
-    gate: Gate,
+    rate: RateCorrection,
+    throttle: ThrottleFlag,
 }
 
-impl Memory {
-    /// Takes up who is new, and forgets who has no sample any more.
-    fn arrange(&mut self, samples: &[Sample]) {
+impl ArbiterState {
+    /// Adds new tenants, and removes those without a sample.
+    fn update_tenants(&mut self, samples: &[TenantSample]) {
         let known = self.order.iter();
-        let known = known.map(|(seat, card)| (seat.as_str(), card.as_str()));
-        if known.eq(samples.iter().map(|one| (one.seat, one.card))) {
+        let known = known.map(|(container, device)| (container.as_str(), device.as_str()));
+        if known.eq(samples.iter().map(|one| (one.container, one.device))) {
             return;
         }
         let order = std::mem::take(&mut self.order).into_iter();
         let mut known: BTreeMap<_, _> = order.zip(std::mem::take(&mut self.tenants)).collect();
-        let mut cards: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        let mut devices: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (i, sample) in samples.iter().enumerate() {
-            let key = (sample.seat.to_owned(), sample.card.to_owned());
+            let key = (sample.container.to_owned(), sample.device.to_owned());
             self.tenants.push(known.remove(&key).unwrap_or_default());
             self.order.push(key);
-            cards.entry(sample.card).or_default().push(i);
+            devices.entry(sample.device).or_default().push(i);
         }
-        self.cards = cards.into_values().collect();
+        self.devices = devices.into_values().collect();
     }
 }
 
-/// Decides for every sample, in their order, at `now` nanoseconds of the monotonic clock. Who has
-/// no sample any more is forgotten.
-pub fn decide(samples: &[Sample], memory: &mut Memory, now: u64) -> Vec<Verdict> {
-    memory.arrange(samples);
-    let mut verdicts = vec![Verdict::default(); samples.len()];
-    for members in &memory.cards {
-        of_card(samples, members, &mut memory.tenants, &mut verdicts, now);
+/// Decides for every sample, in their order, at `now` nanoseconds of the monotonic clock.
+pub fn decide(samples: &[TenantSample], state: &mut ArbiterState, now: u64) -> Vec<TenantDecision> {
+    state.update_tenants(samples);
+    let mut decisions = vec![TenantDecision::default(); samples.len()];
+    for members in &state.devices {
+        decide_device(samples, members, &mut state.tenants, &mut decisions, now);
     }
-    verdicts
+    decisions
 }
 
-/// Decides for the tenants of one card: those at the places `members`.
-fn of_card(
-    samples: &[Sample],
+/// Decides for the tenants of one device: those at the indices `members`.
+fn decide_device(
+    samples: &[TenantSample],
     members: &[usize],
     tenants: &mut [Tenant],
-    verdicts: &mut [Verdict],
+    decisions: &mut [TenantDecision],
     now: u64,
 ) {
     for i in members {
         let tenant = &mut tenants[*i];
-        tenant.activity.look(&samples[*i], tenant.gate, now);
+        tenant.activity.update(&samples[*i], tenant.throttle, now);
     }
-    let high = |i: &&usize| samples[**i].high;
-    let at_work = |i: &&usize| tenants[**i].activity.is_at_work();
-    let high_at_work = members.iter().filter(high).any(|i| at_work(&i));
-    let low_present = !members.iter().all(|i| high(&i));
-    let yields = |sample: &Sample| high_at_work && !sample.high;
-    let claims: Vec<lend::Claim> = members
+    let high_priority = |i: &&usize| samples[**i].high_priority;
+    let active = |i: &&usize| tenants[**i].activity.is_active();
+    let high_active = members.iter().filter(high_priority).any(|i| active(&i));
+    let low_present = !members.iter().all(|i| high_priority(&i));
+    let yields = |sample: &TenantSample| high_active && !sample.high_priority;
+    let claims: Vec<loans::LoanClaim> = members
         .iter()
         .map(|i| {
             let (sample, activity) = (&samples[*i], &tenants[*i].activity);
-            let is_watched = tenants[*i].level.is_watched(now);
-            lend::Claim {
+            let is_watched = tenants[*i].rate.is_watched(now);
+            loans::LoanClaim {
                 share: sample.share(),
-                at_work: activity.is_at_work() && !yields(sample),
+                active: activity.is_active() && !yields(sample),
                 used: activity.used(),
-                wants_more: activity.wants_more(),
-                may_borrow: sample.policy == Policy::Default && !is_watched,
+                demands_more: activity.demands_more(),
+                may_borrow: sample.policy == ComputePolicy::Default && !is_watched,
             }
         })
         .collect();
-    let working = claims.iter().filter(|one| one.at_work).count();
-    let allowed = lend::allowances(&claims);
+    let active_count = claims.iter().filter(|one| one.active).count();
+    let allowed = loans::allowances(&claims);
     for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
         let sample = &samples[*i];
-        let others = working - usize::from(claim.at_work);
-        let free = others == 0 || (sample.high && !low_present);
-        let gate = match sample.policy {
-            _ if yields(sample) => Gate::Wait,
-            Policy::Default if free => Gate::Unlimited,
-            _ => Gate::Open,
+        let others = active_count - usize::from(claim.active);
+        let is_unlimited = others == 0 || (sample.high_priority && !low_present);
+        let throttle = match sample.policy {
+            _ if yields(sample) => ThrottleFlag::Wait,
+            ComputePolicy::Default if is_unlimited => ThrottleFlag::Unlimited,
+            _ => ThrottleFlag::Open,
         };
-        verdicts[*i] = tenants[*i].verdict(sample, gate, allowed, others, now);
+        decisions[*i] = tenants[*i].decision(sample, throttle, allowed, others, now);
     }
 }
 
 impl Tenant {
-    fn verdict(
+    fn decision(
         &mut self,
-        sample: &Sample,
-        gate: Gate,
+        sample: &TenantSample,
+        throttle: ThrottleFlag,
         allowed: Ppm,
         others: usize,
         now: u64,
-    ) -> Verdict {
+    ) -> TenantDecision {
         let tenants = u32::try_from(others + 1).unwrap_or(u32::MAX);
-        let held = sample.share().filter(|_| gate == Gate::Open);
-        let Some(share) = held else {
-            self.gate = gate;
-            let is_free = gate == Gate::Unlimited || sample.share().is_none();
-            let allowed = if is_free { WHOLE } else { allowed };
-            self.level.rest(sample.measured, allowed, now);
-            return Verdict {
-                gate,
-                trim: 0,
+        let limited = sample.share().filter(|_| throttle == ThrottleFlag::Open);
+        let Some(share) = limited else {
+            self.throttle = throttle;
+            let is_free = throttle == ThrottleFlag::Unlimited || sample.share().is_none();
+            let allowed = if is_free { FULL_DEVICE } else { allowed };
+            self.rate.unlimited_sample(sample.measured, allowed, now);
+            return TenantDecision {
+                throttle,
+                rate_correction: 0,
                 tenants,
             };
         };
-        let claim = level::Claim {
+        let reported = rate_correction::ReportedUse {
             used: self.activity.used(),
-            wants_more: self.activity.wants_more(),
+            demands_more: self.activity.demands_more(),
         };
-        self.level.look(sample.measured, allowed, claim, now);
-        if others > 0 && self.level.is_above() {
-            self.gate = Gate::Wait;
+        self.rate.update(sample.measured, allowed, reported, now);
+        if others > 0 && self.rate.is_stopped() {
+            self.throttle = ThrottleFlag::Wait;
         } else {
-            self.gate = gate;
+            self.throttle = throttle;
         }
-        Verdict {
-            gate: self.gate,
-            trim: self.level.trim(allowed, share),
+        TenantDecision {
+            throttle: self.throttle,
+            rate_correction: self.rate.factor(allowed, share),
             tenants,
         }
     }
 }
 
 #[cfg(test)]
-#[path = "arbiter/lies.rs"]
-mod lies;
+#[path = "arbiter/inconsistency_tests.rs"]
+mod inconsistency_tests;
 #[cfg(test)]
 #[path = "arbiter/tests.rs"]
 mod tests;

@@ -1,85 +1,82 @@
-//! How busy each process kept its card, by the driver's newest samples.
-//!
-//! Fed by: the driver, which takes a sample every sixth of a second to every second, by product,
-//! and lists in it who worked. Must not: show somebody idle because there was no sample since the
-//! last look.
+//! How much of its GPU each process uses, by the driver's newest utilization sample. The driver takes
+//! one every sixth of a second to every second, by product, and lists only processes that worked. A
+//! process is not idle because there is no new sample.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use aliquot_nvml::Share;
+use aliquot_nvml::ProcessUtilization;
 
-/// A card without a sample for so long is idle.
+/// A GPU without a sample for so long is idle.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// A second of the driver's clock, which is the time of day.
+/// A second of the driver's clock, which is the time of day in microseconds.
 const SECOND: u64 = 1_000_000;
 
-/// The newest sample of each card.
+/// The newest sample of each GPU.
 #[derive(Debug, Default)]
-pub struct Samples {
-    cards: BTreeMap<String, Sample>,
-    /// The time of day when it was last told.
-    clock: u64,
+pub struct UtilizationSamples {
+    gpus: BTreeMap<String, GpuUtilizationSample>,
+    /// The time of day at the last sample.
+    time_of_day: u64,
 }
 
 #[derive(Debug)]
-struct Sample {
-    /// By the driver's clock.
+struct GpuUtilizationSample {
+    /// Its time, by the driver's clock.
     at: u64,
-    /// The newest one by a clock that went back since; 0: it never did.
-    astray: u64,
-    /// By ours.
+    /// The time of the newest sample before the clock was set back; 0: it never was.
+    future_at: u64,
+    /// Its time, by the monotonic clock.
     seen: Instant,
-    /// Percent of the card, by process.
+    /// Percent of the GPU, by process.
     busy: BTreeMap<u32, u32>,
 }
 
-impl Samples {
-    /// Tells the time of day. Where it went back, samples that were taken say nothing of which are
-    /// new.
-    pub fn clock(&mut self, now: SystemTime) {
+impl UtilizationSamples {
+    /// Sets the time of day. If it went back, earlier samples no longer tell which ones are new.
+    pub fn set_clock(&mut self, now: SystemTime) {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-        if now < self.clock {
-            for sample in self.cards.values_mut() {
-                sample.astray = sample.astray.max(sample.at);
+        if now < self.time_of_day {
+            for sample in self.gpus.values_mut() {
+                sample.future_at = sample.future_at.max(sample.at);
                 sample.at = sample.at.min(now.saturating_sub(SECOND));
             }
         }
-        self.clock = now;
+        self.time_of_day = now;
     }
 
-    /// From when on samples of a card are new, by the driver's clock.
-    pub fn since(&self, card: &str) -> u64 {
-        self.cards.get(card).map_or(0, |sample| sample.at)
+    /// The time after which samples of a GPU are new, by the driver's clock.
+    pub fn since(&self, gpu: &str) -> u64 {
+        self.gpus.get(gpu).map_or(0, |sample| sample.at)
     }
 
-    /// Takes what is new of a card at `now`; whether anything is.
-    pub fn take(&mut self, card: &str, found: &[Share], now: Instant) -> bool {
-        let astray = self.cards.get(card).map_or(0, |sample| sample.astray);
-        // Those of before the clock went back are still told.
-        let future = self.clock.saturating_add(SECOND);
+    /// Adds new samples of a GPU at `now`; returns whether there are any.
+    pub fn take(&mut self, gpu: &str, found: &[ProcessUtilization], now: Instant) -> bool {
+        let future_at = self.gpus.get(gpu).map_or(0, |sample| sample.future_at);
+        // The driver still lists samples from before the clock was set back.
+        let latest_valid = self.time_of_day.saturating_add(SECOND);
         let found = || {
             let all = found.iter();
-            all.filter(|one| one.at <= future || one.at > astray)
+            all.filter(|one| one.at <= latest_valid || one.at > future_at)
         };
         let Some(at) = found().map(|one| one.at).max() else {
             return false;
         };
-        let sample = Sample {
-            at: at.max(self.since(card)),
-            astray,
+        let sample = GpuUtilizationSample {
+            at: at.max(self.since(gpu)),
+            future_at,
             seen: now,
             busy: found().map(|one| (one.pid, one.busy)).collect(),
         };
-        self.cards.insert(card.to_owned(), sample);
+        self.gpus.insert(gpu.to_owned(), sample);
         true
     }
 
-    /// Percent of a card that each process took at `now`.
-    pub fn busy(&self, card: &str, now: Instant) -> impl Iterator<Item = (u32, u32)> {
-        let sample = self.cards.get(card);
+    /// Percent of a GPU that each process used at `now`.
+    pub fn busy(&self, gpu: &str, now: Instant) -> impl Iterator<Item = (u32, u32)> {
+        let sample = self.gpus.get(gpu);
         let fresh = sample.filter(|sample| now.saturating_duration_since(sample.seen) < IDLE);
         let all = fresh.into_iter().flat_map(|sample| &sample.busy);
         all.map(|(pid, busy)| (*pid, *busy))
@@ -90,16 +87,16 @@ impl Samples {
 mod tests {
     use super::*;
 
-    /// What is said of the processes after each look, half a second apart; a look finds samples
-    /// of processes 1, 2, …, or no new one.
-    fn check(looks: &[&[u32]], expected: &[&[(u32, u32)]]) {
-        let mut samples = Samples::default();
+    /// Checks the use of the processes after each sample, half a second apart; a sample has those of
+    /// processes 1, 2, …, or none.
+    fn check(samples_of_processes: &[&[u32]], expected: &[&[(u32, u32)]]) {
+        let mut samples = UtilizationSamples::default();
         let begun = Instant::now();
-        for (i, (look, expected)) in (0_u32..).zip(looks.iter().zip(expected)) {
+        for (i, (sample, expected)) in (0_u32..).zip(samples_of_processes.iter().zip(expected)) {
             let now = begun + i * Duration::from_millis(500);
-            let found: Vec<Share> = (1..)
-                .zip(look.iter())
-                .map(|(pid, busy)| Share {
+            let found: Vec<ProcessUtilization> = (1..)
+                .zip(sample.iter())
+                .map(|(pid, busy)| ProcessUtilization {
                     pid,
                     busy: *busy,
                     at: u64::from(i) + 7,
@@ -107,24 +104,24 @@ mod tests {
                 .collect();
             assert_eq!(samples.take("GPU-a", &found, now), !found.is_empty());
             let busy: Vec<_> = samples.busy("GPU-a", now).collect();
-            assert_eq!(busy, *expected, "look {i}");
+            assert_eq!(busy, *expected, "sample {i}");
             assert!(samples.busy("GPU-b", now).next().is_none());
         }
     }
 
     #[test]
-    fn a_share_at_full_load_was_idle_in_every_look_between_two_samples() {
+    fn keeps_utilization_between_driver_samples() {
         let full: &[(u32, u32)] = &[(1, 99)];
         check(&[&[99], &[], &[99], &[], &[]], &[full; 5]);
     }
 
     #[test]
-    fn who_is_not_in_the_newest_sample_did_not_work() {
+    fn reports_process_missing_in_newest_sample_as_idle() {
         check(&[&[60, 40], &[70]], &[&[(1, 60), (2, 40)], &[(1, 70)]]);
     }
 
     #[test]
-    fn a_card_without_samples_is_idle_after_two_seconds() {
+    fn reports_gpu_without_samples_as_idle_after_two_seconds() {
         let busy: &[(u32, u32)] = &[(1, 50)];
         check(
             &[&[50], &[], &[], &[], &[], &[]],
@@ -133,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_asked_for() {
-        let mut samples = Samples::default();
-        let at = |at| Share {
+    fn requests_only_new_samples() {
+        let mut samples = UtilizationSamples::default();
+        let at = |at| ProcessUtilization {
             pid: 1,
             busy: 1,
             at,
@@ -148,30 +145,32 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_went_back_silenced_the_driver_for_as_long_as_it_went_back() {
+    fn accepts_new_samples_after_clock_is_set_back() {
         let begun = Instant::now();
         let day = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);
-        let at = |seconds: u64, busy| Share {
+        let at = |seconds: u64, busy| ProcessUtilization {
             pid: 1,
             busy,
             at: seconds * SECOND,
         };
-        let mut samples = Samples::default();
-        let mut look = |now: u64, found: &[Share], expected: (bool, Option<u32>)| {
-            samples.clock(day(now));
-            let since = samples.since("GPU-a");
-            let new: Vec<Share> = found.iter().filter(|one| one.at > since).copied().collect();
-            let taken = samples.take("GPU-a", &new, begun);
-            let busy = samples.busy("GPU-a", begun).next().map(|(_, busy)| busy);
-            assert_eq!((taken, busy), expected, "at {now}");
-        };
-        look(10_000, &[at(9_999, 10)], (true, Some(10)));
-        // An hour back; what the driver took before is still in its list.
-        look(6_400, &[at(9_999, 10)], (false, Some(10)));
-        look(6_402, &[at(9_999, 10), at(6_401, 20)], (true, Some(20)));
-        look(6_403, &[at(9_999, 10), at(6_401, 20)], (false, Some(20)));
-        look(6_404, &[at(6_401, 20), at(6_403, 30)], (true, Some(30)));
+        let mut samples = UtilizationSamples::default();
+        let mut check_at =
+            |now: u64, found: &[ProcessUtilization], expected: (bool, Option<u32>)| {
+                samples.set_clock(day(now));
+                let since = samples.since("GPU-a");
+                let new: Vec<ProcessUtilization> =
+                    found.iter().filter(|one| one.at > since).copied().collect();
+                let taken = samples.take("GPU-a", &new, begun);
+                let busy = samples.busy("GPU-a", begun).next().map(|(_, busy)| busy);
+                assert_eq!((taken, busy), expected, "at {now}");
+            };
+        check_at(10_000, &[at(9_999, 10)], (true, Some(10)));
+        // An hour back; the driver still lists its earlier samples.
+        check_at(6_400, &[at(9_999, 10)], (false, Some(10)));
+        check_at(6_402, &[at(9_999, 10), at(6_401, 20)], (true, Some(20)));
+        check_at(6_403, &[at(9_999, 10), at(6_401, 20)], (false, Some(20)));
+        check_at(6_404, &[at(6_401, 20), at(6_403, 30)], (true, Some(30)));
         // The same hour once more.
-        look(10_001, &[at(10_000, 40)], (true, Some(40)));
+        check_at(10_001, &[at(10_000, 40)], (true, Some(40)));
     }
 }

@@ -1,29 +1,26 @@
-//! Which pod and container a process belongs to, by its cgroups: the kernel's word, which no
-//! tenant can write.
-//!
-//! Fed by: `/proc/<pid>/cgroup`, of cgroup v1 and v2, with the paths of the kubelet's systemd and
-//! cgroupfs drivers. Must not: look past the first pod in a path: below its own cgroup a tenant
-//! may make others, under any name.
+//! The pod and container of a process, from `/proc/<pid>/cgroup` (v1 and v2, the kubelet's systemd
+//! and cgroupfs drivers), which no tenant can forge. Only the first pod in a path counts: below its
+//! own cgroup a tenant may create others, under any name.
 
 use aliquot_core::PodUid;
 
-/// In the name of every slice with pods.
+/// Part of the name of every slice with pods.
 const SLICES: &str = "kubepods-";
 
-/// Where a process is.
+/// The pod, container and cgroup of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
-    /// The kubelet's uid of its pod; `None`: in no pod.
+pub struct ProcessLocation {
+    /// The pod's uid, as the kubelet knows it; `None`: in no pod.
     pub pod: Option<PodUid>,
-    /// The runtime's id of its container, where it is in one.
+    /// The runtime's id of its container, if it is in one.
     pub container: Option<String>,
-    /// The cgroup of the container, or of the pod, as it was found.
+    /// The cgroup of the container, or else of the pod.
     pub path: String,
 }
 
-/// Reads the content of `/proc/<pid>/cgroup`.
-pub fn place(cgroups: &str) -> Place {
-    // `<number>:<controllers>:<path>`; a path may have colons itself.
+/// Parses the content of `/proc/<pid>/cgroup`.
+pub fn location(cgroups: &str) -> ProcessLocation {
+    // `<number>:<controllers>:<path>`; a path may contain colons.
     let paths = cgroups
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2));
@@ -31,7 +28,7 @@ pub fn place(cgroups: &str) -> Place {
     found.next().unwrap_or_default()
 }
 
-fn in_pod(path: &str) -> Option<Place> {
+fn in_pod(path: &str) -> Option<ProcessLocation> {
     let mut end = 0;
     let mut below = false;
     let mut parts = path.split('/').map(|part| {
@@ -41,7 +38,7 @@ fn in_pod(path: &str) -> Option<Place> {
     let (pod, at) = parts.find_map(|(part, end)| {
         let pod = below.then(|| pod_of(part)).flatten();
         below |= part == "kubepods";
-        // The systemd driver names each slice after all above it.
+        // The systemd driver prefixes each slice with its parents' names.
         let pod = pod.or_else(|| part.contains(SLICES).then(|| pod_of(part)).flatten());
         Some((pod?, end))
     })?;
@@ -51,7 +48,7 @@ fn in_pod(path: &str) -> Option<Place> {
         Some((id, end)) => (Some(id.to_owned()), end),
         None => (None, at),
     };
-    Some(Place {
+    Some(ProcessLocation {
         pod: Some(pod),
         container,
         path: path.get(..at)?.to_owned(),
@@ -99,9 +96,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_found_under_every_driver_and_version() {
+    fn parses_paths_of_every_cgroup_driver_and_version() {
         let check = |cgroups: &str, container: Option<&str>| {
-            let found = place(cgroups);
+            let found = location(cgroups);
             assert_eq!(found.pod, Some(UID.into()), "{cgroups}");
             assert_eq!(found.container.as_deref(), container, "{cgroups}");
             assert!(cgroups.contains(&found.path) && found.path.starts_with('/'));
@@ -140,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pod_has_a_uid_without_dashes() {
+    fn parses_static_pod_uid_without_dashes() {
         let (uid, a) = (id("c")[..32].to_owned(), id("a"));
-        let found = place(&format!("0::/kubepods/pod{uid}/{a}"));
+        let found = location(&format!("0::/kubepods/pod{uid}/{a}"));
         assert_eq!(found.pod, Some(uid.as_str().into()));
     }
 
     #[test]
-    fn what_a_tenant_makes_below_its_own_cgroup_says_nothing() {
+    fn ignores_cgroups_below_that_of_container() {
         let (own, other) = (id("a"), id("b"));
         let victim = "11111111-1111-4111-8111-111111111111";
         let own_path = format!("/kubepods/burstable/pod{UID}/{own}");
@@ -157,7 +154,7 @@ mod tests {
             other.clone(),
             format!("cri-containerd-{other}.scope"),
         ] {
-            let found = place(&format!("0::{own_path}/{below}"));
+            let found = location(&format!("0::{own_path}/{below}"));
             assert_eq!(found.pod, Some(UID.into()), "{below}");
             assert_eq!(found.container, Some(own.clone()), "{below}");
             assert_eq!(found.path, own_path, "{below}");
@@ -165,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_no_pod_is_in_none() {
+    fn returns_no_pod_for_process_outside_pods() {
         for cgroups in [
             "",
             "0::/",
@@ -175,14 +172,14 @@ mod tests {
             "0::/kubepods/podless/x",
             "nonsense",
         ] {
-            assert_eq!(place(cgroups), Place::default(), "{cgroups}");
+            assert_eq!(location(cgroups), ProcessLocation::default(), "{cgroups}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in "[0-9a-f:/\\-_.podkubes\n]{0,200}") {
-            let found = place(&text);
+        fn parses_any_text(text in "[0-9a-f:/\\-_.podkubes\n]{0,200}") {
+            let found = location(&text);
             prop_assert!(text.contains(&found.path));
         }
     }

@@ -1,8 +1,5 @@
-//! What holds each share to its memory, behind one trait: the library in its container, MPS, and
-//! the driver's own limits of cgroups, the only wall that no program gets around.
-//!
-//! Fed by: a look. Must not: let go of one because another holds, or limit what may have all of
-//! its card.
+//! What enforces each container's memory limit, behind one trait: the limiter in its container, MPS,
+//! and the driver's limits for cgroups, which no program can bypass. All that apply are used at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,63 +9,63 @@ use std::time::{Duration, Instant};
 use aliquot_core::inventory::Mode;
 use aliquot_nvml::{LimitError, MemoryLimits};
 
-use crate::judge::Look;
-use crate::seats::{Device, Seat};
+use crate::evaluation::NodeSample;
+use crate::managed_containers::{ContainerDevice, ManagedContainer};
 
-/// Where cgroups are.
+/// The cgroup file system.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// A card that offers no limits is asked again after this: it may have been cut. A limit that was
-/// set is set anew: a reset of the card, or somebody else, may have taken it away.
-const AGAIN: Duration = Duration::from_mins(1);
+/// A GPU without limits is tried again after this: it may have been partitioned. A limit that was set
+/// is set again: a GPU reset, or another program, may have removed it.
+const RETRY: Duration = Duration::from_mins(1);
 
-/// What holds each device of each seat, by name.
-pub type Held = Vec<Vec<Vec<&'static str>>>;
+/// The names of what enforces the limit of each device of each container.
+pub type EnforcedBy = Vec<Vec<Vec<&'static str>>>;
 
-/// One device of one container.
+/// A container's share of one device.
 #[derive(Clone, Copy, Debug)]
-pub struct Share<'a> {
+pub struct DeviceShare<'a> {
     /// The container.
-    pub seat: &'a Seat,
+    pub container: &'a ManagedContainer,
     /// The device.
-    pub device: &'a Device,
-    /// Bytes that it may hold; 0: unknown.
+    pub device: &'a ContainerDevice,
+    /// Memory limit in bytes; 0: unknown.
     pub limit: u64,
-    /// The container's cgroups, by their paths below the root of the hierarchy.
+    /// The container's cgroups, as paths below the root of the hierarchy.
     pub cgroups: &'a BTreeSet<String>,
 }
 
-/// Something that holds shares to their memory.
+/// Something that enforces memory limits.
 pub trait Enforcement: Send {
-    /// As metrics say it.
+    /// The value of the metrics' label `by`.
     fn name(&self) -> &'static str;
 
-    /// Holds a share from now on, as far as it can; whether it does.
-    fn hold(&mut self, share: Share<'_>) -> bool;
+    /// Enforces a limit from now on, if it can; returns whether it does.
+    fn enforce(&mut self, share: DeviceShare<'_>) -> bool;
 
-    /// Whether cards let it hold shares of them, by uuid, as far as that was tried.
+    /// Whether GPUs support it, by uuid, as far as that was tried.
     fn offered(&self) -> BTreeMap<String, bool> {
         BTreeMap::new()
     }
 
-    /// These are the cgroups of all shares; what was known of others is forgotten.
-    fn keep(&mut self, _cgroups: &BTreeSet<&String>) {}
+    /// Drops the state of all cgroups but these.
+    fn retain_cgroups(&mut self, _cgroups: &BTreeSet<&String>) {}
 }
 
-/// The library in the container, which the agent put there.
+/// The limiter, which the agent injected into the container.
 #[derive(Debug)]
-pub struct Library;
+pub struct Limiter;
 
-impl Enforcement for Library {
+impl Enforcement for Limiter {
     fn name(&self) -> &'static str {
         "library"
     }
 
-    fn hold(&mut self, share: Share<'_>) -> bool {
-        share.seat.limited && share.limit > 0
+    fn enforce(&mut self, share: DeviceShare<'_>) -> bool {
+        share.container.limited && share.limit > 0
     }
 }
 
-/// The limit of each client of an MPS daemon, which the agent set.
+/// The MPS daemon's limit for its clients, which the agent set.
 #[derive(Debug)]
 pub struct Mps;
 
@@ -77,186 +74,191 @@ impl Enforcement for Mps {
         "mps"
     }
 
-    fn hold(&mut self, share: Share<'_>) -> bool {
+    fn enforce(&mut self, share: DeviceShare<'_>) -> bool {
         share.device.mode == Mode::Mps && share.device.memory.0 > 0
     }
 }
 
-/// The driver's limits of cgroups.
-pub struct Driver {
-    asked: Arc<dyn MemoryLimits>,
-    /// Bytes and when they were set, by card and cgroup.
+/// The driver's memory limits for cgroups.
+pub struct DriverLimits {
+    driver: Arc<dyn MemoryLimits>,
+    /// Bytes and when they were set, by GPU and cgroup.
     set: BTreeMap<(String, String), (u64, Instant)>,
-    /// Cgroups that ended: nobody is in them.
+    /// Removed cgroups, which have no processes.
     gone: BTreeSet<(String, String)>,
-    /// Cards without limits, and when that was found.
+    /// GPUs without limits, and when that was found.
     without: BTreeMap<String, Instant>,
-    /// Those that could not be set were told.
-    told: BTreeSet<(String, String)>,
+    /// Failures that were logged.
+    reported: BTreeSet<(String, String)>,
 }
 
 /// Whether a cgroup is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Limited {
+enum LimitStatus {
     Yes,
     No,
-    /// Nobody is in it.
+    /// It was removed, so it has no processes.
     Gone,
 }
 
-impl Driver {
-    /// Of this driver.
+impl DriverLimits {
+    /// The limits of this driver.
     pub fn new(driver: Arc<dyn MemoryLimits>) -> Self {
         Self {
-            asked: driver,
+            driver: driver,
             set: BTreeMap::new(),
             gone: BTreeSet::new(),
             without: BTreeMap::new(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 
-    fn limit(&mut self, card: &str, cgroup: &str, bytes: u64) -> Limited {
-        let key = (card.to_owned(), cgroup.to_owned());
+    fn limit(&mut self, gpu: &str, cgroup: &str, bytes: u64) -> LimitStatus {
+        let key = (gpu.to_owned(), cgroup.to_owned());
         let before = self.set.get(&key).filter(|(set, _)| *set == bytes);
         let (is_known, then) = (before.is_some(), before.map(|(_, then)| *then));
-        if then.is_some_and(|then| then.elapsed() < AGAIN) {
-            return Limited::Yes;
+        if then.is_some_and(|then| then.elapsed() < RETRY) {
+            return LimitStatus::Yes;
         }
         if self.gone.contains(&key) {
-            return Limited::Gone;
+            return LimitStatus::Gone;
         }
         let path = format!("{CGROUPS}{cgroup}");
-        let answer = self.asked.limit_memory(card, Path::new(&path), bytes);
+        let answer = self.driver.limit_memory(gpu, Path::new(&path), bytes);
         if answer.is_err() {
             self.set.remove(&key);
         }
         match answer {
             Ok(()) => {
                 if !is_known {
-                    tracing::info!(card, cgroup, bytes, "the driver holds a container");
-                }
-                self.told.remove(&key);
-                self.set.insert(key, (bytes, Instant::now()));
-                Limited::Yes
-            }
-            Err(LimitError::NotOffered(_)) => {
-                let known = self.without.insert(card.to_owned(), Instant::now());
-                if known.is_none() {
                     tracing::info!(
-                        card,
-                        "the driver has no memory limits of cgroups; shares are held without them"
+                        gpu,
+                        cgroup,
+                        bytes,
+                        "the driver limits the memory of a container"
                     );
                 }
-                Limited::No
+                self.reported.remove(&key);
+                self.set.insert(key, (bytes, Instant::now()));
+                LimitStatus::Yes
+            }
+            Err(LimitError::NotOffered(_)) => {
+                let known = self.without.insert(gpu.to_owned(), Instant::now());
+                if known.is_none() {
+                    tracing::info!(
+                        gpu,
+                        "the driver does not support cgroup memory limits; other means enforce shares"
+                    );
+                }
+                LimitStatus::No
             }
             Err(LimitError::NoCgroup(_)) if !Path::new(&path).is_dir() => {
                 self.gone.insert(key);
-                Limited::Gone
+                LimitStatus::Gone
             }
             Err(error) => {
-                if self.told.insert(key) {
-                    tracing::warn!(%error, "the driver does not hold a container");
+                if self.reported.insert(key) {
+                    tracing::warn!(%error, "the driver does not limit the memory of a container");
                 }
-                Limited::No
+                LimitStatus::No
             }
         }
     }
 }
 
-impl Enforcement for Driver {
+impl Enforcement for DriverLimits {
     fn name(&self) -> &'static str {
         "driver"
     }
 
-    fn hold(&mut self, share: Share<'_>) -> bool {
-        let (device, card) = (share.device, share.device.uuid.as_str());
-        let is_part = matches!(device.mode, Mode::Vgpu | Mode::Mps);
-        // An instance is a wall by itself.
-        let is_card = device.profile.is_none() && !card.starts_with("MIG-");
-        let has_limit = share.limit > 0 && !share.seat.effective.uncontrolled;
-        let asked = self.without.get(card);
-        if asked.is_some_and(|then| then.elapsed() < AGAIN) || share.cgroups.is_empty() {
+    fn enforce(&mut self, share: DeviceShare<'_>) -> bool {
+        let (device, gpu) = (share.device, share.device.uuid.as_str());
+        let is_shared = matches!(device.mode, Mode::Vgpu | Mode::Mps);
+        // A MIG instance limits memory by itself.
+        let is_whole_gpu = device.profile.is_none() && !gpu.starts_with("MIG-");
+        let has_limit = share.limit > 0 && !share.container.effective.uncontrolled;
+        let driver = self.without.get(gpu);
+        if driver.is_some_and(|then| then.elapsed() < RETRY) || share.cgroups.is_empty() {
             return false;
         }
-        if !(is_part && is_card && has_limit) {
+        if !(is_shared && is_whole_gpu && has_limit) {
             return false;
         }
-        // Each is tried: one that cannot be limited keeps no other from it.
+        // Each is tried, even if another one fails.
         let cgroups = share.cgroups.iter();
-        let all: Vec<Limited> = cgroups
-            .map(|cgroup| self.limit(card, cgroup, share.limit))
+        let all: Vec<LimitStatus> = cgroups
+            .map(|cgroup| self.limit(gpu, cgroup, share.limit))
             .collect();
-        all.contains(&Limited::Yes) && !all.contains(&Limited::No)
+        all.contains(&LimitStatus::Yes) && !all.contains(&LimitStatus::No)
     }
 
     fn offered(&self) -> BTreeMap<String, bool> {
-        let without = self.without.keys().map(|card| (card.clone(), false));
-        let with = self.set.keys().map(|(card, _)| (card.clone(), true));
+        let without = self.without.keys().map(|gpu| (gpu.clone(), false));
+        let with = self.set.keys().map(|(gpu, _)| (gpu.clone(), true));
         without.chain(with).collect()
     }
 
-    fn keep(&mut self, cgroups: &BTreeSet<&String>) {
+    fn retain_cgroups(&mut self, cgroups: &BTreeSet<&String>) {
         self.set.retain(|(_, cgroup), _| cgroups.contains(cgroup));
-        self.told.retain(|(_, cgroup)| cgroups.contains(cgroup));
+        self.reported.retain(|(_, cgroup)| cgroups.contains(cgroup));
         self.gone.retain(|(_, cgroup)| cgroups.contains(cgroup));
     }
 }
 
-/// All of them.
+/// All means of enforcement.
 pub struct Enforcements(Vec<Box<dyn Enforcement>>);
 
 impl Enforcements {
-    /// With this driver.
+    /// With the limits of this driver.
     pub fn new(driver: Arc<dyn MemoryLimits>) -> Self {
         Self(vec![
-            Box::new(Library),
+            Box::new(Limiter),
             Box::new(Mps),
-            Box::new(Driver::new(driver)),
+            Box::new(DriverLimits::new(driver)),
         ])
     }
 
-    /// Whether the driver has limits of its own, by card, as far as that was tried.
+    /// Whether the driver supports cgroup memory limits, by GPU, as far as that was tried.
     pub fn offered(&self) -> BTreeMap<String, bool> {
         self.0.iter().flat_map(|one| one.offered()).collect()
     }
 
-    /// Holds the shares of a look, and says by what each is held. Blocks.
-    pub fn hold(&mut self, look: &Look) -> Held {
+    /// Enforces the limits of a sample's containers, and returns by what. Blocks.
+    pub fn enforce(&mut self, sample: &NodeSample) -> EnforcedBy {
         let none = BTreeSet::new();
-        let both = look.cgroups.values().chain(look.early.values());
+        let both = sample.cgroups.values().chain(sample.candidates.values());
         let all: BTreeSet<&String> = both.flatten().collect();
         for one in &mut self.0 {
-            one.keep(&all);
+            one.retain_cgroups(&all);
         }
-        let mut held = Held::new();
-        for (at, seat) in look.seats.all.iter().enumerate() {
-            let key = (seat.pod.clone(), seat.container.clone());
-            let cgroups = look.cgroups.get(&key).unwrap_or(&none);
-            let limits = look.limits.get(at);
-            let devices = seat.devices.iter().enumerate().map(|(place, device)| {
-                let limit = limits.and_then(|limits| limits.get(place));
-                let share = Share {
-                    seat,
+        let mut enforced_by = EnforcedBy::new();
+        for (at, container) in sample.containers.all.iter().enumerate() {
+            let key = (container.pod.clone(), container.name.clone());
+            let cgroups = sample.cgroups.get(&key).unwrap_or(&none);
+            let limits = sample.limits.get(at);
+            let devices = container.devices.iter().enumerate().map(|(index, device)| {
+                let limit = limits.and_then(|limits| limits.get(index));
+                let share = DeviceShare {
+                    container,
                     device,
                     limit: limit.copied().unwrap_or(0),
                     cgroups,
                 };
-                if let Some(cgroups) = look.early.get(&key) {
-                    // Which of them it is will be known when it was told; none may hold more.
+                if let Some(cgroups) = sample.candidates.get(&key) {
+                    // One of these is the container's; until its id is reported, all are limited.
                     for one in &mut self.0 {
-                        one.hold(Share { cgroups, ..share });
+                        one.enforce(DeviceShare { cgroups, ..share });
                     }
                 }
-                let holds = self.0.iter_mut().filter_map(|one| {
+                let enforced = self.0.iter_mut().filter_map(|one| {
                     let name = one.name();
-                    one.hold(share).then_some(name)
+                    one.enforce(share).then_some(name)
                 });
-                holds.collect()
+                enforced.collect()
             });
-            held.push(devices.collect());
+            enforced_by.push(devices.collect());
         }
-        held
+        enforced_by
     }
 }
 

@@ -1,34 +1,33 @@
-//! The monitor of a node: measures what each share really uses, charges what the library in the
-//! container cannot see, arbitrates priorities, ends what breaks its limit, and tells Prometheus.
+//! The monitor of a node: measures what each container with a share really uses, charges what the
+//! limiter cannot count, arbitrates compute between priorities, kills processes above their limit,
+//! and exports metrics.
 //!
-//! Start with [`run`]. [`seats`] lists this node's shares from what the device plugin left on disk.
-//! Fed by: the disk, the driver, `/proc`, the watch of this node's pods. Must not: place pods, or
-//! believe a tenant's file where driver and cgroups say otherwise.
+//! Start with [`run`]; [`managed_containers`] lists this node's containers with a share from what the
+//! device plugin wrote on disk. A tenant's file is never believed where driver or cgroups disagree.
 
 #![forbid(unsafe_code)]
 
-pub mod account;
-pub mod act;
+pub mod actions;
 pub mod arbiter;
-pub mod attribute;
+pub mod attribution;
 pub mod busy;
-pub mod cards;
 pub mod cgroup;
-pub mod containers;
+pub mod container_cgroups;
+pub mod container_names;
+pub mod devices;
 pub mod enforce;
-pub mod figures;
-pub mod judge;
-pub mod leaving;
-pub mod look;
+pub mod evaluation;
+pub mod exporter;
+pub mod log_rate_limit;
+pub mod managed_containers;
 pub mod metrics;
-pub mod names;
-pub mod once;
 pub mod oom;
+pub mod overhead;
 pub mod pods;
 pub mod processes;
-pub mod rounds;
 pub mod run;
-pub mod seats;
+pub mod sampler;
+pub mod sampling_loop;
 pub mod settings;
 #[cfg(test)]
 mod testing;

@@ -1,6 +1,4 @@
 //! The monitor's process: flags, logs, then [`run::start`].
-//!
-//! Fed by: the command line. Must not: decide anything.
 
 use aliquot_monitor::run;
 use aliquot_monitor::settings::Settings;
@@ -12,5 +10,5 @@ use clap::Parser as _;
 async fn main() -> anyhow::Result<()> {
     let settings = Settings::parse();
     telemetry::init(settings.log_format, &settings.log)?;
-    run::start(settings).await.context("the monitor ended")
+    run::start(settings).await.context("the monitor failed")
 }

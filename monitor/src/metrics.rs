@@ -1,8 +1,5 @@
-//! The monitor's metrics: all are declared in this table, from which
-//! `docs/reference/monitor-metrics.md` is made, and written from the last look at scrape time.
-//!
-//! Fed by: [`crate::figures`]. Must not: measure, or have more series than shares, cards and
-//! instances account for.
+//! Declares all of the monitor's metrics, from which `docs/reference/monitor-metrics.md` is generated.
+//! The number of series is bounded by the shares, GPUs and MIG instances.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -10,7 +7,7 @@ use std::fmt::{self, Write as _};
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// Which names are shown.
+/// A family of metric names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// Ours, always.
@@ -21,27 +18,27 @@ pub enum Family {
     Dcgm,
 }
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Only grows; its samples end in `_total`.
+pub enum MetricKind {
+    /// Only increases; its samples end in `_total`.
     Counter,
-    /// A value of the moment.
+    /// A current value.
     Gauge,
 }
 
 /// One metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// Its whole name, without `_total`.
+    /// Its full name, without `_total`.
     pub name: &'static str,
-    /// What it is.
-    pub kind: Kind,
-    /// Who wants it.
+    /// Its type.
+    pub kind: MetricKind,
+    /// Its family.
     pub family: Family,
     /// Its labels, in order.
     pub labels: &'static [&'static str],
-    /// What it says.
+    /// Its help text.
     pub help: &'static str,
 }
 
@@ -69,7 +66,7 @@ const SHARE_BY: &[&str] = &[
     "by",
 ];
 const GPU: &[&str] = &["node", "gpu", "uuid", "model"];
-const STRAY: &[&str] = &["node", "gpu", "uuid", "reason", "namespace", "pod"];
+const UNMANAGED: &[&str] = &["node", "gpu", "uuid", "reason", "namespace", "pod"];
 const INSTANCE: &[&str] = &["node", "gpu", "uuid", "profile", "gi", "ci"];
 const NODE: &[&str] = &["node"];
 const HAMI_HOST: &[&str] = &["node", "device_index", "device_uuid", "device_type"];
@@ -95,7 +92,7 @@ macro_rules! declared {
             #[doc = $help]
             pub const $constant: Declared = Declared {
                 name: $name,
-                kind: Kind::$kind,
+                kind: MetricKind::$kind,
                 family: Family::$family,
                 labels: $labels,
                 help: $help,
@@ -110,103 +107,103 @@ declared! {
     SHARE_LIMIT = Gauge Own "aliquot_share_memory_limit_bytes" SHARE,
         "Memory that the container may use of the device";
     SHARE_USED = Gauge Own "aliquot_share_memory_used_bytes" SHARE,
-        "Memory that the driver says the container's processes hold; none while not all of them are known";
+        "Memory that the container's processes use, by the driver; absent while not all of them are known";
     SHARE_PEAK = Gauge Own "aliquot_share_memory_peak_bytes" SHARE,
-        "The most that was held since the monitor started, or that the library counted within the limit";
+        "Maximum memory used since the monitor started, or counted by the limiter within the limit";
     SHARE_TRACKED = Gauge Own "aliquot_share_memory_tracked_bytes" SHARE,
-        "Memory that the library in the container counts";
+        "Memory that the limiter in the container counts";
     SHARE_OVERHEAD = Gauge Own "aliquot_share_memory_overhead_bytes" SHARE,
-        "Memory beyond that, which the host charges to the container";
+        "Memory that the host charges to the container in addition";
     SHARE_STALE = Gauge Own "aliquot_share_memory_stale_bytes" SHARE,
-        "Memory that is still counted for processes that ended; the next process that needs it corrects this";
+        "Memory still counted for processes that ended; the next process that needs it corrects this";
     SHARE_CORE_LIMIT = Gauge Own "aliquot_share_core_limit_ratio" SHARE,
         "Compute that the container may use of the device; 1 is all of it, and so is no limit";
     SHARE_CORE_USED = Gauge Own "aliquot_share_core_used_ratio" SHARE,
-        "Compute of the card that the driver says its processes took; 0 where the driver does not say";
+        "Compute of the GPU that its processes used, by the driver; 0 where the driver does not report it";
     SHARE_BUSY = Counter Own "aliquot_share_compute_seconds" SHARE,
-        "GPU time that the library counted";
+        "GPU time that the limiter counted";
     SHARE_THROTTLED = Counter Own "aliquot_share_throttled_seconds" SHARE,
         "Time that launches waited for the container's share";
     SHARE_LAUNCHES = Counter Own "aliquot_share_launches" SHARE,
-        "Launches that the library counted";
+        "Launches that the limiter counted";
     SHARE_DENIED = Counter Own "aliquot_share_denied_allocations" SHARE,
-        "Allocations that the library refused";
+        "Allocations that the limiter refused";
     SHARE_CLIENTS = Gauge Own "aliquot_share_clients" SHARE,
         "Processes of the container on the device";
     SHARE_LAST = Gauge Own "aliquot_share_last_kernel_seconds" SHARE,
         "Time since the last launch; absent before the first";
-    SHARE_SPOILED = Gauge Own "aliquot_share_counters_unreadable" SHARE,
-        "1 while the container's counters file says nothing, because it was cut, replaced or written over";
+    SHARE_CORRUPT = Gauge Own "aliquot_share_counters_unreadable" SHARE,
+        "1 while the container's counters file is corrupt, because it was truncated, replaced or overwritten";
     SHARE_ENFORCED = Gauge Own "aliquot_share_memory_enforced" SHARE_BY,
-        "1 for each that holds the container to its memory";
-    STRAYS = Gauge Own "aliquot_gpu_unmanaged_processes" STRAY,
-        "Processes on the card that no share accounts for";
-    STRAY_BYTES = Gauge Own "aliquot_gpu_unmanaged_memory_bytes" STRAY,
-        "Memory that these hold";
+        "1 for each means that enforces the container's memory limit";
+    UNMANAGED_PROCESSES = Gauge Own "aliquot_gpu_unmanaged_processes" UNMANAGED,
+        "Unmanaged processes on the GPU, which belong to no share";
+    UNMANAGED_BYTES = Gauge Own "aliquot_gpu_unmanaged_memory_bytes" UNMANAGED,
+        "Memory that these use";
     GPU_TOTAL = Gauge Own "aliquot_gpu_memory_total_bytes" GPU,
-        "Memory of the card";
+        "Memory of the GPU";
     GPU_USED = Gauge Own "aliquot_gpu_memory_used_bytes" GPU,
         "Memory in use by anybody";
     GPU_RESERVED = Gauge Own "aliquot_gpu_memory_reserved_bytes" GPU,
-        "Memory that the driver keeps for itself";
+        "Memory that the driver reserves";
     GPU_BUSY = Gauge Own "aliquot_gpu_busy_ratio" GPU,
-        "Part of the time in which a kernel ran";
+        "Fraction of the time in which a kernel ran";
     GPU_MEMORY_BUSY = Gauge Own "aliquot_gpu_memory_busy_ratio" GPU,
-        "Part of the time in which memory was read or written";
+        "Fraction of the time in which memory was read or written";
     GPU_TEMPERATURE = Gauge Own "aliquot_gpu_temperature_celsius" GPU,
         "Temperature";
     GPU_POWER = Gauge Own "aliquot_gpu_power_watts" GPU,
         "Power";
     GPU_LIMITS = Gauge Own "aliquot_gpu_driver_limits" GPU,
-        "1 where the driver has memory limits of cgroups, 0 where it has none; absent until a share was to be held";
+        "1 if the driver supports cgroup memory limits, 0 if not; absent until one was to be set";
     GPU_SHARES = Gauge Own "aliquot_gpu_shares" GPU,
-        "Shares of the card or of its instances";
+        "Shares of the GPU or of its MIG instances";
     GPU_PROCESSES = Gauge Own "aliquot_gpu_processes" GPU,
-        "Processes on the card";
+        "Processes on the GPU";
     INSTANCE_TOTAL = Gauge Own "aliquot_instance_memory_total_bytes" INSTANCE,
         "Memory of the MIG instance";
     INSTANCE_USED = Gauge Own "aliquot_instance_memory_used_bytes" INSTANCE,
-        "Memory of it in use by anybody";
-    SEATS = Gauge Own "aliquot_monitor_seats" NODE,
-        "Containers with a share on this node, without those of pods that are over";
+        "Memory of the MIG instance in use by anybody";
+    CONTAINERS = Gauge Own "aliquot_monitor_seats" NODE,
+        "Containers with a share on this node, without those of pods that have ended";
     LINGERING = Gauge Own "aliquot_monitor_lingering_seats" NODE,
-        "Those of them whose pod is gone while its processes live";
+        "Those of them whose pod is gone while its processes are alive";
     UNREADABLE = Gauge Own "aliquot_monitor_unreadable_shares" NODE,
-        "Accepted shares on disk that cannot be read";
+        "Accepted allocations on disk that cannot be read";
     UNKNOWN = Gauge Own "aliquot_monitor_unknown_processes" NODE,
-        "Processes on cards of which it is not known yet whose they are";
+        "Processes on GPUs whose owner is not known yet";
     FAILURES = Counter Own "aliquot_monitor_read_failures" &["node", "what"],
         "Reads that failed";
     KILLED = Counter Own "aliquot_monitor_killed_processes" &["node", "reason"],
-        "Processes that were ended";
+        "Processes that were killed";
     NOT_KILLED = Counter Own "aliquot_monitor_not_killed_processes" NODE,
-        "Processes that were to be ended and were not";
+        "Processes that could not be killed";
     ABOVE = Counter Own "aliquot_monitor_above_limit" NODE,
-        "Times that a container was seen above its memory limit";
+        "Times that a container was above its memory limit";
     EVICTIONS = Counter Own "aliquot_monitor_evictions" NODE,
-        "Pods whose eviction was asked for";
+        "Pods whose eviction was requested";
     EVENTS_DROPPED = Counter Own "aliquot_monitor_events_dropped" NODE,
-        "Events that found the queue full";
-    LOOK = Gauge Own "aliquot_monitor_look_seconds" NODE,
-        "Time that the last look at everything took";
-    LAST_LOOK = Gauge Own "aliquot_monitor_last_look_timestamp_seconds" NODE,
-        "When the last look ended, since 1970; stays behind the clock while the driver does not answer";
+        "Events that were dropped because the queue was full";
+    SAMPLE_SECONDS = Gauge Own "aliquot_monitor_look_seconds" NODE,
+        "Duration of the last sample";
+    LAST_SAMPLE = Gauge Own "aliquot_monitor_last_look_timestamp_seconds" NODE,
+        "Time when the last sample completed, since 1970; stays behind the clock while the driver does not answer";
     HAMI_USED = Gauge Hami "hami_host_gpu_memory_used_bytes" HAMI_HOST,
-        "Memory of the card in use";
+        "Memory of the GPU in use";
     HAMI_BUSY = Gauge Hami "hami_host_gpu_utilization_ratio" HAMI_HOST,
         "Percent of the time in which a kernel ran";
     HAMI_SHARE_USED = Gauge Hami "hami_vgpu_memory_used_bytes" HAMI_SHARE,
-        "Memory that the container holds";
+        "Memory that the container uses";
     HAMI_SHARE_LIMIT = Gauge Hami "hami_vgpu_memory_limit_bytes" HAMI_SHARE,
-        "Memory that the container may hold";
+        "Memory limit of the container";
     HAMI_CONTEXTS = Gauge Hami "hami_vgpu_memory_context_bytes" HAMI_SHARE,
-        "Of what the library counts, contexts";
+        "Of what the limiter counts, contexts";
     HAMI_BUFFERS = Gauge Hami "hami_vgpu_memory_buffer_bytes" HAMI_SHARE,
-        "The rest of it, modules included, which are not counted apart";
+        "The rest of it, including modules, which are not counted separately";
     HAMI_CONTAINER_BYTES = Gauge Hami "hami_container_device_memory_bytes" HAMI_SHARE,
-        "Memory that the container holds, again";
+        "Memory that the container uses, again";
     HAMI_CONTAINER_BUSY = Gauge Hami "hami_container_device_utilization_ratio" HAMI_SHARE,
-        "Percent of the card's compute that the container took";
+        "Percent of the GPU's compute that the container used";
     HAMI_LAST = Gauge Hami "hami_container_last_kernel_elapsed_seconds" HAMI_SHARE,
         "Time since the last launch";
     DCGM_BUSY = Gauge Dcgm "DCGM_FI_DEV_GPU_UTIL" DCGM,
@@ -233,12 +230,12 @@ declared! {
         "Percent of the time in which the decoder worked";
 }
 
-/// A figure.
+/// A metric's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A number of things.
+    /// An integer.
     Whole(u64),
-    /// An amount.
+    /// A real number.
     Part(f64),
 }
 
@@ -247,7 +244,7 @@ pub enum Value {
 pub struct Samples(BTreeMap<&'static str, Vec<(Vec<String>, Value)>>);
 
 impl Samples {
-    /// One more; the values are those of the metric's labels in order.
+    /// Adds a sample; `labels` are the values of the metric's labels in order.
     pub fn add(&mut self, metric: &Declared, labels: &[String], value: Value) {
         let all = self.0.entry(metric.name).or_default();
         all.push((labels.to_vec(), value));
@@ -265,8 +262,8 @@ impl Samples {
                 continue;
             };
             let kind = match metric.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
+                MetricKind::Counter => MetricType::Counter,
+                MetricKind::Gauge => MetricType::Gauge,
             };
             let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
             for (labels, value) in samples {
@@ -274,12 +271,12 @@ impl Samples {
                 let labels: Vec<(&str, &String)> = names.zip(labels).collect();
                 let mut sample = family.encode_family(&labels)?;
                 match (metric.kind, value) {
-                    (Kind::Gauge, Value::Whole(value)) => sample.encode_gauge(value)?,
-                    (Kind::Gauge, Value::Part(value)) => sample.encode_gauge(value)?,
-                    (Kind::Counter, Value::Whole(value)) => {
+                    (MetricKind::Gauge, Value::Whole(value)) => sample.encode_gauge(value)?,
+                    (MetricKind::Gauge, Value::Part(value)) => sample.encode_gauge(value)?,
+                    (MetricKind::Counter, Value::Whole(value)) => {
                         sample.encode_counter::<NoLabelSet, _, u64>(value, None)?;
                     }
-                    (Kind::Counter, Value::Part(value)) => {
+                    (MetricKind::Counter, Value::Part(value)) => {
                         sample.encode_counter::<NoLabelSet, _, u64>(value, None)?;
                     }
                 }
@@ -293,15 +290,15 @@ impl Samples {
 pub fn reference() -> String {
     let mut text = String::from(
         "# Metrics of the monitor\n\n\
-         Made from `monitor/src/metrics.rs` by `make reference`; a test compares.\n\n\
-         `GET /metrics` of a node's monitor answers them as OpenMetrics text, from the last look at its cards.\n\
-         A look is every half second.\n\
-         Only this node's pods are in them.\n\n\
-         A metric with the label `pod` has one series for each device of each container with a share (and each `by`), and one for each pod, card and reason of unmanaged processes;\n\
-         one with `profile`, `gi` and `ci` has one for each MIG instance, every other one for each card or for the node.\n\
-         Series end with the share, and no label holds what a tenant may write at will.\n\n\
-         - `gpu` is the card's index, `uuid` the uuid of the card or the instance, `pod_uid` the kubelet's uid of the pod.\n\
-         - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty for what is no MIG instance.\n\
+         Generated from `monitor/src/metrics.rs` by `make reference`; a test compares.\n\n\
+         `GET /metrics` of a node's monitor returns them as OpenMetrics text, from the last sample.\n\
+         The monitor takes a sample every half second.\n\
+         They cover this node's pods only.\n\n\
+         A metric with the label `pod` has one series for each device of each container with a share (and each `by`), and one for each pod, GPU and reason of unmanaged processes;\n\
+         one with `profile`, `gi` and `ci` has one for each MIG instance, every other one for each GPU or for the node.\n\
+         Series end with the share, and no label has a value that a tenant can choose freely.\n\n\
+         - `gpu` is the GPU's index, `uuid` the uuid of the GPU or the MIG instance, `pod_uid` the kubelet's uid of the pod.\n\
+         - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty except for MIG instances.\n\
          - `reason` of unmanaged processes is one of: host, no-share, lost-share, foreign, no-container, other-container, other-card, no-library.\n\
          - `reason` of killed processes is one of: unmanaged, oom.\n\
          - `by` is one of: library, mps, driver.\n",
@@ -323,8 +320,8 @@ pub fn reference() -> String {
         );
         for metric in ALL.iter().filter(|one| one.family == family) {
             let (end, kind) = match metric.kind {
-                Kind::Counter => ("_total", "counter"),
-                Kind::Gauge => ("", "gauge"),
+                MetricKind::Counter => ("_total", "counter"),
+                MetricKind::Gauge => ("", "gauge"),
             };
             let (labels, help) = (metric.labels.join(", "), metric.help);
             let _ = writeln!(

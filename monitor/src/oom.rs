@@ -1,139 +1,143 @@
-//! Who is ended when a container holds more than its limit.
-//!
-//! Fed by: the driver's bytes of each process of exactly that container. Must not: know a process
-//! from a counters file; decide by one look; end another while one that was ended still goes.
+//! The OOM killer: which process to kill when a container exceeds its memory limit, from the driver's
+//! sizes of exactly that container's processes. Never after a single sample, and never a second
+//! process while a killed one is still exiting.
 
 use std::collections::BTreeMap;
 
-use crate::processes::Life;
+use crate::processes::ProcessIdentity;
 
-/// Looks in a row above the limit before somebody is ended.
-const LOOKS: u32 = 2;
-/// Looks until one that was ended, and still is there, is ended again: to give back tens of
+/// Consecutive samples above the limit before a process is killed.
+const MIN_SAMPLES: u32 = 2;
+/// Samples after which a killed process that still exists is killed again: releasing tens of
 /// gigabytes takes the driver seconds.
-const AGAIN: u64 = 10;
+const KILL_RETRY: u64 = 10;
 
-/// What holds for a device of a container.
+/// The limit of a container on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// Bytes that it may hold.
+pub struct OomRule {
+    /// Limit in bytes.
     pub limit: u64,
-    /// Bytes beyond that for each process, but no more than it holds: what the driver takes beside
-    /// what the library was told.
+    /// Bytes above the limit for each process, at most its own size: what the driver allocates beyond
+    /// what the limiter counts.
     pub tolerance: u64,
-    /// Somebody is ended, not only told.
+    /// Kill a process, not only report it.
     pub kill: bool,
 }
 
-/// What to do.
+/// What to do after a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OomVerdict {
     /// Nothing.
-    Fine,
-    /// Tell the pod, once for each time that it passes its limit.
-    Tell {
-        /// Bytes held.
-        held: u64,
+    Within,
+    /// Report it to the pod, once each time that it exceeds its limit.
+    Report {
+        /// Bytes used.
+        used: u64,
     },
-    /// End this one.
+    /// Kill this process.
     Kill {
-        /// Bytes held together.
-        held: u64,
-        /// The newest grower.
-        life: Life,
+        /// Bytes used by all processes.
+        used: u64,
+        /// The process that grew last.
+        identity: ProcessIdentity,
     },
 }
 
 /// One process of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Itself.
-    pub life: Life,
-    /// Bytes that it holds.
+pub struct ProcessMemory {
+    /// Its identity.
+    pub identity: ProcessIdentity,
+    /// Bytes that it uses.
     pub bytes: u64,
-    /// It is on its way out, and what it holds with it.
-    pub going: bool,
+    /// It is exiting, and releases its memory.
+    pub exiting: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Growth {
     bytes: u64,
-    /// The look in which it last grew, and by how much.
+    /// The sample in which it last grew, and by how much.
     grew: (u64, u64),
 }
 
-/// One device of one container, from look to look.
+/// The state of one container on one device.
 #[derive(Clone, Debug, Default)]
-pub struct Watched {
-    look: u64,
+pub struct OomWatch {
+    sample: u64,
     above: u32,
-    told: bool,
-    processes: BTreeMap<Life, Growth>,
-    /// Who was ended, and in which look.
-    ended: Option<(Life, u64)>,
+    reported: bool,
+    processes: BTreeMap<ProcessIdentity, Growth>,
+    /// The process that was killed, and in which sample.
+    killed: Option<(ProcessIdentity, u64)>,
 }
 
-impl Watched {
-    /// What follows from one more look at the processes and their bytes.
-    pub fn after(&mut self, holders: &[Holder], rule: Rule) -> Verdict {
-        self.look += 1;
-        self.note(holders);
+impl OomWatch {
+    /// Adds one sample of the processes and returns what to do.
+    pub fn update(&mut self, processes: &[ProcessMemory], rule: OomRule) -> OomVerdict {
+        self.sample += 1;
+        self.note(processes);
         let living = || self.processes.values().map(|one| one.bytes);
-        let held = living().fold(0_u64, u64::saturating_add);
+        let used = living().fold(0_u64, u64::saturating_add);
         let beyond = living().map(|bytes| bytes.min(rule.tolerance));
         let allowed = beyond.fold(rule.limit, u64::saturating_add);
-        if rule.limit == 0 || held <= allowed {
+        if rule.limit == 0 || used <= allowed {
             self.above = 0;
-            self.told = false;
-            return Verdict::Fine;
+            self.reported = false;
+            return OomVerdict::Within;
         }
-        let ended = self.ended.map(|(life, _)| life);
-        if self.ended.is_some_and(|(_, then)| self.look < then + AGAIN) {
-            return Verdict::Fine;
+        let killed = self.killed.map(|(identity, _)| identity);
+        if self
+            .killed
+            .is_some_and(|(_, then)| self.sample < then + KILL_RETRY)
+        {
+            return OomVerdict::Within;
         }
         self.above += 1;
-        if self.above < LOOKS {
-            return Verdict::Fine;
+        if self.above < MIN_SAMPLES {
+            return OomVerdict::Within;
         }
-        match ended.or_else(|| self.newest_grower()) {
-            Some(life) if rule.kill => {
-                // Its end takes a moment, in which nobody else is to go for it.
+        match killed.or_else(|| self.newest_grower()) {
+            Some(identity) if rule.kill => {
+                // It takes a moment to end, in which no other process may be killed for it.
                 self.above = 0;
-                self.ended = Some((life, self.look));
-                Verdict::Kill { held, life }
+                self.killed = Some((identity, self.sample));
+                OomVerdict::Kill { used, identity }
             }
-            _ if self.told => Verdict::Fine,
+            _ if self.reported => OomVerdict::Within,
             _ => {
-                self.told = true;
-                Verdict::Tell { held }
+                self.reported = true;
+                OomVerdict::Report { used }
             }
         }
     }
 
-    fn note(&mut self, holders: &[Holder]) {
-        let look = self.look;
-        let living = holders.iter().filter(|one| !one.going);
-        let lives = |life: &Life| living.clone().any(|one| one.life == *life);
-        self.processes.retain(|life, _| lives(life));
-        self.ended = self.ended.filter(|(life, _)| lives(life));
+    fn note(&mut self, processes: &[ProcessMemory]) {
+        let sample = self.sample;
+        let living = processes.iter().filter(|one| !one.exiting);
+        let lives =
+            |identity: &ProcessIdentity| living.clone().any(|one| one.identity == *identity);
+        self.processes.retain(|identity, _| lives(identity));
+        self.killed = self.killed.filter(|(identity, _)| lives(identity));
         for one in living.clone() {
-            let known = self.processes.entry(one.life).or_insert(Growth {
+            let known = self.processes.entry(one.identity).or_insert(Growth {
                 bytes: 0,
-                grew: (look, 0),
+                grew: (sample, 0),
             });
             if let Some(more) = one.bytes.checked_sub(known.bytes).filter(|more| *more > 0) {
-                known.grew = (look, more);
+                known.grew = (sample, more);
             }
             known.bytes = one.bytes;
         }
     }
 
-    /// Who grew last; of several the one that grew most, then the youngest.
-    fn newest_grower(&self) -> Option<Life> {
+    /// The process that grew last; of several the one that grew most, then the youngest.
+    fn newest_grower(&self) -> Option<ProcessIdentity> {
         let all = self.processes.iter();
-        let holders = all.filter(|(_, growth)| growth.bytes > 0);
-        let newest = holders.max_by_key(|(life, growth)| (growth.grew, life.start, life.pid));
-        newest.map(|(life, _)| *life)
+        let processes = all.filter(|(_, growth)| growth.bytes > 0);
+        let newest =
+            processes.max_by_key(|(identity, growth)| (growth.grew, identity.start, identity.pid));
+        newest.map(|(identity, _)| *identity)
     }
 }
 
@@ -141,172 +145,179 @@ impl Watched {
 mod tests {
     use super::*;
 
-    const RULE: Rule = Rule {
+    const RULE: OomRule = OomRule {
         limit: 100,
         tolerance: 5,
         kill: true,
     };
 
-    fn life(pid: u32) -> Life {
-        Life {
+    fn identity(pid: u32) -> ProcessIdentity {
+        ProcessIdentity {
             pid,
             start: u64::from(pid),
         }
     }
 
-    fn holder(life: Life, bytes: u64) -> Holder {
-        Holder {
-            life,
+    fn process(identity: ProcessIdentity, bytes: u64) -> ProcessMemory {
+        ProcessMemory {
+            identity,
             bytes,
-            going: false,
+            exiting: false,
         }
     }
 
-    /// The verdicts after each look; a look gives bytes to processes 1, 2, …, 0 for one that is
-    /// not there.
-    fn check(what: &str, rule: Rule, looks: &[&[u64]], expected: &[Verdict]) {
-        let mut watched = Watched::default();
-        let found: Vec<_> = looks
+    /// Checks the verdicts after each sample; a sample has the bytes of processes 1, 2, …, 0 for one
+    /// that does not exist.
+    fn check(what: &str, rule: OomRule, samples: &[&[u64]], expected: &[OomVerdict]) {
+        let mut watch = OomWatch::default();
+        let found: Vec<_> = samples
             .iter()
-            .map(|look| {
-                let all = (1..).zip(look.iter()).filter(|(_, bytes)| **bytes > 0);
-                let holders: Vec<_> = all.map(|(pid, bytes)| holder(life(pid), *bytes)).collect();
-                watched.after(&holders, rule)
+            .map(|sample| {
+                let all = (1..).zip(sample.iter()).filter(|(_, bytes)| **bytes > 0);
+                let processes: Vec<_> = all
+                    .map(|(pid, bytes)| process(identity(pid), *bytes))
+                    .collect();
+                watch.update(&processes, rule)
             })
             .collect();
         assert_eq!(found, expected, "{what}");
     }
 
-    fn kill(held: u64, pid: u32) -> Verdict {
-        Verdict::Kill {
-            held,
-            life: life(pid),
+    fn kill(used: u64, pid: u32) -> OomVerdict {
+        OomVerdict::Kill {
+            used,
+            identity: identity(pid),
         }
     }
 
     #[test]
-    fn the_newest_grower_goes_after_two_looks_above_the_limit() {
-        use Verdict::Fine;
-        check("within", RULE, &[&[100], &[105], &[105]], &[Fine; 3]);
-        check("one look", RULE, &[&[106], &[105], &[106]], &[Fine; 3]);
+    fn kills_newest_grower_after_two_samples_above_limit() {
+        use OomVerdict::Within;
+        check("within", RULE, &[&[100], &[105], &[105]], &[Within; 3]);
+        check("one sample", RULE, &[&[106], &[105], &[106]], &[Within; 3]);
         check(
             "alone",
             RULE,
             &[&[50], &[106], &[106]],
-            &[Fine, Fine, kill(106, 1)],
+            &[Within, Within, kill(106, 1)],
         );
         check(
             "the one that grew",
             RULE,
             &[&[60, 40], &[90, 40], &[90, 40]],
-            &[Fine, Fine, kill(130, 1)],
+            &[Within, Within, kill(130, 1)],
         );
         check(
             "not the old and large",
             RULE,
             &[&[90], &[90, 30], &[90, 30]],
-            &[Fine, Fine, kill(120, 2)],
+            &[Within, Within, kill(120, 2)],
         );
         check(
             "of two the one that grew more",
             RULE,
             &[&[50, 50], &[60, 90], &[60, 90]],
-            &[Fine, Fine, kill(150, 2)],
+            &[Within, Within, kill(150, 2)],
         );
         check(
             "of equals the youngest",
             RULE,
             &[&[60, 60], &[60, 60]],
-            &[Fine, kill(120, 2)],
+            &[Within, kill(120, 2)],
         );
         check(
-            "one at a time, and the next only after two more looks",
+            "one at a time, and the next only after two more samples",
             RULE,
             &[&[90, 90, 90], &[90, 90, 90], &[90, 90], &[90, 90], &[90]],
-            &[Fine, kill(270, 3), Fine, kill(180, 2), Fine],
+            &[Within, kill(270, 3), Within, kill(180, 2), Within],
         );
         check(
             "no limit",
-            Rule { limit: 0, ..RULE },
+            OomRule { limit: 0, ..RULE },
             &[&[500], &[500]],
-            &[Fine; 2],
+            &[Within; 2],
         );
     }
 
     #[test]
-    fn whoever_had_many_small_processes_was_never_above_its_limit() {
-        let mut look = vec![112];
-        look.extend([1; 5]);
-        let expected = [Verdict::Fine, kill(117, 1)];
+    fn limits_tolerance_by_size_of_each_process() {
+        let mut sample = vec![112];
+        sample.extend([1; 5]);
+        let expected = [OomVerdict::Within, kill(117, 1)];
         // 100 and 5 for the large one, 1 for each small one: 110 are allowed.
-        check("small ones", RULE, &[&look, &look], &expected);
-        look[0] = 105;
-        check("within", RULE, &[&look, &look], &[Verdict::Fine; 2]);
+        check("small ones", RULE, &[&sample, &sample], &expected);
+        sample[0] = 105;
+        check(
+            "within",
+            RULE,
+            &[&sample, &sample],
+            &[OomVerdict::Within; 2],
+        );
     }
 
     #[test]
-    fn without_the_killer_it_is_told_once_each_time() {
-        use Verdict::{Fine, Tell};
-        let rule = Rule {
+    fn reports_once_per_excess_without_oom_killer() {
+        use OomVerdict::{Report, Within};
+        let rule = OomRule {
             kill: false,
             ..RULE
         };
         check(
-            "told",
+            "reported",
             rule,
             &[&[120], &[120], &[120], &[90], &[120], &[121]],
             &[
-                Fine,
-                Tell { held: 120 },
-                Fine,
-                Fine,
-                Fine,
-                Tell { held: 121 },
+                Within,
+                Report { used: 120 },
+                Within,
+                Within,
+                Within,
+                Report { used: 121 },
             ],
         );
     }
 
     #[test]
-    fn a_later_process_with_the_same_id_is_another() {
-        let mut watched = Watched::default();
-        let (old, young) = (life(1), Life { pid: 1, start: 9 });
-        assert_eq!(watched.after(&[holder(old, 120)], RULE), Verdict::Fine);
-        let found = watched.after(&[holder(young, 120)], RULE);
+    fn distinguishes_later_process_with_same_pid() {
+        let mut watch = OomWatch::default();
+        let (old, young) = (identity(1), ProcessIdentity { pid: 1, start: 9 });
+        assert_eq!(watch.update(&[process(old, 120)], RULE), OomVerdict::Within);
+        let found = watch.update(&[process(young, 120)], RULE);
         assert_eq!(
             found,
-            Verdict::Kill {
-                held: 120,
-                life: young
+            OomVerdict::Kill {
+                used: 120,
+                identity: young
             }
         );
     }
 
     #[test]
-    fn an_innocent_one_was_ended_while_the_first_still_gave_its_memory_back() {
-        let mut watched = Watched::default();
-        // The second grows a little while the first, which was ended, is still there.
-        let ends = (1..=30).filter_map(|look| {
-            let small = if look > 2 { 8 + look } else { 10 };
-            let both = [holder(life(1), 120), holder(life(2), small)];
-            match watched.after(&both, RULE) {
-                Verdict::Kill { life, .. } => Some((look, life.pid)),
+    fn kills_no_other_process_while_first_releases_memory() {
+        let mut watch = OomWatch::default();
+        // The second grows a little while the first, which was killed, still exists.
+        let kills = (1..=30).filter_map(|sample| {
+            let small = if sample > 2 { 8 + sample } else { 10 };
+            let both = [process(identity(1), 120), process(identity(2), small)];
+            match watch.update(&both, RULE) {
+                OomVerdict::Kill { identity, .. } => Some((sample, identity.pid)),
                 _ => None,
             }
         });
-        let ends: Vec<(u64, u32)> = ends.collect();
-        assert_eq!(ends, [(2, 1), (13, 1), (24, 1)], "only the first, again");
+        let kills: Vec<(u64, u32)> = kills.collect();
+        assert_eq!(kills, [(2, 1), (13, 1), (24, 1)], "only the first, again");
     }
 
     #[test]
-    fn one_that_goes_by_itself_costs_nobody_its_life() {
-        let mut watched = Watched::default();
-        let old = Holder {
-            going: true,
-            ..holder(life(1), 90)
+    fn ignores_memory_of_exiting_process() {
+        let mut watch = OomWatch::default();
+        let old = ProcessMemory {
+            exiting: true,
+            ..process(identity(1), 90)
         };
         for _ in 0..10 {
-            let verdict = watched.after(&[old, holder(life(2), 90)], RULE);
-            assert_eq!(verdict, Verdict::Fine);
+            let verdict = watch.update(&[old, process(identity(2), 90)], RULE);
+            assert_eq!(verdict, OomVerdict::Within);
         }
     }
 }

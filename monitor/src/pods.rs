@@ -1,8 +1,6 @@
 //! This node's pods, as far as attribution and events need them: names of containers by the
-//! runtime's ids, and who has a card by another plugin.
-//!
-//! Fed by: the watch of this node's pods. Must not: let what a user may write of a pod put it into
-//! another's place.
+//! runtime's ids, and whether a pod has a GPU from another device plugin. Nothing that a user may
+//! write on a pod makes it replace another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,46 +12,46 @@ use aliquot_k8s::watch::Index;
 use k8s_openapi::api::core::v1 as api;
 use parking_lot::Mutex;
 
-use crate::attribute::Said;
+use crate::attribution::PodInfo;
 
-/// On mirror pods: the uid under which the kubelet runs the static pod. On others anybody may
+/// On mirror pods: the uid under which the kubelet runs the static pod. On other pods any user may
 /// write it.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-/// On the API server's copies of static pods.
+/// On mirror pods, the API server's copies of static pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// One pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// As events refer to it.
-    pub named: PodRef,
-    /// What matters of it for its processes.
-    pub said: Said,
+    /// The object reference for events.
+    pub reference: PodRef,
+    /// What attribution needs of it.
+    pub info: PodInfo,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,
 }
 
-/// All of them, by the kubelet's uids. Clones share them.
+/// All pods, by the kubelet's uids. Clones share the same pods.
 #[derive(Clone, Debug, Default)]
 pub struct Pods(Arc<Mutex<BTreeMap<PodUid, Arc<Pod>>>>);
 
 impl Pods {
-    /// Those there are now.
+    /// All pods now.
     pub fn all(&self) -> BTreeMap<PodUid, Arc<Pod>> {
         self.0.lock().clone()
     }
 
-    /// One of them.
+    /// One pod.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.0.lock().get(uid).cloned()
     }
 
-    /// Those in one of these namespaces.
+    /// The pods in one of these namespaces.
     pub fn in_namespaces(&self, namespaces: &[String]) -> BTreeSet<PodUid> {
         let all = self.0.lock();
         let there = all
             .iter()
-            .filter(|(_, pod)| namespaces.contains(&pod.named.namespace));
+            .filter(|(_, pod)| namespaces.contains(&pod.reference.namespace));
         there.map(|(uid, _)| uid.clone()).collect()
     }
 }
@@ -74,7 +72,7 @@ impl Index<api::Pod> for Pods {
     fn delete(&self, object: api::Pod) {
         if let Some((uid, pod)) = read(&object) {
             let mut all = self.0.lock();
-            let same = |known: &Arc<Pod>| known.named.uid == pod.named.uid;
+            let same = |known: &Arc<Pod>| known.reference.uid == pod.reference.uid;
             if all.get(&uid).is_some_and(same) {
                 all.remove(&uid);
             }
@@ -90,9 +88,9 @@ impl Index<api::Pod> for Pods {
     }
 }
 
-/// A pod's own uid is the API server's word: no copy of a static pod takes its place.
+/// A pod under its own uid, which the API server assigns, is never replaced by a mirror pod.
 fn put(all: &mut BTreeMap<PodUid, Arc<Pod>>, uid: PodUid, pod: Arc<Pod>) {
-    let owns = |pod: &Pod| pod.named.uid == uid.as_str();
+    let owns = |pod: &Pod| pod.reference.uid == uid.as_str();
     let taken = all.get(&uid).is_some_and(|known| owns(known));
     if owns(&pod) || !taken {
         all.insert(uid, pod);
@@ -106,7 +104,7 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
     let uid = meta.uid.clone()?;
     let of_static = annotation(CONFIG_HASH).filter(|_| annotation(MIRROR).is_some());
     let kubelets = of_static.unwrap_or(&uid).as_str().into();
-    let named = PodRef {
+    let reference = PodRef {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: meta.name.clone()?,
         uid,
@@ -116,22 +114,22 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
         .status
         .as_ref()
         .and_then(|status| status.phase.as_deref());
-    let said = Said {
-        foreign: !allocated && pod.spec.as_ref().is_some_and(asks),
+    let info = PodInfo {
+        foreign: !allocated && pod.spec.as_ref().is_some_and(requests_gpu),
         allocated,
         ended: matches!(phase, Some("Succeeded" | "Failed")),
     };
     let containers = containers(pod);
     let pod = Pod {
-        named,
-        said,
+        reference,
+        info,
         containers,
     };
     Some((kubelets, pod))
 }
 
-/// For some of what GPUs are offered by, or by a claim.
-fn asks(spec: &api::PodSpec) -> bool {
+/// Whether it requests a GPU resource, or has a resource claim.
+fn requests_gpu(spec: &api::PodSpec) -> bool {
     let init = spec.init_containers.iter().flatten();
     let mut all = init.chain(&spec.containers);
     let claims = spec
@@ -143,19 +141,19 @@ fn asks(spec: &api::PodSpec) -> bool {
             let resources = container.resources.as_ref();
             let limits = resources.and_then(|resources| resources.limits.as_ref());
             let mut limits = limits.into_iter().flatten();
-            limits.any(|(name, quantity)| is_gpu(name) && is_some(&quantity.0))
+            limits.any(|(name, quantity)| is_gpu(name) && is_positive(&quantity.0))
         })
 }
 
-/// A resource by which a device plugin may give somebody a GPU. Others, which a user may ask for
-/// besides, prove nothing.
+/// Whether a device plugin may allocate a GPU for this resource. A request for any other resource
+/// proves nothing.
 fn is_gpu(resource: &str) -> bool {
     let own = resource.split_once('/');
     own.is_some_and(|(domain, name)| domain == "nvidia.com" || name.contains("gpu"))
 }
 
-/// Of nothing everybody may ask for everything.
-fn is_some(quantity: &str) -> bool {
+/// A quantity of zero may be requested of any resource.
+fn is_positive(quantity: &str) -> bool {
     let digits = quantity
         .bytes()
         .take_while(|byte| !byte.is_ascii_alphabetic());
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_known_by_the_runtimes_ids_and_static_pods_by_the_kubelets_uid() {
+    fn indexes_static_pods_by_kubelet_uid() {
         let pods = Pods::default();
         pods.apply(pod(json!({
             "metadata": {"uid": "u", "name": "p", "namespace": "d",
@@ -203,8 +201,8 @@ mod tests {
         })));
         let found = pods.get(&"h".into()).expect("known");
         assert_eq!(
-            (found.named.uid.as_str(), found.said),
-            ("u", Said::default())
+            (found.reference.uid.as_str(), found.info),
+            ("u", PodInfo::default())
         );
         let names: Vec<_> = found.containers.values().collect();
         assert_eq!(names, ["main", "init"]);
@@ -215,8 +213,8 @@ mod tests {
     }
 
     #[test]
-    fn a_user_put_its_pod_into_anothers_place_by_an_annotation() {
-        let named = |uid: &str, annotations: Value| {
+    fn keeps_pod_despite_forged_annotation_of_another() {
+        let reference = |uid: &str, annotations: Value| {
             pod(
                 json!({"metadata": {"uid": uid, "name": uid, "annotations": annotations},
                        "spec": {"containers": []}}),
@@ -225,13 +223,13 @@ mod tests {
         let hash = json!({"kubernetes.io/config.hash": "victim"});
         let mirror = json!({"kubernetes.io/config.hash": "victim",
                             "kubernetes.io/config.mirror": "victim"});
-        let victim = || named("victim", json!({}));
+        let victim = || reference("victim", json!({}));
         let check = |pods: &Pods| {
             let found = pods.get(&"victim".into()).expect("known");
-            assert_eq!(found.named.uid, "victim");
+            assert_eq!(found.reference.uid, "victim");
         };
         for annotations in [hash, mirror] {
-            let tenant = || named("tenant", annotations.clone());
+            let tenant = || reference("tenant", annotations.clone());
             let pods = Pods::default();
             pods.apply(victim());
             pods.apply(tenant());
@@ -243,12 +241,18 @@ mod tests {
             check(&pods);
         }
         let pods = Pods::default();
-        pods.apply(named("tenant", json!({"kubernetes.io/config.hash": "x"})));
-        assert!(pods.get(&"tenant".into()).is_some(), "it hid itself");
+        pods.apply(reference(
+            "tenant",
+            json!({"kubernetes.io/config.hash": "x"}),
+        ));
+        assert!(
+            pods.get(&"tenant".into()).is_some(),
+            "found under its own uid"
+        );
     }
 
     #[test]
-    fn a_pod_with_a_device_that_we_did_not_give_has_it_by_another_plugin() {
+    fn detects_gpu_of_other_device_plugin() {
         let check = |resource: &str, quantity: &str, annotations: Value, expected| {
             let pod = pod(json!({
                 "metadata": {"uid": "u", "name": "p", "annotations": annotations},
@@ -256,7 +260,7 @@ mod tests {
                     "resources": {"limits": {resource: quantity}}}]},
             }));
             let (_, found) = read(&pod).expect("read");
-            assert_eq!(found.said.foreign, expected, "{resource}");
+            assert_eq!(found.info.foreign, expected, "{resource}");
         };
         let ours = json!({"aliquot.dev/allocation": "{}"});
         check("cpu", "1", json!({}), false);
@@ -267,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_was_never_ended_that_asked_for_nothing_of_something() {
+    fn ignores_zero_quantities_and_non_gpu_resources() {
         for (resource, quantity) in [
             ("nvidia.com/gpu", "0"),
             ("nvidia.com/gpu", "0.0e5"),
@@ -280,7 +284,7 @@ mod tests {
                     "resources": {"limits": {resource: quantity}}}]},
             }));
             let (_, found) = read(&pod).expect("read");
-            assert!(!found.said.foreign, "{resource}: {quantity}");
+            assert!(!found.info.foreign, "{resource}: {quantity}");
         }
     }
 }

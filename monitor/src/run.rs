@@ -1,6 +1,4 @@
-//! The monitor's tasks, started and ended together.
-//!
-//! Fed by: the settings. Must not: decide anything; the tasks do.
+//! Starts and stops the monitor's tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,22 +21,22 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::act::Actor;
-use crate::arbiter::shell::{self, Levels};
-use crate::cards::Cards;
+use crate::actions::ActionRunner;
+use crate::arbiter::runner::{self, Measurements};
+use crate::devices::GpuDriver;
 use crate::enforce::Enforcements;
-use crate::figures::{Exporter, Shown};
-use crate::judge::Judge;
-use crate::look::Looker;
+use crate::evaluation::Evaluator;
+use crate::exporter::{Exporter, LatestSnapshot};
+use crate::managed_containers::{ContainersReceiver, ManagedContainers};
 use crate::pods::Pods;
 use crate::processes::Processes;
-use crate::rounds::{Looked, Policy, Rounds};
-use crate::seats::{self, Seats};
+use crate::sampler::Sampler;
+use crate::sampling_loop::{MonitorPolicy, SampleStatus, SamplingLoop};
 use crate::settings::Settings;
 
-/// The first look is done, and the last one not long ago.
-const LOOKED: &str = "looked";
-const LATE_REASON: &str = "a look does not end: the driver does not answer";
+/// The readiness condition: samples complete.
+const SAMPLED: &str = "sampled";
+const OVERDUE_REASON: &str = "a sample does not complete: the driver does not answer";
 
 /// Why the monitor cannot run.
 #[derive(Debug, Error)]
@@ -46,24 +44,24 @@ pub enum RunError {
     /// The driver cannot be opened.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// No client of the API server.
+    /// No client for the API server.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Signals cannot be waited for.
+    /// Signal handlers cannot be installed.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
-    /// The address is taken.
+    /// The address is in use.
     #[error(transparent)]
-    Listen(#[from] http::BindError),
+    Listen(#[from] http::ListenError),
     /// A blocking task ended early.
     #[error("a blocking task ended: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Opens what is needed, and runs until a signal ends it.
+/// Opens the driver and a client, and runs until a signal.
 pub async fn start(settings: Settings) -> Result<(), RunError> {
-    raise_files();
-    let readiness = Readiness::new([LOOKED]);
+    raise_open_file_limit();
+    let readiness = Readiness::new([SAMPLED]);
     let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
     let stop = stop.map_err(RunError::Signals)?;
     let root = settings.driver_root.as_deref();
@@ -77,29 +75,29 @@ pub async fn start(settings: Settings) -> Result<(), RunError> {
     run(settings, Arc::new(driver), client, readiness, stop).await
 }
 
-/// As many open files as the system allows: each share has one or two.
-fn raise_files() {
+/// Raises the limit of open files to the maximum: each container needs one or two.
+fn raise_open_file_limit() {
     let most = getrlimit(Resource::Nofile).maximum;
     let raised = Rlimit {
         current: most,
         maximum: most,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files stays");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 
 /// Runs until `stop`.
 pub async fn run(
     settings: Settings,
-    driver: Arc<dyn Cards>,
+    driver: Arc<dyn GpuDriver>,
     client: Client,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
     let tasks = TaskTracker::new();
     let listener = http::bind(settings.listen).await?;
-    let shown = Shown::default();
+    let shown = LatestSnapshot::default();
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exporter {
         shown: shown.clone(),
@@ -123,21 +121,21 @@ pub async fn run(
         stop.clone(),
     ));
 
-    let (seats_tx, seats) = watch::channel(Arc::<Seats>::default());
-    let (levels_tx, levels) = watch::channel(Arc::<Levels>::default());
-    tasks.spawn(arbitrate(seats, levels, stop.clone()));
+    let (containers_tx, containers) = watch::channel(Arc::<ManagedContainers>::default());
+    let (measurements_tx, measurements) = watch::channel(Arc::<Measurements>::default());
+    tasks.spawn(arbitrate(containers, measurements, stop.clone()));
     let (processes, state) = (Processes::default(), &settings.state_dir);
-    let rounds = Rounds {
+    let sampling = SamplingLoop {
         node: settings.node_name.clone(),
-        policy: Policy {
+        policy: MonitorPolicy {
             unmanaged: settings.on_unmanaged,
-            spared: settings.spared_namespaces.clone(),
+            exempt: settings.exempt_namespaces.clone(),
             tolerance: settings.oom_tolerance << 20,
         },
         enforcements: Enforcements::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
-        looker: Looker::new(driver, state, processes.clone(), pods.clone()),
-        judge: Judge::default(),
-        actor: Actor::new(
+        sampler: Sampler::new(driver, state, processes.clone(), pods.clone()),
+        evaluator: Evaluator::default(),
+        actions: ActionRunner::new(
             settings.node_name.clone(),
             processes,
             pods.clone(),
@@ -147,41 +145,41 @@ pub async fn run(
         pods: (pods, freshness),
         notes,
         shown,
-        seats_tx,
-        levels_tx,
+        containers_tx,
+        measurements_tx,
     };
-    let looked = move |look: Looked| match look {
-        Looked::Ended => {
-            readiness.holds(LOOKED);
-            alive.holds(LOOKED);
+    let report = move |sample: SampleStatus| match sample {
+        SampleStatus::Completed => {
+            readiness.pass(SAMPLED);
+            alive.pass(SAMPLED);
         }
-        Looked::Late => {
-            readiness.fails(LOOKED, LATE_REASON);
-            alive.fails(LOOKED, LATE_REASON);
+        SampleStatus::Overdue => {
+            readiness.fail(SAMPLED, OVERDUE_REASON);
+            alive.fail(SAMPLED, OVERDUE_REASON);
         }
     };
-    tasks.spawn(rounds.run(looked, stop));
+    tasks.spawn(sampling.run(report, stop));
     tasks.close();
     tasks.wait().await;
     Ok(())
 }
 
-/// Keeps the arbiter's thread until `stop`; the monitor ends with it.
+/// Runs the arbiter's thread until `stop`; if it ends, the monitor stops.
 async fn arbitrate(
-    seats: seats::Shown,
-    levels: watch::Receiver<Arc<Levels>>,
+    containers: ContainersReceiver,
+    measurements: watch::Receiver<Arc<Measurements>>,
     stop: CancellationToken,
 ) {
-    let (ends, ended) = std::sync::mpsc::channel();
-    let mut thread = spawn_blocking(move || shell::run(seats, levels, &ended));
+    let (stop_tx, stop_rx) = std::sync::mpsc::channel();
+    let mut thread = spawn_blocking(move || runner::run(containers, measurements, &stop_rx));
     tokio::select! {
         () = stop.cancelled() => {
-            drop(ends);
-            // It opens the gates and ends within a tick.
+            drop(stop_tx);
+            // It clears the throttle flags and ends within a tick.
             let _ = thread.await;
         }
         _ = &mut thread => {
-            tracing::error!("the arbiter ended; the monitor ends");
+            tracing::error!("the arbiter stopped; the monitor exits");
             stop.cancel();
         }
     }

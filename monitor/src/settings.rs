@@ -1,6 +1,4 @@
 //! The monitor's flags, each also an environment variable.
-//!
-//! Fed by: the command line. Must not: be read anywhere but at start.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,19 +7,19 @@ use clap::{Parser, ValueEnum};
 
 use crate::metrics::Family;
 
-/// What becomes of a process on a GPU that nobody accounts for.
+/// What to do about an unmanaged process on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnUnmanaged {
-    /// It is told and charged.
+    /// Report and charge it.
     #[default]
     Report,
-    /// It is ended, too.
+    /// Also kill it.
     Kill,
-    /// Its pod is evicted, too.
+    /// Also evict its pod.
     Evict,
 }
 
-/// The monitor of Aliquot: measures, charges and ends on one node's GPUs.
+/// The monitor of Aliquot: measures and enforces the use of one node's GPUs.
 #[derive(Clone, Debug, Parser)]
 #[command(version, about)]
 pub struct Settings {
@@ -31,7 +29,7 @@ pub struct Settings {
     /// Name of the Node object whose GPUs these are
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
-    /// The node agent's directory of accepted shares and seats
+    /// The node agent's state directory, with accepted allocations and container directories
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
     pub state_dir: PathBuf,
     /// NVML library to load
@@ -41,30 +39,30 @@ pub struct Settings {
         default_value = "libnvidia-ml.so.1"
     )]
     pub nvml_library: PathBuf,
-    /// Where the driver's files are, seen from here; a library without a path is looked for below it
+    /// Root of the driver's files, as mounted here; a library without a path is searched below it
     #[arg(long, env = "ALIQUOT_DRIVER_ROOT")]
     pub driver_root: Option<PathBuf>,
-    /// What becomes of a process on a GPU that belongs to no share, or that avoids the library
-    /// which its share is held by
+    /// What to do about a process on a GPU that belongs to no share, or that bypasses the limiter of
+    /// its container
     #[arg(long, env = "ALIQUOT_ON_UNMANAGED", value_enum, default_value_t = OnUnmanaged::Report)]
     pub on_unmanaged: OnUnmanaged,
     /// Namespaces whose unmanaged processes are only reported
     #[arg(
-        long,
+        long = "spared-namespaces",
         env = "ALIQUOT_SPARED_NAMESPACES",
         value_delimiter = ',',
         default_value = "kube-system"
     )]
-    pub spared_namespaces: Vec<String>,
-    /// MiB for each process of a container that it may pass its memory limit by before the OOM
-    /// killer looks: what the driver takes beside what the library was told
+    pub exempt_namespaces: Vec<String>,
+    /// MiB for each process of a container by which it may exceed its memory limit before the OOM
+    /// killer acts: what the driver allocates beyond what the limiter counts
     #[arg(long, env = "ALIQUOT_OOM_TOLERANCE", default_value_t = 128,
           value_parser = clap::value_parser!(u64).range(0..=65_536))]
     pub oom_tolerance: u64,
-    /// Also show the metrics under the names that HAMi's monitor has
+    /// Also export metrics under the names of HAMi's monitor
     #[arg(long, env = "ALIQUOT_COMPAT_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
     pub compat_metrics: bool,
-    /// Also show figures of GPUs under the names that dcgm-exporter has
+    /// Also export metrics of GPUs under the names of dcgm-exporter
     #[arg(long, env = "ALIQUOT_DCGM_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
     pub dcgm_metrics: bool,
     /// Address for /healthz, /readyz and /metrics
@@ -79,14 +77,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The names under which metrics are shown.
+    /// The families of metrics to export.
     pub fn families(&self) -> Vec<Family> {
         let all = [
             (true, Family::Own),
             (self.compat_metrics, Family::Hami),
             (self.dcgm_metrics, Family::Dcgm),
         ];
-        let shown = all.into_iter().filter(|(wanted, _)| *wanted);
+        let shown = all.into_iter().filter(|(enabled, _)| *enabled);
         shown.map(|(_, family)| family).collect()
     }
 }
@@ -96,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_out_of_range_are_refused_with_the_accepted_form() {
+    fn rejects_flags_out_of_range() {
         let check = |flags: &[&str], expected: &str| {
             let line = ["monitor", "--node-name", "n1"].iter().chain(flags);
             match Settings::try_parse_from(line) {

@@ -1,18 +1,18 @@
-//! Seats and processes for tests.
+//! Containers and processes for tests.
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent};
 use aliquot_k8s::event::PodRef;
 
-use crate::attribute::{OnCard, Said};
-use crate::cgroup::Place;
+use crate::attribution::{PodInfo, ProcessSample};
+use crate::cgroup::ProcessLocation;
+use crate::managed_containers::{ContainerDevice, EffectiveLimits, ManagedContainer};
 use crate::pods::Pod;
-use crate::processes::{Known, Life};
-use crate::seats::{Device, Effective, Seat};
+use crate::processes::{ProcessIdentity, ProcessStatus};
 
 /// A device of 3000 MiB and 30 percent.
-pub(crate) fn device(uuid: &str) -> Device {
-    Device {
+pub(crate) fn device(uuid: &str) -> ContainerDevice {
+    ContainerDevice {
         uuid: uuid.into(),
         memory: Mib(3000),
         cores: Percent(30),
@@ -21,43 +21,48 @@ pub(crate) fn device(uuid: &str) -> Device {
     }
 }
 
-/// A seat of a container, held by the library.
-pub(crate) fn seat(name: &str, pod: &str, container: &str, devices: &[&str]) -> Seat {
-    Seat {
-        name: name.to_owned(),
+/// A container with the limiter.
+pub(crate) fn container(
+    name: &str,
+    pod: &str,
+    container: &str,
+    devices: &[&str],
+) -> ManagedContainer {
+    ManagedContainer {
+        id: name.to_owned(),
         pod: pod.into(),
         namespace: "default".to_owned(),
         pod_name: format!("pod-{pod}"),
-        container: container.to_owned(),
+        name: container.to_owned(),
         devices: devices.iter().map(|uuid| device(uuid)).collect(),
         priority: 1,
-        effective: Effective {
+        effective: EffectiveLimits {
             oom_killer: true,
-            ..Effective::default()
+            ..EffectiveLimits::default()
         },
         limited: true,
-        folder: format!("/nonexistent/{name}").into(),
+        directory: format!("/nonexistent/{name}").into(),
     }
 }
 
 /// A process in a container, or outside every pod.
-pub(crate) fn process(pid: u32, pod: Option<&str>, container: &str) -> Known {
-    Known {
-        life: Life { pid, start: 1 },
-        place: Place {
+pub(crate) fn process(pid: u32, pod: Option<&str>, container: &str) -> ProcessStatus {
+    ProcessStatus {
+        identity: ProcessIdentity { pid, start: 1 },
+        location: ProcessLocation {
             pod: pod.map(Into::into),
             container: pod.map(|_| container.to_owned()),
             path: format!("/kubepods/{pod:?}/{container}"),
         },
-        inner: Some(pid % 1000),
-        going: false,
+        container_pid: Some(pid % 1000),
+        exiting: false,
     }
 }
 
-/// That process on a card.
-pub(crate) fn on_card(card: &str, process: Known, bytes: u64) -> OnCard {
-    OnCard {
-        card: card.to_owned(),
+/// That process on a GPU.
+pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> ProcessSample {
+    ProcessSample {
+        gpu: gpu.to_owned(),
         instance: None,
         bytes,
         process,
@@ -68,12 +73,12 @@ pub(crate) fn on_card(card: &str, process: Known, bytes: u64) -> OnCard {
 pub(crate) fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
     let containers = containers.iter();
     Pod {
-        named: PodRef {
+        reference: PodRef {
             namespace: "default".to_owned(),
             name: format!("pod-{uid}"),
             uid: uid.to_owned(),
         },
-        said: Said::default(),
+        info: PodInfo::default(),
         containers: containers
             .map(|(id, name)| ((*id).to_owned(), (*name).to_owned()))
             .collect(),

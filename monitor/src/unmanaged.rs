@@ -1,74 +1,76 @@
-//! Processes on cards that no share accounts for: who is told, who is ended, whose pod goes.
-//!
-//! Fed by: owners of processes, look by look. Must not: act on one look, for a process that begins
-//! has its card a moment before its slot, or end what is not in a pod.
+//! Unmanaged processes: which to report, to kill, or to evict the pod of. Never after a single
+//! sample: a process that starts has its GPU open a moment before it has its process slot.
 
 use std::collections::BTreeMap;
 
-use crate::attribute::Reason;
-use crate::processes::Life;
+use crate::attribution::UnmanagedReason;
+use crate::processes::ProcessIdentity;
 use crate::settings::OnUnmanaged;
 
-/// Looks in a row before it is believed.
-const LOOKS: u32 = 2;
-/// Looks between two tries to end the same process.
-const AGAIN: u32 = 10;
+/// Consecutive samples before an action.
+const MIN_SAMPLES: u32 = 2;
+/// Samples between two attempts to kill the same process.
+const RETRY: u32 = 10;
 
-/// A process on a card and why it is nobody's.
-pub type Stray = (String, Life);
+/// A GPU and a process on it.
+pub type ProcessKey = (String, ProcessIdentity);
 
-/// What to do about one of them.
+/// What to do about an unmanaged process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// Tell it; only once.
-    Tell,
-    /// End it.
+pub enum UnmanagedAction {
+    /// Report it, once.
+    Report,
+    /// Kill it.
     Kill,
     /// Evict its pod.
     Evict,
 }
 
-/// All of them, from look to look.
+/// The unmanaged processes, with the reason and the number of consecutive samples.
 #[derive(Clone, Debug, Default)]
-pub struct Strays(BTreeMap<Stray, (Reason, u32)>);
+pub struct UnmanagedTracker(BTreeMap<ProcessKey, (UnmanagedReason, u32)>);
 
-impl Strays {
-    /// What follows from one more look. `spared` says whose are only reported.
-    pub fn after(
+impl UnmanagedTracker {
+    /// Adds one sample and returns the actions to take. Processes that `exempt` selects are only
+    /// reported.
+    pub fn update(
         &mut self,
-        seen: &[(Stray, Reason)],
+        seen: &[(ProcessKey, UnmanagedReason)],
         policy: OnUnmanaged,
-        spared: impl Fn(&Stray) -> bool,
-    ) -> Vec<(Stray, Reason, Deed)> {
+        exempt: impl Fn(&ProcessKey) -> bool,
+    ) -> Vec<(ProcessKey, UnmanagedReason, UnmanagedAction)> {
         let mut next = BTreeMap::new();
-        let mut deeds = Vec::new();
-        for (stray, reason) in seen {
-            let before = self.0.get(stray).filter(|(then, _)| then == reason);
-            let looks = before.map_or(0, |(_, looks)| *looks) + 1;
-            next.insert(stray.clone(), (*reason, looks));
-            let Some(since) = looks.checked_sub(LOOKS) else {
+        let mut actions = Vec::new();
+        for (process, reason) in seen {
+            let before = self.0.get(process).filter(|(then, _)| then == reason);
+            let samples = before.map_or(0, |(_, samples)| *samples) + 1;
+            next.insert(process.clone(), (*reason, samples));
+            let Some(since) = samples.checked_sub(MIN_SAMPLES) else {
                 continue;
             };
             if since == 0 {
-                deeds.push((stray.clone(), *reason, Deed::Tell));
+                actions.push((process.clone(), *reason, UnmanagedAction::Report));
             }
-            let deed = match policy {
+            let action = match policy {
                 OnUnmanaged::Report => continue,
-                OnUnmanaged::Kill => Deed::Kill,
-                OnUnmanaged::Evict => Deed::Evict,
+                OnUnmanaged::Kill => UnmanagedAction::Kill,
+                OnUnmanaged::Evict => UnmanagedAction::Evict,
             };
-            if reason.is_ended() && since % AGAIN == 0 && !spared(stray) {
-                deeds.push((stray.clone(), *reason, deed));
+            if reason.may_be_killed() && since % RETRY == 0 && !exempt(process) {
+                actions.push((process.clone(), *reason, action));
             }
         }
         self.0 = next;
-        deeds
+        actions
     }
 
-    /// Those that are believed.
-    pub fn believed(&self) -> impl Iterator<Item = (&Stray, Reason)> {
-        let all = self.0.iter().filter(|(_, (_, looks))| *looks >= LOOKS);
-        all.map(|(stray, (reason, _))| (stray, *reason))
+    /// The processes seen in enough consecutive samples.
+    pub fn confirmed(&self) -> impl Iterator<Item = (&ProcessKey, UnmanagedReason)> {
+        let all = self
+            .0
+            .iter()
+            .filter(|(_, (_, samples))| *samples >= MIN_SAMPLES);
+        all.map(|(process, (reason, _))| (process, *reason))
     }
 }
 
@@ -76,64 +78,81 @@ impl Strays {
 mod tests {
     use super::*;
 
-    fn stray(pid: u32) -> Stray {
-        ("GPU-a".to_owned(), Life { pid, start: 1 })
+    fn process(pid: u32) -> ProcessKey {
+        ("GPU-a".to_owned(), ProcessIdentity { pid, start: 1 })
     }
 
-    /// Deeds after each look, each of which sees these processes.
-    fn check(policy: OnUnmanaged, looks: &[&[(u32, Reason)]], expected: &[&[(u32, Deed)]]) {
-        let mut strays = Strays::default();
-        for (seen, expected) in looks.iter().zip(expected) {
-            let seen: Vec<_> = seen.iter().map(|(pid, why)| (stray(*pid), *why)).collect();
-            let deeds = strays.after(&seen, policy, |(_, life)| life.pid == 9);
-            let found: Vec<_> = deeds
+    /// Checks the actions after each sample, each of which contains these processes.
+    fn check(
+        policy: OnUnmanaged,
+        samples: &[&[(u32, UnmanagedReason)]],
+        expected: &[&[(u32, UnmanagedAction)]],
+    ) {
+        let mut tracker = UnmanagedTracker::default();
+        for (seen, expected) in samples.iter().zip(expected) {
+            let seen: Vec<_> = seen
                 .iter()
-                .map(|((_, life), _, deed)| (life.pid, *deed))
+                .map(|(pid, why)| (process(*pid), *why))
+                .collect();
+            let actions = tracker.update(&seen, policy, |(_, identity)| identity.pid == 9);
+            let found: Vec<_> = actions
+                .iter()
+                .map(|((_, identity), _, action)| (identity.pid, *action))
                 .collect();
             assert_eq!(found, *expected, "{policy:?}");
         }
     }
 
     #[test]
-    fn a_process_is_told_at_the_second_look_and_ended_where_that_is_wanted() {
-        use Deed::{Evict, Kill, Tell};
+    fn reports_in_second_sample_and_acts_by_policy() {
         use OnUnmanaged as Policy;
-        let one: &[(u32, Reason)] = &[(7, Reason::NoLibrary)];
-        check(Policy::Report, &[one, one, one], &[&[], &[(7, Tell)], &[]]);
+        use UnmanagedAction::{Evict, Kill, Report};
+        let one: &[(u32, UnmanagedReason)] = &[(7, UnmanagedReason::NoLimiter)];
+        check(
+            Policy::Report,
+            &[one, one, one],
+            &[&[], &[(7, Report)], &[]],
+        );
         check(
             Policy::Kill,
             &[one, one, one],
-            &[&[], &[(7, Tell), (7, Kill)], &[]],
+            &[&[], &[(7, Report), (7, Kill)], &[]],
         );
-        check(Policy::Evict, &[one, one], &[&[], &[(7, Tell), (7, Evict)]]);
+        check(
+            Policy::Evict,
+            &[one, one],
+            &[&[], &[(7, Report), (7, Evict)]],
+        );
         check(Policy::Kill, &[one, &[], one], &[&[], &[], &[]]);
     }
 
     #[test]
-    fn what_is_not_in_a_pod_of_ours_to_end_is_only_told() {
-        use Deed::Tell;
-        let spared: [&[(u32, Reason)]; 5] = [
-            &[(7, Reason::Host)],
-            &[(7, Reason::Foreign)],
-            &[(7, Reason::LostShare)],
-            &[(7, Reason::NoContainer)],
-            &[(9, Reason::NoShare)],
+    fn only_reports_exempt_processes() {
+        use UnmanagedAction::Report;
+        let exempt: [&[(u32, UnmanagedReason)]; 5] = [
+            &[(7, UnmanagedReason::Host)],
+            &[(7, UnmanagedReason::Foreign)],
+            &[(7, UnmanagedReason::LostShare)],
+            &[(7, UnmanagedReason::NoContainer)],
+            &[(9, UnmanagedReason::NoShare)],
         ];
-        for one in spared {
-            let told: &[(u32, Deed)] = &[(one[0].0, Tell)];
-            check(OnUnmanaged::Kill, &[one, one, one], &[&[], told, &[]]);
+        for one in exempt {
+            let reported: &[(u32, UnmanagedAction)] = &[(one[0].0, Report)];
+            check(OnUnmanaged::Kill, &[one, one, one], &[&[], reported, &[]]);
         }
     }
 
     #[test]
-    fn one_that_outlives_its_end_is_ended_again_after_a_while() {
-        let mut strays = Strays::default();
-        let seen = [(stray(7), Reason::NoShare)];
+    fn retries_kill_of_surviving_process() {
+        let mut tracker = UnmanagedTracker::default();
+        let seen = [(process(7), UnmanagedReason::NoShare)];
         let kills = (0..24).filter(|_| {
-            let deeds = strays.after(&seen, OnUnmanaged::Kill, |_| false);
-            deeds.iter().any(|(.., deed)| *deed == Deed::Kill)
+            let actions = tracker.update(&seen, OnUnmanaged::Kill, |_| false);
+            actions
+                .iter()
+                .any(|(.., action)| *action == UnmanagedAction::Kill)
         });
         assert_eq!(kills.count(), 3);
-        assert_eq!(strays.believed().count(), 1);
+        assert_eq!(tracker.confirmed().count(), 1);
     }
 }

@@ -1,5 +1,4 @@
-//! Who may open a card, for the daemons of MPS, and who has it open through them. Fed by NVML; must not decide which
-//! mode a card needs.
+//! Compute modes of GPUs, for the MPS daemons, and the list of MPS clients.
 
 use std::fmt;
 
@@ -9,12 +8,12 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use crate::driver::{Nvml, Options};
 use crate::error::NvmlError;
 
-/// Which processes may have a context on a card.
+/// Which processes may have a context on a GPU (`nvmlComputeMode_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComputeMode {
     /// Any.
     Default,
-    /// One thread; gone from newer drivers.
+    /// One thread; removed from newer drivers.
     ExclusiveThread,
     /// None.
     Prohibited,
@@ -57,28 +56,28 @@ impl fmt::Display for ComputeMode {
     }
 }
 
-/// What is asked of the driver about compute modes, by a card's uuid. Setting needs root.
+/// Compute modes by a GPU's uuid. Setting one needs root.
 pub trait ComputeModes: Send + Sync {
-    /// The mode now.
+    /// The current mode.
     fn compute_mode(&self, uuid: &str) -> Result<ComputeMode, NvmlError>;
 
-    /// Sets it, for every process from now on; it is lost at a reboot.
+    /// Sets the mode for every new process; a reboot resets it.
     fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<(), NvmlError>;
 }
 
-/// The same by a library that is open during a call only. Whoever has it open has the cards open,
-/// and is in the way of a card that must be reset, as some are when MIG is switched.
-pub struct ByCall(Options);
+/// Opens NVML for each call only: an open library has the GPUs open and blocks their reset, which
+/// some need when MIG is switched.
+pub struct NvmlPerCall(Options);
 
-impl ByCall {
-    /// Makes sure that the library can be opened.
+impl NvmlPerCall {
+    /// Fails if the library cannot be opened.
     pub fn new(options: Options) -> Result<Self, NvmlError> {
         Nvml::open(options.clone())?;
         Ok(Self(options))
     }
 }
 
-impl ComputeModes for ByCall {
+impl ComputeModes for NvmlPerCall {
     fn compute_mode(&self, uuid: &str) -> Result<ComputeMode, NvmlError> {
         Nvml::open(self.0.clone())?.compute_mode(uuid)
     }
@@ -113,7 +112,7 @@ impl ComputeModes for Nvml {
     }
 }
 
-/// The clients of MPS on a card, with their bytes; 0 where the driver does not say.
+/// MPS clients of a GPU with their bytes; 0 where the driver does not report them.
 pub(crate) fn mps_clients(
     library: &nvml_wrapper::Nvml,
     uuid: &str,

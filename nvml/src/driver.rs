@@ -1,5 +1,4 @@
-//! The NVML implementation of [`Driver`]: opens the library, remembers cards, tells their health.
-//! Fed by NVML; what a card's state means for pods is decided elsewhere.
+//! [`Driver`] over NVML: opens the library, tracks GPUs and their health.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,13 +12,14 @@ use crate::Driver;
 use crate::compute_mode;
 use crate::error::NvmlError;
 use crate::events::{self, EventSet};
-use crate::facts::{CardFacts, CardHealth, Event, Inventory, Note};
-use crate::inventory::{card, join, memory, note};
-use crate::mig::{self, Activation, Cut, Instance, MigError};
-use crate::trouble::Trouble;
+use crate::facts::{DeviceHealth, DriverInventory, GpuEvent, GpuFacts, Note};
+use crate::inventory::{fill_links, memory, note, read_gpu};
+use crate::mig::{self, Activation, GpuInstance, MigError, MigLayout};
 use crate::xid::IgnoredXids;
 
 mod health;
+
+use health::CriticalError;
 
 /// The driver's library as the loader finds it.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
@@ -29,7 +29,7 @@ pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 pub struct Options {
     /// Path of the library, or its name for the loader to find.
     pub library: OsString,
-    /// XIDs that leave a card healthy.
+    /// XIDs that do not make a GPU unhealthy.
     pub ignored_xids: IgnoredXids,
 }
 
@@ -45,26 +45,26 @@ impl Default for Options {
 /// The driver through NVML. Shut down when dropped.
 pub struct Nvml {
     // Before `library`, so that the set is gone before the library.
-    ears: Mutex<Ears>,
-    cards: Mutex<BTreeMap<String, Card>>,
+    subscription: Mutex<EventSubscription>,
+    gpus: Mutex<BTreeMap<String, KnownGpu>>,
     ignored: IgnoredXids,
     library: nvml_wrapper::Nvml,
 }
 
-/// What listens to the cards.
+/// The subscription to the driver's events.
 #[derive(Default)]
-struct Ears {
+struct EventSubscription {
     set: Option<EventSet>,
-    /// Heard by a set that is gone, and not told yet.
-    kept: Vec<events::Heard>,
+    /// Reported by a freed event set and not yet returned.
+    undelivered: Vec<events::XidReport>,
 }
 
-/// What is remembered of a card since it was first seen.
-struct Card {
-    facts: CardFacts,
-    xid: Option<Trouble>,
-    /// Of single instances, by uuid.
-    of_instances: BTreeMap<String, Trouble>,
+/// The last state of a GPU since it was first seen.
+struct KnownGpu {
+    facts: GpuFacts,
+    error: Option<CriticalError>,
+    /// By the MIG instance's uuid.
+    instance_errors: BTreeMap<String, CriticalError>,
 }
 
 impl Nvml {
@@ -78,8 +78,8 @@ impl Nvml {
             source,
         })?;
         Ok(Self {
-            ears: Mutex::default(),
-            cards: Mutex::new(BTreeMap::new()),
+            subscription: Mutex::default(),
+            gpus: Mutex::new(BTreeMap::new()),
             ignored: options.ignored_xids,
             library,
         })
@@ -89,9 +89,9 @@ impl Nvml {
         &self.library
     }
 
-    fn reads_of_all(&self) -> Result<(Vec<CardFacts>, Vec<Note>), NvmlError> {
+    fn read_all_gpus(&self) -> Result<(Vec<GpuFacts>, Vec<Note>), NvmlError> {
         let count = self.library.device_count().map_err(NvmlError::Count)?;
-        let (mut cards, mut devices, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut gpus, mut devices, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..count {
             let device = match self.library.device_by_index(index) {
                 Ok(device) => device,
@@ -101,52 +101,50 @@ impl Nvml {
                     continue;
                 }
             };
-            match card(&self.library, &device, index, &mut notes) {
+            match read_gpu(&self.library, &device, index, &mut notes) {
                 Ok(facts) => {
-                    cards.push(facts);
+                    gpus.push(facts);
                     devices.push(device);
                 }
                 Err(left_out) => notes.push(left_out),
             }
         }
-        join(&self.library, &mut cards, &devices, &mut notes);
-        Ok((cards, notes))
+        fill_links(&self.library, &mut gpus, &devices, &mut notes);
+        Ok((gpus, notes))
     }
 
-    /// The cards that answer now, for whom events can be had.
+    /// The GPUs that answer now, so that events can be registered.
     fn watchable(&self) -> Vec<String> {
-        let cards = self.cards.lock();
-        cards
-            .keys()
+        let gpus = self.gpus.lock();
+        gpus.keys()
             .filter(|uuid| self.answers(uuid).is_ok())
             .cloned()
             .collect()
     }
 
-    /// Watches these cards from now on. What the set before had still to tell comes back: it is
-    /// asked after the new one listens, so that nothing is missed (at worst told twice).
-    fn watch(&self, slot: &mut Option<EventSet>, cards: &[String]) -> Result<Heard, NvmlError> {
-        let fresh = EventSet::new(&self.library, cards)?;
+    /// Subscribes to these GPUs and returns the rest of the previous set's events. That set is
+    /// drained after the new one is registered: an event may be reported twice, but none is lost.
+    fn watch(&self, slot: &mut Option<EventSet>, gpus: &[String]) -> Result<WaitResult, NvmlError> {
+        let fresh = EventSet::new(&self.library, gpus)?;
         let Some(old) = slot.replace(fresh) else {
-            return Ok(Heard::default());
+            return Ok(WaitResult::default());
         };
-        let heard = Heard {
+        let reported = WaitResult {
             xids: old.rest(&self.library),
             lost: old
                 .uuids()
-                .filter(|uuid| !cards.contains(uuid))
+                .filter(|uuid| !gpus.contains(uuid))
                 .cloned()
                 .collect(),
         };
         old.free(&self.library);
-        Ok(heard)
+        Ok(reported)
     }
 
-    /// A card by its uuid, with its memory.
-    fn card(&self, uuid: &str) -> Result<(nvml_wrapper::Device<'_>, Mib), MigError> {
+    fn device_and_memory(&self, uuid: &str) -> Result<(nvml_wrapper::Device<'_>, Mib), MigError> {
         let failed = |source| {
-            let card = uuid.to_owned();
-            MigError::Card { card, source }
+            let gpu = uuid.to_owned();
+            MigError::Unreachable { gpu, source }
         };
         let device = self.library.device_by_uuid(uuid).map_err(failed)?;
         let (memory, _) = memory(&self.library, &device).map_err(failed)?;
@@ -154,7 +152,7 @@ impl Nvml {
     }
 
     fn ensure_inventory(&self) -> Result<(), NvmlError> {
-        if self.cards.lock().is_empty() {
+        if self.gpus.lock().is_empty() {
             self.inventory()?;
         }
         Ok(())
@@ -162,50 +160,50 @@ impl Nvml {
 }
 
 impl Driver for Nvml {
-    fn inventory(&self) -> Result<Inventory, NvmlError> {
+    fn inventory(&self) -> Result<DriverInventory, NvmlError> {
         let driver_version = self
             .library
             .sys_driver_version()
             .map_err(NvmlError::DriverVersion)?;
-        let (cards, mut notes) = self.reads_of_all()?;
+        let (gpus, mut notes) = self.read_all_gpus()?;
         let cuda = self.library.sys_cuda_driver_version();
         if let Err(e) = &cuda {
             notes.push(Note {
-                card: None,
+                gpu: None,
                 call: "nvmlSystemGetCudaDriverVersion_v2",
                 problem: e.to_string(),
             });
         }
-        let mut known = self.cards.lock();
-        for facts in cards {
+        let mut known = self.gpus.lock();
+        for facts in gpus {
             let uuid = facts.uuid.clone();
             let before = known.remove(&uuid);
-            let (xid, of_instances) =
-                before.map_or_else(Default::default, |card| (card.xid, card.of_instances));
-            let card = Card {
+            let (error, instance_errors) =
+                before.map_or_else(Default::default, |gpu| (gpu.error, gpu.instance_errors));
+            let gpu = KnownGpu {
                 facts,
-                xid,
-                of_instances,
+                error,
+                instance_errors,
             };
-            known.insert(uuid, card);
+            known.insert(uuid, gpu);
         }
-        let mut cards: Vec<CardFacts> = known.values().map(|card| card.facts.clone()).collect();
-        cards.sort_by_key(|card| card.index);
-        Ok(Inventory {
+        let mut gpus: Vec<GpuFacts> = known.values().map(|gpu| gpu.facts.clone()).collect();
+        gpus.sort_by_key(|gpu| gpu.index);
+        Ok(DriverInventory {
             driver_version,
             cuda_version: cuda.ok().and_then(|version| {
                 let version = u32::try_from(version).ok()?;
                 Some((version / 1000, version % 1000 / 10))
             }),
-            cards,
+            gpus,
             notes,
         })
     }
 
-    fn health(&self) -> Result<Vec<CardHealth>, NvmlError> {
+    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
         self.ensure_inventory()?;
-        let mut cards = self.cards.lock();
-        let all = cards.iter_mut();
+        let mut gpus = self.gpus.lock();
+        let all = gpus.iter_mut();
         Ok(all
             .flat_map(|(uuid, known)| self.examine(uuid, known))
             .collect())
@@ -215,97 +213,108 @@ impl Driver for Nvml {
         compute_mode::mps_clients(&self.library, uuid)
     }
 
-    fn clear(&self, uuid: &str) {
-        for (card, known) in self.cards.lock().iter_mut() {
-            if card == uuid {
-                known.xid = None;
-                known.of_instances.clear();
+    fn clear_errors(&self, uuid: &str) {
+        for (gpu, known) in self.gpus.lock().iter_mut() {
+            if gpu == uuid {
+                known.error = None;
+                known.instance_errors.clear();
             }
-            known.of_instances.remove(uuid);
+            known.instance_errors.remove(uuid);
         }
     }
 
-    fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
         self.ensure_inventory()?;
-        let mut ears = self.ears.lock();
-        let Ears { set: slot, kept } = &mut *ears;
+        let mut subscription = self.subscription.lock();
+        let EventSubscription {
+            set: slot,
+            undelivered,
+        } = &mut *subscription;
         let watchable = self.watchable();
-        let mut heard = Heard::default();
+        let mut reported = WaitResult::default();
         if slot.as_ref().is_none_or(|set| !set.watches(&watchable)) {
-            heard = self.watch(slot, &watchable)?;
+            reported = self.watch(slot, &watchable)?;
         }
-        heard.xids.append(kept);
-        if heard.is_nothing() && watchable.is_empty() {
-            // Nothing can be heard, and a card that comes back is looked for at the next call.
+        reported.xids.append(undelivered);
+        if reported.is_empty() && watchable.is_empty() {
+            // No GPU to wait for; one that comes back is registered by the next call.
             let deadline = Instant::now() + timeout;
             while let Some(left) = deadline.checked_duration_since(Instant::now()) {
                 std::thread::park_timeout(left);
             }
-        } else if heard.is_nothing() {
+        } else if reported.is_empty() {
             let set = slot.as_ref().expect("made above");
             match set.wait(&self.library, timeout) {
                 Ok(first) => {
-                    heard.xids = first;
-                    heard.xids.extend(set.rest(&self.library));
+                    reported.xids = first;
+                    reported.xids.extend(set.rest(&self.library));
                 }
                 Err(e) => {
-                    heard = self.watch(slot, &self.watchable())?;
-                    if heard.is_nothing() {
+                    reported = self.watch(slot, &self.watchable())?;
+                    if reported.is_empty() {
                         return Err(NvmlError::Wait(e));
                     }
                 }
             }
         }
-        let xids = heard.xids.into_iter().map(|xid| self.note_xid(xid));
-        let lost = heard.lost.into_iter().map(|uuid| Event::Lost { uuid });
+        let xids = reported.xids.into_iter().map(|xid| self.note_xid(xid));
+        let lost = reported
+            .lost
+            .into_iter()
+            .map(|uuid| GpuEvent::Lost { uuid });
         Ok(xids.chain(lost).collect())
     }
 
-    fn cut(&self, card: &str) -> Result<Cut, MigError> {
-        let (device, memory) = self.card(card)?;
-        mig::cut(&self.library, &device, card, memory)
+    fn mig_layout(&self, gpu: &str) -> Result<MigLayout, MigError> {
+        let (device, memory) = self.device_and_memory(gpu)?;
+        mig::layout(&self.library, &device, gpu, memory)
     }
 
-    fn set_mig(&self, card: &str, on: bool) -> Result<Activation, MigError> {
-        // Some cards are reset for it, which nobody may be in the way of who has them open: the
-        // next wait listens again.
-        let mut ears = self.ears.lock();
-        if let Some(set) = ears.set.take() {
+    fn set_mig(&self, gpu: &str, on: bool) -> Result<Activation, MigError> {
+        // Some GPUs are reset for this, which fails while anybody has them open: the next wait
+        // subscribes again.
+        let mut subscription = self.subscription.lock();
+        if let Some(set) = subscription.set.take() {
             let rest = set.rest(&self.library);
-            ears.kept.extend(rest);
+            subscription.undelivered.extend(rest);
             set.free(&self.library);
         }
-        let (device, _) = self.card(card)?;
-        mig::switch(&self.library, &device, card, on)
+        let (device, _) = self.device_and_memory(gpu)?;
+        mig::switch(&self.library, &device, gpu, on)
     }
 
-    fn create_instance(&self, card: &str, profile: &str, start: u8) -> Result<Instance, MigError> {
-        let (device, memory) = self.card(card)?;
-        mig::create(&self.library, &device, (card, memory), profile, start)
+    fn create_instance(
+        &self,
+        gpu: &str,
+        profile: &str,
+        start: u8,
+    ) -> Result<GpuInstance, MigError> {
+        let (device, memory) = self.device_and_memory(gpu)?;
+        mig::create(&self.library, &device, (gpu, memory), profile, start)
     }
 
-    fn destroy_instance(&self, card: &str, id: u32) -> Result<(), MigError> {
-        let (device, _) = self.card(card)?;
-        mig::destroy(&self.library, &device, card, id)
+    fn destroy_instance(&self, gpu: &str, id: u32) -> Result<(), MigError> {
+        let (device, _) = self.device_and_memory(gpu)?;
+        mig::destroy(&self.library, &device, gpu, id)
     }
 }
 
-/// What a wait brings.
+/// What one wait returns.
 #[derive(Default)]
-struct Heard {
-    xids: Vec<events::Heard>,
+struct WaitResult {
+    xids: Vec<events::XidReport>,
     lost: Vec<String>,
 }
 
-impl Heard {
-    fn is_nothing(&self) -> bool {
+impl WaitResult {
+    fn is_empty(&self) -> bool {
         self.xids.is_empty() && self.lost.is_empty()
     }
 }
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        if let Some(set) = self.ears.get_mut().set.take() {
+        if let Some(set) = self.subscription.get_mut().set.take() {
             set.free(&self.library);
         }
     }

@@ -1,4 +1,4 @@
-//! What can fail for the whole driver. Trouble with one card is a note or a health, never this.
+//! Failures of the whole driver. A failure of one GPU is a note or its health instead.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::root::FOLDERS;
 /// A failed step; the cause is NVML's own.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
-    /// The library is not there, or the driver is not loaded.
+    /// The library is missing, or the driver is not loaded.
     #[error("cannot load and initialise the driver library {library}: {source}")]
     Open {
         /// The library's path or name.
@@ -17,55 +17,55 @@ pub enum NvmlError {
         /// The reason.
         source: Cause,
     },
-    /// The driver's root has no such library.
-    #[error("no {library} below the driver's root {}; looked in: {}", root.display(), FOLDERS.join(", "))]
-    NotBelow {
+    /// The driver root has no such library.
+    #[error("{library} not found in the driver root {}; searched: {}", root.display(), FOLDERS.join(", "))]
+    NotInRoot {
         /// Its name.
         library: String,
-        /// The root, as it is seen here.
+        /// The root, as mounted here.
         root: PathBuf,
     },
     /// The driver's version cannot be read.
     #[error("cannot read the driver's version: {0}")]
     DriverVersion(#[source] Cause),
-    /// The cards cannot be counted.
+    /// The GPUs cannot be counted.
     #[error("cannot count the GPUs: {0}")]
     Count(#[source] Cause),
-    /// No event set can be made.
-    #[error("cannot make an event set: {0}")]
+    /// An event set cannot be created.
+    #[error("cannot create an event set: {0}")]
     EventSet(#[source] Cause),
-    /// A card cannot be registered for events.
+    /// A GPU cannot be registered for events.
     #[error("cannot register {uuid} for events: {source}")]
     Register {
-        /// The card.
+        /// The GPU.
         uuid: String,
         /// The reason.
         source: Cause,
     },
-    /// Who is on a card cannot be read.
+    /// The processes on a GPU cannot be listed.
     #[error("cannot list the processes on {uuid}: {source}")]
     Processes {
-        /// The card.
+        /// The GPU.
         uuid: String,
         /// The reason.
         source: Cause,
     },
-    /// What a card does cannot be read.
+    /// The use of a device cannot be read.
     #[error("cannot read the {what} of {uuid}: {source}")]
     Usage {
-        /// "load", "memory" or "processes' shares".
+        /// "utilization", "memory" or "process utilization".
         what: &'static str,
-        /// The card or the instance.
+        /// The device.
         uuid: String,
         /// The reason.
         source: Cause,
     },
-    /// A card's compute mode cannot be read or set.
+    /// A GPU's compute mode cannot be read or set.
     #[error("cannot {step} the compute mode of {uuid}: {source}")]
     ComputeMode {
         /// "read" or "set".
         step: &'static str,
-        /// The card.
+        /// The GPU.
         uuid: String,
         /// The reason.
         source: Cause,

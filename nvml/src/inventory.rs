@@ -1,5 +1,5 @@
-//! Reading cards: each question on its own, so that one that is not answered (a symbol missing
-//! from an old driver, a feature the card has not) costs only its own fact.
+//! Reads the inventory with one call per fact, so that a failed call (a symbol missing from an old
+//! driver, a feature that the GPU lacks) loses only that fact.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use nvml_wrapper_sys::bindings::{
     nvmlIntNvLinkDeviceType_t, nvmlMemory_t,
 };
 
-use crate::facts::{CardFacts, Note};
+use crate::facts::{GpuFacts, Note};
 use crate::links::{LinkEnds, nvlinks, score};
-use crate::mig::{self, Cut, Mig};
+use crate::mig::{self, MigLayout, MigMode};
 
 const BYTES_IN_MIB: u64 = 1 << 20;
 
-/// A card's own facts; `Err` is the note of why it is left out. Links come later.
-pub(crate) fn card(
+/// Reads one GPU, without its links; `Err` says why the inventory omits it.
+pub(crate) fn read_gpu(
     nvml: &Nvml,
     device: &Device,
     index: u32,
     notes: &mut Vec<Note>,
-) -> Result<CardFacts, Note> {
+) -> Result<GpuFacts, Note> {
     let place = format!("index {index}");
     let uuid = device
         .uuid()
@@ -37,39 +37,39 @@ pub(crate) fn card(
     let (memory, reserved) =
         memory(nvml, device).map_err(|e| note(&uuid, "nvmlDeviceGetMemoryInfo", &e))?;
 
-    let mut asked = Asked {
-        card: uuid.clone(),
+    let mut collector = NoteCollector {
+        gpu: uuid.clone(),
         notes,
     };
-    let minor = asked.optional("nvmlDeviceGetMinorNumber", device.minor_number());
-    let pci = asked.optional("nvmlDeviceGetPciInfo_v3", device.pci_info());
+    let minor = collector.optional("nvmlDeviceGetMinorNumber", device.minor_number());
+    let pci = collector.optional("nvmlDeviceGetPciInfo_v3", device.pci_info());
     let capability = device.cuda_compute_capability();
-    let capability = asked.optional("nvmlDeviceGetCudaComputeCapability", capability);
+    let capability = collector.optional("nvmlDeviceGetCudaComputeCapability", capability);
     let near = device.memory_affinity(1, NVML_AFFINITY_SCOPE_NODE);
-    let near = asked.optional("nvmlDeviceGetMemoryAffinity", near);
-    let mig = asked.optional("nvmlDeviceGetMigMode", device.mig_mode());
-    let mig = Mig {
+    let near = collector.optional("nvmlDeviceGetMemoryAffinity", near);
+    let mig = collector.optional("nvmlDeviceGetMigMode", device.mig_mode());
+    let mig = MigMode {
         capable: mig.is_some(),
         enabled: mig.as_ref().is_some_and(|mode| mode.current == 1),
         pending: mig.as_ref().is_some_and(|mode| mode.pending == 1),
     };
-    let mut cut = Cut::default();
+    let mut layout = MigLayout::default();
     if mig.enabled {
-        match mig::cut_while_on(nvml, device, &asked.card, memory) {
-            Ok(found) => cut = found,
-            Err(e) => asked.add("nvmlDeviceGetGpuInstances", e.to_string()),
+        match mig::read_enabled_layout(nvml, device, &collector.gpu, memory) {
+            Ok(found) => layout = found,
+            Err(e) => collector.add("nvmlDeviceGetGpuInstances", e.to_string()),
         }
     }
     let events = device.supported_event_types();
-    let events = asked.optional("nvmlDeviceGetSupportedEventTypes", events);
+    let events = collector.optional("nvmlDeviceGetSupportedEventTypes", events);
     if events.is_some_and(|types| !types.contains(EventTypes::CRITICAL_XID_ERROR)) {
-        asked.add(
+        collector.add(
             "nvmlDeviceGetSupportedEventTypes",
             "no critical errors are reported".to_owned(),
         );
     }
 
-    Ok(CardFacts {
+    Ok(GpuFacts {
         uuid,
         index,
         minor,
@@ -84,7 +84,7 @@ pub(crate) fn card(
         }),
         numa: near.and_then(|words| first_bit(&words)),
         mig,
-        cut,
+        layout: layout,
         links: BTreeMap::new(),
     })
 }
@@ -94,7 +94,7 @@ fn first_bit(words: &[std::ffi::c_ulong]) -> Option<u32> {
     (word != 0).then(|| word.trailing_zeros())
 }
 
-/// Total and reserved. Version 2 of the call is missing from drivers before 510.
+/// Total and reserved memory. Drivers before 510 lack version 2 of the call.
 pub(crate) fn memory(nvml: &Nvml, device: &Device) -> Result<(Mib, Option<Mib>), Cause> {
     match device.memory_info() {
         Ok(info) => Ok((mib(info.total), Some(mib(info.reserved)))),
@@ -103,7 +103,7 @@ pub(crate) fn memory(nvml: &Nvml, device: &Device) -> Result<(Mib, Option<Mib>),
     }
 }
 
-/// The wrapper lacks version 1.
+/// `nvml_wrapper` lacks version 1.
 fn memory_v1(nvml: &Nvml, device: &Device) -> Result<Mib, Cause> {
     let call = nvml_sym(nvml.lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     let mut info = nvmlMemory_t {
@@ -121,7 +121,7 @@ fn mib(bytes: u64) -> Mib {
     Mib(bytes / BYTES_IN_MIB)
 }
 
-/// Whether the driver has no such call.
+/// Whether the driver lacks the call.
 pub(crate) fn is_missing(error: &Cause) -> bool {
     matches!(
         error,
@@ -129,23 +129,23 @@ pub(crate) fn is_missing(error: &Cause) -> bool {
     )
 }
 
-/// A note about a card.
-pub(crate) fn note(card: &str, call: &'static str, error: &Cause) -> Note {
+/// A note about a GPU.
+pub(crate) fn note(gpu: &str, call: &'static str, error: &Cause) -> Note {
     Note {
-        card: Some(card.to_owned()),
+        gpu: Some(gpu.to_owned()),
         call,
         problem: error.to_string(),
     }
 }
 
-/// Collects notes about one card.
-struct Asked<'a> {
-    card: String,
+/// Collects notes about one GPU.
+struct NoteCollector<'a> {
+    gpu: String,
     notes: &'a mut Vec<Note>,
 }
 
-impl Asked<'_> {
-    /// The answer, if there is one. That a card has not a feature is an answer and no note.
+impl NoteCollector<'_> {
+    /// The value, if the call succeeded. A feature that the GPU lacks is not worth a note.
     fn optional<T>(&mut self, call: &'static str, answer: Result<T, Cause>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),
@@ -158,19 +158,19 @@ impl Asked<'_> {
     }
 
     fn add(&mut self, call: &'static str, problem: String) {
-        let card = Some(self.card.clone());
+        let gpu = Some(self.gpu.clone());
         self.notes.push(Note {
-            card,
+            gpu: gpu,
             call,
             problem,
         });
     }
 }
 
-/// Fills in `links` of every card. The devices are those of the cards, in the same order.
-pub(crate) fn join(
+/// Fills in `links` of every GPU; `devices` are their handles in the same order.
+pub(crate) fn fill_links(
     nvml: &Nvml,
-    cards: &mut [CardFacts],
+    gpus: &mut [GpuFacts],
     devices: &[Device],
     notes: &mut Vec<Note>,
 ) {
@@ -178,24 +178,24 @@ pub(crate) fn join(
         .iter()
         .map(|device| device.pci_info().ok())
         .collect();
-    let ends: Vec<LinkEnds> = cards
+    let ends: Vec<LinkEnds> = gpus
         .iter()
         .zip(devices)
-        .map(|(card, device)| link_ends(nvml, &card.uuid, device, &places, notes))
+        .map(|(gpu, device)| link_ends(nvml, &gpu.uuid, device, &places, notes))
         .collect();
-    let uuids: Vec<String> = cards.iter().map(|card| card.uuid.clone()).collect();
-    for (a, card) in cards.iter_mut().enumerate() {
+    let uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+    for (a, gpu) in gpus.iter_mut().enumerate() {
         for b in (0..uuids.len()).filter(|b| *b != a) {
-            let mut asked = Asked {
-                card: card.uuid.clone(),
+            let mut collector = NoteCollector {
+                gpu: gpu.uuid.clone(),
                 notes,
             };
             // The call takes the other device by value, and devices cannot be cloned.
             let other = nvml.device_by_uuid(uuids[b].as_str());
             let level = other.and_then(|other| devices[a].topology_common_ancestor(other));
-            let level = asked.optional("nvmlDeviceGetTopologyCommonAncestor", level);
+            let level = collector.optional("nvmlDeviceGetTopologyCommonAncestor", level);
             let score = score(level.as_ref(), nvlinks(&ends, a, b));
-            card.links.insert(uuids[b].clone(), score);
+            gpu.links.insert(uuids[b].clone(), score);
         }
     }
 }
@@ -209,24 +209,24 @@ fn link_ends(
 ) -> LinkEnds {
     let mut ends = LinkEnds {
         switches: 0,
-        cards: vec![0; places.len()],
+        gpus: vec![0; places.len()],
     };
-    let mut asked = Asked {
-        card: uuid.to_owned(),
+    let mut collector = NoteCollector {
+        gpu: uuid.to_owned(),
         notes,
     };
     for link in 0..NVML_NVLINK_MAX_LINKS {
         let wrapper = device.link_wrapper_for(link);
         match wrapper.is_active() {
             Ok(true) => {}
-            // InvalidArg: beyond the card's last link.
+            // InvalidArg: past the GPU's last link.
             Ok(false) | Err(Cause::NotSupported | Cause::InvalidArg) => continue,
             Err(e) => {
-                asked.add("nvmlDeviceGetNvLinkState", e.to_string());
+                collector.add("nvmlDeviceGetNvLinkState", e.to_string());
                 break;
             }
         }
-        let remote = asked.optional(
+        let remote = collector.optional(
             "nvmlDeviceGetNvLinkRemotePciInfo_v2",
             wrapper.remote_pci_info(),
         );
@@ -235,17 +235,18 @@ fn link_ends(
             .iter()
             .position(|place| is_at(place.as_ref(), &remote))
         {
-            ends.cards[peer] += 1;
+            ends.gpus[peer] += 1;
             continue;
         }
         let kind = remote_kind(nvml, device, link);
-        let kind = asked.optional("nvmlDeviceGetNvLinkRemoteDeviceType", kind);
+        let kind = collector.optional("nvmlDeviceGetNvLinkRemoteDeviceType", kind);
         ends.switches += u32::from(kind == Some(NVML_NVLINK_DEVICE_TYPE_SWITCH));
     }
     ends
 }
 
-/// What a link leads to. The wrapper's own answers "unknown" always: it hands the driver a copy.
+/// The type of a link's remote end. `nvml_wrapper`'s own call always returns "unknown": it passes
+/// the driver a copy.
 fn remote_kind(
     nvml: &Nvml,
     device: &Device,

@@ -1,5 +1,5 @@
-//! What Aliquot asks of the NVIDIA driver, behind one trait, and its implementation over NVML.
-//! Fed by the library `libnvidia-ml.so.1`; must not decide what becomes of a card or a pod.
+//! What Aliquot asks of the NVIDIA driver, behind one trait, and its implementation over NVML
+//! (`libnvidia-ml.so.1`).
 
 mod compute_mode;
 mod driver;
@@ -11,69 +11,66 @@ mod limits;
 mod links;
 mod mig;
 pub mod root;
-mod trouble;
 mod usage;
 mod xid;
 
 use std::time::Duration;
 
-pub use compute_mode::{ByCall, ComputeMode, ComputeModes};
+pub use compute_mode::{ComputeMode, ComputeModes, NvmlPerCall};
 pub use driver::{DEFAULT_LIBRARY, Nvml, Options};
 pub use error::NvmlError;
-pub use facts::{CardFacts, CardHealth, Event, Health, Inventory, Note};
+pub use facts::{DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note};
 pub use limits::{LimitError, MemoryLimit, MemoryLimits};
-pub use mig::{Activation, Cut, Device, Instance, Mig, MigError};
-pub use usage::{Bytes, Load, Process, Share, Usage};
+pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
+pub use usage::{DeviceMemory, GpuProcess, GpuUtilization, ProcessUtilization, Usage};
 pub use xid::{APPLICATION_XIDS, IgnoredXids};
 
-/// What is asked of the driver. Calls block; give them a blocking thread.
+/// Queries and commands to the driver. Calls block: run them on a blocking thread.
 pub trait Driver: Send + Sync {
-    /// Every card with its facts, by index. A card that fell off the bus keeps the facts that it
-    /// had when it last answered; one that never answered is only in the notes.
-    fn inventory(&self) -> Result<Inventory, NvmlError>;
+    /// All GPUs, ordered by index. A GPU that fell off the bus is reported as it last answered; one
+    /// that never answered appears only in the notes.
+    fn inventory(&self) -> Result<DriverInventory, NvmlError>;
 
-    /// Whether each card known from an inventory (taken here if there was none yet) can be used.
-    fn health(&self) -> Result<Vec<CardHealth>, NvmlError>;
+    /// The health of each GPU and MIG instance of the last inventory (taken here if there is none).
+    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError>;
 
-    /// Waits until the driver reports something or the time is over (then the list is empty).
-    /// One waiter at a time; others queue. What comes between two calls is kept by the driver.
-    fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError>;
+    /// Waits for events; returns an empty list after the timeout. One caller waits at a time, others
+    /// queue. Events between two calls are not lost.
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError>;
 
-    /// Forgets the errors of a card with those of its instances, or of one instance, by its
-    /// owner's word. What the driver asks for stays. A driver that remembers none has none to
-    /// forget.
-    fn clear(&self, _uuid: &str) {}
+    /// Clears the recorded errors of a GPU and its MIG instances, or of one instance, on the
+    /// administrator's request. A recovery that the driver requests still counts.
+    fn clear_errors(&self, _uuid: &str) {}
 
-    /// The clients of MPS on a card or an instance: process ids, as the driver sees them from
-    /// here, and bytes. A driver that keeps no such list has none.
+    /// MPS clients of a device: process ids in this PID namespace, and bytes allocated.
     fn mps_clients(&self, _uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {
         Ok(Vec::new())
     }
 
-    /// How a card is cut now. Like every call about MIG: a driver that has none says so.
-    fn cut(&self, card: &str) -> Result<Cut, MigError> {
-        Err(MigError::none(card))
+    /// The current MIG layout of a GPU. Fails, like all MIG calls, if the driver has no MIG.
+    fn mig_layout(&self, gpu: &str) -> Result<MigLayout, MigError> {
+        Err(MigError::none(gpu))
     }
 
-    /// Switches MIG on a card. Every instance must be gone before it is switched off.
-    fn set_mig(&self, card: &str, _on: bool) -> Result<Activation, MigError> {
-        Err(MigError::none(card))
+    /// Switches MIG mode. All instances must be destroyed before it is switched off.
+    fn set_mig(&self, gpu: &str, _on: bool) -> Result<Activation, MigError> {
+        Err(MigError::none(gpu))
     }
 
-    /// Makes an instance of the profile of this name at this memory slice: a GPU instance and one
-    /// device that has all of it, or neither.
+    /// Creates a GPU instance of this profile at memory slice `start`, with one compute instance
+    /// that spans it; both or neither.
     fn create_instance(
         &self,
-        card: &str,
+        gpu: &str,
         _profile: &str,
         _start: u8,
-    ) -> Result<Instance, MigError> {
-        Err(MigError::none(card))
+    ) -> Result<GpuInstance, MigError> {
+        Err(MigError::none(gpu))
     }
 
-    /// Ends a GPU instance, by the driver's id, with the devices in it. Fails while a process is
-    /// on one of them.
-    fn destroy_instance(&self, card: &str, _id: u32) -> Result<(), MigError> {
-        Err(MigError::none(card))
+    /// Destroys a GPU instance, by the driver's id, and its compute instances. Fails while a process
+    /// uses one of them.
+    fn destroy_instance(&self, gpu: &str, _id: u32) -> Result<(), MigError> {
+        Err(MigError::none(gpu))
     }
 }

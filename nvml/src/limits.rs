@@ -1,6 +1,5 @@
-//! The driver's own memory limits of cgroups, which hold whatever library a program uses: from
-//! driver r615 on, on cards that are not cut. Raw calls, for the bindings have none of them. Fed by
-//! NVML; must not know which cgroup is whose.
+//! The driver's memory limits for cgroups, which apply whatever library a program uses: since driver
+//! r615, on GPUs that are not partitioned. Raw calls: the bindings lack them.
 
 use std::ffi::{CString, c_char, c_ulonglong};
 use std::os::unix::ffi::OsStrExt as _;
@@ -35,61 +34,62 @@ struct GetLimits {
 
 type Call<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> nvmlReturn_t;
 
-/// What the driver holds a cgroup to.
+/// The driver's memory limit of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// Bytes that its processes may hold together; `None`: as many as there are.
+    /// Bytes that its processes may allocate together; `None`: unlimited.
     pub hard: Option<u64>,
-    /// Bytes that they hold.
+    /// Bytes that they have allocated.
     pub used: u64,
 }
 
 /// Why a limit was not set or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
-    /// This driver, or this card while it is cut, has none.
-    #[error("the driver has no memory limits of cgroups for {0}")]
+    /// The driver, or the GPU while it is partitioned, has no such limits.
+    #[error("the driver does not support cgroup memory limits on {0}")]
     NotOffered(String),
-    /// The cgroup is gone, or the kernel counts no device memory in it.
-    #[error("the driver has no memory limit of cgroup {0}")]
+    /// The cgroup is gone, or has no accounting of device memory.
+    #[error("cgroup {0} is gone, or the driver does not account its memory")]
     NoCgroup(String),
     /// Another reason.
-    #[error("cannot {step} the memory limit of cgroup {cgroup} on {card}: {source}")]
+    #[error("cannot {step} the memory limit of cgroup {cgroup} on {gpu}: {source}")]
     Step {
         /// "set" or "read".
         step: &'static str,
-        /// The cgroup's folder.
+        /// The cgroup's directory.
         cgroup: String,
-        /// The card.
-        card: String,
-        /// What the driver said.
+        /// The GPU.
+        gpu: String,
+        /// The reason.
         source: Cause,
     },
 }
 
-/// What is asked of the driver about memory limits. A cgroup is given by its whole path, such as
+/// The driver's memory limits. A cgroup is given by its absolute path, such as
 /// `/sys/fs/cgroup/kubepods/…`. Calls block.
 pub trait MemoryLimits: Send + Sync {
-    /// The processes of a cgroup may hold so many bytes of a card together from now on. What they
-    /// hold beyond stays theirs, and more is refused. Needs root. The limit ends with the cgroup.
-    fn limit_memory(&self, card: &str, cgroup: &Path, hard: u64) -> Result<(), LimitError>;
+    /// Limits what the processes of a cgroup may allocate together on a GPU, in bytes. What they
+    /// have beyond it stays theirs, and new allocations fail. Needs root. The limit ends with the
+    /// cgroup.
+    fn limit_memory(&self, gpu: &str, cgroup: &Path, hard: u64) -> Result<(), LimitError>;
 
-    /// What holds for a cgroup.
-    fn memory_limit(&self, card: &str, cgroup: &Path) -> Result<MemoryLimit, LimitError>;
+    /// The limit of a cgroup and its use.
+    fn memory_limit(&self, gpu: &str, cgroup: &Path) -> Result<MemoryLimit, LimitError>;
 }
 
 impl MemoryLimits for Nvml {
-    fn limit_memory(&self, card: &str, cgroup: &Path, hard: u64) -> Result<(), LimitError> {
-        let failed = failed("set", card, cgroup);
+    fn limit_memory(&self, gpu: &str, cgroup: &Path, hard: u64) -> Result<(), LimitError> {
+        let failed = failed("set", gpu, cgroup);
         let name = name(cgroup);
-        // Nothing is guaranteed: the driver adds that to every cgroup above, and leaves it there
-        // when this one is removed.
+        // No soft limit: the driver would add it to every parent cgroup, and leave it there when
+        // this one is removed.
         let mut limits = SetLimits {
             cgroup: name.as_ptr(),
             soft: 0,
             hard,
         };
-        let device = self.library().device_by_uuid(card).map_err(&failed)?;
+        let device = self.library().device_by_uuid(gpu).map_err(&failed)?;
         let call = self.call::<SetLimits>(b"nvmlDeviceSetMemoryLimits_v1\0");
         let call = call.map_err(&failed)?;
         // SAFETY: the symbol has this signature in every NVML that has it; the handle came from
@@ -97,8 +97,8 @@ impl MemoryLimits for Nvml {
         nvml_try(unsafe { call(handle(&device), &raw mut limits) }).map_err(failed)
     }
 
-    fn memory_limit(&self, card: &str, cgroup: &Path) -> Result<MemoryLimit, LimitError> {
-        let failed = failed("read", card, cgroup);
+    fn memory_limit(&self, gpu: &str, cgroup: &Path) -> Result<MemoryLimit, LimitError> {
+        let failed = failed("read", gpu, cgroup);
         let name = name(cgroup);
         let mut limits = GetLimits {
             cgroup: name.as_ptr(),
@@ -106,7 +106,7 @@ impl MemoryLimits for Nvml {
             hard: UNLIMITED,
             used: 0,
         };
-        let device = self.library().device_by_uuid(card).map_err(&failed)?;
+        let device = self.library().device_by_uuid(gpu).map_err(&failed)?;
         let call = self.call::<GetLimits>(b"nvmlDeviceGetMemoryLimits_v1\0");
         let call = call.map_err(&failed)?;
         // SAFETY: as in `limit_memory`.
@@ -119,7 +119,7 @@ impl MemoryLimits for Nvml {
 }
 
 impl Nvml {
-    /// A call that only newer drivers have.
+    /// A call that only newer drivers provide.
     fn call<T>(&self, symbol: &[u8]) -> Result<Call<T>, Cause> {
         // SAFETY: both symbols that are asked for have this signature; the library stays open for
         // as long as `self` does, which every caller borrows through the call.
@@ -133,21 +133,21 @@ fn handle(device: &Device<'_>) -> nvmlDevice_t {
     unsafe { device.handle() }
 }
 
-/// As C has it; a path with a zero in it is no cgroup's.
+/// A path with a zero byte is no cgroup's.
 fn name(cgroup: &Path) -> CString {
     CString::new(cgroup.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-fn failed(step: &'static str, card: &str, cgroup: &Path) -> impl Fn(Cause) -> LimitError {
-    let (card, cgroup) = (card.to_owned(), cgroup.display().to_string());
+fn failed(step: &'static str, gpu: &str, cgroup: &Path) -> impl Fn(Cause) -> LimitError {
+    let (gpu, cgroup) = (gpu.to_owned(), cgroup.display().to_string());
     move |source| match source {
-        Cause::NotSupported => LimitError::NotOffered(card.clone()),
+        Cause::NotSupported => LimitError::NotOffered(gpu.clone()),
         Cause::NotFound => LimitError::NoCgroup(cgroup.clone()),
-        source if is_missing(&source) => LimitError::NotOffered(card.clone()),
+        source if is_missing(&source) => LimitError::NotOffered(gpu.clone()),
         source => LimitError::Step {
             step,
             cgroup: cgroup.clone(),
-            card: card.clone(),
+            gpu: gpu.clone(),
             source,
         },
     }

@@ -1,20 +1,20 @@
-//! How well two cards are joined, as one number. Pure; fed by what NVML says of levels and links.
+//! The link score of two GPUs, from NVML's topology levels and `NVLink`s.
 
 use nvml_wrapper::enum_wrappers::device::TopologyLevel;
 
-/// Where a card's active `NVLink`s lead.
+/// Where a GPU's active `NVLink`s lead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LinkEnds {
-    /// How many lead to switches.
+    /// Number of links to switches.
     pub(crate) switches: u32,
-    /// How many lead to the card at this place of the inventory.
-    pub(crate) cards: Vec<u32>,
+    /// Number of links to the GPU at this index of the inventory.
+    pub(crate) gpus: Vec<u32>,
 }
 
-/// `NVLink`s between the cards at places `a` and `b`: direct ones and those through switches.
-/// Where the two sides differ (a link is half down), the lesser counts.
+/// `NVLink`s between the GPUs at indices `a` and `b`, direct and through switches. Where the two
+/// sides differ (a link is half down), the lesser counts.
 pub(crate) fn nvlinks(ends: &[LinkEnds], a: usize, b: usize) -> u32 {
-    let direct = |from: usize, to: usize| ends[from].cards.get(to).copied().unwrap_or(0);
+    let direct = |from: usize, to: usize| ends[from].gpus.get(to).copied().unwrap_or(0);
     direct(a, b).min(direct(b, a)) + ends[a].switches.min(ends[b].switches)
 }
 
@@ -43,15 +43,15 @@ mod tests {
         assert_eq!(score(level, there), expected);
     }
 
-    fn ends(switches: u32, cards: &[u32]) -> LinkEnds {
+    fn ends(switches: u32, gpus: &[u32]) -> LinkEnds {
         LinkEnds {
             switches,
-            cards: cards.to_vec(),
+            gpus: gpus.to_vec(),
         }
     }
 
     #[test]
-    fn nvlinks_outweigh_every_pcie_level_and_the_lesser_side_counts() {
+    fn scores_nvlinks_above_pcie_and_counts_lesser_side() {
         check(ends(0, &[]), ends(0, &[]), None, 0);
         check(ends(0, &[]), ends(0, &[]), Some(&TopologyLevel::System), 10);
         check(

@@ -1,6 +1,5 @@
-//! MIG: what a card can be cut into, how it is cut now, and changes of that.
-//! Raw calls: the wrapper lacks most, and its placements are always empty. Fed by NVML; must not
-//! choose a place.
+//! MIG: a GPU's profiles, its current layout, and changes of it. Raw calls: `nvml_wrapper` lacks
+//! most of them, and its placements are always empty.
 
 mod edit;
 mod error;
@@ -12,31 +11,31 @@ use aliquot_core::mig::Geometry;
 
 pub(crate) use edit::{create, destroy, switch};
 pub use error::MigError;
-pub(crate) use read::{cut, cut_while_on};
+pub(crate) use read::{layout, read_enabled_layout};
 
-/// MIG on a card.
+/// MIG mode of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mig {
-    /// The card has MIG.
+pub struct MigMode {
+    /// The GPU supports MIG.
     pub capable: bool,
-    /// It is on now.
+    /// MIG is enabled.
     pub enabled: bool,
-    /// It will be on after the next reset.
+    /// MIG will be enabled after the next reset.
     pub pending: bool,
 }
 
-/// How a card is cut.
+/// The current MIG layout of a GPU, as the driver reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
-    /// What it can be cut into, in the driver's order; unknown while MIG is off.
+pub struct MigLayout {
+    /// The GPU's profiles, in the driver's order; unknown while MIG is off.
     pub geometry: Option<Geometry>,
-    /// The instances that exist, by place.
-    pub instances: Vec<Instance>,
+    /// The existing instances, ordered by start.
+    pub instances: Vec<GpuInstance>,
 }
 
 /// A GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Instance {
+pub struct GpuInstance {
     /// As the driver names it, such as `3g.20gb`.
     pub profile: String,
     /// First memory slice.
@@ -45,40 +44,40 @@ pub struct Instance {
     pub size: u8,
     /// Memory.
     pub memory: Mib,
-    /// The driver's id of it.
+    /// The driver's id.
     pub id: u32,
-    /// The devices in it: one that has all its compute slices, or none where making it was cut
-    /// short, or several parts that somebody else made.
-    pub devices: Vec<Device>,
+    /// Its compute instances: one with all compute slices; none if its creation was interrupted;
+    /// several if somebody else partitioned it.
+    pub devices: Vec<MigDevice>,
 }
 
-/// A compute instance: what a process sees.
+/// A compute instance, which processes see as a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// `MIG-…`: the driver's uuid, new for every one that is made; or an older one that somebody
-    /// goes on to call it by.
+pub struct MigDevice {
+    /// `MIG-…`: the driver's uuid, new for each that is created; or an earlier one that allocations
+    /// still use for it.
     pub uuid: String,
-    /// The driver's uuid of it now.
+    /// The driver's current uuid.
     pub current: String,
-    /// The driver's id of it, within its GPU instance.
+    /// The driver's id within its GPU instance.
     pub id: u32,
     /// It has all compute slices of its GPU instance.
     pub whole: bool,
 }
 
-/// Whether a new mode holds already.
+/// When a new MIG mode takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// It holds.
+    /// At once.
     Now,
-    /// From the next reset on: processes use the card.
+    /// At the next GPU reset: processes use the GPU.
     AtReset,
 }
 
-impl Instance {
-    /// The one device that has all of it.
+impl GpuInstance {
+    /// The one compute instance that spans it.
     #[must_use]
-    pub fn device(&self) -> Option<&Device> {
+    pub fn device(&self) -> Option<&MigDevice> {
         match self.devices.as_slice() {
             [device] if device.whole => Some(device),
             _ => None,

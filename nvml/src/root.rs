@@ -1,6 +1,5 @@
-//! The driver's files below a root of their own, such as that of a container which has the driver.
-//!
-//! Fed by: a root, as a folder here. Must not: follow a link out of the root.
+//! Finds the driver's files below a root directory, such as that of a driver container. Symbolic
+//! links never lead out of the root.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::error::NvmlError;
 
-/// Where distributions have the driver's libraries.
+/// Where distributions install the driver's libraries.
 pub const FOLDERS: [&str; 8] = [
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
@@ -20,32 +19,32 @@ pub const FOLDERS: [&str; 8] = [
     "lib/aarch64-linux-gnu",
 ];
 
-/// Links in a row; more are a circle.
-const LINKS: usize = 16;
+/// More links in a row are a cycle.
+const MAX_LINKS: usize = 16;
 
-/// What to load: `library` itself where it is a path or there is no `root`, else the file of that
+/// What to load: `library` itself if it is a path or there is no `root`, otherwise the file of that
 /// name below the root.
 pub fn library(library: &Path, root: Option<&Path>) -> Result<OsString, NvmlError> {
     let Some(root) = root.filter(|_| library.components().count() == 1) else {
         return Ok(library.to_owned().into_os_string());
     };
     let name = library.to_string_lossy();
-    let found = find(root, &name).ok_or_else(|| NvmlError::NotBelow {
+    let found = find(root, &name).ok_or_else(|| NvmlError::NotInRoot {
         library: name.into_owned(),
         root: root.to_owned(),
     })?;
     Ok(root.join(found).into_os_string())
 }
 
-/// The file of this name in one of [`FOLDERS`], links followed, as a path from the root.
+/// The file of this name in one of [`FOLDERS`], links resolved, relative to the root.
 pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
     let mut places = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
-    places.find_map(|place| real(root, &place))
+    places.find_map(|place| resolve(root, &place))
 }
 
-/// The file at `path` below the root without links, as a path from the root; `None` where there
-/// is none. An absolute link begins at the root, as in a container that has it.
-pub fn real(root: &Path, path: &Path) -> Option<PathBuf> {
+/// Resolves `path` below the root to a file, relative to the root; `None` if there is none. An
+/// absolute link starts at the root, as in a container with that root.
+pub fn resolve(root: &Path, path: &Path) -> Option<PathBuf> {
     let mut links = 0;
     let mut rest: Vec<PathBuf> = parts(path);
     let mut at = PathBuf::new();
@@ -58,7 +57,7 @@ pub fn real(root: &Path, path: &Path) -> Option<PathBuf> {
         match fs::read_link(root.join(&here)) {
             Ok(target) => {
                 links += 1;
-                if links > LINKS {
+                if links > MAX_LINKS {
                     return None;
                 }
                 if target.is_absolute() {
@@ -72,7 +71,7 @@ pub fn real(root: &Path, path: &Path) -> Option<PathBuf> {
     root.join(&at).is_file().then_some(at)
 }
 
-/// The parts of a path, the last first.
+/// The components of a path in reverse order.
 fn parts(path: &Path) -> Vec<PathBuf> {
     let parts = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(PathBuf::from(name)),
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_is_found_below_the_root_of_a_drivers_container() {
+    fn finds_library_in_root_of_driver_container() {
         let place = tempfile::tempdir().expect("tempdir");
         let root = place.path().join("driver");
         let lib = root.join("usr/lib/x86_64-linux-gnu");
@@ -107,7 +106,7 @@ mod tests {
         let real = "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.82";
         check("libnvidia-ml.so.1", Some(real));
         check("libcuda.so.1", None);
-        // An absolute link means the driver's root, not ours, and leads nowhere above it.
+        // An absolute link starts at the driver's root, and no link leads above it.
         fs::write(root.join("opt/cuda"), "cuda").expect("written");
         symlink("/opt/cuda", lib.join("libcuda.so.1")).expect("linked");
         check("libcuda.so.1", Some("opt/cuda"));
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_and_a_name_without_a_root_are_loaded_as_they_are() {
+    fn loads_path_or_rootless_name_unchanged() {
         let root = Some(Path::new("/nonexistent"));
         for (name, root) in [
             ("/opt/libnvidia-ml.so.1", root),

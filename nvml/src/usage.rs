@@ -1,5 +1,5 @@
-//! What cards do and who is on them now, for the monitor. Fed by NVML; each question is answered
-//! on its own, and a driver that does not know one says so. Must not: say whose a process is.
+//! Utilization, memory and processes of GPUs, for the monitor. Each value is read on its own; one
+//! that the driver does not report is `None`.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
@@ -11,20 +11,20 @@ use crate::driver::Nvml;
 use crate::error::NvmlError;
 use crate::inventory::is_missing;
 
-/// A process that has a card or an instance open.
+/// A process that has a device open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// As seen from here.
+pub struct GpuProcess {
+    /// In this PID namespace.
     pub pid: u32,
-    /// Bytes that it holds; `None` where the driver does not say.
+    /// Bytes allocated; `None` where the driver does not report them.
     pub bytes: Option<u64>,
-    /// The driver's numbers of its GPU instance and compute instance, on a card that is cut.
+    /// The driver's ids of its GPU instance and compute instance, on a partitioned GPU.
     pub instance: Option<(u32, u32)>,
 }
 
-/// What a card does. What the driver does not tell is `None`.
+/// Utilization of a GPU. What the driver does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct GpuUtilization {
     /// Percent of the time in which a kernel ran.
     pub busy: Option<u32>,
     /// Percent of the time in which memory was read or written.
@@ -45,57 +45,61 @@ pub struct Load {
     pub memory_clock: Option<u32>,
 }
 
-/// Bytes of a card or an instance.
+/// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bytes {
-    /// All.
+pub struct DeviceMemory {
+    /// Total.
     pub total: u64,
-    /// In use, without the driver's own part where the driver tells it apart.
+    /// In use, without what the driver reserves where it reports that separately.
     pub used: u64,
-    /// The driver's own part.
+    /// Reserved by the driver.
     pub reserved: u64,
 }
 
-/// How busy a process kept a card.
+/// One sample of a process's use of a GPU (`nvmlProcessUtilizationSample_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// As seen from here.
+pub struct ProcessUtilization {
+    /// In this PID namespace.
     pub pid: u32,
-    /// Percent of the card's compute.
+    /// Percent of the GPU's compute.
     pub busy: u32,
-    /// When, in the driver's microseconds.
+    /// Time of the sample, in the driver's microseconds.
     pub at: u64,
 }
 
-/// What is asked of the driver about use. Calls block.
+/// Queries about use. Calls block.
 pub trait Usage: Send + Sync {
-    /// The processes on a card, each once for each instance, graphics and clients of MPS included.
-    fn processes(&self, card: &str) -> Result<Vec<Process>, NvmlError>;
+    /// The processes on a GPU, once for each instance, including graphics and MPS clients.
+    fn processes(&self, gpu: &str) -> Result<Vec<GpuProcess>, NvmlError>;
 
-    /// What a card does.
-    fn load(&self, card: &str) -> Result<Load, NvmlError>;
+    /// Utilization of a GPU.
+    fn utilization(&self, gpu: &str) -> Result<GpuUtilization, NvmlError>;
 
-    /// Memory of a card or of an instance.
-    fn bytes(&self, uuid: &str) -> Result<Bytes, NvmlError>;
+    /// Memory of a device.
+    fn memory(&self, uuid: &str) -> Result<DeviceMemory, NvmlError>;
 
-    /// How busy each process kept a card, by samples after `since`.
-    fn shares(&self, card: &str, since: u64) -> Result<Vec<Share>, NvmlError>;
+    /// Samples of the processes on a GPU after `since`, in the driver's microseconds.
+    fn process_utilization(
+        &self,
+        gpu: &str,
+        since: u64,
+    ) -> Result<Vec<ProcessUtilization>, NvmlError>;
 }
 
 impl Usage for Nvml {
-    fn processes(&self, card: &str) -> Result<Vec<Process>, NvmlError> {
+    fn processes(&self, gpu: &str) -> Result<Vec<GpuProcess>, NvmlError> {
         let failed = |source| NvmlError::Processes {
-            uuid: card.to_owned(),
+            uuid: gpu.to_owned(),
             source,
         };
-        let device = self.library().device_by_uuid(card).map_err(failed)?;
+        let device = self.library().device_by_uuid(gpu).map_err(failed)?;
         merged(&device).map_err(failed)
     }
 
-    fn load(&self, card: &str) -> Result<Load, NvmlError> {
-        let device = self.device(card, "load")?;
+    fn utilization(&self, gpu: &str) -> Result<GpuUtilization, NvmlError> {
+        let device = self.device(gpu, "utilization")?;
         let rates = device.utilization_rates().ok();
-        Ok(Load {
+        Ok(GpuUtilization {
             busy: rates.as_ref().map(|rates| rates.gpu),
             memory_busy: rates.map(|rates| rates.memory),
             encoder: device.encoder_utilization().ok().map(|of| of.utilization),
@@ -108,30 +112,36 @@ impl Usage for Nvml {
         })
     }
 
-    fn bytes(&self, uuid: &str) -> Result<Bytes, NvmlError> {
+    fn memory(&self, uuid: &str) -> Result<DeviceMemory, NvmlError> {
         let device = self.device(uuid, "memory")?;
         let info = device
             .memory_info()
             .map_err(|source| usage(uuid, "memory", source))?;
-        Ok(Bytes {
+        Ok(DeviceMemory {
             total: info.total,
             used: info.used,
             reserved: info.reserved,
         })
     }
 
-    fn shares(&self, card: &str, since: u64) -> Result<Vec<Share>, NvmlError> {
-        let device = self.device(card, "processes' shares")?;
+    fn process_utilization(
+        &self,
+        gpu: &str,
+        since: u64,
+    ) -> Result<Vec<ProcessUtilization>, NvmlError> {
+        let device = self.device(gpu, "process utilization")?;
         let found = match device.process_utilization_stats(since) {
             Ok(found) => found,
-            // An idle card has none; one that is cut, or an old one, tells none.
+            // An idle GPU has none; a partitioned or an old one reports none.
             Err(Cause::NotFound | Cause::NotSupported) => Vec::new(),
-            Err(source) => return Err(usage(card, "processes' shares", source)),
+            Err(source) => return Err(usage(gpu, "process utilization", source)),
         };
-        let of = |one: nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample| Share {
-            pid: one.pid,
-            busy: one.sm_util,
-            at: one.timestamp,
+        let of = |one: nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample| {
+            ProcessUtilization {
+                pid: one.pid,
+                busy: one.sm_util,
+                at: one.timestamp,
+            }
         };
         Ok(found.into_iter().map(of).collect())
     }
@@ -152,14 +162,14 @@ fn usage(uuid: &str, what: &'static str, source: Cause) -> NvmlError {
     }
 }
 
-/// The three lists as one; who is on several holds what the largest says.
-fn merged(device: &Device) -> Result<Vec<Process>, Cause> {
+/// Merges the driver's three lists; a process in several of them gets the largest size.
+fn merged(device: &Device) -> Result<Vec<GpuProcess>, Cause> {
     let lists = [
         device.running_compute_processes()?,
         optional(device.running_graphics_processes())?,
         optional(device.mps_running_compute_processes())?,
     ];
-    let process = |one: ProcessInfo| Process {
+    let process = |one: ProcessInfo| GpuProcess {
         pid: one.pid,
         bytes: match one.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),
@@ -167,14 +177,14 @@ fn merged(device: &Device) -> Result<Vec<Process>, Cause> {
         },
         instance: one.gpu_instance_id.zip(one.compute_instance_id),
     };
-    let mut found: Vec<Process> = lists.into_iter().flatten().map(process).collect();
-    let key = |one: &Process| (one.pid, one.instance);
+    let mut found: Vec<GpuProcess> = lists.into_iter().flatten().map(process).collect();
+    let key = |one: &GpuProcess| (one.pid, one.instance);
     found.sort_by_key(|one| (key(one), std::cmp::Reverse(one.bytes)));
     found.dedup_by_key(|one| key(one));
     Ok(found)
 }
 
-/// A list that a driver may not have.
+/// A list that a driver may lack.
 fn optional(list: Result<Vec<ProcessInfo>, Cause>) -> Result<Vec<ProcessInfo>, Cause> {
     match list {
         Err(Cause::NotSupported) => Ok(Vec::new()),

@@ -1,16 +1,16 @@
-//! Which XIDs say something about the card. Pure values.
+//! Which XIDs make a GPU unhealthy.
 
 use std::collections::BTreeSet;
 
-/// XIDs that a faulty application causes on a sound card; the list that NVIDIA's device plugin
-/// skips. 13 graphics engine exception, 31 memory page fault, 43 stopped processing,
+/// XIDs that a faulty application causes on a healthy GPU; the list that NVIDIA's device plugin
+/// ignores. 13 graphics engine exception, 31 memory page fault, 43 stopped processing,
 /// 45 preemptive cleanup, 68 video processor exception, 109 context switch timeout.
 pub const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// The XIDs that leave a card healthy.
+/// The XIDs that do not make a GPU unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IgnoredXids {
-    /// These and no other.
+    /// Only these.
     These(BTreeSet<u64>),
     /// All but these.
     AllBut(BTreeSet<u64>),
@@ -23,7 +23,7 @@ impl Default for IgnoredXids {
 }
 
 impl IgnoredXids {
-    /// Whether this XID leaves the card healthy.
+    /// Whether this XID is ignored.
     #[must_use]
     pub fn contains(&self, code: u64) -> bool {
         match self {
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn application_errors_are_ignored_and_card_errors_are_not() {
+    fn ignores_application_errors_but_not_gpu_errors() {
         let ignored = IgnoredXids::default();
         for code in APPLICATION_XIDS {
             check(&ignored, code, true);
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_some_are_ignored() {
+    fn ignores_all_but_listed_xids() {
         let ignored = IgnoredXids::AllBut([79].into());
         check(&ignored, 79, false);
         check(&ignored, 48, true);

@@ -1,4 +1,4 @@
-// A driver library with the fewest calls that the inventory needs; every other one is missing.
+// A driver library with only the calls that the inventory needs.
 #include <stdint.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     return 0;
 }
 
-// The second card has no name: it cannot be offered.
+// The second GPU has no name: it cannot be advertised.
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
     if (device != (void *)1)
         return 999;

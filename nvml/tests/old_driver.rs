@@ -1,4 +1,4 @@
-//! A driver in which nearly every call is missing costs only the facts that it cannot tell.
+//! A driver that lacks nearly every call loses only the facts that it cannot report.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use aliquot_core::Mib;
-use aliquot_nvml::{Driver, Health, Mig, Nvml, NvmlError, Options};
+use aliquot_nvml::{Driver, DriverHealth, MigMode, Nvml, NvmlError, Options};
 
 fn old_driver(folder: &Path) -> PathBuf {
     let library = folder.join("libnvidia-ml.so.1");
@@ -26,7 +26,7 @@ fn old_driver(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn an_old_driver_gives_the_facts_it_knows_and_notes_for_the_rest() {
+fn reports_known_facts_of_old_driver_and_notes_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     let library = old_driver(folder.path()).into();
     let driver = Nvml::open(Options {
@@ -40,21 +40,24 @@ fn an_old_driver_gives_the_facts_it_knows_and_notes_for_the_rest() {
         (inventory.driver_version.as_str(), inventory.cuda_version),
         ("470.57.02", None)
     );
-    assert_eq!(inventory.cards.len(), 1);
-    let card = &inventory.cards[0];
+    assert_eq!(inventory.gpus.len(), 1);
+    let gpu = &inventory.gpus[0];
     assert_eq!(
-        (card.uuid.as_str(), card.model.as_str()),
+        (gpu.uuid.as_str(), gpu.model.as_str()),
         ("GPU-a", "Tesla V100")
     );
-    assert_eq!((card.memory, card.reserved), (Mib(16_384), None));
+    assert_eq!((gpu.memory, gpu.reserved), (Mib(16_384), None));
     assert_eq!(
-        (card.minor, card.numa, card.compute_capability),
+        (gpu.minor, gpu.numa, gpu.compute_capability),
         (None, None, None)
     );
-    assert_eq!((card.pci_bus_id.as_ref(), card.mig), (None, Mig::default()));
+    assert_eq!(
+        (gpu.pci_bus_id.as_ref(), gpu.mig),
+        (None, MigMode::default())
+    );
 
-    let noted = |card: Option<&str>, call: &str| {
-        let found = |note: &&aliquot_nvml::Note| note.card.as_deref() == card && note.call == call;
+    let noted = |gpu: Option<&str>, call: &str| {
+        let found = |note: &&aliquot_nvml::Note| note.gpu.as_deref() == gpu && note.call == call;
         assert_eq!(
             inventory.notes.iter().filter(found).count(),
             1,
@@ -77,7 +80,7 @@ fn an_old_driver_gives_the_facts_it_knows_and_notes_for_the_rest() {
     }
 
     let health = driver.health().unwrap();
-    assert_eq!((health.len(), &health[0].health), (1, &Health::Ok));
+    assert_eq!((health.len(), &health[0].health), (1, &DriverHealth::Ok));
     let error = driver.wait_events(Duration::from_millis(1)).unwrap_err();
     assert!(matches!(error, NvmlError::EventSet(_)), "{error}");
 }

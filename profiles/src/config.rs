@@ -1,7 +1,4 @@
-//! A configuration as a value, and back to YAML.
-//!
-//! Fed by: [`read`](crate::read()) and the conversions. Must not: hold what
-//! [`table`](crate::schema) does not know.
+//! The configuration's types, and their YAML. Every key is also in the schema (`config_schema`).
 
 use std::collections::BTreeMap;
 
@@ -9,9 +6,9 @@ use aliquot_core::Namespace;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use thiserror::Error;
 
-use crate::form;
-use crate::mode::{Defaults, Mode, bare_or_full, is_false};
-use crate::select::Select;
+use crate::gpu_selector::GpuSelector;
+use crate::mode::{Defaults, Mode, is_false, name_or_settings};
+use crate::text_format;
 
 /// The version that this release reads and writes.
 pub const VERSION: &str = "aliquot.dev/v1alpha1";
@@ -22,93 +19,93 @@ pub const VERSION: &str = "aliquot.dev/v1alpha1";
 pub struct Config {
     /// [`VERSION`].
     pub api_version: String,
-    /// The profile of nodes that choose none.
+    /// The profile of nodes without another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
     /// The profiles by name.
     pub profiles: BTreeMap<String, Profile>,
 }
 
-/// What holds on the nodes that have it.
+/// The settings of the nodes with this profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Profile {
-    /// Nodes with all these labels have it; empty: none.
+    /// Nodes with all these labels get it; empty: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Which card has which mode.
+    /// The modes of selected GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Rule>,
-    /// The mode of all other cards.
+    /// The mode of all other GPUs.
     #[serde(
-        deserialize_with = "bare_or_full",
+        deserialize_with = "name_or_settings",
         skip_serializing_if = "Option::is_none"
     )]
     pub rest: Option<Mode>,
-    /// What happens to the pods of a card whose mode changes.
+    /// What happens to the pods of a GPU whose mode changes.
     #[serde(skip_serializing_if = "Transition::is_default")]
     pub transition: Transition,
 }
 
-/// A mode for some cards.
+/// A mode for some GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// The cards.
-    pub select: Select,
-    /// It may select none.
+    /// The GPUs.
+    pub select: GpuSelector,
+    /// It may select no GPU.
     #[serde(default, skip_serializing_if = "is_false")]
     pub optional: bool,
-    /// What of each of them only some namespaces are given.
+    /// What of each GPU is reserved for some namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reserve: Vec<Reserve>,
+    pub reserve: Vec<Reservation>,
     /// Their mode.
     #[serde(flatten)]
     pub mode: Mode,
 }
 
-/// What only pods of some namespaces are given.
+/// What is reserved for pods of some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reserve {
-    /// Instances of this MIG profile; without it all of the card.
+pub struct Reservation {
+    /// Instances of this MIG profile; without it the whole GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// So many of them; one where it is not said.
+    /// The number of instances; one by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// Whose pods.
+    /// The namespaces.
     pub namespaces: Vec<Namespace>,
 }
 
-impl Reserve {
-    /// How many instances.
+impl Reservation {
+    /// The number of instances.
     pub fn count(&self) -> u32 {
         self.count.unwrap_or(1)
     }
 }
 
-/// What happens to the pods of a card whose mode changes.
+/// What happens to the pods of a GPU whose mode changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Transition {
     /// Wait or evict.
-    pub policy: Policy,
-    /// The card keeps its old mode if it is not free by then.
+    pub policy: TransitionPolicy,
+    /// The GPU keeps its old mode if it is not free by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Seconds>,
 }
 
-/// How a card gets free.
+/// How a GPU becomes free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// Its pods end by themselves.
+pub enum TransitionPolicy {
+    /// Wait until its pods end.
     #[default]
     Wait,
-    /// Its pods are evicted.
+    /// Evict its pods.
     Evict,
 }
 
-/// A time in seconds; in YAML such as `30m`.
+/// A duration in seconds; in YAML such as `30m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seconds(pub u64);
 
@@ -124,7 +121,7 @@ impl Transition {
 }
 
 impl Config {
-    /// One profile, which every node has that chooses none.
+    /// A configuration with one profile, which is the default.
     pub fn of(name: &str, profile: Profile) -> Self {
         Self {
             api_version: VERSION.to_owned(),
@@ -133,20 +130,20 @@ impl Config {
         }
     }
 
-    /// As YAML, which [`read`](crate::read()) reads back to the same value.
+    /// As YAML that [`read`](crate::read()) parses to the same value.
     pub fn to_yaml(&self) -> Result<String, WriteError> {
         Ok(serde_saphyr::to_string(self)?)
     }
 }
 
 impl Profile {
-    /// With the node's own settings wherever the profile has none: what holds.
-    pub fn filled(&self, defaults: &Defaults) -> Self {
+    /// The profile with the node's defaults wherever it sets none.
+    pub fn with_defaults(&self, defaults: &Defaults) -> Self {
         let mut filled = self.clone();
         for rule in &mut filled.gpus {
-            rule.mode = rule.mode.filled(defaults);
+            rule.mode = rule.mode.with_defaults(defaults);
         }
-        filled.rest = filled.rest.map(|rest| rest.filled(defaults));
+        filled.rest = filled.rest.map(|rest| rest.with_defaults(defaults));
         filled
     }
 }
@@ -165,7 +162,7 @@ impl Serialize for Seconds {
 impl<'de> Deserialize<'de> for Seconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let seconds = form::seconds(&text).map(Self);
-        seconds.ok_or_else(|| D::Error::custom(form::TIME.says))
+        let seconds = text_format::seconds(&text).map(Self);
+        seconds.ok_or_else(|| D::Error::custom(text_format::TIME.expectation))
     }
 }

@@ -1,7 +1,5 @@
-//! Others' configurations as ours.
-//!
-//! Fed by: the text of their files. Must not: leave out a setting without a note, or
-//! take a key that their documentation does not have.
+//! Converts other projects' configurations to profiles. A setting without a counterpart gets a note;
+//! a key that is not in their documentation is an error.
 
 pub mod hami;
 pub mod mig_parted;
@@ -10,33 +8,33 @@ pub mod nvidia;
 use serde_json::Value;
 
 use crate::config::{Config, Profile, Rule};
-use crate::fault::Faults;
+use crate::error::ProfileErrors;
+use crate::gpu_selector::GpuSelector;
 use crate::mode::{Exclusive, Mode};
 use crate::read;
-use crate::select::Select;
 
-/// What came of a file.
+/// A converted file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// Ours.
+    /// The configuration.
     pub config: Config,
-    /// What has no place in a profile, or what a reader should know; a line each.
+    /// Notes for the reader, such as on settings without a counterpart; one line each.
     pub notes: Vec<String>,
 }
 
-/// Why there is no YAML.
+/// Why a file was not converted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// The file, or what it would become.
+    /// Errors of the file or of the result.
     #[error(transparent)]
-    Faults(#[from] Faults),
-    /// The result.
+    Invalid(#[from] ProfileErrors),
+    /// The result cannot be written.
     #[error(transparent)]
     Write(#[from] crate::config::WriteError),
 }
 
 impl Converted {
-    /// The configuration as YAML that [`read`](crate::read()) takes, the notes above it.
+    /// The configuration as valid YAML, with the notes as comments above it.
     pub fn to_yaml(&self) -> Result<String, ConvertError> {
         let text = self.config.to_yaml()?;
         read::read(&text)?;
@@ -45,12 +43,12 @@ impl Converted {
     }
 }
 
-/// A whole card for one container: what NVIDIA's plugin gives by default.
-fn whole() -> Mode {
+/// A whole GPU for one container, the default of NVIDIA's plugin.
+fn whole_gpu() -> Mode {
     Mode::Exclusive(Exclusive::default())
 }
 
-fn rule(select: Select, mode: Mode) -> Rule {
+fn rule(select: GpuSelector, mode: Mode) -> Rule {
     Rule {
         select,
         optional: false,
@@ -59,7 +57,7 @@ fn rule(select: Select, mode: Mode) -> Rule {
     }
 }
 
-/// A profile of these rules, with `rest` where they do not take all cards.
+/// A profile of these rules, with `rest` unless they select all GPUs.
 fn profile(gpus: Vec<Rule>, rest: Mode) -> Profile {
     let rest = (!gpus.iter().any(|rule| rule.select.all)).then_some(rest);
     Profile {
@@ -69,8 +67,8 @@ fn profile(gpus: Vec<Rule>, rest: Mode) -> Profile {
     }
 }
 
-/// Whether this says something: not nothing, not empty, not false.
-fn says_something(value: &Value) -> bool {
+/// Whether a value is set: not null, empty or false.
+fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),

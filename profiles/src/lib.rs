@@ -1,33 +1,31 @@
-//! Which card of a node is shared in which way, as its owner wrote it.
-//!
-//! Fed by: the text of the configuration, a node's labels and its cards, all as
-//! values. Must not: read files, ask Kubernetes or the driver, or repair what is
-//! not clear; whatever cannot be meant is a [`Fault`].
+//! Which GPU of a node is shared in which way, as its administrator configured it: reads profiles,
+//! selects a node's profile, and resolves it to a mode for each GPU. Pure: no files, no Kubernetes, no
+//! driver. Anything ambiguous is a [`ProfileError`].
 
 #![forbid(unsafe_code)]
 
-pub mod choose;
 pub mod config;
 pub mod convert;
-pub mod fault;
-pub mod form;
+pub mod effective;
+pub mod error;
+pub mod gpu_selector;
 pub mod mode;
 pub mod mps;
+pub mod profile_selection;
 pub mod read;
 pub mod resolve;
 pub mod schema;
-pub mod select;
-pub mod shape;
-pub mod shown;
+pub mod text_format;
+pub mod value_schema;
 
-mod check;
-mod layout;
-mod reserve;
-mod table;
+mod config_schema;
+mod mig_layout;
+mod reservation;
+mod validate;
 
-pub use choose::{By, Chosen, choose};
-pub use config::{Config, Profile, Reserve, Rule, Transition};
-pub use fault::{Fault, Faults};
+pub use config::{Config, Profile, Reservation, Rule, Transition};
+pub use error::{ProfileError, ProfileErrors};
 pub use mode::{Defaults, Mode};
+pub use profile_selection::{ProfileSource, SelectedProfile, select_profile};
 pub use read::read;
-pub use resolve::{Card, Plan, resolve};
+pub use resolve::{GpuPlan, PhysicalGpu, resolve};

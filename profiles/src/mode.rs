@@ -1,46 +1,43 @@
-//! The ways to share a card, with their settings.
-//!
-//! Fed by: [`read`](crate::read()) and the conversions. Must not: be built from YAML
-//! past [`read`](crate::read()), which knows what is accepted.
+//! The sharing modes and their settings. YAML is validated by [`read`](crate::read()) only.
 
 pub use aliquot_core::Scaling;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
-/// Most shares of one card.
-pub const MOST_SEATS: u64 = 1000;
-/// Most clients of one MPS daemon, from compute capability 7.0 on.
-pub const MOST_CLIENTS: u64 = 48;
-/// The same on older cards.
-pub const MOST_CLIENTS_BEFORE_VOLTA: u32 = 16;
+/// Maximum number of shares of one GPU.
+pub const MAX_REPLICAS: u64 = 1000;
+/// Maximum number of clients of one MPS daemon, from compute capability 7.0 on.
+pub const MAX_MPS_CLIENTS: u64 = 48;
+/// The same on older GPUs.
+pub const MAX_MPS_CLIENTS_BEFORE_VOLTA: u32 = 16;
 
-/// How a card is shared.
+/// The sharing mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum Mode {
-    /// Shares held by libvgpu.so.
+    /// Shares limited by libvgpu.so.
     Vgpu(Vgpu),
     /// One container at a time.
     Exclusive(Exclusive),
-    /// Shares in turns, without limits.
+    /// Time-slicing, without limits.
     Timeslice(Timeslice),
-    /// Shares through NVIDIA's MPS.
+    /// Shares limited by NVIDIA's MPS.
     Mps(Mps),
-    /// Cut into instances.
+    /// Partitioned into MIG instances.
     Mig(Mig),
-    /// Left to others: not offered, not touched.
+    /// Not advertised, and left unchanged.
     Unmanaged,
 }
 
 /// How a MIG instance is shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
-pub enum On {
-    /// Shares held by libvgpu.so.
+pub enum InstanceSharing {
+    /// Shares limited by libvgpu.so.
     Vgpu(Vgpu),
-    /// Shares in turns.
+    /// Time-slicing.
     Timeslice(Timeslice),
-    /// Shares through MPS.
+    /// Shares limited by MPS.
     Mps(Mps),
 }
 
@@ -48,16 +45,16 @@ pub enum On {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Vgpu {
-    /// Shares at once; without it the node's.
+    /// Number of shares; by default the node's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<u32>,
-    /// Memory promised; without it the node's.
+    /// Factor of the allocatable memory; by default the node's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_scaling: Option<Scaling>,
-    /// Containers also get what of the driver draws, which nothing limits.
+    /// Containers also get the driver's graphics libraries, whose use is not limited.
     #[serde(skip_serializing_if = "is_false")]
     pub graphics: bool,
-    /// The same of what encodes and decodes video.
+    /// The same for the video libraries.
     #[serde(skip_serializing_if = "is_false")]
     pub video: bool,
 }
@@ -65,7 +62,7 @@ pub struct Vgpu {
 /// Settings of exclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exclusive {
-    /// The resource.
+    /// The resource name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rename: Option<String>,
 }
@@ -74,24 +71,24 @@ pub struct Exclusive {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeslice {
-    /// Containers that take turns.
+    /// Number of containers that take turns.
     pub replicas: u32,
-    /// The resource.
+    /// The resource name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rename: Option<String>,
-    /// One share for each container.
+    /// At most one share for each container.
     #[serde(default)]
     pub strict: bool,
-    /// How long a turn is.
+    /// Length of a turn.
     #[serde(default)]
     pub slice_length: SliceLength,
 }
 
-/// Length of a turn, in the driver's words.
+/// Length of a turn, as `nvidia-smi compute-policy` names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SliceLength {
-    /// As the driver has it.
+    /// The driver's default.
     #[default]
     Default,
     /// Short.
@@ -106,44 +103,44 @@ pub enum SliceLength {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mps {
-    /// Containers at once.
+    /// Number of containers at once.
     pub replicas: u32,
-    /// The resource.
+    /// The resource name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rename: Option<String>,
-    /// One share for each container: NVIDIA's default for MPS.
+    /// At most one share for each container, NVIDIA's default for MPS.
     #[serde(default = "yes")]
     pub strict: bool,
-    /// Memory of those who ask for none.
+    /// Memory of containers that request none.
     #[serde(default)]
-    pub memory: Part,
-    /// Compute of those who ask for none.
+    pub memory: DefaultShare,
+    /// Compute of containers that request none.
     #[serde(default)]
-    pub threads: Part,
-    /// The card's compute mode.
+    pub threads: DefaultShare,
+    /// The GPU's compute mode.
     #[serde(default)]
     pub compute_mode: ComputeMode,
 }
 
-/// What those get who ask for nothing.
+/// The share of a container that requests none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
-    /// One of `replicas` equal parts.
+pub enum DefaultShare {
+    /// One of `replicas` equal shares.
     #[default]
     Even,
     /// Everything.
     Full,
 }
 
-/// Who may open the card past the daemon.
+/// Which processes may open the GPU without the MPS daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ComputeMode {
-    /// Nobody.
+    /// None.
     #[default]
     ExclusiveProcess,
-    /// Everybody.
+    /// All.
     Default,
 }
 
@@ -151,50 +148,50 @@ pub enum ComputeMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mig {
-    /// The instances of each card.
+    /// The instances of each GPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub layout: Vec<Slice>,
-    /// Instances are made when needed.
+    pub layout: Vec<LayoutEntry>,
+    /// Dynamic MIG: instances are created when needed.
     #[serde(skip_serializing_if = "is_false")]
     pub dynamic: bool,
-    /// The profiles that may be made; empty: all.
+    /// The profiles that may be created; empty: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
-    /// Under which names.
+    /// The resource names of instances.
     pub strategy: Strategy,
 }
 
-/// Names of instances, as NVIDIA's plugin calls the ways.
+/// Resource names of instances, by NVIDIA's names of the strategies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// Each profile its own resource.
+    /// One resource for each profile.
     #[default]
     Mixed,
-    /// All as whole cards.
+    /// The resource of whole GPUs for all.
     Single,
-    /// Not offered.
+    /// Not advertised.
     None,
 }
 
 /// Instances of one profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slice {
-    /// As the driver names it.
+pub struct LayoutEntry {
+    /// The driver's name of the profile.
     pub profile: String,
-    /// So many on each card.
+    /// The number on each GPU.
     #[serde(default = "one")]
     pub count: u32,
-    /// How each is shared; without it one container has it.
+    /// How each is shared; by default one container gets it.
     #[serde(
         default,
-        deserialize_with = "bare_or_full",
+        deserialize_with = "name_or_settings",
         skip_serializing_if = "Option::is_none"
     )]
-    pub on: Option<On>,
+    pub on: Option<InstanceSharing>,
 }
 
-/// What holds for a node where a profile says nothing.
+/// The node's settings where a profile has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// `deviceSplitCount`.
@@ -204,7 +201,7 @@ pub struct Defaults {
 }
 
 impl Timeslice {
-    /// So many containers in turns, nothing else set.
+    /// So many containers, with default settings.
     pub fn new(replicas: u32) -> Self {
         Self {
             replicas,
@@ -216,22 +213,22 @@ impl Timeslice {
 }
 
 impl Mps {
-    /// So many containers at once, nothing else set.
+    /// So many containers, with default settings.
     pub fn new(replicas: u32) -> Self {
         Self {
             replicas,
             rename: None,
             strict: true,
-            memory: Part::Even,
-            threads: Part::Even,
+            memory: DefaultShare::Even,
+            threads: DefaultShare::Even,
             compute_mode: ComputeMode::ExclusiveProcess,
         }
     }
 }
 
 impl Mode {
-    /// The mode with the node's own settings where it has none.
-    pub fn filled(&self, defaults: &Defaults) -> Self {
+    /// The mode with the node's defaults wherever it sets none.
+    pub fn with_defaults(&self, defaults: &Defaults) -> Self {
         let fill = |vgpu: &Vgpu| Vgpu {
             split: vgpu.split.or(Some(defaults.split)),
             memory_scaling: vgpu.memory_scaling.or(Some(defaults.memory_scaling)),
@@ -242,7 +239,7 @@ impl Mode {
             Self::Vgpu(vgpu) => *vgpu = fill(vgpu),
             Self::Mig(mig) => {
                 for slice in &mut mig.layout {
-                    if let Some(On::Vgpu(vgpu)) = &mut slice.on {
+                    if let Some(InstanceSharing::Vgpu(vgpu)) = &mut slice.on {
                         *vgpu = fill(vgpu);
                     }
                 }
@@ -252,9 +249,9 @@ impl Mode {
         mode
     }
 
-    /// The resource that its pods ask for, where the usual one is `usual`. None for
-    /// instances, which have names of their own, and for what is left to others.
-    pub fn resource<'a>(&'a self, usual: &'a str) -> Option<&'a str> {
+    /// The resource that pods request; `default` if the mode does not rename it. `None` for MIG
+    /// instances, which have names of their own, and for unmanaged GPUs.
+    pub fn resource<'a>(&'a self, default: &'a str) -> Option<&'a str> {
         let rename = match self {
             Self::Vgpu(_) => &None,
             Self::Exclusive(exclusive) => &exclusive.rename,
@@ -262,12 +259,12 @@ impl Mode {
             Self::Mps(mps) => &mps.rename,
             Self::Mig(_) | Self::Unmanaged => return None,
         };
-        Some(rename.as_deref().unwrap_or(usual))
+        Some(rename.as_deref().unwrap_or(default))
     }
 }
 
-/// A mode's name alone, or its keys.
-pub(crate) fn bare_or_full<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+/// Deserializes a mode's name alone, or a mapping with its settings.
+pub(crate) fn name_or_settings<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: serde::de::DeserializeOwned,

@@ -1,33 +1,31 @@
-//! MPS as arithmetic: equal parts, and how many clients there may be.
-//!
-//! Fed by: a profile's settings, a card's facts. Must not: know a daemon.
+//! Arithmetic for MPS: equal shares, and the maximum number of clients.
 
-use aliquot_core::inventory::Even;
+use aliquot_core::inventory::EvenShare;
 use aliquot_core::{Mib, Percent};
 
-use crate::mode::{MOST_CLIENTS, MOST_CLIENTS_BEFORE_VOLTA, Mps, Part};
+use crate::mode::{DefaultShare, MAX_MPS_CLIENTS, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mps};
 
-/// What a seat gets whose container wrote nothing. 0 is no limit.
-pub fn even(memory: Mib, settings: &Mps) -> Even {
+/// The share of a container that requests none. 0 is no limit.
+pub fn even_share(memory: Mib, settings: &Mps) -> EvenShare {
     let replicas = settings.replicas.max(1);
-    Even {
+    EvenShare {
         memory: match settings.memory {
-            Part::Even => Mib(memory.0 / u64::from(replicas)),
-            Part::Full => Mib(0),
+            DefaultShare::Even => Mib(memory.0 / u64::from(replicas)),
+            DefaultShare::Full => Mib(0),
         },
         cores: match settings.threads {
-            Part::Even => Percent((100 / replicas).max(1)),
-            Part::Full => Percent(0),
+            DefaultShare::Even => Percent((100 / replicas).max(1)),
+            DefaultShare::Full => Percent(0),
         },
     }
 }
 
-/// Clients that one daemon serves at once: NVIDIA's limits, and on an instance its part of them.
-/// `part`: its compute slices, of how many the card has.
-pub fn most_clients(capability: Option<(u32, u32)>, part: Option<(u32, u32)>) -> u64 {
+/// The maximum number of clients of one daemon: NVIDIA's limits, and on a MIG instance its part of
+/// them. `part`: the instance's compute slices, and the GPU's.
+pub fn max_clients(capability: Option<(u32, u32)>, part: Option<(u32, u32)>) -> u64 {
     let most = match capability {
-        Some((major, _)) if major < 7 => MOST_CLIENTS_BEFORE_VOLTA.into(),
-        _ => MOST_CLIENTS,
+        Some((major, _)) if major < 7 => MAX_MPS_CLIENTS_BEFORE_VOLTA.into(),
+        _ => MAX_MPS_CLIENTS,
     };
     part.map_or(most, |(slices, of)| {
         (most * u64::from(slices) / u64::from(of.max(1))).max(1)

@@ -1,67 +1,71 @@
-//! From text to a value that keeps every rule, or all faults.
-//!
-//! Fed by: the text of a file or of a `ConfigMap`'s key. Must not: give a value back
-//! while anything is wrong with it.
+//! Parses and validates a configuration: a valid value, or all errors.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::check;
 use crate::config::{Config, VERSION};
-use crate::fault::{Fault, Faults, TOP};
-use crate::shape::Shape;
-use crate::table;
+use crate::config_schema;
+use crate::error::{ProfileError, ProfileErrors, ROOT};
+use crate::validate;
+use crate::value_schema::ValueSchema;
 
 /// Reads a configuration.
-pub fn read(text: &str) -> Result<Config, Faults> {
-    let value = yaml(text)?;
-    if let Some(fault) = of_others(&value) {
-        return Err(Faults(vec![fault]));
+pub fn read(text: &str) -> Result<Config, ProfileErrors> {
+    let value = parse_yaml(text)?;
+    if let Some(error) = foreign_format(&value) {
+        return Err(ProfileErrors(vec![error]));
     }
-    let config: Config = typed(&table::CONFIG, value)?;
-    let faults = check::faults(&config);
-    if faults.is_empty() {
+    let config: Config = parse_typed(&config_schema::CONFIG, value)?;
+    let errors = validate::errors(&config);
+    if errors.is_empty() {
         Ok(config)
     } else {
-        Err(Faults(faults))
+        Err(ProfileErrors(errors))
     }
 }
 
 /// Reads YAML, or JSON, as one value.
-pub(crate) fn yaml(text: &str) -> Result<Value, Faults> {
+pub(crate) fn parse_yaml(text: &str) -> Result<Value, ProfileErrors> {
     serde_saphyr::from_str(text).map_err(|error| {
-        let place = error.location().map_or_else(
-            || TOP.to_owned(),
+        let location = error.location().map_or_else(
+            || ROOT.to_owned(),
             |at| format!("line {}, column {}", at.line(), at.column()),
         );
-        let said = error.without_snippet().to_string();
-        // The reader's own words, without its options and without the place again.
-        let said = said.lines().next().unwrap_or_default();
-        let said = said.split(" at line ").next().unwrap_or_default();
-        let said = said.split(", set ").next().unwrap_or_default();
-        Faults(vec![Fault::bare(
-            place,
-            format!("cannot be read ({said})"),
-            "one YAML document, each key once",
+        let reason = error.without_snippet().to_string();
+        // The parser's message without its hints and without the location again.
+        let reason = reason.lines().next().unwrap_or_default();
+        let reason = reason.split(" at line ").next().unwrap_or_default();
+        let reason = reason.split(", set ").next().unwrap_or_default();
+        ProfileErrors(vec![ProfileError::without_value(
+            location,
+            format!("cannot be parsed ({reason})"),
+            "one YAML document with unique keys",
         )])
     })
 }
 
-/// A value of this shape as its type.
-pub(crate) fn typed<T: DeserializeOwned>(shape: &Shape, value: Value) -> Result<T, Faults> {
-    let mut faults = Vec::new();
-    shape.check(&value, TOP, &mut faults);
-    if !faults.is_empty() {
-        return Err(Faults(faults));
+/// Checks a value against its schema and deserializes it.
+pub(crate) fn parse_typed<T: DeserializeOwned>(
+    schema: &ValueSchema,
+    value: Value,
+) -> Result<T, ProfileErrors> {
+    let mut errors = Vec::new();
+    schema.check(&value, ROOT, &mut errors);
+    if !errors.is_empty() {
+        return Err(ProfileErrors(errors));
     }
     serde_json::from_value(value).map_err(|error| {
-        let what = format!("cannot be read ({error})");
-        Faults(vec![Fault::bare(TOP, what, shape.says())])
+        let what = format!("cannot be parsed ({error})");
+        ProfileErrors(vec![ProfileError::without_value(
+            ROOT,
+            what,
+            schema.expectation(),
+        )])
     })
 }
 
-/// A file of another project gets one line that helps, not one for each key.
-fn of_others(value: &Value) -> Option<Fault> {
+/// The single error for a file in another project's format, instead of one for each key.
+fn foreign_format(value: &Value) -> Option<ProfileError> {
     let whose = if value.get("mig-configs").is_some() {
         "mig-parted"
     } else if value.get("nodeconfig").is_some() || value.get("nvidia").is_some() {
@@ -71,9 +75,9 @@ fn of_others(value: &Value) -> Option<Fault> {
     } else {
         return None;
     };
-    let what = format!("is a file of another format ({whose})");
-    let accepted = format!(
-        "apiVersion {VERSION}; make one with: kubectl-aliquot config convert --from {whose} FILE"
+    let what = format!("is a configuration in the format of {whose}");
+    let expected = format!(
+        "apiVersion {VERSION}; convert it with: kubectl-aliquot config convert --from {whose} FILE"
     );
-    Some(Fault::bare(TOP, what, accepted))
+    Some(ProfileError::without_value(ROOT, what, expected))
 }

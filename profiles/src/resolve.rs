@@ -1,228 +1,244 @@
-//! What each card of a node becomes.
-//!
-//! Fed by: a profile that [`read`](crate::read()) accepted, and the node's cards.
-//! Must not: give a mode while anything is unclear: a selector that hits nothing, a
-//! card that two claim, one that is left over, a cut that the card cannot have.
+//! Resolves a valid profile to a mode for each GPU of a node. A selector that matches nothing, a GPU
+//! with two rules or none, and a layout that the GPU does not support are errors.
 
 use aliquot_core::GpuUuid;
 use aliquot_core::mig::table;
 use serde_json::{Value, json};
 
-use crate::config::{Profile, Reserve, Rule};
-use crate::fault::{Fault, Faults, below};
-use crate::layout::{self, Refusal};
-use crate::mode::{Defaults, MOST_CLIENTS_BEFORE_VOLTA, Mig, Mode, Slice, Strategy};
-use crate::reserve;
-use crate::select::Pci;
+use crate::config::{Profile, Reservation, Rule};
+use crate::error::{ProfileError, ProfileErrors, child_path};
+use crate::gpu_selector::Pci;
+use crate::mig_layout::{self, LayoutError};
+use crate::mode::{Defaults, LayoutEntry, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mig, Mode, Strategy};
+use crate::reservation;
 
-/// A physical card, as the driver tells of it.
+/// A physical GPU, as the driver reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct PhysicalGpu {
     /// Its uuid.
     pub uuid: GpuUuid,
     /// NVML's index.
     pub index: u32,
     /// NVML's product name.
     pub product: String,
-    /// [`Pci::Address`], where the driver knows it.
+    /// [`Pci::Address`], if the driver reports it.
     pub pci: Option<Pci>,
-    /// [`Pci::Model`], where the driver knows it.
+    /// [`Pci::Model`], if the driver reports it.
     pub model: Option<Pci>,
-    /// Compute capability, major and minor, where the driver knows it.
+    /// Compute capability, major and minor, if the driver reports it.
     pub capability: Option<(u32, u32)>,
-    /// It can be cut into instances; `None`: unknown.
+    /// Whether it supports MIG; `None`: unknown.
     pub mig: Option<bool>,
 }
 
-/// What a card becomes.
+/// The resolved mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// The card.
+pub struct GpuPlan {
+    /// The GPU.
     pub uuid: GpuUuid,
-    /// What says so, such as `gpus[1]` or `rest`.
+    /// The rule, such as `gpus[1]` or `rest`.
     pub from: String,
-    /// Its mode, nothing left open.
+    /// Its mode, with defaults filled in.
     pub mode: Mode,
-    /// What of it only some namespaces are given.
-    pub reserve: Vec<Reserve>,
+    /// What is reserved for some namespaces.
+    pub reserve: Vec<Reservation>,
 }
 
-/// A plan for each card in the order of the cards, or all that is wrong. Paths
-/// begin at the profile: `profiles.<name>`.
+/// Returns a plan for each GPU, in the order of `gpus`, or all errors, with paths that start at
+/// `profiles.<name>`.
 pub fn resolve(
     name: &str,
     profile: &Profile,
-    cards: &[Card],
+    gpus: &[PhysicalGpu],
     defaults: &Defaults,
-) -> Result<Vec<Plan>, Faults> {
-    let top = below("profiles", name);
-    let mut faults = Vec::new();
-    for (place, rule) in profile.gpus.iter().enumerate() {
-        hits_something(
+) -> Result<Vec<GpuPlan>, ProfileErrors> {
+    let top = child_path("profiles", name);
+    let mut errors = Vec::new();
+    for (index, rule) in profile.gpus.iter().enumerate() {
+        check_selects(
             rule,
-            cards,
-            &format!("{top}.gpus[{place}].select"),
-            &mut faults,
+            gpus,
+            &format!("{top}.gpus[{index}].select"),
+            &mut errors,
         );
     }
     let mut plans = Vec::new();
-    for card in cards {
+    for gpu in gpus {
         let rules = profile.gpus.iter().enumerate();
-        let claims: Vec<(usize, &Rule)> = rules.filter(|(_, r)| r.select.hits(card)).collect();
-        let (from, mode, reserve) = match (&claims[..], &profile.rest) {
-            ([(place, rule)], _) => (format!("gpus[{place}]"), &rule.mode, &rule.reserve[..]),
+        let matching: Vec<(usize, &Rule)> = rules.filter(|(_, r)| r.select.matches(gpu)).collect();
+        let (from, mode, reserve) = match (&matching[..], &profile.rest) {
+            ([(index, rule)], _) => (format!("gpus[{index}]"), &rule.mode, &rule.reserve[..]),
             ([], Some(rest)) => ("rest".to_owned(), rest, &[][..]),
             ([], None) => {
-                let accepted = "an entry of gpus for it, or rest";
-                let what = format!("leaves card {} over", said(card));
-                faults.push(Fault::bare(&top, what, accepted));
+                let expected = "an entry of gpus that selects it, or rest";
+                let what = format!("has no rule for GPU {}", describe_gpu(gpu));
+                errors.push(ProfileError::without_value(&top, what, expected));
                 continue;
             }
-            (claims, _) => {
+            (matching, _) => {
                 let places: Vec<String> =
-                    claims.iter().map(|(p, _)| format!("gpus[{p}]")).collect();
-                let what = format!("gives card {} to {}", said(card), places.join(" and "));
-                let accepted = "each card in one entry; rest is for those that are left";
-                faults.push(Fault::bare(&top, what, accepted));
+                    matching.iter().map(|(p, _)| format!("gpus[{p}]")).collect();
+                let what = format!(
+                    "assigns GPU {} to {}",
+                    describe_gpu(gpu),
+                    places.join(" and ")
+                );
+                let expected = "each GPU in one entry; rest applies to all others";
+                errors.push(ProfileError::without_value(&top, what, expected));
                 continue;
             }
         };
         let path = format!("{top}.{from}");
-        can_have(card, mode, &path, &mut faults);
-        reserve::has_room(card, mode, reserve, &path, &mut faults);
-        plans.push(Plan {
-            uuid: card.uuid.clone(),
+        check_supported(gpu, mode, &path, &mut errors);
+        reservation::check_capacity(gpu, mode, reserve, &path, &mut errors);
+        plans.push(GpuPlan {
+            uuid: gpu.uuid.clone(),
             from,
-            mode: mode.filled(defaults),
+            mode: mode.with_defaults(defaults),
             reserve: reserve.to_vec(),
         });
     }
-    cut_alike(&plans, cards, &top, &mut faults);
-    if faults.is_empty() {
+    check_same_layout(&plans, gpus, &top, &mut errors);
+    if errors.is_empty() {
         Ok(plans)
     } else {
-        Err(Faults(faults))
+        Err(ProfileErrors(errors))
     }
 }
 
-/// Under one name only instances that are alike can be offered: names the cards that are cut
-/// otherwise than most.
-fn cut_alike(plans: &[Plan], cards: &[Card], top: &str, faults: &mut Vec<Fault>) {
+/// With strategy `single`, all instances share one resource name and must be identical: reports the
+/// GPUs whose layout differs from the most common one.
+fn check_same_layout(
+    plans: &[GpuPlan],
+    gpus: &[PhysicalGpu],
+    top: &str,
+    errors: &mut Vec<ProfileError>,
+) {
     let single = plans.iter().filter_map(|plan| match &plan.mode {
         Mode::Mig(mig) if mig.strategy == Strategy::Single => Some((plan, &mig.layout)),
         _ => None,
     });
-    let single: Vec<(&Plan, &Vec<Slice>)> = single.collect();
-    let alike = |layout: &Vec<Slice>| single.iter().filter(|(_, other)| *other == layout).count();
-    // The first of those that most cards have.
-    let usual = single.iter().rev().max_by_key(|(_, layout)| alike(layout));
+    let single: Vec<(&GpuPlan, &Vec<LayoutEntry>)> = single.collect();
+    let count_same =
+        |layout: &Vec<LayoutEntry>| single.iter().filter(|(_, other)| *other == layout).count();
+    // The first of the most common layouts.
+    let usual = single
+        .iter()
+        .rev()
+        .max_by_key(|(_, layout)| count_same(layout));
     let Some((_, usual)) = usual else { return };
     for (plan, layout) in single.iter().filter(|(_, layout)| layout != usual) {
-        let card = cards.iter().find(|card| card.uuid == plan.uuid);
-        let card = card.map(said).unwrap_or_default();
-        let names = |layout: &[Slice]| {
+        let gpu = gpus.iter().find(|gpu| gpu.uuid == plan.uuid);
+        let gpu = gpu.map(describe_gpu).unwrap_or_default();
+        let names = |layout: &[LayoutEntry]| {
             let names = layout
                 .iter()
                 .map(|s| format!("{} x {}", s.count, s.profile));
             names.collect::<Vec<_>>().join(", ")
         };
         let (own, most) = (names(layout), names(usual));
-        let what = format!("cuts card {card} into {own}, and the others into {most}");
-        let accepted = "one layout for all cards with strategy single, or strategy mixed";
+        let what = format!("partitions GPU {gpu} into {own}, but the others into {most}");
+        let expected = "one layout for all GPUs with strategy single, or strategy mixed";
         let path = format!("{top}.{}.layout", plan.from);
-        faults.push(Fault::bare(path, what, accepted));
+        errors.push(ProfileError::without_value(path, what, expected));
     }
 }
 
 /// Such as `2 (NVIDIA A30, GPU-…)`.
-pub(crate) fn said(card: &Card) -> String {
-    format!("{} ({}, {})", card.index, card.product, card.uuid)
+pub(crate) fn describe_gpu(gpu: &PhysicalGpu) -> String {
+    format!("{} ({}, {})", gpu.index, gpu.product, gpu.uuid)
 }
 
-fn hits_something(rule: &Rule, cards: &[Card], path: &str, faults: &mut Vec<Fault>) {
+fn check_selects(rule: &Rule, gpus: &[PhysicalGpu], path: &str, errors: &mut Vec<ProfileError>) {
     if rule.optional {
         return;
     }
-    let what_there_is = |key: &str| {
-        let mut all: Vec<String> = cards.iter().filter_map(|card| named(card, key)).collect();
+    let available = |key: &str| {
+        let mut all: Vec<String> = gpus
+            .iter()
+            .filter_map(|gpu| selector_value(gpu, key))
+            .collect();
         all.dedup();
         if all.is_empty() {
-            "nothing of this node; optional: true where that is right".to_owned()
+            "nothing on this node; set optional: true if that is intended".to_owned()
         } else {
             all.join(", ")
         }
     };
-    if rule.select.all && cards.is_empty() {
+    if rule.select.all && gpus.is_empty() {
         let value = Value::Bool(true);
-        let path = below(path, "all");
-        faults.push(Fault::new(
+        let path = child_path(path, "all");
+        errors.push(ProfileError::new(
             path,
             &value,
-            "selects no card",
-            what_there_is("index"),
+            "selects no GPU",
+            available("index"),
         ));
     }
     for entry in rule.select.entries() {
-        let hit = |card: &Card| (entry.hits)(card) && rule.select.hits(card);
-        if cards.iter().any(hit) {
+        let selected = |gpu: &PhysicalGpu| (entry.matches)(gpu) && rule.select.matches(gpu);
+        if gpus.iter().any(selected) {
             continue;
         }
-        let path = format!("{path}.{}[{}]", entry.key, entry.place);
-        let (what, accepted) = if cards.iter().any(|card| (entry.hits)(card)) {
-            let accepted = "keys that select a card together, or optional: true";
+        let path = format!("{path}.{}[{}]", entry.key, entry.index);
+        let (what, expected) = if gpus.iter().any(|gpu| (entry.matches)(gpu)) {
+            let expected = "keys that select a common GPU, or optional: true";
             (
-                "selects no card that the other keys select",
-                accepted.to_owned(),
+                "selects no GPU that the other keys select",
+                expected.to_owned(),
             )
         } else {
-            ("selects no card", what_there_is(entry.key))
+            ("selects no GPU", available(entry.key))
         };
-        faults.push(Fault::new(path, &entry.written, what, accepted));
+        errors.push(ProfileError::new(path, &entry.written, what, expected));
     }
 }
 
-/// What would have selected this card under a key.
-fn named(card: &Card, key: &str) -> Option<String> {
+/// The value of a key that would select this GPU.
+fn selector_value(gpu: &PhysicalGpu, key: &str) -> Option<String> {
     match key {
-        "uuid" => Some(card.uuid.to_string()),
-        "pci" => Some(card.pci?.to_string()),
-        "product" => Some(card.product.clone()),
-        _ => Some(card.index.to_string()),
+        "uuid" => Some(gpu.uuid.to_string()),
+        "pci" => Some(gpu.pci?.to_string()),
+        "product" => Some(gpu.product.clone()),
+        _ => Some(gpu.index.to_string()),
     }
 }
 
-fn can_have(card: &Card, mode: &Mode, path: &str, faults: &mut Vec<Fault>) {
+fn check_supported(gpu: &PhysicalGpu, mode: &Mode, path: &str, errors: &mut Vec<ProfileError>) {
     match mode {
         Mode::Mps(mps) => {
-            let old = card
-                .capability
-                .is_some_and(|capability| capability < (7, 0));
-            if old && mps.replicas > MOST_CLIENTS_BEFORE_VOLTA {
-                let what = format!("is too many for card {}", said(card));
-                let accepted =
-                    format!("1 to {MOST_CLIENTS_BEFORE_VOLTA} before compute capability 7.0");
-                let path = below(path, "replicas");
-                faults.push(Fault::new(path, &json!(mps.replicas), what, accepted));
+            let old = gpu.capability.is_some_and(|capability| capability < (7, 0));
+            if old && mps.replicas > MAX_MPS_CLIENTS_BEFORE_VOLTA {
+                let what = format!("is too many for GPU {}", describe_gpu(gpu));
+                let expected =
+                    format!("1 to {MAX_MPS_CLIENTS_BEFORE_VOLTA} before compute capability 7.0");
+                let path = child_path(path, "replicas");
+                errors.push(ProfileError::new(
+                    path,
+                    &json!(mps.replicas),
+                    what,
+                    expected,
+                ));
             }
         }
-        Mode::Mig(mig) => can_be_cut(card, mig, path, faults),
+        Mode::Mig(mig) => check_partitionable(gpu, mig, path, errors),
         Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => {}
     }
 }
 
-fn can_be_cut(card: &Card, mig: &Mig, path: &str, faults: &mut Vec<Fault>) {
-    if card.mig == Some(false) {
-        let what = format!("is nothing that card {} can do", said(card));
-        let accepted = "vgpu, exclusive, timeslice, mps, unmanaged";
-        faults.push(Fault::new(
-            below(path, "mode"),
+fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Vec<ProfileError>) {
+    if gpu.mig == Some(false) {
+        let what = format!("is not supported by GPU {}", describe_gpu(gpu));
+        let expected = "vgpu, exclusive, timeslice, mps, unmanaged";
+        errors.push(ProfileError::new(
+            child_path(path, "mode"),
             &json!("mig"),
             what,
-            accepted,
+            expected,
         ));
         return;
     }
-    let Some(geometry) = table::geometry(&card.product) else {
+    let Some(geometry) = table::geometry(&gpu.product) else {
         return;
     };
     let names = || {
@@ -234,26 +250,30 @@ fn can_be_cut(card: &Card, mig: &Mig, path: &str, faults: &mut Vec<Fault>) {
         names.join(", ")
     };
     let mut unknown = |path: String, profile: &str| {
-        let what = format!("is no profile of card {}", said(card));
-        faults.push(Fault::new(path, &json!(profile), what, names()));
+        let what = format!("is not a MIG profile of GPU {}", describe_gpu(gpu));
+        errors.push(ProfileError::new(path, &json!(profile), what, names()));
     };
-    for (place, profile) in mig.allow.iter().enumerate() {
+    for (index, profile) in mig.allow.iter().enumerate() {
         if geometry.find(profile).is_none() {
-            unknown(format!("{path}.allow[{place}]"), profile);
+            unknown(format!("{path}.allow[{index}]"), profile);
         }
     }
-    match layout::fits(&geometry, &mig.layout) {
+    match mig_layout::check_fit(&geometry, &mig.layout) {
         Ok(()) => {}
-        Err(Refusal::Unknown(place)) => {
+        Err(LayoutError::Unknown(index)) => {
             unknown(
-                format!("{path}.layout[{place}].profile"),
-                &mig.layout[place].profile,
+                format!("{path}.layout[{index}].profile"),
+                &mig.layout[index].profile,
             );
         }
-        Err(Refusal::TooMuch) => {
-            let what = format!("does not fit on card {}", said(card));
-            let accepted = "instances whose memory and compute slices have a place together";
-            faults.push(Fault::bare(below(path, "layout"), what, accepted));
+        Err(LayoutError::DoesNotFit) => {
+            let what = format!("does not fit on GPU {}", describe_gpu(gpu));
+            let expected = "instances that fit on the GPU together";
+            errors.push(ProfileError::without_value(
+                child_path(path, "layout"),
+                what,
+                expected,
+            ));
         }
     }
 }

@@ -1,14 +1,12 @@
-//! The JSON schema of a configuration, for editors.
-//!
-//! Fed by: the table that [`read`](crate::read()) checks against, so the two cannot
-//! differ. Must not: say what a schema cannot; the rest is in the messages.
+//! The JSON schema of a configuration, for editors, generated from the table that
+//! [`read`](crate::read()) checks against.
 
 use serde_json::{Map, Value, json};
 
-use crate::shape::{Field, Kind, MODE, Shape};
-use crate::table;
+use crate::config_schema;
+use crate::value_schema::{KeySchema, MODE, ModeSchema, ValueSchema};
 
-/// The schema (draft 2020-12), as text with a line's end.
+/// The schema (draft 2020-12), with a final line break.
 pub fn text() -> Result<String, serde_json::Error> {
     let mut schema = Map::new();
     schema.insert(
@@ -19,62 +17,62 @@ pub fn text() -> Result<String, serde_json::Error> {
         "title".to_owned(),
         json!("Aliquot: which GPU is shared in which way"),
     );
-    if let Value::Object(rest) = of(&table::CONFIG) {
+    if let Value::Object(rest) = of(&config_schema::CONFIG) {
         schema.extend(rest);
     }
     // By key, whatever map serde_json was built with.
     Ok(serde_json::to_string_pretty(&ordered(Value::Object(schema)))? + "\n")
 }
 
-fn of(shape: &Shape) -> Value {
-    match shape {
-        Shape::Flag => json!({"type": "boolean"}),
-        Shape::Whole { least, most } => {
+fn of(schema: &ValueSchema) -> Value {
+    match schema {
+        ValueSchema::Flag => json!({"type": "boolean"}),
+        ValueSchema::Whole { least, most } => {
             json!({"type": "integer", "minimum": least, "maximum": most})
         }
-        Shape::Scaling => {
+        ValueSchema::Scaling => {
             json!({"type": "number", "minimum": 0.1, "maximum": 16, "multipleOf": 0.001})
         }
-        Shape::Words(words) => json!({"enum": words}),
-        Shape::Text(form) => json!({"type": "string", "pattern": form.pattern}),
-        Shape::List(entry, least) => {
+        ValueSchema::Words(words) => json!({"enum": words}),
+        ValueSchema::Text(format) => json!({"type": "string", "pattern": format.pattern}),
+        ValueSchema::List(entry, least) => {
             json!({"type": "array", "items": of(entry), "minItems": least})
         }
-        Shape::OneOrMore(entry) => {
+        ValueSchema::OneOrMore(entry) => {
             let entry = of(entry);
             json!({"anyOf": [entry, {"type": "array", "items": entry, "minItems": 1}]})
         }
-        Shape::Map(form, value) => json!({
+        ValueSchema::Map(format, value) => json!({
             "type": "object",
-            "propertyNames": {"pattern": form.pattern},
+            "propertyNames": {"pattern": format.pattern},
             "additionalProperties": of(value),
         }),
-        Shape::Keys(fields) => object(&[fields], None),
-        Shape::Modes {
+        ValueSchema::Keys(fields) => object(&[fields], None),
+        ValueSchema::Modes {
             common,
             kinds,
-            bare,
+            name_alone,
         } => {
             let modes = kinds.iter().map(|kind| mode(common, kind));
-            let mut ways: Vec<Value> = modes.collect();
-            if *bare {
+            let mut variants: Vec<Value> = modes.collect();
+            if *name_alone {
                 let names = kinds
                     .iter()
                     .filter(|kind| kind.fields.iter().all(|f| !f.required));
                 let names: Vec<&str> = names.map(|kind| kind.name).collect();
-                ways.push(json!({"enum": names}));
+                variants.push(json!({"enum": names}));
             }
-            json!({"oneOf": ways})
+            json!({"oneOf": variants})
         }
-        Shape::Any => json!({}),
+        ValueSchema::Any => json!({}),
     }
 }
 
-fn mode(common: &[Field], kind: &Kind) -> Value {
+fn mode(common: &[KeySchema], kind: &ModeSchema) -> Value {
     object(&[common, kind.fields], Some(kind.name))
 }
 
-fn object(tables: &[&[Field]], mode: Option<&str>) -> Value {
+fn object(tables: &[&[KeySchema]], mode: Option<&str>) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
     if let Some(name) = mode {
@@ -82,8 +80,8 @@ fn object(tables: &[&[Field]], mode: Option<&str>) -> Value {
         required.push(MODE);
     }
     for field in tables.iter().copied().flatten() {
-        let mut schema = of(&field.shape);
-        schema["description"] = json!(field.means);
+        let mut schema = of(&field.schema);
+        schema["description"] = json!(field.description);
         properties.insert(field.key.to_owned(), schema);
         if field.required {
             required.push(field.key);

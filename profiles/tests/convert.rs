@@ -1,12 +1,10 @@
-//! Files in the formats that other projects document, and what they become.
-//!
-//! Fed by: samples/, each with the YAML that it must give. Must not: compare parts.
+//! Converts files in the formats of other projects (samples/) and compares the whole result.
 
 use std::fs;
 use std::path::PathBuf;
 
 use aliquot_profiles::convert::{Converted, hami, mig_parted, nvidia};
-use aliquot_profiles::{Faults, read};
+use aliquot_profiles::{ProfileErrors, read};
 
 fn sample(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/samples")).join(name)
@@ -17,7 +15,7 @@ fn text(name: &str) -> String {
 }
 
 /// Compares with `converted/NAME`, and reads the YAML back.
-fn check(name: &str, converted: &Result<Converted, Faults>) {
+fn check(name: &str, converted: &Result<Converted, ProfileErrors>) {
     let converted = converted.as_ref().expect(name);
     let yaml = converted.to_yaml().expect(name);
     let golden = format!("converted/{name}");
@@ -29,7 +27,7 @@ fn check(name: &str, converted: &Result<Converted, Faults>) {
 }
 
 #[test]
-fn nvidias_files_become_profiles_with_devices_and_rename_honoured() {
+fn converts_nvidia_files_with_devices_and_rename() {
     for name in [
         "nvidia-time-slicing.yaml",
         "nvidia-groups.yaml",
@@ -42,7 +40,7 @@ fn nvidias_files_become_profiles_with_devices_and_rename_honoured() {
 }
 
 #[test]
-fn each_mig_parted_configuration_becomes_a_profile() {
+fn converts_each_mig_parted_configuration_to_a_profile() {
     check(
         "mig-parted.yaml",
         &mig_parted::convert(&text("mig-parted.yaml")),
@@ -50,7 +48,7 @@ fn each_mig_parted_configuration_becomes_a_profile() {
 }
 
 #[test]
-fn hamis_files_become_a_default_and_a_profile_for_each_node() {
+fn converts_hami_files_to_default_and_node_profiles() {
     let nodes = text("hami-nodes.json");
     check(
         "hami.yaml",
@@ -58,7 +56,7 @@ fn hamis_files_become_a_default_and_a_profile_for_each_node() {
     );
 }
 
-fn refused(converted: Result<Converted, Faults>, message: &str) {
+fn check_refused(converted: Result<Converted, ProfileErrors>, message: &str) {
     assert_eq!(
         converted.map_err(|f| f.to_string()),
         Err(message.to_owned())
@@ -66,52 +64,52 @@ fn refused(converted: Result<Converted, Faults>, message: &str) {
 }
 
 #[test]
-fn a_key_in_the_wrong_place_was_passed_over_there_and_is_named_here() {
-    refused(
+fn names_key_that_nvidia_plugin_ignores() {
+    check_refused(
         nvidia::convert("version: v1\nflags: {renameByDefault: true}", "nvidia"),
-        "flags.renameByDefault: true is under an unknown key; accepted: migStrategy, failOnInitError, mpsRoot, nvidiaDriverRoot, nvidiaDevRoot, gdrcopyEnabled, gdsEnabled, mofedEnabled, useNodeFeatureAPI, deviceDiscoveryStrategy, plugin, gfd",
+        "flags.renameByDefault: unknown key; expected: migStrategy, failOnInitError, mpsRoot, nvidiaDriverRoot, nvidiaDevRoot, gdrcopyEnabled, gdsEnabled, mofedEnabled, useNodeFeatureAPI, deviceDiscoveryStrategy, plugin, gfd",
     );
 }
 
 #[test]
-fn what_cannot_be_meant_is_told_in_the_words_of_its_own_format() {
+fn reports_errors_by_paths_of_original_format() {
     let sharing = |way: &str, resource: &str| {
         let text = format!("version: v1\nsharing: {{{way}: {{resources: [{{{resource}}}]}}}}");
         nvidia::convert(&text, "nvidia")
     };
-    refused(
+    check_refused(
         sharing("timeSlicing", "name: nvidia.com/gpu, replicas: 1"),
-        "sharing.timeSlicing.resources[0].replicas: 1 cannot be; accepted: 2 or more with timeSlicing, 1 to 48 with mps",
+        "sharing.timeSlicing.resources[0].replicas: 1 is out of range; expected: 2 or more with timeSlicing, 1 to 48 with mps",
     );
-    refused(
+    check_refused(
         sharing("mps", "name: nvidia.com/gpu, replicas: 60"),
-        "sharing.mps.resources[0].replicas: 60 cannot be; accepted: 2 or more with timeSlicing, 1 to 48 with mps",
+        "sharing.mps.resources[0].replicas: 60 is out of range; expected: 2 or more with timeSlicing, 1 to 48 with mps",
     );
-    refused(
+    check_refused(
         sharing("mps", "name: nvidia.com/tpu, replicas: 2"),
-        "sharing.mps.resources[0].name: \"nvidia.com/tpu\" is no resource of a card; accepted: nvidia.com/gpu, nvidia.com/mig-<profile>",
+        "sharing.mps.resources[0].name: \"nvidia.com/tpu\" is not a GPU resource; expected: nvidia.com/gpu, nvidia.com/mig-<profile>",
     );
     let parted = |entry: &str| {
         mig_parted::convert(&format!("version: v1\nmig-configs: {{lab: [{{{entry}}}]}}"))
     };
-    refused(
+    check_refused(
         parted("devices: 0, mig-enabled: false"),
-        "mig-configs.lab[0].devices: 0 names no cards; accepted: all, or a list of card indices",
+        "mig-configs.lab[0].devices: 0 does not name GPUs; expected: all, or a list of GPU indices",
     );
-    refused(
+    check_refused(
         parted("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
-        "mig-configs.lab[0].mig-devices: names instances of cards without MIG; accepted: mig-devices with mig-enabled: true, or {}",
+        "mig-configs.lab[0].mig-devices: lists instances of GPUs without MIG; expected: mig-devices with mig-enabled: true, or {}",
     );
-    refused(
+    check_refused(
         parted("devices: all, mig-enabled: false, device-filter: A100"),
-        "mig-configs.lab[0].device-filter: \"A100\" is no PCI device id; accepted: such as 0x20B010DE, or a list of such",
+        "mig-configs.lab[0].device-filter: \"A100\" is not a PCI device id; expected: such as 0x20B010DE, or a list of these",
     );
-    refused(
+    check_refused(
         hami::convert("nvidia: {deviceSplitCounts: 4}", None),
-        "nvidia.deviceSplitCounts: 4 is under an unknown key; accepted: deviceSplitCount, deviceMemoryScaling, deviceCoreScaling, preConfiguredDeviceMemory, libCudaLogLevel, enableNumaTopology, resourceCountName, resourceMemoryName, resourceMemoryPercentageName, resourceCoreName, resourcePriorityName, overwriteEnv, defaultMemory, defaultCores, defaultGPUNum, memoryFactor, disableCoreLimit, gpuCorePolicy, runtimeClassName, migProfileAllowlist, knownMigGeometries",
+        "nvidia.deviceSplitCounts: unknown key; expected: deviceSplitCount, deviceMemoryScaling, deviceCoreScaling, preConfiguredDeviceMemory, libCudaLogLevel, enableNumaTopology, resourceCountName, resourceMemoryName, resourceMemoryPercentageName, resourceCoreName, resourcePriorityName, overwriteEnv, defaultMemory, defaultCores, defaultGPUNum, memoryFactor, disableCoreLimit, gpuCorePolicy, runtimeClassName, migProfileAllowlist, knownMigGeometries",
     );
-    refused(
+    check_refused(
         hami::convert("nvidia: {}", Some("nodeconfig: [{name: n1}, {name: n1}]")),
-        "nodeconfig: \"n1\" is there twice, or has the name of the default profile; accepted: each node once",
+        "nodeconfig: \"n1\" is a duplicate, or the name of the default profile; expected: each node once",
     );
 }

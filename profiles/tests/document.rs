@@ -1,37 +1,35 @@
 //! Every key is read, written, and in the schema.
-//!
-//! Fed by: one configuration with every key. Must not: skip a key.
 
 use aliquot_profiles::{read, schema};
 
 const EVERYTHING: &str = include_str!("everything.yaml");
 
 #[test]
-fn a_configuration_with_every_key_reads_back_from_its_own_yaml() {
+fn configuration_with_every_key_survives_yaml_round_trip() {
     let config = read(EVERYTHING).expect("a good configuration");
     let text = config.to_yaml().expect("YAML");
     assert_eq!(read(&text).expect("its own text"), config, "\n{text}");
 }
 
 #[test]
-fn the_schema_in_the_reference_is_current() {
+fn schema_in_reference_is_current() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../docs/reference/profiles.schema.json"
     );
-    let wanted = schema::text().expect("JSON");
+    let generated = schema::text().expect("JSON");
     if std::env::var_os("ALIQUOT_WRITE").is_some() {
-        std::fs::write(path, &wanted).expect("written");
+        std::fs::write(path, &generated).expect("written");
     }
     let found = std::fs::read_to_string(path).expect("docs/reference/profiles.schema.json");
     assert!(
-        found == wanted,
+        found == generated,
         "write it anew: ALIQUOT_WRITE=1 cargo test -p aliquot-profiles --test document"
     );
 }
 
 #[test]
-fn every_key_of_the_schema_is_in_the_configuration_with_every_key() {
+fn test_configuration_has_every_key_of_schema() {
     let schema: serde_json::Value =
         serde_json::from_str(&schema::text().expect("text")).expect("JSON");
     let mut keys = Vec::new();

@@ -1,27 +1,27 @@
-//! What cards get from a profile, or which faults it gives; who chooses a profile.
-//!
-//! Fed by: small nodes written here. Must not: need a driver.
+//! Resolves profiles to modes of GPUs or to errors, and selects profiles of nodes.
 
 use std::collections::BTreeMap;
 
-use aliquot_profiles::choose::{BUILT_IN, LABEL, NVIDIA_LABEL};
+use aliquot_profiles::gpu_selector::{Glob, Pci};
 use aliquot_profiles::mode::Scaling;
-use aliquot_profiles::select::{Glob, Pci};
-use aliquot_profiles::{By, Card, Config, Defaults, choose, read, resolve};
+use aliquot_profiles::profile_selection::{BUILT_IN, LABEL, NVIDIA_LABEL};
+use aliquot_profiles::{
+    Config, Defaults, PhysicalGpu, ProfileSource, read, resolve, select_profile,
+};
 
 const A100: &str = "NVIDIA A100-SXM4-40GB";
 const A30: &str = "NVIDIA A30";
 const V100: &str = "Tesla V100-SXM2-16GB";
 const P100: &str = "Tesla P100-PCIE-16GB";
 
-fn card(index: u32, product: &str) -> Card {
+fn gpu(index: u32, product: &str) -> PhysicalGpu {
     let (model, capability) = match product {
         A100 => (0x20B0_10DE, (8, 0)),
         A30 => (0x20B7_10DE, (8, 0)),
         V100 => (0x1DB1_10DE, (7, 0)),
         _ => (0x15F8_10DE, (6, 0)),
     };
-    Card {
+    PhysicalGpu {
         uuid: format!("GPU-0000000{index}-0000-0000-0000-00000000000{index}").into(),
         index,
         product: product.to_owned(),
@@ -45,12 +45,12 @@ fn lab(profile: &str) -> Config {
     read(&text).expect("a good configuration")
 }
 
-/// Each card's rule and mode on a node with two A100, an A30 and a V100; or the faults.
-fn resolved(profile: &str, cards: &[Card]) -> Vec<String> {
+/// Each GPU's rule and mode; or the errors.
+fn resolved(profile: &str, gpus: &[PhysicalGpu]) -> Vec<String> {
     let config = lab(profile);
-    match resolve("lab", &config.profiles["lab"], cards, &defaults()) {
+    match resolve("lab", &config.profiles["lab"], gpus, &defaults()) {
         Ok(plans) => {
-            let plan = |p: &aliquot_profiles::Plan| {
+            let plan = |p: &aliquot_profiles::GpuPlan| {
                 format!(
                     "{} {}",
                     p.from,
@@ -59,19 +59,19 @@ fn resolved(profile: &str, cards: &[Card]) -> Vec<String> {
             };
             plans.iter().map(plan).collect()
         }
-        Err(faults) => faults.0.iter().map(ToString::to_string).collect(),
+        Err(errors) => errors.0.iter().map(ToString::to_string).collect(),
     }
 }
 
 fn check(profile: &str, expected: &[&str]) {
-    let cards = [card(0, A100), card(1, A100), card(2, A30), card(3, V100)];
-    assert_eq!(resolved(profile, &cards), expected, "\n{profile}");
+    let gpus = [gpu(0, A100), gpu(1, A100), gpu(2, A30), gpu(3, V100)];
+    assert_eq!(resolved(profile, &gpus), expected, "\n{profile}");
 }
 
 const VGPU: &str = r#"{"mode":"vgpu","split":10,"memoryScaling":1}"#;
 
 #[test]
-fn each_card_gets_the_mode_of_the_one_rule_that_selects_it() {
+fn gives_each_gpu_the_mode_of_its_one_rule() {
     let rest = format!("rest {VGPU}");
     check("rest: vgpu", &[&rest, &rest, &rest, &rest]);
     check(
@@ -86,7 +86,7 @@ fn each_card_gets_the_mode_of_the_one_rule_that_selects_it() {
 }
 
 #[test]
-fn ts_9_index_uuid_pci_and_product_select_exactly_theirs_and_nothing_is_an_error() {
+fn ts_9_selects_exactly_by_key_and_rejects_no_match() {
     for (select, hit, none) in [
         ("index: 2", 2, "index: 9"),
         (
@@ -104,17 +104,17 @@ fn ts_9_index_uuid_pci_and_product_select_exactly_theirs_and_nothing_is_an_error
         let mut expected = [rest.as_str(); 4];
         expected[hit] = r#"gpus[0] {"mode":"exclusive"}"#;
         check(&profile(select), &expected);
-        let cards = [card(0, A100), card(1, A100), card(2, A30), card(3, V100)];
-        let faults = resolved(&profile(none), &cards);
+        let gpus = [gpu(0, A100), gpu(1, A100), gpu(2, A30), gpu(3, V100)];
+        let errors = resolved(&profile(none), &gpus);
         assert!(
-            faults.len() == 1 && faults[0].contains("selects no card"),
-            "{none}: {faults:?}"
+            errors.len() == 1 && errors[0].contains("selects no GPU"),
+            "{none}: {errors:?}"
         );
     }
 }
 
 #[test]
-fn keys_of_a_selector_hold_together_and_a_rule_may_be_optional() {
+fn combines_selector_keys_and_allows_optional_rules() {
     check(
         "gpus:\n- {select: {pci: '0x20B010DE', index: 1}, mode: exclusive}\n- {select: {product: '*H100*'}, optional: true, mode: mig, dynamic: true}\nrest: vgpu",
         &[
@@ -127,37 +127,37 @@ fn keys_of_a_selector_hold_together_and_a_rule_may_be_optional() {
 }
 
 #[test]
-fn what_hits_nothing_is_claimed_twice_or_left_over_is_told_all_at_once() {
+fn reports_all_selection_errors_at_once() {
     check(
         "gpus:\n- {select: {index: [0, 1, 7]}, mode: exclusive}\n- {select: {product: ['*A100*', '*H100*']}, mode: vgpu}\n- {select: {pci: '0000:99:00.0'}, mode: vgpu}",
         &[
-            "profiles.lab.gpus[0].select.index[2]: 7 selects no card; accepted: 0, 1, 2, 3",
-            r#"profiles.lab.gpus[1].select.product[1]: "*H100*" selects no card; accepted: NVIDIA A100-SXM4-40GB, NVIDIA A30, Tesla V100-SXM2-16GB"#,
-            r#"profiles.lab.gpus[2].select.pci[0]: "0000:99:00.0" selects no card; accepted: 0000:60:00.0, 0000:61:00.0, 0000:62:00.0, 0000:63:00.0"#,
-            "profiles.lab: gives card 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000) to gpus[0] and gpus[1]; accepted: each card in one entry; rest is for those that are left",
-            "profiles.lab: gives card 1 (NVIDIA A100-SXM4-40GB, GPU-00000001-0000-0000-0000-000000000001) to gpus[0] and gpus[1]; accepted: each card in one entry; rest is for those that are left",
-            "profiles.lab: leaves card 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002) over; accepted: an entry of gpus for it, or rest",
-            "profiles.lab: leaves card 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003) over; accepted: an entry of gpus for it, or rest",
+            "profiles.lab.gpus[0].select.index[2]: 7 selects no GPU; expected: 0, 1, 2, 3",
+            r#"profiles.lab.gpus[1].select.product[1]: "*H100*" selects no GPU; expected: NVIDIA A100-SXM4-40GB, NVIDIA A30, Tesla V100-SXM2-16GB"#,
+            r#"profiles.lab.gpus[2].select.pci[0]: "0000:99:00.0" selects no GPU; expected: 0000:60:00.0, 0000:61:00.0, 0000:62:00.0, 0000:63:00.0"#,
+            "profiles.lab: assigns GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000) to gpus[0] and gpus[1]; expected: each GPU in one entry; rest applies to all others",
+            "profiles.lab: assigns GPU 1 (NVIDIA A100-SXM4-40GB, GPU-00000001-0000-0000-0000-000000000001) to gpus[0] and gpus[1]; expected: each GPU in one entry; rest applies to all others",
+            "profiles.lab: has no rule for GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: an entry of gpus that selects it, or rest",
+            "profiles.lab: has no rule for GPU 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003); expected: an entry of gpus that selects it, or rest",
         ],
     );
     check(
         "gpus:\n- {select: {product: '*A30', index: 0}, mode: exclusive}\nrest: vgpu",
         &[
-            "profiles.lab.gpus[0].select.index[0]: 0 selects no card that the other keys select; accepted: keys that select a card together, or optional: true",
-            r#"profiles.lab.gpus[0].select.product[0]: "*A30" selects no card that the other keys select; accepted: keys that select a card together, or optional: true"#,
+            "profiles.lab.gpus[0].select.index[0]: 0 selects no GPU that the other keys select; expected: keys that select a common GPU, or optional: true",
+            r#"profiles.lab.gpus[0].select.product[0]: "*A30" selects no GPU that the other keys select; expected: keys that select a common GPU, or optional: true"#,
         ],
     );
     check(
         "gpus:\n- {select: {all: true}, mode: mig, dynamic: true}",
         &[
-            r#"profiles.lab.gpus[0].mode: "mig" is nothing that card 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003) can do; accepted: vgpu, exclusive, timeslice, mps, unmanaged"#,
+            r#"profiles.lab.gpus[0].mode: "mig" is not supported by GPU 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003); expected: vgpu, exclusive, timeslice, mps, unmanaged"#,
         ],
     );
 }
 
 #[test]
-fn mig_4_cards_under_one_name_that_are_cut_unlike_are_named() {
-    let cards = [card(0, A100), card(1, A100), card(2, A30)];
+fn mig_4_reports_differing_layouts_under_strategy_single() {
+    let gpus = [gpu(0, A100), gpu(1, A100), gpu(2, A30)];
     let single =
         |layout: &str| format!("mode: mig, strategy: single, layout: [{{profile: {layout}}}]");
     let profile = |first: &str, second: &str, rest: &str| {
@@ -166,17 +166,17 @@ fn mig_4_cards_under_one_name_that_are_cut_unlike_are_named() {
         )
     };
     let alike = single("2g.10gb, count: 3");
-    assert_eq!(resolved(&profile(&alike, &alike, "vgpu"), &cards).len(), 3);
+    assert_eq!(resolved(&profile(&alike, &alike, "vgpu"), &gpus).len(), 3);
     let odd = profile(&alike, &single("1g.5gb, count: 7"), "vgpu");
-    let told = "profiles.lab.gpus[1].layout: cuts card 1 (NVIDIA A100-SXM4-40GB, GPU-00000001-0000-0000-0000-000000000001) into 7 x 1g.5gb, and the others into 3 x 2g.10gb; accepted: one layout for all cards with strategy single, or strategy mixed";
-    assert_eq!(resolved(&odd, &cards), [told]);
-    // Cards with another strategy may be cut as they like.
+    let message = "profiles.lab.gpus[1].layout: partitions GPU 1 (NVIDIA A100-SXM4-40GB, GPU-00000001-0000-0000-0000-000000000001) into 7 x 1g.5gb, but the others into 3 x 2g.10gb; expected: one layout for all GPUs with strategy single, or strategy mixed";
+    assert_eq!(resolved(&odd, &gpus), [message]);
+    // GPUs with another strategy may have any layout.
     let mixed = profile(&alike, "mode: mig, layout: [{profile: 7g.40gb}]", "vgpu");
-    assert_eq!(resolved(&mixed, &cards).len(), 3);
+    assert_eq!(resolved(&mixed, &gpus).len(), 3);
 }
 
 #[test]
-fn a_cut_that_the_card_cannot_have_is_told() {
+fn reports_layout_that_gpu_does_not_support() {
     check(
         "gpus:\n- {select: {index: 0}, mode: mig, layout: [{profile: 4g.20gb}, {profile: 3g.20gb}]}\nrest: vgpu",
         &[
@@ -189,37 +189,37 @@ fn a_cut_that_the_card_cannot_have_is_told() {
     check(
         "gpus:\n- {select: {index: 0}, mode: mig, layout: [{profile: 3g.20gb, count: 2}, {profile: 1g.5gb}]}\nrest: vgpu",
         &[
-            "profiles.lab.gpus[0].layout: does not fit on card 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); accepted: instances whose memory and compute slices have a place together",
+            "profiles.lab.gpus[0].layout: does not fit on GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: instances that fit on the GPU together",
         ],
     );
     check(
         "gpus:\n- {select: {index: 2}, mode: mig, layout: [{profile: 1g.5gb}]}\nrest: vgpu",
         &[
-            r#"profiles.lab.gpus[0].layout[0].profile: "1g.5gb" is no profile of card 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); accepted: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb"#,
+            r#"profiles.lab.gpus[0].layout[0].profile: "1g.5gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb"#,
         ],
     );
     check(
         "gpus:\n- {select: {index: 2}, mode: mig, dynamic: true, allow: [1g.6gb, 3g.20gb]}\nrest: vgpu",
         &[
-            r#"profiles.lab.gpus[0].allow[1]: "3g.20gb" is no profile of card 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); accepted: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb"#,
+            r#"profiles.lab.gpus[0].allow[1]: "3g.20gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb"#,
         ],
     );
     check(
         "gpus:\n- {select: {index: 3}, mode: mig, dynamic: true}\nrest: vgpu",
         &[
-            r#"profiles.lab.gpus[0].mode: "mig" is nothing that card 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003) can do; accepted: vgpu, exclusive, timeslice, mps, unmanaged"#,
+            r#"profiles.lab.gpus[0].mode: "mig" is not supported by GPU 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003); expected: vgpu, exclusive, timeslice, mps, unmanaged"#,
         ],
     );
 }
 
 #[test]
-fn old_cards_have_fewer_mps_clients() {
+fn limits_mps_clients_on_old_gpus() {
     let profile = "rest: {mode: mps, replicas: 17}";
-    assert_eq!(resolved(profile, &[card(0, V100)]).len(), 1);
+    assert_eq!(resolved(profile, &[gpu(0, V100)]).len(), 1);
     assert_eq!(
-        resolved(profile, &[card(0, P100)]),
+        resolved(profile, &[gpu(0, P100)]),
         [
-            "profiles.lab.rest.replicas: 17 is too many for card 0 (Tesla P100-PCIE-16GB, GPU-00000000-0000-0000-0000-000000000000); accepted: 1 to 16 before compute capability 7.0"
+            "profiles.lab.rest.replicas: 17 is too many for GPU 0 (Tesla P100-PCIE-16GB, GPU-00000000-0000-0000-0000-000000000000); expected: 1 to 16 before compute capability 7.0"
         ]
     );
 }
@@ -232,34 +232,37 @@ profiles:
   other: {rest: vgpu}
 ";
 
-fn chosen(config: Option<&str>, labels: &[(&str, &str)]) -> Result<(String, By), String> {
+fn chosen(
+    config: Option<&str>,
+    labels: &[(&str, &str)],
+) -> Result<(String, ProfileSource), String> {
     let config = config.map(|text| read(text).expect("a good configuration"));
     let labels = labels
         .iter()
         .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
     let labels: BTreeMap<String, String> = labels.collect();
-    match choose(config.as_ref(), &labels) {
-        Ok(chosen) => Ok((chosen.name.to_owned(), chosen.by)),
-        Err(fault) => Err(fault.to_string()),
+    match select_profile(config.as_ref(), &labels) {
+        Ok(chosen) => Ok((chosen.name.to_owned(), chosen.source)),
+        Err(error) => Err(error.to_string()),
     }
 }
 
 #[test]
-fn a_node_has_the_profile_of_its_label_then_its_selector_then_the_default() {
-    let none = || Ok((BUILT_IN.to_owned(), By::Nothing));
+fn selects_profile_by_label_then_selector_then_default() {
+    let none = || Ok((BUILT_IN.to_owned(), ProfileSource::BuiltIn));
     let table = [
-        (&[][..], Ok(("other".to_owned(), By::Default))),
-        (&[("pool", "lab")], Ok(("lab".to_owned(), By::NodeSelector))),
-        (&[("pool", "lab"), (NVIDIA_LABEL, "big")], Ok(("big".to_owned(), By::Label(NVIDIA_LABEL)))),
-        (&[(LABEL, "lab"), (NVIDIA_LABEL, "big")], Ok(("lab".to_owned(), By::Label(LABEL)))),
-        (&[(LABEL, ""), ("pool", "lab")], Ok(("lab".to_owned(), By::NodeSelector))),
+        (&[][..], Ok(("other".to_owned(), ProfileSource::Default))),
+        (&[("pool", "lab")], Ok(("lab".to_owned(), ProfileSource::NodeSelector))),
+        (&[("pool", "lab"), (NVIDIA_LABEL, "big")], Ok(("big".to_owned(), ProfileSource::Label(NVIDIA_LABEL)))),
+        (&[(LABEL, "lab"), (NVIDIA_LABEL, "big")], Ok(("lab".to_owned(), ProfileSource::Label(LABEL)))),
+        (&[(LABEL, ""), ("pool", "lab")], Ok(("lab".to_owned(), ProfileSource::NodeSelector))),
         (
             &[(LABEL, "lap")],
-            Err("metadata.labels[\"aliquot.dev/profile\"]: \"lap\" is no profile; accepted: big, lab, other".to_owned()),
+            Err("metadata.labels[\"aliquot.dev/profile\"]: \"lap\" is not a profile; expected: big, lab, other".to_owned()),
         ),
         (
             &[("pool", "lab"), ("size", "big")],
-            Err("metadata.labels: are selected by 2 profiles: big, lab; accepted: one; the label aliquot.dev/profile settles it".to_owned()),
+            Err("metadata.labels: match 2 profiles: big, lab; expected: one profile; the label aliquot.dev/profile takes precedence".to_owned()),
         ),
     ];
     for (labels, expected) in table {
@@ -271,22 +274,22 @@ fn a_node_has_the_profile_of_its_label_then_its_selector_then_the_default() {
 }
 
 #[test]
-fn without_configuration_all_cards_are_vgpu_and_the_effective_profile_reads_back() {
-    let chosen = choose(None, &BTreeMap::new()).expect("built in");
-    let cards = [card(0, A100), card(1, V100)];
-    let plans = resolve(chosen.name, &chosen.profile, &cards, &defaults()).expect("plans");
-    let effective = Config::of(chosen.name, chosen.profile.filled(&defaults()));
+fn uses_vgpu_on_all_gpus_without_configuration() {
+    let chosen = select_profile(None, &BTreeMap::new()).expect("built in");
+    let gpus = [gpu(0, A100), gpu(1, V100)];
+    let plans = resolve(chosen.name, &chosen.profile, &gpus, &defaults()).expect("plans");
+    let effective = Config::of(chosen.name, chosen.profile.with_defaults(&defaults()));
     let text = effective.to_yaml().expect("YAML");
     let read_back = read(&text).expect("its own text");
     assert_eq!(read_back, effective, "\n{text}");
     let again = &read_back.profiles[BUILT_IN];
-    assert_eq!(resolve(BUILT_IN, again, &cards, &defaults()), Ok(plans));
+    assert_eq!(resolve(BUILT_IN, again, &gpus, &defaults()), Ok(plans));
     assert!(text.contains("split: 10"), "{text}");
     assert!(resolve(chosen.name, &chosen.profile, &[], &defaults()).is_ok());
 }
 
 #[test]
-fn globs_match_whole_names() {
+fn globs_match_whole_names_only() {
     let table = [
         ("*A100*", A100, true),
         ("*A10*", A100, true),
@@ -299,24 +302,28 @@ fn globs_match_whole_names() {
         ("**4?GB", A100, true),
     ];
     for (glob, text, expected) in table {
-        assert_eq!(Glob(glob.to_owned()).hits(text), expected, "{glob} {text}");
+        assert_eq!(
+            Glob(glob.to_owned()).matches(text),
+            expected,
+            "{glob} {text}"
+        );
     }
 }
 
 #[test]
-fn mig_15_what_is_kept_needs_a_place_on_the_card() {
+fn mig_15_rejects_reservation_that_does_not_fit_on_gpu() {
     let dynamic = |reserve: &str| {
         format!(
             "gpus:\n- {{select: {{index: 0}}, mode: mig, dynamic: true, reserve: [{reserve}]}}\nrest: vgpu"
         )
     };
-    let cards = [card(0, A100), card(1, A100)];
+    let gpus = [gpu(0, A100), gpu(1, A100)];
     let good = dynamic("{profile: 3g.20gb, count: 2, namespaces: [a]}");
     let config = lab(&good);
-    let plans = resolve("lab", &config.profiles["lab"], &cards, &defaults()).expect("good");
-    let kept = serde_json::to_string(&plans[0].reserve).expect("JSON");
+    let plans = resolve("lab", &config.profiles["lab"], &gpus, &defaults()).expect("good");
+    let reserved = serde_json::to_string(&plans[0].reserve).expect("JSON");
     assert_eq!(
-        kept,
+        reserved,
         r#"[{"profile":"3g.20gb","count":2,"namespaces":["a"]}]"#
     );
     assert!(plans[1].reserve.is_empty());
@@ -325,9 +332,9 @@ fn mig_15_what_is_kept_needs_a_place_on_the_card() {
         "{profile: 1g.6gb, namespaces: [a]}",
     ] {
         assert_eq!(
-            resolved(&dynamic(reserve), &cards),
+            resolved(&dynamic(reserve), &gpus),
             [
-                "profiles.lab.gpus[0].reserve: has no place on card 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); accepted: profiles of the card that have a place on it together"
+                "profiles.lab.gpus[0].reserve: does not fit on GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: profiles of the GPU that fit on it together"
             ]
         );
     }

@@ -1,38 +1,38 @@
-// What the page shows, as values: no document, no clock, no request.
+// What the page shows, as values, without the document, the clock or requests.
 
-const whole = { memory: 'MiB', cores: '% of compute', seats: 'seats' };
+const units = { memory: 'MiB', cores: '% of compute', seats: 'replicas' };
 
-/** The parts of a GPU's bar in percent of its width: shares, what else is taken, what is free. */
+/** The parts of a GPU's bar in percent of its width: shares, what else is allocated, what is free. */
 export function parts(gpu, by) {
   const total = gpu.total[by];
   const percent = (amount) => (total > 0 ? (100 * amount) / total : 0);
   const made = gpu.shares.map((share) => ({ kind: 'share', share, width: percent(share[by]) }));
   const rest = gpu.used[by] - gpu.shares.reduce((sum, share) => sum + share[by], 0);
   if (rest > 0) {
-    made.push({ kind: 'kept', width: percent(rest) });
+    made.push({ kind: 'reserved', width: percent(rest) });
   }
   const used = made.reduce((sum, part) => sum + part.width, 0);
-  // Promised twice, after a lower scaling: all of it must be seen.
+  // More than 100 % is allocated after the scaling was lowered: all of it must be visible.
   if (used > 100) {
     return made.map((part) => ({ ...part, width: (100 * part.width) / used }));
   }
   return used < 100 ? [...made, { kind: 'free', width: 100 - used }] : made;
 }
 
-/** A share in words, for those who do not see it. */
-export function words(node, gpu, share) {
-  const held = Object.keys(whole).map((by) => `${share[by]} of ${gpu.total[by]} ${whole[by]}`);
+/** A share as text, for screen readers. */
+export function describe(node, gpu, share) {
+  const amounts = Object.keys(units).map((by) => `${share[by]} of ${gpu.total[by]} ${units[by]}`);
   const on = `GPU ${gpu.index} of ${node.node}`;
-  const state = share.confirmed ? '' : ', binding on the way';
-  return `${share.namespace}/${share.pod}: ${held.join(', ')}, on ${on}${state}`;
+  const state = share.confirmed ? '' : ', being bound';
+  return `${share.namespace}/${share.pod}: ${amounts.join(', ')}, on ${on}${state}`;
 }
 
-/** A GPU in words: what it is, and why it takes nothing new. */
+/** A GPU as text: what it is, and why it takes no new pods. */
 export function title(gpu) {
   return `GPU ${gpu.index}, ${gpu.model}, ${gpu.mode}${gpu.closed ? `, closed: ${gpu.closed}` : ''}`;
 }
 
-/** What a share is coloured by. */
+/** The value by which a share is coloured. */
 export function key(colour, gpu, share) {
   if (colour === 'mode') return gpu.mode;
   if (colour === 'health') return gpu.closed ?? 'ok';
@@ -59,17 +59,17 @@ export function colour(text, by) {
   return `hsl(${hash % 360} ${45 + (hash >>> 9) % 25}% ${62 + (hash >>> 17) % 14}%)`;
 }
 
-/** The nodes with what is looked for; GPUs without it are left out. */
-export function only(nodes, wanted) {
-  const text = wanted.trim().toLowerCase();
+/** The nodes that match the text; GPUs that do not match are left out. */
+export function filter(nodes, pattern) {
+  const text = pattern.trim().toLowerCase();
   if (text === '') return nodes;
   const has = (...texts) => texts.some((one) => one.toLowerCase().includes(text));
-  const kept = (node) => (has(node.node) ? node.gpus : node.gpus.filter((gpu) => has(gpu.model, gpu.gpu)
+  const matching = (node) => (has(node.node) ? node.gpus : node.gpus.filter((gpu) => has(gpu.model, gpu.gpu)
     || gpu.shares.some((share) => has(share.namespace, `${share.namespace}/${share.pod}`))));
-  return nodes.map((node) => ({ ...node, gpus: kept(node) })).filter((node) => node.gpus.length > 0);
+  return nodes.map((node) => ({ ...node, gpus: matching(node) })).filter((node) => node.gpus.length > 0);
 }
 
-/** So many of something: `1 node`, `2 nodes`. */
+/** A count with its noun: `1 node`, `2 nodes`. */
 export function counted(number, one, several) {
   return `${number} ${number === 1 ? one : several}`;
 }
@@ -82,12 +82,12 @@ export function sums(state) {
   const percent = total > 0 ? Math.round((100 * used) / total) : 0;
   const closed = gpus.filter((gpu) => gpu.closed).length;
   const waits = state.waiting.length + state.more_waiting;
-  const leads = state.leads ? '' : ' (by a replica that does not lead: reasons may be missing)';
-  const [nodes, cards] = [counted(state.nodes.length, 'node', 'nodes'), counted(gpus.length, 'GPU', 'GPUs')];
-  return `${nodes}, ${cards}, ${closed} closed, ${percent} % of memory promised, ${counted(waits, 'pod', 'pods')} pending${leads}`;
+  const leads = state.leads ? '' : ' (from a replica that is not the leader: reasons may be missing)';
+  const [nodes, all] = [counted(state.nodes.length, 'node', 'nodes'), counted(gpus.length, 'GPU', 'GPUs')];
+  return `${nodes}, ${all}, ${closed} closed, ${percent} % of memory allocated, ${counted(waits, 'pod', 'pods')} pending${leads}`;
 }
 
-/** What is used as colours, with how often, most used first. */
+/** The values behind the colours with their counts, most frequent first. */
 export function legend(nodes, by) {
   const counts = new Map();
   for (const node of nodes) {
@@ -101,12 +101,12 @@ export function legend(nodes, by) {
   return [...counts].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
 }
 
-/** What a container of a pending pod asks for. */
-export function asks(pod) {
+/** What the containers of a pending pod request. */
+export function requests(pod) {
   return pod.asks.map((ask) => `${ask.container}: ${ask.count} × (${ask.memory}, ${ask.cores} % of compute)`).join('; ');
 }
 
-/** Where the arrow key leads in a grid of rows; `[row, cell]`. */
+/** Where an arrow key leads in a grid of rows; `[row, cell]`. */
 export function step(rows, [row, cell], pressed) {
   const last = (at) => Math.max(0, rows[at] - 1);
   switch (pressed) {

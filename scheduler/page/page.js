@@ -1,15 +1,15 @@
-// The document: asks for the state, draws what changed, follows mouse and keyboard.
+// The document: fetches the state, draws what changed, handles mouse and keyboard.
 
-import { asks, colour, counted, key, legend, only, parts, step, sums, title, words } from './model.js';
+import { colour, counted, describe, filter, key, legend, parts, requests, step, sums, title } from './model.js';
 
-const EVERY = 5000;
+const INTERVAL = 5000;
 const find = (selector) => document.querySelector(selector);
 const grid = find('#nodes');
 const form = find('#choices');
 const dialog = find('#share');
 let state = null;
 let opener = null;
-// What was drawn last of each node, so that nothing is drawn again that stayed.
+// What was drawn last for each node, so that unchanged nodes are not drawn again.
 let drawn = new Map();
 
 function element(name, attributes = {}, ...inside) {
@@ -30,13 +30,13 @@ function bar(node, gpu, chosen) {
   const cells = parts(gpu, chosen.by).map((part) => {
     if (part.kind !== 'share') {
       const cell = element('span', { class: part.kind });
-      cell.title = part.kind === 'free' ? 'free' : 'held by processes whose pod is gone, by another plugin, or for a pod that is about to come';
+      cell.title = part.kind === 'free' ? 'free' : 'allocated to processes whose pod has ended, to another device plugin, or reserved for a pending pod';
       cell.style.width = `${part.width}%`;
       return cell;
     }
-    const said = words(node, gpu, part.share);
-    const cell = element('button', { type: 'button', role: 'gridcell', tabindex: '-1', 'aria-label': said }, part.share.pod);
-    cell.title = said;
+    const text = describe(node, gpu, part.share);
+    const cell = element('button', { type: 'button', role: 'gridcell', tabindex: '-1', 'aria-label': text }, part.share.pod);
+    cell.title = text;
     cell.style.width = `${part.width}%`;
     cell.style.background = colour(key(chosen.colour, gpu, part.share), chosen.colour);
     cell.addEventListener('click', () => open(cell, node, gpu, part.share));
@@ -50,7 +50,7 @@ function bar(node, gpu, chosen) {
   return row;
 }
 
-function card(node, chosen) {
+function section(node, chosen) {
   const made = element('section', { class: 'node', role: 'rowgroup', 'aria-label': `node ${node.node}` });
   const heading = element('h3', {}, node.node);
   if (node.closed) heading.append(' ', element('span', { class: 'why' }, node.closed));
@@ -58,21 +58,21 @@ function card(node, chosen) {
   return made;
 }
 
-/** Draws nodes that changed, in their order. */
+/** Draws the nodes that changed, in order. */
 function draw() {
   const chosen = choices();
-  const shown = only(state.nodes, chosen.only);
+  const shown = filter(state.nodes, chosen.only);
   const focused = document.activeElement?.getAttribute('aria-label');
   const inside = grid.contains(document.activeElement);
   const now = new Map();
   for (const node of shown) {
     const text = JSON.stringify([node, chosen.by, chosen.colour]);
     const old = drawn.get(node.node);
-    now.set(node.node, old?.text === text ? old : { text, card: card(node, chosen) });
+    now.set(node.node, old?.text === text ? old : { text, section: section(node, chosen) });
   }
-  const cards = [...now.values()].map((one) => one.card);
-  if (cards.length !== grid.children.length || cards.some((one, at) => grid.children[at] !== one)) {
-    grid.replaceChildren(...cards);
+  const sections = [...now.values()].map((one) => one.section);
+  if (sections.length !== grid.children.length || sections.some((one, at) => grid.children[at] !== one)) {
+    grid.replaceChildren(...sections);
   }
   drawn = now;
   const buttons = [...grid.querySelectorAll('button')];
@@ -92,7 +92,7 @@ function draw() {
 function drawWaiting() {
   const rows = state.waiting.map((pod) => element('tr', {},
     element('td', {}, `${pod.namespace}/${pod.pod}`),
-    element('td', {}, asks(pod)),
+    element('td', {}, requests(pod)),
     element('td', {}, pod.text ?? 'not refused yet'),
     element('td', {}, pod.times > 0 ? counted(pod.times, 'time', 'times') : '')));
   if (state.more_waiting > 0) {
@@ -106,9 +106,9 @@ function drawWaiting() {
 function open(from, node, gpu, share) {
   opener = from;
   const facts = {
-    Node: node.node, GPU: `${gpu.index} ${gpu.model}`, Unit: share.instance ?? gpu.gpu, Mode: gpu.mode,
-    Memory: `${share.memory} MiB`, Compute: `${share.cores} %`, Seats: `${share.seats}`,
-    State: share.confirmed ? 'bound' : 'binding on the way', Health: gpu.closed ?? 'ok',
+    Node: node.node, GPU: `${gpu.index} ${gpu.model}`, Device: share.instance ?? gpu.gpu, Mode: gpu.mode,
+    Memory: `${share.memory} MiB`, Compute: `${share.cores} %`, Replicas: `${share.seats}`,
+    State: share.confirmed ? 'bound' : 'being bound', Health: gpu.closed ?? 'ok',
   };
   find('#share-title').textContent = `${share.namespace}/${share.pod}`;
   dialog.querySelector('dl').replaceChildren(...Object.entries(facts).flatMap(([name, value]) => [
@@ -123,7 +123,7 @@ function close() {
   opener?.focus();
 }
 
-/** Arrow keys: one place of the grid is in the order of tabs. */
+/** Arrow keys: only one cell of the grid is in the tab order. */
 function move(event) {
   const at = event.target.closest('button');
   if (!at) return;
@@ -142,14 +142,14 @@ function focus(cell) {
   cell.setAttribute('tabindex', '0');
 }
 
-async function ask() {
+async function refresh() {
   try {
     const answer = await fetch('state', { headers: { accept: 'application/json' } });
     if (!answer.ok) throw new Error(await answer.text());
     state = await answer.json();
     draw();
   } catch (error) {
-    find('#sums').textContent = `no answer: ${error.message}; what is shown is older`;
+    find('#sums').textContent = `Cannot reach the scheduler: ${error.message}; the page shows older data`;
   }
   document.body.dataset.ready = 'true';
 }
@@ -160,6 +160,6 @@ grid.addEventListener('keydown', move);
 grid.addEventListener('focusin', (event) => event.target.closest('button') && focus(event.target));
 dialog.querySelector('button').addEventListener('click', close);
 document.addEventListener('keydown', (event) => event.key === 'Escape' && !dialog.hidden && close());
-await ask();
-// A page that nobody looks at asks nothing.
-setInterval(() => document.hidden || ask(), EVERY);
+await refresh();
+// A hidden page sends no requests.
+setInterval(() => document.hidden || refresh(), INTERVAL);

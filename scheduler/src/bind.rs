@@ -1,44 +1,106 @@
-//! The one write: a Binding that carries the allocation (design 4.3).
+//! Binds pods: one write, a Binding with the allocation in its annotations.
 //!
-//! `reserve` takes the cards in the books, then one POST binds the pod and
-//! annotates it in one transaction, with the pod's uid as precondition. While
-//! its outcome is unknown (timeout, lost connection, server error) the same
-//! POST is repeated; a reservation is freed only on a definite answer.
-//! Fed by: [`crate::routes`], in a task that outlives its HTTP request.
-//! Must not: confirm a booking; the watch does. Settled reservations that the
-//! watch never shows are looked after by [`crate::audit`].
+//! `reserve` sets the devices aside in the ledger, then one POST binds and annotates the pod in
+//! one transaction, with the pod's uid as precondition. While the outcome is unknown (timeout,
+//! lost connection, server error) the same POST is repeated; a reservation is released only on a
+//! definite answer. Only the watch confirms a reservation; [`crate::audit`] handles accepted ones
+//! that the watch never shows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::ledger::NotReserved;
-use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid};
-use aliquot_k8s::event::{Notes, PodRef};
+use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid, hami};
+use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::extender::ExtenderBindingArgs;
-use aliquot_k8s::pod;
+use aliquot_k8s::pod::{self, DemandError};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde::de::IgnoredAny;
 use serde_json::json;
+use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-use crate::bind_error::{ANNOTATIONS, BindError};
-use crate::binding;
-use crate::books::Books;
 use crate::fail_point::{self, Point};
 use crate::leader::Leader;
-use crate::waiting::{Waiting, waiting};
+use crate::ledger_cache::LedgerCache;
+use crate::pending::PendingPod;
 
-/// Longest wait for one POST or GET (design 4.3.2).
+/// Deadline of one POST or GET.
 pub const DEADLINE: Duration = Duration::from_secs(3);
-/// Pause between repetitions: doubles from the first to the second.
+/// Pause between repetitions: it doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// A reservation whose Binding was accepted and that the watch has not shown.
+/// All annotations of an object together (apimachinery `TotalAnnotationSizeLimitB`).
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+
+/// Why a pod was not bound. The text goes to kube-scheduler and into its event.
+#[derive(Debug, Error)]
+pub enum BindError {
+    /// The pod is not in the API server, or another one has its name.
+    #[error("pod {namespace}/{name} with uid {uid} is gone", namespace = .0.namespace, name = .0.name, uid = .0.uid)]
+    Gone(PodRef),
+    /// The pod's resources cannot be read.
+    #[error("the pod's GPU request is invalid: {0}")]
+    Demand(#[from] DemandError),
+    /// The node no longer has the capacity.
+    #[error("node {node} can no longer serve the GPU request: {why}")]
+    Refused {
+        /// The node.
+        node: NodeName,
+        /// The reasons, counted.
+        why: String,
+    },
+    /// The pod has an allocation on another node.
+    #[error("the pod already has an allocation on node {node}")]
+    AlreadyAllocated {
+        /// That node.
+        node: NodeName,
+    },
+    /// The pod's own annotations leave no space for the allocation.
+    #[error(
+        "the pod's annotations have {used} bytes and its allocation needs {needed} more; expected: at most {MAX_ANNOTATION_BYTES} in all"
+    )]
+    AnnotationsTooLarge {
+        /// Bytes in use.
+        used: usize,
+        /// Bytes of the allocation.
+        needed: usize,
+    },
+    /// The allocation cannot be written as text.
+    #[error(transparent)]
+    Encode(#[from] aliquot_core::allocation::CodecError),
+    /// The API server rejected the Binding.
+    #[error("the API server rejected the Binding: {0}")]
+    Rejected(String),
+    /// The pod is bound, but not by this Binding.
+    #[error("another Binding has bound the pod to node {0:?}")]
+    Elsewhere(String),
+    /// This replica does not lead.
+    #[error("this replica may not bind: {0}")]
+    NotLeading(String),
+    /// The pod cannot be fetched.
+    #[error("cannot get the pod: {0}")]
+    Get(String),
+}
+
+impl BindError {
+    /// The outcome for the metrics: `conflict` for a node that is full by now, `gone` for a pod that
+    /// is deleted, else `error`.
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "conflict",
+            Self::Gone(_) => "gone",
+            _ => "error",
+        }
+    }
+}
+
+/// A reservation whose Binding was accepted, but which the watch has not confirmed yet.
 #[derive(Clone, Debug)]
 pub struct Settled {
     /// The pod.
@@ -49,19 +111,19 @@ pub struct Settled {
 
 /// Binds pods; at most one call per pod at a time.
 pub struct Binder {
-    books: Arc<Books>,
+    cache: Arc<LedgerCache>,
     client: Client,
-    notes: Notes,
+    events: EventSender,
     leader: Leader,
-    /// HAMi's annotation is written too, for what reads it.
+    /// HAMi's annotation is written too, for programs that read it.
     hami: bool,
-    flights: Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
+    in_flight: Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
     settled: Mutex<HashMap<PodUid, Settled>>,
 }
 
-/// What one POST of a Binding told.
+/// The outcome of one POST of a Binding.
 #[derive(Debug)]
-enum Posted {
+enum PostOutcome {
     Bound,
     Gone,
     Conflict(String),
@@ -71,14 +133,19 @@ enum Posted {
 
 impl Binder {
     /// A binder that writes with `client`.
-    pub fn new(books: Arc<Books>, client: Client, notes: Notes, leader: Leader) -> Self {
+    pub fn new(
+        cache: Arc<LedgerCache>,
+        client: Client,
+        events: EventSender,
+        leader: Leader,
+    ) -> Self {
         Self {
             leader,
             hami: false,
-            books,
+            cache,
             client,
-            notes,
-            flights: Mutex::default(),
+            events,
+            in_flight: Mutex::default(),
             settled: Mutex::default(),
         }
     }
@@ -89,27 +156,32 @@ impl Binder {
         Self { hami, ..self }
     }
 
-    /// Books and binds. A second call for the same pod waits for the first and
-    /// then answers what it brought about.
+    /// Reserves and binds. A second call for the same pod waits for the first and then returns
+    /// its result.
     pub async fn bind(&self, args: &ExtenderBindingArgs) -> Result<(), BindError> {
         let uid: PodUid = args.pod_uid.as_str().into();
-        let flight = self.flights.lock().entry(uid.clone()).or_default().clone();
-        let guard = flight.lock().await;
+        let own = self
+            .in_flight
+            .lock()
+            .entry(uid.clone())
+            .or_default()
+            .clone();
+        let lock = own.lock().await;
         let outcome = self.bind_alone(&uid, args).await;
-        drop(guard);
-        let mut flights = self.flights.lock();
-        // Two owners: the table and this call. Nobody waits.
-        if Arc::strong_count(&flight) == 2 {
-            flights.remove(&uid);
+        drop(lock);
+        let mut in_flight = self.in_flight.lock();
+        // Two owners, the map and this call: no other call waits.
+        if Arc::strong_count(&own) == 2 {
+            in_flight.remove(&uid);
         }
         outcome
     }
 
-    /// Reservations whose Binding was accepted; those the watch has shown meanwhile are dropped.
+    /// Reservations whose Binding was accepted, without those that the watch has confirmed.
     pub fn settled(&self) -> Vec<(PodUid, Settled)> {
         let mut settled = self.settled.lock();
-        self.books.read(|ledger| {
-            settled.retain(|uid, _| ledger.booking(uid).is_some_and(|b| !b.confirmed));
+        self.cache.read(|ledger| {
+            settled.retain(|uid, _| ledger.pod_entry(uid).is_some_and(|b| !b.confirmed));
         });
         settled
             .iter()
@@ -125,23 +197,25 @@ impl Binder {
         };
         let namespace: Namespace = args.pod_namespace.as_str().into();
         let node: NodeName = args.node.as_str().into();
-        if let Some(fault) = self.leader.fault() {
-            return Err(BindError::NotLeading(fault));
+        if let Some(reason) = self.leader.not_leading_reason() {
+            return Err(BindError::NotLeading(reason));
         }
-        let Waiting {
+        let PendingPod {
             demand,
             annotation_bytes: used,
             ..
-        } = match self.books.waiting(uid) {
-            Some(waiting) => waiting,
+        } = match self.cache.pending_pod(uid) {
+            Some(pending) => pending,
             None => self.fetch(&pod).await?,
         };
         fail_point::at(Point::BeforeReserve);
-        let allocation = match self.books.reserve(uid, &namespace, &node, &demand) {
+        let allocation = match self.cache.reserve(uid, &namespace, &node, &demand) {
             Ok(allocation) => allocation,
-            // An earlier call for this pod brought it about.
-            Err(NotReserved::Booked(booked)) if booked == node => return Ok(()),
-            Err(NotReserved::Booked(node)) => return Err(BindError::Booked { node }),
+            // An earlier call bound this pod.
+            Err(NotReserved::AlreadyAllocated(other)) if other == node => return Ok(()),
+            Err(NotReserved::AlreadyAllocated(node)) => {
+                return Err(BindError::AlreadyAllocated { node });
+            }
             Err(NotReserved::Refused(refusal)) => {
                 let why = refusal.to_string();
                 return Err(BindError::Refused { node, why });
@@ -158,27 +232,27 @@ impl Binder {
                     since,
                 };
                 self.settled.lock().insert(uid.clone(), settled);
-                tracing::info!(pod = pod.name, namespace = pod.namespace, %node, "bound");
+                tracing::info!(pod = pod.name, namespace = pod.namespace, %node, "pod bound");
                 fail_point::at(Point::BeforeEvent);
-                self.notes.send(binding::booked(pod, &node, &allocation));
+                self.events.send(allocated_event(pod, &node, &allocation));
                 fail_point::at(Point::AfterEvent);
             }
             Err(error) => {
-                tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "not bound");
+                tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "cannot bind pod");
                 fail_point::at(Point::BeforeCancel);
-                self.books.cancel(uid);
+                self.cache.cancel(uid);
                 fail_point::at(Point::AfterCancel);
             }
         }
         written
     }
 
-    /// The pod from the API server, where kube-scheduler's watch was ahead of ours.
-    async fn fetch(&self, pod: &PodRef) -> Result<Waiting, BindError> {
+    /// The pod from the API server, where kube-scheduler's watch is ahead of ours.
+    async fn fetch(&self, pod: &PodRef) -> Result<PendingPod, BindError> {
         let found = self.get(pod).await.map_err(BindError::Get)?;
         let found = found.ok_or_else(|| BindError::Gone(pod.clone()))?;
-        let demand = pod::demand(&found, self.books.settings())?;
-        Ok(waiting(&found, demand, false))
+        let demand = pod::demand(&found, self.cache.settings())?;
+        Ok(PendingPod::read(&found, demand, false))
     }
 
     async fn write(
@@ -191,11 +265,11 @@ impl Binder {
     ) -> Result<(), BindError> {
         let text = allocation.encode()?;
         let hami = self.hami.then_some(demand);
-        let annotations = binding::annotations(allocation, &text, hami);
+        let annotations = binding_annotations(allocation, &text, hami);
         let sizes = annotations.iter().map(|(key, text)| key.len() + text.len());
         let needed = sizes.sum();
-        if used + needed > ANNOTATIONS {
-            return Err(BindError::Annotations { used, needed });
+        if used + needed > MAX_ANNOTATION_BYTES {
+            return Err(BindError::AnnotationsTooLarge { used, needed });
         }
         let binding = json!({
             "apiVersion": "v1",
@@ -221,8 +295,8 @@ impl Binder {
         }
     }
 
-    /// One try; `None` while the outcome is unknown. `last`: when the last POST
-    /// began, if there was one.
+    /// One attempt; `None` while the outcome is unknown. `last`: when the last POST started, if
+    /// there was one.
     async fn attempt(
         &self,
         pod: &PodRef,
@@ -232,44 +306,52 @@ impl Binder {
         last: &mut Option<Instant>,
     ) -> Option<Result<(), BindError>> {
         let now = Instant::now();
-        let fault = self.leader.fault();
-        // Nobody writes for this replica any more, and its last POST is over: what
-        // a GET shows now is final, as the new leader's list is (design 4.3.4).
-        let over = fault.is_some() && last.is_none_or(|last| now >= last + DEADLINE);
+        let not_leading = self.leader.not_leading_reason();
+        // This replica writes no more and its last POST is over: what a GET shows now is final, as
+        // the new leader's list is.
+        let over = not_leading.is_some() && last.is_none_or(|last| now >= last + DEADLINE);
         let earlier = last.is_some();
-        if fault.is_none() {
+        if not_leading.is_none() {
             *last = Some(now);
         }
-        let (why, refused) = match fault {
-            // May not write any more: look whether an earlier try got through.
-            Some(fault) => (fault, false),
+        let (why, conflict) = match not_leading {
+            // May not write any more: check whether an earlier attempt succeeded.
+            Some(reason) => (reason, false),
             None => match self.post(pod, binding).await {
-                Posted::Bound => return Some(Ok(())),
-                Posted::Gone => return Some(Err(BindError::Gone(pod.clone()))),
-                // Says nothing about a try before the rights changed.
-                Posted::Rejected(why) if earlier => (why, false),
-                Posted::Rejected(why) => return Some(Err(BindError::Rejected(why))),
-                Posted::Unknown(error) => {
-                    tracing::warn!(pod = pod.name, error, "binding unknown");
+                PostOutcome::Bound => return Some(Ok(())),
+                PostOutcome::Gone => return Some(Err(BindError::Gone(pod.clone()))),
+                // An earlier attempt may have succeeded before the permissions changed.
+                PostOutcome::Rejected(why) if earlier => (why, false),
+                PostOutcome::Rejected(why) => return Some(Err(BindError::Rejected(why))),
+                PostOutcome::Unknown(error) => {
+                    tracing::warn!(
+                        pod = pod.name,
+                        error,
+                        "outcome of the Binding unknown, trying again"
+                    );
                     return None;
                 }
-                Posted::Conflict(why) => (why, true),
+                PostOutcome::Conflict(why) => (why, true),
             },
         };
         match self.get(pod).await {
-            // Not bound, and no answer to an earlier try: it may still come.
-            Ok(Some(found)) if !refused && pod::node(&found).is_none() => {
+            // Not bound, and an earlier attempt is unanswered: it may still succeed.
+            Ok(Some(found)) if !conflict && pod::node(&found).is_none() => {
                 over.then_some(Err(BindError::NotLeading(why)))
             }
-            Ok(found) => Some(judge(found.as_ref(), pod, node, text, why)),
+            Ok(found) => Some(conflict_outcome(found.as_ref(), pod, node, text, why)),
             Err(error) => {
-                tracing::warn!(pod = pod.name, error, "binding unknown");
+                tracing::warn!(
+                    pod = pod.name,
+                    error,
+                    "outcome of the Binding unknown, trying again"
+                );
                 None
             }
         }
     }
 
-    async fn post(&self, pod: &PodRef, binding: &serde_json::Value) -> Posted {
+    async fn post(&self, pod: &PodRef, binding: &serde_json::Value) -> PostOutcome {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let params = PostParams::default();
         let call = api.create_subresource::<_, IgnoredAny>("binding", &pod.name, &params, binding);
@@ -277,19 +359,19 @@ impl Binder {
         let answer = timeout(DEADLINE, call).await;
         fail_point::at(Point::AfterPost);
         match answer {
-            Ok(Ok(_)) => Posted::Bound,
+            Ok(Ok(_)) => PostOutcome::Bound,
             Ok(Err(kube::Error::Api(status))) => match status.code {
-                404 => Posted::Gone,
-                409 => Posted::Conflict(status.message),
-                408 | 429 | 500.. => Posted::Unknown(status.message),
-                _ => Posted::Rejected(status.message),
+                404 => PostOutcome::Gone,
+                409 => PostOutcome::Conflict(status.message),
+                408 | 429 | 500.. => PostOutcome::Unknown(status.message),
+                _ => PostOutcome::Rejected(status.message),
             },
-            Ok(Err(error)) => Posted::Unknown(error.to_string()),
-            Err(elapsed) => Posted::Unknown(elapsed.to_string()),
+            Ok(Err(error)) => PostOutcome::Unknown(error.to_string()),
+            Err(elapsed) => PostOutcome::Unknown(elapsed.to_string()),
         }
     }
 
-    /// The pod as it is now; `None` when it, with this uid, does not exist.
+    /// The pod as it is now; `None` where there is none with this uid.
     pub async fn get(&self, pod: &PodRef) -> Result<Option<Pod>, String> {
         let found = self.find(&pod.namespace, &pod.name).await?;
         Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid)))
@@ -306,8 +388,8 @@ impl Binder {
     }
 }
 
-/// What a conflict meant: an earlier copy of our POST got through, or not.
-fn judge(
+/// The outcome after a conflict: an earlier copy of our POST succeeded, or not.
+fn conflict_outcome(
     found: Option<&Pod>,
     pod: &PodRef,
     node: &NodeName,
@@ -321,6 +403,43 @@ fn judge(
         None => Err(BindError::Rejected(why)),
         Some(bound) if bound == *node && pod::annotation(found, ALLOCATION) == Some(text) => Ok(()),
         Some(bound) => Err(BindError::Elsewhere(bound.to_string())),
+    }
+}
+
+/// The annotations of the Binding: the allocation, which is `text`, and HAMi's form of it where
+/// the pod's demand is given.
+fn binding_annotations(
+    allocation: &Allocation,
+    text: &str,
+    hami: Option<&Demand>,
+) -> BTreeMap<&'static str, String> {
+    let mut annotations = BTreeMap::from([(ALLOCATION, text.to_owned())]);
+    if let Some(demand) = hami {
+        let containers = demand.containers.iter().map(|c| c.name.as_str());
+        annotations.insert(hami::ALLOCATED, hami::encode(allocation, containers));
+    }
+    annotations
+}
+
+/// The event about the pod's allocation.
+fn allocated_event(pod: PodRef, node: &NodeName, allocation: &Allocation) -> EventNote {
+    let containers = allocation.all().map(|(name, grants)| {
+        let shares: Vec<_> = grants
+            .iter()
+            .map(|g| format!("{} ({}, cores {})", g.gpu, g.memory, g.cores))
+            .collect();
+        format!("{name} {}", shares.join(" + "))
+    });
+    let text = format!(
+        "Allocated on node {node}: {}",
+        containers.collect::<Vec<_>>().join("; ")
+    );
+    EventNote {
+        pod,
+        warning: false,
+        reason: "Booked",
+        action: "Binding",
+        text,
     }
 }
 

@@ -1,21 +1,22 @@
-//! `GET /explain/<namespace>/<pod>` and `GET /top`: the books as answers to
-//! people, written node by node from a snapshot.
+//! `GET /explain/<namespace>/<pod>` and `GET /top`: why a pod is pending, and what is free.
 //!
-//! Fed by: the books; a pod that does not wait is fetched.
-//! Must not: judge (core does), hold a lock while it writes, or say when
-//! something becomes free.
+//! The answers are written node by node from a snapshot, without a lock. A pod that is not pending
+//! is fetched from the API server. The decisions are core's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use aliquot_core::answer::{self, Asked, Booked, Head, Tail};
+use aliquot_core::answer::{self, ContainerRequest, NodeTotals, PodHeader, PodPlacement};
 use aliquot_core::cluster::NodeSet;
+use aliquot_core::dynamic_mig::blocks_pinned_device;
 use aliquot_core::explain::NodeAnswer;
 use aliquot_core::fit::Policies;
-use aliquot_core::ledger::{Booking, Held};
+use aliquot_core::ledger::{AllocatedUse, PodEntry};
 use aliquot_core::quota::Headroom;
+use aliquot_core::reason::Reason;
 use aliquot_core::top::NodeTop;
 use aliquot_core::{Cluster, Demand, NodeState, PodUid};
+use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
 use aliquot_serve::{Readiness, body};
 use axum::Router;
@@ -28,34 +29,34 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::bind::Binder;
-use crate::books::Books;
 use crate::leader::Leader;
-use crate::waiting::{Told, Waiting, waiting};
+use crate::ledger_cache::LedgerCache;
+use crate::pending::{PendingPod, RefusalRecord};
 
-/// What is asked.
+/// The state of the handlers.
 #[derive(Clone)]
 pub struct Explain {
-    /// The books.
-    pub books: Arc<Books>,
-    /// Fetches pods that do not wait.
+    /// The ledger.
+    pub cache: Arc<LedgerCache>,
+    /// Fetches pods that are not pending.
     pub binder: Arc<Binder>,
-    /// Whether kube-scheduler asks this replica.
+    /// Whether this replica leads, so that kube-scheduler calls it.
     pub leader: Leader,
-    /// Whether the books can be believed.
+    /// Whether the ledger is up to date.
     pub readiness: Readiness,
 }
 
-impl Books {
-    /// The waiting pod of this name.
-    fn waiting_as(&self, namespace: &str, name: &str) -> Option<Waiting> {
-        let all = self.waits.lock();
-        let named = |w: &&Waiting| w.pod.name == name && w.pod.namespace == namespace;
+impl LedgerCache {
+    /// The pending pod of this name.
+    fn pending_pod_named(&self, namespace: &str, name: &str) -> Option<PendingPod> {
+        let all = self.pending_pods.lock();
+        let named = |w: &&PendingPod| w.pod.name == name && w.pod.namespace == namespace;
         all.values().find(named).cloned()
     }
 }
 
-/// Why there is no explanation.
-pub(crate) type No = (StatusCode, String);
+/// Why there is no answer.
+pub(crate) type HttpError = (StatusCode, String);
 
 /// The routes.
 pub fn router(explain: Explain) -> Router {
@@ -68,56 +69,59 @@ pub fn router(explain: Explain) -> Router {
 async fn pod_answer(
     State(explain): State<Explain>,
     Path((namespace, name)): Path<(String, String)>,
-) -> Result<Response, No> {
+) -> Result<Response, HttpError> {
     explain.ready()?;
-    let waiting = match explain.books.waiting_as(&namespace, &name) {
+    let waiting = match explain.cache.pending_pod_named(&namespace, &name) {
         Some(waiting) => waiting,
         None => match explain.fetch(&namespace, &name).await? {
-            Found::Waits(waiting) => *waiting,
-            Found::Bound(head) => return Ok(json(head.as_ref(), std::iter::empty())),
+            FetchedPod::Pending(pending) => *pending,
+            FetchedPod::Bound(head) => return Ok(json(head.as_ref(), std::iter::empty())),
         },
     };
     let uid: PodUid = waiting.pod.uid.as_str().into();
-    let booking = explain.books.read(|ledger| ledger.booking(&uid).cloned());
-    let asks = answer::asked(&waiting.demand);
+    let entry = explain.cache.read(|ledger| ledger.pod_entry(&uid).cloned());
+    let asks = answer::container_requests(&waiting.demand);
     let mut head = explain.head(&namespace, &name, &uid, asks);
-    head.refused = waiting.told.as_ref().map(|told| ago(told, Instant::now()));
-    if let Some(booking) = booking {
-        head.booked = Some(booked(&booking));
+    head.refused = waiting
+        .refusals
+        .as_ref()
+        .map(|refusals| history(refusals, Instant::now()));
+    if let Some(entry) = entry {
+        head.placement = Some(placement(&entry));
         return Ok(json(&head, std::iter::empty()));
     }
-    Ok(json(&head, Nodes::of(explain.books.clone(), &uid, waiting)))
+    Ok(json(&head, Nodes::of(explain.cache.clone(), &uid, waiting)))
 }
 
-async fn top(State(explain): State<Explain>) -> Result<Response, No> {
+async fn top(State(explain): State<Explain>) -> Result<Response, HttpError> {
     #[derive(Serialize)]
-    struct Head {
+    struct TopHeader {
         default_cores: aliquot_core::Percent,
         leads: bool,
     }
     explain.ready()?;
-    let cluster = explain.books.snapshot();
-    let default_cores = explain.books.settings().defaults.cores;
-    let slots = by_name(&cluster);
+    let cluster = explain.cache.snapshot();
+    let default_cores = explain.cache.settings().defaults.cores;
+    let slots = slots_by_name(&cluster);
     let lines = slots.into_iter().filter_map(move |slot| {
         let (name, node) = cluster.named(slot)?;
         Some(Piece::Node(text(&NodeTop::of(name, node, default_cores)?)))
     });
-    let leads = explain.leader.fault().is_none();
-    let head = Head {
+    let leads = explain.leader.not_leading_reason().is_none();
+    let head = TopHeader {
         default_cores,
         leads,
     };
     Ok(json(&head, lines))
 }
 
-enum Found {
-    Waits(Box<Waiting>),
-    Bound(Box<Head>),
+enum FetchedPod {
+    Pending(Box<PendingPod>),
+    Bound(Box<PodHeader>),
 }
 
 impl Explain {
-    pub(crate) fn ready(&self) -> Result<(), No> {
+    pub(crate) fn ready(&self) -> Result<(), HttpError> {
         let reasons = self.readiness.reasons();
         if reasons.is_empty() {
             return Ok(());
@@ -126,141 +130,157 @@ impl Explain {
         Err((StatusCode::SERVICE_UNAVAILABLE, why))
     }
 
-    fn head(&self, namespace: &str, name: &str, uid: &PodUid, asks: Vec<Asked>) -> Head {
-        Head {
+    fn head(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &PodUid,
+        asks: Vec<ContainerRequest>,
+    ) -> PodHeader {
+        PodHeader {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             uid: uid.clone(),
-            leads: self.leader.fault().is_none(),
-            asks,
+            leads: self.leader.not_leading_reason().is_none(),
+            requests: asks,
             refused: None,
-            booked: None,
+            placement: None,
         }
     }
 
-    /// A pod that the books do not have among those that wait.
-    async fn fetch(&self, namespace: &str, name: &str) -> Result<Found, No> {
+    /// Fetches a pod that is not among the pending ones.
+    async fn fetch(&self, namespace: &str, name: &str) -> Result<FetchedPod, HttpError> {
         let found = self.binder.find(namespace, name).await;
         let found = found.map_err(|error| {
             let why = format!("cannot get pod {namespace}/{name}: {error}");
             (StatusCode::BAD_GATEWAY, why)
         })?;
         let none = || {
-            let why = format!("there is no pod {name} in namespace {namespace}");
+            let why = format!("pod {namespace}/{name} not found");
             (StatusCode::NOT_FOUND, why)
         };
-        self.judge(namespace, name, &found.ok_or_else(none)?)
+        self.state_of(namespace, name, &found.ok_or_else(none)?)
     }
 
-    fn judge(&self, namespace: &str, name: &str, pod: &Pod) -> Result<Found, No> {
+    fn state_of(&self, namespace: &str, name: &str, pod: &Pod) -> Result<FetchedPod, HttpError> {
         let conflict = |why: &str| {
             let why = format!("pod {namespace}/{name} {why}");
             Err((StatusCode::CONFLICT, why))
         };
-        let demand = match pod::demand(pod, self.books.settings()) {
+        let demand = match pod::demand(pod, self.cache.settings()) {
             Ok(demand) => demand,
             Err(error) => {
-                return conflict(&format!("has a GPU request that cannot be read: {error}"));
+                return conflict(&format!("has an invalid GPU request: {error}"));
             }
         };
-        if pod::ended(pod) {
-            return conflict("has ended and holds nothing");
+        if pod::is_finished(pod) {
+            return conflict("has finished and has no GPU allocation");
         }
-        let asks = answer::asked(&demand);
-        match (pod::node(pod), pod::held(pod, self.books.settings())) {
-            (None, _) if !demand.asks() => conflict("asks for no GPU"),
-            (None, _) => Ok(Found::Waits(Box::new(waiting(pod, demand, false)))),
-            (Some(node), Some((_, held))) => {
-                let booking = Booking {
+        let asks = answer::container_requests(&demand);
+        match (pod::node(pod), pod::allocated(pod, self.cache.settings())) {
+            (None, _) if !demand.requests_gpu() => conflict("requests no GPU"),
+            (None, _) => Ok(FetchedPod::Pending(Box::new(PendingPod::read(
+                pod, demand, false,
+            )))),
+            (Some(node), Some((_, allocated))) => {
+                let entry = PodEntry {
                     node,
                     namespace: namespace.into(),
-                    held,
+                    allocated: allocated,
                     requests: demand.requests(),
                     confirmed: true,
                 };
                 let mut answer = self.head(namespace, name, &pod::uid(pod), asks);
-                answer.booked = Some(booked(&booking));
-                Ok(Found::Bound(Box::new(answer)))
+                answer.placement = Some(placement(&entry));
+                Ok(FetchedPod::Bound(Box::new(answer)))
             }
-            (Some(node), None) if demand.asks() => conflict(&format!(
-                "asks for a share and is on node {node} without one: Aliquot did not place it"
+            (Some(node), None) if demand.requests_gpu() => conflict(&format!(
+                "requests a GPU share, but runs on node {node} without an allocation: another scheduler placed it"
             )),
-            (Some(node), None) => conflict(&format!("asks for no GPU; it is on node {node}")),
+            (Some(node), None) => conflict(&format!("requests no GPU; it is on node {node}")),
         }
     }
 }
 
-fn ago(told: &Told, now: Instant) -> answer::Told {
+fn history(record: &RefusalRecord, now: Instant) -> answer::RefusalHistory {
     let seconds = |then| now.saturating_duration_since(then).as_secs_f64();
-    answer::Told {
-        times: told.times,
-        first_seconds_ago: seconds(told.first),
-        last_seconds_ago: seconds(told.last),
-        text: told.text.clone(),
+    answer::RefusalHistory {
+        times: record.times,
+        first_seconds_ago: seconds(record.first),
+        last_seconds_ago: seconds(record.last),
+        text: record.text.clone(),
     }
 }
 
-fn booked(booking: &Booking) -> Booked {
-    let gpus = match &booking.held {
-        Held::Uses(held) => Some(held.iter().map(|(gpu, used)| (gpu.clone(), (*used).into()))),
-        Held::Unreadable => None,
+fn placement(entry: &PodEntry) -> PodPlacement {
+    let gpus = match &entry.allocated {
+        AllocatedUse::Known(allocated) => Some(
+            allocated
+                .iter()
+                .map(|(gpu, used)| (gpu.clone(), (*used).into())),
+        ),
+        AllocatedUse::Unreadable => None,
     };
-    Booked {
-        node: booking.node.clone(),
-        confirmed: booking.confirmed,
+    PodPlacement {
+        node: entry.node.clone(),
+        confirmed: entry.confirmed,
         gpus: gpus.map(Iterator::collect),
     }
 }
 
-fn by_name(cluster: &Cluster) -> Vec<usize> {
+fn slots_by_name(cluster: &Cluster) -> Vec<usize> {
     let mut slots: Vec<_> = cluster.iter().map(|(slot, name, _)| (name, slot)).collect();
     slots.sort_unstable();
     slots.into_iter().map(|(_, slot)| slot).collect()
 }
 
-/// The nodes' answers, one after the other, and at last all together.
+/// The answers for the nodes, one after the other, and then their totals.
 struct Nodes {
-    books: Arc<Books>,
+    cache: Arc<LedgerCache>,
     cluster: Cluster,
     slots: std::vec::IntoIter<usize>,
     demand: Demand,
     policies: Arc<Policies>,
     offered: NodeSet,
-    /// Nodes with those who are about to go there.
-    crowds: HashMap<usize, NodeState>,
-    /// The node on which a share is kept for this pod, without it.
+    /// Nodes with the pods that have claims there.
+    claimed: HashMap<usize, NodeState>,
+    /// The node with a reservation for this pod, without that reservation.
     own: Option<(usize, NodeState)>,
     /// What the quotas of the pod's namespace leave.
     headroom: Option<Headroom>,
-    tail: Option<Tail>,
+    tail: Option<NodeTotals>,
 }
 
 impl Nodes {
-    fn of(books: Arc<Books>, uid: &PodUid, waiting: Waiting) -> Self {
+    fn of(cache: Arc<LedgerCache>, uid: &PodUid, waiting: PendingPod) -> Self {
         let namespace = waiting.pod.namespace.as_str();
-        let (cluster, own, headroom) = books.read(|ledger| {
+        let (cluster, own, headroom) = cache.read(|ledger| {
             let headroom = ledger.headroom(namespace);
-            (ledger.cluster().clone(), ledger.own(uid), headroom)
+            (
+                ledger.cluster().clone(),
+                ledger.node_seen_by_preemptor(uid),
+                headroom,
+            )
         });
-        let mut crowds: HashMap<usize, NodeState> = HashMap::new();
-        for note in books.claims.lock().others(uid, Instant::now()) {
-            if let Some(node) = cluster.at(note.slot) {
-                let crowd = crowds.entry(note.slot);
-                let crowd = crowd.or_insert_with(|| (**node).clone());
-                *crowd = note.on(crowd);
+        let mut claimed: HashMap<usize, NodeState> = HashMap::new();
+        for placement in cache.claims.lock().others(uid, Instant::now()) {
+            if let Some(node) = cluster.at(placement.slot) {
+                let state = claimed.entry(placement.slot);
+                let state = state.or_insert_with(|| (**node).clone());
+                *state = placement.on(state);
             }
         }
         Self {
-            slots: by_name(&cluster).into_iter(),
+            slots: slots_by_name(&cluster).into_iter(),
             cluster,
             demand: waiting.demand,
-            policies: books.policies(),
-            books,
+            policies: cache.policies(),
+            cache,
             offered: waiting.offered,
-            crowds,
+            claimed,
             own,
             headroom,
-            tail: Some(Tail::default()),
+            tail: Some(NodeTotals::default()),
         }
     }
 }
@@ -275,12 +295,12 @@ impl Iterator for Nodes {
         let (name, node) = self.cluster.named(slot)?;
         let own = self.own.as_ref().filter(|(own, _)| *own == slot);
         let node = own.map_or(&**node, |(_, state)| state);
-        let (offered, crowd) = (self.offered.contains(slot), self.crowds.get(&slot));
+        let (offered, claimed) = (self.offered.contains(slot), self.claimed.get(&slot));
         let (demand, policies) = (&self.demand, &self.policies);
         let left = self.headroom.as_ref();
         let (mut answer, refusal) =
-            NodeAnswer::of(name, node, demand, policies, offered, crowd, left);
-        self.books.name_holders(&mut answer, demand);
+            NodeAnswer::of(name, node, demand, policies, offered, claimed, left);
+        self.cache.add_pin_holders(&mut answer, demand);
         if let Some(tail) = &mut self.tail {
             tail.add(&answer, refusal.as_ref());
         }
@@ -288,7 +308,7 @@ impl Iterator for Nodes {
     }
 }
 
-/// JSON of a part of an answer.
+/// A part of an answer, as JSON.
 enum Piece {
     Node(String),
     /// An object, whose fields follow the nodes.
@@ -296,7 +316,7 @@ enum Piece {
 }
 
 fn text(value: &impl Serialize) -> String {
-    // Plain types without maps of odd keys: cannot fail.
+    // Plain types whose maps have string keys: cannot fail.
     serde_json::to_string(value).unwrap_or_default()
 }
 
@@ -321,7 +341,84 @@ where
         None => (!std::mem::replace(&mut ended, true)).then(|| std::mem::take(&mut tail)),
     });
     let headers = [(header::CONTENT_TYPE, "application/json")];
-    (headers, body::pieces(std::iter::once(open).chain(pieces))).into_response()
+    (headers, body::stream(std::iter::once(open).chain(pieces))).into_response()
+}
+
+/// Maximum number of pods named.
+const MAX_NAMED: usize = 3;
+
+fn qualified_name(pod: &PodRef) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+impl LedgerCache {
+    /// The pods on a node that have the devices which this one pins, as `namespace/name`.
+    fn pinned_device_users(&self, node: &str, demand: &Demand) -> Vec<String> {
+        let holders: Vec<PodUid> = self.read(|ledger| {
+            let Some(state) = ledger.cluster().node(node) else {
+                return Vec::new();
+            };
+            let pods = ledger.pods_on(node).filter(|pod| {
+                let allocated = ledger.pod_entry(pod).map(|entry| &entry.allocated);
+                matches!(allocated, Some(AllocatedUse::Known(uses)) if blocks_pinned_device(state, demand, uses))
+            });
+            pods.cloned().collect()
+        });
+        // One lock at a time: whoever writes bound pods has the lock of the pending pods.
+        let bound_pods: Vec<Option<String>> = {
+            let bound_pods = self.bound_pods.0.read();
+            let name = |uid| {
+                bound_pods
+                    .get(uid)
+                    .map(|bound_pod| qualified_name(&bound_pod.pod))
+            };
+            holders.iter().map(name).collect()
+        };
+        let pending_pods = self.pending_pods.lock();
+        let name = |(uid, bound_pod): (&PodUid, Option<String>)| {
+            bound_pod
+                .or_else(|| {
+                    pending_pods
+                        .get(uid)
+                        .map(|waiting| qualified_name(&waiting.pod))
+                })
+                .unwrap_or_else(|| format!("the pod with uid {uid}"))
+        };
+        holders.iter().zip(bound_pods).map(name).collect()
+    }
+
+    /// ` (allocated to ns/pod)`, sorted; empty where no pod is found. Stops at the node where enough
+    /// pods are found.
+    pub(crate) fn pin_holders_text(&self, nodes: &[&str], demand: &Demand) -> String {
+        let mut holders = BTreeSet::new();
+        for node in nodes {
+            holders.extend(self.pinned_device_users(node, demand));
+            if holders.len() > MAX_NAMED {
+                break;
+            }
+        }
+        let mut holders: Vec<String> = holders.into_iter().collect();
+        let more = if holders.len() > MAX_NAMED {
+            ", ..."
+        } else {
+            ""
+        };
+        holders.truncate(MAX_NAMED);
+        match holders.join(", ") {
+            none if none.is_empty() => none,
+            some => format!(" (allocated to {some}{more})"),
+        }
+    }
+
+    /// Adds to each device that is refused as pinned which pods it is allocated to.
+    pub(crate) fn add_pin_holders(&self, answer: &mut NodeAnswer, demand: &Demand) {
+        let pinned = Reason::CardPinned.name();
+        for gpu in answer.gpus.iter_mut().filter(|gpu| gpu.answer == pinned) {
+            let allocated = self.pin_holders_text(&[answer.node.as_str()], demand);
+            let bare = allocated.trim_start_matches(" (").trim_end_matches(')');
+            bare.clone_into(&mut gpu.detail);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What is answered for waiting, bound and unknown pods.
+//! The answers about pending, bound and unknown pods.
 
 use aliquot_core::answer::{PodAnswer, TopAnswer};
-use aliquot_core::decide::SoftNote;
-use aliquot_core::usage::Use;
+use aliquot_core::decide::PendingPlacement;
+use aliquot_core::usage::DeviceUse;
 use aliquot_core::{Mib, Percent};
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
@@ -14,20 +14,20 @@ use tower::ServiceExt as _;
 use tower_test::mock;
 
 use super::*;
-use crate::books::tests::{node, pod};
+use crate::ledger_cache::tests::{node, pod};
 
-/// Three nodes of 1000 MiB; on `a` 600 are taken.
-fn books() -> Books {
-    let books = Books::default();
+/// Three nodes of 1000 MiB; on `a` 600 are allocated.
+fn cache() -> LedgerCache {
+    let cache = LedgerCache::default();
     let nodes = ["b", "a", "c"].map(|name| node(name, 1000));
-    Index::<Node>::reset(&books, nodes.to_vec());
+    Index::<Node>::reset(&cache, nodes.to_vec());
     let pods = vec![pod("holder", 600, Some("a")), pod("p", 500, None)];
-    Index::<Pod>::reset(&books, pods);
-    books
+    Index::<Pod>::reset(&cache, pods);
+    cache
 }
 
-/// The answer, where the API server knows `known`.
-async fn ask(books: Arc<Books>, path: &str, known: Option<Value>) -> (StatusCode, String) {
+/// The answer, where the API server has `known`.
+async fn ask(cache: Arc<LedgerCache>, path: &str, known: Option<Value>) -> (StatusCode, String) {
     let (service, mut server) =
         mock::pair::<Request<kube::client::Body>, http::Response<kube::client::Body>>();
     tokio::spawn(async move {
@@ -42,9 +42,9 @@ async fn ask(books: Arc<Books>, path: &str, known: Option<Value>) -> (StatusCode
     });
     let client = kube::Client::new(service, "d");
     let leader = Leader::always();
-    let binder = Binder::new(books.clone(), client, event::queue().0, leader.clone());
+    let binder = Binder::new(cache.clone(), client, event::queue().0, leader.clone());
     let router = router(Explain {
-        books,
+        cache,
         binder: Arc::new(binder),
         leader,
         readiness: Readiness::new([]),
@@ -57,40 +57,40 @@ async fn ask(books: Arc<Books>, path: &str, known: Option<Value>) -> (StatusCode
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_pod_is_explained_node_by_node() {
-    let books = Arc::new(books());
+async fn explains_pending_pod_node_by_node() {
+    let cache = Arc::new(cache());
     let uid = PodUid::from("p");
-    let mut waiting = books.waiting(&uid).unwrap();
-    waiting.offered = books.snapshot().set(&["a", "b"]);
-    waiting.told = Some(Told::once("first".to_owned(), Instant::now()));
-    books.refused(&uid, waiting.clone(), 0);
+    let mut waiting = cache.pending_pod(&uid).unwrap();
+    waiting.offered = cache.snapshot().set(&["a", "b"]);
+    waiting.refusals = Some(RefusalRecord::new("first".to_owned(), Instant::now()));
+    cache.refused(&uid, waiting.clone(), 0);
     tokio::time::advance(std::time::Duration::from_secs(5)).await;
-    waiting.told = Some(Told::once("0/2 nodes".to_owned(), Instant::now()));
-    books.refused(&uid, waiting, 0);
-    let slot = books.snapshot().slot("b").unwrap();
-    let claim = crate::claims::Claim {
-        note: SoftNote {
+    waiting.refusals = Some(RefusalRecord::new("0/2 nodes".to_owned(), Instant::now()));
+    cache.refused(&uid, waiting, 0);
+    let slot = cache.snapshot().slot("b").unwrap();
+    let claim = crate::ledger_cache::Claim {
+        placement: PendingPlacement {
             slot,
-            uses: vec![(0, Use::of(Mib(700), Percent(0)))],
+            uses: vec![(0, DeviceUse::of(Mib(700), Percent(0)))],
             instances: vec![],
-            seats: aliquot_core::Seats::default(),
+            replicas: aliquot_core::Replicas::default(),
         },
         namespace: "d".into(),
     };
     let other = PodUid::from("other");
-    let before = books.claims.lock().put(&other, claim, Instant::now());
+    let before = cache.claims.lock().put(&other, claim, Instant::now());
     assert!(before.is_none());
 
-    let (status, text) = ask(books, "/explain/d/p", None).await;
+    let (status, text) = ask(cache, "/explain/d/p", None).await;
     assert_eq!(status, StatusCode::OK);
     let answer: PodAnswer = serde_json::from_str(&text).unwrap();
-    let told = answer.head.refused.unwrap();
-    assert_eq!((told.times, told.text.as_str()), (2, "0/2 nodes"));
+    let refused = answer.head.refused.unwrap();
+    assert_eq!((refused.times, refused.text.as_str()), (2, "0/2 nodes"));
     assert!(
-        (told.first_seconds_ago, told.last_seconds_ago) == (5.0, 0.0),
-        "{told:?}"
+        (refused.first_seconds_ago, refused.last_seconds_ago) == (5.0, 0.0),
+        "{refused:?}"
     );
-    assert_eq!(answer.head.asks[0].memory, "500 MiB");
+    assert_eq!(answer.head.requests[0].memory, "500 MiB");
     let nodes = answer.nodes.iter();
     let lines: Vec<_> = nodes
         .map(|n| {
@@ -117,54 +117,52 @@ async fn a_waiting_pod_is_explained_node_by_node() {
 }
 
 #[tokio::test]
-async fn pods_that_do_not_wait_are_answered_in_clear_words() {
+async fn answers_why_a_pod_is_not_explained() {
     let check = async |known: Option<Value>, status: StatusCode, words: &str| {
-        let (found, text) = ask(Arc::new(books()), "/explain/d/x", known).await;
+        let (found, text) = ask(Arc::new(cache()), "/explain/d/x", known).await;
         assert_eq!((found, text.as_str()), (status, words));
     };
-    check(
-        None,
-        StatusCode::NOT_FOUND,
-        "there is no pod x in namespace d",
-    )
-    .await;
+    check(None, StatusCode::NOT_FOUND, "pod d/x not found").await;
     let plain = |spec: Value, phase: &str| json!({"metadata": {"name": "x", "namespace": "d", "uid": "x"}, "spec": spec, "status": {"phase": phase}});
     let empty = json!({"containers": [{"name": "main"}]});
     let conflict = StatusCode::CONFLICT;
     check(
         Some(plain(empty.clone(), "Pending")),
         conflict,
-        "pod d/x asks for no GPU",
+        "pod d/x requests no GPU",
     )
     .await;
     check(
         Some(plain(empty, "Failed")),
         conflict,
-        "pod d/x has ended and holds nothing",
+        "pod d/x has finished and has no GPU allocation",
     )
     .await;
     let asks = json!({"nodeName": "a", "containers": [
         {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]});
-    let words = "pod d/x asks for a share and is on node a without one: Aliquot did not place it";
+    let words = "pod d/x requests a GPU share, but runs on node a without an allocation: another scheduler placed it";
     check(Some(plain(asks, "Running")), conflict, words).await;
 }
 
 #[tokio::test]
-async fn a_bound_pod_is_shown_where_it_is() {
+async fn shows_placement_of_bound_pod() {
     let known = serde_json::to_value(pod("x", 300, Some("a"))).unwrap();
-    let (status, text) = ask(Arc::new(books()), "/explain/d/x", Some(known)).await;
+    let (status, text) = ask(Arc::new(cache()), "/explain/d/x", Some(known)).await;
     assert_eq!(status, StatusCode::OK, "{text}");
     let answer: PodAnswer = serde_json::from_str(&text).unwrap();
-    let booked = answer.head.booked.unwrap();
-    assert_eq!((booked.node.as_str(), booked.confirmed), ("a", true));
-    let held: Vec<_> = booked.gpus.into_iter().flatten().collect();
-    assert_eq!((held[0].0.as_str(), held[0].1.memory), ("GPU-a", Mib(300)));
+    let placement = answer.head.placement.unwrap();
+    assert_eq!((placement.node.as_str(), placement.confirmed), ("a", true));
+    let allocated: Vec<_> = placement.gpus.into_iter().flatten().collect();
+    assert_eq!(
+        (allocated[0].0.as_str(), allocated[0].1.memory),
+        ("GPU-a", Mib(300))
+    );
     assert!(answer.nodes.is_empty());
 }
 
 #[tokio::test]
-async fn top_lists_the_nodes_by_name() {
-    let (_, text) = ask(Arc::new(books()), "/top", None).await;
+async fn top_lists_nodes_by_name() {
+    let (_, text) = ask(Arc::new(cache()), "/top", None).await;
     let answer: TopAnswer = serde_json::from_str(&text).unwrap();
     let nodes = answer.nodes.iter();
     let lines: Vec<_> = nodes

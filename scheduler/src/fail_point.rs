@@ -1,59 +1,57 @@
-//! Named places at which a test can have processes killed (tests/chaos).
+//! Fail points: places at which tests/chaos can have processes killed.
 //!
-//! Only in builds with the feature `fail-points`, which `aliquot-scheduler`
-//! refuses; everywhere else [`at`] is empty. Such a build reads the file that
-//! `ALIQUOT_FAIL_POINT_FILE` names at every passage: `POINT PASSAGE PID...`. At that passage of
-//! that point it renames the file to `*.fired` and kills (-9) these processes,
-//! itself among them or not.
-//! Must not: do anything but kill, or stand where a lock is held that a
-//! surviving process needs.
+//! Only in builds with the feature `fail-points`, which `aliquot-scheduler` refuses; everywhere else
+//! [`at`] is empty. Such a build reads the file that `ALIQUOT_FAIL_POINT_FILE` names at every
+//! passage: `POINT PASSAGE PID...`. At that passage of that point it renames the file to `*.fired`
+//! and kills (-9) these processes, itself among them or not. No fail point is where a lock is held
+//! that a surviving process needs.
 
 /// A place in the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Point {
-    /// Bind is asked for; the books do not know it yet.
+    /// Bind was called; nothing is reserved yet.
     BeforeReserve,
     /// Reserved; nothing is written.
     AfterReserve,
     /// Right before one POST of the Binding.
     BeforePost,
-    /// The POST was answered; the answer is not used.
+    /// The POST was answered; the response is not used yet.
     AfterPost,
     /// The outcome is unknown; the same POST is about to be repeated.
     BetweenPosts,
-    /// Created, and not yet kept as settled.
+    /// Created, and not yet recorded as settled.
     AfterCreated,
     /// Settled, before its event.
     BeforeEvent,
     /// After its event, before kube-scheduler is answered.
     AfterEvent,
-    /// Definitely not bound; the reservation stands.
+    /// Definitely not bound; the reservation is not released yet.
     BeforeCancel,
-    /// The reservation is freed, before kube-scheduler is answered.
+    /// The reservation is released, before kube-scheduler is answered.
     AfterCancel,
-    /// A refused pod fits again; its annotation is not patched.
-    NudgeBeforePatch,
+    /// A refused pod fits again; its annotation is not patched yet.
+    RequeueBeforePatch,
     /// Its annotation is patched.
-    NudgeAfterPatch,
+    RequeueAfterPatch,
     /// A pod refused by its node is about to be evicted.
     EvictBefore,
     /// It is evicted, before its event.
     EvictAfter,
-    /// A new term needs a new list, which is not asked for.
+    /// A new term needs a new list, which is not requested yet.
     TermBeforeList,
-    /// The new term's list is asked for.
+    /// The new term's list is requested.
     TermAfterList,
-    /// All pods are listed; the books do not know it yet.
+    /// All pods are listed; the ledger is not updated yet.
     BeforeReset,
-    /// The books are those of the list.
+    /// The ledger is that of the list.
     AfterReset,
-    /// The watch shows a pod; the books do not know it yet.
+    /// The watch shows a pod; the ledger is not updated yet.
     BeforeApply,
-    /// The books know what the watch showed.
+    /// The ledger is updated by the watch.
     AfterApply,
-    /// Filter has found nodes and noted the best; kube-scheduler is not answered.
+    /// Filter has found nodes and claimed the best; kube-scheduler is not answered yet.
     FilterFits,
-    /// Filter has noted a refusal; kube-scheduler is not answered.
+    /// Filter has recorded a refusal; kube-scheduler is not answered yet.
     FilterRefuses,
 }
 
@@ -96,7 +94,7 @@ mod armed {
         }
     }
 
-    /// The others first, so that none of them sees this process end.
+    /// Kills the others first, so that none of them sees this process end.
     fn fire(control: &Path, pids: &[i32]) {
         let _gone = std::fs::rename(control, control.with_extension("fired"));
         let me = rustix::process::getpid();
@@ -108,8 +106,8 @@ mod armed {
     }
 }
 
-/// Counts a passage in `counted`, the order that is being counted and how often
-/// its point was passed; whom to kill when this is the passage of the order.
+/// Counts a passage in `counted` (the current order, and how often its point was passed); returns
+/// the processes to kill if this is the passage of the order.
 #[cfg(any(test, feature = "fail-points"))]
 fn due(counted: &mut (String, u32), order: &str, point: Point) -> Option<Vec<i32>> {
     let mut words = order.split_whitespace();
@@ -129,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_passage_of_the_order_kills_and_a_new_order_counts_anew() {
+    fn fires_at_the_ordered_passage_only() {
         let mut counted = (String::new(), 0);
         let mut check = |order: &str, point, expected: Option<&[i32]>| {
             let pids = due(&mut counted, order, point);

@@ -1,18 +1,17 @@
-//! What is read from the books at scrape time: gauges of the process, and those
-//! of every card.
+//! Gauges that are read from the ledger at scrape time: of the process, and of every GPU.
 //!
-//! Fed by: a snapshot of the books; no lock is held while text is written.
-//! Must not: make the text of all cards at once; 40,000 cards are 30 MB of it.
+//! They are written from a snapshot, without a lock, and piece by piece: the text for 40,000 GPUs
+//! has 30 MB.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use aliquot_core::quota::{Limit, Used};
-use aliquot_core::top::{Amount, lingering};
+use aliquot_core::quota::{Limit, NamespaceUsage};
+use aliquot_core::top::{DeviceAmount, lingering};
 use aliquot_core::{Cluster, Mib, Percent};
-use aliquot_k8s::event::Notes;
+use aliquot_k8s::event::EventSender;
 use aliquot_k8s::watch::Freshness;
-use aliquot_serve::admin::Pieces;
+use aliquot_serve::admin::TextStream;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -20,34 +19,34 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use crate::books::Books;
 use crate::leader::Leader;
-use crate::metrics::{self, Declared, Metrics};
+use crate::ledger_cache::LedgerCache;
+use crate::metrics::{self, MetricSpec, Metrics};
 
-/// Slots whose lines are made at once.
+/// Slots whose lines are written at once.
 const CHUNK: usize = 64;
 
 /// Gauges of the process.
 #[derive(Debug)]
 pub struct Gauges {
-    books: Arc<Books>,
-    notes: Notes,
+    cache: Arc<LedgerCache>,
+    events: EventSender,
     leader: Leader,
-    /// By kind.
+    /// By the objects' kind.
     watches: [(&'static str, Freshness); 3],
 }
 
 impl Gauges {
-    /// Gauges of these.
+    /// The gauges of this process.
     pub fn of(
-        books: &Arc<Books>,
-        notes: &Notes,
+        cache: &Arc<LedgerCache>,
+        events: &EventSender,
         leader: &Leader,
         watches: [(&'static str, Freshness); 3],
     ) -> Self {
         Self {
-            books: books.clone(),
-            notes: notes.clone(),
+            cache: cache.clone(),
+            events: events.clone(),
             leader: leader.clone(),
             watches,
         }
@@ -61,42 +60,45 @@ impl Gauges {
         metrics
     }
 
-    fn values(&self) -> [(Declared, usize); 8] {
-        let (waiting, refused) = self.books.waiting_counts();
-        let (confirmed, reserved) = self.books.read(|ledger| {
-            let holding = || ledger.bookings().filter(|(_, b)| b.holds());
-            let confirmed = holding().filter(|(_, b)| b.confirmed).count();
-            (confirmed, holding().count() - confirmed)
+    fn values(&self) -> [(MetricSpec, usize); 8] {
+        let (pending, refused) = self.cache.pending_counts();
+        let (confirmed, reserved) = self.cache.read(|ledger| {
+            let with_share = || ledger.pod_entries().filter(|(_, b)| b.uses_devices());
+            let confirmed = with_share().filter(|(_, b)| b.confirmed).count();
+            (confirmed, with_share().count() - confirmed)
         });
-        let claims = self.books.claims.lock().all(Instant::now()).len();
-        let cluster = self.books.snapshot();
+        let claims = self.cache.claims.lock().all(Instant::now()).len();
+        let cluster = self.cache.snapshot();
         let ours = || cluster.iter().filter(|(.., node)| node.inventory.is_some());
         [
-            (metrics::LEADS, usize::from(self.leader.fault().is_none())),
+            (
+                metrics::LEADS,
+                usize::from(self.leader.not_leading_reason().is_none()),
+            ),
             (metrics::NODES, ours().count()),
             (
                 metrics::GPUS,
-                ours().map(|(.., node)| node.cards.len()).sum(),
+                ours().map(|(.., node)| node.devices.len()).sum(),
             ),
-            (metrics::BOOKINGS, confirmed),
+            (metrics::ALLOCATIONS, confirmed),
             (metrics::RESERVATIONS, reserved),
-            (metrics::WAITING_PODS, waiting),
+            (metrics::PENDING_PODS, pending),
             (metrics::REFUSED_PODS, refused),
-            (metrics::SOFT_CLAIMS, claims),
+            (metrics::CLAIMS, claims),
         ]
     }
 }
 
 impl Collector for Gauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for (declared, value) in self.values() {
+        for (spec, value) in self.values() {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-            write(&mut encoder, &declared, &gauge)?;
+            write(&mut encoder, &spec, &gauge)?;
         }
         write(
             &mut encoder,
             &metrics::EVENTS_DROPPED,
-            &ConstCounter::new(self.notes.dropped()),
+            &ConstCounter::new(self.events.dropped()),
         )?;
         let (name, help, unit) = metrics::WATCH_AGE.parts();
         let kind = prometheus_client::metrics::MetricType::Gauge;
@@ -112,15 +114,15 @@ impl Collector for Gauges {
 }
 
 impl Gauges {
-    /// What each limit of each quota allows, and what is used of it.
+    /// The value of each limit of each quota, and what is used of it.
     fn quotas(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let spaces = self.books.read(|ledger| ledger.spaces().clone());
-        let value = |declared: &Declared, used: Used, limit: &Limit| match *declared {
+        let spaces = self.cache.read(|ledger| ledger.namespaces().clone());
+        let value = |spec: &MetricSpec, used: NamespaceUsage, limit: &Limit| match *spec {
             metrics::QUOTA_USED => used.on(limit.on),
             _ => Some(limit.most.allowed().into()),
         };
-        for declared in [metrics::QUOTA_USED, metrics::QUOTA_LIMIT] {
-            let (name, help, unit) = declared.parts();
+        for spec in [metrics::QUOTA_USED, metrics::QUOTA_LIMIT] {
+            let (name, help, unit) = spec.parts();
             let kind = prometheus_client::metrics::MetricType::Gauge;
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
             for (namespace, (used, quotas)) in spaces.quotas() {
@@ -128,7 +130,7 @@ impl Gauges {
                     .iter()
                     .flat_map(|quota| quota.limits.iter().map(move |l| (quota, l)));
                 for (quota, limit) in limits {
-                    let Some(value) = value(&declared, used, limit) else {
+                    let Some(value) = value(&spec, used, limit) else {
                         continue;
                     };
                     let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
@@ -147,44 +149,44 @@ impl Gauges {
 
 fn write(
     encoder: &mut DescriptorEncoder<'_>,
-    declared: &Declared,
+    spec: &MetricSpec,
     metric: &impl EncodeMetric,
 ) -> Result<(), fmt::Error> {
-    let (name, help, unit) = declared.parts();
+    let (name, help, unit) = spec.parts();
     metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
 }
 
-/// What is said of a card: the metric, and its value where there is one.
-type Column = (Declared, fn(&Line) -> Option<String>);
+/// A metric of GPUs, and its value for a GPU where there is one.
+type Column = (MetricSpec, fn(&Line) -> Option<String>);
 
 struct Line {
-    used: Amount,
-    left: Amount,
-    lingering: Amount,
+    used: DeviceAmount,
+    left: DeviceAmount,
+    lingering: DeviceAmount,
 }
 
 const COLUMNS: [Column; 8] = [
-    (metrics::GPU_MEMORY_BOOKED, |line| {
+    (metrics::GPU_MEMORY_ALLOCATED, |line| {
         Some(bytes(line.used.memory))
     }),
     (metrics::GPU_MEMORY_FREE, |line| {
         Some(bytes(line.left.memory))
     }),
     (metrics::GPU_MEMORY_LINGERING, |line| {
-        (line.lingering.seats > 0).then(|| bytes(line.lingering.memory))
+        (line.lingering.replicas > 0).then(|| bytes(line.lingering.memory))
     }),
-    (metrics::GPU_CORES_BOOKED, |line| {
+    (metrics::GPU_CORES_ALLOCATED, |line| {
         Some(ratio(line.used.cores))
     }),
     (metrics::GPU_CORES_FREE, |line| Some(ratio(line.left.cores))),
     (metrics::GPU_CORES_LINGERING, |line| {
-        (line.lingering.seats > 0).then(|| ratio(line.lingering.cores))
+        (line.lingering.replicas > 0).then(|| ratio(line.lingering.cores))
     }),
-    (metrics::GPU_SEATS_BOOKED, |line| {
-        Some(line.used.seats.to_string())
+    (metrics::GPU_REPLICAS_ALLOCATED, |line| {
+        Some(line.used.replicas.to_string())
     }),
-    (metrics::GPU_SEATS_FREE, |line| {
-        Some(line.left.seats.to_string())
+    (metrics::GPU_REPLICAS_FREE, |line| {
+        Some(line.left.replicas.to_string())
     }),
 ];
 
@@ -196,28 +198,30 @@ fn ratio(cores: Percent) -> String {
     (f64::from(cores.0) / 100.0).to_string()
 }
 
-/// Makes the text of all cards anew for each scrape.
-pub fn cards(books: Arc<Books>) -> impl Fn() -> Pieces + Clone + Send + Sync + 'static {
-    move || Box::new(of_cards(books.snapshot()))
+/// Writes the metrics of all GPUs for each scrape.
+pub fn gpu_metrics(
+    cache: Arc<LedgerCache>,
+) -> impl Fn() -> TextStream + Clone + Send + Sync + 'static {
+    move || Box::new(gpu_metrics_text(cache.snapshot()))
 }
 
-/// The metrics of every card as text, piece by piece.
-pub fn of_cards(cluster: Cluster) -> impl Iterator<Item = String> + Send {
-    COLUMNS.into_iter().flat_map(move |(declared, value)| {
+/// The metrics of every GPU as text, piece by piece.
+pub fn gpu_metrics_text(cluster: Cluster) -> impl Iterator<Item = String> + Send {
+    COLUMNS.into_iter().flat_map(move |(spec, value)| {
         let cluster = cluster.clone();
         let chunks = 0..cluster.slots().div_ceil(CHUNK);
-        let lines = chunks.map(move |chunk| lines(&cluster, chunk, &declared, value));
-        std::iter::once(declared.head()).chain(lines)
+        let lines = chunks.map(move |chunk| lines(&cluster, chunk, &spec, value));
+        std::iter::once(spec.head()).chain(lines)
     })
 }
 
 fn lines(
     cluster: &Cluster,
     chunk: usize,
-    declared: &Declared,
+    spec: &MetricSpec,
     value: fn(&Line) -> Option<String>,
 ) -> String {
-    let family = declared.family();
+    let family = spec.family();
     let mut text = String::new();
     for slot in chunk * CHUNK..(chunk + 1) * CHUNK {
         let Some((name, node)) = cluster.named(slot) else {
@@ -226,13 +230,13 @@ fn lines(
         let Some(inventory) = &node.inventory else {
             continue;
         };
-        for (gpu, card) in inventory.gpus.iter().zip(&node.cards) {
-            let mut left = Amount::left(card);
+        for (gpu, device) in inventory.gpus.iter().zip(&node.devices) {
+            let mut left = DeviceAmount::left(device);
             if node.closed.is_some() {
-                left = Amount::default();
+                left = DeviceAmount::default();
             }
             let line = Line {
-                used: card.sums.used.into(),
+                used: device.allocated.used.into(),
                 left,
                 lingering: lingering(inventory, &gpu.uuid),
             };
@@ -249,7 +253,7 @@ fn lines(
     text
 }
 
-/// A label's value: an annotation may hold anything.
+/// A label's value, escaped: an annotation may contain anything.
 fn escaped(value: &str) -> String {
     let value = value.replace('\\', "\\\\").replace('"', "\\\"");
     value.replace('\n', "\\n")

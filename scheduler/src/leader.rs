@@ -1,7 +1,5 @@
-//! Leadership of this replica: kube-scheduler's Lease and our own lists together.
-//!
-//! Fed by: a watch of the Lease, and what the pod watch says of its lists.
-//! Must not: decide; [`Leadership`] does.
+//! Leadership of this replica: kube-scheduler's Lease together with the age of our own lists. The
+//! rules are [`Leadership`]'s.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -21,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fail_point::{self, Point};
 
-/// How often it is looked whether a new term needs a new list, or has it.
-const EVERY: Duration = Duration::from_millis(100);
+/// Interval of checking whether a new term needs a new list, or has it.
+const INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for a new term's list: an old leader's last request (3 s) and the
 /// list itself. Well under kube-scheduler's `httpTimeout`.
 const SETTLED: Duration = Duration::from_secs(8);
@@ -34,23 +32,23 @@ pub struct LeaseName {
     name: String,
 }
 
-/// A text that names no Lease.
+/// An invalid name of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{value:?} names no lease; accepted: namespace/name")]
-pub struct NotALease {
+#[error("{value:?} is not the name of a Lease; expected: namespace/name")]
+pub struct InvalidLeaseName {
     value: String,
 }
 
 impl FromStr for LeaseName {
-    type Err = NotALease;
+    type Err = InvalidLeaseName;
 
-    fn from_str(text: &str) -> Result<Self, NotALease> {
+    fn from_str(text: &str) -> Result<Self, InvalidLeaseName> {
         match text.split_once('/') {
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Self {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
             }),
-            _ => Err(NotALease {
+            _ => Err(InvalidLeaseName {
                 value: text.to_owned(),
             }),
         }
@@ -65,7 +63,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Leads as `leadership` says. `pods` is the watch that the books rest on.
+    /// Leads as `leadership` says. `pods` is the watch that feeds the ledger.
     pub fn new(leadership: Leadership, pods: Freshness) -> Self {
         Self {
             leadership: Arc::new(leadership),
@@ -79,13 +77,14 @@ impl Leader {
     }
 
     /// Why this replica may not write now, if it may not.
-    pub fn fault(&self) -> Option<String> {
-        self.leadership.fault(SystemTime::now(), self.pods.listed())
+    pub fn not_leading_reason(&self) -> Option<String> {
+        self.leadership.error(SystemTime::now(), self.pods.listed())
     }
 
     /// Returns when this replica may write.
     pub async fn leads(&self) {
-        self.until(|leader| leader.fault().is_none()).await;
+        self.until(|leader| leader.not_leading_reason().is_none())
+            .await;
     }
 
     /// Returns when this replica no longer waits for its new term's list, or at
@@ -95,12 +94,12 @@ impl Leader {
             let listed = leader.pods.listed();
             !leader.leadership.settles(SystemTime::now(), listed)
         });
-        // Overdue: let the caller hear why.
+        // Overdue: the caller then gets the reason.
         let _overdue = tokio::time::timeout(SETTLED, settled).await;
     }
 
     async fn until(&self, reached: impl Fn(&Self) -> bool) {
-        let mut ticks = tokio::time::interval(EVERY);
+        let mut ticks = tokio::time::interval(INTERVAL);
         while !reached(self) {
             ticks.tick().await;
         }
@@ -113,10 +112,10 @@ impl Leader {
         watch::drive(leases, config, self.leadership, Freshness::default(), stop).await;
     }
 
-    /// Has the pods listed anew when a term has begun and an old leader's last
-    /// request can no longer come; until `stop`.
+    /// Requests a new list of pods when a term has begun and an old leader's last request can no
+    /// longer arrive; until `stop`.
     pub async fn list_for_each_term(self, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(EVERY);
+        let mut ticks = tokio::time::interval(INTERVAL);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -144,8 +143,8 @@ impl Leader {
         Self::new(leadership, Freshness::complete(far))
     }
 
-    /// Shows it a lease that `holder` has just taken.
-    pub(crate) fn held_by(&self, holder: &str) {
+    /// Shows it a Lease that `holder` has just acquired.
+    pub(crate) fn set_holder(&self, holder: &str) {
         let now = SystemTime::now().try_into().ok().map(MicroTime);
         let spec = LeaseSpec {
             holder_identity: Some(holder.to_owned()),
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_named_by_namespace_and_name() {
+    fn parses_lease_as_namespace_and_name() {
         assert!(
             "aliquot-system/aliquot-scheduler"
                 .parse::<LeaseName>()

@@ -1,8 +1,5 @@
-//! Learns the cluster's typical pods from its books.
-//!
-//! Fed by: a clock and the books: every pod on a node with an inventory counts,
-//! those without a GPU, too.
-//! Must not: keep what it counted; the next look counts anew.
+//! Learns the cluster's typical pods from the ledger. Every pod on a node with an inventory counts,
+//! also without a GPU, and every pass counts from zero.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,42 +7,42 @@ use std::time::Duration;
 use aliquot_core::Census;
 use tokio_util::sync::CancellationToken;
 
-use crate::books::Books;
+use crate::ledger_cache::LedgerCache;
 
-/// How often.
-const EVERY: Duration = Duration::from_secs(30);
-/// Nodes counted under one look at the ledger, so that nobody waits for long.
+/// Interval of the passes.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// Nodes counted under one lock of the ledger, so that others do not wait long.
 const NODES: usize = 64;
 
 /// Runs until `stop`.
-pub async fn run(books: Arc<Books>, stop: CancellationToken) {
-    let mut ticks = tokio::time::interval(EVERY);
+pub async fn run(cache: Arc<LedgerCache>, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        if learn(&books) {
-            let pods = books.policies().typical.pods().len();
-            tracing::info!(pods, "typical pods changed");
+        if learn(&cache) {
+            let pods = cache.policies().typical.pods().len();
+            tracing::info!(pods, "adopted new typical pods");
         }
     }
 }
 
-/// Counts once; whether the typical pods became others by that.
-pub fn learn(books: &Books) -> bool {
-    let cluster = books.snapshot();
+/// Counts once; whether the typical pods changed.
+pub fn learn(cache: &LedgerCache) -> bool {
+    let cluster = cache.snapshot();
     let nodes = cluster.iter().filter(|(.., node)| node.inventory.is_some());
     let nodes: Vec<_> = nodes.map(|(_, name, _)| name).collect();
     let mut census = Census::default();
     for some in nodes.chunks(NODES) {
-        books.read(|ledger| {
+        cache.read(|ledger| {
             for node in some {
                 census.count(ledger, node);
             }
         });
     }
-    books.adopt(census.typical())
+    cache.adopt(census.typical())
 }
 
 #[cfg(test)]
@@ -55,27 +52,27 @@ mod tests {
     use k8s_openapi::api::core::v1::{Node, Pod};
 
     use super::*;
-    use crate::books::tests::{books, node, pod};
+    use crate::ledger_cache::tests::{cache, node, pod};
 
     #[test]
-    fn typical_pods_are_those_on_nodes_with_gpus() {
-        let books = books();
-        Index::<Node>::apply(&books, node("m", 100_000));
-        assert!(!learn(&books), "without pods the assumed mix stands");
+    fn learns_typical_pods_from_nodes_with_gpus() {
+        let cache = cache();
+        Index::<Node>::apply(&cache, node("m", 100_000));
+        assert!(!learn(&cache), "without pods the assumed mix stands");
         for number in 0..60 {
-            Index::<Pod>::apply(&books, pod(&format!("a{number}"), 700, Some("m")));
-            Index::<Pod>::apply(&books, pod(&format!("b{number}"), 10, Some("no-gpu")));
+            Index::<Pod>::apply(&cache, pod(&format!("a{number}"), 700, Some("m")));
+            Index::<Pod>::apply(&cache, pod(&format!("b{number}"), 10, Some("no-gpu")));
         }
-        let before = books.policies();
-        assert!(learn(&books));
-        let typical = books.policies().typical.clone();
+        let before = cache.policies();
+        assert!(learn(&cache));
+        let typical = cache.policies().typical.clone();
         let [only] = typical.pods() else {
             panic!("{typical:?}");
         };
         assert_eq!((only.count, only.memory), (1, Memory::Mib(Mib(700))));
         assert!(!Arc::ptr_eq(&before.typical, &typical));
-        Index::<Pod>::apply(&books, pod("c", 800, Some("m")));
-        assert!(!learn(&books), "one pod of sixty is no change");
-        assert!(Arc::ptr_eq(&books.policies().typical, &typical));
+        Index::<Pod>::apply(&cache, pod("c", 800, Some("m")));
+        assert!(!learn(&cache), "one pod of sixty is no change");
+        assert!(Arc::ptr_eq(&cache.policies().typical, &typical));
     }
 }

@@ -1,9 +1,6 @@
-//! The scheduler's metrics: all are declared in this table, from which
-//! `docs/reference/metrics.md` is made, and the counters among them.
-//!
-//! Fed by: the verbs and the tasks; [`crate::gauges`] reads the others from the
-//! books at scrape time.
-//! Must not: carry names of pods (bounded cardinality).
+//! The scheduler's metrics. All are declared in one table, from which `docs/reference/metrics.md` is
+//! generated; the counters are here, and [`crate::gauges`] reads the gauges at scrape time. No label
+//! has the name of a pod, so that cardinality is bounded.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,10 +12,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-/// What every name begins with.
+/// The prefix of every name.
 pub const PREFIX: &str = "aliquot_scheduler";
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows; its samples end in `_total`.
@@ -42,7 +39,7 @@ impl Kind {
 
 /// One metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Declared {
+pub struct MetricSpec {
     /// Without prefix, unit and `_total`.
     name: &'static str,
     kind: Kind,
@@ -56,7 +53,7 @@ macro_rules! declared {
     ($($constant:ident = $kind:ident $name:literal $unit:literal [$($label:literal),*] $help:literal;)*) => {
         $(
             #[doc = $help]
-            pub const $constant: Declared = Declared {
+            pub const $constant: MetricSpec = MetricSpec {
                 name: $name,
                 kind: Kind::$kind,
                 unit: $unit,
@@ -65,78 +62,78 @@ macro_rules! declared {
             };
         )*
         /// Every metric, in the order of the reference.
-        pub const ALL: &[Declared] = &[$($constant),*];
+        pub const ALL: &[MetricSpec] = &[$($constant),*];
     };
 }
 
 declared! {
     CALLS = Counter "calls" "" ["verb", "outcome"]
-        "Extender calls; `bind` counts bindings by outcome, `conflict` among them is a node that was full by then";
+        "Extender calls by outcome; `conflict` of `bind` is a node that was full by then";
     CALL = Histogram "call" "seconds" ["verb", "outcome"]
-        "Time of extender calls";
+        "Duration of extender calls";
     REFUSALS = Counter "refusals" "" ["reason"]
-        "Refused filter calls in which a card or node was refused for this reason";
-    NUDGES = Counter "nudges" "" []
-        "Refused pods woken because they fit again";
+        "Refused filter calls in which a GPU or node was refused for this reason";
+    REQUEUES = Counter "nudges" "" []
+        "Refused pods requeued because they fit again";
     PREEMPTIONS = Counter "preemptions" "" []
         "Preemptions whose first victim was evicted";
     SELF_CHECK_DIFFERENCES = Counter "self_check_differences" "" []
-        "Entries of the books that differed from recomputed ones; anything but 0 is a bug";
+        "Entries of the ledger that differed from recomputed ones; anything but 0 is a bug";
     EVENTS_DROPPED = Counter "events_dropped" "" []
-        "Events that found the queue full";
+        "Events dropped because the queue was full";
     LEADS = Gauge "leads" "" []
-        "1 while this replica may bind";
+        "1 while this replica leads and may bind";
     WATCH_AGE = Gauge "watch_age" "seconds" ["kind"]
-        "Time since the watch last brought anything; absent before the first list";
+        "Time since the last event of the watch; absent before the first list";
     NODES = Gauge "nodes" "" []
-        "Nodes with an inventory in the books";
+        "Nodes with an inventory";
     GPUS = Gauge "gpus" "" []
-        "Cards in the books";
-    BOOKINGS = Gauge "bookings" "" []
-        "Bound pods in the books";
+        "GPUs in the inventories";
+    ALLOCATIONS = Gauge "bookings" "" []
+        "Bound pods with an allocation";
     RESERVATIONS = Gauge "reservations" "" []
-        "Pods booked whose binding the watch has not shown";
-    WAITING_PODS = Gauge "waiting_pods" "" []
-        "Pods that ask for a share and are not bound";
+        "Pods with a reservation that the watch has not confirmed";
+    PENDING_PODS = Gauge "waiting_pods" "" []
+        "Pods that request a share and are not bound";
     REFUSED_PODS = Gauge "refused_pods" "" []
-        "Waiting pods that nothing fits";
-    SOFT_CLAIMS = Gauge "soft_claims" "" []
-        "Pods that were told a node a moment ago and are not booked yet";
+        "Pending pods that fit on no node";
+    CLAIMS = Gauge "soft_claims" "" []
+        "Pods for which a node was chosen a moment ago, but not reserved yet";
     QUOTA_USED = Gauge "quota_used" "" ["namespace", "quota", "resource"]
-        "MiB or percent of compute that the namespace's pods hold, for each of our limits; absent while an allocation there cannot be read";
+        "MiB or percent of compute allocated to the namespace's pods, for each limit; absent while an allocation there is unreadable";
     QUOTA_LIMIT = Gauge "quota_limit" "" ["namespace", "quota", "resource"]
-        "What the limit allows; 0 for one that cannot be read";
-    GPU_MEMORY_BOOKED = Gauge "gpu_memory_booked" "bytes" ["node", "gpu", "index"]
-        "Memory promised of a card, lingering shares included";
+        "Value of the limit; 0 for one that is invalid";
+    GPU_MEMORY_ALLOCATED = Gauge "gpu_memory_booked" "bytes" ["node", "gpu", "index"]
+        "Allocated memory of a GPU, lingering shares included";
     GPU_MEMORY_FREE = Gauge "gpu_memory_free" "bytes" ["node", "gpu", "index"]
-        "Memory that can still be promised; 0 for a card that takes no new share";
+        "Memory that can still be allocated; 0 for a GPU that takes no new share";
     GPU_MEMORY_LINGERING = Gauge "gpu_memory_lingering" "bytes" ["node", "gpu", "index"]
-        "Memory of shares whose processes outlive their pods; only for cards that have some";
-    GPU_CORES_BOOKED = Gauge "gpu_cores_booked" "ratio" ["node", "gpu", "index"]
-        "Compute promised of a card; 1 is all of it";
+        "Memory of shares whose processes outlive their pods; only for GPUs that have some";
+    GPU_CORES_ALLOCATED = Gauge "gpu_cores_booked" "ratio" ["node", "gpu", "index"]
+        "Allocated compute of a GPU; 1 is all of it";
     GPU_CORES_FREE = Gauge "gpu_cores_free" "ratio" ["node", "gpu", "index"]
-        "Compute that can still be promised; 0 for a card that takes no new share";
+        "Compute that can still be allocated; 0 for a GPU that takes no new share";
     GPU_CORES_LINGERING = Gauge "gpu_cores_lingering" "ratio" ["node", "gpu", "index"]
-        "Compute of shares whose processes outlive their pods; only for cards that have some";
-    GPU_SEATS_BOOKED = Gauge "gpu_seats_booked" "" ["node", "gpu", "index"]
-        "Shares of a card";
-    GPU_SEATS_FREE = Gauge "gpu_seats_free" "" ["node", "gpu", "index"]
-        "Shares that the card can still carry; 0 for one that takes no new share";
+        "Compute of shares whose processes outlive their pods; only for GPUs that have some";
+    GPU_REPLICAS_ALLOCATED = Gauge "gpu_seats_booked" "" ["node", "gpu", "index"]
+        "Allocated shares of a GPU";
+    GPU_REPLICAS_FREE = Gauge "gpu_seats_free" "" ["node", "gpu", "index"]
+        "Shares that the GPU can still take; 0 for one that takes no new share";
 }
 
-impl Declared {
-    /// The family's name: all but what the samples of its kind end in.
+impl MetricSpec {
+    /// The family's name: without the suffixes of its samples.
     pub fn family(&self) -> String {
         let unit = if self.unit.is_empty() { "" } else { "_" };
         format!("{PREFIX}_{}{unit}{}", self.name, self.unit)
     }
 
-    /// What it is.
+    /// Its type.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Name, help and unit as the library takes them.
+    /// Name, help and unit, as the library expects them.
     pub(crate) fn parts(&self) -> (&'static str, &'static str, Option<Unit>) {
         let unit = match self.unit {
             "" => None,
@@ -147,7 +144,7 @@ impl Declared {
         (self.name, self.help, unit)
     }
 
-    /// The lines that come before the samples.
+    /// The lines before the samples.
     pub fn head(&self) -> String {
         let (family, kind) = (self.family(), self.kind.name());
         let mut head = format!("# HELP {family} {}.\n# TYPE {family} {kind}\n", self.help);
@@ -169,9 +166,9 @@ impl Declared {
 pub fn reference() -> String {
     let mut text = String::from(
         "# Metrics of the scheduler\n\n\
-         Made from `scheduler/src/metrics.rs` by `make reference`; a test compares.\n\n\
-         `GET /metrics` answers all of them as OpenMetrics text.\n\
-         Those with the label `gpu` are written while they are read, so that 40,000 cards need no memory for them.\n\n\
+         Generated from `scheduler/src/metrics.rs` by `make reference`; a test compares.\n\n\
+         `GET /metrics` returns all of them as OpenMetrics text.\n\
+         Those with the label `gpu` are written during the scrape, so that 40,000 GPUs need no memory for them.\n\n\
          | metric | type | labels | meaning |\n|---|---|---|---|\n",
     );
     for metric in ALL {
@@ -208,17 +205,17 @@ pub fn reference() -> String {
 
 /// Labels of an extender call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Call {
+pub struct CallLabels {
     /// The verb; `prioritize_cpu_only` is that of the second, opt-in entry.
     pub verb: &'static str,
     /// ok, refused, conflict, gone or error.
     pub outcome: &'static str,
 }
 
-/// What is watched for the books, by the API's names.
+/// The watches that feed the ledger, by the API's resource names.
 pub const WATCHED: [&str; 3] = ["pods", "nodes", "resourcequotas"];
 
-/// Every pair that occurs, so that each is there from the start.
+/// Every pair that occurs, so that each is exported from the start.
 const OUTCOMES: [(&str, &[&str]); 5] = [
     ("filter", &["ok", "refused", "error"]),
     ("prioritize", &["ok", "error"]),
@@ -228,21 +225,21 @@ const OUTCOMES: [(&str, &[&str]); 5] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Why {
+struct RefusalLabels {
     reason: &'static str,
 }
 
 /// Counters and histograms; clones share their values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    calls: Family<Call, Counter>,
-    seconds: Family<Call, Histogram>,
-    refusals: Family<Why, Counter>,
-    /// Pods woken because they fit again.
-    pub nudges: Counter,
+    calls: Family<CallLabels, Counter>,
+    seconds: Family<CallLabels, Histogram>,
+    refusals: Family<RefusalLabels, Counter>,
+    /// Pods requeued because they fit again.
+    pub requeues: Counter,
     /// Preemptions whose first victim was evicted.
     pub preemptions: Counter,
-    /// Entries of the books that the self-check found to differ.
+    /// Entries of the ledger that differed in a self-check.
     pub self_check_differences: Counter,
 }
 
@@ -258,33 +255,33 @@ impl Metrics {
             calls: Family::default(),
             seconds: Family::new_with_constructor(buckets as fn() -> Histogram),
             refusals: Family::default(),
-            nudges: Counter::default(),
+            requeues: Counter::default(),
             preemptions: Counter::default(),
             self_check_differences: Counter::default(),
         };
         CALLS.register(registry, metrics.calls.clone());
         CALL.register(registry, metrics.seconds.clone());
         REFUSALS.register(registry, metrics.refusals.clone());
-        NUDGES.register(registry, metrics.nudges.clone());
+        REQUEUES.register(registry, metrics.requeues.clone());
         PREEMPTIONS.register(registry, metrics.preemptions.clone());
         SELF_CHECK_DIFFERENCES.register(registry, metrics.self_check_differences.clone());
         for (verb, outcomes) in OUTCOMES {
             for outcome in outcomes {
-                let call = Call { verb, outcome };
+                let call = CallLabels { verb, outcome };
                 drop(metrics.calls.get_or_create(&call));
                 drop(metrics.seconds.get_or_create(&call));
             }
         }
         for reason in Reason::ALL {
             let reason = reason.name();
-            drop(metrics.refusals.get_or_create(&Why { reason }));
+            drop(metrics.refusals.get_or_create(&RefusalLabels { reason }));
         }
         metrics
     }
 
     /// Counts one call.
     pub fn call(&self, verb: &'static str, outcome: &'static str, took: Duration) {
-        let call = Call { verb, outcome };
+        let call = CallLabels { verb, outcome };
         self.calls.get_or_create(&call).inc();
         self.seconds
             .get_or_create(&call)
@@ -295,7 +292,7 @@ impl Metrics {
     pub fn refused(&self, refusal: &Refusal) {
         for (reason, _) in refusal.counts() {
             let reason = reason.name();
-            self.refusals.get_or_create(&Why { reason }).inc();
+            self.refusals.get_or_create(&RefusalLabels { reason }).inc();
         }
     }
 }

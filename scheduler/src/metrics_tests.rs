@@ -1,4 +1,4 @@
-//! What is declared is what is scraped, and what the reference says.
+//! The declared metrics, the scraped ones and those of the reference are the same.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use prometheus_client::encoding::text::encode;
 use serde_json::json;
 
 use super::*;
-use crate::books::tests::{node, pod};
+use crate::ledger_cache::tests::{node, pod};
 use crate::metrics::{ALL, reference};
 
-fn scrape(books: &Arc<Books>) -> String {
+fn scrape(cache: &Arc<LedgerCache>) -> String {
     let mut registry = Registry::default();
     let watch = Freshness::default();
     let leader = Leader::new(Leadership::always(), watch.clone());
     let watches = metrics::WATCHED.map(|kind| (kind, watch.clone()));
-    let gauges = Gauges::of(books, &event::queue().0, &leader, watches);
+    let gauges = Gauges::of(cache, &event::queue().0, &leader, watches);
     let metrics = gauges.register(&mut registry);
     metrics.refused(&Refusal::of(Reason::CardNotHealth));
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
-    of_cards(books.snapshot()).fold(text, |text, piece| text + &piece)
+    gpu_metrics_text(cache.snapshot()).fold(text, |text, piece| text + &piece)
 }
 
 #[test]
-fn every_declared_metric_is_scraped_and_no_other() {
+fn exports_exactly_the_declared_metrics() {
     let text = scrape(&Arc::default());
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let found: BTreeMap<_, _> = types.filter_map(|line| line.split_once(' ')).collect();
@@ -44,8 +44,8 @@ fn every_declared_metric_is_scraped_and_no_other() {
 }
 
 #[test]
-fn a_card_tells_what_is_booked_free_and_lingering() {
-    let books = Books::default();
+fn exports_allocated_free_and_lingering_of_gpu() {
+    let cache = LedgerCache::default();
     let mut object = node("n", 1000);
     let annotations = object.metadata.annotations.as_mut().unwrap();
     for text in annotations.values_mut() {
@@ -55,9 +55,9 @@ fn a_card_tells_what_is_booked_free_and_lingering() {
         ]);
         *text = inventory.to_string();
     }
-    Index::<Node>::reset(&books, vec![object]);
-    Index::apply(&books, pod("a", 600, Some("n")));
-    let text: String = of_cards(books.snapshot()).collect();
+    Index::<Node>::reset(&cache, vec![object]);
+    Index::apply(&cache, pod("a", 600, Some("n")));
+    let text: String = gpu_metrics_text(cache.snapshot()).collect();
     let check = |name: &str, value: &str| {
         let line =
             format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
@@ -74,13 +74,13 @@ fn a_card_tells_what_is_booked_free_and_lingering() {
 }
 
 #[test]
-fn a_labels_value_cannot_end_its_line() {
+fn escapes_label_values() {
     assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
 }
 
-/// `UPDATE=1` writes it anew.
+/// `UPDATE=1` rewrites it.
 #[test]
-fn the_reference_of_metrics_is_made_from_the_table() {
+fn metrics_reference_matches_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/metrics.md");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, reference()).unwrap();
@@ -90,13 +90,13 @@ fn the_reference_of_metrics_is_made_from_the_table() {
 }
 
 #[test]
-fn a_limit_of_a_quota_tells_what_is_used_and_what_it_allows() {
-    let books = Arc::new(Books::default());
+fn exports_use_and_limit_of_quotas() {
+    let cache = Arc::new(LedgerCache::default());
     let hard = json!({"limits.nvidia.com/gpumem": "2k", "limits.nvidia.com/gpucores": "1Gi"});
     let object = json!({"metadata": {"name": "q", "namespace": "d"}, "spec": {"hard": hard}});
-    Index::<ResourceQuota>::reset(&*books, vec![serde_json::from_value(object).unwrap()]);
-    Index::apply(&*books, pod("a", 600, Some("n")));
-    let text = scrape(&books);
+    Index::<ResourceQuota>::reset(&*cache, vec![serde_json::from_value(object).unwrap()]);
+    Index::apply(&*cache, pod("a", 600, Some("n")));
+    let text = scrape(&cache);
     let check = |name: &str, resource: &str, value: &str| {
         let labels =
             format!("namespace=\"d\",quota=\"q\",resource=\"limits.nvidia.com/{resource}\"");

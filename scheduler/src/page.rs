@@ -1,14 +1,12 @@
-//! The cluster page: nodes and GPUs as bars cut into shares, and pending pods with their reasons.
-//! `GET /page/`, read only; its files are those of `scheduler/page`.
-//!
-//! Fed by: the books. Must not: change anything, or name a file outside the page.
+//! The cluster page at `GET /page/`, read-only: nodes with their GPUs and shares, and pending pods with
+//! the reasons. Its files are those of `scheduler/page`.
 
 use std::collections::{BTreeMap, HashMap};
 
-use aliquot_core::answer::{self, Asked};
-use aliquot_core::ledger::Held;
-use aliquot_core::mig::published::Placed;
-use aliquot_core::top::{Amount, GpuTop, NodeTop};
+use aliquot_core::answer::{self, ContainerRequest};
+use aliquot_core::ledger::AllocatedUse;
+use aliquot_core::mig::published::MigPlacement;
+use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop};
 use aliquot_core::{Ledger, NodeName, PodUid};
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, StatusCode, header};
@@ -17,13 +15,13 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 
-use crate::books::Books;
 use crate::explain::Explain;
-use crate::waiting::Waiting;
+use crate::ledger_cache::LedgerCache;
+use crate::pending::PendingPod;
 
-/// Most pending pods that are named; the others are counted.
-const MOST: usize = 500;
-/// The page loads nothing from elsewhere.
+/// Maximum number of pending pods listed; the others are counted.
+const MAX_PENDING: usize = 500;
+/// The page loads nothing from other hosts.
 const POLICY: (HeaderName, &str) = (
     header::CONTENT_SECURITY_POLICY,
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'",
@@ -52,10 +50,10 @@ const FILES: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// Everything that the page shows.
+/// The data of the page.
 #[derive(Debug, Serialize)]
-struct Shown {
-    /// This replica may bind; another does not know why pods were refused.
+struct PageState {
+    /// This replica leads; others do not know why pods were refused.
     leads: bool,
     nodes: Vec<NodeShown>,
     waiting: Vec<WaitingShown>,
@@ -73,16 +71,16 @@ struct NodeShown {
 struct GpuShown {
     #[serde(flatten)]
     top: GpuTop,
-    shares: Vec<Share>,
+    shares: Vec<PageShare>,
 }
 
 #[derive(Debug, Serialize)]
-struct Share {
+struct PageShare {
     namespace: String,
     pod: String,
     #[serde(flatten)]
-    amount: Amount,
-    /// Of a card that is cut as pods come: which part of it.
+    amount: DeviceAmount,
+    /// On a GPU with dynamic MIG: profile and start of the instance.
     instance: Option<String>,
     confirmed: bool,
 }
@@ -91,7 +89,7 @@ struct Share {
 struct WaitingShown {
     namespace: String,
     pod: String,
-    asks: Vec<Asked>,
+    asks: Vec<ContainerRequest>,
     times: u32,
     text: Option<String>,
 }
@@ -99,7 +97,7 @@ struct WaitingShown {
 /// The routes.
 pub fn router(explain: Explain) -> Router {
     Router::new()
-        // Behind a proxy only a relative way is right.
+        // Behind a proxy only a relative location is right.
         .route("/page", get(|| async { Redirect::permanent("page/") }))
         .route("/page/", get(|| async { file("") }))
         .route("/page/state", get(state))
@@ -123,15 +121,15 @@ fn file(name: &str) -> Response {
 
 async fn state(State(explain): State<Explain>) -> Result<Response, (StatusCode, String)> {
     explain.ready()?;
-    let leads = explain.leader.fault().is_none();
-    Ok(Json(shown(&explain.books, leads)).into_response())
+    let leads = explain.leader.not_leading_reason().is_none();
+    Ok(Json(page_state(&explain.cache, leads)).into_response())
 }
 
-fn shown(books: &Books, leads: bool) -> Shown {
-    // A copy: the lock is not held while the text is made.
-    let ledger = books.read(Ledger::clone);
-    let mut shares = shares(books, &ledger);
-    let cores = books.settings().defaults.cores;
+fn page_state(cache: &LedgerCache, leads: bool) -> PageState {
+    // A copy, so that the lock is not held while the answer is made.
+    let ledger = cache.read(Ledger::clone);
+    let mut shares = shares(cache, &ledger);
+    let cores = cache.settings().defaults.cores;
     let mut nodes: Vec<NodeShown> = ledger
         .cluster()
         .iter()
@@ -150,12 +148,12 @@ fn shown(books: &Books, leads: bool) -> Shown {
         })
         .collect();
     nodes.sort_by(|a, b| a.node.cmp(&b.node));
-    let mut waiting: Vec<Waiting> = books.waits.lock().values().cloned().collect();
-    let name = |one: &Waiting| (one.pod.namespace.clone(), one.pod.name.clone());
+    let mut waiting: Vec<PendingPod> = cache.pending_pods.lock().values().cloned().collect();
+    let name = |one: &PendingPod| (one.pod.namespace.clone(), one.pod.name.clone());
     waiting.sort_by_cached_key(name);
-    let more_waiting = waiting.len().saturating_sub(MOST);
-    waiting.truncate(MOST);
-    Shown {
+    let more_waiting = waiting.len().saturating_sub(MAX_PENDING);
+    waiting.truncate(MAX_PENDING);
+    PageState {
         leads,
         nodes,
         waiting: waiting.into_iter().map(line).collect(),
@@ -163,49 +161,52 @@ fn shown(books: &Books, leads: bool) -> Shown {
     }
 }
 
-/// By card, in the order of the pods' names.
-fn shares(books: &Books, ledger: &Ledger) -> HashMap<String, Vec<Share>> {
-    let tenants = books.tenants.0.read();
+/// The shares by GPU, sorted by the pods' names.
+fn shares(cache: &LedgerCache, ledger: &Ledger) -> HashMap<String, Vec<PageShare>> {
+    let bound_pods = cache.bound_pods.0.read();
     let name = |uid: &PodUid| {
-        let tenant = tenants.get(uid);
-        tenant.map_or_else(|| uid.to_string(), |tenant| tenant.pod.name.clone())
+        let bound_pod = bound_pods.get(uid);
+        bound_pod.map_or_else(|| uid.to_string(), |bound_pod| bound_pod.pod.name.clone())
     };
-    let mut found: HashMap<String, BTreeMap<(String, String, String), Share>> = HashMap::new();
-    for (uid, booking) in ledger.bookings() {
-        let Held::Uses(uses) = &booking.held else {
+    let mut found: HashMap<String, BTreeMap<(String, String, String), PageShare>> = HashMap::new();
+    for (uid, entry) in ledger.pod_entries() {
+        let AllocatedUse::Known(uses) = &entry.allocated else {
             continue;
         };
-        for (unit, used) in uses {
-            let (card, placed) = match Placed::of(unit) {
-                Some((card, placed)) => (card, Some(placed)),
-                None => (unit.as_str(), None),
+        for (device, used) in uses {
+            let (gpu, placed) = match MigPlacement::parse_device_key(device) {
+                Some((gpu, placed)) => (gpu, Some(placed)),
+                None => (device.as_str(), None),
             };
             let instance = placed.map(|placed| format!("{}@{}", placed.profile, placed.start));
-            let share = Share {
-                namespace: booking.namespace.to_string(),
+            let share = PageShare {
+                namespace: entry.namespace.to_string(),
                 pod: name(uid),
                 amount: (*used).into(),
                 instance: instance.clone(),
-                confirmed: booking.confirmed,
+                confirmed: entry.confirmed,
             };
             let key = (
                 share.namespace.clone(),
                 share.pod.clone(),
                 format!("{uid}{instance:?}"),
             );
-            found.entry(card.to_owned()).or_default().insert(key, share);
+            found.entry(gpu.to_owned()).or_default().insert(key, share);
         }
     }
     let sorted =
-        |(card, shares): (String, BTreeMap<_, Share>)| (card, shares.into_values().collect());
+        |(gpu, shares): (String, BTreeMap<_, PageShare>)| (gpu, shares.into_values().collect());
     found.into_iter().map(sorted).collect()
 }
 
-fn line(waiting: Waiting) -> WaitingShown {
+fn line(waiting: PendingPod) -> WaitingShown {
     WaitingShown {
-        asks: answer::asked(&waiting.demand),
-        times: waiting.told.as_ref().map_or(0, |told| told.times),
-        text: waiting.told.map(|told| told.text),
+        asks: answer::container_requests(&waiting.demand),
+        times: waiting
+            .refusals
+            .as_ref()
+            .map_or(0, |refusals| refusals.times),
+        text: waiting.refusals.map(|refusals| refusals.text),
         namespace: waiting.pod.namespace,
         pod: waiting.pod.name,
     }

@@ -1,4 +1,4 @@
-//! What the page is told, and which files it has.
+//! The data of the page, and its files.
 
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
@@ -13,28 +13,28 @@ use tower_test::mock;
 
 use super::*;
 use crate::bind::Binder;
-use crate::books::tests::{node, pod};
 use crate::leader::Leader;
+use crate::ledger_cache::tests::{node, pod};
 
-/// Two nodes, a pod on one of them, one that waits.
-fn books() -> Books {
-    let books = Books::default();
+/// Two nodes, a pod on one of them, and a pending one.
+fn cache() -> LedgerCache {
+    let cache = LedgerCache::default();
     let nodes = ["b", "a"].map(|name| node(name, 1000));
-    Index::<Node>::reset(&books, nodes.to_vec());
+    Index::<Node>::reset(&cache, nodes.to_vec());
     let pods = vec![pod("holder", 600, Some("a")), pod("p", 500, None)];
-    Index::<Pod>::reset(&books, pods);
-    books
+    Index::<Pod>::reset(&cache, pods);
+    cache
 }
 
 async fn ask(path: &str, readiness: Readiness) -> Response {
     let (service, _) =
         mock::pair::<Request<kube::client::Body>, http::Response<kube::client::Body>>();
-    let books = Arc::new(books());
+    let cache = Arc::new(cache());
     let leader = Leader::always();
     let client = kube::Client::new(service, "d");
-    let binder = Binder::new(books.clone(), client, event::queue().0, leader.clone());
+    let binder = Binder::new(cache.clone(), client, event::queue().0, leader.clone());
     let router = router(Explain {
-        books,
+        cache,
         binder: Arc::new(binder),
         leader,
         readiness,
@@ -44,16 +44,16 @@ async fn ask(path: &str, readiness: Readiness) -> Response {
 }
 
 #[test]
-fn the_page_is_told_each_share_on_its_card_and_each_pod_that_waits() {
-    let told = serde_json::to_value(shown(&books(), true)).unwrap();
-    let names: Vec<&Value> = told["nodes"]
+fn page_state_has_shares_by_gpu_and_pending_pods() {
+    let state_json = serde_json::to_value(page_state(&cache(), true)).unwrap();
+    let names: Vec<&Value> = state_json["nodes"]
         .as_array()
         .unwrap()
         .iter()
         .map(|n| &n["node"])
         .collect();
     assert_eq!(names, ["a", "b"]);
-    let gpu = &told["nodes"][0]["gpus"][0];
+    let gpu = &state_json["nodes"][0]["gpus"][0];
     assert_eq!(
         (&gpu["gpu"], &gpu["mode"]),
         (&json!("GPU-a"), &json!("vgpu"))
@@ -64,19 +64,19 @@ fn the_page_is_told_each_share_on_its_card_and_each_pod_that_waits() {
         (&json!(600), &json!(true))
     );
     assert_eq!(share["pod"], "holder");
-    assert_eq!(told["nodes"][1]["gpus"][0]["shares"], json!([]));
-    let waiting = told["waiting"].as_array().unwrap();
+    assert_eq!(state_json["nodes"][1]["gpus"][0]["shares"], json!([]));
+    let waiting = state_json["waiting"].as_array().unwrap();
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting[0]["pod"], "p");
     assert_eq!(waiting[0]["asks"][0]["memory"], "500 MiB");
     assert_eq!(
-        (&told["leads"], &told["more_waiting"]),
+        (&state_json["leads"], &state_json["more_waiting"]),
         (&json!(true), &json!(0))
     );
 }
 
 #[tokio::test]
-async fn the_pages_files_have_their_types_and_load_nothing_from_elsewhere() {
+async fn serves_page_files_that_load_nothing_external() {
     for (name, kind, text) in FILES {
         let answer = ask(&format!("/page/{name}"), Readiness::new([])).await;
         assert_eq!(answer.status(), StatusCode::OK, "{name}");
@@ -87,7 +87,7 @@ async fn the_pages_files_have_their_types_and_load_nothing_from_elsewhere() {
         assert!(policy.starts_with("default-src 'none'"), "{policy}");
         let bytes = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
         assert_eq!(bytes, text.as_bytes());
-        // Below the way of a proxy an absolute one leads elsewhere.
+        // Behind the path of a proxy an absolute location leads elsewhere.
         assert!(!text.contains("\"/") && !text.contains("http://") && !text.contains("https://"));
     }
     for (path, status) in [
@@ -104,7 +104,7 @@ async fn the_pages_files_have_their_types_and_load_nothing_from_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_scheduler_without_books_shows_none() {
+async fn page_state_is_unavailable_before_first_list() {
     let answer = ask("/page/state", Readiness::new(["pods"])).await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
 }

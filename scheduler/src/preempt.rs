@@ -1,16 +1,16 @@
-//! Makes room for refused pods of high priority (design 6, Preemption).
+//! Preempts pods for refused pods of higher priority.
 //!
-//! kube-scheduler's own preemption cannot see shares. A plan is begun one second
-//! after a pod was found unschedulable, while kube-scheduler makes no room for it;
-//! [`begin`] plans, holds and tries, [`follow`] writes the plan on the pod, has the
-//! victims evicted and sees it to its end. One plan a pod, ever.
-//! Fed by: the books. Must not: evict anybody before the plan is written.
+//! kube-scheduler's own preemption does not know shares. A plan is made one second after a pod was
+//! found unschedulable, where kube-scheduler does not preempt for it. [`plan`] chooses the victims,
+//! reserves their capacity and tries the evictions; [`execute`] writes the plan on the pod, evicts
+//! the victims and follows the plan to its end. A pod has one plan, ever, and nobody is evicted
+//! before it is written. See docs/guides/preemption.md.
 
-mod begin;
-mod follow;
+mod candidates;
+pub mod eligible;
+mod execute;
+mod plan;
 pub mod verb;
-mod view;
-pub mod who;
 
 #[cfg(test)]
 mod tests;
@@ -21,8 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aliquot_core::PodUid;
 use aliquot_core::preemption::record::PREEMPTION;
-use aliquot_core::preemption::{NoPlan, Record};
-use aliquot_k8s::event::{Notes, PodRef};
+use aliquot_core::preemption::{NoPlan, PreemptionRecord};
+use aliquot_k8s::event::{EventSender, PodRef};
 use aliquot_k8s::watch::{self, Freshness};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -36,203 +36,206 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bind::DEADLINE;
-use crate::books::Books;
 use crate::leader::Leader;
+use crate::ledger_cache::LedgerCache;
 use crate::metrics::Metrics;
-use crate::waiting::Waiting;
+use crate::pending::PendingPod;
 
-/// How often it is looked who may preempt, and how plans go.
-const EVERY: Duration = Duration::from_millis(200);
-/// kube-scheduler says within this time whether it makes room itself.
-const AFTER: Duration = Duration::from_secs(1);
-/// Pause before a pod without a plan is looked at again: doubles from the first
-/// to the second.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
+/// Interval of checking who may preempt, and of following plans.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// kube-scheduler shows within this time whether it preempts itself.
+const DELAY: Duration = Duration::from_secs(1);
+/// Pause before a pod without a plan is tried again: it doubles from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
 
-/// What preemption works with: the books, a client that writes plans and evicts,
-/// events, and who leads.
+/// Preempts: with the ledger, a client that writes plans and evicts, events, and leadership.
 #[derive(Clone)]
 pub struct Preemptor {
-    books: Arc<Books>,
+    cache: Arc<LedgerCache>,
     client: Client,
-    notes: Notes,
+    events: EventSender,
     leader: Leader,
     metrics: Metrics,
 }
 
-/// The plans that this process follows.
-type Following = Arc<Mutex<HashMap<PodUid, Arc<Record>>>>;
+/// The plans that this process executes.
+type ActivePlans = Arc<Mutex<HashMap<PodUid, Arc<PreemptionRecord>>>>;
 
-/// Since when a pod could preempt, and what came of it.
+/// When a pod that may preempt is tried next, and the reason that was reported last.
 #[derive(Debug)]
-struct Since {
+struct PendingPreemptor {
     due: Instant,
     pause: Duration,
-    told: Option<NoPlan>,
+    reported: Option<NoPlan>,
 }
 
-/// What is kept from one round to the next.
+/// The state between two reconciliations.
 #[derive(Default)]
-struct Rounds {
+struct PreemptionState {
     tasks: TaskTracker,
-    following: Following,
-    since: HashMap<PodUid, Since>,
+    active: ActivePlans,
+    preemptors: HashMap<PodUid, PendingPreemptor>,
     stop: CancellationToken,
 }
 
 impl Preemptor {
-    /// Preemption on these books.
+    /// Preemption with this ledger.
     pub fn new(
-        books: &Arc<Books>,
+        cache: &Arc<LedgerCache>,
         client: Client,
-        notes: &Notes,
+        events: &EventSender,
         leader: &Leader,
         metrics: &Metrics,
     ) -> Self {
         Self {
-            books: books.clone(),
+            cache: cache.clone(),
             client,
-            notes: notes.clone(),
+            events: events.clone(),
             leader: leader.clone(),
             metrics: metrics.clone(),
         }
     }
 
-    /// Runs until `stop`. While the disruption budgets are not known, nobody is
-    /// evicted.
+    /// Runs until `stop`. Nobody is evicted while the disruption budgets are not up to date.
     pub async fn run(self, stop: CancellationToken) {
-        let mut rounds = Rounds {
+        let mut state = PreemptionState {
             stop: stop.clone(),
-            ..Rounds::default()
+            ..PreemptionState::default()
         };
         let budgets = Freshness::default();
         let watched = watch::drive::<PodDisruptionBudget, PodDisruptionBudget>(
             Api::all(self.client.clone()),
             watcher::Config::default(),
-            self.books.tenants.clone(),
+            self.cache.bound_pods.clone(),
             budgets.clone(),
             stop.clone(),
         );
-        rounds.tasks.spawn(watched);
-        let mut ticks = tokio::time::interval(EVERY);
+        state.tasks.spawn(watched);
+        let mut ticks = tokio::time::interval(INTERVAL);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let believed = budgets.fault(Instant::now()).is_none();
-            if believed && self.leader.fault().is_none() {
-                self.round(&mut rounds).await;
+            let budgets_known = budgets.error(Instant::now()).is_none();
+            if budgets_known && self.leader.not_leading_reason().is_none() {
+                self.reconcile(&mut state).await;
             }
         }
     }
 
-    /// Begins what can be begun, and follows what a leader before began.
-    async fn round(&self, rounds: &mut Rounds) {
-        self.clean().await;
-        for (uid, record) in self.books.planned() {
-            self.spawn(rounds, uid, record, true);
+    /// Makes new plans, and takes over the plans of a previous leader.
+    async fn reconcile(&self, state: &mut PreemptionState) {
+        self.remove_finished_plans().await;
+        for (uid, record) in self.cache.open_plans() {
+            self.spawn(state, uid, record, true);
         }
-        let able = self.books.preemptors(Instant::now());
-        for (uid, waiting) in due(&mut rounds.since, able, Instant::now()) {
-            if rounds.following.lock().contains_key(&uid) {
+        let able = self.cache.preemptors(Instant::now());
+        for (uid, waiting) in due(&mut state.preemptors, able, Instant::now()) {
+            if state.active.lock().contains_key(&uid) {
                 continue;
             }
-            match self.begin(&uid, &waiting, &rounds.following).await {
-                Ok(record) => self.spawn(rounds, uid, Arc::new(record), false),
-                Err(why) => self.later(&uid, &waiting, why, &mut rounds.since),
+            match self.prepare(&uid, &waiting, &state.active).await {
+                Ok(record) => self.spawn(state, uid, Arc::new(record), false),
+                Err(why) => self.retry_later(&uid, &waiting, why, &mut state.preemptors),
             }
         }
     }
 
-    /// Follows a plan, unless that is done already.
-    fn spawn(&self, rounds: &Rounds, uid: PodUid, record: Arc<Record>, written: bool) {
-        let mut all = rounds.following.lock();
+    /// Executes a plan, unless a task does already.
+    fn spawn(
+        &self,
+        state: &PreemptionState,
+        uid: PodUid,
+        record: Arc<PreemptionRecord>,
+        written: bool,
+    ) {
+        let mut all = state.active.lock();
         if all.contains_key(&uid) {
             return;
         }
         all.insert(uid.clone(), record.clone());
         drop(all);
-        let (me, following) = (self.clone(), rounds.following.clone());
-        let stop = rounds.stop.clone();
-        rounds.tasks.spawn(async move {
+        let (preemptor, active) = (self.clone(), state.active.clone());
+        let stop = state.stop.clone();
+        state.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = me.follow(&uid, &record, written) => {}
+                () = preemptor.execute(&uid, &record, written) => {}
             }
-            // What was never written holds nothing.
-            me.books.unhold_unwritten(&uid);
-            following.lock().remove(&uid);
+            // A plan that was never written reserves nothing.
+            preemptor.cache.release_unwritten_reservation(&uid);
+            active.lock().remove(&uid);
         });
     }
 
-    /// Takes the plan from pods that are bound.
-    async fn clean(&self) {
-        let carried: Vec<_> = {
-            let preemptions = self.books.preemptions.lock();
-            let carried = preemptions.carried.iter();
-            carried
+    /// Removes the plan's annotation from pods that are bound.
+    async fn remove_finished_plans(&self) {
+        let finished: Vec<_> = {
+            let preemptions = self.cache.preemptions.lock();
+            let finished = preemptions.finished.iter();
+            finished
                 .map(|(uid, pod)| (uid.clone(), pod.clone()))
                 .collect()
         };
-        for (uid, pod) in carried {
+        for (uid, pod) in finished {
             match self.annotate(&pod, None).await {
-                Annotated::Unknown(error) => {
+                PatchOutcome::Unknown(error) => {
                     tracing::warn!(
                         pod = pod.name,
                         error,
-                        "its plan is over, but not taken away"
+                        "cannot remove the finished preemption plan from the pod"
                     );
                 }
-                Annotated::Done | Annotated::Never(_) => {
-                    self.books.preemptions.lock().carried.remove(&uid);
+                PatchOutcome::Done | PatchOutcome::Rejected(_) => {
+                    self.cache.preemptions.lock().finished.remove(&uid);
                 }
             }
         }
     }
 
-    /// Writes the plan on its pod, or takes it away.
-    async fn annotate(&self, pod: &PodRef, text: Option<&str>) -> Annotated {
+    /// Writes the plan on its pod, or removes it.
+    async fn annotate(&self, pod: &PodRef, text: Option<&str>) -> PatchOutcome {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({"metadata": {"uid": pod.uid, "annotations": {PREEMPTION: text}}});
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = api.patch_metadata(&pod.name, &params, &patch);
         match timeout(DEADLINE, call).await {
-            Ok(Ok(_)) => Annotated::Done,
+            Ok(Ok(_)) => PatchOutcome::Done,
             Ok(Err(kube::Error::Api(status))) => match status.code {
-                408 | 429 | 500.. => Annotated::Unknown(status.message),
-                _ => Annotated::Never(status.message),
+                408 | 429 | 500.. => PatchOutcome::Unknown(status.message),
+                _ => PatchOutcome::Rejected(status.message),
             },
-            Ok(Err(error)) => Annotated::Unknown(error.to_string()),
-            Err(elapsed) => Annotated::Unknown(elapsed.to_string()),
+            Ok(Err(error)) => PatchOutcome::Unknown(error.to_string()),
+            Err(elapsed) => PatchOutcome::Unknown(elapsed.to_string()),
         }
     }
 }
 
-/// What became of a patch of the annotation.
+/// The outcome of a patch of the annotation.
 #[derive(Debug)]
-enum Annotated {
+enum PatchOutcome {
     Done,
     /// Refused, or the pod is gone.
-    Never(String),
+    Rejected(String),
     Unknown(String),
 }
 
-/// Those of `able` whose time has come; keeps `since` to those still able.
+/// Those of `able` that are due; removes those that are no longer able from `preemptors`.
 fn due(
-    since: &mut HashMap<PodUid, Since>,
-    able: Vec<(PodUid, Waiting)>,
+    preemptors: &mut HashMap<PodUid, PendingPreemptor>,
+    able: Vec<(PodUid, PendingPod)>,
     now: Instant,
-) -> Vec<(PodUid, Waiting)> {
-    since.retain(|uid, _| able.iter().any(|(other, _)| other == uid));
+) -> Vec<(PodUid, PendingPod)> {
+    preemptors.retain(|uid, _| able.iter().any(|(other, _)| other == uid));
     let mut due = able;
     due.retain(|(uid, _)| {
-        let first = || Since {
-            due: now + AFTER,
-            pause: AGAIN.0,
-            told: None,
+        let first = || PendingPreemptor {
+            due: now + DELAY,
+            pause: RETRY.0,
+            reported: None,
         };
-        since.entry(uid.clone()).or_insert_with(first).due <= now
+        preemptors.entry(uid.clone()).or_insert_with(first).due <= now
     });
     due
 }

@@ -1,46 +1,44 @@
-//! The watch of quotas, written into the books.
-//!
-//! Fed by: `aliquot_k8s::watch`.
-//! Must not: forget a quota on anything but its deletion or a list without it.
+//! Writes what the watch of quotas shows into the ledger. A quota is removed only by its deletion
+//! or by a list without it.
 
 use std::collections::BTreeMap;
 
 use aliquot_core::Namespace;
-use aliquot_core::quota::{Most, Quota};
+use aliquot_core::quota::{LimitValue, Quota};
 use aliquot_k8s::quota;
 use aliquot_k8s::watch::Index;
 use k8s_openapi::api::core::v1::ResourceQuota;
 
-use crate::books::Books;
-use crate::grown::Where;
+use crate::capacity_events::CapacityEvent;
+use crate::ledger_cache::LedgerCache;
 
-impl Books {
-    /// The quota's namespace and what of it is ours; says aloud what is wrong with it.
+impl LedgerCache {
+    /// The quota's namespace and its limits on our resources; logs what is wrong with it.
     fn read_quota(&self, object: &ResourceQuota) -> (Namespace, Quota) {
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
         let quota = quota::quota(object, &self.settings().names);
         for limit in &quota.limits {
             let (name, key) = (&quota.name, &limit.key);
-            if let Most::Unreadable(value) = &limit.most {
+            if let LimitValue::Unreadable(value) = &limit.most {
                 tracing::error!(namespace, quota = %name, %key, %value,
-                    "limit cannot be read, so nothing of it is given; accepted: a whole number, without Ki, Mi or Gi");
+                    "invalid limit in ResourceQuota, nothing of the resource is allocated; expected: a whole number, without Ki, Mi or Gi");
             }
             if quota::scoped(object) {
                 tracing::warn!(namespace, quota = %name, %key,
-                    "the quota's scopes are not read: this limit holds for every pod of the namespace");
+                    "scopes of ResourceQuota are not supported, its limit applies to every pod of the namespace");
             }
         }
         (namespace.into(), quota)
     }
 
-    fn changed(&self, namespace: Namespace, changed: bool) {
+    fn quota_changed(&self, namespace: Namespace, changed: bool) {
         if changed {
-            self.grow(Where::Namespace(namespace));
+            self.add_capacity_event(CapacityEvent::Namespace(namespace));
         }
     }
 }
 
-impl Index<ResourceQuota> for Books {
+impl Index<ResourceQuota> for LedgerCache {
     type Entry = (Namespace, Quota);
 
     fn entry(&self, object: ResourceQuota) -> Self::Entry {
@@ -53,7 +51,7 @@ impl Index<ResourceQuota> for Books {
         let mut ledger = self.ledger.write();
         let changed = ledger.set_quota(&namespace, &name, Some(quota));
         drop(ledger);
-        self.changed(namespace, changed);
+        self.quota_changed(namespace, changed);
     }
 
     fn delete(&self, object: ResourceQuota) {
@@ -61,7 +59,7 @@ impl Index<ResourceQuota> for Books {
         let mut ledger = self.ledger.write();
         let changed = ledger.set_quota(&namespace, &quota.name, None);
         drop(ledger);
-        self.changed(namespace, changed);
+        self.quota_changed(namespace, changed);
     }
 
     fn replace(&self, quotas: Vec<(Namespace, Quota)>) {
@@ -71,7 +69,7 @@ impl Index<ResourceQuota> for Books {
         }
         let changed = self.ledger.write().set_quotas(all);
         for namespace in changed {
-            self.changed(namespace, true);
+            self.quota_changed(namespace, true);
         }
     }
 }

@@ -1,12 +1,10 @@
-//! The extender's verbs over HTTP: bytes in, bytes out, counted.
-//!
-//! Fed by: kube-scheduler (extender v1).
-//! Must not: decide; [`crate::verbs`] and [`crate::bind`] do.
+//! The verbs of kube-scheduler's extender API v1 over HTTP. [`crate::verbs`] and [`crate::bind`]
+//! decide.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use aliquot_k8s::event::Notes;
+use aliquot_k8s::event::EventSender;
 use aliquot_k8s::extender::{
     ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, HostPriority,
 };
@@ -20,50 +18,50 @@ use axum::{Json, Router};
 use tokio_util::task::TaskTracker;
 
 use crate::bind::Binder;
-use crate::books::Books;
 use crate::leader::Leader;
+use crate::ledger_cache::LedgerCache;
 use crate::metrics::Metrics;
 use crate::preempt::verb;
 use crate::verbs::{Call, Outcome};
 
-/// Largest call: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
-const BODY: usize = 16 << 20;
+/// Largest body in bytes: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
+const MAX_BODY: usize = 16 << 20;
 
-/// What the verbs work on.
+/// The state of the handlers.
 #[derive(Clone)]
-pub struct Verbs {
-    /// The books.
-    pub books: Arc<Books>,
+pub struct ExtenderState {
+    /// The ledger.
+    pub cache: Arc<LedgerCache>,
     /// Whether this replica may bind.
     pub leader: Leader,
-    /// The one writer.
+    /// Writes Bindings.
     pub binder: Arc<Binder>,
     /// Bind tasks, which outlive their requests.
     pub tasks: TaskTracker,
     /// Events.
-    pub notes: Notes,
+    pub events: EventSender,
     /// Counters.
     pub metrics: Metrics,
-    /// Whether the books can be believed.
+    /// Whether the ledger is up to date.
     pub readiness: Readiness,
-    /// Most nodes that filter answers.
+    /// Maximum number of nodes that filter returns.
     pub shortlist: usize,
 }
 
 /// The routes of the extender.
-pub fn router(verbs: Verbs) -> Router {
+pub fn router(verbs: ExtenderState) -> Router {
     Router::new()
         .route("/filter", post(filter))
         .route("/prioritize", post(prioritize))
         .route("/cpu-only/prioritize", post(prioritize_cpu_only))
         .route("/preempt", post(preempt))
         .route("/bind", post(bind))
-        .layer(body::limit(BODY))
+        .layer(body::limit(MAX_BODY))
         .with_state(verbs)
 }
 
-impl Verbs {
-    /// Reads and answers a call, and counts it.
+impl ExtenderState {
+    /// Reads, answers and counts a call.
     fn answer<T>(
         &self,
         verb: &'static str,
@@ -73,7 +71,7 @@ impl Verbs {
         let start = Instant::now();
         let reasons = self.readiness.reasons();
         let call = if reasons.is_empty() {
-            Call::read(body, self.books.settings())
+            Call::read(body, self.cache.settings())
         } else {
             Err(not_ready(&reasons))
         };
@@ -95,12 +93,12 @@ fn not_ready(reasons: &[String]) -> String {
     format!("aliquot-scheduler is not ready: {}", reasons.join(", "))
 }
 
-async fn filter(State(verbs): State<Verbs>, body: Bytes) -> Response {
-    // What is chosen in the first seconds of a term could not be bound, and each
-    // pod tried then would wait out kube-scheduler's back-off.
+async fn filter(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+    // A node chosen in the first seconds of a term could not be bound, and each pod tried then
+    // would wait for kube-scheduler's back-off.
     verbs.leader.settled().await;
     let answer = verbs.answer("filter", &body, |call| {
-        call.filter(&verbs.books, &verbs.notes, verbs.shortlist)
+        call.filter(&verbs.cache, &verbs.events, verbs.shortlist)
     });
     let answer = answer.unwrap_or_else(|error| ExtenderFilterResult {
         error,
@@ -109,23 +107,23 @@ async fn filter(State(verbs): State<Verbs>, body: Bytes) -> Response {
     Json(answer).into_response()
 }
 
-async fn prioritize(State(verbs): State<Verbs>, body: Bytes) -> Response {
+async fn prioritize(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
     ranks(verbs.answer("prioritize", &body, |call| {
-        (Outcome::Ok, call.prioritize(&verbs.books))
+        (Outcome::Ok, call.prioritize(&verbs.cache))
     }))
 }
 
-async fn prioritize_cpu_only(State(verbs): State<Verbs>, body: Bytes) -> Response {
+async fn prioritize_cpu_only(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
     ranks(verbs.answer("prioritize_cpu_only", &body, |call| {
-        (Outcome::Ok, call.prioritize_cpu_only(&verbs.books))
+        (Outcome::Ok, call.prioritize_cpu_only(&verbs.cache))
     }))
 }
 
-async fn preempt(State(verbs): State<Verbs>, body: Bytes) -> Response {
+async fn preempt(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
     let start = Instant::now();
     let reasons = verbs.readiness.reasons();
     let answer = if reasons.is_empty() {
-        verb::answer(&verbs.books, &body)
+        verb::answer(&verbs.cache, &body)
     } else {
         Err(not_ready(&reasons))
     };
@@ -140,12 +138,12 @@ async fn preempt(State(verbs): State<Verbs>, body: Bytes) -> Response {
 fn ranks(answer: Result<Vec<HostPriority>, String>) -> Response {
     match answer {
         Ok(ranks) => Json(ranks).into_response(),
-        // The answer's type has no place for an error; kube-scheduler logs it.
+        // The response type has no field for an error; kube-scheduler logs the body.
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
     }
 }
 
-async fn bind(State(verbs): State<Verbs>, body: Bytes) -> Response {
+async fn bind(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
     let start = Instant::now();
     let reasons = verbs.readiness.reasons();
     let args: Result<ExtenderBindingArgs, _> = serde_json::from_slice(&body);
@@ -154,7 +152,7 @@ async fn bind(State(verbs): State<Verbs>, body: Bytes) -> Response {
         _ if !reasons.is_empty() => Err(not_ready(&reasons)),
         Err(error) => Err(format!("cannot read the extender call: {error}")),
         Ok(args) => {
-            // A task of its own: it goes on when kube-scheduler hangs up.
+            // A task of its own: it continues when kube-scheduler disconnects.
             let binder = verbs.binder.clone();
             let task = verbs.tasks.spawn(async move { binder.bind(&args).await });
             match task.await {
@@ -166,7 +164,7 @@ async fn bind(State(verbs): State<Verbs>, body: Bytes) -> Response {
                     outcome = error.outcome();
                     Err(error.to_string())
                 }
-                Err(error) => Err(format!("the bind task ended early: {error}")),
+                Err(error) => Err(format!("the bind task failed: {error}")),
             }
         }
     };

@@ -1,6 +1,4 @@
-//! The wiring: clients, watches, tasks, the listener, and their end.
-//!
-//! Fed by: [`crate::settings`]. Must not: decide anything.
+//! Wires up clients, watches, tasks and listeners, and shuts them down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +7,7 @@ use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{client, event, publisher};
-use aliquot_serve::tls::{Mounted, TlsListener, mutual_config};
+use aliquot_serve::tls::{MountedCertificates, TlsListener, mutual_config};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
@@ -22,29 +20,29 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bind::{Binder, DEADLINE};
-use crate::books::Books;
 use crate::explain::Explain;
 use crate::gauges::Gauges;
 use crate::leader::Leader;
+use crate::ledger_cache::LedgerCache;
 use crate::metrics::WATCHED;
 use crate::preempt::Preemptor;
-use crate::routes::{self, Verbs};
+use crate::routes::{self, ExtenderState};
 use crate::settings::Settings;
-use crate::{audit, evict, explain, gauges, learn, nudge, page, statement};
+use crate::{audit, evict, explain, gauges, learn, ledger_report, page, requeue};
 
-/// `/readyz` fails this long before the listener closes.
+/// How long `/readyz` fails before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new(WATCHED);
     let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
-    let books = Arc::new(Books::new(
+    let cache = Arc::new(LedgerCache::new(
         settings.request.settings()?,
         settings.policies(),
     ));
-    let (notes, note_rx) = event::queue();
+    let (events, event_rx) = event::queue();
     let mut registry = Registry::default();
     let watches = Watches::default();
     let leadership = match settings.identity {
@@ -52,9 +50,14 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         _ => Leadership::always(),
     };
     let leader = Leader::new(leadership, watches.pods.clone());
-    let gauges = Gauges::of(&books, &notes, &leader, watches.named());
+    let gauges = Gauges::of(&cache, &events, &leader, watches.named());
     let metrics = gauges.register(&mut registry);
-    let binder = Binder::new(books.clone(), client.clone(), notes.clone(), leader.clone());
+    let binder = Binder::new(
+        cache.clone(),
+        client.clone(),
+        events.clone(),
+        leader.clone(),
+    );
     let binder = Arc::new(binder.with_hami_annotations(settings.hami_annotations));
     let tasks = TaskTracker::new();
     tasks.spawn(leader.clone().list_for_each_term(stop.clone()));
@@ -62,64 +65,64 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         tasks.spawn(leader.clone().follow(client.clone(), lease, stop.clone()));
     }
     let all = || client.clone();
-    watches.start(&tasks, &client, &books, &stop);
+    watches.start(&tasks, &client, &cache, &stop);
     tasks.spawn(freshness(readiness.clone(), watches.named(), stop.clone()));
     let publisher = (all(), stop.clone());
     tasks.spawn(async move {
-        publisher::publish(publisher.0, "aliquot-scheduler", note_rx, publisher.1).await;
+        publisher::publish(publisher.0, "aliquot-scheduler", event_rx, publisher.1).await;
     });
-    tasks.spawn(nudge::run(
-        books.clone(),
+    tasks.spawn(requeue::run(
+        cache.clone(),
         all(),
         leader.clone(),
         metrics.clone(),
         stop.clone(),
     ));
-    tasks.spawn(learn::run(books.clone(), stop.clone()));
+    tasks.spawn(learn::run(cache.clone(), stop.clone()));
     tasks.spawn(audit::run(
-        books.clone(),
+        cache.clone(),
         binder.clone(),
         metrics.clone(),
         stop.clone(),
     ));
     if settings.preempt {
-        let preemptor = Preemptor::new(&books, all(), &notes, &leader, &metrics);
+        let preemptor = Preemptor::new(&cache, all(), &events, &leader, &metrics);
         tasks.spawn(preemptor.run(stop.clone()));
     }
     let after = Duration::from_secs(settings.evict_after);
     tasks.spawn(evict::run(
-        books.clone(),
+        cache.clone(),
         binder.clone(),
         all(),
-        notes.clone(),
+        events.clone(),
         leader.clone(),
         after,
         stop.clone(),
     ));
 
-    let verbs = Verbs {
-        books,
+    let verbs = ExtenderState {
+        cache,
         leader,
         binder,
         tasks: tasks.clone(),
-        notes,
+        events,
         metrics,
         readiness,
         shortlist: settings.shortlist,
     };
-    let questions = questions(&verbs, registry);
+    let queries = query_router(&verbs, registry);
     if let Some(address) = settings.admin_listen {
         let listener = http::plain(http::bind(address).await?);
-        let serving = http::serve(listener, questions.clone(), stop.clone(), http::DRAIN);
+        let serving = http::serve(listener, queries.clone(), stop.clone(), http::DRAIN);
         tasks.spawn(serving);
     }
-    let router = routes::router(verbs).merge(questions);
+    let router = routes::router(verbs).merge(queries);
     let listener = http::bind(settings.listen).await?;
-    tracing::info!(listen = %settings.listen, tls = settings.tls_dir.is_some(), "serving");
-    if let Some(folder) = &settings.tls_dir {
-        let mounted = Mounted::open(folder)?;
+    tracing::info!(listen = %settings.listen, tls = settings.tls_dir.is_some(), "serving extender calls");
+    if let Some(directory) = &settings.tls_dir {
+        let mounted = MountedCertificates::open(directory)?;
         let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
-        tasks.spawn(mounted.keep(stop.clone()));
+        tasks.spawn(mounted.reload_until(stop.clone()));
         let listener = TlsListener::new(listener, config);
         http::serve(listener, router, stop.clone(), http::DRAIN).await?;
     } else {
@@ -132,23 +135,27 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         .context("tasks still running at the drain deadline")
 }
 
-/// Everything that is served besides the verbs; nothing of it changes anything.
-fn questions(verbs: &Verbs, registry: Registry) -> Router {
-    let (books, readiness) = (verbs.books.clone(), verbs.readiness.clone());
+/// The routes besides the verbs; all are read-only.
+fn query_router(verbs: &ExtenderState, registry: Registry) -> Router {
+    let (cache, readiness) = (verbs.cache.clone(), verbs.readiness.clone());
     let explain = Explain {
-        books: books.clone(),
+        cache: cache.clone(),
         binder: verbs.binder.clone(),
         leader: verbs.leader.clone(),
         readiness: readiness.clone(),
     };
-    let cards = gauges::cards(books.clone());
-    statement::router(books)
+    let gpu_metrics = gauges::gpu_metrics(cache.clone());
+    ledger_report::router(cache)
         .merge(page::router(explain.clone()))
         .merge(explain::router(explain))
-        .merge(admin::router_with(readiness, Arc::new(registry), cards))
+        .merge(admin::router_with(
+            readiness,
+            Arc::new(registry),
+            gpu_metrics,
+        ))
 }
 
-/// What the books rest on.
+/// The watches that feed the ledger.
 #[derive(Default)]
 struct Watches {
     pods: Freshness,
@@ -166,40 +173,40 @@ impl Watches {
         ]
     }
 
-    /// Starts all of them; each lists first.
+    /// Starts all of them; each begins with a list.
     fn start(
         &self,
         tasks: &TaskTracker,
         client: &Client,
-        books: &Arc<Books>,
+        cache: &Arc<LedgerCache>,
         stop: &CancellationToken,
     ) {
         let (any, all) = (watcher::Config::default, || client.clone());
         tasks.spawn(watch::drive::<SlimPod, Pod>(
             Api::all(all()),
             any(),
-            books.clone(),
+            cache.clone(),
             self.pods.clone(),
             stop.clone(),
         ));
         tasks.spawn(watch::drive::<Node, Node>(
             Api::all(all()),
             any(),
-            books.clone(),
+            cache.clone(),
             self.nodes.clone(),
             stop.clone(),
         ));
         tasks.spawn(watch::drive::<ResourceQuota, ResourceQuota>(
             Api::all(all()),
             any(),
-            books.clone(),
+            cache.clone(),
             self.quotas.clone(),
             stop.clone(),
         ));
     }
 }
 
-/// Keeps readiness in step with the watches.
+/// Updates readiness by the state of the watches.
 async fn freshness(
     readiness: Readiness,
     watches: [(&'static str, Freshness); 3],
@@ -212,9 +219,9 @@ async fn freshness(
             _ = ticks.tick() => {}
         }
         for (name, freshness) in &watches {
-            match freshness.fault(Instant::now()) {
-                None => readiness.holds(name),
-                Some(fault) => readiness.fails(name, fault),
+            match freshness.error(Instant::now()) {
+                None => readiness.pass(name),
+                Some(error) => readiness.fail(name, error),
             }
         }
     }

@@ -1,13 +1,10 @@
-//! The scheduler's flags.
-//!
-//! Fed by: the command line, or the environment under the same names.
-//! Must not: hold a value that is not a flag.
+//! The scheduler's flags, each also an environment variable.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use aliquot_core::fit::Policies;
-use aliquot_core::{CardPolicy, Policy};
+use aliquot_core::{GpuPolicy, Policy};
 use aliquot_k8s::flags::RequestFlags;
 use aliquot_serve::telemetry::LogFormat;
 use clap::{ArgAction, Parser};
@@ -15,7 +12,7 @@ use clap::{ArgAction, Parser};
 use crate::leader::LeaseName;
 
 /// Scheduler extender of Aliquot: filters and ranks nodes by their GPUs and
-/// binds pods together with what they were given.
+/// binds pods together with their allocation.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub struct Settings {
@@ -25,29 +22,29 @@ pub struct Settings {
     /// Address of the extender, health and metrics.
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9395")]
     pub listen: SocketAddr,
-    /// Where questions (/books, /explain, /top), health and metrics are answered as
-    /// well, so that --listen may be a loopback address that kube-scheduler alone reaches.
+    /// Additional address for queries (/books, /explain, /top), health and metrics, so that
+    /// --listen may be a loopback address that only kube-scheduler reaches.
     #[arg(long, env = "ALIQUOT_ADMIN_LISTEN")]
     pub admin_listen: Option<SocketAddr>,
-    /// Folder with tls.crt, tls.key and ca.crt: --listen is then TLS, for clients with a
-    /// certificate of ca.crt alone. For a kube-scheduler that is not in the same pod.
+    /// Directory with tls.crt, tls.key and ca.crt: --listen then uses TLS and accepts only clients
+    /// with a certificate issued by ca.crt. For a kube-scheduler that is not in the same pod.
     #[arg(long, env = "ALIQUOT_TLS_DIR")]
     pub tls_dir: Option<PathBuf>,
-    /// Which node is better: fragmentation, binpack or spread.
+    /// How nodes are scored: fragmentation, binpack or spread.
     #[arg(long, env = "ALIQUOT_NODE_POLICY", default_value = "fragmentation")]
     pub node_policy: Policy,
-    /// Which cards of a node are better: fragmentation, binpack, spread, numa,
-    /// mutex, topology, or several with commas between.
+    /// How GPUs of a node are scored: fragmentation, binpack, spread, numa, mutex, topology, or
+    /// several separated by commas.
     #[arg(long, env = "ALIQUOT_GPU_POLICY", default_value = "fragmentation")]
-    pub gpu_policy: CardPolicy,
-    /// Most nodes that filter answers for a pod without wishes of its own. Only
-    /// the best one can win then, and alone it is neither scored nor ranked by
-    /// kube-scheduler. More, or 0 for all, where another extender or a plugin that
-    /// the shipped profile turns off shall have a say.
+    pub gpu_policy: GpuPolicy,
+    /// Maximum number of nodes that filter returns for a pod without preferences of its own. With
+    /// 1 the best node wins, and kube-scheduler neither scores nor ranks it. Set more, or 0 for
+    /// all, where another extender, or a plugin that the shipped profile disables, must be able
+    /// to choose.
     #[arg(long, env = "ALIQUOT_SHORTLIST", default_value_t = 1)]
     pub shortlist: usize,
-    /// Lease of the kube-scheduler beside this extender, as namespace/name;
-    /// absent for a single replica, which always binds.
+    /// Lease of the kube-scheduler beside this extender, as namespace/name; not set for a single
+    /// replica, which always binds.
     #[arg(long, env = "ALIQUOT_SCHEDULER_LEASE", requires = "identity")]
     pub scheduler_lease: Option<LeaseName>,
     /// Identity of that kube-scheduler up to its `_`: the name of this pod.
@@ -57,17 +54,17 @@ pub struct Settings {
     /// (`compat.hamiAnnotations`).
     #[arg(long, env = "ALIQUOT_HAMI_ANNOTATIONS")]
     pub hami_annotations: bool,
-    /// Seconds after which a pod that its node refused to start is evicted; with
-    /// the default it is gone within 30.
+    /// Seconds after which a pod that its node refused to start is evicted; with the default it is
+    /// gone within 30.
     #[arg(long, env = "ALIQUOT_EVICT_AFTER", default_value_t = 20)]
     pub evict_after: u64,
-    /// Whether pods of lower priority are evicted for a refused pod: true or false.
+    /// Whether pods of lower priority are evicted for a pending pod: true or false.
     #[arg(long, env = "ALIQUOT_PREEMPT", default_value_t = true, action = ArgAction::Set)]
     pub preempt: bool,
-    /// Log lines: text or json.
+    /// Log format: text or json.
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged, in the language of `RUST_LOG`.
+    /// Log filter, in the syntax of `RUST_LOG`.
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,
     /// Names and defaults.
@@ -76,7 +73,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The policies for pods that choose none.
+    /// The policies of pods that choose none.
     pub fn policies(&self) -> Policies {
         Policies {
             node: self.node_policy,

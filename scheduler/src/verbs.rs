@@ -1,36 +1,35 @@
-//! What filter and prioritize answer, as functions of the books and a call.
+//! The answers of filter and prioritize, as functions of the ledger and a call.
 //!
-//! Fed by: [`crate::routes`].
-//! Must not: change anything but soft notes and the mark that a pod was
-//! refused; and nothing at all for a call with Node objects, which is answered
-//! from what these objects say (simulations of others).
+//! They change nothing but claims and the record of a pod's refusal. A call with Node objects (a
+//! simulation, for example by cluster-autoscaler) is answered from these objects alone and changes
+//! nothing at all.
 
 use std::borrow::Cow;
 
-use aliquot_core::decide::{self, Question, Ranked};
+use aliquot_core::decide::{self, NodeQuery, Ranked};
 use aliquot_core::fit::Policies;
 use aliquot_core::memo::Memo;
 use aliquot_core::{Cluster, Demand, Ledger, PodUid, Reason, Refusal};
-use aliquot_k8s::event::{Note, Notes};
+use aliquot_k8s::event::{EventNote, EventSender};
 use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult, HostPriority, NodeList};
 use aliquot_k8s::node::published;
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::Instant;
 
-use crate::books::Books;
 use crate::fail_point::{self, Point};
-use crate::waiting::{Told, Waiting, reference, waiting};
+use crate::ledger_cache::LedgerCache;
+use crate::pending::{PendingPod, RefusalRecord, reference};
 
 /// The nodes of a call.
 enum Candidates<'a> {
-    /// Their names; the books know them.
+    /// Their names, as in the ledger.
     Names(Vec<Cow<'a, str>>),
-    /// Whole objects; nothing but what they say counts.
+    /// Whole objects; only their content counts.
     Objects(NodeList),
 }
 
-/// A call that can be decided.
+/// A call, read.
 pub struct Call<'a> {
     pod: Pod,
     uid: PodUid,
@@ -38,7 +37,7 @@ pub struct Call<'a> {
     candidates: Candidates<'a>,
 }
 
-/// How a call ended, for the metrics.
+/// The outcome of a call, for the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answered.
@@ -70,7 +69,7 @@ impl<'a> Call<'a> {
             (None, None) => return Err("the extender call has neither NodeNames nor Nodes".into()),
         };
         let demand = pod::demand(&pod, settings)
-            .map_err(|error| format!("the pod's GPU request cannot be read: {error}"))?;
+            .map_err(|error| format!("the pod's GPU request is invalid: {error}"))?;
         Ok(Self {
             uid: pod::uid(&pod),
             pod,
@@ -79,19 +78,19 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// The nodes that can take the pod: the best `shortlist` of them, or all
-    /// where kube-scheduler weighs them by something else, too.
+    /// The nodes that can take the pod: the best `shortlist` of them, or all where kube-scheduler
+    /// scores them by something else, too.
     pub fn filter(
         self,
-        books: &Books,
-        events: &Notes,
+        cache: &LedgerCache,
+        events: &EventSender,
         shortlist: usize,
     ) -> (Outcome, ExtenderFilterResult) {
         let names = match &self.candidates {
-            Candidates::Objects(nodes) => return self.filter_objects(&books.policies(), nodes),
+            Candidates::Objects(nodes) => return self.filter_objects(&cache.policies(), nodes),
             Candidates::Names(names) => names,
         };
-        if !self.demand.asks() {
+        if !self.demand.requests_gpu() {
             return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
         }
         let most = if shortlist == 0 || wants_all(&self.pod) {
@@ -99,14 +98,14 @@ impl<'a> Call<'a> {
         } else {
             shortlist
         };
-        let enlargements = books.enlargements();
-        let view = books.view(pod::namespace(&self.pod).as_str());
+        let event_count = cache.capacity_event_count();
+        let view = cache.view(pod::namespace(&self.pod).as_str());
         let cluster = &view.0;
-        match books.fitting(&view, &self.uid, &self.demand, names) {
+        match cache.fitting(&view, &self.uid, &self.demand, names) {
             Ok(found) => {
                 let best = decide::shortlist(found, most);
                 if let Some(first) = best.first() {
-                    books.claim(cluster, &self.pod, &self.demand, first);
+                    cache.claim(cluster, &self.pod, &self.demand, first);
                 }
                 fail_point::at(Point::FilterFits);
                 (Outcome::Ok, fits(best.into_iter()))
@@ -114,17 +113,18 @@ impl<'a> Call<'a> {
             Err(refusal) => {
                 let mut text = decide::refusal_text(names.len(), &refusal);
                 if refusal.count(Reason::CardPinned) > 0 {
-                    let nodes = books.pinned(cluster, &self.uid, &self.demand, names);
-                    text.push_str(&books.held_by(&nodes, &self.demand));
+                    let nodes =
+                        cache.nodes_pinned_by_others(cluster, &self.uid, &self.demand, names);
+                    text.push_str(&cache.pin_holders_text(&nodes, &self.demand));
                 }
-                tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused");
-                let waiting = Waiting {
+                tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused on every node");
+                let waiting = PendingPod {
                     offered: cluster.set(names),
-                    told: Some(Told::once(text.clone(), Instant::now())),
-                    ..waiting(&self.pod, self.demand.clone(), true)
+                    refusals: Some(RefusalRecord::new(text.clone(), Instant::now())),
+                    ..PendingPod::read(&self.pod, self.demand.clone(), true)
                 };
-                books.refused(&self.uid, waiting, enlargements);
-                events.send(Note {
+                cache.refused(&self.uid, waiting, event_count);
+                events.send(EventNote {
                     pod: reference(&self.pod),
                     warning: true,
                     reason: "Refused",
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
         nodes: &NodeList,
     ) -> (Outcome, ExtenderFilterResult) {
         let names = nodes.names();
-        if !self.demand.asks() {
+        if !self.demand.requests_gpu() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let answer = ExtenderFilterResult {
                 nodes: Some(nodes.only(&names)),
@@ -177,70 +177,70 @@ impl<'a> Call<'a> {
         policies: &Policies,
         names: &'n [String],
     ) -> Result<Vec<Ranked<'n>>, Refusal> {
-        let question = Question {
+        let query = NodeQuery {
             cluster,
             demand: &self.demand,
             policies,
-            notes: &[],
-            own: None,
+            pending: &[],
+            own_reservation: None,
             headroom: None,
         };
-        decide::fitting(&question, &mut Memo::default(), names)
+        decide::fitting(&query, &mut Memo::default(), names)
     }
 
-    /// A rank of 0 to 10 for each node.
-    pub fn prioritize(self, books: &Books) -> Vec<HostPriority> {
+    /// A score of 0 to 10 for each node.
+    pub fn prioritize(self, cache: &LedgerCache) -> Vec<HostPriority> {
         let line = |(host, score): (&str, i64)| HostPriority {
             host: host.to_owned(),
             score,
         };
         match &self.candidates {
-            Candidates::Names(names) if !self.demand.asks() => {
+            Candidates::Names(names) if !self.demand.requests_gpu() => {
                 names.iter().map(|name| line((name, 0))).collect()
             }
             Candidates::Names(names) => {
-                let cluster = books.snapshot();
-                let ranks = books.ranks(&cluster, &self.uid, &self.demand, names);
+                let cluster = cache.snapshot();
+                let ranks = cache.ranks(&cluster, &self.uid, &self.demand, names);
                 if let Some((best, _)) = ranks.iter().max_by_key(|(_, rank)| *rank) {
-                    books.claim(&cluster, &self.pod, &self.demand, best);
+                    cache.claim(&cluster, &self.pod, &self.demand, best);
                 }
                 ranks.into_iter().map(line).collect()
             }
-            Candidates::Objects(nodes) if !self.demand.asks() => {
+            Candidates::Objects(nodes) if !self.demand.requests_gpu() => {
                 let names = nodes.names().into_iter();
                 names.map(|name| line((&name, 0))).collect()
             }
             Candidates::Objects(nodes) => {
                 let names = nodes.names();
                 let cluster = cluster_of(&nodes.items);
-                let question = Question {
+                let query = NodeQuery {
                     cluster: &cluster,
                     demand: &self.demand,
-                    policies: &books.policies(),
-                    notes: &[],
-                    own: None,
+                    policies: &cache.policies(),
+                    pending: &[],
+                    own_reservation: None,
                     headroom: None,
                 };
-                let ranks = decide::ranks(&question, &mut Memo::default(), &names);
+                let ranks = decide::ranks(&query, &mut Memo::default(), &names);
                 ranks.into_iter().map(line).collect()
             }
         }
     }
 
-    /// For pods that ask for no GPU, as the second, opt-in entry of the
-    /// extender asks: 10 for nodes without free GPU, fewer the more there is.
-    /// Pods that ask for one get 0 everywhere; the first entry ranks them.
-    pub fn prioritize_cpu_only(self, books: &Books) -> Vec<HostPriority> {
+    /// For pods that request no GPU, as the second, opt-in extender entry asks: 10 for nodes
+    /// without free GPU capacity, less the more there is. Pods that request a GPU get 0
+    /// everywhere; the first entry scores them.
+    pub fn prioritize_cpu_only(self, cache: &LedgerCache) -> Vec<HostPriority> {
         let names = match &self.candidates {
             Candidates::Names(names) => names.iter().map(ToString::to_string).collect(),
             Candidates::Objects(nodes) => nodes.names(),
         };
         let cluster = match &self.candidates {
-            Candidates::Names(_) => books.snapshot(),
+            Candidates::Names(_) => cache.snapshot(),
             Candidates::Objects(nodes) => cluster_of(&nodes.items),
         };
         let ranks = decide::cpu_only_ranks(&cluster, &names);
-        let asks = self.demand.asks();
+        let asks = self.demand.requests_gpu();
         let lines = names.into_iter().zip(ranks);
         let rank = |(host, rank)| HostPriority {
             host,
@@ -250,7 +250,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The cluster that these objects describe, with nothing on it.
+/// The cluster that these objects describe, without any pod.
 fn cluster_of(nodes: &[Node]) -> Cluster {
     let mut ledger = Ledger::default();
     for node in nodes {
@@ -267,7 +267,7 @@ fn fits<'n>(names: impl Iterator<Item = &'n str>) -> ExtenderFilterResult {
     }
 }
 
-/// One entry carries the reasons of all nodes (design 4.2).
+/// One entry with the reasons of all nodes.
 fn refused<S: AsRef<str>>(names: &[S], text: String) -> ExtenderFilterResult {
     let first = names.iter().map(AsRef::as_ref).min().unwrap_or_default();
     ExtenderFilterResult {
@@ -277,8 +277,8 @@ fn refused<S: AsRef<str>>(names: &[S], text: String) -> ExtenderFilterResult {
     }
 }
 
-/// Preferred affinity and spread constraints are weighed by kube-scheduler
-/// over all nodes, so such a pod gets all that fit.
+/// kube-scheduler scores preferred affinity and spread constraints over all nodes, so such a pod
+/// gets all nodes that fit.
 fn wants_all(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let preferred = spec.affinity.as_ref().is_some_and(|affinity| {

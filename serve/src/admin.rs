@@ -1,7 +1,4 @@
 //! The admin routes: `/healthz`, `/readyz`, `/metrics`.
-//!
-//! Fed by: the shared readiness and the metrics registry of the binary.
-//! Must not: change anything; every route is a read.
 
 use std::sync::Arc;
 
@@ -15,44 +12,48 @@ use prometheus_client::registry::Registry;
 use crate::body;
 use crate::readiness::Readiness;
 
-/// `OpenMetrics`, the text form that the registry writes.
+/// `OpenMetrics`, the text format that the registry writes.
 pub const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Routes to merge into a binary's router or to serve alone.
+/// Routes to merge into a program's router or to serve alone.
 ///
-/// `/healthz` is 200 while the process answers. `/readyz` is 200 `ok` or 503
-/// with one reason a line. `/metrics` is the registry as `OpenMetrics` text.
+///
+/// `/healthz` is 200 while the process answers. `/readyz` is 200 `ok` or 503 with one
+/// reason a line. `/metrics` is the registry as `OpenMetrics` text.
 pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {
     router_with(readiness, registry, || Box::new(std::iter::empty()))
 }
 
-/// The same, where `/healthz` is 503 with its reasons while a condition of `alive` does not hold:
-/// then only a new process helps.
+/// The same, where `/healthz` is 503 with its reasons while a condition of `alive` fails:
+/// then only a restart helps.
 pub fn router_alive(readiness: Readiness, alive: Readiness, registry: Arc<Registry>) -> Router {
     routes(readiness, alive, registry, || Box::new(std::iter::empty()))
 }
 
-/// Text that is made piece by piece while it is read.
-pub type Pieces = Box<dyn Iterator<Item = String> + Send>;
+/// Text that is produced while it is read.
+pub type TextStream = Box<dyn Iterator<Item = String> + Send>;
 
-/// The same, with families after those of the registry that would be large as
-/// one text. `more` is asked at every scrape.
+/// The same, with metric families after those of the registry that would be large as one
+/// text. `more` is called at every scrape.
 pub fn router_with<F>(readiness: Readiness, registry: Arc<Registry>, more: F) -> Router
 where
-    F: Fn() -> Pieces + Clone + Send + Sync + 'static,
+    F: Fn() -> TextStream + Clone + Send + Sync + 'static,
 {
     routes(readiness, Readiness::new([]), registry, more)
 }
 
 fn routes<F>(readiness: Readiness, alive: Readiness, registry: Arc<Registry>, more: F) -> Router
 where
-    F: Fn() -> Pieces + Clone + Send + Sync + 'static,
+    F: Fn() -> TextStream + Clone + Send + Sync + 'static,
 {
     Router::new()
-        .route("/healthz", get(move || std::future::ready(holds(&alive))))
+        .route(
+            "/healthz",
+            get(move || std::future::ready(condition_status(&alive))),
+        )
         .route(
             "/readyz",
-            get(move || std::future::ready(holds(&readiness))),
+            get(move || std::future::ready(condition_status(&readiness))),
         )
         .route(
             "/metrics",
@@ -60,7 +61,7 @@ where
         )
 }
 
-fn holds(conditions: &Readiness) -> Response {
+fn condition_status(conditions: &Readiness) -> Response {
     let reasons = conditions.reasons();
     if reasons.is_empty() {
         return "ok".into_response();
@@ -68,15 +69,15 @@ fn holds(conditions: &Readiness) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n")).into_response()
 }
 
-fn metrics(registry: &Registry, more: Pieces) -> Response {
+fn metrics(registry: &Registry, more: TextStream) -> Response {
     let (mut text, mut end) = (String::new(), String::new());
     let written = encode_registry(&mut text, registry).and_then(|()| encode_eof(&mut end));
     if let Err(error) = written {
         return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
     }
-    let pieces = std::iter::once(text).chain(more).chain([end]);
+    let parts = std::iter::once(text).chain(more).chain([end]);
     let headers = [(header::CONTENT_TYPE, METRICS_CONTENT_TYPE)];
-    (headers, body::pieces(pieces)).into_response()
+    (headers, body::stream(parts)).into_response()
 }
 
 #[cfg(test)]
@@ -98,7 +99,7 @@ mod tests {
 
     #[tokio::test]
     async fn answers_health_readiness_with_reasons_and_metrics() {
-        let readiness = Readiness::new(["books", "lease"]);
+        let readiness = Readiness::new(["ledger", "lease"]);
         let mut registry = Registry::default();
         let calls = Counter::<u64>::default();
         registry.register("calls", "Calls served", calls.clone());
@@ -106,31 +107,31 @@ mod tests {
         let router = router(readiness.clone(), Arc::new(registry));
 
         check(&router, "/healthz", StatusCode::OK, "ok").await;
-        let reasons = "books: not yet\nlease: not yet";
+        let reasons = "lease: not yet\nledger: not yet";
         check(&router, "/readyz", StatusCode::SERVICE_UNAVAILABLE, reasons).await;
-        readiness.holds("books");
-        readiness.holds("lease");
+        readiness.pass("ledger");
+        readiness.pass("lease");
         check(&router, "/readyz", StatusCode::OK, "ok").await;
         let text = "# HELP calls Calls served.\n# TYPE calls counter\ncalls_total 1\n# EOF\n";
         check(&router, "/metrics", StatusCode::OK, text).await;
     }
 
     #[tokio::test]
-    async fn who_is_not_alive_says_why() {
+    async fn reports_why_it_is_not_alive() {
         let alive = Readiness::new([]);
         let router = router_alive(Readiness::new([]), alive.clone(), Arc::default());
         check(&router, "/healthz", StatusCode::OK, "ok").await;
-        alive.fails("looked", "not for 30 s");
+        alive.fail("looked", "not for 30 s");
         let status = StatusCode::SERVICE_UNAVAILABLE;
         check(&router, "/healthz", status, "looked: not for 30 s").await;
         check(&router, "/readyz", StatusCode::OK, "ok").await;
-        alive.holds("looked");
+        alive.pass("looked");
         check(&router, "/healthz", StatusCode::OK, "ok").await;
     }
 
     #[tokio::test]
-    async fn what_is_written_piece_by_piece_comes_before_the_end() {
-        let more = || -> Pieces { Box::new(["a 1\n", "b 2\n"].into_iter().map(str::to_owned)) };
+    async fn streams_metrics_before_the_last_piece() {
+        let more = || -> TextStream { Box::new(["a 1\n", "b 2\n"].into_iter().map(str::to_owned)) };
         let router = router_with(Readiness::new([]), Arc::default(), more);
         check(&router, "/metrics", StatusCode::OK, "a 1\nb 2\n# EOF\n").await;
     }

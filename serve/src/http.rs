@@ -1,7 +1,4 @@
-//! Serving a router on a listener until told to stop, with a drain deadline.
-//!
-//! Fed by: a plain TCP listener or the TLS listener of this crate.
-//! Must not: wait for a client beyond the deadline.
+//! Serves a router on a listener until it is stopped, with a drain deadline.
 
 use std::fmt::Debug;
 use std::io;
@@ -14,13 +11,13 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// How long open requests may take after the stop, where a binary says nothing else.
+/// The default time for open requests after the stop.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
 /// Why a port could not be opened.
 #[derive(Debug, Error)]
 #[error("cannot listen on {addr}")]
-pub struct BindError {
+pub struct ListenError {
     addr: SocketAddr,
     source: io::Error,
 }
@@ -31,26 +28,26 @@ pub enum Ended {
     /// Every open request was answered.
     Drained,
     /// The drain deadline passed with connections still open.
-    CutOff,
+    DeadlinePassed,
 }
 
 /// Opens a TCP port.
-pub async fn bind(addr: SocketAddr) -> Result<TcpListener, BindError> {
+pub async fn bind(addr: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(addr)
         .await
-        .map_err(|source| BindError { addr, source })
+        .map_err(|source| ListenError { addr, source })
 }
 
 /// A plain HTTP listener (HTTP/1.1 and h2c) without Nagle's delay.
 pub fn plain(listener: TcpListener) -> impl Listener<Addr = SocketAddr> {
     listener.tap_io(|stream| {
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "cannot switch off delayed sending");
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
     })
 }
 
-/// Serves until `stop` is cancelled, then accepts nothing more and waits up to
+/// Serves until `stop` is cancelled, then accepts no more connections and waits up to
 /// `drain` for open requests.
 pub async fn serve<L>(
     listener: L,
@@ -72,7 +69,7 @@ where
         ended = serving.into_future() => ended.map(|()| Ended::Drained),
         () = deadline => {
             tracing::warn!(?drain, "connections still open at the drain deadline");
-            Ok(Ended::CutOff)
+            Ok(Ended::DeadlinePassed)
         }
     }
 }

@@ -1,7 +1,5 @@
-//! The edge that every binary shares: telemetry, admin routes, listeners, stop.
-//!
-//! Fed by: routers and certificates of the binaries.
-//! Must not: know a route of one product, or talk to the API server.
+//! What every program needs to serve: telemetry, admin routes, listeners, termination. It
+//! knows no program's routes and no API server.
 
 pub mod admin;
 pub mod body;

@@ -1,22 +1,19 @@
-//! One shared value that says whether a process is ready, and if not, why.
-//!
-//! Fed by: the parts of a binary, each by the name of its own condition.
-//! Must not: decide what readiness means; it only keeps what it was told.
+//! A process's readiness: named conditions, each with a reason while it fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Named conditions that must all hold. Clones share the same state.
+/// Named conditions that must all pass. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct Readiness {
-    /// The reason why a condition does not hold, or `None` when it does.
+    /// The reason why a condition fails, or `None` if it passes.
     conditions: Arc<Mutex<BTreeMap<&'static str, Option<String>>>>,
 }
 
 impl Readiness {
-    /// All of `conditions` not holding yet.
+    /// With none of `conditions` passing yet.
     pub fn new(conditions: impl IntoIterator<Item = &'static str>) -> Self {
         let pending = |name| (name, Some("not yet".to_owned()));
         Self {
@@ -24,19 +21,19 @@ impl Readiness {
         }
     }
 
-    /// The condition holds from now on.
-    pub fn holds(&self, condition: &'static str) {
+    /// The condition passes from now on.
+    pub fn pass(&self, condition: &'static str) {
         self.conditions.lock().insert(condition, None);
     }
 
-    /// The condition does not hold, for this reason.
-    pub fn fails(&self, condition: &'static str, reason: impl Into<String>) {
+    /// The condition fails, for this reason.
+    pub fn fail(&self, condition: &'static str, reason: impl Into<String>) {
         self.conditions
             .lock()
             .insert(condition, Some(reason.into()));
     }
 
-    /// `condition: reason` for each that does not hold, by name. Empty means ready.
+    /// `condition: reason` for each failing condition, by name. Empty means ready.
     pub fn reasons(&self) -> Vec<String> {
         let reason = |(name, reason): (&&str, &Option<String>)| {
             Some(format!("{name}: {}", reason.as_ref()?))
@@ -51,13 +48,13 @@ mod tests {
 
     #[test]
     fn is_ready_only_when_every_condition_holds() {
-        let readiness = Readiness::new(["books", "watch"]);
-        assert_eq!(readiness.reasons(), ["books: not yet", "watch: not yet"]);
+        let readiness = Readiness::new(["ledger", "watch"]);
+        assert_eq!(readiness.reasons(), ["ledger: not yet", "watch: not yet"]);
         let other = readiness.clone();
-        other.holds("books");
-        readiness.fails("watch", "stale for 12 s");
+        other.pass("ledger");
+        readiness.fail("watch", "stale for 12 s");
         assert_eq!(readiness.reasons(), ["watch: stale for 12 s"]);
-        readiness.holds("watch");
+        readiness.pass("watch");
         assert!(readiness.reasons().is_empty());
     }
 }

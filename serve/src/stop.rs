@@ -1,7 +1,5 @@
-//! The end of a process: signals become a token, and readiness goes first.
-//!
-//! Fed by: SIGTERM and SIGINT.
-//! Must not: exit the process; whoever holds the token ends its own work.
+//! Graceful termination: signals cancel a token, after readiness has failed. The process
+//! itself ends when the holders of the token do.
 
 use std::io;
 use std::time::Duration;
@@ -11,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::readiness::Readiness;
 
-/// A token that is cancelled `linger` after the first SIGTERM or SIGINT, or at
-/// once on the second. `/readyz` fails from the first on, so that a service can
-/// send its clients elsewhere before the listener closes.
+/// A token that is cancelled `linger` after the first SIGTERM or SIGINT, or at once on the
+/// second. `/readyz` fails from the first on, so that a Service can send its clients
+/// elsewhere before the listener closes.
 pub fn on_signals(readiness: Readiness, linger: Duration) -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -28,8 +26,8 @@ pub fn on_signals(readiness: Readiness, linger: Duration) -> io::Result<Cancella
         };
         let name = signalled().await;
         tracing::info!(signal = name, linger = ?linger, "stopping");
-        readiness.fails("running", "stopping");
-        // Either way it is time to close: the linger is over or somebody insists.
+        readiness.fail("running", "stopping");
+        // Either the linger is over or a second signal came.
         let _ = tokio::time::timeout(linger, signalled()).await;
         stop.cancel();
     });

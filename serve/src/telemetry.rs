@@ -1,7 +1,4 @@
-//! Logs: one subscriber for the process, as text for people or JSON for machines.
-//!
-//! Fed by: a binary's flags and the environment variable `RUST_LOG`.
-//! Must not: write to stdout; logs go to stderr.
+//! Logs: one subscriber for the process, as text or JSON, to stderr.
 
 use std::io::IsTerminal;
 use std::str::FromStr;
@@ -14,16 +11,16 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// One readable line an event.
+    /// One readable line for each event.
     #[default]
     Text,
-    /// One JSON object an event.
+    /// One JSON object for each event.
     Json,
 }
 
-/// A log format that does not exist.
+/// An unknown log format.
 #[derive(Debug, PartialEq, Eq, Error)]
-#[error("{value:?} is not a log format; accepted: json, text")]
+#[error("{value:?} is not a log format; expected: json, text")]
 pub struct UnknownLogFormat {
     value: String,
 }
@@ -45,16 +42,16 @@ impl FromStr for LogFormat {
 /// Why logging could not be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
-    /// The filter is not in the language of `RUST_LOG`.
-    #[error("log filter {filter:?} is not understood")]
+    /// The filter is not valid for `RUST_LOG`.
+    #[error("log filter {filter:?} is invalid")]
     Filter {
-        /// The filter as it came.
+        /// The filter as given.
         filter: String,
         /// What is wrong with it.
         source: ParseError,
     },
     /// A subscriber is installed already.
-    #[error("logging is set up twice in one process")]
+    #[error("logging is already set up in this process")]
     Installed(#[source] TryInitError),
 }
 
@@ -87,16 +84,16 @@ mod tests {
         let refused = "xml".parse::<LogFormat>().unwrap_err().to_string();
         assert_eq!(
             refused,
-            r#""xml" is not a log format; accepted: json, text"#
+            r#""xml" is not a log format; expected: json, text"#
         );
     }
 
     #[test]
-    fn a_broken_filter_is_named() {
+    fn names_an_invalid_log_filter() {
         let refused = init(LogFormat::Text, "info=loud=quiet").unwrap_err();
         assert_eq!(
             refused.to_string(),
-            r#"log filter "info=loud=quiet" is not understood"#
+            r#"log filter "info=loud=quiet" is invalid"#
         );
     }
 }

@@ -1,14 +1,11 @@
-//! TLS for axum: a certificate that can be replaced, and a listener that no
-//! slow client can block. One crypto provider: ring.
-//!
-//! Fed by: certificates as PEM, sockets from a TCP listener.
-//! Must not: make or judge certificates; that is its user's work.
+//! TLS for axum: a certificate that can be replaced, and a listener that no slow client can
+//! block. One crypto provider: ring.
 
 mod files;
 mod listener;
 mod resolver;
 
-pub use files::{FilesError, Mounted};
+pub use files::{FilesError, MountedCertificates};
 pub use listener::TlsListener;
 pub use resolver::{CertificateError, Certificates};
 
@@ -17,8 +14,8 @@ use std::sync::Arc;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-/// A server configuration that asks `certificates` anew for every handshake.
-/// TLS 1.2 and 1.3, ALPN h2 and http/1.1, no client certificates.
+/// A server configuration that asks `certificates` anew for every handshake. TLS 1.2 and
+/// 1.3, ALPN h2 and http/1.1, no client certificates.
 pub fn server_config(certificates: &Certificates) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
@@ -28,7 +25,7 @@ pub fn server_config(certificates: &Certificates) -> Result<Arc<ServerConfig>, r
     Ok(with_protocols(config))
 }
 
-/// The same for clients with a certificate of one of these authorities, and nobody else.
+/// The same for clients with a certificate of one of these CAs, and no others.
 pub fn mutual_config(
     certificates: &Certificates,
     clients: RootCertStore,

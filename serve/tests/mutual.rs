@@ -1,11 +1,11 @@
-//! A listener that knows its clients by certificates, from a folder that somebody else writes.
+//! Mutual TLS with certificates from a directory that somebody else writes.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_serve::http;
-use aliquot_serve::tls::{FilesError, Mounted, TlsListener, mutual_config};
+use aliquot_serve::tls::{FilesError, MountedCertificates, TlsListener, mutual_config};
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::routing::get;
@@ -32,7 +32,7 @@ fn put(folder: &Path, pair: &CertifiedKey<rcgen::KeyPair>) -> Result<()> {
     )?)
 }
 
-/// What a client hears that trusts `server` and shows `own`.
+/// The answer to a client that trusts `server` and presents `own`.
 async fn ask(
     addr: std::net::SocketAddr,
     server: &CertifiedKey<rcgen::KeyPair>,
@@ -66,18 +66,17 @@ async fn ask(
 }
 
 #[tokio::test]
-async fn only_clients_of_the_mounted_authority_are_served_and_a_new_pair_is_taken_over()
--> Result<()> {
+async fn serves_only_clients_of_the_mounted_ca_and_reloads_files() -> Result<()> {
     let (server, next, client, stranger) = (made()?, made()?, made()?, made()?);
     let folder = tempfile::tempdir()?;
     assert!(matches!(
-        Mounted::open(folder.path()),
+        MountedCertificates::open(folder.path()),
         Err(FilesError::Read { .. })
     ));
     put(folder.path(), &server)?;
-    let mut mounted = Mounted::open(folder.path())?;
+    let mut mounted = MountedCertificates::open(folder.path())?;
     std::fs::write(folder.path().join("ca.crt"), "nothing")?;
-    assert!(matches!(mounted.clients(), Err(FilesError::Authorities)));
+    assert!(matches!(mounted.clients(), Err(FilesError::NoClientCa)));
     std::fs::write(folder.path().join("ca.crt"), client.cert.pem())?;
     let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
     let tcp = http::bind("127.0.0.1:0".parse()?).await?;
@@ -90,15 +89,15 @@ async fn only_clients_of_the_mounted_authority_are_served_and_a_new_pair_is_take
     let answer = ask(addr, &server, Some(&client)).await?;
     assert!(answer.ends_with("hello"), "{answer}");
     for other in [None, Some(&stranger)] {
-        let heard = ask(addr, &server, other).await;
-        assert!(heard.is_err(), "{heard:?}");
+        let answer = ask(addr, &server, other).await;
+        assert!(answer.is_err(), "{answer:?}");
     }
-    assert!(!mounted.look()?);
+    assert!(!mounted.reload_if_changed()?);
     std::fs::write(folder.path().join("tls.key"), "half")?;
-    assert!(mounted.look().is_err());
+    assert!(mounted.reload_if_changed().is_err());
     assert!(ask(addr, &server, Some(&client)).await.is_ok());
     put(folder.path(), &next)?;
-    assert!(mounted.look()?);
+    assert!(mounted.reload_if_changed()?);
     let answer = ask(addr, &next, Some(&client)).await?;
     assert!(answer.ends_with("hello"), "{answer}");
     stop.cancel();

@@ -134,7 +134,7 @@ async fn rotation_under_load_fails_no_handshake() -> Result<()> {
 }
 
 #[tokio::test]
-async fn silent_clients_keep_nobody_waiting() -> Result<()> {
+async fn silent_clients_block_nobody() -> Result<()> {
     let pair = pair()?;
     let certificates = Certificates::none();
     certificates.replace(&pair.chain, &pair.key)?;
@@ -154,7 +154,7 @@ async fn silent_clients_keep_nobody_waiting() -> Result<()> {
 }
 
 #[tokio::test]
-async fn without_a_certificate_only_the_handshake_fails() -> Result<()> {
+async fn missing_certificate_fails_only_the_handshake() -> Result<()> {
     let pair = pair()?;
     let served = serve(Certificates::none(), DEADLINE, DEADLINE).await?;
     let config = trusting([&pair])?;
@@ -170,7 +170,7 @@ async fn without_a_certificate_only_the_handshake_fails() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_broken_certificate_leaves_the_one_before_in_use() -> Result<()> {
+async fn retains_previous_certificate_when_new_one_is_invalid() -> Result<()> {
     let (first, other) = (pair()?, pair()?);
     let certificates = Certificates::none();
     certificates.replace(&first.chain, &first.key)?;
@@ -184,7 +184,7 @@ async fn a_broken_certificate_leaves_the_one_before_in_use() -> Result<()> {
 }
 
 #[tokio::test]
-async fn stop_drains_or_cuts_off_at_the_deadline() -> Result<()> {
+async fn stop_drains_connections_until_the_deadline() -> Result<()> {
     let pair = pair()?;
     let certificates = Certificates::none();
     certificates.replace(&pair.chain, &pair.key)?;
@@ -199,7 +199,10 @@ async fn stop_drains_or_cuts_off_at_the_deadline() -> Result<()> {
     let stuck = tokio::spawn(request(config, busy.addr, "/never"));
     timeout(DEADLINE, busy.entered.notified()).await?;
     busy.stop.cancel();
-    assert_eq!(timeout(DEADLINE, busy.ended).await???, Ended::CutOff);
+    assert_eq!(
+        timeout(DEADLINE, busy.ended).await???,
+        Ended::DeadlinePassed
+    );
     stuck.abort();
     Ok(())
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of kubernetes-validate, which knows the objects of each version of
-# Kubernetes; installed from PyPI into an environment of its own where this machine has none.
+# Prints the path of kubernetes-validate, which has the schemas of each Kubernetes version;
+# installs it from PyPI into its own virtual environment if this machine has none.
 # Cache: $ALIQUOT_CACHE, else ~/.cache/aliquot.
 set -euo pipefail
 version=1.37.0

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs every target for so many minutes, one after the other, on what is kept in
-# corpus/ and on what earlier runs found. Fails at the first broken property and
-# leaves its input in artifacts/. `run.sh keep` adds what was found to corpus/,
-# as little of it as reaches everything that was reached.
+# Runs every target for the given number of minutes, one after the other, on the
+# inputs in corpus/ and those that earlier runs found. Fails at the first broken
+# property and leaves its input in artifacts/. `run.sh keep` adds the inputs that
+# were found to corpus/, minimised without loss of coverage.
 set -euo pipefail
 what=${1:?minutes for each target, or keep}
 cd "$(dirname "$0")"
 top=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 export PATH="$top/tools/bin:$PATH"
 command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz --version 0.13.2 --root "$top/tools"
-# Nothing under test is unsafe: no sanitizer, thrice the speed.
+# Nothing under test is unsafe: no sanitizer, which triples the speed.
 fuzz() { cargo +nightly fuzz "$1" --fuzz-dir . --sanitizer none --features libfuzzer "${@:2}"; }
 
 for target in $(cargo fuzz list --fuzz-dir .); do

@@ -8,7 +8,7 @@
 #include <vector>
 #include <cuda_runtime.h>
 
-// The same work whatever part of the multiprocessors the client may fill: under MPS the card
+// The same work whatever part of the multiprocessors the client may fill: under MPS the GPU
 // calls that part its number of them.
 const int blocks = 8192;
 

@@ -1,15 +1,15 @@
-"""A client of the CUDA driver for limiter.sh: one line `name=value ...` for its command.
+"""A client of the CUDA driver for limiter.sh. It prints one line `name=value ...` for its command.
 
-    memory                  what is free, whether all of it can be had, and no block more
+    memory                  free memory, and whether exactly that much can be allocated
     hold                    a context until standard input ends
     busy KERNEL SECONDS     the part of the time for which KERNEL ran, launched one by one
     graph KERNEL SECONDS    the same, ten of it in a graph
     rate KERNEL SECONDS     launches in a second
-    torch over MIB          what PyTorch says to MIB more than is free
+    torch over MIB          PyTorch's answer to MIB more than is free
     torch gemm SECONDS      products of two matrices in a second
 
-KERNEL is k_us_N: it runs for N microseconds, by the card's own clock. (In the simulator the name
-says so, which is how this file is tried there.) Must not: know that a limiter is there.
+KERNEL is k_us_N: it runs for N microseconds, by the GPU's own clock. (In the simulator the name
+sets the duration, which is how this file is tested there.)
 """
 
 import ctypes

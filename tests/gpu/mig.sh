@@ -1,18 +1,18 @@
 #!/bin/sh
-# MIG-2, MIG-5, MIG-8, MIG-11, MIG-17 on a real card, as far as they can be read: the mode of
-# MIG is the machine's owner's, so nothing is cut here. Where instances are there they are
-# compared with what our own reader says of them.
+# Tests MIG-2, MIG-5, MIG-8, MIG-11 and MIG-17 on a real GPU by reading only: the MIG mode belongs
+# to the machine's owner, so the script creates no instance. It compares existing instances with
+# what our own reader reports.
 set -eu
 . "$(dirname "$0")/lib.sh"
 need nvidia-smi "NVIDIA's driver"
 
-mode=$(of_first_card mig.mode.current)
-echo "card: $(of_first_card name), driver $(of_first_card driver_version), MIG $mode"
+mode=$(first_gpu_field mig.mode.current)
+echo "GPU: $(first_gpu_field name), driver $(first_gpu_field driver_version), MIG $mode"
 listed=$(nvidia-smi -L | grep -c 'MIG-' || true)
 case $mode in
 Enabled)
     if [ "$listed" -eq 0 ]; then
-        for row in MIG-2 MIG-5 MIG-8 MIG-11; do skipped "$row" "MIG is on and nothing is cut"; done
+        for row in MIG-2 MIG-5 MIG-8 MIG-11; do skipped "$row" "MIG is enabled without instances"; done
     else
         uuid=$(nvidia-smi -L | sed -n 's/.*(UUID: \(MIG-[^)]*\)).*/\1/p' | head -n 1)
         alone=$(nvidia-smi -L | grep -c "$uuid" || true)
@@ -40,22 +40,22 @@ Enabled)
     fi
     ;;
 Disabled | '[N/A]' | 'N/A' | '')
-    for row in MIG-2 MIG-5 MIG-8 MIG-11; do skipped "$row" "MIG is ${mode:-not told}"; done
+    for row in MIG-2 MIG-5 MIG-8 MIG-11; do skipped "$row" "MIG is ${mode:-not reported}"; done
     ;;
 *) for row in MIG-2 MIG-5 MIG-8 MIG-11; do skipped "$row" "MIG mode $mode"; done ;;
 esac
 
-# The placements from which dynamic instances are chosen. NVML tells them while MIG is off too,
-# nvidia-smi lists them for cards with MIG on only.
+# The placements from which dynamic MIG chooses. NVML reports them while MIG is disabled as well;
+# nvidia-smi lists them only for GPUs with MIG enabled.
 if placements=$(nvidia-smi mig -lgipp 2>/dev/null); then
     count=$(echo "$placements" | grep -c '{' || true)
     if [ "$count" -ge 1 ]; then
         seen MIG-17 "$count profiles with their placements"
         echo "$placements"
     else
-        skipped MIG-17 "the card tells no placements"
+        skipped MIG-17 "the GPU reports no placements"
     fi
 else
-    skipped MIG-17 "nvidia-smi lists no placements: MIG is ${mode:-not told}"
+    skipped MIG-17 "nvidia-smi lists no placements: MIG is ${mode:-not reported}"
 fi
 exit "$failed"

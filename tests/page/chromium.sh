@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the path of Chromium; installs Debian's package where there is none.
+# Prints the path of Chromium; installs Debian's package if there is none.
 set -euo pipefail
 for name in chromium chromium-browser chromium-headless-shell; do
     command -v "$name" && exit 0

@@ -1,6 +1,4 @@
-//! The flags, each also an environment variable, and what they mean as values.
-//!
-//! Fed by: the command line. Must not: have a flag that does nothing.
+//! The flags, each also an environment variable, and their values.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,58 +16,59 @@ use crate::configuration::Target;
 use crate::handler;
 use crate::settings::{Settings, VisibleDevices};
 
-/// Reviews pods that ask for a share of a GPU: refuses what cannot be meant,
-/// fills in what is missing, and sends them to the scheduler.
+/// Reviews pods that request a share of a GPU: refuses invalid requests, fills in
+/// missing values, and assigns the pods to the scheduler.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "aliquot-webhook", version)]
 pub struct Args {
     /// Kubeconfig file; without it the pod's service account is used
     #[arg(long, env = "ALIQUOT_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
-    /// Where reviews, /healthz, /readyz and /metrics are served over TLS
+    /// Address for reviews, /healthz, /readyz and /metrics over TLS
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
-    /// Where /healthz, /readyz and /metrics are served without TLS as well
+    /// Additional address for /healthz, /readyz and /metrics without TLS
     #[arg(long, env = "ALIQUOT_ADMIN_LISTEN")]
     pub admin_listen: Option<SocketAddr>,
     /// The Service by which the API server reaches this webhook
     #[arg(long, env = "ALIQUOT_SERVICE", default_value = "aliquot-webhook")]
     pub service: String,
-    /// A fixed address instead of the Service, such as <https://127.0.0.1:8443/mutate>
+    /// A fixed URL instead of the Service, such as <https://127.0.0.1:8443/mutate>
     #[arg(long, env = "ALIQUOT_URL", conflicts_with = "service")]
     pub url: Option<String>,
-    /// The namespace of this product; its pods never wait for this webhook
+    /// The namespace of Aliquot; its pods are never sent to this webhook
     #[arg(long, env = "POD_NAMESPACE", default_value = "aliquot-system")]
     pub namespace: String,
 
-    /// The scheduler that pods with a share are sent to
+    /// The scheduler that pods with a share are assigned to
     #[arg(
         long,
         env = "ALIQUOT_SCHEDULER_NAME",
         default_value = "aliquot-scheduler"
     )]
     pub scheduler_name: String,
-    /// Schedulers whose pods are taken over; of pods of any other only the environment is judged
+    /// Schedulers whose pods are taken over; pods of others are only checked for ways to bypass the
+    /// scheduler
     #[arg(long, env = "ALIQUOT_REPLACE_SCHEDULER", value_delimiter = ',', num_args = 0..,
         default_value = "default-scheduler,hami-scheduler")]
     pub replace_scheduler: Vec<String>,
-    /// `runtimeClassName` for pods with a share that name none
+    /// `runtimeClassName` for pods with a share that set none
     #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
     pub runtime_class: Option<String>,
-    /// Runtime classes of NVIDIA's runtime: a container in them that asks for no GPU sees none,
+    /// Runtime classes of NVIDIA's runtime: a container in them that requests no GPU sees none,
     /// whatever its image sets (repeatable)
     #[arg(long, env = "ALIQUOT_NVIDIA_RUNTIME_CLASS", value_delimiter = ',', num_args = 0..,
         default_value = "nvidia,nvidia-cdi,nvidia-legacy,nvidia-experimental")]
     pub nvidia_runtime_class: Vec<String>,
-    /// Namespaces where a pod with a share may be privileged and the like (repeatable)
+    /// Namespaces where a pod with a share may use privileges that bypass the share (repeatable)
     #[arg(long, env = "ALIQUOT_ESCAPE_ALLOW_NAMESPACE", value_delimiter = ',')]
     pub escape_allow_namespace: Vec<String>,
-    /// Resources of which a container may have one share only: asking for more is
+    /// Resources of which a container may have one share only: a request for more is
     /// refused here instead of by the scheduler (repeatable)
     #[arg(long, env = "ALIQUOT_STRICT_RESOURCES", value_delimiter = ',')]
     pub strict_resources: Vec<String>,
-    /// What becomes of `NVIDIA_VISIBLE_DEVICES` in a pod's environment: uuids become a
-    /// pin (rewrite), the pod is refused (deny), or it is left (allow)
+    /// Policy for `NVIDIA_VISIBLE_DEVICES` in a pod's environment: UUIDs become a pin (rewrite),
+    /// the pod is refused (deny), or the variable is left (allow)
     #[arg(
         long,
         env = "ALIQUOT_VISIBLE_DEVICES",
@@ -90,60 +89,68 @@ pub struct Args {
     #[command(flatten)]
     pub request: RequestFlags,
 
-    /// Life of a certificate authority, such as 8760h; the next is made after two thirds
+    /// Lifetime of a certificate authority, such as 8760h; the next is created after two thirds
     #[arg(long, env = "ALIQUOT_CA_LIFETIME", default_value = "8760h")]
     pub ca_lifetime: SignedDuration,
-    /// Life of the server certificate, such as 720h; the next is made after two thirds
-    #[arg(long, env = "ALIQUOT_LEAF_LIFETIME", default_value = "720h")]
-    pub leaf_lifetime: SignedDuration,
+    /// Lifetime of the serving certificate, such as 720h; the next is issued after two thirds
+    #[arg(
+        long = "leaf-lifetime",
+        value_name = "LEAF_LIFETIME",
+        env = "ALIQUOT_LEAF_LIFETIME",
+        default_value = "720h"
+    )]
+    pub serving_lifetime: SignedDuration,
 
-    /// Folder with tls.crt, tls.key and ca.crt that somebody else makes and renews, such as
-    /// cert-manager; without it the webhook makes its own
+    /// Directory with tls.crt, tls.key and ca.crt that something else creates and renews, such as
+    /// cert-manager; without it the webhook issues its own
     #[arg(long, env = "ALIQUOT_CERTIFICATES_DIR")]
     pub certificates_dir: Option<PathBuf>,
     /// Whether the label aliquot.dev/webhook or hami.io/webhook with the value ignore on a pod
-    /// itself keeps it from being reviewed; on a namespace it always does
+    /// exempts it from reviews; on a namespace it always does
     #[arg(long, env = "ALIQUOT_PODS_MAY_IGNORE", default_value_t = true, action = ArgAction::Set)]
     pub pods_may_ignore: bool,
 
-    /// How long to serve on after SIGTERM, not ready, so that a Service can look elsewhere
+    /// How long to keep serving after SIGTERM, not ready, until the Service has removed the endpoint
     #[arg(long, env = "ALIQUOT_LINGER", default_value = "0s")]
     pub linger: SignedDuration,
-    /// text or json
+    /// Log format: text or json
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged, in the language of `RUST_LOG`
+    /// Log filter, in the syntax of `RUST_LOG`
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log_filter: String,
 }
 
-/// A flag's value that cannot be meant.
+/// A flag's invalid value.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum ArgsError {
-    /// Not an address that the API server could call.
-    #[error("--url {value:?}; accepted: https://HOST:PORT{}", handler::PATH)]
+    /// Not a URL that the API server could call.
+    #[error(
+        "--url {value:?} is invalid; expected: https://HOST:PORT{}",
+        handler::PATH
+    )]
     Url {
-        /// As it came.
+        /// The value.
         value: String,
     },
-    /// A resource name that cannot be meant.
+    /// An invalid resource name.
     #[error(transparent)]
     Request(#[from] FlagError),
     /// Too short to be rotated.
-    #[error("{flag} {value:#}; accepted: at least {SHORTEST:#}")]
+    #[error("{flag} {value:#} is too short; expected: at least {SHORTEST:#}")]
     Lifetime {
-        /// Which flag.
+        /// The flag.
         flag: &'static str,
-        /// As it came.
+        /// The value.
         value: SignedDuration,
     },
 }
 
-/// Certificates say whole seconds, and two thirds of a life must be some of them.
+/// Certificates have whole seconds, and two thirds of a lifetime must be at least one.
 const SHORTEST: SignedDuration = SignedDuration::from_secs(3);
 
 impl Args {
-    /// How the API server reaches us.
+    /// How the API server reaches the webhook.
     pub fn target(&self) -> Result<Target, ArgsError> {
         let Some(url) = &self.url else {
             return Ok(Target::Service {
@@ -170,21 +177,21 @@ impl Args {
 
     /// How long certificates live.
     pub fn lifetimes(&self) -> Result<Lifetimes, ArgsError> {
-        let (authority, leaf) = (self.ca_lifetime, self.leaf_lifetime);
-        for (flag, value) in [("--ca-lifetime", authority), ("--leaf-lifetime", leaf)] {
+        let (ca, serving) = (self.ca_lifetime, self.serving_lifetime);
+        for (flag, value) in [("--ca-lifetime", ca), ("--leaf-lifetime", serving)] {
             if value < SHORTEST {
                 return Err(ArgsError::Lifetime { flag, value });
             }
         }
-        Ok(Lifetimes { authority, leaf })
+        Ok(Lifetimes { ca, serving })
     }
 
-    /// How long to serve on after the first signal.
+    /// How long to keep serving after the first signal.
     pub fn linger(&self) -> Duration {
         self.linger.unsigned_abs()
     }
 
-    /// What reviews depend on.
+    /// The settings of reviews.
     pub fn settings(&self) -> Result<Settings, ArgsError> {
         let request = self.request.settings()?;
         Ok(Settings {

@@ -1,4 +1,4 @@
-//! Flags as users write them, and those that cannot be meant.
+//! Flags as users write them, and invalid ones.
 
 use super::*;
 
@@ -7,18 +7,18 @@ fn args(flags: &[&str]) -> Args {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_documented_values() {
+fn defaults_match_documented_values() {
     let args = args(&[]);
     let (flags, settings) = (args.settings().unwrap(), Settings::default());
     assert_eq!(format!("{flags:?}"), format!("{settings:?}"));
     let lifetimes = args.lifetimes().unwrap();
-    assert_eq!(lifetimes.authority, SignedDuration::from_hours(365 * 24));
+    assert_eq!(lifetimes.ca, SignedDuration::from_hours(365 * 24));
     let names = args.target().unwrap().names();
     assert_eq!(names[0], "aliquot-webhook.aliquot-system.svc");
 }
 
 #[test]
-fn a_url_is_checked_and_gives_the_certificate_its_name() {
+fn validates_url_and_takes_certificate_name_from_it() {
     for (url, host) in [
         ("https://127.0.0.1:8443/mutate", "127.0.0.1"),
         ("https://[::1]:8443/mutate", "::1"),
@@ -35,17 +35,17 @@ fn a_url_is_checked_and_gives_the_certificate_its_name() {
         let refused = args(&["--url", url]).target().unwrap_err().to_string();
         assert_eq!(
             refused,
-            format!("--url {url:?}; accepted: https://HOST:PORT/mutate")
+            format!("--url {url:?} is invalid; expected: https://HOST:PORT/mutate")
         );
     }
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn rejects_too_short_and_malformed_lifetimes() {
     let short = args(&["--leaf-lifetime", "1s"]).lifetimes().unwrap_err();
     assert_eq!(
         short.to_string(),
-        "--leaf-lifetime 1s; accepted: at least 3s"
+        "--leaf-lifetime 1s is too short; expected: at least 3s"
     );
     let soon = ["aliquot-webhook", "--ca-lifetime", "soon"];
     assert!(Args::try_parse_from(soon).is_err());

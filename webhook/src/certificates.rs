@@ -1,16 +1,14 @@
-//! Our certificate authorities and the leaf that they issue, as values.
+//! The webhook's certificate authorities (CAs) and its serving certificate, as values.
 //!
-//! Authorities live in one Secret, so that replicas agree; each replica issues
-//! its own leaf. While one authority follows another both are in the bundle, so
-//! at no moment does the API server meet a leaf that it does not trust.
-//! Fed by: the Secret's data and the wall clock, both as arguments.
-//! Must not: do IO or read a clock.
+//! CAs live in one Secret, so that replicas agree; each replica issues its own serving
+//! certificate. While one CA replaces another both are in the bundle, so the API server trusts
+//! every certificate that is served. Nothing here does IO or reads a clock.
 
-mod authorities;
-mod authority;
+mod ca;
+mod ca_set;
 
 #[cfg(test)]
 mod tests;
 
-pub use authorities::{Authorities, Lifetimes};
-pub use authority::{Authority, CertificateError, Leaf};
+pub use ca::{Ca, CertificateError, ServingCertificate};
+pub use ca_set::{CaSet, Lifetimes};

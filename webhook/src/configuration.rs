@@ -1,7 +1,4 @@
-//! The `MutatingWebhookConfiguration` as it must be, and whether a live one is.
-//!
-//! Fed by: where we are reached, the resources' names, the CA bundle.
-//! Must not: do IO.
+//! The desired `MutatingWebhookConfiguration`, and whether a live one matches it.
 
 mod conditions;
 
@@ -11,24 +8,24 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::{handler, warn};
-use conditions::{ANOTHER, mentions};
+use conditions::{TEMPLATE_CHANGED, mentions_gpu};
 
 /// Name of the configuration object.
 pub const NAME: &str = "aliquot-webhook";
 /// Name of the webhook that reviews pods.
 pub const WEBHOOK: &str = "pods.aliquot.dev";
-/// Name of the one that warns about what makes pods.
+/// Name of the webhook that warns about workloads.
 pub const WORKLOADS: &str = "workloads.aliquot.dev";
 
-/// Labels that keep a pod or a namespace away from us, with the value `ignore`.
-const IGNORE: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
+/// Labels that exempt a pod or a namespace from reviews, with the value `ignore`.
+const IGNORE_LABELS: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
 
-/// An object with these labels is kept away from us, where its own labels may do that.
-pub fn is_kept_away(labels: &Value) -> bool {
-    IGNORE.iter().any(|key| labels[*key] == "ignore")
+/// An object with these labels is exempt from reviews, where its own labels may exempt it.
+pub fn is_ignored(labels: &Value) -> bool {
+    IGNORE_LABELS.iter().any(|key| labels[*key] == "ignore")
 }
 
-/// Where the API server reaches us.
+/// Where the API server reaches the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A Service in our namespace, port 443.
@@ -38,9 +35,9 @@ pub enum Target {
         /// Its namespace.
         namespace: String,
     },
-    /// A fixed address, as in `https://127.0.0.1:8443/mutate`.
+    /// A fixed URL, as in `https://127.0.0.1:8443/mutate`.
     Url {
-        /// All of it.
+        /// The whole URL.
         url: String,
         /// The name or address in it.
         host: String,
@@ -48,7 +45,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The names that our certificate must carry.
+    /// The names that the serving certificate must carry.
     pub fn names(&self) -> Vec<String> {
         match self {
             Self::Service { name, namespace } => vec![
@@ -75,26 +72,26 @@ impl Target {
     }
 }
 
-/// The five resources, and others that renamed cards are advertised under.
+/// The five resources, and others under which renamed GPUs are advertised.
 type Names<'a> = (&'a ResourceNames, &'a [String]);
 
-/// Whom the API server sends to us, and where.
+/// Which objects the API server sends to the webhook, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
-    /// Where we are reached.
+    /// Where the webhook is reached.
     pub target: &'a Target,
-    /// Ours, which never waits for us.
+    /// The webhook's own namespace, which is exempt.
     pub namespace: &'a str,
-    /// Which pods are ours.
+    /// The resources of pods to review.
     pub names: Names<'a>,
-    /// Runtime classes of NVIDIA's runtime: pods in them are looked at, too.
+    /// Runtime classes of NVIDIA's runtime: pods in them are reviewed, too.
     pub nvidia_runtime_classes: &'a [String],
-    /// A pod's own label keeps it away from us, too; of a namespace it always does.
+    /// A pod's own label exempts it, too; a namespace's label always does.
     pub pods_may_ignore: bool,
 }
 
 /// The whole object.
-pub fn wanted(scope: Scope<'_>, bundle: &str) -> Value {
+pub fn desired(scope: Scope<'_>, bundle: &str) -> Value {
     let Scope {
         target,
         namespace,
@@ -106,7 +103,7 @@ pub fn wanted(scope: Scope<'_>, bundle: &str) -> Value {
     let own = json!({
         "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [namespace],
     });
-    let ignored: Vec<Value> = IGNORE.into_iter().map(ignored).collect();
+    let ignored: Vec<Value> = IGNORE_LABELS.into_iter().map(ignored).collect();
     let namespaces: Vec<Value> = ignored.iter().cloned().chain([own]).collect();
     let objects = if pods_may_ignore {
         json!({"matchExpressions": ignored})
@@ -138,9 +135,9 @@ pub fn wanted(scope: Scope<'_>, bundle: &str) -> Value {
             "timeoutSeconds": 5,
             "namespaceSelector": {"matchExpressions": namespaces},
             "objectSelector": objects,
-            "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions("object", names, classes)}],
+            "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions_gpu("object", names, classes)}],
         }, {
-            // Nothing waits for it, and it changes nothing.
+            // It only warns, so a failure must not stop a workload.
             "name": WORKLOADS,
             "admissionReviewVersions": ["v1"],
             "clientConfig": target.client_config(warn::PATH, bundle),
@@ -155,29 +152,29 @@ pub fn wanted(scope: Scope<'_>, bundle: &str) -> Value {
             "timeoutSeconds": 2,
             "namespaceSelector": {"matchExpressions": namespaces},
             "matchConditions": [
-                {"name": "has-another-template", "expression": ANOTHER},
-                {"name": "mentions-a-gpu", "expression": mentions("object.spec.template", names, classes)},
+                {"name": "has-another-template", "expression": TEMPLATE_CHANGED},
+                {"name": "mentions-a-gpu", "expression": mentions_gpu("object.spec.template", names, classes)},
             ],
         }],
     })
 }
 
-/// `live` says everything that `wanted` says, and lists hold nothing beyond.
+/// `live` has every field of `desired`, and its lists have no further items.
 /// Fields that only `live` has (status, defaults of a later version) are ignored.
-pub fn conforms(wanted: &Value, live: &Value) -> bool {
-    match (wanted, live) {
-        (Value::Object(wanted), Value::Object(live)) => wanted
+pub fn conforms(desired: &Value, live: &Value) -> bool {
+    match (desired, live) {
+        (Value::Object(desired), Value::Object(live)) => desired
             .iter()
             .all(|(key, value)| live.get(key).is_some_and(|live| conforms(value, live))),
-        (Value::Array(wanted), Value::Array(live)) => {
-            wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| conforms(w, l))
+        (Value::Array(desired), Value::Array(live)) => {
+            desired.len() == live.len() && desired.iter().zip(live).all(|(d, l)| conforms(d, l))
         }
-        _ => wanted == live,
+        _ => desired == live,
     }
 }
 
-/// The CA bundle that a live configuration holds, PEM; empty where it has none.
-pub fn published(live: &Value) -> String {
+/// The CA bundle of a live configuration, PEM; empty where it has none.
+pub fn published_bundle(live: &Value) -> String {
     let bundle = live["webhooks"][0]["clientConfig"]["caBundle"].as_str();
     let bytes = bundle.and_then(|text| STANDARD.decode(text).ok());
     String::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
@@ -200,11 +197,11 @@ mod tests {
             nvidia_runtime_classes: &["nvidia".to_owned()],
             pods_may_ignore: true,
         };
-        wanted(scope, "PEM")
+        desired(scope, "PEM")
     }
 
     #[test]
-    fn who_makes_pods_is_warned_by_a_second_webhook_that_nothing_waits_for() {
+    fn workload_webhook_ignores_failures() {
         let whole = service();
         let second = &whole["webhooks"][1];
         assert_eq!(second["failurePolicy"], "Ignore");
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_own_label_can_be_made_to_mean_nothing() {
+    fn pods_may_ignore_controls_object_selector() {
         let target = Target::Service {
             name: "w".to_owned(),
             namespace: "n".to_owned(),
@@ -235,14 +232,14 @@ mod tests {
                 nvidia_runtime_classes: &[],
                 pods_may_ignore,
             };
-            let whole = wanted(scope, "");
+            let whole = desired(scope, "");
             let labels = whole["webhooks"][0]["objectSelector"]["matchExpressions"].as_array();
             assert_eq!(labels.map_or(0, Vec::len), expected);
             let selector = &whole["webhooks"][0]["namespaceSelector"]["matchExpressions"];
             assert_eq!(
                 selector.as_array().map(Vec::len),
                 Some(3),
-                "a namespace's label holds"
+                "a namespace's label always exempts"
             );
         };
         check(true, 2);
@@ -250,12 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn any_change_of_a_field_of_ours_is_seen_and_foreign_fields_are_not() {
-        let wanted = service();
-        let mut live = wanted.clone();
+    fn detects_changes_of_owned_fields_only() {
+        let desired = service();
+        let mut live = desired.clone();
         live["metadata"]["generation"] = json!(7);
         live["webhooks"][0]["aFieldOfKubernetes2"] = json!(true);
-        assert!(conforms(&wanted, &live));
+        assert!(conforms(&desired, &live));
         for (pointer, value) in [
             ("/webhooks/0/failurePolicy", json!("Ignore")),
             ("/webhooks/0/clientConfig/caBundle", json!("")),
@@ -266,7 +263,7 @@ mod tests {
         ] {
             let mut changed = live.clone();
             *changed.pointer_mut(pointer).unwrap() = value;
-            assert!(!conforms(&wanted, &changed), "{pointer}");
+            assert!(!conforms(&desired, &changed), "{pointer}");
         }
         let mut more = live.clone();
         let never = json!({"name": "never", "expression": "false"});
@@ -274,12 +271,12 @@ mod tests {
             .as_array_mut()
             .unwrap()
             .push(never);
-        assert!(!conforms(&wanted, &more));
+        assert!(!conforms(&desired, &more));
     }
 
     #[test]
-    fn the_published_bundle_is_read_back() {
-        assert_eq!(published(&service()), "PEM");
-        assert_eq!(published(&json!({"webhooks": []})), "");
+    fn reads_back_published_ca_bundle() {
+        assert_eq!(published_bundle(&service()), "PEM");
+        assert_eq!(published_bundle(&json!({"webhooks": []})), "");
     }
 }

@@ -1,7 +1,4 @@
-//! The review behind HTTP: decode, decide, encode.
-//!
-//! Fed by: POST bodies of the API server.
-//! Must not: decide anything itself, or call out.
+//! The review behind HTTP: decodes the request, calls `review`, and encodes the response.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,62 +11,62 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 
-use crate::metrics::{Ended, Metrics, Outcome};
-use crate::review::{Question, Verdict, review};
+use crate::metrics::{Metrics, Outcome, OutcomeLabels};
+use crate::review::{PodReview, Verdict, review};
 use crate::settings::Settings;
-use crate::wire::{self, Answer, Request};
+use crate::wire::{self, AdmissionRequest, ReviewResponse};
 
 /// The path that the webhook configuration names.
 pub const PATH: &str = "/mutate";
 
-/// What the handler needs.
+/// The state of the handlers.
 #[derive(Clone, Debug)]
-pub struct Reviews {
-    /// The administrator's decisions.
+pub struct HandlerState {
+    /// The administrator's settings.
     pub settings: Arc<Settings>,
-    /// Where outcomes are counted.
+    /// Counts the outcomes.
     pub metrics: Metrics,
 }
 
-/// The one route. A body that is no pod review gets 400 and the reason.
-pub fn router(reviews: Reviews) -> Router {
+/// The route for pods. A body that is no pod review gets 400 and the reason.
+pub fn router(state: HandlerState) -> Router {
     Router::new()
         .route(PATH, post(mutate))
         .layer(body::limit(body::REVIEW_BYTES))
-        .with_state(reviews)
+        .with_state(state)
 }
 
-async fn mutate(State(reviews): State<Reviews>, body: Bytes) -> Response {
-    let begin = Instant::now();
+async fn mutate(State(state): State<HandlerState>, body: Bytes) -> Response {
+    let start = Instant::now();
     let (outcome, response) = match wire::decode(&body) {
-        Ok(request) => answer(&request, &reviews.settings),
+        Ok(request) => respond(&request, &state.settings),
         Err(error) => {
-            tracing::warn!(%error, "malformed review");
+            tracing::warn!(%error, "rejecting malformed AdmissionReview");
             let response = (StatusCode::BAD_REQUEST, error.to_string()).into_response();
             (Outcome::Malformed, response)
         }
     };
-    reviews
+    state
         .metrics
         .reviews
-        .get_or_create(&Ended { outcome })
+        .get_or_create(&OutcomeLabels { outcome })
         .inc();
-    reviews
+    state
         .metrics
         .duration
-        .observe(begin.elapsed().as_secs_f64());
+        .observe(start.elapsed().as_secs_f64());
     response
 }
 
-fn answer(request: &Request, settings: &Settings) -> (Outcome, Response) {
-    let question = Question {
+fn respond(request: &AdmissionRequest, settings: &Settings) -> (Outcome, Response) {
+    let pod_review = PodReview {
         operation: &request.operation,
         sub_resource: &request.sub_resource,
         namespace: &request.namespace,
         pod: &request.object,
         old_pod: &request.old_object,
     };
-    let verdict = review(&question, settings);
+    let verdict = review(&pod_review, settings);
     let metadata = &request.object["metadata"];
     let pod = metadata["name"]
         .as_str()
@@ -77,20 +74,25 @@ fn answer(request: &Request, settings: &Settings) -> (Outcome, Response) {
     let (namespace, pod) = (&request.namespace, pod.unwrap_or_default());
     let outcome = match &verdict {
         Verdict::Deny(refusals) => {
-            tracing::info!(namespace, pod, reason = wire::message(refusals), "denied");
+            tracing::info!(
+                namespace,
+                pod,
+                reason = wire::message(refusals),
+                "pod denied"
+            );
             Outcome::Denied
         }
         Verdict::Allow { patch, .. } if patch.is_empty() => {
-            tracing::debug!(namespace, pod, "unchanged");
+            tracing::debug!(namespace, pod, "pod admitted unchanged");
             Outcome::Unchanged
         }
         Verdict::Allow { patch, .. } => {
-            tracing::info!(namespace, pod, operations = patch.len(), "patched");
+            tracing::info!(namespace, pod, operations = patch.len(), "pod patched");
             Outcome::Patched
         }
     };
-    let answer = Answer::new(request.uid.clone(), verdict);
-    (outcome, Json(answer).into_response())
+    let response = ReviewResponse::new(request.uid.clone(), verdict);
+    (outcome, Json(response).into_response())
 }
 
 #[cfg(test)]
@@ -103,14 +105,14 @@ mod tests {
     use super::*;
 
     async fn post(body: String) -> (StatusCode, String) {
-        let reviews = Reviews {
+        let state = HandlerState {
             settings: Arc::new(Settings::default()),
             metrics: Metrics::register(&mut Registry::default()),
         };
         let request = axum::http::Request::post(PATH)
             .body(Body::from(body))
             .unwrap();
-        let response = router(reviews).oneshot(request).await.unwrap();
+        let response = router(state).oneshot(request).await.unwrap();
         let status = response.status();
         let bytes = to_bytes(response.into_body(), 16 << 20).await.unwrap();
         (status, String::from_utf8(bytes.to_vec()).unwrap())
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_with_the_uid_of_the_request() {
+    async fn responds_with_uid_of_request() {
         for (limits, allowed) in [("3k", true), ("3Gi", false)] {
             let limits = json!({"nvidia.com/gpumem": limits});
             let (status, text) = post(body(&limits, 0)).await;
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_is_no_review_gets_400_and_the_reason() {
+    async fn responds_400_with_reason_to_malformed_body() {
         let (status, text) = post("{".to_owned()).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn takes_bodies_beyond_axums_default_of_2_mb_but_not_any_size() {
+    async fn accepts_bodies_over_2_mb_up_to_the_limit() {
         let limits = json!({"nvidia.com/gpu": "1"});
         assert_eq!(post(body(&limits, 6 << 20)).await.0, StatusCode::OK);
         let (status, _) = post(body(&limits, 9 << 20)).await;

@@ -1,16 +1,15 @@
-//! The binary: reads flags, opens the listeners, and keeps what it lives on.
-//!
-//! Fed by: the command line. Must not: decide anything; that is the library's.
+//! The binary: reads flags, opens the listeners, and runs the reconciler.
 
 use std::sync::Arc;
 
 use aliquot_serve::tls::{Certificates, TlsListener, server_config};
 use aliquot_serve::{Readiness, admin, http, stop, telemetry};
 use aliquot_webhook::args::Args;
-use aliquot_webhook::handler::{self, Reviews};
-use aliquot_webhook::keeper::{CERTIFICATE, CONFIGURATION, Keeper, Plan};
-use aliquot_webhook::keeping;
+use aliquot_webhook::handler::{self, HandlerState};
 use aliquot_webhook::metrics::Metrics;
+use aliquot_webhook::reconciler::{
+    self, CERTIFICATE, CONFIGURATION, Reconciler, ReconcilerSettings,
+};
 use aliquot_webhook::warn;
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -21,7 +20,7 @@ async fn main() -> Result<()> {
     let args = Args::parse();
     telemetry::init(args.log_format, &args.log_filter)?;
     let settings = Arc::new(args.settings()?);
-    let plan = Plan {
+    let reconciled = ReconcilerSettings {
         namespace: args.namespace.clone(),
         target: args.target()?,
         names: settings.names.clone(),
@@ -31,7 +30,6 @@ async fn main() -> Result<()> {
         mounted: args.certificates_dir.clone(),
         pods_may_ignore: settings.pods_may_ignore,
     };
-    let lifetimes = plan.lifetimes;
     let client = aliquot_k8s::client::client(args.kubeconfig.as_deref()).await?;
 
     let mut registry = Registry::default();
@@ -40,26 +38,26 @@ async fn main() -> Result<()> {
     let stop = stop::on_signals(readiness.clone(), args.linger())?;
     let health = admin::router(readiness.clone(), Arc::new(registry));
 
-    // The listener is open before the configuration sends anyone to it.
+    // The listener is open before the configuration sends requests to it.
     let certificates = Certificates::none();
     let config = server_config(&certificates)?;
     let listener = TlsListener::new(http::bind(args.listen).await?, config);
-    let reviews = Reviews {
+    let state = HandlerState {
         settings,
         metrics: metrics.clone(),
     };
-    let router = handler::router(reviews.clone())
-        .merge(warn::router(reviews))
+    let router = handler::router(state.clone())
+        .merge(warn::router(state))
         .merge(health.clone());
     let serving = tokio::spawn(http::serve(listener, router, stop.clone(), http::DRAIN));
     if let Some(addr) = args.admin_listen {
         let listener = http::plain(http::bind(addr).await?);
         tokio::spawn(http::serve(listener, health, stop.clone(), http::DRAIN));
     }
-    tracing::info!(listen = %args.listen, reached_at = ?plan.target.names(), "serving");
+    tracing::info!(listen = %args.listen, reached_at = ?reconciled.target.names(), "serving admission reviews");
 
-    let keeper = Keeper::new(plan, client.clone(), certificates, readiness, metrics);
-    keeping::keep(keeper, client, &args.namespace, &lifetimes, stop).await;
-    serving.await?.context("the listener failed")?;
+    let reconciler = Reconciler::new(reconciled, client.clone(), certificates, readiness, metrics);
+    reconciler::run(reconciler, client, stop).await;
+    serving.await?.context("the HTTPS listener failed")?;
     Ok(())
 }

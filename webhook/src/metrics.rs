@@ -1,6 +1,4 @@
-//! The webhook's metrics, all declared here.
-//!
-//! Fed by: the handler and the keeper. Must not: carry pod or user names.
+//! The webhook's metrics. None has a pod's or a user's name as label.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-/// How a review ended.
+/// The outcome of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Admitted as it is.
@@ -37,23 +35,23 @@ impl EncodeLabelValue for Outcome {
 
 /// The label of `aliquot_webhook_reviews`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Ended {
-    /// How.
+pub struct OutcomeLabels {
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// Handles to everything that is counted. Clones share the counts.
+/// Handles to the metrics. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// Reviews by outcome.
-    pub reviews: Family<Ended, Counter>,
-    /// Seconds from body to answer.
+    pub reviews: Family<OutcomeLabels, Counter>,
+    /// Seconds from body to response.
     pub duration: Histogram,
-    /// When the served leaf certificate expires, seconds since 1970.
-    pub leaf_expiry: Gauge,
-    /// Leaf certificates issued by this process.
-    pub leaves_issued: Counter,
-    /// Times the webhook configuration was written because it differed.
+    /// When the serving certificate expires, in seconds since 1970.
+    pub certificate_expiry: Gauge,
+    /// Serving certificates issued by this process.
+    pub certificates_issued: Counter,
+    /// Writes of the webhook configuration because it differed.
     pub configuration_writes: Counter,
 }
 
@@ -63,8 +61,8 @@ impl Metrics {
         let metrics = Self {
             reviews: Family::default(),
             duration: Histogram::new(exponential_buckets(0.000_05, 2.0, 14)),
-            leaf_expiry: Gauge::default(),
-            leaves_issued: Counter::default(),
+            certificate_expiry: Gauge::default(),
+            certificates_issued: Counter::default(),
             configuration_writes: Counter::default(),
         };
         let registry = registry.sub_registry_with_prefix("aliquot_webhook");
@@ -78,12 +76,12 @@ impl Metrics {
         registry.register(
             "leaf_expiry_timestamp_seconds",
             "When the served certificate expires",
-            metrics.leaf_expiry.clone(),
+            metrics.certificate_expiry.clone(),
         );
         registry.register(
             "leaves_issued",
             "Leaf certificates issued by this process",
-            metrics.leaves_issued.clone(),
+            metrics.certificates_issued.clone(),
         );
         registry.register(
             "configuration_writes",

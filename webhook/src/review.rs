@@ -1,24 +1,16 @@
-//! The decision about one review: refuse with every fault, or patch and warn.
+//! The decision about one review: refuse with every error found, or patch and warn.
 //!
-//! Fed by: the pod as raw JSON, exactly as the API server sent it.
-//! Must not: do IO, read a clock, or read the pod through a typed struct; fields
-//! of a later Kubernetes survive because the patch names only what we own.
+//! A review is a pure function of the raw JSON that the API server sent. The patch names only the
+//! fields that the webhook owns, so fields of later Kubernetes releases survive.
 
-mod beyond;
-mod edit;
-mod env;
-mod ephemeral;
-mod escape;
-mod fill;
-mod foreign;
-mod gate;
-mod others;
+mod annotations;
+mod defaults;
+mod device_injection;
+mod environment;
+mod isolation;
+mod patch;
 mod pod;
-mod room;
-mod scheduler_name;
-mod share;
-mod strip;
-mod wishes;
+mod request;
 
 #[cfg(test)]
 mod tests;
@@ -29,17 +21,17 @@ use json_patch::Patch;
 use serde_json::Value;
 
 use crate::settings::{Settings, VisibleDevices};
-use edit::Editor;
-use gate::Gate;
-use pod::Kind;
+use environment::PodContext;
+use patch::PodEditor;
+use pod::{Container, Kind};
 
-pub use beyond::{FOLDER_NAME, KEYS, VENDORS};
-pub use fill::DEFAULTED;
-pub use strip::RESERVED;
+pub use annotations::RESERVED;
+pub use defaults::DEFAULTED;
+pub use device_injection::{CDI_KEYS, CDI_VENDORS, MOUNT_FOLDER_NAME};
 
-/// What is asked.
+/// The part of an admission request that a review reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct PodReview<'a> {
     /// `CREATE`, `UPDATE`, ...
     pub operation: &'a str,
     /// Empty, or `ephemeralcontainers`.
@@ -52,12 +44,12 @@ pub struct Question<'a> {
     pub old_pod: &'a Value,
 }
 
-/// One thing that cannot be meant: where, and what would be accepted.
+/// One invalid value: its field, and what is expected there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The field, as in `spec.containers[0].resources.limits["nvidia.com/gpumem"]`.
     pub field: String,
-    /// The value and the accepted form.
+    /// The value, what is wrong with it, and what is expected.
     pub message: String,
 }
 
@@ -70,87 +62,216 @@ impl fmt::Display for Refusal {
 /// The answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Every fault found, at least one.
+    /// Every error found, at least one.
     Deny(Vec<Refusal>),
     /// Admitted.
     Allow {
         /// The changes; empty when there are none.
         patch: Patch,
-        /// What the user should know, a line each.
+        /// Texts for the user, one line each.
         warnings: Vec<String>,
     },
 }
 
-/// Decides about one pod. Pure, and idempotent: the patched pod gets no patch.
-pub fn review(question: &Question<'_>, settings: &Settings) -> Verdict {
-    match (question.operation, question.sub_resource) {
-        ("CREATE", "") => create(question, settings),
-        ("UPDATE", "ephemeralcontainers") => {
-            let mut editor = Editor::new(question.pod);
-            let found = ephemeral::judge(question, &mut editor, settings);
-            verdict(found.refusals, editor, found.warnings)
+/// What the checks of one pod found.
+#[derive(Default)]
+struct Findings {
+    warnings: Vec<String>,
+    refusals: Vec<Refusal>,
+}
+
+impl Findings {
+    fn verdict(self, editor: PodEditor) -> Verdict {
+        if self.refusals.is_empty() {
+            Verdict::Allow {
+                patch: editor.into_patch(),
+                warnings: self.warnings,
+            }
+        } else {
+            Verdict::Deny(self.refusals)
         }
-        _ => verdict(Vec::new(), Editor::new(question.pod), Vec::new()),
     }
 }
 
-fn create(question: &Question<'_>, settings: &Settings) -> Verdict {
-    let mut editor = Editor::new(question.pod);
-    let mut warnings = strip::strip(&mut editor);
-    if pod::is_mirror(question.pod) {
-        return verdict(Vec::new(), editor, warnings);
+/// Decides about one pod. Pure and idempotent: the patched pod gets no further patch.
+pub fn review(request: &PodReview<'_>, settings: &Settings) -> Verdict {
+    let mut editor = PodEditor::new(request.pod);
+    let mut findings = Findings::default();
+    match (request.operation, request.sub_resource) {
+        ("CREATE", "") => create(request, settings, &mut editor, &mut findings),
+        ("UPDATE", "ephemeralcontainers") => {
+            ephemeral_containers(request, settings, &mut editor, &mut findings);
+        }
+        _ => {}
     }
-    let containers = pod::containers(question.pod);
-    if !scheduler_name::is_ours(question.pod, settings) {
-        let found = foreign::judge(question, &mut editor, &containers, settings);
-        warnings.extend(found.warnings);
-        return verdict(found.refusals, editor, warnings);
+    findings.verdict(editor)
+}
+
+fn create(
+    request: &PodReview<'_>,
+    settings: &Settings,
+    editor: &mut PodEditor,
+    findings: &mut Findings,
+) {
+    findings
+        .warnings
+        .extend(annotations::remove_reserved(editor));
+    if pod::is_mirror(request.pod) {
+        return;
+    }
+    let containers = pod::containers(request.pod);
+    if !is_ours(request.pod, settings) {
+        pod_of_other_scheduler(request, settings, &containers, editor, findings);
+        return;
     }
 
-    let (shares, mut refusals) = share::read(&containers, settings);
-    let escape_allowed = settings.escape_allowed.contains(question.namespace);
-    let gate = Gate {
-        pod: question.pod,
+    let (requests, refusals) = request::read(&containers, settings);
+    let context = PodContext {
+        pod: request.pod,
         settings,
-        policy: visible_devices(question, settings),
-        shared: !shares.is_empty(),
+        policy: visible_devices(request, settings),
+        requests_share: !requests.is_empty(),
     };
-    let mut found = env::judge(&mut editor, &containers, &shares, &gate);
-    beyond::judge(&mut editor, &containers, &gate, &mut found);
-    warnings.extend(found.warnings);
-    let raw = found.refusals;
-    if shares.is_empty() && refusals.is_empty() {
-        return verdict(raw, editor, warnings);
+    let asks = !requests.is_empty() || !refusals.is_empty();
+    findings.refusals.extend(refusals);
+    environment::check(editor, &containers, &requests, &context, findings);
+    device_injection::check(editor, &containers, &context, findings);
+    if !asks {
+        return;
     }
-    refusals.extend(raw);
-    refusals.extend(wishes::refusals(question.pod));
-    refusals.extend(pod::preset_node(question.pod, &settings.scheduler_name));
-    if !escape_allowed {
-        let asks = |container: &pod::Container<'_>| {
-            container.kind != Kind::Ephemeral && share::asks(container, settings)
+    let refusals = &mut findings.refusals;
+    refusals.extend(annotations::invalid_preferences(request.pod));
+    refusals.extend(preset_node(request.pod, &settings.scheduler_name));
+    if !settings.escape_allowed.contains(request.namespace) {
+        let requests_share = |container: &Container<'_>| {
+            container.kind != Kind::Ephemeral && request::asks(container, settings)
         };
-        refusals.extend(escape::refusals(question.pod, &containers, asks, settings));
+        refusals.extend(isolation::refusals(
+            request.pod,
+            &containers,
+            requests_share,
+            settings,
+        ));
     }
-    warnings.extend(fill::fill(&mut editor, &shares, settings));
-    scheduler_name::set(&mut editor, settings);
-    refusals.extend(room::refusal(editor.pod()));
-    verdict(refusals, editor, warnings)
+    let warnings = defaults::fill(editor, &requests, settings);
+    findings.warnings.extend(warnings);
+    set_scheduler(editor, settings);
+    findings
+        .refusals
+        .extend(annotations::too_large(editor.pod()));
 }
 
-/// What becomes of `NVIDIA_VISIBLE_DEVICES` in this namespace.
-fn visible_devices(question: &Question<'_>, settings: &Settings) -> VisibleDevices {
-    if settings.escape_allowed.contains(question.namespace) {
+/// A pod whose `schedulerName` the settings do not name: another scheduler places it and another
+/// plugin may give it GPUs, so nothing is filled in or pinned. Anybody can write such a name, and
+/// with `nodeName` beside it no scheduler sees the pod: neither its environment nor its node may
+/// bypass the scheduler.
+fn pod_of_other_scheduler(
+    request: &PodReview<'_>,
+    settings: &Settings,
+    containers: &[Container<'_>],
+    editor: &mut PodEditor,
+    findings: &mut Findings,
+) {
+    let context = PodContext {
+        pod: request.pod,
+        settings,
+        policy: visible_devices(request, settings),
+        requests_share: false,
+    };
+    let mut asks = false;
+    for container in containers.iter().filter(|c| c.kind != Kind::Ephemeral) {
+        // Nothing is filled in here: a container that asks for memory alone gets no device.
+        let gets_devices = request::counts_devices(container, settings);
+        environment::check_of_other_scheduler(editor, container, gets_devices, &context, findings);
+        asks |= request::asks(container, settings);
+    }
+    device_injection::check(editor, containers, &context, findings);
+    if asks {
+        let scheduler = request.pod["spec"]["schedulerName"].as_str();
+        let refusal = preset_node(request.pod, scheduler.unwrap_or_default());
+        findings.refusals.extend(refusal);
+    }
+}
+
+/// Ephemeral containers that this update adds to a running pod: no resources of ours, no GPUs by
+/// way of the environment, no escape. Those that were there before are not reviewed again.
+fn ephemeral_containers(
+    request: &PodReview<'_>,
+    settings: &Settings,
+    editor: &mut PodEditor,
+    findings: &mut Findings,
+) {
+    let ours = is_ours(request.pod, settings);
+    let all = pod::containers(request.pod);
+    let requests_share = ours
+        && all.iter().any(|container| {
+            container.kind != Kind::Ephemeral && request::asks(container, settings)
+        });
+    let context = PodContext {
+        pod: request.pod,
+        settings,
+        policy: visible_devices(request, settings),
+        requests_share,
+    };
+    let before = pod::items(&request.old_pod["spec"][Kind::Ephemeral.list()]);
+    let is_new = |name: &str| !before.iter().any(|old| old["name"] == name);
+
+    for container in all {
+        if container.kind != Kind::Ephemeral || !is_new(container.name()) {
+            continue;
+        }
+        if ours {
+            let refusals = request::in_ephemeral(&container, settings);
+            findings.refusals.extend(refusals);
+        }
+        environment::check_ephemeral(editor, &container, &context, findings);
+        let mounts = device_injection::mounts(&container, &context);
+        findings.refusals.extend(mounts);
+        if requests_share && !settings.escape_allowed.contains(request.namespace) {
+            let refusals = isolation::security_context(&container);
+            findings.refusals.extend(refusals);
+        }
+    }
+}
+
+/// The policy for `NVIDIA_VISIBLE_DEVICES` in this namespace.
+fn visible_devices(request: &PodReview<'_>, settings: &Settings) -> VisibleDevices {
+    if settings.escape_allowed.contains(request.namespace) {
         VisibleDevices::Allow
     } else {
         settings.visible_devices
     }
 }
 
-fn verdict(refusals: Vec<Refusal>, editor: Editor, warnings: Vec<String>) -> Verdict {
-    if refusals.is_empty() {
-        let patch = editor.into_patch();
-        Verdict::Allow { patch, warnings }
-    } else {
-        Verdict::Deny(refusals)
+/// The pod names no scheduler, ours, or one that ours replaces.
+fn is_ours(pod: &Value, settings: &Settings) -> bool {
+    let name = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
+    name.is_empty()
+        || name == settings.scheduler_name
+        || settings.replaced_schedulers.contains(name)
+}
+
+/// Sets the scheduler, and the runtime class where the pod names none.
+fn set_scheduler(editor: &mut PodEditor, settings: &Settings) {
+    editor.set(
+        &["spec", "schedulerName"],
+        Value::from(settings.scheduler_name.as_str()),
+    );
+    if let Some(class) = &settings.runtime_class
+        && editor.pod()["spec"]["runtimeClassName"].is_null()
+    {
+        editor.set(&["spec", "runtimeClassName"], Value::from(class.as_str()));
     }
+}
+
+/// A pod that names its node bypasses every scheduler, also the one that it names.
+fn preset_node(pod: &Value, scheduler: &str) -> Option<Refusal> {
+    let node = pod::named_node(pod)?;
+    Some(Refusal {
+        field: "spec.nodeName".to_owned(),
+        message: format!(
+            "{node:?} bypasses scheduler {scheduler}, which allocates the pod's GPU share; \
+             expected: no nodeName (use nodeSelector or affinity to choose nodes)"
+        ),
+    })
 }

@@ -1,23 +1,21 @@
-//! What the administrator decided about reviews, as plain values.
-//!
-//! Fed by: the flags of the binary.
-//! Must not: change while reviews run; a new setting is a new process.
+//! The administrator's settings for reviews. They do not change while the process runs.
 
 use std::collections::BTreeSet;
 
 use aliquot_core::escape::AGENT_PATHS;
 use aliquot_core::request::{Defaults, ResourceNames};
 
-/// What becomes of `NVIDIA_VISIBLE_DEVICES` in a pod's own environment, with which
-/// it would reach GPUs past all books.
+/// The policy for `NVIDIA_VISIBLE_DEVICES` in a pod's own environment, which would give it GPUs
+/// without an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum VisibleDevices {
-    /// Uuids become a pin that is booked; whatever else would reach a GPU is taken out.
+    /// UUIDs become a pin that the scheduler allocates; every other value that gives access to a
+    /// GPU is removed.
     #[default]
     Rewrite,
-    /// Refused.
+    /// The pod is refused.
     Deny,
-    /// Left as it is.
+    /// The value is left as it is.
     Allow,
 }
 
@@ -26,28 +24,28 @@ pub enum VisibleDevices {
 pub struct Settings {
     /// The cluster's names of the five resources.
     pub names: ResourceNames,
-    /// Other resources of ours, that renamed cards are advertised under.
+    /// Other resources of ours, under which renamed GPUs are advertised.
     pub extra: Vec<String>,
     /// Those of which a container may have one share only.
     pub strict: Vec<String>,
-    /// What becomes of `NVIDIA_VISIBLE_DEVICES` in a pod's own environment.
+    /// The policy for `NVIDIA_VISIBLE_DEVICES` in a pod's own environment.
     pub visible_devices: VisibleDevices,
-    /// What is filled in where a container says nothing.
+    /// What is filled in where a container sets nothing.
     pub defaults: Defaults,
     /// Our profile's name; pods with a share get it.
     pub scheduler_name: String,
-    /// Schedulers whose pods we take over. Of a pod that names any other only what would open
-    /// GPUs past the books is judged.
+    /// Schedulers whose pods we take over. A pod that names any other is only checked for ways to
+    /// bypass the scheduler.
     pub replaced_schedulers: BTreeSet<String>,
     /// `runtimeClassName` for pods with a share that name none.
     pub runtime_class: Option<String>,
-    /// Runtime classes behind which NVIDIA's runtime is, which opens GPUs by what an image sets.
+    /// Runtime classes of NVIDIA's runtime, which gives GPUs to a container by what its image sets.
     pub nvidia_runtime_classes: Vec<String>,
-    /// Namespaces where a pod with a share may reach around it.
+    /// Namespaces where a pod with a share may bypass it.
     pub escape_allowed: BTreeSet<String>,
     /// Host paths of the node agent, closed to pods with a share like `/dev`.
     pub agent_paths: Vec<String>,
-    /// A pod's own label keeps it from being reviewed; its namespace's always does.
+    /// A pod's own label exempts it from reviews; its namespace's label always does.
     pub pods_may_ignore: bool,
 }
 

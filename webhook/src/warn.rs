@@ -1,8 +1,6 @@
-//! What makes pods: the author of a Deployment never sees what the review of its pods says, so it
-//! is said here, and nothing else is done.
-//!
-//! Fed by: POST bodies of the API server about Deployments, `StatefulSets` and Jobs.
-//! Must not: refuse or change anything.
+//! Warnings about workloads: the author of a Deployment, a `StatefulSet` or a Job never sees the
+//! review of its pods, so the review of the workload returns its texts as warnings. It refuses
+//! and changes nothing.
 
 use axum::Json;
 use axum::Router;
@@ -16,47 +14,47 @@ use serde_json::{Value, json};
 use aliquot_serve::body;
 
 use crate::configuration;
-use crate::handler::Reviews;
-use crate::review::{Question, Verdict, review};
+use crate::handler::HandlerState;
+use crate::review::{PodReview, Verdict, review};
 use crate::settings::Settings;
-use crate::wire::{self, Answer, Request};
+use crate::wire::{self, AdmissionRequest, ReviewResponse};
 
 /// The path that the webhook configuration names.
 pub const PATH: &str = "/warn";
 
-/// What is warned about.
+/// The kinds of workloads that are reviewed.
 pub const KINDS: [&str; 3] = ["Deployment", "StatefulSet", "Job"];
 
-/// The one route. A body that is no review of these kinds gets 400 and the reason.
-pub fn router(reviews: Reviews) -> Router {
+/// The route for workloads. A body that is no review of these kinds gets 400 and the reason.
+pub fn router(state: HandlerState) -> Router {
     Router::new()
         .route(PATH, post(warn))
         .layer(body::limit(body::REVIEW_BYTES))
-        .with_state(reviews)
+        .with_state(state)
 }
 
-async fn warn(State(reviews): State<Reviews>, body: Bytes) -> Response {
+async fn warn(State(state): State<HandlerState>, body: Bytes) -> Response {
     match wire::decode_of(&KINDS, &body) {
         Ok(request) => {
-            let warnings = warnings(&request, &reviews.settings);
-            Json(Answer::warning(request.uid, &warnings)).into_response()
+            let warnings = warnings(&request, &state.settings);
+            Json(ReviewResponse::warning(request.uid, &warnings)).into_response()
         }
         Err(error) => {
-            tracing::warn!(%error, "malformed review");
+            tracing::warn!(%error, "rejecting malformed AdmissionReview");
             (StatusCode::BAD_REQUEST, error.to_string()).into_response()
         }
     }
 }
 
-/// What the review of a pod of this object will say; nothing of one that will not be reviewed.
-pub fn warnings(request: &Request, settings: &Settings) -> Vec<String> {
+/// The texts of the review of this workload's pods; none where these are not reviewed.
+pub fn warnings(request: &AdmissionRequest, settings: &Settings) -> Vec<String> {
     let template = &request.object["spec"]["template"];
     let labels = &template["metadata"]["labels"];
-    if settings.pods_may_ignore && configuration::is_kept_away(labels) {
+    if settings.pods_may_ignore && configuration::is_ignored(labels) {
         return Vec::new();
     }
     let pod = json!({"metadata": template["metadata"], "spec": template["spec"]});
-    let question = Question {
+    let pod_review = PodReview {
         operation: "CREATE",
         sub_resource: "",
         namespace: &request.namespace,
@@ -64,7 +62,7 @@ pub fn warnings(request: &Request, settings: &Settings) -> Vec<String> {
         old_pod: &Value::Null,
     };
     let kind = &request.kind.kind;
-    match review(&question, settings) {
+    match review(&pod_review, settings) {
         Verdict::Allow { warnings, .. } => warnings,
         Verdict::Deny(refusals) => refusals
             .iter()
@@ -78,14 +76,14 @@ mod tests {
     use super::*;
 
     fn check(kind: &str, limits: &Value, expected: &[&str]) {
-        let found = warned(kind, &json!({}), limits, &Settings::default());
+        let found = warnings_of(kind, &json!({}), limits, &Settings::default());
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for (found, expected) in found.iter().zip(expected) {
             assert!(found.starts_with(expected), "{found}");
         }
     }
 
-    fn warned(kind: &str, labels: &Value, limits: &Value, settings: &Settings) -> Vec<String> {
+    fn warnings_of(kind: &str, labels: &Value, limits: &Value, settings: &Settings) -> Vec<String> {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {
@@ -100,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn authors_of_what_makes_pods_hear_what_their_pods_will_be_told() {
+    fn warns_workload_authors_of_their_pods_refusals() {
         check("Deployment", &json!({}), &[]);
         let whole = json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k", "nvidia.com/gpucores": "30",
             "nvidia.com/priority": "1"});
@@ -110,7 +108,7 @@ mod tests {
         check(
             "StatefulSet",
             &bare,
-            &["nvidia.com/gpumem not set: 5000 MiB"],
+            &["nvidia.com/gpumem not set, defaulting to 5000 MiB"],
         );
         let refused = "pods of this Deployment will be refused: spec.template.spec.containers[0].resources.limits[\"nvidia.com/gpumem\"]";
         check(
@@ -121,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_the_webhook_leaves_alone_was_warned_of() {
+    fn does_not_warn_about_ignored_pod_templates() {
         let wrong = json!({"nvidia.com/gpumem": "3Gi"});
         let check = |labels: &Value, pods_may_ignore, expected: usize| {
             let settings = Settings {
@@ -129,13 +127,13 @@ mod tests {
                 ..Settings::default()
             };
             for kind in KINDS {
-                let found = warned(kind, labels, &wrong, &settings);
+                let found = warnings_of(kind, labels, &wrong, &settings);
                 assert_eq!(found.len(), expected, "{labels} {found:?}");
             }
         };
         for label in ["aliquot.dev/webhook", "hami.io/webhook"] {
             check(&json!({label: "ignore"}), true, 0);
-            // Then the pods' labels mean nothing, and the pods are refused.
+            // The pods' labels have no effect, and the pods are refused.
             check(&json!({label: "ignore"}), false, 1);
             check(&json!({label: "please"}), true, 1);
         }
@@ -143,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_review_of_a_pod_is_not_for_this_route() {
+    fn workload_route_rejects_pod_reviews() {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {"uid": "u", "kind": {"kind": "Pod"}, "operation": "CREATE"},
         });
         let refused = wire::decode_of(&KINDS, review.to_string().as_bytes()).unwrap_err();
-        let expected = r#"the review is about "Pod"; accepted: "Deployment", "StatefulSet", "Job""#;
+        let expected = r#"the AdmissionReview is for kind "Pod"; expected: "Deployment", "StatefulSet", "Job""#;
         assert_eq!(refused.to_string(), expected);
     }
 }

@@ -1,8 +1,7 @@
 //! `AdmissionReview` v1 as it goes over the wire; the pod stays raw JSON.
 //!
-//! Fed by: the API server. Own types, because kube's write the patch as a list
-//! of numbers where the API reference says base64 text.
-//! Must not: judge a pod. Source: k8s.io/api/admission/v1; golden files from it.
+//! These are our own types because kube's write the patch as a list of numbers where the API
+//! reference says base64 text. Source: k8s.io/api/admission/v1; golden files from it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,10 +15,10 @@ use crate::review::{Refusal, Verdict};
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
 
-/// Refusals shown one by one; a pod with more says how many are left.
-const SHOWN: usize = 10;
-/// Warnings sent; the API server cuts them off at 4096 bytes in all.
-const WARNINGS: usize = 20;
+/// Refusals shown one by one; of further ones only the number is shown.
+const MAX_REFUSALS: usize = 10;
+/// Warnings sent; the API server truncates them at 4096 bytes in all.
+const MAX_WARNINGS: usize = 20;
 
 /// Why a body is not a review that can be answered.
 #[derive(Debug, Error)]
@@ -28,41 +27,43 @@ pub enum WireError {
     #[error("the body is not an AdmissionReview: {0}")]
     Json(#[source] serde_json::Error),
     /// Another kind or version of object.
-    #[error("the body is {kind:?} of {api_version:?}; accepted: \"{KIND}\" of \"{API_VERSION}\"")]
+    #[error(
+        "the body has kind {kind:?} and apiVersion {api_version:?}; expected: \"{KIND}\" and \"{API_VERSION}\""
+    )]
     Kind {
-        /// `kind` as it came.
+        /// `kind` as received.
         kind: String,
-        /// `apiVersion` as it came.
+        /// `apiVersion` as received.
         api_version: String,
     },
     /// A review without a request.
     #[error("the AdmissionReview has no request")]
     NoRequest,
-    /// A request about something else.
-    #[error("the review is about {kind:?}; accepted: {accepted}")]
+    /// A request about another kind of object.
+    #[error("the AdmissionReview is for kind {kind:?}; expected: {expected}")]
     OtherKind {
-        /// `request.kind.kind` as it came.
+        /// `request.kind.kind` as received.
         kind: String,
-        /// What it may be.
-        accepted: String,
+        /// The kinds that it may be.
+        expected: String,
     },
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Incoming {
+struct IncomingReview {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
     kind: String,
-    request: Option<Request>,
+    request: Option<AdmissionRequest>,
 }
 
-/// What of a request is read. `object` and `old_object` are null where absent.
+/// The fields of a request that are read. `object` and `old_object` are null where absent.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Request {
-    /// Echoed in the answer.
+pub struct AdmissionRequest {
+    /// Echoed in the response.
     pub uid: String,
     /// What the object is.
     pub kind: Kind,
@@ -90,13 +91,13 @@ pub struct Kind {
 }
 
 /// Reads the request about a pod out of a body.
-pub fn decode(body: &[u8]) -> Result<Request, WireError> {
+pub fn decode(body: &[u8]) -> Result<AdmissionRequest, WireError> {
     decode_of(&["Pod"], body)
 }
 
 /// Reads the request about an object of one of these kinds out of a body.
-pub fn decode_of(kinds: &[&str], body: &[u8]) -> Result<Request, WireError> {
-    let review: Incoming = serde_json::from_slice(body).map_err(WireError::Json)?;
+pub fn decode_of(kinds: &[&str], body: &[u8]) -> Result<AdmissionRequest, WireError> {
+    let review: IncomingReview = serde_json::from_slice(body).map_err(WireError::Json)?;
     if review.kind != KIND || review.api_version != API_VERSION {
         return Err(WireError::Kind {
             kind: review.kind,
@@ -105,19 +106,19 @@ pub fn decode_of(kinds: &[&str], body: &[u8]) -> Result<Request, WireError> {
     }
     let request = review.request.ok_or(WireError::NoRequest)?;
     if !kinds.contains(&request.kind.kind.as_str()) {
-        let accepted: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
+        let expected: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
         return Err(WireError::OtherKind {
             kind: request.kind.kind,
-            accepted: accepted.join(", "),
+            expected: expected.join(", "),
         });
     }
     Ok(request)
 }
 
-/// A whole answer.
+/// A whole `AdmissionReview` with the response.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Answer {
+pub struct ReviewResponse {
     api_version: &'static str,
     kind: &'static str,
     response: Response,
@@ -148,8 +149,8 @@ struct Status {
     code: u16,
 }
 
-impl Answer {
-    /// The answer that admits unchanged, with warnings.
+impl ReviewResponse {
+    /// The response that admits the object unchanged, with warnings.
     pub fn warning(uid: String, warnings: &[String]) -> Self {
         let verdict = Verdict::Allow {
             patch: Patch(Vec::new()),
@@ -158,7 +159,7 @@ impl Answer {
         Self::new(uid, verdict)
     }
 
-    /// The answer to the request `uid`.
+    /// The response to the request `uid`.
     pub fn new(uid: String, verdict: Verdict) -> Self {
         let mut response = Response {
             uid,
@@ -178,7 +179,7 @@ impl Answer {
                 });
             }
             Verdict::Allow { patch, warnings } => {
-                response.warnings = bounded(&warnings, WARNINGS);
+                response.warnings = bounded(&warnings, MAX_WARNINGS);
                 if !patch.is_empty() {
                     response.patch = Some(base64(&patch));
                     response.patch_type = Some("JSONPatch");
@@ -196,7 +197,7 @@ impl Answer {
 /// All refusals in one text, bounded.
 pub fn message(refusals: &[Refusal]) -> String {
     let lines: Vec<String> = refusals.iter().map(Refusal::to_string).collect();
-    bounded(&lines, SHOWN).join("; ")
+    bounded(&lines, MAX_REFUSALS).join("; ")
 }
 
 fn bounded(lines: &[String], most: usize) -> Vec<String> {
@@ -219,17 +220,18 @@ mod tests {
 
     fn check_golden(file: &str, verdict: Verdict) {
         let mut golden: Value = serde_json::from_str(file).unwrap();
-        // Go writes an empty metadata into every status; it says nothing.
+        // Go writes an empty metadata into every status.
         if let Some(status) = golden.pointer_mut("/response/status") {
             let metadata = status.as_object_mut().unwrap().remove("metadata");
             assert_eq!(metadata, Some(json!({})));
         }
-        let answer = serde_json::to_value(Answer::new("r-1".to_owned(), verdict)).unwrap();
-        assert_eq!(answer, golden);
+        let response =
+            serde_json::to_value(ReviewResponse::new("r-1".to_owned(), verdict)).unwrap();
+        assert_eq!(response, golden);
     }
 
     #[test]
-    fn answers_are_what_the_go_types_write() {
+    fn responses_match_what_go_types_write() {
         let patch = serde_json::from_str(r#"[{"op":"add","path":"/a","value":1}]"#).unwrap();
         let allowed = Verdict::Allow {
             patch,
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_what_the_go_types_write() {
+    fn refusals_match_what_go_types_write() {
         let mut golden: Value =
             serde_json::from_str(include_str!("../tests/golden/review-denied.json")).unwrap();
         golden["response"]["status"]["message"] = json!("spec: no");
@@ -251,17 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_patch_is_left_out_with_its_type() {
+    fn omits_empty_patch_and_its_type() {
         let allowed = Verdict::Allow {
             patch: Patch(Vec::new()),
             warnings: Vec::new(),
         };
-        let answer = serde_json::to_value(Answer::new("u".to_owned(), allowed)).unwrap();
-        assert_eq!(answer["response"], json!({"uid": "u", "allowed": true}));
+        let response = serde_json::to_value(ReviewResponse::new("u".to_owned(), allowed)).unwrap();
+        assert_eq!(response["response"], json!({"uid": "u", "allowed": true}));
     }
 
     #[test]
-    fn many_refusals_are_bounded() {
+    fn limits_number_of_refusals_shown() {
         let refusal = |index: usize| Refusal {
             field: format!("f{index}"),
             message: "no".to_owned(),
@@ -271,17 +273,17 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_no_pod_review_is_refused_with_words() {
+    fn rejects_body_that_is_no_pod_review() {
         let review = |kind: &str| {
             json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
                 "uid": "u", "kind": {"kind": kind}, "operation": "CREATE", "object": {}}})
         };
         for (body, expected) in [
             (json!("x"), "the body is not an AdmissionReview: "),
-            (json!({}), r#"the body is "" of """#),
+            (json!({}), r#"the body has kind "" and apiVersion """#),
             (
                 json!({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview"}),
-                r#"the body is "AdmissionReview" of "admission.k8s.io/v1beta1"; accepted: "#,
+                r#"the body has kind "AdmissionReview" and apiVersion "admission.k8s.io/v1beta1"; expected: "#,
             ),
             (
                 json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),
@@ -289,7 +291,7 @@ mod tests {
             ),
             (
                 review("Node"),
-                r#"the review is about "Node"; accepted: "Pod""#,
+                r#"the AdmissionReview is for kind "Node"; expected: "Pod""#,
             ),
         ] {
             let refused = decode(body.to_string().as_bytes()).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-{{/* The values, with HAMi's keys that have another name here in their places. */}}
+{{/* The values, with HAMi's keys under this chart's names. */}}
 {{- define "aliquot.values" -}}
 {{- $v := .Values | toYaml | fromYaml -}}
 {{- if hasKey $v.scheduler "leaderElect" -}}
@@ -19,7 +19,7 @@
 {{- if has (default "" $v.devicePlugin.nvidiaDriverRoot) (list "" "auto") -}}
 {{- $_ := set $v.devicePlugin "nvidiaDriverRoot" "" -}}
 {{- end -}}
-{{- /* helm takes the words on and off for truth values. */ -}}
+{{- /* helm parses on and off as booleans. */ -}}
 {{- if kindIs "bool" $v.devicePlugin.featureLabels -}}
 {{- $_ := set $v.devicePlugin "featureLabels" (ternary "on" "off" $v.devicePlugin.featureLabels) -}}
 {{- end -}}
@@ -31,7 +31,7 @@
 {{- toYaml $v -}}
 {{- end -}}
 
-{{/* Labels of every object; call with the root and a component. */}}
+{{/* Labels of every object; takes the root and a component. */}}
 {{- define "aliquot.labels" -}}
 {{ include "aliquot.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -44,14 +44,14 @@ app.kubernetes.io/part-of: aliquot
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* Our image. */}}
+{{/* Aliquot's image. */}}
 {{- define "aliquot.image" -}}
 {{- $registry := default .v.global.imageRegistry .v.image.registry -}}
 {{- with $registry }}{{ . }}/{{ end }}{{ .v.image.repository }}
 {{- if .v.image.digest }}@{{ .v.image.digest }}{{ else }}:{{ default .root.Chart.AppVersion .v.image.tag }}{{ end }}
 {{- end -}}
 
-{{/* kube-scheduler's image: of the cluster's version, without what a vendor appends. */}}
+{{/* kube-scheduler's image: of the cluster's version, without a vendor's suffix. */}}
 {{- define "aliquot.kubeSchedulerImage" -}}
 {{- $image := .v.scheduler.kubeScheduler.image -}}
 {{- with default .v.global.imageRegistry $image.registry }}{{ . }}/{{ end }}{{ $image.repository }}:{{ include "aliquot.kubeSchedulerTag" . }}
@@ -62,8 +62,8 @@ app.kubernetes.io/component: {{ .component }}
 {{- coalesce .v.scheduler.kubeScheduler.imageTag .v.scheduler.kubeScheduler.image.tag $version -}}
 {{- end -}}
 
-{{/* Where kube-scheduler answers how it is: /livez and /readyz came with 1.31. A tag that
-is no version is one of the cluster's. */}}
+{{/* kube-scheduler's health path: /livez and /readyz exist since 1.31. A tag that is no
+version counts as the cluster's version. */}}
 {{- define "aliquot.kubeSchedulerHealth" -}}
 {{- $form := "^v?[0-9]+[.][0-9]+[.][0-9]+" -}}
 {{- $tag := include "aliquot.kubeSchedulerTag" .me | regexFind $form -}}
@@ -92,7 +92,7 @@ is no version is one of the cluster's. */}}
 - {{ printf "--log=%s" .log.filter | quote }}
 {{- end -}}
 
-{{/* Profiles as they were written: helm takes the key `on` for the truth value. */}}
+{{/* Profiles as they were written: helm parses the key `on` as a boolean. */}}
 {{- define "aliquot.profiles" -}}
 {{- $config := . | toYaml | fromYaml -}}
 {{- range $profile := $config.profiles -}}
@@ -112,7 +112,7 @@ is no version is one of the cluster's. */}}
 {{- toYaml $config -}}
 {{- end -}}
 
-{{/* Where the agent and the container runtime have files that no pod with a share may mount. */}}
+{{/* Directories of the agent and the container runtime that no pod with a share may mount. */}}
 {{- define "aliquot.agentPaths" -}}
 {{- $paths := list "/run/aliquot" .stateDir .kubeletDir .cdiDir .nvidiaCdiDir -}}
 {{- with .runtimeConfig }}{{ $paths = append $paths (dir .) }}{{ end -}}
@@ -120,7 +120,7 @@ is no version is one of the cluster's. */}}
 {{- $paths | uniq | join "," -}}
 {{- end -}}
 
-{{/* What restricted Pod Security asks of a pod, and of its containers. */}}
+{{/* What the restricted Pod Security Standard requires of a pod and its containers. */}}
 {{- define "aliquot.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -144,12 +144,12 @@ capabilities: {drop: [ALL]}
       {{- include "aliquot.selector" . | nindent 6 }}
 {{- end -}}
 
-{{/* What the agent's containers find in their environment. */}}
+{{/* Environment of the agent's containers. */}}
 {{- define "aliquot.agentEnv" -}}
 - name: NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
-# For NVIDIA's runtime, which brings the driver's libraries: all GPUs, and the right
-# to cut them.
+# For NVIDIA's runtime, which mounts the driver's libraries: all GPUs, and permission to
+# configure MIG.
 - {name: NVIDIA_VISIBLE_DEVICES, value: all}
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: "compute,utility"}
 - {name: NVIDIA_MIG_CONFIG_DEVICES, value: all}
@@ -159,7 +159,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{/* Where the API server is, if not at its Service. */}}
+{{/* The API server's address, if not its Service. */}}
 {{- define "aliquot.apiServerEnv" -}}
 {{- if .apiServer.host }}
 - {name: KUBERNETES_SERVICE_HOST, value: {{ .apiServer.host | quote }}}
@@ -167,7 +167,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{/* Not empty where the values have something at a path. */}}
+{{/* Not empty if the values have a key at a path. */}}
 {{- define "aliquot.isSet" -}}
 {{- $at := dict "here" .in "there" true -}}
 {{- range $key := splitList "." .path -}}

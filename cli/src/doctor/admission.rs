@@ -1,46 +1,44 @@
-//! The checks of what happens to a pod when it is created.
-//!
-//! Fed by: [`Known`]. Must not: ask anybody.
+//! Checks of admission: what happens to a pod when it is created.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::class;
-use super::cluster::of;
+use super::cluster::running_pods;
+use super::facts::{ClusterFacts, DryRun, is_ready};
 use super::finding::{About, Finding};
-use super::known::{Known, Trial, is_ready};
+use super::runtime_class;
 
-/// All of them.
-pub(super) fn checks(known: &Known, about: &About) -> Vec<Finding> {
-    let mut found = match &known.pods {
-        Ok(pods) if is_off(pods) => vec![off(known, about)],
+/// The findings of all of them.
+pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
+    let mut found = match &facts.pods {
+        Ok(pods) if is_off(pods) => vec![off(facts, about)],
         _ => {
-            let mut found = webhook(known, about);
-            found.push(trial(known, about));
+            let mut found = webhook(facts, about);
+            found.push(dry_run(facts, about));
             found
         }
     };
-    found.push(fences(known, about));
-    found.extend(class::there(known, about));
+    found.push(policy_bindings(facts, about));
+    found.extend(runtime_class::exist(facts, about));
     found
 }
 
-/// What the chart writes on the scheduler's pods where its values switch the webhook off.
+/// The annotation that the chart gives the scheduler pods when its values disable the webhook.
 const OFF: (&str, &str) = ("aliquot.dev/admission-webhook", "off");
 
-/// Nobody is to be asked when a pod is created.
+/// Whether the chart's values disable the webhook.
 pub(super) fn is_off(pods: &[Pod]) -> bool {
-    of(pods, "scheduler").any(|pod| {
+    running_pods(pods, "scheduler").any(|pod| {
         let all = pod.metadata.annotations.as_ref();
         all.and_then(|all| all.get(OFF.0))
             .is_some_and(|value| value == OFF.1)
     })
 }
 
-/// Our scheduler's name, which pods with a share have.
-pub(super) fn scheduler(known: &Known) -> String {
-    let named = known.config.as_ref().ok().and_then(|text| {
+/// The schedulerName that pods with a share get.
+pub(super) fn scheduler(facts: &ClusterFacts) -> String {
+    let named = facts.config.as_ref().ok().and_then(|text| {
         let config: Value = serde_saphyr::from_str(text.as_ref()?).ok()?;
         let name = config["profiles"][0]["schedulerName"].as_str()?;
         Some(name.to_owned())
@@ -48,34 +46,34 @@ pub(super) fn scheduler(known: &Known) -> String {
     named.unwrap_or_else(|| "aliquot-scheduler".to_owned())
 }
 
-/// It was switched off by whoever installed us: what nobody does then.
-fn off(known: &Known, about: &About) -> Finding {
+/// The webhook is disabled: what is then not done.
+fn off(facts: &ClusterFacts, about: &About) -> Finding {
     let check = "webhook";
-    if matches!(known.hook, Ok(Some(_))) {
+    if matches!(facts.webhook, Ok(Some(_))) {
         return about.problem(
             check,
-            "switched off by the chart's values, and its configuration is still there: the API server asks it about each GPU pod, and refuses the pod",
+            "the chart's values disable the webhook, but MutatingWebhookConfiguration aliquot-webhook still exists: the API server calls the webhook for each GPU pod and rejects the pod",
             "kubectl delete mutatingwebhookconfiguration aliquot-webhook",
         );
     }
-    let name = scheduler(known);
+    let name = scheduler(facts);
     about.warning(
         check,
-        format!("switched off by the chart's values: nobody gives a GPU pod the scheduler {name} and its defaults, refuses what cannot be meant or reaches around a share (privileged, host paths, a node named by the pod), or takes NVIDIA_VISIBLE_DEVICES out of pods without one"),
-        &format!("scheduler.admissionWebhook.enabled=true; without it all who may create pods must be trusted, and write schedulerName: {name} and their resources themselves"),
+        format!("the chart's values disable the webhook: GPU pods do not get schedulerName {name} and default requests, invalid requests and ways around a share (privileged containers, host paths, spec.nodeName) are not rejected, and NVIDIA_VISIBLE_DEVICES is not removed from pods without a share"),
+        &format!("set scheduler.admissionWebhook.enabled=true; without the webhook, trust everyone who may create pods, and have them write schedulerName: {name} and all resources themselves"),
     )
 }
 
-/// Its configuration is there, and somebody answers.
-fn webhook(known: &Known, about: &About) -> Vec<Finding> {
+/// The webhook's configuration exists and its pods are ready.
+fn webhook(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let check = "webhook";
     let mut found = Vec::new();
-    match &known.hook {
+    match &facts.webhook {
         Err(why) => found.push(about.unknown(check, why)),
         Ok(None) => found.push(about.problem(
             check,
-            "there is no MutatingWebhookConfiguration aliquot-webhook: pods reach the default scheduler unchanged",
-            "the webhook makes it itself: look whether its pods run, and at their logs",
+            "there is no MutatingWebhookConfiguration aliquot-webhook: GPU pods go to the default scheduler unchanged",
+            "the webhook creates it: check that the webhook pods run, and read their logs",
         )),
         Ok(Some(hook)) => {
             let hooks = hook.webhooks.as_deref().unwrap_or_default();
@@ -86,35 +84,35 @@ fn webhook(known: &Known, about: &About) -> Vec<Finding> {
                 one.failure_policy.as_deref() == Some("Ignore")
             };
             if hooks.iter().any(|one| bundle(&one)) {
-                let what = "the configuration has no CA: the API server refuses every GPU pod";
-                let todo = "the webhook writes it: look at the logs of its pods";
+                let what = "MutatingWebhookConfiguration aliquot-webhook has no caBundle: the API server rejects every GPU pod";
+                let todo = "the webhook writes it: read the logs of the webhook pods";
                 found.push(about.problem(check, what, todo));
             } else if hooks.iter().any(|one| open(&one) && one.name == "pods.aliquot.dev") {
-                let what = "failurePolicy is Ignore: GPU pods pass unchanged while the webhook is away";
-                let todo = "somebody changed it; the webhook puts it back when it runs";
+                let what = "failurePolicy of pods.aliquot.dev is Ignore, expected Fail: GPU pods are admitted unchanged while the webhook is down";
+                let todo = "someone changed it; the webhook restores it when it runs: check its pods";
                 found.push(about.warning(check, what, todo));
             } else {
-                found.push(about.ok(check, "its configuration is there, with a CA"));
+                found.push(about.ok(check, "MutatingWebhookConfiguration aliquot-webhook exists and has a CA"));
             }
         }
     }
     let check = "webhook-pods";
-    found.push(match &known.pods {
+    found.push(match &facts.pods {
         Err(why) => about.unknown(check, why),
         Ok(pods) => {
-            let all = of(pods, "webhook").count();
-            let ready = of(pods, "webhook").filter(|pod| is_ready(pod)).count();
-            let count = format!("webhook pods that are ready: {ready} of {all}");
+            let all = running_pods(pods, "webhook").count();
+            let ready = running_pods(pods, "webhook").filter(|pod| is_ready(pod)).count();
+            let count = format!("{ready} of {all} webhook pods are ready");
             match ready {
                 0 => about.problem(
                     check,
                     count,
-                    "kubectl logs of them; no GPU pod can be created meanwhile",
+                    "no GPU pod can be created until one is ready: read their logs",
                 ),
                 1 => about.warning(
                     check,
                     count,
-                    "webhook.replicas=2: GPU pods are refused while the only one restarts",
+                    "set webhook.replicas=2: with one replica, GPU pods are rejected while it restarts",
                 ),
                 _ => about.ok(check, count),
             }
@@ -123,46 +121,46 @@ fn webhook(known: &Known, about: &About) -> Vec<Finding> {
     found
 }
 
-/// A pod that asks for a GPU goes through it.
-fn trial(known: &Known, about: &About) -> Finding {
+/// A pod that requests a GPU is changed by the webhook.
+fn dry_run(facts: &ClusterFacts, about: &About) -> Finding {
     let check = "webhook-answers";
-    let expected = scheduler(known);
-    match &known.trial {
+    let expected = scheduler(facts);
+    match &facts.dry_run {
         Err(why) => about.unknown(check, why),
-        Ok(Trial::NoAnswer(said)) => about.problem(
+        Ok(DryRun::NoAnswer(message)) => about.problem(
             check,
-            format!("a GPU pod is refused: {said}"),
-            "the API server must reach the Service aliquot-webhook: its endpoints, network policies, and the port 8443 from the control plane",
+            format!("the API server rejects a GPU pod: {message}"),
+            "make the Service aliquot-webhook reachable for the API server: check its endpoints, network policies, and port 8443 from the control plane",
         ),
-        Ok(Trial::Admitted(scheduler)) if *scheduler == expected => {
-            about.ok(check, format!("a GPU pod is given the scheduler {scheduler}"))
+        Ok(DryRun::Admitted(scheduler)) if *scheduler == expected => {
+            about.ok(check, format!("a GPU pod gets schedulerName {scheduler}"))
         }
-        Ok(Trial::Admitted(scheduler)) => about.problem(
+        Ok(DryRun::Admitted(scheduler)) => about.problem(
             check,
-            format!("a GPU pod keeps the scheduler {scheduler}: it never gets a share"),
-            "look whether its namespace has the label aliquot.dev/webhook: ignore or hami.io/webhook: ignore, and at --replace-scheduler",
+            format!("a GPU pod keeps schedulerName {scheduler}, expected {expected}: it never gets a share"),
+            "remove the label aliquot.dev/webhook: ignore or hami.io/webhook: ignore from the namespace, or add the scheduler to webhook.replaceSchedulers",
         ),
     }
 }
 
-/// Nobody else can write allocations and inventories.
-fn fences(known: &Known, about: &About) -> Finding {
+/// Only Aliquot can write allocations and inventories.
+fn policy_bindings(facts: &ClusterFacts, about: &About) -> Finding {
     let check = "admission-policies";
-    let all = match &known.fences {
+    let all = match &facts.policy_bindings {
         Err(why) => return about.unknown(check, why),
         Ok(all) => all,
     };
-    let wanted = ["aliquot-allocations", "aliquot-inventories"];
-    let missing: Vec<&str> = wanted
+    let expected = ["aliquot-allocations", "aliquot-inventories"];
+    let missing: Vec<&str> = expected
         .into_iter()
         .filter(|name| !all.iter().any(|there| there == name))
         .collect();
     if missing.is_empty() {
-        return about.ok(check, "allocations and inventories are fenced");
+        return about.ok(check, "only Aliquot can write allocations and inventories");
     }
     about.warning(
         check,
-        format!("no binding of the admission policies {}: who may write pods or nodes may write allocations or inventories", missing.join(", ")),
-        "admissionPolicies.enabled=true",
+        format!("there is no ValidatingAdmissionPolicyBinding {}: whoever may write pods or nodes may write allocations or inventories", missing.join(", ")),
+        "set admissionPolicies.enabled=true",
     )
 }

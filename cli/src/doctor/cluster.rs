@@ -1,6 +1,4 @@
 //! The checks of the cluster as a whole.
-//!
-//! Fed by: [`Known`]. Must not: ask anybody.
 
 use aliquot_core::mig;
 use aliquot_core::request::Resource;
@@ -9,96 +7,91 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::admission;
+use super::facts::{self, ClusterFacts, NAMES, is_ours, is_ready, metric, name, names};
 use super::finding::{About, Finding};
-use super::known::{self, Known, NAMES, is_ours, is_ready, metric, name, names};
 use crate::table::counted;
 
-/// Every one of them.
-pub fn checks(known: &Known) -> Vec<Finding> {
+/// The findings of all of them.
+pub fn checks(facts: &ClusterFacts) -> Vec<Finding> {
     let about = About::cluster();
     let mut found = Vec::new();
-    found.extend(scheduler(known, &about));
-    found.extend(config(known, &about));
-    found.extend(admission::checks(known, &about));
-    found.extend(same_names(known, &about));
-    found.extend(books(known, &about));
+    found.extend(scheduler(facts, &about));
+    found.extend(config(facts, &about));
+    found.extend(admission::checks(facts, &about));
+    found.extend(same_names(facts, &about));
+    found.extend(ledger(facts, &about));
     found
 }
 
-/// The pods of a part, those that ended left out.
-pub(super) fn of<'a>(pods: &'a [Pod], part: &'a str) -> impl Iterator<Item = &'a Pod> {
+/// The pods of a component that have not ended.
+pub(super) fn running_pods<'a>(pods: &'a [Pod], part: &'a str) -> impl Iterator<Item = &'a Pod> {
     pods.iter()
-        .filter(move |pod| is_ours(pod, part) && !pod::ended(pod))
+        .filter(move |pod| is_ours(pod, part) && !pod::is_finished(pod))
 }
 
-/// It runs, twice, and one of them leads.
-fn scheduler(known: &Known, about: &About) -> Vec<Finding> {
+/// Two replicas are ready and one of them is the leader.
+fn scheduler(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let check = "scheduler";
-    let pods = match &known.pods {
+    let pods = match &facts.pods {
         Ok(pods) => pods,
         Err(why) => return vec![about.unknown(check, why)],
     };
-    let all: Vec<&Pod> = of(pods, "scheduler").collect();
+    let all: Vec<&Pod> = running_pods(pods, "scheduler").collect();
     let ready: Vec<&str> = all
         .iter()
         .filter(|pod| is_ready(pod))
         .map(|pod| name(pod))
         .collect();
-    let count = format!(
-        "scheduler pods that are ready: {} of {}",
-        ready.len(),
-        all.len()
-    );
+    let count = format!("{} of {} scheduler pods are ready", ready.len(), all.len());
     if ready.is_empty() {
-        let todo = "kubectl logs of its containers `kube-scheduler` and `scheduler`; no GPU pod is placed meanwhile";
+        let todo = "no GPU pod is scheduled until one is ready: read the logs of its containers kube-scheduler and scheduler";
         return vec![about.problem(check, count, todo)];
     }
     let elects = all
         .iter()
-        .any(|pod| known::flag(pod, "--scheduler-lease").is_some());
+        .any(|pod| facts::flag(pod, "--scheduler-lease").is_some());
     let mut found = vec![match ready.len() {
         1 if elects => about.warning(
             check,
             count,
-            "scheduler.replicas=2: with one, GPU pods wait while it restarts",
+            "set scheduler.replicas=2: with one replica, GPU pods stay pending while it restarts",
         ),
         1 => about.ok(
             check,
-            "the one that another's kube-scheduler asks: two would keep two books",
+            "one extender for an external kube-scheduler, as required: a second one would have a ledger of its own",
         ),
         _ => about.ok(check, count),
     }];
     let check = "leader";
-    found.push(match &known.leader {
-        _ if !elects => about.ok(check, "a single replica, which needs no lease"),
+    found.push(match &facts.leader {
+        _ if !elects => about.ok(check, "a single replica needs no lease"),
         Err(why) => about.unknown(check, why),
         Ok(None) => about.problem(
             check,
-            "nobody holds the lease aliquot-scheduler, so no pod is bound",
-            "kubectl logs of the container kube-scheduler says why it gets none: rights, or the API server",
+            "the lease aliquot-scheduler has no holder: no GPU pod is bound",
+            "read the log of the container kube-scheduler: it reports why it cannot acquire the lease, such as missing permissions or an unreachable API server",
         ),
         // kube-scheduler's identity: the pod's name, `_` and a number.
         Ok(Some(holder)) => match ready.iter().find(|pod| holder.starts_with(&format!("{pod}_"))) {
-            Some(pod) => about.ok(check, format!("{pod} leads")),
+            Some(pod) => about.ok(check, format!("{pod} is the leader")),
             None => about.problem(
                 check,
-                format!("{holder} holds the lease, and is no scheduler pod that is ready"),
-                "where it is another kube-scheduler's, give one of the two another lease; else wait until it has run out",
+                format!("the lease aliquot-scheduler is held by {holder}, which is not a ready scheduler pod"),
+                "if another kube-scheduler uses this lease, give one of the two another lease name; otherwise wait until the lease expires",
             ),
         },
     });
     found
 }
 
-/// kube-scheduler asks us, about the resources that are ours.
-fn config(known: &Known, about: &About) -> Vec<Finding> {
+/// kube-scheduler calls the extender, for Aliquot's resources.
+fn config(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let check = "scheduler-config";
-    let todo =
-        "take it from charts/aliquot/files/kube-scheduler.yaml, and restart the scheduler's pods";
-    let text = match &known.config {
+    let todo = "copy the extender's section from charts/aliquot/files/kube-scheduler.yaml and restart the scheduler pods";
+    let text = match &facts.config {
         Err(why) => return vec![about.unknown(check, why)],
         Ok(None) => {
-            let what = "there is no ConfigMap aliquot-kube-scheduler; a configuration of your own is not looked at";
+            let what = "there is no ConfigMap aliquot-kube-scheduler; a configuration under another name is not checked";
             return vec![about.unknown(check, what)];
         }
         Ok(Some(text)) => text,
@@ -106,7 +99,7 @@ fn config(known: &Known, about: &About) -> Vec<Finding> {
     let config: Value = match serde_saphyr::from_str(text) {
         Ok(config) => config,
         Err(error) => {
-            let what = format!("the configuration cannot be read: {error}");
+            let what = format!("ConfigMap aliquot-kube-scheduler cannot be parsed: {error}");
             return vec![about.problem(check, what, todo)];
         }
     };
@@ -115,63 +108,73 @@ fn config(known: &Known, about: &About) -> Vec<Finding> {
         .map_or(&[][..], Vec::as_slice);
     let ours = extenders.iter().find(|one| one["bindVerb"] == "bind");
     let Some(ours) = ours else {
-        let what = "no extender that binds is registered: kube-scheduler never asks Aliquot";
+        let what =
+            "no extender with bindVerb: bind is configured: kube-scheduler never calls Aliquot";
         return vec![about.problem(check, what, todo)];
     };
     let mut found = Vec::new();
-    for (key, wanted, why) in [
+    for (key, expected, why) in [
         (
             "filterVerb",
             Value::from("filter"),
-            "pods are bound to nodes without room",
+            "pods are bound to nodes without free capacity",
         ),
         (
             "prioritizeVerb",
             "prioritize".into(),
-            "the policies have no say",
+            "the scheduling policies have no effect",
         ),
-        ("nodeCacheCapable", true.into(), "nothing is booked"),
+        (
+            "nodeCacheCapable",
+            true.into(),
+            "nothing is recorded in the ledger",
+        ),
     ] {
-        if ours[key] != wanted {
+        if ours[key] != expected {
             let what = format!(
-                "{key} of the extender is {}, not {wanted}: {why}",
+                "the extender's {key} is {}, expected {expected}: {why}",
                 ours[key]
             );
             found.push(about.problem(check, what, todo));
         }
     }
     if ours["ignorable"] == true {
-        let what = "ignorable is true: pods are bound past the books while our part is away";
+        let what = "the extender's ignorable is true, expected false: while the extender is down, pods are bound without an allocation";
         found.push(about.problem(check, what, todo));
     }
-    found.extend(managed(known, ours, about, todo));
+    found.extend(managed_resources(facts, ours, about, todo));
     if found.is_empty() {
-        let what = "the extender is registered for all our resources";
+        let what = "the extender is registered for all of Aliquot's resources";
         found.push(about.ok(check, what));
     }
     found
 }
 
-/// The extender's list of resources has ours.
-fn managed(known: &Known, ours: &Value, about: &About, todo: &str) -> Vec<Finding> {
+/// The extender's managedResources has all of Aliquot's resources.
+fn managed_resources(
+    facts: &ClusterFacts,
+    ours: &Value,
+    about: &About,
+    todo: &str,
+) -> Vec<Finding> {
     let check = "managed-resources";
     let list = ours["managedResources"].as_array();
     let Some(list) = list.filter(|list| !list.is_empty()) else {
-        let what = "managedResources is empty: every pod of this scheduler waits for us";
+        let what = "the extender's managedResources is empty: kube-scheduler calls the extender for every pod, also for those without a GPU";
         return vec![about.warning(check, what, todo)];
     };
-    let Ok(pods) = &known.pods else {
+    let Ok(pods) = &facts.pods else {
         return Vec::new();
     };
-    let Some(part) = of(pods, "scheduler").next() else {
+    let Some(part) = running_pods(pods, "scheduler").next() else {
         return Vec::new();
     };
     let named = names(part);
-    let mut wanted: Vec<&str> = Resource::ALL.iter().map(|one| named.of(*one)).collect();
-    let extra = known::flag(part, "--extra-resources").unwrap_or_default();
-    wanted.extend(extra.split(',').filter(|name| !name.is_empty()));
+    let mut expected: Vec<&str> = Resource::ALL.iter().map(|one| named.of(*one)).collect();
+    let extra = facts::flag(part, "--extra-resources").unwrap_or_default();
+    expected.extend(extra.split(',').filter(|name| !name.is_empty()));
     let entry = |name: &str| list.iter().find(|one| one["name"] == name);
-    let missing: Vec<&str> = wanted
+    let missing: Vec<&str> = expected
         .iter()
         .copied()
         .filter(|name| entry(name).is_none())
@@ -179,7 +182,7 @@ fn managed(known: &Known, ours: &Value, about: &About, todo: &str) -> Vec<Findin
     let mut found = Vec::new();
     if !missing.is_empty() {
         let what = format!(
-            "{} not in managedResources: pods that ask for nothing else are bound past the books",
+            "managedResources does not have {}: pods that request only that are bound without an allocation",
             missing.join(", ")
         );
         found.push(about.problem(check, what, todo));
@@ -190,42 +193,42 @@ fn managed(known: &Known, ours: &Value, about: &About, todo: &str) -> Vec<Findin
             .is_some_and(|n| n.starts_with(mig::RESOURCES))
     }) {
         let what = format!(
-            "no {}… in managedResources: MIG instances cannot be asked for",
+            "managedResources has no {}…: MIG instances cannot be requested",
             mig::RESOURCES
         );
         found.push(about.warning(check, what, todo));
     }
-    let judged: Vec<&str> = wanted
+    let checked: Vec<&str> = expected
         .into_iter()
         .filter(|name| entry(name).is_some_and(|one| one["ignoredByScheduler"] != true))
         .collect();
-    if !judged.is_empty() {
+    if !checked.is_empty() {
         let what = format!(
-            "kube-scheduler itself judges {}: no node publishes gpumem and the others, and pods that wait for seats sleep on when they are back",
-            judged.join(", ")
+            "ignoredByScheduler is not true for {}: kube-scheduler checks these resources itself; no node publishes memory and compute as resources, and pods that wait for a replica are not requeued when one becomes free",
+            checked.join(", ")
         );
         found.push(about.problem(check, what, todo));
     }
     found
 }
 
-/// The parts call the resources the same.
-fn same_names(known: &Known, about: &About) -> Vec<Finding> {
+/// All components use the same resource names.
+fn same_names(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let check = "resource-names";
-    let Ok(pods) = &known.pods else {
+    let Ok(pods) = &facts.pods else {
         return Vec::new();
     };
-    let Some(scheduler) = of(pods, "scheduler").next() else {
+    let Some(scheduler) = running_pods(pods, "scheduler").next() else {
         return Vec::new();
     };
     let usual = names(scheduler);
     let mut found = Vec::new();
     for part in ["webhook", "device-plugin"] {
-        let Some(pod) = of(pods, part).next() else {
+        let Some(pod) = running_pods(pods, part).next() else {
             continue;
         };
         let own = names(pod);
-        // The agent has no flag for the other two.
+        // The agent has no flags for the memory percentage and the priority.
         let of_part = NAMES.iter().filter(|(resource, _)| {
             let both = [Resource::MemoryPercentage, Resource::Priority];
             part == "webhook" || !both.contains(resource)
@@ -233,31 +236,37 @@ fn same_names(known: &Known, about: &About) -> Vec<Finding> {
         for (resource, flag) in of_part {
             let (one, other) = (usual.of(*resource), own.of(*resource));
             if one != other {
-                let what = format!("{flag} is {one} at the scheduler and {other} at the {part}");
+                let what = format!("{flag} is {one} in the scheduler and {other} in the {part}");
                 found.push(about.problem(
                     check,
                     what,
-                    "give all parts the same: the chart's values resourceName and the others",
+                    "set the same names in all components: the chart's values resourceName, resourceMem, resourceMemPercentage, resourceCores and resourcePriority",
                 ));
             }
         }
     }
     if found.is_empty() {
-        found.push(about.ok(check, "all parts use the same names"));
+        found.push(about.ok(check, "all components use the same resource names"));
     }
     found
 }
 
-/// The books are what the pods say.
-fn books(known: &Known, about: &About) -> Vec<Finding> {
+/// The ledger matches the pods.
+fn ledger(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let check = "books";
-    let mut found = vec![match &known.differences {
+    let mut found = vec![match &facts.differences {
         Err(why) => about.unknown(check, why),
         Ok(differences) if differences.is_empty() => {
-            let count = known.books.as_ref().map_or(0, |books| books.bookings.len());
+            let count = facts
+                .ledger
+                .as_ref()
+                .map_or(0, |ledger| ledger.allocations.len());
             about.ok(
                 check,
-                format!("{}, as the pods say", counted(count, "booking", "bookings")),
+                format!(
+                    "{}, the same as in the pods",
+                    counted(count, "allocation", "allocations")
+                ),
             )
         }
         Ok(differences) => {
@@ -269,27 +278,27 @@ fn books(known: &Known, about: &About) -> Vec<Finding> {
                 .join("; ");
             about.problem(
                 check,
-                format!("{}: {some}", counted(differences.len(), "pod differs", "pods differ")),
-                "restart the scheduler's pods: books are made anew from the pods; keep its log, this is a fault of ours",
+                format!("{} between ledger and pod: {some}", counted(differences.len(), "pod differs", "pods differ")),
+                "save the scheduler's log and report it, for this is a bug in Aliquot; then restart the scheduler pods, which rebuild the ledger from the pods",
             )
         }
     }];
     let check = "books-self-check";
-    found.push(match &known.metrics {
+    found.push(match &facts.metrics {
         Err(why) => about.unknown(check, why),
         Ok(page) => match metric(page, "aliquot_scheduler_self_check_differences_total") {
             None => about.unknown(
                 check,
-                "the scheduler has no such metric; is it of this release?",
+                "the scheduler has no metric aliquot_scheduler_self_check_differences_total; is it of this release?",
             ),
-            Some(0.0) => about.ok(check, "never differed from recomputed ones"),
+            Some(0.0) => about.ok(check, "the ledger never differed from the recomputed one"),
             Some(count) => about.warning(
                 check,
                 format!(
-                    "differed {} from recomputed ones, which were adopted",
+                    "the ledger differed {} from the recomputed one, which replaced it",
                     counted(count, "time", "times")
                 ),
-                "a fault of ours: the scheduler's log has each difference",
+                "this is a bug in Aliquot: report it with the scheduler's log, which has each difference",
             ),
         },
     });

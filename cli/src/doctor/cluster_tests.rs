@@ -3,12 +3,12 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::books::Statement;
 use super::cluster::checks;
+use super::facts::{ClusterFacts, DryRun, is_ours, name};
 use super::finding::Grade;
-use super::known::{Known, Trial, is_ours, name};
+use super::ledger::LedgerView;
 
-/// A pod of ours, with these flags.
+/// A pod of Aliquot with these flags.
 pub(super) fn part(name: &str, component: &str, args: &[&str]) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "s", "labels": {
@@ -19,7 +19,7 @@ pub(super) fn part(name: &str, component: &str, args: &[&str]) -> Pod {
     .unwrap()
 }
 
-/// What the chart installs, with its usual values.
+/// kube-scheduler's configuration as the chart renders it by default.
 fn config() -> String {
     let file = include_str!("../../../charts/aliquot/files/kube-scheduler.yaml");
     let usual = [
@@ -42,7 +42,7 @@ fn config() -> String {
     let filled = filled.replace("{{ .Release.Namespace }}", "s");
     let mut skipped = false;
     let usual = filled.lines().filter(|line| {
-        // The lists of further resources are empty.
+        // The lists of additional resources are empty.
         skipped = (skipped || line.contains("{{- range")) && !line.contains("{{- end");
         !skipped && !line.contains("{{")
     });
@@ -53,8 +53,8 @@ fn config() -> String {
     config.to_string()
 }
 
-/// A cluster in which all is well.
-pub(super) fn well() -> Known {
+/// A cluster without a finding.
+pub(super) fn healthy() -> ClusterFacts {
     let lease = ["--scheduler-lease=s/aliquot-scheduler"];
     let pods = vec![
         part("s-0", "scheduler", &lease),
@@ -66,29 +66,29 @@ pub(super) fn well() -> Known {
     let hook = json!({"metadata": {"name": "aliquot-webhook"}, "webhooks": [{
         "name": "pods.aliquot.dev", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"],
         "sideEffects": "None", "clientConfig": {"caBundle": "YQ=="}}]});
-    Known {
+    ClusterFacts {
         namespace: "s".to_owned(),
         nodes: Ok(Vec::new()),
         pods: Ok(pods),
-        hook: Ok(Some(serde_json::from_value(hook).unwrap())),
-        trial: Ok(Trial::Admitted("aliquot-scheduler".to_owned())),
+        webhook: Ok(Some(serde_json::from_value(hook).unwrap())),
+        dry_run: Ok(DryRun::Admitted("aliquot-scheduler".to_owned())),
         classes: Ok([].into()),
         agent_class: Ok(None),
-        fences: Ok(vec![
+        policy_bindings: Ok(vec![
             "aliquot-allocations".to_owned(),
             "aliquot-inventories".to_owned(),
         ]),
         config: Ok(Some(config())),
         leader: Ok(Some("s-1_0a1b".to_owned())),
-        books: Ok(Statement::default()),
+        ledger: Ok(LedgerView::default()),
         differences: Ok(Vec::new()),
         metrics: Ok("aliquot_scheduler_self_check_differences_total 0\n".to_owned()),
         agents: [].into(),
     }
 }
 
-fn check(change: impl FnOnce(&mut Known), expected: &[(&str, Grade)]) {
-    let mut known = well();
+fn check(change: impl FnOnce(&mut ClusterFacts), expected: &[(&str, Grade)]) {
+    let mut known = healthy();
     change(&mut known);
     let found: Vec<_> = checks(&known)
         .iter()
@@ -109,25 +109,25 @@ const WARNS: Grade = Grade::Warning;
 const UNMADE: Grade = Grade::NotChecked;
 
 #[test]
-fn a_cluster_in_order_has_no_finding() {
+fn reports_nothing_for_healthy_cluster() {
     check(|_| (), &[]);
 }
 
 #[test]
-fn a_scheduler_that_is_away_or_alone_or_does_not_lead_is_found() {
-    let keep = |known: &mut Known, wanted: fn(&Pod) -> bool| {
-        known.pods.as_mut().unwrap().retain(wanted);
+fn reports_missing_single_or_leaderless_scheduler() {
+    let retain = |known: &mut ClusterFacts, condition: fn(&Pod) -> bool| {
+        known.pods.as_mut().unwrap().retain(condition);
     };
     check(
-        |known| keep(known, |pod| !is_ours(pod, "scheduler")),
+        |known| retain(known, |pod| !is_ours(pod, "scheduler")),
         &[("scheduler", BAD)],
     );
     check(
-        |known| keep(known, |pod| name(pod) != "s-0"),
+        |known| retain(known, |pod| name(pod) != "s-0"),
         &[("scheduler", WARNS)],
     );
-    let alone = |known: &mut Known| {
-        keep(known, |pod| !is_ours(pod, "scheduler"));
+    let alone = |known: &mut ClusterFacts| {
+        retain(known, |pod| !is_ours(pod, "scheduler"));
         let pods = known.pods.as_mut().unwrap();
         pods.push(part("s-0", "scheduler", &[]));
     };
@@ -140,7 +140,7 @@ fn a_scheduler_that_is_away_or_alone_or_does_not_lead_is_found() {
 }
 
 #[test]
-fn each_part_of_the_extenders_registration_is_looked_at() {
+fn checks_each_field_of_extender_registration() {
     for (from, to, check_name, grade) in [
         ("\"bindVerb\":\"bind\"", "\"x\":1", "scheduler-config", BAD),
         (
@@ -190,45 +190,45 @@ fn each_part_of_the_extenders_registration_is_looked_at() {
 }
 
 #[test]
-fn a_webhook_that_is_missing_or_silent_or_passed_by_is_found() {
-    check(|known| known.hook = Ok(None), &[("webhook", BAD)]);
+fn reports_missing_silent_or_bypassed_webhook() {
+    check(|known| known.webhook = Ok(None), &[("webhook", BAD)]);
     check(
-        |known| known.trial = Ok(Trial::NoAnswer("failed calling webhook".to_owned())),
+        |known| known.dry_run = Ok(DryRun::NoAnswer("failed calling webhook".to_owned())),
         &[("webhook-answers", BAD)],
     );
     check(
-        |known| known.trial = Ok(Trial::Admitted("default-scheduler".to_owned())),
+        |known| known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned())),
         &[("webhook-answers", BAD)],
     );
     check(
-        |known| known.trial = Err("no rights".to_owned()),
+        |known| known.dry_run = Err("no rights".to_owned()),
         &[("webhook-answers", UNMADE)],
     );
     check(
-        |known| known.fences = Ok(vec!["aliquot-allocations".to_owned()]),
+        |known| known.policy_bindings = Ok(vec!["aliquot-allocations".to_owned()]),
         &[("admission-policies", WARNS)],
     );
 }
 
 #[test]
-fn a_webhook_that_was_switched_off_was_called_a_problem() {
-    let off = |known: &mut Known| {
+fn warns_when_webhook_is_disabled_by_values() {
+    let off = |known: &mut ClusterFacts| {
         let pods = known.pods.as_mut().unwrap();
         pods.retain(|pod| !is_ours(pod, "webhook"));
         for pod in pods.iter_mut().filter(|pod| is_ours(pod, "scheduler")) {
-            let told = ("aliquot.dev/admission-webhook", "off");
-            let told = (told.0.to_owned(), told.1.to_owned());
-            pod.metadata.annotations = Some([told].into());
+            let off = ("aliquot.dev/admission-webhook", "off");
+            let off = (off.0.to_owned(), off.1.to_owned());
+            pod.metadata.annotations = Some([off].into());
         }
-        known.trial = Ok(Trial::Admitted("default-scheduler".to_owned()));
+        known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned()));
     };
-    let gone = |known: &mut Known| {
+    let gone = |known: &mut ClusterFacts| {
         off(known);
-        known.hook = Ok(None);
+        known.webhook = Ok(None);
     };
     check(gone, &[("webhook", WARNS)]);
-    // It says who is not asked any more, and what is then to be written by hand.
-    let mut known = well();
+    // The finding says what no longer happens and what users must then write themselves.
+    let mut known = healthy();
     gone(&mut known);
     let found = checks(&known);
     let webhook = found.iter().find(|one| one.check == "webhook").unwrap();
@@ -241,8 +241,8 @@ fn a_webhook_that_was_switched_off_was_called_a_problem() {
         "{webhook:?}"
     );
     check(off, &[("webhook", BAD)]);
-    // Not there, and nobody said that it is not to be.
-    let lost = |known: &mut Known| {
+    // Missing, although the values do not disable it.
+    let lost = |known: &mut ClusterFacts| {
         gone(known);
         for pod in known.pods.as_mut().unwrap() {
             pod.metadata.annotations = None;
@@ -259,7 +259,7 @@ fn a_webhook_that_was_switched_off_was_called_a_problem() {
 }
 
 #[test]
-fn names_that_differ_between_parts_are_found() {
+fn reports_resource_names_that_differ() {
     check(
         |known| {
             let pods = known.pods.as_mut().unwrap();
@@ -273,9 +273,13 @@ fn names_that_differ_between_parts_are_found() {
 }
 
 #[test]
-fn books_that_differ_are_found_and_books_that_cannot_be_asked_are_not_well() {
+fn reports_ledger_differences_and_unreachable_ledger() {
     check(
-        |known| known.differences = Ok(vec!["d/p: holds a share, not booked".to_owned()]),
+        |known| {
+            known.differences = Ok(vec![
+                "d/p: has an allocation that is not in the ledger".to_owned(),
+            ])
+        },
         &[("books", BAD)],
     );
     check(

@@ -1,6 +1,4 @@
-//! What was looked at, what was found, and what to do.
-//!
-//! Fed by: the checks. Must not: call well what was not looked at.
+//! The result of a check: what it found and what to do.
 
 use std::fmt::Write as _;
 
@@ -8,20 +6,20 @@ use serde::Serialize;
 
 use crate::table::{aligned, counted};
 
-/// A fact, or why it is not known.
+/// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
 
-/// How bad it is, from the worst.
+/// Severity, from the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grade {
-    /// Pods wait, fail, or get what they should not.
+    /// Pods stay pending, fail, or get what they should not.
     Problem,
-    /// Something is lost, or will be a problem one day.
+    /// Something is degraded, or will become a problem.
     Warning,
-    /// It could not be looked at.
+    /// The check could not be made.
     NotChecked,
-    /// As it should be.
+    /// Nothing to report.
     Ok,
 }
 
@@ -36,23 +34,23 @@ impl Grade {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad.
+    /// Severity.
     pub grade: Grade,
-    /// Which check.
+    /// Name of the check.
     pub check: &'static str,
-    /// Of what: `cluster`, a node, a workload.
+    /// What was checked: `cluster`, a node or a workload.
     pub about: String,
-    /// What was found; of [`Grade::NotChecked`] why nothing was.
+    /// What was found; for [`Grade::NotChecked`], why the check was not made.
     pub found: String,
-    /// What to do; nothing where nothing is to be done.
+    /// What to do; empty where nothing is to be done.
     #[serde(rename = "do", skip_serializing_if = "String::is_empty")]
     pub todo: String,
 }
 
-/// The findings about one thing.
+/// Builds the findings about one object.
 #[derive(Clone, Debug)]
 pub struct About(pub String);
 
@@ -72,17 +70,17 @@ impl About {
         }
     }
 
-    /// As it should be.
+    /// Nothing to report.
     pub fn ok(&self, check: &'static str, found: impl Into<String>) -> Finding {
         self.with(Grade::Ok, check, found.into(), "")
     }
 
-    /// Not looked at.
+    /// The check could not be made.
     pub fn unknown(&self, check: &'static str, why: impl Into<String>) -> Finding {
         self.with(Grade::NotChecked, check, why.into(), "")
     }
 
-    /// Something is lost.
+    /// Something is degraded.
     pub fn warning(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
         self.with(Grade::Warning, check, found.into(), todo)
     }
@@ -100,9 +98,9 @@ pub struct Report {
     pub problems: usize,
     /// Warnings.
     pub warnings: usize,
-    /// What could not be looked at.
+    /// Checks that could not be made.
     pub not_checked: usize,
-    /// One for each check and thing.
+    /// One for each check and object.
     pub findings: Vec<Finding>,
 }
 
@@ -119,7 +117,7 @@ impl Report {
         }
     }
 
-    /// 0: all is well; 1: warnings, or something was not checked; 2: problems.
+    /// 0: no problem and no warning; 1: warnings, or something was not checked; 2: problems.
     pub fn code(&self) -> u8 {
         match (self.problems, self.warnings + self.not_checked) {
             (0, 0) => 0,
@@ -128,7 +126,7 @@ impl Report {
         }
     }
 
-    /// For a terminal. What is well is counted only, unless `all` is wanted.
+    /// For a terminal. Checks that passed are only counted, unless `all` is set.
     pub fn table(&self, all: bool) -> String {
         let shown = |finding: &&Finding| all || finding.grade != Grade::Ok;
         let rows: Vec<&Finding> = self.findings.iter().filter(shown).collect();
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_comes_first_and_gives_the_exit_code() {
+    fn sorts_by_severity_and_sets_exit_code() {
         let about = About::cluster();
         check(vec![], 0, "0 problems, 0 warnings, 0 not checked, 0 ok\n");
         check(
@@ -205,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_checked_is_never_called_well() {
+    fn never_reports_unchecked_as_ok() {
         let report = Report::of(vec![About::cluster().unknown("a", "no way to it")]);
         assert_ne!(report.code(), 0);
         assert!(report.table(true).contains("not checked"));

@@ -1,7 +1,4 @@
-//! Asks the cluster for everything that the checks need.
-//!
-//! Fed by: the API server, and through it the scheduler and the agents. Must not: write anything
-//! (the trial is a dry run), wait without a deadline, or hide why something is not known.
+//! Reads everything that the checks need from the cluster. Writes nothing: the test pod is a dry run.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -20,58 +17,58 @@ use kube::api::{ListParams, ObjectList, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::books::{self, Statement};
-use super::class::handlers;
+use super::facts::{AgentFacts, COMPONENT, ClusterFacts, DryRun, PART, is_ours, names};
 use super::finding::Fact;
-use super::known::{Agent, COMPONENT, Known, PART, Trial, is_ours, names};
+use super::ledger::{self, LedgerView};
+use super::runtime_class::handlers;
 use crate::live::{Access, LiveError, all, get};
-use crate::measured::Agents;
+use crate::mps_usage::Agents;
 
-/// Looks at the books, where they differ, and the time between two of them.
-const LOOKS: (u32, Duration) = (3, Duration::from_secs(1));
+/// How often the ledger is read while it differs from the pods, and the interval.
+const LEDGER_SAMPLES: (u32, Duration) = (3, Duration::from_secs(1));
 /// kube-scheduler's lease and configuration, as the chart names them.
 const LEASE: &str = "aliquot-scheduler";
 const CONFIG: (&str, &str) = ("aliquot-kube-scheduler", "kube-scheduler.yaml");
-const HOOK: &str = "aliquot-webhook";
+const WEBHOOK: &str = "aliquot-webhook";
 
-/// Says it in words.
+/// Turns an error into its message.
 pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
     result.map_err(|error| error.to_string())
 }
 
-/// The runtime class that pods of these are given.
+/// The runtime class in these DaemonSets' pod templates.
 fn class_of(agents: ObjectList<DaemonSet>) -> Option<String> {
     let mut specs = agents.items.into_iter().filter_map(|one| one.spec);
     specs.find_map(|one| one.template.spec?.runtime_class_name)
 }
 
-/// Where to look.
-pub struct Ask<'a> {
+/// Reads the facts of one cluster.
+pub struct ClusterReader<'a> {
     /// The cluster.
     pub access: &'a Access,
     /// The agents.
     pub agents: &'a Agents,
-    /// Where the trial pod would be.
+    /// Namespace of the dry-run pod.
     pub namespace: &'a str,
-    /// Of all nodes this one alone.
+    /// If set, only this node is read.
     pub node: Option<&'a str>,
 }
 
-impl Ask<'_> {
-    /// Asks for everything.
-    pub async fn known(&self, client: &Client) -> Known {
+impl ClusterReader<'_> {
+    /// Reads everything; what fails is an error in its field.
+    pub async fn facts(&self, client: &Client) -> ClusterFacts {
         let pods: Fact<Vec<Pod>> = fact(all(client, "pods").await);
         let system = match self.access.schedulers(client).await {
             Ok((namespace, _)) => namespace,
-            Err(_) => self.access.home().to_owned(),
+            Err(_) => self.access.usual_namespace().to_owned(),
         };
         let system = &system;
         let nodes = self.nodes(client).await;
-        let (books, differences) = self.books(client, &pods).await;
-        let hook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+        let (ledger, differences) = self.ledger(client, &pods).await;
+        let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let config: Api<ConfigMap> = Api::namespaced(client.clone(), system);
         let lease: Api<Lease> = Api::namespaced(client.clone(), system);
-        let fences: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
         let classes: Api<RuntimeClass> = Api::all(client.clone());
         let agents: Api<DaemonSet> = Api::all(client.clone());
         let ours =
@@ -82,14 +79,14 @@ impl Ask<'_> {
             let names = list.items.into_iter().filter_map(|one| one.metadata.name);
             names.collect()
         };
-        Known {
+        ClusterFacts {
             namespace: system.clone(),
-            hook: fact(hook.get_opt(HOOK).await),
-            trial: self.trial(client, &pods).await,
+            webhook: fact(webhook.get_opt(WEBHOOK).await),
+            dry_run: self.dry_run(client, &pods).await,
             classes: fact(classes.list(&ListParams::default()).await)
                 .map(|list| handlers(list.items)),
             agent_class: fact(agents.list(&ours).await).map(class_of),
-            fences: fact(fences.list(&ListParams::default()).await.map(named)),
+            policy_bindings: fact(bindings.list(&ListParams::default()).await.map(named)),
             config: fact(config.get_opt(CONFIG.0).await.map(|map| map.and_then(text))),
             leader: fact(
                 lease
@@ -99,7 +96,7 @@ impl Ask<'_> {
             ),
             metrics: fact(self.access.text("/metrics").await),
             agents: self.agents(client, &nodes).await,
-            books,
+            ledger,
             differences,
             nodes,
             pods,
@@ -116,12 +113,12 @@ impl Ask<'_> {
         }
     }
 
-    /// The books between two lists of pods; again where they differ, for a watch may lag.
-    async fn books(
+    /// The ledger, read between two lists of pods; again while it differs, because a watch may lag.
+    async fn ledger(
         &self,
         client: &Client,
         pods: &Fact<Vec<Pod>>,
-    ) -> (Fact<Statement>, Fact<Vec<String>>) {
+    ) -> (Fact<LedgerView>, Fact<Vec<String>>) {
         let mut before = match pods {
             Ok(pods) => pods.clone(),
             Err(why) => return (Err(why.clone()), Err(why.clone())),
@@ -134,17 +131,17 @@ impl Ask<'_> {
                 .unwrap_or_default(),
             ..pod::Settings::default()
         };
-        let mut ticks = tokio::time::interval(LOOKS.1);
-        let mut last = (Ok(Statement::default()), Ok(Vec::new()));
-        for _ in 0..LOOKS.0 {
+        let mut ticks = tokio::time::interval(LEDGER_SAMPLES.1);
+        let mut last = (Ok(LedgerView::default()), Ok(Vec::new()));
+        for _ in 0..LEDGER_SAMPLES.0 {
             ticks.tick().await;
-            let books: Result<Statement, LiveError> = self.access.ask("/books").await;
+            let view: Result<LedgerView, LiveError> = self.access.ask("/books").await;
             let after: Result<Vec<Pod>, LiveError> = all(client, "pods").await;
-            last = match (fact(books), fact(after)) {
-                (Ok(books), Ok(after)) => {
-                    let differences = books::compare(&before, &books, &after, &settings);
+            last = match (fact(view), fact(after)) {
+                (Ok(view), Ok(after)) => {
+                    let differences = ledger::compare(&before, &view, &after, &settings);
                     before = after;
-                    (Ok(books), Ok(differences))
+                    (Ok(view), Ok(differences))
                 }
                 (Err(why), _) | (_, Err(why)) => (Err(why.clone()), Err(why)),
             };
@@ -155,13 +152,13 @@ impl Ask<'_> {
         last
     }
 
-    /// A pod that asks for a GPU, created as a trial only.
-    async fn trial(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<Trial> {
+    /// Creates a pod that requests a GPU, with `dryRun`.
+    async fn dry_run(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<DryRun> {
         let part = pods.as_ref().ok();
         let part = part.and_then(|pods| pods.iter().find(|pod| is_ours(pod, "scheduler")));
         let gpu = part.map(names).unwrap_or_default();
         let gpu = gpu.of(aliquot_core::request::Resource::Gpu);
-        let trial = json!({
+        let dry_run = json!({
             "metadata": {"generateName": "aliquot-doctor-"},
             "spec": {
                 "securityContext": {"runAsNonRoot": true, "runAsUser": 65532,
@@ -174,46 +171,50 @@ impl Ask<'_> {
                 }],
             },
         });
-        let trial: Pod = fact(serde_json::from_value(trial))?;
+        let dry_run: Pod = fact(serde_json::from_value(dry_run))?;
         let api: Api<Pod> = Api::namespaced(client.clone(), self.namespace);
-        let dry = PostParams {
+        let params = PostParams {
             dry_run: true,
             ..PostParams::default()
         };
-        match api.create(&dry, &trial).await {
+        match api.create(&params, &dry_run).await {
             Ok(made) => {
                 let scheduler = made.spec.and_then(|spec| spec.scheduler_name);
-                Ok(Trial::Admitted(scheduler.unwrap_or_default()))
+                Ok(DryRun::Admitted(scheduler.unwrap_or_default()))
             }
             Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
-                Ok(Trial::NoAnswer(status.message.clone()))
+                Ok(DryRun::NoAnswer(status.message.clone()))
             }
             Err(error) => Err(format!(
-                "a trial pod in namespace {}: {error}; --namespace names another",
+                "cannot create a dry-run pod in namespace {}: {error}; --namespace chooses another namespace",
                 self.namespace
             )),
         }
     }
 
-    /// What each agent answers.
-    async fn agents(&self, client: &Client, nodes: &Fact<Vec<Node>>) -> BTreeMap<NodeName, Agent> {
+    /// What each agent answers to `/readyz` and `/metrics`.
+    async fn agents(
+        &self,
+        client: &Client,
+        nodes: &Fact<Vec<Node>>,
+    ) -> BTreeMap<NodeName, AgentFacts> {
         let known = nodes.as_deref().unwrap_or_default().iter();
         let named = known.filter_map(|node| Some(node.metadata.name.as_deref()?.into()));
         let named = named.collect();
         let mut found = BTreeMap::new();
-        for (node, way) in self.agents.ways(self.access, client, &named).await {
-            let (client, path) = match way {
-                Ok(way) => way,
+        for (node, route) in self.agents.routes(self.access, client, &named).await {
+            let (client, path) = match route {
+                Ok(route) => route,
                 Err(why) => {
                     let (ready, metrics) = (Err(why.clone()), Err(why));
-                    found.insert(node, Agent { ready, metrics });
+                    found.insert(node, AgentFacts { ready, metrics });
                     continue;
                 }
             };
             let at = format!("the agent of {node}");
             let ready = get(&client, &at, &format!("{path}/readyz")).await;
             let metrics = get(&client, &at, &format!("{path}/metrics")).await;
-            let agent = Agent {
+            let agent = AgentFacts {
                 ready: fact(ready.map(drop)),
                 metrics: fact(metrics),
             };

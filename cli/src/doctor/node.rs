@@ -1,7 +1,4 @@
-//! The checks of one node, as far as its objects and its agent tell.
-//!
-//! Fed by: [`Known`]. Must not: guess what only a process on the node can see; that is
-//! [`super::look`]'s.
+//! Checks of one node, by its objects and the answers of its agent.
 
 use std::collections::BTreeMap;
 
@@ -10,38 +7,42 @@ use aliquot_core::{NodeName, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
-use super::class;
+use super::facts::{ClusterFacts, is_ours, is_ready, metric, name, unready};
 use super::finding::{About, Finding};
-use super::known::{Known, is_ours, is_ready, metric, name, unready};
-use super::others::others;
+use super::other_plugins::other_plugins;
+use super::runtime_class;
 use crate::table::counted;
 
-/// Conditions that the agent writes where something is wrong: type, check, what to do.
-const TOLD: [(&str, &str, &str); 3] = [
+/// Conditions that the agent sets on its node: type, check, what to do.
+const CONDITIONS: [(&str, &str, &str); 3] = [
     (
         "AliquotRuntimeIncomplete",
         "container-runtime",
-        "docs/guides/container-runtime.md has each reason",
+        "docs/guides/container-runtime.md explains each reason",
     ),
-    ("AliquotGpuSick", "gpu-health", "docs/guides/sick-gpus.md"),
+    (
+        "AliquotGpuSick",
+        "gpu-health",
+        "docs/guides/sick-gpus.md explains each reason",
+    ),
     (
         "AliquotCheckpointLost",
         "kubelet-checkpoint",
-        "drain the named pods, or start them again, when it suits you: their shares stay booked",
+        "restart the named pods when convenient; until then their shares stay allocated",
     ),
 ];
 
-/// The checks of every node that has GPUs, or of those that were asked for.
-pub fn checks(known: &Known, asked: Option<&str>) -> Vec<Finding> {
+/// The findings of every node with GPUs, or of the one that is named.
+pub fn checks(facts: &ClusterFacts, asked: Option<&str>) -> Vec<Finding> {
     let about = About(asked.unwrap_or("cluster").to_owned());
-    let nodes = match &known.nodes {
+    let nodes = match &facts.nodes {
         Ok(nodes) => nodes,
         Err(why) => return vec![about.unknown("nodes", why)],
     };
-    let pods = known.pods.as_deref().unwrap_or_default();
+    let pods = facts.pods.as_deref().unwrap_or_default();
     let agent_is_on = |node: &Node| {
         let mut agents = pods.iter().filter(|pod| is_ours(pod, "device-plugin"));
-        agents.any(|pod| pod::node(pod).is_some_and(|on| on.as_str() == title(node)))
+        agents.any(|pod| pod::node(pod).is_some_and(|on| on.as_str() == node_name(node)))
     };
     let concerned: Vec<&Node> = nodes
         .iter()
@@ -50,17 +51,17 @@ pub fn checks(known: &Known, asked: Option<&str>) -> Vec<Finding> {
     if concerned.is_empty() {
         return vec![about.warning(
             "nodes",
-            "no node has an inventory or offers a GPU",
-            "label the nodes with GPUs as devicePlugin.nvidiaNodeSelector says: kubectl label node NODE gpu=on",
+            "no node has an inventory or GPUs in its capacity",
+            "give the nodes with GPUs the label of devicePlugin.nvidiaNodeSelector: kubectl label node NODE gpu=on",
         )];
     }
     concerned
         .into_iter()
-        .flat_map(|node| one(known, node, pods))
+        .flat_map(|node| node_checks(facts, node, pods))
         .collect()
 }
 
-fn title(node: &Node) -> &str {
+fn node_name(node: &Node) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }
 
@@ -72,7 +73,7 @@ fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
         .map(String::as_str)
 }
 
-/// How many of each resource of NVIDIA's the kubelet knows.
+/// The amounts in the node's capacity, by resource.
 fn capacity(node: &Node) -> BTreeMap<&str, u64> {
     let capacity = node
         .status
@@ -88,129 +89,130 @@ fn has_gpus(node: &Node) -> bool {
     annotation(node, INVENTORY).is_some() || capacity(node).into_iter().any(offers)
 }
 
-fn one(known: &Known, node: &Node, pods: &[Pod]) -> Vec<Finding> {
-    let about = About(title(node).to_owned());
-    let here = |pod: &&Pod| pod::node(pod).is_some_and(|on| on.as_str() == title(node));
+fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> {
+    let about = About(node_name(node).to_owned());
+    let here = |pod: &&Pod| pod::node(pod).is_some_and(|on| on.as_str() == node_name(node));
     let pods: Vec<&Pod> = pods
         .iter()
         .filter(here)
-        .filter(|pod| !pod::ended(pod))
+        .filter(|pod| !pod::is_finished(pod))
         .collect();
-    let mut found = vec![agent(known, node, &pods, &about)];
+    let mut found = vec![agent(facts, node, &pods, &about)];
     let inventory = match annotation(node, INVENTORY).map(Inventory::decode) {
         None => {
             found.push(about.problem(
                 "inventory",
-                "no agent has published what this node has: no share is placed here",
-                "start the agent here: the label of devicePlugin.nvidiaNodeSelector, and its pod's log",
+                "the node has no inventory annotation: the scheduler places no share on it",
+                "check that the node has the label of devicePlugin.nvidiaNodeSelector, and read the log of its agent pod",
             ));
-            found.extend(others(&pods, &about));
+            found.extend(other_plugins(&pods, &about));
             return found;
         }
         Some(Err(error)) => {
-            let what = format!("the annotation {INVENTORY} cannot be read: {error}");
-            found.push(about.problem("inventory", what, "use one release for all parts"));
+            let what = format!("annotation {INVENTORY} cannot be read: {error}");
+            found.push(about.problem("inventory", what, "run the same release of all components"));
             return found;
         }
         Some(Ok(inventory)) => inventory,
     };
     found.push(driver(&inventory, &about));
-    found.extend(seats(node, &inventory, &about));
-    found.extend(told(node, &about));
-    found.extend(class::on(known, node, &about));
+    found.extend(replicas(node, &inventory, &about));
+    found.extend(conditions(node, &about));
+    found.extend(runtime_class::on_node(facts, node, &about));
     found.push(profile(node, &about));
-    found.extend(others(&pods, &about));
+    found.extend(other_plugins(&pods, &about));
     if annotation(node, hami::REGISTER).is_some() {
         found.push(about.problem(
             "hami",
-            "HAMi's registration is still on the node: HAMi's scheduler places pods here, too",
-            "kubectl annotate node NODE hami.io/node-nvidia-register- hami.io/node-handshake-, and restart HAMi's scheduler",
+            "the node still has HAMi's registration annotations: HAMi's scheduler places pods on it, too",
+            "kubectl annotate node NODE hami.io/node-nvidia-register- hami.io/node-handshake-, then restart HAMi's scheduler",
         ));
     }
-    found.extend(accounts(known, node, &about));
+    found.extend(accounts(facts, node, &about));
     found
 }
 
-/// Its agent runs with all its containers, answers, and has reached the kubelet.
-fn agent(known: &Known, node: &Node, pods: &[&Pod], about: &About) -> Finding {
+/// The agent pod is ready, answers, and is registered with the kubelet.
+fn agent(facts: &ClusterFacts, node: &Node, pods: &[&Pod], about: &About) -> Finding {
     let check = "agent";
-    if let Err(why) = &known.pods {
+    if let Err(why) = &facts.pods {
         return about.unknown(check, why);
     }
-    let node: NodeName = title(node).into();
+    let node: NodeName = node_name(node).into();
     let here = pods.iter().find(|pod| is_ours(pod, "device-plugin"));
-    let answer = known.agents.get(&node).map(|agent| &agent.ready);
+    let answer = facts.agents.get(&node).map(|agent| &agent.ready);
     match (here, answer) {
         (Some(pod), _) if !is_ready(pod) => {
             let answered = answer.and_then(|ready| ready.as_ref().err());
             let why = unready(pod).or_else(|| answered.cloned());
-            let text = format!("{} is not ready: {}", name(pod), why.unwrap_or_default());
+            let text = format!("pod {} is not ready: {}", name(pod), why.unwrap_or_default());
             about.problem(
                 check,
                 text,
-                "kubectl describe of the pod, and the log of the container that is named; the kubelet's folder must be devicePlugin.kubeletDir",
+                "run kubectl describe on the pod and read the log of the named container; devicePlugin.kubeletDir must be the kubelet's directory",
             )
         }
-        (_, Some(Ok(()))) => about.ok(check, "registered with the kubelet, and its inventory is written"),
+        (_, Some(Ok(()))) => about.ok(check, "the agent is registered with the kubelet and has published its inventory"),
         (None, None) => about.problem(
             check,
-            "no agent of ours runs here: running pods go on, nothing new starts",
-            "kubectl get pods -o wide in our namespace; the label of devicePlugin.nvidiaNodeSelector",
+            "no agent pod runs on this node: running pods continue, new GPU pods do not start",
+            "check that the node has the label of devicePlugin.nvidiaNodeSelector, and kubectl get pods -o wide in the namespace of Aliquot",
         ),
         (_, Some(Err(why))) => about.unknown(check, why),
-        (Some(pod), None) => about.ok(check, format!("{} is ready", name(pod))),
+        (Some(pod), None) => about.ok(check, format!("pod {} is ready", name(pod))),
     }
 }
 
 fn driver(inventory: &Inventory, about: &About) -> Finding {
     let (check, count) = ("driver", inventory.gpus.len());
     if inventory.driver.is_empty() {
-        return about.unknown(check, "the agent did not say which driver runs");
+        return about.unknown(check, "the inventory names no driver version");
     }
     if count == 0 {
-        let what = format!("driver {} shows no GPU", inventory.driver);
-        return about.problem(check, what, "nvidia-smi -L on the node");
+        let what = format!("driver {} reports no GPU", inventory.driver);
+        return about.problem(check, what, "run nvidia-smi -L on the node");
     }
     about.ok(
         check,
         format!(
             "driver {}, {}",
             inventory.driver,
-            counted(count, "unit", "units")
+            counted(count, "allocatable device", "allocatable devices")
         ),
     )
 }
 
-/// The kubelet knows the seats that the inventory has.
-fn seats(node: &Node, inventory: &Inventory, about: &About) -> Vec<Finding> {
+/// The kubelet counts the replicas that the inventory has.
+fn replicas(node: &Node, inventory: &Inventory, about: &About) -> Vec<Finding> {
     let check = "kubelet-seats";
     let mut offered: BTreeMap<&str, u64> = BTreeMap::new();
-    // Of a card that is cut as pods come, and while a card changes, the counts differ.
+    // The counts differ with dynamic MIG, and while a GPU changes its mode.
     let steady = |gpu: &&Gpu| gpu.mode != Mode::Mig;
     for gpu in inventory.gpus.iter().filter(steady) {
-        *offered.entry(&gpu.resource).or_default() += u64::from(gpu.seats);
+        *offered.entry(&gpu.resource).or_default() += u64::from(gpu.replicas);
     }
     let changing = |name: &str| {
         let mut of = inventory.gpus.iter().filter(|gpu| gpu.resource == name);
         of.any(|gpu| gpu.cordon.is_some())
     };
-    let known = capacity(node);
+    let capacity = capacity(node);
     let mut found = Vec::new();
-    for (resource, seats) in offered {
-        let count = known.get(resource).copied().unwrap_or(0);
-        let what = format!("the kubelet counts {count} {resource}, the inventory has {seats}");
+    for (resource, replicas) in offered {
+        let count = capacity.get(resource).copied().unwrap_or(0);
+        let what =
+            format!("the node's capacity has {count} {resource}, the inventory has {replicas}");
         found.push(match count {
-            _ if changing(resource) => about.ok(check, format!("{resource}: a GPU changes its mode")),
-            0 if seats > 0 => about.problem(
+            _ if changing(resource) => about.ok(check, format!("{resource}: not compared while a GPU changes its mode")),
+            0 if replicas > 0 => about.problem(
                 check,
                 what,
-                "the agent is not registered with this kubelet: its log, and devicePlugin.kubeletDir",
+                "the agent is not registered with this kubelet: read the agent's log, and check devicePlugin.kubeletDir",
             ),
-            count if count == seats => about.ok(check, format!("{seats} {resource}")),
+            count if count == replicas => about.ok(check, format!("{replicas} {resource}")),
             _ => about.warning(
                 check,
                 what,
-                "another device plugin may have registered the same name after ours: see other-plugin; pods that hold seats of an earlier profile keep them, too",
+                "another device plugin may have registered the same resource later: see check other-plugin; pods of an earlier profile also keep their replicas until they end",
             ),
         });
     }
@@ -222,11 +224,11 @@ fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     conditions.iter().find(|one| one.type_ == kind)
 }
 
-/// What the agent itself found.
-fn told(node: &Node, about: &About) -> Vec<Finding> {
+/// The conditions that the agent set.
+fn conditions(node: &Node, about: &About) -> Vec<Finding> {
     let finding = |(kind, check, todo): (&str, &'static str, &str)| {
         let Some(found) = condition(node, kind).filter(|found| found.status == "True") else {
-            return about.ok(check, "the agent tells of nothing");
+            return about.ok(check, "the agent reports no problem");
         };
         let reason = found.reason.as_deref().unwrap_or_default();
         let text = format!("{reason}: {}", found.message.as_deref().unwrap_or_default());
@@ -236,30 +238,39 @@ fn told(node: &Node, about: &About) -> Vec<Finding> {
             _ => about.warning(check, text, todo),
         }
     };
-    TOLD.into_iter().map(finding).collect()
+    CONDITIONS.into_iter().map(finding).collect()
 }
 
-/// The profile holds.
+/// The profile is applied.
 fn profile(node: &Node, about: &About) -> Finding {
     let check = "profile";
     match condition(node, "AliquotProfile") {
         None => about.ok(check, "no profiles are configured"),
-        Some(found) if found.status == "True" => about.ok(check, "the profile holds on every GPU"),
+        Some(found) if found.status == "True" => {
+            about.ok(check, "the profile is applied on every GPU")
+        }
         Some(found) => {
             let reason = found.reason.as_deref().unwrap_or_default();
             let text = format!("{reason}: {}", found.message.as_deref().unwrap_or_default());
-            about.warning(check, text, "docs/guides/gpu-profiles.md has each reason")
+            about.warning(
+                check,
+                text,
+                "docs/guides/gpu-profiles.md explains each reason",
+            )
         }
     }
 }
 
-/// What the agent counted against the kubelet's own accounts.
-fn accounts(known: &Known, node: &Node, about: &About) -> Vec<Finding> {
+/// The differences that the agent counted between its allocations and the kubelet's.
+fn accounts(facts: &ClusterFacts, node: &Node, about: &About) -> Vec<Finding> {
     let check = "node-accounts";
-    let node: NodeName = title(node).into();
-    let page = match known.agents.get(&node).map(|agent| &agent.metrics) {
+    let node: NodeName = node_name(node).into();
+    let page = match facts.agents.get(&node).map(|agent| &agent.metrics) {
         None => {
-            return vec![about.unknown(check, "the agent was not asked: it has no pod that runs")];
+            return vec![about.unknown(
+                check,
+                "the agent was not asked, because it has no running pod",
+            )];
         }
         Some(Err(why)) => return vec![about.unknown(check, why)],
         Some(Ok(page)) => page,
@@ -269,29 +280,32 @@ fn accounts(known: &Known, node: &Node, about: &About) -> Vec<Finding> {
     for (name, what) in [
         (
             "audit_differences_total",
-            "containers on which the kubelet's PodResources and its checkpoint differed",
+            "containers for which the kubelet's PodResources and its checkpoint differed",
         ),
         (
             "damaged_shares",
-            "accepted shares that cannot be read back, which count by their pods' annotations",
+            "accepted allocations that cannot be read back and count by their pods' annotations",
         ),
         (
             "checkpoint_lost",
-            "running shares that the kubelet's checkpoint does not know",
+            "running containers with an allocation that the kubelet's checkpoint does not have",
         ),
     ] {
         match counted(name) {
-            None => found.push(about.unknown(check, format!("the agent has no metric {name}"))),
+            None => found.push(about.unknown(
+                check,
+                format!("the agent has no metric aliquot_device_plugin_{name}"),
+            )),
             Some(0.0) => {}
             Some(count) => found.push(about.warning(
                 check,
                 format!("{count} {what}"),
-                "the agent's log names them",
+                "read the agent's log, which names them",
             )),
         }
     }
     if found.is_empty() {
-        found.push(about.ok(check, "agent, kubelet and checkpoint agree"));
+        found.push(about.ok(check, "the agent's allocations match the kubelet's"));
     }
     found
 }

@@ -4,8 +4,8 @@ use aliquot_core::inventory::Health;
 use aliquot_core::{Mib, Percent};
 use serde_json::{Value, json};
 
+use super::super::facts::AgentFacts;
 use super::super::finding::Grade;
-use super::super::known::Agent;
 use super::*;
 
 const PAGE: &str = "aliquot_device_plugin_audit_differences_total 0\n\
@@ -19,7 +19,7 @@ fn inventory() -> Inventory {
         memory: Mib(1000),
         scaled: Mib(1000),
         cores: Percent(100),
-        seats: 10,
+        replicas: 10,
         mode: Mode::Vgpu,
         resource: "nvidia.com/gpu".to_owned(),
         numa: None,
@@ -27,7 +27,7 @@ fn inventory() -> Inventory {
         links: BTreeMap::default(),
         mig: None,
         cordon: None,
-        even: None,
+        even_share: None,
         strict: false,
         reserved: Vec::new(),
     };
@@ -35,10 +35,10 @@ fn inventory() -> Inventory {
     Inventory::decode(&text.to_string()).unwrap()
 }
 
-fn node(seats: &str, change: impl FnOnce(&mut Value)) -> Node {
+fn node(replicas: &str, change: impl FnOnce(&mut Value)) -> Node {
     let mut node = json!({
         "metadata": {"name": "n1", "annotations": {INVENTORY: inventory().encode().unwrap()}},
-        "status": {"capacity": {"nvidia.com/gpu": seats}, "conditions": []},
+        "status": {"capacity": {"nvidia.com/gpu": replicas}, "conditions": []},
     });
     change(&mut node);
     serde_json::from_value(node).unwrap()
@@ -56,31 +56,31 @@ fn pod(name: &str, image: &str, ours: bool) -> Pod {
     .unwrap()
 }
 
-fn known(node: Node, pods: Vec<Pod>, page: &str) -> Known {
-    let agent = Agent {
+fn known(node: Node, pods: Vec<Pod>, page: &str) -> ClusterFacts {
+    let agent = AgentFacts {
         ready: Ok(()),
         metrics: Ok(page.to_owned()),
     };
     let not = || "not asked".to_owned();
-    Known {
+    ClusterFacts {
         namespace: "s".to_owned(),
         nodes: Ok(vec![node]),
         pods: Ok(pods),
-        hook: Err(not()),
-        trial: Err(not()),
+        webhook: Err(not()),
+        dry_run: Err(not()),
         classes: Err(not()),
         agent_class: Ok(None),
-        fences: Err(not()),
+        policy_bindings: Err(not()),
         config: Err(not()),
         leader: Err(not()),
-        books: Err(not()),
+        ledger: Err(not()),
         differences: Err(not()),
         metrics: Err(not()),
         agents: [("n1".into(), agent)].into(),
     }
 }
 
-fn check(known: &Known, expected: &[(&str, Grade)]) {
+fn check(known: &ClusterFacts, expected: &[(&str, Grade)]) {
     let found = checks(known, Some("n1"));
     let found: Vec<_> = found
         .iter()
@@ -95,20 +95,20 @@ fn agent() -> Pod {
 }
 
 #[test]
-fn a_node_with_its_agent_and_all_seats_is_well() {
+fn reports_nothing_for_healthy_node() {
     check(&known(node("10", |_| ()), vec![agent()], PAGE), &[]);
 }
 
 #[test]
-fn seats_that_the_kubelet_does_not_know_are_named() {
+fn reports_replicas_unknown_to_kubelet() {
     let bad = Grade::Problem;
-    let of = |seats| known(node(seats, |_| ()), vec![agent()], PAGE);
+    let of = |replicas| known(node(replicas, |_| ()), vec![agent()], PAGE);
     check(&of("0"), &[("kubelet-seats", bad)]);
     check(&of("1"), &[("kubelet-seats", Grade::Warning)]);
 }
 
 #[test]
-fn another_plugin_on_the_node_and_hamis_registration_are_named() {
+fn reports_other_device_plugin_and_hami_registration() {
     let bad = Grade::Problem;
     let theirs = pod(
         "nvidia-device-plugin-x",
@@ -128,7 +128,7 @@ fn another_plugin_on_the_node_and_hamis_registration_are_named() {
 }
 
 #[test]
-fn what_the_agent_tells_is_passed_on_with_its_reason() {
+fn reports_agent_conditions_with_reason() {
     let with = |kind: &str, status: &str, reason: &str| {
         let condition = json!({"type": kind, "status": status, "reason": reason, "message": "m"});
         let node = node("10", |node| {
@@ -163,7 +163,7 @@ fn what_the_agent_tells_is_passed_on_with_its_reason() {
 }
 
 #[test]
-fn a_node_without_agent_or_inventory_is_a_problem_and_one_that_was_not_asked_is_not_well() {
+fn reports_missing_agent_missing_inventory_and_no_answer() {
     let bad = Grade::Problem;
     let mut away = known(node("10", |_| ()), vec![], PAGE);
     away.agents.clear();
@@ -177,7 +177,7 @@ fn a_node_without_agent_or_inventory_is_a_problem_and_one_that_was_not_asked_is_
     let why = || "no rights".to_owned();
     mute.agents = [(
         "n1".into(),
-        Agent {
+        AgentFacts {
             ready: Err(why()),
             metrics: Err(why()),
         },
@@ -188,7 +188,7 @@ fn a_node_without_agent_or_inventory_is_a_problem_and_one_that_was_not_asked_is_
 }
 
 #[test]
-fn a_node_whose_agent_hangs_at_its_start_or_whose_monitor_is_not_ready_is_found() {
+fn reports_agent_pod_with_unready_container() {
     let mut hangs = agent();
     let statuses = json!([
         {"name": "device-plugin", "ready": true, "restartCount": 0, "image": "i", "imageID": ""},
@@ -208,12 +208,12 @@ fn a_node_whose_agent_hangs_at_its_start_or_whose_monitor_is_not_ready_is_found(
     new.agents.clear();
     let found = checks(&new, None);
     let agent = found.iter().find(|one| one.check == "agent").unwrap();
-    let expected = "agent is not ready: monitor (CrashLoopBackOff: back-off)";
+    let expected = "pod agent is not ready: monitor (CrashLoopBackOff: back-off)";
     assert_eq!((agent.grade, &*agent.found), (Grade::Problem, expected));
 }
 
 #[test]
-fn differences_that_the_agent_counted_are_warned_of() {
+fn warns_of_differences_counted_by_agent() {
     let page = PAGE.replace("damaged_shares 0", "damaged_shares 2");
     let known = known(node("10", |_| ()), vec![agent()], &page);
     check(&known, &[("node-accounts", Grade::Warning)]);

@@ -1,39 +1,43 @@
-//! The two probe pods of `doctor node`: one that asks for a share, and one that asks for none and
-//! tries to get GPUs by its environment; and what follows from what they saw.
-//!
-//! Fed by: [`Look`], as each of them printed it. Must not: leave a pod behind, or run with a right
-//! that restricted Pod Security refuses.
+//! The two probe pods of `doctor node`, and the checks of what they report: one requests a share, the
+//! other requests none and tries to get GPUs by its environment. Both meet the restricted Pod Security
+//! Standard and are deleted afterwards.
+
+use std::time::Duration;
 
 use aliquot_core::request::{Resource, ResourceNames};
 use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, LogParams, PostParams};
 use serde_json::{Value, json};
+use tokio::time::{Instant, interval};
 
+use super::container_view::ContainerView;
 use super::finding::{About, Fact, Finding};
-use super::look::Look;
+use super::gather::fact;
 
-/// What the variable says where GPUs are named by mounts (`devicePlugin.deviceList`).
+/// The value of `NVIDIA_VISIBLE_DEVICES` where volume mounts name the GPUs (`devicePlugin.deviceList`).
 const BY_MOUNTS: &str = "/var/run/nvidia-container-devices";
 
-/// Which of the two.
+/// Which of the two probe pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Has a share.
+    /// Requests a share.
     Share,
-    /// Has none, and an environment that asks NVIDIA's runtime for all GPUs.
-    Past,
+    /// Requests none; its environment asks NVIDIA's runtime for all GPUs.
+    WithoutShare,
 }
 
 impl Probe {
-    /// The end of its pod's name.
+    /// The last part of the pod's name.
     pub fn word(self) -> &'static str {
         match self {
             Self::Share => "share",
-            Self::Past => "past",
+            Self::WithoutShare => "past",
         }
     }
 
-    /// The pod: on this node, from this image, which has this program. `scheduler` is ours, where
-    /// nobody gives it to pods with a share.
+    /// The pod for this node, from an image that contains kubectl-aliquot. `scheduler` is set where no
+    /// webhook sets schedulerName.
     pub fn pod(
         self,
         node: &str,
@@ -79,7 +83,7 @@ impl Probe {
                     pod["spec"]["schedulerName"] = json!(scheduler);
                 }
             }
-            Self::Past => {
+            Self::WithoutShare => {
                 pod["metadata"]["labels"]["aliquot.dev/webhook"] = json!("ignore");
                 pod["spec"]["containers"][0]["env"] = json!([
                     {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
@@ -91,16 +95,16 @@ impl Probe {
     }
 }
 
-/// Why a probe did not end well, as far as its status says.
-pub fn waits(pod: &Pod) -> String {
+/// Why a probe pod did not succeed, by its status.
+pub fn why_not_ended(pod: &Pod) -> String {
     let status = pod.status.as_ref();
     let phase = status
         .and_then(|status| status.phase.as_deref())
         .unwrap_or("no phase");
     let conditions = status.and_then(|status| status.conditions.as_deref());
     let conditions = conditions.unwrap_or_default().iter();
-    let mut told = conditions.filter(|one| one.status == "False");
-    let told = told.find_map(|one| one.message.as_deref());
+    let mut messages = conditions.filter(|one| one.status == "False");
+    let message = messages.find_map(|one| one.message.as_deref());
     let containers = status.and_then(|status| status.container_statuses.as_deref());
     let waiting = containers.unwrap_or_default().iter().find_map(|one| {
         let waiting = one.state.as_ref()?.waiting.as_ref()?;
@@ -108,144 +112,207 @@ pub fn waits(pod: &Pod) -> String {
         Some(format!("{reason} {}", message.unwrap_or_default()))
     });
     let why = waiting
-        .or_else(|| told.map(str::to_owned))
+        .or_else(|| message.map(str::to_owned))
         .unwrap_or_default();
-    format!("the probe pod is {phase}: {why}")
+    format!("the probe pod is in phase {phase}: {why}")
         .trim_end_matches([' ', ':'])
         .to_owned()
 }
 
-/// What both saw; `limited` where the agent has a library to give.
+/// Longest wait for a probe pod: its image may have to be pulled.
+const TIMEOUT: Duration = Duration::from_mins(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+
+/// The result of a probe pod.
+pub(super) struct ProbeResult {
+    /// What its process sees.
+    pub(super) view: ContainerView,
+    /// The runtime class of the stored pod.
+    pub(super) runtime_class: Option<String>,
+}
+
+/// Creates the pod, waits for its end, reads its output, and deletes it.
+pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ProbeResult> {
+    let pod: Pod = fact(serde_json::from_value(pod))?;
+    let made = pods.create(&PostParams::default(), &pod).await;
+    let made = made.map_err(|error| format!("cannot create the probe pod: {error}"))?;
+    let name = made.metadata.name.unwrap_or_default();
+    let runtime_class = made.spec.and_then(|spec| spec.runtime_class_name);
+    let result = wait_for_end(pods, &name).await.map(|view| ProbeResult {
+        view,
+        runtime_class,
+    });
+    let now = DeleteParams::default().grace_period(0);
+    match pods.delete(&name, &now).await {
+        Ok(_) => result,
+        Err(error) => Err(format!("cannot delete the probe pod {name}: {error}")),
+    }
+}
+
+/// Waits for the pod's end and parses its log.
+async fn wait_for_end(pods: &Api<Pod>, name: &str) -> Fact<ContainerView> {
+    let until = Instant::now() + TIMEOUT;
+    let mut ticks = interval(POLL_INTERVAL);
+    loop {
+        ticks.tick().await;
+        let pod = fact(pods.get(name).await)?;
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        match phase {
+            Some("Succeeded") => break,
+            Some("Failed") => return Err(why_not_ended(&pod)),
+            _ if Instant::now() > until => {
+                let seconds = TIMEOUT.as_secs();
+                return Err(format!(
+                    "timed out after {seconds} s: {}",
+                    why_not_ended(&pod)
+                ));
+            }
+            _ => {}
+        }
+    }
+    let text = fact(pods.logs(name, &LogParams::default()).await)?;
+    let read = |error| format!("cannot parse the probe pod's output: {error}");
+    serde_json::from_str(text.trim()).map_err(read)
+}
+
+/// The findings from both probes; `limited` says whether the agent injects the limiter.
 pub fn checks(
     about: &About,
-    share: &Fact<Look>,
-    past: &Fact<Look>,
+    share: &Fact<ContainerView>,
+    without_share: &Fact<ContainerView>,
     limited: Fact<bool>,
 ) -> Vec<Finding> {
     vec![
-        library(about, share, limited),
-        given(about, share),
-        by_environment(about, past),
+        limiter_loaded(about, share, limited),
+        share_is_applied(about, share),
+        by_environment(about, without_share),
         selinux(about, share),
         overlay(about, share),
     ]
 }
 
-/// libvgpu.so is in the process.
-fn library(about: &About, share: &Fact<Look>, limited: Fact<bool>) -> Finding {
+/// The limiter is loaded in the process.
+fn limiter_loaded(about: &About, share: &Fact<ContainerView>, limited: Fact<bool>) -> Finding {
     let check = "library";
     match (share, limited) {
         (Err(why), _) => about.unknown(check, why),
         (_, Err(why)) => about.unknown(check, why),
         (_, Ok(false)) => about.warning(
             check,
-            "the agent is started without --limiter-library: shares are booked, and nothing holds a process to its own",
-            "devicePlugin.limiter=true",
+            "the agent runs without --limiter-library: shares are allocated, but nothing enforces their limits",
+            "set devicePlugin.limiter=true",
         ),
-        (Ok(look), Ok(true)) if !look.loaded.is_empty() => {
-            about.ok(check, format!("{} is loaded in every process", look.loaded.join(", ")))
+        (Ok(view), Ok(true)) if !view.loaded.is_empty() => {
+            about.ok(check, format!("{} is preloaded in every process", view.loaded.join(", ")))
         }
-        // By replacement it comes with the driver's library, which the probe does not load.
-        (Ok(look), Ok(true)) if look.has_page && !look.standing_in.is_empty() => about.ok(
+        // With injection by replacement it is loaded together with the driver's library, which the
+        // probe does not load.
+        (Ok(view), Ok(true)) if view.has_page && !view.shims.is_empty() => about.ok(
             check,
-            format!("it stands before {}", look.standing_in.join(", ")),
+            format!("the limiter is injected by replacement of {}", view.shims.join(", ")),
         ),
         (Ok(_), Ok(true)) => about.problem(
             check,
-            "neither loaded in the probe nor in the place of the driver's libraries: nothing holds a process to its share",
-            "the pod's runtime class, SELinux below, and the node's condition AliquotRuntimeIncomplete; sandboxed runtimes and images with musl are not served",
+            "libvgpu.so is neither preloaded nor in place of the driver's libraries: nothing enforces the limits of a share",
+            "check the pod's runtime class, the check selinux, and the node's condition AliquotRuntimeIncomplete; sandboxed runtimes and musl images are not supported",
         ),
     }
 }
 
-/// It was told its share, and has a card.
-fn given(about: &About, share: &Fact<Look>) -> Finding {
+/// The container has the device and the limits of its share.
+fn share_is_applied(about: &About, share: &Fact<ContainerView>) -> Finding {
     let check = "share";
     match share {
         Err(why) => about.unknown(check, why),
-        Ok(look) => match look.told.get("NVIDIA_VISIBLE_DEVICES") {
+        Ok(view) => match view.environment.get("NVIDIA_VISIBLE_DEVICES") {
             Some(uuid) if uuid.starts_with("GPU-") || uuid.starts_with("MIG-") => {
-                let limit = look.told.get("CUDA_DEVICE_MEMORY_LIMIT_0");
-                let limit = limit.map_or("no limit of memory", String::as_str);
-                about.ok(check, format!("a pod gets {uuid} with {limit}"))
+                let limit = view.environment.get("CUDA_DEVICE_MEMORY_LIMIT_0");
+                let limit = limit.map_or("no memory limit", String::as_str);
+                about.ok(check, format!("a container gets {uuid} with {limit}"))
             }
-            Some(mounts) if mounts == BY_MOUNTS && !look.cards.is_empty() => {
-                about.ok(check, format!("a pod gets {} by mounts", look.cards.join(", ")))
+            Some(mounts) if mounts == BY_MOUNTS && !view.gpu_nodes.is_empty() => {
+                about.ok(check, format!("a container gets {} by volume mounts", view.gpu_nodes.join(", ")))
             }
             other => about.problem(
                 check,
-                format!("a container with a share started with NVIDIA_VISIBLE_DEVICES={}: the runtime did not apply its CDI file", other.map_or("", String::as_str)),
-                "switch CDI on in the container runtime: docs/guides/container-runtime.md",
+                format!("a container with a share started with NVIDIA_VISIBLE_DEVICES={}, expected the UUID of its device: the runtime did not apply the CDI specification", other.map_or("", String::as_str)),
+                "enable CDI in the container runtime: docs/guides/container-runtime.md",
             ),
         },
     }
 }
 
-/// A pod without a share gets no GPU by its environment from the runtime that no pod names.
-fn by_environment(about: &About, past: &Fact<Look>) -> Finding {
+/// A pod without a share gets no GPU by its environment from the node's default runtime.
+fn by_environment(about: &About, without_share: &Fact<ContainerView>) -> Finding {
     let check = "gpus-by-environment";
-    match past {
+    match without_share {
         Err(why) => about.unknown(check, why),
-        Ok(look) if look.cards.is_empty() => {
-            let variable = look.told.get("NVIDIA_VISIBLE_DEVICES");
+        Ok(view) if view.gpu_nodes.is_empty() => {
+            let variable = view.environment.get("NVIDIA_VISIBLE_DEVICES");
             if variable.is_some_and(|value| value == "void") {
-                let why = "the webhook closed the probe, too: no pod may pass it by (webhook.podsMayIgnore)";
+                let why = "the webhook also set NVIDIA_VISIBLE_DEVICES of the probe pod to void, because no pod may bypass it (webhook.podsMayIgnore)";
                 return about.unknown(check, why);
             }
-            about.ok(check, "the default runtime gives an image that sets NVIDIA_VISIBLE_DEVICES no GPU")
+            about.ok(check, "the default runtime gives no GPU to an image that sets NVIDIA_VISIBLE_DEVICES")
         }
-        Ok(look) => about.problem(
+        Ok(view) => about.problem(
             check,
-            format!("the default runtime opens {} past the books to an image that sets NVIDIA_VISIBLE_DEVICES", look.cards.join(", ")),
-            "accept-nvidia-visible-devices-envvar-when-unprivileged = false in NVIDIA's runtime configuration, or another default runtime",
+            format!("the default runtime gives {} without an allocation to an image that sets NVIDIA_VISIBLE_DEVICES", view.gpu_nodes.join(", ")),
+            "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in NVIDIA's runtime configuration, or use another default runtime",
         ),
     }
 }
 
-fn selinux(about: &About, share: &Fact<Look>) -> Finding {
+fn selinux(about: &About, share: &Fact<ContainerView>) -> Finding {
     let check = "selinux";
     match share {
         Err(why) => about.unknown(check, why),
-        Ok(look) if look.selinux.as_deref() == Some("1") && !look.has_page => about.problem(
+        Ok(view) if view.selinux.as_deref() == Some("1") && !view.has_page => about.problem(
             check,
-            "SELinux enforces, and the container cannot read /.aliquot",
-            "semanage fcontext and restorecon as in docs/guides/install.md",
+            "SELinux is enforcing, and the container cannot read /.aliquot",
+            "run semanage fcontext and restorecon as in docs/guides/install.md",
         ),
-        Ok(look) => match look.selinux.as_deref() {
-            Some("1") => about.ok(check, "enforces, and a container reads its limits"),
-            Some(_) => about.ok(check, "logs only"),
-            None if look.label.is_none() => about.ok(check, "off"),
+        Ok(view) => match view.selinux.as_deref() {
+            Some("1") => about.ok(
+                check,
+                "SELinux is enforcing, and the container can read its limits",
+            ),
+            Some(_) => about.ok(check, "SELinux is permissive"),
+            None if view.label.is_none() => about.ok(check, "SELinux is off"),
             None => about.ok(
                 check,
                 format!(
-                    "not shown in a container; its label is {}",
-                    look.label.as_deref().unwrap_or_default()
+                    "the SELinux mode is not visible in a container; its label is {}",
+                    view.label.as_deref().unwrap_or_default()
                 ),
             ),
         },
     }
 }
 
-/// A tenant cannot move what is mounted away with a directory of its image.
-fn overlay(about: &About, share: &Fact<Look>) -> Finding {
+/// A container cannot rename a directory of its image together with what is mounted below it.
+fn overlay(about: &About, share: &Fact<ContainerView>) -> Finding {
     let check = "overlay-redirect-dir";
-    let look = match share {
+    let view = match share {
         Err(why) => return about.unknown(check, why),
-        Ok(look) => look,
+        Ok(view) => view,
     };
-    let option = look
+    let option = view
         .root
         .split(',')
         .find_map(|one| one.strip_prefix("redirect_dir="));
-    match (option, look.redirect_dir.as_deref()) {
+    match (option, view.redirect_dir.as_deref()) {
         (Some("on"), _) | (None, Some("Y")) => about.warning(
             check,
-            "on: root in a container can rename a directory of its image, and what is mounted below goes with it; processes that start later may then be without the library (the monitor sees them)",
-            "redirect_dir=off: options overlay redirect_dir=off in modprobe.d, then restart the pods",
+            "redirect_dir is on: root in a container can rename a directory of its image together with what is mounted below it, so that processes started later run without the limiter (the monitor detects them)",
+            "set options overlay redirect_dir=off in modprobe.d, then restart the pods",
         ),
-        (Some(value), _) => about.ok(check, value),
-        (None, Some("N")) => about.ok(check, "off"),
-        (None, _) => about.unknown(check, "the kernel does not show it in a container, and the mount does not say it"),
+        (Some(value), _) => about.ok(check, format!("redirect_dir is {value}")),
+        (None, Some("N")) => about.ok(check, "redirect_dir is off"),
+        (None, _) => about.unknown(check, "redirect_dir is neither visible in the container nor in the mount options"),
     }
 }
 

@@ -1,26 +1,26 @@
-//! What follows from what the two probes saw.
+//! Findings from what the two probes saw.
 
 use super::super::finding::Grade;
 use super::*;
 
-fn look(change: impl FnOnce(&mut Look)) -> Look {
-    let mut look = Look {
+fn view(change: impl FnOnce(&mut ContainerView)) -> ContainerView {
+    let mut view = ContainerView {
         loaded: vec!["/.aliquot/libvgpu.so".to_owned()],
-        told: [("NVIDIA_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned())].into(),
+        environment: [("NVIDIA_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned())].into(),
         has_page: true,
         root: "rw,redirect_dir=off".to_owned(),
-        ..Look::default()
+        ..ContainerView::default()
     };
-    change(&mut look);
-    look
+    change(&mut view);
+    view
 }
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "what is judged is written where it is judged"
+    reason = "tests read better with values"
 )]
-fn check(share: Fact<Look>, past: Fact<Look>, bad: &[(&str, Grade)]) {
-    let found = checks(&About("n".to_owned()), &share, &past, Ok(true));
+fn check(share: Fact<ContainerView>, without_share: Fact<ContainerView>, bad: &[(&str, Grade)]) {
+    let found = checks(&About("n".to_owned()), &share, &without_share, Ok(true));
     let found: Vec<_> = found
         .iter()
         .filter(|finding| finding.grade != Grade::Ok)
@@ -30,70 +30,70 @@ fn check(share: Fact<Look>, past: Fact<Look>, bad: &[(&str, Grade)]) {
 }
 
 #[test]
-fn a_share_with_its_library_and_no_way_past_it_is_well() {
-    let none = || Ok(look(|look| look.cards.clear()));
-    check(Ok(look(|_| ())), none(), &[]);
-    // By replacement nothing is loaded in a program that uses no GPU.
-    let replaced = look(|look| {
-        look.loaded.clear();
-        look.standing_in = vec!["/usr/lib/libcuda.so.1".to_owned()];
+fn reports_nothing_when_probe_has_limiter_and_share() {
+    let none = || Ok(view(|view| view.gpu_nodes.clear()));
+    check(Ok(view(|_| ())), none(), &[]);
+    // With injection by replacement nothing is loaded in a program that uses no GPU.
+    let replaced = view(|view| {
+        view.loaded.clear();
+        view.shims = vec!["/usr/lib/libcuda.so.1".to_owned()];
     });
     check(Ok(replaced), none(), &[]);
 }
 
 #[test]
-fn a_share_whose_gpu_is_named_by_mounts_was_called_one_without_a_gpu() {
-    let by_mounts = |cards: &[&str]| {
-        look(|look| {
-            let way = ("NVIDIA_VISIBLE_DEVICES", BY_MOUNTS);
-            look.told = [(way.0.to_owned(), way.1.to_owned())].into();
-            look.cards = cards.iter().map(|&card| card.to_owned()).collect();
+fn accepts_gpu_named_by_volume_mount() {
+    let by_mounts = |names: &[&str]| {
+        view(|view| {
+            let variable = ("NVIDIA_VISIBLE_DEVICES", BY_MOUNTS);
+            view.environment = [(variable.0.to_owned(), variable.1.to_owned())].into();
+            view.gpu_nodes = names.iter().map(|&name| name.to_owned()).collect();
         })
     };
-    check(Ok(by_mounts(&["nvidia0"])), Ok(look(|_| ())), &[]);
+    check(Ok(by_mounts(&["nvidia0"])), Ok(view(|_| ())), &[]);
     let bad = ("share", Grade::Problem);
-    check(Ok(by_mounts(&[])), Ok(look(|_| ())), &[bad]);
+    check(Ok(by_mounts(&[])), Ok(view(|_| ())), &[bad]);
 }
 
 #[test]
-fn what_a_probe_saw_is_named() {
-    let none = || Ok(look(|look| look.cards.clear()));
+fn reports_what_each_probe_finds() {
+    let none = || Ok(view(|view| view.gpu_nodes.clear()));
     let (bad, warns) = (Grade::Problem, Grade::Warning);
-    let bare = look(|look| {
-        look.loaded.clear();
-        look.told.clear();
-        look.selinux = Some("1".to_owned());
-        look.has_page = false;
+    let bare = view(|view| {
+        view.loaded.clear();
+        view.environment.clear();
+        view.selinux = Some("1".to_owned());
+        view.has_page = false;
     });
     check(
         Ok(bare),
         none(),
         &[("library", bad), ("share", bad), ("selinux", bad)],
     );
-    let open = look(|look| look.cards = vec!["nvidia0".to_owned()]);
-    check(Ok(look(|_| ())), Ok(open), &[("gpus-by-environment", bad)]);
-    let moves = look(|look| look.root = "rw,redirect_dir=on".to_owned());
+    let open = view(|view| view.gpu_nodes = vec!["nvidia0".to_owned()]);
+    check(Ok(view(|_| ())), Ok(open), &[("gpus-by-environment", bad)]);
+    let moves = view(|view| view.root = "rw,redirect_dir=on".to_owned());
     check(Ok(moves), none(), &[("overlay-redirect-dir", warns)]);
-    let moves = look(|look| {
-        look.root = "rw".to_owned();
-        look.redirect_dir = Some("Y".to_owned());
+    let moves = view(|view| {
+        view.root = "rw".to_owned();
+        view.redirect_dir = Some("Y".to_owned());
     });
     check(Ok(moves), none(), &[("overlay-redirect-dir", warns)]);
 }
 
 #[test]
-fn a_probe_that_the_webhook_had_closed_was_called_well() {
-    let closed = look(|look| {
+fn skips_check_when_webhook_changes_probe() {
+    let closed = view(|view| {
         let void = ("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned());
-        look.told = [void].into();
+        view.environment = [void].into();
     });
     let unmade = ("gpus-by-environment", Grade::NotChecked);
-    check(Ok(look(|_| ())), Ok(closed), &[unmade]);
+    check(Ok(view(|_| ())), Ok(closed), &[unmade]);
 }
 
 #[test]
-fn a_probe_that_did_not_run_leaves_its_checks_unmade() {
-    let not = |why: &str| Err::<Look, _>(why.to_owned());
+fn skips_checks_of_probe_that_does_not_run() {
+    let not = |why: &str| Err::<ContainerView, _>(why.to_owned());
     let unmade = Grade::NotChecked;
     check(
         not("pending"),
@@ -109,7 +109,7 @@ fn a_probe_that_did_not_run_leaves_its_checks_unmade() {
 }
 
 #[test]
-fn the_probes_ask_for_a_share_and_for_none() {
+fn probes_request_a_share_and_none() {
     let names = ResourceNames::default();
     let share = Probe::Share.pod("n1", "i", &names, None);
     assert!(share["spec"].get("schedulerName").is_none());
@@ -117,11 +117,18 @@ fn the_probes_ask_for_a_share_and_for_none() {
     assert_eq!(own["spec"]["schedulerName"], "s");
     let limits = &share["spec"]["containers"][0]["resources"]["limits"];
     assert_eq!(limits["nvidia.com/gpu"], "1");
-    let past = Probe::Past.pod("n1", "i", &names, Some("s"));
-    assert!(past["spec"].get("schedulerName").is_none());
-    assert!(past["spec"]["containers"][0].get("resources").is_none());
-    assert_eq!(past["metadata"]["labels"]["aliquot.dev/webhook"], "ignore");
-    for pod in [share, past] {
+    let without_share = Probe::WithoutShare.pod("n1", "i", &names, Some("s"));
+    assert!(without_share["spec"].get("schedulerName").is_none());
+    assert!(
+        without_share["spec"]["containers"][0]
+            .get("resources")
+            .is_none()
+    );
+    assert_eq!(
+        without_share["metadata"]["labels"]["aliquot.dev/webhook"],
+        "ignore"
+    );
+    for pod in [share, without_share] {
         assert!(serde_json::from_value::<Pod>(pod).is_ok());
     }
 }

@@ -1,24 +1,26 @@
-//! Workloads that see GPUs without asking for one, by NVIDIA's runtime, and what becomes of that.
-//!
-//! Fed by: [`super::rules`], one pod or template each. Must not: name one that the webhook leaves alone.
+//! Workloads that get GPUs from NVIDIA's runtime without requesting one.
 
-use aliquot_core::escape::{self, AGENT_PATHS, ROOT};
+use aliquot_core::escape::{self, AGENT_PATHS, ROOT_CAPABILITIES};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::around::writes;
+use super::escapes::writes;
 use super::rules::Settings;
 use crate::doctor::finding::{About, Finding};
 
-/// The variable by which NVIDIA's runtime opens GPUs.
+/// The variable by which NVIDIA's runtime gives a container GPUs.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// It opens GPUs by its environment, or may do so by its image's.
-pub(super) fn opened(object: &Pod, settings: &Settings, about: &About) -> Option<Finding> {
+/// A pod that gets GPUs by its environment, or may get them by its image's.
+pub(super) fn gpus_by_environment(
+    object: &Pod,
+    settings: &Settings,
+    about: &About,
+) -> Option<Finding> {
     let check = "gpus-by-environment";
-    let todo = "ask for nvidia.com/gpu instead; for a part of NVIDIA's or an exporter label its namespace aliquot.dev/webhook: ignore, or name it in webhook.escapeAllowNamespaces";
+    let todo = "request nvidia.com/gpu instead; for NVIDIA's own components or an exporter, label the namespace aliquot.dev/webhook: ignore, or add it to webhook.escapeAllowNamespaces";
     let containers = || pod::containers(object).map(|(container, _)| container);
-    let open = || containers().filter(|container| !is_above(object, container));
+    let open = || containers().filter(|container| !reaches_every_gpu(object, container));
     let value = open().find_map(|container| {
         let all = container.env.as_deref().unwrap_or_default().iter();
         all.filter(|one| one.name == VISIBLE)
@@ -29,7 +31,7 @@ pub(super) fn opened(object: &Pod, settings: &Settings, about: &About) -> Option
             return None;
         }
         let what = format!(
-            "{VISIBLE}={value} opens GPUs today; then a uuid is booked like `aliquot.dev/use-gpu`, and `all` is dropped"
+            "{VISIBLE}={value} gives the container GPUs today; with Aliquot, a UUID is treated like the annotation aliquot.dev/use-gpu, and all is removed"
         );
         return Some(about.warning(check, what, todo));
     }
@@ -39,13 +41,13 @@ pub(super) fn opened(object: &Pod, settings: &Settings, about: &About) -> Option
         return None;
     }
     let what = format!(
-        "asks for no GPU, and the runtime class {class} opens all of them to an image that sets {VISIBLE}; then none"
+        "requests no GPU, but the runtime class {class} gives all GPUs to an image that sets {VISIBLE}; with Aliquot it gives none"
     );
     Some(about.warning(check, what, todo))
 }
 
-/// It reaches every GPU anyway.
-fn is_above(object: &Pod, container: &Container) -> bool {
+/// Whether the container reaches every GPU anyway.
+fn reaches_every_gpu(object: &Pod, container: &Container) -> bool {
     let context = container.security_context.as_ref();
     let added = context.and_then(|context| context.capabilities.as_ref()?.add.as_deref());
     let mut added = added.unwrap_or_default().iter();
@@ -55,16 +57,16 @@ fn is_above(object: &Pod, container: &Container) -> bool {
         .and_then(|spec| spec.volumes.as_deref());
     let mut volumes = volumes.unwrap_or_default().iter();
     context.is_some_and(|context| context.privileged == Some(true))
-        || added.any(|name| escape::is_one_of(&ROOT, name))
+        || added.any(|name| escape::is_one_of(&ROOT_CAPABILITIES, name))
         || volumes.any(|volume| {
             let source = volume.host_path.as_ref();
             let agent = AGENT_PATHS.into_iter();
             writes(container, volume)
-                && source.is_some_and(|source| escape::is_roots(&source.path, agent))
+                && source.is_some_and(|source| escape::grants_root(&source.path, agent))
         })
 }
 
-/// For some GPU, of whoever.
+/// Whether it requests a GPU of any vendor.
 fn asks(container: &Container) -> bool {
     let limits = container.resources.as_ref();
     let mut limits = limits
@@ -80,36 +82,36 @@ fn asks(container: &Container) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::From;
+    use super::super::CurrentSystem;
     use super::*;
 
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "what is judged is written where it is judged"
+        reason = "tests read better with values"
     )]
     fn check(spec: Value, container: Value, named: bool) {
         let mut pod = json!({"spec": spec});
         pod["spec"]["containers"] = json!([container]);
         let object: Pod = serde_json::from_value(pod).unwrap();
         let settings = Settings {
-            from: From::Nvidia,
+            from: CurrentSystem::Nvidia,
             pods: pod::Settings::default(),
             replaced: Vec::new(),
             nvidia_runtime_classes: vec!["nvidia".to_owned(), "mine".to_owned()],
         };
-        let found = opened(&object, &settings, &About("w".to_owned()));
+        let found = gpus_by_environment(&object, &settings, &About("w".to_owned()));
         assert_eq!(found.is_some(), named, "{found:?}");
     }
 
     #[test]
-    fn nvidias_own_pods_were_told_to_ask_for_a_gpu() {
+    fn ignores_pods_that_reach_every_gpu_anyway() {
         let all = json!([{"name": VISIBLE, "value": "all"}]);
         let with = |security: Value| json!({"name": "m", "env": all, "securityContext": security});
         check(json!({}), with(json!({})), true);
         check(json!({}), with(json!({"privileged": true})), false);
         let adds = json!({"capabilities": {"add": ["CAP_SYS_ADMIN"]}});
         check(json!({}), with(adds), false);
-        // As NVIDIA's chart has its plugin without MIG.
+        // The device plugin of NVIDIA's chart, without MIG.
         let at = |path: &str| json!({"volumes": [{"name": "p", "hostPath": {"path": path}}]});
         let mounts = |only_reads: bool| {
             let mount = json!({"name": "p", "mountPath": "/p", "readOnly": only_reads});
@@ -122,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn what_an_image_opens_in_a_runtime_class_was_not_foretold() {
+    fn warns_of_image_environment_in_nvidia_runtime_class() {
         let class = |name: &str| json!({"runtimeClassName": name});
         check(class("nvidia"), json!({"name": "m"}), true);
         check(class("kata"), json!({"name": "m"}), false);
-        // As webhook.nvidiaRuntimeClasses says, and not by how a name begins.
+        // By the list of webhook.nvidiaRuntimeClasses, not by a prefix.
         check(class("mine"), json!({"name": "m"}), true);
         check(class("nvidia-like"), json!({"name": "m"}), false);
         let gpu = json!({"name": "m", "resources": {"limits": {"nvidia.com/gpu": "1"}}});

@@ -1,6 +1,5 @@
-//! The workloads of a cluster: templates of controllers, and pods that none of these made.
-//!
-//! Fed by: the API server. Must not: name a workload once for each of its pods.
+//! The workloads of a cluster: controllers with their pod templates, and pods without one. A workload
+//! is listed once, not once for each of its pods.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job, JobCondition};
@@ -11,13 +10,13 @@ use kube::Client;
 use super::rules::Workload;
 use crate::live::{LiveError, all};
 
-/// Kinds whose pods are known by their templates.
+/// Kinds whose pods are covered by their templates.
 const OWNERS: [&str; 5] = ["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"];
 
 /// What could not be listed, and why.
 type Missing = Vec<(&'static str, String)>;
 
-/// All workloads, and what could not be listed. An error where not even pods can be.
+/// All workloads, and what could not be listed. An error where pods cannot be listed.
 pub(super) async fn workloads(
     client: &Client,
     namespace: Option<&str>,
@@ -62,32 +61,36 @@ pub(super) async fn workloads(
         .and_then(|spec| spec.job_template.spec)
         .map(|spec| spec.template));
     for pod in all::<Pod>(client, "pods").await? {
-        if aliquot_k8s::pod::ended(&pod) {
+        if aliquot_k8s::pod::is_finished(&pod) {
             continue;
         }
-        let known = is_made_by_another(&pod.metadata);
+        let has_template = is_made_by_another(&pod.metadata);
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         found.push(Workload {
-            kind: if known { "Pod of a template" } else { "Pod" },
+            kind: if has_template {
+                "Pod of a template"
+            } else {
+                "Pod"
+            },
             namespace: text(&pod.metadata.namespace),
             name: text(&pod.metadata.name),
-            template: !known,
+            template: !has_template,
             runs: true,
             pod,
         });
     }
-    found.retain(|one| namespace.is_none_or(|wanted| one.namespace == wanted));
+    found.retain(|one| namespace.is_none_or(|name| one.namespace == name));
     Ok((found, missing))
 }
 
-/// What another of these made is known by that.
+/// Whether a controller of [`OWNERS`] made the object.
 fn is_made_by_another(meta: &ObjectMeta) -> bool {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
     let by = owners.iter().find(|owner| owner.controller == Some(true));
     by.is_some_and(|by| OWNERS.contains(&by.kind.as_str()))
 }
 
-/// One that is not over: an old Job makes no pods any more.
+/// A Job that has not finished; a finished one makes no more pods.
 fn job(job: Job) -> Option<Workload> {
     let conditions = job
         .status
@@ -124,7 +127,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_job_that_is_over_is_no_workload() {
+    fn ignores_finished_jobs() {
         let check = |conditions: &[(&str, &str)], expected: bool| {
             let conditions = conditions.iter();
             let conditions: Vec<_> = conditions

@@ -1,29 +1,28 @@
 //! What changes for one workload when Aliquot takes over.
 //!
-//! HAMi's rules are those of docs/migrating-from-hami.md. What Aliquot refuses is asked of the code
-//! that the scheduler and the webhook read pods with.
-//! Fed by: [`super::gather`]. Must not: ask anybody.
+//! HAMi's rules are those of docs/migrating-from-hami.md. Whether Aliquot refuses a pod is decided by
+//! the code with which scheduler and webhook read pods.
 
-use aliquot_core::ledger::Held;
+use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::request::{BareGpu, Resource, is_other};
 use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::{From, around, environment};
+use super::{CurrentSystem, environment, escapes};
 use crate::doctor::finding::{About, Finding};
 
-/// HAMi's wish of a way to share.
+/// HAMi's annotation that chooses the sharing mode.
 const MODE: &str = "nvidia.com/vgpu-mode";
-/// Both systems leave such pods alone.
+/// Labels by which both systems ignore a pod.
 const IGNORE: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
 
-/// What will be.
+/// The two systems that are compared.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What is today.
-    pub from: From,
-    /// Names and defaults.
+    /// Today's system.
+    pub from: CurrentSystem,
+    /// Resource names and defaults.
     pub pods: pod::Settings,
     /// Schedulers whose pods are taken over.
     pub replaced: Vec<String>,
@@ -40,16 +39,16 @@ pub struct Workload {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// It says what pods are to be made; else it is one of those that were.
+    /// Whether it has a pod template, or is a pod without one.
     pub template: bool,
-    /// It is a pod.
+    /// Whether it is a pod.
     pub runs: bool,
-    /// Its template, or itself.
+    /// The pod template, or the pod.
     pub pod: Pod,
 }
 
-/// What changes; one finding that nothing does; none for what has to do with no GPU.
-pub fn judge(one: &Workload, settings: &Settings) -> Vec<Finding> {
+/// What changes for a workload, or one finding that nothing does; none if it uses no GPU.
+pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     let about = About(format!("{} {}/{}", one.kind, one.namespace, one.name));
     let mut found = Vec::new();
     if one.runs {
@@ -58,60 +57,62 @@ pub fn judge(one: &Workload, settings: &Settings) -> Vec<Finding> {
     if !one.template {
         return found;
     }
-    found.extend(environment::opened(&one.pod, settings, &about));
+    found.extend(environment::gpus_by_environment(&one.pod, settings, &about));
     let demand = match pod::demand(&one.pod, &settings.pods) {
         Err(error) => {
             found.push(about.problem(
                 "refused",
-                format!("a new pod is refused: {error}"),
-                "change it before the switch",
+                format!("Aliquot refuses a new pod: {error}"),
+                "change it before the migration",
             ));
             return found;
         }
         Ok(demand) => demand,
     };
     found.extend(unknown_names(&one.pod, settings, &about));
-    if !demand.asks() {
+    if !demand.requests_gpu() {
         return found;
     }
     if let Some(label) = ignored(&one.pod) {
-        let what =
-            format!("the label {label}: ignore keeps it away from Aliquot, too: it gets no share");
-        let todo = "take the label off once its nodes are Aliquot's";
+        let what = format!(
+            "the label {label}: ignore excludes the pod from Aliquot, too: it gets no share"
+        );
+        let todo = "remove the label once its nodes run Aliquot";
         found.push(about.problem("left-alone", what, todo));
     }
     found.extend(placed(&one.pod, settings, &about));
-    found.extend(around::judge(&one.pod, &about));
+    found.extend(escapes::escapes(&one.pod, &about));
     for (container, stage) in pod::containers(&one.pod) {
         found.extend(bare(container, settings, &about));
         found.extend(sidecar(container, stage, settings, &about));
     }
-    if settings.from == From::Hami {
-        found.extend(cut(&one.pod, settings, &about));
+    if settings.from == CurrentSystem::Hami {
+        found.extend(mig_by_memory(&one.pod, settings, &about));
     }
     if found.is_empty() {
-        found.push(about.ok("unchanged", "means the same"));
+        found.push(about.ok("unchanged", "behaves the same with Aliquot"));
     }
     found
 }
 
-/// What was given to a pod that runs is counted.
+/// The allocation of a running pod is counted.
 fn running(one: &Workload, settings: &Settings, about: &About) -> Option<Finding> {
-    if settings.from != From::Hami || pod::annotation(&one.pod, hami::ALLOCATED).is_none() {
+    if settings.from != CurrentSystem::Hami || pod::annotation(&one.pod, hami::ALLOCATED).is_none()
+    {
         return None;
     }
     let check = "running";
-    match pod::held(&one.pod, &settings.pods)? {
-        (_, Held::Uses(_)) => Some(about.ok(check, "stays, and is counted until it ends")),
-        (node, Held::Unreadable) => Some(about.problem(
+    match pod::allocated(&one.pod, &settings.pods)? {
+        (_, AllocatedUse::Known(_)) => Some(about.ok(check, "keeps running, and its allocation is counted until it ends")),
+        (node, AllocatedUse::Unreadable) => Some(about.problem(
             check,
-            format!("what HAMi gave it cannot be read: Aliquot places nothing on {node} while it is there"),
-            "delete the pod, so that HAMi places it anew",
+            format!("HAMi's allocation annotation cannot be read: Aliquot places nothing on node {node} while the pod runs"),
+            "delete the pod, so that HAMi schedules it again",
         )),
     }
 }
 
-/// It asks for resources of NVIDIA's that nobody will offer.
+/// Requests of nvidia.com resources that no node will have.
 fn unknown_names(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
     let names = &settings.pods.names;
     let usual = |name: &str| Resource::ALL.iter().any(|one| names.of(*one) == name);
@@ -128,8 +129,8 @@ fn unknown_names(object: &Pod, settings: &Settings, about: &About) -> Vec<Findin
     let finding = |name: &str| {
         about.problem(
             "unknown-resource",
-            format!("asks for {name}, which nobody offers then"),
-            "a profile with `rename: …` and extraResources in the chart offers it; or ask for another",
+            format!("requests {name}, which no node has with Aliquot"),
+            "offer it with a profile's `rename` and the chart's extraResources, or request another resource",
         )
     };
     unknown.into_iter().map(finding).collect()
@@ -141,7 +142,7 @@ fn ignored(object: &Pod) -> Option<&'static str> {
     all.find(|key| labels.get(*key).is_some_and(|value| value == "ignore"))
 }
 
-/// Another scheduler places it, or nobody does.
+/// Another scheduler places the pod, or none does.
 fn placed(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
     let mut found = Vec::new();
     let Some(spec) = &object.spec else {
@@ -153,9 +154,9 @@ fn placed(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
         found.push(about.problem(
             "scheduler",
             format!(
-                "names the scheduler {scheduler}: Aliquot leaves it alone, and its node refuses it"
+                "has schedulerName {scheduler}: Aliquot does not schedule it, and the node refuses it"
             ),
-            "leave schedulerName out, or add it to webhook.replaceSchedulers",
+            "remove schedulerName, or add the scheduler to webhook.replaceSchedulers",
         ));
     }
     let bound = spec.node_name.as_deref().filter(|name| !name.is_empty());
@@ -163,14 +164,14 @@ fn placed(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
     if let Some(node) = bound.filter(|_| !runs) {
         found.push(about.problem(
             "refused",
-            format!("names the node {node} (spec.nodeName), so that no scheduler sees it: refused"),
-            "a nodeSelector on kubernetes.io/hostname",
+            format!("sets spec.nodeName to {node}, which bypasses the scheduler: refused"),
+            "use a nodeSelector with kubernetes.io/hostname instead",
         ));
     }
     found
 }
 
-/// It says how many GPUs, and not how much of each.
+/// A container that requests a number of GPUs without memory.
 fn bare(container: &Container, settings: &Settings, about: &About) -> Option<Finding> {
     let names = &settings.pods.names;
     let resources = container.resources.as_ref()?;
@@ -188,9 +189,11 @@ fn bare(container: &Container, settings: &Settings, about: &About) -> Option<Fin
     let (defaults, alone) = (&settings.pods.defaults, !has(Resource::Cores));
     let whole = defaults.bare_gpu == BareGpu::Whole && alone || defaults.memory == Mib(0);
     let today = match (settings.from, alone) {
-        (From::Nvidia, _) => "a whole GPU (or a turn, where that plugin shares it)",
-        (From::Hami, true) => "a whole GPU, alone (HAMi's default since 2.5)",
-        (From::Hami, false) => "all memory of a GPU (HAMi's defaultMem is 0)",
+        (CurrentSystem::Nvidia, _) => {
+            "a whole GPU (or a time slice of it, where that plugin shares it)"
+        }
+        (CurrentSystem::Hami, true) => "a whole GPU exclusively (HAMi's default since 2.5)",
+        (CurrentSystem::Hami, false) => "all memory of a GPU (HAMi's defaultMem is 0)",
     };
     if whole {
         return None;
@@ -198,12 +201,12 @@ fn bare(container: &Container, settings: &Settings, about: &About) -> Option<Fin
     let (name, memory) = (&container.name, defaults.memory);
     Some(about.warning(
         "bare-count",
-        format!("container {name} gets {today} today; then {memory} of one that others share"),
-        "compat.bareGpu=whole keeps whole GPUs for all; or write gpumem-percentage: 100 and gpucores: 100",
+        format!("container {name} gets {today} today; with Aliquot it gets {memory} of a shared GPU"),
+        "set compat.bareGpu=whole to give whole GPUs to all such containers, or request gpumem-percentage: 100 and gpucores: 100",
     ))
 }
 
-/// It runs beside the others, and counts so.
+/// A sidecar, which counts together with the app containers.
 fn sidecar(
     container: &Container,
     stage: Stage,
@@ -212,25 +215,26 @@ fn sidecar(
 ) -> Option<Finding> {
     let gpu = settings.pods.names.of(Resource::Gpu);
     let limits = container.resources.as_ref()?.limits.as_ref()?;
-    if stage != Stage::Sidecar || settings.from != From::Hami || !limits.contains_key(gpu) {
+    if stage != Stage::Sidecar || settings.from != CurrentSystem::Hami || !limits.contains_key(gpu)
+    {
         return None;
     }
     let what = format!(
-        "sidecar {} counts as an init container today; then beside the app containers, so the pod needs more",
+        "sidecar {} counts as an init container today; with Aliquot it counts in addition to the app containers, so the pod needs more",
         container.name
     );
-    Some(about.warning("sidecar", what, "look at the namespace's quota"))
+    Some(about.warning("sidecar", what, "check the namespace's quota"))
 }
 
-/// It asks for a MIG instance by memory.
-fn cut(object: &Pod, settings: &Settings, about: &About) -> Option<Finding> {
+/// A pod that requests a MIG instance by memory.
+fn mig_by_memory(object: &Pod, settings: &Settings, about: &About) -> Option<Finding> {
     let mode = pod::annotation(object, MODE)?;
     let usual = settings.pods.names.of(Resource::Gpu);
     mode.contains("mig").then(|| {
         about.problem(
             "mig-by-memory",
-            format!("{MODE}: {mode}: HAMi picks a profile by memory; {usual} is then offered by no card that is cut as pods come"),
-            "ask for nvidia.com/mig-<profile>, and give the nodes a profile with mode: mig",
+            format!("{MODE}: {mode}: HAMi chooses a MIG profile by memory; with Aliquot, GPUs with dynamic MIG do not offer {usual}"),
+            "request nvidia.com/mig-<profile>, and give the nodes a profile with mode: mig",
         )
     })
 }

@@ -1,4 +1,4 @@
-//! What each rule of a move finds in a workload, and what it leaves alone.
+//! What each rule finds in a workload, and what it ignores.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::super::environment::VISIBLE;
 use super::*;
 use crate::doctor::finding::Grade;
 
-fn settings(from: From) -> Settings {
+fn settings(from: CurrentSystem) -> Settings {
     Settings {
         from,
         pods: pod::Settings::default(),
@@ -17,7 +17,7 @@ fn settings(from: From) -> Settings {
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "what is judged is written where it is judged"
+    reason = "tests read better with values"
 )]
 fn limits(limits: Value) -> Value {
     json!({"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}})
@@ -38,17 +38,17 @@ fn workload(pod: Value) -> Workload {
     }
 }
 
-fn found(from: From, pod: Value) -> Vec<(&'static str, Grade)> {
-    let found = judge(&workload(pod), &settings(from));
+fn found(from: CurrentSystem, pod: Value) -> Vec<(&'static str, Grade)> {
+    let found = findings(&workload(pod), &settings(from));
     found.iter().map(|one| (one.check, one.grade)).collect()
 }
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "what is judged is written where it is judged"
+    reason = "tests read better with values"
 )]
 fn check(pod: Value, expected: &[(&str, Grade)]) {
-    for from in [From::Hami, From::Nvidia] {
+    for from in [CurrentSystem::Hami, CurrentSystem::Nvidia] {
         assert_eq!(found(from, pod.clone()), expected, "{from:?}: {pod}");
     }
 }
@@ -57,7 +57,7 @@ const BAD: Grade = Grade::Problem;
 const WARNS: Grade = Grade::Warning;
 
 #[test]
-fn what_means_the_same_is_said_to_and_what_uses_no_gpu_is_not_named() {
+fn reports_unchanged_workloads_and_ignores_others() {
     check(share(), &[("unchanged", Grade::Ok)]);
     check(limits(json!({"cpu": "1"})), &[]);
     let mut typed = share();
@@ -66,26 +66,26 @@ fn what_means_the_same_is_said_to_and_what_uses_no_gpu_is_not_named() {
 }
 
 #[test]
-fn a_bare_count_is_less_than_a_gpu_unless_whole_ones_are_kept() {
+fn warns_that_bare_count_becomes_a_share() {
     let pod = limits(json!({"nvidia.com/gpu": "1"}));
     check(pod.clone(), &[("bare-count", WARNS)]);
-    let mut whole = settings(From::Nvidia);
+    let mut whole = settings(CurrentSystem::Nvidia);
     whole.pods.defaults.bare_gpu = BareGpu::Whole;
-    let kept = judge(&workload(pod), &whole);
-    assert_eq!(kept[0].check, "unchanged");
+    let unchanged = findings(&workload(pod), &whole);
+    assert_eq!(unchanged[0].check, "unchanged");
     let cores = limits(json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}));
     check(cores, &[("bare-count", WARNS)]);
 }
 
 #[test]
-fn what_aliquot_refuses_is_foretold_with_its_own_words() {
+fn predicts_refusals_with_their_messages() {
     let suffix = limits(json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16Gi"}));
     check(suffix.clone(), &[("refused", BAD)]);
-    let words = judge(&workload(suffix), &settings(From::Hami));
+    let words = findings(&workload(suffix), &settings(CurrentSystem::Hami));
     assert!(words[0].found.contains("write 16384"), "{words:?}");
-    let mut wish = share();
-    wish["metadata"] = json!({"annotations": {"nvidia.com/numa-bind": "perhaps"}});
-    check(wish, &[("refused", BAD)]);
+    let mut preference = share();
+    preference["metadata"] = json!({"annotations": {"nvidia.com/numa-bind": "perhaps"}});
+    check(preference, &[("refused", BAD)]);
     for change in [
         json!({"hostPID": true}),
         json!({"nodeName": "n1"}),
@@ -110,7 +110,7 @@ fn what_aliquot_refuses_is_foretold_with_its_own_words() {
 }
 
 #[test]
-fn what_the_webhook_refuses_was_called_the_same() {
+fn predicts_every_refusal_of_the_webhook() {
     let container = |fields: Value| {
         let mut pod = share();
         let main = pod["spec"]["containers"][0].as_object_mut().unwrap();
@@ -141,7 +141,7 @@ fn what_the_webhook_refuses_was_called_the_same() {
 }
 
 #[test]
-fn gpus_by_environment_foreign_schedulers_and_unknown_names_are_named() {
+fn reports_environment_schedulers_and_unknown_names() {
     let mut pod = limits(json!({"cpu": "1"}));
     pod["spec"]["containers"][0]["env"] = json!([{"name": VISIBLE, "value": "all"}]);
     check(pod, &[("gpus-by-environment", WARNS)]);
@@ -168,22 +168,34 @@ fn gpus_by_environment_foreign_schedulers_and_unknown_names_are_named() {
 }
 
 #[test]
-fn hamis_own_meanings_are_named_when_coming_from_hami_alone() {
-    let mut cut = share();
-    cut["metadata"] = json!({"annotations": {MODE: "mig"}});
-    assert_eq!(found(From::Hami, cut.clone()), [("mig-by-memory", BAD)]);
-    assert_eq!(found(From::Nvidia, cut), [("unchanged", Grade::Ok)]);
+fn reports_hami_differences_only_from_hami() {
+    let mut mig = share();
+    mig["metadata"] = json!({"annotations": {MODE: "mig"}});
+    assert_eq!(
+        found(CurrentSystem::Hami, mig.clone()),
+        [("mig-by-memory", BAD)]
+    );
+    assert_eq!(
+        found(CurrentSystem::Nvidia, mig),
+        [("unchanged", Grade::Ok)]
+    );
     let mut pod = share();
     let mut sidecar = pod["spec"]["containers"][0].clone();
     sidecar["name"] = json!("side");
     sidecar["restartPolicy"] = json!("Always");
     pod["spec"]["initContainers"] = json!([sidecar]);
-    assert_eq!(found(From::Hami, pod.clone()), [("sidecar", WARNS)]);
-    assert_eq!(found(From::Nvidia, pod), [("unchanged", Grade::Ok)]);
+    assert_eq!(
+        found(CurrentSystem::Hami, pod.clone()),
+        [("sidecar", WARNS)]
+    );
+    assert_eq!(
+        found(CurrentSystem::Nvidia, pod),
+        [("unchanged", Grade::Ok)]
+    );
 }
 
 #[test]
-fn a_running_pod_of_hami_counts_or_closes_its_node() {
+fn counts_running_hami_pod_or_closes_its_node() {
     let check = |text: &str, grade: Grade| {
         let mut pod = share();
         pod["metadata"] = json!({"annotations": {hami::ALLOCATED: text}});
@@ -194,7 +206,7 @@ fn a_running_pod_of_hami_counts_or_closes_its_node() {
             runs: true,
             ..workload(pod)
         };
-        let found = judge(&one, &settings(From::Hami));
+        let found = findings(&one, &settings(CurrentSystem::Hami));
         assert_eq!((found[0].check, found[0].grade), ("running", grade));
         assert_eq!(found.len(), 1);
     };

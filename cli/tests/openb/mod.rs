@@ -1,18 +1,18 @@
-//! Where the public trace lies, for the tests that use it.
+//! Reads the public trace for the tests that use it.
 
-#![allow(clippy::print_stderr, reason = "its absence is said aloud")]
+#![allow(clippy::print_stderr, reason = "its absence is reported")]
 
 use std::path::PathBuf;
 
 use aliquot_cli::trace::Trace;
 
-/// One of the traces; `None`, said aloud, where the folder is absent.
+/// One of the traces; `None`, with a message, where the folder is absent.
 pub(crate) fn trace(name: &str) -> Option<Trace> {
-    let beside = || concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/openb").into();
-    let folder: PathBuf = std::env::var_os("OPENB_DIR").map_or_else(beside, PathBuf::from);
+    let default = || concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/openb").into();
+    let folder: PathBuf = std::env::var_os("OPENB_DIR").map_or_else(default, PathBuf::from);
     if !folder.is_dir() {
         eprintln!(
-            "OPENB_DIR: {} is absent; nothing was tried",
+            "OPENB_DIR: {} does not exist; nothing was tested",
             folder.display()
         );
         return None;

@@ -1,7 +1,5 @@
-//! Paths compared by component, as the kernel would resolve them.
-//!
-//! Fed by: host paths of volumes, and where containers mount things.
-//! Must not: touch a file system; symbolic links other than `/var/run` stay unseen.
+//! Paths compared by component. No file system is read: symbolic links other than
+//! `/var/run` are not resolved.
 
 /// The components of an absolute path; `/var/run` is `/run`, as on every node.
 pub fn components(path: &str) -> Vec<&str> {
@@ -21,7 +19,7 @@ pub fn components(path: &str) -> Vec<&str> {
     components
 }
 
-/// One of the two is the other, above it or below it.
+/// Whether one path equals or contains the other.
 pub fn overlap(one: &str, other: &str) -> bool {
     let (one, other) = (components(one), components(other));
     one.starts_with(&other) || other.starts_with(&one)
@@ -37,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_overlap_when_one_holds_the_other() {
+    fn paths_overlap_when_one_contains_the_other() {
         for (one, other, expected) in [
             ("/dev", "/dev", true),
             ("/", "/dev", true),

@@ -1,55 +1,55 @@
-//! The self-check of the books: made anew, compared, adopted where they differ.
-//!
-//! Fed by: the running books. Must not: take anything from their sums; only
-//! what was published, booked and held counts.
+//! The ledger's self-check: recomputes it from publications, entries and reservations
+//! alone, compares, and adopts the result where it differs.
 
 use std::collections::BTreeSet;
 
-use super::{Entry, Ledger};
+use super::{Ledger, NodeEntry};
 use crate::id::{Namespace, NodeName};
 
-/// Where two books differ.
+/// Where two ledgers differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// In what is known of these nodes.
+    /// The nodes whose states differ.
     pub nodes: Vec<NodeName>,
-    /// In what these namespaces use, or in their quotas.
+    /// The namespaces whose usage or quotas differ.
     pub namespaces: Vec<Namespace>,
 }
 
 impl Differences {
-    /// How many places.
+    /// The number of differences.
     pub fn count(&self) -> usize {
         self.nodes.len() + self.namespaces.len()
     }
 }
 
 impl Ledger {
-    /// The books made anew from what was published, booked and held. The state
-    /// of each node is made once, whatever lies on it.
+    /// The ledger recomputed from what was published, allocated and reserved. The state of
+    /// each node is made once.
     pub fn recompute(&self) -> Self {
         let mut fresh = Self {
-            spaces: self.spaces.without_pods(),
-            bookings: self.bookings.clone(),
-            holds: self.holds.clone(),
+            namespaces: self.namespaces.without_pods(),
+            pod_entries: self.pod_entries.clone(),
+            reservations: self.reservations.clone(),
             ..Self::default()
         };
         for (name, entry) in &self.entries {
             let published = entry.published.clone();
-            let entry = Entry {
+            let entry = NodeEntry {
                 published,
-                ..Entry::default()
+                ..NodeEntry::default()
             };
             fresh.entries.insert(name.clone(), entry);
         }
-        for (pod, booking) in &self.bookings {
-            let entry = fresh.entries.entry(booking.node.clone()).or_default();
+        for (pod, pod_entry) in &self.pod_entries {
+            let entry = fresh.entries.entry(pod_entry.node.clone()).or_default();
             entry.pods.insert(pod.clone());
-            fresh.spaces.add(&booking.namespace, &booking.held);
+            fresh
+                .namespaces
+                .add(&pod_entry.namespace, &pod_entry.allocated);
         }
-        for (pod, hold) in &self.holds {
-            let entry = fresh.entries.entry(hold.node.clone()).or_default();
-            entry.holds.insert(pod.clone());
+        for (pod, reservation) in &self.reservations {
+            let entry = fresh.entries.entry(reservation.node.clone()).or_default();
+            entry.reservations.insert(pod.clone());
         }
         let names: Vec<_> = fresh.entries.keys().cloned().collect();
         for name in names {
@@ -58,13 +58,13 @@ impl Ledger {
         fresh
     }
 
-    /// Makes the state of every node and namespace anew from what was published
-    /// and booked; returns where that changed something.
+    /// Recomputes the state of every node and namespace, and returns where that changed
+    /// something.
     pub fn rebuild(&mut self) -> Differences {
         let fresh = self.recompute();
         let differences = self.differences(&fresh);
         self.entries = fresh.entries;
-        self.spaces = fresh.spaces;
+        self.namespaces = fresh.namespaces;
         for name in &differences.nodes {
             let state = fresh.cluster.node(name.as_str());
             self.cluster.put(name, state.map(|state| (**state).clone()));
@@ -72,7 +72,7 @@ impl Ledger {
         differences
     }
 
-    /// Where the running books differ from recomputed ones.
+    /// Where this ledger differs from another.
     pub fn differences(&self, other: &Self) -> Differences {
         let names: BTreeSet<_> = self.entries.keys().chain(other.entries.keys()).collect();
         let same = |name: &NodeName| {
@@ -82,16 +82,16 @@ impl Ledger {
         let differing = names.into_iter().filter(|name| !same(name));
         Differences {
             nodes: differing.cloned().collect(),
-            namespaces: self.spaces.differences(&other.spaces),
+            namespaces: self.namespaces.differences(&other.namespaces),
         }
     }
 }
 
 impl PartialEq for Ledger {
-    /// Equal in content, whatever way it came about.
+    /// Equal in content, however it came about.
     fn eq(&self, other: &Self) -> bool {
-        self.bookings == other.bookings
-            && self.holds == other.holds
+        self.pod_entries == other.pod_entries
+            && self.reservations == other.reservations
             && self.differences(other).count() == 0
     }
 }

@@ -1,31 +1,29 @@
-//! What a node's inventory says of a unit that MIG makes.
-//!
-//! Fed by: the node's agent. Must not: say who holds an instance; that is known
-//! from the pods' allocations alone.
+//! MIG in a node's inventory. Which pod has an instance is known from the pods' allocations
+//! alone.
 
 use serde::{Deserialize, Serialize};
 
 use super::Geometry;
 use crate::id::{GpuUuid, Namespace};
 
-/// What MIG makes of a unit.
+/// A device's part in MIG.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Mig {
-    /// It is an instance of a card that is cut for good; the card itself is no unit.
-    Part(Part),
-    /// It is a card whose instances are made when pods need them.
-    Dynamic(Cut),
-    /// Something that this release does not know: it takes nothing.
+    /// A fixed MIG instance; its GPU itself is not allocatable.
+    Fixed(FixedInstance),
+    /// A GPU whose instances are created when pods need them.
+    Dynamic(DynamicMig),
+    /// Unknown to this release: takes nothing.
     Unknown(serde_json::Value),
 }
 
-/// An instance that is there for good.
+/// A MIG instance of a fixed layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
-    /// The card.
+pub struct FixedInstance {
+    /// Its GPU.
     pub parent: GpuUuid,
-    /// As the driver names it.
+    /// The driver's name of its profile.
     pub profile: String,
     /// Its first memory slice.
     pub start: u8,
@@ -35,38 +33,38 @@ pub struct Part {
     pub ci: u32,
 }
 
-/// A card that is cut as pods come.
+/// A GPU under dynamic MIG.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cut {
-    /// What it can be cut into: only the profiles that its owner allows.
+pub struct DynamicMig {
+    /// Its profiles, only those that the administrator allows.
     #[serde(flatten)]
     pub geometry: Geometry,
-    /// The instances that exist now, held or idle.
+    /// The instances that exist now, allocated or idle.
     #[serde(default)]
-    pub instances: Vec<Made>,
-    /// Places that are kept for pods of some namespaces.
+    pub instances: Vec<CreatedInstance>,
+    /// Placements reserved for pods of some namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reserved: Vec<Reserved>,
+    pub reserved: Vec<ReservedPlacement>,
 }
 
-/// A place on a card that is kept for pods of some namespaces.
+/// A placement that is reserved for pods of some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reserved {
-    /// The instance that they may have there.
+pub struct ReservedPlacement {
+    /// The placement.
     #[serde(flatten)]
-    pub place: Placed,
-    /// Whose pods.
+    pub placement: MigPlacement,
+    /// The namespaces.
     pub namespaces: Vec<Namespace>,
 }
 
-/// An instance that was made for a pod.
+/// An instance that was created for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Made {
-    /// As the driver names it.
+pub struct CreatedInstance {
+    /// The driver's name of its profile.
     pub profile: String,
     /// Its first memory slice.
     pub start: u8,
-    /// Its own uuid: `MIG-…`.
+    /// Its own UUID: `MIG-…`.
     pub uuid: GpuUuid,
     /// The driver's id of the GPU instance.
     pub gi: u32,
@@ -74,48 +72,48 @@ pub struct Made {
     pub ci: u32,
 }
 
-/// The instance of a dynamic card that a container was given.
+/// The placement of an instance on a GPU under dynamic MIG.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Placed {
-    /// As the driver names it.
+pub struct MigPlacement {
+    /// The driver's name of the profile.
     pub profile: String,
     /// Its first memory slice.
     pub start: u8,
 }
 
 impl Mig {
-    /// The card that is cut as pods come.
-    pub fn dynamic(&self) -> Option<&Cut> {
+    /// The GPU's dynamic MIG, if it has it.
+    pub fn dynamic(&self) -> Option<&DynamicMig> {
         match self {
-            Self::Dynamic(cut) => Some(cut),
-            Self::Part(_) | Self::Unknown(_) => None,
+            Self::Dynamic(dynamic) => Some(dynamic),
+            Self::Fixed(_) | Self::Unknown(_) => None,
         }
     }
 
-    /// The instance that is there for good.
-    pub fn part(&self) -> Option<&Part> {
+    /// The fixed MIG instance, if it is one.
+    pub fn fixed(&self) -> Option<&FixedInstance> {
         match self {
-            Self::Part(part) => Some(part),
+            Self::Fixed(part) => Some(part),
             Self::Dynamic(_) | Self::Unknown(_) => None,
         }
     }
 }
 
-impl Placed {
-    /// The name under which the books know this instance of this card, such as
-    /// `GPU-…/1g.5gb@6`: it has no uuid before it is made.
-    pub fn unit(&self, card: &GpuUuid) -> GpuUuid {
-        format!("{card}/{}@{}", self.profile, self.start).into()
+impl MigPlacement {
+    /// The ledger's key of this instance on this GPU, such as `GPU-…/1g.5gb@6`: it has no
+    /// UUID before it is created.
+    pub fn device_key(&self, gpu: &GpuUuid) -> GpuUuid {
+        format!("{gpu}/{}@{}", self.profile, self.start).into()
     }
 
-    /// The card and the instance of such a name.
-    pub fn of(unit: &GpuUuid) -> Option<(&str, Self)> {
-        let (card, placed) = unit.as_str().split_once('/')?;
+    /// The GPU and the placement of such a key.
+    pub fn parse_device_key(key: &GpuUuid) -> Option<(&str, Self)> {
+        let (gpu, placed) = key.as_str().split_once('/')?;
         let (profile, start) = placed.rsplit_once('@')?;
         let placed = Self {
             profile: profile.to_owned(),
             start: start.parse().ok()?,
         };
-        Some((card, placed))
+        Some((gpu, placed))
     }
 }

@@ -1,18 +1,18 @@
-//! What known models can be cut into, for plans without a card at hand.
+//! The geometries of known GPU models, for planning without a GPU at hand; on a node NVML
+//! gives them.
 //!
-//! Source: NVIDIA's MIG user guide, supported profiles and their placements.
-//! Memory is nominal, as the profile's name says; a driver gives a few percent
-//! less, and some round a name differently.
-//! Fed by: a product's name. Must not: be asked where NVML answers.
+//!
+//! Source: NVIDIA's MIG user guide, supported profiles and their placements. Memory is
+//! nominal, as in the profile's name; a driver gives a few percent less, and some round a
+//! name differently.
 
 use std::collections::BTreeSet;
 
-use super::{Geometry, Profile};
+use super::{Geometry, MigProfile};
 use crate::units::Mib;
 
-/// GB of an instance of one slice, one slice with double memory, two, three, four
-/// and seven slices, on cards of 7 compute and 8 memory slices, by words of the
-/// product's name.
+/// GB of an instance of one slice, one slice with double memory, two, three, four and seven
+/// slices, on GPUs with 7 compute and 8 memory slices, by words of the product's name.
 const SEVEN: [(&[&str], [u16; 6]); 12] = [
     (&["A100", "40GB"], [5, 10, 10, 20, 20, 40]),
     (&["A100", "80GB"], [10, 20, 20, 40, 40, 80]),
@@ -27,14 +27,15 @@ const SEVEN: [(&[&str], [u16; 6]); 12] = [
     (&["A800", "40GB"], [5, 10, 10, 20, 20, 40]),
     (&["A800", "80GB"], [10, 20, 20, 40, 40, 80]),
 ];
-/// The same of one, two and four slices, on cards of 4 of each; and whether they draw, too.
+/// The same of one, two and four slices, on GPUs with 4 of each; and whether they have
+/// graphics profiles.
 const FOUR: [(&[&str], [u16; 3], bool); 3] = [
     (&["A30"], [6, 12, 24], false),
     (&["RTX", "PRO", "6000"], [24, 48, 96], true),
     (&["RTX", "PRO", "5000"], [12, 24, 48], true),
 ];
 
-/// The names of all profiles of all products here, in order.
+/// The names of all profiles of all models in the table, sorted.
 pub fn names() -> BTreeSet<String> {
     let seven = SEVEN.iter().map(|(words, _)| words);
     let products = seven.chain(FOUR.iter().map(|(words, ..)| words));
@@ -46,11 +47,15 @@ pub fn names() -> BTreeSet<String> {
     names.collect()
 }
 
-/// The geometry of the product of this name (NVML's), if it is in the table.
+/// The geometry of the model with this name (NVML's), if it is in the table.
 pub fn geometry(product: &str) -> Option<Geometry> {
     let words: Vec<&str> = product.split([' ', '-']).collect();
-    let named = |wanted: &[&str]| wanted.iter().all(|word| words.contains(word));
-    if let Some((_, gb)) = SEVEN.iter().find(|(wanted, _)| named(wanted)) {
+    let named =
+        |words_of_product: &[&str]| words_of_product.iter().all(|word| words.contains(word));
+    if let Some((_, gb)) = SEVEN
+        .iter()
+        .find(|(words_of_product, _)| named(words_of_product))
+    {
         let [one, double, two, three, four, all] = *gb;
         let profiles = vec![
             profile(one, "", 1, 1, &[0, 1, 2, 3, 4, 5, 6], 7),
@@ -63,7 +68,9 @@ pub fn geometry(product: &str) -> Option<Geometry> {
         ];
         return Geometry::new(7, profiles).ok();
     }
-    let (_, [one, two, all], draws) = FOUR.iter().find(|(wanted, ..)| named(wanted))?;
+    let (_, [one, two, all], draws) = FOUR
+        .iter()
+        .find(|(words_of_product, ..)| named(words_of_product))?;
     let ones = |more, most| profile(*one, more, 1, 1, &[0, 1, 2, 3], most);
     let twos = |more, most| profile(*two, more, 2, 2, &[0, 2], most);
     let whole = |more| profile(*all, more, 4, 4, &[0], 1);
@@ -76,8 +83,8 @@ pub fn geometry(product: &str) -> Option<Geometry> {
     Geometry::new(4, profiles).ok()
 }
 
-fn profile(gb: u16, more: &str, compute: u8, size: u8, starts: &[u8], most: u8) -> Profile {
-    Profile {
+fn profile(gb: u16, more: &str, compute: u8, size: u8, starts: &[u8], most: u8) -> MigProfile {
+    MigProfile {
         name: format!("{compute}g.{gb}gb{more}"),
         compute,
         size,

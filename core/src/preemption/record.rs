@@ -1,8 +1,8 @@
-//! A plan as it is written on the preemptor: the annotation `aliquot.dev/preemption`.
+//! A preemption plan as recorded on the preemptor: the annotation `aliquot.dev/preemption`.
 //!
-//! Written before the first eviction, so that whoever leads next continues this
-//! plan and makes no other. Fed by: the scheduler, which alone writes it.
-//! Must not: be planned again where it cannot be read.
+//!
+//! It is written before the first eviction, so that the next leader continues this plan and
+//! makes no other. A pod whose record is unreadable gets no new plan.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocation::CodecError;
 use crate::id::{GpuUuid, NodeName, PodUid};
-use crate::usage::Use;
+use crate::usage::DeviceUse;
 
-/// The pod annotation that carries a [`Record`].
+/// The pod annotation that carries a [`PreemptionRecord`].
 pub const PREEMPTION: &str = "aliquot.dev/preemption";
 /// The version that this release writes.
 pub const VERSION: u32 = 1;
 
-/// Whether a plan goes on.
+/// The state of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// Its victims end, or have ended, and its share is held.
+pub enum PlanState {
+    /// Its victims are being evicted or have ended, and its share is reserved.
     Open,
     /// The pod was not bound in time. It gets no second plan.
     GivenUp,
 }
 
-/// A pod that ends for another.
+/// A pod that is evicted for another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
     /// The pod.
@@ -38,30 +38,31 @@ pub struct Victim {
     pub name: String,
 }
 
-/// A plan.
+/// A preemption plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// Version of this text.
+pub struct PreemptionRecord {
+    /// Version of the format.
     pub v: u32,
-    /// Whether it goes on.
-    pub state: State,
-    /// Where the pod will fit.
+    /// Its state.
+    pub state: PlanState,
+    /// The node on which the pod will fit.
     pub node: NodeName,
-    /// Who ends for it.
+    /// The pods that are evicted.
     pub victims: Vec<Victim>,
-    /// What is held for it of which card.
-    pub hold: BTreeMap<GpuUuid, Use>,
-    /// When it is given up, in seconds since 1970.
+    /// What is reserved for the pod of each device.
+    #[serde(rename = "hold")]
+    pub reserved: BTreeMap<GpuUuid, DeviceUse>,
+    /// When the plan is given up, in seconds since 1970.
     pub until: u64,
 }
 
-impl Record {
+impl PreemptionRecord {
     /// The annotation's text. Equal plans give equal texts.
     pub fn encode(&self) -> Result<String, CodecError> {
         serde_json::to_string(self).map_err(|source| CodecError::Encode { source })
     }
 
-    /// Reads the annotation's text. Unknown fields are passed over.
+    /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
         let record: Self =
             serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;

@@ -1,28 +1,25 @@
-//! The five things a container can ask for, their ranges, and what the cluster calls
-//! them.
-//!
-//! Fed by: flags. Must not: read a value.
+//! The five resources of a container, their ranges, and the cluster's names for them.
 
-use super::{MAX_CARD_MIB, MAX_CARDS};
+use super::{MAX_GPU_MIB, MAX_GPUS};
 use crate::mig;
 
-/// The five things a container can ask for.
+/// The five resources of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
-    /// Number of vGPUs, each on a card of its own.
+    /// Number of vGPUs, each on a GPU of its own.
     Gpu,
     /// MiB on each of them.
     Memory,
-    /// The same in percent of the card.
+    /// The same in percent of the device.
     MemoryPercentage,
-    /// Percent of each card's compute.
+    /// Percent of each device's compute.
     Cores,
-    /// 0 high, 1 low.
+    /// 0 is high, 1 is low.
     Priority,
 }
 
 impl Resource {
-    /// All five, in the order in which they are shown.
+    /// All five, in display order.
     pub const ALL: [Self; 5] = [
         Self::Gpu,
         Self::Memory,
@@ -43,27 +40,27 @@ impl Resource {
 
     pub(super) fn range(self) -> (u64, u64) {
         match self {
-            Self::Gpu => (0, MAX_CARDS),
-            Self::Memory => (1, MAX_CARD_MIB),
+            Self::Gpu => (0, MAX_GPUS),
+            Self::Memory => (1, MAX_GPU_MIB),
             Self::MemoryPercentage => (1, 100),
             Self::Cores => (0, 100),
             Self::Priority => (0, 1),
         }
     }
 
-    /// The accepted form, for error texts.
-    pub fn accepted(self) -> &'static str {
+    /// The expected form, for error messages.
+    pub fn expected(self) -> &'static str {
         match self {
-            Self::Gpu => "a whole number of cards, 0 to 64",
+            Self::Gpu => "a whole number of GPUs, 0 to 64",
             Self::Memory => "a whole number of MiB, 1 to 1048576",
-            Self::MemoryPercentage => "a whole percentage of the card's memory, 1 to 100",
-            Self::Cores => "a whole percentage of the card's compute, 0 to 100",
+            Self::MemoryPercentage => "a whole percentage of the GPU's memory, 1 to 100",
+            Self::Cores => "a whole percentage of the GPU's compute, 0 to 100",
             Self::Priority => "0 (high) or 1 (low)",
         }
     }
 }
 
-/// What the cluster calls the five resources. All configurable, as in HAMi.
+/// The cluster's names of the five resources. All are configurable, as in HAMi.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceNames([String; 5]);
 
@@ -98,8 +95,8 @@ impl ResourceNames {
     }
 }
 
-/// A resource of ours besides the usual one: a MIG instance's, or one of the `extra`
-/// that renamed cards are advertised under.
+/// Whether this is another GPU resource than the main one: of MIG instances, or one of the
+/// `extra` resources that renamed GPUs are advertised under.
 pub fn is_other(name: &str, extra: &[String]) -> bool {
     name.starts_with(mig::RESOURCES) || extra.iter().any(|extra| extra == name)
 }

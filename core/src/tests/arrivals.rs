@@ -1,31 +1,32 @@
-//! Requests for instances that come and go on eight cards, and how much of them
-//! is refused: Poisson arrivals, exponential times, 40/25/18/10/7 % of 1g, 2g,
-//! 3g, 4g and 7g; a load of 1 asks for all compute slices.
+//! Requests for instances that come and go on eight GPUs, and the part of them that is
+//! refused: Poisson arrivals, exponential durations, 40/25/18/10/7 % of 1g, 2g, 3g, 4g and
+//! 7g; a load of 1 asks for all compute slices.
 //!
-//! Every held instance is checked to stay as it is until it ends.
+//!
+//! Checks that no allocated instance changes until it ends.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::modes::books::Books;
-use crate::mig::place::{Placement, place};
+use super::modes::node_ledger::NodeLedger;
+use crate::mig::place::{InstancePlacement, place};
 use crate::mig::{Geometry, Instance};
 
-const CARDS: usize = 8;
+const GPUS: usize = 8;
 const ARRIVALS: u32 = 8_000;
-/// The same for the books, each step of which takes longer.
-const BOOKED: u32 = 600;
+/// The same for the ledger, whose steps take longer.
+const LEDGER_ARRIVALS: u32 = 600;
 const SEEDS: u32 = 4;
-/// Profiles by their place in the table, and how many of 100 requests are for them.
+/// Profiles by their index in the table, and how many of 100 requests are for them.
 const MIX: [(usize, u32); 5] = [(0, 40), (3, 25), (4, 18), (5, 10), (6, 7)];
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chooser {
     Ours,
-    /// Least loss, then the fullest card and the highest start: best in print.
+    /// Least loss, then the fullest GPU and the highest start: the best published choice.
     BestKnown,
-    /// Without a look at others: the first card, the lowest start.
+    /// The first GPU, the lowest start.
     LowestStart,
 }
 
@@ -33,7 +34,7 @@ pub(super) enum Chooser {
 pub(super) fn refused(geometry: &Geometry, load: f64, chooser: Chooser) -> f64 {
     let seeds = (1..=SEEDS).map(|seed| {
         let mut choose =
-            |cards: &[Vec<Instance>], profile: usize, _| choose(geometry, cards, profile, chooser);
+            |gpus: &[Vec<Instance>], profile: usize, _| choose(geometry, gpus, profile, chooser);
         run(
             geometry,
             load,
@@ -46,23 +47,29 @@ pub(super) fn refused(geometry: &Geometry, load: f64, chooser: Chooser) -> f64 {
     seeds.sum::<f64>() / f64::from(SEEDS)
 }
 
-/// The part that is refused by the books of a node with these cards, whose agent
-/// publishes what it made, and by [`place`] alone.
-pub(super) fn refused_by_the_books(geometry: &Geometry, load: f64) -> (f64, f64) {
-    let books = RefCell::new(Books::new(geometry));
-    let mut reserve = |cards: &[Vec<Instance>], profile: usize, arrival: u32| {
-        books.borrow_mut().reserve(cards, profile, arrival)
+/// The parts refused by the ledger of a node with these GPUs, whose agent publishes its
+/// instances, and by [`place`] alone.
+pub(super) fn refused_by_ledger(geometry: &Geometry, load: f64) -> (f64, f64) {
+    let ledger = RefCell::new(NodeLedger::new(geometry));
+    let mut reserve = |gpus: &[Vec<Instance>], profile: usize, arrival: u32| {
+        ledger.borrow_mut().reserve(gpus, profile, arrival)
     };
-    let mut release = |arrival: u32| books.borrow_mut().release(arrival);
-    let booked = run(geometry, load, 1, BOOKED, &mut reserve, &mut release);
-    let mut alone = |cards: &[Vec<Instance>], profile: usize, _| {
-        choose(geometry, cards, profile, Chooser::Ours)
-    };
-    let alone = run(geometry, load, 1, BOOKED, &mut alone, &mut |_| {});
-    (booked, alone)
+    let mut release = |arrival: u32| ledger.borrow_mut().release(arrival);
+    let by_ledger = run(
+        geometry,
+        load,
+        1,
+        LEDGER_ARRIVALS,
+        &mut reserve,
+        &mut release,
+    );
+    let mut alone =
+        |gpus: &[Vec<Instance>], profile: usize, _| choose(geometry, gpus, profile, Chooser::Ours);
+    let alone = run(geometry, load, 1, LEDGER_ARRIVALS, &mut alone, &mut |_| {});
+    (by_ledger, alone)
 }
 
-type Choose<'a> = &'a mut dyn FnMut(&[Vec<Instance>], usize, u32) -> Option<Placement>;
+type Choose<'a> = &'a mut dyn FnMut(&[Vec<Instance>], usize, u32) -> Option<InstancePlacement>;
 
 fn run(
     geometry: &Geometry,
@@ -79,53 +86,53 @@ fn run(
         .sum();
     let rate = load * 7.0 * 8.0 / mean;
     let mut random = Random(seed);
-    let mut cards: Vec<Vec<Instance>> = vec![vec![]; CARDS];
-    // When which instance ends; times as nanoseconds, so that they have an order.
+    let mut gpus: Vec<Vec<Instance>> = vec![vec![]; GPUS];
+    // When each instance ends, in nanoseconds.
     let mut ends: BTreeMap<(u64, u32), (usize, u8)> = BTreeMap::new();
     let (mut now, mut asked, mut refused) = (0, 0.0, 0.0);
     for arrival in 0..arrivals {
         now += random.exponential(1.0 / rate);
         while let Some(end) = ends.first_entry().filter(|end| end.key().0 <= now) {
             ended(end.key().1);
-            let (card, start) = end.remove();
-            let there = cards[card].iter_mut();
+            let (gpu, start) = end.remove();
+            let there = gpus[gpu].iter_mut();
             let over = there.into_iter().find(|one| one.busy && one.start == start);
-            over.expect("a held instance stays").busy = false;
+            over.expect("an allocated instance stays").busy = false;
         }
         let profile = random.pick();
         asked += compute(profile);
-        let Some(placed) = choose(&cards, profile, arrival) else {
+        let Some(placed) = choose(&gpus, profile, arrival) else {
             refused += compute(profile);
             continue;
         };
-        apply(geometry, &mut cards[placed.card], &placed);
+        apply(geometry, &mut gpus[placed.gpu], &placed);
         let end = now + random.exponential(1.0);
-        ends.insert((end, arrival), (placed.card, placed.start));
+        ends.insert((end, arrival), (placed.gpu, placed.start));
     }
     refused / asked
 }
 
 fn choose(
     geometry: &Geometry,
-    cards: &[Vec<Instance>],
+    gpus: &[Vec<Instance>],
     profile: usize,
     chooser: Chooser,
-) -> Option<Placement> {
+) -> Option<InstancePlacement> {
     if let Chooser::Ours = chooser {
-        let offered: Vec<_> = cards.iter().map(|all| (geometry, &**all)).collect();
+        let offered: Vec<_> = gpus.iter().map(|all| (geometry, &**all)).collect();
         return place(&offered, &geometry.profiles()[profile].name);
     }
-    let held = |card: usize| -> Vec<Instance> {
-        let all = cards[card].iter().copied();
+    let allocated = |gpu: usize| -> Vec<Instance> {
+        let all = gpus[gpu].iter().copied();
         all.filter(|one| one.busy).collect()
     };
-    let offers = (0..CARDS).flat_map(|card| {
-        let starts: Vec<u8> = geometry.starts(profile, &held(card)).collect();
-        starts.into_iter().map(move |start| (card, start))
+    let offers = (0..GPUS).flat_map(|gpu| {
+        let starts: Vec<u8> = geometry.starts(profile, &allocated(gpu)).collect();
+        starts.into_iter().map(move |start| (gpu, start))
     });
-    let (card, start) = match chooser {
-        Chooser::BestKnown => offers.min_by_key(|&(card, start)| {
-            let before = held(card);
+    let (gpu, start) = match chooser {
+        Chooser::BestKnown => offers.min_by_key(|&(gpu, start)| {
+            let before = allocated(gpu);
             let mut after = before.clone();
             let busy = true;
             after.push(Instance {
@@ -136,13 +143,13 @@ fn choose(
             let size = |one: &Instance| u32::from(geometry.profiles()[one.profile].size);
             let full: u32 = before.iter().map(size).sum();
             let loss = worth(geometry, &before) - worth(geometry, &after);
-            (loss, Reverse(full), Reverse(start), card)
+            (loss, Reverse(full), Reverse(start), gpu)
         }),
         _ => offers.min(),
     }?;
-    let idle = cards[card].iter().filter(|one| !one.busy);
-    Some(Placement {
-        card,
+    let idle = gpus[gpu].iter().filter(|one| !one.busy);
+    Some(InstancePlacement {
+        gpu,
         profile,
         start,
         ready: false,
@@ -150,30 +157,30 @@ fn choose(
     })
 }
 
-/// What a card can still give: its starts, weighted by memory slices.
-fn worth(geometry: &Geometry, held: &[Instance]) -> usize {
+/// The remaining capacity of a GPU: its starts, weighted by memory slices.
+fn worth(geometry: &Geometry, allocated: &[Instance]) -> usize {
     let each = MIX.map(|(at, _)| {
-        geometry.starts(at, held).count() * usize::from(geometry.profiles()[at].size)
+        geometry.starts(at, allocated).count() * usize::from(geometry.profiles()[at].size)
     });
     each.iter().sum()
 }
 
-/// Does what the driver would: no instance that is held ends, and none overlaps.
-fn apply(geometry: &Geometry, card: &mut Vec<Instance>, placed: &Placement) {
+/// Does what the driver would, and checks that no allocated instance ends or overlaps.
+fn apply(geometry: &Geometry, gpu: &mut Vec<Instance>, placed: &InstancePlacement) {
     if placed.ready {
-        let there = card
+        let there = gpu
             .iter_mut()
             .find(|one| !one.busy && one.start == placed.start);
         there.expect("what is ready is there").busy = true;
         return;
     }
     for start in &placed.destroys {
-        let at = card.iter().position(|one| !one.busy && one.start == *start);
-        card.remove(at.expect("only idle instances are destroyed"));
+        let at = gpu.iter().position(|one| !one.busy && one.start == *start);
+        gpu.remove(at.expect("only idle instances are destroyed"));
     }
-    let open: Vec<u8> = geometry.starts(placed.profile, card).collect();
-    assert!(open.contains(&placed.start), "{placed:?} beside {card:?}");
-    card.push(Instance {
+    let open: Vec<u8> = geometry.starts(placed.profile, gpu).collect();
+    assert!(open.contains(&placed.start), "{placed:?} beside {gpu:?}");
+    gpu.push(Instance {
         profile: placed.profile,
         start: placed.start,
         busy: true,

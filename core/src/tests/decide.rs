@@ -1,24 +1,26 @@
-//! Filter and prioritize on small clusters of one-card nodes.
+//! Filter and prioritize on small clusters of one-device nodes.
 
 use std::sync::Arc;
 
-use crate::decide::{Question, SoftNote, cpu_only_ranks, fitting, ranks, refusal_text, shortlist};
+use crate::decide::{
+    NodeQuery, PendingPlacement, cpu_only_ranks, fitting, ranks, refusal_text, shortlist,
+};
 use crate::fit::Policies;
-use crate::ledger::{Held, Hold};
+use crate::ledger::{AllocatedUse, PreemptionReservation};
 use crate::memo::Memo;
-use crate::node::{Compute, Published};
-use crate::quota::{Amount, Limit, Limited, Most, Quota};
-use crate::request::{Ask, Memory};
-use crate::tests::{ask, demand, gpu, inventory};
-use crate::{Demand, Ledger, Mib, Percent, Seats, Stage, usage::Use};
+use crate::node::{HostResources, NodePublication};
+use crate::quota::{Limit, LimitValue, LimitedResource, Quota, QuotaAmount};
+use crate::request::{GpuRequest, Memory};
+use crate::tests::{demand, gpu, inventory, request};
+use crate::{Demand, Ledger, Mib, Percent, Replicas, Stage, usage::DeviceUse};
 
-/// Nodes `n0`, `n1`, … with one card of 1000 MiB each, so much of it taken.
+/// Nodes `n0`, `n1`, … with one device of 1000 MiB each, of which this much is allocated.
 fn ledger(taken: &[u64]) -> Ledger {
     let mut ledger = Ledger::default();
     for (number, &memory) in taken.iter().enumerate() {
-        let published = Published {
+        let published = NodePublication {
             inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 9)]))),
-            ..Published::default()
+            ..NodePublication::default()
         };
         let name = format!("n{number}").into();
         ledger.publish(&name, Some(published));
@@ -28,7 +30,7 @@ fn ledger(taken: &[u64]) -> Ledger {
                 &pod,
                 &"team".into(),
                 &name,
-                &asks(memory),
+                &requests(memory),
                 &Policies::default(),
             );
             reserved.unwrap();
@@ -37,26 +39,32 @@ fn ledger(taken: &[u64]) -> Ledger {
     ledger
 }
 
-fn asks(memory: u64) -> Demand {
-    demand(&[(Stage::App, Some(ask(1, memory, 0)))])
+fn requests(memory: u64) -> Demand {
+    demand(&[(Stage::App, Some(request(1, memory, 0)))])
 }
 
 fn names(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("n{n}")).collect()
 }
 
-/// Asks twice, the second time with a memo that knows the shape.
-fn filter(ledger: &Ledger, memory: u64, notes: &[SoftNote], names: &[&str], most: usize) -> String {
-    let question = Question {
+/// Queries twice, the second time with cached verdicts.
+fn filter(
+    ledger: &Ledger,
+    memory: u64,
+    pending: &[PendingPlacement],
+    names: &[&str],
+    most: usize,
+) -> String {
+    let query = NodeQuery {
         cluster: ledger.cluster(),
-        demand: &asks(memory),
+        demand: &requests(memory),
         policies: &Policies::default(),
-        notes,
-        own: None,
+        pending,
+        own_reservation: None,
         headroom: None,
     };
     let mut memo = Memo::default();
-    let shown = |memo: &mut Memo| match fitting(&question, memo, names) {
+    let shown = |memo: &mut Memo| match fitting(&query, memo, names) {
         Ok(fits) => shortlist(fits, most).join(" "),
         Err(refusal) => refusal_text(names.len(), &refusal),
     };
@@ -73,7 +81,7 @@ fn check(taken: &[u64], memory: u64, most: usize, expected: &str) {
 }
 
 #[test]
-fn filter_answers_the_best_nodes_first_and_no_more_than_the_shortlist() {
+fn filter_returns_best_nodes_first_up_to_shortlist_size() {
     check(&[0, 500, 300], 100, 64, "n1 n2 n0");
     check(&[0, 500, 300], 100, 2, "n1 n2");
     check(&[0, 950, 300], 100, 64, "n2 n0");
@@ -81,7 +89,7 @@ fn filter_answers_the_best_nodes_first_and_no_more_than_the_shortlist() {
 }
 
 #[test]
-fn a_refusal_has_counts_and_a_length_that_does_not_grow() {
+fn refusal_counts_reasons_in_bounded_length() {
     check(
         &[950, 950],
         100,
@@ -95,18 +103,18 @@ fn a_refusal_has_counts_and_a_length_that_does_not_grow() {
 }
 
 #[test]
-fn prioritize_gives_one_ten_and_falls_with_the_place() {
+fn prioritize_scores_one_node_ten_and_the_rest_by_rank() {
     let ledger = ledger(&[0, 500, 300, 1000]);
     let ranks = |names: &[&str]| {
-        let question = Question {
+        let query = NodeQuery {
             cluster: ledger.cluster(),
-            demand: &asks(100),
+            demand: &requests(100),
             policies: &Policies::default(),
-            notes: &[],
-            own: None,
+            pending: &[],
+            own_reservation: None,
             headroom: None,
         };
-        let ranks = ranks(&question, &mut Memo::default(), names);
+        let ranks = ranks(&query, &mut Memo::default(), names);
         ranks.into_iter().map(|(_, rank)| rank).collect::<Vec<_>>()
     };
     assert_eq!(ranks(&["n0", "n1", "n2", "n3"]), [0, 10, 4, 0]);
@@ -116,36 +124,42 @@ fn prioritize_gives_one_ten_and_falls_with_the_place() {
 }
 
 #[test]
-fn a_node_that_others_are_about_to_fill_comes_last_and_stays_feasible() {
+fn ranks_node_filled_by_pending_placements_last() {
     let ledger = ledger(&[0, 500, 300]);
     let all = ["n0", "n1", "n2"];
-    let note = |memory| SoftNote {
+    let placement = |memory| PendingPlacement {
         slot: 1,
-        uses: vec![(0, Use::of(Mib(memory), Percent(0)))],
+        uses: vec![(0, DeviceUse::of(Mib(memory), Percent(0)))],
         instances: vec![],
-        seats: Seats::default(),
+        replicas: Replicas::default(),
     };
-    assert_eq!(filter(&ledger, 100, &[note(300)], &all, 64), "n1 n2 n0");
-    assert_eq!(filter(&ledger, 100, &[note(450)], &all, 64), "n2 n0 n1");
-    let two = [note(200), note(250)];
+    assert_eq!(
+        filter(&ledger, 100, &[placement(300)], &all, 64),
+        "n1 n2 n0"
+    );
+    assert_eq!(
+        filter(&ledger, 100, &[placement(450)], &all, 64),
+        "n2 n0 n1"
+    );
+    let two = [placement(200), placement(250)];
     assert_eq!(filter(&ledger, 100, &two, &all, 64), "n2 n0 n1");
     assert_eq!(filter(&ledger, 100, &two, &["n1"], 64), "n1");
 }
 
 #[test]
-fn a_verdict_is_forgotten_when_its_node_changes() {
+fn forgets_verdict_when_its_node_changes() {
     let mut ledger = ledger(&[0, 500]);
     let mut memo = Memo::default();
     let mut best = |ledger: &Ledger| {
-        let question = Question {
+        let query = NodeQuery {
             cluster: ledger.cluster(),
-            demand: &asks(400),
+            demand: &requests(400),
             policies: &Policies::default(),
-            notes: &[],
-            own: None,
+            pending: &[],
+            own_reservation: None,
             headroom: None,
         };
-        let fits = fitting(&question, &mut memo, &["n0", "n1"]).unwrap();
+        let fits = fitting(&query, &mut memo, &["n0", "n1"]).unwrap();
         shortlist(fits, 9).join(" ")
     };
     assert_eq!(best(&ledger), "n1 n0");
@@ -154,7 +168,7 @@ fn a_verdict_is_forgotten_when_its_node_changes() {
             &"p".into(),
             &"team".into(),
             &"n1".into(),
-            &asks(200),
+            &requests(200),
             &Policies::default(),
         )
         .unwrap();
@@ -166,38 +180,38 @@ fn a_verdict_is_forgotten_when_its_node_changes() {
 }
 
 #[test]
-fn pods_without_gpu_are_kept_off_nodes_with_free_gpu() {
+fn steers_pods_without_gpu_away_from_free_gpus() {
     let ledger = ledger(&[0, 1000, 500]);
     let ranks = cpu_only_ranks(ledger.cluster(), &["n0", "n1", "n2", "no-gpu"]);
     assert_eq!(ranks, [0, 4, 2, 10]);
 }
 
 #[test]
-fn a_hold_keeps_a_share_from_all_but_its_pod_until_that_is_booked() {
+fn reservation_admits_only_its_preemptor_until_allocated() {
     let mut ledger = ledger(&[600]);
     let (holder, other) = ("holder".into(), "other".into());
     let fits = |ledger: &Ledger, pod: &crate::PodUid| {
-        let own = ledger.own(pod);
-        let question = Question {
+        let own = ledger.node_seen_by_preemptor(pod);
+        let query = NodeQuery {
             cluster: ledger.cluster(),
-            demand: &asks(400),
+            demand: &requests(400),
             policies: &Policies::default(),
-            notes: &[],
-            own: own.as_ref(),
+            pending: &[],
+            own_reservation: own.as_ref(),
             headroom: None,
         };
         let mut memo = Memo::default();
-        fitting(&question, &mut memo, &["n0"]).is_ok()
+        fitting(&query, &mut memo, &["n0"]).is_ok()
     };
-    let used = Use::of(Mib(400), Percent(0));
-    let hold = Hold {
+    let used = DeviceUse::of(Mib(400), Percent(0));
+    let reservation = PreemptionReservation {
         node: "n0".into(),
-        held: Held::Uses([("GPU-0".into(), used)].into()),
-        seats: asks(400).seats(),
-        written: true,
+        allocated: AllocatedUse::Known([("GPU-0".into(), used)].into()),
+        replicas: requests(400).replicas(),
+        recorded: true,
     };
     let version = ledger.cluster().version(0);
-    ledger.hold(&holder, hold);
+    ledger.reserve_for_preemptor(&holder, reservation);
     assert_ne!(
         ledger.cluster().version(0),
         version,
@@ -205,62 +219,63 @@ fn a_hold_keeps_a_share_from_all_but_its_pod_until_that_is_booked() {
     );
     assert!(fits(&ledger, &holder) && !fits(&ledger, &other));
     let policies = Policies::default();
-    let asked = asks(400);
+    let asked = requests(400);
     let mut reserve = |pod| {
         ledger
             .reserve(pod, &"team".into(), &"n0".into(), &asked, &policies)
             .is_ok()
     };
     assert!(!reserve(&other) && reserve(&holder));
-    let card = |ledger: &Ledger| ledger.cluster().at(0).unwrap().cards[0].sums;
-    assert_eq!(card(&ledger).used.memory, Mib(1000), "counted once");
+    let device = |ledger: &Ledger| ledger.cluster().at(0).unwrap().devices[0].allocated;
+    assert_eq!(device(&ledger).used.memory, Mib(1000), "counted once");
     ledger.cancel(&holder);
-    assert_eq!(card(&ledger).used.memory, Mib(1000), "kept again");
-    ledger.unhold(&holder);
+    assert_eq!(device(&ledger).used.memory, Mib(1000), "reserved again");
+    ledger.drop_reservation(&holder);
     assert!(fits(&ledger, &other));
 }
 
-/// Nodes `n0` and `n1` with a card of 1000 and one of 4000 MiB, and a quota of
+/// Nodes `n0` and `n1` with a device of 1000 and one of 4000 MiB, and a quota of
 /// 1500 MiB, of which 400 are used elsewhere.
 #[test]
-fn a_node_counts_against_the_quota_with_the_card_it_would_give() {
+fn charges_quota_for_the_device_the_node_would_give() {
     let mut ledger = ledger(&[0]);
-    let large = Published {
+    let large = NodePublication {
         inventory: Some(Arc::new(inventory(vec![gpu(0, 4000, 9)]))),
-        ..Published::default()
+        ..NodePublication::default()
     };
     ledger.publish(&"n1".into(), Some(large));
     let limit = Limit {
-        on: Limited::Memory,
+        on: LimitedResource::Memory,
         key: "limits.nvidia.com/gpumem".into(),
-        most: Most::Whole(1500),
+        most: LimitValue::Number(1500),
     };
     let quota = Quota {
         name: "q".into(),
         limits: vec![limit],
     };
     ledger.set_quota(&"team".into(), "q", Some(quota));
-    let held = Held::Uses([("GPU-x".into(), Use::of(Mib(400), Percent(0)))].into());
+    let allocated =
+        AllocatedUse::Known([("GPU-x".into(), DeviceUse::of(Mib(400), Percent(0)))].into());
     ledger.confirm(
         &"x".into(),
         &"team".into(),
         &"elsewhere".into(),
-        held,
-        Compute::default(),
+        allocated,
+        HostResources::default(),
     );
     let headroom = ledger.headroom("team");
     let mut memo = Memo::default();
     let mut answer = |headroom, percent| {
-        let ask = Ask::of(1, Memory::Share(Percent(percent)), Percent(0));
-        let question = Question {
+        let request = GpuRequest::of(1, Memory::Share(Percent(percent)), Percent(0));
+        let query = NodeQuery {
             cluster: ledger.cluster(),
-            demand: &demand(&[(Stage::App, Some(ask))]),
+            demand: &demand(&[(Stage::App, Some(request))]),
             policies: &Policies::default(),
-            notes: &[],
-            own: None,
+            pending: &[],
+            own_reservation: None,
             headroom,
         };
-        match fitting(&question, &mut memo, &["n0", "n1", "n2"]) {
+        match fitting(&query, &mut memo, &["n0", "n1", "n2"]) {
             Ok(fits) => shortlist(fits, 9).join(" "),
             Err(refusal) => refusal_text(3, &refusal),
         }
@@ -268,10 +283,10 @@ fn a_node_counts_against_the_quota_with_the_card_it_would_give() {
     assert_eq!(answer(None, 100), "n0 n1");
     assert_eq!(answer(headroom.as_ref(), 100), "n0");
     assert_eq!(answer(headroom.as_ref(), 25), "n0 n1");
-    // The memo knows the shape and no namespace.
+    // The cached verdicts are independent of the namespace.
     assert_eq!(answer(None, 100), "n0 n1");
     let mut fuller = headroom.clone().unwrap();
-    fuller.take(Amount {
+    fuller.take(QuotaAmount {
         memory: Mib(200),
         cores: Percent(0),
     });
@@ -283,12 +298,12 @@ fn a_node_counts_against_the_quota_with_the_card_it_would_give() {
 }
 
 #[test]
-fn a_note_for_a_card_that_is_gone_stopped_the_scheduler() {
-    let note = SoftNote {
+fn ignores_pending_placement_on_a_removed_device() {
+    let placement = PendingPlacement {
         slot: 0,
-        uses: vec![(1, Use::of(Mib(900), Percent(0)))],
+        uses: vec![(1, DeviceUse::of(Mib(900), Percent(0)))],
         instances: vec![],
-        seats: Seats::default(),
+        replicas: Replicas::default(),
     };
-    assert_eq!(filter(&ledger(&[0]), 500, &[note], &["n0"], 9), "n0");
+    assert_eq!(filter(&ledger(&[0]), 500, &[placement], &["n0"], 9), "n0");
 }

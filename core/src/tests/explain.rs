@@ -1,4 +1,4 @@
-//! What is explained is what was decided, for random nodes and pods.
+//! The explanation is the decision, for random nodes and pods.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use proptest::prelude::*;
 
 use crate::explain::{self, FITS, NOT_ASKED, NodeAnswer, TAKEN};
 use crate::fit::{Policies, fit};
-use crate::inventory::{Health, Inventory, Lingering, Scope};
-use crate::ledger::Held;
-use crate::node::{Compute, NodeState, Published};
+use crate::inventory::{Health, Inventory, LingeringShare, TopologyScope};
+use crate::ledger::AllocatedUse;
+use crate::node::{HostResources, NodePublication, NodeState};
 use crate::reason::{Reason, Refusal};
-use crate::tests::{ask, demand, gpu, inventory};
+use crate::tests::{demand, gpu, inventory, request};
 use crate::top::{self, NodeTop};
 use crate::units::{Mib, Percent};
-use crate::usage::{Use, Uses};
+use crate::usage::{DeviceUse, DeviceUses};
 use crate::{Demand, PodUid, Stage};
 
-/// Reasons of a node as a whole; the others are of cards.
+/// Reasons of a node as a whole; the others are of devices.
 const OF_NODES: [Reason; 4] = [
     Reason::NodeNotRegistered,
     Reason::NodeInsufficientDevice,
@@ -25,27 +25,30 @@ const OF_NODES: [Reason; 4] = [
 ];
 
 fn state(inventory: Inventory, shares: &[(u32, u64, u32)], unreadable: bool) -> NodeState {
-    let mut pods: Vec<(PodUid, Held)> = Vec::new();
-    for (number, &(card, memory, cores)) in shares.iter().enumerate() {
-        let used = Use::of(Mib(memory), Percent(cores));
-        let held = Uses::from([(format!("GPU-{card}").into(), used)]);
-        pods.push((format!("p{number}").into(), Held::Uses(held)));
+    let mut pods: Vec<(PodUid, AllocatedUse)> = Vec::new();
+    for (number, &(device, memory, cores)) in shares.iter().enumerate() {
+        let used = DeviceUse::of(Mib(memory), Percent(cores));
+        let allocated = DeviceUses::from([(format!("GPU-{device}").into(), used)]);
+        pods.push((format!("p{number}").into(), AllocatedUse::Known(allocated)));
     }
     if unreadable {
-        pods.push(("spoilt".into(), Held::Unreadable));
+        pods.push(("spoilt".into(), AllocatedUse::Unreadable));
     }
-    let held: Vec<_> = pods.iter().map(|(pod, held)| (pod, held)).collect();
-    let published = Published {
+    let allocated: Vec<_> = pods
+        .iter()
+        .map(|(pod, allocated)| (pod, allocated))
+        .collect();
+    let published = NodePublication {
         inventory: Some(Arc::new(inventory)),
         cordoned: vec!["GPU-3".into()],
-        ..Published::default()
+        ..NodePublication::default()
     };
-    NodeState::of(&published, &held, Compute::default())
+    NodeState::of(&published, &allocated, HostResources::default())
 }
 
 prop_compose! {
     fn nodes()(
-        cards in proptest::collection::vec((200u64..1500, 1u32..5, 0u8..8), 1..5),
+        devices in proptest::collection::vec((200u64..1500, 1u32..5, 0u8..8), 1..5),
         shares in proptest::collection::vec((0u32..4, 1u64..600, 0u32..=100), 0..6),
         unreadable in proptest::bool::weighted(0.05),
         aligned in 0u8..4,
@@ -55,18 +58,18 @@ prop_compose! {
             made.topology_policy = "single-numa-node".to_owned();
         }
         if aligned > 2 {
-            made.topology_scope = Scope::Pod;
+            made.topology_scope = TopologyScope::Pod;
         }
-        for (index, (memory, seats, kind)) in (0..).zip(cards) {
-            let mut gpu = gpu(index, memory, seats);
+        for (index, (memory, replicas, kind)) in (0..).zip(devices) {
+            let mut gpu = gpu(index, memory, replicas);
             gpu.numa = Some(index % 2);
             match kind {
-                0 => gpu.health = Health::Sick("xid 79".to_owned()),
+                0 => gpu.health = Health::Unhealthy("xid 79".to_owned()),
                 1 => gpu.resource = "nvidia.com/other".to_owned(),
-                2 => made.lingering.push(Lingering {
+                2 => made.lingering.push(LingeringShare {
                     pod: "gone".into(),
                     gpu: gpu.uuid.clone(),
-                    seats: 1,
+                    replicas: 1,
                     memory: Mib(100),
                     cores: Percent(10),
                 }),
@@ -81,14 +84,15 @@ prop_compose! {
 fn demands() -> impl Strategy<Value = Demand> {
     let stage = prop_oneof![Just(Stage::App), Just(Stage::Init), Just(Stage::Sidecar)];
     let cores = prop_oneof![Just(0u32), 0u32..=100, Just(100u32)];
-    let ask = (1u32..4, 1u64..700, cores).prop_map(|(n, memory, cores)| ask(n, memory, cores));
-    proptest::collection::vec((stage, proptest::option::weighted(0.8, ask)), 1..4)
+    let request =
+        (1u32..4, 1u64..700, cores).prop_map(|(n, memory, cores)| request(n, memory, cores));
+    proptest::collection::vec((stage, proptest::option::weighted(0.8, request)), 1..4)
         .prop_map(|containers| demand(&containers))
 }
 
 proptest! {
     #[test]
-    fn the_cards_are_refused_for_the_reasons_that_fit_counts(
+    fn explains_devices_with_the_reasons_that_fit_counts(
         node in nodes(), demand in demands(),
     ) {
         let policies = Policies::default();
@@ -104,7 +108,7 @@ proptest! {
             Err(refusal) => {
                 prop_assert_eq!(&answer.why, &refusal.to_string());
                 prop_assert_eq!(found(TAKEN), 0);
-                let of_cards = |refusal: &Refusal| {
+                let of_devices = |refusal: &Refusal| {
                     let counts = refusal.counts();
                     counts.filter(|(reason, _)| !OF_NODES.contains(reason)).collect::<Vec<_>>()
                 };
@@ -112,20 +116,20 @@ proptest! {
                 for reason in Reason::ALL {
                     (0..found(reason.name())).for_each(|_| explained.add(reason));
                 }
-                prop_assert_eq!(of_cards(&explained), of_cards(refusal));
-                // Some fit only where fit says that they are too few.
+                prop_assert_eq!(of_devices(&explained), of_devices(refusal));
+                // Devices fit only where fit reports that there are too few of them.
                 let few = refusal.count(Reason::AllocatedCardsInsufficientRequest) > 0;
                 prop_assert_eq!(found(FITS) > 0, few);
             }
         }
-        let judged = answer.gpus.iter().filter(|gpu| gpu.needs.is_some()).count();
-        prop_assert_eq!(found(NOT_ASKED), node.cards.len() - judged);
+        let evaluated = answer.gpus.iter().filter(|gpu| gpu.needs.is_some()).count();
+        prop_assert_eq!(found(NOT_ASKED), node.devices.len() - evaluated);
     }
 
     #[test]
-    fn a_card_fits_exactly_if_it_would_alone(node in nodes(), memory in 1u64..700, cores in 0u32..=100) {
+    fn device_fits_exactly_if_it_would_alone(node in nodes(), memory in 1u64..700, cores in 0u32..=100) {
         let policies = Policies::default();
-        let demand = demand(&[(Stage::App, Some(ask(1, memory, cores)))]);
+        let demand = demand(&[(Stage::App, Some(request(1, memory, cores)))]);
         let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);
         for (place, gpu) in answer.gpus.iter().enumerate() {
             let alone = fit(&only(&node, place), &demand, &policies).is_ok();
@@ -134,18 +138,18 @@ proptest! {
     }
 
     #[test]
-    fn the_largest_share_fits_and_no_larger_one(node in nodes(), cores in 0u32..=100) {
+    fn reports_the_largest_share_that_fits(node in nodes(), cores in 0u32..=100) {
         let policies = Policies::default();
         let top = NodeTop::of(&"n".into(), &node, Percent(cores)).unwrap();
         for (place, line) in top.gpus.iter().enumerate() {
-            let mut card = only(&node, place);
-            // What the pod's resource is called is its own affair.
-            card.resources = vec!["nvidia.com/gpu".into()];
-            card.cards[0].resource = 0;
+            let mut device = only(&node, place);
+            // The name of the resource does not matter here.
+            device.resources = vec!["nvidia.com/gpu".into()];
+            device.devices[0].resource = 0;
             let most = |cores| {
                 let fits = |memory| {
-                    let demand = demand(&[(Stage::App, Some(ask(1, memory, cores)))]);
-                    fit(&card, &demand, &policies).is_ok()
+                    let demand = demand(&[(Stage::App, Some(request(1, memory, cores)))]);
+                    fit(&device, &demand, &policies).is_ok()
                 };
                 // The largest of 1 to 4096 that fits, by bisection.
                 let (mut low, mut high) = (0u64, 4096);
@@ -161,21 +165,21 @@ proptest! {
     }
 }
 
-/// The node with one of its cards.
+/// The node with one of its devices.
 fn only(node: &NodeState, place: usize) -> NodeState {
     NodeState {
-        cards: vec![node.cards[place]],
+        devices: vec![node.devices[place]],
         ..node.clone()
     }
 }
 
 #[test]
-fn a_node_that_is_full_with_those_about_to_come_is_crowded() {
+fn node_filled_by_pending_placements_is_crowded() {
     let node = state(inventory(vec![gpu(0, 1000, 4)]), &[(0, 300, 0)], false);
-    let demand = demand(&[(Stage::App, Some(ask(1, 500, 10)))]);
+    let demand = demand(&[(Stage::App, Some(request(1, 500, 10)))]);
     let check = |coming: u64, expected: bool| {
-        let uses = [(0, Use::of(Mib(coming), Percent(10)))];
-        let crowd = node.with(&uses, &[], &crate::Seats::default());
+        let uses = [(0, DeviceUse::of(Mib(coming), Percent(10)))];
+        let crowd = node.with(&uses, &[], &crate::Replicas::default());
         let policies = Policies::default();
         let name = "n".into();
         let (answer, _) =
@@ -187,19 +191,19 @@ fn a_node_that_is_full_with_those_about_to_come_is_crowded() {
 }
 
 #[test]
-fn what_is_left_is_what_was_not_promised_and_nothing_of_a_closed_card() {
+fn reports_unallocated_amounts_and_none_of_closed_devices() {
     let mut made = inventory(vec![gpu(0, 1000, 4), gpu(3, 1000, 4)]);
-    made.lingering.push(Lingering {
+    made.lingering.push(LingeringShare {
         pod: "gone".into(),
         gpu: "GPU-0".into(),
-        seats: 2,
+        replicas: 2,
         memory: Mib(100),
         cores: Percent(10),
     });
     let node = state(made, &[(0, 300, 20)], false);
     let top = NodeTop::of(&"n".into(), &node, Percent(80)).unwrap();
-    let amount = |seats, memory, cores| top::Amount {
-        seats,
+    let amount = |replicas, memory, cores| top::DeviceAmount {
+        replicas,
         memory: Mib(memory),
         cores: Percent(cores),
     };
@@ -218,19 +222,22 @@ fn what_is_left_is_what_was_not_promised_and_nothing_of_a_closed_card() {
 }
 
 #[test]
-fn a_lingering_share_of_two_seats_and_one_of_an_instance_were_counted_short() {
+fn counts_all_replicas_of_lingering_shares() {
     let mut made = inventory(vec![gpu(0, 1000, 4)]);
-    for (gpu, seats) in [("GPU-0", 2), ("GPU-1/1g.5gb@6", 1)] {
-        made.lingering.push(Lingering {
+    for (gpu, replicas) in [("GPU-0", 2), ("GPU-1/1g.5gb@6", 1)] {
+        made.lingering.push(LingeringShare {
             pod: "gone".into(),
             gpu: gpu.into(),
             memory: Mib(100),
             cores: Percent(10),
-            seats,
+            replicas,
         });
     }
-    let seats = |gpu: &str| top::lingering(&made, &gpu.into()).seats;
-    assert_eq!((seats("GPU-0"), seats("GPU-1"), seats("GPU-2")), (2, 1, 0));
+    let replicas = |gpu: &str| top::lingering(&made, &gpu.into()).replicas;
+    assert_eq!(
+        (replicas("GPU-0"), replicas("GPU-1"), replicas("GPU-2")),
+        (2, 1, 0)
+    );
     let node = state(made, &[], false);
-    assert_eq!(node.cards[0].sums.used.seats, 2);
+    assert_eq!(node.devices[0].allocated.used.replicas, 2);
 }

@@ -1,43 +1,46 @@
-//! Tables for [`crate::fit`]: a node, a pod, which cards or why not.
+//! Tables for [`crate::fit`]: a node, a pod, and its devices or the refusal.
 
 use std::sync::Arc;
 
 use crate::fit::{Policies, fit};
 use crate::inventory::Health;
-use crate::ledger::Held;
-use crate::node::{Compute, NodeState, Published};
-use crate::request::{Ask, Memory};
-use crate::tests::{ask, demand, gpu, inventory};
+use crate::ledger::AllocatedUse;
+use crate::node::{HostResources, NodePublication, NodeState};
+use crate::request::{GpuRequest, Memory};
+use crate::tests::{demand, gpu, inventory, request};
 use crate::units::{Mib, Percent};
-use crate::usage::{Use, Uses};
+use crate::usage::{DeviceUse, DeviceUses};
 use crate::{Inventory, PodUid, Policy, Stage};
 
-/// A node of cards of 1000 MiB and 4 seats, each with the uses given.
-fn node(cards: &[&[(u64, u32)]]) -> NodeState {
-    let gpus = (0..).zip(cards).map(|(i, _)| gpu(i, 1000, 4)).collect();
-    state(inventory(gpus), cards)
+/// A node of devices of 1000 MiB and 4 replicas, each with the uses given.
+fn node(devices: &[&[(u64, u32)]]) -> NodeState {
+    let gpus = (0..).zip(devices).map(|(i, _)| gpu(i, 1000, 4)).collect();
+    state(inventory(gpus), devices)
 }
 
-pub(crate) fn state(inventory: Inventory, cards: &[&[(u64, u32)]]) -> NodeState {
+pub(crate) fn state(inventory: Inventory, devices: &[&[(u64, u32)]]) -> NodeState {
     let mut pods = Vec::new();
-    for (number, uses) in cards.iter().enumerate() {
+    for (number, uses) in devices.iter().enumerate() {
         for (pod, &(memory, cores)) in uses.iter().enumerate() {
-            let used = Use::of(Mib(memory), Percent(cores));
-            let given = Uses::from([(format!("GPU-{number}").into(), used)]);
+            let used = DeviceUse::of(Mib(memory), Percent(cores));
+            let given = DeviceUses::from([(format!("GPU-{number}").into(), used)]);
             let uid = PodUid::from(format!("{number}-{pod}"));
-            pods.push((uid, Held::Uses(given)));
+            pods.push((uid, AllocatedUse::Known(given)));
         }
     }
-    let held: Vec<_> = pods.iter().map(|(pod, held)| (pod, held)).collect();
-    let published = Published {
+    let allocated: Vec<_> = pods
+        .iter()
+        .map(|(pod, allocated)| (pod, allocated))
+        .collect();
+    let published = NodePublication {
         inventory: Some(Arc::new(inventory)),
         cordoned: vec!["GPU-9".into()],
-        ..Published::default()
+        ..NodePublication::default()
     };
-    NodeState::of(&published, &held, Compute::default())
+    NodeState::of(&published, &allocated, HostResources::default())
 }
 
-/// The cards that each container gets, or why the pod does not fit.
+/// The devices that each container gets, or why the pod does not fit.
 pub(crate) fn shown(node: &NodeState, demand: &crate::Demand) -> String {
     let found = match fit(node, demand, &Policies::default()) {
         Err(refusal) => return refusal.to_string(),
@@ -48,24 +51,24 @@ pub(crate) fn shown(node: &NodeState, demand: &crate::Demand) -> String {
     let mut all: Vec<_> = allocation
         .all()
         .map(|(name, grants)| {
-            let cards: Vec<_> = grants.iter().map(|g| &g.gpu.as_str()[4..]).collect();
-            format!("{name}:{}", cards.join("+"))
+            let devices: Vec<_> = grants.iter().map(|g| &g.gpu.as_str()[4..]).collect();
+            format!("{name}:{}", devices.join("+"))
         })
         .collect();
     all.sort();
     all.join(" ")
 }
 
-fn check(node: &NodeState, containers: &[(Stage, Option<Ask>)], expected: &str) {
+fn check(node: &NodeState, containers: &[(Stage, Option<GpuRequest>)], expected: &str) {
     assert_eq!(shown(node, &demand(containers)), expected);
 }
 
-fn app(count: u32, memory: u64, cores: u32) -> (Stage, Option<Ask>) {
-    (Stage::App, Some(ask(count, memory, cores)))
+fn app(count: u32, memory: u64, cores: u32) -> (Stage, Option<GpuRequest>) {
+    (Stage::App, Some(request(count, memory, cores)))
 }
 
 #[test]
-fn each_card_is_refused_for_one_reason() {
+fn refuses_each_device_for_one_reason() {
     check(
         &node(&[&[(600, 0)]]),
         &[app(1, 500, 0)],
@@ -102,17 +105,17 @@ fn each_card_is_refused_for_one_reason() {
         &[app(2, 500, 0)],
         "1 CardInsufficientMemory, 1 AllocatedCardsInsufficientRequest",
     );
-    let unknown = NodeState::of(&Published::default(), &[], Compute::default());
+    let unknown = NodeState::of(&NodePublication::default(), &[], HostResources::default());
     check(&unknown, &[app(1, 1, 0)], "1 NodeNotRegistered");
-    let known = Published {
+    let known = NodePublication {
         inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 4)]))),
-        ..Published::default()
+        ..NodePublication::default()
     };
-    let pods = [(&"p".into(), &Held::Unreadable)];
-    let full = NodeState::of(&known, &pods, Compute::default());
+    let pods = [(&"p".into(), &AllocatedUse::Unreadable)];
+    let full = NodeState::of(&known, &pods, HostResources::default());
     check(&full, &[app(1, 1, 0)], "1 NodeAllocationUnreadable");
     let mut sick = inventory(vec![gpu(0, 1000, 4)]);
-    sick.gpus[0].health = Health::Sick("xid 79".to_owned());
+    sick.gpus[0].health = Health::Unhealthy("xid 79".to_owned());
     let sick = state(sick, &[&[]]);
     let out = state(inventory(vec![gpu(9, 1000, 4)]), &[&[]]);
     check(&out, &[app(1, 1, 0)], "1 CardCordoned");
@@ -123,7 +126,7 @@ fn each_card_is_refused_for_one_reason() {
 }
 
 #[test]
-fn containers_go_to_the_emptiest_card_and_counts_to_different_cards() {
+fn spreads_containers_and_counts_over_devices() {
     check(&node(&[&[(1, 0)], &[]]), &[app(1, 500, 0)], "c0:1");
     check(&node(&[&[], &[]]), &[app(2, 500, 10)], "c0:0+1");
     check(
@@ -144,10 +147,10 @@ fn containers_go_to_the_emptiest_card_and_counts_to_different_cards() {
 }
 
 #[test]
-fn a_percentage_is_of_the_card_that_is_chosen() {
-    let half = Ask {
+fn resolves_percentage_on_the_chosen_device() {
+    let half = GpuRequest {
         memory: Memory::Share(Percent(50)),
-        ..ask(1, 0, 0)
+        ..request(1, 0, 0)
     };
     check(
         &node(&[&[(501, 0)]]),
@@ -158,15 +161,15 @@ fn a_percentage_is_of_the_card_that_is_chosen() {
 }
 
 #[test]
-fn init_containers_share_the_app_containers_cards_and_capacity() {
-    let init = (Stage::Init, Some(ask(1, 900, 90)));
-    let sidecar = (Stage::Sidecar, Some(ask(1, 200, 20)));
+fn init_containers_reuse_devices_of_app_containers() {
+    let init = (Stage::Init, Some(request(1, 900, 90)));
+    let sidecar = (Stage::Sidecar, Some(request(1, 200, 20)));
     check(
         &node(&[&[], &[(100, 0)]]),
         &[init, app(1, 900, 90)],
         "c0:0 c1:0",
     );
-    // 900 beside the sidecar's 200 is too much for one card: the other one is used.
+    // 900 beside the sidecar's 200 is too much for one device: the other one is used.
     check(
         &node(&[&[], &[]]),
         &[sidecar, init, app(1, 100, 0)],
@@ -177,7 +180,7 @@ fn init_containers_share_the_app_containers_cards_and_capacity() {
         &[sidecar, init, app(1, 100, 0)],
         "1 CardInsufficientMemory",
     );
-    // The init container is over before the sidecar starts.
+    // The init container finishes before the sidecar starts.
     check(
         &node(&[&[]]),
         &[init, sidecar, app(1, 100, 0)],
@@ -186,8 +189,8 @@ fn init_containers_share_the_app_containers_cards_and_capacity() {
 }
 
 #[test]
-fn a_pod_that_fits_is_not_refused_for_the_order_of_its_containers() {
-    // Spread puts the small one on the only card that can take the large one.
+fn fits_pod_whatever_the_order_of_its_containers() {
+    // Spread puts the small one on the only device that can take the large one.
     check(
         &node(&[&[(300, 0)], &[]]),
         &[app(1, 600, 0), app(1, 1000, 0)],

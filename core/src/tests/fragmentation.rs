@@ -1,5 +1,5 @@
-//! The gradient against a naive reading of its definition, and what follows
-//! from it for the choice of nodes and cards.
+//! The gradient against a naive implementation of its definition, and its effect on the
+//! choice of nodes and devices.
 
 use std::sync::Arc;
 
@@ -7,41 +7,43 @@ use proptest::prelude::*;
 
 use crate::fit::{Policies, fit};
 use crate::fragmentation::{THRESHOLDS, View, score};
-use crate::node::{Compute, Host, NodeState, Published};
+use crate::node::{Host, HostResources, NodePublication, NodeState};
 use crate::request::Memory;
-use crate::tests::{ask, demand, gpu, inventory};
-use crate::typical::{Census, Shape, Typical, TypicalPod};
+use crate::tests::{demand, gpu, inventory, request};
+use crate::typical::{Census, PodShape, Typical, TypicalPod};
 use crate::units::{Mib, MilliCpu, Percent};
-use crate::usage::Use;
+use crate::usage::DeviceUse;
 use crate::{Policy, Stage};
 
-/// A node of cards of 1000 MiB and 4 seats with one pod on each that has a use,
+/// A node of devices of 1000 MiB and 4 replicas with one pod on each that has a use,
 /// and this much CPU left.
-fn node(cards: &[Option<(u64, u32)>], cpu: u64) -> NodeState {
-    let gpus = (0..).zip(cards).map(|(i, _)| gpu(i, 1000, 4)).collect();
-    let published = Published {
+fn node(devices: &[Option<(u64, u32)>], cpu: u64) -> NodeState {
+    let gpus = (0..).zip(devices).map(|(i, _)| gpu(i, 1000, 4)).collect();
+    let published = NodePublication {
         inventory: Some(Arc::new(inventory(gpus))),
         allocatable: host(cpu),
-        ..Published::default()
+        ..NodePublication::default()
     };
-    let mut state = NodeState::of(&published, &[], Compute::default());
-    for (card, used) in state.cards.iter_mut().zip(cards) {
+    let mut state = NodeState::of(&published, &[], HostResources::default());
+    for (device, used) in state.devices.iter_mut().zip(devices) {
         if let Some((memory, cores)) = used {
-            card.sums.add(Use::of(Mib(*memory), Percent(*cores)));
+            device
+                .allocated
+                .add(DeviceUse::of(Mib(*memory), Percent(*cores)));
         }
     }
     state
 }
 
-fn host(cpu: u64) -> Compute {
-    Compute {
+fn host(cpu: u64) -> HostResources {
+    HostResources {
         cpu: MilliCpu(cpu),
         memory: Mib(0),
     }
 }
 
-fn shape(cpu: u64, count: u32, part: u32, cores: u32) -> Shape {
-    Shape {
+fn shape(cpu: u64, count: u32, part: u32, cores: u32) -> PodShape {
+    PodShape {
         cpu: MilliCpu(cpu),
         count,
         memory: Memory::Share(Percent(part)),
@@ -49,7 +51,7 @@ fn shape(cpu: u64, count: u32, part: u32, cores: u32) -> Shape {
     }
 }
 
-fn typical(shapes: &[(u32, Shape)]) -> Typical {
+fn typical(shapes: &[(u32, PodShape)]) -> Typical {
     let mut census = Census::default();
     for (count, shape) in shapes {
         (0..*count).for_each(|_| census.add(*shape, Mib(0)));
@@ -57,24 +59,32 @@ fn typical(shapes: &[(u32, Shape)]) -> Typical {
     census.typical()
 }
 
-/// F by its definition: for each typical pod what is idle and of no use to it.
+/// F by its definition: for each typical pod, the idle capacity that it cannot use.
 fn fragmentation(typical: &Typical, node: &NodeState, sides: (f64, f64)) -> f64 {
     let left = |all: u64, used: u64| all.saturating_sub(used);
-    let size = |card: &crate::node::Card| {
-        let memory = left(card.scaled.0, card.sums.used.memory.0);
-        let cores = left(card.cores.0.into(), card.sums.used.cores.0.into());
-        let (memory, cores) = (float(memory) / float(card.scaled.0), float(cores) / 100.0);
+    let size = |device: &crate::node::DeviceState| {
+        let memory = left(device.scaled.0, device.allocated.used.memory.0);
+        let cores = left(device.cores.0.into(), device.allocated.used.cores.0.into());
+        let (memory, cores) = (float(memory) / float(device.scaled.0), float(cores) / 100.0);
         1000.0 * (memory * sides.0 + cores * sides.1) / (sides.0 + sides.1)
     };
-    let serves = |card: &crate::node::Card, pod: &TypicalPod| {
-        card.refuse(&Use::of(pod.memory_of(card.scaled), pod.cores))
+    let serves = |device: &crate::node::DeviceState, pod: &TypicalPod| {
+        device
+            .refuse(&DeviceUse::of(pod.memory_of(device.scaled), pod.cores))
             .is_none()
     };
     let lost = |pod: &TypicalPod| {
-        let serving = node.cards.iter().filter(|card| serves(card, pod)).count();
+        let serving = node
+            .devices
+            .iter()
+            .filter(|device| serves(device, pod))
+            .count();
         let enough = u32::try_from(serving).unwrap() >= pod.count;
         let fits = pod.count > 0 && enough && node.host.free().covers(pod.host);
-        let idle = node.cards.iter().filter(|card| !fits || !serves(card, pod));
+        let idle = node
+            .devices
+            .iter()
+            .filter(|device| !fits || !serves(device, pod));
         idle.map(size).sum::<f64>()
     };
     let pods = typical.pods().iter();
@@ -102,7 +112,7 @@ fn sides(typical: &Typical) -> (f64, f64) {
 prop_compose! {
     fn shapes()(
         shapes in prop::collection::vec((1..40_u32, 0..4_u64, 0..4_u32, 0..=100_u32, 0..=10_u32), 1..12),
-    ) -> Vec<(u32, Shape)> {
+    ) -> Vec<(u32, PodShape)> {
         let shape = |(count, cpu, gpus, part, cores)| (count, shape(cpu, gpus, part, cores * 10));
         shapes.into_iter().map(shape).collect()
     }
@@ -110,19 +120,19 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn the_gradient_is_what_f_shrinks_by(
+    fn gradient_matches_the_definition_of_fragmentation(
         shapes in shapes(),
-        cards in prop::collection::vec(prop::option::of((0..=1000_u64, 0..=100_u32)), 1..9),
+        devices in prop::collection::vec(prop::option::of((0..=1000_u64, 0..=100_u32)), 1..9),
         cpu in (0..5_u64, 0..5_u64),
         used in (0..=1000_u64, 0..=100_u32),
         at in 0..8_usize,
     ) {
         let typical = typical(&shapes);
-        let node = node(&cards, cpu.0);
-        let at = at % cards.len();
-        let used = Use::of(Mib(used.0), Percent(used.1));
-        prop_assume!(node.cards[at].refuse(&used).is_none());
-        let mut after = node.with(&[(at, used)], &[], &crate::Seats::default());
+        let node = node(&devices, cpu.0);
+        let at = at % devices.len();
+        let used = DeviceUse::of(Mib(used.0), Percent(used.1));
+        prop_assume!(node.devices[at].refuse(&used).is_none());
+        let mut after = node.with(&[(at, used)], &[], &crate::Replicas::default());
         after.host = Host { requested: host(cpu.1), ..node.host };
         let sides = sides(&typical);
         let expected = fragmentation(&typical, &node, sides) - fragmentation(&typical, &after, sides);
@@ -130,15 +140,15 @@ proptest! {
         let found = view.gradient(&[(at, used)]);
         let found = f64::from(i32::try_from(found).unwrap());
         let weight = float(typical.weight());
-        // Sizes are whole thousandths of a card: one card's is off by less than 1.
-        let allowed = weight * 2.0 * float(u64::try_from(cards.len()).unwrap()) + 1.0;
+        // Sizes are whole thousandths: each device's is off by less than 1.
+        let allowed = weight * 2.0 * float(u64::try_from(devices.len()).unwrap()) + 1.0;
         prop_assert!((found - expected).abs() <= allowed, "{found} {expected}");
     }
 
     #[test]
-    fn the_score_is_the_sigmoid_of_the_gradient_cut_off(gradient in -9_000_000..9_000_000_i32, weight in 1..2000_u32) {
-        let cards = f64::from(gradient) / (1000.0 * f64::from(weight));
-        let exact = 100.0 / (1.0 + (-cards).exp());
+    fn score_is_the_sigmoid_of_the_gradient_rounded_down(gradient in -9_000_000..9_000_000_i32, weight in 1..2000_u32) {
+        let devices = f64::from(gradient) / (1000.0 * f64::from(weight));
+        let exact = 100.0 / (1.0 + (-devices).exp());
         let found = score(gradient.into(), weight.into());
         let near = (exact - exact.round()).abs() < 1e-4;
         let off = (f64::from(found) - exact.floor().min(99.0)).abs();
@@ -147,7 +157,7 @@ proptest! {
 }
 
 #[test]
-fn the_table_of_steps_is_the_inverse_of_the_sigmoid() {
+fn thresholds_invert_the_sigmoid() {
     for (score, step) in (51..).zip(THRESHOLDS) {
         let score = f64::from(score);
         let exact = 1e6 * (score / (100.0 - score)).ln();
@@ -155,7 +165,7 @@ fn the_table_of_steps_is_the_inverse_of_the_sigmoid() {
     }
 }
 
-fn policies(shapes: &[(u32, Shape)]) -> Policies {
+fn policies(shapes: &[(u32, PodShape)]) -> Policies {
     Policies {
         node: Policy::Fragmentation,
         gpu: Policy::Fragmentation.into(),
@@ -163,38 +173,38 @@ fn policies(shapes: &[(u32, Shape)]) -> Policies {
     }
 }
 
-/// The score of a node for a pod, and the card it would get.
+/// The score of a node for a pod, and the device it would get.
 fn choice(node: &NodeState, policies: &Policies, memory: u64, cores: u32) -> (u64, usize) {
-    let demand = demand(&[(Stage::App, Some(ask(1, memory, cores)))]);
+    let demand = demand(&[(Stage::App, Some(request(1, memory, cores)))]);
     let found = fit(node, &demand, policies).unwrap();
     (found.score, found.uses[0].0)
 }
 
 #[test]
-fn a_share_goes_where_it_leaves_room_that_typical_pods_can_use() {
-    // Typical: 60 % and 40 %. On the second card 400 more leave nothing, on the
+fn places_share_where_typical_pods_can_use_the_rest() {
+    // Typical: 60 % and 40 %. On the second device 400 more leave nothing, on the
     // first they leave 600 for another.
     let both = policies(&[(50, shape(0, 1, 60, 0)), (50, shape(0, 1, 40, 0))]);
-    let cards = [None, Some((600, 0)), Some((300, 0))];
-    assert_eq!(choice(&node(&cards, 0), &both, 400, 0).1, 1);
-    // 300 on the first card would leave 300 that halves cannot use.
+    let devices = [None, Some((600, 0)), Some((300, 0))];
+    assert_eq!(choice(&node(&devices, 0), &both, 400, 0).1, 1);
+    // 300 on the first device would leave 300 that halves cannot use.
     let halves = policies(&[(60, shape(0, 1, 50, 0))]);
-    let cards = [Some((400, 0)), None];
-    assert_eq!(choice(&node(&cards, 0), &halves, 300, 0).1, 1);
+    let devices = [Some((400, 0)), None];
+    assert_eq!(choice(&node(&devices, 0), &halves, 300, 0).1, 1);
 }
 
 #[test]
-fn both_sides_of_a_card_count() {
+fn weighs_both_memory_and_compute() {
     // Every typical pod wants compute as well: memory without it is lost already.
     let wanted = policies(&[(60, shape(0, 1, 50, 50))]);
     let memory_only = policies(&[(60, shape(0, 1, 50, 0))]);
-    let cards = [None, Some((0, 60))];
-    assert_eq!(choice(&node(&cards, 0), &wanted, 500, 10).1, 1);
-    assert_eq!(choice(&node(&cards, 0), &memory_only, 500, 10).1, 0);
+    let devices = [None, Some((0, 60))];
+    assert_eq!(choice(&node(&devices, 0), &wanted, 500, 10).1, 1);
+    assert_eq!(choice(&node(&devices, 0), &memory_only, 500, 10).1, 0);
 }
 
 #[test]
-fn a_node_without_cpu_for_typical_pods_is_taken_first() {
+fn prefers_node_without_cpu_for_typical_pods() {
     let wanted = policies(&[(60, shape(1000, 1, 50, 0))]);
     let (poor, rich) = (node(&[None], 500), node(&[None], 5000));
     let poor = choice(&poor, &wanted, 200, 0).0;
@@ -202,7 +212,7 @@ fn a_node_without_cpu_for_typical_pods_is_taken_first() {
 }
 
 #[test]
-fn of_equal_gradients_the_fuller_node_is_better() {
+fn prefers_fuller_node_at_equal_gradient() {
     let wanted = policies(&[(60, shape(0, 1, 50, 0))]);
     let one = choice(&node(&[None, Some((500, 0))], 0), &wanted, 500, 0);
     let two = choice(&node(&[None, Some((1000, 0))], 0), &wanted, 500, 0);

@@ -1,4 +1,4 @@
-//! The books under random operations, against a model that keeps a plain list.
+//! The ledger under random operations, against a model that is a plain list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,17 +7,19 @@ use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
 use crate::fit::Policies;
-use crate::ledger::{Held, Hold, Ledger, NotReserved};
-use crate::node::Published;
-use crate::quota::Most;
+use crate::ledger::{AllocatedUse, Ledger, NotReserved, PreemptionReservation};
+use crate::node::NodePublication;
+use crate::quota::LimitValue;
 use crate::reason::Reason;
 use crate::tests::{gpu, inventory};
-use crate::usage::{Use, Uses};
-use crate::{Allocation, Ask, Demand, Inventory, NodeName, PodUid, Seats, invariant, usage};
+use crate::usage::{DeviceUse, DeviceUses};
+use crate::{
+    Allocation, Demand, GpuRequest, Inventory, NodeName, PodUid, Replicas, invariant, usage,
+};
 
 mod modes;
 mod quotas;
-mod seats;
+mod replicas;
 
 use modes::demands;
 use quotas::{amount, limit, namespace, sum};
@@ -26,7 +28,7 @@ use quotas::{amount, limit, namespace, sum};
 enum Step {
     Inventory {
         node: u8,
-        cards: u32,
+        devices: u32,
         memory: u64,
     },
     NoInventory {
@@ -41,11 +43,11 @@ enum Step {
     Confirm {
         pod: u8,
     },
-    /// The watch shows a booking that this ledger did not make.
+    /// The watch shows an entry that this ledger did not make.
     Foreign {
         pod: u8,
         node: u8,
-        card: u32,
+        device: u32,
         memory: u64,
         cores: u32,
     },
@@ -53,13 +55,13 @@ enum Step {
         pod: u8,
         node: u8,
     },
-    /// A share is kept for a pod.
-    Hold {
+    /// Reserves a share for a preemptor.
+    ReserveForPreemptor {
         pod: u8,
         node: u8,
         memory: u64,
     },
-    Unhold {
+    DropReservation {
         pod: u8,
     },
     Cancel {
@@ -68,11 +70,11 @@ enum Step {
     Release {
         pod: u8,
     },
-    /// A quota of a namespace with these limits, gone without any.
-    Quota(u8, u8, [Option<Most>; 2]),
-    /// A list of one quota of a namespace, on memory: all others are gone.
+    /// A quota of a namespace with these limits; without any it is removed.
+    Quota(u8, u8, [Option<LimitValue>; 2]),
+    /// A list of one quota of a namespace, on memory: all others are removed.
     QuotasListed(u8, u64),
-    /// The kubelet offers so many seats under each resource, or has said nothing.
+    /// The kubelet offers this many replicas under each resource, or has not reported.
     Offered(u8, Option<u32>),
 }
 
@@ -91,17 +93,17 @@ impl ReferenceStateMachine for Steps {
         let node = 0u8..3;
         prop_oneof![
             2 => (node.clone(), 1u32..4, 500u64..1500)
-                .prop_map(|(node, cards, memory)| Step::Inventory { node, cards, memory }),
+                .prop_map(|(node, devices, memory)| Step::Inventory { node, devices, memory }),
             1 => node.clone().prop_map(|node| Step::NoInventory { node }),
             8 => (pod.clone(), node.clone(), demands())
                 .prop_map(|(pod, node, demand)| Step::Reserve { pod, node, demand }),
             4 => pod.clone().prop_map(|pod| Step::Confirm { pod }),
             1 => (pod.clone(), node.clone(), 0u32..4, 1u64..900, 0u32..=100)
-                .prop_map(|(pod, node, card, memory, cores)| Step::Foreign { pod, node, card, memory, cores }),
+                .prop_map(|(pod, node, device, memory, cores)| Step::Foreign { pod, node, device, memory, cores }),
             1 => (pod.clone(), node).prop_map(|(pod, node)| Step::Unreadable { pod, node }),
             1 => (pod.clone(), 0u8..3, 1u64..500)
-                .prop_map(|(pod, node, memory)| Step::Hold { pod, node, memory }),
-            1 => pod.clone().prop_map(|pod| Step::Unhold { pod }),
+                .prop_map(|(pod, node, memory)| Step::ReserveForPreemptor { pod, node, memory }),
+            1 => pod.clone().prop_map(|pod| Step::DropReservation { pod }),
             2 => pod.clone().prop_map(|pod| Step::Cancel { pod }),
             3 => pod.prop_map(|pod| Step::Release { pod }),
             2 => (0u8..2, 0u8..2, limit(2000), limit(200))
@@ -116,18 +118,18 @@ impl ReferenceStateMachine for Steps {
     fn apply((): (), _: &Step) {}
 }
 
-/// The ledger beside a model: the bookings as a plain list.
+/// The ledger beside a model: the entries as a plain list.
 #[derive(Default)]
-struct Books {
+struct LedgerTest {
     ledger: Ledger,
-    model: BTreeMap<u8, (NodeName, Held, bool)>,
+    model: BTreeMap<u8, (NodeName, AllocatedUse, bool)>,
     given: BTreeMap<u8, (Allocation, Demand)>,
-    holds: BTreeMap<u8, (NodeName, u64)>,
-    /// What the pods of the model request of seats; a hold's pod requests one.
-    seats: BTreeMap<u8, Seats>,
+    reservations: BTreeMap<u8, (NodeName, u64)>,
+    /// The replicas that the pods of the model request; a preemptor requests one.
+    replicas: BTreeMap<u8, Replicas>,
     /// By namespace and quota: what it allows of memory and of compute.
-    quotas: BTreeMap<(u8, u8), [Option<Most>; 2]>,
-    /// Some booking came from outside or a card shrank: sums may pass capacity.
+    quotas: BTreeMap<(u8, u8), [Option<LimitValue>; 2]>,
+    /// Some entry came from outside or a device shrank: sums may exceed the capacity.
     outside: bool,
 }
 
@@ -139,14 +141,14 @@ fn uid(pod: u8) -> PodUid {
     format!("p{pod}").into()
 }
 
-fn published(inventory: Inventory) -> Published {
-    Published {
+fn published(inventory: Inventory) -> NodePublication {
+    NodePublication {
         inventory: Some(Arc::new(inventory)),
-        ..Published::default()
+        ..NodePublication::default()
     }
 }
 
-impl Books {
+impl LedgerTest {
     fn reserve(&mut self, pod: u8, node: u8, demand: &Demand) {
         let name = node_name(node);
         let before = self.ledger.clone();
@@ -161,32 +163,36 @@ impl Books {
                 let uses = usage::effective(&allocation, demand.stages());
                 let state = self.ledger.cluster().node(name.as_str()).unwrap();
                 let inventory = state.inventory.clone().unwrap();
-                for (gpu, card) in inventory.gpus.iter().zip(&state.cards) {
-                    if modes::of_card(&uses, &gpu.uuid).next().is_some() {
-                        assert!(invariant::within_capacity(card), "{card:?}");
+                for (gpu, device) in inventory.gpus.iter().zip(&state.devices) {
+                    if modes::of_device(&uses, &gpu.uuid).next().is_some() {
+                        assert!(invariant::within_capacity(device), "{device:?}");
                     }
                 }
                 for container in &demand.containers {
                     let granted = allocation.grants(&container.name).map_or(0, <[_]>::len);
-                    let same = demand.rules.same_unit;
-                    let count = |ask: &Ask| if same { 1 } else { ask.count as usize };
-                    let asked: usize = container.asks.iter().map(count).sum();
+                    let same = demand.rules.same_device;
+                    let count =
+                        |request: &GpuRequest| if same { 1 } else { request.count as usize };
+                    let asked: usize = container.requests.iter().map(count).sum();
                     assert_eq!(granted, asked, "{container:?}");
                 }
                 self.offered_enough(&name, demand);
                 assert!(!self.model.contains_key(&pod));
-                self.seats.insert(pod, demand.seats());
+                self.replicas.insert(pod, demand.replicas());
                 assert!(self.allowed(pod % 2, amount(&uses)), "a quota was passed");
-                self.model.insert(pod, (name, Held::Uses(uses), false));
+                self.model
+                    .insert(pod, (name, AllocatedUse::Known(uses), false));
                 self.given.insert(pod, (allocation, demand.clone()));
             }
-            Err(NotReserved::Booked(held_by)) => assert_eq!(self.model[&pod].0, held_by),
+            Err(NotReserved::AlreadyAllocated(node_of_pod)) => {
+                assert_eq!(self.model[&pod].0, node_of_pod)
+            }
             Err(NotReserved::Refused(refusal)) => {
                 assert!(before == self.ledger, "a refusal wrote");
-                self.short_of_seats(pod, &name, demand, &refusal);
-                if refusal.over_quota().is_some() {
+                self.check_replica_shortage(pod, &name, demand, &refusal);
+                if refusal.quota_excess().is_some() {
                     let mut seen = before;
-                    seen.unhold(&uid(pod));
+                    seen.drop_reservation(&uid(pod));
                     let found = seen.fit(name.as_str(), demand, &Policies::default());
                     let uses = found.unwrap().uses;
                     let uses = uses.iter().map(|(_, used)| *used);
@@ -200,10 +206,10 @@ impl Books {
         match step {
             Step::Inventory {
                 node,
-                cards,
+                devices,
                 memory,
             } => {
-                let made = inventory((0..cards).map(|i| modes::card(i, memory)).collect());
+                let made = inventory((0..devices).map(|i| modes::device(i, memory)).collect());
                 self.outside = true;
                 self.ledger.publish(&node_name(node), Some(published(made)));
             }
@@ -215,44 +221,56 @@ impl Books {
                 {
                     let text = allocation.encode().unwrap();
                     let read = Allocation::decode(&text).unwrap();
-                    let held = Held::Uses(usage::effective(&read, demand.stages()));
-                    let seats = demand.seats();
-                    self.shown(pod, read.node, held, seats);
+                    let allocated = AllocatedUse::Known(usage::effective(&read, demand.stages()));
+                    let replicas = demand.replicas();
+                    self.observe_bound(pod, read.node, allocated, replicas);
                 }
             }
             Step::Foreign {
                 pod,
                 node,
-                card,
+                device,
                 memory,
                 cores,
             } => {
-                let used = Use::of(crate::Mib(memory), crate::Percent(cores));
-                let held = Held::Uses(Uses::from([(format!("GPU-{card}").into(), used)]));
+                let used = DeviceUse::of(crate::Mib(memory), crate::Percent(cores));
+                let allocated =
+                    AllocatedUse::Known(DeviceUses::from([(format!("GPU-{device}").into(), used)]));
                 self.outside = true;
-                self.shown(pod, node_name(node), held, seats::usual(1));
+                self.observe_bound(pod, node_name(node), allocated, replicas::usual(1));
                 self.given.remove(&pod);
             }
             Step::Unreadable { pod, node } => {
-                self.shown(pod, node_name(node), Held::Unreadable, seats::usual(0));
+                self.observe_bound(
+                    pod,
+                    node_name(node),
+                    AllocatedUse::Unreadable,
+                    replicas::usual(0),
+                );
                 self.given.remove(&pod);
             }
-            Step::Hold { pod, node, memory } => {
-                let used = Use::of(crate::Mib(memory), crate::Percent(0));
-                let hold = Hold {
+            Step::ReserveForPreemptor { pod, node, memory } => {
+                let used = DeviceUse::of(crate::Mib(memory), crate::Percent(0));
+                let reservation = PreemptionReservation {
                     node: node_name(node),
-                    held: Held::Uses(Uses::from([("GPU-0".into(), used)])),
-                    seats: seats::usual(1),
-                    written: memory % 2 == 0,
+                    allocated: AllocatedUse::Known(DeviceUses::from([("GPU-0".into(), used)])),
+                    replicas: replicas::usual(1),
+                    recorded: memory % 2 == 0,
                 };
-                // It counts beside those who are about to end.
+                // It counts beside the victims that have not ended.
                 self.outside = true;
-                self.ledger.hold(&uid(pod), hold);
-                self.holds.insert(pod, (node_name(node), memory));
+                self.ledger.reserve_for_preemptor(&uid(pod), reservation);
+                self.reservations.insert(pod, (node_name(node), memory));
             }
-            Step::Unhold { pod } => {
-                let held = self.ledger.unhold(&uid(pod)).map(|hold| hold.node);
-                assert_eq!(held, self.holds.remove(&pod).map(|(node, _)| node));
+            Step::DropReservation { pod } => {
+                let allocated = self
+                    .ledger
+                    .drop_reservation(&uid(pod))
+                    .map(|reservation| reservation.node);
+                assert_eq!(
+                    allocated,
+                    self.reservations.remove(&pod).map(|(node, _)| node)
+                );
             }
             Step::Cancel { pod } => {
                 self.ledger.cancel(&uid(pod));
@@ -273,39 +291,46 @@ impl Books {
     }
 
     fn check(&self) {
-        assert_eq!(self.ledger.bookings().count(), self.model.len());
-        for (pod, (node, held, confirmed)) in &self.model {
-            let booking = self.ledger.booking(&uid(*pod)).expect("in the model");
+        assert_eq!(self.ledger.pod_entries().count(), self.model.len());
+        for (pod, (node, allocated, confirmed)) in &self.model {
+            let entry = self.ledger.pod_entry(&uid(*pod)).expect("in the model");
             assert_eq!(
-                (&booking.node, &booking.held, booking.confirmed),
-                (node, held, *confirmed)
+                (&entry.node, &entry.allocated, entry.confirmed),
+                (node, allocated, *confirmed)
             );
         }
         for (_, name, state) in self.ledger.cluster().iter() {
-            self.check_seats(name, state);
+            self.check_replicas(name, state);
             let here = || self.model.values().filter(|(node, ..)| node == name);
             let Some(inventory) = &state.inventory else {
                 assert_eq!(state.closed, Some(Reason::NodeNotRegistered));
                 continue;
             };
-            let unreadable = here().any(|(_, held, _)| *held == Held::Unreadable);
+            let unreadable = here().any(|(_, allocated, _)| *allocated == AllocatedUse::Unreadable);
             let closed = unreadable.then_some(Reason::NodeAllocationUnreadable);
             assert_eq!(state.closed, closed);
-            for (gpu, card) in inventory.gpus.iter().zip(&state.cards) {
-                let held = here().filter_map(|(_, held, _)| match held {
-                    Held::Uses(uses) => Some(uses),
-                    Held::Unreadable => None,
+            for (gpu, device) in inventory.gpus.iter().zip(&state.devices) {
+                let allocated = here().filter_map(|(_, allocated, _)| match allocated {
+                    AllocatedUse::Known(uses) => Some(uses),
+                    AllocatedUse::Unreadable => None,
                 });
-                modes::no_slice_is_given_twice(held.clone(), gpu);
-                let on_card = held.flat_map(|uses| modes::of_card(uses, &gpu.uuid));
-                let kept = self.holds.iter().filter(|(pod, (node, _))| {
+                modes::no_slice_is_given_twice(allocated.clone(), gpu);
+                let on_device = allocated.flat_map(|uses| modes::of_device(uses, &gpu.uuid));
+                let reserved = self.reservations.iter().filter(|(pod, (node, _))| {
                     node == name && gpu.uuid.as_str() == "GPU-0" && !self.model.contains_key(pod)
                 });
-                let kept: Vec<u64> = kept.map(|(_, (_, memory))| *memory).collect();
-                let start = (kept.iter().sum(), u32::try_from(kept.len()).unwrap());
-                let (memory, pods) = on_card.fold(start, |(m, p), used| (m + used.memory.0, p + 1));
-                assert_eq!((card.sums.used.memory.0, card.sums.pods), (memory, pods));
-                assert!(self.outside || invariant::within_capacity(card));
+                let reserved: Vec<u64> = reserved.map(|(_, (_, memory))| *memory).collect();
+                let start = (
+                    reserved.iter().sum(),
+                    u32::try_from(reserved.len()).unwrap(),
+                );
+                let (memory, pods) =
+                    on_device.fold(start, |(m, p), used| (m + used.memory.0, p + 1));
+                assert_eq!(
+                    (device.allocated.used.memory.0, device.allocated.pods),
+                    (memory, pods)
+                );
+                assert!(self.outside || invariant::within_capacity(device));
             }
         }
         self.check_quotas();
@@ -315,19 +340,17 @@ impl Books {
     }
 }
 
-impl StateMachineTest for Books {
+impl StateMachineTest for LedgerTest {
     type SystemUnderTest = Self;
     type Reference = Steps;
 
     fn init_test((): &()) -> Self {
-        let mut books = Self::default();
+        let mut test = Self::default();
         for node in 0..3 {
             let made = inventory((0..2).map(|i| gpu(i, 1000, 3)).collect());
-            books
-                .ledger
-                .publish(&node_name(node), Some(published(made)));
+            test.ledger.publish(&node_name(node), Some(published(made)));
         }
-        books
+        test
     }
 
     fn apply(mut state: Self, (): &(), step: Step) -> Self {
@@ -344,5 +367,5 @@ prop_state_machine! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_books_equal_the_model_after_every_step(sequential 1..60 => Books);
+    fn ledger_equals_the_model_after_every_step(sequential 1..60 => LedgerTest);
 }

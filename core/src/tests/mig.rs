@@ -1,4 +1,4 @@
-//! Cutting cards: the published tables, and how many requests are refused.
+//! Partitioning: the published tables, and how many requests are refused.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,14 @@ use super::arrivals::{self, Chooser};
 use crate::mig::place::{self, place};
 use crate::mig::resource;
 use crate::mig::table::{geometry, names};
-use crate::mig::{Geometry, GeometryError, Instance, Profile};
+use crate::mig::{Geometry, GeometryError, Instance, MigProfile};
 use crate::units::Mib;
 
 fn a100() -> Geometry {
     geometry("NVIDIA A100-SXM4-40GB").unwrap()
 }
 
-fn held(profile: usize, start: u8) -> Instance {
+fn busy_instance(profile: usize, start: u8) -> Instance {
     Instance {
         profile,
         start,
@@ -21,7 +21,7 @@ fn held(profile: usize, start: u8) -> Instance {
     }
 }
 
-/// Every set of instances that can be on one card, of these profiles.
+/// Every set of instances that can be on one device, of these profiles.
 fn layouts(geometry: &Geometry, wanted: &[&str]) -> BTreeSet<Vec<(usize, u8)>> {
     let wanted: Vec<usize> = wanted
         .iter()
@@ -30,7 +30,10 @@ fn layouts(geometry: &Geometry, wanted: &[&str]) -> BTreeSet<Vec<(usize, u8)>> {
     let mut found = BTreeSet::from([vec![]]);
     let mut new = found.clone();
     while let Some(layout) = new.pop_first() {
-        let there: Vec<_> = layout.iter().map(|&(at, start)| held(at, start)).collect();
+        let there: Vec<_> = layout
+            .iter()
+            .map(|&(at, start)| busy_instance(at, start))
+            .collect();
         for &at in &wanted {
             for start in geometry.starts(at, &there) {
                 let mut more = layout.clone();
@@ -55,7 +58,10 @@ fn check_layouts(product: &str, wanted: &[&str], mixes: usize, full: usize, layo
         kinds
     };
     let is_full = |layout: &&Vec<(usize, u8)>| {
-        let there: Vec<_> = layout.iter().map(|&(at, start)| held(at, start)).collect();
+        let there: Vec<_> = layout
+            .iter()
+            .map(|&(at, start)| busy_instance(at, start))
+            .collect();
         let mut wanted = wanted.iter().map(|name| geometry.find(name).unwrap());
         wanted.all(|at| geometry.starts(at, &there).next().is_none())
     };
@@ -70,13 +76,13 @@ fn check_layouts(product: &str, wanted: &[&str], mixes: usize, full: usize, layo
 }
 
 #[test]
-fn the_layouts_of_an_a100_are_the_published_ones() {
+fn a100_layouts_match_nvidias_guide() {
     let plain = ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"];
     check_layouts("NVIDIA A100-SXM4-40GB", &plain, 38, 14, 19);
 }
 
 #[test]
-fn names_are_those_of_the_driver() {
+fn mig_profile_names_match_the_driver() {
     for (product, names) in [
         (
             "NVIDIA A100 80GB PCIe",
@@ -105,7 +111,7 @@ fn names_are_those_of_the_driver() {
 }
 
 #[test]
-fn profiles_that_draw_or_do_without_media_were_no_resources_of_ours() {
+fn lists_resources_of_graphics_and_media_profiles() {
     let resources: Vec<String> = names().iter().map(|name| resource(name)).collect();
     for name in ["1g.24gb.gfx", "2g.48gb-me", "1g.12gb.me.all", "4g.48gb.gfx"] {
         assert!(
@@ -116,8 +122,8 @@ fn profiles_that_draw_or_do_without_media_were_no_resources_of_ours() {
 }
 
 #[test]
-fn a_geometry_that_no_card_has_is_refused() {
-    let profile = |name: &str, size, starts: &[u8]| Profile {
+fn rejects_impossible_geometry() {
+    let profile = |name: &str, size, starts: &[u8]| MigProfile {
         name: name.to_owned(),
         compute: 1,
         size,
@@ -135,23 +141,26 @@ fn a_geometry_that_no_card_has_is_refused() {
     assert_eq!(new(vec![profile("1g", 8, &[0, 9])]), Err(beyond(9, 8)));
     assert_eq!(new(vec![profile("1g", 1, &[255])]), Err(beyond(255, 1)));
     let twice = vec![profile("1g", 1, &[0]), profile("1g", 2, &[0])];
-    assert_eq!(new(twice), Err(GeometryError::Twice("1g".to_owned())));
+    assert_eq!(
+        new(twice),
+        Err(GeometryError::DuplicateProfile("1g".to_owned()))
+    );
     let wire = r#"{"compute":7,"profiles":[{"name":"1g","compute":1,"size":17,"memory":1,"starts":[0],"most":1}]}"#;
     let refused = serde_json::from_str::<Geometry>(wire).unwrap_err();
     assert!(refused.to_string().contains("profile 1g"), "{refused}");
 }
 
-/// Asks for these in turn on empty cards; where each one goes, as `card@start`.
-fn check_places(cards: usize, wanted: &[&str], expected: &str) {
+/// Asks for these in turn on empty GPUs; expects the placements as `gpu@start`.
+fn check_places(gpus: usize, wanted: &[&str], expected: &str) {
     let geometry = a100();
-    let mut there: Vec<Vec<Instance>> = vec![vec![]; cards];
+    let mut there: Vec<Vec<Instance>> = vec![vec![]; gpus];
     let mut found = vec![];
     for name in wanted {
         let offered: Vec<_> = there.iter().map(|all| (&geometry, &**all)).collect();
         match place(&offered, name) {
             Some(placed) => {
-                found.push(format!("{}@{}", placed.card, placed.start));
-                there[placed.card].push(held(placed.profile, placed.start));
+                found.push(format!("{}@{}", placed.gpu, placed.start));
+                there[placed.gpu].push(busy_instance(placed.profile, placed.start));
             }
             None => found.push("-".to_owned()),
         }
@@ -160,8 +169,8 @@ fn check_places(cards: usize, wanted: &[&str], expected: &str) {
 }
 
 #[test]
-fn an_instance_goes_where_it_costs_the_fewest_places_of_others() {
-    // The last slice serves nobody but small ones.
+fn places_instance_where_fewest_other_placements_are_lost() {
+    // The last slice suits only the smallest profile.
     check_places(2, &["1g.5gb", "1g.5gb"], "0@6 0@5");
     check_places(1, &["1g.5gb", "3g.20gb", "3g.20gb"], "0@6 0@0 -");
     check_places(1, &["3g.20gb", "4g.20gb"], "0@4 0@0");
@@ -185,7 +194,7 @@ fn an_instance_goes_where_it_costs_the_fewest_places_of_others() {
 }
 
 #[test]
-fn an_idle_instance_is_taken_as_it_is_or_gives_way() {
+fn reuses_or_destroys_idle_instances() {
     let geometry = a100();
     let (one, two) = (
         geometry.find("1g.5gb").unwrap(),
@@ -193,7 +202,7 @@ fn an_idle_instance_is_taken_as_it_is_or_gives_way() {
     );
     let idle = |profile, start| Instance {
         busy: false,
-        ..held(profile, start)
+        ..busy_instance(profile, start)
     };
     let check = |there: &[Instance], name: &str, expected: (u8, bool, &[u8])| {
         let placed = place(&[(&geometry, there)], name).unwrap();
@@ -208,28 +217,32 @@ fn an_idle_instance_is_taken_as_it_is_or_gives_way() {
         (0, false, &[0, 6]),
     );
     check(&[idle(two, 4)], "3g.20gb", (4, false, &[4]));
-    // Idle ones that take the compute slices: the last one gives way.
+    // Idle instances use all compute slices: the last one is destroyed.
     let full: Vec<_> = (0..7).map(|start| idle(one, start)).collect();
     check(&full, "1g.5gb+me", (6, false, &[6]));
-    check(&[held(one, 6), idle(one, 5)], "3g.20gb", (0, false, &[]));
+    check(
+        &[busy_instance(one, 6), idle(one, 5)],
+        "3g.20gb",
+        (0, false, &[]),
+    );
     let at = |there: &[Instance], name: &str, start| {
         let profile = geometry.find(name)?;
-        let placed = place::on_card(&geometry, there, profile, |one| one == start);
+        let placed = place::on_gpu(&geometry, there, profile, |one| one == start);
         placed.map(|(_, placed)| (placed.ready, placed.destroys))
     };
-    let there = [held(one, 6), idle(two, 4), idle(one, 0)];
+    let there = [busy_instance(one, 6), idle(two, 4), idle(one, 0)];
     assert_eq!(at(&there, "2g.10gb", 4), Some((true, vec![])));
     assert_eq!(at(&there, "1g.5gb", 5), Some((false, vec![4])));
     assert_eq!(at(&there, "3g.20gb", 0), Some((false, vec![0])));
-    // Held, no place of the profile, no profile of the card.
+    // Allocated; no start of the profile; no profile of the GPU.
     for (name, start) in [("3g.20gb", 4), ("3g.20gb", 2), ("8g.1gb", 0)] {
         assert_eq!(at(&there, name, start), None, "{name} at {start}");
     }
 }
 
 #[test]
-fn dynamic_cuts_refuse_no_more_than_the_best_known_choice() {
-    // In print for these arrivals: 5.4, 17.6 and 30.3 % of the requested slices.
+fn refuses_no_more_than_the_best_known_placement() {
+    // Published for these arrivals: 5.4, 17.6 and 30.3 % of the requested slices.
     for (load, printed) in [(0.6, 0.054), (0.85, 0.176), (1.1, 0.303)] {
         let refused = |chooser| arrivals::refused(&a100(), load, chooser);
         let (ours, best, plain) = (
@@ -244,12 +257,12 @@ fn dynamic_cuts_refuse_no_more_than_the_best_known_choice() {
 }
 
 #[test]
-fn the_books_refuse_no_more_instances_than_the_best_choice() {
+fn ledger_refuses_no_more_instances_than_placement_alone() {
     for load in [0.6, 0.85, 1.1] {
-        let (booked, alone) = arrivals::refused_by_the_books(&a100(), load);
+        let (by_ledger, alone) = arrivals::refused_by_ledger(&a100(), load);
         assert!(
-            (booked - alone).abs() < 1e-9,
-            "{load}: {booked}, alone {alone}"
+            (by_ledger - alone).abs() < 1e-9,
+            "{load}: {by_ledger}, alone {alone}"
         );
     }
 }

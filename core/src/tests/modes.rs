@@ -1,36 +1,36 @@
-//! What each way of sharing gives to whom: tables of pods that come one after the
-//! other to a node, through the books.
+//! What each sharing mode gives: tables of pods that are placed one after the other on a
+//! node, through the ledger.
 
-pub(super) mod books;
 mod instances;
-mod kept;
-mod mended;
+pub(super) mod node_ledger;
+mod numa_and_instances;
+mod reservations;
 mod shares;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fit::Policies;
-use crate::inventory::{Even, Gpu, Inventory, Mode};
+use crate::inventory::{EvenShare, Gpu, Inventory, Mode};
 use crate::ledger::{Ledger, NotReserved};
-use crate::mig::published::{Cut, Made, Mig, Part};
+use crate::mig::published::{CreatedInstance, DynamicMig, FixedInstance, Mig};
 use crate::mig::{Geometry, resource, table};
-use crate::node::Published;
+use crate::node::NodePublication;
+use crate::preferences::Preferences;
 use crate::request::{Resource, Written};
 use crate::tests::{demand, gpu, inventory};
 use crate::units::{Mib, Percent};
-use crate::wishes::Wishes;
 use crate::{ContainerDemand, Defaults, Demand, Stage, invariant};
 
 const SHARED: &str = "nvidia.com/gpu.shared";
 const UUID: &str = "5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
 
-/// A card that is cut as pods come, with these instances.
-pub(super) fn cut(index: u32, geometry: &Geometry, instances: Vec<Made>) -> Gpu {
+/// A GPU under dynamic MIG with these instances.
+pub(super) fn dynamic_gpu(index: u32, geometry: &Geometry, instances: Vec<CreatedInstance>) -> Gpu {
     let geometry = geometry.clone();
     Gpu {
         mode: Mode::Mig,
-        mig: Some(Mig::Dynamic(Cut {
+        mig: Some(Mig::Dynamic(DynamicMig {
             geometry,
             instances,
             reserved: Vec::new(),
@@ -41,18 +41,18 @@ pub(super) fn cut(index: u32, geometry: &Geometry, instances: Vec<Made>) -> Gpu 
 
 /// A pod of one container that asks for one instance of each of these profiles.
 pub(super) fn instances(profiles: &[&str]) -> Demand {
-    let asks: Vec<(String, u32)> = profiles.iter().map(|name| (resource(name), 1)).collect();
-    let asks: Vec<(&str, u32)> = asks.iter().map(|(name, n)| (&**name, *n)).collect();
-    pod(&[(Stage::App, &asks)], &[])
+    let requests: Vec<(String, u32)> = profiles.iter().map(|name| (resource(name), 1)).collect();
+    let requests: Vec<(&str, u32)> = requests.iter().map(|(name, n)| (&**name, *n)).collect();
+    pod(&[(Stage::App, &requests)], &[])
 }
 
-/// A container's stage, and how many it asks under each name.
-type Asked<'a> = (Stage, &'a [(&'a str, u32)]);
+/// A container's stage, and its counts by resource name.
+type NamedCounts<'a> = (Stage, &'a [(&'a str, u32)]);
 
-/// Containers that ask so many under each name; under those of amounts, amounts.
-fn pod(containers: &[Asked<'_>], annotations: &[(&str, &str)]) -> Demand {
+/// A pod with these containers; `mem`, `part` and `cores` are amounts.
+fn pod(containers: &[NamedCounts<'_>], annotations: &[(&str, &str)]) -> Demand {
     let mut resources: Vec<Arc<str>> = vec!["nvidia.com/gpu".into()];
-    let container = |(number, (stage, asked)): (usize, &Asked<'_>)| {
+    let container = |(number, (stage, asked)): (usize, &NamedCounts<'_>)| {
         let texts: BTreeMap<&str, String> =
             asked.iter().map(|(n, v)| (*n, v.to_string())).collect();
         let value_of = |resource| {
@@ -71,9 +71,9 @@ fn pod(containers: &[Asked<'_>], annotations: &[(&str, &str)]) -> Demand {
             .filter(|(name, _)| name.contains('/'))
             .collect();
         if !others.is_empty() {
-            written = written.beside_others();
+            written = written.with_other_resources();
         }
-        let mut asks: Vec<_> = written.ask(&Defaults::default()).into_iter().collect();
+        let mut requests: Vec<_> = written.request(&Defaults::default()).into_iter().collect();
         for (name, count) in others {
             let known = resources.iter().position(|known| **known == **name);
             let place = known.unwrap_or_else(|| {
@@ -81,17 +81,17 @@ fn pod(containers: &[Asked<'_>], annotations: &[(&str, &str)]) -> Demand {
                 resources.len() - 1
             });
             let place = u8::try_from(place).unwrap();
-            asks.push(written.ask_under(place, *count));
+            requests.push(written.request_under(place, *count));
         }
         ContainerDemand {
             name: format!("c{number}"),
             stage: *stage,
-            asks,
+            requests,
         }
     };
     let containers = containers.iter().enumerate().map(container).collect();
     let value_of = |key: &str| annotations.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
-    let rules = Wishes::read(value_of).unwrap().rules;
+    let rules = Preferences::read(value_of).unwrap().rules;
     Demand {
         resources,
         containers,
@@ -100,8 +100,8 @@ fn pod(containers: &[Asked<'_>], annotations: &[(&str, &str)]) -> Demand {
     }
 }
 
-/// One pod after the other: what each is given as `resource-unit:MiB/percent`,
-/// times its seats, or why not; the books equal books made anew after each.
+/// One pod after the other: what each is given, as `resource-key:MiB/percent` times its
+/// replicas, or why not. After each the ledger equals a recomputed one.
 fn check(gpus: Vec<Gpu>, pods: &[(Demand, &str)]) {
     check_on(inventory(gpus), pods);
 }
@@ -109,9 +109,9 @@ fn check(gpus: Vec<Gpu>, pods: &[(Demand, &str)]) {
 /// The same on a node that published this.
 fn check_on(inventory: Inventory, pods: &[(Demand, &str)]) {
     let mut ledger = Ledger::default();
-    let published = Published {
+    let published = NodePublication {
         inventory: Some(Arc::new(inventory)),
-        ..Published::default()
+        ..NodePublication::default()
     };
     ledger.publish(&"n".into(), Some(published));
     for (number, (demand, expected)) in pods.iter().enumerate() {
@@ -121,17 +121,23 @@ fn check_on(inventory: Inventory, pods: &[(Demand, &str)]) {
             Ok(given) => {
                 let text = given.encode().unwrap();
                 let read = crate::Allocation::decode(&text).unwrap();
-                let held =
-                    crate::ledger::Held::Uses(crate::usage::effective(&read, demand.stages()));
-                assert_eq!(ledger.booking(&uid).unwrap().held, held, "pod {number}");
+                let allocated = crate::ledger::AllocatedUse::Known(crate::usage::effective(
+                    &read,
+                    demand.stages(),
+                ));
+                assert_eq!(
+                    ledger.pod_entry(&uid).unwrap().allocated,
+                    allocated,
+                    "pod {number}"
+                );
                 let containers = given.all().map(|(name, grants)| {
                     let all = grants.iter().map(|grant| {
-                        let unit = grant.unit();
-                        let times = match grant.seats {
+                        let key = grant.device_key();
+                        let times = match grant.replicas {
                             1 => String::new(),
-                            seats => format!("x{seats}"),
+                            replicas => format!("x{replicas}"),
                         };
-                        format!("{unit}:{}/{}{times}", grant.memory.0, grant.cores.0)
+                        format!("{key}:{}/{}{times}", grant.memory.0, grant.cores.0)
                     });
                     let all: Vec<String> = all.collect();
                     format!("{name} {}", all.join("+"))
@@ -139,13 +145,13 @@ fn check_on(inventory: Inventory, pods: &[(Demand, &str)]) {
                 containers.collect::<Vec<_>>().join(", ")
             }
             Err(NotReserved::Refused(refusal)) => refusal.to_string(),
-            Err(NotReserved::Booked(node)) => unreachable!("booked on {node}"),
+            Err(NotReserved::AlreadyAllocated(node)) => unreachable!("allocated on {node}"),
         };
         assert_eq!(found, *expected, "pod {number}");
         assert!(ledger == ledger.recompute(), "pod {number}");
         let node = ledger.cluster().node("n").unwrap();
-        assert!(node.cards.iter().all(invariant::within_capacity));
-        assert!(invariant::instances_have_their_places(node));
+        assert!(node.devices.iter().all(invariant::within_capacity));
+        assert!(invariant::mig_placements_are_consistent(node));
     }
 }
 
@@ -153,21 +159,21 @@ fn app(asked: &[(&str, u32)]) -> Demand {
     pod(&[(Stage::App, asked)], &[])
 }
 
-fn wishing(asked: &[(&str, u32)], annotation: (&str, &str)) -> Demand {
+fn app_with(asked: &[(&str, u32)], annotation: (&str, &str)) -> Demand {
     pod(&[(Stage::App, asked)], &[annotation])
 }
 
-fn shared(index: u32, mode: Mode, seats: u32, name: &str) -> Gpu {
+fn shared(index: u32, mode: Mode, replicas: u32, name: &str) -> Gpu {
     Gpu {
         mode,
         resource: name.to_owned(),
-        ..gpu(index, 40_000, seats)
+        ..gpu(index, 40_000, replicas)
     }
 }
 
 fn mps(index: u32, strict: bool) -> Gpu {
     Gpu {
-        even: Some(Even {
+        even_share: Some(EvenShare {
             memory: Mib(10_000),
             cores: Percent(25),
         }),
@@ -176,12 +182,12 @@ fn mps(index: u32, strict: bool) -> Gpu {
     }
 }
 
-fn part(index: u32, profile: &str, start: u8) -> Gpu {
+fn fixed_instance(index: u32, profile: &str, start: u8) -> Gpu {
     Gpu {
         uuid: format!("MIG-{index}-{start}").into(),
         mode: Mode::Exclusive,
         resource: resource(profile),
-        mig: Some(Mig::Part(Part {
+        mig: Some(Mig::Fixed(FixedInstance {
             parent: format!("GPU-{index}").into(),
             profile: profile.to_owned(),
             start,

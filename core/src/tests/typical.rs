@@ -1,14 +1,14 @@
-//! What a census makes of the pods it was told.
+//! What a census derives from the pods it counts.
 
-use crate::ledger::{Booking, Held};
-use crate::node::Compute;
+use crate::ledger::{AllocatedUse, PodEntry};
+use crate::node::HostResources;
 use crate::request::Memory;
-use crate::typical::{Census, Shape, Typical};
+use crate::typical::{Census, PodShape, Typical};
 use crate::units::{Mib, MilliCpu, Percent};
-use crate::usage::{Use, Uses};
+use crate::usage::{DeviceUse, DeviceUses};
 
-fn shape(cpu: u64, part: u32) -> Shape {
-    Shape {
+fn shape(cpu: u64, part: u32) -> PodShape {
+    PodShape {
         cpu: MilliCpu(cpu),
         count: u32::from(part > 0),
         memory: Memory::Share(Percent(part)),
@@ -16,7 +16,7 @@ fn shape(cpu: u64, part: u32) -> Shape {
     }
 }
 
-fn census(shapes: &[(u32, Shape)]) -> Census {
+fn census(shapes: &[(u32, PodShape)]) -> Census {
     let mut census = Census::default();
     for (count, shape) in shapes {
         (0..*count).for_each(|n| census.add(*shape, Mib(u64::from(n) * 2)));
@@ -24,7 +24,7 @@ fn census(shapes: &[(u32, Shape)]) -> Census {
     census
 }
 
-/// CPU and part of a card of each typical pod, and its weight in percent.
+/// CPU and part of a device of each typical pod, and its weight in percent.
 fn check(typical: &Typical, expected: &[(u64, u32, u64)]) {
     let part = |memory| match memory {
         Memory::Share(part) => part.0,
@@ -60,7 +60,7 @@ fn host_memory_is_the_mean_of_the_shape() {
 }
 
 #[test]
-fn an_assumed_mix_stands_in_for_pods_that_are_missing() {
+fn assumed_mix_replaces_missing_pods() {
     check(
         &Typical::default(),
         &[(0, 100, 40), (0, 50, 30), (0, 25, 20), (0, 10, 10)],
@@ -74,7 +74,7 @@ fn an_assumed_mix_stands_in_for_pods_that_are_missing() {
 }
 
 #[test]
-fn there_are_at_most_64_typical_pods_and_4096_shapes() {
+fn tracks_at_most_64_typical_pods_and_4096_shapes() {
     let pods: Vec<_> = (0..9000).map(|cpu| (1, shape(cpu, 50))).collect();
     let census = census(&pods);
     assert_eq!(census.pods(), 9000);
@@ -84,7 +84,7 @@ fn there_are_at_most_64_typical_pods_and_4096_shapes() {
 }
 
 #[test]
-fn a_change_of_one_pod_in_twenty_is_worth_learning() {
+fn relearns_when_one_pod_in_twenty_changes() {
     let of = |a, b| census(&[(a, shape(1, 50)), (b, shape(2, 50))]).typical();
     assert!(!of(500, 500).differs(&of(500, 500)));
     assert!(!of(500, 500).differs(&of(540, 460)));
@@ -93,28 +93,31 @@ fn a_change_of_one_pod_in_twenty_is_worth_learning() {
 }
 
 #[test]
-fn a_booking_has_the_shape_of_its_shares() {
-    let used = |memory, cores| Use::of(Mib(memory), Percent(cores));
-    let booking = |held| Booking {
+fn derives_pod_shape_from_its_allocation() {
+    let used = |memory, cores| DeviceUse::of(Mib(memory), Percent(cores));
+    let entry = |allocated| PodEntry {
         namespace: "team".into(),
         node: "n".into(),
-        held,
-        requests: Compute {
+        allocated,
+        requests: HostResources {
             cpu: MilliCpu(500),
             memory: Mib(64),
         }
         .into(),
         confirmed: true,
     };
-    let two = Uses::from([("a".into(), used(1000, 30)), ("b".into(), used(2000, 20))]);
-    let expected = Shape {
+    let two = DeviceUses::from([("a".into(), used(1000, 30)), ("b".into(), used(2000, 20))]);
+    let expected = PodShape {
         cpu: MilliCpu(500),
         count: 2,
         memory: Memory::Mib(Mib(2000)),
         cores: Percent(30),
     };
-    assert_eq!(Shape::of(&booking(Held::Uses(two))), Some(expected));
-    let none = Shape::of(&booking(Held::nothing())).unwrap();
+    assert_eq!(
+        PodShape::of(&entry(AllocatedUse::Known(two))),
+        Some(expected)
+    );
+    let none = PodShape::of(&entry(AllocatedUse::nothing())).unwrap();
     assert_eq!((none.count, none.cores), (0, Percent(0)));
-    assert_eq!(Shape::of(&booking(Held::Unreadable)), None);
+    assert_eq!(PodShape::of(&entry(AllocatedUse::Unreadable)), None);
 }

@@ -1,6 +1,5 @@
-//! `aliquot-device-plugin-chaos`: the node agent with its fail-points, for tests/e2e.
-//!
-//! Fed by: the same flags. Must not: be shipped.
+//! `aliquot-device-plugin-chaos`: the node agent with fail points, for tests/e2e only; never
+//! shipped.
 
 use aliquot_device_plugin::agent;
 use aliquot_device_plugin::settings::Settings;

@@ -1,8 +1,5 @@
-//! NVIDIA's labels.
-//!
-//! One set of `nvidia.com/gpu.*` describes the whole node, so on a node with several
-//! kinds it is that of the kind with the most cards, the lowest index among equals.
-//! Fed by: [`super::labels`]. Must not: give a label a value that is not accepted.
+//! NVIDIA's labels. One set of `nvidia.com/gpu.*` describes the whole node, so on a node with
+//! several kinds of GPU it describes the most frequent one, the lowest index among equals.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,26 +7,30 @@ use std::fmt::Display;
 use aliquot_core::inventory::{Gpu, Inventory, Mode};
 use aliquot_core::mig::RESOURCES;
 
-use super::{Card, Features, memory, product, profile, strategy, text};
+use super::{Features, GpuFeatures, label_value, memory, mig_profile, product, sharing_strategy};
 
-/// Labels as they are collected.
+/// Labels by key.
 type Labels = BTreeMap<String, String>;
 
-pub(super) fn labels(inventory: &Inventory, features: &Features, usual: &str) -> Labels {
+pub(super) fn labels(inventory: &Inventory, features: &Features, default_resource: &str) -> Labels {
     let mut all = Labels::new();
-    let units = &inventory.gpus;
+    let devices = &inventory.gpus;
     driver(&mut all, &inventory.driver, features);
-    let is_of = |unit: &&Gpu, name: &str| unit.resource == name && profile(unit).is_some();
-    let single: Vec<&Gpu> = units.iter().filter(|unit| is_of(unit, usual)).collect();
-    let mixed: Vec<&Gpu> = units
+    let is_of =
+        |device: &&Gpu, name: &str| device.resource == name && mig_profile(device).is_some();
+    let single: Vec<&Gpu> = devices
         .iter()
-        .filter(|unit| profile(unit).is_some() && unit.resource.starts_with(RESOURCES))
+        .filter(|device| is_of(device, default_resource))
         .collect();
-    let whole: Vec<&Gpu> = units
+    let mixed: Vec<&Gpu> = devices
         .iter()
-        .filter(|unit| profile(unit).is_none() && unit.seats > 0)
+        .filter(|device| mig_profile(device).is_some() && device.resource.starts_with(RESOURCES))
         .collect();
-    let dynamic = units.iter().any(|unit| unit.mode == Mode::Mig);
+    let whole: Vec<&Gpu> = devices
+        .iter()
+        .filter(|device| mig_profile(device).is_none() && device.replicas > 0)
+        .collect();
+    let dynamic = devices.iter().any(|device| device.mode == Mode::Mig);
     let strategy = match (single.is_empty(), mixed.is_empty() && !dynamic) {
         (false, true) => Some("single"),
         (_, false) => Some("mixed"),
@@ -39,36 +40,38 @@ pub(super) fn labels(inventory: &Inventory, features: &Features, usual: &str) ->
         put(&mut all, "mig.strategy", strategy);
     }
     let yes = |found: bool| if found { "true" } else { "false" };
-    let cuttable = features.cards.iter().any(|card| card.mig);
+    let cuttable = features.gpus.iter().any(|gpu| gpu.mig_capable);
     put(&mut all, "mig.capable", yes(cuttable));
-    let mps = units.iter().any(|unit| unit.mode == Mode::Mps);
+    let mps = devices.iter().any(|device| device.mode == Mode::Mps);
     put(&mut all, "mps.capable", yes(mps));
 
-    let usual_ones: Vec<&Gpu> = whole
+    let default_named: Vec<&Gpu> = whole
         .iter()
         .copied()
-        .filter(|unit| unit.resource == usual)
+        .filter(|device| device.resource == default_resource)
         .collect();
     if single.is_empty() {
-        let offered = if usual_ones.is_empty() {
+        let advertised = if default_named.is_empty() {
             whole
         } else {
-            usual_ones
+            default_named
         };
-        cards(&mut all, &offered, features, usual);
+        whole_gpu_labels(&mut all, &advertised, features, default_resource);
     } else {
-        let alike =
-            usual_ones.is_empty() && single.iter().all(|u| profile(u) == profile(single[0]));
-        instances_as_cards(&mut all, &single, alike, features, usual);
+        let alike = default_named.is_empty()
+            && single
+                .iter()
+                .all(|u| mig_profile(u) == mig_profile(single[0]));
+        single_strategy_labels(&mut all, &single, alike, features, default_resource);
     }
     let mut profiles: BTreeMap<&str, Vec<&Gpu>> = BTreeMap::new();
-    for unit in mixed {
-        profiles.entry(&unit.resource).or_default().push(unit);
+    for device in mixed {
+        profiles.entry(&device.resource).or_default().push(device);
     }
-    for (resource, units) in profiles {
+    for (resource, devices) in profiles {
         let name = resource.trim_start_matches("nvidia.com/");
-        put(&mut all, &format!("{name}.count"), units.len());
-        describe(&mut all, name, leading(&units), usual);
+        put(&mut all, &format!("{name}.count"), devices.len());
+        describe(&mut all, name, most_common(&devices), default_resource);
     }
     all
 }
@@ -79,13 +82,17 @@ fn put(all: &mut Labels, name: &str, value: impl Display) {
 
 fn driver(all: &mut Labels, version: &str, features: &Features) {
     let parts: Vec<&str> = version.split('.').collect();
-    put(all, "cuda.driver-version.full", text(version));
+    put(all, "cuda.driver-version.full", label_value(version));
     let names = ["major", "minor", "revision"];
     for (name, part) in names.iter().zip(&parts) {
-        put(all, &format!("cuda.driver-version.{name}"), text(part));
-        // The names before these.
+        put(
+            all,
+            &format!("cuda.driver-version.{name}"),
+            label_value(part),
+        );
+        // The deprecated names.
         let old = if *name == "revision" { "rev" } else { name };
-        put(all, &format!("cuda.driver.{old}"), text(part));
+        put(all, &format!("cuda.driver.{old}"), label_value(part));
     }
     if let Some((major, minor)) = features.cuda {
         put(all, "cuda.runtime-version.full", format!("{major}.{minor}"));
@@ -96,76 +103,96 @@ fn driver(all: &mut Labels, version: &str, features: &Features) {
     }
 }
 
-/// The whole cards that are offered, or what the driver says where none is.
-fn cards(all: &mut Labels, offered: &[&Gpu], features: &Features, usual: &str) {
-    put(all, "gpu.count", features.cards.len());
-    let first = features.cards.first();
-    let card = if offered.is_empty() {
-        let Some(card) = first else { return };
-        put(all, "gpu.product", text(&card.product));
-        put(all, "gpu.memory", card.memory.0);
+/// Labels of the advertised whole GPUs, or of what the driver reports if there is none.
+fn whole_gpu_labels(
+    all: &mut Labels,
+    advertised: &[&Gpu],
+    features: &Features,
+    default_resource: &str,
+) {
+    put(all, "gpu.count", features.gpus.len());
+    let first = features.gpus.first();
+    let gpu = if advertised.is_empty() {
+        let Some(gpu) = first else { return };
+        put(all, "gpu.product", label_value(&gpu.product));
+        put(all, "gpu.memory", gpu.memory.0);
         put(all, "gpu.replicas", 1);
         put(all, "gpu.sharing-strategy", "none");
-        Some(card)
+        Some(gpu)
     } else {
-        let unit = leading(offered);
-        describe(all, "gpu", unit, usual);
-        features.card(unit)
+        let device = most_common(advertised);
+        describe(all, "gpu", device, default_resource);
+        features.physical_gpu(device)
     };
-    if let Some(card) = card {
-        capability(all, card);
+    if let Some(gpu) = gpu {
+        capability(all, gpu);
     }
 }
 
-/// Strategy `single`: instances under the name of whole cards.
-fn instances_as_cards(
+/// Strategy `single`: instances under the resource name of whole GPUs.
+fn single_strategy_labels(
     all: &mut Labels,
-    units: &[&Gpu],
+    devices: &[&Gpu],
     alike: bool,
     features: &Features,
-    usual: &str,
+    default_resource: &str,
 ) {
-    let unit = leading(units);
+    let device = most_common(devices);
     if alike {
-        put(all, "gpu.count", units.len());
-        describe(all, "gpu", unit, usual);
+        put(all, "gpu.count", devices.len());
+        describe(all, "gpu", device, default_resource);
     } else {
         put(
             all,
             "gpu.product",
-            text(&format!("{}-MIG-INVALID", unit.model)),
+            label_value(&format!("{}-MIG-INVALID", device.model)),
         );
         for name in ["gpu.count", "gpu.replicas", "gpu.memory"] {
             put(all, name, 0);
         }
     }
-    if let Some(card) = features.card(unit) {
-        capability(all, card);
+    if let Some(gpu) = features.physical_gpu(device) {
+        capability(all, gpu);
     }
 }
 
-/// A unit of the kind that most of them are, the first among equals.
-fn leading<'a>(units: &[&'a Gpu]) -> &'a Gpu {
+/// A device of the most frequent kind, the first among equals.
+fn most_common<'a>(devices: &[&'a Gpu]) -> &'a Gpu {
     let alike = |a: &Gpu, b: &Gpu| {
-        let kind = |unit: &Gpu| (unit.model.clone(), unit.mode, unit.seats, unit.memory);
+        let kind = |device: &Gpu| {
+            (
+                device.model.clone(),
+                device.mode,
+                device.replicas,
+                device.memory,
+            )
+        };
         kind(a) == kind(b)
     };
-    let count = |unit: &Gpu| units.iter().filter(|other| alike(unit, other)).count();
-    let mut best = units[0];
-    for unit in units {
-        if count(unit) > count(best) {
-            best = unit;
+    let count = |device: &Gpu| devices.iter().filter(|other| alike(device, other)).count();
+    let mut best = devices[0];
+    for device in devices {
+        if count(device) > count(best) {
+            best = device;
         }
     }
     best
 }
 
-fn describe(all: &mut Labels, name: &str, unit: &Gpu, usual: &str) {
-    put(all, &format!("{name}.product"), product(unit, usual));
-    put(all, &format!("{name}.memory"), memory(unit).0);
-    put(all, &format!("{name}.replicas"), unit.seats);
-    put(all, &format!("{name}.sharing-strategy"), strategy(unit));
-    if let Some(slices) = profile(unit).and_then(compute_slices) {
+fn describe(all: &mut Labels, name: &str, device: &Gpu, default_resource: &str) {
+    put(
+        all,
+        &format!("{name}.product"),
+        product(device, default_resource),
+    );
+    put(all, &format!("{name}.memory"), memory(device).0);
+    put(all, &format!("{name}.replicas"), device.replicas);
+    put(
+        all,
+        &format!("{name}.sharing-strategy"),
+        sharing_strategy(device),
+    );
+    if let Some(slices) = mig_profile(device).and_then(compute_slices) {
         put(all, &format!("{name}.slices.gi"), slices);
         put(all, &format!("{name}.slices.ci"), slices);
     }
@@ -176,8 +203,8 @@ fn compute_slices(profile: &str) -> Option<u8> {
     profile.split_once('g')?.0.parse().ok()
 }
 
-fn capability(all: &mut Labels, card: &Card) {
-    let Some((major, minor)) = card.capability else {
+fn capability(all: &mut Labels, gpu: &GpuFeatures) {
+    let Some((major, minor)) = gpu.capability else {
         return;
     };
     put(all, "gpu.compute.major", major);

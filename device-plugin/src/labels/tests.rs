@@ -1,8 +1,8 @@
-//! From units to labels.
+//! From devices to labels.
 
 use aliquot_core::Percent;
-use aliquot_core::inventory::Even;
-use aliquot_core::mig::published::{Cut, Mig, Part};
+use aliquot_core::inventory::EvenShare;
+use aliquot_core::mig::published::{DynamicMig, FixedInstance, Mig};
 use aliquot_core::mig::table;
 
 use super::*;
@@ -10,35 +10,35 @@ use crate::testing::{RESOURCE, facts, gpu};
 
 const MODEL: &str = "NVIDIA A100-SXM4-40GB";
 
-/// A node with physical cards `GPU-0`, `GPU-1`, … of this many products.
+/// A node with physical GPUs `GPU-0`, `GPU-1`, … of these products.
 fn features(products: &[&str]) -> Features {
     let names: Vec<String> = (0..products.len()).map(|n| format!("GPU-{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut facts = facts(&names);
     facts.cuda_version = Some((13, 0));
-    for (card, product) in facts.cards.iter_mut().zip(products) {
-        card.model = (*product).to_owned();
-        card.memory = Mib(40_960);
-        card.compute_capability = Some((8, 0));
-        card.mig.capable = true;
+    for (gpu, product) in facts.gpus.iter_mut().zip(products) {
+        gpu.model = (*product).to_owned();
+        gpu.memory = Mib(40_960);
+        gpu.compute_capability = Some((8, 0));
+        gpu.mig.capable = true;
     }
     Features::of(&facts)
 }
 
-/// Card `GPU-<n>` in a mode.
-fn unit(n: u32, mode: Mode, seats: u32) -> Gpu {
+/// GPU `GPU-<n>` in a mode.
+fn device(n: u32, mode: Mode, replicas: u32) -> Gpu {
     Gpu {
         model: MODEL.to_owned(),
         memory: Mib(40_960),
         mode,
-        seats,
+        replicas,
         ..gpu(&format!("GPU-{n}"), n)
     }
 }
 
-/// An instance of card `GPU-<n>`.
-fn part(n: u32, profile: &str, mode: Mode, seats: u32, resource: &str) -> Gpu {
-    let part = Part {
+/// An instance of GPU `GPU-<n>`.
+fn instance(n: u32, profile: &str, mode: Mode, replicas: u32, resource: &str) -> Gpu {
+    let part = FixedInstance {
         parent: format!("GPU-{n}").as_str().into(),
         profile: profile.to_owned(),
         start: 0,
@@ -46,22 +46,22 @@ fn part(n: u32, profile: &str, mode: Mode, seats: u32, resource: &str) -> Gpu {
         ci: 0,
     };
     Gpu {
-        uuid: format!("MIG-{n}-{seats}").as_str().into(),
+        uuid: format!("MIG-{n}-{replicas}").as_str().into(),
         memory: Mib(19_968),
-        mig: Some(Mig::Part(part)),
+        mig: Some(Mig::Fixed(part)),
         resource: resource.to_owned(),
-        ..unit(n, mode, seats)
+        ..device(n, mode, replicas)
     }
 }
 
-/// The labels of units on as many cards of these products; `-` where there is none.
-fn check(products: &[&str], units: Vec<Gpu>, expected: &[(&str, &str)]) {
+/// The labels of these devices on GPUs of these products; `-` where there is none.
+fn check(products: &[&str], devices: Vec<Gpu>, expected: &[(&str, &str)]) {
     let inventory = Inventory {
         driver: "580.82.07".to_owned(),
-        gpus: units,
+        gpus: devices,
         ..crate::testing::inventory(&[])
     };
-    let all = labels(&inventory, &features(products), RESOURCE);
+    let all = node_labels(&inventory, &features(products), RESOURCE);
     for (key, value) in expected {
         let key = key.replacen("nv/", "nvidia.com/", 1);
         let key = key.replacen("our/", "aliquot.dev/", 1);
@@ -71,11 +71,11 @@ fn check(products: &[&str], units: Vec<Gpu>, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_node_of_equal_cards_has_the_labels_that_users_select_on() {
-    let units = vec![unit(0, Mode::Vgpu, 10), unit(1, Mode::Vgpu, 10)];
+fn labels_node_of_equal_gpus() {
+    let devices = vec![device(0, Mode::Vgpu, 10), device(1, Mode::Vgpu, 10)];
     check(
         &[MODEL, MODEL],
-        units,
+        devices,
         &[
             ("nv/gpu.count", "2"),
             ("nv/gpu.product", "NVIDIA-A100-SXM4-40GB"),
@@ -102,14 +102,14 @@ fn a_node_of_equal_cards_has_the_labels_that_users_select_on() {
 }
 
 #[test]
-fn shared_cards_say_so_unless_they_have_a_name_of_their_own() {
+fn marks_shared_product_unless_resource_is_renamed() {
     let shared = [
         ("nv/gpu.product", "NVIDIA-A100-SXM4-40GB-SHARED"),
         ("nv/gpu.replicas", "4"),
         ("nv/gpu.sharing-strategy", "time-slicing"),
     ];
-    check(&[MODEL], vec![unit(0, Mode::Timeslice, 4)], &shared);
-    let mut renamed = unit(0, Mode::Timeslice, 4);
+    check(&[MODEL], vec![device(0, Mode::Timeslice, 4)], &shared);
+    let mut renamed = device(0, Mode::Timeslice, 4);
     renamed.resource = "nvidia.com/gpu.shared".to_owned();
     let plain = [
         ("nv/gpu.product", "NVIDIA-A100-SXM4-40GB"),
@@ -119,28 +119,28 @@ fn shared_cards_say_so_unless_they_have_a_name_of_their_own() {
 }
 
 #[test]
-fn the_memory_of_an_mps_card_is_what_a_client_gets() {
-    let mut unit = unit(0, Mode::Mps, 4);
+fn labels_mps_memory_per_client() {
+    let mut device = device(0, Mode::Mps, 4);
     let memory = Mib(10_240);
     let cores = Percent(25);
-    unit.even = Some(Even { memory, cores });
+    device.even_share = Some(EvenShare { memory, cores });
     let expected = [
         ("nv/gpu.memory", "10240"),
         ("nv/mps.capable", "true"),
         ("nv/gpu.sharing-strategy", "mps"),
         ("our/memory.NVIDIA-A100-SXM4-40GB", "40960"),
     ];
-    check(&[MODEL], vec![unit], &expected);
+    check(&[MODEL], vec![device], &expected);
 }
 
 #[test]
-fn a_node_of_several_kinds_is_labelled_by_the_most_and_each_product_has_its_own() {
-    let mut odd = unit(0, Mode::Exclusive, 1);
+fn labels_mixed_node_by_most_common_gpu() {
+    let mut odd = device(0, Mode::Exclusive, 1);
     odd.model = "Tesla T4".to_owned();
-    let units = vec![odd, unit(1, Mode::Vgpu, 10), unit(2, Mode::Vgpu, 10)];
+    let devices = vec![odd, device(1, Mode::Vgpu, 10), device(2, Mode::Vgpu, 10)];
     check(
         &["Tesla T4", MODEL, MODEL],
-        units,
+        devices,
         &[
             ("nv/gpu.count", "3"),
             ("nv/gpu.product", "NVIDIA-A100-SXM4-40GB"),
@@ -153,8 +153,8 @@ fn a_node_of_several_kinds_is_labelled_by_the_most_and_each_product_has_its_own(
 }
 
 #[test]
-fn mig_3_the_product_of_cards_cut_alike_ends_in_the_profile() {
-    let seven = (0..7).map(|_| part(0, "1g.5gb", Mode::Exclusive, 1, RESOURCE));
+fn mig_3_labels_product_with_single_mig_profile() {
+    let seven = (0..7).map(|_| instance(0, "1g.5gb", Mode::Exclusive, 1, RESOURCE));
     check(
         &[MODEL],
         seven.collect(),
@@ -170,8 +170,8 @@ fn mig_3_the_product_of_cards_cut_alike_ends_in_the_profile() {
         ],
     );
     let unlike = vec![
-        part(0, "1g.5gb", Mode::Exclusive, 1, RESOURCE),
-        part(1, "2g.10gb", Mode::Exclusive, 1, RESOURCE),
+        instance(0, "1g.5gb", Mode::Exclusive, 1, RESOURCE),
+        instance(1, "2g.10gb", Mode::Exclusive, 1, RESOURCE),
     ];
     let invalid = [
         ("nv/gpu.product", "NVIDIA-A100-SXM4-40GB-MIG-INVALID"),
@@ -183,14 +183,14 @@ fn mig_3_the_product_of_cards_cut_alike_ends_in_the_profile() {
 }
 
 #[test]
-fn mig_9_a_selector_finds_nodes_by_strategy_capability_and_instances() {
+fn mig_9_labels_strategy_capability_and_instances() {
     let small = "nvidia.com/mig-1g.5gb";
-    let units = vec![
-        unit(0, Mode::Vgpu, 10),
-        part(1, "1g.5gb", Mode::Exclusive, 1, small),
-        part(1, "1g.5gb", Mode::Exclusive, 1, small),
-        part(1, "3g.20gb", Mode::Exclusive, 1, "nvidia.com/mig-3g.20gb"),
-        part(
+    let devices = vec![
+        device(0, Mode::Vgpu, 10),
+        instance(1, "1g.5gb", Mode::Exclusive, 1, small),
+        instance(1, "1g.5gb", Mode::Exclusive, 1, small),
+        instance(1, "3g.20gb", Mode::Exclusive, 1, "nvidia.com/mig-3g.20gb"),
+        instance(
             1,
             "1g.5gb+me",
             Mode::Exclusive,
@@ -200,7 +200,7 @@ fn mig_9_a_selector_finds_nodes_by_strategy_capability_and_instances() {
     ];
     check(
         &[MODEL, MODEL],
-        units,
+        devices,
         &[
             ("nv/mig.capable", "true"),
             ("nv/mig.strategy", "mixed"),
@@ -222,10 +222,10 @@ fn mig_9_a_selector_finds_nodes_by_strategy_capability_and_instances() {
         ],
     );
     let geometry = table::geometry(MODEL);
-    let mut dynamic = unit(0, Mode::Mig, 0);
+    let mut dynamic = device(0, Mode::Mig, 0);
     dynamic.mig = geometry.map(|geometry| {
         let instances = Vec::new();
-        Mig::Dynamic(Cut {
+        Mig::Dynamic(DynamicMig {
             geometry,
             instances,
             reserved: Vec::new(),
@@ -241,9 +241,9 @@ fn mig_9_a_selector_finds_nodes_by_strategy_capability_and_instances() {
 }
 
 #[test]
-fn ts_12_slices_of_instances_are_shared_in_the_product() {
+fn ts_12_marks_time_sliced_instances_as_shared() {
     let resource = "nvidia.com/mig-3g.20gb";
-    let two = (0..2).map(|_| part(0, "3g.20gb", Mode::Timeslice, 3, resource));
+    let two = (0..2).map(|_| instance(0, "3g.20gb", Mode::Timeslice, 3, resource));
     let product = "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED";
     check(
         &[MODEL],
@@ -255,12 +255,12 @@ fn ts_12_slices_of_instances_are_shared_in_the_product() {
             ("nv/mig-3g.20gb.sharing-strategy", "time-slicing"),
         ],
     );
-    let single = (0..2).map(|_| part(0, "3g.20gb", Mode::Timeslice, 3, RESOURCE));
+    let single = (0..2).map(|_| instance(0, "3g.20gb", Mode::Timeslice, 3, RESOURCE));
     check(&[MODEL], single.collect(), &[("nv/gpu.product", product)]);
 }
 
 #[test]
-fn every_value_is_one_that_the_api_server_takes() {
+fn writes_only_values_that_api_server_accepts() {
     for (words, expected) in [
         ("NVIDIA RTX A6000", "NVIDIA-RTX-A6000"),
         (
@@ -270,14 +270,14 @@ fn every_value_is_one_that_the_api_server_takes() {
         ("--odd--", "odd"),
         ("", ""),
     ] {
-        assert_eq!(text(words), expected);
+        assert_eq!(label_value(words), expected);
     }
     let long = format!("NVIDIA {}", "x".repeat(80));
-    assert_eq!(text(&long).len(), LONGEST);
+    assert_eq!(label_value(&long).len(), MAX_LABEL_LENGTH);
     // Too long for a key: that label is left out.
-    let mut unit = unit(0, Mode::Vgpu, 10);
-    unit.model.clone_from(&long);
-    let key = format!("our/product.{}", text(&long));
+    let mut device = device(0, Mode::Vgpu, 10);
+    device.model.clone_from(&long);
+    let key = format!("our/product.{}", label_value(&long));
     let expected = [("nv/gpu.count", "1"), (key.as_str(), "-")];
-    check(&[&long], vec![unit], &expected);
+    check(&[&long], vec![device], &expected);
 }

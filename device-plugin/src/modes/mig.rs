@@ -1,37 +1,36 @@
-//! mig: a card cut into instances, for good or as pods come.
-//!
-//! Fed by: the mode's settings, the instances that the driver tells. Must not: touch an instance;
-//! [`cutter`] does.
+//! mig: a GPU partitioned into instances, by a fixed layout or dynamically. [`partitioner`] creates
+//! and destroys them.
 
-pub mod caps;
 pub mod check;
-mod cutter;
-pub mod names;
+pub mod instance_names;
+mod partitioner;
 pub mod plan;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use aliquot_core::inventory::{Gpu, Mode as Shared};
-use aliquot_core::mig::published::{Cut, Made, Mig as Published, Part};
+use aliquot_core::mig::published::{CreatedInstance, DynamicMig, FixedInstance, Mig as Published};
 use aliquot_core::mig::resource;
-use aliquot_nvml::{self as nvml, CardFacts, CardHealth};
-use aliquot_profiles::mode::{Exclusive, Mig, On, Slice, Strategy};
+use aliquot_nvml::{self as nvml, DeviceHealth, GpuFacts};
+use aliquot_profiles::mode::{Exclusive, InstanceSharing, LayoutEntry, Mig, Strategy};
 
 use super::{exclusive, mps, timeslice, vgpu};
-use crate::units::{Offer, health_of};
+use crate::allocatable::{ResourceReplicas, health_of};
+use crate::host::InstanceIds;
 
-pub(super) use cutter::Cutter;
+pub(super) use partitioner::MigPartitioner;
 
-/// The units of a card: `whole` is what they have in common.
-pub fn units(whole: &Gpu, card: &CardFacts, health: &[CardHealth], settings: &Mig) -> Vec<Gpu> {
+/// The allocatable devices of a GPU; `whole` holds what they have in common.
+pub fn devices(whole: &Gpu, gpu: &GpuFacts, health: &[DeviceHealth], settings: &Mig) -> Vec<Gpu> {
     if settings.dynamic {
-        return dynamic(whole, card, &settings.allow).into_iter().collect();
+        return dynamic(whole, gpu, &settings.allow).into_iter().collect();
     }
     if settings.strategy == Strategy::None {
         return Vec::new();
     }
-    let mut units = Vec::new();
-    for (slice, instance, device) in assigned(&settings.layout, &card.cut.instances) {
+    let mut devices = Vec::new();
+    for (slice, instance, device) in assign_instances(&settings.layout, &gpu.layout.instances) {
         let uuid = device.uuid.as_str();
         let part = Gpu {
             uuid: uuid.into(),
@@ -43,7 +42,7 @@ pub fn units(whole: &Gpu, card: &CardFacts, health: &[CardHealth], settings: &Mi
             },
             health: health_of(uuid, health).unwrap_or_else(|| whole.health.clone()),
             links: BTreeMap::new(),
-            mig: Some(Published::Part(Part {
+            mig: Some(Published::Fixed(FixedInstance {
                 parent: whole.uuid.clone(),
                 profile: instance.profile.clone(),
                 start: instance.start,
@@ -52,22 +51,22 @@ pub fn units(whole: &Gpu, card: &CardFacts, health: &[CardHealth], settings: &Mi
             })),
             ..whole.clone()
         };
-        units.extend(match &slice.on {
-            None => vec![exclusive::unit(part, &Exclusive::default())],
-            Some(On::Vgpu(settings)) => vec![vgpu::part(part, settings)],
-            Some(On::Timeslice(settings)) => vec![timeslice::unit(part, settings)],
-            Some(On::Mps(settings)) => vec![mps::unit(part, settings)],
+        devices.extend(match &slice.on {
+            None => vec![exclusive::device(part, &Exclusive::default())],
+            Some(InstanceSharing::Vgpu(settings)) => vec![vgpu::instance(part, settings)],
+            Some(InstanceSharing::Timeslice(settings)) => vec![timeslice::device(part, settings)],
+            Some(InstanceSharing::Mps(settings)) => vec![mps::device(part, settings)],
         });
     }
-    units
+    devices
 }
 
-/// Which instance is whose of a layout: those of one profile in the order of their starts.
-pub fn assigned<'a>(
-    layout: &'a [Slice],
-    instances: &'a [nvml::Instance],
-) -> Vec<(&'a Slice, &'a nvml::Instance, &'a nvml::Device)> {
-    let whole = |one: &'a nvml::Instance| Some((one, one.device()?));
+/// Assigns instances to the entries of a layout: those of one profile in the order of their starts.
+pub fn assign_instances<'a>(
+    layout: &'a [LayoutEntry],
+    instances: &'a [nvml::GpuInstance],
+) -> Vec<(&'a LayoutEntry, &'a nvml::GpuInstance, &'a nvml::MigDevice)> {
+    let whole = |one: &'a nvml::GpuInstance| Some((one, one.device()?));
     let mut left: Vec<_> = instances.iter().filter_map(whole).collect();
     left.sort_by_key(|(one, _)| one.start);
     let mut found = Vec::new();
@@ -85,13 +84,13 @@ pub fn assigned<'a>(
     found
 }
 
-/// One unit, unless the driver does not tell how it can be cut.
-fn dynamic(whole: &Gpu, card: &CardFacts, allow: &[String]) -> Option<Gpu> {
+/// One device, unless the driver does not report the GPU's MIG profiles.
+fn dynamic(whole: &Gpu, gpu: &GpuFacts, allow: &[String]) -> Option<Gpu> {
     let allowed = |name: &str| allow.is_empty() || allow.iter().any(|one| one == name);
-    let geometry = card.cut.geometry.as_ref()?.only(allowed);
-    let made = card.cut.instances.iter().filter_map(|one| {
+    let geometry = gpu.layout.geometry.as_ref()?.only(allowed);
+    let made = gpu.layout.instances.iter().filter_map(|one| {
         let device = one.device()?;
-        Some(Made {
+        Some(CreatedInstance {
             profile: one.profile.clone(),
             start: one.start,
             uuid: device.uuid.as_str().into(),
@@ -102,8 +101,8 @@ fn dynamic(whole: &Gpu, card: &CardFacts, allow: &[String]) -> Option<Gpu> {
     let instances = made.collect();
     Some(Gpu {
         mode: Shared::Mig,
-        seats: 0,
-        mig: Some(Published::Dynamic(Cut {
+        replicas: 0,
+        mig: Some(Published::Dynamic(DynamicMig {
             geometry,
             instances,
             reserved: Vec::new(),
@@ -112,14 +111,36 @@ fn dynamic(whole: &Gpu, card: &CardFacts, allow: &[String]) -> Option<Gpu> {
     })
 }
 
-/// The seats of a card whose instances are made when needed: each start of each profile. The
-/// kubelet knows no more than this upper bound; what fits beside what is known to the scheduler.
-pub fn offers(unit: &Gpu) -> Vec<Offer> {
-    let cut = unit.mig.as_ref().and_then(Published::dynamic);
-    let profiles = cut.into_iter().flat_map(|cut| cut.geometry.profiles());
-    let offer = |profile: &aliquot_core::mig::Profile| Offer {
+/// The replicas of a GPU with dynamic MIG: each start of each profile. This upper bound is all that
+/// the kubelet knows; the scheduler knows what fits beside existing instances.
+pub fn replicas(device: &Gpu) -> Vec<ResourceReplicas> {
+    let dynamic = device.mig.as_ref().and_then(Published::dynamic);
+    let profiles = dynamic
+        .into_iter()
+        .flat_map(|dynamic| dynamic.geometry.profiles());
+    let offer = |profile: &aliquot_core::mig::MigProfile| ResourceReplicas {
         resource: resource(&profile.name),
         numbers: profile.starts.iter().copied().map(u32::from).collect(),
     };
     profiles.map(offer).collect()
+}
+
+/// The names under `/dev` of the capability nodes of an instance on the GPU with this minor number,
+/// as far as the driver reports them in `/proc/driver/nvidia/capabilities`: one for the GPU instance,
+/// one for the compute instance in it.
+pub fn capability_nodes(capabilities: &Path, minor: u32, instance: &InstanceIds) -> Vec<String> {
+    let outer = capabilities.join(format!("gpu{minor}/mig/gi{}", instance.gpu_instance));
+    let inner = outer.join(format!("ci{}", instance.compute_instance));
+    let access = [outer.join("access"), inner.join("access")];
+    let numbers = access.iter().filter_map(|path| device_file_minor(path));
+    numbers
+        .map(|number| format!("nvidia-caps/nvidia-cap{number}"))
+        .collect()
+}
+
+/// The number in a line such as `DeviceFileMinor: 12`.
+fn device_file_minor(path: &Path) -> Option<u32> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix("DeviceFileMinor:")?.trim().parse().ok())
 }

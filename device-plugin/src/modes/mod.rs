@@ -1,22 +1,20 @@
-//! The ways to share a card: what each does to a card, and to a container on it.
-//!
-//! Fed by: a card's facts and settings, a container's grants. Must not: decide which mode a card
-//! has ([`crate::units`] is told), or book.
+//! The sharing modes: what each does to a GPU, and to a container on it. [`crate::allocatable`]
+//! decides which mode a GPU has.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use aliquot_core::inventory;
-use aliquot_core::mig::published::Placed;
+use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{Grant, PodUid};
-use aliquot_nvml::{CardFacts, Driver, MigError, NvmlError};
+use aliquot_nvml::{Driver, GpuFacts, MigError, NvmlError};
 use aliquot_profiles::Mode;
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::files::FileError;
-use crate::host::{Card, Part};
-use crate::mps::keeper;
+use crate::host::{HostDevice, InstanceIds};
+use crate::mps::supervisor;
 
 pub mod exclusive;
 pub mod mig;
@@ -24,95 +22,95 @@ pub mod mps;
 pub mod timeslice;
 pub mod vgpu;
 
-/// Brings cards into a mode and out of it. Both calls block, and both are asked again after a
-/// kill at any point of the first try: what is done already is left as it is.
-pub trait Switch: Send + Sync {
-    /// Makes the card what the settings say. Also asked of a card that is so already, at every
-    /// start of the agent.
-    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError>;
+/// Switches GPUs into a mode and out of it. Both calls block and are idempotent: they are repeated
+/// after a kill at any point of the first attempt, and leave alone what is done already.
+pub trait ModeSwitch: Send + Sync {
+    /// Sets up the GPU as the settings say. Also called at every start of the agent, for GPUs that
+    /// are set up already.
+    fn enter(&self, card: &GpuFacts, settings: &Mode) -> Result<(), ModeError>;
 
-    /// Takes back what [`Self::enter`] did, as far as it is in the way of the mode that comes
-    /// next. Nobody is on the card.
-    fn leave(&self, card: &CardFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError>;
+    /// Undoes what [`Self::enter`] did, as far as it conflicts with the mode that comes next.
+    /// Nobody uses the GPU.
+    fn leave(&self, card: &GpuFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError>;
 }
 
-/// Why a card cannot change its mode, or a container cannot be equipped, now. Both are tried again.
+/// Why a GPU cannot change its mode, or a container cannot get its edits, now. Both are retried.
 #[derive(Debug, Error)]
 pub enum ModeError {
     /// The driver refused.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// The card is not cut as it should be.
+    /// The GPU is not partitioned as it should be.
     #[error(transparent)]
     Mig(#[from] MigError),
     /// A file cannot be written or removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The card needs something that only its owner does, such as a reset: it is waited for
-    /// without end.
+    /// The GPU needs an action of the administrator, such as a reset; it is waited for without a
+    /// limit.
     #[error("{0}")]
-    Waits(String),
-    /// Something else stands in the way; the text is for the node's owner or the pod's user.
+    NeedsAction(String),
+    /// Another reason; the text is for the administrator or the pod's user.
     #[error("{0}")]
     Refused(String),
 }
 
 /// One grant of a container that is about to start.
 #[derive(Clone, Copy, Debug)]
-pub struct Share<'a> {
-    /// The pod, by the kubelet's uid.
+pub struct ContainerGrant<'a> {
+    /// The pod, by the kubelet's UID.
     pub pod: &'a PodUid,
     /// The container.
     pub container: &'a str,
-    /// What it was given.
+    /// The grant.
     pub grant: &'a Grant,
-    /// Its place among the container's grants: the number of the device that CUDA shows.
-    pub place: usize,
-    /// The mode that the unit had when the pod was accepted.
+    /// Its index among the container's grants, which is the number of the device in CUDA.
+    pub index: usize,
+    /// The mode that the device had when the pod was accepted.
     pub mode: inventory::Mode,
-    /// How the host names the card.
-    pub card: &'a Card,
-    /// The instances of the card that others hold, where it is cut as pods come.
-    pub beside: &'a [Placed],
+    /// How the host names the device.
+    pub device: &'a HostDevice,
+    /// The instances of the GPU that others use, under dynamic MIG.
+    pub other_instances: &'a [MigPlacement],
 }
 
-/// What a container gets besides the driver's own edits.
+/// The container edits of a sharing mode, in addition to the driver's own.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outfit {
-    /// What is in `NVIDIA_VISIBLE_DEVICES`, in the order of the grants.
+pub struct ModeEdits {
+    /// The devices of `NVIDIA_VISIBLE_DEVICES`, in the order of the grants.
     pub visible: Vec<String>,
-    /// Variables, `NAME=value`.
+    /// Environment variables, `NAME=value`.
     pub variables: Vec<String>,
-    /// Mounts, as CDI writes them.
+    /// Mounts, in CDI's form.
     pub mounts: Vec<Value>,
-    /// The instance that was made of the last grant's card.
-    pub part: Option<Part>,
-    /// A limit of libvgpu.so holds: without it that library is left out.
+    /// The instance that was created for the last grant.
+    pub instance: Option<InstanceIds>,
+    /// The limiter enforces a limit; without one it is left out.
     pub limited: bool,
 }
 
 /// All modes on this node.
-pub struct Modes {
-    plain: Plain,
-    timeslice: timeslice::Slices,
-    mig: mig::Cutter,
-    mps: Arc<mps::Daemons>,
+pub struct SharingModes {
+    plain: NoopSwitch,
+    timeslice: timeslice::TimesliceSwitch,
+    mig: mig::MigPartitioner,
+    mps: Arc<mps::MpsDaemons>,
 }
 
-impl Modes {
-    /// `state` is the agent's folder; each mode has its own inside.
+impl SharingModes {
+    /// `state` is the agent's state directory; each mode has a directory of its own in it.
     pub fn new(driver: &Arc<dyn Driver>, state: &Path) -> Self {
-        let mps = Arc::new(mps::Daemons::new(keeper::root(state)));
+        let mps = Arc::new(mps::MpsDaemons::new(supervisor::root(state)));
         Self {
-            plain: Plain,
-            timeslice: timeslice::Slices,
-            mig: mig::Cutter::new(Arc::clone(driver), state.join("mig"), Arc::clone(&mps)),
+            plain: NoopSwitch,
+            timeslice: timeslice::TimesliceSwitch,
+            mig: mig::MigPartitioner::new(Arc::clone(driver), state.join("mig"), Arc::clone(&mps)),
             mps,
         }
     }
 
-    /// What switches cards into and out of a mode.
-    pub fn switch(&self, mode: &Mode) -> &dyn Switch {
+    /// What switches GPUs into and out of a mode.
+    pub fn switch(&self, mode: &Mode) -> &dyn ModeSwitch {
         match mode {
             Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Unmanaged => &self.plain,
             Mode::Timeslice(_) => &self.timeslice,
@@ -121,35 +119,40 @@ impl Modes {
         }
     }
 
-    /// Whether cards were cut since this was last asked: the driver's facts are to be read anew.
-    pub fn cut_since(&self) -> bool {
-        self.mig.cut_since()
+    /// Whether MIG instances changed since the last call, so that the driver's facts must be
+    /// reread.
+    pub fn take_layout_changed(&self) -> bool {
+        self.mig.take_layout_changed()
     }
 
-    /// Adds what one grant brings. Blocks. Asked at every start of the container; the same share
-    /// gives the same outfit.
-    pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), ModeError> {
+    /// Adds the edits of one grant. Called at every start of the container; the same grant gives
+    /// the same edits. Blocks.
+    pub fn add_edits(
+        &self,
+        share: &ContainerGrant<'_>,
+        edits: &mut ModeEdits,
+    ) -> Result<(), ModeError> {
         match share.mode {
-            inventory::Mode::Vgpu | inventory::Mode::Unknown => vgpu::equip(share, outfit),
+            inventory::Mode::Vgpu | inventory::Mode::Unknown => vgpu::add_edits(share, edits),
             inventory::Mode::Exclusive | inventory::Mode::Timeslice => {
-                outfit.visible.push(share.grant.gpu.to_string());
+                edits.visible.push(share.grant.gpu.to_string());
             }
-            inventory::Mode::Mps => self.mps.equip(share, outfit)?,
-            inventory::Mode::Mig => self.mig.equip(share, outfit)?,
+            inventory::Mode::Mps => self.mps.add_edits(share, edits)?,
+            inventory::Mode::Mig => self.mig.add_edits(share, edits)?,
         }
         Ok(())
     }
 }
 
-/// Modes that ask nothing of the card itself.
-struct Plain;
+/// For modes that need no setup of the GPU.
+struct NoopSwitch;
 
-impl Switch for Plain {
-    fn enter(&self, _: &CardFacts, _: &Mode) -> Result<(), ModeError> {
+impl ModeSwitch for NoopSwitch {
+    fn enter(&self, _: &GpuFacts, _: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
 
-    fn leave(&self, _: &CardFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
+    fn leave(&self, _: &GpuFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
 }

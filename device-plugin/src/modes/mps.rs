@@ -1,143 +1,149 @@
-//! mps: containers at once through NVIDIA's MPS. The daemons are the keeper's ([`crate::mps`]);
-//! here it is told what is wished, and containers get the way to their daemon.
+//! mps: containers share a device at the same time through NVIDIA's MPS. The MPS supervisor
+//! ([`crate::mps`]) runs the daemons; this mode writes what each daemon should be, and connects
+//! containers to it.
 //!
-//! Fed by: the mode's settings, a grant, the keeper's answers. Must not: start a container whose
-//! daemon does not serve, nor let it have less than it was given.
+//! No container starts while its daemon is down, or with less than its share.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::{Gpu, Mode as Shared};
 use aliquot_core::{GpuUuid, Grant, Mib, Percent};
-use aliquot_nvml::CardFacts;
+use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Mps;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{ModeError, Outfit, Share, Switch};
-use crate::mps::folder::{Folder, FolderError, Phase, Status, Wish};
+use super::{ContainerGrant, ModeEdits, ModeError, ModeSwitch};
+use crate::mps::directory::{
+    DaemonDirectory, DaemonDirectoryError, DaemonPhase, DaemonSpec, DaemonStatus,
+};
 use crate::mps::plan;
 
 /// Where a container finds its daemon's sockets.
 pub const PIPE: &str = "/.aliquot-mps";
 
-/// Longest wait for a daemon that comes or goes.
-const CHANGE: Duration = Duration::from_secs(20);
-/// Longest wait for a daemon that serves to take a larger share's limits.
-const RAISE: Duration = Duration::from_secs(3);
-/// Between two looks at the keeper's answer.
-const LOOK: Duration = Duration::from_millis(20);
+/// The longest wait for a daemon to start or stop.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest wait for a running daemon to take the limits of a larger share.
+const RAISE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The interval at which the supervisor's answer is polled.
+const POLL: Duration = Duration::from_millis(20);
 
-/// The unit that a card, or an instance of one, is.
-pub fn unit(unit: Gpu, settings: &Mps) -> Gpu {
+/// The GPU or instance under this mode.
+pub fn device(device: Gpu, settings: &Mps) -> Gpu {
     Gpu {
         mode: Shared::Mps,
-        seats: settings.replicas,
-        even: Some(plan::even(unit.memory, settings)),
+        replicas: settings.replicas,
+        even_share: Some(plan::even_share(device.memory, settings)),
         strict: settings.strict,
-        resource: settings.rename.clone().unwrap_or(unit.resource),
-        ..unit
+        resource: settings.rename.clone().unwrap_or(device.resource),
+        ..device
     }
 }
 
-/// The unit by MPS of a container that has another one, too, in whichever order.
-pub fn beside_another(
+/// The MPS device of a container that also has another device, in whichever order.
+pub fn mps_device_beside_others(
     grants: &[Grant],
     mode: impl Fn(&GpuUuid) -> Option<Shared>,
 ) -> Option<&GpuUuid> {
-    let units = grants.iter().map(|grant| &grant.gpu);
-    let mut by_mps = units.filter(|unit| mode(unit) == Some(Shared::Mps));
+    let devices = grants.iter().map(|grant| &grant.gpu);
+    let mut by_mps = devices.filter(|device| mode(device) == Some(Shared::Mps));
     by_mps.next().filter(|_| grants.len() > 1)
 }
 
-/// What a daemon is for.
+/// The device that a daemon serves.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    /// The unit: `GPU-…` or `MIG-…`.
-    pub unit: &'a str,
-    /// The same as the driver calls it now.
+pub struct DaemonTarget<'a> {
+    /// The device: `GPU-…` or `MIG-…`.
+    pub device: &'a str,
+    /// The driver's current UUID of it.
     pub current: &'a str,
     /// Its memory.
     pub memory: Mib,
     /// Compute capability.
     pub capability: Option<(u32, u32)>,
-    /// The compute slices of an instance, and those of its card; none: a whole card.
-    pub part: Option<(u32, u32)>,
+    /// The compute slices of an instance and of its GPU; `None` for a whole GPU.
+    pub slices: Option<(u32, u32)>,
 }
 
 /// The daemons of this node.
-pub struct Daemons {
+pub struct MpsDaemons {
     root: PathBuf,
-    /// Who reads a wish to write it anew, or takes it back.
-    wishing: Mutex<()>,
+    /// Held while a spec is read and rewritten, or removed.
+    spec_lock: Mutex<()>,
 }
 
-impl Daemons {
-    /// Under this folder of the agent's. One for all that wish: it sees to it that they do so one
-    /// after the other.
+impl MpsDaemons {
+    /// The daemons below this directory of the agent. Share one value: its lock serializes all
+    /// changes of the specs.
     pub fn new(root: PathBuf) -> Self {
-        let wishing = Mutex::new(());
-        Self { root, wishing }
+        let spec_lock = Mutex::new(());
+        Self { root, spec_lock }
     }
 
-    /// Waits until a daemon serves the unit as the settings say. Blocks. A daemon that serves
-    /// larger limits than these, because of a share that was given, keeps them.
-    pub fn begin(&self, place: Place<'_>, settings: &Mps) -> Result<(), ModeError> {
+    /// Writes the spec and waits until a daemon serves the device by it. A daemon with higher
+    /// limits, raised for an accepted share, keeps them. Blocks.
+    pub fn start(&self, target: DaemonTarget<'_>, settings: &Mps) -> Result<(), ModeError> {
         let replicas = settings.replicas;
-        if let Some(text) = plan::refusal(replicas, place.capability, place.part) {
+        if let Some(text) = plan::refusal(replicas, target.capability, target.slices) {
             return Err(ModeError::Refused(text));
         }
-        let card = place.part.is_none().then_some(place.unit);
-        let mut wish = plan::wish(place.current, place.memory, settings, card);
-        let folder = self.folder(place.unit);
-        let alone = self.wishing.lock();
-        if let Some(old) = folder.wish().map_err(refused)? {
-            wish = wish.raised(old.memory, old.threads);
+        let gpu = target.slices.is_none().then_some(target.device);
+        let mut spec = plan::daemon_spec(target.current, target.memory, settings, gpu);
+        let directory = self.directory(target.device);
+        let guard = self.spec_lock.lock();
+        if let Some(old) = directory.spec().map_err(refused)? {
+            spec = spec.with_at_least(old.memory, old.threads);
         }
-        folder.put_wish(&wish).map_err(refused)?;
-        drop(alone);
-        let served = wait(CHANGE, || serves(&folder, &wish));
+        directory.put_spec(&spec).map_err(refused)?;
+        drop(guard);
+        let served = wait(CHANGE_TIMEOUT, || serves(&directory, &spec));
         served.map_err(|why| {
             ModeError::Refused(format!(
-                "the MPS daemon of {} does not serve after 20 s: {why}; is the container mps-keeper running on this node?",
-                place.unit
+                "the MPS daemon of {} is not running after 20 s: {why}; check that the container mps-keeper is running on this node",
+                target.device
             ))
         })
     }
 
-    /// Waits until nothing of the unit's daemon is left. Blocks.
-    pub fn end(&self, unit: &str) -> Result<(), ModeError> {
-        let folder = self.folder(unit);
-        let alone = self.wishing.lock();
-        folder.drop_wish().map_err(refused)?;
-        drop(alone);
+    /// Waits until nothing is left of the device's daemon. Blocks.
+    pub fn stop(&self, device: &str) -> Result<(), ModeError> {
+        let directory = self.directory(device);
+        let guard = self.spec_lock.lock();
+        directory.remove_spec().map_err(refused)?;
+        drop(guard);
         let gone = || {
-            if folder.is_gone() {
+            if directory.is_gone() {
                 return Ok(());
             }
-            Err(why_not(&folder))
+            Err(why_not(&directory))
         };
-        wait(CHANGE, gone).map_err(|why| {
+        wait(CHANGE_TIMEOUT, gone).map_err(|why| {
             ModeError::Refused(format!(
-                "the MPS daemon of {unit} has not gone after 20 s: {why}; is the container mps-keeper running on this node?"
+                "the MPS daemon of {device} has not stopped after 20 s: {why}; check that the container mps-keeper is running on this node"
             ))
         })
     }
 
-    /// A client's way to the daemon, and its caps.
-    pub fn equip(&self, share: &Share<'_>, outfit: &mut Outfit) -> Result<(), ModeError> {
-        let unit = share.grant.gpu.as_str();
+    /// Connects a client to the daemon and sets its limits.
+    pub fn add_edits(
+        &self,
+        share: &ContainerGrant<'_>,
+        edits: &mut ModeEdits,
+    ) -> Result<(), ModeError> {
+        let device = share.grant.gpu.as_str();
         let (memory, threads) = (share.grant.memory, share.grant.cores);
-        let folder = self.folder(unit);
-        let ready = self.ready(&folder, share.card.current(), memory, threads);
+        let directory = self.directory(device);
+        let ready = self.ready(&directory, share.device.current_uuid(), memory, threads);
         ready.map_err(|why| {
-            ModeError::Refused(format!("the MPS daemon of {unit} does not serve: {why}"))
+            ModeError::Refused(format!("the MPS daemon of {device} is not ready: {why}"))
         })?;
-        outfit.visible.push(unit.to_owned());
-        let mut set = |name: &str, value: String| outfit.variables.push(format!("{name}={value}"));
+        edits.visible.push(device.to_owned());
+        let mut set = |name: &str, value: String| edits.variables.push(format!("{name}={value}"));
         set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
-        // 0 is no limit. By index: the daemon's one card is device 0 of its clients.
+        // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
         if memory > Mib(0) {
             set(
                 "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
@@ -150,120 +156,121 @@ impl Daemons {
         let mut mount = |from: PathBuf, to: &str| {
             let options = ["rw", "nosuid", "nodev", "bind"];
             let mount = json!({"hostPath": from, "containerPath": to, "options": options});
-            outfit.mounts.push(mount);
+            edits.mounts.push(mount);
         };
-        mount(folder.pipe(), PIPE);
-        // Server and clients meet there too.
-        let status = folder.status().map_err(refused)?;
+        mount(directory.pipe(), PIPE);
+        // The server and its clients share memory there.
+        let status = directory.status().map_err(refused)?;
         if let Some(shm) = status.and_then(|status| status.shm) {
             mount(shm, "/dev/shm");
         }
-        // A cap is for each client; all of a container together are held by libvgpu.so.
-        outfit.limited = memory > Mib(0);
+        // MPS limits each client; libvgpu.so limits all clients of a container together.
+        edits.limited = memory > Mib(0);
         Ok(())
     }
 
-    /// The daemon is that of what the driver calls `current`, and lets a client have so much.
+    /// Whether the daemon serves `current`, the driver's UUID of the device, and allows a client
+    /// this much.
     fn ready(
         &self,
-        folder: &Folder,
+        directory: &DaemonDirectory,
         current: &str,
         memory: Mib,
         threads: Percent,
     ) -> Result<(), String> {
-        let alone = self.wishing.lock();
-        let wish = folder.wish().map_err(|error| error.to_string())?;
-        let wish = wish.ok_or("its card is leaving mode mps")?;
-        if wish.unit != current {
-            let was = wish.unit;
+        let guard = self.spec_lock.lock();
+        let spec = directory.spec().map_err(|error| error.to_string())?;
+        let spec = spec.ok_or("its GPU is leaving mode mps")?;
+        if spec.device != current {
+            let was = spec.device;
             return Err(format!(
-                "it is started anew for {current}, which was {was} before the node's restart"
+                "it is being restarted for {current}, which was {was} before the node's restart"
             ));
         }
-        let raised = wish.raised(memory, threads);
-        folder
-            .put_wish(&raised)
+        let raised = spec.with_at_least(memory, threads);
+        directory
+            .put_spec(&raised)
             .map_err(|error| error.to_string())?;
-        drop(alone);
-        // What others were given meanwhile need not be served for this one.
-        let enough = Wish {
+        drop(guard);
+        // Higher limits that others need meanwhile are not waited for.
+        let enough = DaemonSpec {
             memory,
             threads,
             ..raised
         };
-        let waits = || match folder.status() {
-            Ok(Some(status)) => status.phase == Phase::Running,
+        let waits = || match directory.status() {
+            Ok(Some(status)) => status.phase == DaemonPhase::Running,
             _ => false,
         };
-        match serves(folder, &enough) {
-            Err(_) if waits() => wait(RAISE, || serves(folder, &enough)),
+        match serves(directory, &enough) {
+            Err(_) if waits() => wait(RAISE_TIMEOUT, || serves(directory, &enough)),
             now => now,
         }
     }
 
-    fn folder(&self, unit: &str) -> Folder {
-        Folder::new(&self.root, unit)
+    fn directory(&self, device: &str) -> DaemonDirectory {
+        DaemonDirectory::new(&self.root, device)
     }
 }
 
-impl Switch for Daemons {
-    fn enter(&self, card: &CardFacts, settings: &Mode) -> Result<(), ModeError> {
+impl ModeSwitch for MpsDaemons {
+    fn enter(&self, gpu: &GpuFacts, settings: &Mode) -> Result<(), ModeError> {
         let Mode::Mps(settings) = settings else {
             return Ok(());
         };
-        let place = Place {
-            unit: &card.uuid,
-            current: &card.uuid,
-            memory: card.memory,
-            capability: card.compute_capability,
-            part: None,
+        let target = DaemonTarget {
+            device: &gpu.uuid,
+            current: &gpu.uuid,
+            memory: gpu.memory,
+            capability: gpu.compute_capability,
+            slices: None,
         };
-        self.begin(place, settings)
+        self.start(target, settings)
     }
 
-    fn leave(&self, card: &CardFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
-        self.end(&card.uuid)
+    fn leave(&self, gpu: &GpuFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
+        self.stop(&gpu.uuid)
     }
 }
 
-/// By this wish, or one of more that somebody raised it to since.
-fn serves(folder: &Folder, wish: &Wish) -> Result<(), String> {
-    match folder.status() {
-        Ok(Some(Status {
-            phase: Phase::Running,
-            wish: Some(served),
+/// By this spec, or by one that was raised meanwhile.
+fn serves(directory: &DaemonDirectory, spec: &DaemonSpec) -> Result<(), String> {
+    match directory.status() {
+        Ok(Some(DaemonStatus {
+            phase: DaemonPhase::Running,
+            spec: Some(served),
             ..
-        })) if served.allows(wish) => Ok(()),
-        _ => Err(why_not(folder)),
+        })) if served.satisfies(spec) => Ok(()),
+        _ => Err(why_not(directory)),
     }
 }
 
-/// What the keeper says.
-fn why_not(folder: &Folder) -> String {
-    match folder.status() {
+/// The supervisor's reason.
+fn why_not(directory: &DaemonDirectory) -> String {
+    match directory.status() {
         Ok(Some(status)) => match status.phase {
-            Phase::Down(why) => why,
-            Phase::Running => "it has not taken its new limits yet".to_owned(),
+            DaemonPhase::Down(why) => why,
+            DaemonPhase::Running => "it has not applied its new limits yet".to_owned(),
         },
-        Ok(None) => "the keeper has not answered".to_owned(),
+        Ok(None) => "the MPS supervisor (mps-keeper) has not answered".to_owned(),
         Err(error) => error.to_string(),
     }
 }
 
-fn wait(most: Duration, holds: impl Fn() -> Result<(), String>) -> Result<(), String> {
+fn wait(most: Duration, check: impl Fn() -> Result<(), String>) -> Result<(), String> {
     let deadline = Instant::now() + most;
     loop {
-        match holds() {
+        match check() {
             Err(why) if Instant::now() > deadline => return Err(why),
-            Err(_) => std::thread::park_timeout(LOOK),
+            Err(_) => std::thread::park_timeout(POLL),
             Ok(()) => return Ok(()),
         }
     }
 }
 
-fn refused(error: FolderError) -> ModeError {
+fn refused(error: DaemonDirectoryError) -> ModeError {
     match error {
-        FolderError::File(error) => ModeError::File(error),
+        DaemonDirectoryError::File(error) => ModeError::File(error),
         other => ModeError::Refused(other.to_string()),
     }
 }

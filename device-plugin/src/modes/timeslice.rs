@@ -1,42 +1,42 @@
-//! timeslice: containers take turns on a card, without limits.
-//!
-//! Fed by: the mode's settings. Must not: promise memory or compute.
+//! timeslice: containers share a device by NVIDIA's time-slicing, without limits of memory or
+//! compute.
 
 use aliquot_core::inventory::{Gpu, Mode as Shared};
-use aliquot_nvml::CardFacts;
+use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{SliceLength, Timeslice};
 
-use super::{ModeError, Switch};
+use super::{ModeError, ModeSwitch};
 
-/// The card as a unit.
-pub fn unit(card: Gpu, settings: &Timeslice) -> Gpu {
+/// The device under this mode.
+pub fn device(device: Gpu, settings: &Timeslice) -> Gpu {
     Gpu {
         mode: Shared::Timeslice,
-        seats: settings.replicas,
-        resource: settings.rename.clone().unwrap_or(card.resource),
+        replicas: settings.replicas,
+        resource: settings.rename.clone().unwrap_or(device.resource),
         strict: settings.strict,
-        ..card
+        ..device
     }
 }
 
-/// The length of turns.
-pub(super) struct Slices;
+/// The length of time slices.
+pub(super) struct TimesliceSwitch;
 
-impl Switch for Slices {
-    /// NVML has no call for the length of turns: any other than the driver's own is refused, for
-    /// a turn must not be shorter or longer than what was written.
-    fn enter(&self, _: &CardFacts, settings: &Mode) -> Result<(), ModeError> {
+impl ModeSwitch for TimesliceSwitch {
+    /// NVML has no call that sets the length of time slices: any value but the driver's default is
+    /// refused, rather than ignored.
+    fn enter(&self, _: &GpuFacts, settings: &Mode) -> Result<(), ModeError> {
         match settings {
             Mode::Timeslice(slices) if slices.slice_length != SliceLength::Default => {
-                let accepted = "sliceLength: NVML cannot set it; accepted: default";
+                let accepted =
+                    "sliceLength: NVML cannot set the length of time slices; expected: default";
                 Err(ModeError::Refused(accepted.to_owned()))
             }
             _ => Ok(()),
         }
     }
 
-    fn leave(&self, _: &CardFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
+    fn leave(&self, _: &GpuFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
         Ok(())
     }
 }

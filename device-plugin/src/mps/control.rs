@@ -1,6 +1,5 @@
-//! `nvidia-cuda-mps-control` as a command: starting a daemon, and what it answers.
-//!
-//! Fed by: a unit's folder. Must not: wait longer than its deadline; decide.
+//! The command `nvidia-cuda-mps-control`: starts a daemon and sends it commands, each with a
+//! deadline.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,18 +11,18 @@ use std::time::{Duration, Instant};
 use aliquot_core::Percent;
 use thiserror::Error;
 
-use super::folder::{Folder, Server, Wish};
+use super::directory::{DaemonDirectory, DaemonSpec, MpsServer};
 
-/// Longest wait for an answer.
+/// The longest wait for an answer.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Between two looks at a command that runs.
-const LOOK: Duration = Duration::from_millis(5);
+/// The interval at which a running command is polled.
+const POLL: Duration = Duration::from_millis(5);
 
-/// One server for the clients of all users, as pods have them. NVIDIA has it for a daemon of
-/// root's.
+/// One server for the clients of all users, as pods have them. NVIDIA supports it only for a daemon
+/// that runs as root.
 const ALL_USERS: &str = "-multiuser-server";
 
-/// Why a daemon does not do as it is told.
+/// Why a command to a daemon failed.
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// The command cannot be run.
@@ -31,56 +30,63 @@ pub enum ControlError {
     Run {
         /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It took too long.
+    /// The daemon did not answer in time.
     #[error("the MPS daemon did not answer {0:?} within 5 s")]
     Silent(String),
-    /// It refused; its own words.
-    #[error("the MPS daemon answered {command:?} with {said:?}")]
+    /// The daemon refused; its own words.
+    #[error("the MPS daemon answered {command:?} with {output:?}")]
     Refused {
-        /// What it was told.
+        /// The command.
         command: String,
-        /// What it said.
-        said: String,
+        /// Its output.
+        output: String,
     },
 }
 
-/// The command of NVIDIA's.
+/// How to run NVIDIA's command.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub struct MpsControl {
     /// The program.
     pub program: PathBuf,
-    /// What else a daemon is started with.
+    /// Additional arguments of a daemon.
     pub arguments: Vec<OsString>,
-    /// The host's folder that is at `/dev/shm` here.
+    /// The host directory that is mounted at `/dev/shm` here.
     pub shm: Option<PathBuf>,
 }
 
-impl Control {
-    /// Starts a daemon that sees the unit and nothing else, for the clients of all users. True:
-    /// it is; one that knows no such thing is for one user at a time.
-    pub fn start(&self, folder: &Folder, unit: &str) -> Result<bool, ControlError> {
-        match self.start_with(folder, unit, &[ALL_USERS]) {
-            Err(ControlError::Refused { .. }) => self.start_with(folder, unit, &[]).map(|()| false),
+impl MpsControl {
+    /// Starts a daemon that sees only this device, for the clients of all users. Returns false if
+    /// the daemon does not support that and serves one user at a time.
+    pub fn start(&self, directory: &DaemonDirectory, device: &str) -> Result<bool, ControlError> {
+        match self.start_with(directory, device, &[ALL_USERS]) {
+            Err(ControlError::Refused { .. }) => {
+                self.start_with(directory, device, &[]).map(|()| false)
+            }
             done => done.map(|()| true),
         }
     }
 
-    fn start_with(&self, folder: &Folder, unit: &str, more: &[&str]) -> Result<(), ControlError> {
-        let mut command = self.command(folder);
+    fn start_with(
+        &self,
+        directory: &DaemonDirectory,
+        device: &str,
+        more: &[&str],
+    ) -> Result<(), ControlError> {
+        let mut command = self.command(directory);
         command
             .arg("-d")
             .args(more)
             .args(&self.arguments)
-            .env("CUDA_VISIBLE_DEVICES", unit)
-            // Limits of ours are no limits of the daemon's.
+            .env("CUDA_VISIBLE_DEVICES", device)
+            // Our own limits must not limit the daemon.
             .env_remove("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
             .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-        // Not through a pipe, which the daemon might keep open for as long as it lives.
-        let said = folder.log().join("start.log");
-        let (out, errors) = file_twice(&said).map_err(|source| ControlError::Run {
+        // Not through a pipe, which the daemon might keep open as long as it runs.
+        let output = directory.log().join("start.log");
+        let (out, errors) = file_twice(&output).map_err(|source| ControlError::Run {
             program: self.program.clone(),
             source,
         })?;
@@ -88,68 +94,73 @@ impl Control {
         if good {
             return Ok(());
         }
-        let said = std::fs::read_to_string(&said).unwrap_or_default();
+        let output = std::fs::read_to_string(&output).unwrap_or_default();
         Err(ControlError::Refused {
             command: "-d".to_owned(),
-            said: said.trim().to_owned(),
+            output: output.trim().to_owned(),
         })
     }
 
-    /// Tells the daemon one thing; its answer.
-    pub fn tell(&self, folder: &Folder, command: &str) -> Result<String, ControlError> {
-        let mut asked = self.command(folder);
+    /// Sends the daemon one command; returns its answer.
+    pub fn send(&self, directory: &DaemonDirectory, command: &str) -> Result<String, ControlError> {
+        let mut asked = self.command(directory);
         let asked = asked.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (said, good) = self.run(asked, command, command)?;
+        let (output, good) = self.run(asked, command, command)?;
         if good {
-            return Ok(said);
+            return Ok(output);
         }
         let command = command.to_owned();
-        Err(ControlError::Refused { command, said })
+        Err(ControlError::Refused { command, output })
     }
 
-    /// Tells the daemon the limits of a wish.
-    pub fn apply(&self, folder: &Folder, wish: &Wish, servers: &[u32]) -> Result<(), ControlError> {
-        for command in wish.commands(servers) {
-            let said = self.tell(folder, &command)?;
-            // It says nothing, or the number that holds now.
-            if !said.is_empty() && !said.starts_with(|first: char| first.is_ascii_digit()) {
-                return Err(ControlError::Refused { command, said });
+    /// Applies the limits of a spec.
+    pub fn apply(
+        &self,
+        directory: &DaemonDirectory,
+        spec: &DaemonSpec,
+        servers: &[u32],
+    ) -> Result<(), ControlError> {
+        for command in spec.commands(servers) {
+            let output = self.send(directory, &command)?;
+            // It answers nothing, or the number that is now in effect.
+            if !output.is_empty() && !output.starts_with(|first: char| first.is_ascii_digit()) {
+                return Err(ControlError::Refused { command, output });
             }
         }
         let command = "get_default_active_thread_percentage";
-        let said = self.tell(folder, command)?;
-        if holds(&said, wish.threads) {
+        let output = self.send(directory, command)?;
+        if matches_percent(&output, spec.threads) {
             return Ok(());
         }
         let command = command.to_owned();
-        Err(ControlError::Refused { command, said })
+        Err(ControlError::Refused { command, output })
     }
 
-    /// The daemon's servers with their clients.
-    pub fn servers(&self, folder: &Folder) -> Result<Vec<Server>, ControlError> {
-        let list = numbers(&self.tell(folder, "get_server_list")?);
+    /// The daemon's servers and their clients.
+    pub fn servers(&self, directory: &DaemonDirectory) -> Result<Vec<MpsServer>, ControlError> {
+        let list = numbers(&self.send(directory, "get_server_list")?);
         let server = |pid: u32| {
-            let clients = self.tell(folder, &format!("get_client_list {pid}"))?;
-            // Older daemons do not know this one, and answer something else.
-            let status = self.tell(folder, &format!("get_server_status {pid}"));
-            Ok(Server {
+            let clients = self.send(directory, &format!("get_client_list {pid}"))?;
+            // Older daemons do not know this command and answer something else.
+            let status = self.send(directory, &format!("get_server_status {pid}"));
+            Ok(MpsServer {
                 pid,
                 clients: numbers(&clients),
-                fault: status.is_ok_and(|said| said.contains("FAULT")),
+                fault: status.is_ok_and(|output| output.contains("FAULT")),
             })
         };
         list.into_iter().map(server).collect()
     }
 
-    fn command(&self, folder: &Folder) -> Command {
+    fn command(&self, directory: &DaemonDirectory) -> Command {
         let mut command = Command::new(&self.program);
         command
-            .env("CUDA_MPS_PIPE_DIRECTORY", folder.pipe())
-            .env("CUDA_MPS_LOG_DIRECTORY", folder.log());
+            .env("CUDA_MPS_PIPE_DIRECTORY", directory.pipe())
+            .env("CUDA_MPS_LOG_DIRECTORY", directory.log());
         command
     }
 
-    /// Runs a command with `input`; what it said, and whether it ended well.
+    /// Runs a command with `input`; returns its output and whether it succeeded.
     fn run(
         &self,
         command: &mut Command,
@@ -162,7 +173,7 @@ impl Control {
         };
         let mut child = command.stdin(Stdio::piped()).spawn().map_err(failed)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // One that finds no daemon ends without reading.
+            // A command that finds no daemon exits without reading.
             let _ = writeln!(stdin, "{input}");
         }
         let deadline = Instant::now() + DEADLINE;
@@ -175,38 +186,38 @@ impl Control {
                 let _ = child.wait();
                 return Err(ControlError::Silent(name.to_owned()));
             }
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL);
         };
-        Ok((said(&mut child), status.success()))
+        Ok((output(&mut child), status.success()))
     }
 }
 
-/// An empty file for stdout and for stderr.
+/// An empty file, opened for stdout and for stderr.
 fn file_twice(path: &Path) -> std::io::Result<(File, File)> {
     let file = File::create(path)?;
     Ok((file.try_clone()?, file))
 }
 
-/// All that a command said; it has ended.
-fn said(child: &mut Child) -> String {
+/// The output of a command that has exited.
+fn output(child: &mut Child) -> String {
     let (mut out, mut errors) = (String::new(), String::new());
     let _ = child.stdout.take().map(|mut o| o.read_to_string(&mut out));
     let _ = child
         .stderr
         .take()
         .map(|mut e| e.read_to_string(&mut errors));
-    let said = if out.trim().is_empty() { errors } else { out };
-    said.trim().to_owned()
+    let output = if out.trim().is_empty() { errors } else { out };
+    output.trim().to_owned()
 }
 
-fn holds(said: &str, threads: Percent) -> bool {
-    let percent = said.parse::<f64>();
+fn matches_percent(output: &str, threads: Percent) -> bool {
+    let percent = output.parse::<f64>();
     percent.is_ok_and(|percent| (percent - f64::from(threads.0)).abs() < 0.5)
 }
 
-/// A list of process ids, one a line; other lines are words of the daemon's.
-fn numbers(said: &str) -> Vec<u32> {
-    let lines = said.lines().map(str::trim);
+/// Process ids, one a line; other lines are messages of the daemon.
+fn numbers(output: &str) -> Vec<u32> {
+    let lines = output.lines().map(str::trim);
     lines.filter_map(|line| line.parse().ok()).collect()
 }
 
@@ -216,28 +227,28 @@ mod tests {
 
     use super::*;
 
-    /// A command that is this line of a shell.
-    fn command(room: &Path, line: &str) -> (Control, Folder) {
-        let program = room.join("control");
+    /// A command that runs this shell line.
+    fn command(dir: &Path, line: &str) -> (MpsControl, DaemonDirectory) {
+        let program = dir.join("control");
         std::fs::write(&program, format!("#!/bin/sh\n{line}\n")).expect("written");
         let runs = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&program, runs).expect("made to run");
-        let folder = Folder::new(room, "GPU-a");
-        folder.make().expect("made");
-        let control = Control {
+        let directory = DaemonDirectory::new(dir, "GPU-a");
+        directory.make().expect("made");
+        let control = MpsControl {
             program,
             arguments: vec!["-x".into()],
             shm: None,
         };
-        (control, folder)
+        (control, directory)
     }
 
     #[test]
-    fn mps_16_a_daemon_that_knows_no_users_is_started_without_them_and_said_to_be() {
-        let room = tempfile::tempdir().expect("a folder");
+    fn mps_16_falls_back_to_single_user_daemon() {
+        let dir = tempfile::tempdir().expect("a directory");
         let check = |line: &str, expected: Result<bool, &str>| {
-            let (control, folder) = command(room.path(), line);
-            let started = control.start(&folder, "GPU-a");
+            let (control, directory) = command(dir.path(), line);
+            let started = control.start(&directory, "GPU-a");
             let started = started.map_err(|error| error.to_string());
             match (&started, expected) {
                 (Err(text), Err(part)) => assert!(text.contains(part), "{text}"),
@@ -251,11 +262,11 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_as_the_daemon_writes_them() {
+    fn parses_daemon_answers() {
         assert_eq!(numbers("17\n18\n"), [17, 18]);
         assert_eq!(numbers(""), [0_u32; 0]);
         assert_eq!(numbers("Server 3 does not exist"), [0_u32; 0]);
-        assert!(holds("25.0", Percent(25)) && holds("100", Percent(100)));
-        assert!(!holds("100.0", Percent(25)) && !holds("dance", Percent(25)));
+        assert!(matches_percent("25.0", Percent(25)) && matches_percent("100", Percent(100)));
+        assert!(!matches_percent("100.0", Percent(25)) && !matches_percent("dance", Percent(25)));
     }
 }

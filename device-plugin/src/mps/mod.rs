@@ -1,14 +1,14 @@
-//! NVIDIA's MPS on this node: one control daemon for each unit in mode mps, kept by a process of
-//! its own, so that a restart of the agent ends no client.
+//! NVIDIA's MPS on this node: one control daemon for each device in mode mps, supervised by a
+//! process of its own, so that a restart of the agent ends no client. Agent and supervisor talk
+//! through files.
 //!
-//! Fed by: wishes that the agent leaves as files; the keeper answers by files. Must not: share a
-//! daemon between units (its clients would see each other's cards).
+//! Devices never share a daemon: its clients would see each other's GPUs.
 
 pub mod control;
-pub mod folder;
-pub mod keeper;
+mod daemon;
+pub mod directory;
+pub mod health;
+pub mod monitor;
 pub mod plan;
 mod processes;
-pub mod standing;
-mod unit;
-pub mod watch;
+pub mod supervisor;

@@ -1,36 +1,34 @@
-//! MPS as arithmetic: equal parts, how many clients there may be, what a daemon is told.
-//!
-//! Fed by: a profile's settings, a card's facts. Must not: talk to a daemon.
+//! The arithmetic of MPS: even shares, the number of clients, and the commands for a daemon.
 
 use aliquot_core::{Mib, Percent};
 use aliquot_profiles::mode::{ComputeMode, Mps};
 
-use super::folder::Wish;
+use super::directory::DaemonSpec;
 
-pub use aliquot_profiles::mps::{even, most_clients};
+pub use aliquot_profiles::mps::{even_share, max_clients};
 
-/// Why so many replicas cannot be; the text is for the node's owner.
+/// Why so many replicas are impossible; the text is for the administrator.
 pub fn refusal(
     replicas: u32,
     capability: Option<(u32, u32)>,
     part: Option<(u32, u32)>,
 ) -> Option<String> {
-    let most = most_clients(capability, part);
+    let most = max_clients(capability, part);
     (u64::from(replicas) > most).then(|| {
         format!(
-            "replicas: {replicas} is not accepted; one MPS daemon here serves 1 to {most} clients"
+            "replicas: {replicas} exceeds what one MPS daemon can serve on this device, expected 1 to {most}"
         )
     })
 }
 
-/// The daemon that a unit needs. `card`: the card whose compute mode follows, none for an
-/// instance.
-pub fn wish(unit: &str, memory: Mib, settings: &Mps, card: Option<&str>) -> Wish {
-    let part = even(memory, settings);
-    Wish {
-        v: super::folder::VERSION,
-        unit: unit.to_owned(),
-        exclusive: card
+/// The spec of the daemon that a device needs. `gpu` is the GPU whose compute mode is set, `None`
+/// for an instance.
+pub fn daemon_spec(device: &str, memory: Mib, settings: &Mps, gpu: Option<&str>) -> DaemonSpec {
+    let part = even_share(memory, settings);
+    DaemonSpec {
+        v: super::directory::VERSION,
+        device: device.to_owned(),
+        exclusive: gpu
             .filter(|_| settings.compute_mode == ComputeMode::ExclusiveProcess)
             .map(str::to_owned),
         memory: if part.memory == Mib(0) {
@@ -46,11 +44,11 @@ pub fn wish(unit: &str, memory: Mib, settings: &Mps, card: Option<&str>) -> Wish
     }
 }
 
-impl Wish {
-    /// The same daemon with limits that let a client have so much: a client may only lower
-    /// them. 0 asks for no more than there is.
+impl DaemonSpec {
+    /// The same spec with limits of at least these: a client can only lower them. 0 asks for no
+    /// more than there is.
     #[must_use]
-    pub fn raised(&self, memory: Mib, threads: Percent) -> Self {
+    pub fn with_at_least(&self, memory: Mib, threads: Percent) -> Self {
         Self {
             memory: self.memory.max(memory),
             threads: self.threads.max(threads),
@@ -58,16 +56,16 @@ impl Wish {
         }
     }
 
-    /// A daemon that serves by this lets clients have what another wish asks for.
-    pub fn allows(&self, other: &Self) -> bool {
-        (&self.unit, &self.exclusive) == (&other.unit, &other.exclusive)
-            && self.raised(other.memory, other.threads) == *self
+    /// Whether a daemon with this spec allows clients what `other` asks for.
+    pub fn satisfies(&self, other: &Self) -> bool {
+        (&self.device, &self.exclusive) == (&other.device, &other.exclusive)
+            && self.with_at_least(other.memory, other.threads) == *self
     }
 
-    /// What a new daemon is told, and what its running servers are told.
+    /// The commands for a new daemon, and for its running servers.
     pub fn commands(&self, servers: &[u32]) -> Vec<String> {
         let (memory, threads) = (self.memory.0, self.threads.0);
-        // By index: a daemon passes over uuids, and its one card is device 0.
+        // By index: a daemon ignores UUIDs, and its only device is device 0.
         let mut commands = vec![
             format!("set_default_device_pinned_mem_limit 0 {memory}M"),
             format!("set_default_active_thread_percentage {threads}"),
@@ -82,15 +80,15 @@ impl Wish {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_profiles::mode::Part;
+    use aliquot_profiles::mode::DefaultShare;
 
     use super::*;
 
     #[test]
-    fn mps_3_the_daemon_is_told_the_even_part_of_the_cards_memory_and_threads() {
+    fn mps_3_limits_daemon_to_even_memory_and_threads() {
         let check = |memory: u64, replicas: u32, expected: [&str; 2]| {
-            let wish = wish("GPU-a", Mib(memory), &Mps::new(replicas), Some("GPU-a"));
-            assert_eq!(wish.commands(&[]), expected, "{memory} MiB by {replicas}");
+            let spec = daemon_spec("GPU-a", Mib(memory), &Mps::new(replicas), Some("GPU-a"));
+            assert_eq!(spec.commands(&[]), expected, "{memory} MiB by {replicas}");
         };
         check(
             40_960,
@@ -119,11 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn a_share_above_the_even_part_raises_the_limits_of_daemon_and_servers() {
-        let wish = wish("GPU-a", Mib(40_960), &Mps::new(4), None);
-        assert_eq!(wish.raised(Mib(5000), Percent(10)), wish);
+    fn larger_share_raises_daemon_and_server_limits() {
+        let spec = daemon_spec("GPU-a", Mib(40_960), &Mps::new(4), None);
+        assert_eq!(spec.with_at_least(Mib(5000), Percent(10)), spec);
         assert_eq!(
-            wish.raised(Mib(20_000), Percent(50)).commands(&[7]),
+            spec.with_at_least(Mib(20_000), Percent(50)).commands(&[7]),
             [
                 "set_default_device_pinned_mem_limit 0 20000M",
                 "set_default_active_thread_percentage 50",
@@ -134,62 +132,63 @@ mod tests {
     }
 
     #[test]
-    fn full_parts_are_no_limits() {
+    fn full_parts_set_no_limits() {
         let full = Mps {
-            memory: Part::Full,
-            threads: Part::Full,
+            memory: DefaultShare::Full,
+            threads: DefaultShare::Full,
             ..Mps::new(4)
         };
-        let part = even(Mib(40_960), &full);
+        let part = even_share(Mib(40_960), &full);
         assert_eq!((part.memory, part.cores), (Mib(0), Percent(0)));
-        let wish = wish("GPU-a", Mib(40_960), &full, Some("GPU-a"));
-        assert_eq!((wish.memory, wish.threads), (Mib(40_960), Percent(100)));
+        let spec = daemon_spec("GPU-a", Mib(40_960), &full, Some("GPU-a"));
+        assert_eq!((spec.memory, spec.threads), (Mib(40_960), Percent(100)));
     }
 
     #[test]
-    fn an_instance_of_a_card_of_four_slices_was_counted_in_sevenths() {
+    fn counts_clients_by_slices_of_the_gpu() {
         let a30 = Some((8, 0));
-        let of = |slices| most_clients(a30, Some((slices, 4)));
+        let of = |slices| max_clients(a30, Some((slices, 4)));
         assert_eq!([1, 2, 4].map(of), [12, 24, 48]);
     }
 
     #[test]
-    fn a_daemon_that_allows_more_than_was_wished_was_waited_for() {
-        let wish = wish("GPU-a", Mib(40_960), &Mps::new(4), Some("GPU-a"));
-        let check = |served: &Wish, expected: bool| assert_eq!(served.allows(&wish), expected);
-        check(&wish, true);
-        check(&wish.raised(Mib(20_000), Percent(50)), true);
-        let less = |memory, threads| Wish {
+    fn accepts_daemon_with_higher_limits_than_needed() {
+        let spec = daemon_spec("GPU-a", Mib(40_960), &Mps::new(4), Some("GPU-a"));
+        let check =
+            |served: &DaemonSpec, expected: bool| assert_eq!(served.satisfies(&spec), expected);
+        check(&spec, true);
+        check(&spec.with_at_least(Mib(20_000), Percent(50)), true);
+        let less = |memory, threads| DaemonSpec {
             memory: Mib(memory),
             threads: Percent(threads),
-            ..wish.clone()
+            ..spec.clone()
         };
         check(&less(10_239, 50), false);
         check(&less(20_000, 24), false);
-        let other = |unit: &str| Wish {
-            unit: unit.to_owned(),
-            ..wish.clone()
+        let other = |device: &str| DaemonSpec {
+            device: device.to_owned(),
+            ..spec.clone()
         };
         check(&other("GPU-b"), false);
-        let open = Wish {
+        let open = DaemonSpec {
             exclusive: None,
-            ..wish.clone()
+            ..spec.clone()
         };
         check(&open, false);
     }
 
     #[test]
-    fn mps_15_forty_eight_clients_sixteen_before_volta_and_fewer_on_an_instance() {
+    fn mps_15_limits_clients_by_architecture_and_instance() {
         let check = |capability, part, most| {
             assert_eq!(
-                most_clients(capability, part),
+                max_clients(capability, part),
                 most,
                 "{capability:?} {part:?}"
             );
         };
         check(None, None, 48);
         check(Some((9, 0)), None, 48);
-        // V100, which NVIDIA's plugin takes for an old card.
+        // V100, which NVIDIA's plugin treats as an older GPU.
         check(Some((7, 0)), None, 48);
         check(Some((6, 1)), None, 16);
         check(Some((8, 0)), Some((3, 7)), 20);

@@ -1,7 +1,5 @@
-//! What matters of a container runtime's configuration.
-//!
-//! Fed by: the files of containerd (with what they import) or CRI-O (with its drop-ins). Must not:
-//! fail on what it does not know, or write.
+//! The relevant parts of a container runtime's configuration: containerd's files with their
+//! imports, or CRI-O's with its drop-ins. Unknown content is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item, TableLike};
 
-use super::Kind;
+use super::RuntimeKind;
 
-/// Where containerd has it: by default, in k3s, in RKE2, in a snap.
+/// Where containerd's is: by default, in k3s, in RKE2, in a snap.
 const CONTAINERD: [&str; 4] = [
     "/etc/containerd/config.toml",
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
@@ -19,64 +17,64 @@ const CONTAINERD: [&str; 4] = [
     "/var/snap/microk8s/current/args/containerd.toml",
 ];
 const CRIO: [&str; 1] = ["/etc/crio/crio.conf"];
-/// Below which it is looked for: in the agent's own container, where it may be mounted, and, as
-/// the agent has the node's processes, on the node.
+/// The roots below which it is searched: the agent's own container, where it may be mounted, and
+/// the node, through the host's processes.
 const ROOTS: [&str; 2] = ["/", "/proc/1/root"];
-/// containerd's plugin in its configurations of version 2 and 3.
+/// containerd's plugin in configurations of version 2 and 3.
 const PLUGINS: [&str; 2] = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
-/// Files that files import in turn.
+/// The depth to which imports are followed.
 const DEEPEST: u32 = 3;
 
-/// What it says.
+/// A container runtime's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Config {
-    /// `enable_cdi`, where it is written.
+pub struct RuntimeConfig {
+    /// `enable_cdi`, if set.
     pub cdi: Option<bool>,
-    /// Where CDI specs are read, where that is written.
+    /// The directories of CDI specs, if set.
     pub spec_directories: Option<Vec<PathBuf>>,
     /// The names of the runtimes, which runtime classes call handlers.
     pub handlers: BTreeSet<String>,
-    /// The handler of pods without a runtime class, where that is written.
-    pub usual: Option<String>,
-    /// The programs behind the handlers, where they are written.
+    /// The handler of pods without a runtime class, if set.
+    pub default_handler: Option<String>,
+    /// The programs of the handlers, if set.
     pub programs: BTreeMap<String, PathBuf>,
 }
 
-/// Reads the configuration of this runtime: at `path`, else where it usually is, in our own
-/// container or on the node. The error is for the node's owner.
-pub fn read(kind: Kind, path: Option<&Path>) -> Result<Config, String> {
+/// Reads the configuration of this runtime: at `path`, else at its usual places, in our own
+/// container or on the node. The error is for the administrator.
+pub fn read(kind: RuntimeKind, path: Option<&Path>) -> Result<RuntimeConfig, String> {
     read_below(&ROOTS.map(Path::new), kind, path)
 }
 
 pub(super) fn read_below(
     roots: &[&Path],
-    kind: Kind,
+    kind: RuntimeKind,
     path: Option<&Path>,
-) -> Result<Config, String> {
-    let usual = match kind {
-        Kind::Crio => &CRIO[..],
-        Kind::Containerd | Kind::Other => &CONTAINERD[..],
+) -> Result<RuntimeConfig, String> {
+    let default_paths = match kind {
+        RuntimeKind::Crio => &CRIO[..],
+        RuntimeKind::Containerd | RuntimeKind::Other => &CONTAINERD[..],
     };
-    let usual = usual.iter().map(Path::new);
-    let paths: Vec<&Path> = path.map_or_else(|| usual.collect(), |path| vec![path]);
+    let default_paths = default_paths.iter().map(Path::new);
+    let paths: Vec<&Path> = path.map_or_else(|| default_paths.collect(), |path| vec![path]);
     let all = roots.iter().flat_map(|root| {
         let of_root = paths.iter().map(|path| (*root, below(root, path)));
         of_root.collect::<Vec<_>>()
     });
-    let mut there = all.filter(|(_, path)| path.exists() || drop_ins(path).exists());
-    let Some((root, path)) = there.next() else {
-        return Err(format!("{} is not there", paths[0].display()));
+    let mut existing = all.filter(|(_, path)| path.exists() || drop_ins(path).exists());
+    let Some((root, path)) = existing.next() else {
+        return Err(format!("{} does not exist", paths[0].display()));
     };
-    let mut config = Config::default();
+    let mut config = RuntimeConfig::default();
     match kind {
-        Kind::Crio => {
+        RuntimeKind::Crio => {
             let mut files = vec![path.clone()];
             files.extend(all_in(&drop_ins(&path), ""));
             for file in files.iter().filter(|file| file.exists()) {
                 config.add_crio(&document(file)?);
             }
         }
-        Kind::Containerd | Kind::Other => config.add_containerd(root, &path, 0)?,
+        RuntimeKind::Containerd | RuntimeKind::Other => config.add_containerd(root, &path, 0)?,
     }
     Ok(config)
 }
@@ -85,7 +83,7 @@ pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// CRI-O's folder of further files.
+/// CRI-O's directory of drop-ins.
 fn drop_ins(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.d", path.display()))
 }
@@ -96,16 +94,16 @@ fn document(path: &Path) -> Result<DocumentMut, String> {
     parsed.map_err(|error| format!("{}: {}", path.display(), error.message()))
 }
 
-impl Config {
+impl RuntimeConfig {
     fn add_crio(&mut self, document: &DocumentMut) {
         let crio = document.get("crio").and_then(|crio| crio.get("runtime"));
         if let Some(runtime) = crio.and_then(Item::as_table_like) {
             self.add(runtime, runtime.get("runtimes"));
-            self.add_usual(runtime.get("default_runtime"));
+            self.add_default_handler(runtime.get("default_runtime"));
         }
     }
 
-    /// What a file imports wins over it.
+    /// Imported files override the importing one.
     fn add_containerd(&mut self, root: &Path, path: &Path, depth: u32) -> Result<(), String> {
         let document = document(path)?;
         for name in PLUGINS {
@@ -113,16 +111,18 @@ impl Config {
             if let Some(plugin) = plugin.and_then(Item::as_table_like) {
                 let containerd = plugin.get("containerd");
                 self.add(plugin, containerd.and_then(|one| one.get("runtimes")));
-                self.add_usual(containerd.and_then(|one| one.get("default_runtime_name")));
+                self.add_default_handler(
+                    containerd.and_then(|one| one.get("default_runtime_name")),
+                );
             }
         }
         let imports = document.get("imports").and_then(Item::as_array);
         let imports = imports.into_iter().flatten().filter_map(|one| one.as_str());
         for import in imports.filter(|_| depth < DEEPEST) {
-            let folder = path.parent().unwrap_or(root);
+            let directory = path.parent().unwrap_or(root);
             let pattern = match Path::new(import) {
                 import if import.is_absolute() => below(root, import),
-                import => folder.join(import),
+                import => directory.join(import),
             };
             for file in matching(&pattern) {
                 self.add_containerd(root, &file, depth + 1)?;
@@ -134,9 +134,9 @@ impl Config {
     fn add(&mut self, table: &dyn TableLike, runtimes: Option<&Item>) {
         let cdi = table.get("enable_cdi").and_then(Item::as_bool);
         self.cdi = cdi.or(self.cdi);
-        if let Some(folders) = table.get("cdi_spec_dirs").and_then(Item::as_array) {
-            let folders = folders.iter().filter_map(|one| one.as_str());
-            self.spec_directories = Some(folders.map(PathBuf::from).collect());
+        if let Some(directories) = table.get("cdi_spec_dirs").and_then(Item::as_array) {
+            let directories = directories.iter().filter_map(|one| one.as_str());
+            self.spec_directories = Some(directories.map(PathBuf::from).collect());
         }
         let runtimes = runtimes.and_then(Item::as_table_like);
         for (name, runtime) in runtimes.into_iter().flat_map(TableLike::iter) {
@@ -152,24 +152,24 @@ impl Config {
         }
     }
 
-    fn add_usual(&mut self, name: Option<&Item>) {
+    fn add_default_handler(&mut self, name: Option<&Item>) {
         let name = name.and_then(Item::as_str).filter(|name| !name.is_empty());
         if let Some(name) = name {
-            self.usual = Some(name.to_owned());
+            self.default_handler = Some(name.to_owned());
         }
     }
 }
 
-/// The files of a pattern whose last part may have one `*`, by name.
+/// The files that match a pattern whose last part may contain one `*`, by name.
 fn matching(pattern: &Path) -> Vec<PathBuf> {
     let name = pattern.file_name().and_then(|name| name.to_str());
-    let (Some(folder), Some(name)) = (pattern.parent(), name) else {
+    let (Some(directory), Some(name)) = (pattern.parent(), name) else {
         return Vec::new();
     };
     match name.split_once('*') {
         None => vec![pattern.to_owned()],
         Some((start, end)) => {
-            let all = all_in(folder, end).into_iter();
+            let all = all_in(directory, end).into_iter();
             let begins = |path: &PathBuf| {
                 let name = path.file_name().and_then(|name| name.to_str());
                 name.is_some_and(|name| name.starts_with(start))
@@ -179,8 +179,8 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
     }
 }
 
-fn all_in(folder: &Path, ending: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+fn all_in(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
     let ends = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());

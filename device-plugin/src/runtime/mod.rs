@@ -1,148 +1,146 @@
-//! What the node's container runtime lacks for containers to get their GPUs (MIG-14).
-//!
-//! Fed by: the Node's own words of its runtime, the runtime's configuration, NVIDIA's CDI specs,
-//! the runtime class that pods are given. Must not: call missing what is only not known.
+//! What the node's container runtime lacks for containers to get their GPUs (MIG-14). Only what is
+//! known to be missing is reported.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::GpuUuid;
 
-pub mod choice;
 pub mod config;
-pub mod keep;
+pub mod device_list;
+pub mod monitor;
 
-use crate::by_env::DeviceList;
-use config::Config;
+use crate::non_cdi::DeviceListStrategy;
+use config::RuntimeConfig;
 
-/// Where a runtime reads CDI specs that is told nothing.
-const USUAL_DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
-/// The first containerd with CDI, and the first that has it on by itself.
+/// Where a runtime reads CDI specs by default.
+const DEFAULT_DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+/// The first containerd with CDI, and the first that enables it by default.
 const CONTAINERD: ((u32, u32), (u32, u32)) = ((1, 7), (2, 0));
-/// The first CRI-O that reads CDI devices where the kubelet names them (`CDIDevices`).
+/// The first CRI-O that reads CDI devices from the kubelet (`CDIDevices`).
 const CRIO: (u32, u32) = (1, 28);
 
-/// Something that is missing.
+/// A problem of the container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// One word for the node's condition.
+pub struct RuntimeProblem {
+    /// The reason of the node condition.
     pub reason: &'static str,
-    /// A container would start silently without its GPUs and its limits, so none is started.
+    /// A container would start silently without its GPUs and limits, so none is started.
     pub blocks: bool,
-    /// What is missing and what to do, for the node's owner.
+    /// What is missing and what to do, for the administrator.
     pub text: String,
 }
 
-/// Who runs the containers.
+/// The container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RuntimeKind {
     /// containerd.
     Containerd,
     /// CRI-O.
     Crio,
-    /// Something else.
+    /// Another runtime.
     Other,
 }
 
-/// The runtime class that pods with a share are given.
+/// The runtime class that pods with GPUs are given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum RuntimeClassState {
     /// None: they run under the runtime's default handler.
-    Usual,
-    /// It is not known whether it is there.
+    NotSet,
+    /// It is unknown whether it exists.
     Unknown,
-    /// The cluster has none of this name.
+    /// The cluster has no class of this name.
     Missing(String),
-    /// Its name and its handler.
-    There(String, String),
+    /// Its name and handler.
+    Found(String, String),
 }
 
-/// What is known of the node.
+/// The facts about the node's container runtime.
 #[derive(Clone, Debug)]
-pub struct Known<'a> {
-    /// As the kubelet tells it: `containerd://2.4.2`.
+pub struct RuntimeFacts<'a> {
+    /// As the kubelet reports it: `containerd://2.4.2`.
     pub version: &'a str,
     /// The runtime's configuration, or why it cannot be read.
-    pub config: &'a Result<Config, String>,
-    /// Where our own specs go.
+    pub config: &'a Result<RuntimeConfig, String>,
+    /// Where our own CDI specs are written.
     pub cdi: &'a Path,
-    /// Where NVIDIA's specs are looked for.
+    /// Where NVIDIA's CDI specs are searched.
     pub directories: &'a [PathBuf],
-    /// The names of the devices in NVIDIA's specs; `None`: there is no spec.
+    /// The device names in NVIDIA's CDI specs; `None` without a spec.
     pub devices: Option<&'a BTreeSet<String>>,
-    /// The node's cards, with NVML's index.
-    pub cards: &'a [(GpuUuid, u32)],
+    /// The node's GPUs, with NVML's index.
+    pub gpus: &'a [(GpuUuid, u32)],
     /// The runtime class.
-    pub class: &'a Class,
+    pub class: &'a RuntimeClassState,
     /// How containers get their GPUs.
-    pub handed: DeviceList,
-    /// Nobody said so: the agent chose it.
+    pub device_list: DeviceListStrategy,
+    /// The agent chose it, not the administrator.
     pub chosen: bool,
-    /// The driver has a root of its own, whose libraries are given where there is no spec.
-    pub rooted: bool,
+    /// The driver has a root of its own; its libraries are mounted where there is no CDI spec.
+    pub has_driver_root: bool,
 }
 
-/// The runtime that a Node names, and its version, as far as it is a number.
-pub fn runtime(version: &str) -> (Kind, Option<(u32, u32)>) {
+/// The runtime that a Node names, and its version as far as it is numeric.
+pub fn runtime(version: &str) -> (RuntimeKind, Option<(u32, u32)>) {
     let (name, number) = version.split_once("://").unwrap_or((version, ""));
     let mut parts = number.trim_start_matches('v').split(['.', '-', '+']);
     let mut part = || parts.next()?.parse::<u32>().ok();
     let number = part().and_then(|major| Some((major, part()?)));
     let kind = match name {
-        "containerd" => Kind::Containerd,
-        "cri-o" => Kind::Crio,
-        _ => Kind::Other,
+        "containerd" => RuntimeKind::Containerd,
+        "cri-o" => RuntimeKind::Crio,
+        _ => RuntimeKind::Other,
     };
     (kind, number)
 }
 
-/// All that is missing.
-pub fn faults(known: &Known<'_>) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    if known.handed == DeviceList::Cdi {
-        faults.extend(cdi(known));
-        faults.extend(spec_directory(known));
-        faults.extend(toolkit(known));
-    } else if known.chosen {
-        faults.push(without(known));
+/// All problems.
+pub fn problems(facts: &RuntimeFacts<'_>) -> Vec<RuntimeProblem> {
+    let mut problems = Vec::new();
+    if facts.device_list == DeviceListStrategy::Cdi {
+        problems.extend(cdi_problem(facts));
+        problems.extend(spec_directory_problem(facts));
+        problems.extend(toolkit_problem(facts));
+    } else if facts.chosen {
+        problems.push(without_cdi_problem(facts));
     }
-    faults.extend(class(known));
-    faults
+    problems.extend(class_problem(facts));
+    problems
 }
 
-/// Whether devices of CDI reach containers.
-fn cdi(known: &Known<'_>) -> Option<Fault> {
-    let name = known.version.replace("://", " ");
-    let fault = |blocks, reason, text: String| {
-        Some(Fault {
+/// Whether CDI devices reach containers.
+fn cdi_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
+    let name = facts.version.replace("://", " ");
+    let problem = |blocks, reason, text: String| {
+        Some(RuntimeProblem {
             reason,
             blocks,
             text,
         })
     };
-    let off = |text: String| fault(true, "CdiOff", text);
-    let unknown = |text: String| fault(false, "CdiUnknown", text);
-    let (kind, number) = runtime(known.version);
-    let said = known.config.as_ref().ok().and_then(|config| config.cdi);
+    let off = |text: String| problem(true, "CdiOff", text);
+    let unknown = |text: String| problem(false, "CdiUnknown", text);
+    let (kind, number) = runtime(facts.version);
+    let enabled = facts.config.as_ref().ok().and_then(|config| config.cdi);
     match (kind, number) {
-        (Kind::Other, _) => unknown(format!(
-            "{name}: it is not known whether this runtime gives CDI devices to containers; accepted: containerd 1.7 or newer, CRI-O 1.28 or newer"
+        (RuntimeKind::Other, _) => unknown(format!(
+            "{name}: it is unknown whether this runtime supports CDI devices; expected containerd 1.7 or newer, or CRI-O 1.28 or newer"
         )),
-        (Kind::Containerd, Some(number)) if number < CONTAINERD.0 => {
-            off(format!("{name} knows no CDI: update to 1.7 or newer"))
-        }
-        (Kind::Crio, Some(number)) if number < CRIO => off(format!(
-            "{name} takes no CDI devices from the kubelet: update to 1.28 or newer"
+        (RuntimeKind::Containerd, Some(number)) if number < CONTAINERD.0 => off(format!(
+            "{name} does not support CDI: update to 1.7 or newer"
         )),
-        (Kind::Containerd, _) if said == Some(false) => off(format!(
-            "CDI is off in the configuration of {name}: set enable_cdi = true and restart it"
+        (RuntimeKind::Crio, Some(number)) if number < CRIO => off(format!(
+            "{name} does not accept CDI devices from the kubelet: update to 1.28 or newer"
         )),
-        (Kind::Containerd, Some(number)) if number < CONTAINERD.1 && said.is_none() => {
-            let text = format!("{name} has CDI off unless enable_cdi = true is set");
-            match &known.config {
+        (RuntimeKind::Containerd, _) if enabled == Some(false) => off(format!(
+            "CDI is disabled in the configuration of {name}: set enable_cdi = true and restart it"
+        )),
+        (RuntimeKind::Containerd, Some(number)) if number < CONTAINERD.1 && enabled.is_none() => {
+            let text = format!("{name} disables CDI unless enable_cdi = true is set");
+            match &facts.config {
                 Ok(_) => off(text),
                 Err(why) => unknown(format!(
-                    "{text}, and its configuration cannot be read: {why}; --runtime-config names it"
+                    "{text}, and its configuration cannot be read: {why}; set --runtime-config to its path"
                 )),
             }
         }
@@ -150,27 +148,27 @@ fn cdi(known: &Known<'_>) -> Option<Fault> {
     }
 }
 
-/// What follows from a way without CDI that nobody asked for.
-fn without(known: &Known<'_>) -> Fault {
-    let why = match cdi(known) {
-        Some(fault) => fault.text,
-        None => "CDI was off when the agent started, and is on now".to_owned(),
+/// The problem of a device list strategy without CDI that nobody asked for.
+fn without_cdi_problem(facts: &RuntimeFacts<'_>) -> RuntimeProblem {
+    let why = match cdi_problem(facts) {
+        Some(problem) => problem.text,
+        None => "CDI was disabled when the agent started, and is enabled now".to_owned(),
     };
-    let way = known.handed.word();
-    Fault {
+    let strategy = facts.device_list.as_str();
+    RuntimeProblem {
         reason: "WithoutCdi",
         blocks: false,
         text: format!(
-            "GPUs are handed to containers by {way}, by NVIDIA's container runtime, with limits that are easier to pass and without shares by MPS and instances made for a pod; {why}; then start the agent here again, or choose one way by --device-list"
+            "containers get their GPUs by {strategy} through NVIDIA's container runtime: limits are easier to bypass, and MPS and dynamic MIG are unavailable; {why}; then restart the agent on this node, or set --device-list"
         ),
     }
 }
 
-/// Whether the runtime reads our specs.
-fn spec_directory(known: &Known<'_>) -> Option<Fault> {
-    let config = known.config.as_ref().ok()?;
-    let usual = || USUAL_DIRECTORIES.map(PathBuf::from).to_vec();
-    let read = config.spec_directories.clone().unwrap_or_else(usual);
+/// Whether the runtime reads our CDI specs.
+fn spec_directory_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
+    let config = facts.config.as_ref().ok()?;
+    let default = || DEFAULT_DIRECTORIES.map(PathBuf::from).to_vec();
+    let read = config.spec_directories.clone().unwrap_or_else(default);
     let plain = |path: &Path| {
         let path = path
             .strip_prefix("/var/run")
@@ -178,29 +176,29 @@ fn spec_directory(known: &Known<'_>) -> Option<Fault> {
         path.ok()
     };
     let same = |one: &PathBuf| {
-        let own = plain(known.cdi).unwrap_or_else(|| known.cdi.to_owned());
+        let own = plain(facts.cdi).unwrap_or_else(|| facts.cdi.to_owned());
         plain(one).unwrap_or_else(|| one.clone()) == own
     };
     let read_by_it = read.iter().any(same);
-    (!read_by_it).then(|| Fault {
+    (!read_by_it).then(|| RuntimeProblem {
         reason: "CdiDirectory",
         blocks: false,
         text: format!(
-            "the runtime reads CDI specs in {}, and the agent writes them to {}: add that to cdi_spec_dirs, or start the agent with one of those as --cdi-dir",
+            "the runtime reads CDI specs from {}, but the agent writes them to {}: add that directory to cdi_spec_dirs, or set the agent's --cdi-dir to one that the runtime reads",
             listed(&read),
-            known.cdi.display()
+            facts.cdi.display()
         ),
     })
 }
 
-/// Whether NVIDIA's toolkit has said how its driver gets into containers.
-fn toolkit(known: &Known<'_>) -> Option<Fault> {
-    if known.cards.is_empty() {
+/// Whether NVIDIA's toolkit describes how the driver gets into containers.
+fn toolkit_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
+    if facts.gpus.is_empty() {
         return None;
     }
-    let fault = |text| {
+    let problem = |text| {
         let reason = "ToolkitMissing";
-        Some(Fault {
+        Some(RuntimeProblem {
             reason,
             blocks: false,
             text,
@@ -208,49 +206,53 @@ fn toolkit(known: &Known<'_>) -> Option<Fault> {
     };
     let how =
         "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` of NVIDIA's container toolkit";
-    let Some(devices) = known.devices else {
-        let places = listed(known.directories);
-        let without = if known.rooted {
-            "the libraries of the driver's root in the folder that they have there, where an image of another distribution does not look"
+    let Some(devices) = facts.devices else {
+        let places = listed(facts.directories);
+        let without = if facts.has_driver_root {
+            "the libraries of the driver's root under their paths there, where an image of another distribution does not look"
         } else {
             "not the driver's libraries"
         };
-        return fault(format!(
-            "no CDI spec of nvidia.com/gpu in {places}, so containers get the GPUs' device nodes and {without}: {how}"
+        return problem(format!(
+            "no CDI spec for nvidia.com/gpu found in {places}, so containers get the GPUs' device nodes and {without}: {how}"
         ));
     };
     let named = |(uuid, index): &&(GpuUuid, u32)| {
         devices.contains(uuid.as_str()) || devices.contains(&index.to_string())
     };
-    let left_out = known.cards.iter().filter(|card| !named(card));
+    let left_out = facts.gpus.iter().filter(|gpu| !named(gpu));
     let left_out: Vec<&str> = left_out.map(|(uuid, _)| uuid.as_str()).collect();
-    if left_out.is_empty() || devices.contains("all") && known.cards.len() == left_out.len() {
+    if left_out.is_empty() || devices.contains("all") && facts.gpus.len() == left_out.len() {
         return None;
     }
-    let cards = left_out.join(", ");
-    fault(format!(
-        "NVIDIA's CDI spec does not name {cards}: it is older than the card; {how}"
+    let gpus = left_out.join(", ");
+    problem(format!(
+        "NVIDIA's CDI spec does not contain {gpus}: it is older than the GPU; {how}"
     ))
 }
 
 /// Whether pods of the runtime class can run here.
-fn class(known: &Known<'_>) -> Option<Fault> {
-    let text = match (known.class, known.config) {
-        (Class::Missing(name), _) => format!(
-            "the cluster has no RuntimeClass {name}, which pods with a share are given: make it, or take it from the webhook's and the agent's --runtime-class"
+fn class_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
+    let text = match (facts.class, facts.config) {
+        (RuntimeClassState::Missing(name), _) => format!(
+            "the cluster has no RuntimeClass {name}, which pods with GPUs are given: create it, or remove it from --runtime-class of the webhook and the agent"
         ),
-        (Class::There(name, handler), Ok(config)) if !config.handlers.contains(handler) => format!(
-            "the handler {handler} of RuntimeClass {name} is not among the runtimes of the node's configuration ({}): run `nvidia-ctk runtime configure`",
-            config
-                .handlers
-                .iter()
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(", ")
-        ),
+        (RuntimeClassState::Found(name, handler), Ok(config))
+            if !config.handlers.contains(handler) =>
+        {
+            format!(
+                "the handler {handler} of RuntimeClass {name} is not configured in the node's container runtime, which has {}: run `nvidia-ctk runtime configure`",
+                config
+                    .handlers
+                    .iter()
+                    .cloned()
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            )
+        }
         _ => return None,
     };
-    Some(Fault {
+    Some(RuntimeProblem {
         reason: "RuntimeClassMissing",
         blocks: false,
         text,
@@ -263,16 +265,19 @@ fn listed(paths: &[PathBuf]) -> String {
 }
 
 /// Status, reason and message of the node's condition.
-pub fn condition(faults: &[Fault]) -> [String; 3] {
-    let Some(worst) = faults
+pub fn condition(problems: &[RuntimeProblem]) -> [String; 3] {
+    let Some(worst) = problems
         .iter()
-        .find(|fault| fault.blocks)
-        .or_else(|| faults.first())
+        .find(|problem| problem.blocks)
+        .or_else(|| problems.first())
     else {
-        let words = "the container runtime gives containers their GPUs";
+        let words = "the container runtime is set up to give containers their GPUs";
         return ["False", "RuntimeComplete", words].map(str::to_owned);
     };
-    let texts: Vec<&str> = faults.iter().map(|fault| fault.text.as_str()).collect();
+    let texts: Vec<&str> = problems
+        .iter()
+        .map(|problem| problem.text.as_str())
+        .collect();
     ["True".to_owned(), worst.reason.to_owned(), texts.join("; ")]
 }
 

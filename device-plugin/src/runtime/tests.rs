@@ -6,75 +6,81 @@ use super::*;
 const SECTION_3: &str = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n";
 const SECTION_2: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n";
 
-/// A node with one card that NVIDIA's spec names, on this runtime with this configuration.
-fn check(version: &str, config: &Result<Config, String>, expected: &[(&str, bool, &str)]) {
+/// A node with one GPU that NVIDIA's CDI spec contains, on this runtime with this configuration.
+fn check(version: &str, config: &Result<RuntimeConfig, String>, expected: &[(&str, bool, &str)]) {
     let devices = ["GPU-a".to_owned()].into();
-    check_all(version, config, Some(&devices), &Class::Unknown, expected);
+    check_all(
+        version,
+        config,
+        Some(&devices),
+        &RuntimeClassState::Unknown,
+        expected,
+    );
 }
 
 fn check_all(
     version: &str,
-    config: &Result<Config, String>,
+    config: &Result<RuntimeConfig, String>,
     devices: Option<&BTreeSet<String>>,
-    class: &Class,
+    class: &RuntimeClassState,
     expected: &[(&str, bool, &str)],
 ) {
-    check_known(&known(version, config, devices, class), expected);
+    check_facts(&facts(version, config, devices, class), expected);
 }
 
-fn known<'a>(
+fn facts<'a>(
     version: &'a str,
-    config: &'a Result<Config, String>,
+    config: &'a Result<RuntimeConfig, String>,
     devices: Option<&'a BTreeSet<String>>,
-    class: &'a Class,
-) -> Known<'a> {
-    Known {
+    class: &'a RuntimeClassState,
+) -> RuntimeFacts<'a> {
+    RuntimeFacts {
         version,
         config,
         cdi: Path::new("/var/run/cdi"),
         directories: &[],
         devices,
-        cards: &[],
+        gpus: &[],
         class,
-        handed: DeviceList::Cdi,
+        device_list: DeviceListStrategy::Cdi,
         chosen: false,
-        rooted: false,
+        has_driver_root: false,
     }
 }
 
-fn check_known(known: &Known<'_>, expected: &[(&str, bool, &str)]) {
-    let version = known.version;
-    let found = faults(&Known {
+fn check_facts(facts: &RuntimeFacts<'_>, expected: &[(&str, bool, &str)]) {
+    let version = facts.version;
+    let found = problems(&RuntimeFacts {
         directories: &["/etc/cdi".into(), "/var/run/cdi".into()],
-        cards: &[("GPU-a".into(), 0)],
-        ..known.clone()
+        gpus: &[("GPU-a".into(), 0)],
+        ..facts.clone()
     });
-    let said: Vec<_> = found.iter().map(|f| (f.reason, f.blocks)).collect();
+    let actual: Vec<_> = found.iter().map(|f| (f.reason, f.blocks)).collect();
     let wanted: Vec<_> = expected.iter().map(|e| (e.0, e.1)).collect();
-    assert_eq!(said, wanted, "{version} {found:?}");
-    for (fault, (.., part)) in found.iter().zip(expected) {
+    assert_eq!(actual, wanted, "{version} {found:?}");
+    for (problem, (.., part)) in found.iter().zip(expected) {
         assert!(
-            fault.text.contains(part),
+            problem.text.contains(part),
             "{part:?} not in {:?}",
-            fault.text
+            problem.text
         );
     }
     let [status, ..] = condition(&found);
     assert_eq!(status == "True", !expected.is_empty());
 }
 
-fn written(kind: Kind, text: &str) -> Result<Config, String> {
-    let room = tempfile::tempdir().expect("tempdir");
-    let path = room.path().join("config.toml");
+fn written(kind: RuntimeKind, text: &str) -> Result<RuntimeConfig, String> {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("config.toml");
     std::fs::write(&path, text).expect("written");
     read(kind, Some(&path))
 }
 
 #[test]
-fn mig_14_a_runtime_that_gives_no_cdi_devices_is_named_with_what_to_do() {
-    let none = Ok(Config::default());
-    let unread = Err("it is not there".to_owned());
-    let of = |text: &str| written(Kind::Containerd, text);
+fn mig_14_reports_runtime_without_cdi_and_remedy() {
+    let none = Ok(RuntimeConfig::default());
+    let unread = Err("it does not exist".to_owned());
+    let of = |text: &str| written(RuntimeKind::Containerd, text);
     check("containerd://2.4.2", &none, &[]);
     check("containerd://2.4.2", &unread, &[]);
     check("containerd://2.4.2-rc.1", &of(SECTION_3), &[]);
@@ -87,7 +93,7 @@ fn mig_14_a_runtime_that_gives_no_cdi_devices_is_named_with_what_to_do() {
     check(
         "containerd://1.6.20",
         &none,
-        &[("CdiOff", true, "1.6.20 knows no CDI")],
+        &[("CdiOff", true, "1.6.20 does not support CDI")],
     );
     let by_itself = &of(SECTION_2);
     check(
@@ -100,9 +106,9 @@ fn mig_14_a_runtime_that_gives_no_cdi_devices_is_named_with_what_to_do() {
     check(
         "containerd://1.7.24",
         &unread,
-        &[("CdiUnknown", false, "cannot be read: it is not there")],
+        &[("CdiUnknown", false, "cannot be read: it does not exist")],
     );
-    // It knew CDI by annotations only, which nobody writes.
+    // It supported CDI only by annotations, which nobody writes.
     check("cri-o://1.27.8", &none, &[("CdiOff", true, "1.28")]);
     check("cri-o://1.28.0", &none, &[]);
     check("cri-o://1.31.2", &none, &[]);
@@ -112,7 +118,7 @@ fn mig_14_a_runtime_that_gives_no_cdi_devices_is_named_with_what_to_do() {
         &[("CdiUnknown", false, "containerd 1.7 or newer")],
     );
     let elsewhere = &of(&format!("{SECTION_3}cdi_spec_dirs = [\"/opt/cdi\"]\n"));
-    let words = "in /opt/cdi, and the agent writes them to /var/run/cdi";
+    let words = "from /opt/cdi, but the agent writes them to /var/run/cdi";
     check(
         "containerd://2.4.2",
         elsewhere,
@@ -123,77 +129,86 @@ fn mig_14_a_runtime_that_gives_no_cdi_devices_is_named_with_what_to_do() {
 }
 
 #[test]
-fn the_nodes_own_configuration_is_read_where_none_is_mounted() {
-    let room = tempfile::tempdir().expect("tempdir");
-    let (own, host) = (room.path().join("own"), room.path().join("host"));
+fn reads_host_configuration_when_none_is_mounted() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (own, host) = (dir.path().join("own"), dir.path().join("host"));
     let roots = [own.as_path(), host.as_path()];
     let of = |kind| super::config::read_below(&roots, kind, None);
     let put = |path: &str, text: &str| {
         let path = host.join(path);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
         std::fs::write(path, text).expect("written");
     };
-    let missing = of(Kind::Containerd).expect_err("nothing is there");
-    assert!(missing.contains("config.toml is not there"), "{missing}");
+    let missing = of(RuntimeKind::Containerd).expect_err("nothing is there");
+    assert!(missing.contains("config.toml does not exist"), "{missing}");
     put(
         "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
         &format!("{SECTION_2}enable_cdi = true\n"),
     );
-    assert_eq!(of(Kind::Containerd).expect("k3s's").cdi, Some(true));
-    // Its own file wins, and what that imports is the node's, too.
+    assert_eq!(of(RuntimeKind::Containerd).expect("k3s's").cdi, Some(true));
+    // Its own file wins, and its imports are read from the node, too.
     put(
         "etc/containerd/config.toml",
         "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
     );
-    assert_eq!(of(Kind::Containerd).expect("containerd's").cdi, None);
+    assert_eq!(of(RuntimeKind::Containerd).expect("containerd's").cdi, None);
     put(
         "etc/containerd/conf.d/cdi.toml",
         &format!("{SECTION_2}enable_cdi = false\n"),
     );
-    assert_eq!(of(Kind::Containerd).expect("imported").cdi, Some(false));
+    assert_eq!(
+        of(RuntimeKind::Containerd).expect("imported").cdi,
+        Some(false)
+    );
     put(
         "etc/crio/crio.conf.d/10-nvidia.conf",
         "[crio.runtime.runtimes.nvidia]\n",
     );
-    let handlers = of(Kind::Crio).expect("CRI-O's").handlers;
+    let handlers = of(RuntimeKind::Crio).expect("CRI-O's").handlers;
     assert!(handlers.contains("nvidia"), "{handlers:?}");
 }
 
 #[test]
-fn mig_14_an_absent_toolkit_and_a_missing_runtime_class_are_named() {
+fn mig_14_reports_missing_toolkit_and_runtime_class() {
     let config = written(
-        Kind::Containerd,
+        RuntimeKind::Containerd,
         &format!("{SECTION_3}[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n"),
     );
-    let check = |devices: Option<&[&str]>, class: &Class, expected: &[(&str, bool, &str)]| {
-        let devices = devices.map(|all| all.iter().map(|&name| name.to_owned()).collect());
-        check_all(
-            "containerd://2.4.2",
-            &config,
-            devices.as_ref(),
-            class,
-            expected,
-        );
-    };
-    let there = |handler: &str| Class::There("gpu".to_owned(), handler.to_owned());
-    check(Some(&["0"]), &Class::Unknown, &[]);
-    check(Some(&["all"]), &Class::Unknown, &[]);
+    let check =
+        |devices: Option<&[&str]>, class: &RuntimeClassState, expected: &[(&str, bool, &str)]| {
+            let devices = devices.map(|all| all.iter().map(|&name| name.to_owned()).collect());
+            check_all(
+                "containerd://2.4.2",
+                &config,
+                devices.as_ref(),
+                class,
+                expected,
+            );
+        };
+    let found_class =
+        |handler: &str| RuntimeClassState::Found("gpu".to_owned(), handler.to_owned());
+    check(Some(&["0"]), &RuntimeClassState::Unknown, &[]);
+    check(Some(&["all"]), &RuntimeClassState::Unknown, &[]);
     let words = "in /etc/cdi, /var/run/cdi, so containers";
-    check(None, &Class::Unknown, &[("ToolkitMissing", false, words)]);
-    let words = "does not name GPU-a";
     check(
-        Some(&["1"]),
-        &Class::Unknown,
+        None,
+        &RuntimeClassState::Unknown,
         &[("ToolkitMissing", false, words)],
     );
-    check(Some(&["GPU-a"]), &there("runc"), &[]);
+    let words = "does not contain GPU-a";
+    check(
+        Some(&["1"]),
+        &RuntimeClassState::Unknown,
+        &[("ToolkitMissing", false, words)],
+    );
+    check(Some(&["GPU-a"]), &found_class("runc"), &[]);
     let words = "handler nvidia of RuntimeClass gpu";
     check(
         Some(&["GPU-a"]),
-        &there("nvidia"),
+        &found_class("nvidia"),
         &[("RuntimeClassMissing", false, words)],
     );
-    let missing = Class::Missing("gpu".to_owned());
+    let missing = RuntimeClassState::Missing("gpu".to_owned());
     let words = "no RuntimeClass gpu";
     check(
         None,
@@ -206,11 +221,11 @@ fn mig_14_an_absent_toolkit_and_a_missing_runtime_class_are_named() {
 }
 
 #[test]
-fn a_configuration_is_read_with_what_it_imports() {
-    let room = tempfile::tempdir().expect("tempdir");
+fn reads_configuration_with_imports() {
+    let dir = tempfile::tempdir().expect("tempdir");
     let put = |name: &str, text: &str| {
-        let path = room.path().join(name);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
         std::fs::write(&path, text).expect("written");
         path
     };
@@ -221,37 +236,37 @@ fn a_configuration_is_read_with_what_it_imports() {
         "conf.d/99-nvidia.toml",
         "[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = true\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n",
     );
-    let expected = Config {
+    let expected = RuntimeConfig {
         cdi: Some(true),
         spec_directories: Some(["/a", "/b"].map(PathBuf::from).into()),
         handlers: ["nvidia".to_owned()].into(),
-        ..Config::default()
+        ..RuntimeConfig::default()
     };
-    assert_eq!(read(Kind::Containerd, Some(&path)), Ok(expected));
+    assert_eq!(read(RuntimeKind::Containerd, Some(&path)), Ok(expected));
     let crio = put("crio.conf", "[crio.runtime]\ncdi_spec_dirs = [\"/a\"]\n");
     put("crio.conf.d/10.conf", "[crio.runtime.runtimes.crun]\n");
-    let found = read(Kind::Crio, Some(&crio)).expect("read");
+    let found = read(RuntimeKind::Crio, Some(&crio)).expect("read");
     assert_eq!(found.handlers, ["crun".to_owned()].into());
     assert_eq!(found.spec_directories, Some(vec!["/a".into()]));
     let broken = put("broken.toml", "[");
-    for path in [broken, room.path().join("none")] {
+    for path in [broken, dir.path().join("none")] {
         let name = path.display().to_string();
-        let error = read(Kind::Containerd, Some(&path)).expect_err("told");
+        let error = read(RuntimeKind::Containerd, Some(&path)).expect_err("fails");
         assert!(error.contains(&name), "{error}");
     }
-    assert!(read(Kind::Crio, Some(&room.path().join("none"))).is_err());
+    assert!(read(RuntimeKind::Crio, Some(&dir.path().join("none"))).is_err());
 }
 
 #[test]
-fn who_gets_gpus_without_cdi_lacks_nothing_of_it() {
+fn reports_no_cdi_problem_when_cdi_is_unused() {
     let off = written(
-        Kind::Containerd,
+        RuntimeKind::Containerd,
         &format!("{SECTION_3}enable_cdi = false\n"),
     );
-    let class = Class::Missing("nvidia".to_owned());
-    let by_cdi = known("containerd://1.6.9", &off, None, &class);
+    let class = RuntimeClassState::Missing("nvidia".to_owned());
+    let by_cdi = facts("containerd://1.6.9", &off, None, &class);
     let missing = ("RuntimeClassMissing", false, "nvidia");
-    check_known(
+    check_facts(
         &by_cdi,
         &[
             ("CdiOff", true, "1.7 or newer"),
@@ -259,41 +274,41 @@ fn who_gets_gpus_without_cdi_lacks_nothing_of_it() {
             missing,
         ],
     );
-    let by_env = Known {
-        handed: DeviceList::Envvar,
+    let by_env = RuntimeFacts {
+        device_list: DeviceListStrategy::Envvar,
         ..by_cdi.clone()
     };
-    check_known(&by_env, &[missing]);
-    // What nobody asked for is told.
-    let chosen = Known {
+    check_facts(&by_env, &[missing]);
+    // A strategy that nobody configured is reported.
+    let chosen = RuntimeFacts {
         chosen: true,
         ..by_env.clone()
     };
-    let told = (
+    let expected_problem = (
         "WithoutCdi",
         false,
-        "by envvar, by NVIDIA's container runtime",
+        "by envvar through NVIDIA's container runtime",
     );
-    check_known(&chosen, &[told, missing]);
-    let on = Known {
+    check_facts(&chosen, &[expected_problem, missing]);
+    let on = RuntimeFacts {
         version: "containerd://2.1.0",
-        config: &Ok(Config::default()),
+        config: &Ok(RuntimeConfig::default()),
         ..chosen
     };
-    let told = (
+    let expected_problem = (
         "WithoutCdi",
         false,
-        "is on now; then start the agent here again",
+        "is enabled now; then restart the agent on this node",
     );
-    check_known(&on, &[told, missing]);
-    let rooted = Known {
-        rooted: true,
-        class: &Class::Unknown,
+    check_facts(&on, &[expected_problem, missing]);
+    let rooted = RuntimeFacts {
+        has_driver_root: true,
+        class: &RuntimeClassState::Unknown,
         version: "containerd://2.1.0",
         config: &Err("not shown".to_owned()),
         ..by_cdi
     };
-    check_known(
+    check_facts(
         &rooted,
         &[(
             "ToolkitMissing",

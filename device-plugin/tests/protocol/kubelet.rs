@@ -1,7 +1,5 @@
-//! A fake kubelet in a temporary directory: its registration socket, its
-//! checkpoint file, and a client of the plugin that registered.
-//!
-//! Fed by: tests. Must not: know anything of the agent but the protocol.
+//! A fake kubelet in a temporary directory: its registration socket, its checkpoint file, and a
+//! client of the plugin that registered. It knows nothing of the agent but the protocol.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,7 +28,9 @@ impl Registration for Register {
         &self,
         request: Request<api::RegisterRequest>,
     ) -> Result<Response<api::Empty>, Status> {
-        self.0.send(request.into_inner()).expect("the test listens");
+        self.0
+            .send(request.into_inner())
+            .expect("the test receives");
         Ok(Response::new(api::Empty {}))
     }
 }
@@ -78,7 +78,7 @@ impl Kubelet {
             .expect("served")
     }
 
-    /// Connects to the plugin that registered, with the kubelet's authority.
+    /// Connects to the next plugin that registers.
     pub(crate) async fn plugin(&mut self) -> DevicePluginClient<Channel> {
         let request = self.registration().await;
         self.connect(request).await
@@ -105,7 +105,7 @@ impl Kubelet {
     }
 
     /// Allocates for a container and writes the checkpoint, as at admission.
-    /// Returns the CDI name the plugin answered with; without CDI the seat's folder.
+    /// Returns the CDI name in the answer; without CDI the container directory.
     pub(crate) async fn admit(
         &mut self,
         plugin: &mut DevicePluginClient<Channel>,
@@ -136,8 +136,10 @@ impl Kubelet {
             .into_inner();
         let answer = &answer.container_responses[0];
         let by_cdi = answer.cdi_devices.first().map(|device| device.name.clone());
-        let seat = answer.mounts.first().map(|mount| mount.host_path.clone());
-        let name = by_cdi.or(seat).expect("a name, or a seat without CDI");
+        let directory = answer.mounts.first().map(|mount| mount.host_path.clone());
+        let name = by_cdi
+            .or(directory)
+            .expect("a CDI name, or a directory without CDI");
         let response = base64::engine::general_purpose::STANDARD.encode(answer.encode_to_vec());
         self.entries.push(json!({
             "PodUID": pod, "ContainerName": container, "ResourceName": resource,
@@ -147,7 +149,7 @@ impl Kubelet {
         name
     }
 
-    /// Forgets a pod's devices.
+    /// Removes a pod's devices from the checkpoint.
     pub(crate) fn forget(&mut self, pod: &str) {
         self.entries.retain(|entry| entry["PodUID"] != pod);
         self.write_checkpoint();

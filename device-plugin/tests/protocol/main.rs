@@ -1,14 +1,12 @@
-//! The agent's node side over real gRPC: a fake kubelet allocates, writes its
+//! The agent over real gRPC, without an API server or a GPU: a fake kubelet allocates, writes its
 //! checkpoint and starts containers; the specs on disk are read back.
-//!
-//! Fed by: nothing. Must not: need an API server or a GPU.
 
-mod by_env;
-mod faults;
+mod failures;
+mod health;
 mod kubelet;
 mod modes;
 mod node;
-mod sick;
+mod non_cdi;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,10 +20,10 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use kubelet::{DEADLINE, Kubelet, prestart};
-use node::{Node, RESOURCE, TwoCards, node, pod, settings, spec, variables};
+use node::{Node, RESOURCE, TwoGpus, node, pod, settings, spec, variables};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_gets_its_own_share_through_the_whole_protocol() {
+async fn delivers_share_through_whole_protocol() {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
     let options = plugin.get_device_plugin_options(api::Empty {}).await;
@@ -35,17 +33,17 @@ async fn a_container_gets_its_own_share_through_the_whole_protocol() {
         .list_and_watch(api::Empty {})
         .await
         .expect("streamed");
-    let seats = list
+    let list = list
         .into_inner()
         .message()
         .await
         .expect("read")
         .expect("a list");
-    assert_eq!(seats.devices.len(), 20);
+    assert_eq!(list.devices.len(), 20);
 
     node.pods
         .apply(pod("u1", &[("main", false, "GPU-b", 3000)]));
-    let available: Vec<String> = seats.devices.into_iter().map(|device| device.id).collect();
+    let available: Vec<String> = list.devices.into_iter().map(|device| device.id).collect();
     let request = api::PreferredAllocationRequest {
         container_requests: vec![api::ContainerPreferredAllocationRequest {
             available_device_i_ds: available,
@@ -84,7 +82,7 @@ async fn a_container_gets_its_own_share_through_the_whole_protocol() {
         assert!(Path::new(path).exists(), "{path}");
     }
 
-    // The annotation changes and the pod's next start keeps what was accepted.
+    // When the annotation changes, the pod's next start retains what was accepted.
     node.pods
         .apply(pod("u1", &[("main", false, "GPU-b", 9000)]));
     prestart(&mut plugin, &["GPU-b::0"]).await.expect("served");
@@ -92,7 +90,7 @@ async fn a_container_gets_its_own_share_through_the_whole_protocol() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_init_container_and_the_container_after_it_keep_their_own_numbers() {
+async fn init_and_app_container_have_own_limits() {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
     let shares = [
@@ -100,7 +98,7 @@ async fn an_init_container_and_the_container_after_it_keep_their_own_numbers() {
         ("main", false, "GPU-a", 3000),
     ];
     node.pods.apply(pod("u1", &shares));
-    // The kubelet hands the init container's seat on.
+    // The kubelet passes the init container's device on.
     let first = node
         .kubelet
         .admit(&mut plugin, "u1", "first", &["GPU-a::0"])
@@ -121,7 +119,7 @@ async fn an_init_container_and_the_container_after_it_keep_their_own_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_pod_leaves_nothing_but_its_name_in_the_inventory() {
+async fn refused_pod_leaves_only_inventory_entry() {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
     let mut bare = pod("u1", &[("main", false, "GPU-a", 1)]);
@@ -141,7 +139,7 @@ async fn a_refused_pod_leaves_nothing_but_its_name_in_the_inventory() {
     let published = node.prestart.published.get();
     assert_eq!(published.inventory.refused[0].name, "u1");
 
-    // An annotation added later heals it.
+    // An annotation added later makes it start.
     node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
     prestart(&mut plugin, &["GPU-a::0"])
         .await
@@ -161,7 +159,7 @@ async fn a_refused_pod_leaves_nothing_but_its_name_in_the_inventory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_go_when_pod_and_checkpoint_entry_are_gone_and_not_before() {
+async fn removes_files_after_pod_and_checkpoint_entry_end() {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
     node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
@@ -172,10 +170,10 @@ async fn files_go_when_pod_and_checkpoint_entry_are_gone_and_not_before() {
         .await
         .expect("accepted");
     let metrics = Metrics::default();
-    let proc = node.room.path().join("proc");
+    let proc = node.dir.path().join("proc");
     std::fs::create_dir(&proc).expect("made");
     let check = |node: &Node, files: usize| {
-        housekeeping::round(&node.prestart, &proc, &metrics).expect("a round");
+        housekeeping::run_once(&node.prestart, &proc, &metrics).expect("a run");
         assert_eq!(node.files(), files);
     };
     check(&node, 3);
@@ -189,27 +187,27 @@ async fn files_go_when_pod_and_checkpoint_entry_are_gone_and_not_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_was_over_kept_its_files_until_somebody_deleted_its_object() {
+async fn removes_files_of_completed_pod() {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
     let uid = "0123456789abcdef0123456789abcdef";
-    let mut over = pod(uid, &[("main", false, "GPU-a", 1)]);
-    node.pods.apply(over.clone());
+    let mut ended = pod(uid, &[("main", false, "GPU-a", 1)]);
+    node.pods.apply(ended.clone());
     node.kubelet
         .admit(&mut plugin, uid, "main", &["GPU-a::0"])
         .await;
     prestart(&mut plugin, &["GPU-a::0"])
         .await
         .expect("accepted");
-    over.phase = Phase::Ended;
-    node.pods.apply(over);
-    let proc = node.room.path().join("proc");
+    ended.phase = Phase::Ended;
+    node.pods.apply(ended);
+    let proc = node.dir.path().join("proc");
     std::fs::create_dir_all(proc.join("7")).expect("made");
     let cgroup = format!("0::/kubepods/pod{uid}/x\n");
     std::fs::write(proc.join("7/cgroup"), cgroup).expect("written");
     let check = |node: &Node, files: usize, lingering: usize| {
         let metrics = Metrics::default();
-        housekeeping::round(&node.prestart, &proc, &metrics).expect("a round");
+        housekeeping::run_once(&node.prestart, &proc, &metrics).expect("a run");
         let inventory = &node.prestart.published.get().inventory;
         assert_eq!(
             (node.files(), inventory.lingering.len()),
@@ -224,13 +222,13 @@ async fn a_pod_that_was_over_kept_its_files_until_somebody_deleted_its_object() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn seats_of_another_plugin_and_unreadable_checkpoints_are_told_apart() {
+async fn distinguishes_foreign_devices_and_bad_checkpoint() {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
     let missing = prestart(&mut plugin, &["GPU-a::0"])
         .await
         .expect_err("no holder");
-    assert!(missing.contains("names no container"), "{missing}");
+    assert!(missing.contains("lists no container"), "{missing}");
     let checkpoint = &node.prestart.paths.checkpoint;
     let foreign = json!({"Data": {"PodDeviceEntries": [
         {"PodUID": "old", "ContainerName": "main", "ResourceName": RESOURCE,
@@ -248,7 +246,7 @@ async fn seats_of_another_plugin_and_unreadable_checkpoints_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_restarts_of_agent_and_kubelet_a_share_is_served_without_the_api_server() {
+async fn serves_share_after_restarts_without_api_server() {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
     node.pods
@@ -261,16 +259,16 @@ async fn after_restarts_of_agent_and_kubelet_a_share_is_served_without_the_api_s
         .await
         .expect("accepted");
     let Node {
-        room,
+        dir,
         mut kubelet,
         _stop: first_agent,
         ..
     } = node;
     drop(first_agent);
-    let spec_before = spec(room.path(), &name);
+    let spec_before = spec(dir.path(), &name);
 
-    // A whole agent, whose API server nobody can reach.
-    let settings = settings(room.path());
+    // A whole agent with an unreachable API server.
+    let settings = settings(dir.path());
     let plugins = settings.paths().plugins;
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse().expect("a uri"));
     let client = kube::Client::try_from(nowhere).expect("a client");
@@ -278,7 +276,7 @@ async fn after_restarts_of_agent_and_kubelet_a_share_is_served_without_the_api_s
     let readiness = Readiness::new([agent::REGISTERED]);
     let running = agent::run(
         settings,
-        Arc::new(TwoCards),
+        Arc::new(TwoGpus),
         client,
         readiness.clone(),
         stop.clone(),
@@ -286,21 +284,21 @@ async fn after_restarts_of_agent_and_kubelet_a_share_is_served_without_the_api_s
     let running = tokio::spawn(running);
     let mut plugin = kubelet.plugin().await;
     prestart(&mut plugin, &["GPU-a::0"]).await.expect("served");
-    assert_eq!(spec(room.path(), &name), spec_before);
+    assert_eq!(spec(dir.path(), &name), spec_before);
     kubelet
         .admit(&mut plugin, "u2", "main", &["GPU-a::1"])
         .await;
     let unknown = prestart(&mut plugin, &["GPU-a::1"])
         .await
         .expect_err("first start");
-    assert!(unknown.contains("cannot ask the API server"), "{unknown}");
+    assert!(unknown.contains("cannot read pod u2"), "{unknown}");
 
-    // The kubelet comes back: its sockets are new, its checkpoint stays.
+    // The kubelet restarts: its sockets are new, its checkpoint stays.
     drop(kubelet);
     let mut kubelet = Kubelet::start(&plugins);
     let mut plugin = kubelet.plugin().await;
     prestart(&mut plugin, &["GPU-a::0"]).await.expect("served");
-    assert_eq!(spec(room.path(), &name), spec_before);
+    assert_eq!(spec(dir.path(), &name), spec_before);
 
     stop.cancel();
     let ended = tokio::time::timeout(DEADLINE, running).await;

@@ -1,12 +1,10 @@
-//! Cards of one node in different modes, over the whole protocol.
-//!
-//! Fed by: [`crate::node`]. Must not: know how a mode is made.
+//! GPUs of one node in different modes, over the whole protocol.
 
 use std::collections::BTreeMap;
 
-use aliquot_device_plugin::inventory::Course;
+use aliquot_device_plugin::allocatable::{GpuLayout, NodeLayout};
+use aliquot_device_plugin::inventory::LayoutUpdate;
 use aliquot_device_plugin::proto::v1beta1 as api;
-use aliquot_device_plugin::units::{Arrangement, Stand};
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Exclusive, Timeslice};
 use serde_json::{Value, json};
@@ -18,36 +16,36 @@ use api::device_plugin_client::DevicePluginClient;
 
 const SHARED: &str = "nvidia.com/gpu.shared";
 
-/// A card for one container beside a card for three in turns, under two names; the plugin of
-/// each name.
+/// A GPU in mode exclusive beside one in mode timeslice for three containers, under two resources;
+/// the plugin of each resource.
 async fn two_modes() -> (Node, BTreeMap<String, DevicePluginClient<Channel>>) {
     let mut node = node();
     let mut plugins = BTreeMap::new();
-    let usual = node.kubelet.registration().await;
+    let default = node.kubelet.registration().await;
     let shared = Timeslice {
         rename: Some(SHARED.to_owned()),
         ..Timeslice::new(3)
     };
-    let cards = [
+    let gpus = [
         (
             "GPU-a".into(),
-            Stand::open(Mode::Exclusive(Exclusive::default())),
+            GpuLayout::serving(Mode::Exclusive(Exclusive::default())),
         ),
-        ("GPU-b".into(), Stand::open(Mode::Timeslice(shared))),
+        ("GPU-b".into(), GpuLayout::serving(Mode::Timeslice(shared))),
     ];
-    let arrangement = Arrangement {
-        usual: RESOURCE.to_owned(),
-        cards: cards.into(),
+    let layout = NodeLayout {
+        default_resource: RESOURCE.to_owned(),
+        gpus: gpus.into(),
     };
-    node.prestart.published.arrange(Course {
-        arrangement,
-        held: None,
+    node.prestart.published.set_layout(LayoutUpdate {
+        layout,
+        allocated_ids: None,
         evict: Vec::new(),
         profile: None,
-        vanished: std::collections::BTreeSet::new(),
+        removed_resources: std::collections::BTreeSet::new(),
     });
     let more = node.kubelet.registration().await;
-    for request in [usual, more] {
+    for request in [default, more] {
         let name = request.resource_name.clone();
         plugins.insert(name, node.kubelet.connect(request).await);
     }
@@ -63,7 +61,7 @@ fn edits(spec: &Value) -> &Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_name_has_a_plugin_of_its_own_with_its_own_seats() {
+async fn registers_plugin_with_own_devices_per_resource() {
     let (_node, plugins) = two_modes().await;
     for (name, expected) in [
         (RESOURCE, vec!["GPU-a::0"]),
@@ -71,14 +69,14 @@ async fn each_name_has_a_plugin_of_its_own_with_its_own_seats() {
     ] {
         let list = plugins[name].clone().list_and_watch(api::Empty {}).await;
         let mut list = list.expect("streamed").into_inner();
-        let seats = list.message().await.expect("read").expect("a list").devices;
-        let ids: Vec<String> = seats.into_iter().map(|seat| seat.id).collect();
+        let devices = list.message().await.expect("read").expect("a list").devices;
+        let ids: Vec<String> = devices.into_iter().map(|device| device.id).collect();
         assert_eq!(ids, expected, "{name}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_with_two_resources_has_one_environment_and_one_set_of_mounts() {
+async fn merges_two_resources_into_one_environment() {
     let (mut node, mut plugins) = two_modes().await;
     let grants = json!({"main": [
         grant(RESOURCE, "GPU-a", 10_000, 100),
@@ -96,7 +94,7 @@ async fn a_container_with_two_resources_has_one_environment_and_one_set_of_mount
             .admit_under(resource, plugin, "u1", "main", &ids);
         names.insert(resource, admitted.await);
     }
-    // Whichever comes first writes both.
+    // The first start writes the files for both.
     let plugin = plugins.get_mut(SHARED).expect("registered");
     prestart(plugin, &["GPU-b::2"]).await.expect("accepted");
     let specs = [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]));

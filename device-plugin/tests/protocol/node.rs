@@ -1,7 +1,5 @@
-//! A node without an API server: a fake kubelet, two simulated cards, pods that
-//! the test applies, and the agent's serving half.
-//!
-//! Fed by: tests. Must not: decide for the agent.
+//! A node without an API server: a fake kubelet, two simulated GPUs, pods that the test applies,
+//! and the agent's serving half.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,21 +7,21 @@ use std::time::Duration;
 
 use aliquot_core::{Allocation, Mib};
 use aliquot_device_plugin::accepted::Store;
+use aliquot_device_plugin::allocatable::NodeLayout;
+use aliquot_device_plugin::call_state::CallState;
 use aliquot_device_plugin::cdi;
 use aliquot_device_plugin::environment::NodeRules;
-use aliquot_device_plugin::inventory::Published;
-use aliquot_device_plugin::kept::Kept;
+use aliquot_device_plugin::inventory::NodePublisher;
 use aliquot_device_plugin::metrics::Metrics;
-use aliquot_device_plugin::modes::Modes;
-use aliquot_device_plugin::plugins::keep_all;
+use aliquot_device_plugin::modes::SharingModes;
+use aliquot_device_plugin::plugins::register_all;
 use aliquot_device_plugin::pod::Pod;
 use aliquot_device_plugin::pods::Pods;
+use aliquot_device_plugin::preallocated::Preallocated;
 use aliquot_device_plugin::prestart::PreStart;
-use aliquot_device_plugin::runtime::choice::Looked;
+use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
 use aliquot_device_plugin::settings::Settings;
-use aliquot_device_plugin::spare::Spares;
-use aliquot_device_plugin::units::Arrangement;
-use aliquot_nvml::{CardFacts, CardHealth, Driver, Event, Inventory, NvmlError};
+use aliquot_nvml::{DeviceHealth, Driver, DriverInventory, GpuEvent, GpuFacts, NvmlError};
 use aliquot_profiles::Defaults;
 use clap::Parser as _;
 use parking_lot::Mutex;
@@ -34,12 +32,12 @@ use crate::kubelet::Kubelet;
 
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
 
-/// Two healthy cards of 10,000 MiB.
-pub(crate) struct TwoCards;
+/// Two healthy GPUs of 10,000 MiB.
+pub(crate) struct TwoGpus;
 
-impl Driver for TwoCards {
-    fn inventory(&self) -> Result<Inventory, NvmlError> {
-        let card = |(index, uuid): (u32, &str)| CardFacts {
+impl Driver for TwoGpus {
+    fn inventory(&self) -> Result<DriverInventory, NvmlError> {
+        let gpu = |(index, uuid): (u32, &str)| GpuFacts {
             uuid: uuid.to_owned(),
             index,
             minor: Some(index),
@@ -50,34 +48,34 @@ impl Driver for TwoCards {
             reserved: None,
             compute_capability: None,
             numa: None,
-            mig: aliquot_nvml::Mig::default(),
-            cut: aliquot_nvml::Cut::default(),
+            mig: aliquot_nvml::MigMode::default(),
+            layout: aliquot_nvml::MigLayout::default(),
             links: std::collections::BTreeMap::new(),
         };
-        Ok(Inventory {
+        Ok(DriverInventory {
             driver_version: "580.82".to_owned(),
             cuda_version: None,
-            cards: (0..).zip(["GPU-a", "GPU-b"]).map(card).collect(),
+            gpus: (0..).zip(["GPU-a", "GPU-b"]).map(gpu).collect(),
             notes: Vec::new(),
         })
     }
 
-    fn health(&self) -> Result<Vec<CardHealth>, NvmlError> {
+    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
         Ok(Vec::new())
     }
 
-    fn wait_events(&self, timeout: Duration) -> Result<Vec<Event>, NvmlError> {
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
         std::thread::park_timeout(timeout);
         Ok(Vec::new())
     }
 }
 
-pub(crate) fn settings(room: &Path) -> Settings {
-    settings_with(room, &[])
+pub(crate) fn settings(dir: &Path) -> Settings {
+    settings_with(dir, &[])
 }
 
-fn settings_with(room: &Path, flags: &[&str]) -> Settings {
-    let path = |name: &str| room.join(name).display().to_string();
+fn settings_with(dir: &Path, flags: &[&str]) -> Settings {
+    let path = |name: &str| dir.join(name).display().to_string();
     let own = [
         "agent",
         "--node-name=n1",
@@ -92,7 +90,7 @@ fn settings_with(room: &Path, flags: &[&str]) -> Settings {
 
 /// The agent without an API server: pods are applied by the test.
 pub(crate) struct Node {
-    pub(crate) room: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
     pub(crate) kubelet: Kubelet,
     pub(crate) pods: Pods,
     pub(crate) prestart: Arc<PreStart>,
@@ -106,15 +104,17 @@ pub(crate) fn node() -> Node {
 
 /// The same with further flags.
 pub(crate) fn node_with(flags: &[&str]) -> Node {
-    let node = unlooked(flags);
-    node.prestart.published.runtime(Looked::default());
+    let node = node_with_unknown_runtime(flags);
+    node.prestart
+        .published
+        .set_runtime(RuntimeStatus::default());
     node
 }
 
 /// The same, and nobody has looked at the container runtime yet.
-pub(crate) fn unlooked(flags: &[&str]) -> Node {
-    let room = tempfile::tempdir().expect("tempdir");
-    let settings = settings_with(room.path(), flags);
+pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let settings = settings_with(dir.path(), flags);
     let paths = settings.paths();
     let kubelet = Kubelet::start(&paths.plugins);
     std::fs::create_dir_all(&paths.cdi).expect("made");
@@ -122,30 +122,30 @@ pub(crate) fn unlooked(flags: &[&str]) -> Node {
         split: 10,
         memory_scaling: settings.device_memory_scaling,
     };
-    let facts = TwoCards.inventory().expect("facts");
-    let arrangement = Arrangement::built_in(&facts, RESOURCE, &defaults);
-    let driver: Arc<dyn Driver> = Arc::new(TwoCards);
+    let facts = TwoGpus.inventory().expect("facts");
+    let layout = NodeLayout::built_in(&facts, RESOURCE, &defaults);
+    let driver: Arc<dyn Driver> = Arc::new(TwoGpus);
     let pods = Pods::default();
     pods.reset(Vec::new());
     let prestart = Arc::new(PreStart {
-        kept: Kept::default(),
+        call_state: CallState::default(),
         node: "n1".into(),
-        usual: RESOURCE.to_owned(),
+        default_resource: RESOURCE.to_owned(),
         rules: NodeRules::new(true),
-        tenant_may: None,
-        modes: Modes::new(&driver, room.path()),
+        namespace_rights: None,
+        modes: SharingModes::new(&driver, dir.path()),
         store: Mutex::new(Store::open(paths.accepted.clone()).expect("opened")),
-        spares: Arc::new(Spares::new(paths.spare.clone(), None).expect("made")),
+        preallocated: Arc::new(Preallocated::new(paths.preallocated.clone(), None).expect("made")),
         paths: paths.clone(),
         device_list: settings.device_list,
         limiter: None,
         context: Mib(512),
         pods: pods.clone(),
-        published: Published::new(facts, Vec::new(), arrangement),
+        published: NodePublisher::new(facts, Vec::new(), layout),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
     });
     let (stop, metrics) = (CancellationToken::new(), Metrics::default());
-    tokio::spawn(keep_all(
+    tokio::spawn(register_all(
         paths.plugins,
         Arc::clone(&prestart),
         metrics.clone(),
@@ -154,7 +154,7 @@ pub(crate) fn unlooked(flags: &[&str]) -> Node {
         stop.clone(),
     ));
     Node {
-        room,
+        dir,
         kubelet,
         pods,
         prestart,
@@ -165,19 +165,19 @@ pub(crate) fn unlooked(flags: &[&str]) -> Node {
 
 impl Node {
     pub(crate) fn spec(&self, qualified: &str) -> Value {
-        spec(self.room.path(), qualified)
+        spec(self.dir.path(), qualified)
     }
 
     pub(crate) fn files(&self) -> usize {
         let count = |path: &Path| std::fs::read_dir(path).map_or(0, Iterator::count);
         let paths = &self.prestart.paths;
-        count(&paths.cdi) + count(&paths.seats) + count(&paths.accepted)
+        count(&paths.cdi) + count(&paths.container_directories) + count(&paths.accepted)
     }
 }
 
-pub(crate) fn spec(room: &Path, qualified: &str) -> Value {
+pub(crate) fn spec(dir: &Path, qualified: &str) -> Value {
     let name = qualified.strip_prefix("aliquot.dev/vgpu=").expect("ours");
-    let path = room.join("cdi").join(cdi::file_name(name));
+    let path = dir.join("cdi").join(cdi::file_name(name));
     let text = std::fs::read(&path).expect("a spec of this name");
     serde_json::from_slice(&text).expect("json")
 }
@@ -188,7 +188,7 @@ pub(crate) fn variables(spec: &Value) -> Vec<&str> {
     env.filter_map(Value::as_str).collect()
 }
 
-/// A bound pod; `shares` are (container, is init, card, MiB).
+/// A bound pod; `shares` are (container, is init, GPU, MiB).
 pub(crate) fn pod(uid: &str, shares: &[(&str, bool, &str, u64)]) -> Pod {
     let grants = |init: bool| -> Value {
         let chosen = shares.iter().filter(|share| share.1 == init);

@@ -1,72 +1,72 @@
-//! The list of preloads that a container gets where preload is the way in: ours, and after it what
-//! the image brings, which is known only when the container is made.
+//! The preload list of a container under the injection method preload: our library, followed by
+//! what the image preloads, which is known only when the container is created.
 //!
-//! Fed by: an OCI runtime, as hook `createRuntime`: the container's root file system is there and
-//! our list lies over the image's in the container's own mounts only. Must not: follow a link of
-//! the image out of its root.
+//! An OCI runtime runs this as a `createRuntime` hook: the container's root file system exists, and
+//! our list covers the image's in the container's own mounts only. Links of the image are never
+//! followed out of its root.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use aliquot_facade::{FOLDER, LIMITER};
+use aliquot_shim::{FOLDER, LIMITER};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use serde_json::Value;
 use thiserror::Error;
 
-/// Where a loader reads what to load before everything else.
+/// The file from which the loader reads what to load first.
 const LIST: &str = "/etc/ld.so.preload";
-/// The longest list of an image that is taken over, in bytes.
-pub const LONGEST: u64 = 64 << 10;
+/// The longest list of an image that is accepted, in bytes.
+pub const MAX_LENGTH: u64 = 64 << 10;
 
-/// Why a list could not be merged. The container is not made then.
+/// Why a list could not be merged. The container is not created then.
 #[derive(Debug, Error)]
 pub enum HookError {
-    /// What the runtime said of the container is no JSON.
-    #[error("the runtime's word about the container cannot be read: {0}")]
+    /// The container state from the runtime is not JSON.
+    #[error("cannot read the container state from standard input: {0}")]
     State(#[source] serde_json::Error),
-    /// The runtime did not say where the container's bundle is.
-    #[error("the runtime did not name the container's bundle")]
+    /// The container state names no bundle.
+    #[error("the container state has no bundle")]
     NoBundle,
     /// The bundle's configuration cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Bundle {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The bundle's configuration is no JSON, or names no root.
-    #[error("{} does not name the container's root", .0.display())]
+    /// The bundle's configuration is not JSON, or names no root.
+    #[error("{} has no root.path", .0.display())]
     Root(PathBuf),
     /// The image's list cannot be read.
     #[error("cannot read the image's {LIST}: {0}")]
     Image(#[source] io::Error),
-    /// The image's list is longer than any list.
-    #[error("the image's {LIST} is longer than {LONGEST} bytes")]
+    /// The image's list is too long.
+    #[error("the image's {LIST} is longer than {MAX_LENGTH} bytes")]
     TooLong,
-    /// The seat's list cannot be written.
+    /// The container's list cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Where the list that a container would have without us lies.
+/// Where the list is that a container would have without us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// A folder that nothing may be followed out of, or the file itself.
+pub struct ListOrigin {
+    /// A folder out of which no link is followed, or the file itself.
     pub root: PathBuf,
     /// The file in it; empty where `root` is the file.
     pub rest: PathBuf,
 }
 
-/// Reads the runtime's word from `state` and brings the list at `ours` up to date. It is written
-/// in place: the container has that very file mounted.
+/// Reads the container state from `state` and updates the list at `ours`. It is written in place,
+/// because the container has that very file mounted.
 pub fn run(state: impl Read, ours: &Path) -> Result<(), HookError> {
     let state: Value = serde_json::from_reader(state).map_err(HookError::State)?;
     let bundle = state["bundle"].as_str().ok_or(HookError::NoBundle)?;
@@ -86,8 +86,8 @@ pub fn run(state: impl Read, ours: &Path) -> Result<(), HookError> {
     })
 }
 
-/// The mount that is nearest to the list, or the image's root.
-pub fn origin(config: &Value, bundle: &Path, ours: &Path) -> Option<Origin> {
+/// The nearest mount above the list, or the image's root.
+pub fn origin(config: &Value, bundle: &Path, ours: &Path) -> Option<ListOrigin> {
     let root = config["root"]["path"].as_str()?;
     let mut nearest = (Path::new("/"), bundle.join(root));
     for mount in config["mounts"].as_array().into_iter().flatten() {
@@ -102,14 +102,14 @@ pub fn origin(config: &Value, bundle: &Path, ours: &Path) -> Option<Origin> {
         }
     }
     let rest = Path::new(LIST).strip_prefix(nearest.0).ok()?;
-    Some(Origin {
+    Some(ListOrigin {
         root: nearest.1,
         rest: rest.to_owned(),
     })
 }
 
-/// What the list says; nothing where there is none, or no file.
-fn found(origin: &Origin) -> Result<Vec<u8>, HookError> {
+/// The content of the list; empty if there is none, or no regular file.
+fn found(origin: &ListOrigin) -> Result<Vec<u8>, HookError> {
     let image = |error: Errno| HookError::Image(error.into());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = if origin.rest.as_os_str().is_empty() {
@@ -136,15 +136,15 @@ fn found(origin: &Origin) -> Result<Vec<u8>, HookError> {
         return Ok(Vec::new());
     }
     let mut list = Vec::new();
-    let mut file = file.take(LONGEST + 1);
+    let mut file = file.take(MAX_LENGTH + 1);
     file.read_to_end(&mut list).map_err(HookError::Image)?;
-    if list.len() as u64 > LONGEST {
+    if list.len() as u64 > MAX_LENGTH {
         return Err(HookError::TooLong);
     }
     Ok(list)
 }
 
-/// Our library first: who comes first answers.
+/// Puts our library first: the first one that has a symbol wins.
 pub fn merged(image: &[u8]) -> Vec<u8> {
     let mut list = format!("{FOLDER}/{LIMITER}\n").into_bytes();
     if !image.starts_with(&list) {
@@ -165,7 +165,7 @@ mod tests {
     fn check(mounts: &Value, root: &str, expected: Option<(&str, &str)>) {
         let config = json!({"root": {"path": root}, "mounts": mounts});
         let found = origin(&config, Path::new("/run/b"), Path::new(OURS));
-        let expected = expected.map(|(root, rest)| Origin {
+        let expected = expected.map(|(root, rest)| ListOrigin {
             root: root.into(),
             rest: rest.into(),
         });
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_the_images_unless_a_volume_lies_over_it() {
+    fn finds_preload_list_of_image_or_nearest_volume() {
         let ours = json!({"destination": LIST, "source": OURS});
         let etc = json!({"destination": "/etc", "source": "/vol/etc"});
         let file = json!({"destination": LIST, "source": "/vol/list"});
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_comes_first_and_once() {
+    fn puts_limiter_first_and_once() {
         let ours = "/.aliquot/lib/libvgpu.so\n";
         assert_eq!(merged(b""), ours.as_bytes());
         let both = format!("{ours}/a.so # why\n/b.so");

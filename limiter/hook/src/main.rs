@@ -1,8 +1,8 @@
-//! `aliquot-hook preload FILE`: what an OCI runtime runs while it makes a container; the
-//! container's state is on standard input. A failure is one line on stderr, and the container is
-//! not made. Fed by: the CDI spec of a seat. Must not: know more than its argument.
+//! `aliquot-hook preload FILE`: an OCI runtime runs this while it creates a container, with the
+//! container's state on standard input. On failure it prints one line on stderr, and the container
+//! is not created.
 
-#![expect(clippy::print_stderr, reason = "a runtime tells what is said there")]
+#![expect(clippy::print_stderr, reason = "the runtime reports it")]
 
 use std::io;
 use std::path::Path;

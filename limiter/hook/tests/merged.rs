@@ -1,4 +1,4 @@
-//! The program as a runtime runs it, with images that mean harm.
+//! The program as a runtime runs it, with hostile images.
 
 use std::fs;
 use std::io::Write as _;
@@ -8,27 +8,31 @@ use std::process::{Command, Output, Stdio};
 
 const OURS: &str = "/.aliquot/lib/libvgpu.so\n";
 
-/// What the program does with a bundle whose root `make` fills; the seat's list after it.
+/// Runs the program with a bundle whose root `make` fills, and checks the container's list
+/// afterwards.
 fn check(make: impl FnOnce(&Path), expected: Result<&str, &str>) {
-    let room = tempfile::tempdir().expect("a folder");
-    let at = |path: &str| room.path().join(path);
+    let temp = tempfile::tempdir().expect("a folder");
+    let at = |path: &str| temp.path().join(path);
     fs::create_dir_all(at("rootfs/etc")).expect("made");
     fs::write(at("config.json"), r#"{"root": {"path": "rootfs"}}"#).expect("written");
     fs::write(at("outside"), "/secret.so\n").expect("written");
     fs::write(at("list"), "of the container before").expect("written");
     make(&at("rootfs/etc/ld.so.preload"));
-    let state = format!(r#"{{"bundle": "{}"}}"#, room.path().display());
+    let state = format!(r#"{{"bundle": "{}"}}"#, temp.path().display());
     let output = run(&at("list"), &state);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let list = fs::read_to_string(at("list")).expect("read");
     match expected {
         Ok(rest) => {
-            assert!(output.status.success(), "{said}");
+            assert!(output.status.success(), "{stderr}");
             assert_eq!(list, format!("{OURS}{rest}"));
         }
         Err(words) => {
             assert_eq!(output.status.code(), Some(1));
-            assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+            assert!(
+                stderr.contains(words) && stderr.lines().count() == 1,
+                "{stderr}"
+            );
         }
     }
 }
@@ -48,7 +52,7 @@ fn run(list: &Path, state: &str) -> Output {
 }
 
 #[test]
-fn what_an_image_preloads_follows_ours() {
+fn appends_image_preloads_after_limiter() {
     check(|_| (), Ok(""));
     check(
         |list| fs::write(list, "/a.so\n").expect("written"),
@@ -62,7 +66,7 @@ fn what_an_image_preloads_follows_ours() {
 }
 
 #[test]
-fn no_link_of_an_image_leads_out_of_it() {
+fn resolves_image_links_inside_its_root() {
     for target in ["/outside", "../../outside", "../../../../../../etc/passwd"] {
         check(|list| symlink(target, list).expect("linked"), Ok(""));
     }
@@ -70,7 +74,7 @@ fn no_link_of_an_image_leads_out_of_it() {
 }
 
 #[test]
-fn what_is_no_file_keeps_nobody_waiting() {
+fn ignores_preload_list_that_is_no_file() {
     let fifo = |list: &Path| {
         let made = Command::new("mkfifo").arg(list).status();
         assert!(made.expect("mkfifo").success());
@@ -80,18 +84,18 @@ fn what_is_no_file_keeps_nobody_waiting() {
 }
 
 #[test]
-fn what_cannot_be_merged_is_said_and_not_hidden() {
+fn fails_with_message_when_list_cannot_be_merged() {
     let long = |list: &Path| fs::write(list, vec![b'#'; 65 << 10]).expect("written");
     check(long, Err("is longer than 65536 bytes"));
-    let room = tempfile::tempdir().expect("a folder");
+    let temp = tempfile::tempdir().expect("a folder");
     for (state, words) in [
-        ("", "cannot be read"),
-        ("{}", "did not name the container's bundle"),
+        ("", "cannot read the container state"),
+        ("{}", "the container state has no bundle"),
         (r#"{"bundle": "/nowhere"}"#, "/nowhere/config.json"),
     ] {
-        let output = run(&room.path().join("list"), state);
+        let output = run(&temp.path().join("list"), state);
         assert_eq!(output.status.code(), Some(1), "{state}");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(words), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains(words), "{stderr}");
     }
 }

@@ -1,27 +1,27 @@
-//! The bucket of a container on a card: one word that all its processes share, the moment at which
-//! what was charged so far is paid for. Before that moment the bucket is in debt, after it in
-//! credit; a charge moves it on by the time in which that much GPU time becomes free.
+//! The bucket of a container on a device: one word that all its processes share, the moment at
+//! which everything charged so far is paid for. Before that moment the bucket is in debt, after it
+//! in credit. A charge moves the moment on by the time in which that much GPU time becomes
+//! available.
 //!
 //! One exchange of one word is a whole charge, so a process may die anywhere: it has charged its
-//! launch or it has not. Nobody fills the bucket; time does.
-//!
-//! Fed by: the counters file's word. Must not: loop without bound, or believe a word that no
-//! charge can have made.
+//! launch or it has not. Nobody refills the bucket; time does. No loop is unbounded, and a word
+//! that no charge can produce is ignored.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::rule::Rate;
 
-/// Nanoseconds of unused time that are kept for later: more would be a burst that others feel,
-/// less is lost whenever a process is not scheduled for a while.
+/// Nanoseconds of unused time that may be used later: more would be a burst that other tenants
+/// notice, less is lost whenever a process is not scheduled for a while.
 pub const BURST: u64 = 50_000_000;
-/// A debt of more nanoseconds than this was not made by a launch of ours.
-pub const FORGED: u64 = 600_000_000_000;
-/// Exchanges that may fail because others charged meanwhile, before a charge is added blindly.
-const TRIES: u32 = 64;
+/// Highest debt in nanoseconds that our launches can cause.
+pub const MAX_DEBT: u64 = 600_000_000_000;
+/// Exchanges that may fail because other processes charge at the same time, before a charge is
+/// added unconditionally.
+const MAX_ATTEMPTS: u32 = 64;
 
-/// The word, wherever it lies.
+/// The bucket's word.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket<'a>(pub &'a AtomicU64);
 
@@ -33,37 +33,37 @@ impl Bucket<'_> {
     /// Charges `cost` nanoseconds of GPU time, if the bucket is not in debt.
     pub fn take(self, now: u64, rate: Rate, cost: u64) -> Result<(), Until> {
         let mut found = self.0.load(Relaxed);
-        for _ in 0..TRIES {
-            let next = taken(found, now, rate, cost)?;
+        for _ in 0..MAX_ATTEMPTS {
+            let next = charged_word(found, now, rate, cost)?;
             match self.0.compare_exchange_weak(found, next, Relaxed, Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(other) => found = other,
             }
         }
-        self.0.fetch_add(rate.wall(cost), Relaxed);
+        self.0.fetch_add(rate.wall_time(cost), Relaxed);
         Ok(())
     }
 
-    /// Corrects a charge of `charged` to what it turned out to be, `found`.
+    /// Corrects a charge of `charged` to the measured cost `found`.
     pub fn settle(self, rate: Rate, charged: u64, found: u64) {
         if found >= charged {
-            self.0.fetch_add(rate.wall(found - charged), Relaxed);
+            self.0.fetch_add(rate.wall_time(found - charged), Relaxed);
         } else {
-            self.0.fetch_sub(rate.wall(charged - found), Relaxed);
+            self.0.fetch_sub(rate.wall_time(charged - found), Relaxed);
         }
     }
 
-    /// Lets so many nanoseconds pass unused: in them a launch waited for others of its container.
-    pub fn pass(self, nanoseconds: u64) {
-        self.0.fetch_add(nanoseconds.min(FORGED), Relaxed);
+    /// Lets nanoseconds pass unused, in which a launch waited for other launches of its container.
+    pub fn skip(self, nanoseconds: u64) {
+        self.0.fetch_add(nanoseconds.min(MAX_DEBT), Relaxed);
     }
 }
 
-/// The word after a charge, or until when there can be none.
-fn taken(word: u64, now: u64, rate: Rate, cost: u64) -> Result<u64, Until> {
-    let forged = word > now.saturating_add(FORGED);
+/// The word after a charge, or until when none is possible.
+fn charged_word(word: u64, now: u64, rate: Rate, cost: u64) -> Result<u64, Until> {
+    let invalid = word > now.saturating_add(MAX_DEBT);
     // A new bucket is empty.
-    let paid = if forged || word == 0 {
+    let paid = if invalid || word == 0 {
         now
     } else {
         word.max(now.saturating_sub(BURST))
@@ -71,8 +71,8 @@ fn taken(word: u64, now: u64, rate: Rate, cost: u64) -> Result<u64, Until> {
     if paid > now {
         return Err(Until(paid));
     }
-    // Never so far that the word would look forged.
-    Ok((paid + rate.wall(cost).min(FORGED)).min(now + FORGED))
+    // Never so far that the word becomes invalid.
+    Ok((paid + rate.wall_time(cost).min(MAX_DEBT)).min(now + MAX_DEBT))
 }
 
 #[cfg(test)]
@@ -81,11 +81,11 @@ mod tests {
 
     use super::*;
 
-    const HALF: Rate = Rate::exactly(500_000);
+    const HALF: Rate = Rate::from_millionths(500_000);
     const NOW: u64 = 1 << 40;
 
     #[test]
-    fn a_bucket_that_is_not_in_debt_gives_and_then_waits_until_it_is_paid() {
+    fn grants_when_out_of_debt_and_waits_until_paid() {
         let word = AtomicU64::new(NOW);
         let bucket = Bucket(&word);
         assert_eq!(bucket.take(NOW, HALF, 10), Ok(()));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_time_is_kept_for_a_while_only() {
+    fn limits_burst_of_unused_time() {
         let word = AtomicU64::new(1);
         let mut given = 0;
         while Bucket(&word).take(NOW, HALF, 1_000_000).is_ok() {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_that_was_wrong_is_corrected() {
+    fn corrects_charge_after_measurement() {
         let word = AtomicU64::new(NOW);
         let bucket = Bucket(&word);
         bucket.take(NOW, HALF, 10).unwrap();
@@ -116,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_no_charge_can_have_made_blocks_nobody() {
-        for word in [u64::MAX, NOW + FORGED + 1] {
+    fn ignores_word_that_no_charge_can_make() {
+        for word in [u64::MAX, NOW + MAX_DEBT + 1] {
             let word = AtomicU64::new(word);
             assert_eq!(Bucket(&word).take(NOW, HALF, 10), Ok(()));
             assert_eq!(word.load(Relaxed), NOW + 20);
@@ -128,18 +128,18 @@ mod tests {
     }
 
     #[test]
-    fn a_long_kernel_with_a_small_share_made_a_word_that_looked_forged() {
+    fn keeps_debt_of_long_kernel_at_small_share_valid() {
         let word = AtomicU64::new(NOW);
-        let tenth = Rate::exactly(100_000);
+        let tenth = Rate::from_millionths(100_000);
         assert_eq!(Bucket(&word).take(NOW, tenth, 61_000_000_000), Ok(()));
         assert!(Bucket(&word).take(NOW + 1, tenth, 10).is_err());
     }
 
     #[test]
-    fn a_process_that_dies_before_or_after_the_exchange_leaves_a_whole_word() {
-        // The exchange is the only write: what is there is the word before it or after it, and of
-        // each the others go on as if nothing had happened.
-        let after = taken(NOW, NOW, HALF, 10).unwrap();
+    fn leaves_valid_word_when_process_dies_during_charge() {
+        // The exchange is the only write: the word is the one before or after it, and the others go
+        // on from either as if nothing had happened.
+        let after = charged_word(NOW, NOW, HALF, 10).unwrap();
         for left in [NOW, after] {
             let word = AtomicU64::new(left);
             let paid = left.max(NOW);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn four_threads_get_no_more_together_than_one() {
+    fn grants_four_threads_no_more_than_one() {
         let (word, given) = (AtomicU64::new(NOW), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -169,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_when_the_rate_holds(
+        fn never_gives_more_than_the_rate(
             percent in 1_u32..100,
             asks in prop::collection::vec((0_u64..20_000_000, 0_u64..20_000_000), 1..200),
         ) {
@@ -188,7 +188,7 @@ mod tests {
         }
 
         #[test]
-        fn who_asks_again_when_told_to_gets_all_of_its_rate(
+        fn grants_full_rate_to_caller_that_retries_in_time(
             percent in 1_u32..100,
             costs in prop::collection::vec(1_u64..20_000_000, 1..200),
             late in 0_u64..50_000_000,

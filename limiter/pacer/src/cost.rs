@@ -1,108 +1,111 @@
-//! What each kernel costs, learnt from sampled launches.
+//! What each kernel costs, learnt from measured launches.
 //!
-//! A sample is the time between two marks on the card's own clock, before and after a launch. Alone
-//! on the card that is what the launch took, and the mean of it is what the next ones are charged.
-//! With other streams and processes of the container at work some samples hold time of theirs.
-//! Those are told by their length: two low quantiles of all samples, which others seldom reach, say
-//! how far a kernel's own times spread, and what lies beyond is left out.
-//! With other tenants at work most samples may hold time in which one of them had the card, and the
-//! more the fuller it is; to charge that would free the card again, and so on. So then the shortest
-//! of late counts, times how far the mean was above the shortest before: that does not depend on
-//! how full the card is, and what is wrong with it is for the host's trim. A launch that took longer
-//! than turns with the others can explain is charged what they cannot: one kernel may have long and
-//! short launches of one size.
-//! A kernel that waits for one on another card of the container, which we held up, took longer by
-//! our own doing: to charge that at the container's rate would hold up this card for longer still,
+//! A sample is the time between two CUDA events, before and after a launch. On a device without
+//! other work, that is the launch's own time, and the mean of the samples is what later launches
+//! are charged.
+//!
+//! With other streams and processes of the container at work, some samples include time of theirs.
+//! Their length gives them away: two low quantiles of all samples, which other work seldom reaches,
+//! tell how far a kernel's own times spread, and longer samples are left out.
+//!
+//! With other tenants at work, most samples may include time in which one of them had the device,
+//! the more so the busier it is; charging that would free the device again, and so on. So then the
+//! recent shortest sample counts, multiplied by the ratio of the mean to the shortest before. That
+//! does not depend on how busy the device is; the host's rate correction removes the remaining
+//! error. A launch that took longer than time slicing with the other tenants can explain is charged
+//! the excess: one kernel may have long and short launches of the same size.
+//!
+//! A kernel that waits for one on another device of the container, which we held up, took longer
+//! because of us. Charging that at the container's rate would hold up this device for even longer,
 //! and so on in turns.
 //!
-//! The table has a fixed size. Where it is full, newcomers share one more place, which knows their
-//! mean, and now and then one of them gets that of a kernel which was not launched meanwhile: none is
-//! unknown again and again.
-//!
-//! Fed by: the limiter's markers. Must not: lock; a lost update costs one sample.
+//! The table has a fixed size. Where a set is full, further kernels share one more entry, which
+//! knows their mean; from time to time one of them replaces a kernel that was not launched
+//! recently, so none stays unknown. Nothing is locked: a lost update costs one sample.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What an unknown kernel is charged until its first launches were measured, in nanoseconds.
-pub const UNKNOWN: u64 = 1_000_000;
-/// Launches of an unknown kernel that may be under way at once.
-pub const BLIND: u32 = 2;
+/// Nanoseconds charged for an unknown kernel until its first launches are measured.
+pub const UNKNOWN_COST: u64 = 1_000_000;
+/// Launches of an unknown kernel that may run at once.
+pub const MAX_UNMEASURED: u32 = 2;
 
-/// Samples over which the mean forgets, once there are as many.
-const MEMORY: u64 = 16;
-/// The part by which the shortest sample of late grows with each that is longer.
-const LEAK: u64 = 128;
+/// Weight of the mean in samples, once there are that many.
+const MEAN_SAMPLES: u64 = 16;
+/// The part by which the recent shortest sample grows with each longer one.
+const SHORTEST_GROWTH: u64 = 128;
 /// Fixed point of ratios.
-const ONE: u64 = 256;
-/// The largest spread that is believed.
-const WIDEST: u64 = 3 * ONE;
-/// Samples that were left out one after another, after which one is taken for want of better.
-const PATIENCE: u32 = 24;
-/// Nanoseconds for which a card stays with one of several tenants, about.
-const SLICE: u64 = 2_000_000;
-/// The part of itself by which the lower quantile moves with a sample: while few are known, later.
-const STEPS: [u64; 2] = [8, 32];
+const RATIO_ONE: u64 = 256;
+/// Largest accepted spread.
+const MAX_SPREAD: u64 = 3 * RATIO_ONE;
+/// Consecutive samples that may be left out before one is used for want of a better one.
+const MAX_LEFT_OUT: u32 = 24;
+/// Approximate nanoseconds for which a device serves one of several tenants at a time.
+const TIME_SLICE: u64 = 2_000_000;
+/// The part by which the lower quantile moves with a sample: while few are known, and later.
+const QUANTILE_STEPS: [u64; 2] = [8, 32];
 
-/// Launches of kernels without a place of their own, after which one gets the place of a kernel
-/// that was not launched meanwhile.
-const VISITS: u32 = 64;
+/// Launches of kernels without an entry of their own, after which one of them gets the entry of a
+/// kernel that was not launched since.
+const EVICTION_INTERVAL: u32 = 64;
 
 const KERNELS: usize = 4096;
 const WAYS: usize = 4;
 
-/// One launch, measured.
+/// One measured launch.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
-    /// Nanoseconds between its two marks.
+pub struct LaunchSample {
+    /// Nanoseconds between its two events.
     pub took: u64,
-    /// Tenants that had the card meanwhile, this one included.
+    /// Tenants that used the device meanwhile, including this one.
     pub sharing: u32,
     /// Other work of the container may have run meanwhile.
     pub overlapped: bool,
-    /// The launching thread was held up between the marks, so they may hold time that the card
-    /// was idle.
+    /// The launching thread was delayed between the events, so they may include time in which the
+    /// device was idle.
     pub disturbed: bool,
-    /// Nanoseconds for which launches of the container on its other cards were held up meanwhile.
-    pub held: u64,
+    /// Nanoseconds for which launches of the container on its other devices were held up meanwhile.
+    pub delayed: u64,
 }
 
-/// What is known of a kernel at one size, or of a graph.
+/// What is known about a kernel at one size, or about a graph.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Kernel {
+pub struct KernelCost {
     key: AtomicU64,
     mean: AtomicU64,
-    /// The shortest sample of late.
+    /// The recent shortest sample.
     shortest: AtomicU64,
-    /// What three in ten samples are shorter than.
+    /// The value below which three in ten samples are.
     low: AtomicU64,
-    /// Mean by shortest where no other tenant was, in parts of [`ONE`]; 0: not known.
+    /// Mean divided by shortest when no other tenant was active, in parts of [`RATIO_ONE`]; 0:
+    /// unknown.
     spread: AtomicU64,
     samples: AtomicU64,
-    /// Launches whose measure is not known yet.
-    open: AtomicU32,
-    /// Samples left out, one after another.
+    /// Launches whose measurement is under way.
+    unmeasured: AtomicU32,
+    /// Consecutive samples that were left out.
     left_out: AtomicU32,
-    /// Not 0: launched since a place was last looked for; of newcomers together, how often.
-    late: AtomicU32,
+    /// Not 0: launched since an entry was last replaced; of the shared entry, how often.
+    recent: AtomicU32,
 }
 
-/// All kernels of a process on a card.
+/// The costs of all kernels of a process on one device.
 #[derive(Debug)]
-pub struct Costs(Box<[Kernel]>);
+pub struct Costs(Box<[KernelCost]>);
 
-/// Places of a set: its kernels, and the one of all that found none.
-const PLACES: usize = WAYS + 1;
+/// Entries of a set: its kernels, and the one that all others share.
+const SET_SIZE: usize = WAYS + 1;
 
 impl Default for Costs {
     fn default() -> Self {
-        let places = KERNELS / WAYS * PLACES;
-        Self((0..places).map(|_| Kernel::default()).collect())
+        let places = KERNELS / WAYS * SET_SIZE;
+        Self((0..places).map(|_| KernelCost::default()).collect())
     }
 }
 
-/// A key of a kernel from its parts: never 0, and spread over all 64 bits.
+/// The key of a kernel: never 0, and spread over all 64 bits.
 #[inline]
 pub fn key(parts: [u64; 3]) -> u64 {
     let mut mixed: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -114,132 +117,134 @@ pub fn key(parts: [u64; 3]) -> u64 {
 }
 
 impl Costs {
-    /// The kernel of a key, perhaps in the place of another, or together with others.
+    /// The entry of a key, which may replace another kernel or be shared.
     #[inline]
-    pub fn kernel(&self, key: u64) -> &Kernel {
-        let set = usize::try_from(key >> 40).unwrap_or(0) % (KERNELS / WAYS) * PLACES;
-        let places = &self.0[set..set + PLACES];
+    pub fn kernel(&self, key: u64) -> &KernelCost {
+        let set = usize::try_from(key >> 40).unwrap_or(0) % (KERNELS / WAYS) * SET_SIZE;
+        let places = &self.0[set..set + SET_SIZE];
         let found = places.iter().find(|one| one.key.load(Relaxed) == key);
-        let found = found.unwrap_or_else(|| Self::enter(places, key));
-        if found.late.load(Relaxed) == 0 {
-            found.late.store(1, Relaxed);
+        let found = found.unwrap_or_else(|| Self::insert(places, key));
+        if found.recent.load(Relaxed) == 0 {
+            found.recent.store(1, Relaxed);
         }
         found
     }
 
     #[cold]
-    fn enter(places: &[Kernel], key: u64) -> &Kernel {
-        let (ways, crowd) = places.split_at(WAYS);
-        let crowd = &crowd[0];
+    fn insert(places: &[KernelCost], key: u64) -> &KernelCost {
+        let (ways, overflow) = places.split_at(WAYS);
+        let overflow = &overflow[0];
         let mut found = ways.iter().find(|one| one.key.load(Relaxed) == 0);
-        if found.is_none() && crowd.late.fetch_add(1, Relaxed) >= VISITS {
-            found = ways.iter().find(|one| one.late.load(Relaxed) == 0);
+        if found.is_none() && overflow.recent.fetch_add(1, Relaxed) >= EVICTION_INTERVAL {
+            found = ways.iter().find(|one| one.recent.load(Relaxed) == 0);
             for one in ways {
-                one.late.store(0, Relaxed);
+                one.recent.store(0, Relaxed);
             }
-            crowd.late.store(1, Relaxed);
+            overflow.recent.store(1, Relaxed);
         }
         let Some(place) = found else {
-            return crowd;
+            return overflow;
         };
         for word in [&place.mean, &place.low, &place.spread, &place.samples] {
             word.store(0, Relaxed);
         }
-        place.open.store(0, Relaxed);
+        place.unmeasured.store(0, Relaxed);
         place.left_out.store(0, Relaxed);
         place.key.store(key, Relaxed);
         place
     }
 }
 
-impl Kernel {
-    /// It was measured.
+impl KernelCost {
+    /// Whether it was measured.
     #[inline]
     pub fn is_known(&self) -> bool {
         self.samples.load(Relaxed) > 0
     }
 
-    /// What a launch of it is charged, in nanoseconds; [`UNKNOWN`] before the first measure.
+    /// What a launch is charged, in nanoseconds; [`UNKNOWN_COST`] before the first measurement.
     #[inline]
     pub fn cost(&self) -> u64 {
         if self.is_known() {
             self.mean.load(Relaxed)
         } else {
-            UNKNOWN
+            UNKNOWN_COST
         }
     }
 
-    /// So many launches of it that nobody knows the cost of are under way that no more may go.
-    pub fn is_blind(&self) -> bool {
-        !self.is_known() && self.open.load(Relaxed) >= BLIND
+    /// Whether so many launches of unknown cost are under way that no more may start.
+    pub fn is_at_unmeasured_limit(&self) -> bool {
+        !self.is_known() && self.unmeasured.load(Relaxed) >= MAX_UNMEASURED
     }
 
-    /// A launch of it begins to be measured.
-    pub fn begin(&self) {
-        self.open.fetch_add(1, Relaxed);
+    /// A launch begins to be measured.
+    pub fn begin_measurement(&self) {
+        self.unmeasured.fetch_add(1, Relaxed);
     }
 
-    /// That came to nothing, or is about to be learnt from.
-    pub fn end(&self) {
+    /// The measurement failed, or is about to be learnt from.
+    pub fn end_measurement(&self) {
         let _ = self
-            .open
-            .fetch_update(Relaxed, Relaxed, |open| open.checked_sub(1));
+            .unmeasured
+            .fetch_update(Relaxed, Relaxed, |unmeasured| unmeasured.checked_sub(1));
     }
 
-    /// Learns from a launch; what that one is to be charged, if it can be told.
-    pub fn learn(&self, sample: Sample) -> Option<u64> {
+    /// Learns from a launch; what that launch is to be charged, if that is known.
+    pub fn learn(&self, sample: LaunchSample) -> Option<u64> {
         let (samples, mean) = (self.samples.load(Relaxed), self.mean.load(Relaxed));
         let took = sample.took;
-        let held_up = sample.disturbed && (samples == 0 || took > mean);
-        if !held_up {
-            self.note(samples, took);
+        let unreliable = sample.disturbed && (samples == 0 || took > mean);
+        if !unreliable {
+            self.update_quantiles(samples, took);
         }
         let shared = sample.sharing > 1;
-        let longest = match (held_up, shared, sample.overlapped && samples > 0) {
+        let longest = match (unreliable, shared, sample.overlapped && samples > 0) {
             (true, ..) => 0,
-            (false, false, true) => self.longest(),
+            (false, false, true) => self.longest_plausible(),
             _ => u64::MAX,
         };
-        if took > longest && self.left_out.fetch_add(1, Relaxed) < PATIENCE {
+        if took > longest && self.left_out.fetch_add(1, Relaxed) < MAX_LEFT_OUT {
             return None;
         }
         self.left_out.store(0, Relaxed);
-        // What it took if it waited for all that was held up.
-        let least = took.saturating_sub(sample.held);
+        // Its own time if it waited for everything that was held up.
+        let least = took.saturating_sub(sample.delayed);
         let found = if shared {
-            self.guess().max(beside(least, sample.sharing)).min(took)
+            self.estimate()
+                .max(least_when_shared(least, sample.sharing))
+                .min(took)
         } else if samples > 0 {
-            self.longest().max(least).min(took)
+            self.longest_plausible().max(least).min(took)
         } else {
             took
         };
         self.samples.store(samples + 1, Relaxed);
-        let mean = average(mean, found, (samples + 1).min(MEMORY));
+        let mean = average(mean, found, (samples + 1).min(MEAN_SAMPLES));
         self.mean.store(mean, Relaxed);
         if !shared {
             let short = self.shortest.load(Relaxed).max(1);
-            let spread = (mean.saturating_mul(ONE) / short).clamp(ONE, WIDEST);
+            let spread = (mean.saturating_mul(RATIO_ONE) / short).clamp(RATIO_ONE, MAX_SPREAD);
             self.spread.store(spread, Relaxed);
         }
         Some(found)
     }
 
-    /// What it takes, as far as the shortest samples tell.
-    fn guess(&self) -> u64 {
-        let spread = self.spread.load(Relaxed).max(ONE);
-        self.shortest.load(Relaxed).saturating_mul(spread) / ONE
+    /// The cost as far as the shortest samples tell.
+    fn estimate(&self) -> u64 {
+        let spread = self.spread.load(Relaxed).max(RATIO_ONE);
+        self.shortest.load(Relaxed).saturating_mul(spread) / RATIO_ONE
     }
 
     /// Moves the two quantiles.
-    fn note(&self, samples: u64, took: u64) {
+    fn update_quantiles(&self, samples: u64, took: u64) {
         if self.low.load(Relaxed) == 0 {
             self.low.store(took, Relaxed);
             self.shortest.store(took, Relaxed);
         }
         let short = self.shortest.load(Relaxed);
         self.shortest
-            .store(took.min(short + short / LEAK + 1), Relaxed);
-        let step = STEPS[usize::from(samples > 32)] * 10;
+            .store(took.min(short + short / SHORTEST_GROWTH + 1), Relaxed);
+        let step = QUANTILE_STEPS[usize::from(samples > 32)] * 10;
         let low = self.low.load(Relaxed);
         let low = if took > low {
             took.min(low + (low * 3).div_ceil(step))
@@ -249,25 +254,27 @@ impl Kernel {
         self.low.store(low, Relaxed);
     }
 
-    /// The longest sample that may be a launch's own time. For times that are lognormal it lies
-    /// as far above the mean as the shortest of late lies below, about.
-    fn longest(&self) -> u64 {
+    /// The longest sample that may be a launch's own time. For lognormal times it is about as far
+    /// above the mean as the recent shortest is below it.
+    fn longest_plausible(&self) -> u64 {
         let low = self.low.load(Relaxed);
-        let ratio = low.saturating_mul(ONE) / self.shortest.load(Relaxed).max(1);
-        let ratio = ratio.clamp(ONE, 8 * ONE);
-        let longest = low.saturating_mul(ratio) / ONE * ratio / ONE * (ratio + ONE) / (2 * ONE);
+        let ratio = low.saturating_mul(RATIO_ONE) / self.shortest.load(Relaxed).max(1);
+        let ratio = ratio.clamp(RATIO_ONE, 8 * RATIO_ONE);
+        let longest = low.saturating_mul(ratio) / RATIO_ONE * ratio / RATIO_ONE
+            * (ratio + RATIO_ONE)
+            / (2 * RATIO_ONE);
         longest + longest / 16
     }
 }
 
-/// What a launch took at least, if others had the card in turns with it: each as long as it, and a
-/// slice before and behind.
-fn beside(took: u64, sharing: u32) -> u64 {
+/// The least that a launch took itself if other tenants shared the device by time slices: each as
+/// long as it, and a slice before and after.
+fn least_when_shared(took: u64, sharing: u32) -> u64 {
     let others = u64::from(sharing.saturating_sub(1));
-    took.saturating_sub(2 * others * SLICE) / (others + 1)
+    took.saturating_sub(2 * others * TIME_SLICE) / (others + 1)
 }
 
-/// The mean moved towards a value by one part of `parts`.
+/// The mean moved towards a value by one part in `parts`.
 fn average(mean: u64, value: u64, parts: u64) -> u64 {
     if value >= mean {
         mean + (value - mean) / parts

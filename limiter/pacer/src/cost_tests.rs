@@ -1,34 +1,40 @@
-//! What is learnt of kernels from samples, pure and mixed with others' time.
+//! What is learnt about kernels from samples, pure and mixed with time of others.
 
 use proptest::prelude::*;
 
 use super::*;
 
-fn alone(took: u64) -> Sample {
-    Sample {
+fn alone(took: u64) -> LaunchSample {
+    LaunchSample {
         took,
         sharing: 1,
         overlapped: false,
         disturbed: false,
-        held: 0,
+        delayed: 0,
     }
 }
 
 #[test]
-fn an_unknown_kernel_is_charged_a_guess_and_few_of_it_may_be_under_way() {
+fn limits_unmeasured_launches_of_unknown_kernel() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
-    assert_eq!((kernel.cost(), kernel.is_blind()), (UNKNOWN, false));
-    kernel.begin();
-    kernel.begin();
-    assert!(kernel.is_blind());
-    kernel.end();
+    assert_eq!(
+        (kernel.cost(), kernel.is_at_unmeasured_limit()),
+        (UNKNOWN_COST, false)
+    );
+    kernel.begin_measurement();
+    kernel.begin_measurement();
+    assert!(kernel.is_at_unmeasured_limit());
+    kernel.end_measurement();
     assert_eq!(kernel.learn(alone(5_000)), Some(5_000));
-    assert_eq!((kernel.cost(), kernel.is_blind()), (5_000, false));
+    assert_eq!(
+        (kernel.cost(), kernel.is_at_unmeasured_limit()),
+        (5_000, false)
+    );
 }
 
 #[test]
-fn the_mean_follows_what_is_measured() {
+fn follows_measured_durations() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
     for took in [90, 110, 90, 110, 90, 110, 90, 110] {
@@ -42,7 +48,7 @@ fn the_mean_follows_what_is_measured() {
 }
 
 #[test]
-fn five_kernels_that_met_in_four_places_were_unknown_at_every_launch() {
+fn remembers_kernels_that_share_full_set() {
     let costs = Costs::default();
     // Eight keys of one set, launched in turn.
     let keys = (0..8).map(|i| (7 << 40) | (2 * i + 1));
@@ -54,7 +60,7 @@ fn five_kernels_that_met_in_four_places_were_unknown_at_every_launch() {
             kernel.learn(alone(1000));
         }
     }
-    // Those of today get the places of those of yesterday.
+    // Newer kernels replace those of yesterday.
     let today: Vec<u64> = (0..4).map(|i| (7 << 40) | (2 * i + 101)).collect();
     for round in 0..400 {
         for key in &today {
@@ -66,13 +72,13 @@ fn five_kernels_that_met_in_four_places_were_unknown_at_every_launch() {
 }
 
 #[test]
-fn time_of_others_is_not_taken_for_the_kernels_own() {
+fn excludes_time_of_other_tenants_from_cost() {
     for (sharing, overlapped) in [(3, false), (1, true)] {
         let costs = Costs::default();
         let kernel = costs.kernel(key([1, 2, 3]));
         for i in 0..400 {
             // Every other launch waits for slices of 2 ms of others.
-            let sample = Sample {
+            let sample = LaunchSample {
                 sharing,
                 overlapped,
                 ..alone(1_000_000 + i % 2 * (i % 5) * 2_000_000)
@@ -85,16 +91,16 @@ fn time_of_others_is_not_taken_for_the_kernels_own() {
 }
 
 #[test]
-fn a_kernel_with_short_and_long_launches_was_charged_the_short_ones_beside_others() {
+fn charges_long_launches_of_mixed_kernel_beside_other_tenants() {
     for sharing in [2, 4] {
         let costs = Costs::default();
         let kernel = costs.kernel(key([1, 2, 3]));
-        // One launch in a hundred of a microsecond; the others take 200 ms and have the card in
-        // turns with others.
+        // One launch in a hundred takes a microsecond; the others take 200 ms and share the device
+        // with other tenants.
         let (mut charged, mut own) = (0, 0);
         for i in 0..500 {
             let took = if i % 100 == 0 { 1_000 } else { 200_000_000 };
-            let sample = Sample {
+            let sample = LaunchSample {
                 sharing,
                 ..alone(took * u64::from(sharing))
             };
@@ -106,27 +112,28 @@ fn a_kernel_with_short_and_long_launches_was_charged_the_short_ones_beside_other
 }
 
 #[test]
-fn a_wait_for_another_card_that_we_held_up_was_charged_like_work() {
+fn excludes_wait_for_throttled_device_from_cost() {
     for sharing in [1, 2] {
         let costs = Costs::default();
         let kernel = costs.kernel(key([1, 2, 3]));
         let (mut charged, mut own) = (0, 0);
         for i in 0..100 {
-            // A millisecond of work; each other launch waits 50 ms for its like on another card.
-            let held = i % 2 * 50_000_000;
-            let sample = Sample {
+            // A millisecond of work; every other launch waits 50 ms for its counterpart on another
+            // device.
+            let delayed = i % 2 * 50_000_000;
+            let sample = LaunchSample {
                 sharing,
-                held,
-                ..alone(1_000_000 + held)
+                delayed,
+                ..alone(1_000_000 + delayed)
             };
             charged += kernel.learn(sample).unwrap_or_default();
             own += 1_000_000;
         }
         assert!(charged < own / 10 * 12, "{charged} of {own}: {kernel:?}");
-        // What it took longer than by that wait is its own.
-        let long = Sample {
+        // What exceeds that wait is its own time.
+        let long = LaunchSample {
             sharing,
-            held: 5_000_000,
+            delayed: 5_000_000,
             ..alone(200_000_000)
         };
         assert!(kernel.learn(long) >= Some(90_000_000), "{kernel:?}");
@@ -134,7 +141,7 @@ fn a_wait_for_another_card_that_we_held_up_was_charged_like_work() {
 }
 
 #[test]
-fn times_that_spread_by_themselves_are_not_cut_off() {
+fn keeps_samples_within_kernels_own_spread() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
     let mut random = fastrand::Rng::with_seed(7);
@@ -148,7 +155,7 @@ fn times_that_spread_by_themselves_are_not_cut_off() {
             reason = "about a million"
         )]
         let took = (1e6 * (0.3 * normal).exp()) as u64;
-        kernel.learn(Sample {
+        kernel.learn(LaunchSample {
             overlapped: true,
             ..alone(took)
         });
@@ -164,10 +171,10 @@ fn times_that_spread_by_themselves_are_not_cut_off() {
 }
 
 #[test]
-fn a_kernel_that_takes_longer_than_ever_is_believed_in_the_end() {
+fn accepts_longer_duration_after_many_samples() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
-    let mixed = |took| Sample {
+    let mixed = |took| LaunchSample {
         overlapped: true,
         ..alone(took)
     };
@@ -182,10 +189,10 @@ fn a_kernel_that_takes_longer_than_ever_is_believed_in_the_end() {
 }
 
 #[test]
-fn a_launch_that_was_held_up_teaches_nothing_but_that_it_took_less() {
+fn learns_only_upper_bound_from_disturbed_launch() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
-    let late = |took| Sample {
+    let late = |took| LaunchSample {
         disturbed: true,
         ..alone(took)
     };
@@ -202,7 +209,7 @@ fn a_launch_that_was_held_up_teaches_nothing_but_that_it_took_less() {
 }
 
 #[test]
-fn a_full_table_forgets_a_kernel_and_not_the_rest() {
+fn evicts_single_kernels_from_full_table() {
     let costs = Costs::default();
     for function in 0..20_000 {
         let kernel = costs.kernel(key([function, 1, 1]));
@@ -216,7 +223,7 @@ fn a_full_table_forgets_a_kernel_and_not_the_rest() {
 
 proptest! {
     #[test]
-    fn a_cost_is_never_outside_what_was_measured(
+    fn keeps_cost_within_measured_range(
         samples in prop::collection::vec((1_u64..1 << 40, 1_u32..10, any::<bool>(), any::<bool>()), 1..100),
     ) {
         let costs = Costs::default();
@@ -224,7 +231,7 @@ proptest! {
         let (mut lowest, mut most) = (u64::MAX, 0);
         for (took, sharing, overlapped, disturbed) in samples {
             (lowest, most) = (lowest.min(took), most.max(took));
-            let found = kernel.learn(Sample { took, sharing, overlapped, disturbed, held: 0 });
+            let found = kernel.learn(LaunchSample { took, sharing, overlapped, disturbed, delayed: 0 });
             prop_assert!(found.is_none_or(|found| found <= took));
         }
         if kernel.is_known() {

@@ -1,139 +1,140 @@
-//! What a thread may launch without asking the bucket, and how many launches it made since: most
-//! launches of small kernels end here, on a cache line that no other thread writes to.
+//! What a thread may launch without a charge to the bucket, and how many launches it made since:
+//! most launches of small kernels end here, on a cache line to which no other thread writes.
 //!
-//! Fed by: grants from the bucket. Must not: use a locked instruction where a launch passes. Two
-//! threads that fall on one purse may lose one of two updates that happen in the same nanoseconds.
+//! A launch on this path uses no locked instruction. Two threads that share an entry may lose one
+//! of two updates that happen within the same nanoseconds.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::bucket::FORGED;
+use crate::bucket::MAX_DEBT;
 
-/// Nanoseconds of GPU time that are taken from the bucket at once, at least.
+/// Least nanoseconds of GPU time that are charged to the bucket at once.
 pub const CHUNK: u64 = 1_000_000;
 /// Launches after which one is measured, however little they cost.
-pub const ROUND: u64 = 256;
+pub const MEASURE_INTERVAL: u64 = 256;
 
-/// Nanoseconds after which what others of the container took from the bucket is launched and done.
-const QUIET: u64 = 50_000_000;
+/// Nanoseconds after which work that other threads charged to the bucket is launched and done.
+const OVERLAP_WINDOW: u64 = 50_000_000;
 
-const PURSES: usize = 16;
+const THREADS: usize = 16;
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Purse {
+struct ThreadCredit {
     left: AtomicU64,
     launches: AtomicU64,
     /// 1: the next launch is to be measured.
-    due: AtomicU64,
-    /// Into which the last launch went.
+    measure_next: AtomicU64,
+    /// The stream of the last launch.
     stream: AtomicU64,
-    /// 1: others since this thread last entered.
-    mixed: AtomicU64,
-    /// Until when the container's work was thought to run, after this thread last entered.
+    /// 1: other streams were used since this thread last charged the bucket.
+    stream_changed: AtomicU64,
+    /// Until when the container's work was expected to run after this thread last charged the
+    /// bucket.
     until: AtomicU64,
-    /// When others' work was last seen there.
-    met: AtomicU64,
-    /// The host's sign of life when launches were last told of.
-    beat: AtomicU64,
+    /// When work of others was last seen on the device.
+    overlap_seen: AtomicU64,
+    /// The host's heartbeat when launches were last reported.
+    heartbeat: AtomicU64,
 }
 
-/// The purses of a process for one card.
+/// The credits of a process's threads for one device.
 #[derive(Debug, Default)]
-pub struct Credit([Purse; PURSES]);
+pub struct Credit([ThreadCredit; THREADS]);
 
 impl Credit {
-    /// Pays for a launch of thread `thread` (any number that mostly differs between threads);
-    /// false when the bucket is to be asked or the launch to be measured.
+    /// Pays for a launch of thread `thread` (any number that mostly differs between threads); false
+    /// if the bucket has to be charged or the launch to be measured.
     #[inline]
     pub fn spend(&self, thread: usize, stream: u64, cost: u64) -> bool {
-        let purse = &self.0[thread % PURSES];
-        let launches = purse.launches.load(Relaxed) + 1;
-        purse.launches.store(launches, Relaxed);
-        if purse.stream.load(Relaxed) != stream {
-            purse.stream.store(stream, Relaxed);
-            purse.mixed.store(1, Relaxed);
+        let credit = &self.0[thread % THREADS];
+        let launches = credit.launches.load(Relaxed) + 1;
+        credit.launches.store(launches, Relaxed);
+        if credit.stream.load(Relaxed) != stream {
+            credit.stream.store(stream, Relaxed);
+            credit.stream_changed.store(1, Relaxed);
         }
-        let left = purse.left.load(Relaxed);
-        if launches >= ROUND || left < cost || purse.due.load(Relaxed) != 0 {
+        let left = credit.left.load(Relaxed);
+        if launches >= MEASURE_INTERVAL || left < cost || credit.measure_next.load(Relaxed) != 0 {
             return false;
         }
-        purse.left.store(left - cost, Relaxed);
+        credit.left.store(left - cost, Relaxed);
         true
     }
 
-    /// The next launch of this thread is to be measured: it comes right behind another, so that
-    /// its marks hold no time in which the card waited for the program.
+    /// Has the next launch of this thread measured. It comes right after another one, so its events
+    /// include no time in which the device waited for the program.
     pub fn measure_next(&self, thread: usize) {
-        self.0[thread % PURSES].due.store(1, Relaxed);
+        self.0[thread % THREADS].measure_next.store(1, Relaxed);
     }
 
-    /// Notes that `chunk` nanoseconds of work go to the card; `until` is the container's word of
-    /// when all that was launched is thought to be done. True when work of other threads,
-    /// processes or streams of the container may run there at the same time.
-    pub fn enter(
+    /// Records that `chunk` nanoseconds of work go to the device; `until` is the container's word
+    /// of when all launched work is expected to be done. True if work of other threads, processes
+    /// or streams of the container may run at the same time.
+    pub fn begin_work(
         &self,
         thread: usize,
         stream: u64,
         until: &AtomicU64,
         (now, chunk): (u64, u64),
     ) -> bool {
-        let purse = &self.0[thread % PURSES];
+        let credit = &self.0[thread % THREADS];
         let found = until.load(Relaxed);
-        let before = if found > now.saturating_add(FORGED) {
+        let before = if found > now.saturating_add(MAX_DEBT) {
             now
         } else {
             found
         };
         let after = before.max(now).saturating_add(chunk);
         until.store(after, Relaxed);
-        let own = purse.until.swap(after, Relaxed) == before
-            && purse.mixed.swap(0, Relaxed) == 0
-            && purse.stream.swap(stream, Relaxed) == stream;
-        purse.due.store(0, Relaxed);
-        if !own && before.saturating_add(QUIET) > now {
-            purse.met.store(now, Relaxed);
+        let own = credit.until.swap(after, Relaxed) == before
+            && credit.stream_changed.swap(0, Relaxed) == 0
+            && credit.stream.swap(stream, Relaxed) == stream;
+        credit.measure_next.store(0, Relaxed);
+        if !own && before.saturating_add(OVERLAP_WINDOW) > now {
+            credit.overlap_seen.store(now, Relaxed);
         }
-        // They may take a while to launch what they took.
-        let met = purse.met.load(Relaxed);
-        met != 0 && met.saturating_add(QUIET) > now
+        // They may take a while to launch what they charged.
+        let overlap_seen = credit.overlap_seen.load(Relaxed);
+        overlap_seen != 0 && overlap_seen.saturating_add(OVERLAP_WINDOW) > now
     }
 
-    /// Counts a launch that needs no credit; true when launches are to be told of: once a round,
-    /// and at each sign of life of the host, which so sees who is at work.
+    /// Counts a launch that needs no credit; true when launches are to be reported: at each
+    /// measurement interval, and at each heartbeat of the host, which so learns who is active.
     #[inline]
-    pub fn count(&self, thread: usize, beat: u64) -> bool {
-        let purse = &self.0[thread % PURSES];
-        let launches = purse.launches.load(Relaxed) + 1;
-        purse.launches.store(launches, Relaxed);
-        launches >= ROUND || purse.beat.load(Relaxed) != beat
+    pub fn count_launch(&self, thread: usize, heartbeat: u64) -> bool {
+        let credit = &self.0[thread % THREADS];
+        let launches = credit.launches.load(Relaxed) + 1;
+        credit.launches.store(launches, Relaxed);
+        launches >= MEASURE_INTERVAL || credit.heartbeat.load(Relaxed) != heartbeat
     }
 
-    /// The host gave a sign of life since launches of this thread were last told of.
+    /// Whether the host's heartbeat changed since this thread last reported launches.
     #[inline]
-    pub fn is_due(&self, thread: usize, beat: u64) -> bool {
-        self.0[thread % PURSES].beat.load(Relaxed) != beat
+    pub fn is_report_due(&self, thread: usize, heartbeat: u64) -> bool {
+        self.0[thread % THREADS].heartbeat.load(Relaxed) != heartbeat
     }
 
-    /// What the bucket is asked for a launch of this cost that the purse could not pay for: the
-    /// rest becomes credit.
+    /// What to charge the bucket for a launch that the credit could not pay for; the rest becomes
+    /// credit.
     pub fn chunk(&self, thread: usize, cost: u64) -> u64 {
-        let left = self.0[thread % PURSES].left.load(Relaxed);
+        let left = self.0[thread % THREADS].left.load(Relaxed);
         if left >= cost { 0 } else { cost.max(CHUNK) }
     }
 
-    /// Adds what was taken from the bucket, and pays for a launch from it.
+    /// Adds what was charged to the bucket, and pays for a launch from it.
     pub fn grant(&self, thread: usize, chunk: u64, cost: u64) {
-        let purse = &self.0[thread % PURSES];
-        let all = purse.left.load(Relaxed).saturating_add(chunk);
-        purse.left.store(all.saturating_sub(cost), Relaxed);
+        let credit = &self.0[thread % THREADS];
+        let all = credit.left.load(Relaxed).saturating_add(chunk);
+        credit.left.store(all.saturating_sub(cost), Relaxed);
     }
 
-    /// Launches that were not told yet, which they are now, at this sign of life of the host.
-    pub fn launches(&self, thread: usize, beat: u64) -> u64 {
-        let purse = &self.0[thread % PURSES];
-        purse.beat.store(beat, Relaxed);
-        purse.launches.swap(0, Relaxed)
+    /// Takes the launches that were not reported yet, to report them at this heartbeat.
+    pub fn take_launches(&self, thread: usize, heartbeat: u64) -> u64 {
+        let credit = &self.0[thread % THREADS];
+        credit.heartbeat.store(heartbeat, Relaxed);
+        credit.launches.swap(0, Relaxed)
     }
 }
 
@@ -144,7 +145,7 @@ mod tests {
     const STREAM: u64 = 5;
 
     #[test]
-    fn a_grant_pays_for_launches_until_it_is_used_up() {
+    fn pays_launches_from_grant_until_used_up() {
         let credit = Credit::default();
         assert!(!credit.spend(0, STREAM, 300_000), "nothing is there");
         assert_eq!(credit.chunk(0, 300_000), CHUNK);
@@ -153,12 +154,12 @@ mod tests {
         assert!(credit.spend(0, STREAM, 300_000));
         assert!(!credit.spend(0, STREAM, 300_000), "100000 are left");
         assert!(!credit.spend(1, STREAM, 1), "another thread has its own");
-        assert_eq!(credit.launches(0, 0), 4);
-        assert_eq!(credit.launches(0, 0), 0);
+        assert_eq!(credit.take_launches(0, 0), 4);
+        assert_eq!(credit.take_launches(0, 0), 0);
     }
 
     #[test]
-    fn a_large_kernel_is_charged_exactly() {
+    fn charges_large_kernel_exactly() {
         let credit = Credit::default();
         assert_eq!(credit.chunk(3, 7_000_000), 7_000_000);
         credit.grant(3, 7_000_000, 7_000_000);
@@ -166,49 +167,58 @@ mod tests {
     }
 
     #[test]
-    fn even_free_launches_are_measured_once_a_round() {
+    fn measures_zero_cost_launches_at_interval() {
         let credit = Credit::default();
         credit.grant(0, CHUNK, 0);
-        let passed = (0..ROUND).filter(|_| credit.spend(0, STREAM, 0)).count();
-        assert_eq!(passed as u64, ROUND - 1);
+        let passed = (0..MEASURE_INTERVAL)
+            .filter(|_| credit.spend(0, STREAM, 0))
+            .count();
+        assert_eq!(passed as u64, MEASURE_INTERVAL - 1);
         assert_eq!(credit.chunk(0, 0), 0, "nothing is charged for it");
-        credit.launches(0, 0);
+        credit.take_launches(0, 0);
         assert!(credit.spend(0, STREAM, 0));
         credit.measure_next(0);
         assert!(!credit.spend(0, STREAM, 0));
-        credit.enter(0, STREAM, &AtomicU64::new(0), (0, 0));
+        credit.begin_work(0, STREAM, &AtomicU64::new(0), (0, 0));
         assert!(credit.spend(0, STREAM, 0), "once");
-        assert!((0..ROUND).any(|_| credit.count(1, 0)));
+        assert!((0..MEASURE_INTERVAL).any(|_| credit.count_launch(1, 0)));
     }
 
     #[test]
-    fn launches_are_told_at_each_sign_of_life_of_the_host() {
+    fn reports_launches_at_each_host_heartbeat() {
         let credit = Credit::default();
-        assert!(!credit.count(0, 0) && !credit.is_due(0, 0));
-        assert!(credit.count(0, 7) && credit.is_due(0, 7));
-        assert_eq!(credit.launches(0, 7), 2);
-        assert!(!credit.count(0, 7) && !credit.is_due(0, 7));
-        assert!(credit.is_due(1, 7), "another thread tells of its own");
+        assert!(!credit.count_launch(0, 0) && !credit.is_report_due(0, 0));
+        assert!(credit.count_launch(0, 7) && credit.is_report_due(0, 7));
+        assert_eq!(credit.take_launches(0, 7), 2);
+        assert!(!credit.count_launch(0, 7) && !credit.is_report_due(0, 7));
+        assert!(
+            credit.is_report_due(1, 7),
+            "another thread tells of its own"
+        );
     }
 
     #[test]
-    fn work_of_other_threads_and_streams_is_told_from_ones_own() {
+    fn detects_overlap_with_other_threads_and_streams() {
         let (credit, until) = (Credit::default(), AtomicU64::new(0));
-        let enter = |thread, stream, now| credit.enter(thread, stream, &until, (now, 100));
-        let at = |moment: u64| moment * 2 * QUIET;
-        assert!(!enter(0, STREAM, at(2)), "the card was idle");
-        assert!(!enter(0, STREAM, at(2) + 50), "only its own is before it");
-        assert!(enter(1, STREAM, at(2) + 60), "another thread's is");
-        assert!(enter(1, STREAM, at(2) + 70), "that may still be there");
-        assert!(enter(0, STREAM, at(2) + 80));
-        assert!(!enter(0, STREAM, at(3) + 90), "that is done");
-        assert!(enter(0, 6, at(3) + 100), "another stream's is");
-        assert!(!enter(1, STREAM, at(5)), "all is done");
+        let begin_work =
+            |thread, stream, now| credit.begin_work(thread, stream, &until, (now, 100));
+        let at = |moment: u64| moment * 2 * OVERLAP_WINDOW;
+        assert!(!begin_work(0, STREAM, at(2)), "the device was idle");
+        assert!(
+            !begin_work(0, STREAM, at(2) + 50),
+            "only its own is before it"
+        );
+        assert!(begin_work(1, STREAM, at(2) + 60), "another thread's is");
+        assert!(begin_work(1, STREAM, at(2) + 70), "that may still be there");
+        assert!(begin_work(0, STREAM, at(2) + 80));
+        assert!(!begin_work(0, STREAM, at(3) + 90), "that is done");
+        assert!(begin_work(0, 6, at(3) + 100), "another stream's is");
+        assert!(!begin_work(1, STREAM, at(5)), "all is done");
         credit.spend(1, 6, 0);
         credit.spend(1, STREAM, 0);
-        assert!(enter(1, STREAM, at(5) + 1), "it used another stream");
+        assert!(begin_work(1, STREAM, at(5) + 1), "it used another stream");
         until.store(u64::MAX, Relaxed);
-        enter(0, STREAM, at(9));
+        begin_work(0, STREAM, at(9));
         let after = until.load(Relaxed);
         assert_eq!(after, at(9) + 100, "no launch can have made that word");
     }

@@ -1,12 +1,10 @@
-//! The compute share: GPU time that a container may use of a card, in nanoseconds, charged launch
-//! by launch. Pure: time and words come in as arguments, decisions go out.
+//! The compute share: GPU time that a container may use on a device, in nanoseconds, charged launch
+//! by launch. Pure: time and words come in as arguments, decisions go out. Nothing here reads a
+//! clock, waits or locks.
 //!
 //! A launch is charged what its kernel took before ([`cost`]), from a small credit of its thread
-//! ([`credit`]); an empty credit is filled from the container's bucket ([`bucket`]), and that
-//! launch is measured. What holds at the moment is a function of the limits page ([`rule`]).
-//!
-//! Fed by: libvgpu.so, and by simulations in its tests. Must not: read a clock, wait, lock, or
-//! know CUDA.
+//! ([`credit`]). An empty credit is refilled from the container's bucket ([`bucket`]), and that
+//! launch is measured. The current limit is a function of the limits page ([`rule`]).
 
 #![forbid(unsafe_code)]
 

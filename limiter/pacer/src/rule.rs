@@ -1,101 +1,108 @@
-//! What holds for launches on a card, as a function of the limits page's words.
-//!
-//! Fed by: the reader of the limits page. Must not: limit less than asked because the host is
-//! silent.
+//! The limit for launches on a device, as a function of the limits page. A silent host never leads
+//! to a lower limit than requested.
 
-/// Policy: unless the host says that there is no need.
+/// Policy: limit unless the host says that there is no need.
 pub const DEFAULT: u32 = 0;
-/// Policy: always.
+/// Policy: always limit.
 pub const FORCE: u32 = 1;
-/// Policy: never.
+/// Policy: never limit.
 pub const DISABLE: u32 = 2;
 
-/// Gate: as the policy says.
-pub const OPEN: u32 = 0;
-/// Gate: others have the card now.
+/// Throttle flag: launches run as the policy says.
+pub const RUN: u32 = 0;
+/// Throttle flag: launches wait, because tenants of high priority run.
 pub const WAIT: u32 = 1;
-/// Gate: alone on the card, or with others of high priority only.
+/// Throttle flag: no compute limit, because the container is alone on the device, or with tenants
+/// of high priority only.
 pub const UNLIMITED: u32 = 2;
 
-/// How old a heartbeat of the host may be, in nanoseconds: what it measured is forgotten then.
-pub const SILENCE: u64 = 5_000_000_000;
+/// Age of the host's heartbeat in nanoseconds beyond which its measurements are ignored.
+pub const HEARTBEAT_TIMEOUT: u64 = 5_000_000_000;
 
-/// A trim that changes nothing, in millionths.
-const NO_TRIM: u32 = 1_000_000;
-/// The fastest rate, in millionths of the card: a trim may have to make up for time that other
-/// tenants took and that was charged to this one.
-const FASTEST: u64 = 2_000_000;
+/// A rate correction that changes nothing, in millionths.
+const NO_CORRECTION: u32 = 1_000_000;
+/// The highest rate, in millionths of the device: a rate correction may have to make up for time
+/// that other tenants took and that was charged to this one.
+const MAX_RATE: u64 = 2_000_000;
 
-/// What the limits page says of one card.
+/// What the limits page says about one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Words {
-    /// Percent of the card; 0 and 100: no limit.
+pub struct LimitWords {
+    /// Percent of the device; 0 and 100: no limit.
     pub cores: u32,
     /// [`DEFAULT`], [`FORCE`], [`DISABLE`]; any other is [`DEFAULT`].
     pub policy: u32,
-    /// [`OPEN`], [`WAIT`], [`UNLIMITED`]; any other is [`OPEN`].
-    pub gate: u32,
-    /// Millionths by which the host corrects the rate.
-    pub trim: u32,
-    /// Tenants that are active on the card; 0: unknown.
+    /// [`RUN`], [`WAIT`], [`UNLIMITED`]; any other is [`RUN`].
+    pub throttle_flag: u32,
+    /// Rate correction in millionths.
+    pub rate_correction: u32,
+    /// Tenants that are active on the device; 0: unknown.
     pub tenants: u32,
-    /// The host is alive: its gate, trim and tenants count.
-    pub fresh: bool,
+    /// The host is alive: its throttle flag, rate correction and tenants are valid.
+    pub host_alive: bool,
 }
 
 /// What a launch has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// Nothing.
-    Free,
-    /// Wait for the gate.
-    Closed,
-    /// Keep this rate.
+pub enum LaunchRule {
+    /// Run without a limit.
+    Unlimited,
+    /// Wait for the throttle flag.
+    Wait,
+    /// Keep to this rate.
     Limited(Rate),
 }
 
-impl Words {
-    /// What holds now. The host's words count only while it is heard; without it the container
-    /// gets what was asked for it, no more and no less.
+impl LimitWords {
+    /// The current rule. The host's words are valid only while it is alive; otherwise the container
+    /// gets what was requested for it, no more and no less.
     #[inline]
-    pub fn rule(self) -> Rule {
-        if self.fresh && self.gate == WAIT {
-            return Rule::Closed;
+    pub fn rule(self) -> LaunchRule {
+        if self.host_alive && self.throttle_flag == WAIT {
+            return LaunchRule::Wait;
         }
-        let asked = (1..100).contains(&self.cores);
-        let freed = self.policy != FORCE && self.fresh && self.gate == UNLIMITED;
-        if !asked || self.policy == DISABLE || freed {
-            return Rule::Free;
+        let has_limit = (1..100).contains(&self.cores);
+        let exempt = self.policy != FORCE && self.host_alive && self.throttle_flag == UNLIMITED;
+        if !has_limit || self.policy == DISABLE || exempt {
+            return LaunchRule::Unlimited;
         }
-        let trim = if self.fresh { self.trim } else { NO_TRIM };
-        Rule::Limited(Rate::new(self.cores, trim))
+        let rate_correction = if self.host_alive {
+            self.rate_correction
+        } else {
+            NO_CORRECTION
+        };
+        LaunchRule::Limited(Rate::new(self.cores, rate_correction))
     }
 
-    /// Tenants that share the card's time with this one, itself included; 1 where nobody says.
+    /// Tenants that share the device's time with this one, including it; 1 if unknown.
     pub fn sharing(self) -> u32 {
-        if self.fresh { self.tenants.max(1) } else { 1 }
+        if self.host_alive {
+            self.tenants.max(1)
+        } else {
+            1
+        }
     }
 }
 
-/// GPU time per time, in millionths.
+/// GPU time per elapsed time, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// The rate of a share in percent, corrected by a trim in millionths.
+    /// The rate of a share in percent, with a rate correction in millionths.
     #[inline]
-    pub fn new(percent: u32, trim: u32) -> Self {
-        let rate = u64::from(percent) * u64::from(trim) / 100;
-        Self(rate.clamp(1, FASTEST))
+    pub fn new(percent: u32, rate_correction: u32) -> Self {
+        let rate = u64::from(percent) * u64::from(rate_correction) / 100;
+        Self(rate.clamp(1, MAX_RATE))
     }
 
     #[cfg(test)]
-    pub(crate) const fn exactly(millionths: u64) -> Self {
+    pub(crate) const fn from_millionths(millionths: u64) -> Self {
         Self(millionths)
     }
 
     /// Nanoseconds in which `cost` nanoseconds of GPU time become free.
-    pub fn wall(self, cost: u64) -> u64 {
+    pub fn wall_time(self, cost: u64) -> u64 {
         let time = u128::from(cost) * 1_000_000 / u128::from(self.0);
         u64::try_from(time).unwrap_or(u64::MAX)
     }
@@ -105,42 +112,42 @@ impl Rate {
 mod tests {
     use super::*;
 
-    const ASKED: Words = Words {
+    const THIRTY_PERCENT: LimitWords = LimitWords {
         cores: 30,
         policy: DEFAULT,
-        gate: OPEN,
-        trim: 1_000_000,
+        throttle_flag: RUN,
+        rate_correction: 1_000_000,
         tenants: 0,
-        fresh: true,
+        host_alive: true,
     };
-    const LIMITED: Rule = Rule::Limited(Rate(300_000));
+    const LIMITED: LaunchRule = LaunchRule::Limited(Rate(300_000));
 
     #[track_caller]
-    fn check(words: Words, expected: Rule) {
+    fn check(words: LimitWords, expected: LaunchRule) {
         assert_eq!(words.rule(), expected, "{words:?}");
     }
 
     #[test]
-    fn policy_and_gate_decide_who_is_limited() {
-        for (policy, gate, expected) in [
-            (DEFAULT, OPEN, LIMITED),
-            (DEFAULT, UNLIMITED, Rule::Free),
-            (DEFAULT, WAIT, Rule::Closed),
-            (FORCE, OPEN, LIMITED),
+    fn decides_limit_by_policy_and_throttle_flag() {
+        for (policy, throttle_flag, expected) in [
+            (DEFAULT, RUN, LIMITED),
+            (DEFAULT, UNLIMITED, LaunchRule::Unlimited),
+            (DEFAULT, WAIT, LaunchRule::Wait),
+            (FORCE, RUN, LIMITED),
             (FORCE, UNLIMITED, LIMITED),
-            (FORCE, WAIT, Rule::Closed),
-            (DISABLE, OPEN, Rule::Free),
-            (DISABLE, UNLIMITED, Rule::Free),
-            (DISABLE, WAIT, Rule::Closed),
-            (9, UNLIMITED, Rule::Free),
-            (9, OPEN, LIMITED),
+            (FORCE, WAIT, LaunchRule::Wait),
+            (DISABLE, RUN, LaunchRule::Unlimited),
+            (DISABLE, UNLIMITED, LaunchRule::Unlimited),
+            (DISABLE, WAIT, LaunchRule::Wait),
+            (9, UNLIMITED, LaunchRule::Unlimited),
+            (9, RUN, LIMITED),
             (DEFAULT, 9, LIMITED),
         ] {
             check(
-                Words {
+                LimitWords {
                     policy,
-                    gate,
-                    ..ASKED
+                    throttle_flag,
+                    ..THIRTY_PERCENT
                 },
                 expected,
             );
@@ -148,36 +155,42 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_the_whole_card_are_no_limit() {
+    fn treats_zero_and_full_share_as_unlimited() {
         for cores in [0, 100, 200] {
-            check(Words { cores, ..ASKED }, Rule::Free);
+            check(
+                LimitWords {
+                    cores,
+                    ..THIRTY_PERCENT
+                },
+                LaunchRule::Unlimited,
+            );
         }
     }
 
     #[test]
-    fn what_a_silent_host_said_is_forgotten() {
-        let silent = |gate, trim| Words {
-            gate,
-            trim,
+    fn ignores_words_of_silent_host() {
+        let silent = |throttle_flag, rate_correction| LimitWords {
+            throttle_flag,
+            rate_correction,
             tenants: 7,
-            fresh: false,
-            ..ASKED
+            host_alive: false,
+            ..THIRTY_PERCENT
         };
         check(silent(WAIT, 2_000_000), LIMITED);
         check(silent(UNLIMITED, 500_000), LIMITED);
-        assert_eq!(silent(OPEN, 1).sharing(), 1);
-        let heard = Words {
+        assert_eq!(silent(RUN, 1).sharing(), 1);
+        let alive = LimitWords {
             tenants: 7,
-            ..ASKED
+            ..THIRTY_PERCENT
         };
-        assert_eq!(heard.sharing(), 7);
+        assert_eq!(alive.sharing(), 7);
     }
 
     #[test]
-    fn a_rate_is_the_share_of_time_and_is_corrected_by_the_trim() {
-        assert_eq!(Rate::new(25, 1_000_000).wall(1_000), 4_000);
-        assert_eq!(Rate::new(25, 2_000_000).wall(1_000), 2_000);
-        assert_eq!(Rate::new(1, 0).wall(1), 1_000_000, "never infinite");
-        assert_eq!(Rate::new(1, 0).wall(u64::MAX), u64::MAX, "never wraps");
+    fn applies_rate_correction_to_share() {
+        assert_eq!(Rate::new(25, 1_000_000).wall_time(1_000), 4_000);
+        assert_eq!(Rate::new(25, 2_000_000).wall_time(1_000), 2_000);
+        assert_eq!(Rate::new(1, 0).wall_time(1), 1_000_000, "never infinite");
+        assert_eq!(Rate::new(1, 0).wall_time(u64::MAX), u64::MAX, "never wraps");
     }
 }

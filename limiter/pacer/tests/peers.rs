@@ -1,22 +1,23 @@
-//! Two cards of one container on which kernels wait for each other, as those of collectives do:
-//! each step is a kernel on both, which ends when both have had their time. Simulated.
+//! Simulates two devices of one container on which kernels wait for each other, as those of
+//! collective operations do: each step is a kernel on both devices, which ends when both have had
+//! their time.
 
 use std::sync::atomic::AtomicU64;
 
 use aliquot_pacer::bucket::{Bucket, Until};
-use aliquot_pacer::cost::{Costs, Sample, key};
+use aliquot_pacer::cost::{Costs, LaunchSample, key};
 use aliquot_pacer::rule::Rate;
 
 /// Nanoseconds of work of each kernel.
 const OWN: u64 = 5_000_000;
 
-/// One card of the container, and the program that launches there.
+/// One device of the container, and the program that launches on it.
 #[derive(Default)]
 struct Rank {
     bucket: AtomicU64,
     costs: Costs,
     waited: u64,
-    /// Of the last launch: when it was made, what it was charged, and what the other rank had
+    /// Of the last launch: when it was made, what it was charged, and how long the other rank had
     /// waited by then.
     launched: u64,
     charged: u64,
@@ -28,33 +29,33 @@ impl Rank {
     fn learn(&mut self, end: u64, rate: Rate, other: u64) {
         let took = end - self.launched;
         let kernel = self.costs.kernel(key([1, 2, 3]));
-        let found = kernel.learn(Sample {
+        let found = kernel.learn(LaunchSample {
             took,
             sharing: 1,
             overlapped: false,
             disturbed: false,
-            held: other - self.other,
+            delayed: other - self.other,
         });
         if let Some(found) = found {
             Bucket(&self.bucket).settle(rate, self.charged, found);
-            Bucket(&self.bucket).pass(took - found);
+            Bucket(&self.bucket).skip(took - found);
         }
     }
 
     /// Launches as soon as the bucket permits it.
-    fn launch(&mut self, wanted: u64, rate: Rate) {
+    fn launch(&mut self, requested: u64, rate: Rate) {
         let cost = self.costs.kernel(key([1, 2, 3])).cost();
-        let mut now = wanted;
+        let mut now = requested;
         while let Err(Until(when)) = Bucket(&self.bucket).take(now, rate, cost) {
             now = when;
         }
-        self.waited += now - wanted;
+        self.waited += now - requested;
         (self.launched, self.charged) = (now, cost);
     }
 }
 
 #[test]
-fn cards_whose_kernels_wait_for_each_other_were_held_up_longer_at_every_step() {
+fn keeps_share_of_devices_whose_kernels_wait_for_each_other() {
     for percent in [10, 30, 50, 80] {
         let rate = Rate::new(percent, 1_000_000);
         let mut ranks = [Rank::default(), Rank::default()];
@@ -71,7 +72,7 @@ fn cards_whose_kernels_wait_for_each_other_were_held_up_longer_at_every_step() {
             let begun = one.max(two);
             widest = widest.max(begun - one.min(two));
             end = begun + OWN;
-            // Who launched first did so before the other's wait was over, and told.
+            // The rank that launched first did so before the other's wait was over and reported.
             let now = [ranks[1].waited, ranks[0].waited];
             for (i, rank) in ranks.iter_mut().enumerate() {
                 let first = rank.launched < begun;

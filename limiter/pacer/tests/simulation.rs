@@ -1,91 +1,90 @@
-//! The scenes of the compute share in pure form: a card that runs tenants in slices of 2 ms, in
-//! steps of simulated time, and programs that launch as soon as they may. All figures are
-//! simulated.
+//! Simulations of the compute share: a device that runs tenants in slices of 2 ms, in steps of
+//! simulated time, and programs that launch as soon as they may. All figures are simulated.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 
 use aliquot_pacer::bucket::Bucket;
-use aliquot_pacer::cost::{Costs, Sample, key};
+use aliquot_pacer::cost::{Costs, LaunchSample, key};
 use aliquot_pacer::credit::{CHUNK, Credit};
 use aliquot_pacer::rule::Rate;
 
 const STEP: u64 = 10_000;
 const SLICE: u64 = 2_000_000;
 const SECOND: u64 = 1_000_000_000;
-const LOOK: u64 = SECOND / 4;
+const SAMPLE_INTERVAL: u64 = SECOND / 4;
 /// Launches that a program has under way at most.
 const DEPTH: usize = 8;
 
-/// A launch on the card.
-struct Job {
+/// A launch on the device.
+struct SimulatedLaunch {
     left: u64,
     measured: bool,
     charged: u64,
     overlapped: bool,
-    /// When its stream came to it.
+    /// When its stream reached it.
     begun: Option<u64>,
 }
 
 /// A container with one kernel, launched by programs that share its bucket.
-struct Tenant {
+struct SimulatedTenant {
     cores: u32,
     rate: Rate,
-    host: Host,
-    kernel: Kernel,
+    host: SimulatedHost,
+    kernel: SimulatedKernel,
     bucket: AtomicU64,
     until: AtomicU64,
-    programs: Vec<Program>,
+    programs: Vec<SimulatedProgram>,
     /// GPU time in this window.
     busy: u64,
-    /// In all.
+    /// GPU time in all.
     spent: u64,
     windows: Vec<f64>,
 }
 
-/// What the host knows of a tenant: whole percents of utilisation, smoothed.
-struct Host {
+/// What the host knows about a tenant: whole percents of utilisation, smoothed.
+struct SimulatedHost {
     used: f64,
-    trim: f64,
-    /// GPU time at the last look.
-    seen: u64,
+    rate_correction: f64,
+    /// GPU time at the last sample.
+    sampled: u64,
 }
 
-impl Host {
-    /// Looks four times a second, and corrects the rate by a twentieth of the error.
-    fn look(&mut self, busy: u64, cores: u32) -> Rate {
-        let percent = float(busy - self.seen) / float(LOOK) * 100.0;
-        self.seen = busy;
+impl SimulatedHost {
+    /// Samples four times a second, and corrects the rate by a twentieth of the error.
+    fn sample(&mut self, busy: u64, cores: u32) -> Rate {
+        let percent = float(busy - self.sampled) / float(SAMPLE_INTERVAL) * 100.0;
+        self.sampled = busy;
         self.used += (percent.floor() - self.used) / 8.0;
         let error = (f64::from(cores) - self.used) / f64::from(cores);
-        self.trim = (self.trim * (1.0 + 0.05 * error)).clamp(0.5, 2.0);
+        self.rate_correction = (self.rate_correction * (1.0 + 0.05 * error)).clamp(0.5, 2.0);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "between half and two millions"
         )]
-        let trim = (self.trim * 1e6) as u32;
-        Rate::new(cores, trim)
+        let rate_correction = (self.rate_correction * 1e6) as u32;
+        Rate::new(cores, rate_correction)
     }
 }
 
 #[derive(Default)]
-struct Program {
+struct SimulatedProgram {
     credit: Credit,
     costs: Costs,
-    jobs: VecDeque<Job>,
-    /// Measured, and learnt from at the next launch.
+    jobs: VecDeque<SimulatedLaunch>,
+    /// Measured; learnt from at the next launch.
     done: Vec<(u64, u64, bool)>,
 }
 
 /// Times of a kernel.
 #[derive(Clone, Copy)]
-struct Kernel {
+struct SimulatedKernel {
     nanoseconds: u64,
     sigma: f64,
 }
 
-impl Kernel {
+impl SimulatedKernel {
     fn draw(self, now: u64, random: &mut fastrand::Rng) -> u64 {
         if self.sigma == 0.0 {
             return self.nanoseconds;
@@ -109,26 +108,26 @@ fn float(nanoseconds: u64) -> f64 {
     nanoseconds as f64
 }
 
-fn tenant(cores: u32, programs: usize, nanoseconds: u64, sigma: f64) -> Tenant {
-    Tenant {
+fn tenant(cores: u32, programs: usize, nanoseconds: u64, sigma: f64) -> SimulatedTenant {
+    SimulatedTenant {
         cores,
         rate: Rate::new(cores, 1_000_000),
-        host: Host {
+        host: SimulatedHost {
             used: f64::from(cores),
-            trim: 1.0,
-            seen: 0,
+            rate_correction: 1.0,
+            sampled: 0,
         },
-        kernel: Kernel { nanoseconds, sigma },
+        kernel: SimulatedKernel { nanoseconds, sigma },
         bucket: AtomicU64::new(0),
         until: AtomicU64::new(0),
-        programs: (0..programs).map(|_| Program::default()).collect(),
+        programs: (0..programs).map(|_| SimulatedProgram::default()).collect(),
         busy: 0,
         spent: 0,
         windows: Vec::new(),
     }
 }
 
-impl Tenant {
+impl SimulatedTenant {
     /// Launches what may be launched now, as libvgpu.so does.
     fn launch(&mut self, now: u64, sharing: u32, random: &mut fastrand::Rng) {
         let name = key([1, 2, 3]);
@@ -138,7 +137,7 @@ impl Tenant {
             let program = &mut self.programs[(first + turn) % count];
             while program.jobs.len() < DEPTH {
                 let kernel = program.costs.kernel(name);
-                let mut job = Job {
+                let mut job = SimulatedLaunch {
                     left: self.kernel.draw(now, random),
                     measured: false,
                     charged: kernel.cost(),
@@ -150,19 +149,19 @@ impl Tenant {
                     continue;
                 }
                 for (took, charged, overlapped) in program.done.drain(..) {
-                    kernel.end();
-                    let found = kernel.learn(Sample {
+                    kernel.end_measurement();
+                    let found = kernel.learn(LaunchSample {
                         took,
                         sharing,
                         overlapped,
                         disturbed: false,
-                        held: 0,
+                        delayed: 0,
                     });
                     if let Some(found) = found {
                         Bucket(&self.bucket).settle(self.rate, charged, found);
                     }
                 }
-                if kernel.is_blind() {
+                if kernel.is_at_unmeasured_limit() {
                     break;
                 }
                 let cost = kernel.cost();
@@ -171,22 +170,22 @@ impl Tenant {
                     break;
                 }
                 job.charged = cost;
-                job.overlapped = program.credit.enter(0, 1, &self.until, (now, chunk));
+                job.overlapped = program.credit.begin_work(0, 1, &self.until, (now, chunk));
                 let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
                 program.credit.grant(0, chunk, cost);
-                program.credit.launches(0, 0);
+                program.credit.take_launches(0, 0);
                 job.measured = !small;
                 if small {
                     program.credit.measure_next(0);
                 } else {
-                    kernel.begin();
+                    kernel.begin_measurement();
                 }
                 program.jobs.push_back(job);
             }
         }
     }
 
-    /// Runs one program's work for a step; false: it has none.
+    /// Runs one program's work for a step; false if it has none.
     fn run(&mut self, program: usize, now: u64) -> bool {
         let program = &mut self.programs[program];
         let mut left = STEP;
@@ -217,10 +216,10 @@ impl Tenant {
     }
 }
 
-/// Runs a scene for some seconds; the first is not judged.
-fn simulate(tenants: &mut [Tenant], seconds: u64) {
+/// Runs tenants for some seconds; the first one is not checked.
+fn simulate(tenants: &mut [SimulatedTenant], seconds: u64) {
     let mut random = fastrand::Rng::with_seed(42);
-    let turns: Vec<(usize, usize)> = tenants
+    let schedule: Vec<(usize, usize)> = tenants
         .iter()
         .enumerate()
         .flat_map(|(at, tenant)| (0..tenant.programs.len()).map(move |program| (at, program)))
@@ -238,20 +237,20 @@ fn simulate(tenants: &mut [Tenant], seconds: u64) {
             }
         }
         if now >= slice_end {
-            turn = (turn + 1) % turns.len();
+            turn = (turn + 1) % schedule.len();
             slice_end = now + SLICE;
         }
-        for _ in 0..turns.len() {
-            let (at, program) = turns[turn];
+        for _ in 0..schedule.len() {
+            let (at, program) = schedule[turn];
             if tenants[at].run(program, now) {
                 break;
             }
-            turn = (turn + 1) % turns.len();
+            turn = (turn + 1) % schedule.len();
             slice_end = now + SLICE;
         }
-        if sharing > 1 && (now - start + STEP).is_multiple_of(LOOK) {
+        if sharing > 1 && (now - start + STEP).is_multiple_of(SAMPLE_INTERVAL) {
             for tenant in tenants.iter_mut() {
-                tenant.rate = tenant.host.look(tenant.spent, tenant.cores);
+                tenant.rate = tenant.host.sample(tenant.spent, tenant.cores);
             }
         }
         if (now - start + STEP).is_multiple_of(SECOND) {
@@ -264,19 +263,23 @@ fn simulate(tenants: &mut [Tenant], seconds: u64) {
 }
 
 #[track_caller]
-fn judge(tenant: &Tenant, most: f64) {
+fn assert_share(tenant: &SimulatedTenant, most: f64) {
     let windows = &tenant.windows[1..];
-    let wanted = f64::from(tenant.cores);
+    let expected = f64::from(tenant.cores);
     let count = float(windows.len() as u64);
-    let error = windows.iter().map(|got| (got - wanted).abs()).sum::<f64>() / count;
+    let error = windows
+        .iter()
+        .map(|got| (got - expected).abs())
+        .sum::<f64>()
+        / count;
     assert!(error <= most, "{} %: {windows:.1?}", tenant.cores);
 }
 
 #[track_caller]
-fn alone(cores: u32, programs: usize, nanoseconds: u64, sigma: f64, most: f64) {
+fn assert_alone(cores: u32, programs: usize, nanoseconds: u64, sigma: f64, most: f64) {
     let mut scene = [tenant(cores, programs, nanoseconds, sigma)];
     simulate(&mut scene, 6);
-    judge(&scene[0], most);
+    assert_share(&scene[0], most);
     let mean = scene[0].windows[1..].iter().sum::<f64>() / 5.0;
     let throughput = 100.0 * mean / f64::from(cores);
     assert!(
@@ -286,42 +289,42 @@ fn alone(cores: u32, programs: usize, nanoseconds: u64, sigma: f64, most: f64) {
 }
 
 #[test]
-fn every_share_is_kept_by_kernels_of_every_size() {
+fn keeps_share_for_all_kernel_sizes() {
     for cores in [10, 25, 30, 50, 75, 90] {
-        alone(cores, 1, 20_000, 0.0, 0.5);
-        alone(cores, 1, 1_000_000, 0.0, 0.5);
-        alone(cores, 1, 10_000_000, 0.0, 1.0);
+        assert_alone(cores, 1, 20_000, 0.0, 0.5);
+        assert_alone(cores, 1, 1_000_000, 0.0, 0.5);
+        assert_alone(cores, 1, 10_000_000, 0.0, 1.0);
     }
 }
 
 #[test]
-fn eight_programs_share_one_bucket() {
-    alone(30, 8, 1_000_000, 0.0, 1.0);
-    alone(75, 8, 200_000, 0.0, 2.0);
+fn shares_one_bucket_among_eight_programs() {
+    assert_alone(30, 8, 1_000_000, 0.0, 1.0);
+    assert_alone(75, 8, 200_000, 0.0, 2.0);
 }
 
 #[test]
-fn times_that_vary_and_drift_are_followed() {
+fn follows_varying_and_drifting_durations() {
     for cores in [10, 50, 90] {
-        alone(cores, 1, 50_000, 0.3, 2.0);
-        alone(cores, 1, 2_000_000, 0.3, 2.0);
+        assert_alone(cores, 1, 50_000, 0.3, 2.0);
+        assert_alone(cores, 1, 2_000_000, 0.3, 2.0);
     }
 }
 
 #[test]
-fn three_tenants_get_what_each_asked_for() {
+fn gives_three_tenants_their_shares() {
     let mut scene = [20, 30, 50].map(|cores| tenant(cores, 1, 1_000_000, 0.0));
     simulate(&mut scene, 40);
     for tenant in &scene {
-        judge(tenant, 2.0);
+        assert_share(tenant, 2.0);
     }
 }
 
 #[test]
-fn ten_tenants_get_a_tenth_each() {
-    let mut scene: Vec<Tenant> = (0..10).map(|_| tenant(10, 1, 1_000_000, 0.0)).collect();
+fn gives_ten_tenants_a_tenth_each() {
+    let mut scene: Vec<SimulatedTenant> = (0..10).map(|_| tenant(10, 1, 1_000_000, 0.0)).collect();
     simulate(&mut scene, 40);
     for tenant in &scene {
-        judge(tenant, 2.0);
+        assert_share(tenant, 2.0);
     }
 }

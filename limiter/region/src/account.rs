@@ -1,38 +1,39 @@
-//! Accounting between processes without a lock, over any kind of atomic word, so that tests can
-//! stop a process before each of its steps.
+//! Accounting between processes without locks, over any kind of atomic word, so that tests can stop
+//! a process before each step.
 //!
-//! For each device there is one *total*, and in each process's slot one word of what it *used*.
-//! A reservation adds to the total first and to the slot second; a release goes the other way.
-//! So at any moment total >= sum of the slots: a process that dies between its two steps leaves
-//! the total too high, never too low, and the limit holds. [`audit`] brings it back.
+//! Each device has one *total*, and each process's slot has one word with what it *used*. A
+//! reservation adds to the total first and to the slot second; a release goes the other way round.
+//! So at any moment the total is at least the sum of the slots: a process that dies between the two
+//! steps leaves the total too high, never too low, and the limit is kept. [`audit`] corrects it.
 //!
-//! Fed by: [`crate::counters`]. Must not: loop without bound, or allocate.
+//! Nothing here loops without bound or allocates.
 
-/// Bits of a total that are bytes; above them stands the number of the last audit, so that a total
-/// that was corrected and grew back is told from one that never changed.
+/// The bits of a total that count bytes; the bits above them hold the number of the last audit,
+/// which distinguishes a total that was corrected and grew again from one that never changed.
 const BYTES: u64 = (1 << 48) - 1;
 /// One audit.
 const AUDIT: u64 = 1 << 48;
-/// Bits of a slot's busy word that count operations under way; above them: operations ended.
+/// The bits of a slot's busy word that count operations under way; the bits above count completed
+/// operations.
 const UNDER_WAY: u64 = (1 << 16) - 1;
-/// One operation ended, and one fewer under way.
+/// One more completed operation and one fewer under way.
 const ENDED: u64 = UNDER_WAY;
-/// The most that can be limited: 256 TiB.
-pub const MOST: u64 = BYTES;
+/// The highest limit: 256 TiB.
+pub const MAX_BYTES: u64 = BYTES;
 
 /// An atomic 64-bit word; every operation is sequentially consistent.
-pub trait Word {
-    /// Its value.
+pub trait AtomicWord {
+    /// Reads the value.
     fn load(&self) -> u64;
     /// Adds, wrapping.
     fn add(&self, more: u64);
-    /// Puts `new` if it is `old`; else what it is.
+    /// Stores `new` if the value is `old`; else returns the value.
     fn exchange(&self, old: u64, new: u64) -> Result<(), u64>;
-    /// Puts `new`.
+    /// Stores `new`.
     fn store(&self, new: u64);
 }
 
-impl Word for core::sync::atomic::AtomicU64 {
+impl AtomicWord for core::sync::atomic::AtomicU64 {
     fn load(&self) -> u64 {
         self.load(core::sync::atomic::Ordering::SeqCst)
     }
@@ -50,32 +51,32 @@ impl Word for core::sync::atomic::AtomicU64 {
 
 /// The words that one process changes for one device.
 #[derive(Clone, Copy, Debug)]
-pub struct Share<'a, W> {
-    /// Of the device.
+pub struct DeviceAccount<'a, W> {
+    /// The device's total.
     pub total: &'a W,
-    /// Of the process's slot: operations under way and ended.
+    /// The slot's operations under way and completed.
     pub busy: &'a W,
-    /// Of the process's slot: bytes on this device.
+    /// The slot's bytes on this device.
     pub used: &'a W,
 }
 
-/// What a device's total says, in bytes.
-pub fn bytes(total: &impl Word) -> u64 {
+/// The bytes in a device's total.
+pub fn bytes(total: &impl AtomicWord) -> u64 {
     total.load() & BYTES
 }
 
-/// A reservation would pass the limit.
+/// A reservation would exceed the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct OverLimit {
     /// Bytes in use by all processes.
     pub used: u64,
 }
 
-impl<W: Word> Share<'_, W> {
-    /// Takes `size` bytes if no more than `limit` are then in use; how many are in use then.
-    pub fn reserve(&self, size: u64, limit: u64) -> Result<u64, Refused> {
+impl<W: AtomicWord> DeviceAccount<'_, W> {
+    /// Reserves `size` bytes if at most `limit` are in use then; the bytes in use then.
+    pub fn reserve(&self, size: u64, limit: u64) -> Result<u64, OverLimit> {
         self.busy.add(1);
-        let taken = self.take(size, limit.min(BYTES));
+        let taken = self.try_add(size, limit.min(BYTES));
         if taken.is_ok() {
             self.used.add(size);
         }
@@ -83,13 +84,12 @@ impl<W: Word> Share<'_, W> {
         taken
     }
 
-    /// Takes `size` bytes that the driver has given already; only what does not fit into a
-    /// total is left out.
+    /// Adds `size` bytes that the driver has allocated already, up to what a total can hold.
     pub fn charge(&self, size: u64) -> u64 {
         self.reserve(size, BYTES).unwrap_or(BYTES)
     }
 
-    /// Gives `size` bytes back.
+    /// Releases `size` bytes.
     pub fn release(&self, size: u64) {
         self.busy.add(1);
         self.used.add(size.wrapping_neg());
@@ -104,12 +104,12 @@ impl<W: Word> Share<'_, W> {
         self.busy.add(ENDED);
     }
 
-    fn take(&self, size: u64, limit: u64) -> Result<u64, Refused> {
+    fn try_add(&self, size: u64, limit: u64) -> Result<u64, OverLimit> {
         let mut total = self.total.load();
         loop {
             let used = total & BYTES;
             let after = used.checked_add(size).filter(|after| *after <= limit);
-            let after = after.ok_or(Refused { used })?;
+            let after = after.ok_or(OverLimit { used })?;
             match self.total.exchange(total, (total & !BYTES) | after) {
                 Ok(()) => return Ok(after),
                 Err(now) => total = now,
@@ -118,13 +118,13 @@ impl<W: Word> Share<'_, W> {
     }
 }
 
-/// Empties the slot of a dead process; its lock is held meanwhile. The totals stay too high until
-/// the next [`audit`]. Dying on the way does no harm: it is done again.
-pub fn reap<'a, W: Word + 'a>(busy: &W, used: impl Iterator<Item = &'a W>) {
+/// Clears the slot of a dead process; the caller has its lock. The totals stay too high until the
+/// next [`audit`]. Dying on the way does no harm: the next caller repeats it.
+pub fn clear<'a, W: AtomicWord + 'a>(busy: &W, used: impl Iterator<Item = &'a W>) {
     for word in used {
         word.store(0);
     }
-    // Never back to an earlier value: an audit may be looking.
+    // Never back to an earlier value: an audit may be running.
     busy.store((busy.load() | UNDER_WAY).wrapping_add(1));
 }
 
@@ -135,14 +135,14 @@ pub enum Audit {
     Exact,
     /// The total was corrected.
     Corrected,
-    /// Somebody was at work meanwhile; nothing was changed.
+    /// An operation was under way; nothing was changed.
     Busy,
 }
 
 /// Sets a device's total to the sum of its slots, if at one moment no operation was under way in
-/// any of them. `slots` gives each slot's busy word and its used word for this device, the same
-/// ones at each call.
-pub fn audit<'a, W: Word + 'a, I>(total: &W, slots: impl Fn() -> I) -> Audit
+/// any of them. `slots` must yield the same slots at each call, each as its busy word and its used
+/// word for this device.
+pub fn audit<'a, W: AtomicWord + 'a, I>(total: &W, slots: impl Fn() -> I) -> Audit
 where
     I: Iterator<Item = (&'a W, &'a W)>,
 {
@@ -156,7 +156,7 @@ where
     }
     let found = total.load();
     let sum = slots().fold(0_u64, |sum, (_, used)| sum.wrapping_add(used.load()));
-    // Busy words only grow, so their sum is the same exactly if each of them is.
+    // Busy words only grow, so equal sums mean that each word is equal.
     let after = slots().fold(0_u64, |sum, (busy, _)| sum.wrapping_add(busy.load()));
     if before != after {
         return Audit::Busy;

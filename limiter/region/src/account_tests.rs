@@ -1,5 +1,5 @@
-//! A process dies before each of its atomic steps, and so does each of those that clean up after
-//! it; then the rest must be exact.
+//! Lets a process die before each of its atomic steps, and each process that cleans up after it as
+//! well; the remaining ones must be exact.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,23 +9,23 @@ use super::*;
 const LIMIT: u64 = 100;
 
 thread_local! {
-    /// Steps that are left to the process that runs; `None`: it does not die.
-    static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
+    /// Steps that the running process has left; `None`: it does not die.
+    static STEPS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// A word whose user dies before the step at which the fuse ends.
+/// A word whose user dies before the step at which no steps are left.
 #[derive(Default)]
-struct Mortal(Cell<u64>);
+struct FailingWord(Cell<u64>);
 
 fn step() {
-    match FUSE.get() {
+    match STEPS_LEFT.get() {
         Some(0) => resume_unwind(Box::new("died")),
-        Some(left) => FUSE.set(Some(left - 1)),
+        Some(left) => STEPS_LEFT.set(Some(left - 1)),
         None => {}
     }
 }
 
-impl Word for Mortal {
+impl AtomicWord for FailingWord {
     fn load(&self) -> u64 {
         step();
         self.0.get()
@@ -49,22 +49,22 @@ impl Word for Mortal {
 }
 
 #[derive(Default)]
-struct Seat {
-    total: Mortal,
-    slots: [(Mortal, Mortal); 2],
+struct TestCounters {
+    total: FailingWord,
+    slots: [(FailingWord, FailingWord); 2],
 }
 
-impl Seat {
-    fn share(&self, slot: usize) -> Share<'_, Mortal> {
-        Share {
+impl TestCounters {
+    fn account(&self, slot: usize) -> DeviceAccount<'_, FailingWord> {
+        DeviceAccount {
             total: &self.total,
             busy: &self.slots[slot].0,
             used: &self.slots[slot].1,
         }
     }
 
-    fn reap(&self, slot: usize) {
-        reap(&self.slots[slot].0, std::iter::once(&self.slots[slot].1));
+    fn clear(&self, slot: usize) {
+        clear(&self.slots[slot].0, std::iter::once(&self.slots[slot].1));
     }
 
     fn audit(&self) -> Audit {
@@ -73,7 +73,7 @@ impl Seat {
         })
     }
 
-    /// What the slots say, seen from outside.
+    /// The sum of the slots, seen from outside.
     fn sum(&self) -> u64 {
         self.slots.iter().map(|slot| slot.1.0.get()).sum()
     }
@@ -83,103 +83,124 @@ impl Seat {
     }
 }
 
-/// Runs `life` for `steps` steps; true if it came to its end.
-fn lives(steps: u32, life: impl FnOnce()) -> bool {
-    FUSE.set(Some(steps));
+/// Runs `life` for `steps` steps; true if it completed.
+fn survives(steps: u32, life: impl FnOnce()) -> bool {
+    STEPS_LEFT.set(Some(steps));
     let ended = catch_unwind(AssertUnwindSafe(life)).is_ok();
-    FUSE.set(None);
+    STEPS_LEFT.set(None);
     ended
 }
 
-fn a_busy_life(seat: &Seat) {
-    let share = seat.share(0);
-    assert_eq!(share.reserve(30, LIMIT), Ok(70));
-    assert_eq!(share.reserve(31, LIMIT), Err(Refused { used: 70 }));
-    assert_eq!(share.reserve(30, LIMIT), Ok(100));
-    share.release(30);
-    assert_eq!(share.charge(50), 120);
-    share.release(50);
+fn run_operations(counters: &TestCounters) {
+    let account = counters.account(0);
+    assert_eq!(account.reserve(30, LIMIT), Ok(70));
+    assert_eq!(account.reserve(31, LIMIT), Err(OverLimit { used: 70 }));
+    assert_eq!(account.reserve(30, LIMIT), Ok(100));
+    account.release(30);
+    assert_eq!(account.charge(50), 120);
+    account.release(50);
 }
 
 #[test]
-fn whoever_dies_at_whichever_step_the_rest_is_exact_again() {
+fn restores_exact_totals_after_death_at_any_step() {
     let mut deaths = 0;
     for first in 0.. {
         let mut helper_ended = false;
         for second in 0.. {
-            let seat = Seat::default();
-            assert_eq!(seat.share(1).reserve(40, LIMIT), Ok(40), "the neighbour");
-            let ended = lives(first, || a_busy_life(&seat));
-            assert!(seat.total() >= seat.sum(), "never too low, died at {first}");
-            // Somebody cleans up and dies too; then the neighbour does it all.
-            helper_ended = lives(second, || {
-                seat.reap(0);
-                seat.audit();
+            let counters = TestCounters::default();
+            assert_eq!(
+                counters.account(1).reserve(40, LIMIT),
+                Ok(40),
+                "the neighbour"
+            );
+            let ended = survives(first, || run_operations(&counters));
+            assert!(
+                counters.total() >= counters.sum(),
+                "never too low, died at {first}"
+            );
+            // A helper cleans up and dies too; then the neighbour does it all.
+            helper_ended = survives(second, || {
+                counters.clear(0);
+                counters.audit();
             });
             assert!(
-                seat.total() >= seat.sum(),
+                counters.total() >= counters.sum(),
                 "never too low, died at {first}, {second}"
             );
-            seat.reap(0);
-            assert_ne!(seat.audit(), Audit::Busy, "{first}, {second}");
-            assert_eq!((seat.total(), seat.sum()), (40, 40), "{first}, {second}");
-            assert_eq!(seat.share(1).reserve(60, LIMIT), Ok(100));
-            assert_eq!(seat.share(1).reserve(1, LIMIT), Err(Refused { used: 100 }));
+            counters.clear(0);
+            assert_ne!(counters.audit(), Audit::Busy, "{first}, {second}");
+            assert_eq!(
+                (counters.total(), counters.sum()),
+                (40, 40),
+                "{first}, {second}"
+            );
+            assert_eq!(counters.account(1).reserve(60, LIMIT), Ok(100));
+            assert_eq!(
+                counters.account(1).reserve(1, LIMIT),
+                Err(OverLimit { used: 100 })
+            );
             deaths += u32::from(!ended) + u32::from(!helper_ended);
             if helper_ended {
                 break;
             }
         }
         assert!(helper_ended);
-        if lives(first, a_busy_life_after_neighbour) {
+        if survives(first, run_operations_after_neighbour) {
             break;
         }
     }
     assert!(deaths > 200, "only {deaths} deaths were tried");
 }
 
-/// The same life once more, to see whether that many steps are enough for it.
-fn a_busy_life_after_neighbour() {
-    let fuse = FUSE.take();
-    let seat = Seat::default();
-    seat.share(1).reserve(40, LIMIT).unwrap();
-    FUSE.set(fuse);
-    a_busy_life(&seat);
+/// The same operations once more, to see whether that many steps suffice.
+fn run_operations_after_neighbour() {
+    let steps_left = STEPS_LEFT.take();
+    let counters = TestCounters::default();
+    counters.account(1).reserve(40, LIMIT).unwrap();
+    STEPS_LEFT.set(steps_left);
+    run_operations(&counters);
 }
 
 #[test]
-fn an_audit_changes_nothing_while_an_operation_is_under_way() {
-    let seat = Seat::default();
+fn leaves_total_alone_while_operation_is_under_way() {
+    let counters = TestCounters::default();
     // Dies after its total was raised and before its slot was.
-    assert!(!lives(3, || assert!(
-        seat.share(0).reserve(30, LIMIT).is_ok()
+    assert!(!survives(3, || assert!(
+        counters.account(0).reserve(30, LIMIT).is_ok()
     )));
-    assert_eq!((seat.total(), seat.sum()), (30, 0));
-    assert_eq!(seat.audit(), Audit::Busy);
-    seat.reap(0);
-    assert_eq!(seat.audit(), Audit::Corrected);
-    assert_eq!(seat.audit(), Audit::Exact);
-    assert_eq!(seat.total(), 0);
+    assert_eq!((counters.total(), counters.sum()), (30, 0));
+    assert_eq!(counters.audit(), Audit::Busy);
+    counters.clear(0);
+    assert_eq!(counters.audit(), Audit::Corrected);
+    assert_eq!(counters.audit(), Audit::Exact);
+    assert_eq!(counters.total(), 0);
 }
 
 #[test]
-fn a_total_that_was_corrected_and_grew_back_is_not_corrected_by_an_older_audit() {
-    let seat = Seat::default();
-    seat.total.store(30);
-    let seen_by_the_older = seat.total.load();
-    assert_eq!(seat.audit(), Audit::Corrected);
-    assert_eq!(seat.share(0).reserve(30, LIMIT), Ok(30));
-    assert!(seat.total.exchange(seen_by_the_older, 0).is_err());
+fn rejects_correction_by_outdated_audit() {
+    let counters = TestCounters::default();
+    counters.total.store(30);
+    let seen_by_older_audit = counters.total.load();
+    assert_eq!(counters.audit(), Audit::Corrected);
+    assert_eq!(counters.account(0).reserve(30, LIMIT), Ok(30));
+    assert!(counters.total.exchange(seen_by_older_audit, 0).is_err());
 }
 
 #[test]
-fn odd_sizes_neither_wrap_nor_pass() {
-    let seat = Seat::default();
-    let share = seat.share(0);
-    assert_eq!(share.reserve(u64::MAX, u64::MAX), Err(Refused { used: 0 }));
-    assert_eq!(share.reserve(BYTES, u64::MAX), Ok(BYTES));
-    assert_eq!(share.reserve(1, u64::MAX), Err(Refused { used: BYTES }));
-    share.release(BYTES);
-    share.release(5);
-    assert_eq!(seat.total(), 0, "a forged release does not wrap the total");
+fn rejects_extreme_sizes_without_wrapping() {
+    let counters = TestCounters::default();
+    let account = counters.account(0);
+    assert_eq!(
+        account.reserve(u64::MAX, u64::MAX),
+        Err(OverLimit { used: 0 })
+    );
+    assert_eq!(account.reserve(BYTES, u64::MAX), Ok(BYTES));
+    assert_eq!(account.reserve(1, u64::MAX), Err(OverLimit { used: BYTES }));
+    account.release(BYTES);
+    account.release(5);
+    assert_eq!(
+        counters.total(),
+        0,
+        "a forged release does not wrap the total"
+    );
 }

@@ -1,18 +1,15 @@
-//! A flag that a forked child finds lowered, also after a raw `clone`, at the price of one load.
-//!
-//! Fed by: the limiter, which raises it when a process has its seat.
-//! Must not: call anything when it is read.
+//! A flag that a forked child finds lowered, even after a raw `clone`. Reading it costs one load.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 
-/// What the kernel makes of the word in a child.
+/// The value to which the kernel resets the word in a child.
 const LOWERED: u32 = 0;
 const RAISED: u32 = 1;
-/// A thread is about to raise it.
+/// A thread is raising it.
 const RISING: u32 = 2;
 
-/// Raised in this process only. Lives until the process ends.
+/// A flag that is raised in this process only. It lives until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkFlag(&'static AtomicU32);
 
@@ -35,8 +32,8 @@ impl ForkFlag {
         Ok(Self(unsafe { &*page.cast::<AtomicU32>() }))
     }
 
-    /// True for one thread, which then calls [`Self::raise`] or [`Self::abandon`]. The others wait
-    /// for that and get false, as they do when it is raised.
+    /// True for one thread, which must then call [`Self::raise`] or [`Self::abandon`]. All other
+    /// threads wait for that and get false, as they do once the flag is raised.
     pub fn begin(self) -> bool {
         while !self.is_raised() {
             let lowered =
@@ -50,17 +47,17 @@ impl ForkFlag {
         false
     }
 
-    /// Not now.
+    /// Lowers the flag: the attempt failed.
     pub fn abandon(self) {
         self.0.store(LOWERED, Ordering::Release);
     }
 
-    /// From now on raised, in this process and its threads.
+    /// Raises the flag in this process and its threads.
     pub fn raise(self) {
         self.0.store(RAISED, Ordering::Release);
     }
 
-    /// Whether this is the process that raised it.
+    /// Whether this process raised the flag.
     #[inline]
     pub fn is_raised(self) -> bool {
         self.0.load(Ordering::Acquire) == RAISED

@@ -1,9 +1,8 @@
-//! What the host reads of a counters file, which a tenant may have turned into anything: by
-//! `pread` into memory of its own, never by a mapping, whose pages the tenant could take away.
+//! What the host reads of a counters file, which a tenant may have replaced by anything. It uses
+//! `pread` into its own memory, never a mapping, whose pages the tenant could take away.
 //!
-//! Fed by: the file of a seat, and what the driver says of the container's processes.
-//! Must not: follow a link, wait for a writer, read beyond a fixed size, or take a figure of the
-//! file for true that the driver contradicts: that is a [`Doubt`].
+//! The reader follows no link, never waits for a writer and reads at most a fixed size. Figures
+//! that the driver contradicts are reported as [`Inconsistency`].
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -11,41 +10,41 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use crate::account::MOST;
+use crate::account::MAX_BYTES;
 use crate::counters::{self, SHARED, SIZE, start};
 use crate::limits::MAX_DEVICES;
 use crate::{lock, map};
 
-/// Why a counters file says nothing.
+/// Why a counters file cannot be read.
 #[derive(Debug, Error)]
-pub enum Unreadable {
-    /// It is not there, or a link, or may not be opened.
+pub enum CountersReadError {
+    /// It is missing or a link, or may not be opened.
     #[error("the counters file cannot be {step}: {source}")]
-    Step {
-        /// What was tried.
+    Io {
+        /// The step that failed.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A FIFO, a device, a directory.
     #[error("the counters file is not a regular file")]
-    Kind,
-    /// Cut, or blown up.
-    #[error("the counters file has {0} bytes instead of {SIZE}")]
+    NotAFile,
+    /// Truncated or extended.
+    #[error("the counters file has {0} bytes; expected: {SIZE}")]
     Size(u64),
-    /// Written over.
-    #[error("the counters file does not begin as one")]
+    /// Overwritten.
+    #[error("the counters file does not begin with its header")]
     Layout,
 }
 
-impl Unreadable {
-    /// The tenant made it so; else the host could not read it, which says nothing of the tenant: no
-    /// descriptor or memory is left, the disk is broken, the file is gone or not there yet.
-    pub fn is_by_tenant(&self) -> bool {
+impl CountersReadError {
+    /// Whether the tenant caused it. Otherwise the host could not read the file, which says nothing
+    /// about the tenant: no descriptor or memory is left, the disk is broken, the file is missing.
+    pub fn is_caused_by_tenant(&self) -> bool {
         match self {
-            Self::Kind | Self::Size(_) | Self::Layout => true,
-            Self::Step { source, .. } => {
-                // Cut while it was read; a lease of the tenant's; a link.
+            Self::NotAFile | Self::Size(_) | Self::Layout => true,
+            Self::Io { source, .. } => {
+                // Truncated while it was read; a lease of the tenant's; a link.
                 let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::WouldBlock];
                 kinds.contains(&source.kind()) || source.raw_os_error() == Some(libc::ELOOP)
             }
@@ -53,10 +52,10 @@ impl Unreadable {
     }
 }
 
-/// One process of a container, as its slot says.
+/// One process of a container according to its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Its place in the file.
+pub struct ProcessUsage {
+    /// Index of its slot.
     pub slot: usize,
     /// Its id in its own namespace; `None` for those of the shared slot.
     pub pid: Option<u32>,
@@ -66,24 +65,25 @@ pub struct Holder {
     pub contexts: Vec<u64>,
 }
 
-/// What a counters file says, its figures not believed yet.
+/// The content of a counters file. Its figures are not trusted yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Living processes: those whose slot is locked.
-    pub holders: Vec<Holder>,
-    /// Bytes in use of each device, those of the dead included until somebody counts anew.
+pub struct CountersSnapshot {
+    /// Living processes: those whose slots are locked.
+    pub processes: Vec<ProcessUsage>,
+    /// Bytes in use of each device, including those of dead processes until somebody corrects the
+    /// total.
     pub totals: Vec<u64>,
-    /// The most that ever was in use of each device.
+    /// Highest number of bytes that was ever in use of each device.
     pub peaks: Vec<u64>,
     /// Requests refused on each device.
     pub refused: Vec<u64>,
-    /// Compute of each device.
-    pub work: Vec<Work>,
+    /// Compute use of each device.
+    pub compute: Vec<ComputeUsage>,
 }
 
-/// What all processes of a container did on one device, as they say.
+/// What all processes of a container did on one device, according to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct ComputeUsage {
     /// Nanoseconds of GPU time used.
     pub busy: u64,
     /// Last launch, nanoseconds of the monotonic clock; 0: none.
@@ -94,138 +94,142 @@ pub struct Work {
     pub waited: u64,
 }
 
-/// What the host knows of one device and one container.
+/// What the host knows of one container's use of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct DeviceMeasurement {
     /// The container's limit in bytes.
     pub limit: u64,
-    /// What the driver says that the container's processes use, in bytes.
+    /// Bytes that the container's processes use according to the driver.
     pub measured: u64,
-    /// What the driver may use for itself without our knowing, in bytes.
+    /// Bytes that the driver may use for itself without being counted.
     pub slack: u64,
 }
 
-/// Something that does not fit together. A single look proves nothing, for the file changes while
-/// it is read; what the next look finds again does.
+/// A difference between the file and the driver. A single sample proves nothing, because the file
+/// changes while it is read; a difference that the next sample finds again does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
-    /// The driver gave more than the slots say: a process without our library, or a file that was
-    /// written by hand.
+pub enum Inconsistency {
+    /// The driver allocated more than the slots say: a process without our library, or a forged
+    /// file.
     Uncounted {
         /// The device, as the limits page counts them.
         device: usize,
         /// Bytes beyond what the slots say.
         bytes: u64,
     },
-    /// The container has more than its limit.
+    /// The container uses more than its limit.
     AboveLimit {
         /// The device.
         device: usize,
         /// Bytes beyond the limit.
         bytes: u64,
     },
-    /// The total is less than its parts, which our library never leaves behind.
+    /// The total is less than the sum of the slots, which our library never causes.
     TotalTooLow {
         /// The device.
         device: usize,
     },
 }
 
-impl Report {
-    /// Bytes of a device that living processes say they use.
+impl CountersSnapshot {
+    /// Bytes of a device that living processes use according to their slots.
     pub fn used(&self, device: usize) -> u64 {
-        let words = self.holders.iter().filter_map(|one| one.used.get(device));
+        let words = self.processes.iter().filter_map(|one| one.used.get(device));
         words.fold(0, |sum, used| sum.saturating_add(*used))
     }
 
-    /// What does not fit to what is known of each device.
-    pub fn doubts(&self, known: &[Known]) -> Vec<Doubt> {
+    /// The inconsistencies with what the host measured of each device.
+    pub fn inconsistencies(&self, measurement: &[DeviceMeasurement]) -> Vec<Inconsistency> {
         let mut found = Vec::new();
-        for (device, known) in known.iter().enumerate() {
-            let said = self.used(device);
+        for (device, measurement) in measurement.iter().enumerate() {
+            let reported = self.used(device);
             let total = self.totals.get(device).copied().unwrap_or(0);
-            let allowed = said.saturating_add(known.slack);
-            if let Some(bytes) = beyond(known.measured, allowed) {
-                found.push(Doubt::Uncounted { device, bytes });
+            let allowed = reported.saturating_add(measurement.slack);
+            if let Some(bytes) = excess(measurement.measured, allowed) {
+                found.push(Inconsistency::Uncounted { device, bytes });
             }
-            let most = known.limit.saturating_add(known.slack);
-            if let Some(bytes) = beyond(known.measured.max(said), most) {
-                found.push(Doubt::AboveLimit { device, bytes });
+            let most = measurement.limit.saturating_add(measurement.slack);
+            if let Some(bytes) = excess(measurement.measured.max(reported), most) {
+                found.push(Inconsistency::AboveLimit { device, bytes });
             }
-            if total < said {
-                found.push(Doubt::TotalTooLow { device });
+            if total < reported {
+                found.push(Inconsistency::TotalTooLow { device });
             }
         }
         found
     }
 }
 
-fn beyond(found: u64, allowed: u64) -> Option<u64> {
+fn excess(found: u64, allowed: u64) -> Option<u64> {
     found.checked_sub(allowed).filter(|more| *more > 0)
 }
 
 /// Reads the file at `path` for the first `devices` devices.
-pub fn read(path: &Path, devices: usize) -> Result<Report, Unreadable> {
+pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersReadError> {
     let devices = devices.min(MAX_DEVICES);
     let file = open(path)?;
-    let length = counters::of_device(0, 0) + devices * counters::DEVICE;
+    let length = counters::device_offset(0, 0) + devices * counters::DEVICE;
     let bytes = pread(&file, 0, length).map_err(failed("read"))?;
-    if !counters::begins(&bytes) {
-        return Err(Unreadable::Layout);
+    if !counters::has_header(&bytes) {
+        return Err(CountersReadError::Layout);
     }
     let of_devices = |at: usize| {
-        let places = (0..devices).map(|device| counters::of_device(device, at));
+        let places = (0..devices).map(|device| counters::device_offset(device, at));
         places
             .map(|place| word(&bytes, place))
             .collect::<Vec<u64>>()
     };
-    let mut holders = Vec::new();
-    for slot in held(&file).map_err(failed("asked for its locks"))? {
+    let mut processes = Vec::new();
+    for slot in locked_slots(&file).map_err(failed("checked for locks"))? {
         let (first, length) = (start(slot), counters::end(slot) - start(slot));
         let bytes = pread(&file, first, length).map_err(failed("read"))?;
-        let of_slot = |at: usize| {
-            let places = (0..devices).map(|device| counters::of_slot(slot, device) + at - first);
+        let slot_device_offset = |at: usize| {
+            let places =
+                (0..devices).map(|device| counters::slot_device_offset(slot, device) + at - first);
             places.map(|place| word(&bytes, place)).collect()
         };
-        holders.push(Holder {
+        processes.push(ProcessUsage {
             slot,
             pid: u32::try_from(word(&bytes, 0)).ok(),
-            used: of_slot(0),
-            contexts: of_slot(8),
+            used: slot_device_offset(0),
+            contexts: slot_device_offset(8),
         });
     }
     let [busy, last, launches, waited] = [80, 88, 96, 104].map(of_devices);
-    let work = (0..devices).map(|device| Work {
+    let compute = (0..devices).map(|device| ComputeUsage {
         busy: busy[device],
         last: last[device],
         launches: launches[device],
         waited: waited[device],
     });
-    Ok(Report {
-        holders,
-        totals: of_devices(0).into_iter().map(|word| word & MOST).collect(),
+    Ok(CountersSnapshot {
+        processes,
+        totals: of_devices(0)
+            .into_iter()
+            .map(|word| word & MAX_BYTES)
+            .collect(),
         peaks: of_devices(8),
         refused: of_devices(16),
-        work: work.collect(),
+        compute: compute.collect(),
     })
 }
 
-fn failed(step: &'static str) -> impl FnOnce(io::Error) -> Unreadable {
-    move |source| Unreadable::Step { step, source }
+fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {
+    move |source| CountersReadError::Io { step, source }
 }
 
 /// Opens a file of the right kind and size.
-fn open(path: &Path) -> Result<OwnedFd, Unreadable> {
+fn open(path: &Path) -> Result<OwnedFd, CountersReadError> {
     let path = map::c_path(path).map_err(failed("named"))?;
-    // A FIFO without a writer would keep us waiting.
+    // Without O_NONBLOCK, opening a FIFO that has no writer would block.
     let file = map::open(&path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
         .map_err(failed("opened"))?;
     let (is_file, size) = map::inspect(&file).map_err(failed("inspected"))?;
     if !is_file {
-        return Err(Unreadable::Kind);
+        return Err(CountersReadError::NotAFile);
     }
     if size != SIZE {
-        return Err(Unreadable::Size(size));
+        return Err(CountersReadError::Size(size));
     }
     Ok(file)
 }
@@ -236,14 +240,14 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// A part of the file. One that was cut meanwhile is an error.
+/// A part of the file. A file that was truncated meanwhile is an error.
 fn pread(file: &OwnedFd, at: usize, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0_u8; length];
     fill(file, at, &mut bytes)?;
     Ok(bytes)
 }
 
-/// The same, into a buffer that is kept.
+/// The same, into an existing buffer.
 fn fill(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -261,9 +265,9 @@ fn fill(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The slots whose first byte is locked. However many locks a tenant holds, this asks at most
-/// twice for each slot.
-fn held(file: &OwnedFd) -> io::Result<Vec<usize>> {
+/// The slots whose first byte is locked. However many locks a tenant has, this makes at most two
+/// queries for each slot.
+fn locked_slots(file: &OwnedFd) -> io::Result<Vec<usize>> {
     let mut found = Vec::new();
     let mut ranges = vec![(0, SHARED + 1)];
     while let Some((first, end)) = ranges.pop() {
@@ -271,7 +275,7 @@ fn held(file: &OwnedFd) -> io::Result<Vec<usize>> {
             continue;
         }
         let to = counters::end(end - 1);
-        let Some((from, upto)) = lock::held(file, start(first), to)? else {
+        let Some((from, upto)) = lock::locked_range(file, start(first), to)? else {
             continue;
         };
         let lowest = counters::slot_at(from).clamp(first, end - 1);
@@ -284,8 +288,69 @@ fn held(file: &OwnedFd) -> io::Result<Vec<usize>> {
     Ok(found)
 }
 
-mod launches;
-pub use launches::{Launches, Watch};
+/// The launch counters of one device, as the tenant's processes write them; times are nanoseconds
+/// of the monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchCounters {
+    /// Until when the bucket is in debt.
+    pub debt: u64,
+    /// Until when all launched work is expected to run; written only while there is a limit.
+    pub until: u64,
+    /// Nanoseconds of GPU time used; written only while there is a limit.
+    pub busy: u64,
+    /// When a launch was last reported.
+    pub last: u64,
+    /// Reported launches.
+    pub launches: u64,
+    /// Nanoseconds that launches waited.
+    pub waited: u64,
+}
+
+/// A counters file that stays open, to read its launch counters many times a second.
+#[derive(Debug)]
+pub struct LaunchReader {
+    file: OwnedFd,
+    /// Buffer for the records.
+    bytes: Vec<u8>,
+    counters: Vec<LaunchCounters>,
+}
+
+impl LaunchReader {
+    /// Opens the file at `path` for its first `devices` devices.
+    pub fn open(path: &Path, devices: usize) -> Result<Self, CountersReadError> {
+        let file = open(path)?;
+        let header = pread(&file, 0, counters::header().len()).map_err(failed("read"))?;
+        if !counters::has_header(&header) {
+            return Err(CountersReadError::Layout);
+        }
+        let devices = devices.min(MAX_DEVICES);
+        Ok(Self {
+            file,
+            bytes: vec![0; devices * counters::DEVICE],
+            counters: vec![LaunchCounters::default(); devices],
+        })
+    }
+
+    /// The current counters, device by device. An error means that the file was truncated.
+    pub fn read(&mut self) -> Result<&[LaunchCounters], CountersReadError> {
+        let from = counters::device_offset(0, 0);
+        fill(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
+        let records = self.bytes.chunks_exact(counters::DEVICE);
+        for (counters, record) in self.counters.iter_mut().zip(records) {
+            let [debt, until, busy, last, launches, waited] =
+                counters::COMPUTE.map(|at| word(record, at));
+            *counters = LaunchCounters {
+                debt,
+                until,
+                busy,
+                last,
+                launches,
+                waited,
+            };
+        }
+        Ok(&self.counters)
+    }
+}
 
 #[cfg(test)]
 #[path = "host_tests.rs"]

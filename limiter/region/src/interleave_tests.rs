@@ -1,5 +1,5 @@
-//! Every order of the atomic steps of two processes. The words are sequentially consistent, so
-//! these orders are all that a machine may show.
+//! Runs two processes in every order of their atomic steps. The words are sequentially consistent,
+//! so these are all orders that a machine can show.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::*;
 
 const ACTORS: usize = 2;
 
-/// Whose turn it is, and who has come to an end.
+/// Which actor runs, and which have ended.
 #[derive(Default)]
-struct Stage {
-    turns: Mutex<Turns>,
+struct Schedule {
+    state: Mutex<ScheduleState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Turns {
-    turn: Option<usize>,
+struct ScheduleState {
+    running: Option<usize>,
     ended: [bool; ACTORS],
 }
 
@@ -28,48 +28,48 @@ thread_local! {
     static ACTOR: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// A word each of whose steps waits for its actor's turn.
-struct Staged(Arc<Stage>, core::sync::atomic::AtomicU64);
+/// A word whose every step waits for its actor's turn.
+struct ScheduledWord(Arc<Schedule>, core::sync::atomic::AtomicU64);
 
-impl Staged {
+impl ScheduledWord {
     fn step<T>(&self, act: impl FnOnce(&core::sync::atomic::AtomicU64) -> T) -> T {
         let Some(actor) = ACTOR.get() else {
             return act(&self.1);
         };
-        let mut turns = self.0.turns.lock();
-        while turns.turn != Some(actor) {
-            self.0.changed.wait(&mut turns);
+        let mut state = self.0.state.lock();
+        while state.running != Some(actor) {
+            self.0.changed.wait(&mut state);
         }
         let result = act(&self.1);
-        turns.turn = None;
+        state.running = None;
         self.0.changed.notify_all();
         result
     }
 }
 
-impl Word for Staged {
+impl AtomicWord for ScheduledWord {
     fn load(&self) -> u64 {
-        self.step(Word::load)
+        self.step(AtomicWord::load)
     }
     fn add(&self, more: u64) {
-        self.step(|word| Word::add(word, more));
+        self.step(|word| AtomicWord::add(word, more));
     }
     fn exchange(&self, old: u64, new: u64) -> Result<(), u64> {
-        self.step(|word| Word::exchange(word, old, new))
+        self.step(|word| AtomicWord::exchange(word, old, new))
     }
     fn store(&self, new: u64) {
-        self.step(|word| Word::store(word, new));
+        self.step(|word| AtomicWord::store(word, new));
     }
 }
 
-struct Seat {
-    total: Staged,
-    slots: [(Staged, Staged); 2],
+struct ScheduledCounters {
+    total: ScheduledWord,
+    slots: [(ScheduledWord, ScheduledWord); 2],
 }
 
-impl Seat {
-    fn share(&self, slot: usize) -> Share<'_, Staged> {
-        Share {
+impl ScheduledCounters {
+    fn account(&self, slot: usize) -> DeviceAccount<'_, ScheduledWord> {
+        DeviceAccount {
             total: &self.total,
             busy: &self.slots[slot].0,
             used: &self.slots[slot].1,
@@ -82,45 +82,45 @@ impl Seat {
     }
 }
 
-/// One run of both actors in the order that `choices` begins and the lowest actor continues;
-/// the whole order, as (chosen, how many could be chosen).
+/// Runs both actors once in the order that `choices` begins and the lowest actor continues; the
+/// whole order, as (chosen, number of choices).
 fn run(
     choices: &[usize],
-    seat: &Arc<Seat>,
-    stage: &Arc<Stage>,
-    acts: [fn(&Seat); ACTORS],
+    counters: &Arc<ScheduledCounters>,
+    schedule: &Arc<Schedule>,
+    acts: [fn(&ScheduledCounters); ACTORS],
 ) -> Vec<(usize, usize)> {
     let threads: Vec<_> = acts
         .into_iter()
         .enumerate()
         .map(|(actor, act)| {
-            let (seat, stage) = (Arc::clone(seat), Arc::clone(stage));
+            let (counters, schedule) = (Arc::clone(counters), Arc::clone(schedule));
             thread::spawn(move || {
                 ACTOR.set(Some(actor));
-                act(&seat);
-                let mut turns = stage.turns.lock();
-                while turns.turn != Some(actor) {
-                    stage.changed.wait(&mut turns);
+                act(&counters);
+                let mut state = schedule.state.lock();
+                while state.running != Some(actor) {
+                    schedule.changed.wait(&mut state);
                 }
-                turns.ended[actor] = true;
-                turns.turn = None;
-                stage.changed.notify_all();
+                state.ended[actor] = true;
+                state.running = None;
+                schedule.changed.notify_all();
             })
         })
         .collect();
     let mut order = Vec::new();
     loop {
-        let mut turns = stage.turns.lock();
-        let able: Vec<usize> = (0..ACTORS).filter(|actor| !turns.ended[*actor]).collect();
-        if able.is_empty() {
+        let mut state = schedule.state.lock();
+        let runnable: Vec<usize> = (0..ACTORS).filter(|actor| !state.ended[*actor]).collect();
+        if runnable.is_empty() {
             break;
         }
         let choice = choices.get(order.len()).copied().unwrap_or(0);
-        order.push((choice, able.len()));
-        turns.turn = Some(able[choice]);
-        stage.changed.notify_all();
-        while turns.turn.is_some() {
-            stage.changed.wait(&mut turns);
+        order.push((choice, runnable.len()));
+        state.running = Some(runnable[choice]);
+        schedule.changed.notify_all();
+        while state.running.is_some() {
+            schedule.changed.wait(&mut state);
         }
     }
     for thread in threads {
@@ -129,21 +129,28 @@ fn run(
     order
 }
 
-/// Runs both actors in every order, `before` first and `after` last; how many orders there were.
-fn in_every_order(before: fn(&Seat), acts: [fn(&Seat); ACTORS], after: fn(&Seat)) -> usize {
+/// Runs both actors in every order, after `before` and before `after`; the number of orders.
+fn in_every_order(
+    before: fn(&ScheduledCounters),
+    acts: [fn(&ScheduledCounters); ACTORS],
+    after: fn(&ScheduledCounters),
+) -> usize {
     let mut choices: Vec<usize> = Vec::new();
     for orders in 1.. {
-        let stage = Arc::new(Stage::default());
-        let word = || Staged(Arc::clone(&stage), core::sync::atomic::AtomicU64::new(0));
-        let seat = Arc::new(Seat {
+        let schedule = Arc::new(Schedule::default());
+        let word = || ScheduledWord(Arc::clone(&schedule), core::sync::atomic::AtomicU64::new(0));
+        let counters = Arc::new(ScheduledCounters {
             total: word(),
             slots: [(word(), word()), (word(), word())],
         });
-        before(&seat);
-        let order = run(&choices, &seat, &stage, acts);
-        after(&seat);
+        before(&counters);
+        let order = run(&choices, &counters, &schedule, acts);
+        after(&counters);
         // The next order: the last choice that had an alternative takes it.
-        let Some(at) = order.iter().rposition(|(chosen, able)| chosen + 1 < *able) else {
+        let Some(at) = order
+            .iter()
+            .rposition(|(chosen, runnable)| chosen + 1 < *runnable)
+        else {
             return orders;
         };
         choices = order[..at].iter().map(|(chosen, _)| *chosen).collect();
@@ -153,92 +160,95 @@ fn in_every_order(before: fn(&Seat), acts: [fn(&Seat); ACTORS], after: fn(&Seat)
 }
 
 #[test]
-fn two_reservations_at_once_never_pass_the_limit() {
+fn keeps_two_concurrent_reservations_within_limit() {
     let orders = in_every_order(
-        |seat| assert_eq!(seat.share(1).reserve(40, 100), Ok(40)),
+        |counters| assert_eq!(counters.account(1).reserve(40, 100), Ok(40)),
         [
-            |seat| {
-                let _ = seat.share(0).reserve(40, 100);
+            |counters| {
+                let _ = counters.account(0).reserve(40, 100);
             },
-            |seat| {
-                let _ = seat.share(1).reserve(40, 100);
+            |counters| {
+                let _ = counters.account(1).reserve(40, 100);
             },
         ],
-        |seat| {
-            let used = seat.slots.each_ref().map(|slot| Word::load(&slot.1));
+        |counters| {
+            let used = counters
+                .slots
+                .each_ref()
+                .map(|slot| AtomicWord::load(&slot.1));
             assert_eq!(
                 used.iter().sum::<u64>(),
                 80,
                 "exactly one of the two: {used:?}"
             );
-            assert_eq!(bytes(&seat.total), 80);
+            assert_eq!(bytes(&counters.total), 80);
         },
     );
     assert!(orders > 200, "{orders}");
 }
 
 #[test]
-fn an_audit_beside_a_reservation_never_loses_it() {
+fn keeps_reservation_during_concurrent_audit() {
     let orders = in_every_order(
         // 25 bytes of a process that died between its two steps.
-        |seat| {
-            let _ = seat.share(1).reserve(40, 100);
-            Word::add(&seat.total, 25);
+        |counters| {
+            let _ = counters.account(1).reserve(40, 100);
+            AtomicWord::add(&counters.total, 25);
         },
         [
-            |seat| {
-                seat.share(0).charge(20);
+            |counters| {
+                counters.account(0).charge(20);
             },
-            |seat| {
-                seat.audit();
+            |counters| {
+                counters.audit();
             },
         ],
-        |seat| {
-            let total = bytes(&seat.total);
+        |counters| {
+            let total = bytes(&counters.total);
             assert!(total == 60 || total == 85, "{total}");
-            seat.audit();
-            assert_eq!(bytes(&seat.total), 60);
+            counters.audit();
+            assert_eq!(bytes(&counters.total), 60);
         },
     );
     assert!(orders > 1_000, "{orders}");
 }
 
 #[test]
-fn an_audit_beside_a_release_never_gives_it_back_twice() {
+fn releases_once_during_concurrent_audit() {
     in_every_order(
-        |seat| {
-            seat.share(0).charge(20);
-            seat.share(1).charge(40);
-            Word::add(&seat.total, 25);
+        |counters| {
+            counters.account(0).charge(20);
+            counters.account(1).charge(40);
+            AtomicWord::add(&counters.total, 25);
         },
         [
-            |seat| seat.share(0).release(20),
-            |seat| {
-                seat.audit();
+            |counters| counters.account(0).release(20),
+            |counters| {
+                counters.audit();
             },
         ],
-        |seat| {
-            let total = bytes(&seat.total);
+        |counters| {
+            let total = bytes(&counters.total);
             assert!(total == 40 || total == 65, "{total}");
         },
     );
 }
 
 #[test]
-fn two_audits_at_once_correct_once() {
-    fn of_the_first_slot(seat: &Seat) {
-        audit(&seat.total, || {
-            std::iter::once((&seat.slots[0].0, &seat.slots[0].1))
+fn corrects_total_once_with_two_concurrent_audits() {
+    fn of_the_first_slot(counters: &ScheduledCounters) {
+        audit(&counters.total, || {
+            std::iter::once((&counters.slots[0].0, &counters.slots[0].1))
         });
     }
     in_every_order(
-        |seat| {
-            seat.share(0).charge(20);
-            Word::add(&seat.total, 25);
+        |counters| {
+            counters.account(0).charge(20);
+            AtomicWord::add(&counters.total, 25);
         },
         [of_the_first_slot, of_the_first_slot],
-        |seat| {
-            let corrected = Word::load(&seat.total);
+        |counters| {
+            let corrected = AtomicWord::load(&counters.total);
             assert_eq!(corrected, AUDIT + 20, "exactly one of the two");
         },
     );

@@ -1,20 +1,18 @@
-//! The two files that host and container share: the limits page ([`limits`]) and the counters
-//! file ([`counters`]), and the accounting on it; for the host a reader ([`host`]) and a place
-//! ([`room`]) for what a tenant writes.
+//! The two files that the host and a container share: the limits page ([`limits`]) and the counters
+//! file ([`counters`]), with the accounting on them ([`account`], [`slot`]), the host's reader
+//! ([`host`]), and a small file system for what a tenant writes ([`tmpfs`]).
 //!
-//! Fed by: the device plugin (writes both first), libvgpu.so (maps both), the host's accounting.
-//! Must not: know CUDA or Kubernetes, wait for anybody, or trust what the other side wrote to be
-//! in range.
+//! Neither side trusts the other to have written values in range, and neither waits for the other.
 
 pub mod account;
 pub mod counters;
+mod exiting;
 pub mod fork;
-mod going;
 pub mod host;
 pub mod limits;
 mod lock;
 mod map;
-pub mod room;
-pub mod seat;
+pub mod slot;
+pub mod tmpfs;
 
 pub use counters::AttachError;

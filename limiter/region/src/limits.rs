@@ -1,5 +1,5 @@
 //! The limits page: one file of 4,096 bytes that the host writes in place and the container maps
-//! read-only. It is what governs.
+//! read-only. It governs what the container may use.
 //!
 //! Layout, little-endian, unused bytes zero:
 //!
@@ -8,23 +8,23 @@
 //! | 0 | 8 | magic `ALQLIMIT` |
 //! | 8 | 4 | layout version, 1 |
 //! | 12 | 4 | number of device records |
-//! | 16 | 8 | sequence: odd while being written, even when whole |
-//! | 24 | 8 | heartbeat of the host, nanoseconds since the epoch; 0: none yet; gate, trim and tenants count while it is fresh |
+//! | 16 | 8 | sequence: odd while being written, even when complete |
+//! | 24 | 8 | heartbeat of the host, nanoseconds since the epoch; 0: none yet. Throttle flag, rate correction and tenants are valid while it is fresh |
 //! | 32 | 4 | priority: 0 high, 1 low |
 //! | 36 | 4 | utilization policy: 0 default, 1 force, 2 disable |
 //! | 40 | 4 | flags: 1 oversubscribe, 2 OOM killer, 4 uncontrolled |
-//! | 64 + 120 i | 40 | uuid of visible device i, zero-padded |
+//! | 64 + 120 i | 40 | UUID of visible device i, zero-padded |
 //! | + 40 | 8 | memory limit in bytes |
 //! | + 48 | 4 | compute limit in percent, 0 and 100: none |
-//! | + 52 | 4 | gate word, written by the host's arbiter; 0: open, 1: wait, 2: no compute limit |
-//! | + 56 | 4 | trim of the compute rate in millionths; 0: none |
-//! | + 60 | 4 | tenants that are active on the card; 0: unknown |
+//! | + 52 | 4 | throttle flag, written by the host's arbiter; 0: run, 1: wait, 2: no compute limit |
+//! | + 56 | 4 | rate correction in millionths; 0: none |
+//! | + 60 | 4 | tenants that are active on the device; 0: unknown |
 //! | + 64 | 8 | memory that the host measured beyond what the slots say, in bytes |
 //! | + 72 | 8 | memory of one context in bytes; 0: [`CONTEXT`] |
-//! | + 80 | 8 | this tenant's part of the card's real memory in bytes; 0: all of its limit |
+//! | + 80 | 8 | the container's part of the device's physical memory in bytes; 0: all of its limit |
 //!
-//! Fed by: the device plugin (content), the host's arbiter (what it measures).
-//! Must not: move or shrink once a container has it; a new field takes bytes that were zero.
+//! Fields never move once a container has the page, and the page never shrinks; a new field takes
+//! bytes that were zero.
 
 use core::mem::{offset_of, size_of};
 use core::ops::Range;
@@ -33,19 +33,19 @@ use thiserror::Error;
 
 /// Size of the page in bytes.
 pub const SIZE: usize = 4096;
-/// Most device records that fit.
-pub const MAX_DEVICES: usize = (SIZE - size_of::<Header>()) / size_of::<Record>();
-/// The longest uuid of a device.
+/// Number of device records that fit.
+pub const MAX_DEVICES: usize = (SIZE - size_of::<PageHeader>()) / size_of::<DeviceRecord>();
+/// Longest UUID of a device.
 pub const UUID: usize = 40;
-/// The layout that is written and read.
+/// The layout version that this library writes and reads.
 pub const VERSION: u32 = 1;
-/// Where the sequence is.
+/// Bytes of the sequence.
 pub const SEQUENCE: Range<usize> = 16..24;
-/// What a context is taken to cost where nobody measured it: a little above CUDA 12's on Hopper.
+/// Assumed size of a context where nobody measured it: slightly more than CUDA 12's on Hopper.
 pub const CONTEXT: u64 = 512 << 20;
-/// Flag: more memory than the card has may be promised.
+/// Flag: more memory may be granted than the device has.
 pub const OVERSUBSCRIBE: u32 = 1;
-/// Flag: the host kills the newest grower when a container passes its memory.
+/// Flag: the host kills the process that grew last when a container exceeds its memory.
 pub const OOM_KILLER: u32 = 2;
 /// Flag: no limit applies.
 pub const UNCONTROLLED: u32 = 4;
@@ -54,7 +54,7 @@ const MAGIC: [u8; 8] = *b"ALQLIMIT";
 
 /// The first 64 bytes.
 #[repr(C)]
-struct Header {
+struct PageHeader {
     magic: [u8; 8],
     version: u32,
     devices: u32,
@@ -68,12 +68,12 @@ struct Header {
 
 /// One visible device.
 #[repr(C)]
-struct Record {
+struct DeviceRecord {
     uuid: [u8; UUID],
     memory: u64,
     cores: u32,
-    gate: u32,
-    trim: u32,
+    throttle_flag: u32,
+    rate_correction: u32,
     tenants: u32,
     overhead: u64,
     context: u64,
@@ -82,27 +82,30 @@ struct Record {
 }
 
 const _: () = {
-    assert!(size_of::<Header>() == 64 && size_of::<Record>() == 120);
-    assert!(offset_of!(Header, version) == 8 && offset_of!(Header, devices) == 12);
-    assert!(offset_of!(Header, sequence) == SEQUENCE.start);
-    assert!(offset_of!(Header, heartbeat) == 24 && offset_of!(Header, priority) == 32);
-    assert!(offset_of!(Header, policy) == 36 && offset_of!(Header, flags) == 40);
-    assert!(offset_of!(Record, memory) == 40 && offset_of!(Record, cores) == 48);
-    assert!(offset_of!(Record, gate) == 52 && offset_of!(Record, trim) == 56);
-    assert!(offset_of!(Record, tenants) == 60 && offset_of!(Record, overhead) == 64);
-    assert!(offset_of!(Record, context) == 72 && offset_of!(Record, physical) == 80);
+    assert!(size_of::<PageHeader>() == 64 && size_of::<DeviceRecord>() == 120);
+    assert!(offset_of!(PageHeader, version) == 8 && offset_of!(PageHeader, devices) == 12);
+    assert!(offset_of!(PageHeader, sequence) == SEQUENCE.start);
+    assert!(offset_of!(PageHeader, heartbeat) == 24 && offset_of!(PageHeader, priority) == 32);
+    assert!(offset_of!(PageHeader, policy) == 36 && offset_of!(PageHeader, flags) == 40);
+    assert!(offset_of!(DeviceRecord, memory) == 40 && offset_of!(DeviceRecord, cores) == 48);
+    assert!(
+        offset_of!(DeviceRecord, throttle_flag) == 52
+            && offset_of!(DeviceRecord, rate_correction) == 56
+    );
+    assert!(offset_of!(DeviceRecord, tenants) == 60 && offset_of!(DeviceRecord, overhead) == 64);
+    assert!(offset_of!(DeviceRecord, context) == 72 && offset_of!(DeviceRecord, physical) == 80);
     assert!(MAX_DEVICES == 33);
 };
 
-/// What the host alone changes after the page was made: one after another, start and length.
-const MEASURED: [(usize, usize); 2] = [
-    (offset_of!(Record, gate), 12),
-    (offset_of!(Record, overhead), 8),
+/// The fields that only the host changes after the page was created: start and length.
+const HOST_FIELDS: [(usize, usize); 2] = [
+    (offset_of!(DeviceRecord, throttle_flag), 12),
+    (offset_of!(DeviceRecord, overhead), 8),
 ];
 
-/// What holds for a whole container.
+/// The limits of a whole container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Container {
+pub struct ContainerLimits {
     /// 0 high, 1 low.
     pub priority: u32,
     /// 0 default, 1 force, 2 disable.
@@ -111,10 +114,10 @@ pub struct Container {
     pub flags: u32,
 }
 
-/// What holds on one device.
+/// The limits on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Device<'a> {
-    /// Its uuid, at most [`UUID`] bytes.
+pub struct DeviceLimits<'a> {
+    /// UUID, at most [`UUID`] bytes.
     pub uuid: &'a str,
     /// Memory limit in bytes.
     pub memory: u64,
@@ -122,23 +125,23 @@ pub struct Device<'a> {
     pub cores: u32,
     /// Memory of one context in bytes; 0: [`CONTEXT`].
     pub context: u64,
-    /// Part of the card's real memory in bytes; 0: all of `memory`.
+    /// Part of the device's physical memory in bytes; 0: all of `memory`.
     pub physical: u64,
 }
 
-/// Why a page cannot be made.
+/// Why a page cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PageError {
     /// Too many devices.
-    #[error("{0} devices; a limits page holds {MAX_DEVICES}")]
+    #[error("{0} devices; expected: at most {MAX_DEVICES}")]
     TooMany(usize),
-    /// A uuid does not fit.
-    #[error("the uuid {0} has more than {UUID} bytes")]
+    /// A UUID is too long.
+    #[error("UUID {0} is too long; expected: at most {UUID} bytes")]
     Uuid(String),
 }
 
-/// The page of a container, with nothing measured yet.
-pub fn page(container: Container, devices: &[Device]) -> Result<[u8; SIZE], PageError> {
+/// The page of a container, without measurements.
+pub fn page(container: ContainerLimits, devices: &[DeviceLimits]) -> Result<[u8; SIZE], PageError> {
     let count = u32::try_from(devices.len())
         .ok()
         .filter(|_| devices.len() <= MAX_DEVICES)
@@ -147,23 +150,27 @@ pub fn page(container: Container, devices: &[Device]) -> Result<[u8; SIZE], Page
     page[..8].copy_from_slice(&MAGIC);
     put(
         &mut page,
-        offset_of!(Header, version),
+        offset_of!(PageHeader, version),
         &VERSION.to_le_bytes(),
     );
-    put(&mut page, offset_of!(Header, devices), &count.to_le_bytes());
     put(
         &mut page,
-        offset_of!(Header, priority),
+        offset_of!(PageHeader, devices),
+        &count.to_le_bytes(),
+    );
+    put(
+        &mut page,
+        offset_of!(PageHeader, priority),
         &container.priority.to_le_bytes(),
     );
     put(
         &mut page,
-        offset_of!(Header, policy),
+        offset_of!(PageHeader, policy),
         &container.policy.to_le_bytes(),
     );
     put(
         &mut page,
-        offset_of!(Header, flags),
+        offset_of!(PageHeader, flags),
         &container.flags.to_le_bytes(),
     );
     for (i, device) in devices.iter().enumerate() {
@@ -175,41 +182,42 @@ pub fn page(container: Container, devices: &[Device]) -> Result<[u8; SIZE], Page
         put(&mut page, at, uuid);
         put(
             &mut page,
-            at + offset_of!(Record, memory),
+            at + offset_of!(DeviceRecord, memory),
             &device.memory.to_le_bytes(),
         );
         put(
             &mut page,
-            at + offset_of!(Record, cores),
+            at + offset_of!(DeviceRecord, cores),
             &device.cores.to_le_bytes(),
         );
         put(
             &mut page,
-            at + offset_of!(Record, context),
+            at + offset_of!(DeviceRecord, context),
             &device.context.to_le_bytes(),
         );
         put(
             &mut page,
-            at + offset_of!(Record, physical),
+            at + offset_of!(DeviceRecord, physical),
             &device.physical.to_le_bytes(),
         );
     }
     Ok(page)
 }
 
-/// Whether two pages say the same, whatever the host measured since.
-pub fn same(one: &[u8; SIZE], other: &[u8; SIZE]) -> bool {
-    let mut moved = *other;
-    keep_measured(one, &mut moved);
-    moved[SEQUENCE].copy_from_slice(&one[SEQUENCE]);
-    *one == moved
+/// Whether two pages have the same limits, whatever the host measured since.
+pub fn same_limits(one: &[u8; SIZE], other: &[u8; SIZE]) -> bool {
+    let mut with_measurements = *other;
+    copy_measurements(one, &mut with_measurements);
+    with_measurements[SEQUENCE].copy_from_slice(&one[SEQUENCE]);
+    *one == with_measurements
 }
 
-/// Puts into `next` what the host measured on `page`: heartbeat, gates, trims, overheads.
-pub fn keep_measured(page: &[u8; SIZE], next: &mut [u8; SIZE]) {
-    let heartbeat = offset_of!(Header, heartbeat);
+/// Copies the host's measurements on `page` to `next`: heartbeat, throttle flags, rate corrections,
+/// overheads.
+pub fn copy_measurements(page: &[u8; SIZE], next: &mut [u8; SIZE]) {
+    let heartbeat = offset_of!(PageHeader, heartbeat);
     let fields = (0..MAX_DEVICES)
-        .flat_map(|i| MEASURED.map(|(at, length)| (record(i) + at, length)))
+        .flat_map(|i| HOST_FIELDS.map(|(at, length)| (record(i) + at, length)))
         .chain([(heartbeat, 8)]);
     for (at, length) in fields {
         next[at..at + length].copy_from_slice(&page[at..at + length]);
@@ -217,7 +225,7 @@ pub fn keep_measured(page: &[u8; SIZE], next: &mut [u8; SIZE]) {
 }
 
 fn record(i: usize) -> usize {
-    size_of::<Header>() + i * size_of::<Record>()
+    size_of::<PageHeader>() + i * size_of::<DeviceRecord>()
 }
 
 fn put(page: &mut [u8; SIZE], at: usize, bytes: &[u8]) {
@@ -226,8 +234,8 @@ fn put(page: &mut [u8; SIZE], at: usize, bytes: &[u8]) {
 
 mod reader;
 mod writer;
-pub use reader::{Limits, LimitsError};
-pub use writer::Measured;
+pub use reader::{LimitsError, LimitsPage};
+pub use writer::HostLimitsPage;
 
 #[cfg(test)]
 #[path = "limits_tests.rs"]

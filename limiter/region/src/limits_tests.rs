@@ -1,4 +1,4 @@
-//! Bytes of the page, and what a reader makes of them.
+//! The bytes of the page, and what a reader makes of them.
 
 use std::ffi::CString;
 use std::fs;
@@ -6,14 +6,14 @@ use std::os::unix::fs::FileExt as _;
 
 use super::*;
 
-const CONTAINER: Container = Container {
+const CONTAINER: ContainerLimits = ContainerLimits {
     priority: 1,
     policy: 1,
     flags: OOM_KILLER,
 };
 
-fn device(uuid: &str) -> Device<'_> {
-    Device {
+fn device(uuid: &str) -> DeviceLimits<'_> {
+    DeviceLimits {
         uuid,
         memory: 3000 << 20,
         cores: 30,
@@ -23,7 +23,7 @@ fn device(uuid: &str) -> Device<'_> {
 }
 
 #[test]
-fn the_bytes_are_where_the_table_says() {
+fn writes_fields_at_documented_offsets() {
     let page = page(CONTAINER, &[device("GPU-a"), device("GPU-b")]).unwrap();
     assert_eq!(&page[..8], b"ALQLIMIT");
     assert_eq!(page[8..16], [1, 0, 0, 0, 2, 0, 0, 0]);
@@ -42,7 +42,7 @@ fn the_bytes_are_where_the_table_says() {
 }
 
 #[test]
-fn refuses_what_does_not_fit() {
+fn rejects_too_many_devices_and_long_uuids() {
     let many = vec![device("GPU-a"); MAX_DEVICES + 1];
     assert!(page(CONTAINER, &many[1..]).is_ok());
     assert_eq!(page(CONTAINER, &many), Err(PageError::TooMany(34)));
@@ -54,22 +54,22 @@ fn refuses_what_does_not_fit() {
 }
 
 #[test]
-fn what_the_host_measures_is_not_content_and_survives_an_update() {
+fn keeps_host_measurements_across_page_update() {
     let one = page(CONTAINER, &[device("GPU-a")]).unwrap();
     let mut measured = one;
     measured[16..32].fill(7);
     measured[64 + 52..64 + 72].fill(7);
-    assert!(same(&one, &measured));
+    assert!(same_limits(&one, &measured));
     let mut next = page(
         CONTAINER,
-        &[Device {
+        &[DeviceLimits {
             cores: 31,
             ..device("GPU-a")
         }],
     )
     .unwrap();
-    assert!(!same(&measured, &next));
-    keep_measured(&measured, &mut next);
+    assert!(!same_limits(&measured, &next));
+    copy_measurements(&measured, &mut next);
     assert_eq!(next[24..32], [7; 8]);
     assert_eq!(
         next[64 + 48..64 + 72],
@@ -78,12 +78,12 @@ fn what_the_host_measures_is_not_content_and_survives_an_update() {
 }
 
 #[test]
-fn a_reader_sees_what_was_written_and_what_changes_in_place() {
-    let room = tempfile::tempdir().unwrap();
-    let path = room.path().join("limits");
+fn reads_limits_page_that_changes_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits");
     let name = CString::new(path.to_str().unwrap()).unwrap();
     fs::write(&path, page(CONTAINER, &[device("GPU-a")]).unwrap()).unwrap();
-    let limits = Limits::open(&name).unwrap();
+    let limits = LimitsPage::open(&name).unwrap();
     assert_eq!(limits.devices(), 1);
     let (uuid, length) = limits.uuid(0);
     assert_eq!(&uuid[..length], b"GPU-a");
@@ -97,25 +97,25 @@ fn a_reader_sees_what_was_written_and_what_changes_in_place() {
     file.write_all_at(&(1_u64 << 20).to_le_bytes(), 64 + 40)
         .unwrap();
     assert_eq!(limits.memory(0), 1 << 20);
-    // A host that died while it wrote keeps nobody waiting.
+    // A host that died while it wrote does not block the reader.
     file.write_all_at(&[1], 16).unwrap();
     assert_eq!(limits.memory(0), 1 << 20);
 }
 
 #[test]
-fn what_is_no_limits_page_is_refused() {
-    let room = tempfile::tempdir().unwrap();
+fn rejects_file_that_is_no_limits_page() {
+    let folder = tempfile::tempdir().unwrap();
     let check = |bytes: &[u8], expected: &str| {
-        let path = room.path().join("limits");
+        let path = folder.path().join("limits");
         fs::write(&path, bytes).unwrap();
         let name = CString::new(path.to_str().unwrap()).unwrap();
-        let error = Limits::open(&name).unwrap_err().to_string();
+        let error = LimitsPage::open(&name).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
     let mut newer = page(CONTAINER, &[]).unwrap();
     newer[8] = 2;
     check(&newer, "layout version 2");
     check(&[0; SIZE], "does not begin");
-    check(&[0; 100], "100 bytes");
-    assert!(Limits::open(c"/nonexistent").is_err());
+    check(&[0; 100], "found 100");
+    assert!(LimitsPage::open(c"/nonexistent").is_err());
 }

@@ -1,29 +1,27 @@
-//! Locks on bytes of a file that belong to an open file, not to a process: taken, mapped and
-//! closed, such a lock lives as long as the mapping, through `close_range`, and goes with the
-//! process however it dies. Other pid namespaces see it too.
-//!
-//! Fed by: [`crate::seat`], [`crate::host`]. Must not: wait.
+//! Locks on single bytes of a file. They belong to an open file description, not to a process: if
+//! the file is locked, mapped and closed, the lock lives as long as the mapping, even through
+//! `close_range`, and ends with the process however it dies. Other PID namespaces see it too.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-/// How a byte is held.
+/// How a byte is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// By one open file.
-    Alone,
-    /// By any number of them.
+pub(crate) enum LockMode {
+    /// By one open file description.
+    Exclusive,
+    /// By any number of open file descriptions.
     Shared,
-    /// Not any more.
-    Free,
+    /// Not locked.
+    Unlocked,
 }
 
-/// Takes or frees the byte at `at`; false when another holds it.
-pub(crate) fn set(file: &OwnedFd, at: usize, hold: Hold) -> io::Result<bool> {
+/// Locks or unlocks the byte at `at`; false if another lock conflicts.
+pub(crate) fn set(file: &OwnedFd, at: usize, hold: LockMode) -> io::Result<bool> {
     let kind = match hold {
-        Hold::Alone => libc::F_WRLCK,
-        Hold::Shared => libc::F_RDLCK,
-        Hold::Free => libc::F_UNLCK,
+        LockMode::Exclusive => libc::F_WRLCK,
+        LockMode::Shared => libc::F_RDLCK,
+        LockMode::Unlocked => libc::F_UNLCK,
     };
     // SAFETY: zero is a value of every field; `l_pid` must be 0 for these locks.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -42,8 +40,12 @@ pub(crate) fn set(file: &OwnedFd, at: usize, hold: Hold) -> io::Result<bool> {
     }
 }
 
-/// First byte and end of a lock that others hold somewhere in `from..to`.
-pub(crate) fn held(file: &OwnedFd, from: usize, to: usize) -> io::Result<Option<(usize, usize)>> {
+/// Start and end of a lock that others have somewhere in `from..to`.
+pub(crate) fn locked_range(
+    file: &OwnedFd,
+    from: usize,
+    to: usize,
+) -> io::Result<Option<(usize, usize)>> {
     // SAFETY: zero is a value of every field; `l_pid` must be 0 for these locks.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::c_short::try_from(libc::F_WRLCK).map_err(io::Error::other)?;

@@ -1,7 +1,5 @@
-//! Files mapped into memory, and words in them.
-//!
-//! Fed by: [`crate::limits`] and [`crate::counters`]. Must not: hand out anything but atomics,
-//! for other processes change the same bytes.
+//! Files mapped into memory. The mapping hands out atomics only, because other processes change the
+//! same bytes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::ffi::{CStr, CString};
@@ -10,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// Opens a regular file without following a link at its end; closed at exec.
+/// Opens a regular file without following a link at the end of the path; closed at exec.
 pub(crate) fn open(path: &CStr, flags: i32) -> io::Result<OwnedFd> {
     let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: `path` is a C string; without O_CREAT no third argument is read.
@@ -22,7 +20,7 @@ pub(crate) fn open(path: &CStr, flags: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
-/// A path for the C side.
+/// A path as a C string.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
@@ -56,7 +54,7 @@ impl Map {
     pub(crate) fn new(file: &OwnedFd, length: usize, protection: i32) -> io::Result<Self> {
         let (is_file, size) = inspect(file)?;
         if !is_file || usize::try_from(size).is_ok_and(|size| size < length) {
-            let what = format!("no file of {length} bytes, but {size} bytes");
+            let what = format!("expected a file of at least {length} bytes, found {size}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -76,8 +74,8 @@ impl Map {
         Ok(Self { base, length })
     }
 
-    /// Keeps the mapping, and the locks that live with it, from children.
-    pub(crate) fn not_for_children(&self) -> io::Result<()> {
+    /// Excludes the mapping, and the locks that live with it, from forked children.
+    pub(crate) fn exclude_from_fork(&self) -> io::Result<()> {
         // SAFETY: the range is exactly this mapping.
         let done = unsafe { libc::madvise(self.base, self.length, libc::MADV_DONTFORK) };
         if done == 0 {
@@ -91,8 +89,8 @@ impl Map {
     #[inline]
     pub(crate) fn u64(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.length);
-        // SAFETY: inside the mapping, which starts on a page, so aligned; it lives as long as
-        // `self`; everybody uses atomics on it.
+        // SAFETY: inside the mapping, which starts on a page and is therefore aligned; it lives as
+        // long as `self`; every user accesses it by atomics.
         unsafe { &*self.base.byte_add(at).cast::<AtomicU64>() }
     }
 

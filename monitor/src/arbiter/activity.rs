@@ -1,114 +1,114 @@
-//! Whether a tenant is at work on a card, how much of it it uses, and whether it wants more: from
-//! what its counters said at this look and the one before.
-//!
-//! Fed by: the words of its launches. Must not: take a moment far ahead for one that is meant.
+//! Whether a tenant is active on a device, how much of it it uses, and whether it demands more, from
+//! two successive samples of its counters. Implausible counters are ignored.
 
-use super::{Gate, PERCENT, Ppm, Sample, WHOLE};
-use aliquot_region::host::Launches;
+use super::{FULL_DEVICE, PERCENT, Ppm, TenantSample, ThrottleFlag};
+use aliquot_region::host::LaunchCounters;
 
 const MILLISECOND: u64 = 1_000_000;
-/// A tenant that launched is at work for so long, at least.
-pub const HOLD: u64 = 100 * MILLISECOND;
-/// And at most, without a sign: long kernels keep a program from launching.
-pub const LONGEST: u64 = 2_000 * MILLISECOND;
-/// A debt or an end of work further ahead than this was written by hand.
+/// Minimum time for which a tenant is active after a launch.
+pub const MIN_ACTIVE: u64 = 100 * MILLISECOND;
+/// Maximum time without a sign of work: a program does not launch during long kernels.
+pub const MAX_ACTIVE: u64 = 2_000 * MILLISECOND;
+/// A debt or an end of work further in the future than this is forged.
 pub const AHEAD: u64 = 10_000 * MILLISECOND;
-/// Who had to wait wants more for so long.
-const HUNGER: u64 = 100 * MILLISECOND;
-/// Over which use is averaged.
+/// A tenant that had to wait demands more for so long.
+const DEMAND_HOLD: u64 = 100 * MILLISECOND;
+/// The period over which use is averaged.
 const AVERAGE: u64 = 250 * MILLISECOND;
-/// Use by the driver's measure that counts as work, whatever the counters say, or without them.
-const SEEN: Ppm = 2 * PERCENT;
+/// Use measured by the driver that counts as work, whatever the counters say.
+const WORK_THRESHOLD: Ppm = 2 * PERCENT;
 
-/// What is known of one tenant on one card.
+/// The activity of one tenant on one device.
 #[derive(Debug, Default)]
 pub struct Activity {
-    said: Option<Launches>,
-    looked: u64,
+    counters: Option<LaunchCounters>,
+    sampled_at: u64,
     /// The last sign of work; 0: none.
-    signed: u64,
-    /// Between signs of late.
+    last_sign: u64,
+    /// Recent time between signs of work.
     gap: u64,
-    hungry_until: u64,
+    demand_until: u64,
     used: Ppm,
-    at_work: bool,
-    wants_more: bool,
+    active: bool,
+    demands_more: bool,
 }
 
 impl Activity {
-    /// A launch is under way, or was a moment ago, or waits.
-    pub fn is_at_work(&self) -> bool {
-        self.at_work
+    /// Whether a launch is running, waiting, or was a moment ago.
+    pub fn is_active(&self) -> bool {
+        self.active
     }
 
-    /// It would use more than it does.
-    pub fn wants_more(&self) -> bool {
-        self.wants_more
+    /// Whether it demands more than it uses.
+    pub fn demands_more(&self) -> bool {
+        self.demands_more
     }
 
-    /// What it uses of the card, by its own words, where it is limited.
+    /// What it uses of the device, by its counters, if it is limited.
     pub fn used(&self) -> Ppm {
         self.used
     }
 
-    /// Takes a sample of a tenant whose gate was this until now. Who waits at a closed one stays
-    /// as it was, or begins to be at work; who had no limit told nothing of its use.
-    pub fn look(&mut self, sample: &Sample, gate: Gate, now: u64) {
-        let closed = gate == Gate::Wait;
-        let Some(said) = sample.said else {
-            self.said = None;
-            self.wants_more = true;
-            self.at_work = sample.measured.is_some_and(|found| found.used >= SEEN);
+    /// Adds a sample of a tenant that had this throttle flag until now. A waiting tenant stays active,
+    /// or becomes so; an unlimited one has no counters of its use.
+    pub fn update(&mut self, sample: &TenantSample, throttle: ThrottleFlag, now: u64) {
+        let waiting = throttle == ThrottleFlag::Wait;
+        let Some(counters) = sample.counters else {
+            self.counters = None;
+            self.demands_more = true;
+            self.active = sample
+                .measured
+                .is_some_and(|found| found.used >= WORK_THRESHOLD);
             return;
         };
-        let owed = [said.debt, said.until].map(|moment| plausible(moment, now));
-        let last = self.said.replace(said);
-        let passed = now.saturating_sub(self.looked).max(1);
-        self.looked = now;
+        let moments = [counters.debt, counters.until].map(|moment| plausible(moment, now));
+        let last = self.counters.replace(counters);
+        let passed = now.saturating_sub(self.sampled_at).max(1);
+        self.sampled_at = now;
         match last {
             None => {
-                let ago = now.saturating_sub(said.last);
-                let begun = said.last > 0 && said.last <= now && ago < HOLD;
-                self.signed = if begun { now } else { 0 };
+                let ago = now.saturating_sub(counters.last);
+                let has_begun = counters.last > 0 && counters.last <= now && ago < MIN_ACTIVE;
+                self.last_sign = if has_begun { now } else { 0 };
             }
             Some(last) => {
-                if (last.launches, last.last) != (said.launches, said.last) {
+                if (last.launches, last.last) != (counters.launches, counters.last) {
                     self.sign(now);
                 }
-                if last.waited != said.waited {
-                    self.hungry_until = now + HUNGER;
+                if last.waited != counters.waited {
+                    self.demand_until = now + DEMAND_HOLD;
                 }
-                let grown = said.busy.wrapping_sub(last.busy);
-                // What was charged too much is given back: that is no use.
-                let grown = if grown > AHEAD { 0 } else { grown };
-                self.average(grown.saturating_mul(WHOLE) / passed, passed);
+                let increase = counters.busy.wrapping_sub(last.busy);
+                // A correction of the counters is not use.
+                let increase = if increase > AHEAD { 0 } else { increase };
+                self.average(increase.saturating_mul(FULL_DEVICE) / passed, passed);
             }
         }
-        if owed[0] > now || gate == Gate::Unlimited {
-            self.hungry_until = self.hungry_until.max(now + HUNGER);
+        if moments[0] > now || throttle == ThrottleFlag::Unlimited {
+            self.demand_until = self.demand_until.max(now + DEMAND_HOLD);
         }
-        self.wants_more = closed || now < self.hungry_until;
-        let hold = (2 * self.gap).clamp(HOLD, LONGEST);
-        let signed = self.signed > 0 && now < self.signed + hold;
-        // Nothing said for longer than the driver is late: a lie, or a very long kernel.
-        let unsaid = sample.measured.is_some_and(|found| {
-            let quiet = found.at > self.signed + LONGEST && now < found.at + LONGEST;
-            found.used >= SEEN && quiet
+        self.demands_more = waiting || now < self.demand_until;
+        let hold = (2 * self.gap).clamp(MIN_ACTIVE, MAX_ACTIVE);
+        let has_signed = self.last_sign > 0 && now < self.last_sign + hold;
+        // No sign of work for longer than the driver's delay: forged counters, or a very long kernel.
+        let unreported = sample.measured.is_some_and(|found| {
+            let quiet = found.at > self.last_sign + MAX_ACTIVE && now < found.at + MAX_ACTIVE;
+            found.used >= WORK_THRESHOLD && quiet
         });
-        let works = signed || unsaid || owed.iter().any(|moment| *moment > now);
-        self.at_work = works || (closed && self.at_work);
-        if closed && self.at_work {
-            // When the gate opens it has a moment to launch.
-            self.signed = now;
+        let has_work = has_signed || unreported || moments.iter().any(|moment| *moment > now);
+        self.active = has_work || (waiting && self.active);
+        if waiting && self.active {
+            // When it may launch again it gets a moment to do so.
+            self.last_sign = now;
         }
     }
 
     fn sign(&mut self, now: u64) {
-        let gap = now.saturating_sub(self.signed);
-        if self.signed > 0 && gap < LONGEST {
+        let gap = now.saturating_sub(self.last_sign);
+        if self.last_sign > 0 && gap < MAX_ACTIVE {
             self.gap = gap.max(self.gap - self.gap / 8);
         }
-        self.signed = now;
+        self.last_sign = now;
     }
 
     fn average(&mut self, found: Ppm, passed: u64) {
@@ -117,7 +117,7 @@ impl Activity {
     }
 }
 
-/// The moment, or 0 where no launch can have made it.
+/// The time, or 0 if no launch can have written it.
 fn plausible(moment: u64, now: u64) -> u64 {
     if moment > now.saturating_add(AHEAD) {
         0

@@ -1,25 +1,23 @@
-//! What is remembered of cards' errors, and what follows for their health and their instances'.
-//! Fed by NVML and by events; what that means for pods is decided elsewhere.
+//! The recorded errors of GPUs and MIG instances, and the health that follows from them.
 
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError as Cause;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper_sys::bindings::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
 
-use super::{Card, Nvml};
+use super::{KnownGpu, Nvml};
 use crate::Driver as _;
 use crate::events;
-use crate::facts::{CardHealth, Event, Health};
-use crate::mig::Cut;
-use crate::trouble::{Trouble, settle};
+use crate::facts::{DeviceHealth, DriverHealth, GpuEvent};
+use crate::mig::MigLayout;
 
 impl Nvml {
-    /// Whether the card answers.
+    /// Whether the GPU answers.
     pub(super) fn answers(&self, uuid: &str) -> Result<(), Cause> {
         self.library.device_by_uuid(uuid)?.uuid().map(drop)
     }
 
-    /// What the driver asks for after an error; `None` where it does not say. 0 is nothing.
+    /// The recovery that the driver requests after an error: 0 is none; `None` if not reported.
     fn recovery_action(&self, uuid: &str) -> Option<u64> {
         let device = self.library.device_by_uuid(uuid).ok()?;
         let ids = [FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)];
@@ -31,87 +29,130 @@ impl Nvml {
         }
     }
 
-    /// Brings what is remembered of a card up to date and tells its health and that of its
-    /// instances: what the card has, all of them have.
-    pub(super) fn examine(&self, uuid: &str, known: &mut Card) -> Vec<CardHealth> {
+    /// Updates the recorded errors of a GPU and returns its health and that of its instances: an
+    /// error of the GPU is an error of each instance.
+    pub(super) fn examine(&self, uuid: &str, known: &mut KnownGpu) -> Vec<DeviceHealth> {
         let (action, lost) = match self.answers(uuid) {
             Ok(()) => (self.recovery_action(uuid), None),
-            Err(e) => (None, Some(Health::Lost(e.to_string()))),
+            Err(e) => (None, Some(DriverHealth::Lost(e.to_string()))),
         };
         if lost.is_some() {
-            let all = known.xid.iter_mut().chain(known.of_instances.values_mut());
-            all.for_each(|trouble| trouble.away = true);
+            let all = known
+                .error
+                .iter_mut()
+                .chain(known.instance_errors.values_mut());
+            all.for_each(|error| error.was_lost = true);
         }
-        let card = lost.clone();
-        let card = card.unwrap_or_else(|| settle(action, &mut known.xid));
+        let gpu = lost.clone();
+        let gpu = gpu.unwrap_or_else(|| settled_health(action, &mut known.error));
         let devices = known
             .facts
-            .cut
+            .layout
             .instances
             .iter()
             .flat_map(|one| &one.devices);
         let devices: Vec<&String> = devices.map(|device| &device.uuid).collect();
-        known.of_instances.retain(|uuid, _| devices.contains(&uuid));
+        known
+            .instance_errors
+            .retain(|uuid, _| devices.contains(&uuid));
         let mut found = Vec::new();
         for device in devices {
-            let mut own = known.of_instances.remove(device);
-            let health = match (&card, &lost) {
-                (Health::Xid(_), _) | (_, Some(_)) => card.clone(),
-                _ => settle(action, &mut own),
+            let mut own = known.instance_errors.remove(device);
+            let health = match (&gpu, &lost) {
+                (DriverHealth::Xid(_), _) | (_, Some(_)) => gpu.clone(),
+                _ => settled_health(action, &mut own),
             };
             known
-                .of_instances
+                .instance_errors
                 .extend(own.map(|own| (device.clone(), own)));
             let uuid = device.clone();
-            found.push(CardHealth { uuid, health });
+            found.push(DeviceHealth { uuid, health });
         }
         let uuid = uuid.to_owned();
-        found.insert(0, CardHealth { uuid, health: card });
+        found.insert(0, DeviceHealth { uuid, health: gpu });
         found
     }
 
-    /// Remembers an XID and turns it into an event. One of an instance that is not known is its
-    /// card's.
-    pub(super) fn note_xid(&self, heard: events::Heard) -> Event {
-        let events::Heard {
-            card,
+    /// Records an XID and returns its event. An XID of an unknown instance counts for the GPU.
+    pub(super) fn note_xid(&self, reported: events::XidReport) -> GpuEvent {
+        let events::XidReport {
+            gpu,
             instance,
             code,
-        } = heard;
+        } = reported;
         let ignored = self.ignored.contains(code);
-        let asked = self
-            .recovery_action(&card)
-            .is_some_and(|action| action != 0);
-        let mut uuid = card.clone();
-        if let Some(known) = self.cards.lock().get_mut(&card) {
+        let recovery_requested = self.recovery_action(&gpu).is_some_and(|action| action != 0);
+        let mut uuid = gpu.clone();
+        if let Some(known) = self.gpus.lock().get_mut(&gpu) {
             if let Some(instance) = instance {
                 uuid = self.device_of(known, instance).unwrap_or(uuid);
             }
-            let away = false;
-            let trouble = Trouble { code, asked, away };
+            let error = CriticalError {
+                code,
+                recovery_requested,
+                was_lost: false,
+            };
             match ignored {
                 true => {}
-                false if uuid == card => known.xid = Some(trouble),
-                false => drop(known.of_instances.insert(uuid.clone(), trouble)),
+                false if uuid == gpu => known.error = Some(error),
+                false => drop(known.instance_errors.insert(uuid.clone(), error)),
             }
         }
-        Event::Xid {
+        GpuEvent::Xid {
             uuid,
             code,
             ignored,
         }
     }
 
-    /// The device of these ids. The card may have been cut since it was last read.
-    fn device_of(&self, known: &mut Card, (outer, inner): (u32, u32)) -> Option<String> {
-        let find = |cut: &Cut| {
-            let outer = cut.instances.iter().find(|one| one.id == outer)?;
+    /// The MIG instance with these ids. The GPU may have been partitioned since it was last read.
+    fn device_of(&self, known: &mut KnownGpu, (outer, inner): (u32, u32)) -> Option<String> {
+        let find = |layout: &MigLayout| {
+            let outer = layout.instances.iter().find(|one| one.id == outer)?;
             let inner = outer.devices.iter().find(|one| one.id == inner)?;
             Some(inner.uuid.clone())
         };
-        find(&known.facts.cut).or_else(|| {
-            known.facts.cut = self.cut(&known.facts.uuid).ok()?;
-            find(&known.facts.cut)
+        find(&known.facts.layout).or_else(|| {
+            known.facts.layout = self.mig_layout(&known.facts.uuid).ok()?;
+            find(&known.facts.layout)
         })
+    }
+}
+
+/// A critical error of a GPU or a MIG instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CriticalError {
+    pub(super) code: u64,
+    /// The driver has requested a reset or reboot since.
+    pub(super) recovery_requested: bool,
+    /// The GPU has been off the bus since: it was reset, or removed and put back.
+    pub(super) was_lost: bool,
+}
+
+/// The health of a GPU that answers, where the driver requests the recovery `action` (0: none;
+/// `None`: not reported). Clears an error that is over.
+fn settled_health(action: Option<u64>, known: &mut Option<CriticalError>) -> DriverHealth {
+    match (action, *known) {
+        (Some(0) | None, None) => DriverHealth::Ok,
+        (
+            Some(0),
+            Some(CriticalError {
+                recovery_requested: true,
+                ..
+            }),
+        )
+        | (Some(0) | None, Some(CriticalError { was_lost: true, .. })) => {
+            *known = None;
+            DriverHealth::Ok
+        }
+        (Some(0) | None, Some(CriticalError { code, .. })) => DriverHealth::Xid(code),
+        (Some(action), None) => DriverHealth::RecoveryRequested(action),
+        (Some(_), Some(error)) => {
+            *known = Some(CriticalError {
+                recovery_requested: true,
+                ..error
+            });
+            DriverHealth::Xid(error.code)
+        }
     }
 }

@@ -1,5 +1,4 @@
-//! Changes of a card's cut: a step that fails after another was done undoes that one.
-//! Fed by a profile's name and a start, or the driver's id of an instance.
+//! Changes of a GPU's MIG layout. If a later step fails, earlier ones are undone.
 
 use std::ffi::c_uint;
 
@@ -8,18 +7,18 @@ use nvml_wrapper::error::{NvmlError as Cause, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlGpuInstance_t, nvmlGpuInstancePlacement_t,
-    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as NO_ROOM,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as NO_CAPACITY,
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t,
 };
 
-use super::profiles::{self, Known};
-use super::{Activation, Instance, MigError, read};
+use super::profiles::{self, DriverProfile};
+use super::{Activation, GpuInstance, MigError, read};
 
-/// Switches MIG.
+/// Switches MIG mode.
 pub(crate) fn switch(
     nvml: &Nvml,
     device: &Device,
-    card: &str,
+    gpu: &str,
     on: bool,
 ) -> Result<Activation, MigError> {
     let step = || {
@@ -34,53 +33,55 @@ pub(crate) fn switch(
         })
     };
     step().map_err(|source| MigError::Switch {
-        card: card.to_owned(),
+        gpu: gpu.to_owned(),
         on,
         source,
     })
 }
 
-/// Makes a GPU instance at a place, with one compute instance that has all of it. When the second
-/// fails, the first is ended again.
+/// Creates a GPU instance at memory slice `start`, with one compute instance that spans it. If the
+/// second fails, the first is destroyed again.
 pub(crate) fn create(
     nvml: &Nvml,
     device: &Device,
-    (card, memory): (&str, Mib),
+    (gpu, memory): (&str, Mib),
     profile: &str,
     start: u8,
-) -> Result<Instance, MigError> {
+) -> Result<GpuInstance, MigError> {
     let known = profiles::all(nvml, device, memory).map_err(|source| MigError::Profiles {
-        card: card.to_owned(),
+        gpu: gpu.to_owned(),
         source,
     })?;
     let Some(one) = known.iter().find(|one| one.profile.name == profile) else {
         return Err(MigError::NoProfile {
-            card: card.to_owned(),
+            gpu: gpu.to_owned(),
             profile: profile.to_owned(),
             known: known.into_iter().map(|one| one.profile.name).collect(),
         });
     };
-    let outer = create_outer(nvml, device, one, start).map_err(|source| {
-        let (card, profile) = (card.to_owned(), profile.to_owned());
+    let outer = create_gpu_instance(nvml, device, one, start).map_err(|source| {
+        let (gpu, profile) = (gpu.to_owned(), profile.to_owned());
         match source {
-            Cause::UnexpectedVariant(NO_ROOM) => MigError::NoRoom {
-                card,
+            Cause::UnexpectedVariant(NO_CAPACITY) => MigError::NoCapacity {
+                gpu,
                 profile,
                 start,
             },
             source => MigError::Create {
-                card,
+                gpu,
                 profile,
                 start,
                 source,
             },
         }
     })?;
-    let made = create_inner(nvml, outer, one).and_then(|()| read::instance(nvml, outer, one));
+    let made =
+        create_compute_instance(nvml, outer, one).and_then(|()| read::instance(nvml, outer, one));
     made.map_err(|source| {
-        let left = end_all(nvml, outer).and_then(|()| end_outer(nvml, outer));
+        let left =
+            destroy_compute_instances(nvml, outer).and_then(|()| destroy_gpu_instance(nvml, outer));
         MigError::Compute {
-            card: card.to_owned(),
+            gpu: gpu.to_owned(),
             profile: profile.to_owned(),
             start,
             source,
@@ -89,10 +90,10 @@ pub(crate) fn create(
     })
 }
 
-fn create_outer(
+fn create_gpu_instance(
     nvml: &Nvml,
     device: &Device,
-    known: &Known,
+    known: &DriverProfile,
     start: u8,
 ) -> Result<nvmlGpuInstance_t, Cause> {
     let call = nvml_sym(nvml.lib().nvmlDeviceCreateGpuInstanceWithPlacement.as_ref())?;
@@ -106,10 +107,14 @@ fn create_outer(
     Ok(made)
 }
 
-fn create_inner(nvml: &Nvml, outer: nvmlGpuInstance_t, known: &Known) -> Result<(), Cause> {
+fn create_compute_instance(
+    nvml: &Nvml,
+    outer: nvmlGpuInstance_t,
+    known: &DriverProfile,
+) -> Result<(), Cause> {
     let all = read::compute_profiles(nvml, outer)?.into_iter();
-    let wanted = c_uint::from(known.profile.compute);
-    let mut fitting = all.filter(|(_, slices)| *slices == wanted);
+    let slices_needed = c_uint::from(known.profile.compute);
+    let mut fitting = all.filter(|(_, slices)| *slices == slices_needed);
     let (id, _) = fitting.next().ok_or(Cause::NotSupported)?;
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceCreateComputeInstance.as_ref())?;
     let mut made = std::ptr::null_mut();
@@ -117,26 +122,26 @@ fn create_inner(nvml: &Nvml, outer: nvmlGpuInstance_t, known: &Known) -> Result<
     nvml_try(unsafe { call(outer, id, &raw mut made) })
 }
 
-/// Ends a GPU instance and what is in it.
-pub(crate) fn destroy(nvml: &Nvml, device: &Device, card: &str, id: u32) -> Result<(), MigError> {
+/// Destroys a GPU instance and its compute instances.
+pub(crate) fn destroy(nvml: &Nvml, device: &Device, gpu: &str, id: u32) -> Result<(), MigError> {
     let outer = match by_id(nvml, device, id) {
         Ok(outer) => outer,
         Err(Cause::NotFound) => {
-            let card = card.to_owned();
-            return Err(MigError::NoInstance { card, id });
+            let gpu = gpu.to_owned();
+            return Err(MigError::NoInstance { gpu, id });
         }
         Err(source) => {
-            let card = card.to_owned();
-            return Err(MigError::Instances { card, source });
+            let gpu = gpu.to_owned();
+            return Err(MigError::Instances { gpu, source });
         }
     };
-    end_all(nvml, outer).map_err(|source| MigError::EndCompute {
-        card: card.to_owned(),
-        inside: id,
+    destroy_compute_instances(nvml, outer).map_err(|source| MigError::DestroyCompute {
+        gpu: gpu.to_owned(),
+        gpu_instance: id,
         source,
     })?;
-    end_outer(nvml, outer).map_err(|source| MigError::End {
-        card: card.to_owned(),
+    destroy_gpu_instance(nvml, outer).map_err(|source| MigError::Destroy {
+        gpu: gpu.to_owned(),
         id,
         source,
     })
@@ -150,23 +155,23 @@ fn by_id(nvml: &Nvml, device: &Device, id: u32) -> Result<nvmlGpuInstance_t, Cau
     Ok(found)
 }
 
-/// Ends every compute instance of a GPU instance.
-fn end_all(nvml: &Nvml, outer: nvmlGpuInstance_t) -> Result<(), Cause> {
+/// Destroys every compute instance of a GPU instance.
+fn destroy_compute_instances(nvml: &Nvml, outer: nvmlGpuInstance_t) -> Result<(), Cause> {
     for (id, _) in read::compute_profiles(nvml, outer)? {
         for one in read::compute_instances(nvml, outer, id)? {
-            end_inner(nvml, one)?;
+            destroy_compute_instance(nvml, one)?;
         }
     }
     Ok(())
 }
 
-fn end_inner(nvml: &Nvml, inner: nvmlComputeInstance_t) -> Result<(), Cause> {
+fn destroy_compute_instance(nvml: &Nvml, inner: nvmlComputeInstance_t) -> Result<(), Cause> {
     let call = nvml_sym(nvml.lib().nvmlComputeInstanceDestroy.as_ref())?;
     // SAFETY: as in `switch`; the handle was just read.
     nvml_try(unsafe { call(inner) })
 }
 
-fn end_outer(nvml: &Nvml, outer: nvmlGpuInstance_t) -> Result<(), Cause> {
+fn destroy_gpu_instance(nvml: &Nvml, outer: nvmlGpuInstance_t) -> Result<(), Cause> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceDestroy.as_ref())?;
     // SAFETY: as in `switch`; the handle was just read or made.
     nvml_try(unsafe { call(outer) })

@@ -1,4 +1,4 @@
-//! What can fail when a card is cut: one variant for each step.
+//! What can fail when a GPU is partitioned: one variant for each step.
 
 use aliquot_core::mig::GeometryError;
 use nvml_wrapper::error::NvmlError as Cause;
@@ -6,75 +6,75 @@ use nvml_wrapper::error::NvmlError as Cause;
 /// A failed step; the cause is NVML's own.
 #[derive(Debug, thiserror::Error)]
 pub enum MigError {
-    /// The card does not answer.
-    #[error("cannot reach card {card}: {source}")]
-    Card {
+    /// The GPU does not answer.
+    #[error("cannot reach GPU {gpu}: {source}")]
+    Unreachable {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The reason.
         source: Cause,
     },
-    /// The mode is not changed.
-    #[error("cannot switch MIG {} on card {card}: {source}", if *on { "on" } else { "off" })]
+    /// MIG mode cannot be switched.
+    #[error("cannot switch MIG {} on GPU {gpu}: {source}", if *on { "on" } else { "off" })]
     Switch {
         /// Its uuid.
-        card: String,
-        /// The wanted mode.
+        gpu: String,
+        /// The desired mode.
         on: bool,
         /// The reason.
         source: Cause,
     },
-    /// What the card can be cut into is not told.
-    #[error("cannot read the MIG profiles of card {card}: {source}")]
+    /// The profiles cannot be read.
+    #[error("cannot read the MIG profiles of GPU {gpu}: {source}")]
     Profiles {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The reason.
         source: Cause,
     },
-    /// What was told makes no sense.
-    #[error("the MIG profiles of card {card} are not usable: {source}")]
+    /// The reported profiles are inconsistent.
+    #[error("the MIG profiles of GPU {gpu} are inconsistent: {source}")]
     Geometry {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// What is wrong.
         source: GeometryError,
     },
-    /// How it is cut now is not told.
-    #[error("cannot read the MIG instances of card {card}: {source}")]
+    /// The current layout cannot be read.
+    #[error("cannot read the MIG instances of GPU {gpu}: {source}")]
     Instances {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The reason.
         source: Cause,
     },
-    /// The card has no such profile.
-    #[error("card {card} has no MIG profile {profile:?}; it has {}", .known.join(", "))]
+    /// The GPU has no such profile.
+    #[error("GPU {gpu} has no MIG profile {profile:?}; it has {}", .known.join(", "))]
     NoProfile {
         /// Its uuid.
-        card: String,
-        /// What was asked for.
+        gpu: String,
+        /// The requested profile.
         profile: String,
-        /// What there is.
+        /// The profiles that it has.
         known: Vec<String>,
     },
-    /// The slices are taken.
+    /// The slices are in use.
     #[error(
-        "no room for a {profile} at slice {start} of card {card}: its memory slices or the card's compute slices are taken"
+        "cannot create MIG instance {profile} at memory slice {start} of GPU {gpu}: memory or compute slices are in use; expected: a free placement"
     )]
-    NoRoom {
+    NoCapacity {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The profile.
         profile: String,
         /// The first memory slice.
         start: u8,
     },
-    /// No GPU instance was made.
-    #[error("cannot make a {profile} at slice {start} of card {card}: {source}")]
+    /// The GPU instance cannot be created.
+    #[error("cannot create MIG instance {profile} at memory slice {start} of GPU {gpu}: {source}")]
     Create {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The profile.
         profile: String,
         /// The first memory slice.
@@ -82,43 +82,45 @@ pub enum MigError {
         /// The reason.
         source: Cause,
     },
-    /// No compute instance was made in it, and the GPU instance is gone again, unless `left`.
-    #[error("cannot make the compute instance of a {profile} at slice {start} of card {card}: {source}{}", if .left.is_some() { "; its GPU instance is left" } else { "" })]
+    /// The compute instance cannot be created; the GPU instance is destroyed again, unless `left`.
+    #[error("cannot create the compute instance of {profile} at memory slice {start} of GPU {gpu}: {source}{}", if .left.is_some() { "; its GPU instance could not be destroyed" } else { "" })]
     Compute {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The profile.
         profile: String,
         /// The first memory slice.
         start: u8,
         /// The reason.
         source: Cause,
-        /// Why the GPU instance could not be ended.
+        /// Why the GPU instance could not be destroyed.
         left: Option<Box<Cause>>,
     },
-    /// The card has no such instance.
-    #[error("card {card} has no GPU instance {id}")]
+    /// The GPU has no such instance.
+    #[error("GPU {gpu} has no GPU instance {id}")]
     NoInstance {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The driver's id.
         id: u32,
     },
-    /// A compute instance is not ended.
-    #[error("cannot end the compute instances of GPU instance {inside} of card {card}: {source}")]
-    EndCompute {
+    /// A compute instance cannot be destroyed.
+    #[error(
+        "cannot destroy the compute instances of GPU instance {gpu_instance} of GPU {gpu}: {source}"
+    )]
+    DestroyCompute {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The GPU instance.
-        inside: u32,
+        gpu_instance: u32,
         /// The reason.
         source: Cause,
     },
-    /// A GPU instance is not ended.
-    #[error("cannot end GPU instance {id} of card {card}: {source}")]
-    End {
+    /// A GPU instance cannot be destroyed.
+    #[error("cannot destroy GPU instance {id} of GPU {gpu}: {source}")]
+    Destroy {
         /// Its uuid.
-        card: String,
+        gpu: String,
         /// The driver's id.
         id: u32,
         /// The reason.
@@ -127,14 +129,14 @@ pub enum MigError {
 }
 
 impl MigError {
-    /// What a driver without MIG answers.
-    pub(crate) fn none(card: &str) -> Self {
-        let card = card.to_owned();
+    /// The error of a driver without MIG.
+    pub(crate) fn none(gpu: &str) -> Self {
+        let gpu = gpu.to_owned();
         let source = Cause::NotSupported;
-        Self::Card { card, source }
+        Self::Unreachable { gpu, source }
     }
 
-    /// A process still uses what should change.
+    /// Whether the call failed because a process uses the device.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(
@@ -142,10 +144,10 @@ impl MigError {
             Self::Switch {
                 source: Cause::InUse,
                 ..
-            } | Self::EndCompute {
+            } | Self::DestroyCompute {
                 source: Cause::InUse,
                 ..
-            } | Self::End {
+            } | Self::Destroy {
                 source: Cause::InUse,
                 ..
             }

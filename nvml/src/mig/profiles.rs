@@ -1,10 +1,9 @@
-//! The kinds of instances that a card has: the driver's ids, names, sizes and placements.
-//! Fed by NVML; must not know models.
+//! A GPU's MIG profiles: the driver's ids, names, sizes and placements.
 
 use std::ffi::{CStr, c_char, c_uint};
 
 use aliquot_core::Mib;
-use aliquot_core::mig::Profile;
+use aliquot_core::mig::MigProfile;
 use nvml_wrapper::error::{NvmlError as Cause, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
@@ -23,24 +22,24 @@ const V2: c_uint = {
     let size = size as u32;
     size | 2 << 24
 };
-/// More kinds than any driver has; the count of this binding may be too low for a later one.
+/// More profile kinds than any driver has; this binding's count may be too low for a later one.
 const MOST_KINDS: c_uint = 2 * NVML_GPU_INSTANCE_PROFILE_COUNT;
-/// More placements than a card has slices.
+/// More placements than a GPU has slices.
 const MOST_PLACEMENTS: usize = 32;
 
-/// A profile with the id that the driver's other calls take.
+/// A profile with the id that the driver's other calls expect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct DriverProfile {
     pub(crate) id: c_uint,
-    pub(crate) profile: Profile,
+    pub(crate) profile: MigProfile,
 }
 
-/// A letter of the driver's, whose sign depends on the platform.
+/// `c_char` as a byte; its sign depends on the platform.
 pub(super) fn byte(letter: c_char) -> u8 {
     u8::from_ne_bytes(letter.to_ne_bytes())
 }
 
-struct Told {
+struct ProfileInfo {
     id: c_uint,
     slices: c_uint,
     most: c_uint,
@@ -48,54 +47,59 @@ struct Told {
     name: String,
 }
 
-/// Every profile that the card has, with its placements.
-pub(crate) fn all(nvml: &Nvml, device: &Device, memory: Mib) -> Result<Vec<Known>, Cause> {
+/// Every profile of the GPU, with its placements.
+pub(crate) fn all(nvml: &Nvml, device: &Device, memory: Mib) -> Result<Vec<DriverProfile>, Cause> {
     let mut found = Vec::new();
     for kind in 0..MOST_KINDS {
-        let told = match told(nvml, device, kind, memory) {
-            Ok(told) => told,
+        let info = match profile_info(nvml, device, kind, memory) {
+            Ok(info) => info,
             Err(Cause::NotSupported | Cause::InvalidArg) => continue,
             Err(e) => return Err(e),
         };
-        let placements = placements(nvml, device, told.id)?;
+        let placements = placements(nvml, device, info.id)?;
         let small = |number: c_uint| u8::try_from(number).map_err(|_| Cause::Unknown);
         let Some(first) = placements.first() else {
             continue;
         };
         let starts: Result<Vec<u8>, Cause> = placements.iter().map(|at| small(at.start)).collect();
-        found.push(Known {
-            id: told.id,
-            profile: Profile {
-                name: told.name,
-                compute: small(told.slices)?,
+        found.push(DriverProfile {
+            id: info.id,
+            profile: MigProfile {
+                name: info.name,
+                compute: small(info.slices)?,
                 size: small(first.size)?,
-                memory: Mib(told.memory),
+                memory: Mib(info.memory),
                 starts: starts?,
-                most: small(told.most)?,
+                most: small(info.most)?,
             },
         });
     }
     Ok(found)
 }
 
-fn told(nvml: &Nvml, device: &Device, kind: c_uint, memory: Mib) -> Result<Told, Cause> {
-    match named(nvml, device, kind) {
-        // Older drivers know no version 2.
+fn profile_info(
+    nvml: &Nvml,
+    device: &Device,
+    kind: c_uint,
+    memory: Mib,
+) -> Result<ProfileInfo, Cause> {
+    match profile_info_v2(nvml, device, kind) {
+        // Older drivers lack version 2.
         Err(e) if is_missing(&e) || matches!(e, Cause::UnexpectedVariant(VERSION_MISMATCH)) => {
-            let info = unnamed(nvml, device, kind)?;
-            Ok(Told {
+            let info = profile_info_v1(nvml, device, kind)?;
+            Ok(ProfileInfo {
                 id: info.id,
                 slices: info.sliceCount,
                 most: info.instanceCount,
                 memory: info.memorySizeMB,
-                name: made_name(kind, info.sliceCount, info.memorySizeMB, memory),
+                name: derived_name(kind, info.sliceCount, info.memorySizeMB, memory),
             })
         }
         other => other,
     }
 }
 
-fn named(nvml: &Nvml, device: &Device, kind: c_uint) -> Result<Told, Cause> {
+fn profile_info_v2(nvml: &Nvml, device: &Device, kind: c_uint) -> Result<ProfileInfo, Cause> {
     let call = nvml_sym(nvml.lib().nvmlDeviceGetGpuInstanceProfileInfoV.as_ref())?;
     let mut info = nvmlGpuInstanceProfileInfo_v2_t {
         version: V2,
@@ -113,12 +117,12 @@ fn named(nvml: &Nvml, device: &Device, kind: c_uint) -> Result<Told, Cause> {
         name: [0; 96],
     };
     // SAFETY: the symbol has this signature; the handle is this library's; the struct has the
-    // version that it says and lives through the call.
+    // declared version and lives through the call.
     nvml_try(unsafe { call(device.handle(), kind, &raw mut info) })?;
     let bytes: Vec<u8> = info.name.iter().copied().map(byte).collect();
     let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| Cause::Unknown)?;
     let name = name.to_str().map_err(|_| Cause::Unknown)?;
-    Ok(Told {
+    Ok(ProfileInfo {
         id: info.id,
         slices: info.sliceCount,
         most: info.instanceCount,
@@ -127,7 +131,7 @@ fn named(nvml: &Nvml, device: &Device, kind: c_uint) -> Result<Told, Cause> {
     })
 }
 
-fn unnamed(
+fn profile_info_v1(
     nvml: &Nvml,
     device: &Device,
     kind: c_uint,
@@ -146,7 +150,7 @@ fn unnamed(
         ofaCount: 0,
         memorySizeMB: 0,
     };
-    // SAFETY: as in `named`.
+    // SAFETY: as in `profile_info_v2`.
     nvml_try(unsafe { call(device.handle(), kind, &raw mut info) })?;
     Ok(info)
 }
@@ -161,7 +165,7 @@ fn placements(
     let none = nvmlGpuInstancePlacement_t { start: 0, size: 0 };
     let mut list = vec![none; MOST_PLACEMENTS];
     let mut count = c_uint::try_from(list.len()).map_err(|_| Cause::Unknown)?;
-    // SAFETY: as in `named`; the list has room for as many as `count` says, and more than there
+    // SAFETY: as in `profile_info_v2`; the list has room for as many as `count` says, and more than there
     // can be.
     nvml_try(unsafe { call(device.handle(), id, list.as_mut_ptr(), &raw mut count) })?;
     list.truncate(usize::try_from(count).map_err(|_| Cause::Unknown)?);
@@ -169,11 +173,11 @@ fn placements(
     Ok(list)
 }
 
-/// The name where the driver tells none, as NVIDIA's own tools make it (nvidia.md 2.10): the
-/// memory is rounded up to eighths of the card's.
-fn made_name(kind: c_uint, slices: c_uint, memory: u64, card: Mib) -> String {
-    let eighths = (memory * 8).div_ceil(card.0.max(1));
-    let gib = card.0.div_ceil(1024);
+/// The profile's name where the driver reports none, derived as NVIDIA's own tools do: memory is
+/// rounded up to eighths of the GPU's.
+fn derived_name(kind: c_uint, slices: c_uint, memory: u64, gpu: Mib) -> String {
+    let eighths = (memory * 8).div_ceil(gpu.0.max(1));
+    let gib = gpu.0.div_ceil(1024);
     let gb = (eighths * gib + 4) / 8;
     let more = match kind {
         7 | 8 => "+me",
@@ -189,15 +193,15 @@ fn made_name(kind: c_uint, slices: c_uint, memory: u64, card: Mib) -> String {
 mod tests {
     use super::*;
 
-    fn check(card: u64, told: &[(c_uint, c_uint, u64)], names: &str) {
-        let made = told
+    fn check(gpu: u64, info: &[(c_uint, c_uint, u64)], names: &str) {
+        let made = info
             .iter()
-            .map(|(kind, slices, memory)| made_name(*kind, *slices, *memory, Mib(card)));
+            .map(|(kind, slices, memory)| derived_name(*kind, *slices, *memory, Mib(gpu)));
         assert_eq!(made.collect::<Vec<_>>().join(" "), names);
     }
 
     #[test]
-    fn names_are_made_as_nvidias_tools_make_them() {
+    fn derives_profile_names_like_nvidia_tools() {
         let a100 = [
             (0, 1, 4864),
             (7, 1, 4864),

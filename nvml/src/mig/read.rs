@@ -1,5 +1,4 @@
-//! How a card is cut now. Fed by NVML; every handle is used at once, since changes make handles
-//! stale.
+//! Reads a GPU's current MIG layout. Every handle is used at once, since changes make handles stale.
 
 use std::ffi::{CStr, c_uint};
 
@@ -14,76 +13,86 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstancePlacement_t,
 };
 
-use super::profiles::{self, Known, byte};
-use super::{Cut, Instance, MigError};
+use super::profiles::{self, DriverProfile, byte};
+use super::{GpuInstance, MigError, MigLayout};
 
-/// More instances of either kind than a card or an instance has slices.
+/// More instances of either kind than a GPU or an instance has slices.
 const MOST: usize = 32;
 /// `NVML_DEVICE_MIG_ENABLE`.
 const ON: u32 = 1;
 
-/// The card's geometry and instances; nothing while MIG is off: profiles are told then, too.
-pub(crate) fn cut(nvml: &Nvml, device: &Device, card: &str, memory: Mib) -> Result<Cut, MigError> {
+/// The GPU's profiles and instances; empty while MIG is off, though the driver reports profiles then
+/// too.
+pub(crate) fn layout(
+    nvml: &Nvml,
+    device: &Device,
+    gpu: &str,
+    memory: Mib,
+) -> Result<MigLayout, MigError> {
     match device.mig_mode() {
-        Ok(mode) if mode.current == ON => cut_while_on(nvml, device, card, memory),
-        Ok(_) | Err(Cause::NotSupported) => Ok(Cut::default()),
+        Ok(mode) if mode.current == ON => read_enabled_layout(nvml, device, gpu, memory),
+        Ok(_) | Err(Cause::NotSupported) => Ok(MigLayout::default()),
         Err(source) => Err(MigError::Profiles {
-            card: card.to_owned(),
+            gpu: gpu.to_owned(),
             source,
         }),
     }
 }
 
-/// The same of a card whose MIG is known to be on.
-pub(crate) fn cut_while_on(
+/// The layout of a GPU whose MIG is known to be enabled.
+pub(crate) fn read_enabled_layout(
     nvml: &Nvml,
     device: &Device,
-    card: &str,
+    gpu: &str,
     memory: Mib,
-) -> Result<Cut, MigError> {
+) -> Result<MigLayout, MigError> {
     let known = profiles::all(nvml, device, memory).map_err(|source| MigError::Profiles {
-        card: card.to_owned(),
+        gpu: gpu.to_owned(),
         source,
     })?;
     let profiles: Vec<_> = known.iter().map(|one| one.profile.clone()).collect();
     let compute = profiles.iter().map(|one| one.compute).max().unwrap_or(0);
     let geometry = Geometry::new(compute, profiles).map_err(|source| MigError::Geometry {
-        card: card.to_owned(),
+        gpu: gpu.to_owned(),
         source,
     })?;
     let mut instances = Vec::new();
     for one in &known {
         let all = instances_of(nvml, device, one).map_err(|source| MigError::Instances {
-            card: card.to_owned(),
+            gpu: gpu.to_owned(),
             source,
         })?;
         instances.extend(all);
     }
     instances.sort_by_key(|one| one.start);
-    Ok(Cut {
+    Ok(MigLayout {
         geometry: Some(geometry),
         instances,
     })
 }
 
-fn instances_of(nvml: &Nvml, device: &Device, known: &Known) -> Result<Vec<Instance>, Cause> {
+fn instances_of(
+    nvml: &Nvml,
+    device: &Device,
+    known: &DriverProfile,
+) -> Result<Vec<GpuInstance>, Cause> {
     let call = nvml_sym(nvml.lib().nvmlDeviceGetGpuInstances.as_ref())?;
     let mut list: Vec<nvmlGpuInstance_t> = vec![std::ptr::null_mut(); MOST];
     let mut count = c_uint::try_from(MOST).map_err(|_| Cause::Unknown)?;
     // SAFETY: the symbol has this signature; the handle is this library's; the list has room for
-    // more than a card has slices.
+    // more than a GPU has slices.
     nvml_try(unsafe { call(device.handle(), known.id, list.as_mut_ptr(), &raw mut count) })?;
     list.truncate(usize::try_from(count).map_err(|_| Cause::Unknown)?);
     let each = list.into_iter().map(|handle| instance(nvml, handle, known));
     each.collect()
 }
 
-/// What a GPU instance is, with the devices in it.
+/// A GPU instance with its compute instances.
 pub(super) fn instance(
     nvml: &Nvml,
     handle: nvmlGpuInstance_t,
-    known: &Known,
-) -> Result<Instance, Cause> {
+    known: &DriverProfile,
+) -> Result<GpuInstance, Cause> {
     let info = info(nvml, handle)?;
     let small = |number: c_uint| u8::try_from(number).map_err(|_| Cause::Unknown);
     let mut devices = Vec::new();
@@ -91,7 +100,7 @@ pub(super) fn instance(
         for one in compute_instances(nvml, handle, id)? {
             let info = compute_info(nvml, one)?;
             let uuid = uuid(nvml, info.device)?;
-            devices.push(super::Device {
+            devices.push(super::MigDevice {
                 current: uuid.clone(),
                 uuid,
                 id: info.id,
@@ -99,7 +108,7 @@ pub(super) fn instance(
             });
         }
     }
-    Ok(Instance {
+    Ok(GpuInstance {
         profile: known.profile.name.clone(),
         start: small(info.placement.start)?,
         size: small(info.placement.size)?,
@@ -122,7 +131,7 @@ pub(super) fn info(nvml: &Nvml, handle: nvmlGpuInstance_t) -> Result<nvmlGpuInst
     Ok(info)
 }
 
-/// Ids and compute slices of the compute instances that may be in it.
+/// Ids and compute slices of the compute instances that it may contain.
 pub(super) fn compute_profiles(
     nvml: &Nvml,
     handle: nvmlGpuInstance_t,
@@ -170,7 +179,7 @@ pub(super) fn compute_instances(
     Ok(list)
 }
 
-/// Has the handle of the device itself, fresh: walking a card's devices may take seconds.
+/// Contains a fresh handle of the MIG device: enumerating a GPU's devices may take seconds.
 pub(super) fn compute_info(
     nvml: &Nvml,
     handle: nvmlComputeInstance_t,

@@ -1,8 +1,7 @@
 //! HAMi's device-config.yaml, and the file with its exceptions for nodes.
 //!
-//! Source: HAMi 2.10's documentation of both. The first gives the default profile,
-//! each entry of the second a profile for the node of that name.
-//! Fed by: the texts of both files. Must not: read other vendors' sections, or the
+//! Source: HAMi 2.10's documentation of both. The first becomes the default profile, each entry of the
+//! second a profile for the node of that name. Other vendors' sections are left out, and so are the
 //! settings of pods (resource names, defaults), which are chart values here.
 
 use std::collections::BTreeMap;
@@ -10,61 +9,61 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Converted, profile, rule, says_something};
+use super::{Converted, is_set, profile, rule};
 use crate::config::{Config, Profile};
-use crate::fault::{Fault, Faults};
-use crate::form;
-use crate::mode::{MOST_SEATS, Mig, Mode, Mps, Scaling, Vgpu};
+use crate::error::{ProfileError, ProfileErrors};
+use crate::gpu_selector::GpuSelector;
+use crate::mode::{MAX_REPLICAS, Mig, Mode, Mps, Scaling, Vgpu};
 use crate::read;
-use crate::select::Select;
-use crate::shape::Shape::{Any, Keys, List, Text, Whole, Words};
-use crate::shape::{Shape, may, must};
+use crate::text_format;
+use crate::value_schema::ValueSchema::{Any, Keys, List, Text, Whole, Words};
+use crate::value_schema::{ValueSchema, optional, required};
 
 /// The label whose value is a node's name.
 const HOST: &str = "kubernetes.io/hostname";
-/// Name of the profile that device-config.yaml gives.
+/// Name of the profile from device-config.yaml.
 const DEFAULT: &str = "hami";
 
-const SECTION: Shape = Keys(&[
-    may("deviceSplitCount", SPLIT, ""),
-    may("deviceMemoryScaling", Shape::Scaling, ""),
-    may("deviceCoreScaling", Any, ""),
-    may("preConfiguredDeviceMemory", Any, ""),
-    may("libCudaLogLevel", Any, ""),
-    may("enableNumaTopology", Any, ""),
-    may("resourceCountName", Any, ""),
-    may("resourceMemoryName", Any, ""),
-    may("resourceMemoryPercentageName", Any, ""),
-    may("resourceCoreName", Any, ""),
-    may("resourcePriorityName", Any, ""),
-    may("overwriteEnv", Any, ""),
-    may("defaultMemory", Any, ""),
-    may("defaultCores", Any, ""),
-    may("defaultGPUNum", Any, ""),
-    may("memoryFactor", Any, ""),
-    may("disableCoreLimit", Any, ""),
-    may("gpuCorePolicy", Any, ""),
-    may("runtimeClassName", Any, ""),
-    may("migProfileAllowlist", Any, ""),
-    may("knownMigGeometries", Any, ""),
+const SECTION: ValueSchema = Keys(&[
+    optional("deviceSplitCount", SPLIT, ""),
+    optional("deviceMemoryScaling", ValueSchema::Scaling, ""),
+    optional("deviceCoreScaling", Any, ""),
+    optional("preConfiguredDeviceMemory", Any, ""),
+    optional("libCudaLogLevel", Any, ""),
+    optional("enableNumaTopology", Any, ""),
+    optional("resourceCountName", Any, ""),
+    optional("resourceMemoryName", Any, ""),
+    optional("resourceMemoryPercentageName", Any, ""),
+    optional("resourceCoreName", Any, ""),
+    optional("resourcePriorityName", Any, ""),
+    optional("overwriteEnv", Any, ""),
+    optional("defaultMemory", Any, ""),
+    optional("defaultCores", Any, ""),
+    optional("defaultGPUNum", Any, ""),
+    optional("memoryFactor", Any, ""),
+    optional("disableCoreLimit", Any, ""),
+    optional("gpuCorePolicy", Any, ""),
+    optional("runtimeClassName", Any, ""),
+    optional("migProfileAllowlist", Any, ""),
+    optional("knownMigGeometries", Any, ""),
 ]);
-const NODES: Shape = Keys(&[must("nodeconfig", List(&NODE, 0), "")]);
-const NODE: Shape = Keys(&[
-    must("name", Text(form::NAME), ""),
-    may("operatingmode", Words(&["", "hami-core", "mig", "mps"]), ""),
-    may("devicesplitcount", SPLIT, ""),
-    may("devicememoryscaling", Shape::Scaling, ""),
-    may("devicecorescaling", Any, ""),
-    may("preconfigureddevicememory", Any, ""),
-    may("libcudaloglevel", Any, ""),
-    may("enablenumatopology", Any, ""),
-    may("migstrategy", Any, ""),
-    may("enablegetpreferredallocation", Any, ""),
-    may("filterdevices", FILTER, ""),
+const NODES: ValueSchema = Keys(&[required("nodeconfig", List(&NODE, 0), "")]);
+const NODE: ValueSchema = Keys(&[
+    required("name", Text(text_format::NAME), ""),
+    optional("operatingmode", Words(&["", "hami-core", "mig", "mps"]), ""),
+    optional("devicesplitcount", SPLIT, ""),
+    optional("devicememoryscaling", ValueSchema::Scaling, ""),
+    optional("devicecorescaling", Any, ""),
+    optional("preconfigureddevicememory", Any, ""),
+    optional("libcudaloglevel", Any, ""),
+    optional("enablenumatopology", Any, ""),
+    optional("migstrategy", Any, ""),
+    optional("enablegetpreferredallocation", Any, ""),
+    optional("filterdevices", FILTER, ""),
 ]);
-const FILTER: Shape = Keys(&[
-    may("uuid", List(&Text(form::UUID), 0), ""),
-    may(
+const FILTER: ValueSchema = Keys(&[
+    optional("uuid", List(&Text(text_format::UUID), 0), ""),
+    optional(
         "index",
         List(
             &Whole {
@@ -76,14 +75,14 @@ const FILTER: Shape = Keys(&[
         "",
     ),
 ]);
-const SPLIT: Shape = Whole {
+const SPLIT: ValueSchema = Whole {
     least: 1,
-    most: MOST_SEATS,
+    most: MAX_REPLICAS,
 };
 
-/// What both files can say of cards.
+/// The settings of GPUs in both files.
 #[derive(Clone, Default, Deserialize)]
-struct Cards {
+struct GpuSettings {
     #[serde(default, alias = "deviceSplitCount", alias = "devicesplitcount")]
     split: Option<u32>,
     #[serde(default, alias = "deviceMemoryScaling", alias = "devicememoryscaling")]
@@ -105,21 +104,21 @@ struct Filter {
     index: Vec<u32>,
 }
 
-/// Converts device-config.yaml, and the file for nodes where there is one.
-pub fn convert(device_config: &str, node_config: Option<&str>) -> Result<Converted, Faults> {
-    let Value::Object(mut file) = read::yaml(device_config)? else {
+/// Converts device-config.yaml, and the file for nodes if there is one.
+pub fn convert(device_config: &str, node_config: Option<&str>) -> Result<Converted, ProfileErrors> {
+    let Value::Object(mut file) = read::parse_yaml(device_config)? else {
         let what = "is not HAMi's device-config.yaml";
-        return Err(Faults(vec![Fault::bare(
+        return Err(ProfileErrors(vec![ProfileError::without_value(
             "(file)",
             what,
             "a section nvidia",
         )]));
     };
     let Some(section) = file.remove("nvidia") else {
-        return Err(Faults(vec![Fault::bare(
+        return Err(ProfileErrors(vec![ProfileError::without_value(
             "nvidia",
             "is missing",
-            "the section of NVIDIA cards",
+            "the section of NVIDIA GPUs",
         )]));
     };
     let mut notes = Vec::new();
@@ -127,28 +126,29 @@ pub fn convert(device_config: &str, node_config: Option<&str>) -> Result<Convert
     if !others.is_empty() {
         others.sort_unstable();
         notes.push(format!(
-            "sections of others are left out: {}",
+            "sections of other vendors are left out: {}",
             others.join(", ")
         ));
     }
-    let common: Cards = read::typed(&SECTION, section).map_err(below_nvidia)?;
-    more(&common, "nvidia", &mut notes);
-    let mut config = Config::of(DEFAULT, of_cards(&common, &common, "nvidia", &mut notes));
+    let common: GpuSettings = read::parse_typed(&SECTION, section).map_err(below_nvidia)?;
+    note_unsupported(&common, "nvidia", &mut notes);
+    let mut config = Config::of(DEFAULT, profile_of(&common, &common, "nvidia", &mut notes));
     let Some(node_config) = node_config else {
         return Ok(Converted { config, notes });
     };
-    let mut file: BTreeMap<String, Vec<Cards>> = read::typed(&NODES, read::yaml(node_config)?)?;
+    let mut file: BTreeMap<String, Vec<GpuSettings>> =
+        read::parse_typed(&NODES, read::parse_yaml(node_config)?)?;
     for node in file.remove("nodeconfig").unwrap_or_default() {
         let path = format!("nodeconfig {}", node.name);
-        more(&node, &path, &mut notes);
-        let mut profile = of_cards(&node, &common, &path, &mut notes);
+        note_unsupported(&node, &path, &mut notes);
+        let mut profile = profile_of(&node, &common, &path, &mut notes);
         profile
             .node_selector
             .insert(HOST.to_owned(), node.name.clone());
         if config.profiles.contains_key(&node.name) {
-            let what = "is there twice, or has the name of the default profile";
+            let what = "is a duplicate, or the name of the default profile";
             let value = Value::from(node.name.as_str());
-            return Err(Faults(vec![Fault::new(
+            return Err(ProfileErrors(vec![ProfileError::new(
                 "nodeconfig",
                 &value,
                 what,
@@ -160,73 +160,78 @@ pub fn convert(device_config: &str, node_config: Option<&str>) -> Result<Convert
     Ok(Converted { config, notes })
 }
 
-fn below_nvidia(faults: Faults) -> Faults {
-    let below = |mut fault: Fault| {
-        fault.path = format!("nvidia.{}", fault.path);
-        fault
+fn below_nvidia(errors: ProfileErrors) -> ProfileErrors {
+    let below = |mut error: ProfileError| {
+        error.path = format!("nvidia.{}", error.path);
+        error
     };
-    Faults(faults.0.into_iter().map(below).collect())
+    ProfileErrors(errors.0.into_iter().map(below).collect())
 }
 
-fn of_cards(cards: &Cards, common: &Cards, path: &str, notes: &mut Vec<String>) -> Profile {
-    let split = cards.split.or(common.split);
-    let mode = match cards.mode.as_str() {
+fn profile_of(
+    settings: &GpuSettings,
+    common: &GpuSettings,
+    path: &str,
+    notes: &mut Vec<String>,
+) -> Profile {
+    let split = settings.split.or(common.split);
+    let mode = match settings.mode.as_str() {
         "mig" => Mode::Mig(Mig {
             dynamic: true,
             ..Mig::default()
         }),
         "mps" => {
             notes.push(format!(
-                "{path}: operatingmode mps does nothing there; here it is mode mps"
+                "{path}: operatingmode mps has no effect in HAMi; here it is mode mps"
             ));
-            let most = u32::try_from(crate::mode::MOST_CLIENTS).unwrap_or(u32::MAX);
+            let most = u32::try_from(crate::mode::MAX_MPS_CLIENTS).unwrap_or(u32::MAX);
             Mode::Mps(Mps::new(split.unwrap_or(10).min(most)))
         }
         _ => Mode::Vgpu(Vgpu {
             split,
-            memory_scaling: cards.scaling.or(common.scaling),
+            memory_scaling: settings.scaling.or(common.scaling),
             ..Vgpu::default()
         }),
     };
-    let hidden = |select: Select| rule(select, Mode::Unmanaged);
+    let hidden = |select: GpuSelector| rule(select, Mode::Unmanaged);
     let mut gpus = Vec::new();
-    if !cards.filter.uuid.is_empty() {
-        let uuid = cards
+    if !settings.filter.uuid.is_empty() {
+        let uuid = settings
             .filter
             .uuid
             .iter()
             .map(|uuid| uuid.as_str().into())
             .collect();
-        gpus.push(hidden(Select {
+        gpus.push(hidden(GpuSelector {
             uuid,
-            ..Select::default()
+            ..GpuSelector::default()
         }));
     }
-    if !cards.filter.index.is_empty() {
-        let index = cards.filter.index.clone();
-        gpus.push(hidden(Select {
+    if !settings.filter.index.is_empty() {
+        let index = settings.filter.index.clone();
+        gpus.push(hidden(GpuSelector {
             index,
-            ..Select::default()
+            ..GpuSelector::default()
         }));
     }
     profile(gpus, mode)
 }
 
-/// Notes what a profile has no place for.
-fn more(cards: &Cards, path: &str, notes: &mut Vec<String>) {
-    let mut others: Vec<(&String, &Value)> = cards.others.iter().collect();
+/// Adds notes on settings without a counterpart in a profile.
+fn note_unsupported(settings: &GpuSettings, path: &str, notes: &mut Vec<String>) {
+    let mut others: Vec<(&String, &Value)> = settings.others.iter().collect();
     others.sort_by_key(|(key, _)| *key);
     for (key, value) in others {
-        let one = value
+        let is_one = value
             .as_f64()
             .is_some_and(|n| (n - 1.0).abs() < f64::EPSILON);
-        let usual = key.eq_ignore_ascii_case("devicecorescaling") && one;
-        if says_something(value) && !usual {
+        let usual = key.eq_ignore_ascii_case("devicecorescaling") && is_one;
+        if is_set(value) && !usual {
             let instead = match key.to_ascii_lowercase().as_str() {
                 "migstrategy" => "which HAMi does not read either",
-                "devicecorescaling" => "a card has 100 percent of compute here",
+                "devicecorescaling" => "a GPU has 100 percent of compute here",
                 "migprofileallowlist" | "knownmiggeometries" => "see `allow` of mode mig",
-                _ => "it is no setting of a card (see the chart's values)",
+                _ => "it is not a setting of a GPU (see the chart's values)",
             };
             notes.push(format!("{path}: {key} is left out, {instead}"));
         }

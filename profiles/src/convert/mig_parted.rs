@@ -1,36 +1,34 @@
 //! The configuration of mig-parted, which is also that of the operator's MIG manager.
 //!
-//! Source: its README and example files. Each of its configurations becomes a
-//! profile of the same name. Cards without MIG become whole cards.
-//! Fed by: the text of one file. Must not: guess a product; a `device-filter` is the
-//! PCI device id that our selector takes.
+//! Source: its README and example files. Each of its configurations becomes a profile of the same name.
+//! GPUs without MIG become whole GPUs. A `device-filter` is the PCI device id that our selector takes.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Converted, profile, rule, whole};
+use super::{Converted, profile, rule, whole_gpu};
 use crate::config::{Config, Rule, VERSION};
-use crate::fault::{Fault, Faults, below};
-use crate::form;
-use crate::mode::{Mig, Mode, Slice};
+use crate::error::{ProfileError, ProfileErrors, child_path};
+use crate::gpu_selector::{GpuSelector, Pci};
+use crate::mode::{LayoutEntry, Mig, Mode};
 use crate::read;
-use crate::select::{Pci, Select};
-use crate::shape::Shape::{Any, Flag, Keys, List, Map, Whole, Words};
-use crate::shape::{Shape, may, must};
+use crate::text_format;
+use crate::value_schema::ValueSchema::{Any, Flag, Keys, List, Map, Whole, Words};
+use crate::value_schema::{ValueSchema, optional, required};
 
-const FILE: Shape = Keys(&[
-    must("version", Words(&["v1"]), ""),
-    must("mig-configs", Map(form::NAME, &List(&ENTRY, 1)), ""),
+const FILE: ValueSchema = Keys(&[
+    required("version", Words(&["v1"]), ""),
+    required("mig-configs", Map(text_format::NAME, &List(&ENTRY, 1)), ""),
 ]);
-const ENTRY: Shape = Keys(&[
-    may("device-filter", Any, ""),
-    must("devices", Any, ""),
-    must("mig-enabled", Flag, ""),
-    may(
+const ENTRY: ValueSchema = Keys(&[
+    optional("device-filter", Any, ""),
+    required("devices", Any, ""),
+    required("mig-enabled", Flag, ""),
+    optional(
         "mig-devices",
-        Map(form::MIG_PROFILE, &Whole { least: 0, most: 7 }),
+        Map(text_format::MIG_PROFILE, &Whole { least: 0, most: 7 }),
         "",
     ),
 ]);
@@ -38,12 +36,12 @@ const ENTRY: Shape = Keys(&[
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct File {
-    mig_configs: BTreeMap<String, Vec<Entry>>,
+    mig_configs: BTreeMap<String, Vec<MigConfig>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Entry {
+struct MigConfig {
     #[serde(default)]
     device_filter: Value,
     devices: Value,
@@ -52,29 +50,29 @@ struct Entry {
     mig_devices: BTreeMap<String, u32>,
 }
 
-/// Converts one file. No profile is the default: mig-parted has none either.
-pub fn convert(text: &str) -> Result<Converted, Faults> {
-    let file: File = read::typed(&FILE, read::yaml(text)?)?;
+/// Converts one file. No profile becomes the default: mig-parted has none either.
+pub fn convert(text: &str) -> Result<Converted, ProfileErrors> {
+    let file: File = read::parse_typed(&FILE, read::parse_yaml(text)?)?;
     let mut notes = Vec::new();
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     let mut profiles = BTreeMap::new();
     for (name, entries) in &file.mig_configs {
-        let top = below("mig-configs", name);
+        let top = child_path("mig-configs", name);
         let mut gpus = Vec::new();
-        for (place, entry) in entries.iter().enumerate() {
-            let path = format!("{top}[{place}]");
-            match of_entry(entry, &path, &mut notes) {
+        for (index, entry) in entries.iter().enumerate() {
+            let path = format!("{top}[{index}]");
+            match rule_of(entry, &path, &mut notes) {
                 Ok(rule) => gpus.push(rule),
-                Err(fault) => faults.push(fault),
+                Err(error) => errors.push(error),
             }
         }
-        profiles.insert(name.clone(), profile(gpus, whole()));
+        profiles.insert(name.clone(), profile(gpus, whole_gpu()));
     }
-    if !faults.is_empty() {
-        return Err(Faults(faults));
+    if !errors.is_empty() {
+        return Err(ProfileErrors(errors));
     }
     notes.push(
-        "cards without MIG get mode exclusive: whole cards, as NVIDIA's plugin gives them"
+        "GPUs without MIG get mode exclusive: whole GPUs, as NVIDIA's plugin allocates them"
             .to_owned(),
     );
     let config = Config {
@@ -85,29 +83,29 @@ pub fn convert(text: &str) -> Result<Converted, Faults> {
     Ok(Converted { config, notes })
 }
 
-fn of_entry(entry: &Entry, path: &str, notes: &mut Vec<String>) -> Result<Rule, Fault> {
-    let index = devices(&entry.devices, &below(path, "devices"))?;
-    let pci = filter(&entry.device_filter, &below(path, "device-filter"))?;
-    let select = Select {
+fn rule_of(entry: &MigConfig, path: &str, notes: &mut Vec<String>) -> Result<Rule, ProfileError> {
+    let index = devices(&entry.devices, &child_path(path, "devices"))?;
+    let pci = filter(&entry.device_filter, &child_path(path, "device-filter"))?;
+    let select = GpuSelector {
         all: index.is_empty() && pci.is_empty(),
         index,
         pci,
-        ..Select::default()
+        ..GpuSelector::default()
     };
     let mode = if !entry.mig_enabled {
         if entry.mig_devices.values().any(|count| *count > 0) {
-            let accepted = "mig-devices with mig-enabled: true, or {}";
-            let path = below(path, "mig-devices");
-            return Err(Fault::bare(
+            let expected = "mig-devices with mig-enabled: true, or {}";
+            let path = child_path(path, "mig-devices");
+            return Err(ProfileError::without_value(
                 path,
-                "names instances of cards without MIG",
-                accepted,
+                "lists instances of GPUs without MIG",
+                expected,
             ));
         }
-        whole()
+        whole_gpu()
     } else if entry.mig_devices.values().all(|count| *count == 0) {
         notes.push(format!(
-            "{path} enables MIG and cuts nothing: instances are made when pods need them (dynamic)"
+            "{path} enables MIG without instances: they are created when pods need them (dynamic)"
         ));
         Mode::Mig(Mig {
             dynamic: true,
@@ -115,7 +113,7 @@ fn of_entry(entry: &Entry, path: &str, notes: &mut Vec<String>) -> Result<Rule, 
         })
     } else {
         let some = entry.mig_devices.iter().filter(|(_, count)| **count > 0);
-        let slice = |(profile, count): (&String, &u32)| Slice {
+        let slice = |(profile, count): (&String, &u32)| LayoutEntry {
             profile: profile.clone(),
             count: *count,
             on: None,
@@ -126,7 +124,7 @@ fn of_entry(entry: &Entry, path: &str, notes: &mut Vec<String>) -> Result<Rule, 
         })
     };
     let filtered = !select.pci.is_empty();
-    // A filter is there because other nodes have other cards.
+    // A filter is used because other nodes have other GPUs.
     Ok(Rule {
         optional: filtered,
         ..rule(select, mode)
@@ -134,13 +132,13 @@ fn of_entry(entry: &Entry, path: &str, notes: &mut Vec<String>) -> Result<Rule, 
 }
 
 /// The indices; none for `all`.
-fn devices(value: &Value, path: &str) -> Result<Vec<u32>, Fault> {
-    let fault = |value: &Value| {
-        Fault::new(
+fn devices(value: &Value, path: &str) -> Result<Vec<u32>, ProfileError> {
+    let error = |value: &Value| {
+        ProfileError::new(
             path,
             value,
-            "names no cards",
-            "all, or a list of card indices",
+            "does not name GPUs",
+            "all, or a list of GPU indices",
         )
     };
     match value {
@@ -149,15 +147,15 @@ fn devices(value: &Value, path: &str) -> Result<Vec<u32>, Fault> {
             let index = |entry: &Value| entry.as_u64().and_then(|n| u32::try_from(n).ok());
             entries
                 .iter()
-                .map(|entry| index(entry).ok_or_else(|| fault(entry)))
+                .map(|entry| index(entry).ok_or_else(|| error(entry)))
                 .collect()
         }
-        other => Err(fault(other)),
+        other => Err(error(other)),
     }
 }
 
 /// One PCI device id or a list of them; without quotes YAML reads it as a number.
-fn filter(value: &Value, path: &str) -> Result<Vec<Pci>, Fault> {
+fn filter(value: &Value, path: &str) -> Result<Vec<Pci>, ProfileError> {
     let one = |value: &Value| {
         let pci = match value {
             Value::String(text) => Pci::parse(text).filter(|pci| matches!(pci, Pci::Model(_))),
@@ -168,11 +166,11 @@ fn filter(value: &Value, path: &str) -> Result<Vec<Pci>, Fault> {
             _ => None,
         };
         pci.ok_or_else(|| {
-            Fault::new(
+            ProfileError::new(
                 path,
                 value,
-                "is no PCI device id",
-                "such as 0x20B010DE, or a list of such",
+                "is not a PCI device id",
+                "such as 0x20B010DE, or a list of these",
             )
         })
     };

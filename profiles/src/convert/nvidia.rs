@@ -1,61 +1,63 @@
 //! The configuration of NVIDIA's device plugin, version v1.
 //!
-//! Source: its documentation and types (reference: k8s-device-plugin 0.20). `devices`
-//! and `rename` hold here; that plugin reads them and drops them with a warning.
-//! Fed by: the text of one file. Must not: take a key in the wrong place, which that
-//! plugin passes over (such as `renameByDefault` under `flags`).
+//! Source: its documentation and types (k8s-device-plugin 0.20). `devices` and `rename` take effect
+//! here; that plugin reads them and drops them with a warning. A key in the wrong place, which that
+//! plugin ignores (such as `renameByDefault` under `flags`), is an error.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Converted, profile, rule, says_something, whole};
+use super::{Converted, is_set, profile, rule, whole_gpu};
 use crate::config::Config;
-use crate::fault::{Fault, Faults, below};
-use crate::form;
+use crate::error::{ProfileError, ProfileErrors, child_path};
+use crate::gpu_selector::GpuSelector;
 use crate::mode::{Mode, Mps, Timeslice};
 use crate::read;
-use crate::select::Select;
-use crate::shape::Shape::{Any, Flag, Keys, List, Text, Whole, Words};
-use crate::shape::{Shape, may, must};
+use crate::text_format;
+use crate::value_schema::ValueSchema::{Any, Flag, Keys, List, Text, Whole, Words};
+use crate::value_schema::{ValueSchema, optional, required};
 
 const PREFIX: &str = "nvidia.com/";
 
-const FILE: Shape = Keys(&[
-    must("version", Words(&["v1"]), ""),
-    may("flags", FLAGS, ""),
-    may("resources", Any, ""),
-    may("sharing", SHARING, ""),
-    may("imex", Any, ""),
+const FILE: ValueSchema = Keys(&[
+    required("version", Words(&["v1"]), ""),
+    optional("flags", FLAGS, ""),
+    optional("resources", Any, ""),
+    optional("sharing", SHARING, ""),
+    optional("imex", Any, ""),
 ]);
-const FLAGS: Shape = Keys(&[
-    may("migStrategy", Words(&["none", "single", "mixed"]), ""),
-    may("failOnInitError", Any, ""),
-    may("mpsRoot", Any, ""),
-    may("nvidiaDriverRoot", Any, ""),
-    may("nvidiaDevRoot", Any, ""),
-    may("gdrcopyEnabled", Any, ""),
-    may("gdsEnabled", Any, ""),
-    may("mofedEnabled", Any, ""),
-    may("useNodeFeatureAPI", Any, ""),
-    may("deviceDiscoveryStrategy", Any, ""),
-    may("plugin", Any, ""),
-    may("gfd", Any, ""),
+const FLAGS: ValueSchema = Keys(&[
+    optional("migStrategy", Words(&["none", "single", "mixed"]), ""),
+    optional("failOnInitError", Any, ""),
+    optional("mpsRoot", Any, ""),
+    optional("nvidiaDriverRoot", Any, ""),
+    optional("nvidiaDevRoot", Any, ""),
+    optional("gdrcopyEnabled", Any, ""),
+    optional("gdsEnabled", Any, ""),
+    optional("mofedEnabled", Any, ""),
+    optional("useNodeFeatureAPI", Any, ""),
+    optional("deviceDiscoveryStrategy", Any, ""),
+    optional("plugin", Any, ""),
+    optional("gfd", Any, ""),
 ]);
-const SHARING: Shape = Keys(&[may("timeSlicing", WAY, ""), may("mps", WAY, "")]);
-const WAY: Shape = Keys(&[
-    may("renameByDefault", Flag, ""),
-    may("failRequestsGreaterThanOne", Flag, ""),
-    must("resources", List(&RESOURCE, 1), ""),
+const SHARING: ValueSchema = Keys(&[
+    optional("timeSlicing", SHARING_METHOD, ""),
+    optional("mps", SHARING_METHOD, ""),
 ]);
-const RESOURCE: Shape = Keys(&[
-    must("name", Text(form::ANY), ""),
-    may("rename", Text(form::ANY), ""),
-    may("devices", Any, ""),
-    must(
+const SHARING_METHOD: ValueSchema = Keys(&[
+    optional("renameByDefault", Flag, ""),
+    optional("failRequestsGreaterThanOne", Flag, ""),
+    required("resources", List(&RESOURCE, 1), ""),
+]);
+const RESOURCE: ValueSchema = Keys(&[
+    required("name", Text(text_format::ANY), ""),
+    optional("rename", Text(text_format::ANY), ""),
+    optional("devices", Any, ""),
+    required(
         "replicas",
         Whole {
             least: 1,
-            most: crate::mode::MOST_SEATS,
+            most: crate::mode::MAX_REPLICAS,
         },
         "",
     ),
@@ -76,13 +78,13 @@ struct File {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Sharing {
-    time_slicing: Option<Way>,
-    mps: Option<Way>,
+    time_slicing: Option<SharingSettings>,
+    mps: Option<SharingSettings>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Way {
+struct SharingSettings {
     #[serde(default)]
     rename_by_default: bool,
     fail_requests_greater_than_one: Option<bool>,
@@ -99,13 +101,16 @@ struct Resource {
 }
 
 /// Converts one file to the profile of this name.
-pub fn convert(text: &str, name: &str) -> Result<Converted, Faults> {
-    let file: File = read::typed(&FILE, read::yaml(text)?)?;
+pub fn convert(text: &str, name: &str) -> Result<Converted, ProfileErrors> {
+    let file: File = read::parse_typed(&FILE, read::parse_yaml(text)?)?;
     let mut notes = notes(&file);
-    let (kind, way) = match (&file.sharing.mps, &file.sharing.time_slicing) {
+    let (kind, sharing) = match (&file.sharing.mps, &file.sharing.time_slicing) {
         (Some(mps), time_slicing) => {
             if time_slicing.is_some() {
-                notes.push("sharing has mps and timeSlicing: mps holds, as there".to_owned());
+                notes.push(
+                    "sharing has mps and timeSlicing: mps applies, as in NVIDIA's plugin"
+                        .to_owned(),
+                );
             }
             ("mps", Some(mps))
         }
@@ -113,48 +118,52 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, Faults> {
         (None, None) => ("", None),
     };
     let mut gpus = Vec::new();
-    let mut faults = Vec::new();
-    for (place, resource) in way.iter().flat_map(|way| &way.resources).enumerate() {
-        let path = format!("sharing.{kind}.resources[{place}]");
+    let mut errors = Vec::new();
+    for (index, resource) in sharing
+        .iter()
+        .flat_map(|sharing| &sharing.resources)
+        .enumerate()
+    {
+        let path = format!("sharing.{kind}.resources[{index}]");
         let full = full(&resource.name);
         if full.starts_with("nvidia.com/mig-") {
             notes.push(format!(
-                "{path}: {full} is left out, for this file does not say which cards have such instances; convert the mig-parted file and put `on` under that profile: replicas {}",
+                "{path}: {full} is left out, because this file does not tell which GPUs have such instances; convert the mig-parted file and put `on` under that profile: replicas {}",
                 resource.replicas
             ));
             continue;
         }
         if full != "nvidia.com/gpu" {
-            let accepted = "nvidia.com/gpu, nvidia.com/mig-<profile>";
-            let path = below(&path, "name");
-            faults.push(Fault::new(
+            let expected = "nvidia.com/gpu, nvidia.com/mig-<profile>";
+            let path = child_path(&path, "name");
+            errors.push(ProfileError::new(
                 path,
                 &json!(resource.name),
-                "is no resource of a card",
-                accepted,
+                "is not a GPU resource",
+                expected,
             ));
             continue;
         }
-        let Some(mode) = way.and_then(|way| mode(kind, way, resource)) else {
-            let accepted = "2 or more with timeSlicing, 1 to 48 with mps";
-            let path = below(&path, "replicas");
-            faults.push(Fault::new(
+        let Some(mode) = sharing.and_then(|sharing| mode(kind, sharing, resource)) else {
+            let expected = "2 or more with timeSlicing, 1 to 48 with mps";
+            let path = child_path(&path, "replicas");
+            errors.push(ProfileError::new(
                 path,
                 &json!(resource.replicas),
-                "cannot be",
-                accepted,
+                "is out of range",
+                expected,
             ));
             continue;
         };
-        match select(&resource.devices, &below(&path, "devices")) {
+        match select(&resource.devices, &child_path(&path, "devices")) {
             Ok(selects) => gpus.extend(selects.into_iter().map(|s| rule(s, mode.clone()))),
-            Err(fault) => faults.push(fault),
+            Err(error) => errors.push(error),
         }
     }
-    if !faults.is_empty() {
-        return Err(Faults(faults));
+    if !errors.is_empty() {
+        return Err(ProfileErrors(errors));
     }
-    let profile = profile(gpus, whole());
+    let profile = profile(gpus, whole_gpu());
     let config = Config::of(name, profile);
     Ok(Converted { config, notes })
 }
@@ -167,18 +176,19 @@ fn full(name: &str) -> String {
     }
 }
 
-fn mode(kind: &str, way: &Way, resource: &Resource) -> Option<Mode> {
+fn mode(kind: &str, sharing: &SharingSettings, resource: &Resource) -> Option<Mode> {
     let by_default = || {
-        way.rename_by_default
+        sharing
+            .rename_by_default
             .then(|| format!("{}.shared", resource.name))
     };
     let rename = resource.rename.clone().or_else(by_default);
     let rename = rename.map(|name| full(&name));
     let replicas = resource.replicas;
-    // Theirs: refused by default with MPS, allowed with time-slicing.
+    // As in NVIDIA's plugin: rejected by default with MPS, allowed with time-slicing.
     if kind == "mps" {
-        let strict = way.fail_requests_greater_than_one.unwrap_or(true);
-        let most = crate::mode::MOST_CLIENTS;
+        let strict = sharing.fail_requests_greater_than_one.unwrap_or(true);
+        let most = crate::mode::MAX_MPS_CLIENTS;
         return (u64::from(replicas) <= most).then(|| {
             Mode::Mps(Mps {
                 rename,
@@ -187,7 +197,7 @@ fn mode(kind: &str, way: &Way, resource: &Resource) -> Option<Mode> {
             })
         });
     }
-    let strict = way.fail_requests_greater_than_one.unwrap_or(false);
+    let strict = sharing.fail_requests_greater_than_one.unwrap_or(false);
     (replicas > 1).then(|| {
         Mode::Timeslice(Timeslice {
             rename,
@@ -197,64 +207,75 @@ fn mode(kind: &str, way: &Way, resource: &Resource) -> Option<Mode> {
     })
 }
 
-/// `all`, so many, or a list of indices and uuids: a rule for each way to name them.
-fn select(devices: &Value, path: &str) -> Result<Vec<Select>, Fault> {
-    let accepted = "all, how many, or a list of card indices and uuids";
-    let none = || vec![Select::all()];
+/// `all`, a number, or a list of indices and uuids: one selector for each kind of key.
+fn select(devices: &Value, path: &str) -> Result<Vec<GpuSelector>, ProfileError> {
+    let expected = "all, a number, or a list of GPU indices and uuids";
+    let none = || vec![GpuSelector::all()];
     match devices {
         Value::Null => Ok(none()),
         Value::String(word) if word == "all" => Ok(none()),
         Value::Number(number) => {
             let many = number.as_u64().and_then(|n| u32::try_from(n).ok());
             let many = many.filter(|n| (1..=1024).contains(n));
-            let many =
-                many.ok_or_else(|| Fault::new(path, devices, "is no number of cards", accepted))?;
-            Ok(vec![Select {
+            let many = many.ok_or_else(|| {
+                ProfileError::new(path, devices, "is not a number of GPUs", expected)
+            })?;
+            Ok(vec![GpuSelector {
                 index: (0..many).collect(),
-                ..Select::default()
+                ..GpuSelector::default()
             }])
         }
         Value::Array(entries) if !entries.is_empty() => {
-            let mut select = [Select::default(), Select::default()];
-            for (place, entry) in entries.iter().enumerate() {
+            let mut select = [GpuSelector::default(), GpuSelector::default()];
+            for (position, entry) in entries.iter().enumerate() {
                 let text = entry
                     .as_str()
                     .map_or_else(|| entry.to_string(), str::to_owned);
-                if (form::UUID.fits)(&text) {
+                if (text_format::UUID.matches)(&text) {
                     select[1].uuid.push(text.into());
                 } else if let Ok(index) = text.parse() {
                     select[0].index.push(index);
                 } else {
-                    let path = format!("{path}[{place}]");
-                    let accepted =
-                        "a card's index or uuid (an instance: share it in its MIG layout)";
-                    return Err(Fault::new(path, entry, "names no card", accepted));
+                    let path = format!("{path}[{position}]");
+                    let expected =
+                        "a GPU's index or uuid (to share a MIG instance, use its MIG layout)";
+                    return Err(ProfileError::new(
+                        path,
+                        entry,
+                        "does not name a GPU",
+                        expected,
+                    ));
                 }
             }
-            let said = |select: &Select| *select != Select::default();
-            Ok(select.into_iter().filter(said).collect())
+            let is_set_selector = |select: &GpuSelector| *select != GpuSelector::default();
+            Ok(select.into_iter().filter(is_set_selector).collect())
         }
-        _ => Err(Fault::new(path, devices, "names no cards", accepted)),
+        _ => Err(ProfileError::new(
+            path,
+            devices,
+            "does not name GPUs",
+            expected,
+        )),
     }
 }
 
-/// What a profile has no place for.
+/// Notes on settings without a counterpart in a profile.
 fn notes(file: &File) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(strategy) = file.flags.get("migStrategy").filter(|s| *s != "none") {
         notes.push(format!(
-            "flags.migStrategy {strategy}: that plugin does not cut cards; give those cards mode mig with this strategy (convert --from mig-parted)"
+            "flags.migStrategy {strategy}: NVIDIA's plugin does not partition GPUs; give those GPUs mode mig with this strategy (convert --from mig-parted)"
         ));
     }
     for (key, value) in &file.flags {
-        if key != "migStrategy" && says_something(value) {
+        if key != "migStrategy" && is_set(value) {
             notes.push(format!(
                 "flags.{key} is for the plugin itself, not for a profile: left out"
             ));
         }
     }
     for (key, value) in [("resources", &file.resources), ("imex", &file.imex)] {
-        if says_something(value) {
+        if is_set(value) {
             notes.push(format!("{key} has no counterpart: left out"));
         }
     }
@@ -266,8 +287,8 @@ fn notes(file: &File) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn check(devices: &Value, expected: &Result<Vec<Select>, &str>) {
-        let found = select(devices, "devices").map_err(|fault| fault.to_string());
+    fn check(devices: &Value, expected: &Result<Vec<GpuSelector>, &str>) {
+        let found = select(devices, "devices").map_err(|error| error.to_string());
         assert_eq!(
             found.as_ref().map_err(String::as_str),
             expected.as_ref().map_err(|e| *e)
@@ -275,37 +296,37 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_all_so_many_or_a_list() {
-        let index = |index: &[u32]| Select {
+    fn parses_devices_as_all_number_or_list() {
+        let index = |index: &[u32]| GpuSelector {
             index: index.to_vec(),
-            ..Select::default()
+            ..GpuSelector::default()
         };
         let uuid = "GPU-11111111-2222-3333-4444-555555555555";
-        let by_uuid = Select {
+        let by_uuid = GpuSelector {
             uuid: vec![uuid.into()],
-            ..Select::default()
+            ..GpuSelector::default()
         };
-        check(&Value::Null, &Ok(vec![Select::all()]));
-        check(&json!("all"), &Ok(vec![Select::all()]));
+        check(&Value::Null, &Ok(vec![GpuSelector::all()]));
+        check(&json!("all"), &Ok(vec![GpuSelector::all()]));
         check(&json!(2), &Ok(vec![index(&[0, 1])]));
         check(&json!([0, "3"]), &Ok(vec![index(&[0, 3])]));
         check(&json!([uuid, 1]), &Ok(vec![index(&[1]), by_uuid]));
         check(
             &json!(0),
             &Err(
-                "devices: 0 is no number of cards; accepted: all, how many, or a list of card indices and uuids",
+                "devices: 0 is not a number of GPUs; expected: all, a number, or a list of GPU indices and uuids",
             ),
         );
         check(
             &json!(["0:1"]),
             &Err(
-                "devices[0]: \"0:1\" names no card; accepted: a card's index or uuid (an instance: share it in its MIG layout)",
+                "devices[0]: \"0:1\" does not name a GPU; expected: a GPU's index or uuid (to share a MIG instance, use its MIG layout)",
             ),
         );
         check(
             &json!([]),
             &Err(
-                "devices: [] names no cards; accepted: all, how many, or a list of card indices and uuids",
+                "devices: [] does not name GPUs; expected: all, a number, or a list of GPU indices and uuids",
             ),
         );
     }

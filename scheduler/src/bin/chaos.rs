@@ -1,6 +1,5 @@
-//! `aliquot-scheduler-chaos`: the scheduler with its fail-points, for tests/chaos.
-//!
-//! Fed by: the same flags. Must not: be shipped.
+//! `aliquot-scheduler-chaos`: the scheduler with its fail points, for tests/chaos. It is never
+//! shipped.
 
 #![forbid(unsafe_code)]
 

@@ -11,23 +11,22 @@ use serde_json::{Value, json};
 use tower_test::mock;
 
 use super::*;
-use crate::books::tests::{books, pod};
-use crate::waiting;
+use crate::ledger_cache::tests::{cache, pod};
 
-/// Everything that the API server was asked, a line each.
-type Log = Arc<Mutex<Vec<String>>>;
+/// The calls that the API server got, one line each.
+type CallLog = Arc<Mutex<Vec<String>>>;
 
 struct Scene {
     preemptor: Preemptor,
-    rounds: Rounds,
-    log: Log,
+    state: PreemptionState,
+    log: CallLog,
 }
 
 impl Scene {
     /// A node of 1000 MiB. Evictions of pods named `protected…` are refused.
     fn new() -> Self {
         let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-        let log = Log::default();
+        let log = CallLog::default();
         let written = log.clone();
         tokio::spawn(async move {
             while let Some((request, send)) = server.next_request().await {
@@ -57,19 +56,19 @@ impl Scene {
                 };
                 written.lock().push(line);
                 let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": path},
-                    "code": code, "message": "says no", "status": "Failure", "reason": "x"});
+                    "code": code, "message": "forbidden", "status": "Failure", "reason": "x"});
                 let body = Body::from(serde_json::to_vec(&body).unwrap());
                 send.send_response(Response::builder().status(code).body(body).unwrap());
             }
         });
-        let books = Arc::new(books());
-        let (notes, _) = event::queue();
+        let cache = Arc::new(cache());
+        let (events, _) = event::queue();
         let metrics = Metrics::new(&mut Registry::default());
         let client = Client::new(service, "d");
-        let preemptor = Preemptor::new(&books, client, &notes, &Leader::always(), &metrics);
+        let preemptor = Preemptor::new(&cache, client, &events, &Leader::always(), &metrics);
         Self {
             preemptor,
-            rounds: Rounds::default(),
+            state: PreemptionState::default(),
             log,
         }
     }
@@ -78,11 +77,11 @@ impl Scene {
         let mut shown = serde_json::to_value(pod(name, memory, node)).unwrap();
         merge(&mut shown, more);
         let shown: Pod = serde_json::from_value(shown).unwrap();
-        Index::apply(&*self.preemptor.books, shown.clone());
+        Index::apply(&*self.preemptor.cache, shown.clone());
         shown
     }
 
-    fn tenant(&self, name: &str, memory: u64, priority: i32) {
+    fn bound_pod(&self, name: &str, memory: u64, priority: i32) {
         self.show(
             name,
             memory,
@@ -91,30 +90,30 @@ impl Scene {
         );
     }
 
-    /// A pod `p` of 600 MiB and priority 10 that filter has refused.
+    /// A pod `p` of 600 MiB and priority 10 that filter refused.
     fn refused(&self, more: Value) {
-        let mut says = json!({
+        let mut status = json!({
             "spec": {"priority": 10},
             "status": {"conditions": [
                 {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
         });
-        merge(&mut says, more);
-        let shown = self.show("p", 600, None, says);
-        let books = &self.preemptor.books;
-        let demand = aliquot_k8s::pod::demand(&shown, books.settings()).unwrap();
-        let waiting = Waiting {
-            offered: books.snapshot().set(&["n"]),
-            ..waiting::waiting(&shown, demand, true)
+        merge(&mut status, more);
+        let shown = self.show("p", 600, None, status);
+        let cache = &self.preemptor.cache;
+        let demand = aliquot_k8s::pod::demand(&shown, cache.settings()).unwrap();
+        let waiting = PendingPod {
+            offered: cache.snapshot().set(&["n"]),
+            ..PendingPod::read(&shown, demand, true)
         };
-        books.refused(&"p".into(), waiting, books.enlargements());
+        cache.refused(&"p".into(), waiting, cache.capacity_event_count());
     }
 
-    /// What was asked when this much time has passed.
+    /// The calls when this much time has passed.
     async fn check(&mut self, after: Duration, expected: &[&str]) {
         let end = Instant::now() + after;
-        let mut ticks = tokio::time::interval(EVERY);
+        let mut ticks = tokio::time::interval(INTERVAL);
         while Instant::now() <= end {
-            self.preemptor.round(&mut self.rounds).await;
+            self.preemptor.reconcile(&mut self.state).await;
             ticks.tick().await;
         }
         assert_eq!(*self.log.lock(), expected);
@@ -144,31 +143,34 @@ const SHORT: Duration = Duration::from_millis(500);
 const LONG: Duration = Duration::from_secs(3);
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_is_tried_then_written_then_carried_out_once() {
+async fn tries_writes_and_executes_a_plan_once() {
     let mut scene = Scene::new();
-    scene.tenant("low", 700, 1);
-    scene.tenant("high", 100, 50);
+    scene.bound_pod("low", 700, 1);
+    scene.bound_pod("high", 100, 50);
     scene.refused(json!({}));
     scene.check(SHORT, &[]).await;
     let all = ["try low", "write p", "evict low"];
     scene.check(LONG, &all).await;
-    let held = scene
+    let reserved = scene
         .preemptor
-        .books
-        .read(|ledger| ledger.held_for(&"p".into()).is_some());
-    assert!(held, "until it is bound");
+        .cache
+        .read(|ledger| ledger.reservation_for(&"p".into()).is_some());
+    assert!(reserved, "until it is bound");
     scene.show("p", 600, Some("n"), plan("low", "open"));
     let all = ["try low", "write p", "evict low", "clear p"];
     scene.check(SHORT, &all).await;
-    let held = scene.preemptor.books.read(|ledger| ledger.holds().count());
-    assert_eq!(held, 0);
+    let reserved = scene
+        .preemptor
+        .cache
+        .read(|ledger| ledger.reservations().count());
+    assert_eq!(reserved, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_the_api_server_protects_is_passed_over() {
+async fn skips_pod_protected_by_disruption_budget() {
     let mut scene = Scene::new();
-    scene.tenant("protected", 450, 1);
-    scene.tenant("low", 450, 2);
+    scene.bound_pod("protected", 450, 1);
+    scene.bound_pod("low", 450, 2);
     scene.refused(
         json!({"spec": {"containers": [{"name": "main", "resources": {"limits": {
         "nvidia.com/gpu": "1", "nvidia.com/gpumem": "500"}}}]}}),
@@ -178,45 +180,45 @@ async fn a_pod_that_the_api_server_protects_is_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_goes_on_with_the_plan_that_it_finds() {
+async fn new_leader_continues_plan_of_the_previous_one() {
     let mut scene = Scene::new();
-    scene.tenant("low", 500, 1);
-    scene.tenant("lower", 500, 0);
+    scene.bound_pod("low", 500, 1);
+    scene.bound_pod("lower", 500, 0);
     scene.refused(plan("low", "open"));
     scene.check(LONG, &["evict low"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_that_was_given_up_is_the_only_one() {
+async fn makes_no_second_plan_after_giving_up() {
     let mut scene = Scene::new();
-    scene.tenant("low", 900, 1);
+    scene.bound_pod("low", 900, 1);
     scene.refused(plan("gone", "given-up"));
     scene.check(LONG, &[]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_annotation_alone_ends_nobody_of_the_same_priority() {
+async fn annotation_alone_evicts_nobody_of_same_priority() {
     let mut scene = Scene::new();
-    scene.tenant("equal", 900, 10);
+    scene.bound_pod("equal", 900, 10);
     scene.refused(plan("equal", "open"));
     scene.check(LONG, &[]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_not_preempt_or_is_helped_by_kube_scheduler_ends_nobody() {
-    for says in [
+async fn pods_that_may_not_preempt_evict_nobody() {
+    for more in [
         json!({"spec": {"preemptionPolicy": "Never"}}),
         json!({"spec": {"priority": 1}}),
         json!({"status": {"nominatedNodeName": "m"}}),
         json!({"status": {"conditions": []}}),
     ] {
         let mut scene = Scene::new();
-        scene.tenant("low", 900, 1);
-        scene.refused(says);
+        scene.bound_pod("low", 900, 1);
+        scene.refused(more);
         scene.check(LONG, &[]).await;
     }
     let mut scene = Scene::new();
-    scene.tenant("low", 900, 1);
+    scene.bound_pod("low", 900, 1);
     scene.show(
         "kubes",
         50,
@@ -229,17 +231,17 @@ async fn who_may_not_preempt_or_is_helped_by_kube_scheduler_ends_nobody() {
     );
     scene.refused(json!({}));
     scene.check(LONG, &[]).await;
-    Index::delete(&*scene.preemptor.books, pod("kubes", 50, Some("n")));
+    Index::delete(&*scene.preemptor.cache, pod("kubes", 50, Some("n")));
     scene
         .check(LONG, &["try low", "write p", "evict low"])
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn kube_scheduler_gets_only_victims_after_whose_end_the_pod_fits() {
+async fn returns_only_victims_whose_eviction_makes_pod_fit() {
     let mut scene = Scene::new();
-    scene.tenant("a", 500, 1);
-    scene.tenant("b", 400, 2);
+    scene.bound_pod("a", 500, 1);
+    scene.bound_pod("b", 400, 2);
     scene.refused(json!({}));
     let body = |memory: &str, node: &str| {
         let mut pod = serde_json::to_value(pod("p", 600, None)).unwrap();
@@ -247,9 +249,9 @@ async fn kube_scheduler_gets_only_victims_after_whose_end_the_pod_fits() {
         pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = json!(memory);
         json!({"Pod": pod, "NodeNameToMetaVictims": {node: {"Pods": [{"UID": "b"}], "NumPDBViolations": 1}}})
     };
-    let books = scene.preemptor.books.clone();
+    let cache = scene.preemptor.cache.clone();
     let ask = |memory: &str, node: &str| {
-        let answer = verb::answer(&books, body(memory, node).to_string().as_bytes()).unwrap();
+        let answer = verb::answer(&cache, body(memory, node).to_string().as_bytes()).unwrap();
         serde_json::to_value(answer).unwrap()["NodeNameToMetaVictims"].clone()
     };
     let victims = |uids: &[&str]| {
@@ -260,7 +262,7 @@ async fn kube_scheduler_gets_only_victims_after_whose_end_the_pod_fits() {
     assert_eq!(ask("500", "unknown"), json!({}));
     assert_eq!(ask("500", "n"), victims(&["b"]), "that is enough");
     assert_eq!(ask("600", "n"), victims(&["b", "a"]), "one more");
-    // From now on it is kube-scheduler's, for a while.
+    // From now on the pod is left to kube-scheduler, for a while.
     scene.check(LONG, &[]).await;
     scene.check(LONG, &["try a", "write p", "evict a"]).await;
     assert_eq!(ask("600", "n"), json!({}), "and now it is ours");

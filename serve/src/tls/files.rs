@@ -1,8 +1,6 @@
-//! Certificate, key and the authorities of clients in a folder that somebody else writes, such as a
-//! mounted Secret; the pair is read again while it is served.
-//!
-//! Fed by: the files `tls.crt`, `tls.key` and `ca.crt`. Must not: let a pair that cannot be used
-//! take the place of one that can.
+//! The serving certificate, its key and the CA of clients in a directory such as a mounted
+//! Secret; the pair is reloaded while it is served. An unusable pair never replaces a
+//! usable one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,36 +13,36 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CertificateError, Certificates};
 
-/// Between two looks at the folder.
-const LOOK: Duration = Duration::from_secs(10);
+/// The interval at which the directory is polled.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Why a folder cannot be served from.
+/// Why a directory cannot be served from.
 #[derive(Debug, Error)]
 pub enum FilesError {
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// Certificate and key are no pair.
-    #[error("tls.crt and tls.key cannot be served")]
+    /// Certificate and key are no usable pair.
+    #[error("tls.crt and tls.key are not a usable pair")]
     Pair(#[from] CertificateError),
-    /// The authorities of clients are none.
-    #[error("ca.crt holds no certificate authority")]
-    Authorities,
+    /// There is no CA for clients.
+    #[error("ca.crt contains no CA certificate")]
+    NoClientCa,
 }
 
-/// Such a folder.
-pub struct Mounted {
+/// A directory with certificates.
+pub struct MountedCertificates {
     folder: PathBuf,
     certificates: Certificates,
     last: (String, String),
 }
 
-impl Mounted {
+impl MountedCertificates {
     /// Reads the pair.
     pub fn open(folder: &Path) -> Result<Self, FilesError> {
         let last = pair(folder)?;
@@ -62,20 +60,20 @@ impl Mounted {
         self.certificates.clone()
     }
 
-    /// Whom clients must have their certificates from.
+    /// The CAs of clients.
     pub fn clients(&self) -> Result<RootCertStore, FilesError> {
         let text = read(&self.folder, "ca.crt")?;
         let mut roots = RootCertStore::empty();
         let read = CertificateDer::pem_slice_iter(text.as_bytes()).flatten();
         let (added, _) = roots.add_parsable_certificates(read);
         if added == 0 {
-            return Err(FilesError::Authorities);
+            return Err(FilesError::NoClientCa);
         }
         Ok(roots)
     }
 
-    /// Takes over a pair that has changed; whether one has.
-    pub fn look(&mut self) -> Result<bool, FilesError> {
+    /// Reloads the pair if it has changed. Returns whether it has.
+    pub fn reload_if_changed(&mut self) -> Result<bool, FilesError> {
         let now = pair(&self.folder)?;
         if now == self.last {
             return Ok(false);
@@ -85,17 +83,19 @@ impl Mounted {
         Ok(true)
     }
 
-    /// Looks until `stop`.
-    pub async fn keep(mut self, stop: CancellationToken) {
+    /// Polls the directory until `stop`.
+    pub async fn reload_until(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
-            match self.look() {
+            match self.reload_if_changed() {
                 Ok(false) => {}
                 Ok(true) => tracing::info!("serving a new certificate"),
-                Err(error) => tracing::warn!(%error, "the certificate before stays in use"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot reload the certificate, the previous one stays in use")
+                }
             }
         }
     }

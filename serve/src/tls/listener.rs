@@ -1,8 +1,5 @@
-//! A listener for axum whose TLS handshakes run in tasks of their own.
-//!
-//! Fed by: a TCP listener. A client that connects and stays silent costs one
-//! task until the deadline; accepting never waits for it.
-//! Must not: hand out a connection before its handshake is done.
+//! A listener for axum whose TLS handshakes run in tasks of their own: a silent client
+//! costs one task until the deadline, and never blocks accepting.
 
 use std::io;
 use std::net::SocketAddr;
@@ -80,7 +77,7 @@ async fn handshake(
     deadline: Duration,
 ) -> Option<Connection> {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, %peer, "cannot switch off delayed sending");
+        tracing::debug!(%error, %peer, "cannot set TCP_NODELAY");
     }
     match tokio::time::timeout(deadline, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some((stream, peer)),

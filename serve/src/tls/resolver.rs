@@ -1,7 +1,5 @@
-//! The certificate in use, replaceable at any moment by one pointer swap.
-//!
-//! Fed by: whoever issues certificates, through [`Certificates::replace`].
-//! Must not: drop a connection; those open keep what they were begun with.
+//! The serving certificate, replaceable at any time. Open connections keep the one that
+//! they began with.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,19 +12,19 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 
-/// Why a certificate was not taken. The one before stays in use.
+/// Why a certificate is not usable. The previous one stays in use.
 #[derive(Debug, Error)]
 pub enum CertificateError {
     /// The chain's text is not PEM.
     #[error("the certificate chain is not PEM")]
     Chain(#[source] rustls_pki_types::pem::Error),
-    /// The chain's text holds no certificate.
+    /// The chain contains no certificate.
     #[error("the certificate chain is empty")]
     EmptyChain,
     /// The key's text is not PEM.
     #[error("the private key is not PEM")]
     Key(#[source] rustls_pki_types::pem::Error),
-    /// The key is of a kind that cannot sign here.
+    /// The key's type cannot sign here.
     #[error("the private key cannot be used")]
     KeyKind(#[source] rustls::Error),
     /// Key and certificate belong to different pairs.
@@ -46,7 +44,8 @@ impl Certificates {
         Self::default()
     }
 
-    /// New handshakes use this pair from now on. Both as PEM, leaf first.
+    /// New handshakes use this pair from now on. Both are PEM, the serving certificate
+    /// first.
     pub fn replace(&self, chain_pem: &str, key_pem: &str) -> Result<(), CertificateError> {
         let chain = CertificateDer::pem_slice_iter(chain_pem.as_bytes())
             .collect::<Result<Vec<_>, _>>()

@@ -1,8 +1,5 @@
-//! The leading replica is killed in the middle of a preemption, and does not come
-//! back: the other one carries its plan out and makes no other.
-//!
-//! Fed by: the number of evictions that get through before. Must not: compare
-//! victims by name; a pod is its uid.
+//! Kills the leading replica in the middle of a preemption for good: the other one carries out its
+//! plan and makes no other. Victims are compared by uid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
-use aliquot_core::preemption::record::{PREEMPTION, Record};
-use aliquot_e2e::books::stated;
+use aliquot_core::preemption::record::{PREEMPTION, PreemptionRecord};
+use aliquot_e2e::ledger::reported_ledger;
 use aliquot_e2e::pods::{classes, simple};
 use aliquot_e2e::pool::{Shape, node_of};
 use aliquot_e2e::proxy::{Stopped, Traffic, Trap};
@@ -23,23 +20,23 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::replicas::{Replicas, say};
+use crate::replicas::{Replicas, print_line};
 use crate::run::on_stack;
 
 const NAMESPACE: &str = "handover";
-/// Two cards with four pods of 20,000 MiB each, and two further nodes like it:
-/// whoever plans anew has others to choose from.
+/// Two GPUs with four pods of 20,000 MiB each, and two further nodes like it, so that a new plan
+/// could choose others.
 const NODES: [&str; 3] = ["handover-1", "handover-2", "handover-3"];
 const SHAPE: Shape = Shape {
-    cards: 2,
-    seats: 10,
+    gpus: 2,
+    replicas: 10,
 };
 const TENANTS: usize = 24;
 /// Of 81,920 MiB, 60,000 are free once three of four pods of 20,000 have ended.
 const VICTIMS: usize = 3;
 /// Clusters, where the first ones were too slow.
 const TRIES: usize = 3;
-/// How long nobody else may end afterwards.
+/// How long no other pod may be evicted afterwards.
 const QUIET: Duration = Duration::from_secs(5);
 
 type Uids = BTreeSet<String>;
@@ -54,15 +51,14 @@ pub async fn run(evictions: usize) -> Result<()> {
             Box::pin(on(stack, stop, evictions)).await
         });
         match outcome.await {
-            Err(error) if error.is::<LeaseLost>() => say(&format!("{error:#}: once more")),
+            Err(error) if error.is::<LeaseLost>() => print_line(&format!("{error:#}: once more")),
             outcome => return outcome,
         }
     }
     bail!("{LeaseLost}, {TRIES} times")
 }
 
-/// On a machine that does other work the lease may pass on by itself, and who leads then has no
-/// trap.
+/// On a busy machine the lease may change hands by itself, and the new leader has no trap.
 #[derive(Debug)]
 struct LeaseLost;
 
@@ -107,7 +103,7 @@ async fn on(stack: Arc<Stack>, stop: CancellationToken, evictions: usize) -> Res
         let stopped = next(&mut trap, &replicas, &leads).await?;
         stopped.forward().await?.pass()?;
     }
-    // The next eviction never arrives: whoever asks for it is killed.
+    // The next eviction never arrives: its sender is killed.
     let stopped = next(&mut trap, &replicas, &leads).await?;
     let planned = scene.planned().await?;
     let gone = scene.gone(&tenants).await?;
@@ -124,7 +120,7 @@ async fn on(stack: Arc<Stack>, stop: CancellationToken, evictions: usize) -> Res
     ensure!(next.name != leader.name, "{} leads again", next.name);
     scene.bound("urgent").await?;
     let what = format!("{evictions} of {VICTIMS} evicted: the other replica has bound the pod");
-    say(&format!(
+    print_line(&format!(
         "{what} after {:.1} s",
         fallen.elapsed().as_secs_f64()
     ));
@@ -142,9 +138,15 @@ async fn on(stack: Arc<Stack>, stop: CancellationToken, evictions: usize) -> Res
         Ok((over.elapsed() >= QUIET).then_some(()))
     })
     .await?;
-    eventually(PATIENCE, "the books to be those of the pods", || async {
-        let (written, stated) = (stack.written_books().await?, stated(next.address).await?);
-        ensure!(written == stated, "pods {written:?}, books {stated:?}");
+    eventually(PATIENCE, "the ledger to match the pods", || async {
+        let (annotated, reported) = (
+            stack.annotated_ledger().await?,
+            reported_ledger(next.address).await?,
+        );
+        ensure!(
+            annotated == reported,
+            "pods {annotated:?}, ledger {reported:?}"
+        );
         Ok(Some(()))
     })
     .await
@@ -165,7 +167,7 @@ impl Scene<'_> {
         pod
     }
 
-    /// Pods that fill all cards and run.
+    /// Pods that fill all GPUs and run.
     async fn tenants(&self) -> Result<BTreeMap<String, String>> {
         let names: Vec<_> = (0..TENANTS).map(|n| format!("low-{n:02}")).collect();
         for name in &names {
@@ -192,7 +194,7 @@ impl Scene<'_> {
         cluster.wait_pod(NAMESPACE, name, &what, is_bound).await
     }
 
-    /// The uids of those who are to end by what is written now.
+    /// The uids of the planned victims.
     async fn planned(&self) -> Result<Uids> {
         let plan = self.plan().await?.context("no plan")?;
         ensure!(plan.victims.len() == VICTIMS, "{plan:?}");
@@ -201,10 +203,12 @@ impl Scene<'_> {
     }
 
     /// What is written on the preemptor.
-    async fn plan(&self) -> Result<Option<Record>> {
+    async fn plan(&self) -> Result<Option<PreemptionRecord>> {
         let annotations = self.pods.get("urgent").await?.metadata.annotations;
         let text = annotations.and_then(|mut all| all.remove(PREEMPTION));
-        Ok(text.map(|text| Record::decode(&text)).transpose()?)
+        Ok(text
+            .map(|text| PreemptionRecord::decode(&text))
+            .transpose()?)
     }
 
     /// Which of these pods are gone or ending.

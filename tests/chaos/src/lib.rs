@@ -1,8 +1,8 @@
-//! Two replicas under load, killed at every named place of the scheduler.
+//! Two replicas under load, killed at every fail-point of the scheduler.
 //!
-//! [`handover`]: the leader falls in the middle of a preemption.
-//! For the rest start with [`run`]; [`places`] says where, [`replicas`] who, [`observer`] what
-//! must hold meanwhile and [`rest`] what must hold in the end.
+//! [`handover`] kills the leader in the middle of a preemption. The rest starts with [`run`]:
+//! [`places`] lists the fail-points, [`replicas`] the processes, [`observer`] checks what must hold
+//! all the time and [`rest`] what must hold in the end.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,5 @@
-//! Pods that come and go: a hundred a second while it matters, a few a second to
-//! see who still decides. The cluster is kept a little more than full.
-//!
-//! Fed by: what the observer has seen. Must not: delete a pod of anybody else.
+//! Creates and deletes pods: a hundred a second during a kill, a few a second until pods are bound
+//! again. The cluster is kept slightly overfull.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,28 +17,28 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::observer::{Observer, Seen};
+use crate::observer::{Observer, PodSample};
 
 /// The namespace.
 pub const NAMESPACE: &str = "chaos";
-/// The names of the made-up nodes begin so.
+/// Prefix of the names of the fake nodes.
 pub const NODES: &str = "chaos-";
 const COUNT: usize = 8;
-/// Of each made-up node.
+/// Of each fake node.
 const SHAPE: Shape = Shape {
-    cards: 4,
-    seats: 10,
+    gpus: 4,
+    replicas: 10,
 };
-/// MiB that pods ask for; five of the mean fit on a card.
+/// MiB that pods request; five of the mean fit on a GPU.
 const MEMORY: [u64; 4] = [8_000, 12_000, 16_000, 24_000];
-/// Pods on made-up nodes from which on one is deleted for each new one: about
-/// ten more than fit.
+/// From this number of pods on fake nodes on, one is deleted for each new one: about ten more than
+/// fit.
 const LIVE: usize = 180;
-/// The same for the real node, where two cards would hold more.
+/// The same for the real node, whose two GPUs have space for more.
 const RUNNING: usize = 6;
 /// Every so-many-th pod is for the real node.
 const REAL: usize = 25;
-/// Names of pods on made-up nodes, and of those on the real one.
+/// Prefix of the names of pods on fake nodes.
 pub const MADE_UP: &str = "p-";
 /// See [`MADE_UP`].
 pub const RUN: &str = "run-";
@@ -58,7 +56,7 @@ pub struct Load {
     deleted: HashSet<String>,
 }
 
-/// Makes the namespace and the made-up nodes.
+/// Creates the namespace and the fake nodes.
 pub async fn nodes(stack: &Stack) -> Result<()> {
     stack.cluster.namespace(NAMESPACE).await?;
     for n in 0..COUNT {
@@ -133,13 +131,13 @@ impl Load {
         let mut pod = simple(NAMESPACE, &name, &limits);
         pod["spec"]["schedulerName"] = json!("aliquot-scheduler");
         pod["spec"]["nodeSelector"] = json!({label: value});
-        // Nobody sends heartbeats for made-up nodes.
+        // Fake nodes have no heartbeats.
         pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
         pod
     }
 
-    /// A pod to delete, and its grace period, where there are enough. Mostly one
-    /// that is bound: that makes room.
+    /// A pod to delete, and its grace period, if there are enough. Mostly a bound one, which frees
+    /// its share.
     fn surplus(&mut self) -> Option<(String, u32)> {
         for (begins, most, grace) in [(RUN, RUNNING, 1), (MADE_UP, LIVE, 0)] {
             let mut live = self.observer.pods(begins);
@@ -147,7 +145,8 @@ impl Load {
             if live.len() <= most {
                 continue;
             }
-            let mut choice: Vec<&Seen> = live.iter().filter(|pod| pod.node.is_some()).collect();
+            let mut choice: Vec<&PodSample> =
+                live.iter().filter(|pod| pod.node.is_some()).collect();
             if choice.is_empty() || self.rng.u32(..10) == 0 {
                 choice = live.iter().collect();
             }

@@ -1,14 +1,12 @@
-//! What anybody can see in the API server, event by event: who is bound where,
-//! and whether a card has promised more than it has.
-//!
-//! Fed by: a watch of all pods. Must not: ask the product.
+//! Watches all pods in the API server: which node each is bound to, and whether the allocations on
+//! a GPU exceed its capacity. It never asks the scheduler.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_e2e::books::{Amount, held};
+use aliquot_e2e::ledger::{Amount, amounts_by_gpu};
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::pool::node_of;
 use anyhow::{Result, ensure};
@@ -23,22 +21,22 @@ use crate::provoke::FORGED;
 
 /// A pod as the last event had it.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct PodSample {
     /// Its name.
     pub name: String,
     /// Where it is bound.
     pub node: Option<String>,
-    /// What it holds of each card.
-    held: BTreeMap<String, Amount>,
+    /// What it has of each GPU.
+    allocated: BTreeMap<String, Amount>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    pods: HashMap<String, Seen>,
-    /// Who holds what of a card.
-    cards: BTreeMap<String, BTreeMap<String, Amount>>,
+    pods: HashMap<String, PodSample>,
+    /// What each pod has of each GPU.
+    gpus: BTreeMap<String, BTreeMap<String, Amount>>,
     over: BTreeSet<String>,
-    faults: Vec<String>,
+    violations: Vec<String>,
     bindings: Vec<Instant>,
 }
 
@@ -50,7 +48,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Watches until `stop`. `capacity` is what each card may promise.
+    /// Watches until `stop`. `capacity` is what each GPU has.
     pub fn start(
         client: Client,
         capacity: BTreeMap<String, Amount>,
@@ -80,22 +78,22 @@ impl Observer {
                 Some(Ok(Event::InitApply(pod))) => listed.push(pod),
                 Some(Ok(Event::InitDone)) => {
                     state.pods.clear();
-                    state.cards.clear();
+                    state.gpus.clear();
                     for pod in listed.drain(..) {
                         state.apply(&pod);
                     }
                 }
                 Some(Ok(Event::Apply(pod))) => state.apply(&pod),
                 Some(Ok(Event::Delete(pod))) => state.remove(&uid(&pod)),
-                // Its stream lists anew.
+                // The watcher lists again by itself.
                 Some(Err(_)) => continue,
             }
-            state.judge(&self.capacity);
+            state.check_capacity(&self.capacity);
         }
     }
 
-    /// The pods whose name begins so.
-    pub fn pods(&self, begins: &str) -> Vec<Seen> {
+    /// The pods whose names have this prefix.
+    pub fn pods(&self, begins: &str) -> Vec<PodSample> {
         let state = self.state.lock();
         let pods = state.pods.values();
         pods.filter(|pod| pod.name.starts_with(begins))
@@ -120,12 +118,16 @@ impl Observer {
     /// Fails when something has been seen that must never be.
     pub fn check(&self) -> Result<()> {
         let state = self.state.lock();
-        ensure!(state.faults.is_empty(), "{}", state.faults.join("; "));
+        ensure!(
+            state.violations.is_empty(),
+            "{}",
+            state.violations.join("; ")
+        );
         Ok(())
     }
 
-    /// The cards that have promised too much just now.
-    pub fn over_booked(&self) -> Vec<String> {
+    /// The GPUs with more allocated than they have, at this moment.
+    pub fn overcommitted(&self) -> Vec<String> {
         self.state.lock().over.iter().cloned().collect()
     }
 }
@@ -138,49 +140,56 @@ impl State {
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
         let node = node_of(pod).map(str::to_owned);
-        let held = match allocation(pod) {
-            Ok(allocation) if !ended => held(&allocation),
+        let allocated = match allocation(pod) {
+            Ok(allocation) if !ended => amounts_by_gpu(&allocation),
             _ => BTreeMap::new(),
         };
-        for (card, amount) in &held {
-            let holders = self.cards.entry(card.clone()).or_default();
+        for (gpu, amount) in &allocated {
+            let holders = self.gpus.entry(gpu.clone()).or_default();
             holders.insert(uid.clone(), *amount);
         }
         if before.is_none() && node.is_some() {
             self.bindings.push(Instant::now());
         }
         let name = pod.metadata.name.clone().unwrap_or_default();
-        self.pods.insert(uid, Seen { name, node, held });
+        self.pods.insert(
+            uid,
+            PodSample {
+                name,
+                node,
+                allocated,
+            },
+        );
     }
 
     fn remove(&mut self, uid: &str) {
         let Some(seen) = self.pods.remove(uid) else {
             return;
         };
-        for card in seen.held.keys() {
-            if let Some(holders) = self.cards.get_mut(card) {
+        for gpu in seen.allocated.keys() {
+            if let Some(holders) = self.gpus.get_mut(gpu) {
                 holders.remove(uid);
             }
         }
     }
 
-    fn judge(&mut self, capacity: &BTreeMap<String, Amount>) {
-        for (card, holders) in &self.cards {
+    fn check_capacity(&mut self, capacity: &BTreeMap<String, Amount>) {
+        for (gpu, holders) in &self.gpus {
             let mut sum = Amount::default();
             for amount in holders.values() {
                 sum += *amount;
             }
-            let total = capacity.get(card).copied().unwrap_or_default();
+            let total = capacity.get(gpu).copied().unwrap_or_default();
             if sum.within(total) {
-                self.over.remove(card);
+                self.over.remove(gpu);
                 continue;
             }
             let seen = holders.keys().filter_map(|uid| self.pods.get(uid));
             let names: Vec<_> = seen.map(|seen| seen.name.as_str()).collect();
             let forged = names.iter().any(|name| name.starts_with(FORGED));
-            if self.over.insert(card.clone()) && !forged {
-                let fault = format!("{card} promised {sum:?} of {total:?} to {names:?}");
-                self.faults.push(fault);
+            if self.over.insert(gpu.clone()) && !forged {
+                let violation = format!("{gpu}: {sum:?} of {total:?} allocated to {names:?}");
+                self.violations.push(violation);
             }
         }
     }

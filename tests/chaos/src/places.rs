@@ -1,20 +1,18 @@
-//! The fail-points of the scheduler, and what makes it pass each of them.
-//!
-//! Fed by: nothing; a test compares the names with those in the scheduler.
-//! Must not: leave a place out.
+//! The fail-points of the scheduler, and what makes it pass each of them. A test compares the names
+//! with those in the scheduler.
 
 /// What makes a replica pass a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provocation {
     /// Pods that come and go.
     Load,
-    /// Created Bindings whose answer the scheduler never sees.
+    /// Created Bindings whose response the scheduler never gets.
     LostAnswers,
     /// Bindings that the API server refuses.
     Rejections,
     /// A pod with a forged allocation, which its node refuses.
     Forgery,
-    /// The end of the other replica.
+    /// A kill of the other replica.
     NewTerm,
 }
 
@@ -25,7 +23,7 @@ pub struct Place {
     pub name: &'static str,
     /// What leads there.
     pub provocation: Provocation,
-    /// How often it is passed, at most, before somebody is killed there.
+    /// The most times that it is passed before a process is killed there.
     pub passages: u32,
 }
 
@@ -49,8 +47,8 @@ pub const PLACES: &[Place] = &[
     place("AfterEvent", Provocation::Load, 20),
     place("BeforeCancel", Provocation::Rejections, 2),
     place("AfterCancel", Provocation::Rejections, 2),
-    place("NudgeBeforePatch", Provocation::Load, 3),
-    place("NudgeAfterPatch", Provocation::Load, 3),
+    place("RequeueBeforePatch", Provocation::Load, 3),
+    place("RequeueAfterPatch", Provocation::Load, 3),
     place("EvictBefore", Provocation::Forgery, 1),
     place("EvictAfter", Provocation::Forgery, 1),
     place("TermBeforeList", Provocation::NewTerm, 1),
@@ -70,10 +68,10 @@ impl Place {
     }
 }
 
-/// Whose processes are killed, of the replica that passes the place.
+/// Which processes are killed of the replica that passes the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victims {
-    /// The extender; kube-scheduler keeps the lease.
+    /// The extender; kube-scheduler retains the lease.
     Extender,
     /// kube-scheduler; the extender goes on.
     KubeScheduler,

@@ -1,10 +1,8 @@
-//! Makes a replica pass the places that mere load does not lead to.
-//!
-//! Fed by: [`crate::run`], while load goes on. Must not: choose whom to kill.
+//! Makes a replica pass the places that load alone does not lead to.
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_e2e::pods::simple;
-use aliquot_e2e::pool::CARD;
+use aliquot_e2e::pool::GPU_MEMORY;
 use aliquot_e2e::proxy::{Proxy, Traffic};
 use aliquot_e2e::stack::{NODE, Stack};
 use anyhow::{Context as _, Result};
@@ -16,8 +14,7 @@ use serde_json::{Value, json};
 
 use crate::load::NAMESPACE;
 
-/// Names of pods bound past the scheduler begin so. Nothing but they may ever
-/// over-book a card.
+/// Prefix of the names of pods that bypass the scheduler. Only these may overcommit a GPU.
 pub const FORGED: &str = "forged-";
 
 /// Of Bindings neither the answer arrives nor, every other time, the request.
@@ -27,7 +24,7 @@ pub async fn lose_answers(proxy: &Proxy) -> Result<()> {
         drop(trap.next().await?);
         let answered = trap.next().await?.forward().await?;
         // The sender may have been killed.
-        let _told = match answered.status() {
+        let _sent = match answered.status() {
             201 => answered.replace(StatusCode::INTERNAL_SERVER_ERROR),
             _ => answered.pass(),
         };
@@ -38,12 +35,12 @@ pub async fn lose_answers(proxy: &Proxy) -> Result<()> {
 pub async fn reject(proxy: &Proxy) -> Result<()> {
     let mut trap = proxy.trap(&[Traffic::Binding]);
     loop {
-        let _told = trap.next().await?.answer(StatusCode::FORBIDDEN);
+        let _sent = trap.next().await?.answer(StatusCode::FORBIDDEN);
     }
 }
 
-/// Binds a pod past the scheduler to the real node, with more memory of its
-/// first card than that has.
+/// Binds a pod to the real node, bypassing the scheduler, with more memory of its first GPU than
+/// that has.
 pub async fn forge(stack: &Stack, name: &str) -> Result<()> {
     let mut pod = simple(NAMESPACE, name, &[("gpu", "1"), ("gpumem", "1000")]);
     pod["spec"]["schedulerName"] = json!("nobody");
@@ -53,7 +50,7 @@ pub async fn forge(stack: &Stack, name: &str) -> Result<()> {
     let allocation = json!({
         "v": 1, "node": NODE, "priority": 1, "init": {},
         "containers": {"main": [
-            {"resource": "nvidia.com/gpu", "gpu": gpu, "memory": CARD + 1, "cores": 0},
+            {"resource": "nvidia.com/gpu", "gpu": gpu, "memory": GPU_MEMORY + 1, "cores": 0},
         ]},
     });
     let binding = json!({

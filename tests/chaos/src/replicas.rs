@@ -1,8 +1,6 @@
-//! Two replicas, each a kube-scheduler and its extender, kept alive as the
-//! kubelet keeps containers alive: whatever ends is started again.
-//!
-//! Fed by: the stack. Each extender reaches the API server through a proxy, which
-//! can lose answers. Must not: touch the Lease.
+//! Two replicas, each a kube-scheduler and its extender, restarted as the kubelet restarts
+//! containers. Each extender reaches the API server through a proxy that can lose responses. Only
+//! kube-scheduler writes the Lease.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -48,7 +46,7 @@ pub struct Pair {
     pub name: &'static str,
     /// Where its extender listens.
     pub address: SocketAddr,
-    /// Its extender's way to the API server.
+    /// The proxy between its extender and the API server.
     pub proxy: Proxy,
     control: PathBuf,
     extender: Mutex<Life>,
@@ -104,7 +102,7 @@ impl Replicas {
         other.context("there are two")
     }
 
-    /// Waits until a replica holds the lease, is whole, and says that it leads.
+    /// Waits until a replica has the lease, is whole, and reports that it leads.
     pub async fn leader(&self) -> Result<&Pair> {
         self.leader_after("").await
     }
@@ -137,7 +135,7 @@ impl Replicas {
         .await
     }
 
-    /// The identity of the kube-scheduler that holds the lease.
+    /// The identity of the kube-scheduler that has the lease.
     pub async fn holder(&self) -> Result<String> {
         let leases: Api<Lease> = Api::namespaced(self.stack.cluster.admin()?, NAMESPACE);
         let spec = leases.get(LEASE).await?.spec.unwrap_or_default();
@@ -155,7 +153,7 @@ impl Replicas {
                 let started = tend(&pair.extender, || self.start_extender(pair))
                     .and_then(|()| tend(&pair.scheduler, || self.start_scheduler(pair)));
                 if let Err(error) = started {
-                    say(&format!("{} not started: {error:#}", pair.name));
+                    print_line(&format!("{} not started: {error:#}", pair.name));
                 }
             }
         }
@@ -215,7 +213,8 @@ impl Pair {
         }
     }
 
-    /// From now on the `passage`th passage of `place` kills these. Who lived then.
+    /// From now on the `passage`th passage of `place` kills these. Returns the processes that live
+    /// now.
     pub fn arm(&self, place: Place, passage: u32, victims: Victims) -> Result<(u32, u32)> {
         let (extender, scheduler) = self.pids()?;
         let pids = match victims {
@@ -249,7 +248,7 @@ impl Pair {
         self.end(|| Life::Ended(Instant::now())).await
     }
 
-    /// Kills both processes now, and nobody starts them again.
+    /// Kills both processes, which are not restarted.
     pub async fn kill_for_good(&self) -> Result<()> {
         self.end(|| Life::Down).await
     }
@@ -265,7 +264,7 @@ impl Pair {
     }
 }
 
-/// Starts a process (again) that ended a while ago.
+/// Restarts a process that ended a while ago.
 fn tend(process: &Mutex<Life>, start: impl FnOnce() -> Result<Part>) -> Result<()> {
     let mut life = process.lock();
     match &*life {
@@ -277,7 +276,7 @@ fn tend(process: &Mutex<Life>, start: impl FnOnce() -> Result<Part>) -> Result<(
 }
 
 /// Prints a line between those of the runs.
-pub fn say(line: &str) {
+pub fn print_line(line: &str) {
     let line = format!("    {line}\n");
     let _unheard = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }

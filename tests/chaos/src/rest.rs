@@ -1,13 +1,10 @@
-//! What must hold when everybody lives again and nothing more comes.
-//!
-//! Fed by: lists of pods and both replicas' books. Must not: wait longer
-//! than it is told.
+//! What must hold once all processes run again and no more pods come.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_e2e::books::{Amount, Books, stated};
+use aliquot_e2e::ledger::{Amount, LedgerSummary, reported_ledger};
 use aliquot_e2e::pool::node_of;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Result, bail, ensure};
@@ -19,75 +16,79 @@ use crate::load::{MADE_UP, NAMESPACE, NODES, RUN};
 use crate::observer::Observer;
 use crate::replicas::Replicas;
 
-/// What is promised after the last kill.
+/// The specified time after the last kill.
 pub const PROMISED: Duration = Duration::from_mins(1);
 
-/// Waits until every pod is bound, or told why it is not and would still not fit;
-/// and until the books of both replicas are those of the pods; each within `patience`. How many
-/// are bound and how many wait.
+/// Waits until every pod is bound, or refused and still would not fit; and until the ledgers of
+/// both replicas match the pods; each within `patience`. Returns how many pods are bound and how
+/// many wait.
 pub async fn reached(
     stack: &Stack,
     replicas: &Replicas,
     observer: &Observer,
     patience: Duration,
 ) -> Result<(usize, usize)> {
-    let split = eventually(patience, "every pod to be bound or told why", || async {
+    let split = eventually(patience, "every pod to be bound or refused", || async {
         decided(stack).await.map(Some)
     })
     .await?;
-    let books = eventually(patience, "the books to be those of the pods", || async {
-        let written = stack.written_books().await?;
+    let ledger = eventually(patience, "the ledger to match the pods", || async {
+        let written = stack.annotated_ledger().await?;
         for pair in replicas.pairs() {
-            same(pair.name, &written, &stated(pair.address).await?)?;
+            same(pair.name, &written, &reported_ledger(pair.address).await?)?;
         }
         Ok(Some(written))
     })
     .await?;
     let capacity = stack.capacity().await?;
-    for (card, used) in &books.cards {
-        let total = capacity.get(card).copied().unwrap_or_default();
-        ensure!(used.within(total), "{card} promised {used:?} of {total:?}");
+    for (gpu, used) in &ledger.gpus {
+        let total = capacity.get(gpu).copied().unwrap_or_default();
+        ensure!(used.within(total), "{gpu} promised {used:?} of {total:?}");
     }
     running(stack, patience).await?;
     ensure!(
-        observer.over_booked().is_empty(),
-        "over-booked: {:?}",
-        observer.over_booked()
+        observer.overcommitted().is_empty(),
+        "overcommitted: {:?}",
+        observer.overcommitted()
     );
     observer.check()?;
     Ok(split)
 }
 
-/// Waits until there are no pods, and nothing in any books.
+/// Waits until there are no pods, and nothing in any ledger.
 pub async fn emptied(stack: &Stack, replicas: &Replicas) -> Result<()> {
-    eventually(PATIENCE, "empty books", || async {
-        let written = stack.written_books().await?;
-        ensure!(written == Books::default(), "{} pods", written.pods.len());
+    eventually(PATIENCE, "an empty ledger", || async {
+        let written = stack.annotated_ledger().await?;
+        ensure!(
+            written == LedgerSummary::default(),
+            "{} pods",
+            written.pods.len()
+        );
         for pair in replicas.pairs() {
-            same(pair.name, &written, &stated(pair.address).await?)?;
+            same(pair.name, &written, &reported_ledger(pair.address).await?)?;
         }
         Ok(Some(()))
     })
     .await
 }
 
-/// Where they differ, not all that they hold.
-fn same(name: &str, written: &Books, stated: &Books) -> Result<()> {
-    for (uid, pod) in &written.pods {
-        let found = stated.pods.get(uid);
+/// Reports where they differ, not everything in them.
+fn same(name: &str, annotated: &LedgerSummary, reported: &LedgerSummary) -> Result<()> {
+    for (uid, pod) in &annotated.pods {
+        let found = reported.pods.get(uid);
         ensure!(
             found == Some(pod),
-            "{name}: {uid} is {pod:?}, books {found:?}"
+            "{name}: {uid} is {pod:?}, ledger {found:?}"
         );
     }
-    for (uid, pod) in &stated.pods {
+    for (uid, pod) in &reported.pods {
         ensure!(
-            written.pods.contains_key(uid),
-            "{name} books {uid} on {pod:?}, reserved: {}",
-            stated.reserved.contains(uid)
+            annotated.pods.contains_key(uid),
+            "{name} has {uid} on {pod:?}, reserved: {}",
+            reported.reserved.contains(uid)
         );
     }
-    ensure!(written == stated, "{name}: the sums of the cards differ");
+    ensure!(annotated == reported, "{name}: the sums of the GPUs differ");
     Ok(())
 }
 
@@ -95,19 +96,19 @@ async fn decided(stack: &Stack) -> Result<(usize, usize)> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     let all = pods.list(&ListParams::default()).await?.items;
     let (bound, waiting): (Vec<_>, Vec<_>) = all.iter().partition(|pod| node_of(pod).is_some());
-    let used = stack.written_books().await?.cards;
+    let used = stack.annotated_ledger().await?.gpus;
     let capacity = stack.capacity().await?;
     for pod in &waiting {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        ensure!(is_told(pod), "{name} waits and is not told why");
-        if let Some(card) = room(pod, name, &used, &capacity) {
-            bail!("{name} waits although it fits on {card}");
+        ensure!(has_refusal(pod), "{name} waits without a refusal");
+        if let Some(gpu) = fitting_gpu(pod, name, &used, &capacity) {
+            bail!("{name} waits although it fits on {gpu}");
         }
     }
     Ok((bound.len(), waiting.len()))
 }
 
-fn is_told(pod: &Pod) -> bool {
+fn has_refusal(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.into_iter().flatten().any(|condition| {
         let message = condition.message.as_deref().unwrap_or_default();
@@ -117,8 +118,8 @@ fn is_told(pod: &Pod) -> bool {
     })
 }
 
-/// A card of its nodes that has room for it.
-fn room<'a>(
+/// A GPU on which it would fit.
+fn fitting_gpu<'a>(
     pod: &Pod,
     name: &str,
     used: &BTreeMap<String, Amount>,
@@ -132,19 +133,19 @@ fn room<'a>(
             None => amount.0.parse().ok(),
         }
     };
-    let asked = Amount {
-        seats: 1,
+    let requested = Amount {
+        replicas: 1,
         memory: number("nvidia.com/gpumem")?,
         cores: number("nvidia.com/gpucores")?,
     };
     let made_up = format!("GPU-{NODES}");
-    let mut cards = capacity.iter();
-    let found = cards.find(|(card, total)| {
-        let mut sum = used.get(*card).copied().unwrap_or_default();
-        sum += asked;
-        card.starts_with(&made_up) == name.starts_with(MADE_UP) && sum.within(**total)
+    let mut gpus = capacity.iter();
+    let found = gpus.find(|(gpu, total)| {
+        let mut sum = used.get(*gpu).copied().unwrap_or_default();
+        sum += requested;
+        gpu.starts_with(&made_up) == name.starts_with(MADE_UP) && sum.within(**total)
     });
-    found.map(|(card, _)| card)
+    found.map(|(gpu, _)| gpu)
 }
 
 /// Waits until the real node runs what is bound there.

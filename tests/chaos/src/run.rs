@@ -1,6 +1,4 @@
-//! One run: load, and at each place in turn somebody is killed.
-//!
-//! Fed by: a seed and the number of pods. Must not: go on after a fault.
+//! One run: load, and at each place in turn a process is killed. It ends at the first error.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,10 +18,10 @@ use crate::load::{self, Load, NAMESPACE};
 use crate::observer::Observer;
 use crate::places::{PLACES, Place, Provocation, Victims};
 use crate::provoke::{self, FORGED};
-use crate::replicas::{Pair, Replicas, say};
+use crate::replicas::{Pair, Replicas, print_line};
 use crate::rest;
 
-/// From its node's refusal to the end of a pod.
+/// From the node's refusal to the eviction of the pod.
 const RESOLVED: Duration = Duration::from_mins(2);
 /// A place that is not passed within this may be armed at a replica that has lost
 /// the lease on a busy machine: it is tried again with the one that leads now.
@@ -43,7 +41,7 @@ struct Kill {
 /// How much of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Pods in all, those aside that are made to see who decides.
+    /// Pods in all, not counting those that only show who leads.
     pub pods: usize,
     /// One place in so many.
     pub one_in: usize,
@@ -53,7 +51,7 @@ pub struct Size {
 
 /// Runs on a cluster of its own.
 pub async fn run(seed: u64, size: Size) -> Result<()> {
-    say(&format!("seed {seed}, {} pods", size.pods));
+    print_line(&format!("seed {seed}, {} pods", size.pods));
     let cluster = Cluster::with_node().node_name(NODE).without_scheduler();
     let stack = Stack::on(Box::pin(cluster.start()).await?).await?;
     stack.start_device_plugin(&NodeOptions::default()).await?;
@@ -63,8 +61,8 @@ pub async fn run(seed: u64, size: Size) -> Result<()> {
     outcome.with_context(|| format!("seed {seed}"))
 }
 
-/// Runs `body`, and takes the stack down where that went well. Who else holds the
-/// stack lets go of it when the token is cancelled.
+/// Runs `body`, and takes the stack down if that went well. Other owners of the stack drop it when
+/// the token is cancelled.
 pub async fn on_stack(
     stack: Stack,
     body: impl AsyncFnOnce(Arc<Stack>, CancellationToken) -> Result<()>,
@@ -78,7 +76,7 @@ pub async fn on_stack(
         Ok((Arc::strong_count(&stack) == 1).then_some(()))
     })
     .await?;
-    let stack = Arc::into_inner(stack).context("nobody else has it")?;
+    let stack = Arc::into_inner(stack).context("the stack is still shared")?;
     stack.stop().await
 }
 
@@ -100,37 +98,37 @@ async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -
         let mut paused = None;
         for _ in 0..TRIES {
             replicas.whole().await?;
-            let blow = Blow {
+            let blow = KillAttempt {
                 stack: &stack,
                 replicas: &replicas,
                 observer: &observer,
                 leader: replicas.leader().await?,
                 kill,
             };
-            let struck = Box::pin(blow.strike(&mut load, each)).await;
+            let struck = Box::pin(blow.carry_out(&mut load, each)).await;
             paused = struck.with_context(|| what.clone())?;
             observer.check()?;
             if paused.is_some() {
                 break;
             }
-            say(&format!("{what}: not passed"));
+            print_line(&format!("{what}: not passed"));
         }
         let paused = paused.with_context(|| format!("{what}: not passed"))?;
-        say(&format!(
+        print_line(&format!(
             "{what}: {:.2} s without a binding",
             paused.as_secs_f64()
         ));
     }
     replicas.whole().await?;
     let last = Instant::now();
-    // The long run holds it to what is promised.
+    // The long run must meet the specified time.
     let patience = if size.all_victims {
         rest::PROMISED
     } else {
         PATIENCE
     };
     let (bound, waiting) = rest::reached(&stack, &replicas, &observer, patience).await?;
-    say(&format!(
+    print_line(&format!(
         "{} pods created, {bound} bound and {waiting} waiting, at rest {:.1} s after the last kill",
         load.created(),
         last.elapsed().as_secs_f64()
@@ -163,7 +161,7 @@ fn kills(rng: &mut Rng, size: Size) -> Vec<Kill> {
 }
 
 /// A kill and what it needs.
-struct Blow<'a> {
+struct KillAttempt<'a> {
     stack: &'a Stack,
     replicas: &'a Replicas,
     observer: &'a Observer,
@@ -171,16 +169,16 @@ struct Blow<'a> {
     kill: Kill,
 }
 
-impl Blow<'_> {
+impl KillAttempt<'_> {
     /// Kills and waits until pods are bound again; how long none was. `None` when
     /// the place was not passed.
-    async fn strike(&self, load: &mut Load, pods: usize) -> Result<Option<Duration>> {
+    async fn carry_out(&self, load: &mut Load, pods: usize) -> Result<Option<Duration>> {
         let done = CancellationToken::new();
         let forged = format!("{FORGED}{}", load.created());
         let body = async {
             let _done = done.clone().drop_guard();
             let begun = Instant::now();
-            let Some((fallen, fired)) = self.fall(&forged).await? else {
+            let Some((fallen, fired)) = self.wait_killed(&forged).await? else {
                 return Ok(None);
             };
             let mut dead = self.replicas.holder().await?;
@@ -205,9 +203,9 @@ impl Blow<'_> {
         Ok(killed.map(|killed| self.observer.pause(killed).0))
     }
 
-    /// Leads a replica to the place and waits until somebody has fallen there: the
-    /// replica and when.
-    async fn fall(&self, forged: &str) -> Result<Option<(&Pair, Instant)>> {
+    /// Leads a replica to the place and waits until a process was killed there: the replica and
+    /// when.
+    async fn wait_killed(&self, forged: &str) -> Result<Option<(&Pair, Instant)>> {
         let target = match self.kill.place.provocation {
             Provocation::NewTerm => self.replicas.other(self.leader)?,
             _ => self.leader,
@@ -219,7 +217,7 @@ impl Blow<'_> {
         tokio::select! {
             fired = fired => match fired {
                 Ok(fired) => Ok(Some((target, fired))),
-                // Passed in this very moment: the processes are about to end.
+                // It was passed in this very moment: the processes are about to be killed.
                 Err(_) if !target.disarm() => Ok(Some((target, Instant::now()))),
                 Err(_) => Ok(None),
             },
@@ -227,7 +225,7 @@ impl Blow<'_> {
         }
     }
 
-    /// Leads the replica to the place; ends only when that fails.
+    /// Leads the replica to the place; returns only if that fails.
     async fn provoke(&self, target: &Pair, forged: &str) -> Result<Infallible> {
         match self.kill.place.provocation {
             Provocation::Load => {}
@@ -245,10 +243,10 @@ impl Blow<'_> {
         let nodes: Api<Node> = Api::all(self.stack.cluster.admin()?);
         eventually(PATIENCE, "the node to refuse the forged pod", || async {
             let annotations = nodes.get(NODE).await?.metadata.annotations;
-            let told = annotations.unwrap_or_default().remove(INVENTORY);
-            let told = told.is_some_and(|text| text.contains(forged));
+            let reported = annotations.unwrap_or_default().remove(INVENTORY);
+            let reported = reported.is_some_and(|text| text.contains(forged));
             let gone = pods.get_opt(forged).await?.is_none();
-            Ok((told || gone).then_some(()))
+            Ok((reported || gone).then_some(()))
         })
         .await?;
         eventually(RESOLVED, "the refused pod to be evicted", || async {

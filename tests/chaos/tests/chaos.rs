@@ -1,4 +1,4 @@
-//! Issue D2, 6: processes of two replicas are killed at every named place of the
+//! Processes of two replicas are killed at every named place of the
 //! scheduler while pods come and go.
 //!
 //! `make test` runs it with a thousand pods at every place in one order and at
@@ -19,19 +19,17 @@ const PODS: &str = "ALIQUOT_CHAOS_PODS";
 const SEED: &str = "ALIQUOT_CHAOS_SEED";
 /// The order that every run of the suite has.
 const FIXED: u64 = 20_261_121;
-/// What only a build with fail-points holds.
+/// A string that only a build with fail-points contains.
 const MARK: &[u8] = b"ALIQUOT_FAIL_POINT_FILE";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let trials = vec![
-        trial("the_shipped_scheduler_has_no_fail_points", shipped),
-        trial("somebody_is_killed_at_every_fail_point", every_point),
-        trial("killed_at_every_point_in_the_fixed_order", || {
-            chaos(FIXED, 1)
-        }),
-        trial("killed_at_points_in_an_order_never_seen", || {
+        trial("shipped_scheduler_has_no_fail_points", shipped),
+        trial("kills_a_process_at_every_fail_point", every_point),
+        trial("kills_at_every_point_in_fixed_order", || chaos(FIXED, 1)),
+        trial("kills_at_points_in_random_order", || {
             let seed = number(SEED)?;
             chaos(seed.unwrap_or_else(|| fastrand::u64(..)), 3)
         }),

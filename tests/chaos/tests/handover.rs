@@ -1,4 +1,4 @@
-//! Issue D2, 8: the leader of two replicas is killed in the middle of a preemption,
+//! The leader of two replicas is killed in the middle of a preemption,
 //! and there is no second set of victims.
 
 use std::process::ExitCode;
@@ -10,14 +10,8 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let trials = vec![
-        trial(
-            "the_other_replica_carries_out_a_plan_of_which_nobody_has_ended",
-            0,
-        ),
-        trial(
-            "the_other_replica_ends_the_rest_of_a_plan_and_nobody_else",
-            1,
-        ),
+        trial("other_replica_carries_out_an_unstarted_plan", 0),
+        trial("other_replica_evicts_the_rest_of_a_plan_and_no_others", 1),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }

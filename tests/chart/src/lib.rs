@@ -1,6 +1,4 @@
-//! helm as a user runs it on `charts/aliquot`, and its output as values.
-//!
-//! Fed by: the chart, `tests/cluster/helm.sh`. Must not: read a template itself.
+//! Runs helm on `charts/aliquot`, and parses its output.
 
 #![forbid(unsafe_code)]
 
@@ -26,27 +24,27 @@ pub fn chart() -> String {
     top("charts/aliquot").to_string_lossy().into_owned()
 }
 
-/// What helm printed, and whether it was content.
+/// What helm printed, and whether it succeeded.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct HelmOutput {
     /// Exit code 0.
-    pub good: bool,
+    pub succeeded: bool,
     /// Standard output.
     pub out: String,
     /// Standard error.
     pub err: String,
 }
 
-impl Said {
-    /// Standard output of a good end.
+impl HelmOutput {
+    /// Standard output, or an error if helm failed.
     pub fn success(self) -> Result<String> {
-        ensure!(self.good, "helm: {}{}", self.out, self.err);
+        ensure!(self.succeeded, "helm: {}{}", self.out, self.err);
         Ok(self.out)
     }
 }
 
-/// Runs helm to its end.
-pub fn helm(arguments: &[&str]) -> Result<Said> {
+/// Runs helm.
+pub fn helm(arguments: &[&str]) -> Result<HelmOutput> {
     let folder = tempfile::tempdir()?;
     let output = Command::new(program()?)
         .args(arguments)
@@ -56,14 +54,14 @@ pub fn helm(arguments: &[&str]) -> Result<Said> {
         .stdin(Stdio::null())
         .output()
         .context("run helm")?;
-    Ok(Said {
-        good: output.status.success(),
+    Ok(HelmOutput {
+        succeeded: output.status.success(),
         out: String::from_utf8(output.stdout)?,
         err: String::from_utf8(output.stderr)?,
     })
 }
 
-/// Builds helm where this machine has none, else looks it up.
+/// The path of helm, which is built if this machine has none.
 fn program() -> Result<&'static str> {
     static FOUND: OnceLock<String> = OnceLock::new();
     if let Some(found) = FOUND.get() {
@@ -78,7 +76,7 @@ fn program() -> Result<&'static str> {
     Ok(FOUND.get_or_init(|| path))
 }
 
-/// The objects that helm makes of the chart with further arguments.
+/// The objects that helm renders with additional arguments.
 pub fn rendered(arguments: &[&str]) -> Result<Vec<Object>> {
     let chart = chart();
     let mut all = vec!["template", "aliquot", &chart, "-n", NAMESPACE];
@@ -86,7 +84,7 @@ pub fn rendered(arguments: &[&str]) -> Result<Vec<Object>> {
     objects(&helm(&all)?.success()?)
 }
 
-/// The documents of a YAML text that hold something.
+/// The documents of a YAML text that are not empty.
 pub fn objects(text: &str) -> Result<Vec<Object>> {
     let mut found = Vec::new();
     for document in format!("\n{text}").split("\n---") {
@@ -98,7 +96,7 @@ pub fn objects(text: &str) -> Result<Vec<Object>> {
     Ok(found)
 }
 
-/// An object of Kubernetes.
+/// A Kubernetes object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object(pub Value);
 
@@ -113,13 +111,13 @@ impl Object {
         self.0["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Its pods, where it makes some.
+    /// The spec of its pod template, if it has one.
     pub fn pod(&self) -> Option<&Value> {
         let spec = &self.0["spec"]["template"]["spec"];
         spec.is_object().then_some(spec)
     }
 
-    /// The containers of its pods.
+    /// The containers of its pod template.
     pub fn containers(&self) -> Vec<&Value> {
         let lists = ["initContainers", "containers"]
             .map(|list| self.0["spec"]["template"]["spec"][list].as_array());
@@ -127,7 +125,7 @@ impl Object {
     }
 }
 
-/// The one object of a kind and a name.
+/// The only object of a kind and a name.
 pub fn one<'a>(objects: &'a [Object], kind: &str, name: &str) -> &'a Object {
     let mut found = objects
         .iter()
@@ -144,7 +142,7 @@ pub fn container<'a>(object: &'a Object, name: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("{} has no container {name}", object.name()))
 }
 
-/// The texts of a list.
+/// The strings of a list.
 pub fn texts(list: &Value) -> Vec<String> {
     let items = list.as_array().into_iter().flatten();
     items

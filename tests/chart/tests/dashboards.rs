@@ -1,12 +1,11 @@
-//! The chart's dashboards and alert rules against the metrics that the parts have: none is asked
-//! for that nobody writes, and none is written that nobody sees.
+//! The chart's dashboards and alert rules use only metrics that exist, and every metric is used.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use aliquot_chart::top;
 
-/// What the kinds of metrics append to their names.
+/// Suffixes of the metric types.
 const ENDS: [&str; 5] = ["", "_total", "_bucket", "_seconds", "_seconds_bucket"];
 
 fn read(path: &str) -> String {
@@ -23,7 +22,7 @@ fn shown() -> String {
     boards.collect::<String>() + &read("charts/aliquot/files/alerts.yaml")
 }
 
-/// The names of our metrics in a text.
+/// The names of Aliquot's metrics in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let words = text.split(|c| !is_part(c));
@@ -31,7 +30,7 @@ fn named(text: &str) -> BTreeSet<String> {
     ours.map(str::to_owned).collect()
 }
 
-/// Those that a table of the reference has.
+/// The metrics in a table of the reference.
 fn of_table(path: &str) -> BTreeSet<String> {
     let text = read(path);
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -40,7 +39,7 @@ fn of_table(path: &str) -> BTreeSet<String> {
     ours.map(str::to_owned).collect()
 }
 
-/// Those that a part registers under its prefix: what stands in quotes behind `before`.
+/// The metrics that a component registers under its prefix: the quoted strings after `before`.
 fn of_source(path: &str, before: &str, prefix: &str) -> BTreeSet<String> {
     let text = read(path);
     let places = text.split(before).skip(1);
@@ -54,7 +53,7 @@ fn declared() -> BTreeSet<String> {
         of_table("docs/reference/metrics.md"),
         of_table("docs/reference/monitor-metrics.md"),
         of_source("device-plugin/src/metrics.rs", "registry.register(", agent),
-        of_source("device-plugin/src/figures.rs", "    (\n", agent),
+        of_source("device-plugin/src/device_metrics.rs", "    (\n", agent),
         of_source(
             "webhook/src/metrics.rs",
             "registry.register(",
@@ -78,7 +77,7 @@ fn is_same(shown: &str, declared: &str) -> bool {
 }
 
 #[test]
-fn no_dashboard_and_no_rule_asks_for_a_metric_that_nobody_writes() {
+fn dashboards_and_alerts_use_existing_metrics() {
     let declared = declared();
     let shown = named(&shown());
     assert!(shown.len() > 50, "{shown:?}");
@@ -88,7 +87,7 @@ fn no_dashboard_and_no_rule_asks_for_a_metric_that_nobody_writes() {
 }
 
 #[test]
-fn every_metric_stands_on_a_dashboard_or_in_a_rule() {
+fn every_metric_has_a_dashboard_or_alert() {
     let shown = named(&shown());
     let is_shown = |name: &&String| shown.iter().any(|one| is_same(one, name));
     let declared = declared();

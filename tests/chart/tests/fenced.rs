@@ -1,5 +1,5 @@
-//! The chart on a real API server: what each account may not do, and what nobody but
-//! the scheduler and a node's agent may write, by whichever route.
+//! The chart on a real API server: what each account may not do, and what only the scheduler and a
+//! node's agent may write, by any route.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 #[path = "fenced/accounts.rs"]
@@ -26,14 +26,14 @@ struct Installed {
     cluster: Cluster,
 }
 
-/// Who asks.
+/// The account of a request.
 #[derive(Clone, Copy, Debug)]
 enum Who {
-    /// All rights there are.
+    /// All permissions.
     Admin,
-    /// One of ours; of the agents the one on node `near`.
+    /// An account of Aliquot; for the agents, the one on node `near`.
     Account(&'static str),
-    /// That of a node.
+    /// The kubelet of a node.
     Kubelet(&'static str),
 }
 
@@ -74,8 +74,8 @@ impl Installed {
         }
     }
 
-    /// A client that asks at once what it is told to (kubectl reads first what it is to change,
-    /// which some may not).
+    /// A client that sends the request directly (kubectl first reads what it changes, which some accounts
+    /// may not).
     async fn client(&self, who: Who) -> Result<kube::Client> {
         let config = Kubeconfig::read_from(self.config(who).await?)?;
         let options = KubeConfigOptions::default();
@@ -87,13 +87,13 @@ impl Installed {
         Ok(kube::Client::try_from(config)?)
     }
 
-    /// What kubectl says to this request: nothing where it was granted.
+    /// kubectl's error for this request; `None` if it was accepted.
     async fn ask(&self, who: Who, request: &[&str]) -> Result<Option<String>> {
         let config = format!("--kubeconfig={}", self.config(who).await?.display());
         let mut all = vec![config.as_str()];
         all.extend_from_slice(request);
-        let said = self.cluster.kubectl(&all).await?;
-        Ok((said.code != Some(0)).then_some(said.stderr))
+        let output = self.cluster.kubectl(&all).await?;
+        Ok((output.code != Some(0)).then_some(output.stderr))
     }
 
     async fn granted(&self, who: Who, request: &[&str]) -> Result<()> {
@@ -102,7 +102,7 @@ impl Installed {
         Ok(())
     }
 
-    /// It is refused for this reason.
+    /// Checks that the request is refused for this reason.
     async fn refused(&self, who: Who, request: &[&str], reason: &str) -> Result<()> {
         let refusal = self.ask(who, request).await?;
         let refusal = refusal.with_context(|| format!("{who:?} {request:?} was granted"))?;
@@ -110,7 +110,7 @@ impl Installed {
         Ok(())
     }
 
-    /// Waits until the API server has heard of both policies.
+    /// Waits until both policies are in effect.
     async fn fences_stand(&self) -> Result<()> {
         self.pod("asked").await?;
         for (object, key) in [("pod/asked", "allocation"), ("node/near", "inventory")] {
@@ -122,7 +122,7 @@ impl Installed {
         Ok(())
     }
 
-    /// What the API server says to this change of a node's status.
+    /// The API server's error for this change of a node's status.
     async fn status(&self, who: Who, node: &str, change: &Value) -> Result<Option<String>> {
         let nodes: Api<Node> = Api::all(self.client(who).await?);
         let change = Patch::Merge(change);
@@ -153,13 +153,13 @@ impl Installed {
 fn pod(name: &str, annotations: &Value) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default", "annotations": annotations},
-        // Nobody schedules it.
+        // No scheduler handles it.
         "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]},
     })
 }
 
 #[tokio::test]
-async fn the_api_server_refuses_every_forbidden_verb_and_every_forged_annotation() {
+async fn api_server_refuses_forbidden_verbs_and_annotations() {
     let installed = Installed::start().await.unwrap();
     routes::allocations(&installed).await.unwrap();
     routes::inventories(&installed).await.unwrap();

@@ -1,5 +1,5 @@
-//! The image: what images/build.sh makes of binaries, and that images/Dockerfile, for which there is
-//! no daemon here, would make the same.
+//! The image that images/build.sh builds from binaries, and that images/Dockerfile, for which there is
+//! no daemon here, would build the same.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(top(path)).unwrap()
 }
 
-/// What a line of Cargo.toml says of all crates.
+/// The value of a field of Cargo.toml that applies to all crates.
 fn version() -> String {
     let text = read("Cargo.toml");
     let mut lines = text.lines();
@@ -32,7 +32,7 @@ fn version() -> String {
     version.unwrap().trim_matches('"').to_owned()
 }
 
-/// An instruction of the Dockerfile and its words, lines joined and remarks left out.
+/// An instruction of the Dockerfile and its words, lines joined and comments left out.
 fn instructions() -> Vec<(String, Vec<String>)> {
     let text = read("images/Dockerfile");
     let lines = text.lines().filter(|line| !line.trim().starts_with('#'));
@@ -46,7 +46,7 @@ fn instructions() -> Vec<(String, Vec<String>)> {
         .collect()
 }
 
-/// Where the Dockerfile puts what, in its last stage.
+/// The destinations of the Dockerfile's last stage.
 fn copied() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (instruction, words) in instructions() {
@@ -63,7 +63,7 @@ fn copied() -> BTreeMap<String, String> {
     found
 }
 
-/// What build.sh makes of programs of this machine's, which stand for ours.
+/// The result of build.sh for programs of this machine, in place of Aliquot's.
 struct Made {
     files: BTreeSet<String>,
     name: String,
@@ -120,14 +120,14 @@ fn made(name: &[&str]) -> Made {
 }
 
 #[test]
-fn both_ways_of_making_the_image_put_the_same_files_into_it() {
+fn both_image_builds_contain_the_same_files() {
     let made = made(&[]);
     let ours = |path: &&String| path.starts_with("/usr/local/") || path.starts_with("/usr/share/");
     let by_script: Vec<&String> = made.files.iter().filter(ours).collect();
     let copied = copied();
     assert_eq!(by_script, copied.keys().collect::<Vec<_>>());
     assert_eq!(copied.len(), PROGRAMS.len() + LIMITER.len() + 1);
-    // Nothing that is no library of theirs.
+    // Nothing but their libraries.
     let others = made.files.iter().filter(|path| !ours(path));
     for path in others {
         let library = path.contains(".so") && path.contains("/lib");
@@ -135,9 +135,9 @@ fn both_ways_of_making_the_image_put_the_same_files_into_it() {
     }
 }
 
-/// Our programs are linked with a glibc that has them in libc, NVIDIA's libraries with one before.
+/// Aliquot's programs use a glibc that has them in libc, NVIDIA's libraries an older one.
 #[test]
-fn nvidias_libraries_found_no_libdl_and_no_libpthread_in_the_image() {
+fn image_has_libraries_that_nvidia_libraries_need() {
     let made = made(&[]);
     let at = |name: &str| {
         let mut found = made.files.iter().filter(|path| path.ends_with(name));
@@ -154,14 +154,14 @@ fn nvidias_libraries_found_no_libdl_and_no_libpthread_in_the_image() {
     ] {
         assert_eq!(at(name), libc, "{name}");
     }
-    // The other image is made on one that has them all.
+    // The other image is built on a base that has them all.
     let mut bases = instructions().into_iter().filter(|(one, _)| one == "FROM");
     let base = bases.next_back().unwrap().1.join(" ");
     assert!(base.starts_with("gcr.io/distroless/cc-"), "{base}");
 }
 
 #[test]
-fn what_the_dockerfile_copies_is_made_in_it() {
+fn dockerfile_builds_what_it_copies() {
     let all = instructions();
     let runs: Vec<String> = all
         .iter()
@@ -195,7 +195,7 @@ fn what_the_dockerfile_copies_is_made_in_it() {
         "{}",
         runs[1]
     );
-    // What is run is there, can be run, and is not left out of the context.
+    // Scripts that it runs exist, are executable, and are in the build context.
     let ignored = read("images/Dockerfile.dockerignore");
     for script in ["images/sbom.sh", "limiter/build.sh"] {
         assert!(runs.iter().any(|run| run.contains(script)), "{script}");
@@ -218,7 +218,7 @@ fn what_the_dockerfile_copies_is_made_in_it() {
 }
 
 #[test]
-fn both_images_say_what_they_are_and_run_as_nobody() {
+fn images_have_labels_and_run_as_nonroot() {
     let made = made(&[]);
     let config = &made.config["config"];
     let all = instructions();
@@ -235,7 +235,7 @@ fn both_images_say_what_they_are_and_run_as_nobody() {
     assert_eq!(theirs["org.opencontainers.image.version"], *version);
     let argument = (String::from("ARG"), vec![format!("VERSION={version}")]);
     assert!(all.contains(&argument));
-    // What our binaries are made of, each with its checksum.
+    // The SBOM lists the dependencies with their checksums.
     let packages = made.sbom["packages"].as_array().unwrap();
     assert_eq!(made.sbom["spdxVersion"], "SPDX-2.3");
     let serde = packages.iter().find(|one| one["name"] == "serde").unwrap();
@@ -244,9 +244,9 @@ fn both_images_say_what_they_are_and_run_as_nobody() {
     assert_eq!(packages.len(), lock.matches("[[package]]").count());
 }
 
-/// containerd asks for docker.io/aliquot/aliquot and found no aliquot/aliquot.
+/// containerd resolves aliquot/aliquot to docker.io/aliquot/aliquot.
 #[test]
-fn an_image_that_was_imported_was_not_found_by_its_default_name() {
+fn imported_image_has_default_name() {
     let version = version();
     for (name, expected) in [
         (&[][..], format!("docker.io/aliquot/aliquot:{version}")),

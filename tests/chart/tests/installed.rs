@@ -1,5 +1,5 @@
-//! The chart's life on a real API server: install, upgrade, rollback, uninstall, and
-//! what is left then. No kubelet: none of its pods runs.
+//! The chart on a real API server: install, upgrade, rollback, uninstall, and what is left. There is no
+//! kubelet, so none of its pods runs.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 use std::cell::RefCell;
@@ -8,22 +8,22 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use aliquot_chart::{NAMESPACE, Said, chart, helm, top};
+use aliquot_chart::{HelmOutput, NAMESPACE, chart, helm, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Longer than the API server and the controllers pause while they make what is theirs.
+/// Longer than the API server and controllers pause while they create their own objects.
 const REST: Duration = Duration::from_secs(3);
 
-fn run(cluster: &Cluster, arguments: &[&str]) -> Result<Said> {
+fn run(cluster: &Cluster, arguments: &[&str]) -> Result<HelmOutput> {
     let config = cluster.kubeconfig().to_string_lossy().into_owned();
     let mut all = arguments.to_vec();
     all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
     helm(&all)
 }
 
-/// Every object of the cluster but what comes and goes by itself.
+/// Every object of the cluster, except those that come and go by themselves.
 async fn listing(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let list = ["api-resources", "--verbs=list", "-o", "name"];
     let kinds = cluster.kubectl(&list).await?.success()?;
@@ -32,13 +32,12 @@ async fn listing(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let kinds = kinds.join(",");
     let get = ["get", &kinds, "-A", "-o", "name"];
     let names = cluster.kubectl(&get).await?.success()?;
-    // The API server makes its lease some time after its start.
+    // The API server creates its lease some time after its start.
     let own = |name: &&str| !name.starts_with("lease.coordination.k8s.io/apiserver-");
     Ok(names.lines().filter(own).map(str::to_owned).collect())
 }
 
-/// What it lists once nothing has come or gone for a while: a young cluster goes on making objects
-/// of its own.
+/// The objects once nothing has changed for a while: a new cluster keeps creating objects of its own.
 async fn settled(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let last = RefCell::new((BTreeSet::new(), Instant::now()));
     eventually(PATIENCE, "a cluster at rest", || async {
@@ -71,7 +70,7 @@ async fn argument(cluster: &Cluster, flag: &str) -> Result<String> {
     Ok(found.unwrap_or_default().to_owned())
 }
 
-/// A chart as it was before it had one of its values, in this folder.
+/// A copy of the chart in this directory, without one of its values, as an older release.
 fn older(folder: &Path) -> Result<String> {
     let copied = Command::new("cp")
         .arg("-r")
@@ -100,7 +99,7 @@ fn documented() -> Result<Vec<String>> {
 
 async fn life(cluster: &Cluster) -> Result<()> {
     let (chart, hami) = (chart(), top("tests/chart/values/hami.yaml"));
-    // The namespace is the administrator's, who says how safe its pods must be.
+    // The administrator creates the namespace, with its Pod Security label.
     cluster.namespace(NAMESPACE).await?;
     let label = "pod-security.kubernetes.io/warn=restricted";
     let labelled = ["label", "namespace", NAMESPACE, label];
@@ -112,7 +111,7 @@ async fn life(cluster: &Cluster) -> Result<()> {
     ensure!(dry.contains("Aliquot 0.1.0 is installed in namespace aliquot-system"));
     ensure!(!dry.contains("HAMi's chart"), "nothing of HAMi's was set");
     let hami = hami.to_string_lossy();
-    let told = [
+    let with_hami = [
         "install",
         "aliquot",
         &chart,
@@ -120,22 +119,22 @@ async fn life(cluster: &Cluster) -> Result<()> {
         "-f",
         &hami,
     ];
-    let told = run(cluster, &told)?.success()?;
+    let notes = run(cluster, &with_hami)?.success()?;
     for line in [
-        "  scheduler.leaderElect: taken for scheduler.kubeScheduler.leaderElect",
-        "  devicePlugin.nodeConfiguration: devicePlugin.profiles;",
-        "  scheduler.nodeLockExpire: there is no lock on nodes",
-        "  mluResourceName: NVIDIA's only",
+        "  scheduler.leaderElect: used as scheduler.kubeScheduler.leaderElect",
+        "  devicePlugin.nodeConfiguration: convert it to devicePlugin.profiles",
+        "  scheduler.nodeLockExpire: nodes are not locked",
+        "  mluResourceName: only NVIDIA GPUs are supported",
     ] {
-        ensure!(told.contains(line), "{line}: {told}");
+        ensure!(notes.contains(line), "{line}: {notes}");
     }
     let now = listing(cluster).await?;
     let left: Vec<&String> = now.difference(&before).collect();
     ensure!(left.is_empty(), "a dry run left {left:?}");
 
-    // A release of before, with a value that is its user's.
-    let room = tempfile::tempdir()?;
-    let older = older(room.path())?;
+    // An older release, with a value that the user set.
+    let folder = tempfile::tempdir()?;
+    let older = older(folder.path())?;
     let own = "--set=devicePlugin.deviceSplitCount=7";
     let installed = run(cluster, &["install", "aliquot", &older, own])?;
     let warned = installed.err.matches("would violate PodSecurity").count();
@@ -156,7 +155,7 @@ async fn life(cluster: &Cluster) -> Result<()> {
     ensure!(argument(cluster, "--device-split-count=").await? == "7");
     run(cluster, &["rollback", "aliquot", "1"])?.success()?;
     ensure!(argument(cluster, scaling).await? == "1");
-    // No node runs the job by which agents leave their nodes: `life` has one.
+    // There is no node for the job of the uninstallation; `life` has one.
     run(cluster, &["uninstall", "aliquot", "--no-hooks"])?.success()?;
     eventually(PATIENCE, "uninstall to leave nothing", || async {
         let now = listing(cluster).await?;
@@ -169,7 +168,7 @@ async fn life(cluster: &Cluster) -> Result<()> {
 }
 
 #[tokio::test]
-async fn install_upgrade_rollback_and_uninstall_leave_nothing_behind() {
+async fn helm_lifecycle_leaves_nothing_behind() {
     let cluster = Box::pin(Cluster::control_plane().start()).await.unwrap();
     life(&cluster).await.unwrap();
     cluster.stop().await.unwrap();

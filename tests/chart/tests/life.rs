@@ -1,6 +1,5 @@
-//! The packaged chart with images made here, on the real node: its own pods, by their own
-//! rights, through the cluster's network. Only the GPU is simulated, and who forwards the
-//! address of the API server's Service.
+//! The packaged chart on a real node, with images built here: its own pods with their own permissions,
+//! over the cluster's network. Only the GPU and the API server's Service address are simulated.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 #[path = "life/made.rs"]
@@ -19,28 +18,27 @@ use world::{PATIENCE, World};
 
 const GPU: &str = "nvidia.com/gpu";
 
-/// What of a node the product may change: labels and annotations, the kinds of its conditions,
-/// its capacity.
+/// The parts of a node that Aliquot may change: labels and annotations, condition types, capacity.
 fn own_fields(node: &Value) -> Value {
     let conditions = node["status"]["conditions"].as_array();
     let kinds = conditions.into_iter().flatten();
     let kinds: BTreeSet<&str> = kinds.filter_map(|one| one["type"].as_str()).collect();
     let keys = |place: &str| -> BTreeSet<String> {
         let keys = node["status"][place].as_object().into_iter().flatten();
-        // The kubelet leaves it at 0; that it is 0 is looked at by itself.
+        // The kubelet leaves it at 0, which is checked separately.
         let keys = keys.map(|(key, _)| key.clone()).filter(|key| key != GPU);
         keys.collect()
     };
-    // Kubernetes' own controllers write some time after a node has come.
-    let said = |place: &str| -> BTreeSet<(String, String)> {
+    // Kubernetes' own controllers write some time after a node has joined.
+    let entries = |place: &str| -> BTreeSet<(String, String)> {
         let all = node["metadata"][place].as_object().into_iter().flatten();
         let all = all.filter(|(key, _)| !key.contains("kubernetes.io/"));
         all.map(|(key, value)| (key.clone(), value.to_string()))
             .collect()
     };
     json!({
-        "labels": said("labels"),
-        "annotations": said("annotations"),
+        "labels": entries("labels"),
+        "annotations": entries("annotations"),
         "taints": node["spec"]["taints"],
         "conditions": kinds,
         "capacity": keys("capacity"),
@@ -48,7 +46,7 @@ fn own_fields(node: &Value) -> Value {
     })
 }
 
-/// The container that runs, and how often it was started again.
+/// The running container, and its restart count.
 async fn container_of(world: &World) -> Result<(Value, Value)> {
     let pod = world.json(&["get", "pod", "gpu-pod"]).await?;
     let status = &pod["status"]["containerStatuses"][0];
@@ -62,16 +60,16 @@ async fn container_of(world: &World) -> Result<(Value, Value)> {
 async fn scaled_is(world: &World, times: u64) -> Result<()> {
     eventually(PATIENCE, "the node to promise another amount", || async {
         let inventory = world.inventory().await?;
-        let card = &inventory["gpus"][0];
-        let (memory, scaled) = (card["memory"].as_u64(), card["scaled"].as_u64());
-        ensure!(memory.map(|memory| memory * times) == scaled, "{card}");
+        let gpu = &inventory["gpus"][0];
+        let (memory, scaled) = (gpu["memory"].as_u64(), gpu["scaled"].as_u64());
+        ensure!(memory.map(|memory| memory * times) == scaled, "{gpu}");
         Ok(Some(()))
     })
     .await?;
     world.parts_ready().await
 }
 
-/// What the node and the cluster were before.
+/// The state of node and cluster before the installation.
 struct Before {
     objects: BTreeSet<String>,
     node: Value,
@@ -87,7 +85,7 @@ impl Before {
         })
     }
 
-    /// Waits until nothing is there that was not, but objects whose name begins so.
+    /// Waits until only objects are left that existed before or whose name has this prefix.
     async fn again(&self, world: &World, but: &[&str]) -> Result<()> {
         eventually(PATIENCE, "nothing to be left", || async {
             let now = Self::of(world).await?;
@@ -97,8 +95,11 @@ impl Before {
             ensure!(now.node == self.node, "{}\nwas\n{}", now.node, self.node);
             let node = world.json(&["get", "node", world::NODE]).await?;
             for place in ["capacity", "allocatable"] {
-                let seats = node["status"][place][GPU].as_str();
-                ensure!(seats.is_none_or(|seats| seats == "0"), "{place}: {seats:?}");
+                let replicas = node["status"][place][GPU].as_str();
+                ensure!(
+                    replicas.is_none_or(|replicas| replicas == "0"),
+                    "{place}: {replicas:?}"
+                );
             }
             if but.is_empty() {
                 let left: Vec<&String> = now.host.difference(&self.host).collect();
@@ -118,7 +119,7 @@ async fn applied(world: &World, object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// More than a whole card has; it runs where five times its memory is promised.
+/// More than a GPU's memory; it runs with a memory scaling of 5.
 fn large(name: &str) -> Value {
     let limits = json!({GPU: 1, "nvidia.com/gpumem": 100_000});
     json!({
@@ -130,7 +131,7 @@ fn large(name: &str) -> Value {
     })
 }
 
-/// With these values first.
+/// Installs with these values first.
 async fn installed(world: &World, values: &[&str]) -> Result<()> {
     let [package, rest @ ..] = world.chart();
     let mut install = vec!["install", "aliquot", package];
@@ -141,20 +142,20 @@ async fn installed(world: &World, values: &[&str]) -> Result<()> {
     scaled_is(world, 1).await
 }
 
-/// Item 3 of issue D6: with HAMi's own values, but for where images and the driver are here, the
-/// first of HAMi's example pods runs under the name of HAMi's scheduler.
+/// With HAMi's own values, except for images and driver paths, HAMi's first example pod runs with HAMi's
+/// schedulerName.
 async fn with_hamis_values(world: &World) -> Result<()> {
     let values = aliquot_chart::top("tests/chart/values/hami.yaml");
     installed(world, &["-f", &*values.to_string_lossy()]).await?;
     let example = aliquot_chart::top("tests/e2e/tests/hami/examples/default_use.yaml");
     let apply = ["apply", "-f", &*example.to_string_lossy()];
-    world.seats_are_back().await?;
+    world.kubelet_counts_replicas().await?;
     world.cluster.kubectl(&apply).await?.success()?;
     has_its_share(world, "default-use", "hami-scheduler").await?;
     world.cluster.delete_pod("default", "default-use").await
 }
 
-/// A pod of 3000 MiB and 30 % runs, and sees that.
+/// A pod with 3000 MiB and 30 % runs, and sees these limits.
 async fn has_its_share(world: &World, name: &str, scheduler: &str) -> Result<()> {
     world.cluster.wait_running("default", name).await?;
     let seen = world.cluster.exec("default", name, "main", &["env"]);
@@ -170,7 +171,7 @@ async fn has_its_share(world: &World, name: &str, scheduler: &str) -> Result<()>
     Ok(())
 }
 
-/// As docs/guides/install.md says, to the letter.
+/// Installs with the commands of docs/guides/install.md.
 async fn removed(world: &World) -> Result<()> {
     for line in world::removing()? {
         world.sh(&line).await?;
@@ -182,7 +183,7 @@ async fn life(world: &World) -> Result<()> {
     let before = Before::of(world).await?;
     installed(world, &[]).await?;
 
-    // The pod that the README begins with; the webhook answers through its Service.
+    // The README's first pod; the webhook answers through its Service.
     let example = aliquot_chart::top("examples/gpu-pod.yaml");
     let apply = ["apply", "-f", &*example.to_string_lossy()];
     world.cluster.kubectl(&apply).await?.success()?;
@@ -197,7 +198,7 @@ async fn life(world: &World) -> Result<()> {
     };
     runs_on("installed").await?;
 
-    // Another scaling changes what can be booked, and nobody who runs notices.
+    // Another scaling changes what can be allocated, and does not affect running pods.
     applied(world, &large("before")).await?;
     let refused = world
         .cluster
@@ -216,7 +217,7 @@ async fn life(world: &World) -> Result<()> {
     upgrade.extend(["--set", "devicePlugin.deviceMemoryScaling=5"]);
     world.helm(&upgrade)?;
     scaled_is(world, 5).await?;
-    world.seats_are_back().await?;
+    world.kubelet_counts_replicas().await?;
     applied(world, &large("after")).await?;
     world.cluster.wait_running("default", "after").await?;
     runs_on("upgraded").await?;
@@ -227,11 +228,11 @@ async fn life(world: &World) -> Result<()> {
     scaled_is(world, 1).await?;
     runs_on("rolled back").await?;
 
-    // Removed while it runs: it runs on, and what it uses stays.
+    // Uninstalled while the pod runs: the pod continues, and the files that it uses stay.
     removed(world).await?;
     before.again(world, &["pod/gpu-pod"]).await?;
     runs_on("removed").await?;
-    // Who comes back goes on with it, here with the values of HAMi's chart.
+    // A new installation, here with HAMi's values, takes the pod over.
     with_hamis_values(world).await?;
     runs_on("installed again").await?;
     world.cluster.delete_pod("default", "gpu-pod").await?;
@@ -239,16 +240,16 @@ async fn life(world: &World) -> Result<()> {
     before.again(world, &[]).await
 }
 
-// helm blocks the thread of the test; who forwards connections to the API server has others.
+// helm blocks the test's thread; connections to the API server are forwarded on others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hami_12_the_packaged_chart_runs_changes_and_goes_and_the_pod_stays() {
+async fn hami_12_pod_survives_chart_upgrade_and_uninstall() {
     let world = Box::pin(World::start()).await.unwrap();
     let ended = Box::pin(life(&world)).await.context("the chart's life");
-    let told = if ended.is_err() {
+    let diagnostics = if ended.is_err() {
         world.report().await
     } else {
         String::new()
     };
     world.stop(ended.is_ok()).await.unwrap();
-    assert!(ended.is_ok(), "{:#}\n{told}", ended.unwrap_err());
+    assert!(ended.is_ok(), "{:#}\n{diagnostics}", ended.unwrap_err());
 }

@@ -1,4 +1,4 @@
-//! docs/reference/values.md is made of values.yaml: its keys, defaults and comments.
+//! docs/reference/values.md is generated from values.yaml: its keys, defaults and comments.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 use aliquot_chart::top;
@@ -15,7 +15,7 @@ A key that is not here is refused, unless it is one of [HAMi's](../../charts/ali
 |---|---|---|
 ";
 
-/// Forms of Kubernetes' own are one value.
+/// Kubernetes' own structures are one value.
 const WHOLE: [&str; 5] = [
     "resources",
     "requests",
@@ -25,16 +25,16 @@ const WHOLE: [&str; 5] = [
 ];
 
 #[test]
-fn the_reference_of_values_is_made_from_the_chart() {
+fn values_reference_matches_chart() {
     let text = std::fs::read_to_string(top("charts/aliquot/values.yaml")).unwrap();
-    let wanted = format!("{HEAD}{}", rows(&text));
+    let expected = format!("{HEAD}{}", rows(&text));
     let page = top("docs/reference/values.md");
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&page, &wanted).unwrap();
+        std::fs::write(&page, &expected).unwrap();
     }
     let found = std::fs::read_to_string(&page).unwrap_or_default();
     assert!(
-        found == wanted,
+        found == expected,
         "docs/reference/values.md is not current: make reference"
     );
 }
@@ -53,7 +53,7 @@ fn rows(text: &str) -> String {
         }
         let whole = path.iter().take(depth).any(|key| WHOLE.contains(key));
         let Some((key, _)) = bare.split_once(':').filter(|_| !whole) else {
-            // The comment at the top is about no key.
+            // The comment at the top belongs to no key.
             comment.clear();
             continue;
         };
@@ -72,7 +72,7 @@ fn rows(text: &str) -> String {
 }
 
 #[test]
-fn a_row_has_path_default_and_comment_and_forms_of_kubernetes_are_one() {
+fn rows_have_path_default_and_comment() {
     let text = "# Top.\n\n# A.\na: 1\nb:\n  # In\n  # two.\n  c: x\n  resources:\n    requests: {cpu: 1}\n";
     let expected = "| `a` | `1` | A. |\n| `b.c` | `\"x\"` | In two. |\n\
         | `b.resources` | `{\"requests\":{\"cpu\":1}}` |  |\n";

@@ -1,10 +1,10 @@
-//! Values that cannot be meant, and what helm says to them; and HAMi's, which are taken.
+//! Invalid values and helm's errors, and HAMi's values, which are accepted.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 use aliquot_chart::{container, one, rendered, texts, top};
 use serde_json::Value;
 
-/// Both the place and what is accepted there must be told.
+/// The error must name the place and the valid values.
 fn check(set: &str, place: &str, accepted: &str) {
     let error = rendered(&["--set", set]).unwrap_err();
     let error = format!("{error:#}");
@@ -13,7 +13,7 @@ fn check(set: &str, place: &str, accepted: &str) {
 }
 
 #[test]
-fn unknown_keys_are_refused_wherever_they_are() {
+fn rejects_unknown_keys_at_every_level() {
     let unknown = |set: &str, place: &str, key: &str| {
         check(
             set,
@@ -38,7 +38,7 @@ fn unknown_keys_are_refused_wherever_they_are() {
 }
 
 #[test]
-fn wrong_types_and_values_are_refused_with_what_is_accepted() {
+fn rejects_wrong_types_and_values() {
     for (set, place, accepted) in [
         (
             "scheduler.replicas=two",
@@ -129,12 +129,12 @@ fn wrong_types_and_values_are_refused_with_what_is_accepted() {
     ] {
         check(set, place, accepted);
     }
-    // helm takes a fraction after --set for a text.
+    // helm parses a fraction after --set as a string.
     rendered(&["--set=devicePlugin.deviceMemoryScaling=1.5"]).unwrap();
 }
 
 #[test]
-fn ways_of_installing_that_lack_something_are_refused() {
+fn rejects_incomplete_installations() {
     for (set, place, accepted) in [
         (
             "scheduler.kubeScheduler.enabled=false",
@@ -163,7 +163,7 @@ fn ways_of_installing_that_lack_something_are_refused() {
 }
 
 #[test]
-fn hamis_own_values_are_taken_and_mean_the_same() {
+fn accepts_hami_values_with_same_meaning() {
     let file = top("tests/chart/values/hami.yaml");
     let file = file.to_str().unwrap();
     let objects = rendered(&["-f", file]).unwrap();
@@ -173,7 +173,7 @@ fn hamis_own_values_are_taken_and_mean_the_same() {
     for flag in ["--node-policy=binpack", "--gpu-policy=spread"] {
         assert!(flags.iter().any(|one| one == flag), "{flag}");
     }
-    // Images, arguments and rights of HAMi's own are not taken over.
+    // HAMi's own images, arguments and permissions are not used.
     let text = format!("{objects:?}");
     for hamis in ["projecthami", "-v=4", "--debug", "certgen"] {
         assert!(!text.contains(hamis), "{hamis}");
@@ -197,9 +197,9 @@ fn hamis_own_values_are_taken_and_mean_the_same() {
     );
 }
 
-/// The table of HAMi's keys, and the schema that lets them through, are one.
+/// The table of HAMi's keys matches the schema that accepts them.
 #[test]
-fn every_key_of_hamis_that_is_told_of_is_let_through_and_no_default_of_ours() {
+fn accepts_every_hami_key_with_a_notice() {
     let read = |file: &str| std::fs::read_to_string(top(file)).unwrap();
     let hami: Value = serde_saphyr::from_str(&read("charts/aliquot/files/hami.yaml")).unwrap();
     let schema: Value = serde_json::from_str(&read("charts/aliquot/values.schema.json")).unwrap();
@@ -216,11 +216,11 @@ fn every_key_of_hamis_that_is_told_of_is_let_through_and_no_default_of_ours() {
         }
     }
     assert!(count > 60, "{count}");
-    said_of_all_values(&schema, &values, "");
+    check_schema_of_values(&schema, &values, "");
 }
 
-/// Each value with a default has a type in the schema.
-fn said_of_all_values(schema: &Value, values: &Value, path: &str) {
+/// Checks that each value with a default has a type in the schema.
+fn check_schema_of_values(schema: &Value, values: &Value, path: &str) {
     let Some(known) = schema["properties"].as_object() else {
         return;
     };
@@ -229,6 +229,6 @@ fn said_of_all_values(schema: &Value, values: &Value, path: &str) {
         let there = known
             .get(key)
             .unwrap_or_else(|| panic!("{path} has no schema"));
-        said_of_all_values(there, value, &path);
+        check_schema_of_values(there, value, &path);
     }
 }

@@ -1,5 +1,5 @@
-//! What helm makes of the chart: flags that the binaries take, rights with nothing left
-//! open, and the same objects for every version of Kubernetes that is supported.
+//! What helm renders: flags that the binaries accept, minimal permissions, and the same objects for
+//! every supported Kubernetes version.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 #[path = "rendered/node.rs"]
@@ -10,8 +10,8 @@ mod ways;
 use std::collections::BTreeSet;
 
 use aliquot_chart::{Object, chart, container, helm, one, rendered, texts, top};
-use aliquot_device_plugin::leave::everywhere;
-use aliquot_device_plugin::mps::keeper;
+use aliquot_device_plugin::leave::cluster;
+use aliquot_device_plugin::mps::supervisor;
 use aliquot_device_plugin::settings::Settings as Agent;
 use aliquot_monitor::settings::Settings as Monitor;
 use aliquot_scheduler::settings::Settings as Scheduler;
@@ -19,7 +19,7 @@ use aliquot_webhook::args::Args as Webhook;
 use clap::Parser;
 use serde_json::{Value, json};
 
-/// All that can be switched on.
+/// Everything optional enabled.
 const EVERYTHING: &[&str] = &[
     "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
     "--set=devicePlugin.mps.enabled=true,devicePlugin.mps.arguments=-multiuser-server -x",
@@ -38,14 +38,14 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
 ];
 
-/// Command and arguments, as the container is started.
+/// The container's command and arguments.
 fn command(container: &Value) -> Vec<String> {
     let mut line = texts(&container["command"]);
     line.extend(texts(&container["args"]));
     line
 }
 
-/// What the binary says to the container's arguments; `more` stands for its environment.
+/// The binary's error for the container's arguments; `more` replaces its environment.
 fn taken<P: Parser>(container: &Value, program: &[&str], more: &[&str]) -> P {
     let line = command(container);
     assert_eq!(line[..program.len()], *program, "{line:?}");
@@ -63,7 +63,7 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let extender = container(scheduler, "scheduler");
     let flags: Scheduler = taken(extender, &["aliquot-scheduler"], &["--identity=pod"]);
     flags.request.settings().unwrap();
-    // Who reaches the verbs can bind pods.
+    // Whoever can call the verbs can bind pods.
     assert!(flags.listen.ip().is_loopback());
     assert!(
         flags
@@ -77,7 +77,8 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let _: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
     if agent.containers().len() > 2 {
         let program = ["aliquot-device-plugin", "mps-keeper"];
-        let _: keeper::Settings = taken(container(agent, "mps-keeper"), &program, &[]);
+        let _: supervisor::SupervisorSettings =
+            taken(container(agent, "mps-keeper"), &program, &[]);
     }
     let webhook = one(&objects, "Deployment", "aliquot-webhook");
     let webhook = container(webhook, "webhook");
@@ -88,7 +89,7 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let leave = one(&objects, "Job", "aliquot-leave");
     let leave = container(leave, "leave");
     let program = ["aliquot-device-plugin", "leave"];
-    let _: everywhere::Settings = taken(leave, &program, &[]);
+    let _: cluster::Settings = taken(leave, &program, &[]);
     for (container, variable) in [
         (extender, "POD_NAME"),
         (own, "NODE_NAME"),
@@ -101,7 +102,7 @@ fn all_flags_are_taken(arguments: &[&str]) {
 }
 
 #[test]
-fn every_flag_is_one_that_the_binary_takes() {
+fn passes_only_flags_that_binaries_accept() {
     all_flags_are_taken(&[]);
     all_flags_are_taken(EVERYTHING);
     let hami = top("tests/chart/values/hami.yaml");
@@ -109,7 +110,7 @@ fn every_flag_is_one_that_the_binary_takes() {
 }
 
 #[test]
-fn values_reach_the_parts_that_they_are_for() {
+fn passes_values_to_their_components() {
     let objects = rendered(&[
         "--set=scheduler.defaultMem=0,scheduler.defaultCores=20,scheduler.defaultGPUNum=2",
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
@@ -144,9 +145,9 @@ fn values_reach_the_parts_that_they_are_for() {
     assert_eq!(managed[4]["name"], "a/prio");
 }
 
-/// Nothing of the chart is for one namespace or one version.
+/// Removes what depends on the namespace or the version.
 #[test]
-fn every_supported_version_gets_the_same_objects_and_a_kube_scheduler_of_its_own() {
+fn renders_same_objects_for_each_kubernetes_version() {
     let mut same = BTreeSet::new();
     for minor in 30..=37 {
         let version = format!("1.{minor}.2");
@@ -157,7 +158,7 @@ fn every_supported_version_gets_the_same_objects_and_a_kube_scheduler_of_its_own
         assert_eq!(image, expected);
         let text = format!("{objects:?}").replace(&expected, "");
         assert!(!text.contains("aliquot-system"), "{version}");
-        // kube-scheduler has /livez and /readyz from 1.31.
+        // kube-scheduler has /livez and /readyz since 1.31.
         let old = minor == 30;
         let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
         let probes = container(scheduler, "kube-scheduler");
@@ -183,12 +184,12 @@ fn every_supported_version_gets_the_same_objects_and_a_kube_scheduler_of_its_own
 }
 
 #[test]
-fn helm_finds_nothing_to_complain_about() {
-    let said = helm(&["lint", "--strict", &chart()]).unwrap();
-    said.success().unwrap();
+fn passes_helm_lint() {
+    let output = helm(&["lint", "--strict", &chart()]).unwrap();
+    output.success().unwrap();
 }
 
-/// What restricted Pod Security asks for.
+/// The requirements of the restricted Pod Security Standard.
 fn is_restricted(object: &Object) -> Result<(), String> {
     let pod = object.pod().unwrap();
     for forbidden in ["hostPID", "hostIPC", "hostNetwork"] {
@@ -208,12 +209,12 @@ fn is_restricted(object: &Object) -> Result<(), String> {
     }
     for container in object.containers() {
         let security = &container["securityContext"];
-        let wanted = json!({
+        let expected = json!({
             "allowPrivilegeEscalation": false,
             "readOnlyRootFilesystem": true,
             "capabilities": {"drop": ["ALL"]},
         });
-        if *security != wanted {
+        if *security != expected {
             return Err(format!("{}", container["name"]));
         }
     }
@@ -221,7 +222,7 @@ fn is_restricted(object: &Object) -> Result<(), String> {
 }
 
 #[test]
-fn pods_are_restricted_but_for_the_agents() {
+fn pods_meet_restricted_standard_except_agents() {
     let objects = rendered(EVERYTHING).unwrap();
     let with_pods: Vec<&Object> = objects.iter().filter(|one| one.pod().is_some()).collect();
     assert_eq!(with_pods.len(), 4, "with what runs before the removal");
@@ -231,10 +232,10 @@ fn pods_are_restricted_but_for_the_agents() {
     }
 }
 
-/// Each right of the agent that restricted Pod Security would refuse, and each path of
-/// the host, has a comment right above it in the template.
+/// Each setting of the agent that the restricted Pod Security Standard would reject, and each host path,
+/// has a comment right above it in the template.
 #[test]
-fn every_path_of_the_host_and_every_right_of_the_agent_has_its_reason() {
+fn every_host_path_and_capability_has_a_reason() {
     let text = std::fs::read_to_string(top("charts/aliquot/templates/agent.yaml")).unwrap();
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let mut found = 0;
@@ -242,7 +243,7 @@ fn every_path_of_the_host_and_every_right_of_the_agent_has_its_reason() {
         let paths = line.starts_with("hostPath:");
         let rights = ["privileged: true", "hostPID: true"].contains(line);
         if paths || rights {
-            // A path stands one line below its volume's name.
+            // A path is one line below its volume's name.
             let above = lines[at - usize::from(paths) - 1];
             assert!(above.starts_with('#'), "{}: {line}", at + 1);
             found += 1;
@@ -262,7 +263,7 @@ fn every_path_of_the_host_and_every_right_of_the_agent_has_its_reason() {
 }
 
 #[test]
-fn what_an_agent_mounts_reaches_the_container_runtime() {
+fn agent_mounts_propagate_to_container_runtime() {
     let objects = rendered(&[]).unwrap();
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
     let mounts = container(agent, "device-plugin")["volumeMounts"].as_array();
@@ -273,7 +274,7 @@ fn what_an_agent_mounts_reaches_the_container_runtime() {
 }
 
 #[test]
-fn replicas_are_two_spread_and_never_all_away() {
+fn replicas_are_two_spread_and_budgeted() {
     let objects = rendered(&[]).unwrap();
     for name in ["aliquot-scheduler", "aliquot-webhook"] {
         let deployment = one(&objects, "Deployment", name);
@@ -288,9 +289,9 @@ fn replicas_are_two_spread_and_never_all_away() {
     }
 }
 
-/// Of each account: what it may do, resource by resource. A new right is a line here.
+/// The permissions of each account, resource by resource. A new permission is a new line here.
 #[test]
-fn no_account_may_do_more_than_what_stands_here() {
+fn service_accounts_have_only_listed_permissions() {
     let objects = rendered(&[]).unwrap();
     let mut rights = BTreeSet::new();
     for object in objects.iter().filter(|one| one.kind().ends_with("Role")) {
@@ -331,7 +332,7 @@ fn no_account_may_do_more_than_what_stands_here() {
 }
 
 #[test]
-fn dashboards_and_alerts_are_asked_for_and_may_be_absent() {
+fn renders_dashboards_and_alerts_on_request() {
     let plain = rendered(&[]).unwrap();
     assert!(plain.iter().all(|one| one.kind() != "ServiceMonitor"));
     let watched = rendered(EVERYTHING).unwrap();

@@ -1,7 +1,5 @@
-//! An upgrade of the agents on a real API server with its controllers: not more than a tenth of
-//! the nodes is without its agent at any time. Issue D6, 1.
-//!
-//! Fed by: the chart; the kubelets are played here. Must not: make a pod ready that was not seen.
+//! An upgrade of the agents on a real API server with its controllers: at most a tenth of the nodes is
+//! without its agent at any time.
 
 use std::time::Duration;
 
@@ -19,8 +17,8 @@ const NODES: usize = 30;
 const AWAY: usize = 3;
 const PODS: &str = "app.kubernetes.io/component=device-plugin";
 
-/// Plays the kubelets of all nodes: what is to end is gone, what was placed is ready. Gives how many
-/// pods were ready before, and how many of those have this generation of the template.
+/// Acts as the kubelets of all nodes: terminating pods are deleted, scheduled ones become ready. Returns
+/// how many pods were ready before, and how many of those have this generation of the template.
 async fn played(pods: &Api<Pod>, generation: &str) -> Result<(usize, usize)> {
     let (mut ready, mut new) = (0, 0);
     for pod in pods.list(&ListParams::default().labels(PODS)).await?.items {
@@ -82,7 +80,7 @@ async fn rolled(cluster: &Cluster) -> Result<()> {
     })
     .await?;
     let least = least.into_inner();
-    // All that are away at a time are seen together or are not.
+    // All agents that are down at the same time are seen together.
     ensure!(
         (NODES - AWAY..NODES).contains(&least),
         "{least} of {NODES} were there at the worst time"
@@ -91,7 +89,7 @@ async fn rolled(cluster: &Cluster) -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_upgrade_takes_the_agent_from_a_tenth_of_the_nodes_at_a_time() {
+async fn upgrades_agents_on_a_tenth_of_nodes_at_a_time() {
     let cluster = Box::pin(Cluster::control_plane().start()).await;
     let cluster = cluster.expect("a cluster");
     rolled(&cluster).await.expect("a roll");

@@ -1,5 +1,5 @@
-//! Every object of the chart against what each version of Kubernetes says of its kind, with
-//! nothing that the kind does not know.
+//! Validates every object of the chart against the schema of each Kubernetes version, without unknown
+//! fields.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 use std::process::Command;
@@ -41,24 +41,24 @@ fn validator() -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// What the validator says of this text as objects of Kubernetes 1.`minor`; `None`: nothing.
-fn fault(validator: &str, minor: u32, text: &str) -> Result<Option<String>> {
+/// The validator's errors for this text as objects of Kubernetes 1.`minor`, if any.
+fn validation_errors(validator: &str, minor: u32, text: &str) -> Result<Option<String>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("objects.yaml");
     std::fs::write(&file, text)?;
-    // Kinds of other projects are passed over.
+    // Kinds of other projects are skipped.
     let output = Command::new(validator)
         .args(["--strict", "--quiet", "--no-warn", "-k"])
         .arg(format!("1.{minor}"))
         .arg(&file)
         .output()
         .context("run the validator")?;
-    let said = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
-    Ok((!output.status.success() || !said.is_empty()).then_some(said))
+    let errors = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
+    Ok((!output.status.success() || !errors.is_empty()).then_some(errors))
 }
 
 #[test]
-fn every_object_is_one_of_each_supported_version() {
+fn objects_match_schemas_of_each_kubernetes_version() {
     let (validator, chart) = (validator().unwrap(), chart());
     let mut seen = 0;
     for minor in 30..=37 {
@@ -68,13 +68,13 @@ fn every_object_is_one_of_each_supported_version() {
             line.extend(["--kube-version", &version]);
             line.extend(way.iter().map(String::as_str));
             let text = helm(&line).unwrap().success().unwrap();
-            let said = fault(&validator, minor, &text).unwrap();
-            assert_eq!(said, None, "{version} {way:?}");
+            let errors = validation_errors(&validator, minor, &text).unwrap();
+            assert_eq!(errors, None, "{version} {way:?}");
             seen += text.matches("\nkind: ").count();
         }
     }
     assert!(seen > 8 * 5 * 20, "{seen} objects");
     let wrong = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replica: 1}\n";
-    let said = fault(&validator, 37, wrong).unwrap().unwrap();
-    assert!(said.contains("selector"), "{said}");
+    let errors = validation_errors(&validator, 37, wrong).unwrap().unwrap();
+    assert!(errors.contains("selector"), "{errors}");
 }

@@ -13,6 +13,7 @@ exec 9>"$STATE/.down"
 flock 9 # the guard and a hand may both call; who starts from here on sees .down and ends
 [ -e "$STATE/aliquot-cluster" ] || exit 0
 failed=
+locks=/tmp/aliquot-cluster
 
 await() { # await WHAT CONDITION...: 120 s of sleep
   local what=$1; shift
@@ -63,13 +64,19 @@ if [ -e "$STATE/run/node" ]; then
   end mounts # the node's mounts live in its mount namespace and go with it
   await "cgroup $cgroup" no_cgroup
   await "pod interfaces (10.$subnet.0.0/22)" no_route # they go with the pods' network namespaces
-  if [ -e "$STATE/run/sysctl" ]; then
-    while read -r file value; do echo "$value" >"$file"; done <"$STATE/run/sysctl"
+  exec 7>"$locks/node-entry.lock" 8>>"$locks/node.lock"
+  flock 7 # nobody joins or leaves meanwhile
+  end node-lock
+  if flock -n 8; then # no other cluster with nodes is left
+    if [ -e "$locks/sysctl" ]; then
+      while read -r file value; do echo "$value" >"$file"; done <"$locks/sysctl"
+    fi
+    if [ -e "$locks/made" ]; then # mount points that were not there before
+      while read -r dir; do rmdir "$dir" 2>/dev/null; done <"$locks/made"
+    fi
+    rm -f "$locks/sysctl" "$locks/made"
   fi
-  if [ -e "$STATE/run/made" ]; then # mount points that were not there before
-    while read -r dir; do rmdir "$dir" 2>/dev/null; done <"$STATE/run/made"
-  fi
-  end turn # last: the next node may come now
+  exec 7>&- 8>&-
 fi
 end scheduler controller-manager apiserver etcd # etcd last: it holds the lock on the ports
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::cluster::Cluster;
 
-/// How long a helper program may run: less than anything that a client holds on to.
+/// How long a helper program may run: less than any client's own timeout.
 const PROGRAM: Duration = Duration::from_mins(3);
 /// Life of a service account's token: longer than any demo.
 const TOKEN: i64 = 24 * 60 * 60;
@@ -155,7 +155,7 @@ impl Cluster {
             .clusters
             .into_iter()
             .find_map(|cluster| cluster.cluster?.certificate_authority_data)
-            .context("the admin kubeconfig has no authority")?;
+            .context("the admin kubeconfig has no certificate authority")?;
         Ok(json!({
             "apiVersion": "v1",
             "kind": "Config",

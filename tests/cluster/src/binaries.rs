@@ -17,7 +17,7 @@ fn script(which: &str) -> Result<&'static str> {
     match which {
         "" | "newest" => Ok("build.sh"),
         "oldest" => Ok("oldest.sh"),
-        other => bail!("{WHICH}={other}; accepted: newest, oldest"),
+        other => bail!("{WHICH}={other}; expected: newest, oldest"),
     }
 }
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_kubernetes_than_these_two_is_refused() {
+    fn rejects_other_kubernetes_versions() {
         for (which, expected) in [
             ("", "build.sh"),
             ("newest", "build.sh"),
@@ -57,6 +57,6 @@ mod tests {
             assert_eq!(script(which).unwrap(), expected);
         }
         let refused = script("1.30").unwrap_err().to_string();
-        assert_eq!(refused, "ALIQUOT_KUBERNETES=1.30; accepted: newest, oldest");
+        assert_eq!(refused, "ALIQUOT_KUBERNETES=1.30; expected: newest, oldest");
     }
 }

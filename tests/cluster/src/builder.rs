@@ -1,4 +1,4 @@
-//! What a cluster shall be like, and the way from there to a running one.
+//! The options of a cluster, and its start.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::binaries;
 use crate::cluster::{Cluster, Options};
 use crate::control_plane;
-use crate::guard::{DOWN, Guard, Logs};
 use crate::layout::{Layout, MARKER};
 use crate::ports::Ports;
 use crate::scheduler_config::SchedulerOptions;
+use crate::watchdog::{DOWN, Logs, Watchdog};
 
 /// Where kube-scheduler finds the extender.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub struct Builder {
     chart_values: Vec<(String, Value)>,
     user_namespaces: bool,
     state: Option<PathBuf>,
-    keep: bool,
+    detached: bool,
 }
 
 impl Cluster {
@@ -49,12 +49,11 @@ impl Cluster {
             chart_values: Vec::new(),
             user_namespaces: false,
             state: None,
-            keep: false,
+            detached: false,
         }
     }
 
-    /// The same with a real node: containerd and the kubelet. Needs root. One at a
-    /// time on a machine; a second start waits for the first one's end.
+    /// The same with a real node: containerd and the kubelet. Needs root.
     pub fn with_node() -> Builder {
         Self::control_plane().node_name("node-1")
     }
@@ -128,8 +127,8 @@ impl Builder {
         self
     }
 
-    /// The state folder (default: a new one under /tmp); at most 60 bytes. A cluster
-    /// that an interrupted run left there is taken down first.
+    /// The state directory (default: a new one under /tmp); at most 60 bytes. A cluster that an
+    /// interrupted run left there is taken down first.
     #[must_use]
     pub fn state(mut self, folder: &Path) -> Self {
         self.state = Some(folder.to_owned());
@@ -138,8 +137,8 @@ impl Builder {
 
     /// The cluster outlives this process, until [`Cluster::stop_at`].
     #[must_use]
-    pub fn keep(mut self) -> Self {
-        self.keep = true;
+    pub fn detached(mut self) -> Self {
+        self.detached = true;
         self
     }
 
@@ -158,11 +157,11 @@ impl Builder {
         let layout = self.layout().await?;
         let (ports, lock) = Ports::choose(layout.root())?;
         layout.create()?;
-        let guard = if self.keep {
+        let watchdog = if self.detached {
             std::fs::write(layout.at("down.sh"), DOWN)?;
             None
         } else {
-            Some(Guard::start(&layout)?)
+            Some(Watchdog::start(&layout)?)
         };
         let server = control_plane::api_url(ports);
         let node = self.node.as_deref().unwrap_or("none");
@@ -182,10 +181,10 @@ impl Builder {
                 args: self.scheduler_args,
             }),
         };
-        let cluster = Cluster::assemble(layout.clone(), ports, options, binaries, guard).await?;
+        let cluster = Cluster::assemble(layout.clone(), ports, options, binaries, watchdog).await?;
         if let Err(error) = Box::pin(cluster.bring_up(lock)).await {
             drop(cluster);
-            if self.keep {
+            if self.detached {
                 down(layout.root(), Logs::Keep).await?;
             }
             return Err(error.context(format!("start a cluster (logs: {})", layout.text("log"))));

@@ -1,9 +1,8 @@
-//! A file of the product's chart with its values filled in.
+//! A file of `charts/aliquot` with its values filled in.
 //!
-//! Fed by: `charts/aliquot`. It knows the forms of Helm's templates that the file
-//! uses: `{{ .Values.a.b }}`, whole lines `{{- if .Values.a }}` or
-//! `{{- range .Values.a }}` with `{{ . }}` inside, and `{{- end }}`.
-//! Must not: guess; what it does not know is an error.
+//! It supports only the template syntax that the file uses: `{{ .Values.a.b }}`, whole lines `{{-
+//! if .Values.a }}` or `{{- range .Values.a }}` with `{{ . }}` inside, and `{{- end }}`. Anything
+//! else is an error.
 
 use std::path::Path;
 
@@ -53,7 +52,7 @@ fn block(lines: &[&str], context: &Value) -> Result<Vec<String>> {
         let path = open.strip_suffix(" }}").context((*line).to_owned())?;
         let inside = &lines[at..at + end(&lines[at..])?];
         at += inside.len() + 1;
-        let value = look(context, path)?;
+        let value = lookup(context, path)?;
         if test.is_some() {
             let is = value.as_bool();
             if is.with_context(|| format!("{path} is neither true nor false"))? {
@@ -71,7 +70,7 @@ fn block(lines: &[&str], context: &Value) -> Result<Vec<String>> {
     Ok(made)
 }
 
-/// Where the block that is open at the first line ends.
+/// The line on which the block ends that is open at the first line.
 fn end(lines: &[&str]) -> Result<usize> {
     let mut open = 1;
     let end = lines.iter().position(|line| {
@@ -90,7 +89,7 @@ fn fill(line: &str, context: &Value) -> Result<String> {
     let mut filled = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (path, rest) = part.split_once(" }}").context(line.to_owned())?;
-        match look(context, path)? {
+        match lookup(context, path)? {
             Value::String(text) => filled.push_str(text),
             value @ (Value::Bool(_) | Value::Number(_)) => filled.push_str(&value.to_string()),
             other => bail!("{path} is {other}, not one word"),
@@ -100,7 +99,7 @@ fn fill(line: &str, context: &Value) -> Result<String> {
     Ok(filled)
 }
 
-fn look<'a>(context: &'a Value, path: &str) -> Result<&'a Value> {
+fn lookup<'a>(context: &'a Value, path: &str) -> Result<&'a Value> {
     let found = context.pointer(&path.replace('.', "/"));
     found.with_context(|| format!("no value for {path:?}"))
 }
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_filled_in_and_lines_kept_or_left_out() {
+    fn fills_in_values_and_includes_or_omits_lines() {
         check("x: \"{{ .Values.a.b }}/y\"", Ok("x: \"c/y\""));
         check("{{ .Values.a.n }} {{ .Values.a.yes }}", Ok("3 true"));
         check(
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_an_error() {
+    fn rejects_unknown_values() {
         check("{{ .Values.z }}", Err("no value for \".Values.z\""));
         check(
             "{{ .Values.a }}",

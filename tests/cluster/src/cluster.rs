@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::daemons::{Daemon, Daemons};
-use crate::guard::{Guard, Logs};
 use crate::layout::{Layout, MARKER};
 use crate::machine;
 use crate::members::Member;
@@ -24,11 +23,12 @@ use crate::ports::{Ports, Role};
 use crate::process::Program;
 use crate::scheduler_config::{self, SchedulerOptions};
 use crate::wait::eventually;
+use crate::watchdog::{Logs, Watchdog};
 
 /// How long a component may take to come up on a busy machine.
 pub(crate) const START: Duration = Duration::from_mins(4);
 
-/// What the cluster was asked to be.
+/// The options with which the cluster was started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) node: Option<String>,
@@ -60,7 +60,7 @@ pub struct Cluster {
     /// etcd's, so that the ports stay this cluster's while etcd is away.
     port_lock: Mutex<Option<File>>,
     config: kube::Config,
-    guard: Option<Guard>,
+    watchdog: Option<Watchdog>,
 }
 
 impl Cluster {
@@ -69,7 +69,7 @@ impl Cluster {
         ports: Ports,
         options: Options,
         binaries: PathBuf,
-        guard: Option<Guard>,
+        watchdog: Option<Watchdog>,
     ) -> Result<Self> {
         let kubeconfig = Kubeconfig::read_from(layout.at("pki/admin.kubeconfig"))?;
         let config =
@@ -83,7 +83,7 @@ impl Cluster {
             daemons,
             port_lock: Mutex::default(),
             config,
-            guard,
+            watchdog: watchdog,
         })
     }
 
@@ -124,7 +124,7 @@ impl Cluster {
         match &self.options.node {
             None => Box::pin(self.start_control_plane(port_lock)).await,
             Some(node) => {
-                let lock = machine::lock(&self.layout).await?;
+                let lock = machine::join_nodes()?;
                 tokio::try_join!(
                     Box::pin(self.start_control_plane(port_lock)),
                     Box::pin(self.start_runtime(lock))
@@ -256,8 +256,8 @@ impl Cluster {
 
     /// The lock on the ports, for etcd to hold as well.
     pub(crate) fn port_lock(&self) -> Result<Option<File>> {
-        let held = self.port_lock.lock();
-        Ok(held.as_ref().map(File::try_clone).transpose()?)
+        let lock = self.port_lock.lock();
+        Ok(lock.as_ref().map(File::try_clone).transpose()?)
     }
 
     pub(crate) fn kubebox(&self, args: Vec<String>) -> Program {
@@ -277,14 +277,14 @@ impl Cluster {
     /// # Errors
     /// Something is left; the logs are kept then.
     pub async fn stop(mut self) -> Result<()> {
-        let guard = self.guard.take();
+        let watchdog = self.watchdog.take();
         ensure!(
-            guard.is_some(),
-            "a kept cluster is stopped by Cluster::stop_at({})",
+            watchdog.is_some(),
+            "a detached cluster is stopped by Cluster::stop_at({})",
             self.layout.root().display()
         );
-        if let Some(guard) = guard {
-            tokio::task::spawn_blocking(|| guard.finish(Logs::Remove)).await??;
+        if let Some(watchdog) = watchdog {
+            tokio::task::spawn_blocking(|| watchdog.finish(Logs::Remove)).await??;
         }
         self.daemons.reap();
         Ok(())
@@ -293,8 +293,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if let Some(guard) = self.guard.take() {
-            let ended = guard.finish(Logs::Keep);
+        if let Some(watchdog) = self.watchdog.take() {
+            let ended = watchdog.finish(Logs::Keep);
             self.daemons.reap();
             report(&self.layout, ended);
         }
@@ -303,11 +303,11 @@ impl Drop for Cluster {
 
 #[expect(
     clippy::print_stderr,
-    reason = "a failed test run must say where its logs are"
+    reason = "a failed test run must report where its logs are"
 )]
 fn report(layout: &Layout, ended: Result<()>) {
     if let Err(error) = ended {
         eprintln!("cluster not taken down cleanly: {error:#}");
     }
-    eprintln!("cluster logs kept in {}", layout.text("log"));
+    eprintln!("cluster logs are in {}", layout.text("log"));
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::layout::Layout;
 use crate::ports::{Ports, Role};
 
-/// What a control plane with made-up nodes needs, and nothing that would judge
-/// those nodes by heartbeats they do not send.
+/// What a control plane with fake nodes needs, without the controllers that would mark nodes
+/// without heartbeats as unreachable.
 const CONTROLLERS_FOR_FAKE_NODES: [&str; 10] = [
     "serviceaccount-controller",
     "root-ca-certificate-publisher-controller",
@@ -47,8 +47,8 @@ pub(crate) fn etcd(layout: &Layout, ports: Ports) -> Vec<String> {
     ]
 }
 
-/// `node`: a real kubelet will come; without one the admission plugin that taints
-/// new nodes is off, so that made-up nodes can be scheduled to at once.
+/// `node`: a real kubelet will come; without one the admission plugin that taints new nodes is off,
+/// so that fake nodes can be scheduled to at once.
 pub(crate) fn apiserver(
     layout: &Layout,
     ports: Ports,
@@ -119,7 +119,7 @@ pub(crate) fn controller_manager(layout: &Layout, ports: Ports, node: bool) -> V
     ]
 }
 
-/// kube-scheduler as one of several: it serves nothing, so it needs no port.
+/// kube-scheduler as one of several: it has no server, so it needs no port.
 pub(crate) fn replica(config: &Path) -> Vec<String> {
     vec![
         "scheduler".into(),

@@ -1,5 +1,5 @@
-//! The cluster's own processes: start, end, look whether one died.
-//! What it must not do: know arguments or order.
+//! Starts and kills the cluster's own processes, and checks whether one died. Their arguments and
+//! order are in other modules.
 
 use std::collections::BTreeMap;
 use std::process::Child;
@@ -19,8 +19,8 @@ pub(crate) enum Daemon {
     ApiServer,
     ControllerManager,
     Scheduler,
-    /// Holds the machine's lock on having a node, until all else of it is gone.
-    Turn,
+    /// Holds the machine's shared lock on having nodes, until all else of the node is gone.
+    NodeLock,
     /// Holds the node's mount namespace.
     Mounts,
     Containerd,
@@ -35,7 +35,7 @@ impl Daemon {
             Self::ApiServer => "apiserver",
             Self::ControllerManager => "controller-manager",
             Self::Scheduler => "scheduler",
-            Self::Turn => "turn",
+            Self::NodeLock => "node-lock",
             Self::Mounts => "mounts",
             Self::Containerd => "containerd",
             Self::Kubelet => "kubelet",

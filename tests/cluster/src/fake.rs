@@ -1,4 +1,4 @@
-//! Made-up nodes, and pods played on them by hand (no kubelet there).
+//! Fake nodes, and pods run on them by hand (there is no kubelet).
 
 use std::collections::BTreeMap;
 
@@ -29,16 +29,16 @@ impl Cluster {
             .create(&PostParams::default(), &node)
             .await
             .with_context(|| format!("create node {name}"))?;
-        let mut room: Map<String, Value> = Map::new();
+        let mut capacity: Map<String, Value> = Map::new();
         for (resource, amount) in [("cpu", "64"), ("memory", "256Gi"), ("pods", "250")] {
-            room.insert(resource.into(), amount.into());
+            capacity.insert(resource.into(), amount.into());
         }
         for (resource, amount) in allocatable {
-            room.insert((*resource).into(), (*amount).into());
+            capacity.insert((*resource).into(), (*amount).into());
         }
         let status = json!({"status": {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": capacity,
+            "allocatable": capacity,
             "conditions": [{"type": "Ready", "status": "True", "reason": "MadeUp"}],
         }});
         nodes

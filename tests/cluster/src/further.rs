@@ -1,9 +1,8 @@
-//! Nodes beside the first one: each with its own mount namespace, containerd and
-//! kubelet, on the same machine.
+//! Nodes beside the first one: each with its own mount namespace, containerd and kubelet, on the
+//! same machine.
 //!
-//! Their processes are parts and their files lie in a folder `n1` or `n2` of the state
-//! folder, laid out as the first node's; `down.sh` ends them with the cluster.
-//! Must not: be started where there is no first node, which has the machine's turn.
+//! Their processes are parts, and their files lie in a directory `n1` or `n2` of the state
+//! directory with the first node's layout; `down.sh` ends them with the cluster.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

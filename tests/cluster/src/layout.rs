@@ -23,13 +23,13 @@ impl Layout {
         let text = root.to_string_lossy();
         ensure!(
             text.len() <= LONGEST,
-            "state folder {text} has {} bytes; at most {LONGEST} are accepted, because unix sockets lie below it",
+            "state folder {text} has {} bytes; expected at most {LONGEST}, because Unix sockets lie below it",
             text.len()
         );
         ensure!(
             text.chars()
                 .all(|c| c.is_ascii_alphanumeric() || "/-_.".contains(c)),
-            "state folder {text:?}: only letters, digits and / - _ . are accepted"
+            "state folder {text:?}: expected only letters, digits and / - _ ."
         );
         Ok(Self { root })
     }

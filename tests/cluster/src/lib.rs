@@ -25,7 +25,6 @@ mod control_plane;
 mod daemons;
 mod fake;
 mod further;
-mod guard;
 mod images;
 mod layout;
 mod machine;
@@ -41,6 +40,7 @@ mod replicas;
 mod rights;
 mod scheduler_config;
 pub mod wait;
+mod watchdog;
 
 pub use access::Output;
 pub use builder::Builder;

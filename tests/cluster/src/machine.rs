@@ -1,18 +1,14 @@
-//! What a node asks of the whole machine: its turn, kernel settings, a cgroup.
-//! What it must not do: change anything that `down.sh` does not put back.
+//! What nodes need of the whole machine: kernel settings and a cgroup of their own.
+//!
+//! Clusters with nodes run side by side. Each holds a shared lock for as long as its node lives;
+//! the first one writes down the kernel settings and `down.sh` of the last one restores them.
 
 use std::fs::File;
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::layout::Layout;
-use crate::ports::{lock_owner, try_lock};
-use crate::wait::eventually;
-
-/// How long a second cluster with a node waits for the first.
-const TURN: Duration = Duration::from_mins(15);
+use crate::ports::{LOCKS, open_lock};
 
 /// What the kubelet needs of cgroup v2.
 const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
@@ -27,28 +23,31 @@ const SETTINGS: [&str; 6] = [
     "/proc/sys/net/ipv4/ip_forward",
 ];
 
-/// Waits for this machine's turn to run a node.
-pub(crate) async fn lock(layout: &Layout) -> Result<File> {
-    eventually(TURN, "the machine's only node to be free", || async {
-        match try_lock("node", layout.root())? {
-            Some(lock) => Ok(Some(lock)),
-            None => bail!("the cluster in {} has it", lock_owner("node")),
-        }
-    })
-    .await
+/// The shared lock of one more cluster with nodes. The first one saves the kernel settings
+/// for the last one's `down.sh`.
+pub(crate) fn join_nodes() -> Result<File> {
+    // Between our two locks, and in `down.sh`, no other process may be the first or the last.
+    let entry = open_lock("node-entry")?;
+    entry.lock().context("lock node-entry")?;
+    let nodes = open_lock("node")?;
+    match nodes.try_lock() {
+        Ok(()) => save_settings()?,
+        Err(std::fs::TryLockError::WouldBlock) => {}
+        Err(std::fs::TryLockError::Error(error)) => return Err(error).context("lock node"),
+    }
+    nodes.lock_shared().context("share the lock node")?;
+    Ok(nodes)
 }
 
-/// Writes down the kernel settings for `down.sh` to restore.
-pub(crate) fn save_settings(layout: &Layout) -> Result<()> {
+fn save_settings() -> Result<()> {
     let mut lines = Vec::new();
     for file in SETTINGS {
         let value = std::fs::read_to_string(file).with_context(|| format!("read {file}"))?;
         lines.push(format!("{file} {}", value.trim()));
     }
-    Ok(std::fs::write(
-        layout.at("run/sysctl"),
-        lines.join("\n") + "\n",
-    )?)
+    let path = Path::new(LOCKS).join("sysctl");
+    std::fs::write(&path, lines.join("\n") + "\n")
+        .with_context(|| format!("write {}", path.display()))
 }
 
 /// A cgroup of the node's own in each hierarchy (v1) or in the only one (v2); `name`

@@ -109,7 +109,7 @@ impl Form {
 async fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Up { place, form } => {
-            let builder = form.builder().state(&place.state).keep();
+            let builder = form.builder().state(&place.state).detached();
             let cluster = Box::pin(builder.start()).await?;
             print!("{}", environment(&cluster));
         }

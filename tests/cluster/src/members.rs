@@ -1,7 +1,5 @@
-//! The cluster's processes one by one: ended, and started without waiting for each other, as on a
-//! machine that loses its power and gets it back.
-//!
-//! Fed by: [`Cluster`], and by tests that stop everything. Must not: decide an order.
+//! The cluster's processes one by one: killed, and started without waiting for each other, as after
+//! a power failure. The caller chooses the order.
 
 use anyhow::{Context as _, Result};
 use tokio::net::{TcpStream, UnixStream};
@@ -61,7 +59,7 @@ impl Cluster {
     ///
     /// # Errors
     /// It was not running.
-    pub async fn end_member(&self, member: Member) -> Result<()> {
+    pub async fn kill_member(&self, member: Member) -> Result<()> {
         self.daemons.kill(member.daemon()).await
     }
 
@@ -69,7 +67,7 @@ impl Cluster {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn keep_member(&self, member: Member) -> Result<bool> {
+    pub fn ensure_member(&self, member: Member) -> Result<bool> {
         let away = !self.daemons.runs(member.daemon())?;
         if away {
             self.launch(member)?;
@@ -77,7 +75,7 @@ impl Cluster {
         Ok(away)
     }
 
-    /// Whether somebody can connect to it.
+    /// Whether it accepts connections.
     pub async fn listens(&self, member: Member) -> bool {
         let role = match member {
             Member::Etcd => Role::Etcd,

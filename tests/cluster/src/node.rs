@@ -1,6 +1,5 @@
 //! The node: mount namespace, containerd, kubelet. [`crate::further`] has those beside it.
-//! One cluster with nodes on a machine at a time. What it must not do: leave anything that `down.sh`
-//! does not find through `run/node`, `run/sysctl` and `run/made`.
+//! `down.sh` finds all of it through `run/node`.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,7 +23,7 @@ use crate::wait::eventually;
 /// state folder may lie on an overlay, on which overlayfs cannot be stacked.
 pub(crate) const MAKE_MOUNTS: &str = r#"set -e
 for d in /var/lib/kubelet /run/containerd /var/lib/cni /var/log/containers; do
-  [ -d "$d" ] || { mkdir -p "$d"; echo "$d" >>"$1/run/made"; }
+  [ -d "$d" ] || { mkdir -p "$d"; echo "$d" >>/tmp/aliquot-cluster/made; }
 done
 mount --bind "$1/kubelet" /var/lib/kubelet
 for d in /run/containerd /var/lib/cni /var/log/containers "$1/containerd/root"; do
@@ -48,10 +47,9 @@ impl Cluster {
             self.layout.at("run/node"),
             format!("{} {subnet}\n", self.cgroup()),
         )?;
-        let mut turn = Program::new("sleep", ["2147483647"]);
-        turn.lock = Some(lock);
-        self.daemons.start(Daemon::Turn, turn)?;
-        machine::save_settings(&self.layout)?;
+        let mut holder = Program::new("sleep", ["2147483647"]);
+        holder.lock = Some(lock);
+        self.daemons.start(Daemon::NodeLock, holder)?;
         self.make_mounts().await?;
         machine::make_cgroups(&self.cgroup())?;
         let cni = node_files::cni(&self.layout, self.ports, 0).to_string();

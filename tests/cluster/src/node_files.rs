@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubelet_without_a_certificate_of_its_own_acts_as_its_node() {
+    fn kubelet_without_its_own_certificate_acts_as_its_node() {
         let config = as_kubelet("- name: a\n  user: {client-key-data: k}", "n").unwrap();
         let acting = "user: {as: 'system:node:n', as-groups: ['system:nodes'], client-key-data: k}";
         assert_eq!(config, format!("- name: a\n  {acting}"));

@@ -1,4 +1,4 @@
-//! Where things of a cluster are: files, folders, addresses. Pure.
+//! The files, directories and addresses of a cluster. Pure.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -28,17 +28,17 @@ impl Cluster {
         self.part_address(0)
     }
 
-    /// The folder of the binaries: `kubebox`, `ctr` and the others.
+    /// The directory of the binaries: `kubebox`, `ctr` and the others.
     pub fn binaries(&self) -> &Path {
         &self.binaries
     }
 
-    /// The folder that holds everything of this cluster.
+    /// The directory with everything of this cluster.
     pub fn state_dir(&self) -> &Path {
         self.layout.root()
     }
 
-    /// The folder of the logs, one file for each process; pods' logs in `pods/`.
+    /// The directory of the logs, one file for each process; pods' logs in `pods/`.
     pub fn log_dir(&self) -> PathBuf {
         self.layout.at("log")
     }
@@ -48,7 +48,7 @@ impl Cluster {
         self.layout.at("containerd/c.sock")
     }
 
-    /// The kubelet's folder as seen from outside its mount namespace: below it lie
+    /// The kubelet's directory as seen from outside its mount namespace; it contains
     /// `device-plugins/` and `pod-resources/`.
     pub fn kubelet_dir(&self) -> PathBuf {
         self.layout.at("kubelet")
@@ -59,12 +59,12 @@ impl Cluster {
         self.layout.at("containerd/config.toml")
     }
 
-    /// The only folder in which containerd looks for CDI specifications.
+    /// The only directory in which containerd looks for CDI specifications.
     pub fn cdi_dir(&self) -> PathBuf {
         self.layout.at("cdi")
     }
 
-    /// The folder of static pods.
+    /// The directory of static pods.
     pub fn manifests_dir(&self) -> PathBuf {
         self.layout.at("manifests")
     }

@@ -1,8 +1,8 @@
 //! What tests do with pods: create, wait, read, delete. Deadlines come from callers
 //! or are [`PATIENCE`].
 
-use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use serde_json::{Value, json};
@@ -25,6 +25,49 @@ impl Cluster {
             .with_context(|| format!("create namespace {name}"))?;
         self.default_service_account(name, Daemon::ControllerManager)
             .await
+    }
+
+    /// Deletes every pod and every node, and gives the real node a new Node object and a kubelet
+    /// that knows no device plugin.
+    ///
+    /// # Errors
+    /// Something is not gone in time, or the node does not come back.
+    pub async fn clear(&self) -> Result<()> {
+        let pods: Api<Pod> = Api::all(self.admin()?);
+        let grace = u32::from(self.options.node.is_some());
+        let soon = DeleteParams::default().grace_period(grace);
+        for pod in pods.list_metadata(&ListParams::default()).await?.items {
+            let (name, namespace) = (pod.metadata.name, pod.metadata.namespace);
+            let (name, namespace) = name.zip(namespace).context("a pod without a name")?;
+            let pods: Api<Pod> = Api::namespaced(self.admin()?, &namespace);
+            match pods.delete(&name, &soon).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                other => drop(other.with_context(|| format!("delete pod {namespace}/{name}"))?),
+            }
+        }
+        eventually(PATIENCE, "all pods to be gone", || async {
+            let left = pods.list(&ListParams::default()).await?.items;
+            ensure!(left.is_empty(), "{}", describe(&left[0]));
+            Ok(Some(()))
+        })
+        .await?;
+        if self.options.node.is_some() {
+            self.stop_kubelet().await?;
+        }
+        let nodes: Api<Node> = Api::all(self.admin()?);
+        nodes
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
+        self.restart_scheduler_with(&[]).await?;
+        let Some(node) = &self.options.node else {
+            return Ok(());
+        };
+        std::fs::remove_dir_all(self.kubelet_dir().join("device-plugins"))?;
+        for entry in std::fs::read_dir(self.cdi_dir())? {
+            std::fs::remove_file(entry?.path())?;
+        }
+        self.start_kubelet().await?;
+        self.node_ready(node).await
     }
 
     /// Creates a pod from its JSON form, in `metadata.namespace` or `default`.

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -15,9 +15,10 @@ use anyhow::{Context as _, Result, bail};
 const FIRST: u16 = 20_000;
 const BLOCK: u16 = 20;
 const BLOCKS: u16 = 200;
-const LOCKS: &str = "/tmp/aliquot-cluster";
+/// The directory of the machine's locks; `down.sh` names it too.
+pub(crate) const LOCKS: &str = "/tmp/aliquot-cluster";
 
-/// Who listens where, as an offset into the block.
+/// Which process listens where, as an offset into the block.
 #[derive(Debug, Clone, Copy)]
 #[repr(u16)]
 pub(crate) enum Role {
@@ -48,7 +49,7 @@ impl Ports {
         self.base() + role as u16
     }
 
-    /// The n-th of the ten ports kept free for the parts under test.
+    /// The n-th of the ten ports reserved for the parts under test.
     pub(crate) fn part(self, n: u16) -> SocketAddr {
         assert!(
             n < BLOCK - PARTS,
@@ -76,7 +77,7 @@ impl Ports {
         (0..ROLES).all(|n| TcpListener::bind((Ipv4Addr::LOCALHOST, self.base() + n)).is_ok())
     }
 
-    /// Finds a block that nobody holds and locks it for `owner`.
+    /// Finds an unlocked block and locks it for `owner`.
     pub(crate) fn choose(owner: &Path) -> Result<(Self, File)> {
         for index in 0..BLOCKS {
             let ports = Self { index };
@@ -90,16 +91,9 @@ impl Ports {
     }
 }
 
-/// Takes the machine's lock of this name; `None` when somebody holds it.
+/// Takes the machine's lock of this name; `None` if another process has it.
 pub(crate) fn try_lock(name: &str, owner: &Path) -> Result<Option<File>> {
-    let path = lock_path(name);
-    std::fs::create_dir_all(LOCKS).with_context(|| format!("make {LOCKS}"))?;
-    let mut file = File::options()
-        .create(true)
-        .write(true)
-        .truncate(false)
-        .open(&path)
-        .with_context(|| format!("open {}", path.display()))?;
+    let mut file = open_lock(name)?;
     match file.try_lock() {
         Ok(()) => {
             file.set_len(0)?;
@@ -108,17 +102,19 @@ pub(crate) fn try_lock(name: &str, owner: &Path) -> Result<Option<File>> {
         }
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("lock {}", path.display()))
+            Err(error).with_context(|| format!("lock {name}"))
         }
     }
 }
 
-/// Whose lock it is, in words.
-pub(crate) fn lock_owner(name: &str) -> String {
-    std::fs::read_to_string(lock_path(name))
-        .map_or_else(|_| "somebody".into(), |text| text.trim().to_owned())
-}
-
-fn lock_path(name: &str) -> PathBuf {
-    Path::new(LOCKS).join(format!("{name}.lock"))
+/// Opens the machine's lock file of this name, not locked yet.
+pub(crate) fn open_lock(name: &str) -> Result<File> {
+    std::fs::create_dir_all(LOCKS).with_context(|| format!("make {LOCKS}"))?;
+    let path = Path::new(LOCKS).join(format!("{name}.lock"));
+    File::options()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("open {}", path.display()))
 }

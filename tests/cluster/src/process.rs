@@ -1,5 +1,4 @@
-//! Starting a process that is known by a pid file from its first instruction on.
-//! What it must not do: choose arguments, or end a process it did not start.
+//! Starts a process that a pid file names from its first instruction on.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,5 @@
-//! kube-scheduler as one of several replicas: leader election on, its own
-//! extender, its own name. Started as a part, so that it can be killed alone.
-//!
-//! Fed by: tests of several replicas, on a cluster without a scheduler of its own.
-//! Must not: choose a leader; the Lease does.
+//! kube-scheduler as one of several replicas, with leader election, its own extender and its own
+//! name. Each is started as a part, so that it can be killed alone.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,7 +28,7 @@ pub struct Replica<'a> {
     /// Seconds: how long the Lease lasts, how long it is tried to renew it, and
     /// how often.
     pub times: (u32, u32, u32),
-    /// Whose rights it has.
+    /// The service account whose rights it has.
     pub kubeconfig: &'a Path,
 }
 

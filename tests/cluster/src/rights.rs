@@ -1,7 +1,5 @@
-//! The rights of the product's parts, from its chart, for parts that run as processes.
-//!
-//! Fed by: `charts/aliquot/templates/rbac.yaml`. Must not: give a right that the chart
-//! does not give.
+//! The rights of the product's parts, for parts that run as processes: exactly those of
+//! `charts/aliquot/templates/rbac.yaml`.
 
 use anyhow::Result;
 use serde_json::json;

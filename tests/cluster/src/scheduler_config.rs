@@ -1,6 +1,5 @@
-//! The configuration of kube-scheduler: the file that the product's chart
-//! installs, and beside its profile the default one for pods that are not ours.
-//! Fed by: [`crate::chart`]. Must not: change what the chart's profile says.
+//! The configuration of kube-scheduler: the file that the product's chart installs, unchanged, and
+//! beside its profile the default one for other pods.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -61,23 +60,26 @@ mod tests {
         value.as_u64().unwrap_or_else(|| panic!("{value}"))
     }
 
-    /// What docs/guides/scheduling-policies.md promises, as sums.
+    /// What docs/guides/scheduling-policies.md says, as sums.
     #[test]
-    fn one_rank_beats_unasked_preferences_and_a_full_wish_beats_all_ranks() {
+    fn rank_beats_defaults_and_a_full_preference_beats_all_ranks() {
         const TAINTS: u64 = 3 * 100; // weight and most points of TaintToleration
         let config = with(&[]);
         let rank = 10 * number(&config["extenders"][0]["weight"]);
         assert!(rank > TAINTS);
         let enabled = config["profiles"][0]["plugins"]["score"]["enabled"].as_array();
-        let wishes = enabled.unwrap();
-        assert_eq!(wishes.len(), 3);
-        for wish in wishes {
-            assert!(100 * number(&wish["weight"]) > 10 * rank + TAINTS, "{wish}");
+        let preferences = enabled.unwrap();
+        assert_eq!(preferences.len(), 3);
+        for preference in preferences {
+            assert!(
+                100 * number(&preference["weight"]) > 10 * rank + TAINTS,
+                "{preference}"
+            );
         }
     }
 
     #[test]
-    fn the_extender_has_the_pods_that_ask_for_our_resources() {
+    fn extender_manages_pods_that_request_our_resources() {
         let shared = ["nvidia.com/gpu.shared"];
         let config = with(&[("extraResources", json!(shared))]);
         let extenders = config["extenders"].as_array().unwrap();
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_for_pods_without_a_gpu_is_off_until_asked_for() {
+    fn entry_for_pods_without_a_gpu_is_off_by_default() {
         let config = with(&[("scheduler.cpuOnly", json!(true))]);
         let extenders = config["extenders"].as_array().unwrap();
         assert_eq!(extenders.len(), 2);

@@ -1,5 +1,5 @@
-//! Waiting for a condition with a deadline: the only place that sleeps.
-//! Fed by probes; an error of a probe is an observation, not an end.
+//! Waits for a condition with a deadline: the only place that sleeps. An error of a probe means
+//! "not yet".
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ where
             }
             Ok(Err(error)) => seen = format!("{error:#}"),
         }
-        // Asked of the clock: a probe that never waits is never timed out.
+        // The clock is read here, because a probe that never waits never times out.
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             bail!("waited {deadline:?} for {what}; last seen: {seen}");
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_probe_that_never_waits_ends_at_the_deadline_too() {
+    async fn deadline_also_ends_a_probe_that_never_waits() {
         let deadline = Duration::from_millis(1);
         let nothing = eventually(deadline, "it", || async { bail!("seen this") });
         let error: Result<()> = nothing.await;

@@ -5,7 +5,6 @@ mod leftovers;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
@@ -29,17 +28,13 @@ fn hold(args: &[&str]) -> Result<(PathBuf, Child)> {
     Ok((state, child))
 }
 
-/// Waits for a whole cluster, which first waits for its turn to have the machine's node.
 async fn until(what: &str, is_met: impl Fn() -> bool) -> Result<()> {
-    eventually(Duration::from_mins(20), what, || async {
-        Ok(is_met().then_some(()))
-    })
-    .await
+    eventually(PATIENCE, what, || async { Ok(is_met().then_some(())) }).await
 }
 
-/// Waits until only the logs are left, looks at them, removes them.
+/// Waits until only the logs are left, reads and removes them.
 async fn only_logs_remain(state: &Path) -> Result<()> {
-    eventually(PATIENCE, "the guard to end the cluster", || async {
+    eventually(PATIENCE, "the watchdog to end the cluster", || async {
         let left = leftovers::of(state);
         ensure!(left.is_empty(), "{left:?}");
         let mut names = Vec::new();
@@ -62,7 +57,7 @@ async fn only_logs_remain(state: &Path) -> Result<()> {
 }
 
 #[tokio::test]
-async fn killed_while_starting() -> Result<()> {
+async fn kill_during_start_leaves_nothing_behind() -> Result<()> {
     let (state, mut owner) = hold(&[])?;
     until("the API server's start", || {
         state.join("run/apiserver.pid").exists()
@@ -74,7 +69,7 @@ async fn killed_while_starting() -> Result<()> {
 }
 
 #[tokio::test]
-async fn killed_with_a_pod_and_a_part_running_on_a_node() -> Result<()> {
+async fn kill_with_a_running_pod_and_part_leaves_nothing_behind() -> Result<()> {
     let before = leftovers::interfaces();
     let (state, mut owner) = hold(&["--node"])?;
     let recorded = || fs::metadata(state.join("aliquot-cluster")).is_ok_and(|file| file.len() > 0);
@@ -119,7 +114,7 @@ fn running_with(argument: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_names_the_log_and_leaves_nothing_else() -> Result<()> {
+async fn failed_start_names_its_log_and_leaves_nothing_else() -> Result<()> {
     let state = tempfile::Builder::new()
         .prefix("alq-")
         .tempdir_in("/tmp")?
@@ -137,29 +132,29 @@ async fn a_start_that_fails_names_the_log_and_leaves_nothing_else() -> Result<()
 }
 
 #[tokio::test]
-async fn a_kept_cluster_outlives_its_starter_and_a_second_start_replaces_it() -> Result<()> {
+async fn detached_cluster_outlives_its_starter_until_a_second_start() -> Result<()> {
     let state = tempfile::Builder::new()
         .prefix("alq-")
         .tempdir_in("/tmp")?
         .keep();
-    for round in 0..2 {
+    for n in 0..2 {
         let up = Command::new(env!("CARGO_BIN_EXE_aliquot-cluster"))
             .args(["up", "--extender", "own", "--state"])
             .arg(&state)
             .output()?;
         ensure!(
             up.status.success(),
-            "round {round}: {}",
+            "start {n}: {}",
             String::from_utf8_lossy(&up.stderr)
         );
         let cluster = Cluster::attach(&state).await?;
-        let name = format!("room-{round}");
+        let name = format!("space-{n}");
         cluster.namespace(&name).await?;
-        let rooms = cluster
+        let spaces = cluster
             .kubectl(&["get", "namespaces", "-o", "name"])
             .await?
             .success()?;
-        assert_eq!(rooms.matches("room-").count(), 1, "{rooms}");
+        assert_eq!(spaces.matches("space-").count(), 1, "{spaces}");
         drop(cluster);
     }
     Cluster::stop_at(&state).await?;
@@ -170,7 +165,7 @@ async fn a_kept_cluster_outlives_its_starter_and_a_second_start_replaces_it() ->
 }
 
 #[tokio::test]
-async fn a_state_folder_that_cannot_serve_is_refused() -> Result<()> {
+async fn rejects_an_unusable_state_directory() -> Result<()> {
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(60)));
     let error = Box::pin(Cluster::control_plane().state(&long).start())
         .await

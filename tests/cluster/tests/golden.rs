@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Where each room keeps its copies.
-const ROOMS: [&str; 3] = ["k8s", "webhook", "device-plugin"];
+/// The crates with copies.
+const CRATES: [&str; 3] = ["k8s", "webhook", "device-plugin"];
 
 #[test]
-fn golden_files_are_what_the_go_types_write() {
+fn golden_files_match_what_go_types_write() {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let build = Command::new(crate_dir.join("build.sh")).output().unwrap();
     assert!(build.status.success(), "{build:?}");
@@ -22,17 +22,17 @@ fn golden_files_are_what_the_go_types_write() {
     assert!(written.success());
 
     let mut compared = 0;
-    for room in ROOMS {
-        let golden = crate_dir.join("../..").join(room).join("tests/golden");
+    for directory in CRATES {
+        let golden = crate_dir.join("../..").join(directory).join("tests/golden");
         for file in std::fs::read_dir(&golden).unwrap() {
-            let kept = file.unwrap().path();
-            let name = kept.file_name().unwrap();
+            let golden_file = file.unwrap().path();
+            let name = golden_file.file_name().unwrap();
             let go = std::fs::read_to_string(fresh.path().join(name)).unwrap();
-            let ours = std::fs::read_to_string(&kept).unwrap();
-            assert_eq!(ours, go, "{}", kept.display());
+            let ours = std::fs::read_to_string(&golden_file).unwrap();
+            assert_eq!(ours, go, "{}", golden_file.display());
             compared += 1;
         }
     }
     let all = std::fs::read_dir(fresh.path()).unwrap().count();
-    assert_eq!(compared, all, "a file that nobody compares");
+    assert_eq!(compared, all, "a file that is not compared");
 }

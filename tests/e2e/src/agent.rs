@@ -1,7 +1,5 @@
-//! The node agent as a part, on the first node and on those beside it.
-//!
-//! Fed by: [`Stack`], and a machine of gpusim for each node. Must not: let two
-//! nodes have cards of the same uuid.
+//! The node agent as a part, on the first node and on those beside it. Each has a simulated machine
+//! of its own, with its own GPU UUIDs.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,7 +24,7 @@ pub struct NodeOptions {
     pub scaling: &'static str,
     /// A driver's library; the simulator's when absent.
     pub library: Option<PathBuf>,
-    /// With libvgpu.so, so that limits hold.
+    /// With libvgpu.so, so that limits are enforced.
     pub limited: bool,
     /// The cluster's node has a runtime for pods with user namespaces of their own.
     pub users: bool,
@@ -56,7 +54,7 @@ impl Default for NodeOptions {
     }
 }
 
-/// Says where an agent with fail-points is killed.
+/// The file that arms a fail-point.
 const FAIL_POINT: &str = "fail-point";
 
 /// Where an agent works.
@@ -87,7 +85,7 @@ impl Place {
         self.files.join("profiles.yaml")
     }
 
-    /// Flags and environment; the machine is made where there is none yet.
+    /// Flags and environment; the machine is created if there is none yet.
     fn command(&self, options: &NodeOptions) -> Result<(Vec<String>, String)> {
         let machine = self.machine();
         let library = if let Some(real) = &options.library {
@@ -164,9 +162,9 @@ impl Stack {
         Ok(std::fs::rename(new, path)?)
     }
 
-    /// Starts the keeper of MPS daemons beside the first node's agent, or again after
-    /// [`Stack::kill_keeper`].
-    pub async fn start_keeper(&self) -> Result<()> {
+    /// Starts the supervisor of MPS daemons beside the first node's agent, or again after
+    /// [`Stack::kill_mps_supervisor`].
+    pub async fn start_mps_supervisor(&self) -> Result<()> {
         let place = self.first_place();
         let driver = place.files.join("driver");
         std::fs::create_dir_all(&driver)?;
@@ -184,14 +182,14 @@ impl Stack {
         ];
         let machine = text(place.machine().state());
         let env = [(STATE_VARIABLE, machine.as_str())];
-        let keeper = self
+        let supervisor = self
             .cluster
             .start_part("mps-keeper", &program, &args, &env)?;
-        self.keeper.lock().await.replace(keeper);
+        self.mps_supervisor.lock().await.replace(supervisor);
         Ok(())
     }
 
-    /// Starts the monitor beside the first node's agent, and waits for its first look.
+    /// Starts the monitor beside the first node's agent, and waits for its first sample.
     pub async fn start_monitor(&self, options: &NodeOptions, more: &[&str]) -> Result<()> {
         self.launch_monitor(options, more).await?;
         self.wait_ready(Kind::Monitor).await
@@ -215,19 +213,22 @@ impl Stack {
             .await
     }
 
-    /// Kills the keeper with -9.
-    pub async fn kill_keeper(&self) -> Result<()> {
-        let keeper = self.keeper.lock().await.take();
-        keeper.context("the keeper does not run")?.kill().await
+    /// Kills the supervisor of MPS daemons with -9.
+    pub async fn kill_mps_supervisor(&self) -> Result<()> {
+        let supervisor = self.mps_supervisor.lock().await.take();
+        supervisor
+            .context("the MPS supervisor does not run")?
+            .kill()
+            .await
     }
 
-    /// Starts the node agent on the simulated machine, made where there is
-    /// none yet, and waits until the node offers its seats.
+    /// Starts the node agent on the simulated machine, created if there is none yet, and waits
+    /// until the node offers its replicas.
     pub async fn start_device_plugin(&self, options: &NodeOptions) -> Result<()> {
         self.start_device_plugin_unready(options).await?;
         self.wait_ready(Kind::DevicePlugin).await?;
-        let seats = u64::from(options.split) * self.cards(options)?;
-        self.wait_capacity(&seats.to_string()).await
+        let replicas = u64::from(options.split) * self.gpu_count(options)?;
+        self.wait_capacity(&replicas.to_string()).await
     }
 
     /// Starts the node agent and returns at once.
@@ -252,7 +253,7 @@ impl Stack {
             let starting = self.start_program(kind, &program, &kubeconfig, &flags, &env);
             return starting.await;
         }
-        // Where limits hold, what it mounts must reach the containers.
+        // Where limits are enforced, its mounts must reach the containers.
         if options.limited {
             self.start_on_node(kind, &kubeconfig, &flags, &env).await
         } else {
@@ -277,8 +278,8 @@ impl Stack {
         self.kill(Kind::DevicePlugin).await
     }
 
-    /// Starts the agent of a node beside the first, on a machine of its own, and
-    /// waits until the node offers its seats. It ends with what is returned.
+    /// Starts the agent of a node beside the first, on a machine of its own, and waits until the
+    /// node offers its replicas. It ends with the returned value.
     pub async fn start_agent_on(&self, node: &FurtherNode, port: u16) -> Result<Part> {
         let place = Place {
             node: node.name().to_owned(),
@@ -306,40 +307,40 @@ impl Stack {
             http::get(place.listen, "/readyz").await.map(Some)
         })
         .await?;
-        let seats = (options.split * 2).to_string();
-        self.wait_capacity_of(node.name(), &seats).await?;
+        let replicas = (options.split * 2).to_string();
+        self.wait_capacity_of(node.name(), &replicas).await?;
         Ok(agent)
     }
 
-    fn cards(&self, options: &NodeOptions) -> Result<u64> {
+    fn gpu_count(&self, options: &NodeOptions) -> Result<u64> {
         if let Some(library) = &options.library {
             let real = aliquot_nvml::Options {
                 library: library.into(),
                 ..aliquot_nvml::Options::default()
             };
             let found = aliquot_nvml::Driver::inventory(&aliquot_nvml::Nvml::open(real)?)?;
-            return Ok(u64::try_from(found.cards.len())?);
+            return Ok(u64::try_from(found.gpus.len())?);
         }
         let shown = self.machine().show()?;
-        let cards = shown["gpus"]
+        let gpus = shown["gpus"]
             .as_array()
             .context("the machine lists its gpus")?;
-        Ok(u64::try_from(cards.len())?)
+        Ok(u64::try_from(gpus.len())?)
     }
 
-    /// Waits until the node's allocatable `nvidia.com/gpu` is `seats`.
-    pub async fn wait_capacity(&self, seats: &str) -> Result<()> {
-        self.wait_capacity_of(NODE, seats).await
+    /// Waits until the node's allocatable `nvidia.com/gpu` is `replicas`.
+    pub async fn wait_capacity(&self, replicas: &str) -> Result<()> {
+        self.wait_capacity_of(NODE, replicas).await
     }
 
-    async fn wait_capacity_of(&self, node: &str, seats: &str) -> Result<()> {
+    async fn wait_capacity_of(&self, node: &str, replicas: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.cluster.admin()?);
-        let what = format!("{seats} allocatable nvidia.com/gpu on {node}");
+        let what = format!("{replicas} allocatable nvidia.com/gpu on {node}");
         eventually(PATIENCE, &what, || async {
             let node = nodes.get(node).await?;
             let allocatable = node.status.and_then(|s| s.allocatable).unwrap_or_default();
             let found = allocatable.get("nvidia.com/gpu").map(|q| q.0.as_str());
-            ensure!(found == Some(seats), "{found:?}");
+            ensure!(found == Some(replicas), "{found:?}");
             Ok(Some(()))
         })
         .await

@@ -1,7 +1,5 @@
 //! CUDA programs in pods: the client of tests/limiter, run by the host's Python, with the simulated
-//! driver where NVIDIA's toolkit would put the real one.
-//!
-//! Fed by: scenarios. Must not: tell a program what it was given.
+//! driver in the place of the real one.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,9 +24,9 @@ const GPUSIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim");
 /// machine lies.
 pub fn nvidia_spec(stack: &Stack) -> Result<Value> {
     let shown = stack.machine().show()?;
-    let cards = shown["gpus"].as_array().context("cards")?.iter();
-    let devices: Vec<Value> = cards
-        .map(|card| json!({"name": card["uuid"], "containerEdits": {"env": ["CARD=1"]}}))
+    let gpus = shown["gpus"].as_array().context("gpus")?.iter();
+    let devices: Vec<Value> = gpus
+        .map(|gpu| json!({"name": gpu["uuid"], "containerEdits": {"env": ["CARD=1"]}}))
         .collect();
     let options = ["ro", "nosuid", "nodev", "bind"];
     let mount =
@@ -47,8 +45,8 @@ pub fn nvidia_spec(stack: &Stack) -> Result<Value> {
     }))
 }
 
-/// The same driver where nobody describes its libraries: they come into a pod by themselves, and
-/// the limiter by preload. See [`with_driver`].
+/// The same driver without libraries in its CDI description: they come into a pod by themselves,
+/// and the limiter by preload. See [`with_driver`].
 pub fn nvidia_spec_without_libraries(stack: &Stack) -> Result<Value> {
     let mut spec = nvidia_spec(stack)?;
     let edits = spec["containerEdits"].as_object_mut().context("edits")?;
@@ -65,7 +63,7 @@ pub fn with_driver(pod: &mut Value, stack: &Stack) -> Result<()> {
     give(pod, "driver", &folder.display().to_string(), "/driver")
 }
 
-/// One more folder of the host in a pod's first container, read-only.
+/// One more directory of the host in a pod's first container, read-only.
 pub fn give(pod: &mut Value, name: &str, from: &str, to: &str) -> Result<()> {
     let spec = &mut pod["spec"];
     let volume = json!({"name": name, "hostPath": {"path": from}});
@@ -77,7 +75,7 @@ pub fn give(pod: &mut Value, name: &str, from: &str, to: &str) -> Result<()> {
     Ok(())
 }
 
-/// A Python with clients of NVML that nobody here wrote (nvitop, nvidia-ml-py).
+/// A Python with independent clients of NVML (nvitop, nvidia-ml-py).
 pub struct Foreign {
     python: String,
     /// Of the Python that it was made of.
@@ -112,8 +110,8 @@ impl Foreign {
         give(pod, "foreign", &clients, "/foreign")
     }
 
-    /// What `words` (a script below `/foreign`, or `-m` and a module) say in a pod.
-    pub async fn says(&self, stack: &Stack, pod: [&str; 2], words: &[&str]) -> Result<String> {
+    /// What `words` (a script below `/foreign`, or `-m` and a module) print in a pod.
+    pub async fn output(&self, stack: &Stack, pod: [&str; 2], words: &[&str]) -> Result<String> {
         let mut all = vec!["env", "TERM=xterm", "LC_ALL=C.UTF-8", self.python.as_str()];
         all.extend(words);
         let [namespace, name] = pod;
@@ -136,8 +134,8 @@ pub fn offer(stack: &Stack, spec: &Value) -> Result<()> {
     std::fs::write(&path, serde_json::to_vec(spec)?).with_context(|| path.display().to_string())
 }
 
-/// Lets every user at the machine: a device node is every user's, and this one is a folder of
-/// files.
+/// Gives every user access to the machine: a device node is every user's, and this one is a
+/// directory of files.
 pub fn open_machine(stack: &Stack) -> Result<()> {
     let state = stack.machine().state().to_owned();
     let folder = state.parent().context("a folder")?;
@@ -207,7 +205,7 @@ pub fn with_nvml(
     Ok(pod)
 }
 
-/// What that client says of the cards that it is shown in a pod.
+/// What that client lists of the GPUs that it sees in a pod.
 pub async fn nvml(stack: &Stack, namespace: &str, pod: &str) -> Result<Value> {
     let (packages, scripts) = (packages()?, nvml_scripts()?);
     let line = format!("PYTHONPATH={packages} exec /usr/bin/python3 {scripts}/cards.py");
@@ -216,7 +214,7 @@ pub async fn nvml(stack: &Stack, namespace: &str, pod: &str) -> Result<Value> {
     Ok(serde_json::from_str(&output.success()?)?)
 }
 
-/// The Python packages of clients that nobody here wrote.
+/// The Python packages of the independent clients.
 fn packages() -> Result<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim/clients.sh");
     let mut command = std::process::Command::new(script);
@@ -231,7 +229,7 @@ fn nvml_scripts() -> Result<String> {
     Ok(std::fs::canonicalize(folder)?.display().to_string())
 }
 
-/// The folder of the client, as Kubernetes takes it: without `..`.
+/// The directory of the client, as Kubernetes accepts it: without `..`.
 fn clients() -> Result<String> {
     Ok(std::fs::canonicalize(CLIENTS)?.display().to_string())
 }
@@ -257,9 +255,9 @@ pub async fn answers(
     Ok(output.success()?.lines().map(str::to_owned).collect())
 }
 
-/// The same, with a standard input that stays open for minutes: a client that holds does so, also
-/// when this gave up waiting for it.
-pub async fn answers_held(
+/// The same, with a standard input that stays open for minutes: a client that holds memory does so
+/// until [`release`], also when this gave up waiting for it.
+pub async fn answers_until_released(
     stack: &Stack,
     namespace: &str,
     pod: &str,
@@ -272,8 +270,8 @@ pub async fn answers_held(
     Ok(output.success()?.lines().map(str::to_owned).collect())
 }
 
-/// Ends what holds in a pod.
-pub async fn let_go(stack: &Stack, namespace: &str, pod: &str) -> Result<()> {
+/// Ends the clients that hold memory in a pod.
+pub async fn release(stack: &Stack, namespace: &str, pod: &str) -> Result<()> {
     let script = "export PATH=/usr/bin:/bin\n\
         for one in /proc/[0-9]*; do\n\
         [ \"$(tr '\\0' ' ' < $one/cmdline)\" = 'sleep 200 ' ] && kill ${one#/proc/}\n\
@@ -284,8 +282,14 @@ pub async fn let_go(stack: &Stack, namespace: &str, pod: &str) -> Result<()> {
 }
 
 /// Runs a shell script in a pod in which `$client` is the client, with a standard input that stays
-/// open for longer than any scenario looks: a client that holds does so. What it prints is lost.
-pub async fn script_held(stack: &Stack, namespace: &str, pod: &str, script: &str) -> Result<()> {
+/// open longer than any scenario: a client that holds memory does so until [`release`]. Its output
+/// is lost.
+pub async fn script_until_released(
+    stack: &Stack,
+    namespace: &str,
+    pod: &str,
+    script: &str,
+) -> Result<()> {
     let path = "/usr/sbin:/usr/bin:/sbin:/bin";
     let script = format!(
         "mkdir -p /tmp\nexport PATH={path}\nclient={}/client.py\n{script}",
@@ -311,7 +315,7 @@ pub fn with_program(pod: &mut Value, stack: &Stack, name: &str) -> Result<()> {
     give(pod, "programs", &folder.display().to_string(), "/programs")
 }
 
-/// Runs a program in a pod that holds what it took while `then` looks. It may end before.
+/// Runs a program in a pod, which holds its memory while `then` checks. It may end before.
 pub async fn beside<T>(
     stack: &Stack,
     (namespace, pod): (&str, &str),
@@ -320,7 +324,7 @@ pub async fn beside<T>(
 ) -> Result<T> {
     let mut all = commands.to_vec();
     all.push("hold");
-    let program = Box::pin(answers_held(stack, namespace, pod, &all));
+    let program = Box::pin(answers_until_released(stack, namespace, pod, &all));
     match select(program, Box::pin(then)).await {
         Either::Left((_, then)) => then.await,
         Either::Right((found, _)) => found,

@@ -1,6 +1,4 @@
-//! A plain HTTP client for the parts' own addresses.
-//!
-//! Fed by: scenarios. Must not: follow redirects or retry.
+//! A plain HTTP client for the parts' own addresses. It neither follows redirects nor retries.
 
 use std::net::SocketAddr;
 use std::time::Duration;

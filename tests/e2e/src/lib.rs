@@ -6,14 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod agent;
-pub mod books;
 pub mod clients;
 pub mod figures;
 pub mod http;
-pub mod kept;
+pub mod ledger;
 pub mod measured;
 pub mod pods;
 pub mod pool;
+pub mod processes;
 pub mod prometheus;
 pub mod proxy;
 pub mod scenario;

@@ -1,6 +1,4 @@
-//! What the monitor of the real node says of shares, waited for.
-//!
-//! Fed by: scenarios. Must not: take a figure that is only near.
+//! Waits for the monitor's figures of shares on the real node.
 
 use std::time::Duration;
 

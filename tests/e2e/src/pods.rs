@@ -1,6 +1,4 @@
-//! Pods as scenarios make and read them.
-//!
-//! Fed by: scenarios. Must not: hide what a pod asks for.
+//! Creates and reads the pods of scenarios.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::stack::Stack;
 
-/// Runs until it is asked to end; ends at once then.
+/// Runs until SIGTERM, and ends at once then.
 pub const WAIT: &str = "trap 'exit 0' TERM; while true; do sleep 3600 & wait $!; done";
 
 /// A container that runs until the pod ends, with these limits.

@@ -1,8 +1,7 @@
-//! Made-up nodes with cards, and the pods of one scenario on them.
+//! Fake nodes with GPUs, and the pods of one scenario on them.
 //!
-//! Fed by: scenarios on a control plane. A pool is a namespace and the nodes that
-//! carry its name as the label `pool`; its pods select them, so that scenarios do
-//! not meet. Must not: write an inventory that a node agent could not.
+//! A pool is a namespace and the nodes with its name as the label `pool`; its pods select them, so
+//! that scenarios do not meet. The inventories are those that a node agent could publish.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,16 +22,16 @@ use crate::http;
 use crate::pods::simple;
 use crate::stack::{Kind, Stack};
 
-/// Memory of every card: an A100 80GB.
-pub const CARD: u64 = 81_920;
+/// Memory of every gpu: an A100 80GB.
+pub const GPU_MEMORY: u64 = 81_920;
 
 /// What a node of a pool has.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Number of cards.
-    pub cards: u32,
+    /// Number of GPUs.
+    pub gpus: u32,
     /// `deviceSplitCount`.
-    pub seats: u32,
+    pub replicas: u32,
 }
 
 /// A namespace and its nodes.
@@ -50,7 +49,6 @@ impl<'a> Pool<'a> {
         name: &'static str,
         nodes: &[(String, Shape)],
     ) -> Result<Self> {
-        let known = stack.nodes_in_the_books().await?;
         stack.cluster.namespace(name).await?;
         try_join_all(
             nodes
@@ -58,8 +56,8 @@ impl<'a> Pool<'a> {
                 .map(|(node, shape)| stack.gpu_node(name, node, *shape)),
         )
         .await?;
-        stack.wait_nodes_in_the_books(known + nodes.len()).await?;
-        let nodes = nodes.iter().map(|(node, _)| node.clone()).collect();
+        let nodes: Vec<String> = nodes.iter().map(|(node, _)| node.clone()).collect();
+        stack.wait_nodes_in_ledger(&nodes, true).await?;
         Ok(Self { stack, name, nodes })
     }
 
@@ -97,7 +95,7 @@ impl<'a> Pool<'a> {
         .await
     }
 
-    /// Deletes the pods and the nodes, and waits until the books are without them.
+    /// Deletes the pods and the nodes, and waits until the ledger are without them.
     pub async fn close(self) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.stack.cluster.admin()?, self.name);
         let at_once = DeleteParams::default().grace_period(0);
@@ -110,12 +108,10 @@ impl<'a> Pool<'a> {
             Ok(Some(()))
         })
         .await?;
-        let known = self.stack.nodes_in_the_books().await?;
         for node in &self.nodes {
             self.stack.delete_node(node).await?;
         }
-        let left = known.saturating_sub(self.nodes.len());
-        self.stack.wait_nodes_in_the_books(left).await
+        self.stack.wait_nodes_in_ledger(&self.nodes, false).await
     }
 }
 
@@ -125,10 +121,10 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 impl Stack {
-    /// A made-up node of this pool, with an inventory and its seats.
+    /// A fake node of this pool, with an inventory and its replicas.
     pub async fn gpu_node(&self, pool: &str, name: &str, shape: Shape) -> Result<()> {
-        let seats = (shape.cards * shape.seats).to_string();
-        let allocatable = [("nvidia.com/gpu", seats.as_str())];
+        let replicas = (shape.gpus * shape.replicas).to_string();
+        let allocatable = [("nvidia.com/gpu", replicas.as_str())];
         let labels = [("pool", pool)];
         self.cluster.fake_node(name, &labels, &allocatable).await?;
         let text = inventory(name, shape).encode()?;
@@ -140,25 +136,22 @@ impl Stack {
         Ok(())
     }
 
-    /// Deletes a made-up node.
+    /// Deletes a fake node.
     pub async fn delete_node(&self, name: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.cluster.admin()?);
         nodes.delete(name, &DeleteParams::default()).await?;
         Ok(())
     }
 
-    /// How many nodes the scheduler counts.
-    async fn nodes_in_the_books(&self) -> Result<usize> {
-        let scheduler = self.address(Kind::Scheduler);
-        let count = http::metric(scheduler, "aliquot_scheduler_nodes", &[]).await?;
-        Ok(format!("{count:.0}").parse()?)
-    }
-
-    async fn wait_nodes_in_the_books(&self, count: usize) -> Result<()> {
-        let what = format!("{count} nodes in the scheduler's books");
+    /// Waits until the scheduler knows all of these nodes, or none of them.
+    async fn wait_nodes_in_ledger(&self, nodes: &[String], known: bool) -> Result<()> {
+        let what = format!("the scheduler's ledger with {nodes:?}: {known}");
         eventually(PATIENCE, &what, || async {
-            let found = self.nodes_in_the_books().await?;
-            ensure!(found == count, "{found}");
+            let text = http::get(self.address(Kind::Scheduler), "/books").await?;
+            let stated: Value = serde_json::from_str(&text)?;
+            let differs = |node: &&String| stated["nodes"][node.as_str()].is_object() != known;
+            let other = nodes.iter().find(differs);
+            ensure!(other.is_none(), "{other:?} is not as expected");
             Ok(Some(()))
         })
         .await
@@ -172,8 +165,8 @@ impl Stack {
         Ok(path)
     }
 
-    /// Creates a pod exactly as written (numbers stay numbers); what the API
-    /// server says when it refuses, `None` when it creates it.
+    /// Creates a pod exactly as written (numbers stay numbers). Returns the API server's message if
+    /// it refuses the pod, `None` if it creates it.
     pub async fn refusal(&self, pod: Value) -> Result<Option<String>> {
         let namespace = pod["metadata"]["namespace"].as_str().unwrap_or("default");
         let pods: Api<DynamicObject> = Api::namespaced_with(
@@ -196,10 +189,10 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         uuid: format!("GPU-{node}-{index}").into(),
         index,
         model: "NVIDIA A100-SXM4-80GB".to_owned(),
-        memory: Mib(CARD),
-        scaled: Mib(CARD),
+        memory: Mib(GPU_MEMORY),
+        scaled: Mib(GPU_MEMORY),
         cores: Percent::WHOLE,
-        seats: shape.seats,
+        replicas: shape.replicas,
         mode: Mode::Vgpu,
         resource: "nvidia.com/gpu".to_owned(),
         numa: Some(0),
@@ -207,7 +200,7 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         links: BTreeMap::new(),
         mig: None,
         cordon: None,
-        even: None,
+        even_share: None,
         strict: false,
         reserved: Vec::new(),
     };
@@ -216,8 +209,8 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         reads: vec![allocation::VERSION],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
-        topology_scope: aliquot_core::inventory::Scope::default(),
-        gpus: (0..shape.cards).map(gpu).collect(),
+        topology_scope: aliquot_core::inventory::TopologyScope::default(),
+        gpus: (0..shape.gpus).map(gpu).collect(),
         lingering: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),

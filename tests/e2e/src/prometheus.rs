@@ -1,7 +1,5 @@
 //! A real Prometheus beside the cluster: Debian's package, unpacked once by
 //! `tests/limiter/packages.sh`, scraping the parts every second.
-//!
-//! Fed by: scenarios. Must not: change an expression but for a dashboard's variables.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,8 +20,8 @@ use crate::stack::{Kind, PATIENCE, Stack};
 const PORT: u16 = 9;
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Metrics that only cards have which are cut or shared by MPS, and nodes with profiles: the suite
-/// of the modes looks for them.
+/// Metrics of partitioned GPUs, of GPUs with MPS, and of nodes with profiles: the scenarios of the
+/// modes check them.
 pub const OF_MODES: [&str; 10] = [
     "aliquot_device_plugin_gpu_mig_fragmentation_ratio",
     "aliquot_device_plugin_gpu_mig_free_run",
@@ -37,7 +35,7 @@ pub const OF_MODES: [&str; 10] = [
     "aliquot_instance_memory_used_bytes",
 ];
 
-/// Those that are there while a share outlives its pod: the scenario of that looks for them.
+/// Metrics of a share that outlives its pod: the scenario of that checks them.
 pub const OF_LINGERING: [&str; 2] = [
     "aliquot_scheduler_gpu_cores_lingering_ratio",
     "aliquot_scheduler_gpu_memory_lingering_bytes",
@@ -53,7 +51,7 @@ pub fn names(expression: &str) -> Vec<String> {
 
 /// A running Prometheus.
 pub struct Prometheus {
-    /// Kept, for it ends with it.
+    /// Its process; it ends with this value.
     _part: Part,
     address: SocketAddr,
 }
@@ -139,7 +137,7 @@ impl Prometheus {
         Ok(result.context("a result")?.len())
     }
 
-    /// What it says of the rules: name, state of health, last error and expression of each.
+    /// The rules: name, health, last error and expression of each.
     pub async fn rules(&self) -> Result<Vec<[String; 4]>> {
         let text = http::get(self.address, "/api/v1/rules").await?;
         let answer: Value = serde_json::from_str(&text)?;

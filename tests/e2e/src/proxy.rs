@@ -1,8 +1,7 @@
-//! A way to the API server that loses, holds and answers what a test tells it to.
+//! A proxy to the API server that loses, delays and answers requests as a test tells it to.
 //!
-//! Fed by: a part that was given [`Proxy::kubeconfig`] (plain HTTP on loopback).
-//! What no trap matches is passed on as it is; watches stream.
-//! Must not: forward anything twice, or decide by itself when to.
+//! A part reaches it with [`Proxy::kubeconfig`] (plain HTTP on loopback). What no rule matches is
+//! passed on as it is; watches stream. Nothing is forwarded twice.
 
 mod reply;
 mod traffic;
@@ -32,7 +31,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::figures::say;
+use crate::figures::print_line;
 
 use reply::{Reply, status_reply};
 pub use traffic::Traffic;
@@ -54,8 +53,8 @@ struct Rule {
 struct Shared {
     upstream: Client,
     rules: Mutex<Vec<Rule>>,
-    /// Its change ends every watch that runs.
-    cuts: watch::Sender<u64>,
+    /// A change of it ends every running watch.
+    breaks: watch::Sender<u64>,
 }
 
 /// What becomes of a request.
@@ -72,27 +71,27 @@ pub struct Proxy {
     server: AbortHandle,
 }
 
-/// A rule that holds until this value is dropped.
+/// A rule that applies until this value is dropped.
 #[must_use = "the rule ends with it"]
-pub struct Held {
+pub struct ActiveRule {
     id: u64,
     shared: Arc<Shared>,
 }
 
-/// Requests that wait for a test's word. The rest wait no longer when it is dropped.
+/// Requests that wait for the test's decision. When it is dropped, later ones pass.
 pub struct Trap {
     stopped: mpsc::UnboundedReceiver<Stopped>,
-    _rule: Held,
+    _rule: ActiveRule,
 }
 
-/// A request that has not been forwarded. Dropped: its connection ends without an answer.
+/// A request that has not been forwarded. If it is dropped, its connection ends without a response.
 pub struct Stopped {
     request: Request<Bytes>,
     shared: Arc<Shared>,
     reply: oneshot::Sender<Reply>,
 }
 
-/// An answer that has not been passed on. Dropped: the connection ends without it.
+/// A response that has not been passed on. If it is dropped, the connection ends without it.
 pub struct Answered {
     response: Reply,
     reply: oneshot::Sender<Reply>,
@@ -108,7 +107,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream: Client::try_from(config)?,
             rules: Mutex::default(),
-            cuts: watch::Sender::new(0),
+            breaks: watch::Sender::new(0),
         });
         let through = through(kubeconfig, listener.local_addr()?)?;
         let server = tokio::spawn(serve(listener, shared.clone())).abort_handle();
@@ -124,7 +123,7 @@ impl Proxy {
         &self.kubeconfig
     }
 
-    /// From now on such requests wait for the test's word.
+    /// From now on these requests wait for the test's decision.
     pub fn trap(&self, traffic: &[Traffic]) -> Trap {
         let (sender, stopped) = mpsc::unbounded_channel();
         Trap {
@@ -133,17 +132,17 @@ impl Proxy {
         }
     }
 
-    /// From now on such requests are answered with 503.
-    pub fn refuse(&self, traffic: &[Traffic]) -> Held {
+    /// From now on these requests are answered with 503.
+    pub fn refuse(&self, traffic: &[Traffic]) -> ActiveRule {
         self.rule(traffic, Action::Refuse)
     }
 
     /// Breaks every watch that runs now.
-    pub fn cut_watches(&self) {
-        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    pub fn break_watches(&self) {
+        self.shared.breaks.send_modify(|breaks| *breaks += 1);
     }
 
-    fn rule(&self, traffic: &[Traffic], action: Action) -> Held {
+    fn rule(&self, traffic: &[Traffic], action: Action) -> ActiveRule {
         let mut rules = self.shared.rules.lock();
         let id = rules.last().map_or(0, |rule| rule.id + 1);
         let traffic = traffic.to_vec();
@@ -153,7 +152,7 @@ impl Proxy {
             action,
         });
         let shared = self.shared.clone();
-        Held { id, shared }
+        ActiveRule { id, shared }
     }
 }
 
@@ -163,7 +162,7 @@ impl Drop for Proxy {
     }
 }
 
-impl Drop for Held {
+impl Drop for ActiveRule {
     fn drop(&mut self) {
         self.shared.rules.lock().retain(|rule| rule.id != self.id);
     }
@@ -191,7 +190,7 @@ impl Stopped {
         send(self.reply, status_reply(status)?)
     }
 
-    /// Tells a watch that its place in history is forgotten, as the API server does.
+    /// Answers a watch that its resource version is expired, as the API server does.
     pub fn answer_expired(self) -> Result<()> {
         send(self.reply, reply::expired()?)
     }
@@ -208,7 +207,7 @@ impl Answered {
         send(self.reply, self.response)
     }
 
-    /// Says something else instead.
+    /// Answers something else instead.
     pub fn replace(self, status: StatusCode) -> Result<()> {
         send(self.reply, status_reply(status)?)
     }
@@ -218,15 +217,15 @@ impl Shared {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Reply> {
         let (parts, body) = request.into_parts();
         let request = Request::from_parts(parts, body.collect().await?.to_bytes());
-        match self.judge(request)? {
+        match self.decide(request)? {
             Fate::Passes(request) => self.forward(*request).await,
-            Fate::Waits(answer) => answer.await.context("the test let go of it"),
+            Fate::Waits(answer) => answer.await.context("the test dropped the request"),
             Fate::Refused => status_reply(StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 
     /// Hands the request to the trap that matches.
-    fn judge(self: &Arc<Self>, request: Request<Bytes>) -> Result<Fate> {
+    fn decide(self: &Arc<Self>, request: Request<Bytes>) -> Result<Fate> {
         let rules = self.rules.lock();
         let rule = rules.iter().find(|rule| {
             let mut traffic = rule.traffic.iter();
@@ -243,7 +242,9 @@ impl Shared {
                     shared,
                     reply,
                 };
-                trap.send(stopped).ok().context("nobody waits for it")?;
+                trap.send(stopped)
+                    .ok()
+                    .context("the test has dropped the trap")?;
                 Ok(Fate::Waits(answer))
             }
         }
@@ -261,10 +262,10 @@ impl Shared {
             let body = StreamBody::new(body).boxed_unsync();
             return Ok(Response::from_parts(parts, body));
         }
-        let mut cuts = self.cuts.subscribe();
-        let cut = async move { cuts.changed().await };
-        let broken = stream::once(async { Err(anyhow!("the watch was cut")) });
-        let body = body.take_until(cut).chain(broken);
+        let mut breaks = self.breaks.subscribe();
+        let broken = async move { breaks.changed().await };
+        let end = stream::once(async { Err(anyhow!("the test broke the watch")) });
+        let body = body.take_until(broken).chain(end);
         let body = StreamBody::new(body).boxed_unsync();
         Ok(Response::from_parts(parts, body))
     }
@@ -278,7 +279,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) -> Result<Infallible>
         connections.spawn(async move {
             let answer = service_fn(move |request| shared.clone().answer(request));
             let server = auto::Builder::new(TokioExecutor::new());
-            // Connections end in error when a test wants it so.
+            // Connections end in an error where a test wants that.
             let _ended = server.serve_connection(TokioIo::new(stream), answer).await;
         });
         while connections.try_join_next().is_some() {}
@@ -298,15 +299,15 @@ fn through(kubeconfig: &Path, address: SocketAddr) -> Result<PathBuf> {
 /// The sender of a request has given up before it was answered: it waits 3 s for its Binding, and
 /// the machine did other work.
 #[derive(Clone, Copy, Debug)]
-pub struct NobodyWaits;
+pub struct SenderGaveUp;
 
-impl std::fmt::Display for NobodyWaits {
+impl std::fmt::Display for SenderGaveUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the sender of the request no longer waits")
     }
 }
 
-impl std::error::Error for NobodyWaits {}
+impl std::error::Error for SenderGaveUp {}
 
 /// Plays a scenario under a name of its own, and once more, three times at most, where the machine
 /// was too slow for it: a request's sender had given up before it could be answered.
@@ -317,7 +318,7 @@ pub async fn in_time<F: Future<Output = Result<()>>>(
     let mut outcome = play(name).await;
     for again in ["again", "at-last"] {
         match outcome {
-            Err(error) if error.is::<NobodyWaits>() => say(&format!("{name}: {error:#}")),
+            Err(error) if error.is::<SenderGaveUp>() => print_line(&format!("{name}: {error:#}")),
             outcome => return outcome,
         }
         outcome = play(format!("{name}-{again}").leak()).await;
@@ -327,7 +328,7 @@ pub async fn in_time<F: Future<Output = Result<()>>>(
 
 fn send(to: oneshot::Sender<Reply>, reply: Reply) -> Result<()> {
     if to.send(reply).is_err() {
-        return Err(anyhow::Error::new(NobodyWaits));
+        return Err(anyhow::Error::new(SenderGaveUp));
     }
     Ok(())
 }

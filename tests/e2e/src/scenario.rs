@@ -1,9 +1,9 @@
-//! Scenarios that share one running stack, one after the other.
+//! Scenarios that share one running cluster.
 //!
-//! Fed by: the lists in `tests/*.rs`. A test binary starts the stack once,
-//! where a scenario was selected at all, and takes it down when all passed;
-//! otherwise the cluster's logs stay.
-//! Must not: run two scenarios at once; some of them restart parts.
+//! A test binary starts its cluster once, where a scenario was selected at all. A [`World`] is a
+//! state of the parts that several scenarios start from; worlds follow each other on the same
+//! cluster. In a world the scenarios that keep to namespaces and nodes of their own run side by
+//! side; those that restart parts come after them, alone.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,68 +11,169 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell, RwLock};
 
 use crate::stack::Stack;
 
 /// No scenario may take longer, on a machine much slower than ours.
 const DEADLINE: Duration = Duration::from_mins(20);
+/// Scenarios that run side by side.
+const SIDE_BY_SIDE: usize = 6;
 
 type Running = Pin<Box<dyn Future<Output = Result<()>>>>;
+type Step = Box<dyn FnOnce(Arc<Stack>) -> Running + Send>;
 
 /// A scenario: its name and what it does with the stack.
 pub struct Scenario {
     name: &'static str,
-    run: Box<dyn FnOnce(Arc<Stack>) -> Running + Send>,
+    run: Step,
+    alone: bool,
+    long: bool,
 }
 
-/// A scenario named as a sentence.
+impl Scenario {
+    /// The same, run by `make test-all` only: it measures, or takes minutes.
+    #[must_use]
+    pub fn long(mut self) -> Self {
+        self.long = true;
+        self
+    }
+}
+
+/// A scenario during which no other one runs; its name states what it promises.
 pub fn scenario<F>(name: &'static str, run: fn(Arc<Stack>) -> F) -> Scenario
 where
     F: Future<Output = Result<()>> + 'static,
 {
-    let run = move |stack| Box::pin(run(stack)) as Running;
-    let run = Box::new(run);
-    Scenario { name, run }
+    let run = Box::new(move |stack| Box::pin(run(stack)) as Running);
+    Scenario {
+        name,
+        run,
+        alone: true,
+        long: false,
+    }
 }
 
-/// Runs the scenarios that the command line selects on the stack that `start` makes.
-pub fn main<S>(start: fn() -> S, scenarios: Vec<Scenario>) -> ExitCode
+/// A scenario that restarts nothing and counts nothing but its own, so that others may run beside it.
+pub fn side_by_side<F>(name: &'static str, run: fn(Arc<Stack>) -> F) -> Scenario
+where
+    F: Future<Output = Result<()>> + 'static,
+{
+    Scenario {
+        alone: false,
+        ..scenario(name, run)
+    }
+}
+
+/// What the parts are like before the first of some scenarios.
+pub struct World {
+    start: Option<Step>,
+    scenarios: Vec<Scenario>,
+}
+
+/// A world in which `start` has started the parts on a cluster that runs none.
+pub fn world<F>(start: fn(Arc<Stack>) -> F, scenarios: Vec<Scenario>) -> World
+where
+    F: Future<Output = Result<()>> + 'static,
+{
+    let start = Box::new(move |stack| Box::pin(start(stack)) as Running);
+    World {
+        start: Some(start),
+        scenarios,
+    }
+}
+
+/// The one cluster of a test binary.
+struct Shared<S> {
+    start: fn() -> S,
+    stack: OnceCell<Arc<Stack>>,
+}
+
+impl<S: Future<Output = Result<Stack>>> Shared<S> {
+    async fn get(&self) -> Result<Arc<Stack>> {
+        let start = async || Ok::<_, anyhow::Error>(Arc::new(Box::pin((self.start)()).await?));
+        self.stack.get_or_try_init(start).await.cloned()
+    }
+}
+
+/// Runs the scenarios that the command line selects on the cluster that `start` makes.
+pub fn main<S>(start: fn() -> S, worlds: Vec<World>) -> ExitCode
 where
     S: Future<Output = Result<Stack>> + 'static,
 {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime can be made");
-    let runtime = Arc::new(runtime);
-    let stack: Arc<OnceCell<Arc<Stack>>> = Arc::default();
-    let trials = scenarios.into_iter().map(|scenario| {
-        let (runtime, stack) = (runtime.clone(), stack.clone());
-        Trial::test(scenario.name, move || {
-            runtime.block_on(async {
-                let started = async || Ok::<_, anyhow::Error>(Arc::new(Box::pin(start()).await?));
-                let stack = stack.get_or_try_init(started).await.map_err(failed)?;
-                let run = tokio::time::timeout(DEADLINE, (scenario.run)(stack.clone())).await;
-                run.map_err(|_| Failed::from(format!("no end after {DEADLINE:?}")))?
-                    .map_err(failed)
-            })
-        })
+    arguments.test_threads = Some(arguments.test_threads.unwrap_or(SIDE_BY_SIDE));
+    let runtime = Arc::new(tokio::runtime::Runtime::new().expect("a runtime can be made"));
+    let shared = Arc::new(Shared {
+        start,
+        stack: OnceCell::new(),
     });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    let stack = stack
-        .get()
-        .cloned()
-        .and_then(|_| Arc::into_inner(stack)?.into_inner());
-    if let (Some(stack), false) = (stack.and_then(Arc::into_inner), conclusion.has_failed())
+    let mut failed = false;
+    for world in worlds {
+        let trials = trials(world, &runtime, &shared);
+        failed |= libtest_mimic::run(&arguments, trials).has_failed();
+    }
+    let stack = Arc::into_inner(shared).and_then(|shared| shared.stack.into_inner());
+    if let (Some(stack), false) = (stack.and_then(Arc::into_inner), failed)
         && let Err(error) = runtime.block_on(stack.stop())
     {
         let report = format!("the cluster was not taken down cleanly: {error:#}\n");
-        let _unheard = std::io::Write::write_all(&mut std::io::stderr(), report.as_bytes());
-        return ExitCode::FAILURE;
+        let _closed = std::io::Write::write_all(&mut std::io::stderr(), report.as_bytes());
+        failed = true;
     }
-    conclusion.exit_code()
+    ExitCode::from(u8::from(failed))
+}
+
+fn trials<S>(
+    world: World,
+    runtime: &Arc<tokio::runtime::Runtime>,
+    shared: &Arc<Shared<S>>,
+) -> Vec<Trial>
+where
+    S: Future<Output = Result<Stack>> + 'static,
+{
+    let World {
+        start,
+        mut scenarios,
+    } = world;
+    scenarios.sort_by_key(|scenario| scenario.alone);
+    // Whichever comes first starts the world.
+    let start = Arc::new(Mutex::new(start));
+    let gate = Arc::new(RwLock::new(()));
+    let trial = |scenario: Scenario| {
+        let (runtime, shared) = (runtime.clone(), shared.clone());
+        let (start, gate) = (start.clone(), gate.clone());
+        let (name, long) = (scenario.name, scenario.long);
+        let run = move || {
+            runtime.block_on(async {
+                let stack = shared.get().await.map_err(failed)?;
+                {
+                    let mut start = start.lock().await;
+                    if let Some(start) = start.take() {
+                        started(&stack, start).await.map_err(failed)?;
+                    }
+                }
+                let (_alone, _beside);
+                if scenario.alone {
+                    _alone = gate.write().await;
+                } else {
+                    _beside = gate.read().await;
+                }
+                let run = tokio::time::timeout(DEADLINE, (scenario.run)(stack)).await;
+                run.map_err(|_| Failed::from(format!("no end after {DEADLINE:?}")))?
+                    .map_err(failed)
+            })
+        };
+        Trial::test(name, run).with_ignored_flag(long)
+    };
+    scenarios.into_iter().map(trial).collect()
+}
+
+async fn started(stack: &Arc<Stack>, start: Step) -> Result<()> {
+    stack.clear().await.context("clear the cluster")?;
+    start(stack.clone()).await.context("start the parts")
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -1,8 +1,6 @@
-//! A Service as kube-proxy makes one: every new connection goes to a replica that was ready when
-//! it was last looked at, so one that died is in it until the next look.
-//!
-//! Fed by: addresses of replicas, and their `/readyz`. Must not: try a second replica for a
-//! connection that the first refused; kube-proxy does not.
+//! A Service as kube-proxy implements it: every new connection goes to a replica that was ready at
+//! the last poll, so a dead one remains in it until the next poll. A refused connection is not
+//! retried at another replica, as with kube-proxy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,8 +15,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::http;
 
-/// Between two looks at a replica. The kubelet sees within a second that a container died.
-const LOOK: Duration = Duration::from_secs(1);
+/// Between two polls of a replica. The kubelet sees within a second that a container died.
+const POLL: Duration = Duration::from_secs(1);
 
 /// One replica.
 #[derive(Debug)]
@@ -35,7 +33,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Listens, and looks at the replicas: where each serves, and where its `/readyz` is.
+    /// Listens, and polls the replicas: where each serves, and where its `/readyz` is.
     pub async fn start(listen: SocketAddr, replicas: &[(SocketAddr, SocketAddr)]) -> Result<Self> {
         let listener = TcpListener::bind(listen)
             .await
@@ -47,7 +45,7 @@ impl Service {
         let all: Arc<Vec<Replica>> = Arc::new(all.collect());
         let mut tasks = vec![tokio::spawn(accept(listener, all.clone()))];
         for (index, (_, admin)) in replicas.iter().enumerate() {
-            tasks.push(tokio::spawn(look(all.clone(), index, *admin)));
+            tasks.push(tokio::spawn(poll(all.clone(), index, *admin)));
         }
         Ok(Self {
             replicas: all,
@@ -70,12 +68,12 @@ impl Drop for Service {
     }
 }
 
-async fn look(all: Arc<Vec<Replica>>, index: usize, admin: SocketAddr) {
-    let mut ticks = interval(LOOK);
+async fn poll(all: Arc<Vec<Replica>>, index: usize, admin: SocketAddr) {
+    let mut ticks = interval(POLL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let answer = timeout(LOOK, http::get(admin, "/readyz")).await;
+        let answer = timeout(POLL, http::get(admin, "/readyz")).await;
         let ready = matches!(answer, Ok(Ok(_)));
         all[index].ready.store(ready, Ordering::Relaxed);
     }

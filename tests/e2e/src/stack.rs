@@ -1,8 +1,7 @@
-//! A running Aliquot: the cluster, and the parts as processes with the
-//! identities that the chart gives them.
+//! A running Aliquot: the cluster, and the parts as processes with the identities and rights that
+//! the chart gives them.
 //!
-//! Fed by: the built binaries beside this program (`cargo build --workspace`).
-//! Must not: give a part more rights than the chart does.
+//! The binaries are those beside this program (`cargo build --workspace`).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +18,7 @@ use crate::http;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
-/// Where the product lives.
+/// The product's namespace.
 pub const NAMESPACE: &str = "aliquot-system";
 /// The real node's name.
 pub const NODE: &str = "node-1";
@@ -64,7 +63,7 @@ pub struct Stack {
     /// The cluster.
     pub cluster: Cluster,
     parts: Mutex<BTreeMap<Kind, Part>>,
-    pub(crate) keeper: Mutex<Option<Part>>,
+    pub(crate) mps_supervisor: Mutex<Option<Part>>,
     /// Made once: a part can start again while the API server is away.
     kubeconfigs: Mutex<BTreeMap<Kind, PathBuf>>,
     binaries: PathBuf,
@@ -111,7 +110,7 @@ impl Stack {
         Ok(Self {
             cluster,
             parts: Mutex::default(),
-            keeper: Mutex::default(),
+            mps_supervisor: Mutex::default(),
             kubeconfigs: Mutex::default(),
             binaries,
         })
@@ -119,8 +118,8 @@ impl Stack {
 
     /// Ends the parts and the cluster; removes everything.
     pub async fn stop(self) -> Result<()> {
-        if let Some(keeper) = self.keeper.lock().await.take() {
-            keeper.terminate(STOPPING).await?;
+        if let Some(supervisor) = self.mps_supervisor.lock().await.take() {
+            supervisor.terminate(STOPPING).await?;
         }
         for (_, part) in std::mem::take(&mut *self.parts.lock().await) {
             part.terminate(STOPPING).await?;
@@ -128,7 +127,39 @@ impl Stack {
         self.cluster.stop().await
     }
 
-    /// Lets the parts outlive this value (the cluster must be kept too).
+    /// Ends the parts, every pod and every node, and registers the real node again, so that only
+    /// namespaces are left of what ran before.
+    pub(crate) async fn clear(&self) -> Result<()> {
+        let supervisor = self.mps_supervisor.lock().await.take();
+        let mut parts = std::mem::take(&mut *self.parts.lock().await);
+        if supervisor.is_none() && parts.is_empty() {
+            return Ok(());
+        }
+        for kind in [
+            Kind::Monitor,
+            Kind::DevicePlugin,
+            Kind::Webhook,
+            Kind::Scheduler,
+        ] {
+            if let Some(part) = parts.remove(&kind) {
+                part.terminate(STOPPING).await?;
+            }
+        }
+        if let Some(supervisor) = supervisor {
+            supervisor.terminate(STOPPING).await?;
+        }
+        self.cluster.clear().await?;
+        // Tokens are bound to the node that was.
+        self.kubeconfigs.lock().await.clear();
+        match std::fs::remove_dir_all(self.files()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context("remove the parts' files")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the parts outlive this value (the cluster must be detached too).
     pub async fn leave_running(self) {
         for (_, part) in std::mem::take(&mut *self.parts.lock().await) {
             part.leave_running();
@@ -155,7 +186,7 @@ impl Stack {
         self.cluster.state_dir().join("parts")
     }
 
-    /// The folder of the node agent's accepted shares and seats.
+    /// The directory of the node agent's accepted allocations and container directories.
     pub fn agent_state(&self) -> PathBuf {
         self.files().join("aliquot")
     }
@@ -179,13 +210,13 @@ impl Stack {
         Ok(path)
     }
 
-    /// Starts the scheduler and waits until its books are listed.
+    /// Starts the scheduler and waits until its ledger are listed.
     pub async fn start_scheduler(&self, more: &[&str]) -> Result<()> {
         let kubeconfig = self.kubeconfig(Kind::Scheduler).await?;
         self.start_scheduler_with(&kubeconfig, more).await
     }
 
-    /// The same with another way to the API server.
+    /// The same with another kubeconfig.
     pub async fn start_scheduler_with(&self, kubeconfig: &Path, more: &[&str]) -> Result<()> {
         self.launch_scheduler(kubeconfig, more).await?;
         self.wait_ready(Kind::Scheduler).await
@@ -309,7 +340,7 @@ impl Stack {
         part.kill().await
     }
 
-    /// Asks a part to end, and waits for it.
+    /// Terminates a part, and waits for its end.
     pub async fn terminate(&self, kind: Kind) -> Result<()> {
         let part = self
             .parts

@@ -1,4 +1,4 @@
-//! Feeds libFuzzer's inputs to [`aliquot_fuzz::binding`]. Must not: hold a property of its own.
+//! Feeds libFuzzer's inputs to [`aliquot_fuzz::binding`].
 
 #![no_main]
 

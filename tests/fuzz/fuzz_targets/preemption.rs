@@ -1,4 +1,4 @@
-//! Feeds libFuzzer's inputs to [`aliquot_fuzz::preemption`]. Must not: hold a property of its own.
+//! Feeds libFuzzer's inputs to [`aliquot_fuzz::preemption`].
 
 #![no_main]
 

@@ -1,25 +1,22 @@
-//! The pod annotation `aliquot.dev/allocation`.
-//!
-//! Fed by: any text in its place. Must not: let a text that cannot be read free
-//! anything.
+//! The pod annotation `aliquot.dev/allocation`: an unreadable text frees nothing.
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::INVENTORY;
-use aliquot_core::ledger::Held;
+use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::reason::Reason;
 use aliquot_core::{Allocation, NodeName, PodUid};
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
-use aliquot_scheduler::books::Books;
+use aliquot_scheduler::ledger_cache::LedgerCache;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
 use crate::shapes;
 
-/// Two cards of 80 GiB.
-const CARDS: &str = include_str!("../../../core/golden/inventory-v1.json");
+/// Two GPUs of 80 GiB.
+const INVENTORY_JSON: &str = include_str!("../../../core/golden/inventory-v1.json");
 
-/// Reads the text as a bound pod's allocation and books it.
+/// Reads the text as a bound pod's allocation and enters it into the ledger.
 pub fn check(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -31,31 +28,38 @@ pub fn check(input: &[u8]) {
     }
     let (name, uid) = (NodeName::from("n1"), PodUid::from("u"));
     let pod = bound(text);
-    let (node, held) =
-        pod::held(&pod, &pod::Settings::default()).expect("bound, with an annotation");
+    let (node, allocated_use) =
+        pod::allocated(&pod, &pod::Settings::default()).expect("bound, with an annotation");
     assert_eq!(node, name);
     let readable = decoded.is_some_and(|allocation| allocation.node == name);
-    assert_eq!(readable, held != Held::Unreadable, "{text:?}");
+    assert_eq!(
+        readable,
+        allocated_use != AllocatedUse::Unreadable,
+        "{text:?}"
+    );
 
-    let books = Books::default();
+    let ledger = LedgerCache::default();
     Index::<Node>::apply(
-        &books,
+        &ledger,
         read(json!({
-            "metadata": {"name": "n1", "annotations": {INVENTORY: CARDS}},
+            "metadata": {"name": "n1", "annotations": {INVENTORY: INVENTORY_JSON}},
         })),
     );
-    Index::<Pod>::apply(&books, pod);
-    let mut ledger = books.read(Clone::clone);
+    Index::<Pod>::apply(&ledger, pod);
+    let mut ledger = ledger.read(Clone::clone);
     assert_eq!(
-        ledger.booking(&uid).map(|booking| &booking.held),
-        Some(&held)
+        ledger.pod_entry(&uid).map(|entry| &entry.allocated),
+        Some(&allocated_use)
     );
     let closed = ledger.cluster().node("n1").and_then(|node| node.closed);
     assert_eq!(closed == Some(Reason::NodeAllocationUnreadable), !readable);
     shapes::fill(&mut ledger, &name, "nvidia.com/gpu");
     ledger.release(&uid);
-    let empty = ledger.bookings().next().is_none();
-    let used = ledger.cluster().node("n1").map(|node| node.cards[0].sums);
+    let empty = ledger.pod_entries().next().is_none();
+    let used = ledger
+        .cluster()
+        .node("n1")
+        .map(|node| node.devices[0].allocated);
     assert!(!empty || used.is_some_and(|sums| sums == <_>::default()));
 }
 

@@ -1,10 +1,8 @@
 //! The body of a bind call.
-//!
-//! Fed by: any bytes. Must not: need an API server.
 
 use aliquot_k8s::extender::{ExtenderBindingArgs, ExtenderBindingResult};
 
-/// Reads the bytes as the arguments and as the answer of bind.
+/// Decodes the bytes as the arguments and as the answer of bind.
 pub fn check(input: &[u8]) {
     if let Ok(args) = serde_json::from_slice::<ExtenderBindingArgs>(input) {
         let text = serde_json::to_vec(&args).expect("what was read can be written");

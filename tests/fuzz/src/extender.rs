@@ -1,7 +1,5 @@
-//! The body of filter and prioritize calls, read and answered on a small cluster.
-//!
-//! Fed by: any bytes. Must not: listen on a socket; [`Call::read`] is given the
-//! bytes that a request would carry.
+//! The body of filter and prioritize calls, decoded and answered on a small cluster,
+//! without a socket: [`Call::read`] gets the bytes that a request would carry.
 
 use std::collections::BTreeSet;
 
@@ -10,29 +8,34 @@ use aliquot_k8s::event;
 use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
-use aliquot_scheduler::books::Books;
+use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::verbs::{Call, Outcome};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use crate::shapes;
 
-/// Two cards of 80 GiB.
-const CARDS: &str = include_str!("../../../core/golden/inventory-v1.json");
-/// The longest list of names of which every property is checked.
+/// Two GPUs of 80 GiB.
+const INVENTORY_JSON: &str = include_str!("../../../core/golden/inventory-v1.json");
+/// The longest list of names for which every property is checked.
 const NAMES: usize = 200;
 
-/// Four nodes: two with free cards, one with small sick ones, one without.
-fn books() -> Books {
-    let sick = CARDS.replace("\"ok\"", "\"xid 79\"");
-    let texts = [("n1", CARDS), ("n2", CARDS), ("n3", &sick), ("n4", "{}")];
+/// Four nodes: two with free GPUs, one with small unhealthy ones, one without.
+fn ledger_cache() -> LedgerCache {
+    let sick = INVENTORY_JSON.replace("\"ok\"", "\"xid 79\"");
+    let texts = [
+        ("n1", INVENTORY_JSON),
+        ("n2", INVENTORY_JSON),
+        ("n3", &sick),
+        ("n4", "{}"),
+    ];
     let nodes = texts.map(|(name, text)| {
         let node = json!({"metadata": {"name": name, "annotations": {INVENTORY: text}}});
         serde_json::from_value::<Node>(node).expect("a Node")
     });
-    let books = Books::default();
-    Index::reset(&books, nodes.into());
-    books
+    let ledger_cache = LedgerCache::default();
+    Index::reset(&ledger_cache, nodes.into());
+    ledger_cache
 }
 
 /// Answers the bytes as filter, as prioritize and as its CPU-only entry.
@@ -50,10 +53,10 @@ pub fn check(input: &[u8]) {
         (None, nodes) => (nodes.map(|nodes| nodes.names()).unwrap_or_default(), false),
     };
     let demand = pod::demand(&pod, &settings).expect("read before");
-    let books = books();
+    let ledger_cache = ledger_cache();
     let (notes, _reader) = event::queue();
 
-    let (outcome, answer) = call.filter(&books, &notes, 2);
+    let (outcome, answer) = call.filter(&ledger_cache, &notes, 2);
     let chosen = chosen(&answer, by_name);
     let known: BTreeSet<&str> = asked.iter().map(String::as_str).collect();
     assert!(chosen.iter().all(|name| known.contains(name.as_str())));
@@ -74,28 +77,28 @@ pub fn check(input: &[u8]) {
     if asked.len() > NAMES || twice {
         return;
     }
-    let again = read().map(|call| call.filter(&books, &notes, 2));
-    assert_eq!(again, Ok((outcome, answer)), "equal books, equal answers");
+    let again = read().map(|call| call.filter(&ledger_cache, &notes, 2));
+    assert_eq!(again, Ok((outcome, answer)), "equal ledgers, equal answers");
 
     let ranks = read()
-        .map(|call| call.prioritize(&books))
+        .map(|call| call.prioritize(&ledger_cache))
         .expect("read before");
     let hosts = ranks.iter().map(|rank| &rank.host);
     assert!(hosts.eq(asked.iter()), "every name, in its order");
     let best = ranks.iter().filter(|rank| rank.score == 10).count();
     assert!(ranks.iter().all(|rank| (0..=10).contains(&rank.score)));
-    let decides = demand.asks() && !chosen.is_empty();
+    let decides = demand.requests_gpu() && !chosen.is_empty();
     assert_eq!(best, usize::from(decides), "one unique 10 where some fit");
-    let ranks = read().map(|call| call.prioritize_cpu_only(&books));
+    let ranks = read().map(|call| call.prioritize_cpu_only(&ledger_cache));
     let ranks = ranks.expect("read before");
     assert!(ranks.iter().all(|rank| (0..=10).contains(&rank.score)));
     assert_eq!(ranks.len(), asked.len());
 
     if by_name && decides {
         let node = chosen[0].as_str().into();
-        let given = books.reserve(&pod::uid(&pod), &pod::namespace(&pod), &node, &demand);
-        let given = given.expect("filter said that it fits");
-        books.read(|ledger| shapes::granted(ledger, &node, &demand, &given));
+        let given = ledger_cache.reserve(&pod::uid(&pod), &pod::namespace(&pod), &node, &demand);
+        let given = given.expect("filter returned that it fits");
+        ledger_cache.read(|ledger| shapes::check_granted(ledger, &node, &demand, &given));
     }
 }
 

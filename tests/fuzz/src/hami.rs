@@ -1,7 +1,5 @@
-//! HAMi's annotations: what its scheduler gave a pod, and a node's cards.
-//!
-//! Fed by: any text in their place. Must not: expect more of HAMi's text than
-//! that reading what we write gives what we wrote.
+//! HAMi's annotations: what its scheduler allocated to a pod, and a node's devices. What we
+//! write reads back the same.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +28,7 @@ pub fn check(input: &[u8]) {
             gpu: share.gpu.clone(),
             memory: share.memory,
             cores: share.cores,
-            seats: 1,
+            replicas: 1,
             mig: None,
         });
         shares.collect()

@@ -1,19 +1,17 @@
-//! The node annotation `aliquot.dev/inventory`.
-//!
-//! Fed by: any text in its place. Must not: promise more of a card than the
-//! text says it has, whatever else the text says.
+//! The node annotation `aliquot.dev/inventory`: no more of a device is allocated than its
+//! text allows.
 
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::node::NodeState;
 use aliquot_core::{Inventory, Ledger, NodeName};
 use aliquot_k8s::node;
-use aliquot_scheduler::statement::Statement;
+use aliquot_scheduler::ledger_report::LedgerReport;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use crate::shapes;
 
-/// Reads the text as a node's inventory and fills its cards.
+/// Reads the text as a node's inventory and fills its devices.
 pub fn check(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -29,8 +27,8 @@ pub fn check(input: &[u8]) {
     assert_eq!(published.inventory.as_deref(), decoded.as_ref());
 
     let state = NodeState::of(&published, &[], published.allocatable);
-    let cards = decoded.as_ref().map_or(0, |inventory| inventory.gpus.len());
-    assert_eq!(state.cards.len(), cards);
+    let devices = decoded.as_ref().map_or(0, |inventory| inventory.gpus.len());
+    assert_eq!(state.devices.len(), devices);
     assert_eq!(state.closed.is_none(), decoded.is_some());
 
     let name = NodeName::from("n1");
@@ -41,6 +39,6 @@ pub fn check(input: &[u8]) {
         .and_then(|inventory| inventory.gpus.first());
     let resource = first.map_or("nvidia.com/gpu", |gpu| gpu.resource.as_str());
     shapes::fill(&mut ledger, &name, resource);
-    let statement = serde_json::to_string(&Statement::of(&ledger));
-    assert!(statement.is_ok(), "the books can be shown");
+    let statement = serde_json::to_string(&LedgerReport::of(&ledger));
+    assert!(statement.is_ok(), "the ledger can be shown");
 }

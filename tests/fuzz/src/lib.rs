@@ -1,8 +1,6 @@
-//! What must hold for any bytes that others may write, one module for each
-//! place at which they are read.
-//!
-//! Fed by: libFuzzer (`make fuzz`), and the kept corpus (`make test`).
-//! Must not: panic on anything but a broken property.
+//! Properties for any bytes that others may write, one module for each place that reads
+//! them. Fed by libFuzzer (`make fuzz`) and by the corpus (`make test`). A target panics
+//! only on a broken property.
 
 #![forbid(unsafe_code)]
 
@@ -15,10 +13,10 @@ pub mod preemption;
 pub mod quantities;
 mod shapes;
 
-/// One place at which bytes are read, and what must hold there.
+/// One place that reads bytes, and its properties.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target by the name of its corpus folder and of its program.
+/// Every target by the name of its corpus directory and program.
 pub const TARGETS: &[Target] = &[
     ("extender", extender::check),
     ("binding", binding::check),

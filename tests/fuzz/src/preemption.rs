@@ -1,34 +1,32 @@
-//! The body of a preempt call, read and answered on two full nodes.
-//!
-//! Fed by: any bytes. Must not: listen on a socket, or ask for the victims that the
-//! product would choose; it is asked what has become of the nodes that it kept, and of
-//! those that it did not.
+//! The body of a preempt call, decoded and answered on two full nodes. Checks what becomes
+//! of the nodes that the product keeps and of those that it drops, not which victims it
+//! chooses.
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::extender::{ExtenderPreemptionArgs, ExtenderPreemptionResult, MetaVictims};
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{disruption, pod};
-use aliquot_scheduler::books::Books;
+use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::preempt::verb;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
-/// Two cards of 80 GiB.
-const CARDS: &str = include_str!("../../../core/golden/inventory-v1.json");
+/// Two GPUs of 80 GiB.
+const INVENTORY_JSON: &str = include_str!("../../../core/golden/inventory-v1.json");
 
-/// A pod that holds a share of one card.
+/// A pod with a share of one GPU.
 struct Tenant {
     uid: &'static str,
     node: &'static str,
     priority: i32,
-    card: &'static str,
+    gpu: &'static str,
     memory: u64,
 }
 
 const fn tenant(
     uid: &'static str,
-    (node, card): (&'static str, &'static str),
+    (node, gpu): (&'static str, &'static str),
     priority: i32,
     memory: u64,
 ) -> Tenant {
@@ -36,7 +34,7 @@ const fn tenant(
         uid,
         node,
         priority,
-        card,
+        gpu,
         memory,
     }
 }
@@ -54,7 +52,7 @@ const TENANTS: [Tenant; 7] = [
 impl Tenant {
     fn pod(&self) -> Pod {
         let allocation = json!({"v": 1, "node": self.node, "priority": 1, "init": {},
-            "containers": {"main": [{"resource": "nvidia.com/gpu", "gpu": self.card,
+            "containers": {"main": [{"resource": "nvidia.com/gpu", "gpu": self.gpu,
                 "memory": self.memory, "cores": 0}]}});
         let pod = json!({
             "metadata": {"name": self.uid, "namespace": "d", "uid": self.uid,
@@ -67,53 +65,53 @@ impl Tenant {
     }
 }
 
-/// The two nodes without those whom `ends` names.
-fn books(ends: impl Fn(&Tenant) -> bool) -> Books {
-    let books = Books::default();
+/// The two nodes without the pods that `evicted` names.
+fn ledger_cache(evicted: impl Fn(&Tenant) -> bool) -> LedgerCache {
+    let ledger_cache = LedgerCache::default();
     for name in ["n1", "n2"] {
-        let node = json!({"metadata": {"name": name, "annotations": {INVENTORY: CARDS}}});
+        let node = json!({"metadata": {"name": name, "annotations": {INVENTORY: INVENTORY_JSON}}});
         let node = serde_json::from_value::<Node>(node).expect("a Node");
-        Index::apply(&books, node);
+        Index::apply(&ledger_cache, node);
     }
-    for tenant in TENANTS.iter().filter(|tenant| !ends(tenant)) {
-        Index::apply(&books, tenant.pod());
+    for tenant in TENANTS.iter().filter(|tenant| !evicted(tenant)) {
+        Index::apply(&ledger_cache, tenant.pod());
     }
-    books
+    ledger_cache
 }
 
-/// Reads the bytes as the arguments of preempt, and answers them.
+/// Decodes the bytes as the arguments of preempt, and answers them.
 pub fn check(input: &[u8]) {
-    let answer = match verb::answer(&books(|_| false), input) {
+    let answer = match verb::answer(&ledger_cache(|_| false), input) {
         Ok(answer) => answer,
         Err(why) => return assert!(!why.is_empty()),
     };
     let text = serde_json::to_vec(&answer).expect("what was answered can be written");
     let read = serde_json::from_slice::<ExtenderPreemptionResult>(&text).ok();
     assert_eq!(read.as_ref(), Some(&answer));
-    let again = verb::answer(&books(|_| false), input);
-    assert_eq!(again.as_ref(), Ok(&answer), "equal books, equal answers");
+    let again = verb::answer(&ledger_cache(|_| false), input);
+    assert_eq!(again.as_ref(), Ok(&answer), "equal ledgers, equal answers");
 
     let args: ExtenderPreemptionArgs = serde_json::from_slice(input).expect("read before");
     let asked = args.victims();
     let preemptor = args.pod.expect("read before");
-    let kept = answer.node_name_to_meta_victims.expect("always named");
+    let remaining = answer.node_name_to_meta_victims.expect("always named");
     let demand = pod::demand(&preemptor, &pod::Settings::default()).expect("read before");
-    if !demand.asks() {
-        return assert_eq!(kept, asked, "not for a share: nothing is said");
+    if !demand.requests_gpu() {
+        return assert_eq!(remaining, asked, "not for a share: nothing changes");
     }
     let uid = pod::uid(&preemptor);
     if TENANTS.iter().any(|tenant| tenant.uid == uid.as_str()) {
         return; // A pod that is bound does not preempt.
     }
-    let fits = |node: &str, ends: &dyn Fn(&Tenant) -> bool| {
-        let books = books(ends);
-        let view = books.view("d");
-        books.fitting(&view, &uid, &demand, &[node]).is_ok()
+    let fits = |node: &str, evicted: &dyn Fn(&Tenant) -> bool| {
+        let ledger_cache = ledger_cache(evicted);
+        let view = ledger_cache.view("d");
+        ledger_cache.fitting(&view, &uid, &demand, &[node]).is_ok()
     };
     let priority = disruption::priority(&preemptor);
     for (node, victims) in &asked {
-        let Some(answered) = kept.get(node) else {
-            // Not even all that may end would make room.
+        let Some(answered) = remaining.get(node) else {
+            // Not even evicting all pods of lower priority would suffice.
             let lower = |tenant: &Tenant| tenant.priority < priority;
             assert!(!fits(node, &|t| lower(t) || names(victims, t)), "{node}");
             continue;
@@ -133,7 +131,7 @@ pub fn check(input: &[u8]) {
         }
         assert!(fits(node, &|t| names(answered, t)), "{node}: {answered:?}");
     }
-    assert!(kept.keys().all(|node| asked.contains_key(node)));
+    assert!(remaining.keys().all(|node| asked.contains_key(node)));
 }
 
 fn names(victims: &MetaVictims, tenant: &Tenant) -> bool {

@@ -1,7 +1,5 @@
-//! Quantities and the five resources of a container.
-//!
-//! Fed by: text, five lines for the five resources. Must not: accept two
-//! readings of one text that contradict each other.
+//! Quantities and the five resources of a container: two readings of one text never
+//! contradict each other.
 
 use aliquot_core::quantity::{self, QuantityError};
 use aliquot_core::request::{Resource, Written};
@@ -29,7 +27,7 @@ fn one(text: &str) {
             if let Some(cpu) = cpu {
                 assert_eq!(Some(cpu.0), thousandths, "{text:?}");
             }
-            // A number far below the limits is read by everybody.
+            // A number far below the limits is read in every way.
             if number < 1 << 40 && text.len() < 20 {
                 assert_eq!(cpu.map(|cpu| Some(cpu.0)), Some(thousandths), "{text:?}");
                 assert_eq!(memory, Some(Mib(number.div_ceil(1 << 20))), "{text:?}");
@@ -54,7 +52,7 @@ fn one(text: &str) {
     }
 }
 
-/// What is accepted is within the accepted ranges, also with defaults filled in.
+/// Accepted values are within their ranges, also with defaults filled in.
 fn request(lines: &[&str]) {
     let value_of = |resource| {
         let at = Resource::ALL.iter().position(|one| *one == resource)?;
@@ -68,7 +66,7 @@ fn request(lines: &[&str]) {
             assert!(
                 errors
                     .iter()
-                    .all(|error| error.to_string().contains("accepted: "))
+                    .all(|error| error.to_string().contains("expected: "))
             );
             return;
         }
@@ -77,14 +75,14 @@ fn request(lines: &[&str]) {
         let expected = value_of(resource).map(|text| quantity::whole(text).expect("accepted"));
         assert_eq!(written.get(resource), expected);
     }
-    let ask = written.ask(&defaults);
-    assert_eq!(ask.is_some(), written.asks(&defaults));
-    if let Some(ask) = ask {
-        assert!((1..=64).contains(&ask.count), "{ask:?}");
-        assert!(ask.cores.0 <= 100, "{ask:?}");
-        match ask.memory {
-            Memory::Mib(memory) => assert!((1..=1 << 20).contains(&memory.0), "{ask:?}"),
-            Memory::Share(part) => assert!((1..=100).contains(&part.0), "{ask:?}"),
+    let request = written.request(&defaults);
+    assert_eq!(request.is_some(), written.requests_gpu(&defaults));
+    if let Some(request) = request {
+        assert!((1..=64).contains(&request.count), "{request:?}");
+        assert!(request.cores.0 <= 100, "{request:?}");
+        match request.memory {
+            Memory::Mib(memory) => assert!((1..=1 << 20).contains(&memory.0), "{request:?}"),
+            Memory::Share(part) => assert!((1..=100).contains(&part.0), "{request:?}"),
         }
     }
 }

@@ -1,6 +1,4 @@
-//! Demands of different shapes, tried on whatever was read.
-//!
-//! Fed by: nothing. Must not: depend on the input.
+//! Demands of different shapes, tried on whatever inventory was read.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -19,8 +17,8 @@ const PODS: usize = 12;
 /// A container's stage and its gpu, gpumem, gpumem-percentage and gpucores.
 type Container = (&'static str, [u32; 4]);
 
-/// Demands of different shapes: small and large, whole cards, parts, several
-/// cards, several containers; each under a policy.
+/// Demands of different shapes: small and large, whole GPUs, parts, several GPUs, several
+/// containers; each under a policy.
 const SHAPES: &[(&str, &[Container])] = &[
     ("", &[("app", [1, 1, 0, 0])]),
     ("binpack", &[("app", [2, 3000, 0, 30])]),
@@ -39,11 +37,11 @@ const SHAPES: &[(&str, &[Container])] = &[
 ];
 
 fn demand(policy: &str, containers: &[Container]) -> Demand {
-    let container = |(number, (stage, ask)): (usize, &Container)| {
+    let container = |(number, (stage, request)): (usize, &Container)| {
         let names = ["gpu", "gpumem", "gpumem-percentage", "gpucores"];
         let amounts = names
             .iter()
-            .zip(ask)
+            .zip(request)
             .filter(|(name, n)| **n > 0 || **name == "gpucores");
         let limits: BTreeMap<_, _> = amounts
             .map(|(name, amount)| (format!("nvidia.com/{name}"), amount.to_string()))
@@ -72,7 +70,7 @@ fn demand(policy: &str, containers: &[Container]) -> Demand {
     pod::demand(&pod, &pod::Settings::default()).expect("a demand")
 }
 
-/// Demands of every shape, under this name of the count resource.
+/// Demands of every shape, under this name of the main resource.
 fn demands(resource: &str) -> Vec<Demand> {
     static ALL: LazyLock<Vec<Demand>> = LazyLock::new(|| {
         let shapes = SHAPES.iter();
@@ -87,9 +85,9 @@ fn demands(resource: &str) -> Vec<Demand> {
     demands
 }
 
-/// Reserves demands of every shape on this node until it refuses, and checks
-/// after each that no card it was given on promises more than it has, that its
-/// text reads back the same, and that the books equal recomputed ones.
+/// Reserves demands of every shape on this node until it refuses, and checks after each
+/// that none of its devices exceeds its capacity, that its text reads back the same, and
+/// that the ledger equals a recomputed one.
 pub(crate) fn fill(ledger: &mut Ledger, node: &NodeName, resource: &str) {
     let policies = Policies::default();
     for (number, demand) in demands(resource).iter().cycle().take(PODS).enumerate() {
@@ -99,29 +97,33 @@ pub(crate) fn fill(ledger: &mut Ledger, node: &NodeName, resource: &str) {
         match ledger.reserve(&uid, &"fuzz".into(), node, demand, &policies) {
             Ok(allocation) => {
                 assert!(fits, "reserved what does not fit");
-                granted(ledger, node, demand, &allocation);
+                check_granted(ledger, node, demand, &allocation);
             }
             Err(NotReserved::Refused(_)) => {
                 assert!(!fits, "refused what fits");
                 assert!(same(&before, ledger.cluster()), "a refusal wrote");
             }
-            Err(NotReserved::Booked(_)) => {}
+            Err(NotReserved::AlreadyAllocated(_)) => {}
         }
     }
     assert!(
         *ledger == ledger.recompute(),
-        "books differ from recomputed ones"
+        "the ledger differs from a recomputed one"
     );
 }
 
-/// What must hold right after a reservation.
-pub(crate) fn granted(ledger: &Ledger, node: &NodeName, demand: &Demand, given: &Allocation) {
+/// Invariants right after a reservation.
+pub(crate) fn check_granted(ledger: &Ledger, node: &NodeName, demand: &Demand, given: &Allocation) {
     let text = given.encode().expect("what we give can be written");
     let read = Allocation::decode(&text).expect("what we write can be read");
     assert_eq!(read, *given);
     for container in &demand.containers {
         let grants = given.grants(&container.name).unwrap_or_default();
-        let asked: usize = container.asks.iter().map(|ask| ask.count as usize).sum();
+        let asked: usize = container
+            .requests
+            .iter()
+            .map(|request| request.count as usize)
+            .sum();
         assert_eq!(grants.len(), asked, "{container:?}");
         for (number, grant) in grants.iter().enumerate() {
             let again = grants[..number].iter().any(|one| one.gpu == grant.gpu);
@@ -133,10 +135,10 @@ pub(crate) fn granted(ledger: &Ledger, node: &NodeName, demand: &Demand, given: 
         .cluster()
         .node(node.as_str())
         .expect("reserved on it");
-    let inventory = state.inventory.as_ref().expect("reserved on its cards");
-    for (gpu, card) in inventory.gpus.iter().zip(&state.cards) {
+    let inventory = state.inventory.as_ref().expect("reserved on its devices");
+    for (gpu, device) in inventory.gpus.iter().zip(&state.devices) {
         let given = uses.contains_key(&gpu.uuid);
-        assert!(!given || invariant::within_capacity(card), "{card:?}");
+        assert!(!given || invariant::within_capacity(device), "{device:?}");
     }
 }
 

@@ -15,7 +15,7 @@ fn check(field: &str, good: &[&str], bad: &[&str]) {
 }
 
 #[test]
-fn every_field_takes_its_values_and_refuses_others() {
+fn every_field_accepts_valid_and_rejects_other_values() {
     check("health", &["ok", "lost"], &["sick"]);
     check(
         "memoryUsed",
@@ -65,7 +65,7 @@ fn every_field_takes_its_values_and_refuses_others() {
 }
 
 #[test]
-fn an_unknown_field_is_named_in_the_error() {
+fn names_unknown_field_in_error() {
     let error = set(&mut Gpu::zeroed(), "temprature", "1")
         .unwrap_err()
         .to_string();
@@ -76,7 +76,7 @@ fn an_unknown_field_is_named_in_the_error() {
 }
 
 #[test]
-fn processes_count_in_used_memory_and_leave_no_trace() {
+fn counts_process_memory_as_used_until_removed() {
     let mut gpu = Gpu::zeroed();
     gpu.memory_total = 100 * MIB;
     add_process(&mut gpu, compute_process(7, 10)).unwrap();
@@ -89,7 +89,7 @@ fn processes_count_in_used_memory_and_leave_no_trace() {
 }
 
 #[test]
-fn a_card_refuses_more_processes_than_it_has_room_for() {
+fn rejects_more_than_128_processes_on_a_gpu() {
     let mut gpu = Gpu::zeroed();
     for pid in 1..=128 {
         add_process(&mut gpu, compute_process(pid, 1)).unwrap();

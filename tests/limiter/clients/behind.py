@@ -1,7 +1,5 @@
-"""Commands of the client that take memory of a card behind the calls that allocate: what outlives
-its handle, and what grows with contexts, modules and graphs.
-
-Fed by: client.py, whose fields it uses. Must not: know that a limiter is there.
+"""Commands of client.py for device memory that no allocating call accounts for: memory that outlives
+its handle, and memory that grows with contexts, modules and graphs.
 """
 
 import _ctypes
@@ -14,7 +12,7 @@ MIB = 1 << 20
 
 class Behind:
     def early(self, ordinal="0"):
-        """What is asked before cuInit."""
+        """Queries before cuInit."""
         self.cuda = ctypes.CDLL(self.library)
         total, context = ctypes.c_size_t(), ctypes.c_void_p()
         one = self.cuda.cuDeviceTotalMem_v2(ctypes.byref(total), int(ordinal))
@@ -26,7 +24,7 @@ class Behind:
         return self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), int(ordinal))
 
     def reopen(self, times):
-        """Opens NVML, asks and closes it, as exporters do for each scrape."""
+        """Opens NVML, queries and closes it, as exporters do for each scrape."""
         for _ in range(int(times)):
             nvml, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
             code = nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
@@ -37,28 +35,28 @@ class Behind:
         return 0
 
     def cut(self, index="0"):
-        """Makes an instance of a card, of the smallest profile; its uuid."""
-        _, card = self.handle_of(index)
+        """Creates a MIG instance with the smallest profile; its UUID."""
+        _, gpu = self.handle_of(index)
         info, made, part = (ctypes.c_uint * 64)(), ctypes.c_void_p(), ctypes.c_void_p()
-        code = self.nvml.nvmlDeviceGetGpuInstanceProfileInfo(card, 0, info)
-        code = code or self.nvml.nvmlDeviceCreateGpuInstance(card, info[0], ctypes.byref(made))
+        code = self.nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, 0, info)
+        code = code or self.nvml.nvmlDeviceCreateGpuInstance(gpu, info[0], ctypes.byref(made))
         code = code or self.nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(made, 0, 0, info)
         code = code or self.nvml.nvmlGpuInstanceCreateComputeInstance(made, info[0], ctypes.byref(part))
-        return f"{code} {self.instance_of(card)[1]}"
+        return f"{code} {self.instance_of(gpu)[1]}"
 
-    def instance_of(self, card):
+    def instance_of(self, gpu):
         device, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)
-        code = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0, ctypes.byref(device))
+        code = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0, ctypes.byref(device))
         code = code or self.nvml.nvmlDeviceGetUUID(device, name, 96)
         return code, name.value.decode()
 
     def ninstance(self, index="0"):
-        """The first instance of a card."""
-        code, card = self.handle_of(index)
-        return code or "{} {}".format(*self.instance_of(card))
+        """The first MIG instance of a GPU."""
+        code, gpu = self.handle_of(index)
+        return code or "{} {}".format(*self.instance_of(gpu))
 
     def export(self):
-        """The memory as a file, as another process would get it."""
+        """Exports the memory as a file, as for another process."""
         self.file = ctypes.c_int()
         return self.cuda.cuMemExportToShareableHandle(
             ctypes.byref(self.file), self.handle, ctypes.c_int(1), ctypes.c_uint64(0)
@@ -95,13 +93,13 @@ class Behind:
         return self.cuda.cuMipmappedArrayDestroy(self.last_array)
 
     def rdma(self, offset="0"):
-        """A file by which another device reaches the last allocation, from so many bytes on."""
+        """A file by which another device reaches the last allocation, from this offset on."""
         file, start = ctypes.c_int(), ctypes.c_uint64(self.pointers[-1].value + int(offset))
         bytes, none = ctypes.c_size_t(MIB), ctypes.c_uint64(0)
         return self.cuda.cuMemGetHandleForAddressRange(ctypes.byref(file), start, bytes, 1, none)
 
     def behind(self, operation="1"):
-        """Puts the memory behind the array, or (2) takes it away."""
+        """Maps the memory behind the array, or (2) unmaps it."""
         words = [0, self.last_array.value, 0, 0, 0, 0, 0, int(operation), self.handle.value, 0, 1, 0]
         return self.cuda.cuMemMapArrayAsync((ctypes.c_uint64 * 12)(*words), 1, None)
 
@@ -111,7 +109,7 @@ class Behind:
         return self.cuda.cuDeviceGetDefaultMemPool(ctypes.byref(self.own_pool), int(device))
 
     def placepool(self, kind, device, memory="1"):
-        """The pool of a place, as CUDA 13 names places."""
+        """The pool of a location, as CUDA 13 names locations."""
         self.own_pool, place = ctypes.c_void_p(), (ctypes.c_int * 2)(int(kind), int(device))
         return self.cuda.cuMemGetDefaultMemPool(ctypes.byref(self.own_pool), place, int(memory))
 
@@ -139,11 +137,11 @@ class Behind:
         return head + section
 
     def elf(self, mib):
-        """A module with a variable of so many MiB, as a binary."""
+        """Loads a module with a variable of this many MiB, as a binary."""
         return self.load_module(self.binary(mib))
 
     def wrapped(self, mib):
-        """The same in a fat binary, by the wrapper that compilers make."""
+        """The same in a fat binary, by the wrapper that compilers create."""
         binary = self.binary(mib)
         head = struct.pack("<HHIQQQQQQQ", 2, 1, 64, len(binary), 0, 0, 0, 0, 0, 0)
         self.fat_binary = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 64 + len(binary)) + head + binary
@@ -192,9 +190,9 @@ class Behind:
         return self.cuda.cuModuleUnload(self.module)
 
     def graph(self, *sizes):
-        """A graph that allocates so many MiB, one after another; negative: and frees them; `:1`
-        behind a size: on the second card, `:host`: on the host, `:part`: on a part of the first;
-        `within` first: in a graph within it; `uploaded` first: taken when it is made."""
+        """A graph that allocates these many MiB, one after another; negative: and frees them; `:1`
+        behind a size: on the second GPU, `:host`: on the host, `:part`: on a part of the first;
+        `within` first: in a child graph; `uploaded` first: allocated at instantiation."""
         graph, self.exec = ctypes.c_void_p(), ctypes.c_void_p()
         code = self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
         flags, within, uploaded = 0, sizes[0] == "within", sizes[0] == "uploaded"

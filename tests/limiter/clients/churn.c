@@ -1,12 +1,11 @@
 /* Allocates and frees memory of every kind at random, in several threads, as fast as it can.
  *
- *   churn THREADS ROUNDS SEED COUNT   says `ready`; on each further line of input it goes on: half
+ *   churn THREADS ROUNDS SEED COUNT   prints `ready`; continues with each further line of input: half
  *                                     of the rounds, `half`; the rest, `full`; frees all, `empty`.
- *   churn free ROUNDS SEED            one thread, which asks after each call what is free, and says
- *                                     how often that rose without a free.
+ *   churn free ROUNDS SEED            one thread, which queries after each call what is free, and
+ *                                     prints how often that rose without a free.
  *
- * COUNT is a file in which all processes count their rounds. Fed by: tests/limiter, which compiles
- * it. Must not: know that a limiter is there. */
+ * COUNT is a file in which all processes count their rounds. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -92,7 +91,7 @@ static int make(worker *w, thing *t) {
     case PITCHED:
         return cuMemAllocPitch_v2(&t->at, &pitch, 1 + dice(w) % 5000, 1 + dice(w) % 3000, 4);
     case MANAGED:
-        /* Its pages are on the card from their first use. */
+        /* Its pages are on the GPU from their first use. */
         if ((code = cuMemAllocManaged(&t->at, t->size, 1)) == 0)
             for (pitch = 0; pitch < t->size; pitch += 2 * MIB)
                 must(cuMemsetD8_v2(t->at + pitch, 1, 1), "memset");
@@ -111,7 +110,7 @@ static int make(worker *w, thing *t) {
             return code;
         must(cuMemAddressReserve(&t->at, t->size, 0, 0, 0), "reserve");
         must(cuMemMap(t->at, t->size, 0, t->handle, 0), "map");
-        if (dice(w) % 2) /* The mapping holds it. */
+        if (dice(w) % 2) /* The mapping keeps it. */
             must(cuMemRelease(t->handle), "release"), t->handle = 0;
         return 0;
     case ORDERED:

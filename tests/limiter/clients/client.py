@@ -1,8 +1,4 @@
-"""A CUDA and NVML client: runs the commands of its arguments, one answer a line.
-
-Fed by: tests/limiter. Must not: know that a limiter is there.
-Long, since it is one table of commands, each a few calls of the driver.
-"""
+"""A CUDA and NVML client: runs the commands of its arguments and prints one answer a line."""
 
 import ctypes
 import os
@@ -94,7 +90,7 @@ class Client(Behind, Order):
         return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(found.value)
 
     def load(self, path):
-        """Another library than the one that everybody uses."""
+        """Loads another library than the usual one."""
         self.library = path
         return 0
 
@@ -112,7 +108,7 @@ class Client(Behind, Order):
         return code
 
     def patient(self):
-        """A context as soon as the others leave room for it."""
+        """Creates a context as soon as the others leave room for it."""
         deadline = time.monotonic() + 60
         while (code := self.init()) == 2 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -173,7 +169,7 @@ class Client(Behind, Order):
         return self.cuda.cuArrayDestroy(self.last_array)
 
     def old(self):
-        """The form of CUDA 3.1."""
+        """The variant of CUDA 3.1."""
         return self.cuda.cuMemAlloc((ctypes.c_uint * 1)(), ctypes.c_uint(MIB))
 
     def share(self):
@@ -181,14 +177,14 @@ class Client(Behind, Order):
         return self.cuda.cuIpcGetMemHandle(handle, self.pointers[-1])
 
     def touch(self):
-        """Uses a byte of each page of the last allocation."""
+        """Touches a byte of each page of the last allocation."""
         pointer, size = self.pointers[-1].value, self.last_size
         one = ctypes.c_ubyte(1), ctypes.c_size_t(1)
         pages = range(pointer, pointer + size, 2 * MIB)
         return max(self.cuda.cuMemsetD8_v2(ctypes.c_uint64(page), *one) for page in pages)
 
     def work(self, rounds, milliseconds="10"):
-        """Runs a kernel so often that uses all of the last allocation."""
+        """Runs a kernel that uses all of the last allocation, several times."""
         name = f"k_ms_{milliseconds}_touch".encode()
         kernel, module = ctypes.c_void_p(), ctypes.c_void_p()
         code = self.cuda.cuModuleLoadData(ctypes.byref(module), b"any")
@@ -202,7 +198,7 @@ class Client(Behind, Order):
         return code
 
     def timed(self, rounds, milliseconds="10"):
-        """The same; also says how many milliseconds that took."""
+        """The same; also prints how many milliseconds that took."""
         begun = time.monotonic()
         code = self.work(rounds, milliseconds)
         return f"{code} {round((time.monotonic() - begun) * 1000)}"
@@ -233,7 +229,7 @@ class Client(Behind, Order):
         return self.cuda.cuMemRelease(self.handle)
 
     def pool(self, kind="1", place="1", device="0"):
-        """A pool of its own: kind of memory (1 pinned, 2 managed) and place."""
+        """Creates a pool: kind of memory (1 pinned, 2 managed) and location."""
         prop, pool = (ctypes.c_int * 64)(int(kind), 0, int(place), int(device)), ctypes.c_void_p()
         code = self.cuda.cuMemPoolCreate(ctypes.byref(pool), prop)
         self.own_pool = pool
@@ -293,7 +289,7 @@ class Client(Behind, Order):
         return 0
 
     def fork(self, *words):
-        """Runs one command in a forked child that did nothing with CUDA before."""
+        """Runs one command in a forked child that did not use CUDA before."""
         sys.stdout.flush()
         if (child := os.fork()) == 0:
             Client().answer(",".join(words))
@@ -302,7 +298,7 @@ class Client(Behind, Order):
         return os.waitpid(child, 0)[1]
 
     def linger(self):
-        """Forks a child that does nothing but live until its input ends."""
+        """Forks a child that only waits until its input ends."""
         sys.stdout.flush()
         if os.fork() == 0:
             os.read(0, 1)
@@ -310,7 +306,7 @@ class Client(Behind, Order):
         return 0
 
     def clone(self, *commands):
-        """Runs commands (with `/` for `,`) in a child that libc knows nothing of."""
+        """Runs commands (with `/` for `,`) in a child that libc does not know of."""
         sys.stdout.flush()
         fork, exit_signal = 56 if os.uname().machine == "x86_64" else 220, 17
         zero = ctypes.c_long(0)
@@ -324,7 +320,7 @@ class Client(Behind, Order):
         return os.waitpid(child, 0)[1]
 
     def forge(self):
-        """Says of the container that it uses nothing."""
+        """Forges the counters: the container uses nothing."""
         with open("/.aliquot/counters/slots", "r+b", buffering=0) as file:
             for at in [4096] + [16384 + 1024 * slot + 64 for slot in range(16)]:
                 file.seek(at)
@@ -339,7 +335,7 @@ class Client(Behind, Order):
         return 0
 
     def say(self, pid, mib):
-        """Says of the container's processes that each is this one and uses so much."""
+        """Forges the counters: each process of the container has this pid and uses this much."""
         with open("/.aliquot/counters/slots", "r+b", buffering=0) as file:
             for slot in range(16):
                 for at, word in ((0, int(pid)), (64, int(mib) * MIB)):
@@ -348,7 +344,7 @@ class Client(Behind, Order):
         return 0
 
     def fill(self, mib):
-        """Takes every slot of the container, each with so much, as its own processes would."""
+        """Takes every slot of the container with this much each, as its own processes would."""
         import fcntl
 
         self.slots = open("/.aliquot/counters/slots", "r+b", buffering=0)
@@ -369,7 +365,7 @@ class Client(Behind, Order):
         return 0
 
     def close(self):
-        """What daemons do."""
+        """Closes all descriptors, as daemons do."""
         os.closerange(3, 1024)
         return 0
 
@@ -409,7 +405,7 @@ class Client(Behind, Order):
         return f"{code} {count.value} {own}"
 
     def nsamples(self, index="0"):
-        """Codes, and whose samples both forms gave: our own, others', places left empty."""
+        """Codes, and whose samples both variants returned: our own, others', empty entries."""
         code, handle = self.handle_of(index)
         samples, count = (Sample * 8)(), ctypes.c_uint(8)
         zero = ctypes.c_uint64(0)
@@ -424,7 +420,7 @@ class Client(Behind, Order):
         return f"{code} {one} {count.value} {other} {infos.count} {found}"
 
     def busy(self, milliseconds):
-        """Launches a kernel that takes so long, and does not wait for it."""
+        """Launches a kernel of this duration, and does not wait for it."""
         kernel, module = ctypes.c_void_p(), ctypes.c_void_p()
         code = self.cuda.cuModuleLoadData(ctypes.byref(module), b"any")
         name = f"k_ms_{milliseconds}".encode()
@@ -433,7 +429,7 @@ class Client(Behind, Order):
         return code or self.cuda.cuLaunchKernel(kernel, *shape, None, None, None)
 
     def nbusy(self):
-        """The samples as soon as there is one of our own, which works."""
+        """The samples as soon as there is one of this process."""
         assert self.busy("20000") == 0
         deadline = time.monotonic() + 15
         while (found := self.nsamples()).split()[1] != "0" and time.monotonic() < deadline:

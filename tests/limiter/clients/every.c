@@ -1,8 +1,7 @@
 /* Looks up every call of calls.h in the library of its argument, by dlsym and, where the library
- * has it, by the three forms of cuGetProcAddress, and says of each in which file it was found.
- * Where that is the driver's, or where the second argument says `all`, it is called as well:
- * `name how file lost`, `lost` 0 where the driver got the arguments as they were.
- * Fed by: tests/limiter, which compiles it. Must not: know that a limiter is there. */
+ * has it, by the three variants of cuGetProcAddress, and prints for each the file in which it was found.
+ * If that is the driver's, or if the second argument is `all`, it calls it as well:
+ * `name how file lost`; `lost` is 0 if the driver got the arguments unchanged. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* A driver that has every call of calls.h, which answers what it was called with, and,
- * where it is compiled with LOOK_UPS, cuGetProcAddress. Fed by: tests/limiter, which compiles it. Must not: know of a limiter. */
+/* A driver that has every call of calls.h, each of which returns what it was called with, and,
+ * if compiled with LOOK_UPS, cuGetProcAddress. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

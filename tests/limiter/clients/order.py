@@ -1,8 +1,4 @@
-"""Commands of the client about what is done in which order, and in whose context: streams, threads,
-users of contexts.
-
-Fed by: client.py, whose fields it uses. Must not: know that a limiter is there.
-"""
+"""Commands of client.py about order and contexts: streams, threads, users of contexts."""
 
 import ctypes
 import os
@@ -13,12 +9,12 @@ import time
 
 class Order:
     def ownstream(self):
-        """What follows is ordered by a stream of its own."""
+        """Uses a new stream from here on."""
         self.stream = ctypes.c_void_p()
         return self.cuda.cuStreamCreate(ctypes.byref(self.stream), ctypes.c_uint(1))
 
     def uncurrent(self):
-        """The thread has no context any more."""
+        """Leaves the thread without a context."""
         self.left = ctypes.c_void_p()
         code = self.cuda.cuCtxGetCurrent(ctypes.byref(self.left))
         return code or self.cuda.cuCtxSetCurrent(None)
@@ -27,7 +23,7 @@ class Order:
         return self.cuda.cuCtxSetCurrent(self.left)
 
     def private(self):
-        """The primary context by a private table of the driver, as older runtimes make it."""
+        """Creates the primary context through a private table of the driver, as older runtimes do."""
         self.cuda = ctypes.CDLL(self.library)
         table, context = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_void_p()
         name = bytes.fromhex("6bd5fb6c5bf4e74a8987d93912fd9df9")
@@ -39,7 +35,7 @@ class Order:
         return code or self.cuda.cuCtxSetCurrent(context)
 
     def steered(self):
-        """Frees the last allocation while another thread gives up a little of its own."""
+        """Frees the last allocation while another thread releases some memory."""
         code = self.physical("2")
         release, handle = self.cuda.cuMemRelease, self.handle
         thread = threading.Thread(target=lambda: release(handle))
@@ -50,7 +46,7 @@ class Order:
         return code
 
     def beside(self, command, *arguments):
-        """A command in another thread, with our context; the driver keeps its call until `together`."""
+        """Runs a command in another thread, with our context; the driver blocks its call until `together`."""
         context, self.codes = ctypes.c_void_p(), []
         code = self.cuda.cuCtxGetCurrent(ctypes.byref(context))
 
@@ -67,7 +63,7 @@ class Order:
         return code
 
     def together(self):
-        """The driver lets the other thread's call go; its answer."""
+        """Lets the other thread's call continue; its answer."""
         os.remove(self.file)
         self.thread.join()
         return self.codes[0]
@@ -79,7 +75,7 @@ class Order:
         return self.cuda.cuCtxDetach(self.contexts["last"])
 
     def retainrace(self):
-        """One thread takes a handle of mapped memory while another gives up all that there is."""
+        """One thread retains a handle of mapped memory while another releases everything."""
         for _ in range(20):
             code = self.physical("100") or self.map()
             handle, found = ctypes.c_uint64(), []
@@ -99,7 +95,7 @@ class Order:
         return -1
 
     def elsewhere(self, launches):
-        """Launches into a stream of the second card while the first one's context is current."""
+        """Launches into a stream of the second GPU while the first one's context is current."""
         kernel, module, context = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         first = ctypes.c_void_p()
         code = self.cuda.cuCtxGetCurrent(ctypes.byref(first))
@@ -114,7 +110,7 @@ class Order:
         return code or self.cuda.cuStreamSynchronize(self.stream)
 
     def nowipe(self):
-        """From now on the kernel knows no MADV_WIPEONFORK, as older ones and some sandboxes."""
+        """From here on the kernel has no MADV_WIPEONFORK, like older ones and some sandboxes."""
         number = 28 if os.uname().machine == "x86_64" else 233
         rows = [
             (0x20, 0, 0, 0),  # the call's number

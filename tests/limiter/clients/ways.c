@@ -1,6 +1,5 @@
-/* A program that finds the driver in the way that its argument names, and says whether an
- * allocation of 3 TiB is refused by the limit (2) with a free symbol of the driver still found.
- * Fed by: tests/limiter, which compiles it. Must not: know that a limiter is there. */
+/* A program that finds the driver in the way that its argument names, and prints whether an
+ * allocation of 3 TiB is refused by the limit (2) while an unhooked symbol of the driver is found. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
-/* A program that keeps a card busy: work MODE SECONDS KERNEL...
- * It launches for so many seconds, or with an `i` behind them until its input ends, waits for the rest, and says how many launches there were and
- * how many calls failed. In mode `tick` SECONDS is a number of launches for each of THREADS, and the
- * fastest nanoseconds for one are said; `tickl` launches a kernel of a library; in mode `live` a number of allocations that live while others
- * are made and freed. `init` only begins; `spawn NUMBER PROGRAM...` says how many microseconds a run
- * of a program takes, `storm` how many all of them take that begin at once. Fed by: tests/limiter, which compiles it. Must not: know that a limiter
- * is there. */
+/* A program that keeps a GPU busy: work MODE SECONDS KERNEL...
+ * It launches for SECONDS, or with the suffix `i` until its input ends, waits for the rest, and
+ * prints how many launches it made and how many calls failed. In mode `tick`, SECONDS is the number
+ * of launches of each thread, and it prints the fastest nanoseconds for one; `tickl` launches a
+ * kernel of a library. In mode `live`, SECONDS is the number of allocations that live while others
+ * are made and freed. `init` only initializes; `spawn NUMBER PROGRAM...` prints how many
+ * microseconds a run of a program takes, `storm` how many all of them take when started at once. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,8 +1,6 @@
-//! The host of a scene: nobody, somebody who says one gate word, or the arbiter itself, told what
-//! the monitor would tell it: the shares, and twice a second NVML's utilisation of each process,
-//! late and in whole percent.
-//!
-//! Fed by: [`crate::share`]. Must not: use the simulator's exact clock.
+//! The host of a scene: absent, alive with a fixed throttle flag, or the real arbiter with the
+//! input that the monitor would give it: the shares, and twice a second NVML's utilisation of each
+//! process, late and in whole percent. It never uses the simulator's exact clock.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,92 +12,92 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use aliquot_gpusim::SimulatedMachine;
-use aliquot_monitor::arbiter::shell::{self, Levels, Now};
-use aliquot_monitor::arbiter::{Measured, PERCENT};
-use aliquot_monitor::seats::{Effective, Seat, Seats};
+use aliquot_monitor::arbiter::runner::{self, Clocks, Measurements};
+use aliquot_monitor::arbiter::{Measurement, PERCENT};
+use aliquot_monitor::managed_containers::{EffectiveLimits, ManagedContainer, ManagedContainers};
 use anyhow::{Result, anyhow};
 use tokio::sync::watch;
 
-use crate::Container;
+use crate::TestContainer;
 use crate::scene::FIRST;
-use crate::share::pass;
+use crate::share::wait;
 use crate::workers::Workers;
 
-/// Where words lie, as the documented layout says.
+/// Offsets of the words in the documented layout.
 const HEARTBEAT: u64 = 24;
-pub(crate) const GATE: u64 = 64 + 52;
+pub(crate) const THROTTLE_FLAG: u64 = 64 + 52;
 
-/// Between two looks of the monitor at the driver.
-const LOOK: Duration = Duration::from_millis(500);
+/// Time between two polls of the driver by the monitor.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What a host leaves that died long ago.
-pub(crate) fn died(container: &Container, gate: u32) -> Result<()> {
-    if gate != 0 {
+/// Writes what a host that died long ago leaves behind.
+pub(crate) fn write_stale_flag(container: &TestContainer, flag: u32) -> Result<()> {
+    if flag != 0 {
         let path = container.directory().join("limits");
         let page = OpenOptions::new().write(true).open(path)?;
-        page.write_all_at(&gate.to_le_bytes(), GATE)?;
+        page.write_all_at(&flag.to_le_bytes(), THROTTLE_FLAG)?;
         page.write_all_at(&1_u64.to_le_bytes(), HEARTBEAT)?;
     }
     Ok(())
 }
 
-/// Who speaks for the host.
+/// What the host does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Nobody.
-    Silent,
-    /// Somebody alive whose gate word is this for every tenant from the beginning.
-    Says(u32),
-    /// A host that died long ago and left this gate word to every tenant.
-    Left(u32),
-    /// The arbiter.
+pub enum HostRole {
+    /// There is no host.
+    Absent,
+    /// Alive, with this throttle flag for every tenant from the beginning.
+    Flag(u32),
+    /// Died long ago and left this throttle flag to every tenant.
+    Died(u32),
+    /// The arbiter runs.
     Arbiter,
 }
 
-pub(crate) enum Host {
-    Silent,
-    Says(Vec<File>),
-    Arbiter(Arbiter),
+pub(crate) enum ScenarioHost {
+    Absent,
+    Flag(Vec<File>),
+    Arbiter(RunningArbiter),
 }
 
-pub(crate) struct Arbiter {
+pub(crate) struct RunningArbiter {
     names: Vec<String>,
-    levels: watch::Sender<Arc<Levels>>,
+    measurements: watch::Sender<Arc<Measurements>>,
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
-impl Host {
-    pub(crate) fn new(containers: &[Container], role: Role) -> Result<Self> {
+impl ScenarioHost {
+    pub(crate) fn new(containers: &[TestContainer], role: HostRole) -> Result<Self> {
         match role {
-            Role::Silent => Ok(Self::Silent),
-            Role::Says(gate) => {
+            HostRole::Absent => Ok(Self::Absent),
+            HostRole::Flag(flag) => {
                 let pages = containers.iter().map(|container| {
                     let path = container.directory().join("limits");
                     let page = OpenOptions::new().write(true).open(path)?;
-                    page.write_all_at(&gate.to_le_bytes(), GATE)?;
+                    page.write_all_at(&flag.to_le_bytes(), THROTTLE_FLAG)?;
                     Ok(page)
                 });
-                let host = Self::Says(pages.collect::<Result<_>>()?);
-                host.beat()?;
+                let host = Self::Flag(pages.collect::<Result<_>>()?);
+                host.write_heartbeat()?;
                 Ok(host)
             }
-            Role::Left(gate) => {
+            HostRole::Died(flag) => {
                 for container in containers {
-                    died(container, gate)?;
+                    write_stale_flag(container, flag)?;
                 }
-                Ok(Self::Silent)
+                Ok(Self::Absent)
             }
-            Role::Arbiter => {
-                let seats = containers
+            HostRole::Arbiter => {
+                let records = containers
                     .iter()
-                    .map(|container| seat(container.directory()));
-                Ok(Self::Arbiter(Arbiter::start(seats.collect())))
+                    .map(|container| container_record(container.directory()));
+                Ok(Self::Arbiter(RunningArbiter::start(records.collect())))
             }
         }
     }
 
-    /// Is there while time passes.
+    /// Does the host's work for some time.
     pub(crate) fn run_for(
         &self,
         machine: &SimulatedMachine,
@@ -108,24 +106,24 @@ impl Host {
     ) -> Result<()> {
         let mut left = time;
         while !left.is_zero() {
-            let step = left.min(LOOK);
-            pass(step)?;
+            let step = left.min(POLL_INTERVAL);
+            wait(step)?;
             left -= step;
-            self.beat()?;
+            self.write_heartbeat()?;
             if let Self::Arbiter(arbiter) = self {
-                arbiter.tell(machine, workers)?;
+                arbiter.publish_usage(machine, workers)?;
             }
         }
         Ok(())
     }
 
-    /// Opens all gates.
-    pub(crate) fn leave(self) -> Result<()> {
+    /// Clears all throttle flags and ends the host.
+    pub(crate) fn clear_flags(self) -> Result<()> {
         match self {
-            Self::Silent => {}
-            Self::Says(pages) => {
+            Self::Absent => {}
+            Self::Flag(pages) => {
                 for page in pages {
-                    page.write_all_at(&0_u32.to_le_bytes(), GATE)?;
+                    page.write_all_at(&0_u32.to_le_bytes(), THROTTLE_FLAG)?;
                 }
             }
             Self::Arbiter(arbiter) => {
@@ -137,9 +135,9 @@ impl Host {
         Ok(())
     }
 
-    /// Says that it lives.
-    pub(crate) fn beat(&self) -> Result<()> {
-        let Self::Says(pages) = self else {
+    /// Writes the heartbeat.
+    pub(crate) fn write_heartbeat(&self) -> Result<()> {
+        let Self::Flag(pages) = self else {
             return Ok(());
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
@@ -151,51 +149,54 @@ impl Host {
     }
 }
 
-/// What the monitor lists of a container whose directory this is; the rest is on its page.
-pub(crate) fn seat(folder: PathBuf) -> Seat {
-    Seat {
-        name: folder.display().to_string(),
+/// The monitor's record of a container with this directory; the rest is on its limits page.
+pub(crate) fn container_record(folder: PathBuf) -> ManagedContainer {
+    ManagedContainer {
+        id: folder.display().to_string(),
         pod: "pod".into(),
         namespace: String::new(),
         pod_name: String::new(),
-        container: String::new(),
+        name: String::new(),
         devices: Vec::new(),
         priority: 0,
-        effective: Effective::default(),
+        effective: EffectiveLimits::default(),
         limited: true,
-        folder,
+        directory: folder,
     }
 }
 
-impl Arbiter {
-    fn start(all: Vec<Seat>) -> Self {
-        let names = all.iter().map(|seat| seat.name.clone()).collect();
-        let seats = Seats {
+impl RunningArbiter {
+    fn start(all: Vec<ManagedContainer>) -> Self {
+        let names = all
+            .iter()
+            .map(|container_record| container_record.id.clone())
+            .collect();
+        let records = ManagedContainers {
             all,
-            ..Seats::default()
+            ..ManagedContainers::default()
         };
-        let (_, seats) = watch::channel(Arc::new(seats));
-        let (levels, shown) = watch::channel(Arc::default());
+        let (_, records) = watch::channel(Arc::new(records));
+        let (measurements, shown) = watch::channel(Arc::default());
         let (stop, stopped) = channel();
         Self {
             names,
-            levels,
+            measurements,
             stop,
-            thread: thread::spawn(move || shell::run(seats, shown, &stopped)),
+            thread: thread::spawn(move || runner::run(records, shown, &stopped)),
         }
     }
 
-    fn tell(&self, machine: &SimulatedMachine, workers: &Workers) -> Result<()> {
+    fn publish_usage(&self, machine: &SimulatedMachine, workers: &Workers) -> Result<()> {
         let holders = machine.holders(FIRST)?;
-        let at = Now::read().monotonic;
-        let levels = self.names.iter().zip(workers.pids()).map(|(name, pids)| {
+        let at = Clocks::read().monotonic;
+        let measurements = self.names.iter().zip(workers.pids()).map(|(name, pids)| {
             let own = holders.iter().filter(|holder| pids.contains(&holder.pid));
             let percent: u32 = own.map(|holder| holder.utilisation).sum();
             let used = u64::from(percent) * PERCENT;
-            (name.clone(), vec![Some(Measured { used, at })])
+            (name.clone(), vec![Some(Measurement { used, at })])
         });
-        self.levels
-            .send_replace(Arc::new(levels.collect::<BTreeMap<_, _>>()));
+        self.measurements
+            .send_replace(Arc::new(measurements.collect::<BTreeMap<_, _>>()));
         Ok(())
     }
 }

@@ -1,9 +1,6 @@
-//! What a call costs with the limiter before the simulated driver and without it: launches and
-//! allocations in CPU time, launches in instructions where callgrind is at hand, and starts of
-//! programs in time.
-//!
-//! Fed by: benchmarks; `clients/work.c`. Must not: compare runs of different times;
-//! the sides take turns.
+//! The cost of calls with the limiter and without it, on the simulated driver: launches and
+//! allocations in CPU time, launches in instructions if callgrind is available, and program starts
+//! in time. The sides alternate, so that no comparison is between different times.
 
 use std::process::Command;
 
@@ -11,42 +8,42 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::scene::{FIRST, device, machine};
 use crate::share::compile;
-use crate::{Container, Way, host};
+use crate::{InjectionMethod, TestContainer, host};
 
-/// A kernel that takes no time, so that the launch itself is what is seen.
+/// A kernel that takes no time, so that only the launch itself counts.
 const KERNEL: &str = "k_ns_0";
 
 /// One side of a comparison.
 #[derive(Clone, Copy, Debug)]
-pub struct Side {
-    /// [`Way::Bare`]: no limiter.
-    pub way: Way,
-    /// Percent of the card; 0: no limit.
+pub struct LaunchSide {
+    /// [`InjectionMethod::NoLimiter`]: no limiter.
+    pub method: InjectionMethod,
+    /// Percent of the GPU; 0: no limit.
     pub cores: u32,
-    /// The gate word that a host left which died long ago; 0: none.
-    pub gate: u32,
+    /// The throttle flag that a host left which died long ago; 0: none.
+    pub stale_flag: u32,
 }
 
-/// Nanoseconds of CPU time for a launch on each side, the fastest of `rounds`, with `threads`
-/// (1 or 4) that launch at once.
-pub fn nanoseconds(sides: &[Side], threads: usize, rounds: usize) -> Result<Vec<f64>> {
+/// Nanoseconds of CPU time for a launch on each side, the fastest of `rounds`, with `threads` (1 or
+/// 4) that launch at once.
+pub fn nanoseconds(sides: &[LaunchSide], threads: usize, rounds: usize) -> Result<Vec<f64>> {
     let mode = if threads == 4 { "tick4" } else { "tick" };
     fastest(sides, rounds, &[mode, "300000", KERNEL])
 }
 
 /// Nanoseconds of CPU time for a launch of a library's kernel on each side.
-pub fn of_library(sides: &[Side], rounds: usize) -> Result<Vec<f64>> {
+pub fn library_kernel(sides: &[LaunchSide], rounds: usize) -> Result<Vec<f64>> {
     fastest(sides, rounds, &["tickl", "300000", KERNEL])
 }
 
-/// Nanoseconds of CPU time for an allocation and its end beside `live` others, on each side.
-pub fn allocation(sides: &[Side], live: u32, rounds: usize) -> Result<Vec<f64>> {
+/// Nanoseconds of CPU time for an allocation and its free beside `live` others, on each side.
+pub fn allocation(sides: &[LaunchSide], live: u32, rounds: usize) -> Result<Vec<f64>> {
     fastest(sides, rounds, &["live", &live.to_string(), KERNEL])
 }
 
-/// Microseconds of the run of a program on each side: one that has nothing to do with a card, and
-/// one that only calls `cuInit`.
-pub fn start(sides: &[Side], with_driver: bool, rounds: usize) -> Result<Vec<f64>> {
+/// Microseconds to run a program on each side: one that does not use a GPU, or one that only calls
+/// `cuInit`.
+pub fn start(sides: &[LaunchSide], with_driver: bool, rounds: usize) -> Result<Vec<f64>> {
     if with_driver {
         fastest(sides, rounds, &["spawn", "200", SELF, "init", "0", KERNEL])
     } else {
@@ -54,18 +51,18 @@ pub fn start(sides: &[Side], with_driver: bool, rounds: usize) -> Result<Vec<f64
     }
 }
 
-/// Microseconds until `count` programs that call `cuInit` and begin at once have ended, on each
+/// Microseconds until `count` programs that start at once and call `cuInit` have ended, on each
 /// side.
-pub fn storm(sides: &[Side], count: u32, rounds: usize) -> Result<Vec<f64>> {
+pub fn storm(sides: &[LaunchSide], count: u32, rounds: usize) -> Result<Vec<f64>> {
     let count = count.to_string();
     fastest(sides, rounds, &["storm", &count, SELF, "init", "0", KERNEL])
 }
 
-/// Stands for the client's own path.
+/// Placeholder for the client's own path.
 const SELF: &str = "SELF";
 
-/// What the client says in a mode, the least of `rounds`, on each side in turn.
-fn fastest(sides: &[Side], rounds: usize, mode: &[&str]) -> Result<Vec<f64>> {
+/// What the client prints in a mode, the least of `rounds`, on each side in turn.
+fn fastest(sides: &[LaunchSide], rounds: usize, mode: &[&str]) -> Result<Vec<f64>> {
     let mut least = vec![f64::INFINITY; sides.len()];
     for _ in 0..rounds {
         for (side, least) in sides.iter().zip(&mut least) {
@@ -82,9 +79,9 @@ fn fastest(sides: &[Side], rounds: usize, mode: &[&str]) -> Result<Vec<f64>> {
                     .chain(mode.iter().map(own))
                     .collect()
             })?;
-            let words: Vec<&str> = output.split_whitespace().collect();
-            let ["nanoseconds" | "microseconds", each, "failures", "0"] = words[..] else {
-                anyhow::bail!("the client said {output}");
+            let arguments: Vec<&str> = output.split_whitespace().collect();
+            let ["nanoseconds" | "microseconds", each, "failures", "0"] = arguments[..] else {
+                anyhow::bail!("the client printed {output}");
             };
             *least = least.min(each.parse()?);
         }
@@ -92,20 +89,21 @@ fn fastest(sides: &[Side], rounds: usize, mode: &[&str]) -> Result<Vec<f64>> {
     Ok(least)
 }
 
-/// Instructions for a launch on each side; `None` where there is no valgrind.
-pub fn instructions(sides: &[Side]) -> Result<Option<Vec<f64>>> {
+/// Instructions for a launch on each side; `None` without valgrind.
+pub fn instructions(sides: &[LaunchSide]) -> Result<Option<Vec<f64>>> {
     const LAUNCHES: [u32; 2] = [20_000, 120_000];
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Ok(None);
     }
-    let count = |side: Side, launches: u32| {
-        let said = run(side, |client| {
-            let mut words: Vec<String> = ["valgrind", "--tool=callgrind"].map(Into::into).into();
-            words.push("--callgrind-out-file=/dev/null".into());
-            words.extend([client, "tick".into(), launches.to_string(), KERNEL.into()]);
-            words
+    let count = |side: LaunchSide, launches: u32| {
+        let reply = run(side, |client| {
+            let mut arguments: Vec<String> =
+                ["valgrind", "--tool=callgrind"].map(Into::into).into();
+            arguments.push("--callgrind-out-file=/dev/null".into());
+            arguments.extend([client, "tick".into(), launches.to_string(), KERNEL.into()]);
+            arguments
         })?;
-        collected(&said)
+        collected(&reply)
     };
     let found: Result<Vec<f64>> = sides
         .iter()
@@ -117,20 +115,20 @@ pub fn instructions(sides: &[Side]) -> Result<Option<Vec<f64>>> {
     found.map(Some)
 }
 
-/// Instructions and system calls of a program that only calls `cuInit`, on each side; `None` where
-/// there is no valgrind, or no strace.
-pub fn init(sides: &[Side]) -> Result<[Option<Vec<f64>>; 2]> {
+/// Instructions and system calls of a program that only calls `cuInit`, on each side; `None`
+/// without valgrind or strace.
+pub fn init(sides: &[LaunchSide]) -> Result<[Option<Vec<f64>>; 2]> {
     let all = |tool: &[&str], count: fn(&str) -> Result<f64>| {
         if Command::new(tool[0]).arg("--version").output().is_err() {
             return Ok(None);
         }
         let found = sides.iter().map(|side| {
-            let said = run(*side, |client| {
-                let words = tool.iter().copied().map(str::to_owned);
+            let reply = run(*side, |client| {
+                let arguments = tool.iter().copied().map(str::to_owned);
                 let program = [client, "init".into(), "0".into(), KERNEL.into()];
-                words.chain(program).collect()
+                arguments.chain(program).collect()
             })?;
-            count(&said)
+            count(&reply)
         });
         found.collect::<Result<Vec<f64>>>().map(Some)
     };
@@ -140,32 +138,44 @@ pub fn init(sides: &[Side]) -> Result<[Option<Vec<f64>>; 2]> {
         "--callgrind-out-file=/dev/null",
     ];
     let instructions = all(&tool, collected)?;
-    // One line for each call on stderr.
-    let calls = all(&["strace"], |said| {
-        let lines = said.lines().filter(|line| line.contains(") = "));
+    // One line on stderr for each call.
+    let calls = all(&["strace"], |reply| {
+        let lines = reply.lines().filter(|line| line.contains(") = "));
         Ok(f64::from(u32::try_from(lines.count())?))
     })?;
     Ok([instructions, calls])
 }
 
-/// What callgrind says that it collected.
-fn collected(said: &str) -> Result<f64> {
-    let line = said.lines().find_map(|line| line.split_once("Collected :"));
-    let number = line.context("callgrind says what it collected")?.1;
+/// The number of instructions that callgrind collected.
+fn collected(reply: &str) -> Result<f64> {
+    let line = reply
+        .lines()
+        .find_map(|line| line.split_once("Collected :"));
+    let number = line
+        .context("no line of callgrind with what it collected")?
+        .1;
     Ok(number.trim().parse()?)
 }
 
-fn run(side: Side, words: impl FnOnce(String) -> Vec<String>) -> Result<String> {
-    let (room, machine) = machine();
-    let client = compile(room.path())?;
+fn run(side: LaunchSide, arguments: impl FnOnce(String) -> Vec<String>) -> Result<String> {
+    let (temp, machine) = machine();
+    let client = compile(temp.path())?;
     let mut share = device(FIRST, 7000);
     share.cores = side.cores;
-    let container = Container::new(&machine, side.way, crate::scene::RULES, &[share])?;
-    host::died(&container, side.gate)?;
-    let words = words(client.display().to_string());
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let output = container.command(&words).output()?;
-    ensure!(output.status.success(), "{side:?} {words:?}: {output:?}");
-    let said = [output.stdout, output.stderr].concat();
-    Ok(String::from_utf8_lossy(&said).into_owned())
+    let container = TestContainer::new(
+        &machine,
+        side.method,
+        crate::scene::DEFAULT_LIMITS,
+        &[share],
+    )?;
+    host::write_stale_flag(&container, side.stale_flag)?;
+    let arguments = arguments(client.display().to_string());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let output = container.command(&arguments).output()?;
+    ensure!(
+        output.status.success(),
+        "{side:?} {arguments:?}: {output:?}"
+    );
+    let reply = [output.stdout, output.stderr].concat();
+    Ok(String::from_utf8_lossy(&reply).into_owned())
 }

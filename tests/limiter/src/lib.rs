@@ -1,16 +1,14 @@
-//! A container as the limiter meets it: a file system of its own with the seat's directory, a
-//! driver, and processes in it.
-//!
-//! Fed by: tests. Must not: judge; the simulator counts.
+//! A container as the limiter meets it: a file system of its own with the container directory, a
+//! driver, and processes in it. Only the simulator's counts tell whether a limit was kept.
 
-pub mod gate;
+mod cpu_wait;
 mod host;
+pub mod idle_arbiter;
 pub mod launch;
-pub mod rest;
 pub mod scene;
 pub mod share;
-mod starved;
-pub mod tenant;
+pub mod tenant_user;
+pub mod throttle;
 mod workers;
 
 use std::fs;
@@ -19,39 +17,40 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
-use aliquot_facade::{FOLDER, LIBRARIES, LIMITER, Library, Machine, stand_in};
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
-use aliquot_region::host::{Report, Unreadable};
-use aliquot_region::limits::{Container as Rules, Device};
+use aliquot_region::host::{CountersReadError, CountersSnapshot};
+use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use aliquot_region::{counters, limits};
+use aliquot_shim::{Architecture, FOLDER, LIBRARIES, LIMITER, ShimmedLibrary, build_shim};
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// How our library gets before the driver's.
+/// How the limiter is loaded before the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// As the driver's libraries.
+pub enum InjectionMethod {
+    /// By shim libraries in place of the driver's.
     Replacement,
-    /// By the loader, before everything else.
+    /// By the loader's preload list.
     Preload,
-    /// Not at all: what the tests compare with.
-    Bare,
+    /// Not at all, for comparison.
+    NoLimiter,
 }
 
-/// Both ways that limit.
-pub const WAYS: [Way; 2] = [Way::Replacement, Way::Preload];
+/// The two injection methods.
+pub const INJECTION_METHODS: [InjectionMethod; 2] =
+    [InjectionMethod::Replacement, InjectionMethod::Preload];
 
 /// A container on a simulated machine.
-pub struct Container {
-    room: tempfile::TempDir,
-    way: Way,
+pub struct TestContainer {
+    temp: tempfile::TempDir,
+    method: InjectionMethod,
     state: PathBuf,
 }
 
-/// Starts a command in the file system of the container, as a runtime does: `$1` is its seat, `$2`
-/// its root, the rest the command. Libraries of the driver are mounted one by one.
+/// Starts a command in the file system of the container, as a runtime does: `$1` is its folder on
+/// the host, `$2` its root, the rest the command. Libraries of the driver are mounted one by one.
 const ENTER: &str = r#"
 set -e
-seat=$1 root=$2; shift 2
+container=$1 root=$2; shift 2
 mount -t tmpfs tmpfs "$root"
 for entry in /*; do
     name=${entry#/}
@@ -63,97 +62,107 @@ done
 cp -a /etc "$root/etc"
 mkdir "$root/.aliquot" "$root/driver" "$root/.old"
 give() { : >"$2"; mount --bind "$1" "$2"; mount -o remount,bind,ro "$2"; }
-[ ! -e "$seat/ld.so.preload" ] || give "$seat/ld.so.preload" "$root/etc/ld.so.preload"
-for file in "$seat"/driver/*; do give "$file" "$root/driver/${file##*/}"; done
-mount --bind "$seat/directory" "$root/.aliquot"
+[ ! -e "$container/ld.so.preload" ] || give "$container/ld.so.preload" "$root/etc/ld.so.preload"
+for file in "$container"/driver/*; do give "$file" "$root/driver/${file##*/}"; done
+mount --bind "$container/directory" "$root/.aliquot"
 mount -o remount,bind,ro "$root/.aliquot"
-mount --bind "$seat/directory/counters/slots" "$root/.aliquot/counters/slots"
-[ ! -e "$seat/readonly" ] || mount -o remount,bind,ro "$root"
+mount --bind "$container/directory/counters/slots" "$root/.aliquot/counters/slots"
+[ ! -e "$container/readonly" ] || mount -o remount,bind,ro "$root"
 cd "$root"
 pivot_root . .old
 umount -l /.old
 exec "$@"
 "#;
 
-impl Container {
+impl TestContainer {
     /// A container with shares of these devices, on the machine.
     pub fn new(
         machine: &SimulatedMachine,
-        way: Way,
-        rules: Rules,
-        devices: &[Device],
+        method: InjectionMethod,
+        container_limits: ContainerLimits,
+        devices: &[DeviceLimits],
     ) -> Result<Self> {
-        let room = tempfile::tempdir()?;
-        let at = |path: &str| room.path().join(path);
+        let temp = tempfile::tempdir()?;
+        let at = |path: &str| temp.path().join(path);
         for folder in ["root", "driver", "directory/lib", "directory/counters"] {
             fs::create_dir_all(at(folder))?;
         }
-        fs::write(at("directory/limits"), limits::page(rules, devices)?)?;
+        fs::write(
+            at("directory/limits"),
+            limits::page(container_limits, devices)?,
+        )?;
         let mut slots = fs::File::create(at("directory/counters/slots"))?;
         slots.write_all(&counters::header())?;
         slots.set_len(counters::SIZE)?;
         slots.set_permissions(fs::Permissions::from_mode(0o666))?;
         let real = [place::cuda_library_path()?, place::library_path()?];
         let lib = at("directory/lib");
-        if way != Way::Bare {
+        if method != InjectionMethod::NoLimiter {
             fs::copy(limiter()?, lib.join(LIMITER))?;
         }
         for (library, real) in LIBRARIES.into_iter().zip(real) {
-            let shown = at("driver").join(library.name);
-            if way == Way::Replacement {
-                let machine = Machine::HERE.context("no stand-in for this machine")?;
-                fs::write(shown, stand_in(library, FOLDER, machine))?;
+            let driver_path = at("driver").join(library.name);
+            if method == InjectionMethod::Replacement {
+                let machine =
+                    Architecture::HERE.context("no shim library for this architecture")?;
+                fs::write(driver_path, build_shim(library, FOLDER, machine))?;
                 fs::copy(real, lib.join(library.real))?;
             } else {
-                fs::copy(real, shown)?;
+                fs::copy(real, driver_path)?;
             }
         }
-        if way == Way::Preload {
+        if method == InjectionMethod::Preload {
             fs::write(at("ld.so.preload"), format!("{FOLDER}/{LIMITER}\n"))?;
         }
         let state = machine.state().to_owned();
-        Ok(Self { room, way, state })
+        Ok(Self {
+            temp,
+            method,
+            state,
+        })
     }
 
     /// The directory that the container sees as `/.aliquot`.
     pub fn directory(&self) -> PathBuf {
-        self.room.path().join("directory")
+        self.temp.path().join("directory")
     }
 
-    /// Puts another driver's library in the place of the simulated one.
-    pub fn replace_driver(&self, library: Library, file: &Path) -> Result<()> {
-        let place = match self.way {
-            Way::Replacement => self.directory().join("lib").join(library.real),
-            Way::Preload | Way::Bare => self.room.path().join("driver").join(library.name),
+    /// Replaces the simulated driver's library by another file.
+    pub fn replace_driver(&self, library: ShimmedLibrary, file: &Path) -> Result<()> {
+        let place = match self.method {
+            InjectionMethod::Replacement => self.directory().join("lib").join(library.real),
+            InjectionMethod::Preload | InjectionMethod::NoLimiter => {
+                self.temp.path().join("driver").join(library.name)
+            }
         };
         fs::copy(file, place)?;
         Ok(())
     }
 
-    /// Puts another build of libvgpu.so in the place of this one.
+    /// Replaces libvgpu.so by another build.
     pub fn replace_limiter(&self, file: &Path) -> Result<()> {
         fs::copy(file, self.directory().join("lib").join(LIMITER))?;
         Ok(())
     }
 
-    /// From now on its root can only be read.
+    /// Makes its root read-only.
     pub fn read_only(&self) -> Result<()> {
-        Ok(fs::write(self.room.path().join("readonly"), "")?)
+        Ok(fs::write(self.temp.path().join("readonly"), "")?)
     }
 
-    /// The image brings a list of preloads that names `library`.
+    /// Gives the image a preload list that names `library`.
     pub fn preload(&self, library: &str) -> Result<()> {
-        let list = self.room.path().join("ld.so.preload");
+        let list = self.temp.path().join("ld.so.preload");
         Ok(fs::write(list, format!("{library}\n"))?)
     }
 
-    /// What the host reads of its counters.
-    pub fn report(&self) -> Result<Report, Unreadable> {
+    /// What the host reads from its counters file.
+    pub fn counters_snapshot(&self) -> Result<CountersSnapshot, CountersReadError> {
         aliquot_region::host::read(&self.directory().join("counters/slots"), 1)
     }
 
     /// A command in the container, with the machine's state and nothing else in its environment.
-    pub fn command(&self, words: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         command
             .args([
@@ -165,9 +174,9 @@ impl Container {
                 ENTER,
                 "enter",
             ])
-            .arg(self.room.path())
-            .arg(self.room.path().join("root"))
-            .args(words)
+            .arg(self.temp.path())
+            .arg(self.temp.path().join("root"))
+            .args(arguments)
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
             .env("LD_LIBRARY_PATH", "/driver")
@@ -175,43 +184,46 @@ impl Container {
         command
     }
 
-    /// What the client answers to `commands`, one line each; it must end well.
+    /// The client's answers to `commands`, one line each; it must succeed.
     pub fn client(&self, commands: &[&str]) -> Result<Vec<String>> {
         let output = self.client_command(commands).output()?;
-        let way = self.way;
-        ensure!(output.status.success(), "{way:?} {commands:?}: {output:?}");
+        let method = self.method;
+        ensure!(
+            output.status.success(),
+            "{method:?} {commands:?}: {output:?}"
+        );
         Ok(lines(&output))
     }
 
-    /// The client that will run `commands`.
+    /// The client with `commands`, not started yet.
     pub fn client_command(&self, commands: &[&str]) -> Command {
         let client = client();
-        let mut words = vec!["python3", client.as_str()];
-        words.extend(commands);
-        self.command(&words)
+        let mut arguments = vec!["python3", client.as_str()];
+        arguments.extend(commands);
+        self.command(&arguments)
     }
 
-    /// Starts the client with `commands`, which are followed by waiting; the answers so far.
-    pub fn start(&self, commands: &[&str]) -> Result<Running> {
-        let mut words = commands.to_vec();
-        words.extend(["ready", "hold"]);
-        let mut client = self.client_command(&words);
-        Running::start(client.stdin(Stdio::piped()).stdout(Stdio::piped()))
+    /// Starts the client with `commands`, after which it waits; the answers so far.
+    pub fn start(&self, commands: &[&str]) -> Result<RunningClient> {
+        let mut arguments = commands.to_vec();
+        arguments.extend(["ready", "hold"]);
+        let mut client = self.client_command(&arguments);
+        RunningClient::start(client.stdin(Stdio::piped()).stdout(Stdio::piped()))
     }
 }
 
 /// A client that has answered and waits.
-pub struct Running {
+pub struct RunningClient {
     child: Child,
-    /// What it said.
+    /// Its answers.
     pub answers: Vec<String>,
     input: Option<ChildStdin>,
-    /// Kept open: a client that cannot write ends badly.
+    /// Stays open: a client that cannot write fails.
     _output: BufReader<ChildStdout>,
 }
 
-impl Running {
-    /// Starts a command, whose end is a client with the commands `ready hold`.
+impl RunningClient {
+    /// Starts a command that ends in a client with the commands `ready hold`.
     fn start(command: &mut Command) -> Result<Self> {
         let mut child = command.spawn()?;
         let mut answers = Vec::new();
@@ -233,7 +245,7 @@ impl Running {
         bail!("{command:?} ended after {answers:?}: {:?}", child.wait()?)
     }
 
-    /// Lets it come to its end.
+    /// Lets it run to its end.
     pub fn end(&mut self) -> Result<()> {
         drop(self.input.take());
         let status = self.child.wait()?;
@@ -241,20 +253,20 @@ impl Running {
         Ok(())
     }
 
-    /// Ends it by SIGKILL.
+    /// Kills it by SIGKILL.
     pub fn kill(mut self) -> Result<()> {
-        self.strike()
+        self.kill_process()
     }
 
-    /// Ends it by SIGKILL; what it forked has its input until this value goes.
-    pub fn strike(&mut self) -> Result<()> {
+    /// Kills it by SIGKILL; what it forked keeps its input until this value is dropped.
+    pub fn kill_process(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningClient {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -262,7 +274,7 @@ impl Drop for Running {
     }
 }
 
-/// The client, which every container sees at the same path.
+/// Path of the client, the same in every container.
 pub fn client() -> String {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/client.py");
     client.display().to_string()
@@ -276,7 +288,7 @@ pub fn lines(output: &Output) -> Vec<String> {
         .collect()
 }
 
-/// The built libvgpu.so, which lies beside this program's folder.
+/// The built libvgpu.so, in or above this program's folder.
 pub fn limiter() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let mut folders = program.ancestors().skip(1).take(2);

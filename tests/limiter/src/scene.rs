@@ -1,46 +1,44 @@
-//! The scene of most tests: two cards, contexts of a known size, and a container with a share.
-//!
-//! Fed by: tests. Must not: judge more than that answers are as expected.
+//! The setup of most tests: two GPUs, contexts of a known size, and a container with a share.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use aliquot_gpusim::SimulatedMachine;
-use aliquot_region::host::{Doubt, Known};
-use aliquot_region::limits::{Container as Rules, Device};
+use aliquot_region::host::{DeviceMeasurement, Inconsistency};
+use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 
-use crate::{Container, WAYS, Way};
+use crate::{INJECTION_METHODS, InjectionMethod, TestContainer};
 
-/// The first card.
+/// The first GPU.
 pub const FIRST: &str = "GPU-11111111-1111-1111-1111-111111111111";
-/// The second card.
+/// The second GPU.
 pub const SECOND: &str = "GPU-22222222-2222-2222-2222-222222222222";
 /// Bytes.
 pub const MIB: u64 = 1 << 20;
 /// Policy default, priority high.
-pub const RULES: Rules = Rules {
+pub const DEFAULT_LIMITS: ContainerLimits = ContainerLimits {
     priority: 0,
     policy: 0,
     flags: 0,
 };
-/// MiB that a context takes on these machines, and that the limits page says of it.
+/// Size of a context in MiB on these machines and on the limits page.
 pub const CONTEXT: u64 = 480;
 
-/// A machine with two cards; it lives as long as its folder.
+/// A machine with two GPUs; it exists as long as its folder.
 pub fn machine() -> (tempfile::TempDir, SimulatedMachine) {
-    let room = tempfile::tempdir().expect("a folder");
+    let temp = tempfile::tempdir().expect("a folder");
     let yaml = format!(
         "gpus:\n- count: 2\n  model: NVIDIA A100-SXM4-80GB\n  uuids: [{FIRST}, {SECOND}]\n  set: {{contextMib: {CONTEXT}}}\n"
     );
-    let state = room.path().join("state");
+    let state = temp.path().join("state");
     let machine = SimulatedMachine::create(&state, &yaml).expect("a machine");
-    open_to_all(room.path());
-    (room, machine)
+    make_world_accessible(temp.path());
+    (temp, machine)
 }
 
-/// A device node is every user's; the simulated machine is a folder of files.
-fn open_to_all(folder: &Path) {
+/// Every user may open a device node; the simulated machine is a folder of files.
+fn make_world_accessible(folder: &Path) {
     let open = |path: &Path, mode| {
         let mode = Permissions::from_mode(mode);
         std::fs::set_permissions(path, mode).expect("a mode");
@@ -51,53 +49,57 @@ fn open_to_all(folder: &Path) {
     }
 }
 
-/// A share of a card, in MiB.
-pub fn device(uuid: &str, mib: u64) -> Device<'_> {
-    Device {
+/// A share of a GPU, in MiB.
+pub fn device(uuid: &str, mib: u64) -> DeviceLimits<'_> {
+    DeviceLimits {
         uuid,
         memory: mib * MIB,
         context: CONTEXT * MIB,
-        ..Device::default()
+        ..DeviceLimits::default()
     }
 }
 
-/// A container with a share of the first card.
-pub fn container(machine: &SimulatedMachine, way: Way, mib: u64) -> Container {
+/// A container with a share of the first GPU.
+pub fn container(machine: &SimulatedMachine, method: InjectionMethod, mib: u64) -> TestContainer {
     let devices = [device(FIRST, mib)];
-    Container::new(machine, way, Rules::default(), &devices).expect("a container")
+    TestContainer::new(machine, method, ContainerLimits::default(), &devices).expect("a container")
 }
 
-/// What the host doubts of a container with `mib` of the first card, on which nobody else is: the
-/// simulator says what its processes use, as the driver would.
-pub fn doubts(machine: &SimulatedMachine, container: &Container, mib: u64) -> Vec<Doubt> {
-    let holders = machine.holders(FIRST).expect("a card");
-    let known = Known {
+/// The inconsistencies that the host finds in a container with `mib` of the first GPU, which nobody
+/// else uses: the simulator reports what its processes use, as the driver would.
+pub fn inconsistencies(
+    machine: &SimulatedMachine,
+    container: &TestContainer,
+    mib: u64,
+) -> Vec<Inconsistency> {
+    let holders = machine.holders(FIRST).expect("a GPU");
+    let measurement = DeviceMeasurement {
         limit: mib * MIB,
         measured: holders.iter().map(|holder| holder.used).sum(),
         slack: 0,
     };
-    let report = container.report().expect("a counters file");
-    report.doubts(&[known])
+    let snapshot = container.counters_snapshot().expect("a counters file");
+    snapshot.inconsistencies(&[measurement])
 }
 
-/// Runs the client in a container with `mib` of the first card, in each way in: what it answers,
-/// and that nothing is left on the card after it, and never was more than the share.
+/// Runs the client in a container with `mib` of the first GPU under each injection method. Checks
+/// its answers, that nothing stays allocated after it, and that the share was never exceeded.
 pub fn check(mib: u64, script: &[(&str, &str)]) {
-    for way in WAYS {
-        let (_room, machine) = machine();
-        let container = container(&machine, way, mib);
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, method, mib);
         let commands: Vec<&str> = script.iter().map(|(command, _)| *command).collect();
         let mut running = container.start(&commands).expect("the client");
         let expected: Vec<String> = script
             .iter()
             .map(|(command, answer)| format!("{command}: {answer}"))
             .collect();
-        assert_eq!(running.answers, expected, "{way:?}");
-        let holders = machine.holders(FIRST).expect("a card");
+        assert_eq!(running.answers, expected, "{method:?}");
+        let holders = machine.holders(FIRST).expect("a GPU");
         let most = holders.iter().map(|holder| holder.peak).max();
-        assert!(most.unwrap_or(0) <= mib * MIB, "{way:?}: {most:?}");
+        assert!(most.unwrap_or(0) <= mib * MIB, "{method:?}: {most:?}");
         running.end().expect("it ends well");
-        assert_eq!(machine.holders(FIRST).expect("a card"), [], "{way:?}");
+        assert_eq!(machine.holders(FIRST).expect("a GPU"), [], "{method:?}");
         let after = container.client(&["init", "info"]);
         let free = mib.checked_sub(CONTEXT).map(|free| free / 2 * 2);
         if let Some(free) = free {
@@ -105,7 +107,7 @@ pub fn check(mib: u64, script: &[(&str, &str)]) {
             assert_eq!(
                 after.expect("a client")[1],
                 expected,
-                "{way:?}: something is left"
+                "{method:?}: memory is still charged"
             );
         }
     }

@@ -1,8 +1,6 @@
-//! How much of a simulated card's time each of several containers gets, by the simulator's exact
-//! clock, window by window. All figures from here are simulated.
-//!
-//! Fed by: tests and benchmarks, which say who works how; `clients/work.c`.
-//! Must not: tell the limiter anything that a host could not know.
+//! Measures how much of a simulated GPU's time each of several containers gets, window by window,
+//! by the simulator's exact clock. All figures from here are simulated. The limiter learns nothing
+//! that a host could not know.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -11,121 +9,121 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use aliquot_gpusim::SimulatedMachine;
-use aliquot_region::limits::Container as Rules;
+use aliquot_region::limits::ContainerLimits;
 use anyhow::{Result, ensure};
 
-use crate::host::Host;
-pub use crate::host::Role;
+use crate::cpu_wait::longest;
+pub use crate::host::HostRole;
+use crate::host::ScenarioHost;
 use crate::scene::{FIRST, device, machine};
-use crate::starved::longest;
 use crate::workers::Workers;
-use crate::{Container, Way};
+use crate::{InjectionMethod, TestContainer};
 
 /// One container and what runs in it.
 #[derive(Clone, Debug)]
-pub struct Tenant {
-    /// Percent of the card.
+pub struct ShareTenant {
+    /// Percent of the GPU.
     pub cores: u32,
     /// Policy and priority.
-    pub rules: Rules,
-    /// Processes, all alike.
+    pub limits: ContainerLimits,
+    /// Number of processes, all alike.
     pub processes: usize,
     /// Mode and kernels of `work.c`.
     pub work: Vec<String>,
-    /// When it begins to work, and for how long; for the whole scene where none is said.
-    pub shift: Option<[Duration; 2]>,
+    /// When it starts to work and for how long; `None`: for the whole scene.
+    pub active: Option<[Duration; 2]>,
 }
 
 /// A tenant with one process, of low priority as most are.
-pub fn tenant(cores: u32, work: &str) -> Tenant {
-    Tenant {
+pub fn tenant(cores: u32, work: &str) -> ShareTenant {
+    ShareTenant {
         cores,
-        rules: Rules {
+        limits: ContainerLimits {
             priority: 1,
-            ..Rules::default()
+            ..ContainerLimits::default()
         },
         processes: 1,
         work: work.split(' ').map(str::to_owned).collect(),
-        shift: None,
+        active: None,
     }
 }
 
-impl Tenant {
+impl ShareTenant {
     /// The same with a priority: 0 high, 1 low.
     #[must_use]
     pub fn priority(mut self, priority: u32) -> Self {
-        self.rules.priority = priority;
+        self.limits.priority = priority;
         self
     }
 
     /// The same with a policy: 0 default, 1 force, 2 disable.
     #[must_use]
     pub fn policy(mut self, policy: u32) -> Self {
-        self.rules.policy = policy;
+        self.limits.policy = policy;
         self
     }
 
-    /// The same, at work from a moment of the scene to another, in seconds.
+    /// The same, working from one second of the scene to another.
     #[must_use]
     pub fn from_to(mut self, from: u64, to: u64) -> Self {
-        self.shift = Some([from, to - from].map(Duration::from_secs));
+        self.active = Some([from, to - from].map(Duration::from_secs));
         self
     }
 }
 
-/// What is looked at, and for how long.
+/// A scene to measure.
 #[derive(Clone, Debug)]
-pub struct Scene<'a> {
-    /// Way in; [`Way::Bare`] is the card without a limiter.
-    pub way: Way,
-    /// Who works.
-    pub tenants: Vec<Tenant>,
-    /// Before the first window.
+pub struct ShareScenario<'a> {
+    /// Injection method; [`InjectionMethod::NoLimiter`] measures the GPU without a limiter.
+    pub method: InjectionMethod,
+    /// The tenants.
+    pub tenants: Vec<ShareTenant>,
+    /// Time before the first window.
     pub warm_up: Duration,
-    /// One window.
+    /// Length of a window.
     pub window: Duration,
-    /// How many.
+    /// Number of windows.
     pub windows: usize,
-    /// Fields of the card ([`aliquot_gpusim::edit`]).
-    pub card: &'a [(&'a str, &'a str)],
-    /// Who speaks for the host.
-    pub host: Role,
+    /// Fields of the GPU ([`aliquot_gpusim::edit`]).
+    pub gpu_fields: &'a [(&'a str, &'a str)],
+    /// What the host does.
+    pub host: HostRole,
 }
 
-impl Scene<'_> {
-    /// Windows of one second of a limited card, without a host.
-    pub fn seconds(windows: usize, tenants: Vec<Tenant>) -> Self {
+impl ShareScenario<'_> {
+    /// Windows of one second on a limited GPU, without a host.
+    pub fn seconds(windows: usize, tenants: Vec<ShareTenant>) -> Self {
         Self {
-            way: Way::Replacement,
+            method: InjectionMethod::Replacement,
             tenants,
             warm_up: Duration::from_millis(500),
             window: Duration::from_secs(1),
             windows,
-            card: &[],
-            host: Role::Silent,
+            gpu_fields: &[],
+            host: HostRole::Absent,
         }
     }
 }
 
 /// What one tenant got.
 #[derive(Clone, Debug)]
-pub struct Got {
-    /// Percent of the card, window by window.
+pub struct TenantResult {
+    /// Percent of the GPU, window by window.
     pub windows: Vec<f64>,
-    /// Percent of each window that a thread of its, or of the host in this process, could have run
-    /// and was given no processor.
+    /// Percent of each window for which a thread of the tenant, or of the host in this process, was
+    /// runnable but got no processor.
     pub starved: Vec<f64>,
     /// Launches of all its processes.
     pub launches: u64,
 }
 
-impl Got {
-    /// Percent of the card over all windows.
+impl TenantResult {
+    /// Percent of the GPU over all windows.
     pub fn mean(&self) -> f64 {
         mean(self.windows.iter().copied())
     }
 
-    /// How far the windows were from `percent`, in points, on the mean.
+    /// Mean distance of the windows from `percent`, in points.
     pub fn error(&self, percent: u32) -> f64 {
         mean(
             self.windows
@@ -139,14 +137,14 @@ impl Got {
         100.0 * self.mean() / f64::from(percent)
     }
 
-    /// The middle one of the windows.
+    /// The median of the windows.
     pub fn median(&self) -> f64 {
         middle(self.windows.clone())
     }
 
-    /// How many points the middle window is above `percent` of the card. What is missing while the
-    /// machine kept the tenant from its turn is not missing: its share of that time, and no more.
-    pub fn off(&self, percent: f64) -> f64 {
+    /// How many points the median window is above `percent` of the GPU. Time for which the machine
+    /// gave the tenant no processor does not count as missing: its share of that time, and no more.
+    pub fn deviation(&self, percent: f64) -> f64 {
         let both = self.windows.iter().zip(&self.starved);
         let each = both.map(|(got, starved)| {
             let error = got - percent;
@@ -175,22 +173,22 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::max(count, 1.0)
 }
 
-/// Runs a scene: what each tenant got. Every call of every process must have succeeded.
-pub fn run(scene: &Scene) -> Result<Vec<Got>> {
-    let (room, machine) = machine();
-    machine.set(FIRST, scene.card)?;
+/// Runs a scene; what each tenant got. Every call of every process must have succeeded.
+pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
+    let (temp, machine) = machine();
+    machine.set(FIRST, scene.gpu_fields)?;
     let containers = containers(scene, &machine)?;
-    let host = Host::new(&containers, scene.host)?;
-    let mut workers = Workers::start(scene, &containers, room.path())?;
+    let host = ScenarioHost::new(&containers, scene.host)?;
+    let mut workers = Workers::start(scene, &containers, temp.path())?;
     let mut got = vec![
-        Got {
+        TenantResult {
             windows: Vec::new(),
             starved: Vec::new(),
             launches: 0
         };
         scene.tenants.len()
     ];
-    workers.have_begun(scene, &machine, &host)?;
+    workers.wait_until_started(scene, &machine, &host)?;
     host.run_for(&machine, &workers, scene.warm_up)?;
     let (mut last, mut waited) = (workers.busy(&machine)?, workers.waits());
     for _ in 0..scene.windows {
@@ -207,15 +205,15 @@ pub fn run(scene: &Scene) -> Result<Vec<Got>> {
         }
         (last, waited) = (now, waits);
     }
-    host.leave()?;
-    workers.are_told_to_end();
+    host.clear_flags()?;
+    workers.stop();
     for (got, children) in got.iter_mut().zip(workers.0.drain(..)) {
         for child in children {
             let output = child.wait_with_output()?;
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            let words: Vec<&str> = said.split_whitespace().collect();
+            let reply = String::from_utf8_lossy(&output.stdout).into_owned();
+            let words: Vec<&str> = reply.split_whitespace().collect();
             let ["launches", launches, "failures", "0"] = words[..] else {
-                anyhow::bail!("a client ended with {:?}: {said}", output.status);
+                anyhow::bail!("a client ended with {:?}: {reply}", output.status);
             };
             got.launches += launches.parse::<u64>()?;
         }
@@ -223,11 +221,12 @@ pub fn run(scene: &Scene) -> Result<Vec<Got>> {
     Ok(got)
 }
 
-/// Plays until what it gave holds, three times at most: a machine that runs all tests at once may
-/// take turns from all processes together, which the kernel counts for none of them.
+/// Runs `play` until the result satisfies `holds`, at most three times: a machine that runs all
+/// tests at once may take time from all processes together, which the kernel counts for none of
+/// them.
 ///
 /// # Panics
-/// It never held; all that it gave is told.
+/// If no result satisfied it; the message has all results.
 #[track_caller]
 pub fn holds_once_of_three<T: Debug>(
     what: &str,
@@ -246,19 +245,22 @@ pub fn holds_once_of_three<T: Debug>(
 }
 
 /// A container for each tenant of a scene.
-pub(crate) fn containers(scene: &Scene, machine: &SimulatedMachine) -> Result<Vec<Container>> {
+pub(crate) fn containers(
+    scene: &ShareScenario,
+    machine: &SimulatedMachine,
+) -> Result<Vec<TestContainer>> {
     let tenants = scene.tenants.iter();
     tenants
         .map(|tenant| {
             let mut share = device(FIRST, 7000);
             share.cores = tenant.cores;
-            Container::new(machine, scene.way, tenant.rules, &[share])
+            TestContainer::new(machine, scene.method, tenant.limits, &[share])
         })
         .collect()
 }
 
-/// Lets real time pass: what is measured here is what happens meanwhile.
-pub(crate) fn pass(time: Duration) -> Result<()> {
+/// Lets real time pass; the tenants work meanwhile.
+pub(crate) fn wait(time: Duration) -> Result<()> {
     let (_sender, receiver) = channel::<()>();
     let ended = receiver.recv_timeout(time);
     ensure!(ended == Err(RecvTimeoutError::Timeout), "{ended:?}");

@@ -1,7 +1,5 @@
-//! The processes that work for the tenants of a scene: started together, looked at by the
-//! simulator's exact clock, and told to end.
-//!
-//! Fed by: [`crate::share`] and [`crate::gate`]; `clients/work.c`. Must not: outlive their scene.
+//! The processes that work for the tenants of a scene: started together, sampled by the simulator's
+//! exact clock, and stopped at the end of the scene.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -10,20 +8,20 @@ use std::time::{Duration, Instant};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result, ensure};
 
-use crate::Container;
-use crate::host::Host;
+use crate::TestContainer;
+use crate::cpu_wait::{Waits, waits};
+use crate::host::ScenarioHost;
 use crate::scene::FIRST;
-use crate::share::{Scene, compile, pass};
-use crate::starved::{Waits, waits};
+use crate::share::{ShareScenario, compile, wait};
 
 /// The processes of each tenant.
 #[derive(Default)]
 pub(crate) struct Workers(pub(crate) Vec<Vec<Child>>);
 
-/// Longest wait for all processes to have begun, on a machine that does other work, too.
-const BEGUN: Duration = Duration::from_secs(30);
-/// Between two looks whether they have.
-const SOON: Duration = Duration::from_millis(10);
+/// Longest wait for all processes to start, even on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two checks whether they have.
+const START_POLL: Duration = Duration::from_millis(10);
 
 /// Seconds that each tenant's work ran, at a moment.
 pub(crate) struct Busy {
@@ -31,22 +29,26 @@ pub(crate) struct Busy {
     pub(crate) busy: Vec<f64>,
 }
 
-/// A look that took longer is not of one moment; so often is it tried again.
-const MOMENT: Duration = Duration::from_millis(1);
-const LOOKS: u32 = 50;
+/// A sample that took longer is not of one moment and is repeated, at most this often.
+const MAX_READ_TIME: Duration = Duration::from_millis(1);
+const MAX_READS: u32 = 50;
 
 impl Workers {
-    /// Lets all tenants begin.
-    pub(crate) fn start(scene: &Scene, containers: &[Container], room: &Path) -> Result<Self> {
-        let client = compile(room)?;
+    /// Starts all tenants.
+    pub(crate) fn start(
+        scene: &ShareScenario,
+        containers: &[TestContainer],
+        folder: &Path,
+    ) -> Result<Self> {
+        let client = compile(folder)?;
         let client = client.to_str().context("a path of text")?;
         let time = scene.warm_up + scene.window * u32::try_from(scene.windows)?;
-        let whole = [Duration::ZERO, time + BEGUN];
+        let whole = [Duration::ZERO, time + START_TIMEOUT];
         let mut workers = Self::default();
         for (tenant, container) in scene.tenants.iter().zip(containers) {
-            let shift = tenant.shift.unwrap_or(whole);
+            let shift = tenant.active.unwrap_or(whole);
             let [later, mut seconds] = shift.map(|time| time.as_secs_f64().to_string());
-            if tenant.shift.is_none() {
+            if tenant.active.is_none() {
                 seconds.push('i');
             }
             let mut words = vec!["sh", "-c", "sleep $0; exec \"$@\"", &later];
@@ -63,17 +65,17 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Waits until every process that works for the whole scene has a context: a container takes
-    /// its time to start, and that says nothing of a limiter.
-    pub(crate) fn have_begun(
+    /// Waits until every process that works for the whole scene has a context: the start of a
+    /// container takes time that says nothing about a limiter.
+    pub(crate) fn wait_until_started(
         &self,
-        scene: &Scene,
+        scene: &ShareScenario,
         machine: &SimulatedMachine,
-        host: &Host,
+        host: &ScenarioHost,
     ) -> Result<()> {
         let all = scene.tenants.iter().zip(&self.0);
         let whole: Vec<u32> = all
-            .filter(|(tenant, _)| tenant.shift.is_none())
+            .filter(|(tenant, _)| tenant.active.is_none())
             .flat_map(|(_, children)| children.iter().map(Child::id))
             .collect();
         let begun = Instant::now();
@@ -88,17 +90,17 @@ impl Workers {
                 return Ok(());
             }
             ensure!(
-                begun.elapsed() < BEGUN,
+                begun.elapsed() < START_TIMEOUT,
                 "{working} of {} have begun",
                 whole.len()
             );
-            pass(SOON)?;
-            host.beat()?;
+            wait(START_POLL)?;
+            host.write_heartbeat()?;
         }
     }
 
-    /// Those that work for the whole scene end now.
-    pub(crate) fn are_told_to_end(&mut self) {
+    /// Stops the processes that work for the whole scene.
+    pub(crate) fn stop(&mut self) {
         for child in self.0.iter_mut().flatten() {
             drop(child.stdin.take());
         }
@@ -110,20 +112,20 @@ impl Workers {
         tenants.map(|children| children.iter().map(Child::id).collect())
     }
 
-    /// What the threads of each tenant, and ours, waited for a processor.
+    /// What the threads of each tenant, and of this process, waited for a processor.
     pub(crate) fn waits(&self) -> Vec<Waits> {
         let with_ours = |own: Vec<u32>| waits(own.into_iter().chain([std::process::id()]));
         self.pids().map(with_ours).collect()
     }
 
     pub(crate) fn busy(&self, machine: &SimulatedMachine) -> Result<Busy> {
-        let mut looks = 0;
+        let mut reads = 0;
         let (when, holders) = loop {
             let before = Instant::now();
             let holders = machine.holders(FIRST)?;
-            looks += 1;
+            reads += 1;
             let took = before.elapsed();
-            if took < MOMENT || looks == LOOKS {
+            if took < MAX_READ_TIME || reads == MAX_READS {
                 break (before + took, holders);
             }
         };

@@ -1,100 +1,108 @@
-//! What a tenant may try, each row of docs/threat-model.md: prevented, or seen by the host, who
-//! reads the counters and is told by the driver what the container's processes use.
+//! What a tenant may try, one test for each row of docs/threat-model.md. Each attack is prevented,
+//! or detected by the host, which compares the counters with the driver's report of what the
+//! container's processes use.
 
 use std::process::Command;
 
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, container, doubts, machine};
-use aliquot_limiter_tests::tenant::{TENANTS, Tenant};
-use aliquot_limiter_tests::{WAYS, Way, client, lines};
-use aliquot_region::host::{Doubt, Unreadable};
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, container, inconsistencies, machine};
+use aliquot_limiter_tests::tenant_user::{TENANT_USERS, TenantUser};
+use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, client, lines};
+use aliquot_region::host::{CountersReadError, Inconsistency};
 
 /// MiB of the container.
 const SHARE: u64 = 3000;
-/// Above the share by one MiB, and all of it, beside a context.
-const PAST: &[&str] = &["init", "alloc,2521", "alloc,2520", "info"];
-const HELD: &[&str] = &[
+/// One MiB more than the share, and then all of it, beside a context.
+const OVER_LIMIT: &[&str] = &["init", "alloc,2521", "alloc,2520", "info"];
+const LIMITED_ANSWERS: &[&str] = &[
     "init: 0",
     "alloc,2521: 2",
     "alloc,2520: 0",
     "info: 0 0 3000",
 ];
 
-/// A client that takes three times the share, and waits.
-const TAKE: &str = "init alloc,9000 ready hold";
-const TAKEN: &[&str] = &["init: 0", "alloc,9000: 0"];
+/// A client that allocates three times the share, and waits.
+const TAKE_COMMANDS: &str = "init alloc,9000 ready hold";
+const TAKE_ANSWERS: &[&str] = &["init: 0", "alloc,9000: 0"];
 
-/// What the host finds when such a client left our library.
-fn seen() -> [Doubt; 2] {
+/// What the host finds when such a client bypassed our library.
+fn expected_inconsistencies() -> [Inconsistency; 2] {
     let bytes = |mib: u64| mib * MIB;
     [
-        Doubt::Uncounted {
+        Inconsistency::Uncounted {
             device: 0,
             bytes: bytes(9000 + CONTEXT),
         },
-        Doubt::AboveLimit {
+        Inconsistency::AboveLimit {
             device: 0,
             bytes: bytes(9000 + CONTEXT - SHARE),
         },
     ]
 }
 
-/// A script that gets its client past the limit in this way, for the host to see; where the way in
-/// withstands it, the client is held.
-fn check(way: Way, tenant: Tenant, script: &str, withstands: bool) {
-    let (_room, machine) = machine();
-    let container = container(&machine, way, SHARE);
-    let what = format!("{way:?} {tenant:?} {script}");
-    if withstands {
-        let script = script.replace("COMMANDS", &PAST.join(" "));
-        let said = container.shell_as(tenant, &script).expect(&what);
-        assert_eq!(said, HELD, "{what}");
+/// Runs a script that tries to get its client past the limit under this injection method. If the
+/// method prevents it, the client must be limited; otherwise the host must detect it.
+fn check(method: InjectionMethod, tenant: TenantUser, script: &str, is_prevented: bool) {
+    let (_temp, machine) = machine();
+    let container = container(&machine, method, SHARE);
+    let what = format!("{method:?} {tenant:?} {script}");
+    if is_prevented {
+        let script = script.replace("COMMANDS", &OVER_LIMIT.join(" "));
+        let answers = container.shell_as(tenant, &script).expect(&what);
+        assert_eq!(answers, LIMITED_ANSWERS, "{what}");
         return;
     }
-    let script = script.replace("COMMANDS", TAKE);
+    let script = script.replace("COMMANDS", TAKE_COMMANDS);
     let mut running = container.start_shell_as(tenant, &script).expect(&what);
-    assert_eq!(running.answers, TAKEN, "{what}: not covered any more?");
-    assert_eq!(doubts(&machine, &container, SHARE), seen(), "{what}");
+    assert_eq!(
+        running.answers, TAKE_ANSWERS,
+        "{what}: not covered any more?"
+    );
+    assert_eq!(
+        inconsistencies(&machine, &container, SHARE),
+        expected_inconsistencies(),
+        "{what}"
+    );
     running.end().expect(&what);
 }
 
 #[test]
-fn whoever_the_tenant_is_the_limit_holds() {
-    for way in WAYS {
-        for tenant in TENANTS {
-            let (_room, machine) = machine();
-            let container = container(&machine, way, SHARE);
-            let said = container.client_as(tenant, PAST).unwrap();
-            assert_eq!(said, HELD, "{way:?} {tenant:?}");
+fn limits_every_kind_of_tenant() {
+    for method in INJECTION_METHODS {
+        for tenant in TENANT_USERS {
+            let (_temp, machine) = machine();
+            let container = container(&machine, method, SHARE);
+            let answers = container.client_as(tenant, OVER_LIMIT).unwrap();
+            assert_eq!(answers, LIMITED_ANSWERS, "{method:?} {tenant:?}");
             container.read_only().unwrap();
-            let said = container.client_as(tenant, PAST).unwrap();
+            let answers = container.client_as(tenant, OVER_LIMIT).unwrap();
             assert_eq!(
-                said, HELD,
-                "{way:?} {tenant:?}: with a root that is read-only"
+                answers, LIMITED_ANSWERS,
+                "{method:?} {tenant:?}: with a root that is read-only"
             );
-            assert_eq!(doubts(&machine, &container, SHARE), []);
+            assert_eq!(inconsistencies(&machine, &container, SHARE), []);
         }
     }
 }
 
 #[test]
-fn neither_exec_nor_an_empty_environment_nor_a_new_session_lifts_the_limit() {
+fn keeps_limit_after_exec_empty_environment_and_setsid() {
     // The two variables are the simulator's; a real driver needs none.
     let script = "exec env -i PATH=$PATH LD_LIBRARY_PATH=/driver GPUSIM_STATE=$GPUSIM_STATE \
         setsid --wait sh -c 'exec python3 \"$@\"' sh $client COMMANDS";
-    for way in WAYS {
-        for tenant in TENANTS {
-            check(way, tenant, script, true);
+    for method in INJECTION_METHODS {
+        for tenant in TENANT_USERS {
+            check(method, tenant, script, true);
         }
     }
 }
 
 #[test]
-fn a_child_by_raw_clone_is_limited_like_any_other() {
-    for way in WAYS {
-        let (_room, machine) = machine();
-        let container = container(&machine, way, SHARE);
+fn limits_child_created_by_raw_clone() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, method, SHARE);
         // The parent has a slot, but no context, which a child could not use.
-        let said = container
+        let answers = container
             .client(&[
                 "ninit",
                 "nmemory",
@@ -103,15 +111,15 @@ fn a_child_by_raw_clone_is_limited_like_any_other() {
             ])
             .unwrap();
         let mut expected = vec!["ninit: 0", "nmemory: [0, 0] 0 3000"];
-        expected.extend(HELD);
+        expected.extend(LIMITED_ANSWERS);
         expected.push("clone,init,alloc/2521,alloc/2520,info: 0");
         expected.push("nmemory: [0, 0] 0 3000");
-        assert_eq!(said, expected, "{way:?}");
+        assert_eq!(answers, expected, "{method:?}");
     }
 }
 
 #[test]
-fn what_is_mounted_cannot_be_changed_or_moved_away() {
+fn protects_mounted_files_from_tenant() {
     let script = r#"
 tries() { if "$@" 2>/dev/null; then echo "done: $*"; fi; }
 for file in /.aliquot/limits /.aliquot/lib/libvgpu.so /driver/libcuda.so.1 /etc/ld.so.preload; do
@@ -129,42 +137,42 @@ tries umount /.aliquot
 tries mount -o remount,bind,rw /.aliquot
 tries mount -t tmpfs tmpfs /.aliquot
 python3 $client COMMANDS"#;
-    for way in WAYS {
-        for tenant in TENANTS {
-            check(way, tenant, script, true);
+    for method in INJECTION_METHODS {
+        for tenant in TENANT_USERS {
+            check(method, tenant, script, true);
         }
     }
 }
 
 #[test]
-fn a_loader_that_was_patched_sheds_a_preload_and_not_a_replacement() {
+fn keeps_replacement_under_patched_loader() {
     let script = r"
 loader=$(ls /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.* 2>/dev/null | head -n 1)
 mkdir -p $GPUSIM_STATE.d
 sed 's,/etc/ld.so.preload,/etc/ld.so.nothing,' $loader >$GPUSIM_STATE.d/ld
 chmod 755 $GPUSIM_STATE.d/ld
 exec $GPUSIM_STATE.d/ld $(readlink -f $(command -v python3)) $client COMMANDS";
-    for tenant in TENANTS {
-        check(Way::Replacement, tenant, script, true);
-        check(Way::Preload, tenant, script, false);
+    for tenant in TENANT_USERS {
+        check(InjectionMethod::Replacement, tenant, script, true);
+        check(InjectionMethod::Preload, tenant, script, false);
     }
 }
 
 #[test]
-fn a_file_bound_over_the_list_of_preloads_does_not_harm_a_replacement() {
+fn keeps_replacement_when_preload_list_is_hidden() {
     let script = r#"
 exec unshare --user --map-root-user --mount sh -c '
     [ ! -e /etc/ld.so.preload ] || mount --bind /dev/null /etc/ld.so.preload
     exec python3 "$@"' sh $client COMMANDS"#;
-    for tenant in TENANTS {
-        check(Way::Replacement, tenant, script, true);
-        check(Way::Preload, tenant, script, false);
+    for tenant in TENANT_USERS {
+        check(InjectionMethod::Replacement, tenant, script, true);
+        check(InjectionMethod::Preload, tenant, script, false);
     }
 }
 
 #[test]
-fn a_folder_moved_away_with_its_mounts_sheds_a_preload_and_not_a_replacement() {
-    // Only root can rename it; the mounts go with it, and what is loaded next does not find them.
+fn keeps_replacement_when_mounted_folder_is_moved() {
+    // Only root can rename it; the mounts move with it, and what is loaded next does not find them.
     let driver = r"
 ! mv /driver /gone || export LD_LIBRARY_PATH=/gone
 exec python3 $client COMMANDS";
@@ -172,77 +180,90 @@ exec python3 $client COMMANDS";
 mv /etc /gone
 mkdir /etc
 exec python3 $client COMMANDS";
-    for tenant in TENANTS {
-        check(Way::Replacement, tenant, driver, true);
+    for tenant in TENANT_USERS {
+        check(InjectionMethod::Replacement, tenant, driver, true);
     }
-    check(Way::Replacement, Tenant::Root, list, true);
-    check(Way::Preload, Tenant::Root, list, false);
+    check(InjectionMethod::Replacement, TenantUser::Root, list, true);
+    check(InjectionMethod::Preload, TenantUser::Root, list, false);
 }
 
 #[test]
-fn the_real_library_in_the_place_of_its_stand_in_is_seen() {
+fn detects_real_library_in_place_of_shim() {
     let real = "/.aliquot/lib/libcuda-real.so.1";
     let moved = format!(
         "mv /driver /gone; mkdir /driver; ln -s {real} /driver/libcuda.so.1\n\
          exec python3 $client COMMANDS"
     );
-    check(Way::Replacement, Tenant::Root, &moved, false);
+    check(
+        InjectionMethod::Replacement,
+        TenantUser::Root,
+        &moved,
+        false,
+    );
     let bound = format!(
         "exec unshare --user --map-root-user --mount sh -c '\n\
          mount --bind {real} /driver/libcuda.so.1\n\
          exec python3 \"$@\"' sh $client COMMANDS"
     );
-    for tenant in TENANTS {
-        check(Way::Replacement, tenant, &bound, false);
+    for tenant in TENANT_USERS {
+        check(InjectionMethod::Replacement, tenant, &bound, false);
     }
 }
 
 #[test]
-fn a_program_that_speaks_to_the_card_itself_is_seen() {
-    // What calls of a device node are for a driver is its shared memory for the simulator.
-    let card = env!("CARGO_BIN_EXE_bare-card");
-    for way in WAYS {
-        for tenant in TENANTS {
-            check(way, tenant, &format!("exec {card} COMMANDS"), false);
+fn detects_program_that_uses_gpu_without_library() {
+    // The simulator's shared memory stands for the calls to a device node of a real driver.
+    let program = env!("CARGO_BIN_EXE_bare-gpu");
+    for method in INJECTION_METHODS {
+        for tenant in TENANT_USERS {
+            check(method, tenant, &format!("exec {program} COMMANDS"), false);
         }
     }
 }
 
 #[test]
-fn a_page_bound_over_the_limits_is_seen() {
+fn detects_forged_limits_page() {
     let script = r#"
 exec unshare --user --map-root-user --mount sh -c '
     cp /.aliquot/limits $GPUSIM_STATE.forged
     printf "\0\0\0\0\100\0\0\0" | dd of=$GPUSIM_STATE.forged bs=1 seek=104 conv=notrunc 2>/dev/null
     mount --bind $GPUSIM_STATE.forged /.aliquot/limits
     exec python3 "$@"' sh $client COMMANDS"#;
-    for way in WAYS {
-        let (_room, machine) = machine();
-        let container = container(&machine, way, SHARE);
-        let script = script.replace("COMMANDS", TAKE);
-        let mut running = container.start_shell_as(Tenant::User, &script).unwrap();
-        assert_eq!(running.answers, TAKEN, "{way:?}");
-        // Our library counts still: it is the limit that is not kept.
-        assert_eq!(doubts(&machine, &container, SHARE), seen()[1..], "{way:?}");
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, method, SHARE);
+        let script = script.replace("COMMANDS", TAKE_COMMANDS);
+        let mut running = container.start_shell_as(TenantUser::User, &script).unwrap();
+        assert_eq!(running.answers, TAKE_ANSWERS, "{method:?}");
+        // Our library still counts; only the limit is not kept.
+        assert_eq!(
+            inconsistencies(&machine, &container, SHARE),
+            expected_inconsistencies()[1..],
+            "{method:?}"
+        );
         running.end().unwrap();
     }
 }
 
 #[test]
-fn the_real_library_by_its_path_is_seen() {
+fn detects_real_library_loaded_by_path() {
     let script = "exec python3 $client load,/.aliquot/lib/libcuda-real.so.1 COMMANDS";
-    for tenant in TENANTS {
-        let (_room, machine) = machine();
-        let container = container(&machine, Way::Replacement, SHARE);
-        let script = script.replace("COMMANDS", TAKE);
+    for tenant in TENANT_USERS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, InjectionMethod::Replacement, SHARE);
+        let script = script.replace("COMMANDS", TAKE_COMMANDS);
         let mut running = container.start_shell_as(tenant, &script).unwrap();
-        assert_eq!(running.answers[1..], *TAKEN, "{tenant:?}");
-        assert_eq!(doubts(&machine, &container, SHARE), seen(), "{tenant:?}");
+        assert_eq!(running.answers[1..], *TAKE_ANSWERS, "{tenant:?}");
+        assert_eq!(
+            inconsistencies(&machine, &container, SHARE),
+            expected_inconsistencies(),
+            "{tenant:?}"
+        );
         running.end().unwrap();
     }
 }
 
-/// A jail with a program that looks for the driver; `$1` is what it finds as libcuda.so.1.
+/// A chroot with a program that looks for the driver; `$1` is what it finds as libcuda.so.1.
 const JAIL: &str = r#"
 jail=$(dirname $GPUSIM_STATE)/jail
 mkdir -p $jail/driver $jail/bin $jail/proc
@@ -257,40 +278,44 @@ export GPUSIM_STATE=/$(basename $GPUSIM_STATE)
 exec chroot $jail /bin/program now"#;
 
 #[test]
-fn a_jail_of_ones_own_has_no_limits_page_and_no_memory() {
+fn refuses_memory_in_chroot_without_limits_page() {
     let source = client().replace("client.py", "ways.c");
-    let (room, machine) = machine();
-    let program = room.path().join("program").display().to_string();
+    let (temp, machine) = machine();
+    let program = temp.path().join("program").display().to_string();
     let made = Command::new("cc")
         .args(["-O1", "-o", &program, &source, "-ldl"])
         .status();
     assert!(made.unwrap().success());
-    let jailed = |way: Way, driver: &str, keep: &str| {
-        let container = container(&machine, way, SHARE);
+    let jailed = |method: InjectionMethod, driver: &str, keep: &str| {
+        let container = container(&machine, method, SHARE);
         let script = format!("PROGRAM={program} DRIVER={driver} KEEP={keep}\n{JAIL}");
-        let said = container.shell_as(Tenant::Root, &script).unwrap();
-        std::fs::remove_dir_all(room.path().join("jail")).unwrap();
-        said
+        let answers = container.shell_as(TenantUser::Root, &script).unwrap();
+        std::fs::remove_dir_all(temp.path().join("jail")).unwrap();
+        answers
     };
-    let stand_in = |keep| jailed(Way::Replacement, "/driver/libcuda.so.1", keep);
-    // The stand-in alone does not load; with our library it is refused: no limits page (800).
-    assert_eq!(stand_in(""), ["now: -1"]);
-    assert_eq!(stand_in("1"), ["now: 1800"]);
-    // The real library alone knows no limit: as by its path, this is seen. Preloads stay outside.
-    for (way, real) in [
-        (Way::Replacement, "/.aliquot/lib/libcuda-real.so.1"),
-        (Way::Preload, "/driver/libcuda.so.1"),
+    let shim = |keep| jailed(InjectionMethod::Replacement, "/driver/libcuda.so.1", keep);
+    // The shim alone does not load; with our library, the call is refused without a limits page
+    // (800).
+    assert_eq!(shim(""), ["now: -1"]);
+    assert_eq!(shim("1"), ["now: 1800"]);
+    // The real library alone has no limit: it is detected, as by its path. Preloads stay outside.
+    for (method, real) in [
+        (
+            InjectionMethod::Replacement,
+            "/.aliquot/lib/libcuda-real.so.1",
+        ),
+        (InjectionMethod::Preload, "/driver/libcuda.so.1"),
     ] {
-        let found = jailed(way, real, "");
-        assert_eq!(found, ["now: 0"], "{way:?}: not covered any more?");
+        let found = jailed(method, real, "");
+        assert_eq!(found, ["now: 0"], "{method:?}: not covered any more?");
     }
 }
 
 #[test]
-fn counters_that_were_forged_are_seen() {
-    for way in WAYS {
-        let (_room, machine) = machine();
-        let container = container(&machine, way, SHARE);
+fn detects_forged_counters() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, method, SHARE);
         let mut running = container
             .start(&["init", "alloc,2520", "alloc,2", "forge", "alloc,2520"])
             .unwrap();
@@ -298,37 +323,44 @@ fn counters_that_were_forged_are_seen() {
             running.answers[2..],
             ["alloc,2: 2", "forge: 0", "alloc,2520: 0"]
         );
-        let found = doubts(&machine, &container, SHARE);
-        let above = Doubt::AboveLimit {
+        let found = inconsistencies(&machine, &container, SHARE);
+        let above = Inconsistency::AboveLimit {
             device: 0,
             bytes: (2 * 2520 + CONTEXT - SHARE) * MIB,
         };
-        assert!(found.contains(&above), "{way:?} {found:?}");
-        let uncounted = |one: &Doubt| matches!(one, Doubt::Uncounted { .. });
-        assert!(found.iter().any(uncounted), "{way:?} {found:?}");
+        assert!(found.contains(&above), "{method:?} {found:?}");
+        let uncounted = |one: &Inconsistency| matches!(one, Inconsistency::Uncounted { .. });
+        assert!(found.iter().any(uncounted), "{method:?} {found:?}");
         running.end().unwrap();
     }
 }
 
 #[test]
-fn a_tenant_that_cuts_its_counters_harms_itself_and_no_other() {
-    let (_room, machine) = machine();
-    let [victim, neighbour] = [SHARE, SHARE].map(|mib| container(&machine, Way::Replacement, mib));
+fn confines_harm_of_truncated_counters_to_tenant() {
+    let (_temp, machine) = machine();
+    let [victim, neighbour] =
+        [SHARE, SHARE].map(|mib| container(&machine, InjectionMethod::Replacement, mib));
     let mut beside = neighbour.start(&["init", "alloc,100"]).unwrap();
     let output = victim
         .client_command(&["init", "alloc,100", "truncate,0", "alloc,100", "alloc,100"])
         .output()
         .unwrap();
-    // What is gone cannot be written: the kernel ends the tenant's own process.
+    // Truncated pages cannot be written: the kernel kills the tenant's own process.
     assert!(!output.status.success());
     assert_eq!(lines(&output).last().unwrap(), "truncate,0: 0");
-    let said = victim.report().unwrap_err();
-    assert!(matches!(said, Unreadable::Size(0)), "{said}");
-    let grown = victim.client_command(&["truncate,1099511627776", "init"]);
-    let said = lines(&{ grown }.output().unwrap());
-    assert_eq!(said, ["truncate,1099511627776: 0", "init: 800"]);
-    assert!(matches!(victim.report().unwrap_err(), Unreadable::Size(_)));
-    assert_eq!(neighbour.report().unwrap().used(0), (100 + CONTEXT) * MIB);
+    let error = victim.counters_snapshot().unwrap_err();
+    assert!(matches!(error, CountersReadError::Size(0)), "{error}");
+    let extended = victim.client_command(&["truncate,1099511627776", "init"]);
+    let answers = lines(&{ extended }.output().unwrap());
+    assert_eq!(answers, ["truncate,1099511627776: 0", "init: 800"]);
+    assert!(matches!(
+        victim.counters_snapshot().unwrap_err(),
+        CountersReadError::Size(_)
+    ));
+    assert_eq!(
+        neighbour.counters_snapshot().unwrap().used(0),
+        (100 + CONTEXT) * MIB
+    );
     beside.end().unwrap();
     assert_eq!(machine.holders(FIRST).unwrap(), []);
 }

@@ -1,11 +1,11 @@
-//! Memory that graphs take of a card when they are launched or uploaded, and keep.
+//! Memory that graphs take of a device when they are launched or uploaded, and keep.
 
 use aliquot_limiter_tests::scene::{FIRST, SECOND, check, device, machine};
-use aliquot_limiter_tests::{Container, WAYS};
-use aliquot_region::limits::Container as Rules;
+use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer};
+use aliquot_region::limits::ContainerLimits;
 
 #[test]
-fn memory_of_graphs_stayed_charged_when_the_last_context_of_its_device_ended() {
+fn releases_graph_memory_with_last_context_of_device() {
     check(
         3000,
         &[
@@ -21,7 +21,7 @@ fn memory_of_graphs_stayed_charged_when_the_last_context_of_its_device_ended() {
 }
 
 #[test]
-fn a_graph_whose_memory_passes_the_limit_was_launched() {
+fn refuses_launch_of_graph_over_limit() {
     check(
         3000,
         &[
@@ -44,7 +44,7 @@ fn a_graph_whose_memory_passes_the_limit_was_launched() {
 }
 
 #[test]
-fn a_node_of_the_host_made_a_whole_graph_uncounted() {
+fn counts_device_nodes_of_graph_with_host_nodes() {
     check(
         3000,
         &[
@@ -60,7 +60,7 @@ fn a_node_of_the_host_made_a_whole_graph_uncounted() {
 }
 
 #[test]
-fn a_graph_that_is_uploaded_when_it_is_made_took_its_memory_uncounted() {
+fn counts_memory_of_graph_uploaded_at_instantiation() {
     check(
         3000,
         &[
@@ -77,7 +77,7 @@ fn a_graph_that_is_uploaded_when_it_is_made_took_its_memory_uncounted() {
 }
 
 #[test]
-fn memory_that_a_graph_frees_again_is_needed_once() {
+fn reserves_memory_freed_within_graph_once() {
     check(
         3000,
         &[
@@ -96,7 +96,7 @@ fn memory_that_a_graph_frees_again_is_needed_once() {
 }
 
 #[test]
-fn memory_of_a_graph_in_a_graph_was_not_reserved() {
+fn reserves_memory_of_child_graphs() {
     check(
         3000,
         &[
@@ -111,13 +111,13 @@ fn memory_of_a_graph_in_a_graph_was_not_reserved() {
 }
 
 #[test]
-fn a_graph_on_two_cards_was_reserved_on_the_last_one_only() {
-    for way in WAYS {
-        let (_room, machine) = machine();
+fn reserves_graph_memory_on_each_device() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
         let devices = [device(FIRST, 1000), device(SECOND, 3000)];
-        let container = Container::new(&machine, way, Rules::default(), &devices);
+        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
         let container = container.expect("a container");
-        let said = container.client(&[
+        let reply = container.client(&[
             "init",
             "graph,800,2:1",
             "launch",
@@ -135,17 +135,17 @@ fn a_graph_on_two_cards_was_reserved_on_the_last_one_only() {
             "launch: 0",
             "info: 0 20 1000",
         ];
-        assert_eq!(said.expect("answers"), expected, "{way:?}");
+        assert_eq!(reply.expect("answers"), expected, "{method:?}");
     }
 }
 
 #[test]
-fn what_another_graph_holds_was_taken_for_what_this_one_left() {
+fn separates_memory_of_one_graph_from_anothers() {
     check(
         3000,
         &[
             ("init", "0"),
-            // Freed by hand after its launch, while another graph took as much.
+            // Freed explicitly after its launch, while another graph took as much.
             ("graph,0,2400", "0"),
             ("launch", "0"),
             ("keepexec", "0"),

@@ -1,10 +1,12 @@
-//! Priorities, policies and loans on a simulated card, with the host's arbiter and real processes
-//! behind `libvgpu.so`. Simulated: no figure of a real card.
+//! Priorities, policies and loans on a simulated GPU, with the host's arbiter and real processes
+//! behind `libvgpu.so`. Simulated: no figure is of a real GPU.
 
 use std::time::Duration;
 
-use aliquot_limiter_tests::gate;
-use aliquot_limiter_tests::share::{Got, Role, Scene, Tenant, holds_once_of_three, run, tenant};
+use aliquot_limiter_tests::share::{
+    HostRole, ShareScenario, ShareTenant, TenantResult, holds_once_of_three, run, tenant,
+};
+use aliquot_limiter_tests::throttle;
 use parking_lot::Mutex;
 
 const FORCE: u32 = 1;
@@ -12,28 +14,28 @@ const DISABLE: u32 = 2;
 const HIGH: u32 = 0;
 const LOW: u32 = 1;
 
-/// One scene at a time: they measure time.
-static TURN: Mutex<()> = Mutex::new(());
+/// One scene at a time, because they measure time.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
-fn play(tenants: Vec<Tenant>, warm_up: u64, windows: usize) -> Vec<Got> {
-    let _turn = TURN.lock();
-    let mut scene = Scene::seconds(windows, tenants);
+fn play(tenants: Vec<ShareTenant>, warm_up: u64, windows: usize) -> Vec<TenantResult> {
+    let _exclusive = EXCLUSIVE.lock();
+    let mut scene = ShareScenario::seconds(windows, tenants);
     scene.warm_up = Duration::from_secs(warm_up);
-    scene.host = Role::Arbiter;
+    scene.host = HostRole::Arbiter;
     run(&scene).expect("every call of every process succeeds")
 }
 
-fn low(cores: u32) -> Tenant {
+fn low(cores: u32) -> ShareTenant {
     tenant(cores, "plain k_ms_1").priority(LOW)
 }
 
-fn high(cores: u32) -> Tenant {
+fn high(cores: u32) -> ShareTenant {
     tenant(cores, "plain k_ms_1").priority(HIGH)
 }
 
-/// Of tenants that are all busy each gets this percentage of the card.
+/// Each tenant gets this percentage of the GPU while all are busy.
 #[track_caller]
-fn check(tenants: &[Tenant], expected: &[f64], within: f64) {
+fn check(tenants: &[ShareTenant], expected: &[f64], within: f64) {
     let what = format!("{expected:?} of {tenants:?}");
     holds_once_of_three(
         &what,
@@ -41,35 +43,35 @@ fn check(tenants: &[Tenant], expected: &[f64], within: f64) {
         |got| {
             let mut all = got.iter().zip(expected);
             all.all(|(got, expected)| {
-                // A machine that runs all tests at once feeds the card less; a closed gate stays
-                // closed.
+                // A machine that runs all tests at once feeds the GPU less; a set throttle flag
+                // stays set.
                 let most = if *expected < 1.0 { 3.0 } else { within };
-                got.off(*expected).abs() <= most
+                got.deviation(*expected).abs() <= most
             })
         },
     );
 }
 
 #[test]
-fn alone_on_the_card_the_policy_decides() {
+fn limits_single_tenant_by_policy() {
     check(&[low(30)], &[100.0], 15.0);
     check(&[low(30).policy(FORCE)], &[30.0], 2.0);
     check(&[low(30).policy(DISABLE)], &[100.0], 15.0);
 }
 
 #[test]
-fn tenants_of_high_priority_alone_on_a_card_have_no_limit() {
+fn does_not_limit_high_priority_tenants_by_themselves() {
     check(&[high(20), high(20)], &[50.0, 50.0], 6.0);
 }
 
 #[test]
-fn one_of_low_priority_yields_while_one_of_high_priority_runs() {
+fn yields_to_running_tenant_of_high_priority() {
     check(&[low(50), high(30)], &[0.0, 100.0], 15.0);
     check(&[low(50).policy(DISABLE), high(30)], &[0.0, 100.0], 15.0);
 }
 
 #[test]
-fn one_of_low_priority_goes_on_when_the_other_rests() {
+fn resumes_low_priority_when_high_priority_idles() {
     holds_once_of_three(
         "alone at first, then it waits, and goes on",
         || play(vec![low(50), high(30).from_to(3, 5)], 1, 6),
@@ -81,13 +83,13 @@ fn one_of_low_priority_goes_on_when_the_other_rests() {
 }
 
 #[test]
-fn what_others_leave_is_lent_by_shares() {
+fn lends_idle_compute_by_shares() {
     check(&[low(30), low(10)], &[75.0, 25.0], 12.0);
     check(&[low(30), low(20).policy(FORCE)], &[80.0, 20.0], 12.0);
 }
 
 #[test]
-fn what_was_lent_is_taken_back() {
+fn takes_back_lent_compute() {
     holds_once_of_three(
         "all of it, then its share, and all again",
         || play(vec![low(20), low(80).from_to(3, 7)], 1, 8),
@@ -100,33 +102,38 @@ fn what_was_lent_is_taken_back() {
 }
 
 #[test]
-fn who_writes_its_own_bucket_gets_its_share_on_average() {
-    // A machine that keeps its neighbour from its turns gives it more: then once more.
+fn keeps_average_share_of_tenant_that_forges_bucket() {
+    // A machine that gives its neighbour no processor gives it more: then once more.
     holds_once_of_three(
         "who writes its own bucket, and its neighbour",
         || {
-            let liar = tenant(30, "forge k_ms_1").priority(LOW);
+            let forger = tenant(30, "forge k_ms_1").priority(LOW);
             // Stopped for the first time within six seconds, and every few seconds then.
-            play(vec![liar, low(70)], 8, 16)
+            play(vec![forger, low(70)], 8, 16)
         },
-        // Turns of the card alone would give each a half.
+        // Time slicing alone would give each a half.
         |got| got[0].mean() < 36.0 && got[1].mean() > got[0].mean() + 12.0,
     );
 }
 
 #[test]
-fn a_gate_is_felt_at_once() {
-    let _turn = TURN.lock();
-    // Within 50 ms and a kernel of one, 99 times of 100.
+fn applies_throttle_flag_within_50_ms() {
+    let _exclusive = EXCLUSIVE.lock();
+    // Within 50 ms plus a kernel of one, 99 times out of 100.
     holds_once_of_three(
-        "a gate",
-        || gate::felt(Duration::from_secs(12)).expect("a scene"),
-        |felt| {
-            let all: Vec<f64> = felt.closed.iter().chain(&felt.opened).copied().collect();
-            felt.closed.len() > 5
-                && felt.opened.len() > 5
-                && gate::percentile(&all, 99) <= 51.0
-                && gate::percentile(&felt.yielded, 50) <= 101.0
+        "the throttle flag",
+        || throttle::measure_latency(Duration::from_secs(12)).expect("a scene"),
+        |latency| {
+            let all: Vec<f64> = latency
+                .throttled
+                .iter()
+                .chain(&latency.released)
+                .copied()
+                .collect();
+            latency.throttled.len() > 5
+                && latency.released.len() > 5
+                && throttle::percentile(&all, 99) <= 51.0
+                && throttle::percentile(&latency.yielded, 50) <= 101.0
         },
     );
 }

@@ -1,6 +1,4 @@
-//! Chromium without a window, driven over a pipe by its own protocol (CDP).
-//!
-//! Fed by: tests. Must not: ask the network for anything but the page, or wait without a deadline.
+//! Headless Chromium, driven over a pipe by the Chrome DevTools Protocol (CDP).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command as Blocking, Stdio};
@@ -16,7 +14,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_mins(4);
-/// Nothing is fetched that the page does not ask for.
+/// Chromium fetches only what the page requests.
 const FLAGS: [&str; 12] = [
     "--headless",
     "--no-sandbox",
@@ -117,7 +115,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression; a promise is waited for.
+    /// The value of an expression; promises are awaited.
     pub async fn value(&mut self, expression: &str) -> Result<Value> {
         let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
         let answer = self.call("Runtime.evaluate", params).await?;
@@ -169,7 +167,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What is seen, as PNG.
+    /// A screenshot, as PNG.
     pub async fn picture(&mut self) -> Result<Vec<u8>> {
         let shot = self
             .call("Page.captureScreenshot", json!({"format": "png"}))
@@ -178,8 +176,8 @@ impl Browser {
         Ok(STANDARD.decode(data)?)
     }
 
-    /// What a screen reader is told: role and name of everything that is not passed over.
-    pub async fn told(&mut self) -> Result<Vec<(String, String)>> {
+    /// What a screen reader reads: role and name of every node that is not ignored.
+    pub async fn accessibility_tree(&mut self) -> Result<Vec<(String, String)>> {
         let tree = self.call("Accessibility.getFullAXTree", json!({})).await?;
         let nodes = tree["nodes"].as_array().context("nodes")?;
         let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
@@ -189,7 +187,7 @@ impl Browser {
             .collect())
     }
 
-    /// Ends it.
+    /// Stops the browser.
     pub async fn stop(mut self) -> Result<()> {
         self.session = None;
         self.call("Browser.close", json!({})).await?;

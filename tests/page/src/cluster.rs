@@ -1,6 +1,4 @@
-//! Made-up books, served by the scheduler's own routes.
-//!
-//! Fed by: sizes. Must not: have a route that the scheduler has not.
+//! A made-up ledger, served by the scheduler's own routes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,9 +8,9 @@ use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::bind::Binder;
-use aliquot_scheduler::books::Books;
 use aliquot_scheduler::explain::Explain;
 use aliquot_scheduler::leader::Leader;
+use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::{explain, page};
 use aliquot_serve::{Readiness, http};
 use anyhow::Result;
@@ -28,22 +26,22 @@ const MODELS: [&str; 3] = [
 ];
 const NAMESPACES: [&str; 6] = ["vision", "speech", "search", "ci", "notebooks", "ranking"];
 
-/// Nodes of eight cards with so many shares on each, but for every fifth node, which has few; a
-/// sick card; pods that wait.
-pub fn books(nodes: usize, shares: usize, waiting: usize) -> Result<Books> {
-    let books = Books::default();
+/// Nodes of eight GPUs with `shares` on each GPU, except every fifth node, which has few; an unhealthy
+/// GPU; pending pods.
+pub fn ledger(nodes: usize, shares: usize, waiting: usize) -> Result<LedgerCache> {
+    let ledger = LedgerCache::default();
     let all = (0..nodes).map(node).collect::<Result<Vec<Node>>>()?;
-    Index::<Node>::reset(&books, all);
+    Index::<Node>::reset(&ledger, all);
     let mut pods = Vec::new();
     for node in 0..nodes {
-        for card in 0..8 {
+        for gpu in 0..8 {
             let here = if node % 5 == 4 {
                 shares.div_ceil(3)
             } else {
                 shares
             };
             for share in 0..here {
-                pods.push(pod(node, card, share)?);
+                pods.push(pod(node, gpu, share)?);
             }
         }
     }
@@ -54,12 +52,12 @@ pub fn books(nodes: usize, shares: usize, waiting: usize) -> Result<Books> {
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         }))?);
     }
-    Index::<Pod>::reset(&books, pods);
-    Ok(books)
+    Index::<Pod>::reset(&ledger, pods);
+    Ok(ledger)
 }
 
 fn node(number: usize) -> Result<Node> {
-    let card = |index: usize| {
+    let gpu = |index: usize| {
         let sick = number == 1 && index == 2;
         let mode = if index == 7 { "timeslice" } else { "vgpu" };
         json!({
@@ -68,43 +66,43 @@ fn node(number: usize) -> Result<Node> {
             "resource": "nvidia.com/gpu", "health": if sick { "xid 79" } else { "ok" },
         })
     };
-    let cards: Vec<Value> = (0..8).map(card).collect();
-    let inventory = json!({"v": 1, "reads": [1], "driver": "580.82", "gpus": cards});
+    let gpus: Vec<Value> = (0..8).map(gpu).collect();
+    let inventory = json!({"v": 1, "reads": [1], "driver": "580.82", "gpus": gpus});
     Ok(serde_json::from_value(json!({
         "metadata": {"name": format!("gpu-{number:03}"), "annotations": {INVENTORY: inventory.to_string()}},
         "status": {"allocatable": {"nvidia.com/gpu": "80", "cpu": "64", "memory": "512Gi", "pods": "110"}},
     }))?)
 }
 
-fn uuid(node: usize, card: usize) -> String {
-    format!("GPU-{node:08x}-0000-0000-0000-{card:012x}")
+fn uuid(node: usize, gpu: usize) -> String {
+    format!("GPU-{node:08x}-0000-0000-0000-{gpu:012x}")
 }
 
-fn pod(node: usize, card: usize, share: usize) -> Result<Pod> {
-    let memory = 6000 + 1500 * ((node + card + share) % 5);
-    let grant = json!({"resource": "nvidia.com/gpu", "gpu": uuid(node, card), "memory": memory, "cores": 10});
+fn pod(node: usize, gpu: usize, share: usize) -> Result<Pod> {
+    let memory = 6000 + 1500 * ((node + gpu + share) % 5);
+    let grant = json!({"resource": "nvidia.com/gpu", "gpu": uuid(node, gpu), "memory": memory, "cores": 10});
     let name = format!("gpu-{node:03}");
     let allocation =
         json!({"v": 1, "node": name, "containers": {"main": [grant]}, "init": {}, "priority": 1});
-    let uid = format!("p{node}-{card}-{share}");
+    let uid = format!("p{node}-{gpu}-{share}");
     Ok(serde_json::from_value(json!({
-        "metadata": {"name": format!("job-{node}-{card}-{share}"), "uid": uid,
-            "namespace": NAMESPACES[(node * 7 + card * 3 + share) % NAMESPACES.len()],
+        "metadata": {"name": format!("job-{node}-{gpu}-{share}"), "uid": uid,
+            "namespace": NAMESPACES[(node * 7 + gpu * 3 + share) % NAMESPACES.len()],
             "annotations": {ALLOCATION: allocation.to_string()}},
         "spec": {"nodeName": name, "containers": [{"name": "main"}]},
         "status": {"phase": "Running"},
     }))?)
 }
 
-/// Serves them; the address, and what ends it.
-pub async fn serve(books: Books) -> Result<(SocketAddr, CancellationToken)> {
-    let books = Arc::new(books);
+/// Serves the ledger; returns the address and a token that stops the server.
+pub async fn serve(ledger: LedgerCache) -> Result<(SocketAddr, CancellationToken)> {
+    let ledger = Arc::new(ledger);
     let leader = Leader::always();
-    // Nobody is asked: there is no API server.
+    // No request is made: there is no API server.
     let client = Client::try_from(Config::new("http://127.0.0.1:9".parse()?))?;
-    let binder = Binder::new(books.clone(), client, event::queue().0, leader.clone());
+    let binder = Binder::new(ledger.clone(), client, event::queue().0, leader.clone());
     let state = Explain {
-        books,
+        cache: ledger,
         binder: Arc::new(binder),
         leader,
         readiness: Readiness::new([]),

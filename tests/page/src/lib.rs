@@ -1,7 +1,6 @@
 //! The cluster page in a real browser.
 //!
-//! [`browser`] drives Chromium, [`cluster`] makes books and serves them.
-//! Fed by: the scheduler's library. Must not: stand in for a part of the page.
+//! [`browser`] drives Chromium, [`cluster`] serves a made-up ledger.
 
 #![forbid(unsafe_code)]
 

@@ -1,26 +1,24 @@
-//! The cluster page as people meet it: seen, by keyboard, by screen reader, with 1,000 GPUs.
-//!
-//! Fed by: the scheduler's routes over made-up books. Must not: look at the page's own variables.
+//! The cluster page as people use it: visually, by keyboard, by screen reader, and with 1,000 GPUs.
 #![allow(clippy::print_stdout, reason = "measured times")]
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use aliquot_page::browser::Browser;
-use aliquot_page::cluster::{books, serve};
+use aliquot_page::cluster::{ledger, serve};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// What may pass from a key or a choice to what is seen, on a machine that does other work, too.
+/// Longest time from a key or a choice to what is shown, on a machine that does other work, too.
 const AT_ONCE: Duration = Duration::from_millis(250);
 const SOON: Duration = Duration::from_secs(3);
 const READY: &str = "document.body?.dataset.ready === 'true'";
 const FOCUSED: &str = "document.activeElement.getAttribute('aria-label')";
 
-/// A browser on the page of such books.
+/// A browser on the page of such a ledger.
 async fn page(nodes: usize, shares: usize, waiting: usize) -> Result<(Browser, CancellationToken)> {
-    let (address, stop) = serve(books(nodes, shares, waiting)?).await?;
+    let (address, stop) = serve(ledger(nodes, shares, waiting)?).await?;
     let mut browser = Browser::start(1400, 900).await?;
     browser.open(&format!("http://{address}/page/")).await?;
     browser.until(READY).await?;
@@ -44,7 +42,7 @@ fn docs(name: &str) -> PathBuf {
     top.join("docs/screens").join(name)
 }
 
-/// Keeps the picture for the documents, where they are made anew; it shows something in any case.
+/// Checks that the picture shows something; with `UPDATE=1` also writes it for the documents.
 async fn picture(browser: &mut Browser, name: &str) -> Result<()> {
     let png = browser.picture().await?;
     ensure!(
@@ -63,9 +61,9 @@ async fn picture(browser: &mut Browser, name: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn every_share_is_seen_found_and_opened() -> Result<()> {
+async fn shows_finds_and_opens_every_share() -> Result<()> {
     let (mut browser, stop) = page(6, 5, 2).await?;
-    // Four nodes of five have all their shares, one has two on each card.
+    // Four of five nodes have all their shares, one has two on each GPU.
     ensure!(count(&mut browser, "#nodes button").await? == 5 * 8 * 5 + 8 * 2);
     ensure!(count(&mut browser, "#nodes .gpu").await? == 48);
     let line = text(&mut browser, "document.querySelector('#sums').textContent").await?;
@@ -103,7 +101,7 @@ async fn every_share_is_seen_found_and_opened() -> Result<()> {
             == true
     );
 
-    // Other colours, and fewer nodes.
+    // Other colours, and a filter.
     let before = text(
         &mut browser,
         "document.querySelector('#legend').textContent",
@@ -135,9 +133,9 @@ async fn choose(browser: &mut Browser, name: &str, value: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_page_is_used_by_keyboard_and_told_to_a_screen_reader() -> Result<()> {
+async fn page_works_with_keyboard_and_screen_reader() -> Result<()> {
     let (mut browser, stop) = page(3, 4, 1).await?;
-    // One share is in the order of tabs, whatever their number.
+    // One share is in the tab order, however many there are.
     ensure!(count(&mut browser, "#nodes button[tabindex=\"0\"]").await? == 1);
     browser
         .value("document.querySelector('#nodes button[tabindex=\"0\"]').focus()")
@@ -147,7 +145,7 @@ async fn the_page_is_used_by_keyboard_and_told_to_a_screen_reader() -> Result<()
         first.contains("on GPU 0 of gpu-000") && first.contains("of 81920 MiB"),
         "{first}"
     );
-    for (key, wanted) in [
+    for (key, expected) in [
         ("ArrowRight", "on GPU 0 of gpu-000"),
         ("ArrowDown", "on GPU 1 of gpu-000"),
         ("ArrowUp", "on GPU 0 of gpu-000"),
@@ -157,19 +155,22 @@ async fn the_page_is_used_by_keyboard_and_told_to_a_screen_reader() -> Result<()
         browser.press(key).await?;
         let now = text(&mut browser, FOCUSED).await?;
         ensure!(
-            now != before && now.contains(wanted),
+            now != before && now.contains(expected),
             "{key}: {before} then {now}"
         );
     }
     ensure!(text(&mut browser, FOCUSED).await? == first);
     browser.press("Enter").await?;
     let on = text(&mut browser, "document.activeElement.textContent").await?;
-    ensure!(on == "Close", "Enter opens the share and goes there: {on}");
+    ensure!(
+        on == "Close",
+        "Enter opens the share and moves the focus there: {on}"
+    );
     browser.press("Escape").await?;
     ensure!(text(&mut browser, FOCUSED).await? == first, "and back");
 
-    let told = browser.told().await?;
-    let says = |role: &str, name: &str| told.iter().any(|(r, n)| r == role && n.contains(name));
+    let tree = browser.accessibility_tree().await?;
+    let has = |role: &str, name: &str| tree.iter().any(|(r, n)| r == role && n.contains(name));
     for (role, name) in [
         ("heading", "GPUs of this cluster"),
         ("grid", "Nodes"),
@@ -178,12 +179,12 @@ async fn the_page_is_used_by_keyboard_and_told_to_a_screen_reader() -> Result<()
         ("gridcell", "of 100 % of compute"),
         ("status", ""),
         ("combobox", "Colour by"),
-        ("searchbox", "Only"),
-        ("columnheader", "Why it waits"),
+        ("searchbox", "Filter"),
+        ("columnheader", "Reason"),
     ] {
         ensure!(
-            says(role, name),
-            "nobody is told of {role} {name:?}: {told:?}"
+            has(role, name),
+            "the accessibility tree has no {role} {name:?}: {tree:?}"
         );
     }
     browser.stop().await?;
@@ -192,7 +193,7 @@ async fn the_page_is_used_by_keyboard_and_told_to_a_screen_reader() -> Result<()
 }
 
 #[tokio::test]
-async fn a_thousand_gpus_are_moved_through_without_lag() -> Result<()> {
+async fn scrolls_a_thousand_gpus_without_lag() -> Result<()> {
     let (mut browser, stop) = page(125, 6, 500).await?;
     ensure!(count(&mut browser, "#nodes .gpu").await? == 1000);
     let shares = count(&mut browser, "#nodes button").await?;
@@ -201,7 +202,7 @@ async fn a_thousand_gpus_are_moved_through_without_lag() -> Result<()> {
         const field = document.querySelector('[name=by]'); field.value = field.value === 'cores' ? 'memory' : 'cores'; \
         field.dispatchEvent(new Event('input', {bubbles: true})); \
         requestAnimationFrame(() => setTimeout(() => done(performance.now() - began))); })";
-    // The machine does other work, too, and draws by its processors: what it can do is judged.
+    // The machine does other work, too, so the best of three times counts.
     let mut fastest = Duration::MAX;
     for _ in 0..3 {
         fastest = fastest.min(milliseconds(&browser.value(drawn).await?)?);
@@ -229,7 +230,7 @@ async fn a_thousand_gpus_are_moved_through_without_lag() -> Result<()> {
     );
     ensure!(quarter < AT_ONCE, "a key: {quarter:?}, allowed {AT_ONCE:?}");
 
-    // What has not changed is not drawn again.
+    // Unchanged nodes are not drawn again.
     let same = "(async () => { const first = document.querySelector('.node'); \
         await new Promise(done => setTimeout(done, 6000)); \
         return first.isConnected && first === document.querySelector('.node'); })()";
@@ -248,9 +249,9 @@ fn milliseconds(value: &Value) -> Result<Duration> {
     ))
 }
 
-/// What the commands print is kept as text by tests/e2e; here it becomes a picture.
+/// tests/chart writes what the commands print as text; this test makes pictures of it.
 #[tokio::test]
-async fn what_the_commands_print_is_shown_as_it_is_in_a_terminal() -> Result<()> {
+async fn shows_command_output_as_in_a_terminal() -> Result<()> {
     let mut browser = Browser::start(1400, 640).await?;
     for name in ["top", "explain", "doctor"] {
         let printed = std::fs::read_to_string(docs(&format!("{name}.txt")))

@@ -1,8 +1,7 @@
-//! Asks a server of the made-up cluster and measures it.
+//! Calls a server of the made-up cluster and measures it.
 //!
-//! Fed by: [`crate::server`] in a process of its own, which takes the times
-//! from the arrival of a call's head to its answer.
-//! Must not: count its own CPU time; that of the server is read from `/proc`.
+//! [`crate::server`] runs in a process of its own and measures the times from the arrival of a
+//! call's head to its response. Its CPU time is read from `/proc`.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -23,14 +22,14 @@ use crate::{cluster, cpu};
 
 /// Calls measured, after the first one of each shape.
 const CALLS: usize = 500;
-/// Shapes of pods, asked for in turn: as many as the scheduler takes for typical
-/// at most. They ask for one step of MiB to this many.
+/// Shapes of pods, used in turn: as many as the scheduler adopts as typical at most. They request one
+/// step of MiB to this many.
 const SHAPES: u64 = 64;
 const STEP: u64 = 700;
-/// Longest wait for the server to have made its cluster.
+/// Longest wait for the server to be ready.
 const START: Duration = Duration::from_mins(2);
 
-/// A client that keeps its connections.
+/// A client with persistent connections.
 pub(crate) type Http = Client<HttpConnector, Full<Bytes>>;
 
 /// A new client.
@@ -44,7 +43,7 @@ struct Server {
     client: Http,
 }
 
-/// Latencies in milliseconds, sorted, and CPU milliseconds a call.
+/// Latencies in milliseconds, sorted, and CPU milliseconds for each call.
 struct Sample {
     latencies: Vec<f64>,
     cpu: f64,
@@ -63,12 +62,12 @@ pub(crate) struct Figure {
 /// The figures for a cluster of this many nodes.
 pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
     let server = Server::start(nodes).await?;
-    // Not one stretch of neighbours: but spread over the cluster.
+    // Spread over the cluster, not all in sequence.
     let listed: Vec<_> = (0..names)
         .map(|n| cluster::name(n * nodes / names))
         .collect();
     let shapes = (1..=SHAPES).map(|times| {
-        let pod = cluster::pod(&format!("asks-{times}"), times * STEP);
+        let pod = cluster::pod(&format!("shape-{times}"), times * STEP);
         Bytes::from(json!({"Pod": pod, "Nodes": null, "NodeNames": listed}).to_string())
     });
     let shapes: Vec<_> = shapes.collect();
@@ -79,9 +78,9 @@ pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
 
     let what = |detail: &str| {
         format!(
-            "{detail} of /filter in the server, from the call's head to the answer, {nodes} nodes of 8 GPUs \
-             with 16 pods a node booked, {names} names in and the best one out, pods of {} shapes, and after each \
-             call one pod booked and one ended; baseline: the same calls decoded and answered without a decision",
+            "{detail} of /filter in the server, from the call's head to the response, {nodes} nodes with 8 GPUs \
+             and 16 pods each, {names} names in and the best one out, pods of {} shapes, and after each \
+             call one pod allocated and one released; baseline: the same calls decoded and answered without a decision",
             shapes.len()
         )
     };
@@ -104,13 +103,13 @@ pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
             "cpu",
             filter.cpu,
             floor.cpu,
-            "CPU time of the server a call",
+            "CPU time of the server for each call",
         ),
         figure(
             "first_p50",
             first.at(50),
             floor.at(50),
-            "median latency of the first call of a shape, which judges every node,",
+            "median latency of the first call of a shape, which evaluates every node,",
         ),
     ])
 }
@@ -140,7 +139,7 @@ impl Server {
         let address = line.context("the server did not start")??;
         Ok(Self {
             child,
-            address: address.context("the server ended early")?,
+            address: address.context("the server exited early")?,
             client: http(),
         })
     }
@@ -159,7 +158,7 @@ impl Server {
         Ok(Sample { latencies, cpu })
     }
 
-    /// The server's own times since it was last asked, in milliseconds.
+    /// The server's own times since the last call of this, in milliseconds.
     async fn times(&self) -> Result<Vec<f64>> {
         let address = format!("http://{}/times", self.address);
         let answer = self.client.get(address.parse()?).await?;

@@ -1,7 +1,5 @@
-//! A made-up cluster, as the watches would deliver it: nodes of 8 A100 with
-//! 16 pods each, and one more pod to place.
-//!
-//! Must not: be random; every run sees the same cluster.
+//! A made-up cluster, as the watches would deliver it: nodes with 8 A100 and 16 pods each, and one more
+//! pod to place. It is the same in every run.
 
 use aliquot_core::allocation::{self, ALLOCATION, Allocation, Grant};
 use aliquot_core::inventory::{self, Gpu, Health, INVENTORY, Inventory, Mode};
@@ -12,12 +10,12 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
 const GPUS: u32 = 8;
-/// Pods booked on each node.
+/// Pods on each node.
 pub(crate) const PODS: usize = 16;
 const RESOURCE: &str = "nvidia.com/gpu";
 
-fn uuid(node: usize, card: u32) -> String {
-    format!("GPU-{node:08x}-0000-4000-8000-{card:012x}")
+fn uuid(node: usize, gpu: u32) -> String {
+    format!("GPU-{node:08x}-0000-4000-8000-{gpu:012x}")
 }
 
 /// The name of the `node`th node.
@@ -27,25 +25,25 @@ pub(crate) fn name(node: usize) -> String {
 
 /// The `node`th node with its inventory.
 pub(crate) fn node(node: usize) -> Result<Node> {
-    let gpu = |card| Gpu {
-        uuid: uuid(node, card).into(),
-        index: card,
+    let gpu = |index| Gpu {
+        uuid: uuid(node, index).into(),
+        index,
         model: "NVIDIA A100-SXM4-80GB".to_owned(),
         memory: Mib(81_920),
         scaled: Mib(81_920),
         cores: Percent(100),
-        seats: 10,
+        replicas: 10,
         mode: Mode::Vgpu,
         resource: RESOURCE.to_owned(),
-        numa: Some(card / 4),
+        numa: Some(index / 4),
         health: Health::Ok,
         links: (0..GPUS)
-            .filter(|other| *other != card)
+            .filter(|other| *other != index)
             .map(|other| (uuid(node, other).into(), 1200))
             .collect(),
         mig: None,
         cordon: None,
-        even: None,
+        even_share: None,
         strict: false,
         reserved: Vec::new(),
     };
@@ -54,7 +52,7 @@ pub(crate) fn node(node: usize) -> Result<Node> {
         reads: vec![allocation::VERSION],
         driver: "580.82".to_owned(),
         topology_policy: "none".to_owned(),
-        topology_scope: aliquot_core::inventory::Scope::default(),
+        topology_scope: aliquot_core::inventory::TopologyScope::default(),
         gpus: (0..GPUS).map(gpu).collect(),
         lingering: vec![],
         foreign: vec![],
@@ -68,8 +66,8 @@ pub(crate) fn node(node: usize) -> Result<Node> {
     Ok(serde_json::from_value(node)?)
 }
 
-/// The `number`th pod booked on the `node`th node: two a card, of 17 sizes, so
-/// that hardly two cards or nodes are alike.
+/// The `number`th pod on the `node`th node: two on each GPU, of 17 sizes, so that hardly two GPUs or
+/// nodes are alike.
 pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value> {
     let size = u64::try_from((node * 7 + number * 5) % 17)? * 1_000 + 8_000;
     let grant = Grant {
@@ -77,7 +75,7 @@ pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value>
         gpu: uuid(node, u32::try_from(number)? % GPUS).into(),
         memory: Mib(size),
         cores: Percent(20),
-        seats: 1,
+        replicas: 1,
         mig: None,
     };
     let allocation = Allocation {
@@ -93,13 +91,13 @@ pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value>
     Ok(pod)
 }
 
-/// All pods booked on the `node`th node.
+/// All pods on the `node`th node.
 pub(crate) fn pods(node: usize) -> Result<Vec<Pod>> {
     let pods = (0..PODS).map(|number| Ok(serde_json::from_value(bound_pod(node, number)?)?));
     pods.collect()
 }
 
-/// A pod that asks for this much memory and 20 % of one card.
+/// A pod that requests this much memory and 20 % of the compute of one GPU.
 pub(crate) fn pod(uid: &str, memory: u64) -> serde_json::Value {
     json!({
         "metadata": {"name": uid, "namespace": "default", "uid": uid},

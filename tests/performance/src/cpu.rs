@@ -1,12 +1,10 @@
-//! Time on a CPU that a process has taken, from `/proc`.
-//!
-//! Must not: be asked about this process; what asks is not what is measured.
+//! The CPU time of another process, from `/proc`.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// Of all threads of this process so far (`/proc/PID/task/*/schedstat`, ns).
+/// The CPU time of all threads of process `pid` so far (`/proc/PID/task/*/schedstat`, ns).
 pub(crate) fn spent(pid: u32) -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -1,8 +1,5 @@
-//! An API server that only lists: 5,000 nodes and 100,000 pods in pages, and
-//! watches in which nothing happens. Everything else is an empty list.
-//!
-//! Fed by: one client at a time. Must not: be quick by leaving things out; a pod
-//! is as large as API servers send it, managed fields and all.
+//! An API server that only lists: 5,000 nodes and 100,000 pods in pages, and watches without events.
+//! Everything else is an empty list. A pod is as large as API servers send it, with managed fields.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -21,10 +18,10 @@ use serde_json::{Value, json};
 
 use crate::cluster;
 
-/// What is listed.
+/// The objects listed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    /// Nodes of 8 GPUs with 16 pods each.
+    /// Nodes with 8 GPUs and 16 pods each.
     pub nodes: usize,
     /// Pods without GPU beside them, on the same nodes.
     pub others: usize,
@@ -38,14 +35,14 @@ impl Scale {
 }
 
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct ListQuery {
     watch: Option<bool>,
     limit: Option<usize>,
     #[serde(rename = "continue")]
     from: Option<usize>,
 }
 
-/// The pages of both lists, made beforehand: making them is not what is measured.
+/// The pages of both lists, created beforehand, because their creation is not measured.
 pub(crate) struct Pages {
     nodes: Vec<Bytes>,
     pods: Vec<Bytes>,
@@ -55,7 +52,7 @@ pub(crate) struct Pages {
 pub(crate) const PAGE: usize = 500;
 
 impl Pages {
-    /// Makes them.
+    /// Creates them.
     pub(crate) fn of(scale: Scale) -> Result<Self> {
         let node = |at| Ok(serde_json::to_string(&cluster::node(at)?)?);
         Ok(Self {
@@ -79,13 +76,13 @@ fn pages(total: usize, one: &dyn Fn(usize) -> Result<String>) -> Result<Vec<Byte
 pub(crate) fn router(pages: Arc<Pages>) -> Router {
     Router::new()
         .route("/api/v1/{kind}", get(list))
-        .route("/apis/{group}/{version}/{kind}", get(nothing))
+        .route("/apis/{group}/{version}/{kind}", get(empty_list))
         .with_state(pages)
 }
 
-async fn nothing(Query(asked): Query<Asked>) -> Response {
-    if asked.watch == Some(true) {
-        return silence();
+async fn empty_list(Query(query): Query<ListQuery>) -> Response {
+    if query.watch == Some(true) {
+        return empty_watch();
     }
     answer(list_of("", None))
 }
@@ -93,18 +90,18 @@ async fn nothing(Query(asked): Query<Asked>) -> Response {
 async fn list(
     State(pages): State<Arc<Pages>>,
     Path(kind): Path<String>,
-    Query(asked): Query<Asked>,
+    Query(query): Query<ListQuery>,
 ) -> Response {
     let pages = match kind.as_str() {
         "nodes" => &pages.nodes,
         "pods" => &pages.pods,
-        _ => return nothing(Query(asked)).await,
+        _ => return empty_list(Query(query)).await,
     };
-    if asked.watch == Some(true) {
-        return silence();
+    if query.watch == Some(true) {
+        return empty_watch();
     }
-    match pages.get(asked.from.unwrap_or(0) / PAGE) {
-        Some(page) if asked.limit == Some(PAGE) => answer(page.clone()),
+    match pages.get(query.from.unwrap_or(0) / PAGE) {
+        Some(page) if query.limit == Some(PAGE) => answer(page.clone()),
         _ => StatusCode::BAD_REQUEST.into_response(),
     }
 }
@@ -120,8 +117,8 @@ fn answer(text: impl Into<Body>) -> Response {
     ([(CONTENT_TYPE, "application/json")], text.into()).into_response()
 }
 
-/// A watch in which nothing happens.
-fn silence() -> Response {
+/// A watch without events.
+fn empty_watch() -> Response {
     let never = futures::stream::pending::<Result<Bytes, Infallible>>();
     Body::from_stream(never).into_response()
 }
@@ -137,12 +134,12 @@ fn pod(scale: Scale, at: usize) -> Result<String> {
             json!({"requests": {"cpu": "100m", "memory": "128Mi"}});
         pod
     };
-    dress(&mut pod);
+    add_usual_fields(&mut pod);
     Ok(pod.to_string())
 }
 
-/// What every real pod has besides: about 4 KB.
-fn dress(pod: &mut Value) {
+/// Adds what every real pod has: about 4 KB.
+fn add_usual_fields(pod: &mut Value) {
     let mut fields = String::new();
     for field in 0..40 {
         // Writing to a String cannot fail.

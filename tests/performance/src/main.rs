@@ -1,13 +1,11 @@
-//! `make bench`: one JSON line for each figure that SPECIFICATION.md promises.
-//! Arguments name the groups to measure (`filter`, `scale`, `packing`, `mig`, `seats`,
-//! `monitor`, `throughput`); none means all.
+//! `make bench`: one JSON line on stdout for each figure that SPECIFICATION.md promises.
+//! Arguments name the groups to measure (`filter`, `scale`, `packing`, `mig`, `start`, `monitor`,
+//! `throughput`); none means all.
 //!
-//! Fed by: nothing, but a trace for `packing`. For `filter` it starts itself again
-//! as a server of a made-up cluster ([`server`]) and asks it over HTTP on loopback
-//! ([`client`]), so that the server's CPU time is its own. For `scale` and
-//! `throughput` it starts our scheduler, for `seats` our node agent, for `monitor` our monitor, whose binaries
-//! lie beside its own.
-//! Must not: print anything else to stdout.
+//! For `filter` the program starts itself again as a server of a made-up cluster ([`server`]) and
+//! calls it over HTTP on loopback ([`client`]), so that the server's CPU time is separate. For
+//! `scale` and `throughput` it starts the scheduler, for `start` the node agent and for `monitor`
+//! the monitor, from the binaries beside its own. `packing` needs a trace.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the figures are its output")]
@@ -20,20 +18,20 @@ mod mig;
 mod monitor;
 mod packing;
 mod scale;
-mod seats;
 mod server;
+mod start;
 mod throughput;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Numbers of nodes, of 8 GPUs with 16 pods each, and how many of them a call names.
+/// Numbers of nodes, with 8 GPUs and 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
 const GROUPS: [&str; 7] = [
     "filter",
     "scale",
     "packing",
     "mig",
-    "seats",
+    "start",
     "monitor",
     "throughput",
 ];
@@ -44,34 +42,38 @@ async fn main() -> Result<()> {
     if let [verb, nodes] = arguments.as_slice()
         && verb == "serve"
     {
-        return server::serve(nodes.parse().context("a number of nodes")?).await;
+        return server::serve(nodes.parse().context("expected a number of nodes")?).await;
     }
     let unknown = arguments
         .iter()
         .find(|name| !GROUPS.contains(&name.as_str()));
-    ensure!(unknown.is_none(), "{unknown:?}; accepted: {GROUPS:?}");
-    let asked = |group: &str| arguments.is_empty() || arguments.iter().any(|name| name == group);
-    if asked("filter") {
+    ensure!(
+        unknown.is_none(),
+        "unknown group {unknown:?}; expected: {GROUPS:?}"
+    );
+    let is_selected =
+        |group: &str| arguments.is_empty() || arguments.iter().any(|name| name == group);
+    if is_selected("filter") {
         for (nodes, names) in SIZES {
             print(client::measure(nodes, names).await?)?;
         }
     }
-    if asked("scale") {
+    if is_selected("scale") {
         print(scale::measure().await?)?;
     }
-    if asked("packing") {
+    if is_selected("packing") {
         print(packing::measure()?)?;
     }
-    if asked("mig") {
+    if is_selected("mig") {
         print(mig::measure()?)?;
     }
-    if asked("seats") {
-        print(seats::measure().await?)?;
+    if is_selected("start") {
+        print(start::measure().await?)?;
     }
-    if asked("monitor") {
+    if is_selected("monitor") {
         print(monitor::measure().await?)?;
     }
-    if asked("throughput") {
+    if is_selected("throughput") {
         for (nodes, pods) in throughput::SIZES {
             print(Box::pin(throughput::measure(nodes, pods)).await?)?;
         }

@@ -1,8 +1,5 @@
-//! What the monitor costs a node with 100 shares on 8 cards and nothing running: time of a scrape,
-//! part of a core, memory.
-//!
-//! Fed by: the real binary, on shares that are written as the agent writes them. Must not: link the
-//! monitor.
+//! The cost of the monitor on a node with 100 shares on 8 GPUs and no process: scrape time, CPU, memory.
+//! Runs the real binary on shares that are written as the agent writes them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,9 +10,9 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::wait::eventually;
 use aliquot_core::demand::Stage;
 use aliquot_core::{Allocation, Mib};
-use aliquot_device_plugin::accepted::{Accepted, Container, Store};
-use aliquot_device_plugin::environment::{Effective, NodeRules};
-use aliquot_device_plugin::seat::Name;
+use aliquot_device_plugin::accepted::{AcceptedAllocation, AcceptedContainer, Store};
+use aliquot_device_plugin::device_id::AnswerName;
+use aliquot_device_plugin::environment::{EffectiveLimits, NodeRules};
 use aliquot_device_plugin::{files, limits};
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use anyhow::{Context as _, Result, ensure};
@@ -28,27 +25,26 @@ use crate::client::{Figure, round};
 use crate::cpu;
 
 const SHARES: usize = 100;
-const CARDS: usize = 8;
+const GPUS: usize = 8;
 const SCRAPES: usize = 200;
 const REST: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The figures.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
-    let room = tempfile::tempdir()?;
-    let yaml =
-        format!("name: bench\ngpus:\n  - count: {CARDS}\n    model: NVIDIA A100-SXM4-80GB\n");
-    let machine = SimulatedMachine::create(&room.path().join("gpusim.state"), &yaml)?;
+    let directory = tempfile::tempdir()?;
+    let yaml = format!("name: bench\ngpus:\n  - count: {GPUS}\n    model: NVIDIA A100-SXM4-80GB\n");
+    let machine = SimulatedMachine::create(&directory.path().join("gpusim.state"), &yaml)?;
     let shown = machine.show()?;
-    let cards = shown["gpus"].as_array().context("cards")?.iter();
-    let cards: Vec<String> = cards
+    let gpus = shown["gpus"].as_array().context("gpus")?.iter();
+    let gpus: Vec<String> = gpus
         .filter_map(|c| c["uuid"].as_str())
         .map(str::to_owned)
         .collect();
-    write_shares(&room.path().join("state"), &cards)?;
-    let (monitor, address) = start(room.path(), &machine)?;
+    write_shares(&directory.path().join("state"), &gpus)?;
+    let (monitor, address) = start(directory.path(), &machine)?;
     let pid = monitor.id().context("it runs")?;
-    eventually(PATIENCE, "the monitor's first look", || async {
+    eventually(PATIENCE, "the monitor's first sample", || async {
         Ok(get(address, "/readyz")
             .await?
             .starts_with("HTTP/1.1 200")
@@ -69,7 +65,7 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     rest.tick().await;
     let spent = cpu::spent(pid)?.saturating_sub(before);
     let what =
-        format!("the monitor of a node with {SHARES} shares on {CARDS} cards, no process on them");
+        format!("the monitor of a node with {SHARES} shares on {GPUS} GPUs, no process on them");
     let figure = |name: &str, value: f64, unit, baseline: f64, words: &str| Figure {
         name: name.to_owned(),
         value: round(value),
@@ -84,14 +80,14 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
             p99(scrapes),
             "ms",
             p99(floor),
-            "99 of 100 scrapes; baseline: /healthz",
+            "99th percentile of the scrape time; baseline: /healthz",
         ),
         figure(
             "monitor_core_percent",
             of_core,
             "%",
             0.0,
-            "part of a core at rest",
+            "CPU use when idle",
         ),
         figure(
             "monitor_resident_mib",
@@ -109,56 +105,56 @@ fn p99(mut times: Vec<f64>) -> f64 {
 }
 
 async fn timed<T>(call: impl Future<Output = Result<T>>) -> Result<(T, f64)> {
-    let begun = Instant::now();
+    let start = Instant::now();
     let answer = call.await?;
-    Ok((answer, begun.elapsed().as_secs_f64() * 1000.0))
+    Ok((answer, start.elapsed().as_secs_f64() * 1000.0))
 }
 
-fn write_shares(state: &Path, cards: &[String]) -> Result<()> {
+fn write_shares(state: &Path, gpus: &[String]) -> Result<()> {
     let mut store = Store::open(state.join("accepted"))?;
     let rules = NodeRules::new(true);
-    let effective = Effective::of(&BTreeMap::new(), rules, false);
+    let effective = EffectiveLimits::of(&BTreeMap::new(), rules, false);
     for share in 0..SHARES {
-        let card = &cards[share % CARDS];
-        let grant = json!({"resource": "nvidia.com/gpu", "gpu": card, "memory": 3000, "cores": 7});
+        let gpu = &gpus[share % GPUS];
+        let grant = json!({"resource": "nvidia.com/gpu", "gpu": gpu, "memory": 3000, "cores": 7});
         let allocation = json!({"v": 1, "node": "n1", "containers": {"main": [grant]}, "init": {}, "priority": 1});
         let allocation = Allocation::decode(&allocation.to_string())?;
         let grants = allocation.grants("main").context("a share")?.to_vec();
-        let name = Name::parse(&format!("{card}-{share}-0")).context("a name")?;
-        let container = Container {
+        let name = AnswerName::parse(&format!("{gpu}-{share}-0")).context("a name")?;
+        let container = AcceptedContainer {
             name: "main".to_owned(),
             stage: Stage::App,
             effective,
         };
         let pod = format!("00000000-0000-4000-8000-{share:012}");
         let pod_name = format!("pod-{share}");
-        let mut accepted = Accepted::new(
+        let mut accepted = AcceptedAllocation::new(
             pod.as_str().into(),
             "default".to_owned(),
             pod_name,
             allocation,
             vec![container],
         );
-        accepted.note(&name, "main");
+        accepted.record_name(&name, "main");
         store.put(accepted)?;
-        let seat = state.join("seats").join(name.as_str());
+        let container_directory = state.join("seats").join(name.as_str());
         let names: Vec<&str> = grants.iter().map(|grant| grant.gpu.as_str()).collect();
         let page = limits::page(&grants, &names, 1, effective, Mib(512), |_| None)?;
-        files::seat(&seat, &page)?;
-        std::fs::create_dir_all(seat.join("lib"))?;
+        files::container_directory(&container_directory, &page)?;
+        std::fs::create_dir_all(container_directory.join("lib"))?;
     }
     Ok(())
 }
 
-fn start(room: &Path, machine: &SimulatedMachine) -> Result<(Child, SocketAddr)> {
-    let text = |name: &str| room.join(name).display().to_string();
-    // Nobody answers there: figures need no API server.
+fn start(directory: &Path, machine: &SimulatedMachine) -> Result<(Child, SocketAddr)> {
+    let text = |name: &str| directory.join(name).display().to_string();
+    // No API server is needed for the figures.
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
         "users": [{"name": "u", "user": {}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
-    std::fs::write(room.join("kubeconfig"), config.to_string())?;
-    let driver = room.join("driver");
+    std::fs::write(directory.join("kubeconfig"), config.to_string())?;
+    let driver = directory.join("driver");
     std::fs::create_dir_all(&driver)?;
     let library = place::link_into(&driver)?;
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
@@ -170,7 +166,7 @@ fn start(room: &Path, machine: &SimulatedMachine) -> Result<(Child, SocketAddr)>
         ("--state-dir", text("state")),
         ("--nvml-library", library.display().to_string()),
     ];
-    let log = std::fs::File::create(room.join("log"))?;
+    let log = std::fs::File::create(directory.join("log"))?;
     let child = Command::new(&binary)
         .args(flags.iter().flat_map(|(flag, value)| [*flag, value]))
         .env(STATE_VARIABLE, machine.state())
@@ -182,7 +178,7 @@ fn start(room: &Path, machine: &SimulatedMachine) -> Result<(Child, SocketAddr)>
     Ok((child, address))
 }
 
-/// Head and body of an answer.
+/// Head and body of a response.
 async fn get(address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: monitor\r\nconnection: close\r\n\r\n");

@@ -1,11 +1,7 @@
-//! How much GPU stays unallocated on the public trace: our own decisions, and
-//! beside them what was published and what a stock install does.
-//!
-//! Fed by: the files of openb in `OPENB_DIR`; without them it says so and prints
-//! no figure.
-//! Must not: know more of the policies than their names.
+//! How much GPU capacity stays unallocated on the public trace openb: by our decisions, as published,
+//! and with a stock install. Without the files of `OPENB_DIR` it prints a note and no figure.
 
-#![allow(clippy::print_stderr, reason = "what is missing is said aloud")]
+#![allow(clippy::print_stderr, reason = "reports what is missing")]
 
 use std::path::PathBuf;
 
@@ -16,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 use crate::client::Figure;
 
-/// Of the published experiment.
+/// Seeds of the published experiment.
 const SEEDS: std::ops::RangeInclusive<u64> = 42..=51;
 const LOAD: u32 = 130;
 /// Published means of the six policies on the default trace at 100 % of load.
@@ -41,22 +37,28 @@ const OTHERS: [(&str, f64); 4] = [
 /// All figures, or none where the traces are absent.
 pub(crate) fn measure() -> Result<Vec<Figure>> {
     let beside = || concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/openb").into();
-    let folder: PathBuf = std::env::var_os("OPENB_DIR").map_or_else(beside, PathBuf::from);
-    if !folder.is_dir() {
+    let directory: PathBuf = std::env::var_os("OPENB_DIR").map_or_else(beside, PathBuf::from);
+    if !directory.is_dir() {
         eprintln!(
-            "no packing figures: OPENB_DIR ({}) is absent",
-            folder.display()
+            "no packing figures: directory {} of OPENB_DIR not found",
+            directory.display()
         );
         return Ok(Vec::new());
     }
     let read = |name: &str| {
-        let nodes = folder.join("openb_node_list_gpu_node.csv");
-        Trace::read(&nodes, &folder.join(format!("openb_pod_list_{name}.csv")))
+        let nodes = directory.join("openb_node_list_gpu_node.csv");
+        Trace::read(
+            &nodes,
+            &directory.join(format!("openb_pod_list_{name}.csv")),
+        )
     };
     let mut figures = Vec::new();
     let default = read("default")?;
     for (policy, published) in PUBLISHED {
-        let what = format!("{} on this rig; baseline: as published", policy.name());
+        let what = format!(
+            "{} in our simulation; baseline: as published",
+            policy.name()
+        );
         let found = at(&run(&default, policy)?, 100)?.mean;
         figures.push(figure("default", &policy.name(), found, published, &what));
     }
@@ -77,7 +79,7 @@ pub(crate) fn measure() -> Result<Vec<Figure>> {
     for (policy, detail) in [
         (
             Policy::OursLearning,
-            "typical pods learnt from the pods placed so far",
+            "typical pods learned from the pods placed so far",
         ),
         (
             Policy::OursCpuEntry,

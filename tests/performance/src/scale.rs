@@ -1,8 +1,5 @@
-//! How long the scheduler takes from its start to ready, and how much memory it
-//! then has, with 5,000 nodes and 100,000 pods.
-//!
-//! Fed by: the real binary against [`crate::fake_api`]. Must not: link the
-//! scheduler; the process is measured as it ships.
+//! How long the scheduler takes from its start to ready, and how much memory it then has, with 5,000
+//! nodes and 100,000 pods: the real binary against [`crate::fake_api`].
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -79,7 +76,7 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
             unit: "s",
             baseline: round(floor),
             what: format!(
-                "start of the process to ready, {what}; baseline: the same pages fetched and thrown away"
+                "start of the process to ready, {what}; baseline: the same pages fetched and discarded"
             ),
         },
         Figure {

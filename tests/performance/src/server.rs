@@ -1,8 +1,5 @@
-//! The scheduler's own routes over the made-up cluster, and a floor beside
-//! them: a route that only decodes the call and answers the first name.
-//!
-//! Must not: shorten the path of a call, or choose a policy: what is measured is
-//! what ships.
+//! The scheduler's own routes over the made-up cluster, with the default policies, and the baseline: a
+//! route that only decodes the call and returns the first name.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,11 +9,11 @@ use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::bind::Binder;
-use aliquot_scheduler::books::Books;
 use aliquot_scheduler::leader::Leader;
 use aliquot_scheduler::learn;
+use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::metrics::Metrics;
-use aliquot_scheduler::routes::{self, Verbs};
+use aliquot_scheduler::routes::{self, ExtenderState};
 use aliquot_scheduler::settings::Settings;
 use aliquot_serve::{Readiness, body, http};
 use anyhow::Result;
@@ -37,40 +34,43 @@ use crate::cluster;
 /// Serves on a free port, prints it, and ends with stdin.
 pub(crate) async fn serve(size: usize) -> Result<()> {
     let settings = Settings::parse_from(["aliquot-scheduler"]);
-    let books = Arc::new(Books::new(pod::Settings::default(), settings.policies()));
+    let cache = Arc::new(LedgerCache::new(
+        pod::Settings::default(),
+        settings.policies(),
+    ));
     let all_nodes: Result<Vec<_>> = (0..size).map(cluster::node).collect();
-    Index::reset(&*books, all_nodes?);
+    Index::reset(&*cache, all_nodes?);
     let all_pods: Result<Vec<_>> = (0..size).map(cluster::pods).collect();
-    Index::reset(&*books, all_pods?.into_iter().flatten().collect());
-    learn::learn(&books);
+    Index::reset(&*cache, all_pods?.into_iter().flatten().collect());
+    learn::learn(&cache);
 
-    let (notes, note_rx) = event::queue();
+    let (events, event_rx) = event::queue();
     let mut registry = Registry::default();
-    // No call of filter or prioritize reaches the API server.
+    // Filter and prioritize never call the API server.
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse()?);
     let client = kube::Client::try_from(nowhere)?;
-    let verbs = Verbs {
+    let state = ExtenderState {
         leader: Leader::always(),
         metrics: Metrics::new(&mut registry),
         binder: Arc::new(Binder::new(
-            books.clone(),
+            cache.clone(),
             client,
-            notes.clone(),
+            events.clone(),
             Leader::always(),
         )),
-        books,
+        cache,
         tasks: TaskTracker::new(),
-        notes,
+        events,
         readiness: Readiness::new([]),
         shortlist: settings.shortlist,
     };
-    let books = verbs.books.clone();
+    let cache = state.cache.clone();
     let floor = Router::new()
         .route("/floor", post(floor))
         .layer(body::limit(16 << 20));
     let times = Times::default();
-    let layer = middleware::from_fn_with_state((times.clone(), books), timed);
-    let router = routes::router(verbs)
+    let layer = middleware::from_fn_with_state((times.clone(), cache), timed);
+    let router = routes::router(state)
         .merge(floor)
         .layer(layer)
         .route("/times", get(move || async move { Json(times.take()) }));
@@ -80,12 +80,12 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
     let stop = CancellationToken::new();
     let ended = stop.clone();
     tokio::task::spawn_blocking(move || {
-        // End of file or an error: either way the one who asks is gone.
+        // End of file or an error: the client has exited.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         ended.cancel();
     });
     http::serve(http::plain(listener), router, stop, http::DRAIN).await?;
-    drop(note_rx);
+    drop(event_rx);
     Ok(())
 }
 
@@ -99,10 +99,10 @@ impl Times {
     }
 }
 
-/// Takes a call's time; after it, one pod is booked and the one before it ends,
-/// as between the calls of a real cluster.
+/// Measures a call; after it, one pod is allocated and the previous one released, as between the calls
+/// of a real cluster.
 async fn timed(
-    State((times, books)): State<(Times, Arc<Books>)>,
+    State((times, cache)): State<(Times, Arc<LedgerCache>)>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -114,18 +114,18 @@ async fn timed(
         times.push(took.as_secs_f64() * 1000.0);
         times.len()
     };
-    let nodes = books.read(|ledger| ledger.cluster().slots());
+    let nodes = cache.read(|ledger| ledger.cluster().slots());
     let name = cluster::name(count * 7919 % nodes).into();
     if let Ok(demand) = cluster::demand(5_000) {
         // A node may be full: then this call changes one node, not two.
-        drop(books.reserve(
+        drop(cache.reserve(
             &format!("between-{count}").into(),
             &"default".into(),
             &name,
             &demand,
         ));
     }
-    books.cancel(&format!("between-{}", count - 1).into());
+    cache.cancel(&format!("between-{}", count - 1).into());
     answer
 }
 

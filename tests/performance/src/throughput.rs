@@ -1,45 +1,42 @@
-//! Pods a second, from created to bound, with the real kube-scheduler: pods with
-//! a share and our extender against pods with a plain extended resource that no
-//! extender is asked about.
+//! Pods bound per second with the real kube-scheduler: pods with a share and our extender, against
+//! pods with a plain extended resource and no extender.
 //!
-//! Both sides have the same kube-scheduler (opportunistic batching off), the same
-//! nodes, pods of the same size, and two events a pod: kube-scheduler's own, and
-//! one that our scheduler writes for the one side and this program for the
-//! other. They take turns, so that whatever else the machine does hits both; our
-//! scheduler runs in its own turns only.
-//! Must not: count what this program itself takes.
+//! All workloads have the same kube-scheduler (opportunistic batching off), the same nodes, pods of the
+//! same size, and two events for each pod: kube-scheduler's own, and one that our scheduler writes for
+//! shares and this program for the others. They run alternately, so that other load on the machine
+//! affects all; our scheduler runs only for its own pods. The CPU time of this program is not counted.
 
-mod rig;
-mod turn;
+mod cluster;
+mod run;
 
 use std::time::Duration;
 
 use anyhow::Result;
 
 use crate::client::{Figure, round};
-use rig::Rig;
-use turn::SIDES;
+use cluster::BenchCluster;
+use run::WORKLOADS;
 
-/// Numbers of nodes of 8 GPUs, and pods of a turn: kube-scheduler looks at every
-/// node for every pod, so a turn takes about as long in both.
+/// Numbers of nodes with 8 GPUs, and pods of a run: kube-scheduler evaluates every node for every pod, so
+/// a run takes about as long in both.
 pub(crate) const SIZES: [(usize, usize); 2] = [(1_000, 1_000), (5_000, 400)];
-/// Turns of each side, after a shorter one that is not counted.
-const TURNS: usize = 5;
-/// Pods of that one.
-const WARM: usize = 200;
+/// Runs of each workload, after a shorter one that is not counted.
+const RUNS: usize = 5;
+/// Pods of the uncounted run.
+const WARM_UP: usize = 200;
 
-/// What the turns of one side took together.
+/// The totals of all runs of one workload.
 #[derive(Debug, Default)]
-struct Sum {
+struct Totals {
     pods: usize,
-    took: Duration,
+    elapsed: Duration,
     /// CPU time of kube-scheduler, the API server, and our scheduler.
     cpu: [Duration; 3],
 }
 
-impl Sum {
+impl Totals {
     fn rate(&self) -> f64 {
-        self.pods() / self.took.as_secs_f64()
+        self.pods() / self.elapsed.as_secs_f64()
     }
 
     fn cpu_ms(&self, of: usize) -> f64 {
@@ -51,44 +48,43 @@ impl Sum {
     }
 }
 
-/// The figures for a cluster of this many nodes, with this many pods a turn.
+/// The figures for a cluster of this many nodes, with this many pods in each run.
 pub(crate) async fn measure(nodes: usize, pods: usize) -> Result<Vec<Figure>> {
-    let rig = Rig::start(nodes).await?;
-    let mut sums = SIDES.map(|_| Sum::default());
-    for turn in 0..=TURNS {
-        let pods = if turn == 0 { WARM } else { pods };
-        for (side, sum) in SIDES.into_iter().zip(&mut sums) {
-            let took = turn::take(&rig, side, turn, pods).await?;
-            if turn > 0 {
+    let cluster = BenchCluster::start(nodes).await?;
+    let mut sums = WORKLOADS.map(|_| Totals::default());
+    for run in 0..=RUNS {
+        let pods = if run == 0 { WARM_UP } else { pods };
+        for (workload, sum) in WORKLOADS.into_iter().zip(&mut sums) {
+            let result = run::run(&cluster, workload, run, pods).await?;
+            if run > 0 {
                 sum.pods += pods;
-                sum.took += took.took;
-                for (sum, cpu) in sum.cpu.iter_mut().zip(took.cpu) {
+                sum.elapsed += result.elapsed;
+                for (sum, cpu) in sum.cpu.iter_mut().zip(result.cpu) {
                     *sum += cpu;
                 }
             }
         }
     }
-    rig.stop().await?;
+    cluster.stop().await?;
     Ok(figures(nodes, &sums))
 }
 
-/// Each figure beside that of pods which ask for one plain resource, and again
-/// beside that of pods which ask for as many plain resources as a share has:
-/// kube-scheduler matches the name of each one against a pattern, anew for every
-/// node, and that is its largest single cost.
-fn figures(nodes: usize, [one, three, shares]: &[Sum; 3]) -> Vec<Figure> {
-    let sides = [
+/// Each figure with two baselines: pods that request one plain resource, and pods that request as many
+/// plain resources as a share has. kube-scheduler matches the name of each one against a pattern for
+/// every node, and that is its largest single cost.
+fn figures(nodes: usize, [one, three, shares]: &[Totals; 3]) -> Vec<Figure> {
+    let baselines = [
         ("", one, "one plain extended resource"),
         ("_3", three, "three plain extended resources"),
     ];
-    let against = |(suffix, plain, what): (&str, &Sum, &str)| {
+    let against = |(suffix, plain, what): (&str, &Totals, &str)| {
         let figure = |name: &str, value: f64, unit, baseline: f64, of: &str| Figure {
             name: format!("{name}_{nodes}{suffix}"),
             value: round(value),
             unit,
             baseline: round(baseline),
             what: format!(
-                "{of}, {nodes} nodes of 8 GPUs, {} pods in {TURNS} turns; baseline: the same \
+                "{of}, {nodes} nodes of 8 GPUs, {} pods in {RUNS} runs; baseline: the same \
                  kube-scheduler, pods with {what} and no extender",
                 shares.pods
             ),
@@ -111,5 +107,5 @@ fn figures(nodes: usize, [one, three, shares]: &[Sum; 3]) -> Vec<Figure> {
             cpu("aliquot_scheduler", 2),
         ]
     };
-    sides.into_iter().flat_map(against).collect()
+    baselines.into_iter().flat_map(against).collect()
 }

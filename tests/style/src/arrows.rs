@@ -1,13 +1,11 @@
-//! Which crate of the workspace may use which: the arrows of ARCHITECTURE.md.
-//!
-//! Fed by: `cargo metadata --no-deps`, all kinds of dependencies alike.
-//! Must not: be loosened to make a build pass; move the code to its room instead.
+//! Which crate of the workspace may depend on which, as in the map of ARCHITECTURE.md; dependencies of
+//! all kinds count alike.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// What each product crate may use of the workspace. Crates under `tests/` may
-/// use anything; a product crate uses none of those, not even for its tests.
+/// The workspace crates that each product crate may depend on. Crates under `tests/` may use anything; a
+/// product crate uses none of those, not even for its tests.
 pub const ALLOWED: &[(&str, &[&str])] = &[
     ("aliquot-core", &[]),
     ("aliquot-k8s", &["aliquot-core"]),
@@ -34,7 +32,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-serve",
             "aliquot-nvml",
             "aliquot-profiles",
-            "aliquot-facade",
+            "aliquot-shim",
             "aliquot-region",
         ],
     ),
@@ -48,14 +46,14 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-region",
         ],
     ),
-    ("aliquot-facade", &[]),
-    ("aliquot-hook", &["aliquot-facade"]),
+    ("aliquot-shim", &[]),
+    ("aliquot-hook", &["aliquot-shim"]),
     ("aliquot-limiter", &["aliquot-region", "aliquot-pacer"]),
     ("aliquot-pacer", &[]),
     ("aliquot-region", &[]),
 ];
 
-/// What crates that must stay pure may use from outside, tests aside.
+/// The external crates that pure crates may depend on, except for tests.
 pub const PURE: &[(&str, &[&str])] = &[
     ("aliquot-core", &["serde", "serde_json", "thiserror"]),
     // They are loaded into every process of a container.
@@ -69,9 +67,9 @@ pub const PURE: &[(&str, &[&str])] = &[
 pub struct Member {
     /// The package's name.
     pub name: String,
-    /// It lies under `tests/`.
+    /// Whether it is under `tests/`.
     pub is_test: bool,
-    /// What its manifest names, of every kind.
+    /// The dependencies of every kind in its manifest.
     pub uses: Vec<Use>,
 }
 
@@ -80,7 +78,7 @@ pub struct Member {
 pub struct Use {
     /// The package's name.
     pub name: String,
-    /// For its tests only.
+    /// A dev-dependency.
     pub for_tests: bool,
 }
 
@@ -121,19 +119,22 @@ fn text(object: &Value, field: &str) -> Result<String> {
     Ok(value.with_context(|| format!("no {field}"))?.to_owned())
 }
 
-/// Every arrow that is not allowed, in the order of the members.
+/// Every dependency that is not allowed, in the order of the members.
 pub fn violations(members: &[Member]) -> Vec<String> {
     let mut found = Vec::new();
     for member in members.iter().filter(|member| !member.is_test) {
         let name = member.name.as_str();
         let Some(allowed) = row(ALLOWED, name) else {
-            found.push(format!("{name}: not in the table of allowed arrows"));
+            found.push(format!("{name}: not in the table of allowed dependencies"));
             continue;
         };
         for used in &member.uses {
             let inside = members.iter().any(|other| other.name == used.name);
             if inside && !allowed.contains(&used.name.as_str()) {
-                found.push(format!("{name} -> {}: not an allowed arrow", used.name));
+                found.push(format!(
+                    "{name} -> {}: not an allowed dependency",
+                    used.name
+                ));
             }
             let pure = row(PURE, name).filter(|_| !inside && !used.for_tests);
             if pure.is_some_and(|known| !known.contains(&used.name.as_str())) {

@@ -1,7 +1,5 @@
-//! The commands of the documents: each is run by a test, or stands here with the reason why not.
-//!
-//! Fed by: the fenced `sh` blocks of README.md and docs. Must not: let a command through that nobody
-//! knows, or keep an entry that no document needs.
+//! The commands in the `sh` blocks of README.md and docs: each is run by a test, or listed here with the
+//! reason why not.
 
 use crate::documents::is_test;
 
@@ -9,47 +7,38 @@ use crate::documents::is_test;
 pub const RUN: &[(&str, &str)] = &[
     (
         "kubectl aliquot config",
-        "every_documented_command_of_config_runs",
+        "runs_every_documented_config_command",
     ),
     (
         "kubectl aliquot explain",
-        "a_user_asks_the_scheduler_in_its_pod_through_the_api_server",
+        "user_queries_the_scheduler_through_the_api_server",
     ),
     (
         "kubectl aliquot top",
-        "a_user_asks_the_scheduler_in_its_pod_through_the_api_server",
+        "user_queries_the_scheduler_through_the_api_server",
     ),
     (
         "kubectl aliquot doctor",
-        "the_doctor_looks_at_a_real_cluster_and_foretells_a_move",
+        "doctor_checks_a_real_cluster_and_predicts_a_migration",
     ),
     (
         "kubectl aliquot doctor node",
-        "hami_12_the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
+        "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),
     (
         "kubectl proxy",
-        "hami_12_the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
+        "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),
-    (
-        "helm install",
-        "install_upgrade_rollback_and_uninstall_leave_nothing_behind",
-    ),
-    (
-        "helm upgrade",
-        "install_upgrade_rollback_and_uninstall_leave_nothing_behind",
-    ),
-    (
-        "helm rollback",
-        "install_upgrade_rollback_and_uninstall_leave_nothing_behind",
-    ),
+    ("helm install", "helm_lifecycle_leaves_nothing_behind"),
+    ("helm upgrade", "helm_lifecycle_leaves_nothing_behind"),
+    ("helm rollback", "helm_lifecycle_leaves_nothing_behind"),
     (
         "helm uninstall",
-        "hami_12_the_packaged_chart_runs_changes_and_goes_and_the_pod_stays",
+        "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),
     (
         "kubectl annotate node NODE aliquot.dev/device-cordon",
-        "a_cordoned_card_gets_no_new_pods_until_it_is_let_on_again",
+        "cordoned_gpu_gets_no_new_pods_until_uncordoned",
     ),
 ];
 
@@ -96,20 +85,19 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ),
 ];
 
-/// The programs that a block without `sh` must not hide.
+/// Programs that must not be in a block without `sh`.
 const PROGRAMS: [&str; 5] = ["kubectl ", "helm ", "make ", "cargo ", "$ "];
 
 /// A command of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// Where.
+    /// Its line number.
     pub line: usize,
-    /// Without the remark behind it.
+    /// Without the comment after it.
     pub text: &'a str,
 }
 
-/// The commands of its `sh` blocks; the error names lines that look like commands in a block that
-/// is not marked so.
+/// The commands of the `sh` blocks, and the lines in other blocks that look like commands.
 pub fn commands(text: &str) -> (Vec<Command<'_>>, Vec<usize>) {
     let (mut found, mut hidden) = (Vec::new(), Vec::new());
     let mut block: Option<&str> = None;
@@ -131,7 +119,7 @@ pub fn commands(text: &str) -> (Vec<Command<'_>>, Vec<usize>) {
                 line: index + 1,
                 text,
             }),
-            // A drawing of the README begins with one.
+            // The README's diagram begins with one.
             Some("")
                 if text != "kubectl apply"
                     && PROGRAMS.iter().any(|program| text.starts_with(program)) =>
@@ -144,28 +132,28 @@ pub fn commands(text: &str) -> (Vec<Command<'_>>, Vec<usize>) {
     (found, hidden)
 }
 
-/// The entry that a command begins with: the longest one.
+/// The longest entry that a command begins with.
 pub fn entry<'a>(command: &str, tables: &[&[(&'a str, &'a str)]]) -> Option<(&'a str, &'a str)> {
     let all = tables.iter().flat_map(|table| table.iter());
     let fits = all.filter(|(start, _)| command.starts_with(start));
     fits.max_by_key(|(start, _)| start.len()).copied()
 }
 
-/// Commands that nobody runs and nobody excuses, entries that no document needs, tests that are not
-/// there. `documents` are paths and texts.
-pub fn faults(documents: &[(&str, &str)], sources: &[&str]) -> Vec<String> {
-    let (mut faults, mut used) = (Vec::new(), Vec::new());
+/// Commands without an entry, entries that no document needs, and entries whose test does not exist.
+/// `documents` are paths and texts.
+pub fn errors(documents: &[(&str, &str)], sources: &[&str]) -> Vec<String> {
+    let (mut errors, mut used) = (Vec::new(), Vec::new());
     for (path, text) in documents {
         let (found, hidden) = commands(text);
         for line in hidden {
-            faults.push(format!(
+            errors.push(format!(
                 "{path}:{line}: a command in a block that is not marked sh"
             ));
         }
         for Command { line, text } in found {
             match entry(text, &[RUN, NOT_RUN]) {
                 Some((start, _)) => used.push(start),
-                None => faults.push(format!(
+                None => errors.push(format!(
                     "{path}:{line}: no test runs `{text}`, and tests/style/src/commands.rs has no reason why"
                 )),
             }
@@ -175,8 +163,8 @@ pub fn faults(documents: &[(&str, &str)], sources: &[&str]) -> Vec<String> {
         .iter()
         .chain(NOT_RUN)
         .filter(|(start, _)| !used.contains(start));
-    faults.extend(stale.map(|(start, _)| format!("no document has `{start}` any more")));
+    errors.extend(stale.map(|(start, _)| format!("no document has `{start}`; remove its entry")));
     let gone = RUN.iter().filter(|(_, test)| !is_test(test, sources));
-    faults.extend(gone.map(|(start, test)| format!("`{start}`: there is no test {test}")));
-    faults
+    errors.extend(gone.map(|(start, test)| format!("`{start}`: there is no test {test}")));
+    errors
 }

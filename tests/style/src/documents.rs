@@ -1,17 +1,11 @@
-//! What the documents say of the repository must be true: links lead somewhere,
-//! promised numbers name a command, invariants name a test.
-//!
-//! Fed by: the `.md` files, the Makefile and the names of all tests.
-//! Must not: judge the prose.
+//! Checks of the documents: links resolve, promised figures name a command, invariants name a test.
 
 use std::path::{Component, Path};
 
-/// The longest README of a room, blank lines and code left out: a title and
-/// three sentences.
+/// The most lines of a crate's README, without blank lines and code: a title and a few sentences.
 pub const MOST_README_LINES: usize = 10;
 
-/// Relative links of a document that lead nowhere; `exists` is asked with paths
-/// from the top of the repository.
+/// Relative links of a document that do not resolve; `exists` gets paths from the top of the repository.
 pub fn broken_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let folder = Path::new(path).parent().unwrap_or_else(|| Path::new(""));
     let mut found = Vec::new();
@@ -24,7 +18,7 @@ pub fn broken_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Ve
             }
             let leads_to = from_top(&folder.join(file));
             if !leads_to.as_deref().is_some_and(&exists) {
-                found.push(format!("{path}:{index}: {target} leads nowhere"));
+                found.push(format!("{path}:{index}: link {target} does not resolve"));
             }
         }
     }
@@ -57,7 +51,7 @@ pub fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The cells of every table row, the head and its rule left out.
+/// The cells of every table row, without the heading.
 pub fn table_rows(text: &str) -> Vec<Vec<&str>> {
     let lines: Vec<(usize, &str)> = outside_fences(text).collect();
     let is_row = |line: &str| line.starts_with('|');
@@ -71,7 +65,7 @@ pub fn table_rows(text: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Rows of SPECIFICATION.md whose last cell is not a `make` command that exists.
+/// Rows of SPECIFICATION.md whose last cell is not an existing `make` command.
 pub fn unproved(specification: &str, makefile: &str) -> Vec<String> {
     let exists = |target: &str| {
         makefile
@@ -88,7 +82,7 @@ pub fn unproved(specification: &str, makefile: &str) -> Vec<String> {
         .collect()
 }
 
-/// A test function, or a scenario of tests/e2e by its name, is in one of the sources.
+/// Whether one of the sources has this test function or scenario.
 pub fn is_test(name: &str, sources: &[&str]) -> bool {
     let forms = [format!("fn {name}("), format!("\"{name}\",")];
     let has = |source: &&str| forms.iter().any(|form| source.contains(form));
@@ -100,7 +94,7 @@ pub fn names(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Rows of a table whose last cell names no test, or one that is nowhere in `sources`.
+/// Rows of a table whose last cell names no test, or one that is not in `sources`.
 pub fn unheld(rows: &[Vec<&str>], sources: &[&str]) -> Vec<String> {
     let exists = |name: &str| is_test(name, sources);
     let mut found = Vec::new();
@@ -122,13 +116,18 @@ pub fn section<'a>(text: &'a str, title: &str) -> &'a str {
     rest.split("\n## ").next().unwrap_or(rest)
 }
 
-/// RBAC rules without a comment right above that says why.
+/// RBAC rules without a comment right above them.
 pub fn rights_without_reason(path: &str, yaml: &str) -> Vec<String> {
     let lines: Vec<&str> = yaml.lines().map(str::trim).collect();
     let is_rule = |line: &str| line.starts_with("- apiGroups:");
     let has_reason = |at: usize| at > 0 && lines[at - 1].starts_with('#');
     (0..lines.len())
         .filter(|&at| is_rule(lines[at]) && !has_reason(at))
-        .map(|at| format!("{path}:{}: a right without its reason", at + 1))
+        .map(|at| {
+            format!(
+                "{path}:{}: an RBAC rule without a comment with its reason",
+                at + 1
+            )
+        })
         .collect()
 }

@@ -1,15 +1,12 @@
-//! docs/modes.md: a row for each promise of a mode, whose state is true.
-//!
-//! Fed by: the rows of its tables, the sources with all tests, the scripts of tests/gpu.
-//! Must not: judge what a test does.
+//! Checks of docs/modes.md: a row for each promise of a sharing mode, whose state matches the tests.
 
 use crate::documents::{is_test, names};
 
 /// The families of rows, and how many each has.
 const FAMILIES: [(&str, usize); 3] = [("MPS", 18), ("MIG", 20), ("TS", 15)];
-/// Rows that a real card alone can show.
+/// Rows that only a real GPU can show.
 pub const REAL: [&str; 6] = ["MPS-4", "MPS-6", "MPS-7", "MPS-10", "MPS-12", "MPS-13"];
-/// Rows that simulated cards and a real one show.
+/// Rows that simulated and real GPUs show.
 pub const BOTH: [&str; 11] = [
     "MPS-3", "MPS-5", "MPS-11", "MPS-14", "MPS-16", "MPS-17", "MIG-2", "MIG-5", "MIG-8", "MIG-11",
     "MIG-17",
@@ -26,42 +23,42 @@ pub fn ids() -> Vec<String> {
 }
 
 /// Faults of the rows: id, what a user sees, simulated, tests, on a GPU.
-/// `script` tells whether a script of this path is there.
-pub fn faults(rows: &[Vec<&str>], sources: &[&str], script: impl Fn(&str) -> bool) -> Vec<String> {
+/// `script` returns whether a script with this path exists.
+pub fn errors(rows: &[Vec<&str>], sources: &[&str], script: impl Fn(&str) -> bool) -> Vec<String> {
     let found: Vec<&str> = rows.iter().map(|cells| cells[0]).collect();
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     if found != ids() {
-        faults.push(format!("rows are {found:?}; each id once and in order"));
+        errors.push(format!("rows are {found:?}; each id once and in order"));
     }
     for cells in rows {
         let &[id, _, simulated, tests, real] = cells.as_slice() else {
-            faults.push(format!("{}: five cells", cells[0]));
+            errors.push(format!("{}: five cells", cells[0]));
             continue;
         };
-        let mut fault = |words: String| faults.push(format!("{id}: {words}"));
+        let mut error = |text: String| errors.push(format!("{id}: {text}"));
         let by_simulation = !REAL.contains(&id);
         match (simulated, by_simulation) {
             ("not yet", true) | ("–", false) if tests == "–" => {}
             ("held", true) => {
                 let tests = names(tests);
                 for missing in tests.iter().filter(|name| !is_test(name, sources)) {
-                    fault(format!("there is no test {missing}"));
+                    error(format!("there is no test {missing}"));
                 }
                 if !tests.iter().any(|name| is_named_after(name, id)) {
-                    fault("no test has the id in its name".to_owned());
+                    error("no test has the id in its name".to_owned());
                 }
             }
-            _ => fault(format!("{simulated:?} with tests {tests:?}")),
+            _ => error(format!("{simulated:?} with tests {tests:?}")),
         }
-        let on_a_card = !by_simulation || BOTH.contains(&id);
+        let on_a_gpu = !by_simulation || BOTH.contains(&id);
         let scripts = names(real);
-        match (real, on_a_card) {
+        match (real, on_a_gpu) {
             ("no script yet", true) | ("–", false) => {}
             (_, true) if !scripts.is_empty() && scripts.iter().all(|path| script(path)) => {}
-            _ => fault(format!("on a GPU: {real:?} names no script")),
+            _ => error(format!("on a GPU: {real:?} names no script")),
         }
     }
-    faults
+    errors
 }
 
 /// `mps_1_…` is named after MPS-1, `mps_10_…` is not.

@@ -1,8 +1,5 @@
-//! What may come in from outside: the part of deny.toml that can be checked
-//! without installing anything.
-//!
-//! Fed by: Cargo.lock (all platforms), deny.toml, `cargo metadata` for licences.
-//! Must not: hold a list of its own where deny.toml has one.
+//! Checks of dependencies: the part of deny.toml that can be checked without cargo-deny. The lists are
+//! only in deny.toml.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +47,7 @@ pub fn list<'a>(deny: &'a str, name: &str) -> Vec<&'a str> {
 
 /// Banned packages, other sources than the registry, and versions beside each
 /// other that deny.toml gives no reason for.
-pub fn faults(packages: &[Package], deny: &str) -> Vec<String> {
+pub fn errors(packages: &[Package], deny: &str) -> Vec<String> {
     let mut found = Vec::new();
     let banned = list(deny, "deny");
     let skipped = list(deny, "skip");

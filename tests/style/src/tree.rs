@@ -1,7 +1,4 @@
-//! Reads the repository: its text files, and what cargo says of its crates.
-//!
-//! Fed by: the folder that this crate was built in.
-//! Must not: judge; that is for the other modules.
+//! Reads the repository's text files and cargo's metadata.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +54,7 @@ pub fn files(extension: &str) -> Result<Vec<File>> {
     Ok(found)
 }
 
-/// What `cargo metadata` says, without the network.
+/// The output of `cargo metadata`, without network access.
 pub fn metadata(arguments: &[&str]) -> Result<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--offline", "--locked", "--format-version", "1"])

@@ -1,10 +1,10 @@
-//! The workspace keeps to its arrows, and a manifest that does not is noticed.
+//! The workspace has only allowed dependencies, and others are reported.
 
 use aliquot_style::arrows::{ALLOWED, Member, Use, members, violations};
 use aliquot_style::documents::{section, table_rows};
 use aliquot_style::tree;
 
-/// A workspace of all crates in the table, without arrows but these
+/// A workspace of all crates in the table, with only these dependencies
 /// (`from -> to`; ` (dev)` after it for a dev-dependency).
 fn workspace(arrows: &[&str]) -> Vec<Member> {
     let tests = ["aliquot-cluster", "aliquot-gpusim"];
@@ -40,7 +40,7 @@ fn check(arrow: &str, expected: &[&str]) {
 }
 
 #[test]
-fn the_workspace_has_only_allowed_arrows() {
+fn workspace_has_only_allowed_dependencies() {
     let metadata = tree::metadata(&["--no-deps"]).unwrap();
     let members = members(&metadata).unwrap();
     assert!(members.iter().any(|member| member.name == "aliquot-core"));
@@ -49,14 +49,14 @@ fn the_workspace_has_only_allowed_arrows() {
 }
 
 #[test]
-fn the_map_of_the_architecture_shows_the_allowed_arrows() {
+fn architecture_map_shows_allowed_dependencies() {
     let architecture = tree::read("ARCHITECTURE.md").unwrap();
     let rows = table_rows(section(&architecture, "Map"));
     for (name, allowed) in ALLOWED {
-        let room = name.trim_start_matches("aliquot-");
+        let short_name = name.trim_start_matches("aliquot-");
         let row = rows.iter().find(|cells| {
             let cell = cells[0].trim_matches(['`', '[']);
-            cell.split(']').next() == Some(room)
+            cell.split(']').next() == Some(short_name)
         });
         let shown = row.and_then(|cells| cells.last().copied());
         let short: Vec<_> = allowed
@@ -71,13 +71,13 @@ fn the_map_of_the_architecture_shows_the_allowed_arrows() {
         assert_eq!(
             shown,
             Some(expected.as_str()),
-            "{room} in the map of ARCHITECTURE.md"
+            "{short_name} in the map of ARCHITECTURE.md"
         );
     }
 }
 
 #[test]
-fn allowed_arrows_pass() {
+fn accepts_allowed_dependencies() {
     check("aliquot-scheduler -> aliquot-core", &[]);
     check("aliquot-webhook -> aliquot-serve", &[]);
     check("aliquot-device-plugin -> aliquot-nvml", &[]);
@@ -89,7 +89,7 @@ fn allowed_arrows_pass() {
 }
 
 #[test]
-fn any_other_arrow_is_refused() {
+fn rejects_other_dependencies() {
     for arrow in [
         "aliquot-core -> aliquot-k8s",
         "aliquot-core -> aliquot-serve (dev)",
@@ -104,7 +104,7 @@ fn any_other_arrow_is_refused() {
         "aliquot-scheduler -> aliquot-cluster (dev)",
     ] {
         let plain = arrow.trim_end_matches(" (dev)");
-        check(arrow, &[&format!("{plain}: not an allowed arrow")]);
+        check(arrow, &[&format!("{plain}: not an allowed dependency")]);
     }
     check(
         "aliquot-core -> tokio",
@@ -112,6 +112,6 @@ fn any_other_arrow_is_refused() {
     );
     check(
         "aliquot-newcomer -> aliquot-core",
-        &["aliquot-newcomer: not in the table of allowed arrows"],
+        &["aliquot-newcomer: not in the table of allowed dependencies"],
     );
 }

@@ -1,10 +1,10 @@
-//! Every command of the documents is run by a test, or it is said why not.
+//! Every command of the documents is run by a test, or there is a reason why not.
 
-use aliquot_style::commands::{commands, entry, faults};
+use aliquot_style::commands::{commands, entry, errors};
 use aliquot_style::tree;
 
 #[test]
-fn every_documented_command_is_run_by_a_test_or_has_its_reason() {
+fn every_documented_command_has_a_test_or_reason() {
     let files = tree::files("md").unwrap();
     let documents: Vec<(&str, &str)> = files
         .iter()
@@ -13,12 +13,12 @@ fn every_documented_command_is_run_by_a_test_or_has_its_reason() {
         .collect();
     let sources = tree::files("rs").unwrap();
     let sources: Vec<&str> = sources.iter().map(|file| file.text.as_str()).collect();
-    let found = faults(&documents, &sources);
+    let found = errors(&documents, &sources);
     assert!(found.is_empty(), "\n{}", found.join("\n"));
 }
 
 #[test]
-fn commands_are_read_from_marked_blocks_and_missed_in_others() {
+fn reads_commands_from_sh_blocks() {
     let text = "```sh\nhelm install a  # remark\n\n```\n```yaml\nkubectl: x\n```\n```\nkubectl get pods\n```\n";
     let (found, hidden) = commands(text);
     let found: Vec<_> = found.iter().map(|one| (one.line, one.text)).collect();
@@ -27,7 +27,7 @@ fn commands_are_read_from_marked_blocks_and_missed_in_others() {
 }
 
 #[test]
-fn a_command_that_nobody_knows_is_noticed() {
+fn reports_unknown_command() {
     let check = |command: &str, expected: Option<&str>| {
         let table = [("a b", "long"), ("a", "short")];
         assert_eq!(entry(command, &[&table]).map(|(_, what)| what), expected);
@@ -36,6 +36,6 @@ fn a_command_that_nobody_knows_is_noticed() {
     check("a c", Some("short"));
     check("b", None);
     let unknown = "```sh\nrm -r everything\n```\n";
-    let found = faults(&[("docs/a.md", unknown)], &[]);
+    let found = errors(&[("docs/a.md", unknown)], &[]);
     assert!(found[0].contains("rm -r everything"), "{found:?}");
 }

@@ -1,13 +1,13 @@
 //! Every rule of HAMi's scheduler is a table row in core's tests, or a line of
-//! docs/migrating-from-hami.md that says what differs.
+//! docs/migrating-from-hami.md with the difference.
 
 use std::collections::BTreeSet;
 
 use aliquot_style::documents::table_rows;
 use aliquot_style::tree::{self, File};
 
-/// HAMi's rules by section of its description: requests, filter, nodes, cards,
-/// scores, MIG, quota, sums and simulation; how many each has.
+/// HAMi's rules by section of its description (requests, filter, nodes, GPUs, scores, MIG, quota, sums
+/// and simulation), and how many each has.
 const RULES: [(&str, usize); 8] = [
     ("4.3", 10),
     ("4.4", 8),
@@ -18,10 +18,10 @@ const RULES: [(&str, usize); 8] = [
     ("4.9", 6),
     ("4.10", 5),
 ];
-/// What HAMi does wrong: W1 to W20.
+/// HAMi's bugs: W1 to W20.
 const WRONGS: usize = 20;
 
-fn wanted() -> BTreeSet<String> {
+fn all_rules() -> BTreeSet<String> {
     let rules = RULES.iter().flat_map(|(section, count)| {
         let numbers = 1..=*count;
         numbers.map(move |number| format!("{section}.{number}"))
@@ -42,7 +42,7 @@ fn tested(files: &[File]) -> BTreeSet<String> {
 }
 
 /// The numbers in the first column of the document's tables.
-fn told(text: &str) -> BTreeSet<String> {
+fn documented(text: &str) -> BTreeSet<String> {
     let rows = table_rows(text);
     let full = rows.iter().filter(|cells| cells.len() >= 3);
     full.map(|cells| cells[0].to_owned()).collect()
@@ -55,15 +55,18 @@ fn is_rule(word: &str) -> bool {
 }
 
 #[test]
-fn every_rule_of_hami_is_a_test_or_a_line_that_says_what_differs() {
+fn every_hami_rule_is_tested_or_documented() {
     let files = tree::files("rs").unwrap();
     let text = tree::read("docs/migrating-from-hami.md").unwrap();
-    let (tested, told) = (tested(&files), told(&text));
-    assert!(tested.len() > 20 && told.len() > 20);
-    let found: BTreeSet<String> = tested.union(&told).cloned().collect();
-    let wanted = wanted();
-    let missing: Vec<_> = wanted.difference(&found).collect();
-    let unknown: Vec<_> = found.difference(&wanted).collect();
-    assert!(missing.is_empty(), "neither tested nor told: {missing:?}");
+    let (tested, documented) = (tested(&files), documented(&text));
+    assert!(tested.len() > 20 && documented.len() > 20);
+    let found: BTreeSet<String> = tested.union(&documented).cloned().collect();
+    let expected = all_rules();
+    let missing: Vec<_> = expected.difference(&found).collect();
+    let unknown: Vec<_> = found.difference(&expected).collect();
+    assert!(
+        missing.is_empty(),
+        "neither tested nor documented: {missing:?}"
+    );
     assert!(unknown.is_empty(), "no such rule: {unknown:?}");
 }

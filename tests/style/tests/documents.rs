@@ -1,51 +1,51 @@
-//! The documents tell the truth about the repository, and a lie is noticed.
+//! The documents match the repository, and a difference is reported.
 
 use aliquot_style::documents::{MOST_README_LINES, broken_links, outside_fences};
 use aliquot_style::documents::{rights_without_reason, unheld, unproved};
 use aliquot_style::documents::{section, table_rows};
 use aliquot_style::tree::{self, File};
 
-fn none(faults: &[String]) {
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+fn none(errors: &[String]) {
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
 #[test]
-fn every_relative_link_leads_somewhere() {
+fn every_relative_link_resolves() {
     let exists = |path: &str| tree::root().join(path).exists();
-    let faults: Vec<_> = tree::files("md")
+    let errors: Vec<_> = tree::files("md")
         .unwrap()
         .iter()
         .flat_map(|File { path, text }| broken_links(path, text, exists))
         .collect();
-    none(&faults);
+    none(&errors);
 }
 
 #[test]
-fn every_room_has_a_short_readme() {
-    let mut faults = Vec::new();
+fn every_crate_has_a_short_readme() {
+    let mut errors = Vec::new();
     for manifest in tree::files("toml").unwrap() {
-        let Some(room) = manifest.path.strip_suffix("/Cargo.toml") else {
+        let Some(folder) = manifest.path.strip_suffix("/Cargo.toml") else {
             continue;
         };
-        match tree::read(&format!("{room}/README.md")) {
-            Err(_) => faults.push(format!("{room}: no README.md")),
+        match tree::read(&format!("{folder}/README.md")) {
+            Err(_) => errors.push(format!("{folder}: no README.md")),
             Ok(text) => {
                 let lines = outside_fences(&text)
                     .filter(|(_, line)| !line.is_empty())
                     .count();
                 if lines > MOST_README_LINES {
-                    faults.push(format!(
-                        "{room}/README.md: {lines} lines; a title and three sentences"
+                    errors.push(format!(
+                        "{folder}/README.md: {lines} lines; expected: at most {MOST_README_LINES}"
                     ));
                 }
             }
         }
     }
-    none(&faults);
+    none(&errors);
 }
 
 #[test]
-fn every_promised_number_names_a_command() {
+fn every_promised_figure_names_a_command() {
     let specification = tree::read("docs/SPECIFICATION.md").unwrap();
     let makefile = tree::read("Makefile").unwrap();
     assert!(!table_rows(&specification).is_empty());
@@ -53,7 +53,7 @@ fn every_promised_number_names_a_command() {
 }
 
 #[test]
-fn every_invariant_names_a_test_that_exists() {
+fn every_invariant_names_existing_tests() {
     let architecture = tree::read("ARCHITECTURE.md").unwrap();
     let rows = table_rows(section(&architecture, "Invariants"));
     assert!(!rows.is_empty());
@@ -63,14 +63,14 @@ fn every_invariant_names_a_test_that_exists() {
 }
 
 #[test]
-fn every_attack_and_every_call_of_the_limiter_names_a_test_that_exists() {
+fn every_attack_and_limiter_call_names_existing_tests() {
     let files = tree::files("rs").unwrap();
     let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
     let attacks = tree::read("docs/threat-model.md").unwrap();
     let calls = tree::read("docs/limiter.md").unwrap();
     for (page, least) in [(&attacks, 24), (&calls, 10)] {
         let mut rows = table_rows(page);
-        // The page of calls has other tables too.
+        // The page of driver calls has other tables too.
         rows.retain(|row| page != &calls || row[0].starts_with('`'));
         assert!(rows.len() >= least, "{} rows", rows.len());
         none(&unheld(&rows, &sources));
@@ -89,7 +89,7 @@ fn every_attack_and_every_call_of_the_limiter_names_a_test_that_exists() {
 }
 
 #[test]
-fn every_right_has_its_reason() {
+fn every_rbac_rule_has_a_reason() {
     let path = "charts/aliquot/templates/rbac.yaml";
     let text = tree::read(path).unwrap();
     assert!(text.contains("- apiGroups:"));
@@ -97,12 +97,12 @@ fn every_right_has_its_reason() {
 }
 
 #[test]
-fn a_link_that_leads_nowhere_is_noticed() {
+fn reports_broken_links() {
     let exists = |path: &str| ["docs/a.md", "README.md"].contains(&path);
-    let check = |text: &str, faults: usize| {
+    let check = |text: &str, errors: usize| {
         assert_eq!(
             broken_links("docs/b.md", text, exists).len(),
-            faults,
+            errors,
             "{text}"
         );
     };
@@ -116,12 +116,12 @@ fn a_link_that_leads_nowhere_is_noticed() {
 }
 
 #[test]
-fn a_promise_without_a_command_is_noticed() {
+fn reports_promise_without_command() {
     let head = "| promise | command |\n|---|---|\n";
     let makefile = "bench:\n\tcargo run\n";
-    let check = |row: &str, faults: usize| {
+    let check = |row: &str, errors: usize| {
         let text = format!("{head}{row}\n");
-        assert_eq!(unproved(&text, makefile).len(), faults, "{row}");
+        assert_eq!(unproved(&text, makefile).len(), errors, "{row}");
     };
     check("| fast | `make bench` |", 0);
     check("| fast | `make magic` |", 1);
@@ -130,11 +130,11 @@ fn a_promise_without_a_command_is_noticed() {
 }
 
 #[test]
-fn an_invariant_without_a_test_is_noticed() {
+fn reports_invariant_without_test() {
     let sources = ["fn sums_stay_small() {}", "fn other() {}"];
-    let check = |row: &str, faults: usize| {
+    let check = |row: &str, errors: usize| {
         let text = format!("| always | held by |\n|---|---|\n{row}\n");
-        assert_eq!(unheld(&table_rows(&text), &sources).len(), faults, "{row}");
+        assert_eq!(unheld(&table_rows(&text), &sources).len(), errors, "{row}");
     };
     check("| small | `sums_stay_small` |", 0);
     check("| small | `sums_stay_small`, `other` |", 0);
@@ -143,11 +143,11 @@ fn an_invariant_without_a_test_is_noticed() {
 }
 
 #[test]
-fn a_right_without_a_reason_is_noticed() {
-    let check = |text: &str, faults: usize| {
+fn reports_rbac_rule_without_reason() {
+    let check = |text: &str, errors: usize| {
         assert_eq!(
             rights_without_reason("a.yaml", text).len(),
-            faults,
+            errors,
             "{text}"
         );
     };

@@ -1,17 +1,17 @@
-//! docs/modes.md tells the truth, and a row that does not is noticed.
+//! docs/modes.md matches the tests, and a row that does not is reported.
 
 use aliquot_style::documents::table_rows;
-use aliquot_style::modes::{BOTH, REAL, faults, ids};
+use aliquot_style::modes::{BOTH, REAL, errors, ids};
 use aliquot_style::tree;
 
 #[test]
-fn every_row_of_the_modes_says_what_is_proved() {
+fn every_row_of_modes_matches_its_tests() {
     let page = tree::read("docs/modes.md").unwrap();
     let files = tree::files("rs").unwrap();
     let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
     let script = |path: &str| tree::root().join(path).is_file();
-    let faults = faults(&table_rows(&page), &sources, script);
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    let errors = errors(&table_rows(&page), &sources, script);
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
 /// Faults of a page on which the row of this id is another.
@@ -23,24 +23,24 @@ fn check(id: &str, cells: [&str; 3], expected: &[&str]) {
             (_, true) => ["not yet", "–", "no script yet"],
             _ => ["not yet", "–", "–"],
         };
-        let [simulated, tests, card] = if name == id { cells } else { others };
-        vec![name.as_str(), "seen", simulated, tests, card]
+        let [simulated, tests, real] = if name == id { cells } else { others };
+        vec![name.as_str(), "seen", simulated, tests, real]
     });
     let rows: Vec<Vec<&str>> = rows.collect();
     let sources = [
-        "fn mps_1_seats() {}",
+        "fn mps_1_replicas() {}",
         "fn mps_10_more() {}",
-        "\"a_node_of_mps_1_cards\",",
+        "\"a_node_of_mps_1_gpus\",",
     ];
-    let found = faults(&rows, &sources, |path| path == "tests/gpu/mps.sh");
+    let found = errors(&rows, &sources, |path| path == "tests/gpu/mps.sh");
     assert_eq!(found, expected, "{cells:?}");
 }
 
 #[test]
-fn a_row_that_says_more_than_is_proved_is_noticed() {
+fn reports_row_that_claims_more_than_tests() {
     check("MPS-1", ["not yet", "–", "–"], &[]);
-    check("MPS-1", ["held", "`mps_1_seats`", "–"], &[]);
-    check("MPS-1", ["held", "`a_node_of_mps_1_cards`", "–"], &[]);
+    check("MPS-1", ["held", "`mps_1_replicas`", "–"], &[]);
+    check("MPS-1", ["held", "`a_node_of_mps_1_gpus`", "–"], &[]);
     let other = "MPS-1: no test has the id in its name";
     check("MPS-1", ["held", "`mps_10_more`", "–"], &[other]);
     let gone = "MPS-1: there is no test mps_1_gone";
@@ -48,8 +48,8 @@ fn a_row_that_says_more_than_is_proved_is_noticed() {
     check("MPS-1", ["held", "–", "–"], &[other]);
     let state = "MPS-1: \"half\" with tests \"–\"";
     check("MPS-1", ["half", "–", "–"], &[state]);
-    let card = ["–", "–", "`tests/gpu/mps.sh`: not run"];
-    check("MPS-4", card, &[]);
+    let script = ["–", "–", "`tests/gpu/mps.sh`: not run"];
+    check("MPS-4", script, &[]);
     let wrong = "MPS-4: on a GPU: \"trust me\" names no script";
     check("MPS-4", ["–", "–", "trust me"], &[wrong]);
     let gone = "MPS-4: on a GPU: \"`tests/gpu/x.sh`\" names no script";
@@ -59,9 +59,9 @@ fn a_row_that_says_more_than_is_proved_is_noticed() {
 }
 
 #[test]
-fn a_row_that_is_missing_is_noticed() {
+fn reports_missing_row() {
     let rows = vec![vec!["MPS-1", "seen", "not yet", "–", "–"]];
-    let found = faults(&rows, &[], |_| true);
+    let found = errors(&rows, &[], |_| true);
     assert!(
         found.len() == 1 && found[0].contains("each id once"),
         "{found:?}"

@@ -1,25 +1,25 @@
-//! Every Rust file keeps the rules of the house, and a file that does not is noticed.
+//! Every Rust file follows the rules, and a file that does not is reported.
 
 use aliquot_style::{sources, tree};
 
 fn check(path: &str, text: &str, expected: &[&str]) {
-    let found = sources::faults(path, text);
+    let found = sources::errors(path, text);
     assert_eq!(found.len(), expected.len(), "{path}: {found:?}");
-    for (fault, start) in found.iter().zip(expected) {
-        assert!(fault.starts_with(start), "{fault:?}, expected {start:?}");
+    for (error, start) in found.iter().zip(expected) {
+        assert!(error.starts_with(start), "{error:?}, expected {start:?}");
     }
 }
 
 #[test]
-fn every_rust_file_keeps_the_rules() {
+fn every_rust_file_follows_the_rules() {
     let files = tree::files("rs").unwrap();
     assert!(files.iter().any(|file| file.path == "core/src/lib.rs"));
-    let faults: Vec<_> = files
+    let errors: Vec<_> = files
         .iter()
         .filter(|file| !sources::is_exempt(&file.path))
-        .flat_map(|file| sources::faults(&file.path, &file.text))
+        .flat_map(|file| sources::errors(&file.path, &file.text))
         .collect();
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
 #[test]
@@ -33,8 +33,7 @@ fn every_member_takes_the_workspace_lints() {
 }
 
 #[test]
-fn good_files_pass() {
-    let long = "fn f() {}\n".repeat(400);
+fn accepts_files_that_follow_the_rules() {
     check("core/src/a.rs", "//! Holds.\nfn f() {}\n", &[]);
     check("core/src/a.rs", "//! Holds.\n// todo!( in a remark\n", &[]);
     check(
@@ -45,11 +44,6 @@ fn good_files_pass() {
     check(
         "core/src/a.rs",
         "//! Holds.\n#![allow(missing_docs, reason = \"a test\")]\n",
-        &[],
-    );
-    check(
-        "core/src/a.rs",
-        &format!("//! Over 350 lines because a table.\n{long}"),
         &[],
     );
     check("nvml/src/raw.rs", "//! Holds.\nunsafe { call() }\n", &[]);
@@ -68,15 +62,8 @@ fn good_files_pass() {
 }
 
 #[test]
-fn each_rule_is_noticed_when_broken() {
+fn reports_each_broken_rule() {
     let path = "core/src/a.rs";
-    let long = "fn f() {}\n".repeat(400);
-    check(path, "fn f() {}\n", &["core/src/a.rs:1: no //! comment"]);
-    check(
-        path,
-        &format!("//! Holds.\n{long}"),
-        &["core/src/a.rs:401: over 350 lines"],
-    );
     for (line, start) in [
         ("#[ignore = \"slow\"]", "#[ignore:"),
         ("todo!()", "todo!(:"),

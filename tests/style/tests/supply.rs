@@ -1,10 +1,10 @@
-//! What comes in from outside keeps to deny.toml, and what does not is noticed.
+//! Dependencies follow deny.toml, and others are reported.
 
-use aliquot_style::supply::{Package, faults, is_licensed, list, packages};
+use aliquot_style::supply::{Package, errors, is_licensed, list, packages};
 use aliquot_style::tree;
 
 #[test]
-fn the_lock_file_keeps_to_deny_toml() {
+fn lock_file_follows_deny_toml() {
     let deny = tree::read("deny.toml").unwrap();
     for banned in [
         "aws-lc-rs",
@@ -17,12 +17,12 @@ fn the_lock_file_keeps_to_deny_toml() {
     }
     let packages = packages(&tree::read("Cargo.lock").unwrap());
     assert!(packages.iter().any(|package| package.name == "ring"));
-    let faults = faults(&packages, &deny);
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    let errors = errors(&packages, &deny);
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
 #[test]
-fn every_reason_for_a_second_version_is_still_needed() {
+fn every_allowed_duplicate_version_is_in_use() {
     let packages = packages(&tree::read("Cargo.lock").unwrap());
     for skipped in list(&tree::read("deny.toml").unwrap(), "skip") {
         let locked = |package: &Package| format!("{}@{}", package.name, package.version) == skipped;
@@ -34,7 +34,7 @@ fn every_reason_for_a_second_version_is_still_needed() {
 }
 
 #[test]
-fn every_licence_is_accepted() {
+fn every_licence_is_allowed() {
     let deny = tree::read("deny.toml").unwrap();
     let accepted = list(&deny, "allow");
     let metadata = tree::metadata(&["--filter-platform", "x86_64-unknown-linux-gnu"]).unwrap();
@@ -68,15 +68,15 @@ fn check(lock: &[(&str, &str, &str)], expected: &[&str]) {
             text.push_str(&[field, " = \"", value, "\"\n"].concat());
         }
     }
-    let found = faults(&packages(&text), DENY);
+    let found = errors(&packages(&text), DENY);
     assert_eq!(found.len(), expected.len(), "{lock:?}: {found:?}");
-    for (fault, start) in found.iter().zip(expected) {
-        assert!(fault.starts_with(start), "{fault:?}, expected {start:?}");
+    for (error, start) in found.iter().zip(expected) {
+        assert!(error.starts_with(start), "{error:?}, expected {start:?}");
     }
 }
 
 #[test]
-fn banned_packages_git_sources_and_unexplained_duplicates_are_noticed() {
+fn reports_banned_git_and_duplicate_packages() {
     let from = "registry+index";
     check(
         &[("syn", "3.0.0", from), ("aliquot-core", "0.1.0", "")],
@@ -95,7 +95,7 @@ fn banned_packages_git_sources_and_unexplained_duplicates_are_noticed() {
 }
 
 #[test]
-fn licence_expressions_are_read_by_their_parts() {
+fn evaluates_licence_expressions() {
     let accepted = ["MIT", "Apache-2.0", "ISC"];
     for (expression, licensed) in [
         ("MIT", true),

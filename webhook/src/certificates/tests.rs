@@ -1,4 +1,4 @@
-//! Years of rotation in a loop: what the API server trusts covers every leaf served.
+//! Rotation over years: the API server's bundle covers every certificate that is served.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
@@ -12,21 +12,21 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use super::*;
 
 const LIFETIMES: Lifetimes = Lifetimes {
-    authority: SignedDuration::from_hours(24 * 365),
-    leaf: SignedDuration::from_hours(24 * 30),
+    ca: SignedDuration::from_hours(24 * 365),
+    serving: SignedDuration::from_hours(24 * 30),
 };
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-/// A TLS client with this bundle takes this leaf for this name at this time.
-fn trusts(bundle: &str, leaf: &Leaf, name: &str, now: Timestamp) -> bool {
+/// A TLS client with this bundle accepts this certificate for this name at this time.
+fn trusts(bundle: &str, serving: &ServingCertificate, name: &str, now: Timestamp) -> bool {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(certificate.unwrap()).unwrap();
     }
-    let leaf = CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap();
+    let certificate = CertificateDer::from_pem_slice(serving.certificate.as_bytes()).unwrap();
     let provider = std::sync::Arc::new(default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider)
         .build()
@@ -35,7 +35,7 @@ fn trusts(bundle: &str, leaf: &Leaf, name: &str, now: Timestamp) -> bool {
     let seconds = u64::try_from(now.as_second()).unwrap();
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
     verifier
-        .verify_server_cert(&leaf, &[], &name, &[], now)
+        .verify_server_cert(&certificate, &[], &name, &[], now)
         .is_ok()
 }
 
@@ -46,10 +46,10 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn a_leaf_is_trusted_for_its_names_and_within_its_time() {
-    let authority = Authority::make(at(0), LIFETIMES.authority).unwrap();
-    let leaf = authority.issue(&names(), at(0), LIFETIMES.leaf).unwrap();
-    let bundle = &authority.certificate;
+fn serving_certificate_is_trusted_for_its_names_and_lifetime() {
+    let ca = Ca::create(at(0), LIFETIMES.ca).unwrap();
+    let serving = ca.issue(&names(), at(0), LIFETIMES.serving).unwrap();
+    let bundle = &ca.certificate;
     for (name, days, expected) in [
         ("aliquot-webhook.aliquot-system.svc", 0, true),
         ("127.0.0.1", 29, true),
@@ -58,47 +58,47 @@ fn a_leaf_is_trusted_for_its_names_and_within_its_time() {
         ("other.aliquot-system.svc", 0, false),
     ] {
         assert_eq!(
-            trusts(bundle, &leaf, name, at(days * 86_400)),
+            trusts(bundle, &serving, name, at(days * 86_400)),
             expected,
             "{name} {days}"
         );
     }
-    let other = Authority::make(at(0), LIFETIMES.authority).unwrap();
-    assert!(!trusts(&other.certificate, &leaf, "127.0.0.1", at(0)));
+    let other = Ca::create(at(0), LIFETIMES.ca).unwrap();
+    assert!(!trusts(&other.certificate, &serving, "127.0.0.1", at(0)));
 }
 
 #[test]
-fn a_leaf_never_outlives_its_authority_and_is_due_after_two_thirds() {
-    let authority = Authority::make(at(0), SignedDuration::from_secs(60)).unwrap();
-    let leaf = authority.issue(&names(), at(30), LIFETIMES.leaf).unwrap();
-    assert_eq!((leaf.created, leaf.expires), (at(30), at(60)));
-    assert!(!leaf.is_due(at(49)));
-    assert!(leaf.is_due(at(50)));
+fn serving_certificate_expires_with_its_ca() {
+    let ca = Ca::create(at(0), SignedDuration::from_secs(60)).unwrap();
+    let serving = ca.issue(&names(), at(30), LIFETIMES.serving).unwrap();
+    assert_eq!((serving.created, serving.expires), (at(30), at(60)));
+    assert!(!serving.is_due(at(49)));
+    assert!(serving.is_due(at(50)));
 }
 
 #[test]
-fn the_secret_holds_what_was_written_into_it() {
-    let (none, problems) = Authorities::read(&[].into());
-    assert!(none.is_empty() && problems.is_empty());
+fn secret_round_trips_cas() {
+    let (none, errors) = CaSet::read(&[].into());
+    assert!(none.is_empty() && errors.is_empty());
     let first = none.renewed(at(0), &LIFETIMES).unwrap().unwrap();
     let second = first
         .renewed(at(300 * 86_400), &LIFETIMES)
         .unwrap()
         .unwrap();
-    let (read, problems) = Authorities::read(&second.write());
+    let (read, errors) = CaSet::read(&second.write());
     assert_eq!(read, second);
-    assert!(problems.is_empty(), "{problems:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     assert_eq!(read.write().len(), 4);
     assert_eq!(read.renewed(at(300 * 86_400), &LIFETIMES).unwrap(), None);
 }
 
 #[test]
-fn broken_entries_are_reported_and_left_out() {
-    let good = Authorities::default()
+fn reports_and_skips_broken_secret_entries() {
+    let good = CaSet::default()
         .renewed(at(0), &LIFETIMES)
         .unwrap()
         .unwrap();
-    let other = Authorities::default()
+    let other = CaSet::default()
         .renewed(at(9), &LIFETIMES)
         .unwrap()
         .unwrap();
@@ -111,36 +111,36 @@ fn broken_entries_are_reported_and_left_out() {
     data.insert("junk.key".to_owned(), key.clone());
     data.insert("mixed.crt".to_owned(), certificate);
     data.insert("mixed.key".to_owned(), key);
-    let (read, problems) = Authorities::read(&data);
+    let (read, errors) = CaSet::read(&data);
     assert_eq!(read, good);
-    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
-            "half: the certificate or its key is missing",
-            "junk: the certificate cannot be read",
-            "mixed: key and certificate do not belong together",
+            "half: the certificate or its private key is missing; expected: half.crt and half.key",
+            "junk: cannot read the certificate; expected: X.509 in PEM",
+            "mixed: the private key does not match the certificate",
         ]
     );
 }
 
-/// One replica: what it serves. It acts only every few ticks, out of step with others.
+/// One replica and the certificate that it serves. It acts only every few ticks.
 struct Replica {
-    leaf: Option<Leaf>,
+    serving: Option<ServingCertificate>,
     every: i64,
     issued: u32,
 }
 
 #[test]
-fn replicas_out_of_step_never_serve_what_the_bundle_does_not_cover() {
+fn replicas_never_serve_a_certificate_outside_the_bundle() {
     let lifetimes = Lifetimes {
-        authority: SignedDuration::from_secs(3600),
-        leaf: SignedDuration::from_secs(600),
+        ca: SignedDuration::from_secs(3600),
+        serving: SignedDuration::from_secs(600),
     };
-    let mut secret = Authorities::default();
+    let mut secret = CaSet::default();
     let mut live = String::new();
     let mut replicas = [1, 7, 30].map(|every| Replica {
-        leaf: None,
+        serving: None,
         every,
         issued: 0,
     });
@@ -153,20 +153,22 @@ fn replicas_out_of_step_never_serve_what_the_bundle_does_not_cover() {
                     secret = next;
                 }
                 let issuer = secret.issuer(now, &live, &lifetimes).unwrap();
-                let stale = |leaf: &Leaf| leaf.is_due(now) || leaf.issuer != issuer.certificate;
-                if replica.leaf.as_ref().is_none_or(stale) {
-                    replica.leaf = Some(issuer.issue(&names(), now, lifetimes.leaf).unwrap());
+                let stale = |served: &ServingCertificate| {
+                    served.is_due(now) || served.issuer != issuer.certificate
+                };
+                if replica.serving.as_ref().is_none_or(stale) {
+                    replica.serving = Some(issuer.issue(&names(), now, lifetimes.serving).unwrap());
                     replica.issued += 1;
                 }
                 live = secret.bundle();
             }
-            if let Some(leaf) = &replica.leaf {
-                assert!(trusts(&live, leaf, "127.0.0.1", now), "tick {tick}");
+            if let Some(serving) = &replica.serving {
+                assert!(trusts(&live, serving, "127.0.0.1", now), "tick {tick}");
             }
         }
         bundles.insert(live.clone());
     }
-    // Four hours with an hour each: rotation happened, old ones left.
+    // Four hours with an hour each: CAs were replaced, and expired ones removed.
     assert!(bundles.len() >= 8, "{}", bundles.len());
     assert!(secret.write().len() <= 4);
     assert!(replicas.iter().all(|replica| replica.issued >= 24));

@@ -1,27 +1,25 @@
-//! The match conditions, in CEL: which pods ever wait for us.
+//! The match conditions, in CEL: which pods the API server sends to the webhook.
 //!
-//! Fed by: the names of our resources, and of the runtime classes of NVIDIA's runtime.
-//! Must not: fail. An evaluation error with `failurePolicy: Fail` would stop every pod of
-//! the cluster, so each access is guarded by `has()`.
+//! An evaluation error with `failurePolicy: Fail` would stop every pod of the cluster, so each
+//! access is guarded by `has()`.
 
 use aliquot_core::mig;
 use aliquot_core::request::Resource;
 use serde_json::json;
 
 use super::Names;
-use crate::review::{FOLDER_NAME, KEYS, RESERVED, VENDORS};
+use crate::review::{CDI_KEYS, CDI_VENDORS, MOUNT_FOLDER_NAME, RESERVED};
 
-/// CEL: its pods are not those that it made before. Controllers update these objects often.
-pub(super) const ANOTHER: &str = "has(object.spec) && has(object.spec.template) && \
+/// CEL: the update changes the pod template. Controllers update these objects often.
+pub(super) const TEMPLATE_CHANGED: &str = "has(object.spec) && has(object.spec.template) && \
     (oldObject == null || !has(oldObject.spec) || !has(oldObject.spec.template) || \
     object.spec.template != oldObject.spec.template)";
 
-/// CEL: the pod at this place mentions a resource of ours or a reserved annotation, or a
-/// container of it that is not privileged, which reaches every GPU anyway, could have GPUs opened:
-/// by a variable or a mount of NVIDIA's, by a CDI device in an annotation, or for it is in one of
-/// these runtime `classes`.
-/// Whoever writes neither never waits for us: an `envFrom` alone is no sign of a GPU.
-pub(super) fn mentions(pod: &str, (names, extra): Names<'_>, classes: &[String]) -> String {
+/// CEL: the pod at this path mentions a resource of ours or a reserved annotation, or one of its
+/// containers could get GPUs otherwise: by a variable or a mount of NVIDIA's, by a CDI device in an
+/// annotation, or because the pod is in one of these runtime `classes`. Privileged containers do
+/// not count; they reach every GPU anyway. An `envFrom` alone is no sign of a GPU.
+pub(super) fn mentions_gpu(pod: &str, (names, extra): Names<'_>, classes: &[String]) -> String {
     let list = |texts: &[&str]| json!(texts).to_string();
     let five = Resource::ALL.map(|resource| names.of(resource));
     let all: Vec<&str> = five
@@ -40,41 +38,41 @@ pub(super) fn mentions(pod: &str, (names, extra): Names<'_>, classes: &[String])
         "(has({pod}.metadata) && has({pod}.metadata.annotations) && \
          {reserved}.exists(a, a in {pod}.metadata.annotations))"
     );
-    let asked = any(&format!("{ASKS} || ({UNPRIVILEGED} && {SETS})"));
-    let asked = asked.replace("FOLDER", &json!(FOLDER_NAME).to_string());
-    let asked = asked.replace("RESOURCES", &resources);
-    let asked = asked.replace("INSTANCES", mig::RESOURCES);
+    let requested = any(&format!("{REQUESTS} || ({UNPRIVILEGED} && {NAMES_GPUS})"));
+    let requested = requested.replace("FOLDER", &json!(MOUNT_FOLDER_NAME).to_string());
+    let requested = requested.replace("RESOURCES", &resources);
+    let requested = requested.replace("INSTANCES", mig::RESOURCES);
     let unprivileged = any(UNPRIVILEGED);
     let all_of = |terms: Vec<String>| terms.join(" || ");
-    let keys = KEYS.map(|key| format!("a.startsWith({})", json!(key)));
+    let keys = CDI_KEYS.map(|key| format!("a.startsWith({})", json!(key)));
     let annotations = format!("{pod}.metadata.annotations");
-    let vendors = VENDORS.map(|vendor| format!("{annotations}[a].contains({})", json!(vendor)));
+    let vendors = CDI_VENDORS.map(|vendor| format!("{annotations}[a].contains({})", json!(vendor)));
     let devices = format!(
         "(has({pod}.metadata) && has({annotations}) && {annotations}.exists(a, ({}) && ({})) && \
          ({unprivileged}))",
         all_of(keys.into()),
         all_of(vendors.into()),
     );
-    let mut looked_at = vec![asked, devices];
+    let mut terms = vec![requested, devices];
     if !classes.is_empty() {
         let classes = json!(classes);
-        looked_at.push(format!(
+        terms.push(format!(
             "(has({pod}.spec.runtimeClassName) && {pod}.spec.runtimeClassName in {classes} && \
              ({unprivileged}))"
         ));
     }
-    let looked_at = looked_at.join(" || ");
-    format!("{annotated} || (has({pod}.spec) && ({looked_at}))")
+    let terms = terms.join(" || ");
+    format!("{annotated} || (has({pod}.spec) && ({terms}))")
 }
 
-const ASKS: &str = "\
+const REQUESTS: &str = "\
     (has(c.resources) && (\
     (has(c.resources.limits) && (RESOURCES.exists(r, r in c.resources.limits) || \
     c.resources.limits.exists(r, r.startsWith(\"INSTANCES\")))) || \
     (has(c.resources.requests) && (RESOURCES.exists(r, r in c.resources.requests) || \
     c.resources.requests.exists(r, r.startsWith(\"INSTANCES\"))))))";
 
-const SETS: &str = "\
+const NAMES_GPUS: &str = "\
     ((has(c.env) && c.env.exists(e, has(e.name) && e.name == \"NVIDIA_VISIBLE_DEVICES\")) || \
     (has(c.volumeMounts) && c.volumeMounts.exists(m, has(m.mountPath) && m.mountPath.contains(FOLDER))))";
 
@@ -88,10 +86,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn renamed_resources_stand_in_the_conditions() {
+    fn match_conditions_name_renamed_resources() {
         let names = ResourceNames::with([(Resource::Gpu, "example.com/vgpu".to_owned())]);
         let extra = ["nvidia.com/gpu.shared".to_owned()];
-        let expression = mentions("object", (&names, &extra), &["of\"nvidia".to_owned()]);
+        let expression = mentions_gpu("object", (&names, &extra), &["of\"nvidia".to_owned()]);
         assert!(
             expression.contains(r#"["example.com/vgpu","nvidia.com/gpumem","#),
             "{expression}"
@@ -104,7 +102,7 @@ mod tests {
         assert!(expression.contains(r#"m.mountPath.contains("nvidia-container-devices")"#));
         assert!(expression.contains(r#"a.startsWith("nvidia.cdi.k8s.io")"#));
         assert!(expression.contains(r#"object.spec.runtimeClassName in ["of\"nvidia"]"#));
-        let none = mentions("object", (&names, &extra), &[]);
+        let none = mentions_gpu("object", (&names, &extra), &[]);
         assert!(!none.contains("runtimeClassName"), "{none}");
     }
 }

@@ -1,14 +1,10 @@
-//! Narrow views of a raw pod: its containers and the few fields a review reads.
+//! Narrow views of a raw pod: its containers and the few fields that a review reads.
 //!
-//! Fed by: pods as the API server encodes them, whose types it has checked; a
-//! field of another type reads as absent and is refused by the API server.
-//! Must not: copy or change the pod.
+//! The API server has checked the fields' types; a field of another type reads as absent.
 
 use serde_json::Value;
 
-use super::Refusal;
-
-/// Set by a kubelet on the API's picture of a static pod.
+/// A kubelet sets this on the API object of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The three lists that hold containers.
@@ -30,7 +26,7 @@ impl Kind {
     }
 }
 
-/// One container and where it stands.
+/// One container and its place in the pod.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Container<'a> {
     pub(super) kind: Kind,
@@ -73,16 +69,4 @@ pub(super) fn is_mirror(pod: &Value) -> bool {
 pub(super) fn named_node(pod: &Value) -> Option<&str> {
     let node = pod["spec"]["nodeName"].as_str();
     node.filter(|node| !node.is_empty())
-}
-
-/// A pod that names its node passes every scheduler by, also the one that it names.
-pub(super) fn preset_node(pod: &Value, scheduler: &str) -> Option<Refusal> {
-    let node = named_node(pod)?;
-    Some(Refusal {
-        field: "spec.nodeName".to_owned(),
-        message: format!(
-            "{node:?} places the pod past {scheduler}, which books its share; accepted: no \
-             nodeName (choose nodes by nodeSelector or affinity)"
-        ),
-    })
 }

@@ -1,22 +1,23 @@
-//! Tables of pods through one decision, and properties of its patches.
+//! Tables of pods and the decisions about them, and properties of the patches.
 
 mod admitted;
-mod beyond;
+mod device_injection;
 mod environment;
-mod escapes;
-mod gate;
+mod gpu_visibility;
 mod hami_examples;
-mod others;
+mod isolation;
+mod other_resources;
 mod properties;
 mod refused;
+mod texts;
 
 use json_patch::Patch;
 use serde_json::{Value, json};
 
 use super::*;
 
-fn create<'a>(pod: &'a Value, namespace: &'a str) -> Question<'a> {
-    Question {
+fn create<'a>(pod: &'a Value, namespace: &'a str) -> PodReview<'a> {
+    PodReview {
         operation: "CREATE",
         sub_resource: "",
         namespace,
@@ -25,7 +26,7 @@ fn create<'a>(pod: &'a Value, namespace: &'a str) -> Question<'a> {
     }
 }
 
-/// A pod as the API server sends it: defaults of Kubernetes already in.
+/// A pod as the API server sends it, with the defaults of Kubernetes.
 fn pod(containers: &Value) -> Value {
     json!({
         "apiVersion": "v1",
@@ -60,14 +61,22 @@ fn admit(pod: &Value, settings: &Settings) -> (Value, Patch, Vec<String>) {
     }
 }
 
-/// An asking pod with one field set.
+/// The refusals of a pod, as users see them.
+fn refusals(pod: &Value, settings: &Settings) -> Vec<String> {
+    match review(&create(pod, "default"), settings) {
+        Verdict::Deny(refusals) => refusals.iter().map(Refusal::to_string).collect(),
+        Verdict::Allow { .. } => panic!("admitted: {pod}"),
+    }
+}
+
+/// A pod that requests a GPU, with one field set.
 fn with(pointer: &str, value: &Value) -> Value {
     let mut pod = pod(&json!([
         container("main", &json!({"nvidia.com/gpu": "1"})),
         container("side", &json!({}))
     ]));
     let tokens: Vec<&str> = pointer.split('.').collect();
-    let mut editor = Editor::new(&pod);
+    let mut editor = PodEditor::new(&pod);
     editor.set(&tokens, value.clone());
     json_patch::patch(&mut pod, &editor.into_patch()).unwrap();
     pod

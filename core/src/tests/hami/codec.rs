@@ -8,9 +8,11 @@ use crate::units::{Mib, Percent};
 
 fn check_uses(text: &str, stages: &[Stage], expected: &str) {
     let found = match uses(text, stages) {
-        Ok(cards) => cards
+        Ok(devices) => devices
             .iter()
-            .map(|(gpu, used)| format!("{gpu}={}x{}/{}", used.seats, used.memory.0, used.cores.0))
+            .map(|(gpu, used)| {
+                format!("{gpu}={}x{}/{}", used.replicas, used.memory.0, used.cores.0)
+            })
             .collect::<Vec<_>>()
             .join(" "),
         Err(error) => error.to_string(),
@@ -19,7 +21,7 @@ fn check_uses(text: &str, stages: &[Stage], expected: &str) {
 }
 
 #[test]
-fn what_hami_gave_counts_by_our_rule_and_what_cannot_be_read_is_an_error() {
+fn counts_hami_allocation_by_kubernetes_rule_or_errors() {
     use Stage::{App, Init, Sidecar};
     check_uses(";GPU-a,NVIDIA,3000,30:;", &[Init, App], "GPU-a=1x3000/30");
     check_uses(
@@ -32,7 +34,7 @@ fn what_hami_gave_counts_by_our_rule_and_what_cannot_be_read_is_an_error() {
     check_uses(twice, &[Init, App], "GPU-a=1x3000/50");
     // HAMi 2.10 counts a sidecar as an init container; it runs beside the app.
     check_uses(twice, &[Sidecar, App], "GPU-a=2x4000/80");
-    // Two instances of one card.
+    // Two instances of one device.
     check_uses(
         "GPU-a[0-0],NVIDIA,5,1:GPU-a[0-1],NVIDIA,5,1:;",
         &[Init],
@@ -49,7 +51,7 @@ fn what_hami_gave_counts_by_our_rule_and_what_cannot_be_read_is_an_error() {
     check_uses(
         twice,
         &[App],
-        "shares of 2 containers; accepted: one list for each of the pod's 1",
+        "shares of 2 containers; expected: one list for each of the pod's 1",
     );
     for share in [
         "GPU-a",
@@ -58,19 +60,19 @@ fn what_hami_gave_counts_by_our_rule_and_what_cannot_be_read_is_an_error() {
         "GPU-a,NVIDIA,1,x",
         ",NVIDIA,1,1",
     ] {
-        let error = format!("{share:?} is not a share; accepted: UUID,TYPE,MIB,PERCENT");
+        let error = format!("{share:?} is not a share; expected: UUID,TYPE,MIB,PERCENT");
         check_uses(&format!("{share}:;"), &[App], &error);
     }
 }
 
 #[test]
-fn what_we_write_for_hamis_readers_is_read_back() {
+fn reads_back_the_hami_annotation_it_writes() {
     let grant = |gpu: &str, memory| Grant {
         resource: "nvidia.com/gpu".to_owned(),
         gpu: gpu.into(),
         memory: Mib(memory),
         cores: Percent(30),
-        seats: 1,
+        replicas: 1,
         mig: None,
     };
     let allocation = Allocation {
@@ -90,7 +92,7 @@ fn what_we_write_for_hamis_readers_is_read_back() {
 }
 
 #[test]
-fn a_registered_card_has_zeros_where_hami_leaves_a_field_out() {
+fn reads_fields_omitted_by_hami_as_zero() {
     let text = r#"[
         {"id":"GPU-b","index":1,"count":10,"devmem":81920,"devcore":100,"type":"NVIDIA A100","numa":1,"mode":"mig","health":true,"migProfiles":[]},
         {"id":"GPU-a","count":10,"devmem":81920,"devcore":100,"type":"NVIDIA A100","mode":"hami-core"}]"#;

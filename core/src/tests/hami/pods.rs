@@ -1,15 +1,15 @@
-//! HAMi 4.5 and 4.10: the containers of a pod on one node, and what they add up to.
+//! HAMi 4.5 and 4.10: the containers of a pod on one node, and their sum.
 
 use super::*;
-use crate::tests::ask;
+use crate::tests::request;
 use crate::units::{Mib, Percent};
-use crate::usage::{Use, on_card};
+use crate::usage::{DeviceUse, on_device};
 use Stage::{App, Init};
 
 #[test]
-fn init_containers_use_the_cards_again_and_app_containers_add_up() {
-    let init = (Stage::Init, ask(1, 900, 90));
-    let app = |memory| (Stage::App, ask(1, memory, 0));
+fn reuses_devices_for_init_and_sums_app_containers() {
+    let init = (Stage::Init, request(1, 900, 90));
+    let app = |memory| (Stage::App, request(1, memory, 0));
     let one = node(&[&[]]);
     check(
         "4.5.1",
@@ -23,14 +23,14 @@ fn init_containers_use_the_cards_again_and_app_containers_add_up() {
     check(
         "4.5.1",
         &one,
-        &pod(&[(Stage::Init, ask(1, 1001, 0)), app(1)], &[]),
+        &pod(&[(Stage::Init, request(1, 1001, 0)), app(1)], &[]),
         why,
     );
 }
 
 #[test]
-fn more_cards_than_the_node_has_refuse_the_node() {
-    let demand = asks(ask(3, 1, 0), &[]);
+fn refuses_node_with_fewer_devices_than_requested() {
+    let demand = requests(request(3, 1, 0), &[]);
     check(
         "4.5.4",
         &node(&[&[], &[]]),
@@ -40,14 +40,13 @@ fn more_cards_than_the_node_has_refuse_the_node() {
 }
 
 #[test]
-fn a_pod_holds_the_larger_of_its_init_peak_and_its_sum() {
+fn allocates_larger_of_init_peak_and_app_sum() {
     let check_use = |rule: &str, containers: &[(Stage, u64, u32)], expected: (u32, u64, u32)| {
-        let used = on_card(
-            containers
-                .iter()
-                .map(|&(stage, memory, cores)| (stage, Use::of(Mib(memory), Percent(cores)))),
-        );
-        let found = (used.seats, used.memory.0, used.cores.0);
+        let used =
+            on_device(containers.iter().map(|&(stage, memory, cores)| {
+                (stage, DeviceUse::of(Mib(memory), Percent(cores)))
+            }));
+        let found = (used.replicas, used.memory.0, used.cores.0);
         assert_eq!(found, expected, "rule {rule}");
     };
     check_use(

@@ -6,30 +6,33 @@ use super::*;
 use crate::Ledger;
 use crate::fit::Policies;
 use crate::ledger::NotReserved;
-use crate::node::Published;
-use crate::quota::{Limit, Limited, Most, Quota};
+use crate::node::NodePublication;
+use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
 use crate::reason::Reason;
-use crate::tests::ask;
+use crate::tests::request;
 
-/// Whether the last of these pods comes under these limits, one quota for each.
-fn check_quota(rule: &str, limits: &[(Limited, u64)], pods: &[Ask], fits: bool) {
-    let quota = |&(on, most): &(Limited, u64)| Quota {
+/// Whether the last of these pods fits under these limits, one quota for each.
+fn check_quota(rule: &str, limits: &[(LimitedResource, u64)], pods: &[GpuRequest], fits: bool) {
+    let quota = |&(on, most): &(LimitedResource, u64)| Quota {
         name: format!("{on:?} {most}").as_str().into(),
         limits: vec![Limit {
             on,
             key: "limits.nvidia.com/gpumem".into(),
-            most: Most::Whole(most),
+            most: LimitValue::Number(most),
         }],
     };
     let mut ledger = Ledger::default();
-    let published = Published {
-        inventory: Some(Arc::new(cards(4, |_, _| {}))),
-        ..Published::default()
+    let published = NodePublication {
+        inventory: Some(Arc::new(devices(4, |_, _| {}))),
+        ..NodePublication::default()
     };
     ledger.publish(&"n".into(), Some(published));
     ledger.set_quotas([("team".into(), limits.iter().map(quota).collect())].into());
-    let answers = pods.iter().enumerate().map(|(number, ask)| {
-        let (pod, demand) = (format!("p{number}").as_str().into(), asks(*ask, &[]));
+    let answers = pods.iter().enumerate().map(|(number, request)| {
+        let (pod, demand) = (
+            format!("p{number}").as_str().into(),
+            requests(*request, &[]),
+        );
         ledger.reserve(
             &pod,
             &"team".into(),
@@ -49,18 +52,18 @@ fn check_quota(rule: &str, limits: &[(Limited, u64)], pods: &[Ask], fits: bool) 
 }
 
 #[test]
-fn used_and_asked_together_stay_within_the_limit_and_cards_are_not_counted() {
-    use Limited::{Cores, Memory};
-    check_quota("4.9.1", &[(Memory, 500)], &[ask(1, 501, 0)], false);
-    check_quota("4.9.1", &[(Cores, 50)], &[ask(1, 1, 51)], false);
-    let two = [ask(1, 300, 20), ask(1, 200, 30)];
+fn quota_limits_used_plus_requested_but_not_device_count() {
+    use LimitedResource::{Cores, Memory};
+    check_quota("4.9.1", &[(Memory, 500)], &[request(1, 501, 0)], false);
+    check_quota("4.9.1", &[(Cores, 50)], &[request(1, 1, 51)], false);
+    let two = [request(1, 300, 20), request(1, 200, 30)];
     check_quota("4.9.2", &[(Memory, 500)], &two, true);
     check_quota("4.9.2", &[(Memory, 499)], &two, false);
     check_quota("4.9.2", &[(Cores, 49)], &two, false);
-    check_quota("4.9.2", &[(Memory, 0)], &[ask(1, 1, 0)], false);
+    check_quota("4.9.2", &[(Memory, 0)], &[request(1, 1, 0)], false);
     check_quota("4.9.2", &[], &two, true);
-    check_quota("4.9.2", &[(Memory, 399)], &[ask(2, 200, 0)], false);
-    check_quota("4.9.3", &[(Memory, 4)], &[ask(4, 1, 0)], true);
-    // HAMi keeps the quota that changed last.
+    check_quota("4.9.2", &[(Memory, 399)], &[request(2, 200, 0)], false);
+    check_quota("4.9.3", &[(Memory, 4)], &[request(4, 1, 0)], true);
+    // HAMi applies only the quota that changed last.
     check_quota("4.9.4", &[(Memory, 400), (Memory, 900)], &two, false);
 }

@@ -1,14 +1,14 @@
-//! HAMi 4.7: how full a card or a node is.
+//! HAMi 4.7: how full a device or a node is.
 
 use super::*;
 use crate::fit::{Policies, fit};
 use crate::score::{self, Load, Policy, Weights};
-use crate::tests::ask;
+use crate::tests::request;
 
 #[test]
-fn a_cards_score_is_the_sum_of_its_used_parts_by_weight() {
+fn device_score_is_the_weighted_sum_of_used_parts() {
     let load = Load {
-        seats: (2, 10),
+        replicas: (2, 10),
         cores: (30, 100),
         memory: (500, 1000),
     };
@@ -18,7 +18,7 @@ fn a_cards_score_is_the_sum_of_its_used_parts_by_weight() {
     };
     check_score("4.7.1", Weights::default(), 1_000_000);
     let memory = Weights {
-        seats: 1,
+        replicas: 1,
         cores: 0,
         memory: 3,
     };
@@ -32,12 +32,12 @@ fn a_cards_score_is_the_sum_of_its_used_parts_by_weight() {
 }
 
 #[test]
-fn weights_of_the_pod_change_which_card_is_fullest() {
+fn pod_weights_change_which_device_is_fullest() {
     let used: &[&[(u64, u32)]] = &[&[(700, 0)], &[(100, 70)]];
     let taken = |weights: &str| {
         let key = "hami.io/device-scoring-weights";
         let policy = ("hami.io/gpu-scheduler-policy", "binpack");
-        asks(ask(1, 1, 1), &[policy, (key, weights)])
+        requests(request(1, 1, 1), &[policy, (key, weights)])
     };
     check(
         "4.7.3",
@@ -54,11 +54,11 @@ fn weights_of_the_pod_change_which_card_is_fullest() {
 }
 
 #[test]
-fn a_nodes_score_is_over_all_its_cards_and_the_pod_chooses_the_policy() {
+fn scores_node_over_all_devices_by_the_pods_policy() {
     let full = node(&[&[(900, 90)], &[]]);
     let half = node(&[&[(400, 40)], &[(300, 30)]]);
     let best = |annotations: &[Annotation<'_>]| {
-        let demand = asks(ask(1, 1, 0), annotations);
+        let demand = requests(request(1, 1, 0), annotations);
         let score = |node| fit(node, &demand, &Policies::default()).unwrap().score;
         score(&full) > score(&half)
     };

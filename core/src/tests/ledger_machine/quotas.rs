@@ -1,22 +1,24 @@
-//! The quotas of the model: sums made anew over its list of bookings.
+//! The quotas of the model: sums recomputed over its list of entries.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::Books;
+use super::LedgerTest;
 use crate::Namespace;
-use crate::ledger::Held;
-use crate::quota::{Limit, Limited, Most, Quota};
-use crate::usage::{Use, Uses};
+use crate::ledger::AllocatedUse;
+use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
+use crate::usage::{DeviceUse, DeviceUses};
 
-/// Whose pods and quotas have this number.
+/// The namespace of pods and quotas with this number.
 pub(super) fn namespace(number: u8) -> Namespace {
     format!("team-{}", number % 2).as_str().into()
 }
 
-fn quota(name: u8, limits: &[Option<Most>; 2]) -> Quota {
-    let kinds = [Limited::Memory, Limited::Cores].into_iter().zip(limits);
+fn quota(name: u8, limits: &[Option<LimitValue>; 2]) -> Quota {
+    let kinds = [LimitedResource::Memory, LimitedResource::Cores]
+        .into_iter()
+        .zip(limits);
     let limits = kinds.filter_map(|(on, most)| {
         let most = most.clone()?;
         let key = format!("limits.{on:?}").into();
@@ -28,27 +30,27 @@ fn quota(name: u8, limits: &[Option<Most>; 2]) -> Quota {
     }
 }
 
-pub(super) fn limit(most: u64) -> impl Strategy<Value = Option<Most>> {
+pub(super) fn limit(most: u64) -> impl Strategy<Value = Option<LimitValue>> {
     let limit = prop_oneof![
-        9 => (0..most).prop_map(Most::Whole),
-        1 => Just(Most::Unreadable("1Gi".into())),
+        9 => (0..most).prop_map(LimitValue::Number),
+        1 => Just(LimitValue::Unreadable("1Gi".into())),
     ];
     proptest::option::weighted(0.7, limit)
 }
 
-pub(super) fn sum(uses: impl Iterator<Item = Use>) -> [u64; 2] {
+pub(super) fn sum(uses: impl Iterator<Item = DeviceUse>) -> [u64; 2] {
     uses.fold([0, 0], |[memory, cores], used| {
         [memory + used.memory.0, cores + u64::from(used.cores.0)]
     })
 }
 
-pub(super) fn amount(uses: &Uses) -> [u64; 2] {
+pub(super) fn amount(uses: &DeviceUses) -> [u64; 2] {
     sum(uses.values().copied())
 }
 
-impl Books {
-    /// The watch shows a quota with these limits; gone without any.
-    pub(super) fn set_quota(&mut self, of: u8, name: u8, limits: [Option<Most>; 2]) {
+impl LedgerTest {
+    /// The watch shows a quota with these limits, or its removal if there are none.
+    pub(super) fn set_quota(&mut self, of: u8, name: u8, limits: [Option<LimitValue>; 2]) {
         let made = limits.iter().any(Option::is_some);
         let made = made.then(|| quota(name, &limits));
         let text = format!("q{name}");
@@ -58,18 +60,20 @@ impl Books {
 
     /// A list shows one quota, on memory.
     pub(super) fn list_quota(&mut self, of: u8, memory: u64) {
-        let limits = [Some(Most::Whole(memory)), None];
+        let limits = [Some(LimitValue::Number(memory)), None];
         let all = BTreeMap::from([(namespace(of), vec![quota(0, &limits)])]);
         self.ledger.set_quotas(all);
         self.quotas = BTreeMap::from([((of, 0), limits)]);
     }
 
-    /// What the pods of a namespace hold of memory and compute, added up one by
-    /// one; `None` while one of them cannot be read.
+    /// The sums of memory and compute of a namespace's pods; `None` while one of them is
+    /// unreadable.
     fn used(&self, namespace: u8) -> Option<[u64; 2]> {
         let mut sum = [0, 0];
-        for (_, (_, held, _)) in self.model.iter().filter(|(pod, _)| *pod % 2 == namespace) {
-            let Held::Uses(uses) = held else { return None };
+        for (_, (_, allocated, _)) in self.model.iter().filter(|(pod, _)| *pod % 2 == namespace) {
+            let AllocatedUse::Known(uses) = allocated else {
+                return None;
+            };
             for used in uses.values() {
                 sum[0] += used.memory.0;
                 sum[1] += u64::from(used.cores.0);
@@ -78,13 +82,13 @@ impl Books {
         Some(sum)
     }
 
-    /// This much more, for a pod of the namespace, passes no limit.
+    /// Whether this much more, for a pod of the namespace, exceeds no limit.
     pub(super) fn allowed(&self, namespace: u8, asked: [u64; 2]) -> bool {
         let mut quotas = self.quotas.iter().filter(|((of, _), _)| *of == namespace);
         quotas.all(|(_, limits)| {
             (0..2).all(|on| match (&limits[on], self.used(namespace)) {
                 (None, _) => true,
-                (Some(Most::Whole(most)), Some(used)) => {
+                (Some(LimitValue::Number(most)), Some(used)) => {
                     asked[on] == 0 || used[on] + asked[on] <= *most
                 }
                 (Some(_), _) => asked[on] == 0,
@@ -95,16 +99,19 @@ impl Books {
     /// What each namespace uses is the sum of its pods.
     pub(super) fn check_quotas(&self) {
         for of in 0..2 {
-            let limited = |((space, _), limits): (&(u8, u8), &[Option<_>; 2])| {
-                *space == of && limits.iter().any(Option::is_some)
+            let limited = |((namespace_number, _), limits): (&(u8, u8), &[Option<_>; 2])| {
+                *namespace_number == of && limits.iter().any(Option::is_some)
             };
-            let spaces = self.ledger.spaces().quotas();
-            let Some((used, _)) = spaces.get(&namespace(of)) else {
+            let namespaces = self.ledger.namespaces().quotas();
+            let Some((used, _)) = namespaces.get(&namespace(of)) else {
                 assert!(!self.quotas.iter().any(limited));
                 continue;
             };
             assert!(self.quotas.iter().any(limited));
-            for (on, what) in [Limited::Memory, Limited::Cores].into_iter().enumerate() {
+            for (on, what) in [LimitedResource::Memory, LimitedResource::Cores]
+                .into_iter()
+                .enumerate()
+            {
                 let sum = self.used(of).map(|sum| u128::from(sum[on]));
                 assert_eq!(used.on(what), sum);
             }

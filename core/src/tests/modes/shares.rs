@@ -1,9 +1,9 @@
-//! Cards in turns, through MPS, whole, and shared by the limiter.
+//! Time-sliced, MPS, whole and vGPU devices.
 
 use super::*;
 
 #[test]
-fn ts_8_a_pod_that_wants_a_whole_card_never_lands_on_one_in_turns() {
+fn ts_8_whole_gpu_request_never_gets_a_time_sliced_gpu() {
     let one_name = || {
         vec![
             shared(0, Mode::Timeslice, 2, GPU),
@@ -27,26 +27,26 @@ fn ts_8_a_pod_that_wants_a_whole_card_never_lands_on_one_in_turns() {
             ),
         ],
     );
-    // Amounts that were written hold, unless the pod wishes for turns.
+    // Written amounts are honoured, unless the pod prefers time-slicing.
     let written: &[(&str, u32)] = &[("gpu", 1), ("mem", 3000)];
     let exclusive = ("aliquot.dev/vgpu-mode", "exclusive");
-    let turns = ("aliquot.dev/vgpu-mode", "timeslice");
+    let timeslice = ("aliquot.dev/vgpu-mode", "timeslice");
     check(
         one_name(),
         &[
-            (wishing(ONE, exclusive), "c0 GPU-1:40000/100"),
+            (app_with(ONE, exclusive), "c0 GPU-1:40000/100"),
             (
                 app(written),
                 "1 CardModeMismatch, 1 ExclusiveDeviceAllocateConflict",
             ),
-            (wishing(written, turns), "c0 GPU-0:0/0"),
+            (app_with(written, timeslice), "c0 GPU-0:0/0"),
             (
-                wishing(ONE, exclusive),
+                app_with(ONE, exclusive),
                 "1 CardTypeMismatch, 1 ExclusiveDeviceAllocateConflict",
             ),
         ],
     );
-    // Two names: each has its own.
+    // Two resource names: each has its own device.
     let two = vec![
         shared(0, Mode::Timeslice, 10, SHARED),
         shared(1, Mode::Exclusive, 1, GPU),
@@ -65,44 +65,44 @@ fn ts_8_a_pod_that_wants_a_whole_card_never_lands_on_one_in_turns() {
 }
 
 #[test]
-fn ts_15_two_turns_are_two_cards_or_seats_of_one_and_with_strict_refused() {
-    let cards = |strict| {
-        let card = |index| Gpu {
+fn ts_15_two_replicas_mean_two_gpus_or_one_and_none_if_strict() {
+    let devices = |strict| {
+        let device = |index| Gpu {
             strict,
             ..shared(index, Mode::Timeslice, 2, SHARED)
         };
-        vec![card(0), card(1)]
+        vec![device(0), device(1)]
     };
     let two: &[(&str, u32)] = &[(SHARED, 2)];
-    let same = wishing(two, ("aliquot.dev/seats", "same"));
+    let same = app_with(two, ("aliquot.dev/seats", "same"));
     check(
-        cards(false),
+        devices(false),
         &[
             (app(two), "c0 GPU-0:0/0+GPU-1:0/0"),
             (same.clone(), "2 CardTimeSlicingExhausted"),
             (app(&[(SHARED, 3)]), "1 NodeInsufficientDevice"),
         ],
     );
-    check(cards(false), &[(same.clone(), "c0 GPU-0:0/0x2")]);
+    check(devices(false), &[(same.clone(), "c0 GPU-0:0/0x2")]);
     check(
-        cards(true),
+        devices(true),
         &[(app(two), "2 CardStrict"), (same, "2 CardStrict")],
     );
 }
 
 #[test]
-fn mps_9_two_shares_are_twice_the_amounts_on_one_card_and_two_cards_are_refused_at_once() {
+fn mps_9_doubles_amounts_on_one_gpu_and_refuses_two_gpus() {
     let two: &[(&str, u32)] = &[(SHARED, 2)];
-    let cards = || vec![mps(0, false), mps(1, false)];
+    let devices = || vec![mps(0, false), mps(1, false)];
     check(
-        cards(),
+        devices(),
         &[
             (
-                wishing(two, ("aliquot.dev/seats", "same")),
+                app_with(two, ("aliquot.dev/seats", "same")),
                 "c0 GPU-0:20000/50x2",
             ),
             (
-                wishing(two, ("aliquot.dev/seats", "distinct")),
+                app_with(two, ("aliquot.dev/seats", "distinct")),
                 "2 CardModeMismatch",
             ),
         ],
@@ -110,11 +110,11 @@ fn mps_9_two_shares_are_twice_the_amounts_on_one_card_and_two_cards_are_refused_
 }
 
 #[test]
-fn a_container_with_a_share_of_mps_and_another_gpu_was_refused_on_its_node_only() {
-    let cards = || vec![mps(0, false), shared(1, Mode::Exclusive, 1, GPU)];
+fn refuses_mps_share_beside_another_gpu_in_one_container() {
+    let devices = || vec![mps(0, false), shared(1, Mode::Exclusive, 1, GPU)];
     let both: &[(&str, u32)] = &[("gpu", 1), (SHARED, 1)];
     check(
-        cards(),
+        devices(),
         &[(app(both), "1 CardTypeMismatch, 1 CardModeMismatch")],
     );
     // In containers of their own.
@@ -122,22 +122,25 @@ fn a_container_with_a_share_of_mps_and_another_gpu_was_refused_on_its_node_only(
         &[(Stage::App, &[("gpu", 1)]), (Stage::App, &[(SHARED, 1)])],
         &[],
     );
-    check(cards(), &[(each, "c0 GPU-1:40000/100, c1 GPU-0:10000/25")]);
+    check(
+        devices(),
+        &[(each, "c0 GPU-1:40000/100, c1 GPU-0:10000/25")],
+    );
 }
 
 #[test]
-fn mps_8_with_strict_more_than_one_share_is_refused() {
+fn mps_8_refuses_more_than_one_share_when_strict() {
     let two: &[(&str, u32)] = &[(SHARED, 2)];
     check(
         vec![mps(0, true)],
         &[(app(&[(SHARED, 1)]), "c0 GPU-0:10000/25")],
     );
-    let cards = || vec![mps(0, true), mps(1, true)];
-    check(cards(), &[(app(two), "2 CardStrict")]);
+    let devices = || vec![mps(0, true), mps(1, true)];
+    check(devices(), &[(app(two), "2 CardStrict")]);
 }
 
 #[test]
-fn shares_of_mps_are_what_was_written_and_equal_parts_of_the_rest() {
+fn mps_gives_written_amounts_and_equal_parts_of_the_rest() {
     let amounts: &[(&str, u32)] = &[(SHARED, 1), ("mem", 25_000), ("cores", 30)];
     check(
         vec![mps(0, false)],
@@ -155,10 +158,10 @@ fn shares_of_mps_are_what_was_written_and_equal_parts_of_the_rest() {
 }
 
 #[test]
-fn a_share_goes_to_a_shared_card_before_it_takes_a_whole_one() {
-    let cards = vec![shared(0, Mode::Exclusive, 1, GPU), gpu(1, 40_000, 1)];
+fn prefers_shared_gpu_over_whole_gpu_for_a_share() {
+    let devices = vec![shared(0, Mode::Exclusive, 1, GPU), gpu(1, 40_000, 1)];
     check(
-        cards,
+        devices,
         &[
             (app(ONE), "c0 GPU-1:5000/0"),
             (app(ONE), "c0 GPU-0:40000/100"),

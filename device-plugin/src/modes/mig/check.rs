@@ -1,48 +1,49 @@
-//! Whether containers see the instances that were booked for them, by what their processes were
-//! started with.
-//!
-//! Fed by: accepted shares, the node's instances, processes' environments. Must not: read them;
-//! that is [`crate::host`].
+//! Checks that containers see the instances in their allocation, by the environment that their
+//! processes were started with.
 
 use std::collections::BTreeSet;
 
 use aliquot_core::{Grant, PodUid};
-use aliquot_k8s::event::{Note, PodRef};
+use aliquot_k8s::event::{EventNote, PodRef};
 
 use super::plan;
-use crate::accepted::Accepted;
-use crate::inventory::Node;
+use crate::accepted::AcceptedAllocation;
+use crate::inventory::PublishedNode;
 
-/// The variable that says what a container sees.
+/// The variable that names the devices of a container.
 pub const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// A pod with a process that was started with something else than was booked.
+/// A pod with a process that was started with another instance than its allocation names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct WrongInstance {
     /// The pod.
     pub pod: PodUid,
-    /// What the process has.
-    pub has: String,
-    /// What its containers should have.
-    pub should: BTreeSet<String>,
+    /// The value that the process has.
+    pub actual: String,
+    /// The values that its containers may have.
+    pub expected: BTreeSet<String>,
 }
 
-/// The pods whose accepted share has an instance in it.
-pub fn concerned(shares: &[Accepted]) -> BTreeSet<PodUid> {
+/// The pods whose accepted allocation contains an instance.
+pub fn pods_with_instances(shares: &[AcceptedAllocation]) -> BTreeSet<PodUid> {
     let with = shares.iter().filter(|share| grants(share).any(is_instance));
     with.map(|share| share.pod.clone()).collect()
 }
 
-/// Those among the concerned that see something else. `found`: the variable of each process of
-/// these pods; a process without it, or with one that shows nothing, is no container of ours.
-pub fn wrong(node: &Node, shares: &[Accepted], found: &[(PodUid, String)]) -> Vec<Wrong> {
+/// Those of these pods that see another instance. `found` holds the variable of each process of the
+/// pods; a process without it, or with a value that shows no device, is not one of our containers.
+pub fn wrong_instances(
+    node: &PublishedNode,
+    shares: &[AcceptedAllocation],
+    found: &[(PodUid, String)],
+) -> Vec<WrongInstance> {
     let mut all = Vec::new();
     for share in shares.iter().filter(|share| grants(share).any(is_instance)) {
         let lists = share
             .allocation
             .all()
             .map(|(_, grants)| visible(node, grants));
-        // One that is not known now cannot be compared.
+        // An instance that is not known now cannot be compared.
         let Some(should) = lists.collect::<Option<BTreeSet<String>>>() else {
             continue;
         };
@@ -53,17 +54,17 @@ pub fn wrong(node: &Node, shares: &[Accepted], found: &[(PodUid, String)]) -> Ve
         all.extend(
             has.into_iter()
                 .filter(|has| !should.contains(*has))
-                .map(|has| Wrong {
+                .map(|has| WrongInstance {
                     pod: share.pod.clone(),
-                    has: has.clone(),
-                    should: should.clone(),
+                    actual: has.clone(),
+                    expected: should.clone(),
                 }),
         );
     }
     all
 }
 
-fn grants(share: &Accepted) -> impl Iterator<Item = &Grant> {
+fn grants(share: &AcceptedAllocation) -> impl Iterator<Item = &Grant> {
     share.allocation.all().flat_map(|(_, grants)| grants)
 }
 
@@ -71,29 +72,29 @@ fn is_instance(grant: &Grant) -> bool {
     grant.mig.is_some() || grant.gpu.as_str().starts_with("MIG-")
 }
 
-/// What a container with these grants should see; `None` where an instance is not there now.
-fn visible(node: &Node, grants: &[Grant]) -> Option<String> {
+/// What a container with these grants should see; `None` while an instance is missing.
+fn visible(node: &PublishedNode, grants: &[Grant]) -> Option<String> {
     let each = grants.iter().map(|grant| match &grant.mig {
         None => {
-            let card = node.cards.get(&grant.gpu)?;
-            let part = card.part.as_ref().map(|part| part.current.clone());
+            let gpu = node.devices.get(&grant.gpu)?;
+            let part = gpu.instance.as_ref().map(|part| part.current.clone());
             Some(part.unwrap_or_else(|| grant.gpu.to_string()))
         }
         Some(placed) => {
-            let mut cards = node.facts.cards.iter();
-            let card = cards.find(|card| card.uuid == grant.gpu.as_str())?;
-            let mut there = card.cut.instances.iter();
-            let one = there.find(|one| plan::place_of(one) == *placed)?;
+            let mut gpus = node.facts.gpus.iter();
+            let gpu = gpus.find(|gpu| gpu.uuid == grant.gpu.as_str())?;
+            let mut instances = gpu.layout.instances.iter();
+            let one = instances.find(|one| plan::placement_of(one) == *placed)?;
             Some(one.device()?.current.clone())
         }
     });
     Some(each.collect::<Option<Vec<String>>>()?.join(","))
 }
 
-/// What the pod's user and the node's owner read.
-pub fn note(share: &Accepted, wrong: &Wrong) -> Note {
-    let should: Vec<&str> = wrong.should.iter().map(String::as_str).collect();
-    Note {
+/// The event on the pod.
+pub fn note(share: &AcceptedAllocation, wrong: &WrongInstance) -> EventNote {
+    let expected: Vec<&str> = wrong.expected.iter().map(String::as_str).collect();
+    EventNote {
         pod: PodRef {
             namespace: share.namespace.clone(),
             name: share.pod_name.clone(),
@@ -103,9 +104,9 @@ pub fn note(share: &Accepted, wrong: &Wrong) -> Note {
         reason: "WrongInstance",
         action: "Checking",
         text: format!(
-            "a container runs with {VARIABLE}={}, but was given {}: delete the pod and create it again",
-            wrong.has,
-            should.join(" or ")
+            "a container runs with {VARIABLE}={}, expected {}: delete the pod and create it again",
+            wrong.actual,
+            expected.join(" or ")
         ),
     }
 }

@@ -1,23 +1,23 @@
-//! Containers that see what was booked, and some that do not.
+//! Containers that see the allocated instance, and some that do not.
 
-use aliquot_core::mig::published::Placed;
-use aliquot_nvml::{Cut, Device, Instance};
+use aliquot_core::mig::published::MigPlacement;
+use aliquot_nvml::{GpuInstance, MigDevice, MigLayout};
 
 use super::*;
-use crate::inventory::Published;
-use crate::testing::{accepted, allocation, arrangement, facts, grant};
+use crate::inventory::NodePublisher;
+use crate::testing::{accepted, allocation, facts, grant, layout_of};
 
 const PLACE: &str = "1g.5gb";
 
-fn node() -> Node {
+fn node() -> PublishedNode {
     let mut facts = facts(&["GPU-a"]);
-    let device = |uuid: &str, current: &str| Device {
+    let device = |uuid: &str, current: &str| MigDevice {
         uuid: uuid.to_owned(),
         current: current.to_owned(),
         id: 0,
         whole: true,
     };
-    let instance = |start, device| Instance {
+    let instance = |start, device| GpuInstance {
         profile: PLACE.to_owned(),
         start,
         size: 1,
@@ -25,15 +25,15 @@ fn node() -> Node {
         id: 7 + u32::from(start),
         devices: vec![device],
     };
-    facts.cards[0].cut = Cut {
+    facts.gpus[0].layout = MigLayout {
         geometry: None,
         instances: vec![
             instance(0, device("MIG-known", "MIG-now")),
             instance(6, device("MIG-made", "MIG-made")),
         ],
     };
-    let published = Published::new(facts, Vec::new(), arrangement(&["GPU-a"]));
-    Node::clone(&published.get())
+    let published = NodePublisher::new(facts, Vec::new(), layout_of(&["GPU-a"]));
+    PublishedNode::clone(&published.get())
 }
 
 fn check(grants: &[Grant], has: &str, expected: &[&str]) {
@@ -46,14 +46,14 @@ fn check(grants: &[Grant], has: &str, expected: &[&str]) {
         ("u1".into(), has.to_owned()),
         ("u2".into(), "GPU-z".to_owned()),
     ];
-    let wrong = wrong(&node(), &shares, &found);
-    let said: Vec<String> = wrong.iter().map(|one| note(&shares[0], one).text).collect();
-    assert_eq!(said, expected, "{has}");
+    let wrong = wrong_instances(&node(), &shares, &found);
+    let texts: Vec<String> = wrong.iter().map(|one| note(&shares[0], one).text).collect();
+    assert_eq!(texts, expected, "{has}");
 }
 
 fn made(start: u8) -> Grant {
     Grant {
-        mig: Some(Placed {
+        mig: Some(MigPlacement {
             profile: PLACE.to_owned(),
             start,
         }),
@@ -62,7 +62,7 @@ fn made(start: u8) -> Grant {
 }
 
 #[test]
-fn mig_13_a_container_with_another_instance_than_the_booked_one_is_found() {
+fn mig_13_reports_container_with_wrong_instance() {
     let known = [grant("MIG-known", 1, 100)];
     check(&known, "MIG-now", &[]);
     check(&known, "void", &[]);
@@ -70,7 +70,7 @@ fn mig_13_a_container_with_another_instance_than_the_booked_one_is_found() {
         &known,
         "MIG-made",
         &[
-            "a container runs with NVIDIA_VISIBLE_DEVICES=MIG-made, but was given MIG-now: delete the pod and create it again",
+            "a container runs with NVIDIA_VISIBLE_DEVICES=MIG-made, expected MIG-now: delete the pod and create it again",
         ],
     );
     check(&[made(6)], "MIG-made", &[]);
@@ -78,15 +78,15 @@ fn mig_13_a_container_with_another_instance_than_the_booked_one_is_found() {
         &[made(6)],
         "all",
         &[
-            "a container runs with NVIDIA_VISIBLE_DEVICES=all, but was given MIG-made: delete the pod and create it again",
+            "a container runs with NVIDIA_VISIBLE_DEVICES=all, expected MIG-made: delete the pod and create it again",
         ],
     );
     let both = [grant("MIG-known", 1, 100), made(6)];
     check(&both, "MIG-now,MIG-made", &[]);
-    // One that is not there now cannot be compared.
+    // A missing instance cannot be compared.
     check(&[made(3)], "MIG-made", &[]);
     assert!(
-        concerned(&[accepted(
+        pods_with_instances(&[accepted(
             "u2",
             allocation(&[("main", &[grant("GPU-a", 1, 1)])])
         )])

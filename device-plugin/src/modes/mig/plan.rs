@@ -1,127 +1,125 @@
-//! How a card comes to be cut as its owner wrote: which instances stay, which go, which are made
-//! and where.
-//!
-//! Fed by: the card's geometry, the layout, the instances that are there, the places that they
-//! had before. Must not: end an instance that is right.
+//! Plans a MIG layout: which instances stay, which are destroyed, and which are created where. An
+//! instance that matches is never destroyed.
 
-use aliquot_core::mig::published::Placed;
+use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::mig::{Geometry, Instance};
 use aliquot_nvml as nvml;
-use aliquot_profiles::mode::Slice;
+use aliquot_profiles::mode::LayoutEntry;
 use thiserror::Error;
 
-/// What must be done.
+/// The changes to make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct LayoutPlan {
     /// The instances that stay.
-    pub keep: Vec<Placed>,
-    /// The driver's ids of those that go.
+    pub keep: Vec<MigPlacement>,
+    /// The driver's ids of the instances to destroy.
     pub destroy: Vec<u32>,
-    /// Those that are made then.
-    pub create: Vec<Placed>,
+    /// The instances to create after that.
+    pub create: Vec<MigPlacement>,
 }
 
-/// Why a card cannot be cut so.
+/// Why a layout is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum PlanError {
-    /// The card has no such profile.
-    #[error("the card has no MIG profile {0}; it has {1}")]
+pub enum LayoutPlanError {
+    /// The GPU has no such MIG profile.
+    #[error("the GPU has no MIG profile {0}; expected one of {1}")]
     NoProfile(String, String),
-    /// No placement of them all exists.
-    #[error("the layout does not fit on the card: no places exist for all of its instances")]
+    /// No placement of all instances exists.
+    #[error("the layout does not fit on the GPU: its instances cannot be placed together")]
     TooMuch,
 }
 
-/// A way to place everything, and how good it is: instances that stay, places that were there
-/// before.
+/// A placement of everything, and its score: instances that stay, earlier placements that are kept.
 type Way = ((usize, usize), Vec<Instance>);
 
-/// A plan for a layout. Of all placements the one that keeps the most instances; then the one
-/// with the most places of `before`, so that pods find after a reboot what they had.
-pub fn plan(
+/// Plans a layout. Chooses the placement that keeps the most instances; among those, the one with
+/// the most placements of `before`, so that pods find after a reboot what they had.
+pub fn plan_layout(
     geometry: &Geometry,
-    layout: &[Slice],
-    found: &[nvml::Instance],
-    before: &[Placed],
-) -> Result<Plan, PlanError> {
-    let mut wanted = Vec::new();
+    layout: &[LayoutEntry],
+    found: &[nvml::GpuInstance],
+    before: &[MigPlacement],
+) -> Result<LayoutPlan, LayoutPlanError> {
+    let mut profiles = Vec::new();
     for slice in layout {
         let profile = geometry.find(&slice.profile);
         let profile = profile.ok_or_else(|| no_profile(geometry, &slice.profile))?;
-        wanted.extend((0..slice.count).map(|_| profile));
+        profiles.extend((0..slice.count).map(|_| profile));
     }
     let size = |profile: &usize| geometry.profiles()[*profile].size;
-    wanted.sort_by_key(|profile| (std::cmp::Reverse(size(profile)), *profile));
-    let placed = |one: &Instance| Placed {
+    profiles.sort_by_key(|profile| (std::cmp::Reverse(size(profile)), *profile));
+    let placed = |one: &Instance| MigPlacement {
         profile: geometry.profiles()[one.profile].name.clone(),
         start: one.start,
     };
-    let whole: Vec<Placed> = found
+    let whole: Vec<MigPlacement> = found
         .iter()
         .filter(|f| f.device().is_some())
-        .map(place_of)
+        .map(placement_of)
         .collect();
-    let score = |way: &[Instance]| {
-        let among = |known: &[Placed]| {
-            way.iter()
+    let score = |placement: &[Instance]| {
+        let among = |known: &[MigPlacement]| {
+            placement
+                .iter()
                 .filter(|one| known.contains(&placed(one)))
                 .count()
         };
         (among(&whole), among(before))
     };
     let mut best: Option<Way> = None;
-    search(geometry, &wanted, &mut Vec::new(), &score, &mut best);
-    let (_, way) = best.ok_or(PlanError::TooMuch)?;
-    let (keep, create) = way
+    search(geometry, &profiles, &mut Vec::new(), &score, &mut best);
+    let (_, placement) = best.ok_or(LayoutPlanError::TooMuch)?;
+    let (keep, create) = placement
         .iter()
         .map(placed)
         .partition(|place| whole.contains(place));
-    let goes = |one: &&nvml::Instance| {
-        one.device().is_none() || !way.iter().map(placed).any(|p| p == place_of(one))
+    let goes = |one: &&nvml::GpuInstance| {
+        one.device().is_none() || !placement.iter().map(placed).any(|p| p == placement_of(one))
     };
     let destroy = found.iter().filter(goes).map(|one| one.id).collect();
-    Ok(Plan {
+    Ok(LayoutPlan {
         keep,
         destroy,
         create,
     })
 }
 
-/// Instances that are half made go; nothing else is done.
-pub fn tidy(found: &[nvml::Instance]) -> Plan {
+/// Destroys incomplete instances and does nothing else.
+pub fn plan_cleanup(found: &[nvml::GpuInstance]) -> LayoutPlan {
     let half = found.iter().filter(|one| one.devices.is_empty());
-    Plan {
+    LayoutPlan {
         destroy: half.map(|one| one.id).collect(),
-        ..Plan::default()
+        ..LayoutPlan::default()
     }
 }
 
-/// Where an instance is.
-pub fn place_of(one: &nvml::Instance) -> Placed {
-    Placed {
+/// The placement of an instance.
+pub fn placement_of(one: &nvml::GpuInstance) -> MigPlacement {
+    MigPlacement {
         profile: one.profile.clone(),
         start: one.start,
     }
 }
 
-fn no_profile(geometry: &Geometry, name: &str) -> PlanError {
+fn no_profile(geometry: &Geometry, name: &str) -> LayoutPlanError {
     let known: Vec<&str> = geometry
         .profiles()
         .iter()
         .map(|one| one.name.as_str())
         .collect();
-    PlanError::NoProfile(name.to_owned(), known.join(", "))
+    LayoutPlanError::NoProfile(name.to_owned(), known.join(", "))
 }
 
-/// Tries every way; those of one profile in the order of their starts, so that each is seen once.
+/// Tries every placement; those of one profile in the order of their starts, so that each is tried
+/// once.
 fn search(
     geometry: &Geometry,
-    wanted: &[usize],
+    profiles: &[usize],
     placed: &mut Vec<Instance>,
     score: &dyn Fn(&[Instance]) -> (usize, usize),
     best: &mut Option<Way>,
 ) {
-    let Some((&profile, rest)) = wanted.split_first() else {
+    let Some((&profile, rest)) = profiles.split_first() else {
         let score = score(placed);
         if best.as_ref().is_none_or(|(known, _)| score > *known) {
             *best = Some((score, placed.clone()));

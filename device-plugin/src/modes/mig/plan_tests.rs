@@ -1,13 +1,13 @@
-//! Layouts on cards that are cut otherwise: what stays, what goes, what is made.
+//! Plans from one layout to another: what stays, what is destroyed, what is created.
 
 use aliquot_core::mig::table;
 
 use super::*;
 
-fn slices(text: &str) -> Vec<Slice> {
+fn slices(text: &str) -> Vec<LayoutEntry> {
     let slice = |word: &str| {
         let (count, profile) = word.split_once('*').unwrap_or(("1", word));
-        Slice {
+        LayoutEntry {
             profile: profile.to_owned(),
             count: count.parse().expect("a count"),
             on: None,
@@ -16,10 +16,10 @@ fn slices(text: &str) -> Vec<Slice> {
     text.split_whitespace().map(slice).collect()
 }
 
-fn places(text: &str) -> Vec<Placed> {
+fn places(text: &str) -> Vec<MigPlacement> {
     let place = |word: &str| {
         let (profile, start) = word.split_once('@').expect("a place");
-        Placed {
+        MigPlacement {
             profile: profile.to_owned(),
             start: start.parse().expect("a start"),
         }
@@ -27,17 +27,17 @@ fn places(text: &str) -> Vec<Placed> {
     text.split_whitespace().map(place).collect()
 }
 
-/// `profile@start`, with `!` where it is half made; the id is the place in the list.
-fn found(text: &str) -> Vec<nvml::Instance> {
+/// `profile@start`, with `!` for an incomplete instance; the id is the position in the list.
+fn found(text: &str) -> Vec<nvml::GpuInstance> {
     let instance = |(id, word): (u32, &str)| {
         let place = places(word.trim_end_matches('!')).remove(0);
-        let device = nvml::Device {
+        let device = nvml::MigDevice {
             uuid: format!("MIG-{id}"),
             current: format!("MIG-{id}"),
             id: 0,
             whole: true,
         };
-        nvml::Instance {
+        nvml::GpuInstance {
             profile: place.profile,
             start: place.start,
             size: 1,
@@ -53,7 +53,7 @@ fn found(text: &str) -> Vec<nvml::Instance> {
     (0..).zip(text.split_whitespace()).map(instance).collect()
 }
 
-fn said(places: &[Placed]) -> String {
+fn listed(places: &[MigPlacement]) -> String {
     let mut all: Vec<_> = places.iter().map(|p| (p.start, &p.profile)).collect();
     all.sort();
     let all = all
@@ -62,22 +62,27 @@ fn said(places: &[Placed]) -> String {
     all.collect::<Vec<_>>().join(" ")
 }
 
-/// Of an A100: kept, destroyed, created.
-fn check(layout: &str, there: &str, before: &str, expected: (&str, &[u32], &str)) {
+/// Expected on an A100: kept, destroyed, created.
+fn check(layout: &str, existing: &str, before: &str, expected: (&str, &[u32], &str)) {
     let geometry = table::geometry("NVIDIA A100-SXM4-40GB").expect("known");
-    let plan = plan(&geometry, &slices(layout), &found(there), &places(before));
+    let plan = plan_layout(
+        &geometry,
+        &slices(layout),
+        &found(existing),
+        &places(before),
+    );
     let plan = plan.expect("it fits");
-    let outcome = (said(&plan.keep), plan.destroy, said(&plan.create));
+    let outcome = (listed(&plan.keep), plan.destroy, listed(&plan.create));
     let expected = (
         expected.0.to_owned(),
         expected.1.to_vec(),
         expected.2.to_owned(),
     );
-    assert_eq!(outcome, expected, "{layout} on {there}");
+    assert_eq!(outcome, expected, "{layout} on {existing}");
 }
 
 #[test]
-fn an_empty_card_is_cut_in_an_order_in_which_the_driver_alone_would_fail() {
+fn places_large_instances_first_on_empty_gpu() {
     let all = "2g.10gb@0 1g.5gb@2 1g.5gb@3 3g.20gb@4";
     check("2*1g.5gb 2g.10gb 3g.20gb", "", "", ("", &[], all));
     let seven: Vec<_> = (0..7).map(|start| format!("1g.5gb@{start}")).collect();
@@ -85,7 +90,7 @@ fn an_empty_card_is_cut_in_an_order_in_which_the_driver_alone_would_fail() {
 }
 
 #[test]
-fn what_is_right_stays_and_only_what_is_in_the_way_goes() {
+fn keeps_matching_instances_and_destroys_only_others() {
     check("3g.20gb", "3g.20gb@4", "", ("3g.20gb@4", &[], ""));
     check(
         "3g.20gb 4g.20gb",
@@ -93,7 +98,7 @@ fn what_is_right_stays_and_only_what_is_in_the_way_goes() {
         "",
         ("3g.20gb@4", &[], "4g.20gb@0"),
     );
-    // Both orders of two unlike ones keep the one that is there.
+    // The existing instance stays, whichever of the two comes first.
     let both = ("2g.10gb@4", &[1][..], "3g.20gb@0");
     check("2g.10gb 3g.20gb", "2g.10gb@4 1g.5gb@0", "", both);
     check(
@@ -106,13 +111,13 @@ fn what_is_right_stays_and_only_what_is_in_the_way_goes() {
 }
 
 #[test]
-fn what_is_half_made_is_made_anew() {
+fn recreates_incomplete_instances() {
     check("1g.5gb", "1g.5gb@0!", "", ("", &[0], "1g.5gb@0"));
-    assert_eq!(tidy(&found("1g.5gb@0! 1g.5gb@1")).destroy, [0]);
+    assert_eq!(plan_cleanup(&found("1g.5gb@0! 1g.5gb@1")).destroy, [0]);
 }
 
 #[test]
-fn mig_19_after_a_reboot_instances_are_where_they_were() {
+fn mig_19_restores_placements_after_reboot() {
     let before = "3g.20gb@4 1g.5gb@3 2g.10gb@0";
     let all = "2g.10gb@0 1g.5gb@3 3g.20gb@4";
     check("1g.5gb 2g.10gb 3g.20gb", "", before, ("", &[], all));
@@ -120,19 +125,20 @@ fn mig_19_after_a_reboot_instances_are_where_they_were() {
 }
 
 #[test]
-fn a_layout_that_cannot_be_is_refused_with_the_reason() {
+fn rejects_impossible_layout_with_reason() {
     let geometry = table::geometry("NVIDIA A30").expect("known");
-    let refused = |layout: &str| plan(&geometry, &slices(layout), &[], &[]).expect_err("refused");
-    assert_eq!(refused("3*2g.12gb"), PlanError::TooMuch);
+    let refused =
+        |layout: &str| plan_layout(&geometry, &slices(layout), &[], &[]).expect_err("refused");
+    assert_eq!(refused("3*2g.12gb"), LayoutPlanError::TooMuch);
     let error = refused("1g.5gb").to_string();
     assert!(
-        error.contains("no MIG profile 1g.5gb; it has 1g.6gb, "),
+        error.contains("no MIG profile 1g.5gb; expected one of 1g.6gb, "),
         "{error}"
     );
 }
 
 #[test]
-fn every_layout_that_fits_an_empty_card_is_planned_from_every_other_without_touching_it_twice() {
+fn plans_every_layout_from_every_other_layout() {
     let geometry = table::geometry("NVIDIA A100-SXM4-40GB").expect("known");
     let layouts = [
         "7*1g.5gb",
@@ -148,13 +154,13 @@ fn every_layout_that_fits_an_empty_card_is_planned_from_every_other_without_touc
         "7g.40gb",
     ];
     for from in layouts {
-        let first = plan(&geometry, &slices(from), &[], &[]).expect(from);
-        let there = found(&said(&first.create));
-        let again = plan(&geometry, &slices(from), &there, &[]).expect(from);
+        let first = plan_layout(&geometry, &slices(from), &[], &[]).expect(from);
+        let existing = found(&listed(&first.create));
+        let again = plan_layout(&geometry, &slices(from), &existing, &[]).expect(from);
         assert_eq!((again.destroy.len(), again.create.len()), (0, 0), "{from}");
         for to in layouts {
-            let plan = plan(&geometry, &slices(to), &there, &[]).expect(to);
-            let left = there.len() - plan.destroy.len();
+            let plan = plan_layout(&geometry, &slices(to), &existing, &[]).expect(to);
+            let left = existing.len() - plan.destroy.len();
             assert_eq!(left, plan.keep.len(), "{from} to {to}");
         }
     }

@@ -1,6 +1,5 @@
-//! The limits page as a tenant's process sees it: mapped read-only, changing under its eyes.
-//!
-//! Fed by: the file in the seat's directory. Must not: wait for a writer that died.
+//! The limits page as a container's process reads it: mapped read-only, changed by the host at any
+//! time.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,15 +9,16 @@ use std::os::fd::OwnedFd;
 
 use thiserror::Error;
 
-use super::{CONTEXT, Header, MAGIC, MAX_DEVICES, Record, SIZE, UUID, VERSION, record};
+use super::{CONTEXT, DeviceRecord, MAGIC, MAX_DEVICES, PageHeader, SIZE, UUID, VERSION, record};
 use crate::map::{self, Map};
 
-/// The least trim that counts, in millionths.
-const SLOWEST: u32 = 500_000;
-/// The greatest: a share of one percent to which the whole card is lent, corrected by two.
-const FASTEST: u32 = 200_000_000;
-/// Looks at a page that is being written, before it is taken as it is.
-const LOOKS: u32 = 1_000;
+/// Lowest valid rate correction, in millionths.
+const MIN_RATE_CORRECTION: u32 = 500_000;
+/// Highest valid rate correction: a share of one percent to which the whole device is lent,
+/// corrected by a factor of two.
+const MAX_RATE_CORRECTION: u32 = 200_000_000;
+/// Reads of a page that is being written, before its content is taken as it is.
+const MAX_READS: u32 = 1_000;
 
 /// Why there is no limits page.
 #[derive(Debug, Error)]
@@ -26,19 +26,19 @@ pub enum LimitsError {
     /// It cannot be opened or mapped.
     #[error("the limits page cannot be mapped: {0}")]
     Map(#[from] io::Error),
-    /// It is not one.
-    #[error("the limits page does not begin as one")]
+    /// Not a limits page.
+    #[error("the limits page does not begin with its magic bytes")]
     Magic,
-    /// Its layout is another.
-    #[error("the limits page has layout version {0}; this library reads {VERSION}")]
+    /// Another layout version.
+    #[error("the limits page has layout version {0}; expected: {VERSION}")]
     Version(u32),
 }
 
 /// A mapped limits page.
 #[derive(Debug)]
-pub struct Limits(pub(super) Map);
+pub struct LimitsPage(pub(super) Map);
 
-impl Limits {
+impl LimitsPage {
     /// Maps the page at `path`.
     pub fn open(path: &CStr) -> Result<Self, LimitsError> {
         let file = map::open(path, libc::O_RDONLY)?;
@@ -50,21 +50,21 @@ impl Limits {
         if limits.u64(0) != u64::from_le_bytes(MAGIC) {
             return Err(LimitsError::Magic);
         }
-        match limits.u32(offset_of!(Header, version)) {
+        match limits.u32(offset_of!(PageHeader, version)) {
             VERSION => Ok(limits),
             other => Err(LimitsError::Version(other)),
         }
     }
 
-    /// How many devices are visible.
+    /// Number of visible devices.
     pub fn devices(&self) -> usize {
-        let count = self.stable(|| self.u32(offset_of!(Header, devices)));
+        let count = self.stable(|| self.u32(offset_of!(PageHeader, devices)));
         usize::try_from(count)
             .unwrap_or(MAX_DEVICES)
             .min(MAX_DEVICES)
     }
 
-    /// The uuid of device `i`, without its padding; it never changes.
+    /// The UUID of device `i` and its length without padding; it never changes.
     pub fn uuid(&self, i: usize) -> ([u8; UUID], usize) {
         let mut uuid = [0; UUID];
         for (word, bytes) in uuid.chunks_exact_mut(8).enumerate() {
@@ -76,14 +76,14 @@ impl Limits {
 
     /// Memory limit in bytes.
     pub fn memory(&self, i: usize) -> u64 {
-        self.stable(|| self.u64(record(i) + offset_of!(Record, memory)))
+        self.stable(|| self.u64(record(i) + offset_of!(DeviceRecord, memory)))
     }
 
-    /// Part of the card's real memory in bytes.
+    /// Part of the device's physical memory in bytes.
     pub fn physical(&self, i: usize) -> u64 {
         self.stable(
-            || match self.u64(record(i) + offset_of!(Record, physical)) {
-                0 => self.u64(record(i) + offset_of!(Record, memory)),
+            || match self.u64(record(i) + offset_of!(DeviceRecord, physical)) {
+                0 => self.u64(record(i) + offset_of!(DeviceRecord, memory)),
                 physical => physical,
             },
         )
@@ -91,12 +91,12 @@ impl Limits {
 
     /// Memory that the host measured beyond what the slots say, in bytes.
     pub fn overhead(&self, i: usize) -> u64 {
-        self.u64(record(i) + offset_of!(Record, overhead))
+        self.u64(record(i) + offset_of!(DeviceRecord, overhead))
     }
 
     /// Memory of one context in bytes.
     pub fn context(&self, i: usize) -> u64 {
-        match self.u64(record(i) + offset_of!(Record, context)) {
+        match self.u64(record(i) + offset_of!(DeviceRecord, context)) {
             0 => CONTEXT,
             size => size,
         }
@@ -105,61 +105,62 @@ impl Limits {
     /// Compute limit in percent, 100 where there is none.
     #[inline]
     pub fn cores(&self, i: usize) -> u32 {
-        match self.u32(record(i) + offset_of!(Record, cores)) {
+        match self.u32(record(i) + offset_of!(DeviceRecord, cores)) {
             0 => 100,
             percent => percent.min(100),
         }
     }
 
-    /// The gate word, to read or to wait on.
+    /// The throttle flag, to read or to wait on.
     #[inline]
-    pub fn gate(&self, i: usize) -> &AtomicU32 {
-        self.0.u32(record(i) + offset_of!(Record, gate))
+    pub fn throttle_flag(&self, i: usize) -> &AtomicU32 {
+        self.0
+            .u32(record(i) + offset_of!(DeviceRecord, throttle_flag))
     }
 
-    /// Trim of the compute rate in millionths.
+    /// Rate correction in millionths.
     #[inline]
-    pub fn trim(&self, i: usize) -> u32 {
-        match self.u32(record(i) + offset_of!(Record, trim)) {
+    pub fn rate_correction(&self, i: usize) -> u32 {
+        match self.u32(record(i) + offset_of!(DeviceRecord, rate_correction)) {
             0 => 1_000_000,
-            trim => trim.clamp(SLOWEST, FASTEST),
+            rate_correction => rate_correction.clamp(MIN_RATE_CORRECTION, MAX_RATE_CORRECTION),
         }
     }
 
-    /// Tenants that are active on the card; 0: unknown.
+    /// Tenants that are active on the device; 0: unknown.
     #[inline]
     pub fn tenants(&self, i: usize) -> u32 {
-        self.u32(record(i) + offset_of!(Record, tenants))
+        self.u32(record(i) + offset_of!(DeviceRecord, tenants))
     }
 
-    /// The host's last sign of life, nanoseconds since the epoch; 0: none yet.
+    /// The host's last heartbeat, nanoseconds since the epoch; 0: none yet.
     #[inline]
     pub fn heartbeat(&self) -> u64 {
-        self.u64(offset_of!(Header, heartbeat))
+        self.u64(offset_of!(PageHeader, heartbeat))
     }
 
     /// 0 high, 1 low.
     pub fn priority(&self) -> u32 {
-        self.u32(offset_of!(Header, priority))
+        self.u32(offset_of!(PageHeader, priority))
     }
 
     /// 0 default, 1 force, 2 disable.
     #[inline]
     pub fn policy(&self) -> u32 {
-        self.u32(offset_of!(Header, policy))
+        self.u32(offset_of!(PageHeader, policy))
     }
 
     /// The flags of the container.
     #[inline]
     pub fn flags(&self) -> u32 {
-        self.u32(offset_of!(Header, flags))
+        self.u32(offset_of!(PageHeader, flags))
     }
 
-    /// What `read` gives while no write is under way; a writer that died in the middle is not
+    /// The result of `read` while no write is under way. A writer that died in the middle is not
     /// waited for.
     fn stable<T>(&self, read: impl Fn() -> T) -> T {
         let sequence = self.sequence();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_READS {
             let before = sequence.load(Ordering::Acquire);
             let value = read();
             core::sync::atomic::fence(Ordering::Acquire);
@@ -172,7 +173,7 @@ impl Limits {
     }
 
     fn sequence(&self) -> &AtomicU64 {
-        self.0.u64(offset_of!(Header, sequence))
+        self.0.u64(offset_of!(PageHeader, sequence))
     }
 
     #[inline]

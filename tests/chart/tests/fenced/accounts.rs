@@ -1,7 +1,5 @@
-//! Every account of ours, and a node's kubelet, on every route by which an allocation or an
-//! inventory could be written; asked by one request each, so that what is refused is the writing.
-//!
-//! Fed by: `main`. Must not: read before it writes, as kubectl does.
+//! Every account of Aliquot, and a node's kubelet, on every route by which an allocation or an
+//! inventory could be written; one request each, so that it is the write that is refused.
 
 use aliquot_chart::rendered;
 use anyhow::{Context as _, Result, ensure};
@@ -14,9 +12,9 @@ use crate::{Installed, Who};
 
 const SCHEDULER: Who = Who::Account("aliquot-scheduler");
 const AGENT: Who = Who::Account("aliquot-device-plugin");
-/// It is there while the chart is removed.
+/// It exists while the chart is removed.
 const LEAVE: Who = Who::Account("aliquot-leave");
-/// Who may write no allocation.
+/// Accounts that may not write allocations.
 const NOT_THE_SCHEDULER: [Who; 4] = [
     AGENT,
     Who::Account("aliquot-webhook"),
@@ -25,7 +23,7 @@ const NOT_THE_SCHEDULER: [Who; 4] = [
 ];
 const ALLOCATION: &str = "aliquot.dev/allocation";
 const INVENTORY: &str = "aliquot.dev/inventory";
-/// Set or changed, and removed.
+/// Set, changed and removed.
 const VALUES: [Option<&str>; 2] = [Some("own"), None];
 
 /// Where an object is written.
@@ -40,7 +38,7 @@ fn change(key: &str, value: Option<&str>) -> Value {
     json!({"metadata": {"annotations": {key: value}}})
 }
 
-/// What the API server says to this change; nothing where it was granted.
+/// The API server's error for this change; `None` if it was accepted.
 async fn of_pod(
     on: &Installed,
     who: Who,
@@ -72,14 +70,14 @@ async fn of_node(
     Ok(done.err().map(|error| error.to_string()))
 }
 
-fn refused(what: &str, said: Option<String>) -> Result<()> {
-    let said = said.with_context(|| format!("{what} was granted"))?;
-    // RBAC's and the policies' word for it.
-    ensure!(said.contains("orbidden"), "{what}: {said}");
+fn refused(what: &str, error: Option<String>) -> Result<()> {
+    let error = error.with_context(|| format!("{what} was granted"))?;
+    // The word of RBAC and of the policies.
+    ensure!(error.contains("orbidden"), "{what}: {error}");
     Ok(())
 }
 
-/// The account that a removal makes, with its rights.
+/// The account that the uninstallation creates, with its permissions.
 pub(crate) async fn leaving(on: &Installed) -> Result<()> {
     for object in rendered(&[])? {
         let of_it = object.name() == "aliquot-leave" && object.kind() != "Job";
@@ -117,11 +115,12 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
     for who in NOT_THE_SCHEDULER {
         for route in ROUTES {
             for value in VALUES {
-                let said = of_pod(on, who, ("on-near", route), change(ALLOCATION, value)).await?;
-                refused(&format!("{who:?} {route:?} {value:?}"), said)?;
+                let error = of_pod(on, who, ("on-near", route), change(ALLOCATION, value)).await?;
+                refused(&format!("{who:?} {route:?} {value:?}"), error)?;
             }
-            let said = of_pod(on, who, ("without", route), change(ALLOCATION, Some("own"))).await?;
-            refused(&format!("{who:?} {route:?} where there was none"), said)?;
+            let error =
+                of_pod(on, who, ("without", route), change(ALLOCATION, Some("own"))).await?;
+            refused(&format!("{who:?} {route:?} where there was none"), error)?;
         }
         if matches!(who, Who::Kubelet(_)) {
             continue;
@@ -133,42 +132,42 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
             on.refused(who, &request, "orbidden").await?;
         }
     }
-    // What the kubelet has to write it may write.
+    // The kubelet may write what it has to.
     let message = json!({"status": {"message": "x"}});
     let kubelet = Who::Kubelet("near");
-    let said = of_pod(on, kubelet, ("on-near", Route::Status), message).await?;
-    ensure!(said.is_none(), "{said:?}");
+    let error = of_pod(on, kubelet, ("on-near", Route::Status), message).await?;
+    ensure!(error.is_none(), "{error:?}");
     let pod: Api<Pod> = Api::namespaced(on.cluster.admin()?, "default");
     let annotations = pod.get("on-near").await?.metadata.annotations;
-    let kept = annotations.and_then(|all| all.get(ALLOCATION).cloned());
-    ensure!(kept.as_deref() == Some("the scheduler's"), "{kept:?}");
+    let current = annotations.and_then(|all| all.get(ALLOCATION).cloned());
+    ensure!(current.as_deref() == Some("the scheduler's"), "{current:?}");
     Ok(())
 }
 
-/// An inventory by nodes and nodes/status, of another node too.
+/// An inventory through nodes and nodes/status, also of another node.
 pub(crate) async fn inventories(on: &Installed) -> Result<()> {
     for route in ROUTES {
         let agents = change(INVENTORY, Some("the agent's"));
-        let said = of_node(on, AGENT, ("near", route), agents).await?;
-        ensure!(said.is_none(), "{route:?}: {said:?}");
+        let error = of_node(on, AGENT, ("near", route), agents).await?;
+        ensure!(error.is_none(), "{route:?}: {error:?}");
         for value in VALUES {
             let own = || change(INVENTORY, value);
-            let said = of_node(on, AGENT, ("far", route), own()).await?;
-            refused(&format!("the agent on another node, {route:?}"), said)?;
+            let error = of_node(on, AGENT, ("far", route), own()).await?;
+            refused(&format!("the agent on another node, {route:?}"), error)?;
             for who in [
                 SCHEDULER,
                 Who::Account("aliquot-webhook"),
                 LEAVE,
                 Who::Kubelet("near"),
             ] {
-                let said = of_node(on, who, ("near", route), own()).await?;
-                refused(&format!("{who:?} {route:?} {value:?}"), said)?;
+                let error = of_node(on, who, ("near", route), own()).await?;
+                refused(&format!("{who:?} {route:?} {value:?}"), error)?;
             }
         }
     }
-    // What it is there for.
+    // What it is meant for.
     let leave = change("aliquot.dev/leave", Some("x"));
-    let said = of_node(on, LEAVE, ("near", Route::Object), leave).await?;
-    ensure!(said.is_none(), "{said:?}");
+    let error = of_node(on, LEAVE, ("near", Route::Object), leave).await?;
+    ensure!(error.is_none(), "{error:?}");
     Ok(())
 }

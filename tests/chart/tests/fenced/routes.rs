@@ -1,5 +1,5 @@
-//! Every route by which an annotation of ours could be written, for those who may not
-//! write it; the administrator is the one with the most rights, and may not either.
+//! Every route by which an annotation of Aliquot's could be written, for accounts that may not write
+//! it; even the administrator, with all permissions, may not.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -8,24 +8,24 @@ use crate::{Installed, Who, pod};
 
 const SCHEDULER: Who = Who::Account("aliquot-scheduler");
 const AGENT: Who = Who::Account("aliquot-device-plugin");
-const MESSAGE: &str = "is written by aliquot-scheduler alone";
+const MESSAGE: &str = "only aliquot-scheduler may write the annotation";
 
 fn words(request: &[String]) -> Vec<&str> {
     request.iter().map(String::as_str).collect()
 }
 
-/// A pod's allocation and its plan of preemption.
+/// A pod's allocation and its preemption plan.
 pub(crate) async fn allocations(on: &Installed) -> Result<()> {
     on.pod("given").await?;
     on.pod("bare").await?;
     for key in ["aliquot.dev/allocation", "aliquot.dev/preemption"] {
         let own = format!("{key}=own");
-        // With the pod.
+        // On creation of the pod.
         let copied = pod("copied", &json!({key: "{}"}));
         let path = "/api/v1/namespaces/default/pods";
         let request = on.posted(path, &copied)?;
         on.refused(Who::Admin, &words(&request), MESSAGE).await?;
-        // Set, changed, removed; the scheduler may.
+        // Set, changed, removed; the scheduler may do it.
         on.refused(Who::Admin, &["annotate", "pod", "given", &own], MESSAGE)
             .await?;
         let value = format!("{key}=the scheduler's");
@@ -35,7 +35,7 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
         on.refused(Who::Admin, &changed, MESSAGE).await?;
         let removed = ["annotate", "pod", "given", &format!("{key}-")];
         on.refused(Who::Admin, &removed, MESSAGE).await?;
-        // By the pod's status.
+        // In the pod's status.
         for value in [json!("own"), json!(null)] {
             let change = json!({"metadata": {"annotations": {key: value}}}).to_string();
             let status = [
@@ -62,7 +62,7 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
     }
     quiet_routes(on).await?;
     devices(on).await?;
-    // What is not ours is nobody's concern, on the same objects and the same routes.
+    // Other annotations can be written, on the same objects and routes.
     on.granted(Who::Admin, &["annotate", "pod", "given", "mine=1"])
         .await?;
     let change = json!({"status": {"message": "x"}}).to_string();
@@ -94,9 +94,9 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
     on.granted(SCHEDULER, &words(&request)).await
 }
 
-/// CDI devices in an annotation, which the webhook judges on new pods, came later.
+/// Annotations with CDI devices, which the webhook checks on new pods, cannot be added later.
 async fn devices(on: &Installed) -> Result<()> {
-    let message = "not written on a pod that is there";
+    let message = "cannot be added to or changed on an existing pod";
     for key in ["cdi.k8s.io/x", "nvidia.cdi.k8s.io/container.main"] {
         let late = format!("{key}=nvidia.com/gpu=all");
         on.refused(Who::Admin, &["annotate", "pod", "given", &late], message)
@@ -110,7 +110,7 @@ async fn devices(on: &Installed) -> Result<()> {
         let request = on.posted(path, &binding)?;
         on.refused(Who::Admin, &words(&request), message).await?;
     }
-    // One that came with it stays, whatever else changes.
+    // One that the pod was created with stays, whatever else changes.
     let path = "/api/v1/namespaces/default/pods";
     let own = pod("own-device", &json!({"cdi.k8s.io/nic": "vendor.com/nic=a"}));
     let request = on.posted(path, &own)?;
@@ -119,7 +119,7 @@ async fn devices(on: &Installed) -> Result<()> {
         .await
 }
 
-/// Subresources that drop what they do not own, or are refused: either way nothing is written.
+/// Subresources that drop other fields, or are refused: either way nothing is written.
 async fn quiet_routes(on: &Installed) -> Result<()> {
     for key in ["aliquot.dev/allocation", "aliquot.dev/preemption"] {
         for route in ["ephemeralcontainers", "resize"] {
@@ -137,9 +137,9 @@ async fn quiet_routes(on: &Installed) -> Result<()> {
     Ok(())
 }
 
-/// A node's inventory, by its object and by its status.
+/// A node's inventory, in its metadata and through its status.
 pub(crate) async fn inventories(on: &Installed) -> Result<()> {
-    let message = "of that node alone";
+    let message = "on the node may write the node's annotation";
     let fenced = [
         "aliquot.dev/inventory",
         "aliquot.dev/capacity",
@@ -154,12 +154,12 @@ pub(crate) async fn inventories(on: &Installed) -> Result<()> {
             .await?;
         let changed = ["annotate", "--overwrite", "node", "near", &own];
         for who in [Who::Admin, SCHEDULER] {
-            let said = if matches!(who, Who::Admin) {
+            let reason = if matches!(who, Who::Admin) {
                 message
             } else {
                 "forbidden"
             };
-            on.refused(who, &changed, said).await?;
+            on.refused(who, &changed, reason).await?;
         }
         let removed = ["annotate", "node", "near", &format!("{key}-")];
         on.refused(Who::Admin, &removed, message).await?;
@@ -175,23 +175,24 @@ pub(crate) async fn inventories(on: &Installed) -> Result<()> {
             ];
             on.refused(Who::Admin, &status, message).await?;
         }
-        // Another node's, by the one agent.
+        // Of another node, by the agent.
         on.refused(AGENT, &["annotate", "node", "far", &own], message)
             .await?;
     }
-    // An agent writes nothing of another node.
+    // An agent may not write another node at all.
     let labelled = ["label", "node", "far", "a=b"];
-    on.refused(AGENT, &labelled, "own node alone").await?;
+    on.refused(AGENT, &labelled, "only the node that it runs on")
+        .await?;
     let capacity = json!({"status": {"capacity": {"a/b": "1"}}});
     let far = on.status(AGENT, "far", &capacity).await?;
     ensure!(
         far.as_ref()
-            .is_some_and(|said| said.contains("own node alone")),
+            .is_some_and(|message| message.contains("only the node that it runs on")),
         "{far:?}"
     );
     let near = on.status(AGENT, "near", &capacity).await?;
     ensure!(near.is_none(), "{near:?}");
-    // The kubelet's heartbeats, and what an administrator does, pass.
+    // The kubelet's heartbeats and an administrator's changes are accepted.
     on.granted(Who::Admin, &["label", "node", "near", "a=b"])
         .await?;
     on.granted(Who::Admin, &["cordon", "near"]).await?;

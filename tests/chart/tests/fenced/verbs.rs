@@ -1,4 +1,4 @@
-//! What each account may not do, asked of the API server with its own token.
+//! What each account may not do, by requests to the API server with its own token.
 
 use anyhow::Result;
 use serde_json::json;
@@ -84,7 +84,7 @@ pub(crate) async fn refused(on: &Installed) -> Result<()> {
             on.refused(who, request, "orbidden").await?;
         }
     }
-    // The scheduler alone ends pods.
+    // Only the scheduler evicts pods.
     on.granted(Who::Account("aliquot-scheduler"), &eviction)
         .await
 }

@@ -1,7 +1,5 @@
-//! What the install needs on the node: images made here, and a simulated driver as the toolkit of a
-//! real one describes it.
-//!
-//! Fed by: the built binaries. Must not: give the chart a value that only hides a fault.
+//! What the installation needs on the node: images built here, and a simulated driver with a CDI
+//! specification like the NVIDIA toolkit's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +13,7 @@ use serde_json::{Value, json};
 const IMAGE: &str = "localhost/aliquot:test";
 const KUBE_SCHEDULER: &str = "localhost/kube-scheduler:test";
 
-/// Where cargo put the binaries.
+/// The directory of the built binaries.
 pub(crate) fn built() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let mut folders = program.ancestors().skip(1);
@@ -25,14 +23,14 @@ pub(crate) fn built() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// The image of our parts by images/build.sh, and kube-scheduler's.
+/// Aliquot's image by images/build.sh, and kube-scheduler's.
 pub(crate) async fn images(cluster: &Cluster) -> Result<()> {
     let archive = cluster.state_dir().join("aliquot.tar");
     let folder = built()?;
     let made = tokio::process::Command::new(top("images/build.sh"))
         .args([folder.as_os_str(), archive.as_os_str()])
         .arg(IMAGE)
-        // This machine is the only one that loads them.
+        // Only this machine loads them.
         .env("LIMITER", &folder)
         .env("NEWEST_GLIBC", "9.9")
         .output()
@@ -55,12 +53,12 @@ pub(crate) async fn images(cluster: &Cluster) -> Result<()> {
         .await
 }
 
-/// What is different here from a node with a real driver.
+/// Values that differ from a node with a real driver.
 pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
     let state = cluster.state_dir();
     let driver = state.join("driver");
     std::fs::create_dir_all(&driver)?;
-    // As on a host where NVIDIA's toolkit is: what is ours is below it.
+    // As on a host with NVIDIA's toolkit, below which Aliquot's files are.
     let toolkit = state.join("parts/etc-cdi");
     std::fs::create_dir_all(&toolkit)?;
     std::fs::copy(place::library_path()?, driver.join(place::LIBRARY_NAME))?;
@@ -94,7 +92,7 @@ pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
     }))
 }
 
-/// The driver's libraries, and both cards by their numbers.
+/// The driver's libraries, and both GPUs by their indexes.
 fn nvidia_spec(driver: &Path) -> Value {
     let device = |index: &str| json!({"name": index, "containerEdits": {"env": ["CARD=1"]}});
     let mount = |name: &str| {

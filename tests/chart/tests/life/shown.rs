@@ -1,8 +1,5 @@
-//! What a full install shows: the cluster page behind the API server's proxy, `kubectl aliquot` top,
-//! explain and doctor. `UPDATE=1` keeps it for docs/screens.
-//!
-//! Fed by: the install of the packaged chart, with a pod that runs and one that waits. Must not:
-//! find anything wrong that is well, or leave a probe pod or a change behind.
+//! What a complete installation shows: the cluster page behind the API server's proxy, and
+//! `kubectl aliquot` top, explain and doctor. `UPDATE=1` writes it to docs/screens.
 
 use std::path::PathBuf;
 
@@ -16,17 +13,17 @@ use tokio::process::Command;
 use crate::made::built;
 use crate::world::{NODE, PATIENCE, World};
 
-/// Who may look at the page, and nothing else.
+/// An account that may only read the page.
 const VIEWER: &str = "system:serviceaccount:default:viewer";
 const READY: &str = "document.body?.dataset.ready === 'true'";
 
 /// What a command printed, and its exit code.
-struct Said {
+struct CommandOutput {
     code: Option<i32>,
     text: String,
 }
 
-async fn aliquot(world: &World, args: &[&str]) -> Result<Said> {
+async fn aliquot(world: &World, args: &[&str]) -> Result<CommandOutput> {
     let program = built()?.join("kubectl-aliquot");
     let mut command = Command::new(program);
     command
@@ -37,19 +34,24 @@ async fn aliquot(world: &World, args: &[&str]) -> Result<Said> {
     let output = tokio::time::timeout(PATIENCE, command.output()).await??;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(error.is_empty(), "{args:?}: {error}");
-    Ok(Said {
+    Ok(CommandOutput {
         code: output.status.code(),
         text: String::from_utf8(output.stdout)?,
     })
 }
 
-/// What it says, with this exit code; until then it is asked again, for probes of readiness lag.
-async fn says(world: &World, args: &[&str], code: i32) -> Result<String> {
+/// The output with this exit code; retried until then, because readiness probes lag.
+async fn output_of(world: &World, args: &[&str], code: i32) -> Result<String> {
     let what = format!("{args:?} to end with {code}");
     eventually(PATIENCE, &what, || async {
-        let said = aliquot(world, args).await?;
-        ensure!(said.code == Some(code), "{:?}: {}", said.code, said.text);
-        Ok(Some(said.text))
+        let output = aliquot(world, args).await?;
+        ensure!(
+            output.code == Some(code),
+            "{:?}: {}",
+            output.code,
+            output.text
+        );
+        Ok(Some(output.text))
     })
     .await
 }
@@ -58,7 +60,7 @@ fn docs(name: &str) -> PathBuf {
     top("docs/screens").join(name)
 }
 
-/// Keeps it for the documents, where they are made anew.
+/// Writes it for the documents with `UPDATE=1`.
 fn screen(name: &str, blocks: &[(&str, &str)]) -> Result<()> {
     let all: Vec<String> = blocks
         .iter()
@@ -71,10 +73,10 @@ fn screen(name: &str, blocks: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// `waits` is refused for want of memory in namespace default, `gpu-pod` runs there.
+/// In namespace default, `waits` is refused for lack of memory, and `gpu-pod` runs.
 pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
-    let nodes = says(world, &["top", "nodes"], 0).await?;
-    let gpus = says(world, &["top", "gpus"], 0).await?;
+    let nodes = output_of(world, &["top", "nodes"], 0).await?;
+    let gpus = output_of(world, &["top", "gpus"], 0).await?;
     ensure!(nodes.contains("3000/163840"), "{nodes}");
     screen(
         "top.txt",
@@ -83,7 +85,7 @@ pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
             ("kubectl aliquot top gpus", &gpus),
         ],
     )?;
-    let why = says(world, &["explain", waits], 0).await?;
+    let why = output_of(world, &["explain", waits], 0).await?;
     ensure!(why.contains("CardInsufficientMemory"), "{why}");
     let asked = format!("kubectl aliquot explain {waits}");
     screen("explain.txt", &[(&asked, &why)])?;
@@ -91,31 +93,36 @@ pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
     page(world, waits).await
 }
 
-/// What it says of a single webhook. Of the endpoint that goes it has a finding, too, for a moment.
-async fn one_replica_is_found(world: &World) -> Result<String> {
-    eventually(PATIENCE, "the single webhook to be found", || async {
-        let told = says(world, &["doctor"], 1).await?;
-        let said = aliquot(world, &["doctor", "-o", "json"]).await?;
-        let said: Value = serde_json::from_str(&said.text)?;
-        let findings = said["findings"].as_array().context("findings")?;
-        let bad: Vec<&Value> = findings.iter().filter(|one| one["grade"] != "ok").collect();
-        let [one] = bad[..] else {
-            anyhow::bail!("{bad:?}");
-        };
-        let todo = one["do"].as_str().unwrap_or_default();
-        ensure!(
-            one["check"] == "webhook-pods" && todo.contains("webhook.replicas=2"),
-            "{bad:?}"
-        );
-        Ok(Some(told))
-    })
+/// The doctor's report of a single webhook replica. The endpoint that is removed also causes a finding for
+/// a moment.
+async fn reports_single_replica(world: &World) -> Result<String> {
+    eventually(
+        PATIENCE,
+        "a finding about the single webhook replica",
+        || async {
+            let report = output_of(world, &["doctor"], 1).await?;
+            let output = aliquot(world, &["doctor", "-o", "json"]).await?;
+            let output: Value = serde_json::from_str(&output.text)?;
+            let findings = output["findings"].as_array().context("findings")?;
+            let bad: Vec<&Value> = findings.iter().filter(|one| one["grade"] != "ok").collect();
+            let [one] = bad[..] else {
+                anyhow::bail!("{bad:?}");
+            };
+            let todo = one["do"].as_str().unwrap_or_default();
+            ensure!(
+                one["check"] == "webhook-pods" && todo.contains("webhook.replicas=2"),
+                "{bad:?}"
+            );
+            Ok(Some(report))
+        },
+    )
     .await
 }
 
-/// Exit code 0 on this install, its probe pods included; and what is wrong is named with a way out.
+/// Exit code 0 on this installation, with probe pods; and a problem is reported with what to do.
 async fn doctor(world: &World) -> Result<()> {
-    let well = says(world, &["doctor"], 0).await?;
-    let node = says(world, &["doctor", "node", NODE, "-o", "wide"], 0).await?;
+    let well = output_of(world, &["doctor"], 0).await?;
+    let node = output_of(world, &["doctor", "node", NODE, "-o", "wide"], 0).await?;
     for check in [
         "library",
         "share",
@@ -139,10 +146,10 @@ async fn doctor(world: &World) -> Result<()> {
 
     let scale = |replicas: &str| format!("scale deployment aliquot-webhook --replicas={replicas}");
     scaled(world, &scale("1")).await?;
-    let told = one_replica_is_found(world).await;
+    let report = reports_single_replica(world).await;
     scaled(world, &scale("2")).await?;
     world.parts_ready().await?;
-    let told = told?;
+    let report = report?;
 
     let command = format!("kubectl -n {NAMESPACE} {}", scale("1"));
     screen(
@@ -154,7 +161,7 @@ async fn doctor(world: &World) -> Result<()> {
                 &node,
             ),
             (&command, "deployment.apps/aliquot-webhook scaled\n"),
-            ("kubectl aliquot doctor", &told),
+            ("kubectl aliquot doctor", &report),
         ],
     )
 }
@@ -165,7 +172,7 @@ async fn scaled(world: &World, how: &str) -> Result<()> {
     world.cluster.kubectl(&all).await?.success().map(drop)
 }
 
-/// In a real browser, through `kubectl proxy`, by somebody with `get` on pods/proxy alone.
+/// In a real browser, through `kubectl proxy`, with only `get` on pods/proxy.
 async fn page(world: &World, waits: &str) -> Result<()> {
     let of = ["get", "lease", "aliquot-scheduler", "-n", NAMESPACE];
     let lease = world.json(&of).await?;

@@ -1,7 +1,5 @@
-//! A cluster with a node on which pods reach the API server at the Service's address, the
-//! images, and a simulated machine that the agent's pod finds.
-//!
-//! Must not: leave the Service's address on this machine.
+//! A cluster with a node on which pods reach the API server at the Service's address, with images and
+//! a simulated driver for the agent's pod.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -20,7 +18,7 @@ use crate::made::{images, values_for};
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
-/// The Service `kubernetes`; nothing serves it here but us.
+/// The Service `kubernetes`, which only this test serves.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 pub(crate) struct World {
@@ -30,7 +28,7 @@ pub(crate) struct World {
     values: String,
 }
 
-/// The Service's address on this machine, and who passes its connections on.
+/// The Service's address on this machine, and the task that forwards its connections.
 struct Service(tokio::task::JoinHandle<()>);
 
 fn ip(verb: &str) -> Result<()> {
@@ -82,14 +80,14 @@ impl World {
     pub(crate) async fn start() -> Result<Self> {
         let cluster = Cluster::with_node()
             .node_name(NODE)
-            // Our scheduler runs in its pods; this cluster's own serves other names.
+            // Aliquot's scheduler runs in its pods; the cluster's own serves other names.
             .chart_value("schedulerName", json!("nobody"))
-            // Where no kube-proxy runs, webhooks are reached at their pods.
+            // Without kube-proxy, the API server calls webhooks at their pods.
             .apiserver_arg("--enable-aggregator-routing=true");
         let cluster = Box::pin(cluster.start()).await?;
         let service = Service::start(&cluster.api_url()).await?;
         let state = cluster.state_dir();
-        // What Kubernetes makes in a namespace is there when the images are.
+        // By the time the images are loaded, Kubernetes has filled the namespace.
         cluster.namespace(NAMESPACE).await?;
         images(&cluster).await?;
         let values = state.join("values.json");
@@ -108,7 +106,7 @@ impl World {
         })
     }
 
-    /// Chart and values, as helm wants them.
+    /// Chart and values as arguments of helm.
     pub(crate) fn chart(&self) -> [&str; 3] {
         [&self.package, "-f", &self.values]
     }
@@ -126,7 +124,7 @@ impl World {
         let config = self.cluster.kubeconfig().to_string_lossy().into_owned();
         match words.as_slice() {
             ["helm", rest @ ..] => {
-                // The checkout's folder in the guide is the package here.
+                // The guide's checkout directory is the package here.
                 let rest = rest.iter().map(|&word| match word {
                     "charts/aliquot" => self.package.as_str(),
                     word => word,
@@ -136,7 +134,7 @@ impl World {
                 helm(&all)?.success()?;
             }
             ["kubectl", rest @ ..] => {
-                // The API server forgets a policy a moment after it is gone.
+                // The API server drops a policy a moment after its deletion.
                 eventually(PATIENCE, line, || async {
                     self.cluster.kubectl(rest).await?.success().map(Some)
                 })
@@ -161,18 +159,18 @@ impl World {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Waits until every pod of the product is there and ready.
+    /// Waits until every pod of Aliquot exists and is ready.
     pub(crate) async fn parts_ready(&self) -> Result<()> {
         eventually(PATIENCE, "all pods of Aliquot to be ready", || async {
-            let wanted = self.json(&["get", "deployments", "-n", NAMESPACE]).await?;
-            let wanted = wanted["items"].as_array().context("no list")?.iter();
-            let wanted = wanted.filter_map(|one| one["spec"]["replicas"].as_u64());
-            let wanted = wanted.sum::<u64>();
+            let expected = self.json(&["get", "deployments", "-n", NAMESPACE]).await?;
+            let expected = expected["items"].as_array().context("no list")?.iter();
+            let expected = expected.filter_map(|one| one["spec"]["replicas"].as_u64());
+            let expected = expected.sum::<u64>();
             let pods = self.json(&["get", "pods", "-n", NAMESPACE]).await?;
             let pods = pods["items"].as_array().context("no list")?;
-            // And the agent of the one node.
+            // And the agent of the only node.
             let found = u64::try_from(pods.len())?;
-            ensure!(found == wanted + 1, "{found} pods");
+            ensure!(found == expected + 1, "{found} pods");
             for pod in pods {
                 let conditions = pod["status"]["conditions"].as_array();
                 let mut conditions = conditions.into_iter().flatten();
@@ -184,18 +182,21 @@ impl World {
         .await
     }
 
-    /// Waits until the kubelet counts seats again, which it does not while the agent is away.
-    pub(crate) async fn seats_are_back(&self) -> Result<()> {
-        eventually(PATIENCE, "the kubelet to count seats", || async {
+    /// Waits until the kubelet counts replicas again, which it does not while the agent is down.
+    pub(crate) async fn kubelet_counts_replicas(&self) -> Result<()> {
+        eventually(PATIENCE, "the kubelet to count replicas", || async {
             let node = self.json(&["get", "node", NODE]).await?;
-            let seats = node["status"]["allocatable"]["nvidia.com/gpu"].as_str();
-            ensure!(seats.is_some_and(|seats| seats != "0"), "{seats:?}");
+            let replicas = node["status"]["allocatable"]["nvidia.com/gpu"].as_str();
+            ensure!(
+                replicas.is_some_and(|replicas| replicas != "0"),
+                "{replicas:?}"
+            );
             Ok(Some(()))
         })
         .await
     }
 
-    /// Every object of the cluster but what comes and goes by itself.
+    /// Every object of the cluster, except those that come and go by themselves.
     pub(crate) async fn listing(&self) -> Result<BTreeSet<String>> {
         let list = ["api-resources", "--verbs=list", "-o", "name"];
         let kinds = self.cluster.kubectl(&list).await?.success()?;
@@ -203,14 +204,14 @@ impl World {
         let kinds = kinds.join(",");
         let get = ["get", &kinds, "-A", "-o", "name"];
         let names = self.cluster.kubectl(&get).await?.success()?;
-        // The API server and the kubelet make their leases some time after their start.
+        // The API server and the kubelet create their leases some time after their start.
         let lease = "lease.coordination.k8s.io/";
         let passing = [format!("{lease}apiserver-"), format!("{lease}{NODE}")];
         let own = |name: &&str| !passing.iter().any(|begin| name.starts_with(begin));
         Ok(names.lines().filter(own).map(str::to_owned).collect())
     }
 
-    /// Files of the node's folders that the product may write in, and mounts below them.
+    /// Files in the node's directories that Aliquot may write, and mounts below them.
     pub(crate) fn host(&self) -> Result<BTreeSet<String>> {
         let state = self.cluster.state_dir();
         let plugins = self.cluster.kubelet_dir().join("device-plugins");
@@ -218,7 +219,7 @@ impl World {
         for folder in [state.join("parts"), self.cluster.cdi_dir(), plugins] {
             files(&folder, &mut found)?;
         }
-        // The kubelet's own book of whom it gave devices.
+        // The kubelet's own checkpoint.
         found.retain(|path| !path.ends_with("/kubelet_internal_checkpoint"));
         let node = self.cluster.pid("mounts")?;
         let table = std::fs::read_to_string(format!("/proc/{node}/mountinfo"))?;
@@ -229,9 +230,9 @@ impl World {
         Ok(found)
     }
 
-    /// What a reader of a failure wants to know.
+    /// Diagnostics for a failure.
     pub(crate) async fn report(&self) -> String {
-        let mut told = String::new();
+        let mut text = String::new();
         let selector = "app.kubernetes.io/part-of=aliquot";
         let logs = [
             "logs",
@@ -249,14 +250,14 @@ impl World {
             &logs,
         ];
         for request in asked {
-            if let Ok(said) = self.cluster.kubectl(request).await {
-                told.extend([said.stdout, said.stderr, "\n".to_owned()]);
+            if let Ok(output) = self.cluster.kubectl(request).await {
+                text.extend([output.stdout, output.stderr, "\n".to_owned()]);
             }
         }
-        told
+        text
     }
 
-    /// Ends it; after a failure the logs stay.
+    /// Stops the cluster; after a failure the logs stay.
     pub(crate) async fn stop(self, good: bool) -> Result<()> {
         if good {
             self.cluster.stop().await?;

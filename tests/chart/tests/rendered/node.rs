@@ -1,13 +1,13 @@
-//! What of the values reaches a node: paths, the driver's root, labels, profiles.
+//! Values that reach a node: paths, the driver root, labels, profiles.
 
 use std::path::Path;
 
 use aliquot_chart::{Object, container, one, rendered, texts, top};
-use aliquot_device_plugin::by_env::DeviceList;
+use aliquot_device_plugin::non_cdi::DeviceListStrategy;
 use aliquot_device_plugin::selinux::Label;
 use serde_json::{Value, json};
 
-use crate::{Agent, Monitor, Webhook, command, keeper, taken};
+use crate::{Agent, Monitor, Webhook, command, supervisor, taken};
 
 fn agent(objects: &[Object]) -> &Object {
     one(objects, "DaemonSet", "aliquot-device-plugin")
@@ -19,7 +19,7 @@ fn flags(objects: &[Object]) -> Agent {
 }
 
 #[test]
-fn no_pod_with_a_share_may_mount_a_path_that_the_values_give_to_the_agent() {
+fn forbids_pods_to_mount_agent_paths() {
     let closed = |arguments: &[&str]| {
         let objects = rendered(arguments).unwrap();
         let webhook = one(&objects, "Deployment", "aliquot-webhook");
@@ -51,7 +51,7 @@ fn no_pod_with_a_share_may_mount_a_path_that_the_values_give_to_the_agent() {
 }
 
 #[test]
-fn a_drivers_root_is_mounted_where_the_programs_look_for_it() {
+fn mounts_driver_root_where_programs_expect_it() {
     let set =
         "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver,devicePlugin.mps.enabled=true";
     let objects = rendered(&[set]).unwrap();
@@ -62,7 +62,7 @@ fn a_drivers_root_is_mounted_where_the_programs_look_for_it() {
     let of_monitor: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
     let keeper = container(agent(&objects), "mps-keeper");
     let program = ["aliquot-device-plugin", "mps-keeper"];
-    let of_keeper: keeper::Settings = taken(keeper, &program, &[]);
+    let of_keeper: supervisor::SupervisorSettings = taken(keeper, &program, &[]);
     for (name, seen) in [
         ("device-plugin", Some(root.here)),
         ("monitor", of_monitor.driver_root),
@@ -77,7 +77,7 @@ fn a_drivers_root_is_mounted_where_the_programs_look_for_it() {
             "{name}"
         );
         assert_eq!(mount["readOnly"], true);
-        // A driver's container comes and goes.
+        // A driver container can be restarted.
         assert_eq!(mount["mountPropagation"], "HostToContainer");
     }
     let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
@@ -89,12 +89,12 @@ fn a_drivers_root_is_mounted_where_the_programs_look_for_it() {
 }
 
 #[test]
-fn labels_and_the_way_without_cdi_reach_the_agent() {
+fn passes_labels_and_device_list_strategy_to_agent() {
     let plain = rendered(&[]).unwrap();
     let own = flags(&plain);
     assert_eq!(
         (own.device_list, own.selinux_label),
-        (DeviceList::Auto, Label::Auto)
+        (DeviceListStrategy::Auto, Label::Auto)
     );
     let security = &agent(&plain).pod().unwrap()["securityContext"];
     assert_eq!(security["seLinuxOptions"], Value::Null);
@@ -104,15 +104,15 @@ fn labels_and_the_way_without_cdi_reach_the_agent() {
     let options = "--set=devicePlugin.seLinuxOptions.type=spc_t";
     let objects = rendered(&[&set, options]).unwrap();
     let own = flags(&objects);
-    assert_eq!(own.device_list, DeviceList::VolumeMounts);
+    assert_eq!(own.device_list, DeviceListStrategy::VolumeMounts);
     assert_eq!(own.selinux_label, Label::Fixed(label.to_owned()));
     let security = &agent(&objects).pod().unwrap()["securityContext"];
     assert_eq!(security["seLinuxOptions"], json!({"type": "spc_t"}));
 }
 
-/// Only kubeadm has the file: on other clusters the agent's pod hung in its creation.
+/// Only kubeadm has the file; on other clusters a mount of it blocks the agent's pod.
 #[test]
-fn an_agent_hung_where_the_kubelet_has_no_configuration_file() {
+fn starts_agent_without_kubelet_configuration_file() {
     let objects = rendered(&[]).unwrap();
     let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
     let mut volumes = volumes.unwrap().iter();
@@ -123,9 +123,9 @@ fn an_agent_hung_where_the_kubelet_has_no_configuration_file() {
     assert_eq!(file, Path::new("/etc/kubelet.yaml"));
 }
 
-/// `sickPods: drain` taints the node, and a new agent did not come there.
+/// `sickPods: drain` taints the node; a new agent must still run there.
 #[test]
-fn an_agent_did_not_tolerate_its_own_taint() {
+fn agent_tolerates_its_own_taint() {
     let hami = top("tests/chart/values/hami.yaml");
     let hami = hami.to_str().unwrap();
     for arguments in [
@@ -140,9 +140,9 @@ fn an_agent_did_not_tolerate_its_own_taint() {
     }
 }
 
-/// helm reads `on` as the truth value, so that a layout's key arrived as "true".
+/// helm parses `on` as a boolean, so that a layout's key would become "true".
 #[test]
-fn what_is_on_an_instance_was_lost_in_a_values_file() {
+fn keeps_nested_profiles_of_values_file() {
     let room = tempfile::tempdir().unwrap();
     let file = room.path().join("values.yaml");
     let text = "devicePlugin:\n  featureLabels: off\n  profiles:\n    apiVersion: aliquot.dev/v1alpha1\n    default: cut\n    profiles:\n      cut:\n        gpus:\n        - select: {index: 0}\n          mode: mig\n          layout: [{profile: 3g.20gb, on: vgpu}]\n        rest: {mode: mig, layout: [{profile: 1g.5gb, on: {mode: mps, replicas: 3}}]}\n";
@@ -165,9 +165,9 @@ fn what_is_on_an_instance_was_lost_in_a_values_file() {
     );
 }
 
-/// GKE makes no pod of a critical class in a namespace without a quota for it.
+/// GKE creates no pod of a critical class in a namespace without a quota for it.
 #[test]
-fn a_namespace_may_have_the_critical_pods_that_the_chart_makes() {
+fn allows_critical_pods_in_release_namespace() {
     let objects = rendered(&[]).unwrap();
     let quota = one(&objects, "ResourceQuota", "aliquot-critical-pods");
     let scope = &quota.0["spec"]["scopeSelector"]["matchExpressions"][0];

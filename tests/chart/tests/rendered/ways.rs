@@ -1,13 +1,13 @@
-//! Ways of installing: with another's kube-scheduler, with cert-manager, without a webhook.
+//! Kinds of installation: with an external kube-scheduler, with cert-manager, without the webhook.
 
 use aliquot_chart::{Object, container, one, rendered, texts};
 use serde_json::{Value, json};
 
 use crate::{Scheduler, Webhook, command, taken};
 
-/// Our extender for a kube-scheduler elsewhere: nothing of a kube-scheduler of ours is left.
+/// The extender for an external kube-scheduler: nothing of the chart's own kube-scheduler is rendered.
 #[test]
-fn without_a_kube_scheduler_of_ours_the_extender_is_served_to_certificates_alone() {
+fn serves_extender_with_client_certificates_only() {
     let objects = rendered(&[
         "--set=scheduler.kubeScheduler.enabled=false,scheduler.replicas=1",
         "--set=scheduler.extender.tlsSecret=pair",
@@ -39,7 +39,7 @@ fn without_a_kube_scheduler_of_ours_the_extender_is_served_to_certificates_alone
 }
 
 #[test]
-fn cert_manager_makes_what_the_webhook_reads() {
+fn uses_certificates_of_cert_manager() {
     let plain = rendered(&[]).unwrap();
     assert!(plain.iter().all(|one| one.kind() != "Certificate"));
     let set = "--set=webhook.certManager.enabled=true";
@@ -72,9 +72,9 @@ fn cert_manager_makes_what_the_webhook_reads() {
     assert_eq!(leaf.0["spec"]["issuerRef"], expected);
 }
 
-/// The API server of EKS with another network plugin than AWS' reached no pod.
+/// On EKS with another network plugin than AWS', the API server cannot reach pods.
 #[test]
-fn a_control_plane_that_reaches_no_pods_reached_no_webhook() {
+fn serves_webhook_on_host_network_when_asked() {
     let objects = rendered(&[
         "--set=webhook.hostNetwork=true,webhook.port=10443,webhook.adminPort=10444",
         "--set=devicePlugin.nvidiaDriverRoot=/opt/driver",
@@ -92,7 +92,7 @@ fn a_control_plane_that_reaches_no_pods_reached_no_webhook() {
     let ports = main["ports"].as_array().unwrap().iter();
     let ports: Vec<_> = ports.map(|one| one["containerPort"].clone()).collect();
     assert_eq!(ports, [json!(10443), json!(10444)]);
-    // A driver's own root is everybody's libraries: no pod with a share writes it.
+    // A driver root has libraries for all containers: no pod with a share may write it.
     assert!(flags.agent_path.iter().any(|path| path == "/opt/driver"));
     let plain = rendered(&["--set=devicePlugin.nvidiaDriverRoot=/"]).unwrap();
     let webhook = one(&plain, "Deployment", "aliquot-webhook");
@@ -107,26 +107,26 @@ fn a_control_plane_that_reaches_no_pods_reached_no_webhook() {
 }
 
 #[test]
-fn without_a_webhook_nothing_of_it_is_left() {
+fn renders_no_webhook_objects_when_disabled() {
     let objects = rendered(&["--set=scheduler.admissionWebhook.enabled=false"]).unwrap();
     let of_it = objects
         .iter()
         .filter(|one| one.name().starts_with("aliquot-webhook"));
     let left: Vec<&str> = of_it.map(Object::kind).collect();
-    // Its configuration and its Secret go with the roles that own them.
+    // Its configuration and its Secret are deleted with the roles that own them.
     assert_eq!(left, [""; 0]);
-    // The doctor tells this from a webhook that is lost.
-    let said = |objects: &[Object]| {
+    // Lets the doctor tell this from a missing webhook.
+    let webhook_annotation = |objects: &[Object]| {
         let scheduler = one(objects, "Deployment", "aliquot-scheduler");
         let pods = &scheduler.0["spec"]["template"]["metadata"];
         pods["annotations"]["aliquot.dev/admission-webhook"].clone()
     };
-    assert_eq!(said(&objects), "off");
-    assert_eq!(said(&rendered(&[]).unwrap()), Value::Null);
+    assert_eq!(webhook_annotation(&objects), "off");
+    assert_eq!(webhook_annotation(&rendered(&[]).unwrap()), Value::Null);
 }
 
 #[test]
-fn a_cdi_folder_that_is_nvidias_too_is_mounted_once() {
+fn mounts_shared_cdi_directory_once() {
     let set = "--set=devicePlugin.nvidiaCdiDir=/var/run/cdi";
     let objects = rendered(&[set]).unwrap();
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");

@@ -1,12 +1,11 @@
-//! What a cluster may have left on the machine, looked up independently of how it
-//! is taken down.
+//! What a cluster may have left on the machine, found independently of how it is taken down.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Processes and mounts (in any mount namespace) that name `state`, and cgroups
-/// named after it. Zombies have ended: only their parent has not looked.
+/// Processes and mounts (in any mount namespace) that name `state`, and cgroups named after it.
+/// Zombies count as ended.
 pub(crate) fn of(state: &Path) -> Vec<String> {
     let text = state.to_str().expect("only plain paths are accepted");
     let mut found = Vec::new();

@@ -1,8 +1,7 @@
-//! What `make demo` shows: the pod of the mission on a real one-node cluster.
+//! What `make demo` shows: an example pod on a real one-node cluster.
 //!
-//! Fed by: the examples and the chart. `demo up` may be interrupted at any
-//! point and run again; `demo down` removes everything.
-//! Must not: show anything that it has not just read from the cluster.
+//! `demo up` may be interrupted at any point and run again; `demo down` removes everything.
+//! Everything shown was just read from the cluster.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
@@ -37,7 +36,7 @@ async fn main() -> Result<()> {
     }
 }
 
-/// Says what is being done, and for how long the demo has been running.
+/// Prints each step, and how long the demo has been running.
 struct Progress(Instant);
 
 impl Progress {
@@ -48,26 +47,26 @@ impl Progress {
 
 async fn up() -> Result<()> {
     let progress = Progress(Instant::now());
-    let (options, cards) = node_options();
+    let (options, gpus) = node_options();
     progress.step("starting etcd, API server, scheduler, containerd and kubelet");
     let builder = Cluster::with_node().node_name(NODE).extender();
-    let cluster = Box::pin(builder.state(Path::new(STATE)).keep().start()).await?;
+    let cluster = Box::pin(builder.state(Path::new(STATE)).detached().start()).await?;
     progress.step("applying the chart's rights, starting aliquot-scheduler");
     let stack = Stack::on(cluster).await?;
     stack.start_scheduler(&[]).await?;
     progress.step("starting aliquot-webhook");
     stack.start_webhook(&[]).await?;
-    progress.step(&format!("starting aliquot-device-plugin on {cards}"));
+    progress.step(&format!("starting aliquot-device-plugin on {gpus}"));
     stack.start_device_plugin(&options).await?;
     progress.step("starting aliquot-monitor beside it");
     stack.start_monitor(&options, &[]).await?;
 
     progress.step("what the node offers");
     let capacity = r"jsonpath={.status.capacity.nvidia\.com/gpu}";
-    let seats = kubectl(&stack, &["get", "node", NODE, "-o", capacity]).await?;
-    println!("nvidia.com/gpu: {seats}");
+    let replicas = kubectl(&stack, &["get", "node", NODE, "-o", capacity]).await?;
+    println!("nvidia.com/gpu: {replicas}");
 
-    progress.step("a pod that asks for a part of a card (examples/gpu-pod.yaml)");
+    progress.step("a pod that asks for a part of a GPU (examples/gpu-pod.yaml)");
     kubectl_shown(
         &stack,
         &["apply", "-f", &format!("{EXAMPLES}/gpu-pod.yaml")],
@@ -113,7 +112,7 @@ async fn up() -> Result<()> {
         println!("{name}{{pod=\"gpu-pod\"}} {value}");
     }
 
-    progress.step("a pod that asks for more than any card has (examples/too-large-pod.yaml)");
+    progress.step("a pod that asks for more than any GPU has (examples/too-large-pod.yaml)");
     kubectl_shown(
         &stack,
         &["apply", "-f", &format!("{EXAMPLES}/too-large-pod.yaml")],
@@ -121,7 +120,7 @@ async fn up() -> Result<()> {
     .await?;
     println!("{}", why_pending(&stack, "too-large-pod").await?);
 
-    progress.step("ready; look around with:");
+    progress.step("ready; to look around:");
     let scheduler = format!("http://{}", stack.address(Kind::Scheduler));
     println!("  export PATH={}:$PATH", tools(&stack)?.display());
     println!("  kubectl describe pod too-large-pod");
@@ -134,7 +133,8 @@ async fn up() -> Result<()> {
     Ok(())
 }
 
-/// A folder with a kubectl that knows this cluster, and its plugin: nobody needs one of their own.
+/// A directory with kubectl for this cluster and our plugin, so that no installed kubectl is
+/// needed.
 fn tools(stack: &Stack) -> Result<PathBuf> {
     let folder = stack.cluster.state_dir().join("parts/bin");
     std::fs::create_dir_all(&folder)?;
@@ -164,12 +164,8 @@ fn node_options() -> (NodeOptions, String) {
     let library = PathBuf::from(&real.library);
     let found = Nvml::open(real).and_then(|nvml| nvml.inventory());
     match found {
-        Ok(inventory) if !inventory.cards.is_empty() => {
-            let models: Vec<_> = inventory
-                .cards
-                .iter()
-                .map(|card| card.model.clone())
-                .collect();
+        Ok(inventory) if !inventory.gpus.is_empty() => {
+            let models: Vec<_> = inventory.gpus.iter().map(|gpu| gpu.model.clone()).collect();
             let options = NodeOptions {
                 library: Some(library),
                 ..NodeOptions::default()

@@ -1,6 +1,5 @@
-//! Answers that the proxy gives itself, in the API server's words.
-//!
-//! Must not: look like a success, but for the head of a watch.
+//! Responses of the proxy itself, in the API server's form. None is a success, except the head of a
+//! watch.
 
 use anyhow::Result;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -18,7 +17,7 @@ fn status(code: StatusCode) -> serde_json::Value {
         "apiVersion": "v1",
         "kind": "Status",
         "status": "Failure",
-        "message": "said by the test's proxy",
+        "message": "answered by the test's proxy",
         "reason": "Proxy",
         "code": code.as_u16(),
     })
@@ -37,7 +36,7 @@ fn reply(code: StatusCode, text: String) -> Result<Reply> {
     Ok(answer.header(CONTENT_TYPE, "application/json").body(body)?)
 }
 
-/// A watch that says that its place in history is forgotten.
+/// A watch with the error that its resource version is expired.
 pub(super) fn expired() -> Result<Reply> {
     let event = json!({"type": "ERROR", "object": status(StatusCode::GONE)});
     reply(StatusCode::OK, format!("{event}\n"))

@@ -1,6 +1,4 @@
-//! Which requests a rule is about.
-//!
-//! Fed by: requests as they arrive. Must not: look at their bodies.
+//! The requests to which a rule applies, by method and path.
 
 use hyper::{Method, Request};
 

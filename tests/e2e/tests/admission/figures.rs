@@ -1,6 +1,5 @@
-//! Latencies as the webhook and the API server count them, by their histograms.
-//!
-//! Fed by: both `/metrics`. Must not: know more exactly than a bucket's edge.
+//! Latencies as the webhook and the API server count them in their histograms: no more exact than a
+//! bucket's edge.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -85,37 +84,33 @@ pub(crate) struct Reviews {
     took: Histogram,
     /// Reviews.
     pub(crate) count: usize,
-    /// Leaf certificates that were issued.
-    pub(crate) leaves: f64,
+    /// Serving certificates that were issued.
+    pub(crate) certificates: f64,
 }
 
 impl Reviews {
     pub(crate) async fn read(admin: SocketAddr) -> Result<Self> {
         let page = http::get(admin, "/metrics").await?;
         let took = Histogram::read(&page, REVIEWS, "")?;
-        let leaves = http::metric(admin, "aliquot_webhook_leaves_issued_total", &[]).await?;
+        let certificates = http::metric(admin, "aliquot_webhook_leaves_issued_total", &[]).await?;
         let count = whole(took.count);
         Ok(Self {
             took,
             count,
-            leaves,
+            certificates,
         })
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
         self.took.add(&other.took, 1.0);
         self.count += other.count;
-        self.leaves += other.leaves;
+        self.certificates += other.certificates;
     }
 
     /// Seconds that this part of all reviews did not pass: the edge of a bucket.
     pub(crate) fn at(&self, part: f64) -> f64 {
-        let wanted = part * self.took.count;
-        let edge = self
-            .took
-            .buckets
-            .iter()
-            .find(|(_, count)| **count >= wanted);
+        let rank = part * self.took.count;
+        let edge = self.took.buckets.iter().find(|(_, count)| **count >= rank);
         edge.map_or(f64::INFINITY, |(edge, _)| {
             std::time::Duration::from_nanos(*edge).as_secs_f64()
         })
@@ -155,7 +150,7 @@ impl ApiServer {
 }
 
 #[test]
-fn a_histogram_is_summed_over_its_series_and_read_at_its_edges() {
+fn sums_a_histogram_over_its_series_and_reads_its_edges() {
     let page = "h_bucket{name=\"a\",le=\"0.005\"} 90\nh_bucket{name=\"a\",le=\"0.025\"} 99\n\
                 h_bucket{name=\"a\",le=\"+Inf\"} 100\nh_sum{name=\"a\"} 2\nh_count{name=\"a\"} 100\n\
                 h_bucket{name=\"b\",le=\"0.005\"} 7\nh_count{name=\"b\"} 7\n";
@@ -166,7 +161,7 @@ fn a_histogram_is_summed_over_its_series_and_read_at_its_edges() {
     let reviews = Reviews {
         took: one,
         count: 100,
-        leaves: 0.0,
+        certificates: 0.0,
     };
     assert!((reviews.at(0.5) - 0.005).abs() < 1e-9);
     assert!((reviews.at(0.99) - 0.025).abs() < 1e-9);

@@ -1,8 +1,8 @@
-//! Pods created at a rate that waits for nobody: such with a share, which the webhook reviews, and
-//! a tenth as many without. All are dry runs, which are reviewed alike.
+//! Pods created at a fixed rate: those with a share, which the webhook reviews, and a tenth as many
+//! without. All are dry runs, which are reviewed alike.
 //!
-//! Fed by: a client. Must not: count as refused what is admitted when it is asked for again, or as
-//! admitted what was not reviewed.
+//! A creation counts as refused only if it is never admitted, and as admitted only if it was
+//! reviewed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,14 +22,14 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::replicas::End;
 
 const PATIENCE: Duration = Duration::from_mins(2);
-/// How long a creation is asked for again, as a controller does.
+/// How long a creation is retried, as a controller does.
 const AGAIN: Duration = Duration::from_secs(20);
 /// Open at a time; more than this means that nothing is answered.
 const OPEN: usize = 512;
-/// Texts of failures that are kept.
+/// Number of error texts that are retained.
 const TEXTS: usize = 5;
 
-/// What a pod asks for.
+/// What a pod requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Share,
@@ -59,7 +59,7 @@ pub(crate) struct Done {
     kinds: [Created; 2],
     /// Ends of replicas, in their order.
     ends: Vec<End>,
-    /// Failed creations by the end before them.
+    /// Failed creations by the preceding end.
     failed: Vec<End>,
     /// Further tries of those.
     pub(crate) tries: usize,
@@ -151,7 +151,7 @@ impl Load {
         .await
     }
 
-    /// A replica ends so: what fails from now on is its.
+    /// A replica ends now: later failures count for it.
     pub(crate) fn charge_to(&self, how: End) {
         self.shared.done.lock().ends.push(how);
     }
@@ -179,7 +179,7 @@ impl Load {
     }
 }
 
-/// One pod, asked for again while nobody reviews it.
+/// One pod, retried until it is admitted.
 async fn create(shared: Arc<Shared>, kind: Of) {
     let Ok(_one) = shared.open.acquire().await else {
         return;
@@ -209,8 +209,8 @@ async fn create(shared: Arc<Shared>, kind: Of) {
             done.strange.push(format!("{kind:?}: {text}"));
             return;
         }
-        // Before the first end both are there: nothing may fail then.
-        let end = done.ends.last().copied().unwrap_or(End::Asked);
+        // Before the first end both are ready: nothing may fail then.
+        let end = done.ends.last().copied().unwrap_or(End::Terminated);
         done.failed.push(end);
         if done.texts.len() < TEXTS {
             done.texts.push(text);
@@ -230,7 +230,7 @@ async fn create(shared: Arc<Shared>, kind: Of) {
     }
 }
 
-/// Creates it as a trial, and looks who would place it.
+/// Creates it as a dry run, and checks which scheduler would place it.
 async fn post(pods: &Api<Pod>, kind: Of) -> Result<()> {
     let (limits, scheduler): (&[_], _) = match kind {
         Of::Share => (&[("gpu", "1"), ("gpumem", "3000")], "aliquot-scheduler"),

@@ -1,6 +1,5 @@
-//! The two replicas, one of which may be away, and the counts of all their lives.
-//!
-//! Fed by: the scenario. Must not: end one while the other is not ready.
+//! The two replicas, one of which may be down, and the counts of all their lifetimes. One ends only
+//! while the other is ready.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,14 +16,14 @@ use crate::figures::Reviews;
 const PATIENCE: Duration = Duration::from_mins(2);
 /// As the chart has it.
 const LINGER: &str = "5s";
-/// Longest wait for the end of a replica that was asked to.
+/// Longest wait for the end of a terminated replica.
 const STOPPING: Duration = Duration::from_secs(40);
 
 /// How a replica ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// SIGTERM, as when its pod is deleted, drained or rolled.
-    Asked,
+    Terminated,
     /// SIGKILL.
     Killed,
 }
@@ -43,7 +42,7 @@ pub(crate) struct Replicas<'a> {
     service: Service,
     args: Vec<String>,
     program: PathBuf,
-    /// Of lives that are over.
+    /// Of replicas that have ended.
     counted: Reviews,
 }
 
@@ -51,7 +50,7 @@ impl<'a> Replicas<'a> {
     pub(crate) async fn start(
         stack: &'a Stack,
         release: bool,
-        [leaf, authority]: &[&str; 2],
+        [certificate, ca]: &[&str; 2],
     ) -> Result<Self> {
         let mut program = stack.program(Kind::Webhook);
         if release {
@@ -72,8 +71,8 @@ impl<'a> Replicas<'a> {
         let args = [
             ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
             ("--url", format!("https://{at}/mutate")),
-            ("--leaf-lifetime", (*leaf).to_owned()),
-            ("--ca-lifetime", (*authority).to_owned()),
+            ("--leaf-lifetime", (*certificate).to_owned()),
+            ("--ca-lifetime", (*ca).to_owned()),
             ("--linger", LINGER.to_owned()),
         ];
         let args = args
@@ -102,7 +101,7 @@ impl<'a> Replicas<'a> {
         Ok(replicas)
     }
 
-    /// Starts who is away, and waits until the Service has both.
+    /// Starts the ones that are down, and waits until the Service has both.
     pub(crate) async fn start_again(&mut self) -> Result<()> {
         for (index, one) in self.both.iter_mut().enumerate() {
             if one.part.is_some() {
@@ -134,7 +133,7 @@ impl<'a> Replicas<'a> {
         let part = one.part.take().context("it runs")?;
         match how {
             End::Killed => part.kill().await,
-            End::Asked => {
+            End::Terminated => {
                 let code = part.terminate(STOPPING).await?;
                 ensure!(code == Some(0), "the replica ended with {code:?}");
                 Ok(())
@@ -142,7 +141,7 @@ impl<'a> Replicas<'a> {
         }
     }
 
-    /// Ends both; what all lives counted, but for the moments before an end.
+    /// Ends both. Returns all counts, except those of the moments before a kill.
     pub(crate) async fn finish(mut self) -> Result<Reviews> {
         for one in &self.both {
             self.counted.add(&Reviews::read(one.admin).await?);

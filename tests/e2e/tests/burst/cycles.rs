@@ -20,18 +20,17 @@ const NODES: usize = 10;
 const SHARES: usize = 200;
 const CYCLES: usize = 1_000;
 /// Cycles under way at one time.
-const LANES: usize = 8;
+const CONCURRENT: usize = 8;
 /// 99 of 100 freed shares are used within this.
 const ALLOWED: Duration = Duration::from_secs(2);
 /// And where the machine does other work: kube-scheduler's longest pause is 10 s.
 const LATEST: Duration = Duration::from_secs(20);
-/// Cycles that are judged together: in a quarter of them the machine did nothing else.
+/// Cycles that are evaluated together: in a quarter of them the machine had no other load.
 const QUARTER: usize = CYCLES / 4;
 
-/// Issue D2, 7, second half. A cycle creates a pod, which is refused, ends the
-/// oldest pod that is bound, and waits until its own is: by then the share that
-/// it freed went to its pod or to that of another lane. The n-th Binding after
-/// the start uses the n-th share freed.
+/// A cycle creates a pod, which is refused, deletes the oldest bound pod, and waits until its own
+/// is bound: by then the freed share went to its pod or to that of a concurrent cycle. The n-th
+/// Binding after the start uses the n-th freed share.
 pub(crate) async fn on_a_full_cluster(stack: Arc<Stack>) -> Result<()> {
     let nodes: Vec<_> = (0..NODES).map(|n| (format!("cycle-{n}"), SHAPE)).collect();
     let pool = Pool::open(&stack, "cycle", &nodes).await?;
@@ -45,7 +44,7 @@ pub(crate) async fn on_a_full_cluster(stack: Arc<Stack>) -> Result<()> {
     let start = Instant::now();
     stream::iter(0..CYCLES)
         .map(|n| cycle(&client, &record, pool.name, name(SHARES + n), name(n)))
-        .buffer_unordered(LANES)
+        .buffer_unordered(CONCURRENT)
         .try_collect::<()>()
         .await?;
     record.bound(SHARES + CYCLES).await?;
@@ -68,7 +67,7 @@ pub(crate) async fn on_a_full_cluster(stack: Arc<Stack>) -> Result<()> {
     }
     ensure!(best < ALLOWED, "{best:?}, allowed {ALLOWED:?}");
     ensure!(at(99) < LATEST, "{:?}, allowed {LATEST:?}", at(99));
-    stack.books_agree().await?;
+    stack.ledger_agrees().await?;
     drop(record);
     pool.close().await
 }

@@ -12,19 +12,17 @@ use anyhow::{Result, ensure};
 
 use crate::record::{Record, conflicts, create, pod};
 
-/// Twenty shares a node: the cards have seats for more, their memory is what
-/// ends. With seats for twenty kube-scheduler would refuse pods by itself.
+/// Twenty shares a node, limited by the GPUs' memory. With only twenty replicas kube-scheduler
+/// would refuse pods by itself.
 pub(crate) const SHAPE: Shape = Shape {
-    cards: 2,
-    seats: 20,
+    gpus: 2,
+    replicas: 20,
 };
 const SHARES: usize = 20;
 /// Nodes that are there before the pods, and after them.
 const NODES: usize = 50;
 /// Longest time in which pods wait and none is bound: kube-scheduler's longest pause is 10 s.
 const STALL: Duration = Duration::from_secs(20);
-
-/// Issue D2, 7, first half.
 pub(crate) async fn exactly(stack: Arc<Stack>) -> Result<()> {
     let client = stack.cluster.admin()?;
     let nodes =
@@ -83,8 +81,8 @@ pub(crate) async fn exactly(stack: Arc<Stack>) -> Result<()> {
         met * 100.0 < f64::from(u32::try_from(pods)?),
         "{met} conflicts"
     );
-    let books = stack.books_agree().await?;
-    ensure!(books.pods.len() == pods, "{} booked", books.pods.len());
+    let ledger = stack.ledger_agrees().await?;
+    ensure!(ledger.pods.len() == pods, "{} allocated", ledger.pods.len());
     drop(record);
     first.close().await?;
     second.close().await

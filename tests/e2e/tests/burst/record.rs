@@ -22,20 +22,20 @@ const CONNECTIONS: usize = 16;
 
 /// Moments by the pods' names.
 #[derive(Debug, Default)]
-struct Seen {
+struct Moments {
     bound: HashMap<String, Instant>,
     gone: HashMap<String, Instant>,
 }
 
 /// A running watch of one namespace's bound pods; ends with this value.
 pub(crate) struct Record {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Moments>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Record {
     pub(crate) fn start(client: Client, namespace: &str) -> Self {
-        let seen: Arc<Mutex<Seen>> = Arc::default();
+        let seen: Arc<Mutex<Moments>> = Arc::default();
         let writes = seen.clone();
         let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client, namespace);
         let task = tokio::spawn(async move {
@@ -115,7 +115,7 @@ pub(crate) async fn create(client: &Client, namespace: &str, pods: Vec<Value>) -
         .await
 }
 
-/// A pod with a share that takes a tenth of a card, complete as the webhook
+/// A pod with a share that takes a tenth of a GPU, complete as the webhook
 /// would make it.
 pub(crate) fn pod(namespace: &str, name: &str) -> Value {
     let limits = [("gpu", "1"), ("gpumem", "8192"), ("gpucores", "10")];

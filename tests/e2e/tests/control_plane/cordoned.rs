@@ -1,4 +1,4 @@
-//! A card is taken out of use by an annotation of its node, and put back.
+//! A GPU is taken out of use by an annotation of its node, and put back.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ const WHOLE: (&str, &str) = ("gpumem", "81920");
 /// docs/guides/nodes.md, with the command that stands there.
 pub(crate) async fn until_it_is_let_on_again(stack: Arc<Stack>) -> Result<()> {
     let shape = Shape {
-        cards: 1,
-        seats: 10,
+        gpus: 1,
+        replicas: 10,
     };
     let nodes = [("cordoned-1".to_owned(), shape)];
     let pool = Pool::open(&stack, "cordoned", &nodes).await?;

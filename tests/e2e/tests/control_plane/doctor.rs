@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 /// Exit code and answer.
-async fn asks(stack: &Stack, args: &[&str]) -> Result<(Option<i32>, Value)> {
+async fn doctor(stack: &Stack, args: &[&str]) -> Result<(Option<i32>, Value)> {
     let program = stack
         .program(Kind::Scheduler)
         .with_file_name("kubectl-aliquot");
@@ -40,11 +40,11 @@ fn grades<'a>(answer: &'a Value, check: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-/// Issue D6: findings on the cluster as it is; the parts run, and not as pods.
-pub(crate) async fn looks(stack: Arc<Stack>) -> Result<()> {
+/// Findings on the cluster as it is; the parts run, and not as pods.
+pub(crate) async fn checks(stack: Arc<Stack>) -> Result<()> {
     let shape = Shape {
-        cards: 2,
-        seats: 10,
+        gpus: 2,
+        replicas: 10,
     };
     let nodes = [("doctor-1".to_owned(), shape)];
     let pool = Pool::open(&stack, "doctor", &nodes).await?;
@@ -53,7 +53,7 @@ pub(crate) async fn looks(stack: Arc<Stack>) -> Result<()> {
     let server = format!("http://{}", stack.address(Kind::Scheduler));
     let cluster = ["--server", &server, "--namespace", "doctor"];
 
-    let (code, answer) = asks(&stack, &cluster).await?;
+    let (code, answer) = doctor(&stack, &cluster).await?;
     for (check, grade) in [
         ("webhook", "ok"),
         ("webhook-answers", "ok"),
@@ -85,9 +85,9 @@ pub(crate) async fn looks(stack: Arc<Stack>) -> Result<()> {
     }
     ensure!(code == Some(2), "{code:?}");
 
-    // One node, without probes: nobody is there to run them.
+    // One node, without probes: no pod can run them here.
     let args = [&["node", "doctor-1", "--no-probe"][..], &cluster].concat();
-    let (_, answer) = asks(&stack, &args).await?;
+    let (_, answer) = doctor(&stack, &args).await?;
     ensure!(
         grades(&answer, "library") == [("doctor-1", "not-checked")],
         "{answer}"
@@ -99,7 +99,7 @@ pub(crate) async fn looks(stack: Arc<Stack>) -> Result<()> {
 
     // A webhook that does not answer is found, and nothing stays of the trials.
     stack.terminate(Kind::Webhook).await?;
-    let silent = asks(&stack, &cluster).await;
+    let silent = doctor(&stack, &cluster).await;
     stack.start_webhook(&[]).await?;
     let (_, answer) = silent?;
     ensure!(
@@ -148,7 +148,7 @@ async fn moves(stack: &Stack) -> Result<()> {
     }
     for from in ["hami", "nvidia"] {
         let args = ["migrate", "--from", from, "-n", "doctor"];
-        let (code, answer) = asks(stack, &args).await?;
+        let (code, answer) = doctor(stack, &args).await?;
         let bare = grades(&answer, "bare-count");
         ensure!(
             bare == [("Deployment doctor/bare", "warning")],

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_e2e::pods::{allocation, simple};
-use aliquot_e2e::pool::{CARD, Pool, Shape};
+use aliquot_e2e::pool::{GPU_MEMORY, Pool, Shape};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde_json::{Value, json};
 
-const NO_GPU: &str = "nvidia.com/gpu not set: 1";
-const NO_MEMORY: &str = "nvidia.com/gpumem not set: 5000 MiB; \
-                         ask for nvidia.com/gpumem-percentage: 100 for a whole card";
+const NO_GPU: &str = "nvidia.com/gpu not set, defaulting to 1";
+const NO_MEMORY: &str = "nvidia.com/gpumem not set, defaulting to 5000 MiB \
+                         (set nvidia.com/gpumem-percentage: 100 for a whole GPU)";
 const NO_CORES: &str =
-    "nvidia.com/gpucores not set: 0, no part of the compute is set aside or capped";
-const NO_PRIORITY: &str = "nvidia.com/priority not set: 1 (low)";
+    "nvidia.com/gpucores not set, defaulting to 0 (compute is neither reserved nor limited)";
+const NO_PRIORITY: &str = "nvidia.com/priority not set, defaulting to 1 (low)";
 
 /// One pod: what it writes, and what must come of it.
 struct Case {
@@ -26,7 +26,7 @@ struct Case {
     stored: Value,
     warnings: &'static [&'static str],
     defaulted: Value,
-    /// Memory and cores on each card.
+    /// Memory and cores on each GPU.
     grants: &'static [(u64, u32)],
 }
 
@@ -50,7 +50,7 @@ fn cases() -> Vec<Case> {
             warnings: &[NO_GPU, NO_CORES, NO_PRIORITY],
             defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0",
                 "nvidia.com/priority": "1"}),
-            grants: &[(CARD / 2, 0)],
+            grants: &[(GPU_MEMORY / 2, 0)],
         },
         Case {
             name: "only-cores",
@@ -84,8 +84,6 @@ fn cases() -> Vec<Case> {
         },
     ]
 }
-
-/// Issue D1, 3.
 pub(crate) async fn defaults(stack: Arc<Stack>) -> Result<()> {
     let pool = one_node(&stack, "filled").await?;
     for case in cases() {
@@ -96,8 +94,8 @@ pub(crate) async fn defaults(stack: Arc<Stack>) -> Result<()> {
 
 async fn one_node<'a>(stack: &'a Stack, name: &'static str) -> Result<Pool<'a>> {
     let shape = Shape {
-        cards: 2,
-        seats: 10,
+        gpus: 2,
+        replicas: 10,
     };
     Pool::open(stack, name, &[(format!("{name}-1"), shape)]).await
 }
@@ -128,8 +126,8 @@ async fn check(stack: &Stack, pool: &Pool<'_>, case: &Case) -> Result<()> {
     let grants = allocation.grants("main").context("main has a share")?;
     let shares: Vec<_> = grants.iter().map(|g| (g.memory.0, g.cores.0)).collect();
     ensure!(shares == case.grants, "{grants:?}");
-    let by_card: BTreeMap<_, _> = grants.iter().map(|g| (&g.gpu, g)).collect();
-    ensure!(by_card.len() == grants.len(), "one card twice: {grants:?}");
+    let by_gpu: BTreeMap<_, _> = grants.iter().map(|g| (&g.gpu, g)).collect();
+    ensure!(by_gpu.len() == grants.len(), "one gpu twice: {grants:?}");
     stack.cluster.delete_pod(pool.name, case.name).await
 }
 
@@ -149,7 +147,7 @@ async fn apply(stack: &Stack, pod: &Value) -> Result<Vec<String>> {
     Ok(warnings)
 }
 
-/// Design 4.1, 2: a manifest copied from a running pod brings no share along.
+/// A manifest copied from a running pod brings no share along.
 pub(crate) async fn stripped(stack: Arc<Stack>) -> Result<()> {
     let pool = one_node(&stack, "stripped").await?;
     let mut pod = pool.pod(
@@ -164,7 +162,7 @@ pub(crate) async fn stripped(stack: Arc<Stack>) -> Result<()> {
     let stale = json!({"v": 1, "node": "elsewhere", "containers": {}, "init": {}, "priority": 0});
     pod["metadata"]["annotations"] = json!({"aliquot.dev/allocation": stale.to_string()});
     let warnings = apply(&stack, &pod).await?;
-    let expected = "annotation aliquot.dev/allocation removed: only the scheduler writes it";
+    let expected = "annotation aliquot.dev/allocation removed: only the scheduler may set it";
     ensure!(warnings == [expected], "{warnings:?}");
 
     let bound = pool.bound("copied").await?;
@@ -179,7 +177,7 @@ pub(crate) async fn stripped(stack: Arc<Stack>) -> Result<()> {
     pool.close().await
 }
 
-/// Design 4.1, 5: whose pods are taken over.
+/// Which schedulers' pods the webhook moves to ours.
 pub(crate) async fn schedulers(stack: Arc<Stack>) -> Result<()> {
     const NAMESPACE: &str = "schedulers";
     stack.cluster.namespace(NAMESPACE).await?;

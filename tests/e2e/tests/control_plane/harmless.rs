@@ -1,4 +1,4 @@
-//! Pods that ask for nothing of ours never meet the webhook.
+//! Pods that request nothing of ours never meet the webhook.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
-/// Every optional field absent, empty or strange; none asks for a GPU.
+/// Every optional field absent, empty or strange; none requests a GPU.
 const ODD: &str = include_str!("odd-pods.json");
-/// Longest wait for a pod that does not concern us: who asks a webhook that is away waits 5 s.
+/// Longest wait for an unrelated pod: a call to a webhook that is down takes 5 s.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 async fn reviews(stack: &Stack) -> Result<f64> {
@@ -23,7 +23,7 @@ async fn reviews(stack: &Stack) -> Result<f64> {
     metric(address, "aliquot_webhook_reviews_total", &[]).await
 }
 
-/// Issue D1, 4: no match condition fails on them, and none is reviewed.
+/// No match condition fails on them, and none is reviewed.
 pub(crate) async fn odd_pods(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace("odd").await?;
     let odd: Vec<Value> = serde_json::from_str(ODD)?;
@@ -59,7 +59,7 @@ pub(crate) async fn odd_pods(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// Issue D1, 4: `failurePolicy: Fail` without anybody else waiting.
+/// `failurePolicy: Fail` delays no other pod.
 pub(crate) async fn webhook_away(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace("away").await?;
     stack.kill(Kind::Webhook).await?;

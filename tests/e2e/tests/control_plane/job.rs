@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pods::allocation;
-use aliquot_e2e::pool::{CARD, Pool, Shape};
+use aliquot_e2e::pool::{GPU_MEMORY, Pool, Shape};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -16,10 +16,10 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
 const PODS: usize = 40;
-/// What issue D1, 9 allows.
+/// The specified time.
 const ALLOWED: Duration = Duration::from_secs(2);
 
-/// Issue D1, 9: 40 pods of one job with 2000 MiB each on two cards. A machine that does other work
+/// 40 pods of one job with 2000 MiB each on two GPUs. A machine that does other work
 /// may take its time once.
 pub(crate) async fn forty_pods(stack: Arc<Stack>) -> Result<()> {
     let mut tries = Vec::new();
@@ -35,8 +35,8 @@ pub(crate) async fn forty_pods(stack: Arc<Stack>) -> Result<()> {
 
 async fn bound_within(stack: &Stack, name: &'static str) -> Result<Duration> {
     let shape = Shape {
-        cards: 2,
-        seats: 20,
+        gpus: 2,
+        replicas: 20,
     };
     let node = format!("{name}-1");
     let pool = Pool::open(stack, name, &[(node.clone(), shape)]).await?;
@@ -63,17 +63,17 @@ async fn bound_within(stack: &Stack, name: &'static str) -> Result<Duration> {
         took,
     );
 
-    let mut cards = std::collections::BTreeMap::<_, (usize, u64)>::new();
+    let mut gpus = std::collections::BTreeMap::<_, (usize, u64)>::new();
     for pod in pods.list(&ListParams::default()).await? {
         for grant in allocation(&pod)?.grants("main").unwrap_or_default() {
-            let (pods, memory) = cards.entry(grant.gpu.clone()).or_default();
+            let (pods, memory) = gpus.entry(grant.gpu.clone()).or_default();
             *pods += 1;
             *memory += grant.memory.0;
         }
     }
-    let sums: Vec<_> = cards.into_values().collect();
+    let sums: Vec<_> = gpus.into_values().collect();
     ensure!(sums == [(20, 40_000), (20, 40_000)], "{sums:?}");
-    ensure!(sums.iter().all(|(_, memory)| *memory <= CARD));
+    ensure!(sums.iter().all(|(_, memory)| *memory <= GPU_MEMORY));
     jobs.delete(name, &DeleteParams::background()).await?;
     pool.close().await?;
     Ok(took)

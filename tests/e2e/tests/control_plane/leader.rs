@@ -1,4 +1,4 @@
-//! Only the replica whose kube-scheduler holds the lease binds (design 4.3.4).
+//! Only the replica whose kube-scheduler has the lease binds.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,14 +15,14 @@ use serde_json::json;
 const NAME: &str = "aliquot-scheduler";
 /// The longest that an old leader's last POST can take.
 const SETTLING: Duration = Duration::from_secs(3);
-/// The lease's clock is what we write into it: nobody has to renew.
+/// The lease's times are what we write into it: it is never renewed.
 const HOUR: Duration = Duration::from_hours(1);
 
-/// Issue D1, scheduler: bind as in design 4.3.
+/// Binds with the lease only.
 pub(crate) async fn lease(stack: Arc<Stack>) -> Result<()> {
     let shape = Shape {
-        cards: 1,
-        seats: 10,
+        gpus: 1,
+        replicas: 10,
     };
     let pool = Pool::open(&stack, "leader", &[("leader-1".to_owned(), shape)]).await?;
     let now = SystemTime::now();

@@ -17,8 +17,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 /// Between a quota that leaves more and the last Binding that uses it. A pod that was tried often
-/// waits up to 10 s for its turn; one that nobody woke waits five minutes.
-const WOKEN: Duration = Duration::from_secs(30);
+/// waits up to 10 s in its backoff; without a requeue it waits five minutes.
+const REQUEUED: Duration = Duration::from_secs(30);
 
 fn hard(resource: &str, most: &str) -> Value {
     json!({"spec": {"hard": {format!("limits.nvidia.com/{resource}"): most}}})
@@ -40,7 +40,7 @@ async fn known(stack: &Stack, namespace: &str, quota: &str, most: f64) -> Result
     ];
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     let address = stack.address(Kind::Scheduler);
-    eventually(PATIENCE, "a quota in the books", || async {
+    eventually(PATIENCE, "a quota in the ledger", || async {
         let found = metric(address, "aliquot_scheduler_quota_limit", &labels).await?;
         ensure!((found - most).abs() < 0.5, "{found}");
         Ok(Some(()))
@@ -49,8 +49,8 @@ async fn known(stack: &Stack, namespace: &str, quota: &str, most: f64) -> Result
 }
 
 /// Waits until so many pods are bound; more are never.
-async fn bound(pods: &Api<Pod>, wanted: usize) -> Result<()> {
-    let what = format!("{wanted} bound pods");
+async fn bound(pods: &Api<Pod>, expected: usize) -> Result<()> {
+    let what = format!("{expected} bound pods");
     eventually(PATIENCE, &what, || async {
         let all = pods.list(&ListParams::default()).await?;
         let found = all
@@ -58,10 +58,10 @@ async fn bound(pods: &Api<Pod>, wanted: usize) -> Result<()> {
             .iter()
             .filter(|pod| node_of(pod).is_some())
             .count();
-        if found > wanted {
+        if found > expected {
             return Err(give_up(format!("{found} are bound")));
         }
-        ensure!(found == wanted, "{found}");
+        ensure!(found == expected, "{found}");
         Ok(Some(()))
     })
     .await
@@ -71,8 +71,8 @@ async fn bound(pods: &Api<Pod>, wanted: usize) -> Result<()> {
 /// deleted lets exactly those in that fit.
 pub(crate) async fn many_at_once(stack: Arc<Stack>) -> Result<()> {
     let shape = Shape {
-        cards: 2,
-        seats: 20,
+        gpus: 2,
+        replicas: 20,
     };
     let nodes = [("many-1".to_owned(), shape), ("many-2".to_owned(), shape)];
     let pool = Pool::open(&stack, "many", &nodes).await?;
@@ -102,14 +102,14 @@ pub(crate) async fn many_at_once(stack: Arc<Stack>) -> Result<()> {
     bound(&pods, 8).await?;
     let took = start.elapsed();
     report("three pods bound after their quota was raised", took);
-    ensure!(took < WOKEN, "{took:?}, allowed {WOKEN:?}");
+    ensure!(took < REQUEUED, "{took:?}, allowed {REQUEUED:?}");
 
     let start = Instant::now();
     quotas.delete("wide", &DeleteParams::default()).await?;
     bound(&pods, 10).await?;
     let took = start.elapsed();
     report("two more after a quota was deleted", took);
-    ensure!(took < WOKEN, "{took:?}, allowed {WOKEN:?}");
+    ensure!(took < REQUEUED, "{took:?}, allowed {REQUEUED:?}");
     let used = metric(
         stack.address(Kind::Scheduler),
         "aliquot_scheduler_quota_used",
@@ -121,11 +121,11 @@ pub(crate) async fn many_at_once(stack: Arc<Stack>) -> Result<()> {
 }
 
 /// The effective rule with percentages, as in HAMi's W9: two app containers of
-/// half a card each under three quarters of a card.
+/// half a GPU each under three quarters of a GPU.
 pub(crate) async fn init_containers(stack: Arc<Stack>) -> Result<()> {
     let shape = Shape {
-        cards: 2,
-        seats: 10,
+        gpus: 2,
+        replicas: 10,
     };
     let pool = Pool::open(&stack, "halves", &[("halves-1".to_owned(), shape)]).await?;
     let quotas: Api<ResourceQuota> = Api::namespaced(stack.cluster.admin()?, "halves");

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "refused";
 const MIB: &str = "a whole number of MiB, 1 to 1048576";
-const CARDS: &str = "a whole number of cards, 0 to 64";
-const PERCENT: &str = "a whole percentage of the card's memory, 1 to 100";
-const CORES: &str = "a whole percentage of the card's compute, 0 to 100";
+const GPUS: &str = "a whole number of GPUs, 0 to 64";
+const PERCENT: &str = "a whole percentage of the GPU's memory, 1 to 100";
+const CORES: &str = "a whole percentage of the GPU's compute, 0 to 100";
 const LEVEL: &str = "0 (high) or 1 (low)";
 const CAPABILITIES: &str =
     "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO, SYS_MODULE, DAC_READ_SEARCH, BPF";
@@ -25,7 +25,7 @@ struct Bad {
     refusal: String,
 }
 
-/// Issue D1, 4: each with field, value and accepted form.
+/// Each with field, value and expected form.
 pub(crate) async fn pods(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace(NAMESPACE).await?;
     let all: Vec<_> = [quantities(), contradictions(), escapes(), host_paths()]
@@ -63,11 +63,11 @@ fn limit(resource: &str) -> String {
 /// As users write them; the text in the refusal is the API server's own form.
 fn quantities() -> Vec<Bad> {
     let binary =
-        |mib: u32| format!("has a binary suffix; accepted: {MIB} (write {mib}, the unit is MiB)");
-    let negative = |accepted| format!("is negative; accepted: {accepted}");
-    let fraction = |accepted| format!("is not a whole number; accepted: {accepted}");
-    let range = |accepted| format!("is out of range; accepted: {accepted}");
-    let suffix = |accepted| format!("has a binary suffix; accepted: {accepted}");
+        |mib: u32| format!("has a binary suffix; expected: {MIB} (write {mib}, the unit is MiB)");
+    let negative = |accepted| format!("is negative; expected: {accepted}");
+    let fraction = |accepted| format!("is not a whole number; expected: {accepted}");
+    let range = |accepted| format!("is out of range; expected: {accepted}");
+    let suffix = |accepted| format!("has a binary suffix; expected: {accepted}");
     [
         ("gpumem", json!("16Gi"), "16Gi", binary(16384)),
         ("gpumem", json!("0.5Gi"), "512Mi", binary(512)),
@@ -85,7 +85,7 @@ fn quantities() -> Vec<Bad> {
             "gpumem",
             json!("1e30"),
             "1e30",
-            format!("is too large; accepted: {MIB}"),
+            format!("is too large; expected: {MIB}"),
         ),
         ("gpumem-percentage", json!(0), "0", range(PERCENT)),
         ("gpumem-percentage", json!(101), "101", range(PERCENT)),
@@ -110,11 +110,11 @@ fn quantities() -> Vec<Bad> {
         ("priority", json!(2), "2", range(LEVEL)),
         ("priority", json!(-1), "-1", negative(LEVEL)),
         ("priority", json!(0.5), "500m", fraction(LEVEL)),
-        ("gpu", json!(65), "65", range(CARDS)),
-        ("gpu", json!(1_000_000), "1M", range(CARDS)),
-        ("gpu", json!(-1), "-1", negative(CARDS)),
-        ("gpu", json!(0.5), "500m", fraction(CARDS)),
-        ("gpu", json!("1Gi"), "1Gi", suffix(CARDS)),
+        ("gpu", json!(65), "65", range(GPUS)),
+        ("gpu", json!(1_000_000), "1M", range(GPUS)),
+        ("gpu", json!(-1), "-1", negative(GPUS)),
+        ("gpu", json!(0.5), "500m", fraction(GPUS)),
+        ("gpu", json!("1Gi"), "1Gi", suffix(GPUS)),
     ]
     .into_iter()
     .map(|(resource, written, stored, problem)| {
@@ -142,17 +142,17 @@ fn contradictions() -> Vec<Bad> {
         limits(
             json!({"nvidia.com/gpumem": 3000, "nvidia.com/gpumem-percentage": 50}),
             "gpumem-percentage",
-            "\"50\" percent beside nvidia.com/gpumem; accepted: one of the two",
+            "\"50\" cannot be combined with nvidia.com/gpumem; expected: only one of the two",
         ),
         limits(
             json!({"nvidia.com/gpu": 0, "nvidia.com/gpumem": 3000}),
             "gpu",
-            "\"0\" cards but memory or compute of them; accepted: 1 to 64 cards, or no other GPU resource",
+            "a count of 0 with memory or compute; expected: 1 to 64 GPUs, or no other GPU resource",
         ),
         limits(
             json!({"nvidia.com/priority": 0}),
             "priority",
-            "\"0\" of no GPU; accepted: with nvidia.com/gpu: 1 or more beside it",
+            "\"0\" requires nvidia.com/gpu of at least 1",
         ),
         with(
             &|pod| {
@@ -160,7 +160,7 @@ fn contradictions() -> Vec<Bad> {
                     json!({"nvidia.com/gpumem": 2000});
             },
             "spec.containers[0].resources.requests[\"nvidia.com/gpumem\"]: \"2k\" differs from the \
-             limit; accepted: \"3k\", or no request",
+             limit; expected: \"3k\", or no request",
         ),
         with(
             &|pod| {
@@ -169,17 +169,17 @@ fn contradictions() -> Vec<Bad> {
                 pod["spec"]["initContainers"] = json!([{"name": "plain", "image": "i"}, side]);
             },
             "spec.initContainers[1].resources.limits[\"nvidia.com/gpumem\"]: \"1Gi\" has a binary \
-             suffix; accepted: a whole number of MiB, 1 to 1048576 (write 1024, the unit is MiB)",
+             suffix; expected: a whole number of MiB, 1 to 1048576 (write 1024, the unit is MiB)",
         ),
         with(
             &|pod| pod["spec"]["nodeName"] = json!("n1"),
-            "spec.nodeName: \"n1\" places the pod past aliquot-scheduler, which books its share; \
-             accepted: no nodeName (choose nodes by nodeSelector or affinity)",
+            "spec.nodeName: \"n1\" bypasses scheduler aliquot-scheduler, which allocates the pod's GPU \
+             share; expected: no nodeName (use nodeSelector or affinity to choose nodes)",
         ),
         with(
             &|pod| pod["metadata"]["annotations"] = json!({"notes": "x".repeat(250_000)}),
             &format!(
-                "metadata.annotations: {} bytes leave no room for the allocation; accepted: at most \
+                "metadata.annotations: {} bytes leave no space for the allocation; expected: at most \
                  245760 bytes",
                 250_000 + "notes".len() + DEFAULTED.len()
             ),
@@ -193,7 +193,7 @@ const DEFAULTED: &str = "aliquot.dev/defaulted\
 
 fn around(value: &str, accepted: &str) -> String {
     format!(
-        "{value} lets a pod reach around its GPU share; accepted: {accepted}, or a namespace where \
+        "{value} would let the pod bypass its GPU share; expected: {accepted}, or a namespace where \
          the administrator allows it"
     )
 }
@@ -246,7 +246,7 @@ fn host_paths() -> Vec<Bad> {
         Bad { pod, refusal }
     };
     let apart = |path: &str, closed: &str| {
-        let accepted = format!("a path neither above nor below {closed}");
+        let accepted = format!("a path that is neither inside {closed} nor one of its parents");
         around(&format!("{path:?}"), &accepted)
     };
     let path = |path: &str, closed: &str| {
@@ -276,7 +276,7 @@ fn host_paths() -> Vec<Bad> {
             json!({"path": "/opt/disk", "type": "BlockDevice"}),
             format!(
                 "spec.volumes[0].hostPath.type: {}",
-                around("\"BlockDevice\"", "no device")
+                around("\"BlockDevice\"", "a type that is not a device")
             ),
         ),
         mount("/.aliquot", "/.aliquot"),
@@ -284,7 +284,7 @@ fn host_paths() -> Vec<Bad> {
     ]
 }
 
-/// Design 4.1: the other door, UPDATE of pods/ephemeralcontainers.
+/// The other door, UPDATE of pods/ephemeralcontainers.
 pub(crate) async fn ephemeral_containers(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace("ephemeral").await?;
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "ephemeral");
@@ -308,17 +308,17 @@ pub(crate) async fn ephemeral_containers(stack: Arc<Stack>) -> Result<()> {
     let field = "spec.ephemeralContainers[0]";
     let message =
         add(json!({"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}})).await?;
-    let debug = "none of these (kubectl debug --profile=baseline)";
+    let debug = format!("{CAPABILITIES} (use kubectl debug --profile=baseline)");
     let escape = format!(
         "{field}.securityContext.capabilities.add[0]: {}",
-        around("\"SYS_PTRACE\"", debug)
+        around("\"SYS_PTRACE\"", &debug)
     );
     ensure!(message.ends_with(&escape), "{message}");
     let message = add(json!({"resources": {"limits": {"nvidia.com/gpumem": "3k"}}})).await?;
-    let asks = format!(
-        "{field}.resources.limits[\"nvidia.com/gpumem\"]: \"3k\" in an ephemeral container; \
-         accepted: no nvidia.com/gpumem"
+    let request = format!(
+        "{field}.resources.limits[\"nvidia.com/gpumem\"]: \"3k\" in an ephemeral container, which \
+         cannot get GPUs; expected: no nvidia.com/gpumem"
     );
-    ensure!(message.ends_with(&asks), "{message}");
+    ensure!(message.ends_with(&request), "{message}");
     stack.cluster.delete_pod("ephemeral", "shared").await
 }

@@ -15,26 +15,26 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
 
-/// How long pods are created, at least. Leaves live 9 s and authorities 18 s meanwhile: a third of
-/// that is left for a new one on a machine that does other work, too.
+/// How long pods are created, at least. Meanwhile serving certificates live 9 s and CAs 18 s: a
+/// third of that is left for a new one on a busy machine, too.
 const LOAD: Duration = Duration::from_secs(15);
-/// Leaves that are issued meanwhile; the third one is of a new authority.
-const LEAVES: f64 = 4.0;
+/// Serving certificates that are issued meanwhile; the third one is of a new CA.
+const CERTIFICATES: f64 = 4.0;
 const WORKERS: usize = 4;
 
-/// Issue D1, webhook: rotation before expiry without a dropped connection.
+/// Rotation before expiry without a dropped connection.
 pub(crate) async fn under_load(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::Webhook).await?;
-    let lives = ["--leaf-lifetime", "9s", "--ca-lifetime", "18s"];
-    stack.start_webhook(&lives).await?;
+    let lifetimes = ["--leaf-lifetime", "9s", "--ca-lifetime", "18s"];
+    stack.start_webhook(&lifetimes).await?;
 
     let (began, over) = (Instant::now(), AtomicBool::new(false));
     let workers = (0..WORKERS).map(|worker| create_until(&stack, worker, &over));
     let issued = async {
         let webhook = stack.address(Kind::Webhook);
-        let issued = eventually(PATIENCE, "leaves to be issued", || async {
-            let leaves = http::metric(webhook, "aliquot_webhook_leaves_issued_total", &[]).await?;
-            ensure!(leaves >= LEAVES, "only {leaves}");
+        let issued = eventually(PATIENCE, "certificates to be issued", || async {
+            let issued = http::metric(webhook, "aliquot_webhook_leaves_issued_total", &[]).await?;
+            ensure!(issued >= CERTIFICATES, "only {issued}");
             Ok((began.elapsed() >= LOAD).then_some(()))
         });
         let issued = issued.await;

@@ -1,11 +1,11 @@
-//! What `/metrics` of a living scheduler says is what its reference says: every
-//! metric, its type, its labels, and no other.
+//! `/metrics` of a running scheduler has exactly what its reference lists: every metric, its type
+//! and its labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_core::inventory::{INVENTORY, Inventory, Lingering};
+use aliquot_core::inventory::{INVENTORY, Inventory, LingeringShare};
 use aliquot_core::{Mib, Percent};
 use aliquot_e2e::http;
 use aliquot_e2e::pool::{Pool, Shape};
@@ -19,15 +19,13 @@ use serde_json::json;
 const REFERENCE: &str = include_str!("../../../../docs/reference/metrics.md");
 const NODE: &str = "scrape-1";
 const SHAPE: Shape = Shape {
-    cards: 1,
-    seats: 10,
+    gpus: 1,
+    replicas: 10,
 };
-
-/// Issue D2, Metrics.
 pub(crate) async fn against_the_reference(stack: Arc<Stack>) -> Result<()> {
     let reference = Reference::read()?;
     let pool = Pool::open(&stack, "scrape", &[(NODE.to_owned(), SHAPE)]).await?;
-    // Some metrics have samples only where there is such a thing.
+    // Some metrics have samples only under these conditions.
     linger(&stack).await?;
     let hard = json!({"metadata": {"name": "most"},
         "spec": {"hard": {"limits.nvidia.com/gpumem": "50000"}}});
@@ -48,16 +46,16 @@ pub(crate) async fn against_the_reference(stack: Arc<Stack>) -> Result<()> {
     pool.close().await
 }
 
-/// A share whose pod is gone, as the node's agent would tell of it.
+/// A share whose pod is gone, as the node's agent would report it.
 async fn linger(stack: &Stack) -> Result<()> {
     let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
     let annotations = nodes.get(NODE).await?.metadata.annotations;
     let text = annotations.and_then(|mut all| all.remove(INVENTORY));
     let mut inventory = Inventory::decode(&text.context("an inventory")?)?;
-    inventory.lingering.push(Lingering {
+    inventory.lingering.push(LingeringShare {
         pod: "gone".into(),
         gpu: inventory.gpus[0].uuid.clone(),
-        seats: 1,
+        replicas: 1,
         memory: Mib(100),
         cores: Percent(10),
     });
@@ -69,7 +67,7 @@ async fn linger(stack: &Stack) -> Result<()> {
 
 type Labels = BTreeSet<String>;
 
-/// What the page says of a metric.
+/// What the page lists of a metric.
 struct Documented {
     kind: String,
     labels: Labels,

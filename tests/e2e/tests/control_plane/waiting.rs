@@ -1,4 +1,4 @@
-//! Pods that nothing fits: told why, woken in time, and quiet until then.
+//! Pods that fit nowhere: notified why, requeued in time, and not retried until then.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,41 +16,44 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
-/// What issue D1, 6 allows between a pod's end and another's Binding.
-const WOKEN: Duration = Duration::from_secs(5);
-/// And on a slow machine, where a pod that was tried often waits up to 10 s for its turn. One that
-/// nobody woke waits five minutes.
+/// The specified time between a pod's end and another's Binding.
+const REQUEUED: Duration = Duration::from_secs(5);
+/// The same on a slow machine, where a pod that was tried often waits up to 10 s in its backoff.
+/// Without a requeue it waits five minutes.
 const LATEST: Duration = Duration::from_secs(30);
 /// How long a refused pod is watched, and how often it may be tried meanwhile.
 const QUIET: Duration = Duration::from_secs(20);
 const TRIES: f64 = 3.0;
 const WHOLE: (&str, &str) = ("gpumem", "81920");
 
-/// Issue D1, 6: the reasons by count, then the wake-up.
+/// The reasons by count, then the requeue.
 pub(crate) async fn until_another_ends(stack: Arc<Stack>) -> Result<()> {
-    let shape = |cards| Shape { cards, seats: 10 };
+    let shape = |gpus| Shape {
+        gpus: gpus,
+        replicas: 10,
+    };
     let nodes = [
-        ("told-memory".to_owned(), shape(2)),
-        ("told-alone".to_owned(), shape(1)),
+        ("notified-memory".to_owned(), shape(2)),
+        ("notified-alone".to_owned(), shape(1)),
     ];
-    let pool = Pool::open(&stack, "told", &nodes).await?;
-    // No agent there, but seats that somebody published.
-    let seats = [("nvidia.com/gpu", "10")];
+    let pool = Pool::open(&stack, "notified", &nodes).await?;
+    // No agent there, but replicas that something else published.
+    let replicas = [("nvidia.com/gpu", "10")];
     stack
         .cluster
-        .fake_node("told-nobody", &[("pool", "told")], &seats)
+        .fake_node("notified-nobody", &[("pool", "notified")], &replicas)
         .await?;
     for (name, node, limits) in [
-        ("full-0", "told-memory", [WHOLE, ("gpucores", "0")]),
-        ("full-1", "told-memory", [WHOLE, ("gpucores", "0")]),
+        ("full-0", "notified-memory", [WHOLE, ("gpucores", "0")]),
+        ("full-1", "notified-memory", [WHOLE, ("gpucores", "0")]),
         (
             "alone",
-            "told-alone",
+            "notified-alone",
             [("gpumem", "100"), ("gpucores", "100")],
         ),
     ] {
         let mut pod = pool.pod(name, &limits);
-        // The made-up nodes have no kubernetes.io/hostname label.
+        // The fake nodes have no kubernetes.io/hostname label.
         pod["spec"]["affinity"] = json!({"nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                 {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
@@ -60,67 +63,69 @@ pub(crate) async fn until_another_ends(stack: Arc<Stack>) -> Result<()> {
         pool.bound(name).await?;
     }
 
-    pool.create("refused", &[("gpumem", "4000")]).await?;
+    pool.create("notified", &[("gpumem", "4000")]).await?;
     let why = "0/3 nodes can serve the GPU request: 2 CardInsufficientMemory, \
                1 CardComputeUnitsExhausted, 1 NodeNotRegistered";
-    let event = pool.event("refused", "Refused: ").await?;
+    let event = pool.event("notified", "Refused: ").await?;
     ensure!(event == format!("Refused: {why}"), "{event}");
-    let event = pool.event("refused", "FailedScheduling: ").await?;
+    let event = pool.event("notified", "FailedScheduling: ").await?;
     ensure!(event.contains(why), "{event}");
-    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "told");
-    ensure!(node_of(&pods.get("refused").await?).is_none());
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "notified");
+    ensure!(node_of(&pods.get("notified").await?).is_none());
 
-    stack.cluster.delete_pod("told", "full-1").await?;
+    stack.cluster.delete_pod("notified", "full-1").await?;
     let start = Instant::now();
-    let bound = pool.bound("refused").await?;
+    let bound = pool.bound("notified").await?;
     let took = start.elapsed();
     report("a refused pod bound after another's end", took);
-    ensure!(node_of(&bound) == Some("told-memory"), "{bound:?}");
+    ensure!(node_of(&bound) == Some("notified-memory"), "{bound:?}");
     ensure!(took < LATEST, "{took:?}, allowed {LATEST:?}");
-    stack.delete_node("told-nobody").await?;
+    stack.delete_node("notified-nobody").await?;
     pool.close().await
 }
 
-/// Design 4.6: kube-scheduler may hear of an end before our books do; whoever
-/// hears first, and whatever is under way then, the next pod is not forgotten.
+/// kube-scheduler may see an end before our ledger does; in either order, and whatever is under way
+/// then, the next pod is requeued.
 pub(crate) async fn hand_over(stack: Arc<Stack>) -> Result<()> {
-    let shape = Shape { cards: 1, seats: 2 };
+    let shape = Shape {
+        gpus: 1,
+        replicas: 2,
+    };
     let nodes = [("relay-1".to_owned(), shape)];
     let pool = Pool::open(&stack, "relay", &nodes).await?;
     let mut holder = "p0".to_owned();
     pool.create(&holder, &[WHOLE]).await?;
     pool.bound(&holder).await?;
-    let nudges = async || {
+    let requeues = async || {
         let address = stack.address(Kind::Scheduler);
         metric(address, "aliquot_scheduler_nudges_total", &[]).await
     };
-    let before = nudges().await?;
+    let before = requeues().await?;
     let mut times = Vec::new();
-    for round in 1..=20 {
-        let next = format!("p{round}");
+    for n in 1..=20 {
+        let next = format!("p{n}");
         pool.create(&next, &[WHOLE]).await?;
-        // In every other round its first try and the end of the holder meet.
-        if round % 2 == 0 {
+        // In every other run its first try and the end of the previous pod coincide.
+        if n % 2 == 0 {
             pool.event(&next, "Refused: ").await?;
         }
         stack.cluster.delete_pod("relay", &holder).await?;
         let start = Instant::now();
         pool.bound(&next).await?;
         let took = start.elapsed();
-        ensure!(took < LATEST, "round {round}: {took:?}, allowed {LATEST:?}");
+        ensure!(took < LATEST, "pod {n}: {took:?}, allowed {LATEST:?}");
         times.push(took);
         holder = next;
     }
-    ensure!(nudges().await? > before, "the scheduler woke nobody");
+    ensure!(requeues().await? > before, "the scheduler requeued no pod");
     times.sort_unstable();
     let (middle, slowest) = (times[times.len() / 2], times[times.len() - 1]);
     report("slowest of 20 pods bound after another's end", slowest);
-    ensure!(middle < WOKEN, "{times:?}, allowed {WOKEN:?}");
+    ensure!(middle < REQUEUED, "{times:?}, allowed {REQUEUED:?}");
     pool.close().await
 }
 
-/// Issue D1, 6: kube-scheduler's preemption must not try again and again. Ours is
-/// off, or it would make room.
+/// kube-scheduler's preemption must not retry again and again. Ours is off, or it would evict pods.
 pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::Scheduler).await?;
     stack.start_scheduler(&["--preempt", "false"]).await?;
@@ -138,8 +143,8 @@ async fn quiet_refusal(stack: &Stack) -> Result<()> {
         classes.create(&PostParams::default(), &class).await?;
     }
     let shape = Shape {
-        cards: 2,
-        seats: 10,
+        gpus: 2,
+        replicas: 10,
     };
     let nodes: Vec<_> = (0..30).map(|n| (format!("thirty-{n:02}"), shape)).collect();
     let pool = Pool::open(stack, "thirty", &nodes).await?;

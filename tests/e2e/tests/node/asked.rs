@@ -20,10 +20,10 @@ use crate::running::{PATIENCE, Running};
 const NAMESPACE: &str = "asked";
 const SCHEDULER: &str = "aliquot-scheduler-0";
 /// What one pod holds, and what another asks for in vain.
-const HELD: u64 = 20_000;
+const ALLOCATED: u64 = 20_000;
 const TOO_MUCH: u64 = 90_000;
 
-/// Issue D2, Explain: on a living cluster, through `pods/proxy`.
+/// On a living cluster, through `pods/proxy`.
 pub(crate) async fn in_its_pod(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace(NAMESPACE).await?;
     stack.terminate(Kind::Scheduler).await?;
@@ -77,7 +77,7 @@ async fn start(stack: &Stack) -> Result<()> {
 }
 
 async fn asked(stack: &Stack) -> Result<()> {
-    let holder = Running::start(stack, NAMESPACE, "holds", HELD).await?;
+    let holder = Running::start(stack, NAMESPACE, "holds", ALLOCATED).await?;
     let memory = TOO_MUCH.to_string();
     let limits = [("gpu", "1"), ("gpumem", &*memory)];
     let waiting = simple(NAMESPACE, "waits", &limits);
@@ -101,20 +101,20 @@ async fn asked(stack: &Stack) -> Result<()> {
     );
     let node = &answer["nodes"][0];
     ensure!(node["node"] == NODE && node["offered"] == true, "{answer}");
-    for gpu in node["gpus"].as_array().context("cards")? {
+    for gpu in node["gpus"].as_array().context("GPUs")? {
         ensure!(gpu["answer"] == "CardInsufficientMemory", "{answer}");
     }
-    let table = user.says(&explain[..4]).await?;
+    let table = user.output(&explain[..4]).await?;
     ensure!(table.contains("CardInsufficientMemory"), "{table}");
-    let yaml = user.says(&["top", "-o", "yaml"]).await?;
+    let yaml = user.output(&["top", "-o", "yaml"]).await?;
     ensure!(yaml.contains("leads: true"), "{yaml}");
 
     // Where a pod is.
     let explain = ["explain", "holds", "-n", NAMESPACE, "-o", "json"];
     let answer = user.json(&explain).await?;
-    let held = &answer["booked"]["gpus"][holder.share.gpu()];
+    let allocated = &answer["booked"]["gpus"][holder.share.gpu()];
     ensure!(answer["booked"]["node"] == NODE, "{answer}");
-    ensure!(held["memory"] == HELD, "{answer}");
+    ensure!(allocated["memory"] == ALLOCATED, "{answer}");
 
     // And a pod that does not exist, in the scheduler's words.
     let refused = user.run(&["explain", "nobody", "-n", NAMESPACE]).await?;
@@ -123,16 +123,22 @@ async fn asked(stack: &Stack) -> Result<()> {
         "{refused:?}"
     );
 
-    // Everything, by the books and not computed from objects.
+    // Everything, by the ledger and not computed from objects.
     let answer = user.json(&["top", "-o", "json"]).await?;
     ensure!(answer["leads"] == true, "{answer}");
-    let gpus = answer["nodes"][0]["gpus"].as_array().context("cards")?;
+    let gpus = answer["nodes"][0]["gpus"].as_array().context("GPUs")?;
     let promised = gpus.iter().filter_map(|gpu| gpu["used"]["memory"].as_u64());
-    ensure!(gpus.len() == 2 && promised.sum::<u64>() == HELD, "{answer}");
+    ensure!(
+        gpus.len() == 2 && promised.sum::<u64>() == ALLOCATED,
+        "{answer}"
+    );
     for of in ["nodes", "gpus"] {
-        let table = user.says(&["top", of]).await?;
-        let held = format!("{HELD}/");
-        ensure!(table.contains(NODE) && table.contains(&held), "{table}");
+        let table = user.output(&["top", of]).await?;
+        let allocated = format!("{ALLOCATED}/");
+        ensure!(
+            table.contains(NODE) && table.contains(&allocated),
+            "{table}"
+        );
     }
 
     Box::pin(simulated(stack, &user)).await?;
@@ -148,13 +154,16 @@ async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
     };
     // Somebody who may see everything is told what is wrong here: parts that are no pods.
     let doctor = ["doctor", "-n", NAMESPACE];
-    let told = all.run(&doctor).await?;
-    ensure!(told.code == Some(2) && told.stderr.is_empty(), "{told:?}");
+    let report = all.run(&doctor).await?;
     ensure!(
-        told.stdout.contains("PROBLEM") && told.stdout.contains("    -> "),
-        "{told:?}"
+        report.code == Some(2) && report.stderr.is_empty(),
+        "{report:?}"
     );
-    let table = all.says(&["top", "pods"]).await?;
+    ensure!(
+        report.stdout.contains("PROBLEM") && report.stdout.contains("    -> "),
+        "{report:?}"
+    );
+    let table = all.output(&["top", "pods"]).await?;
     ensure!(table.contains("holds") && table.contains(NODE), "{table}");
     let manifest = |memory: u64| {
         let memory = memory.to_string();
@@ -174,12 +183,12 @@ async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
     ensure!(answer["ranks"][0][0] == NODE, "{answer}");
     let answer = ask(&all, &waits, &["--json"]).await?.success()?;
     let answer: Value = serde_json::from_str(&answer)?;
-    let change = "memory: on each GPU 81920 MiB or less";
+    let change = "memory: at most 81920 MiB on each GPU";
     ensure!(answer["ranks"] == json!([]), "{answer}");
     ensure!(answer["changes"][0]["change"] == change, "{answer}");
     let table = ask(&all, &waits, &[]).await?.success()?;
     ensure!(
-        table.contains("It would wait.") && table.contains(change),
+        table.contains("The pod would stay pending.") && table.contains(change),
         "{table}"
     );
     let refused = ask(user, &fits, &[]).await?;
@@ -252,11 +261,11 @@ impl User<'_> {
         })
     }
 
-    async fn says(&self, args: &[&str]) -> Result<String> {
+    async fn output(&self, args: &[&str]) -> Result<String> {
         self.run(args).await?.success()
     }
 
     async fn json(&self, args: &[&str]) -> Result<Value> {
-        Ok(serde_json::from_str(&self.says(args).await?)?)
+        Ok(serde_json::from_str(&self.output(args).await?)?)
     }
 }

@@ -60,7 +60,7 @@ async fn started(stack: &Stack) -> Result<()> {
         );
         report(&what, took);
     }
-    stack.books_agree().await?;
+    stack.ledger_agrees().await?;
     try_join_all(
         names
             .iter()

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::limits::{limited, unlimited};
 use crate::running::PATIENCE;
-use crate::runtime::wait_told;
+use crate::runtime::wait_condition;
 
 const SPACE: &str = "limits";
 
@@ -83,7 +83,7 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
             .create_pod(pod(stack, name, memory, &[])?)
             .await?;
     }
-    wait_told(stack, "WithoutCdi", &["by envvar", "CDI is off"], &[]).await?;
+    wait_condition(stack, "WithoutCdi", &["by envvar", "CDI is disabled"], &[]).await?;
     for (name, memory, free) in pods {
         let running = stack.cluster.wait_running(SPACE, name).await?;
         let gpu = allocation(&running)?.grants("main").context("a share")?[0]
@@ -100,14 +100,14 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
         }
         let (more, all) = (format!("alloc,{}", free + 2), format!("alloc,{free}"));
         let commands = ["init", "info", &more, &all];
-        let said = answers(stack, SPACE, name, &commands).await?;
+        let output = answers(stack, SPACE, name, &commands).await?;
         let expected = [
             "init: 0".to_owned(),
             format!("info: 0 {free} {memory}"),
             format!("{more}: 2"),
             format!("{all}: 0"),
         ];
-        ensure!(said == expected, "{name}: {said:?}");
+        ensure!(output == expected, "{name}: {output:?}");
     }
     let new: Vec<String> = specs(stack)?.difference(&before).cloned().collect();
     ensure!(new.is_empty(), "{new:?}");
@@ -116,7 +116,7 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     let all = json!({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"});
     let draws = pod(stack, "draws", "1000", &[all])?;
     stack.cluster.create_pod(draws).await?;
-    eventually(PATIENCE, "the pod to be told", || async {
+    eventually(PATIENCE, "an event about the pod", || async {
         let events = stack.event_texts(SPACE, "draws").await?;
         let words = "sets NVIDIA_DRIVER_CAPABILITIES with \"all\"";
         ensure!(
@@ -127,10 +127,10 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     })
     .await?;
 
-    // Another agent knows by the kubelet's checkpoint whose the seats are.
+    // Another agent knows by the kubelet's checkpoint whose the replicas are.
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&options).await?;
-    let said = answers(stack, SPACE, "one", &["init", "info"]).await?;
-    ensure!(said[1] == "info: 0 2488 3000", "{said:?}");
+    let output = answers(stack, SPACE, "one", &["init", "info"]).await?;
+    ensure!(output[1] == "info: 0 2488 3000", "{output:?}");
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::running::Running;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OnDisk {
     specs: BTreeSet<String>,
-    seats: BTreeSet<String>,
+    directories: BTreeSet<String>,
     accepted: BTreeSet<String>,
 }
 
@@ -23,7 +23,7 @@ impl OnDisk {
     pub(crate) fn read(stack: &Stack) -> Result<Self> {
         Ok(Self {
             specs: names(&stack.cluster.cdi_dir())?,
-            seats: names(&stack.agent_state().join("seats"))?,
+            directories: names(&stack.agent_state().join("seats"))?,
             accepted: names(&stack.agent_state().join("accepted"))?,
         })
     }
@@ -32,7 +32,7 @@ impl OnDisk {
     /// that ended earlier are collected meanwhile.
     pub(crate) fn adds_nothing_to(&self, before: &Self) -> bool {
         self.specs.is_subset(&before.specs)
-            && self.seats.is_subset(&before.seats)
+            && self.directories.is_subset(&before.directories)
             && self.accepted.is_subset(&before.accepted)
     }
 
@@ -44,11 +44,11 @@ impl OnDisk {
         let what = format!("the files of {} pods and no others", pods.len());
         eventually(PATIENCE, &what, || async {
             let found = Self::read(stack)?;
-            let paired = found.specs.iter().zip(&found.seats);
-            let mut paired = paired.map(|(spec, seat)| spec.contains(seat));
+            let paired = found.specs.iter().zip(&found.directories);
+            let mut paired = paired.map(|(spec, name)| spec.contains(name));
             ensure!(
                 found.accepted == accepted
-                    && found.seats.len() == pods.len()
+                    && found.directories.len() == pods.len()
                     && found.specs.len() == pods.len()
                     && paired.all(|same| same),
                 "{found:?}"

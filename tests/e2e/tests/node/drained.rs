@@ -1,4 +1,4 @@
-//! With `--sick-pods drain`: a card that needs that its node is drained.
+//! With `--sick-pods drain`: a GPU that needs that its node is drained.
 //!
 //! Fed by: `main`. Must not: leave the taint behind.
 
@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::losses::refused;
 use crate::running::Running;
 
-/// Pods of both cards leave, the node is tainted, and all is back when the card is well.
+/// Pods of both GPUs leave, the node is tainted, and all is back when the GPU is well.
 pub(crate) async fn drains(stack: Arc<Stack>) -> Result<()> {
     let draining = NodeOptions {
         flags: &["--sick-pods", "drain"],
@@ -40,7 +40,7 @@ async fn drained(stack: &Stack) -> Result<()> {
     stack.cluster.namespace("drained").await?;
     let first = Running::start(stack, "drained", "first", 1000).await?;
     let second = Running::start(stack, "drained", "second", 1000).await?;
-    ensure!(first.share.gpu() != second.share.gpu(), "both on one card");
+    ensure!(first.share.gpu() != second.share.gpu(), "both on one gpu");
     stack.machine().xid("0", 79)?;
     tainted(stack, true).await?;
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "drained");
@@ -63,13 +63,17 @@ async fn drained(stack: &Stack) -> Result<()> {
 
     // The owner's word is heard, and taken away.
     let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
-    let said = Patch::Merge(json!({"metadata": {"annotations": {CLEARED: "GPU-of-nobody"}}}));
-    nodes.patch(NODE, &PatchParams::default(), &said).await?;
-    eventually(PATIENCE, "the owner's word to be heard", || async {
-        let annotations = nodes.get(NODE).await?.metadata.annotations;
-        let still = annotations.is_some_and(|all| all.contains_key(CLEARED));
-        Ok((!still).then_some(()))
-    })
+    let cleared = Patch::Merge(json!({"metadata": {"annotations": {CLEARED: "GPU-of-nobody"}}}));
+    nodes.patch(NODE, &PatchParams::default(), &cleared).await?;
+    eventually(
+        PATIENCE,
+        "the owner's annotation to be taken away",
+        || async {
+            let annotations = nodes.get(NODE).await?.metadata.annotations;
+            let still = annotations.is_some_and(|all| all.contains_key(CLEARED));
+            Ok((!still).then_some(()))
+        },
+    )
     .await
 }
 

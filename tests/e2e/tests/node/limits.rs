@@ -20,9 +20,9 @@ use crate::running::PATIENCE;
 const MIB: u64 = 1 << 20;
 const CONTEXT: u64 = 512;
 
-/// Issue D4, 1, and HAMI-2: a share of 3000 MiB is what NVML shows, what can be allocated, and the most that
-/// is ever held; the neighbour on the card notices nothing.
-pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
+/// A share of 3000 MiB is what NVML shows, what can be allocated, and the most that
+/// is ever held; the neighbour on the GPU notices nothing.
+pub(crate) async fn memory_limit(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     limited(stack, &nvidia_spec(stack)?).await?;
     let foreign = Foreign::python().await?;
@@ -52,10 +52,12 @@ pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
         "{nvml:?}"
     );
     let tenant = ["limits", "tenant"];
-    let nvitop = foreign.says(stack, tenant, &["-m", "nvitop", "--once"]);
+    let nvitop = foreign.output(stack, tenant, &["-m", "nvitop", "--once"]);
     let nvitop = nvitop.await?;
     ensure!(nvitop.contains("0B / 3000MiB"), "{nvitop}");
-    let pynvml = foreign.says(stack, tenant, &["/foreign/cards.py"]).await?;
+    let pynvml = foreign
+        .output(stack, tenant, &["/foreign/cards.py"])
+        .await?;
     let share = "\"memory\": 3000, \"used\": 0";
     ensure!(pynvml.contains(share) && pynvml.contains(&gpu), "{pynvml}");
     let cuda = answers(
@@ -99,7 +101,7 @@ pub(crate) async fn held(stack: Arc<Stack>) -> Result<()> {
     unlimited(stack, &["tenant", "neighbour"]).await
 }
 
-/// Issue D4, 1, in steps of one percent: what is called free can be allocated, and no block more.
+/// What is called free can be allocated, and no block more.
 pub(crate) async fn percents(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     limited(stack, &nvidia_spec(stack)?).await?;
@@ -113,19 +115,19 @@ pub(crate) async fn percents(stack: Arc<Stack>) -> Result<()> {
         let pod = stack.cluster.wait_running("limits", name).await?;
         let grant = allocation(&pod)?.grants("main").context("a share")?[0].clone();
         let mib = grant.memory.0;
-        let card = 81_920;
+        let gpu = 81_920;
         ensure!(
-            mib == card * percent.parse::<u64>()? / 100,
+            mib == gpu * percent.parse::<u64>()? / 100,
             "{percent}: {mib}"
         );
         let free = (mib - CONTEXT) / 2 * 2;
         let all = format!("alloc,{free}");
         let commands = ["init", "info", &all, "alloc,2"];
-        let said = answers(stack, "limits", name, &commands).await?;
+        let output = answers(stack, "limits", name, &commands).await?;
         let info = format!("info: 0 {free} {mib}");
         let whole = format!("{all}: 0");
         let expected = ["init: 0", &info, &whole, "alloc,2: 2"];
-        ensure!(said == expected, "{percent}: {said:?}");
+        ensure!(output == expected, "{percent}: {output:?}");
         let holders = stack.machine().holders(grant.gpu.as_str())?;
         let peak = holders.iter().map(|one| one.peak).max().unwrap_or(0);
         ensure!(peak <= mib * MIB, "{percent}: {peak}");
@@ -134,7 +136,7 @@ pub(crate) async fn percents(stack: Arc<Stack>) -> Result<()> {
     unlimited(stack, &names).await
 }
 
-/// Issue D4, 3: a plain user, root, and root of a user namespace of its own, all with a root file
+/// A plain user, root, and root of a user namespace of its own, all with a root file
 /// system that is read-only, are limited alike, and each seat's counters lie on a file system of
 /// their own until the seat is collected, whatever becomes of the agent.
 pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
@@ -155,33 +157,37 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     for name in ["user", "root", "users"] {
         stack.cluster.wait_running("limits", name).await?;
         let commands = ["init", "alloc,2490", "alloc,2488", "info"];
-        let said = answers(stack, "limits", name, &commands).await?;
+        let output = answers(stack, "limits", name, &commands).await?;
         let expected = [
             "init: 0",
             "alloc,2490: 2",
             "alloc,2488: 0",
             "info: 0 0 3000",
         ];
-        ensure!(said == expected, "{name}: {said:?}");
+        ensure!(output == expected, "{name}: {output:?}");
     }
     let map = ["cat", "/proc/self/uid_map"];
     let map = stack.cluster.exec("limits", "users", "main", &map).await?;
     let map = map.success()?;
     let outside = map.split_whitespace().nth(1).context("a map")?;
     ensure!(outside != "0", "its root is the host's: {map}");
-    let seats = stack.agent_state().join("seats");
+    let directories = stack.agent_state().join("seats");
     let rooms = || async {
         let mounts = stack.mounts(Kind::DevicePlugin).await?;
-        let seats = format!("{}/", seats.display());
-        let own = |line: &&str| line.contains(&seats) && line.contains(" - tmpfs ");
+        let directories = format!("{}/", directories.display());
+        let own = |line: &&str| line.contains(&directories) && line.contains(" - tmpfs ");
         anyhow::Ok(mounts.lines().filter(own).count())
     };
     // Those of an earlier scenario are collected once the kubelet has forgotten its pods.
-    eventually(PATIENCE, "a file system for each seat", || async {
-        let found = rooms().await?;
-        ensure!(found == 3, "{found}");
-        Ok(Some(()))
-    })
+    eventually(
+        PATIENCE,
+        "a file system for each container directory",
+        || async {
+            let found = rooms().await?;
+            ensure!(found == 3, "{found}");
+            Ok(Some(()))
+        },
+    )
     .await?;
     stack.terminate(Kind::DevicePlugin).await?;
     let limited = NodeOptions {
@@ -190,8 +196,8 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     };
     stack.start_device_plugin(&limited).await?;
     ensure!(rooms().await? == 3, "mounted twice, or taken away");
-    let said = answers(stack, "limits", "user", &["init", "info"]).await?;
-    ensure!(said[1] == "info: 0 2488 3000", "{said:?}");
+    let output = answers(stack, "limits", "user", &["init", "info"]).await?;
+    ensure!(output[1] == "info: 0 2488 3000", "{output:?}");
     let delete = [
         "delete", "pod", "-n", "limits", "user", "root", "users", "--wait",
     ];
@@ -200,7 +206,7 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     let next = pod("limits", "next", &[container("main", &[("gpu", "1")])]);
     stack.cluster.create_pod(next).await?;
     stack.cluster.wait_running("limits", "next").await?;
-    eventually(PATIENCE, "the ended seats' file systems to go", || async {
+    eventually(PATIENCE, "the file systems of ended pods to go", || async {
         Ok((rooms().await? == 1).then_some(()))
     })
     .await?;

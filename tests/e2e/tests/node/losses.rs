@@ -1,4 +1,4 @@
-//! Issue D1, 7: the kubelet's checkpoint lost, `deviceMemoryScaling` lowered, the
+//! The kubelet's checkpoint lost, `deviceMemoryScaling` lowered, the
 //! API server away; each while pods run.
 
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use kube::Api;
 
 use crate::running::Running;
 
-/// The kubelet comes back with empty books. The node says so, ours stay; running
+/// The kubelet comes back with empty ledger. The node says so, ours stay; running
 /// containers run on and new pods get shares of what is left. A container of an
 /// old pod that exits stays down: the kubelet (1.36) does not ask the plugin for a
-/// container that is not in its books, so the pod must be made again.
+/// container that is not in its ledger, so the pod must be made again.
 pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("checkpoint").await?;
     let first = Running::start(stack, "checkpoint", "first", 70000).await?;
     let second = Running::start(stack, "checkpoint", "second", 70000).await?;
-    ensure!(first.share.gpu() != second.share.gpu(), "on one card");
+    ensure!(first.share.gpu() != second.share.gpu(), "on one gpu");
 
     stack.cluster.stop_kubelet().await?;
     let plugins = stack.cluster.kubelet_dir().join("device-plugins");
@@ -33,7 +33,7 @@ pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
     wait_condition(stack, "True", &[&first.uid, &second.uid]).await?;
     stack.wait_capacity("20").await?;
 
-    // Booked still: 70000 of 81920 on each card.
+    // Booked still: 70000 of 81920 on each GPU.
     Running::create(stack, "checkpoint", "large", 20000).await?;
     refused(stack, "checkpoint", "large", "CardInsufficientMemory").await?;
     let small = Running::start(stack, "checkpoint", "small", 1000).await?;
@@ -42,7 +42,7 @@ pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
 
     first.exit(stack).await?;
     first
-        .held_back(stack, "no devices found allocated in local cache")
+        .wait_blocked(stack, "no devices found allocated in local cache")
         .await?;
     second.untouched(stack).await?;
     refused(stack, "checkpoint", "large", "CardInsufficientMemory").await?;
@@ -62,7 +62,7 @@ pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// A card promised beyond its memory when the scaling goes back to 1.
+/// A GPU promised beyond its memory when the scaling goes back to 1.
 pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("scaling").await?;
@@ -90,7 +90,7 @@ pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
     let gone = pods.remove(3);
     gone.delete(stack).await?;
     let new = Running::created(stack, "scaling", "new").await?;
-    ensure!(new.share.gpu() == gone.share.gpu(), "there is no room");
+    ensure!(new.share.gpu() == gone.share.gpu(), "not on the freed GPU");
 
     pods.push(new);
     try_join_all(pods[1..].iter().map(|pod| pod.untouched(stack))).await?;
@@ -161,7 +161,7 @@ pub(crate) async fn inventory(cluster: &Cluster) -> Result<Inventory> {
 }
 
 async fn wait_scaled(stack: &Stack, mib: u64) -> Result<()> {
-    let what = format!("an inventory with {mib} MiB a card");
+    let what = format!("an inventory with {mib} MiB a gpu");
     eventually(PATIENCE, &what, || async {
         let gpus = inventory(&stack.cluster).await?.gpus;
         ensure!(gpus.iter().all(|gpu| gpu.scaled.0 == mib), "{gpus:?}");

@@ -17,11 +17,11 @@ use tokio::time::Instant;
 
 use crate::running::{PATIENCE, Running};
 
-const NAMESPACE: &str = "room";
-/// Four of these fill a card of 81,920 MiB, and three make room for [`URGENT`].
+const NAMESPACE: &str = "urgent";
+/// Four of these fill a GPU of 81,920 MiB, and three make room for [`URGENT`].
 const LOW: u64 = 20_000;
 const URGENT: u64 = 60_000;
-/// Name, class and card. Only on the first card are three of the lowest class.
+/// Name, class and GPU. Only on the first GPU are three of the lowest class.
 const TENANTS: [(&str, &str, usize); 8] = [
     ("batch-0", "batch", 0),
     ("batch-1", "batch", 0),
@@ -34,23 +34,23 @@ const TENANTS: [(&str, &str, usize); 8] = [
 ];
 const VICTIMS: [&str; 3] = ["batch-0", "batch-1", "batch-2"];
 
-/// Issue D2, 8: on a full pair of cards the fewest right victims end, and the pod
+/// On a full pair of GPUs the fewest right victims end, and the pod
 /// runs with its share.
 pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
     classes(&stack).await?;
     stack.cluster.namespace(NAMESPACE).await?;
     let machine = stack.machine().show()?;
-    let card = |n: usize| machine["gpus"][n]["uuid"].as_str().context("a uuid");
+    let gpu = |n: usize| machine["gpus"][n]["uuid"].as_str().context("a uuid");
     for (name, class, n) in TENANTS {
         let mut pod = Running::pod(NAMESPACE, name, LOW);
-        pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": card(n)?});
+        pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": gpu(n)?});
         pod["spec"]["priorityClassName"] = json!(class);
         stack.cluster.create_pod(pod).await?;
     }
     let started = TENANTS.map(|(name, ..)| Running::created(&stack, NAMESPACE, name));
     let tenants = try_join_all(started).await?;
     for (tenant, (name, _, n)) in tenants.iter().zip(TENANTS) {
-        ensure!(tenant.share.gpu() == card(n)?, "{name}: {:?}", tenant.share);
+        ensure!(tenant.share.gpu() == gpu(n)?, "{name}: {:?}", tenant.share);
     }
 
     let start = Instant::now();
@@ -59,7 +59,7 @@ pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.create_pod(urgent).await?;
     let urgent = Running::created(&stack, NAMESPACE, "urgent").await?;
     report("a pod that preempted runs with its share", start.elapsed());
-    ensure!(urgent.share.gpu() == card(0)?, "{:?}", urgent.share);
+    ensure!(urgent.share.gpu() == gpu(0)?, "{:?}", urgent.share);
     let limit = urgent.share.environment.get("CUDA_DEVICE_MEMORY_LIMIT_0");
     ensure!(limit == Some(&format!("{URGENT}m")), "{limit:?}");
 
@@ -73,21 +73,26 @@ pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
     let there = there(&stack).await?;
     ensure!(there == left, "{there:?} are there, not {left:?}");
     for name in VICTIMS {
-        eventually(PATIENCE, &format!("{name} to be told why"), || async {
-            let events = stack.event_texts(NAMESPACE, name).await?;
-            let told = |e: &String| e.starts_with("Preempted: ") && e.contains("room/urgent");
-            ensure!(events.iter().any(told), "{events:?}");
-            Ok(Some(()))
-        })
+        eventually(
+            PATIENCE,
+            &format!("an event about the eviction of {name}"),
+            || async {
+                let events = stack.event_texts(NAMESPACE, name).await?;
+                let preempted =
+                    |e: &String| e.starts_with("Preempted: ") && e.contains("urgent/urgent");
+                ensure!(events.iter().any(preempted), "{events:?}");
+                Ok(Some(()))
+            },
+        )
         .await?;
     }
-    let kept = tenants.iter().filter(|t| left.contains(&t.uid));
-    try_join_all(kept.map(|tenant| tenant.untouched(&stack))).await?;
-    stack.books_agree().await?;
+    let remaining = tenants.iter().filter(|t| left.contains(&t.uid));
+    try_join_all(remaining.map(|tenant| tenant.untouched(&stack))).await?;
+    stack.ledger_agrees().await?;
 
     urgent.delete(&stack).await?;
-    let kept = tenants.iter().filter(|t| left.contains(&t.uid));
-    try_join_all(kept.map(|tenant| tenant.delete(&stack))).await?;
+    let remaining = tenants.iter().filter(|t| left.contains(&t.uid));
+    try_join_all(remaining.map(|tenant| tenant.delete(&stack))).await?;
     Ok(())
 }
 

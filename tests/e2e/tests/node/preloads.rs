@@ -16,14 +16,12 @@ const IMAGE: &str = "localhost/preloads:1";
 const OURS: &str = "/.aliquot/lib/libvgpu.so\n";
 const LIBRARY: &str = "/mark/libmark.so";
 const NAMESPACE: &str = "limits";
-
-/// Issue D4, 8.
 pub(crate) async fn merged(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     limited(stack, &nvidia_spec_without_libraries(stack)?).await?;
     runtime_of_users(stack).await?;
-    let room = tempfile::tempdir()?;
-    image(stack, room.path()).await?;
+    let folder = tempfile::tempdir()?;
+    image(stack, folder.path()).await?;
     let theirs = format!("{OURS}{LIBRARY}\n");
     let pods = [
         ("plain", OURS),
@@ -48,29 +46,32 @@ pub(crate) async fn merged(stack: Arc<Stack>) -> Result<()> {
     for (name, list) in pods {
         stack.cluster.wait_running(NAMESPACE, name).await?;
         let read = ["/usr/bin/cat", "/etc/ld.so.preload", "/proc/self/maps"];
-        let said = stack.cluster.exec(NAMESPACE, name, "main", &read).await?;
-        let said = said.success()?;
-        ensure!(said.starts_with(list), "{name}: {said}");
+        let output = stack.cluster.exec(NAMESPACE, name, "main", &read).await?;
+        let output = output.success()?;
+        ensure!(output.starts_with(list), "{name}: {output}");
         // A program of the host's that the loader knows, with both in it.
-        ensure!(said.contains(" /.aliquot/lib/libvgpu.so"), "{name}: {said}");
-        let marked = said.contains(&format!(" {LIBRARY}"));
-        ensure!(marked == (list != OURS), "{name}: {said}");
+        ensure!(
+            output.contains(" /.aliquot/lib/libvgpu.so"),
+            "{name}: {output}"
+        );
+        let marked = output.contains(&format!(" {LIBRARY}"));
+        ensure!(marked == (list != OURS), "{name}: {output}");
         let commands = ["init", "alloc,2490", "alloc,2488", "info"];
-        let said = answers(stack, NAMESPACE, name, &commands).await?;
+        let output = answers(stack, NAMESPACE, name, &commands).await?;
         let expected = [
             "init: 0",
             "alloc,2490: 2",
             "alloc,2488: 0",
             "info: 0 0 3000",
         ];
-        ensure!(said == expected, "{name}: {said:?}");
+        ensure!(output == expected, "{name}: {output:?}");
     }
     unlimited(stack, &pods.map(|(name, _)| name)).await
 }
 
 /// An image with a library that its own list names.
-async fn image(stack: &Stack, room: &Path) -> Result<()> {
-    let [source, library, list] = ["mark.c", "libmark.so", "list"].map(|name| room.join(name));
+async fn image(stack: &Stack, folder: &Path) -> Result<()> {
+    let [source, library, list] = ["mark.c", "libmark.so", "list"].map(|name| folder.join(name));
     std::fs::write(&source, "int mark(void) { return 1; }\n")?;
     let mut compiler = Command::new("cc");
     let made = compiler.args(["-shared", "-fPIC", "-o"]);

@@ -1,4 +1,4 @@
-//! Issue D1, 7: plugin and kubelet restart while pods run. No container restarts;
+//! Plugin and kubelet restart while pods run. No container restarts;
 //! one that exits comes up again with its share.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 
 use crate::running::Running;
 
-/// From the seats on the Node to a running container: kube-scheduler's pause of up to 10 s and a
+/// From the replicas on the Node to a running container: kube-scheduler's pause of up to 10 s and a
 /// start on a slow machine. It was five minutes.
 const SOON: Duration = Duration::from_secs(90);
 /// What the kubelet says when it wants a plugin that is gone.
@@ -29,7 +29,7 @@ pub(crate) async fn plugin(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::DevicePlugin).await?;
     stack.wait_capacity("0").await?;
     first.exit(stack).await?;
-    first.held_back(stack, STOPPED).await?;
+    first.wait_blocked(stack, STOPPED).await?;
     stack.start_device_plugin(&NodeOptions::default()).await?;
     first.back(stack).await?;
     second.untouched(stack).await?;
@@ -37,7 +37,7 @@ pub(crate) async fn plugin(stack: Arc<Stack>) -> Result<()> {
     stack.kill(Kind::DevicePlugin).await?;
     stack.wait_capacity("0").await?;
     second.exit(stack).await?;
-    second.held_back(stack, STOPPED).await?;
+    second.wait_blocked(stack, STOPPED).await?;
     stack.start_device_plugin(&NodeOptions::default()).await?;
     second.back(stack).await?;
 
@@ -48,7 +48,7 @@ pub(crate) async fn plugin(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// kube-scheduler refused it for want of seats, and tried it again after five minutes.
+/// kube-scheduler refused it for want of replicas, and tried it again after five minutes.
 pub(crate) async fn created_meanwhile(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("meanwhile").await?;
@@ -56,14 +56,14 @@ pub(crate) async fn created_meanwhile(stack: Arc<Stack>) -> Result<()> {
     stack.wait_capacity("0").await?;
     Running::create(stack, "meanwhile", "waits", 1000).await?;
     let why = "1 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
-    eventually(PATIENCE, "the pod to be told why it waits", || async {
+    eventually(PATIENCE, "events about why the pod waits", || async {
         let events = stack.event_texts("meanwhile", "waits").await?;
-        let told = |reason: &str| {
+        let has_event = |reason: &str| {
             let mut events = events.iter();
             events.any(|event| event.starts_with(reason) && event.contains(why))
         };
         ensure!(
-            told("Refused: ") && told("FailedScheduling: "),
+            has_event("Refused: ") && has_event("FailedScheduling: "),
             "{events:?}"
         );
         Ok(Some(()))
@@ -74,7 +74,7 @@ pub(crate) async fn created_meanwhile(stack: Arc<Stack>) -> Result<()> {
     let pod = Running::created(stack, "meanwhile", "waits").await?;
     let took = offered.elapsed();
     report(
-        "a pod that waited for an agent, from its seats to its start",
+        "a pod that waited for an agent, from its replicas to its start",
         took,
     );
     ensure!(took < SOON, "{took:?}, allowed {SOON:?}");

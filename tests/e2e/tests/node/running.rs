@@ -23,7 +23,7 @@ const OURS: [&str; 4] = ["CUDA_", "NVIDIA_", "GPU_", "ACTIVE_"];
 
 /// What a container sees of its share.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct PrintedShare {
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) page: Vec<u8>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Running {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    pub(crate) share: Share,
+    pub(crate) share: PrintedShare,
     container: String,
 }
 
@@ -82,7 +82,7 @@ impl Running {
             "{name}: {memory:?}, granted {grant:?}"
         );
         ensure!(share.gpu() == grant.gpu.as_str(), "{name}: {share:?}");
-        // Where the page's table puts the first card's memory limit.
+        // Where the page's table puts the first GPU's memory limit.
         let limit = share.page.get(64 + 40..64 + 48).context("a page")?;
         ensure!(
             share.page.len() == 4096 && limit == grant.memory.bytes().to_le_bytes(),
@@ -156,8 +156,8 @@ impl Running {
     }
 
     /// Waits until the container is down and the kubelet says why with `text`.
-    pub(crate) async fn held_back(&self, stack: &Stack, text: &str) -> Result<()> {
-        held_back(stack, &self.namespace, &self.name, text).await
+    pub(crate) async fn wait_blocked(&self, stack: &Stack, text: &str) -> Result<()> {
+        wait_blocked(stack, &self.namespace, &self.name, text).await
     }
 
     pub(crate) async fn delete(&self, stack: &Stack) -> Result<()> {
@@ -165,8 +165,8 @@ impl Running {
     }
 }
 
-impl Share {
-    /// The card.
+impl PrintedShare {
+    /// The GPU.
     pub(crate) fn gpu(&self) -> &str {
         self.environment
             .get("NVIDIA_VISIBLE_DEVICES")
@@ -175,7 +175,7 @@ impl Share {
 }
 
 /// Waits until the container `main` waits and the kubelet says why with `text`.
-pub(crate) async fn held_back(
+pub(crate) async fn wait_blocked(
     stack: &Stack,
     namespace: &str,
     name: &str,
@@ -203,7 +203,7 @@ async fn printed(
     name: &str,
     uid: &str,
     attempt: u32,
-) -> Result<Share> {
+) -> Result<PrintedShare> {
     let file = format!("pods/{namespace}_{name}_{uid}/main/{attempt}.log");
     let file: PathBuf = stack.cluster.log_dir().join(file);
     let what = format!("start {attempt} of {namespace}/{name} to print its share");
@@ -222,7 +222,7 @@ async fn printed(
         let bytes = bytes.flat_map(|line| line.split_whitespace());
         let page: Result<Vec<u8>, _> = bytes.map(|byte| u8::from_str_radix(byte, 16)).collect();
         let page = page.map_err(|_| give_up(format!("no page in {text}")))?;
-        Ok(Some(Share { environment, page }))
+        Ok(Some(PrintedShare { environment, page }))
     })
     .await
 }

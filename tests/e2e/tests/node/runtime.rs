@@ -21,7 +21,7 @@ const CLASS: &str = "nvidia-e2e";
 const SPACE: &str = "runtime";
 
 pub(crate) async fn lacks(stack: Arc<Stack>) -> Result<()> {
-    let outcome = looked(&stack).await;
+    let outcome = check(&stack).await;
     let classes = Api::<RuntimeClass>::all(stack.cluster.admin()?);
     let _none = classes.delete(CLASS, &DeleteParams::default()).await;
     let _none = std::fs::remove_file(spec(&stack));
@@ -46,47 +46,51 @@ async fn restart(stack: &Stack, runtime: Option<PathBuf>) -> Result<()> {
 
 /// Waits until the node's condition has this reason and a message with all of these and none of
 /// those parts.
-pub(crate) async fn wait_told(
+pub(crate) async fn wait_condition(
     stack: &Stack,
     reason: &str,
     parts: &[&str],
     not: &[&str],
 ) -> Result<()> {
     let nodes = Api::<Node>::all(stack.cluster.admin()?);
-    eventually(PATIENCE, &format!("the node to say {reason}"), || async {
-        let status = nodes.get(NODE).await?.status.unwrap_or_default();
-        let mut all = status.conditions.unwrap_or_default().into_iter();
-        let found = all.find(|c| c.type_ == "AliquotRuntimeIncomplete");
-        let found = found.context("the node has the condition")?;
-        let message = found.message.clone().unwrap_or_default();
-        let right = found.reason.as_deref() == Some(reason)
-            && parts.iter().all(|part| message.contains(part))
-            && !not.iter().any(|part| message.contains(part));
-        ensure!(right, "{found:?}");
-        Ok(Some(()))
-    })
+    eventually(
+        PATIENCE,
+        &format!("the node's condition to be {reason}"),
+        || async {
+            let status = nodes.get(NODE).await?.status.unwrap_or_default();
+            let mut all = status.conditions.unwrap_or_default().into_iter();
+            let found = all.find(|c| c.type_ == "AliquotRuntimeIncomplete");
+            let found = found.context("the node has the condition")?;
+            let message = found.message.clone().unwrap_or_default();
+            let right = found.reason.as_deref() == Some(reason)
+                && parts.iter().all(|part| message.contains(part))
+                && !not.iter().any(|part| message.contains(part));
+            ensure!(right, "{found:?}");
+            Ok(Some(()))
+        },
+    )
     .await
 }
 
-async fn looked(stack: &Stack) -> Result<()> {
+async fn check(stack: &Stack) -> Result<()> {
     restart(stack, None).await?;
     let missing = [
         "no CDI spec of nvidia.com/gpu",
         "no RuntimeClass nvidia-e2e",
     ];
-    let right = ["CDI is off", "cdi_spec_dirs"];
-    wait_told(stack, "ToolkitMissing", &missing, &right).await?;
+    let right = ["CDI is disabled", "cdi_spec_dirs"];
+    wait_condition(stack, "ToolkitMissing", &missing, &right).await?;
     eventually(PATIENCE, "an event on the node", || async {
         let events = stack.cluster.events("default", "Node", NODE).await?;
         let notes = events.iter().filter_map(|event| event.message.as_deref());
-        let told = notes.filter(|note| note.contains("no RuntimeClass nvidia-e2e"));
-        ensure!(told.count() > 0, "{events:?}");
+        let matching = notes.filter(|note| note.contains("no RuntimeClass nvidia-e2e"));
+        ensure!(matching.count() > 0, "{events:?}");
         Ok(Some(()))
     })
     .await?;
 
-    let cards = inventory(&stack.cluster).await?.gpus;
-    let devices = cards.iter().map(|gpu| {
+    let gpus = inventory(&stack.cluster).await?.gpus;
+    let devices = gpus.iter().map(|gpu| {
         let edits = json!({"env": ["FROM_THE_TOOLKIT=1"]});
         json!({"name": gpu.uuid.to_string(), "containerEdits": edits})
     });
@@ -99,7 +103,7 @@ async fn looked(stack: &Stack) -> Result<()> {
     let class = serde_json::from_value(class)?;
     classes.create(&PostParams::default(), &class).await?;
     restart(stack, None).await?;
-    wait_told(stack, "RuntimeComplete", &[], &[]).await?;
+    wait_condition(stack, "RuntimeComplete", &[], &[]).await?;
 
     // As if CDI were off: nothing starts that would be without its GPU.
     let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
@@ -108,15 +112,15 @@ async fn looked(stack: &Stack) -> Result<()> {
     let path = stack.machine().state().with_file_name("cdi-off.toml");
     std::fs::write(&path, off)?;
     restart(stack, Some(path)).await?;
-    wait_told(stack, "CdiOff", &["enable_cdi = true"], &[]).await?;
+    wait_condition(stack, "CdiOff", &["enable_cdi = true"], &[]).await?;
     stack.cluster.namespace(SPACE).await?;
     let pod = simple(SPACE, "waits", &[("gpu", "1")]);
     stack.cluster.create_pod(pod).await?;
-    eventually(PATIENCE, "the pod to be told", || async {
+    eventually(PATIENCE, "an event about the pod", || async {
         let events = stack.event_texts(SPACE, "waits").await?;
-        let words = "CDI is off in the configuration of containerd";
-        let told = events.iter().any(|event| event.contains(words));
-        ensure!(told, "{events:?}");
+        let words = "CDI is disabled in the configuration of containerd";
+        let reported = events.iter().any(|event| event.contains(words));
+        ensure!(reported, "{events:?}");
         Ok(Some(()))
     })
     .await?;

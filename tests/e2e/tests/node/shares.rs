@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::net::UnixStream;
 use tonic::transport::Endpoint;
 
-/// Issue D1, 1: the pod of the mission.
+/// The pod of the mission.
 pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gpu-pod.yaml");
     stack
@@ -66,14 +66,14 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
         .collect();
     ensure!(
         ids.len() == 1 && ids[0].starts_with(&format!("{gpu}::")),
-        "{ids:?}, booked on {gpu}"
+        "{ids:?}, allocated on {gpu}"
     );
 
-    eventually(PATIENCE, "the pod to be told its card", || async {
+    eventually(PATIENCE, "an event that names the pod's GPU", || async {
         let events = stack.event_texts("default", "gpu-pod").await?;
         let mut all = events.iter();
-        let told = all.any(|e| e.starts_with("Booked: ") && e.contains(&gpu));
-        ensure!(told, "{events:?}");
+        let reported = all.any(|e| e.starts_with("Booked: ") && e.contains(&gpu));
+        ensure!(reported, "{events:?}");
         Ok(Some(()))
     })
     .await?;
@@ -83,11 +83,11 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
 /// What a container prints first: its own environment.
 const PRINT: &str = "env; echo PRINTED";
 
-/// Issue D1, 2: twelve pods at once, some with init containers and sidecars.
+/// Twelve pods at once, some with init containers and sidecars.
 pub(crate) async fn twelve_pods(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace("twelve").await?;
-    for round in 0..5 {
-        let names: Vec<String> = (0..12).map(|n| format!("p{round}-{n}")).collect();
+    for batch in 0..5 {
+        let names: Vec<String> = (0..12).map(|n| format!("p{batch}-{n}")).collect();
         let created = names
             .iter()
             .enumerate()

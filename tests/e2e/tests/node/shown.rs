@@ -1,5 +1,5 @@
-//! What the Node object shows of the cards: labels, capacity that the kubelet enforces,
-//! and seats that its Topology Manager aligns.
+//! What the Node object shows of the gpus: labels, capacity that the kubelet enforces,
+//! and replicas that its Topology Manager aligns.
 //!
 //! Fed by: `main`. Must not: leave flags of the agent or of the kubelet behind.
 
@@ -33,7 +33,7 @@ async fn node(stack: &Stack) -> Result<Node> {
     Ok(nodes.get(NODE).await?)
 }
 
-/// Labels of the two cards; one that is changed is put back, one that somebody else has
+/// Labels of the two GPUs; one that is changed is put back, one that somebody else has
 /// set first is left, and all go when the owner wants none.
 pub(crate) async fn labels(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
@@ -157,8 +157,8 @@ async fn published(stack: &Stack, memory: Option<&str>, cores: Option<&str>) -> 
     .await
 }
 
-/// Under `single-numa-node`, with one card on a NUMA node that this machine has not:
-/// the scheduler keeps a pod's cards together, the kubelet its seats.
+/// Under `single-numa-node`, with one GPU on a NUMA node that this machine has not:
+/// the scheduler keeps a pod's GPUs together, the kubelet its replicas.
 pub(crate) async fn aligned(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.machine().set("1", &[("numa", "1")])?;
@@ -166,7 +166,7 @@ pub(crate) async fn aligned(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.stop_kubelet().await?;
     let policy = ("topologyManagerPolicy", "single-numa-node");
     stack.cluster.start_kubelet_with(&[policy]).await?;
-    let outcome = kept_together(stack).await;
+    let outcome = check_alignment(stack).await;
     stack.machine().set("1", &[("numa", "0")])?;
     stack.cluster.restart_kubelet().await?;
     wait_policy(stack, "none").await?;
@@ -183,27 +183,27 @@ async fn wait_policy(stack: &Stack, policy: &str) -> Result<()> {
     .await
 }
 
-async fn kept_together(stack: &Stack) -> Result<()> {
+async fn check_alignment(stack: &Stack) -> Result<()> {
     wait_policy(stack, "single-numa-node").await?;
     stack.wait_capacity("20").await?;
-    let cards = inventory(&stack.cluster).await?.gpus;
+    let gpus = inventory(&stack.cluster).await?.gpus;
     stack.cluster.namespace("aligned").await?;
-    // Two cards are on two NUMA nodes: the scheduler says so, the kubelet is not asked.
+    // Two GPUs are on two NUMA nodes: the scheduler says so, the kubelet is not asked.
     let two = simple("aligned", "two", &[("gpu", "2"), ("gpumem", "1000")]);
     stack.cluster.create_pod(two).await?;
     refused(stack, "aligned", "two", "NumaNotFit").await?;
     stack.cluster.delete_pod("aligned", "two").await?;
-    let here = cards[0].uuid.as_str();
+    let here = gpus[0].uuid.as_str();
     let mut one = simple("aligned", "one", &[("gpu", "1"), ("gpumem", "1000")]);
     one["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": here});
     stack.cluster.create_pod(one).await?;
     stack.cluster.wait_running("aligned", "one").await?;
-    let given = seats_of(stack, "one").await?;
+    let given = replica_ids(stack, "one").await?;
     ensure!(
         given.len() == 1 && given[0].starts_with(here),
         "{given:?}, not of {here}"
     );
-    // Past the scheduler: 20 seats are free, and 9 of them on a NUMA node of the machine.
+    // Past the scheduler: 20 replicas are free, and 9 of them on a NUMA node of the machine.
     let mut wide = simple("aligned", "wide", &[("gpu", "10")]);
     wide["spec"]["nodeName"] = json!(NODE);
     wide["metadata"]["labels"] = json!({"aliquot.dev/webhook": "ignore"});
@@ -221,8 +221,8 @@ async fn kept_together(stack: &Stack) -> Result<()> {
     stack.cluster.delete_pod("aligned", "one").await
 }
 
-/// The seats of a pod by the kubelet's own account.
-async fn seats_of(stack: &Stack, name: &str) -> Result<Vec<String>> {
+/// The replicas of a pod by the kubelet's own account.
+async fn replica_ids(stack: &Stack, name: &str) -> Result<Vec<String>> {
     let kubelet = stack.cluster.kubelet_dir();
     let mut kubelet = pod_resources(&kubelet.join("pod-resources/kubelet.sock")).await?;
     let answer = kubelet.list(ListPodResourcesRequest::default()).await?;

@@ -1,5 +1,5 @@
-//! A card falls sick while pods run (design 9, issue D3, 5): what becomes of its
-//! seats at the real kubelet, of its pods, and of the other card.
+//! A GPU falls sick while pods run: what becomes of its
+//! replicas at the real kubelet, of its pods, and of the other GPU.
 //!
 //! Fed by: `main`. Must not: take the agent's word for what the kubelet counts.
 
@@ -20,23 +20,23 @@ use kube::Api;
 use crate::losses::{inventory, refused};
 use crate::running::Running;
 
-/// Issue D3, 5, promises one second of a machine that does nothing else: `protocol/sick.rs` of the
+/// `protocol/health.rs` of the
 /// device plugin holds it to that.
 const SOON: Duration = Duration::from_secs(10);
 
-/// An XID takes a card out: its seats go, new pods go elsewhere, running ones
-/// stay; the card comes back when the driver says so. Cards are chosen by
+/// An XID takes a GPU out: its replicas go, new pods go elsewhere, running ones
+/// stay; the GPU comes back when the driver says so. GPUs are chosen by
 /// `spread`, so that each has a pod.
 pub(crate) async fn keeps(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::Scheduler).await?;
     stack.start_scheduler(&["--gpu-policy", "spread"]).await?;
-    let outcome = kept(&stack).await;
+    let outcome = check_keeps(&stack).await;
     stack.terminate(Kind::Scheduler).await?;
     stack.start_scheduler(&[]).await?;
     outcome
 }
 
-async fn kept(stack: &Stack) -> Result<()> {
+async fn check_keeps(stack: &Stack) -> Result<()> {
     stack.cluster.namespace("sick").await?;
     let first = Running::start(stack, "sick", "first", 2000).await?;
     let second = Running::start(stack, "sick", "second", 2000).await?;
@@ -49,8 +49,8 @@ async fn kept(stack: &Stack) -> Result<()> {
     ensure!(on_sick.share.gpu() == sick && other.share.gpu() != sick);
 
     stack.machine().xid("0", 79)?;
-    wait_health(stack, Health::Sick("xid 79".to_owned())).await?;
-    // Ten of the other card, and the one that `on_sick` holds.
+    wait_health(stack, Health::Unhealthy("xid 79".to_owned())).await?;
+    // Ten of the other GPU, and the one that `on_sick` holds.
     stack.wait_capacity("11").await?;
     let mut new = Vec::new();
     for name in ["n1", "n2", "n3"] {
@@ -63,24 +63,24 @@ async fn kept(stack: &Stack) -> Result<()> {
     stack.cluster.delete_pod("sick", "large").await?;
     on_sick.untouched(stack).await?;
     other.untouched(stack).await?;
-    let told = [&*sick, "XID 79", "keeps its share"];
-    told_of(stack, &on_sick.name, "GpuSick", &told).await?;
+    let texts = [&*sick, "XID 79", "keeps running"];
+    wait_event(stack, &on_sick.name, "GpuSick", &texts).await?;
 
     stack.machine().set("0", &[("health", "ok")])?;
     wait_health(stack, Health::Ok).await?;
     stack.wait_capacity("20").await?;
-    told_of(stack, &on_sick.name, "GpuRecovered", &[&sick]).await?;
+    wait_event(stack, &on_sick.name, "GpuRecovered", &[&sick]).await?;
     let events = stack.event_texts("sick", &other.name).await?;
     ensure!(!events.iter().any(|e| e.contains("Gpu")), "{events:?}");
     let healed = Running::start(stack, "sick", "healed", 1000).await?;
-    ensure!(healed.share.gpu() == sick, "healed on the fuller card");
+    ensure!(healed.share.gpu() == sick, "healed on the fuller gpu");
     on_sick.untouched(stack).await?;
     new.extend([on_sick, other, healed]);
     try_join_all(new.iter().map(|pod| pod.delete(stack))).await?;
     Ok(())
 }
 
-/// With `--sick-pods evict`: XID 79 on one of two cards with five pods each.
+/// With `--sick-pods evict`: XID 79 on one of two GPUs with five pods each.
 pub(crate) async fn evicts(stack: Arc<Stack>) -> Result<()> {
     let evicting = NodeOptions {
         flags: &["--sick-pods", "evict"],
@@ -111,17 +111,17 @@ async fn evicted(stack: &Stack) -> Result<()> {
         pods.into_iter().partition(|pod| pod.share.gpu() == sick);
     ensure!((on_sick.len(), others.len()) == (5, 5), "not five each");
 
-    // The kubelet's own count: the free seats go at once, those that are held stay
+    // The kubelet's own count: the free replicas go at once, those that are held stay
     // until their pods are gone.
     ensure!(allocatable(stack, &sick).await? == 10);
     let began = Instant::now();
     stack.machine().xid("0", 79)?;
-    eventually(PATIENCE, "five free seats to be unhealthy", || async {
+    eventually(PATIENCE, "five free replicas to be unhealthy", || async {
         Ok((allocatable(stack, &sick).await? <= 5).then_some(()))
     })
     .await?;
     let took = began.elapsed();
-    report("free seats unhealthy at the kubelet", took);
+    report("free replicas unhealthy at the kubelet", took);
     ensure!(took < SOON, "{took:?}, allowed {SOON:?}");
     wait_condition(stack, "True", "DrainNeeded", &[&sick, "XID 79"]).await?;
     let api: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "dead");
@@ -131,16 +131,16 @@ async fn evicted(stack: &Stack) -> Result<()> {
         })
         .await?;
         let why = [&*sick, "XID 79", "this pod is evicted"];
-        told_in(stack, "dead", &pod.name, "GpuSick", &why).await?;
-        told_in(stack, "dead", &pod.name, "EvictedFromGpu", &why[..2]).await?;
+        wait_event_in(stack, "dead", &pod.name, "GpuSick", &why).await?;
+        wait_event_in(stack, "dead", &pod.name, "EvictedFromGpu", &why[..2]).await?;
     }
-    eventually(PATIENCE, "no seat of the sick card", || async {
+    eventually(PATIENCE, "no replica of the sick gpu", || async {
         Ok((allocatable(stack, &sick).await? == 0).then_some(()))
     })
     .await?;
     stack.wait_capacity("10").await?;
 
-    // The other card fills to its last seat, and no further.
+    // The other GPU fills to its last replica, and no further.
     for number in 10..15 {
         let name = format!("p{number}");
         let pod = Running::start(stack, "dead", &name, 1000).await?;
@@ -149,7 +149,7 @@ async fn evicted(stack: &Stack) -> Result<()> {
     }
     Running::create(stack, "dead", "waits", 1000).await?;
     let full = ["1 CardNotHealth, 1 CardTimeSlicingExhausted"];
-    told_in(stack, "dead", "waits", "FailedScheduling", &full).await?;
+    wait_event_in(stack, "dead", "waits", "FailedScheduling", &full).await?;
     stack.cluster.delete_pod("dead", "waits").await?;
     try_join_all(others.iter().map(|pod| pod.untouched(stack))).await?;
 
@@ -158,13 +158,13 @@ async fn evicted(stack: &Stack) -> Result<()> {
     ensure!(allocatable(stack, &sick).await? == 10);
     wait_condition(stack, "False", "GpusWell", &[]).await?;
     let healed = Running::start(stack, "dead", "healed", 1000).await?;
-    ensure!(healed.share.gpu() == sick, "not on the healed card");
+    ensure!(healed.share.gpu() == sick, "not on the healed gpu");
     others.push(healed);
     try_join_all(others.iter().map(|pod| pod.delete(stack))).await?;
     Ok(())
 }
 
-/// How many seats of the card the kubelet would hand out or has handed out, by its
+/// How many replicas of the GPU the kubelet would hand out or has handed out, by its
 /// own account.
 async fn allocatable(stack: &Stack, gpu: &str) -> Result<usize> {
     let socket = stack
@@ -178,24 +178,24 @@ async fn allocatable(stack: &Stack, gpu: &str) -> Result<usize> {
     Ok(ids.filter(|id| id.starts_with(gpu)).count())
 }
 
-async fn told_of(stack: &Stack, name: &str, reason: &str, parts: &[&str]) -> Result<()> {
-    told_in(stack, "sick", name, reason, parts).await
+async fn wait_event(stack: &Stack, name: &str, reason: &str, parts: &[&str]) -> Result<()> {
+    wait_event_in(stack, "sick", name, reason, parts).await
 }
 
 /// Waits until an event of this reason says all of this.
-async fn told_in(
+async fn wait_event_in(
     stack: &Stack,
     namespace: &str,
     name: &str,
     reason: &str,
     parts: &[&str],
 ) -> Result<()> {
-    let what = format!("{name} to be told {reason} {parts:?}");
+    let what = format!("an event {reason} about {name} with {parts:?}");
     eventually(PATIENCE, &what, || async {
         let events = stack.event_texts(namespace, name).await?;
         let start = format!("{reason}: ");
-        let says = |e: &&String| e.starts_with(&start) && parts.iter().all(|p| e.contains(p));
-        ensure!(events.iter().find(says).is_some(), "{events:?}");
+        let matches = |e: &&String| e.starts_with(&start) && parts.iter().all(|p| e.contains(p));
+        ensure!(events.iter().find(matches).is_some(), "{events:?}");
         Ok(Some(()))
     })
     .await
@@ -225,7 +225,7 @@ async fn wait_condition(stack: &Stack, status: &str, reason: &str, parts: &[&str
 }
 
 async fn wait_health(stack: &Stack, health: Health) -> Result<()> {
-    let what = format!("an inventory with card 0 {health:?}");
+    let what = format!("an inventory with gpu 0 {health:?}");
     eventually(PATIENCE, &what, || async {
         let gpus = inventory(&stack.cluster).await?.gpus;
         ensure!(

@@ -1,4 +1,4 @@
-//! Issue D6, 7: Aliquot's webhook is away, for longer than the certificates live that the API server
+//! Aliquot's webhook is away, for longer than the certificates live that the API server
 //! knows. Everything that asks for no GPU is created and runs; what asks for one is refused in
 //! words, and comes by itself when the webhook is back.
 //!
@@ -24,7 +24,7 @@ const LIFE: Duration = Duration::from_secs(6);
 /// The kubelet's own time for a pod on a machine that does much else; nobody waits for a webhook's
 /// five seconds in it.
 const RUNS: Duration = Duration::from_mins(1);
-const TOLD: &str = "failed calling webhook \"pods.aliquot.dev\"";
+const WEBHOOK_FAILED: &str = "failed calling webhook \"pods.aliquot.dev\"";
 
 /// Waits until this field of an object is 1.
 async fn is_one(stack: &Stack, what: &str, field: &str) -> Result<()> {
@@ -39,23 +39,23 @@ async fn is_one(stack: &Stack, what: &str, field: &str) -> Result<()> {
 pub(crate) async fn for_long(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace(NAMESPACE).await?;
-    seen::create(stack, NAMESPACE, "held", 10000).await?;
-    let before = seen::runs(stack, (NAMESPACE, "held"), |_| true).await?;
+    seen::create(stack, NAMESPACE, "running", 10000).await?;
+    let before = seen::runs(stack, (NAMESPACE, "running"), |_| true).await?;
     stack.terminate(Kind::Webhook).await?;
-    let leaf = format!("{}s", LIFE.as_secs() / 2);
-    let authority = format!("{}s", LIFE.as_secs());
-    let lives = ["--leaf-lifetime", &*leaf, "--ca-lifetime", &*authority];
-    stack.start_webhook(&lives).await?;
+    let certificate = format!("{}s", LIFE.as_secs() / 2);
+    let ca = format!("{}s", LIFE.as_secs());
+    let lifetimes = ["--leaf-lifetime", &*certificate, "--ca-lifetime", &*ca];
+    stack.start_webhook(&lifetimes).await?;
     stack.kill(Kind::Webhook).await?;
     let away = Instant::now();
     eventually(PATIENCE, "the certificates to end", || async {
         Ok((away.elapsed() > 2 * LIFE).then_some(()))
     })
     .await?;
-    let looked = without(stack).await;
+    let outcome = without(stack).await;
     // First of all back to what the next scenario expects.
     stack.start_webhook(&[]).await?;
-    looked?;
+    outcome?;
 
     let back = Instant::now();
     is_one(stack, "deployment/shared", "readyReplicas").await?;
@@ -63,7 +63,7 @@ pub(crate) async fn for_long(stack: Arc<Stack>) -> Result<()> {
         "the webhook is back, to the waiting Deployment's pod running",
         back.elapsed(),
     );
-    seen::runs(stack, (NAMESPACE, "held"), |now| *now == before).await?;
+    seen::runs(stack, (NAMESPACE, "running"), |now| *now == before).await?;
     cleared(stack, NAMESPACE).await
 }
 
@@ -91,18 +91,21 @@ async fn without(stack: &Stack) -> Result<()> {
         .refusal(simple(NAMESPACE, "gpu", &[("gpu", "1")]))
         .await?;
     let refused = refused.context("a GPU pod was admitted without a review")?;
-    ensure!(refused.contains(TOLD), "{refused}");
+    ensure!(refused.contains(WEBHOOK_FAILED), "{refused}");
     let limits = json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 5000});
     let shared = workload(NAMESPACE, "Deployment", "shared", &limits);
     applied(stack, "shared", &[shared]).await?;
-    eventually(PATIENCE, "the Deployment's events to say it", || async {
+    eventually(PATIENCE, "the Deployment's events to report it", || async {
         let events = get(stack, NAMESPACE, "events").await?;
         let events = events["items"].as_array().context("a list")?.iter();
-        let told = events
+        let reported = events
             .filter(|event| event["reason"] == "FailedCreate")
             .filter_map(|event| event["message"].as_str());
-        let told: Vec<&str> = told.collect();
-        ensure!(told.iter().any(|text| text.contains(TOLD)), "{told:?}");
+        let reported: Vec<&str> = reported.collect();
+        ensure!(
+            reported.iter().any(|text| text.contains(WEBHOOK_FAILED)),
+            "{reported:?}"
+        );
         Ok(Some(()))
     })
     .await

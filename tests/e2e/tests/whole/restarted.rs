@@ -1,4 +1,4 @@
-//! Issue D6, 7: every process of the cluster is killed, a pod with a share runs and another waits,
+//! Every process of the cluster is killed, a pod with a share runs and another waits,
 //! and all are started again, in an order that nobody chose for us.
 //!
 //! Fed by: the stack with all parts. Must not: help a process that does not come up by itself.
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::Member;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::figures::{report, say};
+use aliquot_e2e::figures::{print_line, report};
 use aliquot_e2e::http;
-use aliquot_e2e::kept::{Kept, Process, node_is_ready};
+use aliquot_e2e::processes::{Process, ProcessSupervisor, node_is_ready};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Result, ensure};
 
@@ -34,7 +34,7 @@ pub(crate) async fn backwards(stack: Arc<Stack>) -> Result<()> {
 pub(crate) async fn at_random(stack: Arc<Stack>) -> Result<()> {
     let seed = std::env::var("ALIQUOT_SEED").ok();
     let seed = seed.map_or_else(|| Ok(fastrand::u64(..)), |seed| seed.parse())?;
-    say(&format!("seed {seed} (ALIQUOT_SEED)"));
+    print_line(&format!("seed {seed} (ALIQUOT_SEED)"));
     let mut random = fastrand::Rng::with_seed(seed);
     let mut order = Process::all();
     random.shuffle(&mut order);
@@ -47,39 +47,39 @@ async fn restarted(
     order: Vec<Process>,
     power_lost: bool,
 ) -> Result<()> {
-    say(&format!("{order:?}, containers killed: {power_lost}"));
+    print_line(&format!("{order:?}, containers killed: {power_lost}"));
     stack.cluster.namespace(namespace).await?;
     seen::create(stack, namespace, "holds", 30000).await?;
     let before = seen::runs(stack, (namespace, "holds"), |_| true).await?;
 
-    let mut kept = Kept::new(stack, NodeOptions::default());
+    let mut processes = ProcessSupervisor::new(stack, NodeOptions::default());
     // Nobody places the second pod before all has ended.
     let placing = Process::Cluster(Member::Scheduler);
-    kept.end(placing).await?;
+    processes.end(placing).await?;
     seen::create(stack, namespace, "waits", 20000).await?;
     if power_lost {
         let kubelet = Process::Cluster(Member::Kubelet);
-        kept.end(kubelet).await?;
+        processes.end(kubelet).await?;
         // Past the kubelet, which is away.
         stack
             .cluster
             .signal_container(&before.container, "SIGKILL")
             .await?;
-        end_all(&kept, &order, &[placing, kubelet]).await?;
+        end_all(&processes, &order, &[placing, kubelet]).await?;
     } else {
-        end_all(&kept, &order, &[placing]).await?;
+        end_all(&processes, &order, &[placing]).await?;
     }
 
     let began = Instant::now();
     for process in &order {
-        kept.start(*process).await?;
+        processes.start(*process).await?;
     }
-    kept.all_up(PATIENCE).await?;
+    processes.all_up(PATIENCE).await?;
     node_is_ready(stack, PATIENCE).await?;
     report("all killed, to all up", began.elapsed());
-    say(&format!(
+    print_line(&format!(
         "processes started once more meanwhile: {}",
-        kept.again
+        processes.restarts
     ));
 
     let holds = seen::runs(stack, (namespace, "holds"), |now| {
@@ -92,23 +92,27 @@ async fn restarted(
     });
     let holds = holds.await?;
     if holds.pod != before.pod {
-        say("the kubelet failed the pod, its Deployment made another");
+        print_line("the kubelet failed the pod, its Deployment made another");
     }
     let waits = seen::runs(stack, (namespace, "waits"), |now| now.restarts == 0).await?;
     report("all killed, to both pods running", began.elapsed());
-    let books = stack.books_agree().await?;
-    ensure!(books.pods.len() == 2, "{books:?}");
+    let ledger = stack.ledger_agrees().await?;
+    ensure!(ledger.pods.len() == 2, "{ledger:?}");
     for pod in [&holds.pod, &waits.pod] {
         measured(stack, pod).await?;
     }
     cleared(stack, namespace).await?;
-    stack.books_agree().await.map(drop)
+    stack.ledger_agrees().await.map(drop)
 }
 
 /// From above, so that nobody is left to put right what goes.
-async fn end_all(kept: &Kept<'_>, order: &[Process], gone: &[Process]) -> Result<()> {
+async fn end_all(
+    processes: &ProcessSupervisor<'_>,
+    order: &[Process],
+    gone: &[Process],
+) -> Result<()> {
     for process in order.iter().rev().filter(|one| !gone.contains(one)) {
-        kept.end(*process).await?;
+        processes.end(*process).await?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::workloads::{applied, get, workload};
 
 const PATIENCE: Duration = Duration::from_mins(3);
-const TOLD: [&str; 3] = [
+const VARIABLES: [&str; 3] = [
     "NVIDIA_VISIBLE_DEVICES",
     "CUDA_DEVICE_MEMORY_LIMIT_0",
     "CUDA_DEVICE_SM_LIMIT",
@@ -26,7 +26,7 @@ const TOO_EARLY: &str = "UnexpectedAdmissionError";
 
 /// A container, and its share.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct RunningContainer {
     /// Name of its pod.
     pub(crate) pod: String,
     /// Its id at the runtime.
@@ -35,7 +35,7 @@ pub(crate) struct Seen {
     pub(crate) share: Vec<String>,
 }
 
-/// A Deployment of one pod with this many MiB and 20 % of one card.
+/// A Deployment of one pod with this many MiB and 20 % of one GPU.
 pub(crate) async fn create(stack: &Stack, namespace: &str, name: &str, memory: u32) -> Result<()> {
     let limits =
         json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory, "nvidia.com/gpucores": 20});
@@ -88,8 +88,8 @@ fn status(pod: &Pod) -> Result<(String, i32)> {
 pub(crate) async fn runs(
     stack: &Stack,
     (namespace, name): (&str, &str),
-    right: impl Fn(&Seen) -> bool,
-) -> Result<Seen> {
+    right: impl Fn(&RunningContainer) -> bool,
+) -> Result<RunningContainer> {
     let right = &right;
     let what = format!("a pod of {namespace}/{name} to run with its share");
     eventually(PATIENCE, &what, || async move {
@@ -98,7 +98,7 @@ pub(crate) async fn runs(
         let pod_name = pod.metadata.name.clone().context("a name")?;
         let environment = stack.environment(namespace, &pod_name, "main").await?;
         let of = |name: &&str| environment.get(*name).cloned().unwrap_or_default();
-        let share: Vec<String> = TOLD.iter().map(of).collect();
+        let share: Vec<String> = VARIABLES.iter().map(of).collect();
         let allocation = allocation(&pod)?;
         let grant = allocation.grants("main").context("no share of main")?;
         let grant = grant.first().context("an empty share")?;
@@ -108,7 +108,7 @@ pub(crate) async fn runs(
             grant.cores.0.to_string(),
         ];
         ensure!(share == granted, "{share:?}, granted {granted:?}");
-        let seen = Seen {
+        let seen = RunningContainer {
             pod: pod_name,
             container,
             restarts,

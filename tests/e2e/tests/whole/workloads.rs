@@ -42,8 +42,8 @@ pub(crate) async fn applied(stack: &Stack, name: &str, objects: &[Value]) -> Res
 
 /// What `kubectl get` finds in the namespace.
 pub(crate) async fn get(stack: &Stack, namespace: &str, what: &str) -> Result<Value> {
-    let asks = ["get", what, "-n", namespace, "-o", "json"];
-    let text = stack.cluster.kubectl(&asks).await?.success()?;
+    let args = ["get", what, "-n", namespace, "-o", "json"];
+    let text = stack.cluster.kubectl(&args).await?.success()?;
     Ok(serde_json::from_str(&text)?)
 }
 

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_may_only_lower_the_servers_limits() {
+    fn client_may_only_lower_the_servers_limits() {
         let server = BTreeMap::from([(0, 10 << 30)]);
         let check = |own: Option<&str>, expected: u64| {
             assert_eq!(lowered(&server, own).get(&0), Some(&expected), "{own:?}");

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_says_how_long_its_kernel_takes() {
+    fn parses_kernel_time_from_its_name() {
         check("k_us_500", 500_000, 0);
         check("k_ms_2_sd_30", 2_000_000, 30);
         check("k_ns_0", 0, 0);

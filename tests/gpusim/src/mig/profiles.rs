@@ -209,7 +209,7 @@ mod tests {
     use crate::catalog;
 
     #[test]
-    fn every_model_with_mig_has_the_profiles_that_planning_knows() {
+    fn every_mig_model_has_the_profiles_of_the_planning_table() {
         for model in catalog::MODELS.iter().filter(|model| model.mig) {
             let found = of(model.name);
             let known = aliquot_core::mig::table::geometry(model.name).unwrap();

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_read_as_the_daemon_reads_them() {
+    fn parses_control_commands_like_the_real_daemon() {
         let check = |line: &str, expected: Result<Command, &str>| {
             assert_eq!(parse(line), expected.map_err(str::to_owned), "{line}");
         };

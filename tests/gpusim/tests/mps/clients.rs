@@ -64,7 +64,7 @@ impl Scene<'_> {
 }
 
 #[test]
-fn a_clients_memory_is_capped_by_the_daemons_limit_and_lowered_by_its_own() {
+fn caps_client_memory_at_lower_of_daemon_and_own_limit() {
     let client = |role: &str| {
         let cap: u64 = role.parse().unwrap();
         let cuda = Cuda::ready();
@@ -76,7 +76,7 @@ fn a_clients_memory_is_capped_by_the_daemons_limit_and_lowered_by_its_own() {
         assert_eq!(cuda.alloc(2 * MIB), Err(OUT_OF_MEMORY));
         assert_eq!(cuda.free(first), OK);
     };
-    let name = "clients::a_clients_memory_is_capped_by_the_daemons_limit_and_lowered_by_its_own";
+    let name = "clients::caps_client_memory_at_lower_of_daemon_and_own_limit";
     scene(name, client, |scene| {
         let command = "set_default_device_pinned_mem_limit 0 10240M";
         scene.daemon.answer(command);
@@ -93,7 +93,7 @@ fn a_clients_memory_is_capped_by_the_daemons_limit_and_lowered_by_its_own() {
 }
 
 #[test]
-fn clients_run_at_once_each_within_its_percentage() {
+fn runs_clients_concurrently_within_their_percentages() {
     let client = |_: &str| {
         let cuda = Cuda::ready();
         let kernel = cuda.kernel("k_ms_20");
@@ -109,7 +109,7 @@ fn clients_run_at_once_each_within_its_percentage() {
         let took = cuda.elapsed(start, end).unwrap();
         assert!((399.0..440.0).contains(&took), "{took}");
     };
-    let name = "clients::clients_run_at_once_each_within_its_percentage";
+    let name = "clients::runs_clients_concurrently_within_their_percentages";
     scene(name, client, |scene| {
         // Four times 25 percent fill the card: nobody waits for anybody.
         scene
@@ -121,7 +121,7 @@ fn clients_run_at_once_each_within_its_percentage() {
 }
 
 #[test]
-fn an_exclusive_card_takes_clients_of_its_server_and_nobody_else() {
+fn exclusive_gpu_admits_only_clients_of_its_server() {
     let client = |role: &str| {
         if role == "inside" {
             Cuda::ready().stream();
@@ -140,7 +140,7 @@ fn an_exclusive_card_takes_clients_of_its_server_and_nobody_else() {
         );
         assert_eq!(code, UNAVAILABLE);
     };
-    let name = "clients::an_exclusive_card_takes_clients_of_its_server_and_nobody_else";
+    let name = "clients::exclusive_gpu_admits_only_clients_of_its_server";
     scene(name, client, |scene| {
         let mode = [("computeMode", "exclusiveProcess")];
         scene.machine.set("0", &mode).unwrap();
@@ -173,7 +173,7 @@ fn an_exclusive_card_takes_clients_of_its_server_and_nobody_else() {
 }
 
 #[test]
-fn a_fatal_fault_of_one_client_ends_all_and_the_server_serves_again_without_them() {
+fn fatal_error_terminates_all_clients_and_server_recovers() {
     let client = |role: &str| {
         let cuda = Cuda::ready();
         if role == "culprit" {
@@ -182,8 +182,7 @@ fn a_fatal_fault_of_one_client_ends_all_and_the_server_serves_again_without_them
         until("the fault comes", || cuda.synchronize() == ILLEGAL_ADDRESS);
         assert_eq!(cuda.alloc(MIB), Err(ILLEGAL_ADDRESS));
     };
-    let name =
-        "clients::a_fatal_fault_of_one_client_ends_all_and_the_server_serves_again_without_them";
+    let name = "clients::fatal_error_terminates_all_clients_and_server_recovers";
     scene(name, client, |scene| {
         let mut victim = scene.client("victim");
         scene.until_it_runs(&victim);
@@ -197,13 +196,13 @@ fn a_fatal_fault_of_one_client_ends_all_and_the_server_serves_again_without_them
 }
 
 #[test]
-fn a_client_whose_server_dies_or_ends_it_is_told_by_its_next_call() {
+fn reports_termination_or_server_death_at_next_call() {
     let client = |role: &str| {
         let code: u32 = role.parse().unwrap();
         let cuda = Cuda::ready();
         until("it is told", || cuda.synchronize() == code);
     };
-    let name = "clients::a_client_whose_server_dies_or_ends_it_is_told_by_its_next_call";
+    let name = "clients::reports_termination_or_server_death_at_next_call";
     scene(name, client, |scene| {
         let mut ended = scene.client(&TERMINATED.to_string());
         scene.until_it_runs(&ended);
@@ -220,7 +219,7 @@ fn a_client_whose_server_dies_or_ends_it_is_told_by_its_next_call() {
 }
 
 #[test]
-fn a_server_takes_forty_eight_clients_and_not_one_more() {
+fn admits_at_most_48_clients() {
     let client = |role: &str| {
         let code = call!(Cuda::open(), cuInit(u32), 0);
         assert_eq!(code, role.parse::<u32>().unwrap());
@@ -229,7 +228,7 @@ fn a_server_takes_forty_eight_clients_and_not_one_more() {
             std::thread::park_timeout(Duration::from_mins(1));
         }
     };
-    let name = "clients::a_server_takes_forty_eight_clients_and_not_one_more";
+    let name = "clients::admits_at_most_48_clients";
     scene(name, client, |scene| {
         scene.daemon.answer("start_server -uid 0");
         let command = format!("get_client_list {}", scene.server());

@@ -14,7 +14,7 @@ fn on(yaml: &str, body: impl FnOnce(&SimulatedMachine)) {
 }
 
 #[test]
-fn a_daemon_keeps_its_folders_and_a_second_one_is_refused() {
+fn rejects_second_daemon_in_the_same_directories() {
     on(TWO_A100, |machine| {
         let daemon = Daemon::new(machine, "a", "0");
         let missing = "Cannot find MPS control daemon process".to_owned();
@@ -37,7 +37,7 @@ fn a_daemon_keeps_its_folders_and_a_second_one_is_refused() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_files_that_the_next_one_takes_over() {
+fn daemon_takes_over_files_of_a_killed_one() {
     on(TWO_A100, |machine| {
         let daemon = Daemon::started(machine, "a", "0");
         let first = daemon.pid();
@@ -51,7 +51,7 @@ fn a_killed_daemon_leaves_files_that_the_next_one_takes_over() {
 }
 
 #[test]
-fn commands_are_answered_in_the_daemons_words() {
+fn answers_commands_like_the_real_daemon() {
     on(TWO_A100, |machine| {
         let daemon = Daemon::started(machine, "a", "0");
         let check = |commands: &str, expected: &str| {
@@ -83,7 +83,7 @@ fn commands_are_answered_in_the_daemons_words() {
 }
 
 #[test]
-fn mps_16_clients_of_another_user_wait_unless_the_daemon_is_for_all() {
+fn mps_16_other_users_wait_unless_daemon_is_multiuser() {
     on(TWO_A100, |machine| {
         for (name, more, waits) in [
             ("one", &[][..], true),
@@ -124,7 +124,7 @@ fn mps_16_clients_of_another_user_wait_unless_the_daemon_is_for_all() {
 }
 
 #[test]
-fn a_server_does_not_start_on_a_card_that_another_process_has_for_itself() {
+fn server_does_not_start_on_an_unavailable_gpu() {
     on(TWO_A100, |machine| {
         machine.set("0", &[("computeMode", "prohibited")]).unwrap();
         let daemon = Daemon::started(machine, "a", "0");

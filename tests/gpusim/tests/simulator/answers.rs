@@ -9,9 +9,9 @@ use crate::client::*;
 use crate::common::{TWO_A100, on_machine};
 
 #[test]
-fn process_lists_say_how_much_room_they_need() {
+fn process_lists_report_the_required_size() {
     on_machine(
-        "answers::process_lists_say_how_much_room_they_need",
+        "answers::process_lists_report_the_required_size",
         TWO_A100,
         |machine| {
             machine.add_process("0", compute_process(11, 100)).unwrap();
@@ -68,9 +68,9 @@ fn process_lists_say_how_much_room_they_need() {
 }
 
 #[test]
-fn process_utilisation_is_sampled_and_an_idle_card_has_none() {
+fn samples_process_utilisation_only_on_busy_gpus() {
     on_machine(
-        "answers::process_utilisation_is_sampled_and_an_idle_card_has_none",
+        "answers::samples_process_utilisation_only_on_busy_gpus",
         TWO_A100,
         |machine| {
             let mut process = compute_process(11, 100);
@@ -125,8 +125,8 @@ fn process_utilisation_is_sampled_and_an_idle_card_has_none() {
 }
 
 #[test]
-fn what_a_card_has_not_is_not_supported_and_each_field_answers_for_itself() {
-    let name = "answers::what_a_card_has_not_is_not_supported_and_each_field_answers_for_itself";
+fn reports_missing_features_as_not_supported_per_field() {
+    let name = "answers::reports_missing_features_as_not_supported_per_field";
     on_machine(name, "gpus: [{model: Tesla T4}]", |_| {
         let library = opened();
         let device = card(&library, 0);
@@ -191,10 +191,10 @@ fn what_a_card_has_not_is_not_supported_and_each_field_answers_for_itself() {
 }
 
 #[test]
-fn topology_and_affinity_describe_the_pair() {
+fn describes_topology_and_affinity_of_gpu_pairs() {
     let yaml = "gpus: [{model: NVIDIA H200}, {model: NVIDIA H200, numa: 1}, {model: Tesla T4}]";
     on_machine(
-        "answers::topology_and_affinity_describe_the_pair",
+        "answers::describes_topology_and_affinity_of_gpu_pairs",
         yaml,
         |_| {
             let library = opened();
@@ -246,8 +246,8 @@ fn topology_and_affinity_describe_the_pair() {
 }
 
 #[test]
-fn an_event_set_hears_only_of_its_cards_and_only_what_came_after_registering() {
-    let name = "answers::an_event_set_hears_only_of_its_cards_and_only_what_came_after_registering";
+fn event_set_reports_only_later_events_of_its_gpus() {
+    let name = "answers::event_set_reports_only_later_events_of_its_gpus";
     on_machine(name, TWO_A100, |machine| {
         let library = opened();
         let (heard, unheard) = (card(&library, 0), "1");

@@ -9,8 +9,8 @@ use crate::client::*;
 use crate::common::{TWO_A100, on_machine};
 
 #[test]
-fn nothing_answers_before_init_or_after_as_many_shutdowns() {
-    let name = "calls::nothing_answers_before_init_or_after_as_many_shutdowns";
+fn rejects_calls_before_init_and_after_last_shutdown() {
+    let name = "calls::rejects_calls_before_init_and_after_last_shutdown";
     on_machine(name, TWO_A100, |_| {
         let library = library();
         let count = || number(|out| call!(library, nvmlDeviceGetCount_v2, out));
@@ -26,8 +26,8 @@ fn nothing_answers_before_init_or_after_as_many_shutdowns() {
 }
 
 #[test]
-fn a_missing_or_foreign_state_file_is_a_driver_not_loaded_and_another_layout_a_mismatch() {
-    let name = "calls::a_missing_or_foreign_state_file_is_a_driver_not_loaded_and_another_layout_a_mismatch";
+fn init_rejects_missing_foreign_and_mismatched_state_files() {
+    let name = "calls::init_rejects_missing_foreign_and_mismatched_state_files";
     on_machine(name, TWO_A100, |machine| {
         let library = library();
         let init = || call!(library, nvmlInit_v2);
@@ -48,9 +48,9 @@ fn a_missing_or_foreign_state_file_is_a_driver_not_loaded_and_another_layout_a_m
 }
 
 #[test]
-fn versioned_structs_must_carry_their_version() {
+fn requires_the_version_of_versioned_structs() {
     on_machine(
-        "calls::versioned_structs_must_carry_their_version",
+        "calls::requires_the_version_of_versioned_structs",
         TWO_A100,
         |machine| {
             machine.set("0", &[("memoryUsed", "1000")]).unwrap();
@@ -96,9 +96,9 @@ fn versioned_structs_must_carry_their_version() {
 }
 
 #[test]
-fn cards_are_found_by_every_name_and_by_nothing_else() {
+fn finds_gpus_by_uuid_serial_and_pci_id_only() {
     on_machine(
-        "calls::cards_are_found_by_every_name_and_by_nothing_else",
+        "calls::finds_gpus_by_uuid_serial_and_pci_id_only",
         TWO_A100,
         |machine| {
             let library = opened();
@@ -179,9 +179,9 @@ fn cards_are_found_by_every_name_and_by_nothing_else() {
 }
 
 #[test]
-fn bad_handles_null_pointers_and_small_buffers_are_refused() {
+fn rejects_bad_handles_null_pointers_and_small_buffers() {
     on_machine(
-        "calls::bad_handles_null_pointers_and_small_buffers_are_refused",
+        "calls::rejects_bad_handles_null_pointers_and_small_buffers",
         TWO_A100,
         |_| {
             let library = opened();
@@ -215,9 +215,9 @@ fn bad_handles_null_pointers_and_small_buffers_are_refused() {
 }
 
 #[test]
-fn a_lost_card_says_so_in_every_call_and_still_counts() {
+fn lost_gpu_fails_every_call_but_is_still_counted() {
     on_machine(
-        "calls::a_lost_card_says_so_in_every_call_and_still_counts",
+        "calls::lost_gpu_fails_every_call_but_is_still_counted",
         TWO_A100,
         |machine| {
             let library = opened();
@@ -246,9 +246,9 @@ fn a_lost_card_says_so_in_every_call_and_still_counts() {
 }
 
 #[test]
-fn modes_that_one_process_sets_are_seen_by_another() {
+fn compute_mode_changes_are_visible_across_processes() {
     on_machine(
-        "calls::modes_that_one_process_sets_are_seen_by_another",
+        "calls::compute_mode_changes_are_visible_across_processes",
         TWO_A100,
         |machine| {
             let library = opened();
@@ -269,7 +269,7 @@ fn modes_that_one_process_sets_are_seen_by_another() {
 }
 
 #[test]
-fn every_code_has_its_words() {
+fn every_error_code_has_a_text() {
     let library = library();
     for (code, expected) in [
         (0, "Success"),

@@ -5,7 +5,7 @@ mod agent;
 
 use std::path::Path;
 
-use aliquot_core::mig::published::{Mig, Placed};
+use aliquot_core::mig::published::{Mig, MigPlacement};
 use aliquot_core::{GpuUuid, Grant, Mib, inventory};
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_gpusim::edit::compute_process;
@@ -25,9 +25,9 @@ fn check(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine, &Path)) {
 }
 
 #[test]
-fn mig_1_seven_slices_are_seven_seats_and_their_card_is_none() {
+fn mig_1_advertises_seven_slices_and_no_whole_gpu() {
     check(
-        "mig_1_seven_slices_are_seven_seats_and_their_card_is_none",
+        "mig_1_advertises_seven_slices_and_no_whole_gpu",
         ONE,
         |_, state| {
             let agent = Agent::start(state);
@@ -49,8 +49,8 @@ fn mig_1_seven_slices_are_seven_seats_and_their_card_is_none() {
 }
 
 #[test]
-fn mig_2_a_container_sees_the_instance_that_was_booked_and_nothing_else() {
-    let name = "mig_2_a_container_sees_the_instance_that_was_booked_and_nothing_else";
+fn mig_2_container_sees_only_its_allocated_instance() {
+    let name = "mig_2_container_sees_only_its_allocated_instance";
     check(name, ONE, |_, state| {
         let agent = Agent::start(state);
         let units = agent.enter(
@@ -65,8 +65,8 @@ fn mig_2_a_container_sees_the_instance_that_was_booked_and_nothing_else() {
 }
 
 #[test]
-fn mig_3_strategy_single_offers_instances_under_the_usual_name() {
-    let name = "mig_3_strategy_single_offers_instances_under_the_usual_name";
+fn mig_3_strategy_single_advertises_instances_as_gpus() {
+    let name = "mig_3_strategy_single_advertises_instances_as_gpus";
     check(name, TWO, |_, state| {
         let agent = Agent::start(state);
         let single = "{gpus: [{select: {all: true}, mode: mig, strategy: single, layout: [{profile: 2g.10gb, count: 3}]}]}";
@@ -77,8 +77,8 @@ fn mig_3_strategy_single_offers_instances_under_the_usual_name() {
 }
 
 #[test]
-fn mig_8_the_inventory_names_uuid_and_numbers_of_each_instance() {
-    let name = "mig_8_the_inventory_names_uuid_and_numbers_of_each_instance";
+fn mig_8_inventory_lists_uuid_and_ids_of_each_instance() {
+    let name = "mig_8_inventory_lists_uuid_and_ids_of_each_instance";
     check(name, ONE, |machine, state| {
         let agent = Agent::start(state);
         let units = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
@@ -86,7 +86,7 @@ fn mig_8_the_inventory_names_uuid_and_numbers_of_each_instance() {
         let shown = shown["gpus"][0]["instances"].as_array().unwrap().clone();
         assert_eq!((units.len(), shown.len()), (2, 2));
         for unit in units {
-            let Some(Mig::Part(part)) = &unit.mig else {
+            let Some(Mig::Fixed(part)) = &unit.mig else {
                 panic!("{unit:?}")
             };
             let same = |one: &&serde_json::Value| one["uuid"] == unit.uuid.as_str();
@@ -102,9 +102,9 @@ fn mig_8_the_inventory_names_uuid_and_numbers_of_each_instance() {
 }
 
 #[test]
-fn mig_10_one_card_whole_and_one_cut_on_a_node() {
+fn mig_10_node_serves_one_whole_and_one_partitioned_gpu() {
     check(
-        "mig_10_one_card_whole_and_one_cut_on_a_node",
+        "mig_10_node_serves_one_whole_and_one_partitioned_gpu",
         TWO,
         |_, state| {
             let agent = Agent::start(state);
@@ -122,9 +122,9 @@ fn mig_10_one_card_whole_and_one_cut_on_a_node() {
 }
 
 #[test]
-fn ts_12_two_instances_with_three_replicas_are_six_seats() {
+fn ts_12_two_instances_with_three_replicas_make_six() {
     check(
-        "ts_12_two_instances_with_three_replicas_are_six_seats",
+        "ts_12_two_instances_with_three_replicas_make_six",
         ONE,
         |_, state| {
             let agent = Agent::start(state);
@@ -145,8 +145,8 @@ const DYNAMIC: &str =
     "{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb, 2g.10gb, 3g.20gb]}]}";
 
 #[test]
-fn mig_17_an_instance_is_made_for_who_asks_and_neighbours_are_not_touched() {
-    let name = "mig_17_an_instance_is_made_for_who_asks_and_neighbours_are_not_touched";
+fn mig_17_creates_instances_on_demand_beside_others() {
+    let name = "mig_17_creates_instances_on_demand_beside_others";
     check(name, ONE, |machine, state| {
         let agent = Agent::start(state);
         let units = agent.enter(DYNAMIC);
@@ -156,7 +156,7 @@ fn mig_17_an_instance_is_made_for_who_asks_and_neighbours_are_not_touched() {
             ("nvidia.com/mig-3g.20gb", 2),
         ];
         expect(&units, &all);
-        let ask = |profile: &str, start, beside: &[Placed]| {
+        let ask = |profile: &str, start, beside: &[MigPlacement]| {
             agent.equip(
                 &[grant("GPU-a", Some((profile, start)))],
                 inventory::Mode::Mig,
@@ -206,8 +206,8 @@ fn mig_17_an_instance_is_made_for_who_asks_and_neighbours_are_not_touched() {
 }
 
 #[test]
-fn an_instance_whose_second_half_failed_leaves_nothing_and_is_made_at_the_next_try() {
-    let name = "an_instance_whose_second_half_failed_leaves_nothing_and_is_made_at_the_next_try";
+fn retries_creation_after_compute_instance_failure() {
+    let name = "retries_creation_after_compute_instance_failure";
     check(name, ONE, |machine, state| {
         let agent = Agent::start(state);
         agent.enter(DYNAMIC);
@@ -220,7 +220,14 @@ fn an_instance_whose_second_half_failed_leaves_nothing_and_is_made_at_the_next_t
             )
         };
         ask().unwrap_err();
-        assert!(agent.driver.cut("GPU-a").unwrap().instances.is_empty());
+        assert!(
+            agent
+                .driver
+                .mig_layout("GPU-a")
+                .unwrap()
+                .instances
+                .is_empty()
+        );
         assert_eq!(ask().unwrap(), agent.uuids("GPU-a"));
     });
 }
@@ -231,8 +238,8 @@ fn laid(second: &str) -> String {
 }
 
 #[test]
-fn mig_18_another_mode_of_one_card_leaves_the_other_as_it_is() {
-    let name = "mig_18_another_mode_of_one_card_leaves_the_other_as_it_is";
+fn mig_18_changing_one_gpu_leaves_the_other_unchanged() {
+    let name = "mig_18_changing_one_gpu_leaves_the_other_unchanged";
     check(name, TWO, |machine, state| {
         let agent = Agent::start(state);
         let cut = laid("mode: mig, layout: [{profile: 7g.40gb}]");
@@ -267,8 +274,8 @@ fn mig_18_another_mode_of_one_card_leaves_the_other_as_it_is() {
 }
 
 #[test]
-fn mig_19_after_a_reboot_instances_are_where_they_were_under_their_names() {
-    let name = "mig_19_after_a_reboot_instances_are_where_they_were_under_their_names";
+fn mig_19_reboot_restores_instances_and_stable_names() {
+    let name = "mig_19_reboot_restores_instances_and_stable_names";
     let hopper = "gpus: [{model: NVIDIA H100 80GB HBM3, uuids: [GPU-a]}]";
     check(name, hopper, |machine, state| {
         let layout = "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.40gb}, {profile: 1g.10gb, count: 2}]}]}";
@@ -291,7 +298,7 @@ fn mig_19_after_a_reboot_instances_are_where_they_were_under_their_names() {
         );
 
         // A pod that was on one finds it again, by the driver's uuid of now.
-        let (unit, part) = (&after[0], agent.driver.cut("GPU-a").unwrap());
+        let (unit, part) = (&after[0], agent.driver.mig_layout("GPU-a").unwrap());
         let whole = part.instances.iter().filter_map(|one| one.device());
         let found = whole
             .into_iter()
@@ -302,8 +309,8 @@ fn mig_19_after_a_reboot_instances_are_where_they_were_under_their_names() {
 }
 
 #[test]
-fn mig_20_a_container_with_instances_of_two_profiles_sees_both() {
-    let name = "mig_20_a_container_with_instances_of_two_profiles_sees_both";
+fn mig_20_container_sees_instances_of_two_profiles() {
+    let name = "mig_20_container_sees_instances_of_two_profiles";
     check(name, ONE, |_, state| {
         let agent = Agent::start(state);
         let units = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");

@@ -36,7 +36,7 @@ fn ask_in(client: &str, machine: &SimulatedMachine, folder: &Path, devices: &str
 }
 
 #[test]
-fn nvidia_ml_py_lists_two_a100s_with_their_names_uuids_and_memory() {
+fn nvidia_ml_py_lists_two_a100s_with_uuids_and_memory() {
     let folder = tempfile::tempdir().unwrap();
     let machine = SimulatedMachine::create(&folder.path().join("state"), common::TWO_A100).unwrap();
     machine
@@ -64,8 +64,8 @@ fn nvidia_ml_py_lists_two_a100s_with_their_names_uuids_and_memory() {
 }
 
 #[test]
-fn mig_8_nvidia_ml_py_in_a_container_lists_the_instance_that_it_was_given_and_no_other() {
-    let name = "clients::mig_8_nvidia_ml_py_in_a_container_lists_the_instance_that_it_was_given_and_no_other";
+fn mig_8_nvidia_ml_py_lists_only_the_containers_devices() {
+    let name = "clients::mig_8_nvidia_ml_py_lists_only_the_containers_devices";
     let cards = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a]}, {model: NVIDIA A100-SXM4-40GB, uuids: [GPU-b], set: {mig: on}}]";
     on_machine(name, cards, lists_what_it_was_given);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use aliquot_core::mig::table;
 use aliquot_gpusim::edit::compute_process;
 use aliquot_gpusim::{SimulatedMachine, catalog, place};
-use aliquot_nvml::{Activation, Driver, Event, Health, MigError, Nvml, Options};
+use aliquot_nvml::{Activation, Driver, DriverHealth, GpuEvent, MigError, Nvml, Options};
 
 use crate::common::on_machine;
 
@@ -29,7 +29,7 @@ fn check(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine, &Nvml)) {
 
 /// `profile@start` of each instance.
 fn there(driver: &Nvml) -> String {
-    let cut = driver.cut("GPU-a").unwrap();
+    let cut = driver.mig_layout("GPU-a").unwrap();
     let all = cut.instances.iter();
     let all: Vec<_> = all
         .map(|one| format!("{}@{}", one.profile, one.start))
@@ -38,19 +38,19 @@ fn there(driver: &Nvml) -> String {
 }
 
 #[test]
-fn the_geometry_of_every_model_is_read_with_its_real_placements() {
+fn reads_geometry_and_placements_of_every_model() {
     let models = catalog::MODELS.iter().filter(|model| model.mig);
     let models: Vec<_> = models
         .map(|model| format!("{{model: {}, set: {{mig: on}}}}", model.name))
         .collect();
     let yaml = format!("gpus: [{}]", models.join(", "));
-    let name = "the_geometry_of_every_model_is_read_with_its_real_placements";
+    let name = "reads_geometry_and_placements_of_every_model";
     check(name, &yaml, |_, driver| {
         let inventory = driver.inventory().unwrap();
         assert_eq!(inventory.notes, []);
-        assert_eq!(inventory.cards.len(), models.len());
-        for card in inventory.cards {
-            let read = card.cut.geometry.unwrap();
+        assert_eq!(inventory.gpus.len(), models.len());
+        for card in inventory.gpus {
+            let read = card.layout.geometry.unwrap();
             let planned = table::geometry(&card.model).unwrap();
             for profile in planned.profiles() {
                 let at = read.find(&profile.name).expect(&profile.name);
@@ -67,8 +67,8 @@ fn the_geometry_of_every_model_is_read_with_its_real_placements() {
 }
 
 #[test]
-fn instances_are_made_at_their_place_listed_and_ended() {
-    let name = "instances_are_made_at_their_place_listed_and_ended";
+fn creates_lists_and_destroys_instances_by_placement() {
+    let name = "creates_lists_and_destroys_instances_by_placement";
     check(name, A100, |_, driver| {
         for (profile, start) in [
             ("1g.5gb", 6),
@@ -82,7 +82,10 @@ fn instances_are_made_at_their_place_listed_and_ended() {
         }
         assert_eq!(there(driver), "2g.10gb@2 1g.5gb+me@4 1g.5gb@5 1g.5gb@6");
         let inventory = driver.inventory().unwrap();
-        assert_eq!(inventory.cards[0].cut, driver.cut("GPU-a").unwrap());
+        assert_eq!(
+            inventory.gpus[0].layout,
+            driver.mig_layout("GPU-a").unwrap()
+        );
         driver.destroy_instance("GPU-a", 4).unwrap();
         assert_eq!(there(driver), "1g.5gb+me@4 1g.5gb@5 1g.5gb@6");
         driver.create_instance("GPU-a", "3g.20gb", 0).unwrap();
@@ -90,17 +93,21 @@ fn instances_are_made_at_their_place_listed_and_ended() {
 }
 
 #[test]
-fn what_cannot_be_made_is_said_and_leaves_nothing() {
-    let name = "what_cannot_be_made_is_said_and_leaves_nothing";
+fn failed_creation_reports_reason_and_leaves_nothing() {
+    let name = "failed_creation_reports_reason_and_leaves_nothing";
     check(name, A100, |machine, driver| {
         let refused = |profile: &str, start| {
             let error = driver.create_instance("GPU-a", profile, start).unwrap_err();
             error.to_string()
         };
         driver.create_instance("GPU-a", "4g.20gb", 0).unwrap();
-        assert!(refused("1g.5gb", 3).contains("no room for a 1g.5gb at slice 3"));
+        assert!(
+            refused("1g.5gb", 3).contains("cannot create MIG instance 1g.5gb at memory slice 3")
+        );
         assert!(refused("5g.1gb", 3).contains("it has 1g.5gb, "));
-        assert!(refused("3g.20gb", 2).contains("cannot make a 3g.20gb at slice 2"));
+        assert!(
+            refused("3g.20gb", 2).contains("cannot create MIG instance 3g.20gb at memory slice 2")
+        );
 
         machine.set("0", &[("cutFaults", "1")]).unwrap();
         let error = driver.create_instance("GPU-a", "3g.20gb", 4).unwrap_err();
@@ -110,37 +117,44 @@ fn what_cannot_be_made_is_said_and_leaves_nothing() {
         );
         assert_eq!(there(driver), "4g.20gb@0");
         driver.create_instance("GPU-a", "3g.20gb", 4).unwrap();
-        assert!(driver.cut("GPU-b").is_err());
+        assert!(driver.mig_layout("GPU-b").is_err());
     });
 }
 
 #[test]
-fn an_instance_in_use_stays_whole() {
-    check("an_instance_in_use_stays_whole", A100, |machine, driver| {
-        let made = driver.create_instance("GPU-a", "1g.5gb", 6).unwrap();
-        let mut process = compute_process(9, 10);
-        (process.gpu_instance, process.compute_instance) = (made.id, 0);
-        machine.add_process("0", process).unwrap();
-        let error = driver.destroy_instance("GPU-a", made.id).unwrap_err();
-        assert!(error.is_in_use(), "{error}");
-        let error = driver.set_mig("GPU-a", false).unwrap_err();
-        assert!(error.is_in_use(), "{error}");
-        assert_eq!(
-            driver.cut("GPU-a").unwrap().instances,
-            std::slice::from_ref(&made)
-        );
-        machine.remove_process("0", 9).unwrap();
-        driver.destroy_instance("GPU-a", made.id).unwrap();
-        assert_eq!(driver.set_mig("GPU-a", false).unwrap(), Activation::Now);
-        assert_eq!(driver.cut("GPU-a").unwrap(), aliquot_nvml::Cut::default());
-        machine.add_process("0", compute_process(9, 10)).unwrap();
-        assert_eq!(driver.set_mig("GPU-a", true).unwrap(), Activation::AtReset);
-    });
+fn keeps_instances_that_are_in_use() {
+    check(
+        "keeps_instances_that_are_in_use",
+        A100,
+        |machine, driver| {
+            let made = driver.create_instance("GPU-a", "1g.5gb", 6).unwrap();
+            let mut process = compute_process(9, 10);
+            (process.gpu_instance, process.compute_instance) = (made.id, 0);
+            machine.add_process("0", process).unwrap();
+            let error = driver.destroy_instance("GPU-a", made.id).unwrap_err();
+            assert!(error.is_in_use(), "{error}");
+            let error = driver.set_mig("GPU-a", false).unwrap_err();
+            assert!(error.is_in_use(), "{error}");
+            assert_eq!(
+                driver.mig_layout("GPU-a").unwrap().instances,
+                std::slice::from_ref(&made)
+            );
+            machine.remove_process("0", 9).unwrap();
+            driver.destroy_instance("GPU-a", made.id).unwrap();
+            assert_eq!(driver.set_mig("GPU-a", false).unwrap(), Activation::Now);
+            assert_eq!(
+                driver.mig_layout("GPU-a").unwrap(),
+                aliquot_nvml::MigLayout::default()
+            );
+            machine.add_process("0", compute_process(9, 10)).unwrap();
+            assert_eq!(driver.set_mig("GPU-a", true).unwrap(), Activation::AtReset);
+        },
+    );
 }
 
 #[test]
-fn an_error_of_one_instance_leaves_its_neighbours_and_its_card_well() {
-    let name = "an_error_of_one_instance_leaves_its_neighbours_and_its_card_well";
+fn xid_of_one_instance_leaves_gpu_and_others_healthy() {
+    let name = "xid_of_one_instance_leaves_gpu_and_others_healthy";
     check(name, A100, |machine, driver| {
         let made = [0, 4].map(|start| driver.create_instance("GPU-a", "3g.20gb", start).unwrap());
         let uuids = made
@@ -148,7 +162,7 @@ fn an_error_of_one_instance_leaves_its_neighbours_and_its_card_well() {
             .map(|one| one.device().unwrap().uuid.clone());
         driver.inventory().unwrap();
         driver.wait_events(Duration::ZERO).unwrap();
-        let sick = |wanted: &Health| {
+        let sick = |wanted: &DriverHealth| {
             let health = driver.health().unwrap().into_iter();
             let sick = health.filter(|one| one.health == *wanted);
             sick.map(|one| one.uuid).collect::<Vec<_>>()
@@ -159,18 +173,25 @@ fn an_error_of_one_instance_leaves_its_neighbours_and_its_card_well() {
         let uuid = uuids[1].clone();
         assert_eq!(
             told,
-            [Event::Xid {
+            [GpuEvent::Xid {
                 uuid,
                 code: 94,
                 ignored
             }]
         );
-        assert_eq!(sick(&Health::Xid(94)), [uuids[1].clone()]);
-        assert_eq!(sick(&Health::Ok), ["GPU-a".to_owned(), uuids[0].clone()]);
+        assert_eq!(sick(&DriverHealth::Xid(94)), [uuids[1].clone()]);
+        assert_eq!(
+            sick(&DriverHealth::Ok),
+            ["GPU-a".to_owned(), uuids[0].clone()]
+        );
 
         // Its owner says that it is well.
-        driver.clear(&uuids[1]);
-        assert_eq!(sick(&Health::Ok).len(), 3, "one instance was never cleared");
+        driver.clear_errors(&uuids[1]);
+        assert_eq!(
+            sick(&DriverHealth::Ok).len(),
+            3,
+            "one instance was never cleared"
+        );
 
         // One that was made since the card was read.
         driver.destroy_instance("GPU-a", made[0].id).unwrap();
@@ -180,20 +201,20 @@ fn an_error_of_one_instance_leaves_its_neighbours_and_its_card_well() {
         let told = driver.wait_events(PATIENTLY).unwrap();
         assert_eq!(
             told,
-            [Event::Xid {
+            [GpuEvent::Xid {
                 uuid: uuid.clone(),
                 code: 94,
                 ignored
             }]
         );
-        assert!(sick(&Health::Xid(94)).contains(&uuid));
+        assert!(sick(&DriverHealth::Xid(94)).contains(&uuid));
 
         // An error of the card is every instance's.
         machine.xid("0", 79).unwrap();
         driver.wait_events(PATIENTLY).unwrap();
-        assert_eq!(sick(&Health::Xid(79)).len(), 3);
-        driver.clear("GPU-a");
-        assert_eq!(sick(&Health::Xid(79)).len(), 0);
+        assert_eq!(sick(&DriverHealth::Xid(79)).len(), 3);
+        driver.clear_errors("GPU-a");
+        assert_eq!(sick(&DriverHealth::Xid(79)).len(), 0);
 
         // What is reported while MIG is switched is told after it.
         machine.xid("0", 94).unwrap();

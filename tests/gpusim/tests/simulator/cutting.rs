@@ -145,8 +145,8 @@ impl Card {
 }
 
 #[test]
-fn instances_are_made_where_there_is_room_and_have_the_drivers_numbers() {
-    let name = "cutting::instances_are_made_where_there_is_room_and_have_the_drivers_numbers";
+fn creates_instances_where_free_with_driver_ids() {
+    let name = "cutting::creates_instances_where_free_with_driver_ids";
     on_machine(name, A100, |_| {
         let card = Card::open();
         assert_eq!(card.remaining(ONE), Ok(7));
@@ -171,8 +171,8 @@ fn instances_are_made_where_there_is_room_and_have_the_drivers_numbers() {
 }
 
 #[test]
-fn the_drivers_own_choice_fails_in_an_order_in_which_placements_work() {
-    let name = "cutting::the_drivers_own_choice_fails_in_an_order_in_which_placements_work";
+fn default_placement_depends_on_creation_order() {
+    let name = "cutting::default_placement_depends_on_creation_order";
     on_machine(name, A100, |_| {
         let card = Card::open();
         let all: Vec<_> = [ONE, ONE, TWO, THREE].map(|id| card.anywhere(id)).into();
@@ -187,8 +187,8 @@ fn the_drivers_own_choice_fails_in_an_order_in_which_placements_work() {
 }
 
 #[test]
-fn an_instance_with_anything_in_it_stays_and_a_new_one_has_a_new_uuid() {
-    let name = "cutting::an_instance_with_anything_in_it_stays_and_a_new_one_has_a_new_uuid";
+fn keeps_used_instance_and_renews_uuid_after_recreation() {
+    let name = "cutting::keeps_used_instance_and_renews_uuid_after_recreation";
     on_machine(name, A100, |machine| {
         let card = Card::open();
         let outer = card.at(THREE, 4, 4).unwrap();
@@ -220,8 +220,8 @@ fn an_instance_with_anything_in_it_stays_and_a_new_one_has_a_new_uuid() {
 }
 
 #[test]
-fn a_device_of_an_instance_tells_what_it_is_and_where_it_belongs() {
-    let name = "cutting::a_device_of_an_instance_tells_what_it_is_and_where_it_belongs";
+fn mig_device_reports_its_identity_and_parent() {
+    let name = "cutting::mig_device_reports_its_identity_and_parent";
     on_machine(name, A100, |machine| {
         let card = Card::open();
         let library = &card.library;
@@ -307,8 +307,8 @@ fn check_mode(name: &str, model: &str, body: impl FnOnce(&SimulatedMachine, &Car
 }
 
 #[test]
-fn an_ampere_card_in_use_is_switched_by_its_next_reset() {
-    let name = "an_ampere_card_in_use_is_switched_by_its_next_reset";
+fn switches_used_ampere_gpu_at_next_reset() {
+    let name = "switches_used_ampere_gpu_at_next_reset";
     check_mode(name, "NVIDIA A100-SXM4-80GB", |machine, card| {
         machine.add_process("0", compute_process(5, 1)).unwrap();
         assert_eq!((card.switch(1), card.modes()), ((OK, IN_USE), (0, 1)));
@@ -325,8 +325,8 @@ fn an_ampere_card_in_use_is_switched_by_its_next_reset() {
 }
 
 #[test]
-fn a_hopper_card_is_switched_at_once_when_idle_and_forgets_at_a_reboot() {
-    let name = "a_hopper_card_is_switched_at_once_when_idle_and_forgets_at_a_reboot";
+fn switches_idle_hopper_gpu_at_once_until_reboot() {
+    let name = "switches_idle_hopper_gpu_at_once_until_reboot";
     check_mode(name, "NVIDIA H200", |machine, card| {
         machine.add_process("0", compute_process(5, 1)).unwrap();
         assert_eq!((card.switch(1), card.modes()), ((IN_USE, 99), (0, 0)));

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::Mib;
 use aliquot_gpusim::place;
-use aliquot_nvml::{Driver, Event, Health, Inventory, Mig, Nvml, NvmlError, Options};
+use aliquot_nvml::{
+    Driver, DriverHealth, DriverInventory, GpuEvent, MigMode, Nvml, NvmlError, Options,
+};
 
 use crate::common::{TWO_A100, on_machine};
 
@@ -22,7 +24,7 @@ fn open() -> Nvml {
     Nvml::open(options()).unwrap()
 }
 
-fn health(driver: &Nvml) -> Vec<Health> {
+fn health(driver: &Nvml) -> Vec<DriverHealth> {
     driver
         .health()
         .unwrap()
@@ -31,16 +33,16 @@ fn health(driver: &Nvml) -> Vec<Health> {
         .collect()
 }
 
-fn uuids(inventory: &Inventory) -> Vec<String> {
+fn uuids(inventory: &DriverInventory) -> Vec<String> {
     inventory
-        .cards
+        .gpus
         .iter()
         .map(|card| card.uuid.clone())
         .collect()
 }
 
-fn xid(uuid: &str, code: u64, ignored: bool) -> Event {
-    Event::Xid {
+fn xid(uuid: &str, code: u64, ignored: bool) -> GpuEvent {
+    GpuEvent::Xid {
         uuid: uuid.to_owned(),
         code,
         ignored,
@@ -48,9 +50,9 @@ fn xid(uuid: &str, code: u64, ignored: bool) -> Event {
 }
 
 #[test]
-fn the_inventory_holds_every_fact_of_two_joined_a100s() {
+fn inventory_lists_every_fact_of_two_linked_a100s() {
     on_machine(
-        "driver::the_inventory_holds_every_fact_of_two_joined_a100s",
+        "driver::inventory_lists_every_fact_of_two_linked_a100s",
         TWO_A100,
         |machine| {
             let shown = machine.show().unwrap();
@@ -58,9 +60,9 @@ fn the_inventory_holds_every_fact_of_two_joined_a100s() {
             assert_eq!(inventory.driver_version, "580.82.07");
             assert_eq!(inventory.cuda_version, Some((13, 0)));
             assert_eq!(inventory.notes, []);
-            assert_eq!(inventory.cards.len(), 2);
+            assert_eq!(inventory.gpus.len(), 2);
             let uuids = uuids(&inventory);
-            for (place, card) in inventory.cards.iter().enumerate() {
+            for (place, card) in inventory.gpus.iter().enumerate() {
                 assert_eq!(card.uuid, shown["gpus"][place]["uuid"]);
                 assert_eq!(usize::try_from(card.index).unwrap(), place);
                 assert_eq!(card.minor, Some(card.index));
@@ -74,7 +76,7 @@ fn the_inventory_holds_every_fact_of_two_joined_a100s() {
                 assert_eq!(card.numa, Some(0));
                 assert_eq!(
                     card.mig,
-                    Mig {
+                    MigMode {
                         capable: true,
                         enabled: false,
                         pending: false
@@ -88,7 +90,7 @@ fn the_inventory_holds_every_fact_of_two_joined_a100s() {
 }
 
 #[test]
-fn cards_of_many_kinds_differ_in_mig_numa_and_links() {
+fn inventory_lists_mig_numa_and_links_of_mixed_models() {
     let yaml = "
 gpus:
   - {model: NVIDIA H200, set: {mig: on}}
@@ -98,14 +100,14 @@ links:
   - {gpus: [1, 2], level: single, nvlinks: 4}
 ";
     on_machine(
-        "driver::cards_of_many_kinds_differ_in_mig_numa_and_links",
+        "driver::inventory_lists_mig_numa_and_links_of_mixed_models",
         yaml,
         |_| {
             let inventory = open().inventory().unwrap();
             assert_eq!(inventory.notes, []);
             let uuids = uuids(&inventory);
-            let cards = &inventory.cards;
-            let mig = |on| Mig {
+            let cards = &inventory.gpus;
+            let mig = |on| MigMode {
                 capable: on,
                 enabled: on,
                 pending: on,
@@ -127,9 +129,9 @@ links:
 }
 
 #[test]
-fn a_lost_card_takes_no_other_with_it_and_may_come_back() {
+fn lost_gpu_leaves_others_healthy_and_may_return() {
     on_machine(
-        "driver::a_lost_card_takes_no_other_with_it_and_may_come_back",
+        "driver::lost_gpu_leaves_others_healthy_and_may_return",
         TWO_A100,
         |machine| {
             let driver = open();
@@ -140,14 +142,15 @@ fn a_lost_card_takes_no_other_with_it_and_may_come_back() {
             assert!(
                 matches!(
                     &now[..],
-                    [Health::Lost(_), Health::Ok] | [Health::Ok, Health::Lost(_)]
+                    [DriverHealth::Lost(_), DriverHealth::Ok]
+                        | [DriverHealth::Ok, DriverHealth::Lost(_)]
                 ),
                 "{now:?}"
             );
             let inventory = driver.inventory().unwrap();
             assert_eq!(uuids(&inventory), uuids(&whole), "remembered");
             assert_eq!(inventory.notes.len(), 1);
-            assert_eq!(inventory.notes[0].card.as_deref(), Some("index 0"));
+            assert_eq!(inventory.notes[0].gpu.as_deref(), Some("index 0"));
 
             let late = open().inventory().unwrap();
             assert_eq!(
@@ -157,14 +160,14 @@ fn a_lost_card_takes_no_other_with_it_and_may_come_back() {
             );
 
             machine.set("0", &[("health", "ok")]).unwrap();
-            assert_eq!(health(&driver), [Health::Ok, Health::Ok]);
+            assert_eq!(health(&driver), [DriverHealth::Ok, DriverHealth::Ok]);
         },
     );
 }
 
 #[test]
-fn a_critical_error_makes_a_card_sick_until_the_driver_asks_for_nothing_more() {
-    let name = "driver::a_critical_error_makes_a_card_sick_until_the_driver_asks_for_nothing_more";
+fn critical_xid_makes_gpu_unhealthy_until_driver_clears_it() {
+    let name = "driver::critical_xid_makes_gpu_unhealthy_until_driver_clears_it";
     on_machine(name, TWO_A100, |machine| {
         let driver = open();
         let uuid = uuids(&driver.inventory().unwrap())[1].clone();
@@ -175,29 +178,34 @@ fn a_critical_error_makes_a_card_sick_until_the_driver_asks_for_nothing_more() {
             driver.wait_events(PATIENTLY).unwrap(),
             [xid(&uuid, 31, true)]
         );
-        assert_eq!(health(&driver), [Health::Ok, Health::Ok]);
+        assert_eq!(health(&driver), [DriverHealth::Ok, DriverHealth::Ok]);
 
         machine.xid("1", 48).unwrap();
         machine.xid("1", 13).unwrap();
         let told = driver.wait_events(PATIENTLY).unwrap();
         assert_eq!(told, [xid(&uuid, 48, false), xid(&uuid, 13, true)]);
-        let sick = |health: &[Health]| health.iter().filter(|h| **h == Health::Xid(48)).count();
+        let sick = |health: &[DriverHealth]| {
+            health
+                .iter()
+                .filter(|h| **h == DriverHealth::Xid(48))
+                .count()
+        };
         assert_eq!(sick(&health(&driver)), 1);
         let restarted = health(&open());
         assert!(
-            restarted.contains(&Health::RecoveryAsked(1)),
+            restarted.contains(&DriverHealth::RecoveryRequested(1)),
             "{restarted:?}"
         );
 
         machine.set("1", &[("health", "ok")]).unwrap();
-        assert_eq!(health(&driver), [Health::Ok, Health::Ok]);
+        assert_eq!(health(&driver), [DriverHealth::Ok, DriverHealth::Ok]);
     });
 }
 
 #[test]
-fn an_error_for_which_the_driver_asks_nothing_stays_until_the_card_was_away() {
+fn keeps_xid_without_recovery_action_until_gpu_is_lost() {
     on_machine(
-        "driver::an_error_for_which_the_driver_asks_nothing_stays_until_the_card_was_away",
+        "driver::keeps_xid_without_recovery_action_until_gpu_is_lost",
         TWO_A100,
         |machine| {
             let driver = open();
@@ -205,19 +213,19 @@ fn an_error_for_which_the_driver_asks_nothing_stays_until_the_card_was_away() {
             machine.xid("0", 94).unwrap();
             assert_eq!(driver.wait_events(PATIENTLY).unwrap().len(), 1);
             for _ in 0..2 {
-                assert!(health(&driver).contains(&Health::Xid(94)));
+                assert!(health(&driver).contains(&DriverHealth::Xid(94)));
             }
             machine.set("0", &[("health", "lost")]).unwrap();
-            assert!(!health(&driver).contains(&Health::Xid(94)));
+            assert!(!health(&driver).contains(&DriverHealth::Xid(94)));
             machine.set("0", &[("health", "ok")]).unwrap();
-            assert_eq!(health(&driver), [Health::Ok, Health::Ok]);
+            assert_eq!(health(&driver), [DriverHealth::Ok, DriverHealth::Ok]);
         },
     );
 }
 
 #[test]
-fn waiting_wakes_at_once_when_another_process_reports_an_error() {
-    let name = "driver::waiting_wakes_at_once_when_another_process_reports_an_error";
+fn wakes_waiter_when_another_process_reports_an_xid() {
+    let name = "driver::wakes_waiter_when_another_process_reports_an_xid";
     on_machine(name, TWO_A100, |machine| {
         let driver = open();
         driver.wait_events(SOON).unwrap();
@@ -231,7 +239,7 @@ fn waiting_wakes_at_once_when_another_process_reports_an_error() {
         assert!(
             matches!(
                 &told[..],
-                [Event::Xid {
+                [GpuEvent::Xid {
                     code: 79,
                     ignored: false,
                     ..
@@ -245,8 +253,8 @@ fn waiting_wakes_at_once_when_another_process_reports_an_error() {
 }
 
 #[test]
-fn a_card_lost_while_waiting_is_told_once_and_the_others_are_still_heard() {
-    let name = "driver::a_card_lost_while_waiting_is_told_once_and_the_others_are_still_heard";
+fn reports_lost_gpu_once_and_still_watches_the_others() {
+    let name = "driver::reports_lost_gpu_once_and_still_watches_the_others";
     on_machine(name, TWO_A100, |machine| {
         let driver = open();
         let uuids = uuids(&driver.inventory().unwrap());
@@ -258,7 +266,7 @@ fn a_card_lost_while_waiting_is_told_once_and_the_others_are_still_heard() {
         });
         assert_eq!(
             told,
-            [Event::Lost {
+            [GpuEvent::Lost {
                 uuid: uuids[0].clone()
             }]
         );
@@ -281,9 +289,9 @@ fn a_card_lost_while_waiting_is_told_once_and_the_others_are_still_heard() {
 }
 
 #[test]
-fn waiting_with_every_card_lost_keeps_to_its_time() {
+fn waits_full_timeout_when_every_gpu_is_lost() {
     on_machine(
-        "driver::waiting_with_every_card_lost_keeps_to_its_time",
+        "driver::waits_full_timeout_when_every_gpu_is_lost",
         TWO_A100,
         |machine| {
             let driver = open();
@@ -298,13 +306,13 @@ fn waiting_with_every_card_lost_keeps_to_its_time() {
 }
 
 #[test]
-fn a_machine_without_cards_has_an_empty_inventory() {
+fn machine_without_gpus_has_an_empty_inventory() {
     on_machine(
-        "driver::a_machine_without_cards_has_an_empty_inventory",
+        "driver::machine_without_gpus_has_an_empty_inventory",
         "gpus: []",
         |_| {
             let driver = open();
-            assert_eq!(driver.inventory().unwrap().cards, []);
+            assert_eq!(driver.inventory().unwrap().gpus, []);
             assert_eq!(driver.health().unwrap(), []);
             assert_eq!(driver.wait_events(SOON).unwrap(), []);
         },
@@ -312,7 +320,7 @@ fn a_machine_without_cards_has_an_empty_inventory() {
 }
 
 #[test]
-fn opening_fails_with_the_reason_where_no_driver_is_loaded() {
+fn open_fails_with_the_reason_without_a_driver() {
     let check = |options: Options, reason: &str| {
         let error = Nvml::open(options).err().unwrap();
         let NvmlError::Open { library, source } = &error else {

@@ -27,7 +27,7 @@ fn own_cgroup() -> PathBuf {
 }
 
 fn card(driver: &Nvml) -> String {
-    driver.inventory().unwrap().cards[0].uuid.clone()
+    driver.inventory().unwrap().gpus[0].uuid.clone()
 }
 
 /// A call of the CUDA driver, which is opened in this process.
@@ -88,8 +88,8 @@ fn newer(machine: &SimulatedMachine) -> (Nvml, String) {
 }
 
 #[test]
-fn older_drivers_and_cards_that_are_cut_offer_no_limits() {
-    let name = "limits::older_drivers_and_cards_that_are_cut_offer_no_limits";
+fn old_drivers_and_mig_gpus_offer_no_memory_limits() {
+    let name = "limits::old_drivers_and_mig_gpus_offer_no_memory_limits";
     on_machine(name, TWO_A100, |machine| {
         let driver = open();
         let card = card(&driver);
@@ -105,8 +105,8 @@ fn older_drivers_and_cards_that_are_cut_offer_no_limits() {
 }
 
 #[test]
-fn what_would_pass_the_limit_of_its_cgroup_is_refused() {
-    let name = "limits::what_would_pass_the_limit_of_its_cgroup_is_refused";
+fn rejects_allocation_over_cgroup_memory_limit() {
+    let name = "limits::rejects_allocation_over_cgroup_memory_limit";
     on_machine(name, TWO_A100, |machine| {
         let (driver, card) = newer(machine);
         let cgroup = own_cgroup();
@@ -123,7 +123,7 @@ fn what_would_pass_the_limit_of_its_cgroup_is_refused() {
         assert_eq!(read(), expected);
         assert_eq!(alloc(1000), OUT_OF_MEMORY);
         assert_eq!(info(), (3000 - 2416, 3000));
-        let memory = aliquot_nvml::Usage::bytes(&driver, &card).unwrap();
+        let memory = aliquot_nvml::Usage::memory(&driver, &card).unwrap();
         assert_eq!((memory.total, memory.used), (3000 * MIB, held * MIB));
         // One that is lower than what is held takes nothing away.
         driver.limit_memory(&card, &cgroup, 100 * MIB).unwrap();

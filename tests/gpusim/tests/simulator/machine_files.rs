@@ -12,7 +12,7 @@ fn check(yaml: &str, wanted: &[&str]) {
 }
 
 #[test]
-fn a_wrong_machine_file_is_refused_with_the_key_the_value_and_what_is_accepted() {
+fn rejects_invalid_machine_file_with_key_and_expected_value() {
     let a100 = "model: NVIDIA A100-SXM4-80GB";
     check("gpu: []", &["gpu"]);
     check("{}", &["gpus"]);
@@ -76,7 +76,7 @@ fn a_wrong_machine_file_is_refused_with_the_key_the_value_and_what_is_accepted()
 }
 
 #[test]
-fn every_model_has_defaults_and_every_machine_its_own_uuids() {
+fn every_model_has_defaults_and_every_machine_own_uuids() {
     for model in aliquot_gpusim::catalog::MODELS {
         let yaml = |name: &str| format!("name: {name}\ngpus: [{{model: {}}}]", model.name);
         let (a, b) = (parse(&yaml("a")).unwrap(), parse(&yaml("b")).unwrap());
@@ -87,7 +87,7 @@ fn every_model_has_defaults_and_every_machine_its_own_uuids() {
 }
 
 #[test]
-fn groups_links_and_first_values_become_cards() {
+fn builds_gpus_from_groups_links_and_initial_values() {
     let yaml = "
 driver: 570.86.16
 cuda: \"12.8\"

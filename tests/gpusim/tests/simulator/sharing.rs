@@ -32,7 +32,7 @@ fn create(folder: &Path) -> SimulatedMachine {
 }
 
 #[test]
-fn changes_of_many_processes_at_once_are_all_there() {
+fn applies_concurrent_changes_of_many_processes() {
     let folder = tempfile::tempdir().unwrap();
     let machine = create(folder.path());
     let children = (1..=40).map(|pid: u32| {
@@ -47,7 +47,7 @@ fn changes_of_many_processes_at_once_are_all_there() {
 }
 
 #[test]
-fn a_reader_never_sees_half_a_change() {
+fn readers_never_see_a_partial_change() {
     const ROUNDS: u32 = 500;
     let folder = tempfile::tempdir().unwrap();
     let machine = create(folder.path());
@@ -85,7 +85,7 @@ fn a_reader_never_sees_half_a_change() {
 }
 
 #[test]
-fn a_refused_change_and_a_writer_that_dies_leave_the_machine_as_it_was() {
+fn rejected_change_or_dead_writer_leaves_state_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let machine = create(folder.path());
     machine
@@ -106,7 +106,7 @@ fn a_refused_change_and_a_writer_that_dies_leave_the_machine_as_it_was() {
 }
 
 #[test]
-fn the_command_creates_changes_and_shows_a_machine() {
+fn command_creates_changes_and_shows_a_machine() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("machine.yaml");
     std::fs::write(&file, TWO_A100).unwrap();

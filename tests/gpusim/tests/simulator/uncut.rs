@@ -9,8 +9,8 @@ use crate::common::on_machine;
 const THREE: u32 = 9;
 
 #[test]
-fn profiles_and_placements_were_refused_while_mig_was_off() {
-    let name = "uncut::profiles_and_placements_were_refused_while_mig_was_off";
+fn lists_placements_while_mig_is_off() {
+    let name = "uncut::lists_placements_while_mig_is_off";
     on_machine(name, "gpus: [{model: NVIDIA A100-SXM4-40GB}]", |_| {
         let library = opened();
         let device = card(&library, 0);

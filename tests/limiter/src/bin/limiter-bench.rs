@@ -1,49 +1,57 @@
-//! The limiter's part of `make bench`: one JSON line for each figure that SPECIFICATION.md
-//! promises of the compute share and of a launch. Arguments name the groups to measure (`launch`,
-//! `start`, `share`, `long`, `tenants`, `arbiter`); none means all. Every figure is of the simulated driver.
+//! The limiter's part of `make bench`: one JSON line for each figure that SPECIFICATION.md promises
+//! about the compute share and launches. Arguments select groups (`launch`, `start`, `share`,
+//! `long`, `tenants`, `arbiter`); without any, all are measured. Every figure is from the simulated
+//! driver.
 //!
-//! Fed by: nothing; `libvgpu.so` and the simulated driver lie beside it, in the same build.
-//! Must not: print anything else to stdout.
+//! `libvgpu.so` and the simulated driver must be built in the same target directory.
 
 #![allow(clippy::print_stdout, reason = "the figures are its output")]
-#![allow(clippy::print_stderr, reason = "what is missing is said aloud")]
+#![allow(clippy::print_stderr, reason = "missing tools are reported")]
 
 use std::thread;
 use std::time::Duration;
 
-use aliquot_limiter_tests::Way;
-use aliquot_limiter_tests::gate::{felt, percentile};
+use aliquot_limiter_tests::InjectionMethod;
+use aliquot_limiter_tests::idle_arbiter::idle_cpu_percent;
 use aliquot_limiter_tests::launch::{
-    Side, allocation, init, instructions, nanoseconds, start, storm,
+    LaunchSide, allocation, init, instructions, nanoseconds, start, storm,
 };
-use aliquot_limiter_tests::rest::at_rest;
-use aliquot_limiter_tests::share::{Got, Role, Scene, Tenant, run, tenant};
+use aliquot_limiter_tests::share::{
+    HostRole, ShareScenario, ShareTenant, TenantResult, run, tenant,
+};
+use aliquot_limiter_tests::throttle::{measure_latency, percentile};
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
 
 const GROUPS: [&str; 6] = ["launch", "start", "share", "long", "tenants", "arbiter"];
-/// Allocations that live beside those that are measured.
+/// Live allocations beside those that are measured.
 const LIVE: u32 = 100_000;
-/// Programs that begin at once.
+/// Programs that start at once.
 const STORM: u32 = 300;
 const SHARES: [u32; 6] = [10, 25, 30, 50, 75, 90];
 /// Windows of a second in a scene.
 const WINDOWS: usize = 8;
 
 #[derive(Serialize)]
-struct Figure {
+struct BenchFigure {
     name: String,
     value: f64,
-    unit: &'static str,
+    #[serde(rename = "unit")]
+    dimension: &'static str,
     baseline: f64,
     what: String,
 }
 
-fn figure(name: &str, (value, unit): (f64, &'static str), baseline: f64, what: &str) -> Result<()> {
-    let figure = Figure {
+fn figure(
+    name: &str,
+    (value, dimension): (f64, &'static str),
+    baseline: f64,
+    what: &str,
+) -> Result<()> {
+    let figure = BenchFigure {
         name: name.to_owned(),
         value: (value * 100.0).round() / 100.0,
-        unit,
+        dimension,
         baseline: (baseline * 100.0).round() / 100.0,
         what: format!("simulated: {what}"),
     };
@@ -52,42 +60,45 @@ fn figure(name: &str, (value, unit): (f64, &'static str), baseline: f64, what: &
 }
 
 fn main() -> Result<()> {
-    let asked: Vec<String> = std::env::args().skip(1).collect();
-    let unknown = asked.iter().find(|name| !GROUPS.contains(&name.as_str()));
-    ensure!(unknown.is_none(), "{unknown:?}; accepted: {GROUPS:?}");
-    let wants = |group: &str| asked.is_empty() || asked.iter().any(|name| name == group);
-    if wants("launch") {
+    let groups: Vec<String> = std::env::args().skip(1).collect();
+    let unknown = groups.iter().find(|name| !GROUPS.contains(&name.as_str()));
+    ensure!(
+        unknown.is_none(),
+        "unknown group {unknown:?}; expected: {GROUPS:?}"
+    );
+    let is_selected = |group: &str| groups.is_empty() || groups.iter().any(|name| name == group);
+    if is_selected("launch") {
         launches()?;
     }
-    if wants("start") {
+    if is_selected("start") {
         starts()?;
     }
-    if wants("share") {
+    if is_selected("share") {
         shares()?;
     }
-    if wants("long") {
+    if is_selected("long") {
         long_kernels()?;
     }
-    if wants("tenants") {
+    if is_selected("tenants") {
         tenants()?;
     }
-    if wants("arbiter") {
+    if is_selected("arbiter") {
         arbiter()?;
     }
     Ok(())
 }
 
-/// What a launch costs more than with the bare driver, which takes turns with ours.
+/// The extra cost of a launch compared with the bare driver, which alternates with the limited one.
 fn launches() -> Result<()> {
-    let side = |way, cores| Side {
-        way,
+    let side = |method, cores| LaunchSide {
+        method,
         cores,
-        gate: 0,
+        stale_flag: 0,
     };
     let sides = [
-        side(Way::Bare, 0),
-        side(Way::Replacement, 0),
-        side(Way::Replacement, 30),
+        side(InjectionMethod::NoLimiter, 0),
+        side(InjectionMethod::Replacement, 0),
+        side(InjectionMethod::Replacement, 30),
     ];
     let names = ["unlimited", "limited"];
     for (threads, of) in [(1, ""), (4, "_4_threads")] {
@@ -110,12 +121,17 @@ fn launches() -> Result<()> {
     Ok(())
 }
 
-/// Allocations, and starts of programs, in both ways in.
+/// Allocations, and starts of programs, under both injection methods.
 fn starts() -> Result<()> {
-    let sides = [Way::Bare, Way::Replacement, Way::Preload].map(|way| Side {
-        way,
+    let sides = [
+        InjectionMethod::NoLimiter,
+        InjectionMethod::Replacement,
+        InjectionMethod::Preload,
+    ]
+    .map(|method| LaunchSide {
+        method,
         cores: 30,
-        gate: 0,
+        stale_flag: 0,
     });
     let found = allocation(&sides[..2], LIVE, 3)?;
     let what = "CPU time that an allocation and its end take more beside 100,000; baseline: bare";
@@ -130,8 +146,8 @@ fn starts() -> Result<()> {
         ),
     ] {
         let found = start(&sides, with_driver, 3)?;
-        for (way, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
-            let name = format!("{name}_added_us_{way}");
+        for (method, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
+            let name = format!("{name}_added_us_{method}");
             figure(&name, (ours - found[0], "microseconds"), found[0], what)?;
         }
     }
@@ -144,21 +160,21 @@ fn starts() -> Result<()> {
             eprintln!("no {name} of cuInit: {tool} is absent");
             continue;
         };
-        for (way, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
+        for (method, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
             let what = format!("{name} of a program that calls cuInit, more; baseline: bare");
-            let unit = if name == "calls" {
+            let dimension = if name == "calls" {
                 "system calls"
             } else {
                 name
             };
-            let name = format!("init_added_{name}_{way}");
-            figure(&name, (ours - found[0], unit), found[0], &what)?;
+            let name = format!("init_added_{name}_{method}");
+            figure(&name, (ours - found[0], dimension), found[0], &what)?;
         }
     }
     let found = storm(&sides, STORM, 3)?;
     let what = "300 programs that call cuInit at once, by the time that the bare ones take";
-    for (way, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
-        let name = format!("init_300_{way}");
+    for (method, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
+        let name = format!("init_300_{method}");
         figure(&name, (ours / found[0], "times"), 1.0, what)?;
     }
     Ok(())
@@ -168,12 +184,13 @@ fn starts() -> Result<()> {
 fn shares() -> Result<()> {
     for cores in SHARES {
         let kinds = ["plain k_ms_1", "plain k_ms_10"];
-        let got = kinds.map(|work| run(&Scene::seconds(WINDOWS, vec![tenant(cores, work)])));
+        let got =
+            kinds.map(|work| run(&ShareScenario::seconds(WINDOWS, vec![tenant(cores, work)])));
         let [one, ten] = got;
         let all = [one?.remove(0), ten?.remove(0)];
-        judged(&format!("share_{cores}"), cores, &all, &kinds.join(", "))?;
+        share_figures(&format!("share_{cores}"), cores, &all, &kinds.join(", "))?;
     }
-    let eight = Tenant {
+    let eight = ShareTenant {
         processes: 8,
         ..tenant(30, "plain k_ms_1")
     };
@@ -188,21 +205,22 @@ fn shares() -> Result<()> {
         ("capture", tenant(50, "capture k_ms_1"), &[]),
         ("lognormal", tenant(50, "plain k_ms_1_sd_30"), &drifting),
     ] {
-        let mut scene = Scene::seconds(WINDOWS, vec![tenant]);
-        scene.card = card;
+        let mut scene = ShareScenario::seconds(WINDOWS, vec![tenant]);
+        scene.gpu_fields = card;
         let got = run(&scene)?;
-        let asked = &scene.tenants[0];
-        let what = format!("{} % of {}", asked.cores, asked.work.join(" "));
-        judged(&format!("share_{name}"), asked.cores, &got, &what)?;
+        let groups = &scene.tenants[0];
+        let what = format!("{} % of {}", groups.cores, groups.work.join(" "));
+        share_figures(&format!("share_{name}"), groups.cores, &got, &what)?;
     }
     Ok(())
 }
 
-/// Windows of ten seconds, kernels of 200 ms. They hardly use this machine: all at once.
+/// Windows of ten seconds, kernels of 200 ms. They hardly use this machine's processors, so all run
+/// at once.
 fn long_kernels() -> Result<()> {
     let scenes = SHARES.map(|cores| {
         thread::spawn(move || {
-            let mut scene = Scene::seconds(3, vec![tenant(cores, "plain k_ms_200")]);
+            let mut scene = ShareScenario::seconds(3, vec![tenant(cores, "plain k_ms_200")]);
             scene.window = Duration::from_secs(10);
             scene.warm_up = Duration::from_secs(3);
             run(&scene)
@@ -211,26 +229,26 @@ fn long_kernels() -> Result<()> {
     for (cores, scene) in SHARES.into_iter().zip(scenes) {
         let got = scene.join().map_err(|_| anyhow!("a scene panicked"))??;
         let name = format!("share_{cores}_long");
-        judged(&name, cores, &got, "plain k_ms_200, windows of 10 s")?;
+        share_figures(&name, cores, &got, "plain k_ms_200, windows of 10 s")?;
     }
     Ok(())
 }
 
-/// Several tenants that are always busy, and a stand-in for the host's arbiter.
+/// Several tenants that are always busy, with the host's arbiter.
 fn tenants() -> Result<()> {
     for (name, shares) in [
         ("3_tenants", vec![20, 30, 50]),
         ("10_tenants", vec![10; 10]),
     ] {
         let busy = shares.iter().map(|cores| tenant(*cores, "plain k_ms_1"));
-        let mut scene = Scene::seconds(2 * WINDOWS, busy.collect());
-        scene.host = Role::Arbiter;
+        let mut scene = ShareScenario::seconds(2 * WINDOWS, busy.collect());
+        scene.host = HostRole::Arbiter;
         scene.warm_up = Duration::from_secs(5);
         let got = run(&scene)?;
         let errors = got.iter().zip(&shares);
         let worst = errors.map(|(got, cores)| got.error(*cores));
         let worst = worst.fold(0.0, f64::max);
-        let all: f64 = got.iter().map(Got::mean).sum();
+        let all: f64 = got.iter().map(TenantResult::mean).sum();
         let what = format!("mean distance from the share, of the tenant with most; {shares:?} %");
         figure(
             &format!("share_error_{name}"),
@@ -238,13 +256,13 @@ fn tenants() -> Result<()> {
             0.0,
             &what,
         )?;
-        let what = "use of the whole card by all of them; baseline: the sum of the shares";
+        let what = "use of the whole GPU by all of them; baseline: the sum of the shares";
         figure(&format!("share_used_{name}"), (all, "percent"), 100.0, what)?;
     }
     Ok(())
 }
 
-/// Priorities, loans, and how soon a gate is felt.
+/// Priorities, loans, and how soon a throttle flag takes effect.
 fn arbiter() -> Result<()> {
     let plain = |cores, priority| tenant(cores, "plain k_ms_1").priority(priority);
     for (name, tenants, expected) in [
@@ -260,8 +278,8 @@ fn arbiter() -> Result<()> {
         ),
         ("lent_30_10", [plain(30, 1), plain(10, 1)], [75.0, 25.0]),
     ] {
-        let mut scene = Scene::seconds(WINDOWS, tenants.to_vec());
-        scene.host = Role::Arbiter;
+        let mut scene = ShareScenario::seconds(WINDOWS, tenants.to_vec());
+        scene.host = HostRole::Arbiter;
         scene.warm_up = Duration::from_secs(5);
         let got = run(&scene)?;
         let errors = got.iter().zip(expected);
@@ -275,17 +293,22 @@ fn arbiter() -> Result<()> {
             &what,
         )?;
     }
-    let felt = felt(Duration::from_mins(1))?;
-    let gates: Vec<f64> = felt.closed.iter().chain(&felt.opened).copied().collect();
+    let latency = measure_latency(Duration::from_mins(1))?;
+    let changes: Vec<f64> = latency
+        .throttled
+        .iter()
+        .chain(&latency.released)
+        .copied()
+        .collect();
     for (name, figures, what) in [
         (
             "gate_felt",
-            &gates,
-            "from a gate's change to a tenant's work",
+            &changes,
+            "from a change of the throttle flag to a tenant's work",
         ),
         (
             "gate_yielded",
-            &felt.yielded,
+            &latency.yielded,
             "from the first kernel of high priority to the last of low",
         ),
     ] {
@@ -294,23 +317,23 @@ fn arbiter() -> Result<()> {
         let value = percentile(figures, 99);
         figure(&format!("{name}_p99_ms"), (value, "ms"), 0.0, &what)?;
     }
-    let value = at_rest(100, Duration::from_secs(10))?;
-    let what = "of a core for 100 shares of 8 cards at rest";
+    let value = idle_cpu_percent(100, Duration::from_secs(10))?;
+    let what = "of a core for 100 idle shares of 8 GPUs";
     figure("arbiter_at_rest_100", (value, "percent"), 0.0, what)
 }
 
-fn judged(name: &str, cores: u32, got: &[Got], what: &str) -> Result<()> {
+fn share_figures(name: &str, cores: u32, got: &[TenantResult], what: &str) -> Result<()> {
     let errors = got.iter().map(|got| got.error(cores));
     let worst = errors.fold(0.0, f64::max);
-    let asked = format!("mean distance of windows from {cores} %; {what}");
-    figure(&format!("{name}_error"), (worst, "points"), 0.0, &asked)?;
+    let groups = format!("mean distance of windows from {cores} %; {what}");
+    figure(&format!("{name}_error"), (worst, "points"), 0.0, &groups)?;
     let least = got.iter().map(|got| got.throughput(cores));
     let least = least.fold(f64::INFINITY, f64::min);
-    let asked = format!("of the {cores} % that are permitted; {what}");
+    let groups = format!("of the {cores} % that are permitted; {what}");
     figure(
         &format!("{name}_throughput"),
         (least, "percent"),
         100.0,
-        &asked,
+        &groups,
     )
 }

@@ -1,4 +1,4 @@
-//! What a pod sets for NVIDIA's libraries, and what becomes of it.
+//! What a pod sets for NVIDIA's libraries, and what the review makes of it.
 
 use serde_json::{Value, json};
 
@@ -32,23 +32,23 @@ fn check(limits: &Value, value: &str, env: &Value, pin: &Value, warning: &str) {
 }
 
 #[test]
-fn mig_6_raw_visible_devices_become_a_pin_that_is_booked() {
+fn mig_6_turns_visible_devices_into_a_pin() {
     let rest = json!([{"name": "A", "value": "b"}]);
     let void =
         json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
     let gpu = json!({"nvidia.com/gpu": "1"});
     let part = json!({"nvidia.com/mig-1g.5gb": "1"});
     let none = json!({"cpu": "1"});
-    check(&gpu, UUID, &rest, &json!(UUID), "which is booked");
-    check(&part, PART, &rest, &json!(PART), "which is booked");
+    check(&gpu, UUID, &rest, &json!(UUID), "replaced by annotation");
+    check(&part, PART, &rest, &json!(PART), "replaced by annotation");
     check(
         &gpu,
         "all",
         &rest,
         &Value::Null,
-        "sees the GPUs that it is given",
+        "sees the GPUs allocated to it",
     );
-    check(&none, "all", &void, &Value::Null, "sees none");
+    check(&none, "all", &void, &Value::Null, "and sees none");
     check(
         &none,
         UUID,
@@ -62,7 +62,7 @@ fn mig_6_raw_visible_devices_become_a_pin_that_is_booked() {
 }
 
 #[test]
-fn the_first_of_two_visible_devices_was_judged_and_the_last_one_opened_all() {
+fn overrides_every_duplicate_of_visible_devices() {
     let mut pod = with_env(&json!({"cpu": "1"}), "NVIDIA_VISIBLE_DEVICES", "void");
     let all = json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"});
     let env = &mut pod["spec"]["containers"][0]["env"];
@@ -74,21 +74,19 @@ fn the_first_of_two_visible_devices_was_judged_and_the_last_one_opened_all() {
 }
 
 #[test]
-fn mig_6_a_malformed_uuid_is_refused_with_the_accepted_forms() {
+fn mig_6_rejects_malformed_uuids() {
     let gpu = json!({"nvidia.com/gpu": "1"});
     for value in ["0", "GPU-5a2e6a4e", "MIG-GPU-e88cb44c", "0:4", "GPU-x,all"] {
         let pod = with_env(&gpu, "NVIDIA_VISIBLE_DEVICES", value);
-        let message = format!(
-            "{value:?} names no GPU; accepted: GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, or several with commas between, or no NVIDIA_VISIBLE_DEVICES"
-        );
-        super::refused::check(&pod, "spec.containers[0].env[1]", &message);
+        let [refusal] = &*refusals(&pod, &Settings::default()) else {
+            panic!("{value}: not one refusal");
+        };
+        let expected = format!("spec.containers[0].env[1]: NVIDIA_VISIBLE_DEVICES {value:?}");
+        assert!(refusal.starts_with(&expected), "{refusal}");
     }
     let mut pod = asking(&gpu);
     pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpu": "MIG-GPU-e88cb44c"});
-    let Verdict::Deny(refusals) = review(&create(&pod, "default"), &Settings::default()) else {
-        panic!("admitted");
-    };
-    let text = refusals[0].to_string();
+    let text = &refusals(&pod, &Settings::default())[0];
     assert!(
         text.contains("aliquot.dev/use-gpu") && text.contains("1:4:3g.20gb"),
         "{text}"
@@ -96,7 +94,7 @@ fn mig_6_a_malformed_uuid_is_refused_with_the_accepted_forms() {
 }
 
 #[test]
-fn mig_6_the_administrator_may_deny_or_allow_raw_visible_devices() {
+fn mig_6_denies_or_allows_visible_devices_by_policy() {
     let pod = with_env(&json!({"cpu": "1"}), "NVIDIA_VISIBLE_DEVICES", UUID);
     let policy = |visible_devices| Settings {
         visible_devices,
@@ -104,14 +102,8 @@ fn mig_6_the_administrator_may_deny_or_allow_raw_visible_devices() {
     };
     let (_, patch, _) = admit(&pod, &policy(VisibleDevices::Allow));
     assert!(patch.is_empty());
-    let denied = review(&create(&pod, "default"), &policy(VisibleDevices::Deny));
-    let Verdict::Deny(refusals) = denied else {
-        panic!("admitted");
-    };
-    assert!(
-        refusals[0].message.contains("past the books"),
-        "{refusals:?}"
-    );
+    let denied = refusals(&pod, &policy(VisibleDevices::Deny));
+    assert!(denied[0].contains("bypass the scheduler"), "{denied:?}");
     let mut settings = Settings::default();
     settings.escape_allowed.insert("default".to_owned());
     assert!(admit(&pod, &settings).1.is_empty());
@@ -133,35 +125,35 @@ fn check_warning(limits: &Value, name: &str, value: &str, part: &str) {
 }
 
 #[test]
-fn mig_7_cuda_visible_devices_is_left_and_warned_of_where_it_names_no_device() {
+fn mig_7_warns_of_cuda_visible_devices_without_a_device() {
     let two = json!({"nvidia.com/gpu": "2"});
     let check = |value, part| check_warning(&two, "CUDA_VISIBLE_DEVICES", value, part);
     check("0", "");
     check("1,0", "");
-    check("2", "\"2\" is no device");
-    check(UUID, "aliquot.dev/use-gpu chooses a GPU");
+    check("2", "\"2\" is not one of the container's devices");
+    check(UUID, "use annotation aliquot.dev/use-gpu");
     let part = json!({"nvidia.com/mig-1g.5gb": "1"});
     check_warning(&part, "CUDA_VISIBLE_DEVICES", "0", "");
-    check_warning(&part, "CUDA_VISIBLE_DEVICES", "1", "(1 in all)");
+    check_warning(&part, "CUDA_VISIBLE_DEVICES", "1", "(count: 1)");
 }
 
 #[test]
-fn mps_5_a_malformed_memory_limit_of_mps_is_warned_of_with_the_right_form() {
+fn mps_5_warns_of_malformed_mps_memory_limit() {
     let gpu = json!({"nvidia.com/gpu": "1"});
     let name = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
     for good in ["0=5G", "0=1G,1=512M"] {
         check_warning(&gpu, name, good, "");
     }
-    check_warning(&gpu, name, "5GB", "write 0=5G");
-    check_warning(&gpu, name, "512M", "write 0=512M");
+    check_warning(&gpu, name, "5GB", "such as 0=5G");
+    check_warning(&gpu, name, "512M", "such as 0=512M");
     for bad in ["0=5", "0:5G", "G", "0=5GB"] {
-        check_warning(&gpu, name, bad, "write 0=5G");
+        check_warning(&gpu, name, bad, "such as 0=5G");
     }
 }
 
 const OTHER: &str = "GPU-00000000-95b9-1f7c-0d23-7b6a9c0d1e2f";
 
-/// A pod of two containers that ask for a card and name these in their environment.
+/// A pod of two containers that request a GPU and select these in their environment.
 fn two(first: &str, second: &str) -> Value {
     let container = |name: &str, value: &str| {
         let mut container = container(name, &json!({"nvidia.com/gpu": "1"}));
@@ -177,18 +169,15 @@ fn two(first: &str, second: &str) -> Value {
 }
 
 #[test]
-fn what_one_container_named_became_the_choice_of_another() {
-    let check = |pod: &Value, message: &str| {
-        super::refused::check(pod, "spec.containers[0]", message);
-    };
-    let accepted = "accepted: the same in each of them, or annotation aliquot.dev/use-gpu with all that the pod may be given";
-    let says = |other: &str| {
-        format!(
-            "NVIDIA_VISIBLE_DEVICES {UUID:?} would be the choice of all containers that ask for a GPU, and side names {other}; {accepted}"
-        )
-    };
-    check(&two(UUID, ""), &says("none"));
-    check(&two(UUID, OTHER), &says(OTHER));
+fn rejects_different_visible_devices_in_two_containers() {
+    for (second, selected) in [("", "no GPU"), (OTHER, OTHER)] {
+        let [refusal] = &*refusals(&two(UUID, second), &Settings::default()) else {
+            panic!("not one refusal");
+        };
+        let expected = format!("container side selects {selected}");
+        assert!(refusal.starts_with("spec.containers[0]: "), "{refusal}");
+        assert!(refusal.contains(&expected), "{refusal}");
+    }
     let (after, _, _) = admit(&two(UUID, UUID), &Settings::default());
     let pin = &after["metadata"]["annotations"]["aliquot.dev/use-gpu"];
     assert_eq!(pin, UUID);
@@ -201,7 +190,7 @@ fn what_one_container_named_became_the_choice_of_another() {
 }
 
 #[test]
-fn an_index_in_the_environment_stopped_daemon_sets_that_ask_for_no_gpu() {
+fn admits_visible_devices_index_without_gpu_request() {
     let void =
         json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
     let none = json!({"cpu": "1"});
@@ -212,7 +201,7 @@ fn an_index_in_the_environment_stopped_daemon_sets_that_ask_for_no_gpu() {
 }
 
 #[test]
-fn the_environment_of_ephemeral_containers_opened_gpus() {
+fn overrides_visible_devices_of_ephemeral_containers() {
     let check = |pod: &Value, namespace: &str, env: &Value, expected: &Value, warning: &str| {
         let added = json!({"name": "d", "env": env});
         let Verdict::Allow { patch, warnings } = super::refused::debug(pod, namespace, added)
@@ -229,8 +218,8 @@ fn the_environment_of_ephemeral_containers_opened_gpus() {
     let plain = asking(&json!({"cpu": "1"}));
     let sets = |value: &str| json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
     let void = sets("void");
-    let given = "an ephemeral container is given no GPU";
-    check(&shared, "default", &sets("all"), &void, "sees none");
+    let given = "an ephemeral container cannot get GPUs";
+    check(&shared, "default", &sets("all"), &void, "and sees none");
     check(&shared, "default", &sets(UUID), &void, given);
     check(&plain, "default", &sets("0"), &void, given);
     // What the image sets counts, too.

@@ -44,7 +44,7 @@ fn check(
 }
 
 #[test]
-fn hamis_examples_mean_here_what_the_page_says() {
+fn hami_examples_match_migration_page() {
     let limits = |gpu: &str, mem: Option<&str>, percent: Option<&str>, cores: Option<&str>| {
         let all = [
             ("gpu", Some(gpu)),
@@ -147,7 +147,7 @@ fn hamis_examples_mean_here_what_the_page_says() {
 }
 
 #[test]
-fn hamis_examples_of_instances_mean_here_what_the_page_says() {
+fn hami_mig_examples_match_migration_page() {
     let fixed = asking(&json!({"nvidia.com/mig-3g.20gb": "1"}));
     let (after, _, _) = admit(&fixed, &Settings::default());
     assert_eq!(after["spec"]["schedulerName"], "aliquot-scheduler");

@@ -124,7 +124,7 @@ fn without_ours(pod: &Value) -> Value {
 
 proptest! {
     #[test]
-    fn admitted_pods_keep_what_was_written_and_need_no_second_patch(
+    fn patch_is_idempotent_and_keeps_written_values(
         pod in any_pod(),
         settings in any_settings(),
     ) {

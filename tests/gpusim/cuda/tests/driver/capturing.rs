@@ -56,8 +56,8 @@ fn launch(cuda: Cuda, exec: u64, stream: u64) -> u32 {
 }
 
 #[test]
-fn a_captured_graph_runs_all_its_kernels_and_nothing_ran_before() {
-    let name = "capturing::a_captured_graph_runs_all_its_kernels_and_nothing_ran_before";
+fn captured_graph_runs_its_kernels_only_at_launch() {
+    let name = "capturing::captured_graph_runs_its_kernels_only_at_launch";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let (stream, side, kernel) = (cuda.stream(), cuda.stream(), cuda.kernel("k_ms_2"));
@@ -86,9 +86,9 @@ fn a_captured_graph_runs_all_its_kernels_and_nothing_ran_before() {
 }
 
 #[test]
-fn a_stream_that_does_not_come_back_spoils_the_capture() {
+fn unjoined_stream_invalidates_the_capture() {
     on_machine(
-        "capturing::a_stream_that_does_not_come_back_spoils_the_capture",
+        "capturing::unjoined_stream_invalidates_the_capture",
         TWO_A100,
         |_| {
             let cuda = Cuda::ready();
@@ -111,8 +111,8 @@ fn a_stream_that_does_not_come_back_spoils_the_capture() {
 }
 
 #[test]
-fn a_poll_at_the_wrong_time_invalidates_the_capture_as_its_mode_says() {
-    let name = "capturing::a_poll_at_the_wrong_time_invalidates_the_capture_as_its_mode_says";
+fn query_during_capture_invalidates_it_by_mode() {
+    let name = "capturing::query_during_capture_invalidates_it_by_mode";
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::ready();
         let (stream, other, event) = (cuda.stream(), cuda.stream(), cuda.event());
@@ -176,8 +176,8 @@ fn a_poll_at_the_wrong_time_invalidates_the_capture_as_its_mode_says() {
 }
 
 #[test]
-fn allocation_nodes_take_memory_at_launch_and_keep_it_until_the_trim() {
-    let name = "capturing::allocation_nodes_take_memory_at_launch_and_keep_it_until_the_trim";
+fn graph_allocations_keep_memory_until_trimmed() {
+    let name = "capturing::graph_allocations_keep_memory_until_trimmed";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let held = || machine.holders("0").unwrap()[0].used / MIB - 416;

@@ -56,7 +56,7 @@ fn cuda_bindings_allocates_copies_launches_times_and_captures() {
 }
 
 #[test]
-fn the_runtime_of_cuda_10_2_allocates_copies_and_waits() {
+fn cuda_10_2_runtime_allocates_copies_and_waits() {
     let (said, _) = ask("cudart");
     let total = 81_920 - 634;
     for (key, value) in [

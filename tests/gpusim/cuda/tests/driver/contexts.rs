@@ -6,9 +6,9 @@ use crate::client::*;
 use crate::common::{TWO_A100, on_machine, on_machine_with};
 
 #[test]
-fn nothing_answers_before_cu_init_and_words_need_none() {
+fn rejects_calls_before_cu_init_except_error_texts() {
     on_machine(
-        "contexts::nothing_answers_before_cu_init_and_words_need_none",
+        "contexts::rejects_calls_before_cu_init_except_error_texts",
         TWO_A100,
         |_| {
             let cuda = Cuda::open();
@@ -49,9 +49,9 @@ fn nothing_answers_before_cu_init_and_words_need_none() {
 }
 
 #[test]
-fn a_device_tells_what_the_machine_file_says() {
+fn device_reports_facts_of_the_machine_file() {
     on_machine(
-        "contexts::a_device_tells_what_the_machine_file_says",
+        "contexts::device_reports_facts_of_the_machine_file",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();
@@ -121,8 +121,8 @@ fn a_device_tells_what_the_machine_file_says() {
 }
 
 #[test]
-fn a_context_takes_its_memory_of_the_card_and_gives_it_back() {
-    let name = "contexts::a_context_takes_its_memory_of_the_card_and_gives_it_back";
+fn context_charges_gpu_memory_and_frees_it() {
+    let name = "contexts::context_charges_gpu_memory_and_frees_it";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::open();
         assert_eq!(call!(cuda, cuInit(u32), 0), OK);
@@ -193,9 +193,9 @@ fn a_context_takes_its_memory_of_the_card_and_gives_it_back() {
 }
 
 #[test]
-fn each_thread_has_its_own_stack_of_contexts() {
+fn each_thread_has_its_own_context_stack() {
     on_machine(
-        "contexts::each_thread_has_its_own_stack_of_contexts",
+        "contexts::each_thread_has_its_own_context_stack",
         TWO_A100,
         |_| {
             let cuda = Cuda::ready();
@@ -225,8 +225,8 @@ fn each_thread_has_its_own_stack_of_contexts() {
 }
 
 #[test]
-fn only_visible_devices_are_there() {
-    const NAME: &str = "contexts::only_visible_devices_are_there";
+fn enumerates_only_visible_devices() {
+    const NAME: &str = "contexts::enumerates_only_visible_devices";
     const YAML: &str = "gpus: [{count: 2, model: Tesla T4, uuids: [GPU-a, GPU-b]}]";
     let check = |given: &str, chosen: &str, expected: Result<i32, u32>| {
         let environment = [

@@ -4,8 +4,8 @@ use crate::client::*;
 use crate::common::{TWO_A100, on_machine, on_machine_with, role, start, start_with, until};
 
 #[test]
-fn what_a_killed_process_held_is_free_at_once() {
-    const NAME: &str = "dying::what_a_killed_process_held_is_free_at_once";
+fn frees_memory_of_killed_process_at_once() {
+    const NAME: &str = "dying::frees_memory_of_killed_process_at_once";
     on_machine(NAME, TWO_A100, |machine| {
         if role().is_some() {
             let cuda = Cuda::ready();
@@ -43,9 +43,8 @@ fn what_a_killed_process_held_is_free_at_once() {
 }
 
 #[test]
-fn a_card_is_never_overbooked_and_nothing_is_lost_when_takers_are_killed() {
-    const NAME: &str =
-        "dying::a_card_is_never_overbooked_and_nothing_is_lost_when_takers_are_killed";
+fn never_overcommits_gpu_when_processes_are_killed() {
+    const NAME: &str = "dying::never_overcommits_gpu_when_processes_are_killed";
     on_machine(NAME, TWO_A100, |machine| {
         if role().is_some() {
             let cuda = Cuda::ready();
@@ -76,8 +75,8 @@ fn a_card_is_never_overbooked_and_nothing_is_lost_when_takers_are_killed() {
 }
 
 #[test]
-fn a_child_made_by_fork_has_no_driver_and_takes_nothing_along() {
-    let name = "dying::a_child_made_by_fork_has_no_driver_and_takes_nothing_along";
+fn forked_child_has_no_driver_and_frees_nothing() {
+    let name = "dying::forked_child_has_no_driver_and_frees_nothing";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let mut count = 0;
@@ -105,8 +104,8 @@ fn a_child_made_by_fork_has_no_driver_and_takes_nothing_along() {
 }
 
 #[test]
-fn a_group_s_peak_counts_its_living_processes_together() {
-    const NAME: &str = "dying::a_group_s_peak_counts_its_living_processes_together";
+fn group_peak_sums_living_processes() {
+    const NAME: &str = "dying::group_peak_sums_living_processes";
     on_machine_with(NAME, TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
         let cuda = Cuda::ready();
         if role().is_some() {
@@ -138,8 +137,8 @@ fn a_group_s_peak_counts_its_living_processes_together() {
 }
 
 #[test]
-fn a_process_whose_first_thread_ended_was_left_out_of_its_group_s_peak() {
-    const NAME: &str = "dying::a_process_whose_first_thread_ended_was_left_out_of_its_group_s_peak";
+fn group_peak_counts_process_after_first_thread_ended() {
+    const NAME: &str = "dying::group_peak_counts_process_after_first_thread_ended";
     on_machine_with(NAME, TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
         if role().is_some() {
             // A test is not its process's first thread; it is that of a child.
@@ -177,8 +176,8 @@ fn a_process_whose_first_thread_ended_was_left_out_of_its_group_s_peak() {
 }
 
 #[test]
-fn the_peak_of_a_group_beyond_the_last_read_as_nothing() {
-    const NAME: &str = "dying::the_peak_of_a_group_beyond_the_last_read_as_nothing";
+fn reports_unknown_peak_for_groups_beyond_the_last() {
+    const NAME: &str = "dying::reports_unknown_peak_for_groups_beyond_the_last";
     on_machine(NAME, TWO_A100, |machine| {
         if role().is_some() {
             Cuda::ready();
@@ -197,8 +196,8 @@ fn the_peak_of_a_group_beyond_the_last_read_as_nothing() {
 }
 
 #[test]
-fn two_copies_of_the_library_in_one_process_are_one_process_to_nvml() {
-    let name = "dying::two_copies_of_the_library_in_one_process_are_one_process_to_nvml";
+fn two_library_copies_appear_as_one_nvml_process() {
+    let name = "dying::two_library_copies_appear_as_one_nvml_process";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let folder = tempfile::tempdir().unwrap();

@@ -12,8 +12,8 @@ fn held(machine: &SimulatedMachine) -> (u64, u64) {
 }
 
 #[test]
-fn each_kind_takes_what_the_driver_takes_and_all_of_it_comes_back() {
-    let name = "kinds::each_kind_takes_what_the_driver_takes_and_all_of_it_comes_back";
+fn charges_and_frees_each_kind_of_memory_like_the_driver() {
+    let name = "kinds::charges_and_frees_each_kind_of_memory_like_the_driver";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let (context, _) = held(machine);
@@ -120,9 +120,9 @@ fn each_kind_takes_what_the_driver_takes_and_all_of_it_comes_back() {
 }
 
 #[test]
-fn what_is_free_can_be_allocated_and_not_a_byte_more() {
+fn allocates_all_free_memory_and_no_byte_more() {
     on_machine(
-        "kinds::what_is_free_can_be_allocated_and_not_a_byte_more",
+        "kinds::allocates_all_free_memory_and_no_byte_more",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();
@@ -146,47 +146,43 @@ fn what_is_free_can_be_allocated_and_not_a_byte_more() {
 }
 
 #[test]
-fn pointers_that_are_none_are_refused() {
-    on_machine(
-        "kinds::pointers_that_are_none_are_refused",
-        TWO_A100,
-        |_| {
-            let cuda = Cuda::ready();
-            assert_eq!(cuda.alloc(0), Err(INVALID_VALUE));
-            assert_eq!(
-                call!(cuda, cuMemAlloc_v2(*mut u64, u64), std::ptr::null_mut(), 1),
-                INVALID_VALUE
-            );
-            let pointer = cuda.alloc(1000).unwrap();
-            for wrong in [0, 8, pointer + 1, pointer + 1024] {
-                assert_eq!(cuda.free(wrong), INVALID_VALUE);
-            }
-            assert_eq!(cuda.free(pointer), OK);
-            assert_eq!(cuda.free(pointer), INVALID_VALUE);
-            let mut base = 0_u64;
-            let null = std::ptr::null_mut();
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuMemGetAddressRange_v2(*mut u64, *mut u64, u64),
-                    &raw mut base,
-                    null,
-                    pointer
-                ),
-                NOT_FOUND
-            );
-            assert_eq!(
-                call!(cuda, cuMemGetInfo_v2(*mut u64, *mut u64), null, null),
-                OK
-            );
-        },
-    );
+fn rejects_invalid_pointers() {
+    on_machine("kinds::rejects_invalid_pointers", TWO_A100, |_| {
+        let cuda = Cuda::ready();
+        assert_eq!(cuda.alloc(0), Err(INVALID_VALUE));
+        assert_eq!(
+            call!(cuda, cuMemAlloc_v2(*mut u64, u64), std::ptr::null_mut(), 1),
+            INVALID_VALUE
+        );
+        let pointer = cuda.alloc(1000).unwrap();
+        for wrong in [0, 8, pointer + 1, pointer + 1024] {
+            assert_eq!(cuda.free(wrong), INVALID_VALUE);
+        }
+        assert_eq!(cuda.free(pointer), OK);
+        assert_eq!(cuda.free(pointer), INVALID_VALUE);
+        let mut base = 0_u64;
+        let null = std::ptr::null_mut();
+        assert_eq!(
+            call!(
+                cuda,
+                cuMemGetAddressRange_v2(*mut u64, *mut u64, u64),
+                &raw mut base,
+                null,
+                pointer
+            ),
+            NOT_FOUND
+        );
+        assert_eq!(
+            call!(cuda, cuMemGetInfo_v2(*mut u64, *mut u64), null, null),
+            OK
+        );
+    });
 }
 
 #[test]
-fn contents_survive_the_way_to_the_card_and_back() {
+fn contents_survive_copies_to_the_gpu_and_back() {
     on_machine(
-        "kinds::contents_survive_the_way_to_the_card_and_back",
+        "kinds::contents_survive_copies_to_the_gpu_and_back",
         TWO_A100,
         |_| {
             let cuda = Cuda::ready();

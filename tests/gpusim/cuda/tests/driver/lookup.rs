@@ -34,8 +34,8 @@ fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer,
 }
 
 #[test]
-fn a_client_gets_the_symbol_of_its_version_and_default_stream() {
-    let name = "lookup::a_client_gets_the_symbol_of_its_version_and_default_stream";
+fn resolves_symbol_by_version_and_default_stream() {
+    let name = "lookup::resolves_symbol_by_version_and_default_stream";
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::open();
         for (asked, expected, status) in [
@@ -67,30 +67,26 @@ fn a_client_gets_the_symbol_of_its_version_and_default_stream() {
 }
 
 #[test]
-fn an_older_driver_does_not_know_what_came_later() {
+fn older_driver_lacks_newer_functions() {
     let yaml = "{cuda: '11.4', gpus: [{model: Tesla T4}]}";
-    on_machine(
-        "lookup::an_older_driver_does_not_know_what_came_later",
-        yaml,
-        |_| {
-            let cuda = Cuda::ready();
-            let mut version = 0;
-            assert_eq!(
-                call!(cuda, cuDriverGetVersion(*mut i32), &raw mut version),
-                OK
-            );
-            assert_eq!(version, 11_040);
-            check(cuda, ("cuCtxCreate", 12_080, 0), Ok("cuCtxCreate_v3"), 0);
-            check(cuda, ("cuCtxGetId", 12_080, 0), Err(NOT_FOUND), 1);
-        },
-    );
+    on_machine("lookup::older_driver_lacks_newer_functions", yaml, |_| {
+        let cuda = Cuda::ready();
+        let mut version = 0;
+        assert_eq!(
+            call!(cuda, cuDriverGetVersion(*mut i32), &raw mut version),
+            OK
+        );
+        assert_eq!(version, 11_040);
+        check(cuda, ("cuCtxCreate", 12_080, 0), Ok("cuCtxCreate_v3"), 0);
+        check(cuda, ("cuCtxGetId", 12_080, 0), Err(NOT_FOUND), 1);
+    });
 }
 
 #[test]
-fn calls_fail_and_functions_are_missing_as_the_environment_says() {
+fn environment_injects_errors_and_hides_functions() {
     let faults = ("GPUSIM_FAULTS", "cuMemAlloc_v2:2=2, cuMemGetInfo_v2:*=719");
     let missing = ("GPUSIM_MISSING", "cuMemCreate,cuMemAlloc");
-    let name = "lookup::calls_fail_and_functions_are_missing_as_the_environment_says";
+    let name = "lookup::environment_injects_errors_and_hides_functions";
     on_machine_with(name, TWO_A100, &[faults, missing], |_| {
         let cuda = Cuda::ready();
         let answers: Vec<u32> = (0..3)

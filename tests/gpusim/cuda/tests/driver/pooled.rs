@@ -38,9 +38,9 @@ fn attribute(cuda: Cuda, pool: u64, number: u32) -> u64 {
 }
 
 #[test]
-fn a_pool_keeps_its_reserve_until_somebody_waits() {
+fn pool_keeps_reserve_until_synchronization() {
     on_machine(
-        "pooled::a_pool_keeps_its_reserve_until_somebody_waits",
+        "pooled::pool_keeps_reserve_until_synchronization",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();
@@ -105,9 +105,9 @@ fn a_pool_keeps_its_reserve_until_somebody_waits() {
 }
 
 #[test]
-fn a_destroyed_pool_goes_with_its_last_allocation() {
+fn destroyed_pool_is_freed_with_its_last_allocation() {
     on_machine(
-        "pooled::a_destroyed_pool_goes_with_its_last_allocation",
+        "pooled::destroyed_pool_is_freed_with_its_last_allocation",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();

@@ -55,8 +55,8 @@ fn on_host(machine: &SimulatedMachine) -> [u64; 2] {
 }
 
 #[test]
-fn managed_memory_takes_of_the_card_what_was_touched_there_and_yields() {
-    let name = "shared::managed_memory_takes_of_the_card_what_was_touched_there_and_yields";
+fn managed_memory_occupies_gpu_when_touched_and_yields() {
+    let name = "shared::managed_memory_occupies_gpu_when_touched_and_yields";
     on_machine(name, SMALL, |machine| {
         let cuda = Cuda::ready();
         // More than the card has.
@@ -88,8 +88,8 @@ fn managed_memory_takes_of_the_card_what_was_touched_there_and_yields() {
 }
 
 #[test]
-fn one_process_pushes_another_s_managed_pages_off_the_card() {
-    const NAME: &str = "shared::one_process_pushes_another_s_managed_pages_off_the_card";
+fn evicts_managed_pages_of_another_process() {
+    const NAME: &str = "shared::evicts_managed_pages_of_another_process";
     on_machine(NAME, SMALL, |machine| {
         let cuda = Cuda::ready();
         if role().is_some() {
@@ -118,8 +118,8 @@ fn one_process_pushes_another_s_managed_pages_off_the_card() {
 }
 
 #[test]
-fn memory_is_opened_in_another_process_and_paid_once() {
-    const NAME: &str = "shared::memory_is_opened_in_another_process_and_paid_once";
+fn ipc_memory_is_charged_once() {
+    const NAME: &str = "shared::ipc_memory_is_charged_once";
     on_machine(NAME, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let open = |handle: IpcHandle, pointer: *mut u64| {

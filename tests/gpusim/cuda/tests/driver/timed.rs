@@ -5,9 +5,9 @@ use crate::client::*;
 use crate::common::{TWO_A100, on_machine, role, start, until};
 
 #[test]
-fn events_tell_exactly_how_long_kernels_took() {
+fn events_measure_exact_kernel_time() {
     on_machine(
-        "timed::events_tell_exactly_how_long_kernels_took",
+        "timed::events_measure_exact_kernel_time",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();
@@ -45,8 +45,8 @@ fn events_tell_exactly_how_long_kernels_took() {
 }
 
 #[test]
-fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
-    let name = "timed::the_legacy_stream_waits_for_blocking_streams_and_they_for_it";
+fn legacy_and_blocking_streams_wait_for_each_other() {
+    let name = "timed::legacy_and_blocking_streams_wait_for_each_other";
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::ready();
         let mut blocking = 0;
@@ -73,8 +73,8 @@ fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
 }
 
 #[test]
-fn a_full_queue_makes_launches_wait_and_marks_keep_their_times() {
-    let name = "timed::a_full_queue_makes_launches_wait_and_marks_keep_their_times";
+fn full_queue_delays_launches_but_not_event_times() {
+    let name = "timed::full_queue_delays_launches_but_not_event_times";
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::ready();
         let (stream, kernel) = (cuda.stream(), cuda.kernel("k_us_300"));
@@ -92,8 +92,8 @@ fn a_full_queue_makes_launches_wait_and_marks_keep_their_times() {
 }
 
 #[test]
-fn two_busy_processes_get_half_of_a_card_each_and_nvml_shows_it() {
-    const NAME: &str = "timed::two_busy_processes_get_half_of_a_card_each_and_nvml_shows_it";
+fn two_busy_processes_share_a_gpu_equally() {
+    const NAME: &str = "timed::two_busy_processes_share_a_gpu_equally";
     on_machine(NAME, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_1"));
@@ -149,8 +149,8 @@ fn two_busy_processes_get_half_of_a_card_each_and_nvml_shows_it() {
 }
 
 #[test]
-fn a_cooperative_launch_must_fit_the_card_and_shapes_must_be_possible() {
-    let name = "timed::a_cooperative_launch_must_fit_the_card_and_shapes_must_be_possible";
+fn validates_cooperative_launch_size_and_shape() {
+    let name = "timed::validates_cooperative_launch_size_and_shape";
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::ready();
         let kernel = cuda.kernel("k_us_1");
@@ -182,8 +182,8 @@ fn a_cooperative_launch_must_fit_the_card_and_shapes_must_be_possible() {
 }
 
 #[test]
-fn a_kernel_that_uses_managed_memory_brings_it_to_the_card() {
-    let name = "timed::a_kernel_that_uses_managed_memory_brings_it_to_the_card";
+fn kernel_migrates_managed_memory_to_the_gpu() {
+    let name = "timed::kernel_migrates_managed_memory_to_the_gpu";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let (mut pointer, mut bytes) = (0_u64, 1200 * MIB);

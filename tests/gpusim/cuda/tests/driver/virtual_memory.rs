@@ -70,8 +70,8 @@ fn held(machine: &SimulatedMachine, gpu: &str) -> u64 {
 }
 
 #[test]
-fn released_memory_stays_until_it_is_unmapped_and_unmapped_memory_until_it_is_released() {
-    let name = "virtual_memory::released_memory_stays_until_it_is_unmapped_and_unmapped_memory_until_it_is_released";
+fn memory_stays_charged_until_released_and_unmapped() {
+    let name = "virtual_memory::memory_stays_charged_until_released_and_unmapped";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::open();
         assert_eq!(call!(cuda, cuInit(u32), 0), OK);
@@ -108,9 +108,9 @@ fn released_memory_stays_until_it_is_unmapped_and_unmapped_memory_until_it_is_re
 }
 
 #[test]
-fn mappings_are_refused_where_they_cannot_be() {
+fn rejects_impossible_mappings() {
     on_machine(
-        "virtual_memory::mappings_are_refused_where_they_cannot_be",
+        "virtual_memory::rejects_impossible_mappings",
         TWO_A100,
         |_| {
             let cuda = Cuda::ready();
@@ -161,9 +161,9 @@ fn mappings_are_refused_where_they_cannot_be() {
 }
 
 #[test]
-fn imported_memory_is_paid_by_its_maker() {
+fn imported_memory_is_charged_to_its_creator() {
     on_machine(
-        "virtual_memory::imported_memory_is_paid_by_its_maker",
+        "virtual_memory::imported_memory_is_charged_to_its_creator",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();

@@ -3,20 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_core::mig::published::Placed;
+use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{Gpu, Grant, Mib, Percent, PodUid, Scaling, inventory};
-use aliquot_device_plugin::host::Card;
-use aliquot_device_plugin::modes::mig::names::Named;
-use aliquot_device_plugin::modes::{Modes, Outfit, Share};
-use aliquot_device_plugin::units::{self, Arrangement, Stand};
+use aliquot_device_plugin::allocatable::{self, GpuLayout, NodeLayout};
+use aliquot_device_plugin::host::HostDevice;
+use aliquot_device_plugin::modes::mig::instance_names::StableNameDriver;
+use aliquot_device_plugin::modes::{ContainerGrant, ModeEdits, SharingModes};
 use aliquot_gpusim::place;
-use aliquot_nvml::{CardFacts, Driver, Nvml, Options};
-use aliquot_profiles::{Defaults, Plan, read, resolve};
+use aliquot_nvml::{Driver, GpuFacts, Nvml, Options};
+use aliquot_profiles::{Defaults, GpuPlan, read, resolve};
 
 /// The agent's parts, as after a start.
 pub(super) struct Agent {
     pub(super) driver: Arc<dyn Driver>,
-    pub(super) modes: Modes,
+    pub(super) modes: SharingModes,
 }
 
 impl Agent {
@@ -27,22 +27,22 @@ impl Agent {
             ..Options::default()
         };
         let driver = Arc::new(Nvml::open(options).unwrap());
-        let driver: Arc<dyn Driver> = Arc::new(Named::new(driver, state.join("mig")));
-        let modes = Modes::new(&driver, state);
+        let driver: Arc<dyn Driver> = Arc::new(StableNameDriver::new(driver, state.join("mig")));
+        let modes = SharingModes::new(&driver, state);
         Self { driver, modes }
     }
 
-    pub(super) fn cards(&self) -> Vec<CardFacts> {
-        self.driver.inventory().unwrap().cards
+    pub(super) fn cards(&self) -> Vec<GpuFacts> {
+        self.driver.inventory().unwrap().gpus
     }
 
     /// What each card becomes by a profile in YAML.
-    pub(super) fn plans(&self, profile: &str) -> Vec<Plan> {
+    pub(super) fn plans(&self, profile: &str) -> Vec<GpuPlan> {
         let text = format!("{{apiVersion: aliquot.dev/v1alpha1, profiles: {{lab: {profile}}}}}");
         let config = read(&text).unwrap();
         let cards = self.cards().into_iter();
         let cards: Vec<_> = cards
-            .map(|card| aliquot_profiles::Card {
+            .map(|card| aliquot_profiles::PhysicalGpu {
                 uuid: card.uuid.into(),
                 index: card.index,
                 product: card.model,
@@ -71,17 +71,17 @@ impl Agent {
         self.units(&plans)
     }
 
-    pub(super) fn units(&self, plans: &[Plan]) -> Vec<Gpu> {
-        let stand = |plan: &Plan| {
+    pub(super) fn units(&self, plans: &[GpuPlan]) -> Vec<Gpu> {
+        let stand = |plan: &GpuPlan| {
             let mode = plan.mode.clone();
-            (plan.uuid.clone(), Stand::open(mode))
+            (plan.uuid.clone(), GpuLayout::serving(mode))
         };
-        let arrangement = Arrangement {
-            usual: "nvidia.com/gpu".to_owned(),
-            cards: plans.iter().map(stand).collect(),
+        let arrangement = NodeLayout {
+            default_resource: "nvidia.com/gpu".to_owned(),
+            gpus: plans.iter().map(stand).collect(),
         };
         let facts = self.driver.inventory().unwrap();
-        units::units(&facts, &self.driver.health().unwrap(), &arrangement)
+        allocatable::allocatable_devices(&facts, &self.driver.health().unwrap(), &arrangement)
     }
 
     /// What a container with these grants sees.
@@ -89,26 +89,26 @@ impl Agent {
         &self,
         grants: &[Grant],
         mode: inventory::Mode,
-        beside: &[Placed],
+        beside: &[MigPlacement],
     ) -> Result<Vec<String>, String> {
-        let mut outfit = Outfit::default();
+        let mut outfit = ModeEdits::default();
         for (place, grant) in grants.iter().enumerate() {
-            let share = Share {
+            let share = ContainerGrant {
                 pod: &PodUid::from("u1"),
                 container: "main",
                 grant,
-                place,
+                index: place,
                 mode,
-                card: &Card {
+                device: &HostDevice {
                     uuid: grant.gpu.clone(),
                     index: 0,
                     minor: Some(0),
-                    part: None,
+                    instance: None,
                 },
-                beside,
+                other_instances: beside,
             };
             self.modes
-                .equip(&share, &mut outfit)
+                .add_edits(&share, &mut outfit)
                 .map_err(|error| error.to_string())?;
         }
         Ok(outfit.visible)
@@ -116,13 +116,13 @@ impl Agent {
 
     /// `uuid` of each instance of a card, by start.
     pub(super) fn uuids(&self, card: &str) -> Vec<String> {
-        let cut = self.driver.cut(card).unwrap();
+        let cut = self.driver.mig_layout(card).unwrap();
         let all = cut.instances.iter().filter_map(|one| one.device());
         all.map(|device| device.uuid.clone()).collect()
     }
 
     pub(super) fn current(&self, card: &str) -> Vec<String> {
-        let cut = self.driver.cut(card).unwrap();
+        let cut = self.driver.mig_layout(card).unwrap();
         let all = cut.instances.iter().filter_map(|one| one.device());
         all.map(|device| device.current.clone()).collect()
     }
@@ -131,7 +131,7 @@ impl Agent {
 /// Seats by resource.
 fn seats(units: &[Gpu]) -> Vec<(String, usize)> {
     let mut found: Vec<(String, usize)> = Vec::new();
-    for offer in units.iter().flat_map(units::offers) {
+    for offer in units.iter().flat_map(allocatable::replicas_by_resource) {
         match found
             .iter_mut()
             .find(|(resource, _)| *resource == offer.resource)
@@ -157,13 +157,13 @@ pub(super) fn grant(gpu: &str, mig: Option<(&str, u8)>) -> Grant {
         gpu: gpu.into(),
         memory: Mib(1),
         cores: Percent(100),
-        seats: 1,
+        replicas: 1,
         mig: mig.map(|(profile, start)| placed(profile, start)),
     }
 }
 
-pub(super) fn placed(profile: &str, start: u8) -> Placed {
-    Placed {
+pub(super) fn placed(profile: &str, start: u8) -> MigPlacement {
+    MigPlacement {
         profile: profile.to_owned(),
         start,
     }

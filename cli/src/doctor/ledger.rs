@@ -1,0 +1,177 @@
+//! Whether the scheduler's ledger matches the pods. A pod that starts or ends between the lists is
+//! not a difference.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_core::ledger::AllocatedUse;
+use aliquot_core::top::DeviceAmount;
+use aliquot_core::{GpuUuid, NodeName};
+use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
+
+/// The part of the answer to `GET /books` that is compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct LedgerView {
+    /// By the pod's uid.
+    #[serde(rename = "bookings")]
+    pub allocations: BTreeMap<String, LedgerEntry>,
+}
+
+/// An allocation, from the ledger or from a pod's annotation.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct LedgerEntry {
+    /// The node.
+    pub node: NodeName,
+    /// What is allocated of each GPU; `None` where the annotation cannot be read.
+    pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
+}
+
+/// The names and allocations of these pods, by uid.
+fn allocations(pods: &[Pod], settings: &pod::Settings) -> BTreeMap<String, (String, LedgerEntry)> {
+    let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
+    let line = |object: &Pod| {
+        let (node, used) = pod::allocated(object, settings)?;
+        let gpus = match used {
+            AllocatedUse::Known(uses) if uses.is_empty() => return None,
+            AllocatedUse::Known(uses) => {
+                Some(uses.into_iter().map(|(gpu, used)| (gpu, used.into())))
+            }
+            AllocatedUse::Unreadable => None,
+        };
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let name = format!("{}/{name}", pod::namespace(object));
+        let gpus = gpus.map(Iterator::collect);
+        Some((
+            pod::uid(object).to_string(),
+            (name, LedgerEntry { node, gpus }),
+        ))
+    };
+    alive.filter_map(line).collect()
+}
+
+/// For each pod whose allocation differs between ledger and pod, a message.
+fn differences(
+    ledger: &LedgerView,
+    pods: &BTreeMap<String, (String, LedgerEntry)>,
+) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for (uid, (name, line)) in pods {
+        match ledger.allocations.get(uid) {
+            Some(entry) if entry == line => {}
+            Some(entry) => {
+                let what = format!(
+                    "{name}: the ledger has node {}, the pod has node {}",
+                    entry.node, line.node
+                );
+                let what = if entry.node == line.node {
+                    format!("{name}: the ledger has other amounts than the pod's annotation")
+                } else {
+                    what
+                };
+                found.insert(uid.clone(), what);
+            }
+            None => drop(found.insert(
+                uid.clone(),
+                format!("{name}: has an allocation that is not in the ledger"),
+            )),
+        }
+    }
+    let known: BTreeSet<&String> = pods.keys().collect();
+    for (uid, entry) in &ledger.allocations {
+        if !known.contains(uid) {
+            let what = format!(
+                "pod {uid}: the ledger has it on node {}, and no pod has the allocation",
+                entry.node
+            );
+            found.insert(uid.clone(), what);
+        }
+    }
+    found
+}
+
+/// The differences from the pods that were listed both before and after the ledger was read.
+pub fn compare(
+    before: &[Pod],
+    ledger: &LedgerView,
+    after: &[Pod],
+    settings: &pod::Settings,
+) -> Vec<String> {
+    let first = differences(ledger, &allocations(before, settings));
+    let mut last = differences(ledger, &allocations(after, settings));
+    last.retain(|uid, what| first.get(uid) == Some(what));
+    last.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::allocation::ALLOCATION;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(uid: &str, memory: u64) -> Pod {
+        let grant =
+            json!({"resource": "nvidia.com/gpu", "gpu": "GPU-a", "memory": memory, "cores": 0});
+        let text = json!({"v": 1, "node": "n", "containers": {"main": [grant]}, "init": {}, "priority": 1});
+        serde_json::from_value(json!({
+            "metadata": {"name": uid, "namespace": "d", "uid": uid,
+                "annotations": {ALLOCATION: text.to_string()}},
+            "spec": {"nodeName": "n", "containers": [{"name": "main"}]},
+        }))
+        .unwrap()
+    }
+
+    fn ledger(lines: &[(&str, u64)]) -> LedgerView {
+        let line = |(uid, memory): &(&str, u64)| {
+            let gpus = json!({"GPU-a": {"seats": 1, "memory": memory, "cores": 0}});
+            let line = json!({"node": "n", "confirmed": true, "gpus": gpus});
+            ((*uid).to_owned(), serde_json::from_value(line).unwrap())
+        };
+        LedgerView {
+            allocations: lines.iter().map(line).collect(),
+        }
+    }
+
+    fn check(before: &[Pod], lines: &[(&str, u64)], after: &[Pod], expected: &[&str]) {
+        let found = compare(before, &ledger(lines), after, &pod::Settings::default());
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn finds_no_difference_when_ledger_matches_pods() {
+        check(&[], &[], &[], &[]);
+        let pods = [pod("a", 100), pod("b", 200)];
+        check(&pods, &[("a", 100), ("b", 200)], &pods, &[]);
+    }
+
+    #[test]
+    fn reports_differences_seen_before_and_after() {
+        let pods = [pod("a", 100)];
+        check(
+            &pods,
+            &[],
+            &pods,
+            &["d/a: has an allocation that is not in the ledger"],
+        );
+        check(
+            &[],
+            &[("a", 100)],
+            &[],
+            &["pod a: the ledger has it on node n, and no pod has the allocation"],
+        );
+        check(
+            &pods,
+            &[("a", 50)],
+            &pods,
+            &["d/a: the ledger has other amounts than the pod's annotation"],
+        );
+    }
+
+    #[test]
+    fn ignores_pod_that_starts_or_ends_between_lists() {
+        let pods = [pod("a", 100)];
+        check(&[], &[("a", 100)], &pods, &[]);
+        check(&pods, &[], &[], &[]);
+    }
+}

@@ -1,0 +1,110 @@
+//! Pods of a node that bring another device plugin.
+
+use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::facts::{containers, is_ours, name};
+use super::finding::{About, Finding};
+
+/// Other device plugins: a part of the image's name, the plugin's name, and programs of the same image
+/// that register nothing with the kubelet.
+const IMAGES: [(&str, &str, &[&str]); 5] = [
+    (
+        "k8s-device-plugin",
+        "NVIDIA's device plugin",
+        &[
+            "gpu-feature-discovery",
+            "config-manager",
+            "mps-control-daemon",
+        ],
+    ),
+    (
+        "nvidia-gpu-device-plugin",
+        "Google's device plugin for NVIDIA GPUs",
+        &[],
+    ),
+    (
+        "projecthami/hami",
+        "HAMi's device plugin",
+        &["scheduler", "vGPUmonitor", "kube-webhook-certgen"],
+    ),
+    ("gpushare-device-plugin", "gpushare's device plugin", &[]),
+    (
+        "volcano-vgpu-device-plugin",
+        "Volcano's device plugin",
+        &["volcano-vgpu-monitor"],
+    ),
+];
+
+/// Other device plugins by the name of the program, whatever the image.
+const PROGRAMS: [(&str, &str); 1] = [("nvidia-device-plugin", "NVIDIA's device plugin")];
+
+/// No other device plugin runs on the node.
+pub(super) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
+    let check = "other-plugin";
+    let foreign = pods.iter().filter(|pod| !is_ours(pod, "device-plugin"));
+    let known = foreign.filter_map(|pod| {
+        let who = containers(pod).find_map(plugin)?;
+        let name = format!("{}/{}", pod::namespace(pod), name(pod));
+        Some(about.problem(
+            check,
+            format!("{who} runs on this node (pod {name}): the kubelet uses the plugin that registered nvidia.com/gpu last"),
+            "remove one of the two from this node: devicePlugin.enabled=false in GPU Operator, or the plugin's node label",
+        ))
+    });
+    let mut found: Vec<Finding> = known.collect();
+    if found.is_empty() {
+        found.push(about.ok(check, "no other known device plugin runs on this node"));
+    }
+    found
+}
+
+/// The name of the device plugin that a container runs.
+fn plugin(container: &Container) -> Option<&'static str> {
+    let image = container.image.as_deref().unwrap_or_default();
+    let command = [&container.command, &container.args];
+    let mut words = command.into_iter().flatten().flatten().map(String::as_str);
+    let program = words.next().unwrap_or_default();
+    let program = program.rsplit('/').next().unwrap_or(program);
+    if let Some((_, who, harmless)) = IMAGES.iter().find(|(part, ..)| image.contains(part)) {
+        return (!harmless.contains(&program)).then_some(*who);
+    }
+    let known = PROGRAMS.iter().find(|(own, _)| *own == program);
+    known.map(|(_, who)| *who)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ignores_other_programs_in_device_plugin_image() {
+        let check = |image: &str, command: &[&str], expected: Option<&str>| {
+            let container = json!({"name": "c", "image": image, "command": command});
+            let container: Container = serde_json::from_value(container).unwrap();
+            assert_eq!(plugin(&container), expected, "{image} {command:?}");
+        };
+        let nvidia = "nvcr.io/nvidia/k8s-device-plugin:v0.17";
+        let named = Some("NVIDIA's device plugin");
+        check(nvidia, &[], named);
+        check(nvidia, &["nvidia-device-plugin"], named);
+        check("own/build:1", &["/usr/bin/nvidia-device-plugin"], named);
+        check(nvidia, &["gpu-feature-discovery"], None);
+        check(nvidia, &["config-manager"], None);
+        let hami = "docker.io/projecthami/hami:v2.6";
+        check(
+            hami,
+            &["nvidia-device-plugin"],
+            Some("HAMi's device plugin"),
+        );
+        check(hami, &["scheduler"], None);
+        check(hami, &["vGPUmonitor"], None);
+        check(
+            "gke.gcr.io/nvidia-gpu-device-plugin@sha256:1",
+            &["/usr/bin/nvidia-gpu-device-plugin"],
+            Some("Google's device plugin for NVIDIA GPUs"),
+        );
+        check("nginx", &["nginx"], None);
+    }
+}

@@ -1,0 +1,177 @@
+//! The kubelet's replicas: which pods are refused for them, and with what text.
+
+use std::sync::Arc;
+
+use crate::decide::{NodeQuery, PendingPlacement, fitting, refusal_text, shortlist};
+use crate::fit::Policies;
+use crate::ledger::{AllocatedUse, PreemptionReservation};
+use crate::memo::Memo;
+use crate::node::NodePublication;
+use crate::tests::{demand, gpu, inventory, request};
+use crate::{Demand, HostResources, Ledger, NodeName, Replicas, Requests, Stage};
+
+const USUAL: &str = "nvidia.com/gpu";
+
+fn replicas(count: u32) -> Replicas {
+    Replicas::from_iter([(USUAL.into(), count)])
+}
+
+/// A node with a device of 1000 MiB and 4 replicas, of which its kubelet offers this many.
+fn publish(ledger: &mut Ledger, name: &str, offered: Option<u32>) {
+    let published = NodePublication {
+        inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 4)]))),
+        replicas: offered.map(replicas),
+        ..NodePublication::default()
+    };
+    ledger.publish(&name.into(), Some(published));
+}
+
+fn requests(count: u32, memory: u64) -> Demand {
+    demand(&[(Stage::App, Some(request(count, memory, 0)))])
+}
+
+/// A pod of another scheduler that requests replicas, without an allocation.
+fn foreign_pod(ledger: &mut Ledger, name: &str, node: &str, count: u32) {
+    let requests = Requests {
+        replicas: replicas(count),
+        ..Requests::default()
+    };
+    let node: NodeName = node.into();
+    ledger.confirm(
+        &name.into(),
+        &"d".into(),
+        &node,
+        AllocatedUse::nothing(),
+        requests,
+    );
+}
+
+fn answer(
+    ledger: &Ledger,
+    memo: &mut Memo,
+    names: &[&str],
+    pending: &[PendingPlacement],
+) -> String {
+    let query = NodeQuery {
+        cluster: ledger.cluster(),
+        demand: &requests(1, 100),
+        policies: &Policies::default(),
+        pending,
+        own_reservation: None,
+        headroom: None,
+    };
+    match fitting(&query, memo, names) {
+        Ok(fits) => shortlist(fits, 9).join(" "),
+        Err(refusal) => refusal_text(names.len(), &refusal),
+    }
+}
+
+#[test]
+fn refuses_node_whose_kubelet_offers_no_replicas() {
+    let mut ledger = Ledger::default();
+    let mut memo = Memo::default();
+    publish(&mut ledger, "n", Some(0));
+    let none = "0/1 nodes can serve the GPU request: \
+                1 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
+    assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), none);
+    publish(&mut ledger, "n", Some(1));
+    assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), "n");
+    publish(&mut ledger, "n", None);
+    assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), "n");
+    // An inventory that is ahead of the kubelet, or behind it.
+    let other = NodePublication {
+        replicas: Some(Replicas::from_iter([("nvidia.com/gpu.shared".into(), 9)])),
+        ..ledger.published("n").unwrap().clone()
+    };
+    ledger.publish(&"n".into(), Some(other));
+    assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), none);
+}
+
+#[test]
+fn counts_replicas_of_pods_of_other_schedulers() {
+    let mut ledger = Ledger::default();
+    let mut memo = Memo::default();
+    publish(&mut ledger, "n", Some(3));
+    foreign_pod(&mut ledger, "one", "n", 2);
+    assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), "n");
+    let (asked, policies) = (requests(1, 100), Policies::default());
+    let reserve = |ledger: &mut Ledger, pod: &str| {
+        ledger.reserve(&pod.into(), &"d".into(), &"n".into(), &asked, &policies)
+    };
+    assert!(reserve(&mut ledger, "a").is_ok());
+    let few = "0/1 nodes can serve the GPU request: 1 NodeInsufficientSeats \
+               (the kubelet offers 3 of nvidia.com/gpu, too few of them are free)";
+    assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), few);
+    assert!(reserve(&mut ledger, "b").is_err());
+    ledger.release(&"one".into());
+    assert!(reserve(&mut ledger, "b").is_ok());
+    ledger.cancel(&"a".into());
+    let state = ledger.cluster().node("n").unwrap();
+    assert_eq!(state.replicas.requested, replicas(1));
+    // Replicas go away under running pods: the pods stay, and no new one comes.
+    publish(&mut ledger, "n", Some(0));
+    assert!(reserve(&mut ledger, "c").is_err());
+    assert_eq!(ledger.pod_entries().count(), 1);
+}
+
+#[test]
+fn reports_device_reasons_before_replica_shortage() {
+    let mut ledger = Ledger::default();
+    publish(&mut ledger, "n", Some(0));
+    let policies = Policies::default();
+    let refused = |ledger: &Ledger, demand: &Demand| {
+        let refusal = ledger.fit("n", demand, &policies).unwrap_err();
+        refusal.to_string()
+    };
+    let large = refused(&ledger, &requests(1, 2000));
+    assert_eq!(large, "1 CardInsufficientMemory");
+    assert_eq!(
+        refused(&ledger, &requests(2, 1)),
+        "1 NodeInsufficientDevice"
+    );
+    let nothing = demand(&[(Stage::App, None)]);
+    assert!(ledger.fit("n", &nothing, &policies).is_ok());
+}
+
+#[test]
+fn pending_replicas_lower_rank_but_not_feasibility() {
+    let mut ledger = Ledger::default();
+    let mut memo = Memo::default();
+    publish(&mut ledger, "a", Some(1));
+    publish(&mut ledger, "b", Some(1));
+    let all = ["a", "b"];
+    assert_eq!(answer(&ledger, &mut memo, &all, &[]), "a b");
+    let fit = ledger.fit("a", &requests(1, 100), &Policies::default());
+    let placement = PendingPlacement::of(0, fit.unwrap(), &requests(1, 100));
+    let pending = [placement];
+    assert_eq!(answer(&ledger, &mut memo, &all, &pending), "b a");
+    assert_eq!(answer(&ledger, &mut memo, &["a"], &pending), "a");
+}
+
+#[test]
+fn reservation_includes_kubelet_replicas() {
+    let mut ledger = Ledger::default();
+    publish(&mut ledger, "n", Some(1));
+    let reservation = PreemptionReservation {
+        node: "n".into(),
+        allocated: AllocatedUse::nothing(),
+        replicas: replicas(1),
+        recorded: true,
+    };
+    ledger.reserve_for_preemptor(&"holder".into(), reservation);
+    let (asked, policies) = (requests(1, 100), Policies::default());
+    let reserve = |ledger: &mut Ledger, pod: &str| {
+        let node = "n".into();
+        let reserved = ledger.reserve(&pod.into(), &"d".into(), &node, &asked, &policies);
+        reserved.is_ok()
+    };
+    assert!(!reserve(&mut ledger, "other"));
+    assert!(reserve(&mut ledger, "holder"));
+    assert!(ledger == ledger.recompute());
+    ledger.cancel(&"holder".into());
+    assert!(!reserve(&mut ledger, "other"));
+    ledger.drop_reservation(&"holder".into());
+    assert!(reserve(&mut ledger, "other"));
+    let requested = &ledger.cluster().node("n").unwrap().host.requested;
+    assert_eq!(*requested, HostResources::default());
+}

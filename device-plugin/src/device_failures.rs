@@ -1,0 +1,299 @@
+//! What follows from failed devices: which replicas the kubelet keeps counting, which pods are
+//! notified or evicted, and what the node condition says. Pure functions on values.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aliquot_core::inventory::{Gpu, RefusedPod};
+use aliquot_core::mig::published::MigPlacement;
+use aliquot_core::{GpuUuid, PodUid};
+use aliquot_k8s::event::{EventNote, PodRef};
+use aliquot_nvml as nvml;
+use clap::ValueEnum;
+
+use crate::accepted::AcceptedAllocation;
+use crate::allocatable::AllocatedIds;
+use crate::checkpoint::CheckpointEntry;
+use crate::pod::{Phase, Pod};
+use crate::xid::{XidAction, XidActions, meaning};
+
+/// What happens to the pods on a device that is out of service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum FailurePodPolicy {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They are evicted, within their disruption budgets.
+    Evict,
+    /// They are evicted; where a failure requires the node to be drained, so are the pods on its
+    /// other devices, and the node accepts no new pods.
+    Drain,
+}
+
+/// A device that is out of service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFailure {
+    /// The device.
+    pub gpu: GpuUuid,
+    /// The cause, for people: `XID 79 (GPU has fallen off the bus)`.
+    pub cause: String,
+    /// The recovery that it needs.
+    pub action: XidAction,
+}
+
+/// The failed devices of the node, and what follows from them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFailures {
+    /// The failed devices.
+    pub devices: Vec<DeviceFailure>,
+    /// The pods to evict.
+    pub evict: Vec<RefusedPod>,
+    /// Why the whole node must be drained.
+    pub drain_reason: Option<String>,
+}
+
+/// The failure because of which the whole node must be drained.
+pub fn drain_trigger(
+    failures: &[DeviceFailure],
+    policy: FailurePodPolicy,
+) -> Option<&DeviceFailure> {
+    let mut failures = failures
+        .iter()
+        .filter(|_| policy == FailurePodPolicy::Drain);
+    failures.find(|failure| failure.action == XidAction::DrainNode)
+}
+
+/// The failed devices, with the instances of failed GPUs, and with all devices of a node that must
+/// be drained.
+pub fn affected_devices(
+    failures: &[DeviceFailure],
+    devices: &[Gpu],
+    policy: FailurePodPolicy,
+) -> Vec<DeviceFailure> {
+    let mut all = failures.to_vec();
+    let drained = drain_trigger(failures, policy);
+    for device in devices {
+        let part = device.mig.as_ref().and_then(|mig| mig.fixed());
+        let physical = part.map_or(&device.uuid, |part| &part.parent);
+        if all.iter().any(|failure| failure.gpu == device.uuid) {
+            continue;
+        }
+        let gpu = device.uuid.clone();
+        if let Some(failure) = failures.iter().find(|failure| failure.gpu == *physical) {
+            all.push(DeviceFailure {
+                gpu,
+                ..failure.clone()
+            });
+        } else if let Some(failure) = drained {
+            all.push(DeviceFailure {
+                gpu,
+                cause: format!(
+                    "its node is being drained because of {}: {}",
+                    failure.gpu, failure.cause
+                ),
+                action: failure.action,
+            });
+        }
+    }
+    all
+}
+
+/// Why this device is out of service and what it needs; `None` if it is healthy. A lost GPU needs
+/// what XID 79 needs.
+pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<DeviceFailure> {
+    let (why, action) = match &device.health {
+        nvml::DriverHealth::Ok => return None,
+        nvml::DriverHealth::Lost(words) => (format!("lost: {words}"), XidAction::DrainNode),
+        nvml::DriverHealth::RecoveryRequested(2) => {
+            let why = "the driver requests a restart of the node";
+            (why.to_owned(), XidAction::DrainNode)
+        }
+        nvml::DriverHealth::RecoveryRequested(_) => {
+            let why = "the driver requests a reset of the GPU";
+            (why.to_owned(), XidAction::ResetGpu)
+        }
+        nvml::DriverHealth::Xid(code) => (xid_text(*code), actions.of(*code)),
+    };
+    Some(DeviceFailure {
+        gpu: device.uuid.as_str().into(),
+        cause: why,
+        action,
+    })
+}
+
+/// `XID 79 (GPU has fallen off the bus)`.
+pub fn xid_text(code: u64) -> String {
+    format!("XID {code} ({})", meaning(code))
+}
+
+/// The device ids of pods that live here. They are never shown as unhealthy or removed, whatever
+/// happened to their device, so that the kubelet's count of free replicas stays right. The device
+/// that a pod really uses may be another. Until the pods are known, all ids in the checkpoint
+/// count.
+pub fn allocated_ids(entries: &[CheckpointEntry], pods: &[Arc<Pod>], synced: bool) -> AllocatedIds {
+    let alive: BTreeSet<&PodUid> = living(pods).map(|pod| &pod.kubelet_uid).collect();
+    let mut allocated = AllocatedIds::new();
+    for entry in entries.iter().filter(|e| !synced || alive.contains(&e.pod)) {
+        let ids = allocated.entry(entry.resource.clone()).or_default();
+        ids.extend(entry.ids.iter().cloned());
+    }
+    allocated
+}
+
+fn living(pods: &[Arc<Pod>]) -> impl Iterator<Item = &Arc<Pod>> {
+    pods.iter().filter(|pod| pod.phase != Phase::Ended)
+}
+
+/// The ledger's id of a failed instance under dynamic MIG: its placement.
+pub fn dynamic_mig_id(uuid: &GpuUuid, facts: &nvml::DriverInventory) -> Option<GpuUuid> {
+    facts.gpus.iter().find_map(|physical| {
+        let mut all = physical.layout.instances.iter();
+        let found = all.find(|one| one.device().is_some_and(|d| d.uuid == uuid.as_str()))?;
+        let place = MigPlacement {
+            profile: found.profile.clone(),
+            start: found.start,
+        };
+        Some(place.device_key(&physical.uuid.as_str().into()))
+    })
+}
+
+/// The living pods with an accepted allocation on this device, or on an instance created on it.
+pub fn pods_on(gpu: &GpuUuid, shares: &[AcceptedAllocation], pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+    let of_it = |device: &GpuUuid| {
+        MigPlacement::parse_device_key(device).is_some_and(|(physical, _)| physical == gpu.as_str())
+    };
+    let here = |device: &GpuUuid| device == gpu || of_it(device);
+    let there = shares.iter().filter(|share| share.uses().keys().any(here));
+    let there: BTreeSet<&PodUid> = there.map(|share| &share.pod).collect();
+    let found = living(pods).filter(|pod| there.contains(&pod.kubelet_uid));
+    found.cloned().collect()
+}
+
+/// Each pod with each failed device that it uses.
+pub fn affected_pods(
+    failures: &[DeviceFailure],
+    shares: &[AcceptedAllocation],
+    pods: &[Arc<Pod>],
+) -> Vec<(Arc<Pod>, DeviceFailure)> {
+    let each = |failure: &DeviceFailure| {
+        let pods = pods_on(&failure.gpu, shares, pods);
+        let failure = failure.clone();
+        pods.into_iter().map(move |pod| (pod, failure.clone()))
+    };
+    failures.iter().flat_map(each).collect()
+}
+
+/// The pods to evict, each once, by UID. Static pods cannot be evicted.
+pub fn evictions(affected: &[(Arc<Pod>, DeviceFailure)]) -> Vec<RefusedPod> {
+    let mut found: BTreeMap<&PodUid, RefusedPod> = BTreeMap::new();
+    for (pod, failure) in affected.iter().filter(|(pod, _)| !pod.mirror) {
+        found.entry(&pod.uid).or_insert_with(|| RefusedPod {
+            pod: pod.uid.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            reason: format!("{}: {}", failure.gpu, failure.cause),
+        });
+    }
+    found.into_values().collect()
+}
+
+/// The failures that were reported to pods, so that each is reported once.
+#[derive(Debug, Default)]
+pub struct ReportedFailures(BTreeMap<(PodUid, GpuUuid), String>);
+
+impl ReportedFailures {
+    /// The events to send now: for devices that failed, or failed for another reason, and for
+    /// devices that recovered.
+    pub fn new_events(
+        &mut self,
+        affected: &[(Arc<Pod>, DeviceFailure)],
+        pods: &[Arc<Pod>],
+        policy: FailurePodPolicy,
+    ) -> Vec<EventNote> {
+        let mut notes = Vec::new();
+        let mut now = BTreeMap::new();
+        for (pod, failure) in affected {
+            let key = (pod.uid.clone(), failure.gpu.clone());
+            if self.0.get(&key) != Some(&failure.cause) {
+                notes.push(failure_event(pod, failure, policy));
+            }
+            now.insert(key, failure.cause.clone());
+        }
+        for ((uid, gpu), why) in &self.0 {
+            let found = living(pods).find(|pod| pod.uid == *uid);
+            let well = !affected.iter().any(|(_, failure)| failure.gpu == *gpu);
+            if let Some(pod) = found.filter(|_| well) {
+                let text = format!("{gpu} is back in service after {why}");
+                notes.push(pod_event(pod, false, "GpuRecovered", text));
+            }
+        }
+        self.0 = now;
+        notes
+    }
+}
+
+fn failure_event(pod: &Pod, failure: &DeviceFailure, policy: FailurePodPolicy) -> EventNote {
+    let fate = match policy {
+        FailurePodPolicy::Evict | FailurePodPolicy::Drain if !pod.mirror => "this pod is evicted",
+        _ => "this pod keeps running",
+    };
+    let text = format!(
+        "{} failed: {}; it needs {} and accepts no new pods until the driver reports it healthy; {fate}",
+        failure.gpu, failure.cause, failure.action
+    );
+    pod_event(pod, true, "GpuSick", text)
+}
+
+/// The event of an error that leaves the device in service. `shared`: MPS spreads it to all its
+/// users.
+pub fn application_error(pod: &Pod, gpu: &GpuUuid, code: u64, shared: bool) -> EventNote {
+    let whose = if shared {
+        "MPS shares errors, so every application on this GPU, including this pod's, must restart"
+    } else {
+        "an application on this GPU must restart"
+    };
+    let text = format!(
+        "{gpu}: {}; {whose}; the GPU stays in service",
+        xid_text(code)
+    );
+    pod_event(pod, true, "GpuError", text)
+}
+
+/// An event on a pod.
+pub(crate) fn pod_event(pod: &Pod, warning: bool, reason: &'static str, text: String) -> EventNote {
+    EventNote {
+        pod: PodRef {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.to_string(),
+        },
+        warning,
+        reason,
+        action: "Watching",
+        text,
+    }
+}
+
+/// Status, reason and message of the node's condition.
+pub fn condition(failures: &[DeviceFailure]) -> [String; 3] {
+    let Some(worst) = failures.iter().map(|failure| failure.action).max() else {
+        return ["False", "GpusWell", "all GPUs are healthy"].map(str::to_owned);
+    };
+    let reason = match worst {
+        XidAction::DrainNode => "DrainNeeded",
+        XidAction::Ignore | XidAction::RestartApplication => "DaemonDown",
+        XidAction::ResetGpu => "ResetNeeded",
+    };
+    let each = failures.iter().map(|failure| {
+        format!(
+            "{}: {}; needs {}",
+            failure.gpu, failure.cause, failure.action
+        )
+    });
+    let message: Vec<String> = each.collect();
+    ["True".to_owned(), reason.to_owned(), message.join(". ")]
+}
+
+#[cfg(test)]
+#[path = "device_failures_tests.rs"]
+mod tests;

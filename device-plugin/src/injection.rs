@@ -1,0 +1,296 @@
+//! Injection of the limiter into containers: its files on the host, and the changes to the driver's
+//! mounts (docs/concepts/injection.md). A file that a container has mounted is never changed; a new
+//! version is installed beside the old one.
+
+use std::fs::{self, Permissions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use aliquot_shim::{Architecture, FOLDER, LIBRARIES, LIMITER, ShimmedLibrary, build_shim};
+use serde_json::json;
+
+use crate::cdi::{self, Edits};
+use crate::files::{self, FileError, failed};
+
+/// The loader's preload list in a container.
+pub(crate) const PRELOAD: &str = "/etc/ld.so.preload";
+/// The same file in a container directory.
+pub(crate) const PRELOAD_FILE: &str = "ld.so.preload";
+
+/// The OCI hook that appends the image's own preload list to ours; it is beside the library.
+const HOOK: &str = "aliquot-hook";
+/// The hook's timeout in seconds.
+const HOOK_TIMEOUT: u32 = 10;
+
+/// An empty file of each version.
+const EMPTY: &str = "empty";
+
+/// The installed limiter and shim libraries of one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstalledLimiter(PathBuf);
+
+/// Removes the versions under `root` that are neither `installed` nor named by a spec in `specs`. A
+/// running container retains what it has mounted. Returns how many were removed.
+pub fn collect(
+    root: &Path,
+    installed: &InstalledLimiter,
+    specs: &Path,
+) -> Result<usize, FileError> {
+    let mut named_by = Vec::new();
+    for file in files::names(specs)? {
+        if cdi::name_of(&file).is_some() {
+            let path = specs.join(file);
+            named_by.push(fs::read_to_string(&path).map_err(failed("read", &path))?);
+        }
+    }
+    let mut removed = 0;
+    for version in files::names(root)? {
+        let folder = root.join(version);
+        let start = format!("{}/", folder.display());
+        let is_named = named_by.iter().any(|spec| spec.contains(&start));
+        if folder != installed.0 && !is_named {
+            files::remove(&folder)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// Installs the library at `source`, the hook beside it and the shim libraries into a folder of
+/// `root` that is named after their content, atomically.
+pub fn install(source: &Path, root: &Path) -> Result<InstalledLimiter, FileError> {
+    let library = fs::read(source).map_err(failed("read", source))?;
+    let hook = source.with_file_name(HOOK);
+    let program = fs::read(&hook);
+    if let Err(error) = &program {
+        // The container runtime reports it, too.
+        let hook = hook.display();
+        tracing::warn!(%hook, %error, "cannot read the OCI hook; containers whose driver is not mounted by CDI will not start");
+    }
+    let machine = Architecture::HERE.ok_or_else(|| {
+        let source = io::Error::other("no shim library for this processor architecture");
+        failed("install shim libraries in", root)(source)
+    })?;
+    let mut content = vec![(LIMITER, library)];
+    content.extend(LIBRARIES.map(|one| (one.name, build_shim(one, FOLDER, machine))));
+    content.push((EMPTY, Vec::new()));
+    content.extend(program.ok().map(|program| (HOOK, program)));
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
+    let folder = root.join(&version);
+    if !folder.exists() {
+        let new = root.join(format!("{version}.new"));
+        files::remove(&new)?;
+        files::directory(&new, 0o755)?;
+        for (name, bytes) in &content {
+            files::replace(&new.join(name), bytes)?;
+        }
+        let hook = new.join(HOOK);
+        if hook.exists() {
+            let executable = Permissions::from_mode(0o755);
+            fs::set_permissions(&hook, executable).map_err(failed("chmod", &hook))?;
+        }
+        fs::rename(&new, &folder).map_err(failed("rename to", &folder))?;
+    }
+    Ok(InstalledLimiter(folder))
+}
+
+/// Adds to a container directory what injection needs: the library, empty files on which the real
+/// driver libraries are mounted, and the preload list. All but the list are hard links to the
+/// version's files.
+pub fn add_to_directory(directory: &Path, installed: &InstalledLimiter) -> Result<(), FileError> {
+    let lib = directory.join("lib");
+    files::directory(&lib, 0o755)?;
+    let reals = LIBRARIES.map(|one| (EMPTY, lib.join(one.real)));
+    for (name, place) in reals.into_iter().chain([(LIMITER, lib.join(LIMITER))]) {
+        // A running container retains its version.
+        match fs::hard_link(installed.0.join(name), &place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("link", &place)(error));
+            }
+            _ => {}
+        }
+    }
+    // Each container's own: the hook adds the image's list to it, and a running container retains
+    // it.
+    let preload = directory.join(PRELOAD_FILE);
+    if !preload.exists() {
+        files::put(&preload, format!("{FOLDER}/{LIMITER}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Changes the driver's mounts: its libraries move to where the shim libraries load them from, and
+/// the shims take their places. Where no library is mounted that has a shim, the loader preloads
+/// the limiter, and a hook appends the image's own preload list.
+pub fn inject(edits: &mut Edits, directory: &str, installed: &InstalledLimiter) {
+    let mut moved = Vec::new();
+    let mut replaced = false;
+    for mount in &mut edits.mounts {
+        let Some(library) = mount["containerPath"].as_str().and_then(named) else {
+            continue;
+        };
+        let mut real = mount.clone();
+        real["containerPath"] = json!(format!("{FOLDER}/{}", library.real));
+        moved.push(real);
+        mount["hostPath"] = json!(installed.0.join(library.name));
+        replaced |= library == LIBRARIES[0];
+    }
+    edits.mounts.extend(moved);
+    if !replaced {
+        let list = format!("{directory}/{PRELOAD_FILE}");
+        edits.mounts.push(json!({
+            "hostPath": list,
+            "containerPath": PRELOAD,
+            "options": ["ro", "nosuid", "nodev", "bind"],
+        }));
+        edits.add_hook(json!({
+            "hookName": "createRuntime",
+            "path": installed.0.join(HOOK),
+            "args": [HOOK, "preload", list],
+            "timeout": HOOK_TIMEOUT,
+        }));
+    }
+}
+
+/// The library with a shim at this path, by its name with the first number or a longer version
+/// (`libcuda.so.580.82`).
+fn named(path: &str) -> Option<ShimmedLibrary> {
+    let file = path.rsplit('/').next()?;
+    LIBRARIES.into_iter().find(|one| {
+        let stem = one.name.trim_end_matches('1');
+        file.strip_prefix(stem)
+            .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn mount(host: &str, container: &str) -> Value {
+        json!({"hostPath": host, "containerPath": container, "options": ["ro", "bind"]})
+    }
+
+    fn pairs(edits: &Edits) -> Vec<(&str, &str)> {
+        let text = |value: &Value| value.as_str().map(str::len);
+        let known = edits
+            .mounts
+            .iter()
+            .filter(|one| text(&one["hostPath"]).is_some());
+        known
+            .filter_map(|one| Some((one["hostPath"].as_str()?, one["containerPath"].as_str()?)))
+            .collect()
+    }
+
+    #[test]
+    fn swaps_driver_libraries_with_shims() {
+        let lib = "/usr/lib/x86_64-linux-gnu";
+        let mut edits = Edits {
+            mounts: [
+                "libcuda.so.580.82",
+                "libcudadebugger.so.580.82",
+                "libnvidia-ml.so.580.82",
+            ]
+            .map(|name| mount(&format!("/host/{name}"), &format!("{lib}/{name}")))
+            .into(),
+            ..Edits::default()
+        };
+        inject(&mut edits, "/directory", &InstalledLimiter("/l/1".into()));
+        assert_eq!(
+            pairs(&edits),
+            [
+                (
+                    "/l/1/libcuda.so.1",
+                    "/usr/lib/x86_64-linux-gnu/libcuda.so.580.82"
+                ),
+                (
+                    "/host/libcudadebugger.so.580.82",
+                    "/usr/lib/x86_64-linux-gnu/libcudadebugger.so.580.82"
+                ),
+                (
+                    "/l/1/libnvidia-ml.so.1",
+                    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.82"
+                ),
+                ("/host/libcuda.so.580.82", "/.aliquot/lib/libcuda-real.so.1"),
+                (
+                    "/host/libnvidia-ml.so.580.82",
+                    "/.aliquot/lib/libnvidia-ml-real.so.1"
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn preloads_limiter_when_driver_is_not_mounted() {
+        let mut edits = Edits::default();
+        inject(&mut edits, "/directory", &InstalledLimiter("/l/1".into()));
+        assert_eq!(
+            pairs(&edits),
+            [("/directory/ld.so.preload", "/etc/ld.so.preload")]
+        );
+        assert_eq!(
+            edits.other["hooks"],
+            json!([{
+                "hookName": "createRuntime",
+                "path": "/l/1/aliquot-hook",
+                "args": ["aliquot-hook", "preload", "/directory/ld.so.preload"],
+                "timeout": 10,
+            }])
+        );
+    }
+
+    #[test]
+    fn retains_old_limiter_version_while_specs_name_it() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (source, versions, directory) = (
+            dir.path().join("libvgpu.so"),
+            dir.path().join("limiter"),
+            dir.path().join("directory"),
+        );
+        let hook = source.with_file_name(HOOK);
+        fs::write(&source, "one").expect("written");
+        fs::write(&hook, "a program").expect("written");
+        let first = install(&source, &versions).expect("installed");
+        assert_eq!(install(&source, &versions).expect("again"), first);
+        let hook = fs::metadata(first.0.join(HOOK)).expect("installed");
+        assert_eq!(hook.permissions().mode() & 0o777, 0o755);
+        add_to_directory(&directory, &first).expect("added");
+        let library = directory.join("lib").join(LIMITER);
+        let inode = fs::metadata(&library).expect("there").ino();
+        fs::write(&source, "two").expect("written");
+        let second = install(&source, &versions).expect("installed");
+        assert_ne!(first, second);
+        let list = directory.join(PRELOAD_FILE);
+        let ours = fs::read(&list).expect("read");
+        assert_eq!(ours, b"/.aliquot/lib/libvgpu.so\n");
+        fs::write(&list, "with what the image brings").expect("written");
+        add_to_directory(&directory, &second).expect("added");
+        let retained = fs::read(&list).expect("read");
+        assert_eq!(retained, b"with what the image brings");
+        assert_eq!(fs::read(&library).expect("read"), b"one");
+        assert_eq!(fs::metadata(&library).expect("there").ino(), inode);
+        assert_eq!(files::names(&versions).expect("list").len(), 2);
+        // The old one stays while a container's spec names it.
+        let specs = dir.path().join("cdi");
+        fs::create_dir(&specs).expect("made");
+        let spec = specs.join(cdi::file_name("GPU-a-0-1"));
+        fs::write(&spec, format!("{}/libcuda.so.1", first.0.display())).expect("written");
+        assert_eq!(collect(&versions, &second, &specs).expect("looked"), 0);
+        fs::write(&spec, format!("{}/libcuda.so.1", second.0.display())).expect("written");
+        assert_eq!(collect(&versions, &second, &specs).expect("looked"), 1);
+        assert!(!first.0.exists() && second.0.exists());
+        let names = files::names(&directory.join("lib")).expect("list");
+        assert_eq!(
+            names,
+            ["libcuda-real.so.1", "libnvidia-ml-real.so.1", "libvgpu.so"]
+        );
+    }
+}

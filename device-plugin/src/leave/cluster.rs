@@ -1,0 +1,155 @@
+//! `aliquot-device-plugin leave`: asks the agents of all nodes to leave, and waits until they have.
+//! The chart runs it before it is removed. It writes only the request, and withdraws it where no
+//! agent answered.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aliquot_core::inventory::INVENTORY;
+use clap::Parser;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+use super::LEAVE_UNTIL;
+
+/// For each request.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Between two lists of the nodes.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Asks the agents of all nodes to remove Aliquot's files and annotations; run it before the chart
+/// is removed
+#[derive(Clone, Debug, Parser)]
+#[command(name = "aliquot-device-plugin leave", version, about)]
+pub struct Settings {
+    /// Kubeconfig of the API server; without it the pod's service account is used
+    #[arg(long, env = "ALIQUOT_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Seconds to wait for all nodes
+    #[arg(long, env = "ALIQUOT_LEAVE_WITHIN", default_value_t = 60,
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub within: u32,
+    /// Log format: text or json
+    #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
+    pub log_format: aliquot_serve::telemetry::LogFormat,
+    /// Log filter, such as `info,aliquot_device_plugin=debug`
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    pub log: String,
+}
+
+/// Why the nodes were not asked.
+#[derive(Debug, Error)]
+pub enum LeaveError {
+    /// The API server refused or could not be reached.
+    #[error("cannot {verb} nodes: {source}")]
+    Call {
+        /// The operation.
+        verb: &'static str,
+        /// The API server's answer.
+        source: kube::Error,
+    },
+    /// The API server did not answer in time.
+    #[error("cannot {0} nodes: no answer within {DEADLINE:?}")]
+    Timeout(&'static str),
+}
+
+/// How far a node is that its agent has not left.
+#[derive(Debug, PartialEq, Eq)]
+enum NodeState {
+    /// Its agent was not asked yet.
+    NotRequested,
+    /// Its agent was asked.
+    Requested,
+}
+
+/// `None`: the agent has left, or never ran there.
+fn node_state(node: &PartialObjectMeta<Node>) -> Option<NodeState> {
+    let annotations = node.annotations();
+    if annotations.contains_key(LEAVE_UNTIL) {
+        return Some(NodeState::Requested);
+    }
+    annotations
+        .contains_key(INVENTORY)
+        .then_some(NodeState::NotRequested)
+}
+
+/// Asks all agents. Returns the names of the nodes that were not left in time.
+pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, LeaveError> {
+    let nodes: Api<Node> = Api::all(client);
+    let end = Instant::now() + within;
+    let until = Timestamp::now() + SignedDuration::try_from(within).unwrap_or(SignedDuration::MAX);
+    let request = json!(until.to_string());
+    let mut polls = tokio::time::interval(POLL_INTERVAL);
+    loop {
+        polls.tick().await;
+        // No more than names and annotations: a cluster has thousands of nodes.
+        let listed = call("list", nodes.list_metadata(&ListParams::default())).await?;
+        let states = listed.items.iter();
+        let states: Vec<(String, NodeState)> = states
+            .filter_map(|node| Some((node.name_any(), node_state(node)?)))
+            .collect();
+        let timed_out = Instant::now() >= end;
+        for (name, state) in &states {
+            match state {
+                NodeState::Requested if timed_out => annotate(&nodes, name, &Value::Null).await?,
+                NodeState::NotRequested if !timed_out => {
+                    annotate(&nodes, name, &request).await?;
+                    tracing::info!(node = name, "asked the agent to leave the node");
+                }
+                NodeState::Requested | NodeState::NotRequested => {}
+            }
+        }
+        if timed_out || states.is_empty() {
+            return Ok(states.into_iter().map(|(name, _)| name).collect());
+        }
+    }
+}
+
+async fn annotate(nodes: &Api<Node>, name: &str, request: &Value) -> Result<(), LeaveError> {
+    let patch = json!({"metadata": {"annotations": {LEAVE_UNTIL: request}}});
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+    match call("patch", nodes.patch_metadata(name, &params, &patch)).await {
+        // A node that is gone needs no more.
+        Err(LeaveError::Call {
+            source: kube::Error::Api(status),
+            ..
+        }) if status.code == 404 => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+async fn call<T>(
+    verb: &'static str,
+    answer: impl Future<Output = kube::Result<T>>,
+) -> Result<T, LeaveError> {
+    let answer = timeout(DEADLINE, answer).await;
+    let answer = answer.map_err(|_| LeaveError::Timeout(verb))?;
+    answer.map_err(|source| LeaveError::Call { verb, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asks_nodes_with_inventory_once() {
+        let check = |annotations: Value, expected: Option<NodeState>| {
+            let node = json!({"metadata": {"name": "n", "annotations": annotations}});
+            let node: PartialObjectMeta<Node> = serde_json::from_value(node).expect("a node");
+            assert_eq!(node_state(&node), expected, "{annotations}");
+        };
+        check(json!({}), None);
+        check(json!({"others": "x"}), None);
+        check(json!({INVENTORY: "{}"}), Some(NodeState::NotRequested));
+        check(
+            json!({INVENTORY: "{}", LEAVE_UNTIL: "t"}),
+            Some(NodeState::Requested),
+        );
+        check(json!({LEAVE_UNTIL: "t"}), Some(NodeState::Requested));
+    }
+}

@@ -1,0 +1,321 @@
+//! Partitions GPUs: creates the instances of a layout, creates instances for pods under dynamic
+//! MIG, and turns MIG mode on and off.
+//!
+//! Never touches an instance in use, and never lets one GPU wait for another or for an MPS daemon.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use aliquot_core::mig::place;
+use aliquot_core::mig::published::MigPlacement;
+use aliquot_core::mig::{Geometry, Instance};
+use aliquot_nvml::{self as nvml, Activation, Driver, GpuFacts};
+use aliquot_profiles::Mode;
+use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Mps};
+use parking_lot::Mutex;
+
+use super::{assign_instances, instance_names, plan};
+use crate::host;
+use crate::modes::{ContainerGrant, ModeEdits, ModeError, ModeSwitch, mps};
+
+pub(crate) struct MigPartitioner {
+    driver: Arc<dyn Driver>,
+    /// Where the [`instance_names`] are stored.
+    directory: PathBuf,
+    /// One lock for each GPU, so that it is changed by one thread at a time.
+    gpu_locks: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
+    /// Instances changed and were not reread yet.
+    changed: AtomicBool,
+    /// The daemons of instances that are shared by MPS.
+    mps: Arc<mps::MpsDaemons>,
+}
+
+/// A change in progress: however it ends, the GPUs are reread after it, and not before.
+struct LayoutChange<'a>(&'a AtomicBool);
+
+impl Drop for LayoutChange<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl MigPartitioner {
+    pub(crate) fn new(
+        driver: Arc<dyn Driver>,
+        directory: PathBuf,
+        mps: Arc<mps::MpsDaemons>,
+    ) -> Self {
+        Self {
+            driver,
+            directory,
+            gpu_locks: Mutex::default(),
+            changed: AtomicBool::new(false),
+            mps,
+        }
+    }
+
+    pub(crate) fn take_layout_changed(&self) -> bool {
+        self.changed.swap(false, Ordering::Relaxed)
+    }
+
+    fn gpu_lock(&self, gpu: &str) -> Arc<Mutex<()>> {
+        let mut locks = self.gpu_locks.lock();
+        Arc::clone(locks.entry(gpu.to_owned()).or_default())
+    }
+
+    /// Creates the instance of a grant, unless it exists. Unused instances are destroyed where they
+    /// are in the way.
+    pub(crate) fn add_edits(
+        &self,
+        share: &ContainerGrant<'_>,
+        edits: &mut ModeEdits,
+    ) -> Result<(), ModeError> {
+        let gpu = share.grant.gpu.as_str();
+        let Some(placement) = &share.grant.mig else {
+            let text = format!(
+                "the pod's allocation on {gpu} names no MIG instance: delete the pod and create it again"
+            );
+            return Err(ModeError::Refused(text));
+        };
+        let lock = self.gpu_lock(gpu);
+        let _guard = lock.lock();
+        let mut layout = self.driver.mig_layout(gpu)?;
+        let Some(geometry) = layout.geometry.take() else {
+            return Err(ModeError::Refused(format!("MIG mode is disabled on {gpu}")));
+        };
+        let matches = |one: &&nvml::GpuInstance| {
+            plan::placement_of(one) == *placement && one.device().is_some()
+        };
+        let made = match layout.instances.iter().find(matches) {
+            Some(found) => found.clone(),
+            None => self.make(
+                gpu,
+                &geometry,
+                &layout.instances,
+                placement,
+                share.other_instances,
+            )?,
+        };
+        let Some(device) = made.device() else {
+            return Err(ModeError::Refused(format!(
+                "{gpu}: the new MIG instance {} has no device",
+                made.profile
+            )));
+        };
+        edits.visible.push(device.current.clone());
+        edits.instance = Some(host::InstanceIds::of(&made, device));
+        Ok(())
+    }
+
+    fn make(
+        &self,
+        gpu: &str,
+        geometry: &Geometry,
+        existing: &[nvml::GpuInstance],
+        placement: &MigPlacement,
+        in_use: &[MigPlacement],
+    ) -> Result<nvml::GpuInstance, ModeError> {
+        let known = existing.iter().filter_map(|one| {
+            let place = plan::placement_of(one);
+            let busy = in_use.contains(&place) && place != *placement;
+            let profile = geometry.find(&one.profile)?;
+            let start = one.start;
+            let instance = Instance {
+                profile,
+                start,
+                busy,
+            };
+            Some((instance, one.id))
+        });
+        let known: Vec<(Instance, u32)> = known.collect();
+        let all: Vec<Instance> = known.iter().map(|(one, _)| *one).collect();
+        let (profile, start) = (&placement.profile, placement.start);
+        let at = geometry.find(profile);
+        let needs = at.and_then(|at| place::on_gpu(geometry, &all, at, |one| one == start));
+        let Some((_, needs)) = needs else {
+            let text = format!(
+                "{gpu} has no room for {profile} at slice {start} beside the instances of other pods"
+            );
+            return Err(ModeError::Refused(text));
+        };
+        let _changing = LayoutChange(&self.changed);
+        // An incomplete instance at the same placement is destroyed, too.
+        for (one, id) in &known {
+            if !one.busy
+                && (needs.destroys.contains(&one.start) || (needs.ready && one.start == start))
+            {
+                tracing::info!(gpu, id, "destroying an unused MIG instance to make room");
+                self.driver.destroy_instance(gpu, *id)?;
+            }
+        }
+        let made = self.driver.create_instance(gpu, profile, start)?;
+        log_created(gpu, &made);
+        Ok(made)
+    }
+
+    fn switch_on(&self, gpu: &GpuFacts) -> Result<(), ModeError> {
+        let uuid = &gpu.uuid;
+        if !gpu.mig.capable {
+            return Err(ModeError::Refused(format!("{uuid} does not support MIG")));
+        }
+        if self.driver.mig_layout(uuid)?.geometry.is_some() {
+            return Ok(());
+        }
+        match self.driver.set_mig(uuid, true)? {
+            Activation::Now => Ok(()),
+            Activation::AtReset => Err(ModeError::NeedsAction(format!(
+                "enabling MIG on {uuid} needs a reset of the GPU: a process still has it open"
+            ))),
+        }
+    }
+
+    /// Creates the instances of the layout; returns those that exist then.
+    fn apply_layout(
+        &self,
+        gpu: &GpuFacts,
+        settings: &Mig,
+    ) -> Result<(Geometry, Vec<nvml::GpuInstance>), ModeError> {
+        let uuid = gpu.uuid.as_str();
+        let found = self.driver.mig_layout(uuid)?;
+        let Some(geometry) = found.geometry else {
+            let text =
+                format!("MIG mode is enabled on {uuid}, but the driver reports no profiles for it");
+            return Err(ModeError::Refused(text));
+        };
+        let plan = if settings.dynamic {
+            plan::plan_cleanup(&found.instances)
+        } else {
+            let before = instance_names::last_placements(&self.directory, uuid);
+            let plan = plan::plan_layout(&geometry, &settings.layout, &found.instances, &before);
+            plan.map_err(|error| ModeError::Refused(format!("{uuid}: {error}")))?
+        };
+        let _changing = LayoutChange(&self.changed);
+        for id in plan.destroy {
+            self.driver.destroy_instance(uuid, id)?;
+        }
+        for place in plan.create {
+            let made = self
+                .driver
+                .create_instance(uuid, &place.profile, place.start)?;
+            log_created(uuid, &made);
+        }
+        Ok((geometry, self.driver.mig_layout(uuid)?.instances))
+    }
+
+    /// Stops the daemons of all instances that the GPU ever had, by name: after a reboot the
+    /// instances are gone, but their daemon specs are not.
+    fn stop_daemons(
+        &self,
+        gpu: &str,
+        found: &[nvml::GpuInstance],
+        stays: impl Fn(&str) -> bool,
+    ) -> Result<(), ModeError> {
+        let devices = found.iter().flat_map(|one| &one.devices);
+        let mut names = instance_names::instance_names(&self.directory, gpu);
+        names.extend(devices.map(|device| device.uuid.clone()));
+        for name in names.iter().filter(|name| !stays(name)) {
+            self.mps.stop(name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Logs the UUID and numbers of a new instance, by which users and tools name it.
+fn log_created(gpu: &str, made: &nvml::GpuInstance) {
+    let device = made.device();
+    tracing::info!(
+        gpu,
+        profile = made.profile,
+        start = made.start,
+        uuid = device.map(|device| device.current.as_str()),
+        gpu_instance = made.id,
+        compute_instance = device.map(|device| device.id),
+        "created a MIG instance"
+    );
+}
+
+/// The instances of a layout that are shared by MPS.
+fn with_mps<'a>(
+    layout: &'a [LayoutEntry],
+    found: &'a [nvml::GpuInstance],
+) -> impl Iterator<Item = (&'a Mps, &'a nvml::GpuInstance, &'a nvml::MigDevice)> {
+    let all = assign_instances(layout, found).into_iter();
+    all.filter_map(|(slice, instance, device)| match &slice.on {
+        Some(InstanceSharing::Mps(settings)) => Some((settings, instance, device)),
+        _ => None,
+    })
+}
+
+impl ModeSwitch for MigPartitioner {
+    fn enter(&self, gpu: &GpuFacts, settings: &Mode) -> Result<(), ModeError> {
+        let Mode::Mig(settings) = settings else {
+            return Ok(());
+        };
+        let lock = self.gpu_lock(&gpu.uuid);
+        let guard = lock.lock();
+        self.switch_on(gpu)?;
+        let (geometry, found) = self.apply_layout(gpu, settings)?;
+        // Instances of pods must not wait while daemons start.
+        drop(guard);
+        let shared: Vec<_> = with_mps(&settings.layout, &found).collect();
+        let stays = |name: &str| shared.iter().any(|(_, _, device)| device.uuid == name);
+        self.stop_daemons(&gpu.uuid, &found, stays)?;
+        let slices = |name: &str| {
+            geometry
+                .find(name)
+                .map(|at| geometry.profiles()[at].compute)
+        };
+        for (settings, instance, device) in &shared {
+            let place = mps::DaemonTarget {
+                device: &device.uuid,
+                current: &device.current,
+                memory: instance.memory,
+                capability: gpu.compute_capability,
+                slices: slices(&instance.profile)
+                    .map(|slices| (slices.into(), geometry.compute().into())),
+            };
+            self.mps.start(place, settings)?;
+        }
+        Ok(())
+    }
+
+    fn leave(&self, gpu: &GpuFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError> {
+        let Mode::Mig(_) = settings else {
+            return Ok(());
+        };
+        if !gpu.mig.capable {
+            return Ok(());
+        }
+        let uuid = gpu.uuid.as_str();
+        let found = self.driver.mig_layout(uuid)?.instances;
+        self.stop_daemons(uuid, &found, |_| false)?;
+        let lock = self.gpu_lock(uuid);
+        let _guard = lock.lock();
+        let _changing = LayoutChange(&self.changed);
+        // Another layout needs no change of MIG mode, which takes a reset on some GPUs. Entering it
+        // removes what is in its way.
+        let stays = |one: &nvml::GpuInstance| match to {
+            Mode::Mig(to) => !to.dynamic || to.allow.is_empty() || to.allow.contains(&one.profile),
+            _ => false,
+        };
+        let found = self.driver.mig_layout(uuid)?.instances;
+        for instance in found.iter().filter(|one| !stays(one)) {
+            self.driver.destroy_instance(uuid, instance.id)?;
+        }
+        if matches!(to, Mode::Mig(_)) {
+            return Ok(());
+        }
+        match self.driver.set_mig(uuid, false)? {
+            Activation::Now => Ok(()),
+            Activation::AtReset => Err(ModeError::NeedsAction(format!(
+                "disabling MIG on {uuid} needs a reset of the GPU: a process still has it open"
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "partitioner_tests.rs"]
+mod tests;

@@ -1,0 +1,73 @@
+//! What a supervisor concludes from its daemon's answers; no daemon runs.
+
+use super::*;
+
+fn servers(text: &str) -> Vec<MpsServer> {
+    serde_json::from_str(text).expect("servers")
+}
+
+#[test]
+fn counts_loss_only_for_server_with_clients() {
+    let check = |old: &str, new: &str, expected: bool| {
+        let found = lost_clients(&servers(old), &servers(new));
+        assert_eq!(found, expected, "{old} -> {new}");
+    };
+    let (idle, used) = (
+        r#"[{"pid":7,"clients":[]}]"#,
+        r#"[{"pid":7,"clients":[9]}]"#,
+    );
+    check(idle, "[]", false);
+    check(used, "[]", true);
+    check(used, idle, false);
+    check(used, r#"[{"pid":8,"clients":[]}]"#, true);
+}
+
+struct NoDriver;
+
+impl ComputeModes for NoDriver {
+    fn compute_mode(&self, _: &str) -> Result<ComputeMode, NvmlError> {
+        Ok(ComputeMode::Default)
+    }
+
+    fn set_compute_mode(&self, _: &str, _: ComputeMode) -> Result<(), NvmlError> {
+        Ok(())
+    }
+}
+
+/// Missing answers weeks apart once killed a healthy daemon, and a daemon that hung after that was
+/// never killed.
+#[test]
+fn counts_only_consecutive_missing_answers() {
+    let root = tempfile::tempdir().expect("a directory");
+    let control = MpsControl {
+        program: "/bin/true".into(),
+        arguments: Vec::new(),
+        shm: None,
+    };
+    let directory = DaemonDirectory::new(root.path(), "GPU-a");
+    directory.make().expect("made");
+    let mut daemon = SupervisedDaemon::new(directory, &control, &NoDriver);
+    let silent = || SupervisionError::Control(ControlError::Silent("get_server_list".to_owned()));
+    let check = |daemon: &mut SupervisedDaemon<'_>, expected: [bool; 3]| {
+        assert_eq!(expected.map(|_| daemon.hangs(&silent())), expected);
+    };
+    check(&mut daemon, [false, false, true]);
+    check(&mut daemon, [false, false, true]);
+    assert!(!daemon.hangs(&silent()));
+    assert!(!daemon.hangs(&silent()));
+    daemon.poll_servers().expect("it answers");
+    check(&mut daemon, [false, false, true]);
+}
+
+#[test]
+fn reports_fault_once() {
+    let check = |old: &str, new: &str, expected: bool| {
+        assert_eq!(faulted(&servers(old), &servers(new)), expected);
+    };
+    let well = r#"[{"pid":7,"clients":[9]}]"#;
+    let fault = r#"[{"pid":7,"clients":[9],"fault":true}]"#;
+    check(well, fault, true);
+    check(fault, fault, false);
+    check(fault, well, false);
+    check("[]", fault, true);
+}

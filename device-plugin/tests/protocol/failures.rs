@@ -1,0 +1,170 @@
+//! Failures around the agent: a runtime without CDI, files that cannot be removed, damaged files.
+
+use std::time::{Duration, Instant};
+
+use aliquot_core::inventory::RefusedPod;
+use aliquot_device_plugin::accepted::Store;
+use aliquot_device_plugin::housekeeping;
+use aliquot_device_plugin::metrics::{Metrics, Outcome};
+use aliquot_device_plugin::non_cdi::DeviceListStrategy;
+use aliquot_device_plugin::proto::v1beta1 as api;
+use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
+
+use crate::kubelet::{DEADLINE, Kubelet, prestart};
+use crate::node::{Node, node, node_with_unknown_runtime, pod};
+
+/// Failed registrations after which the pause between them is 3.2 s.
+const TRIES: u64 = 5;
+
+type Plugin = api::device_plugin_client::DevicePluginClient<tonic::transport::Channel>;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mig_14_refuses_start_under_runtime_without_cdi() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
+    node.kubelet
+        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
+        .await;
+    let found = |why: Option<&str>, handed| {
+        node.prestart.published.set_runtime(RuntimeStatus {
+            device_list: Some(handed),
+            without_cdi: why.map(str::to_owned),
+            ..RuntimeStatus::default()
+        });
+    };
+    let old = "containerd 1.6.20 does not support CDI";
+    found(Some(old), DeviceListStrategy::Cdi);
+    let refused = prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect_err("refused");
+    assert!(refused.contains("1.6.20 does not support CDI"), "{refused}");
+    assert_eq!(node.files(), 0);
+    // Allocate answered with CDI, whatever it answers for others now.
+    found(Some(old), DeviceListStrategy::Envvar);
+    let refused = prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect_err("refused");
+    assert!(refused.contains("1.6.20 does not support CDI"), "{refused}");
+    found(None, DeviceListStrategy::Cdi);
+    prestart(&mut plugin, &["GPU-a::0"])
+        .await
+        .expect("accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_for_runtime_inspection_before_first_start() {
+    let mut node = node_with_unknown_runtime(&[]);
+    let mut plugin = node.kubelet.plugin().await;
+    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
+    let ids = ["GPU-a::0"];
+    node.kubelet.admit(&mut plugin, "u1", "main", &ids).await;
+    let early = tokio::time::timeout(Duration::from_secs(1), prestart(&mut plugin, &ids)).await;
+    assert!(early.is_err(), "it did not wait: {early:?}");
+    assert_eq!(node.files(), 0);
+    node.prestart
+        .published
+        .set_runtime(RuntimeStatus::default());
+    prestart(&mut plugin, &ids).await.expect("accepted");
+    // An accepted pod starts again, although the restarted agent knows nothing yet.
+    let mut later = node_with_unknown_runtime(&[]);
+    let accepted = node.prestart.paths.accepted.clone();
+    *later.prestart.store.lock() = Store::open(accepted).expect("opened");
+    let mut plugin = later.kubelet.plugin().await;
+    later.kubelet.admit(&mut plugin, "u1", "main", &ids).await;
+    prestart(&mut plugin, &ids).await.expect("served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn housekeeping_continues_after_failed_removal() {
+    let node = node();
+    let directories = &node.prestart.paths.container_directories;
+    // The name of its spec would be longer than a file's name may be.
+    let stuck = directories.join("A".repeat(250));
+    for directory in [&stuck, &directories.join("GPU-z-0-1")] {
+        std::fs::create_dir_all(directory).expect("made");
+    }
+    let proc = node.dir.path().join("proc");
+    std::fs::create_dir(&proc).expect("made");
+    node.prestart.published.add_refused(RefusedPod {
+        pod: "gone".into(),
+        namespace: "default".to_owned(),
+        name: "gone".to_owned(),
+        reason: "too little memory".to_owned(),
+    });
+    housekeeping::run_once(&node.prestart, &proc, &Metrics::default()).expect("a run");
+    assert!(stuck.exists() && !directories.join("GPU-z-0-1").exists());
+    let inventory = &node.prestart.published.get().inventory;
+    assert_eq!(inventory.refused, [], "the run went on to its end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_damaged_share_by_annotation_or_as_everything() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    let accepted = node.prestart.paths.accepted.join("u1.json");
+    std::fs::write(&accepted, r#"{"v":1,"pod":"u1","#).expect("half of a share");
+    let store = Store::open(node.prestart.paths.accepted.clone()).expect("opened");
+    *node.prestart.store.lock() = store;
+    let start = async |node: &mut Node, plugin: &mut Plugin, uid: &str, id: &str| {
+        node.kubelet.admit(plugin, uid, "main", &[id]).await;
+        prestart(plugin, &[id]).await
+    };
+    // Its annotation names its share of one GPU.
+    node.pods
+        .apply(pod("u1", &[("main", false, "GPU-a", 8000)]));
+    node.pods
+        .apply(pod("u2", &[("main", false, "GPU-a", 3000)]));
+    let refused = start(&mut node, &mut plugin, "u2", "GPU-a::1").await;
+    let refused = refused.expect_err("it does not fit");
+    assert!(refused.contains("CardInsufficientMemory"), "{refused}");
+    node.pods
+        .apply(pod("u3", &[("main", false, "GPU-b", 3000)]));
+    start(&mut node, &mut plugin, "u3", "GPU-b::0")
+        .await
+        .expect("another GPU");
+    // Without an annotation its share is unknown.
+    let mut silent = pod("u1", &[("main", false, "GPU-a", 8000)]);
+    silent.allocation = None;
+    node.pods.apply(silent);
+    node.pods.apply(pod("u4", &[("main", false, "GPU-b", 1)]));
+    let refused = start(&mut node, &mut plugin, "u4", "GPU-b::1").await;
+    let refused = refused.expect_err("the free capacity is unknown");
+    assert!(refused.contains("uid u1"), "{refused}");
+    // Its next start is validated again, and it counts like all others.
+    node.pods
+        .apply(pod("u1", &[("main", false, "GPU-a", 8000)]));
+    start(&mut node, &mut plugin, "u1", "GPU-a::0")
+        .await
+        .expect("validated again");
+    prestart(&mut plugin, &["GPU-b::1"])
+        .await
+        .expect("all is known");
+    assert!(node.prestart.store.lock().damaged().is_empty());
+}
+
+/// A restarted kubelet fails each pod that it admits before we are registered.
+#[tokio::test(flavor = "multi_thread")]
+async fn registers_at_once_with_restarted_kubelet() {
+    let mut node = node();
+    node.kubelet.registration().await;
+    let plugins = node.prestart.paths.plugins.clone();
+    // As with `kill -9`, its socket stays. Ours is gone, so the agent tries to register.
+    drop(node.kubelet);
+    std::fs::remove_file(plugins.join("aliquot-gpu.sock")).expect("removed");
+    let failed = Outcome { outcome: "failed" };
+    let failures = async {
+        let mut polls = tokio::time::interval(Duration::from_millis(5));
+        while node.metrics.register.get_or_create(&failed).get() < TRIES {
+            polls.tick().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, failures)
+        .await
+        .expect("tries");
+    let back = Instant::now();
+    Kubelet::start(&plugins).registration().await;
+    let took = back.elapsed();
+    // The pause was five seconds.
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}

@@ -1,0 +1,325 @@
+//! A GPU fails and recovers: what the kubelet is told, which pods are notified and evicted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use aliquot_device_plugin::device_failures::FailurePodPolicy;
+use aliquot_device_plugin::health::{FailureHandling, HealthMonitor};
+use aliquot_device_plugin::metrics::Metrics;
+use aliquot_device_plugin::proto::HEALTHY;
+use aliquot_device_plugin::proto::v1beta1 as api;
+use aliquot_device_plugin::xid::XidActions;
+use aliquot_k8s::event::{self, EventNote};
+use aliquot_nvml::{DeviceHealth, Driver, DriverHealth, DriverInventory, GpuEvent, NvmlError};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::Streaming;
+
+use crate::kubelet::{DEADLINE, prestart};
+use crate::node::{Node, TwoGpus, node, pod};
+
+/// The promised time from a failure to the kubelet's new list.
+const PROMISED: Duration = Duration::from_secs(1);
+
+/// Two GPUs whose health and events the test sets.
+struct Scripted {
+    health: Mutex<DriverHealth>,
+    events: Mutex<Receiver<Result<GpuEvent, NvmlError>>>,
+    /// Every other call fails.
+    gone: AtomicBool,
+}
+
+impl Driver for Scripted {
+    fn inventory(&self) -> Result<DriverInventory, NvmlError> {
+        if self.gone.load(Ordering::SeqCst) {
+            return Err(no_driver());
+        }
+        TwoGpus.inventory()
+    }
+
+    /// Of `GPU-a`.
+    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
+        if self.gone.load(Ordering::SeqCst) {
+            return Err(no_driver());
+        }
+        let health = self.health.lock().clone();
+        let uuid = "GPU-a".to_owned();
+        Ok(vec![DeviceHealth { uuid, health }])
+    }
+
+    fn clear_errors(&self, _: &str) {
+        *self.health.lock() = DriverHealth::Ok;
+    }
+
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
+        let next = self.events.lock().recv_timeout(timeout);
+        next.map_or_else(|_| Ok(Vec::new()), |event| event.map(|event| vec![event]))
+    }
+}
+
+struct Watched {
+    node: Node,
+    driver: Arc<Scripted>,
+    events: Sender<Result<GpuEvent, NvmlError>>,
+    notes: mpsc::Receiver<EventNote>,
+    devices: Streaming<api::ListAndWatchResponse>,
+    watch: Arc<HealthMonitor>,
+    _stop: DropGuard,
+}
+
+/// An agent that watches, with pod `u1` on `GPU-a::0` and pod `u2` on `GPU-b`, whose device id is
+/// `GPU-a::1`.
+async fn watched(pods: FailurePodPolicy) -> Watched {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    for (uid, gpu, id) in [("u1", "GPU-a", "GPU-a::0"), ("u2", "GPU-b", "GPU-a::1")] {
+        node.pods.apply(pod(uid, &[("main", false, gpu, 100)]));
+        node.kubelet.admit(&mut plugin, uid, "main", &[id]).await;
+        prestart(&mut plugin, &[id]).await.expect("accepted");
+    }
+    let (events, event_rx) = channel();
+    let driver = Arc::new(Scripted {
+        health: Mutex::new(DriverHealth::Ok),
+        events: Mutex::new(event_rx),
+        gone: AtomicBool::new(false),
+    });
+    let (queue, notes) = event::queue();
+    let care = FailureHandling {
+        actions: XidActions::default(),
+        pods,
+    };
+    let read = (driver.inventory().expect("facts"), Vec::new());
+    let watch = HealthMonitor::new(
+        Arc::<Scripted>::clone(&driver),
+        Arc::clone(&node.prestart),
+        care,
+        queue,
+        Metrics::default(),
+        read,
+    );
+    let stop = CancellationToken::new();
+    tokio::spawn(Arc::clone(&watch).watch_driver(|_| {}, stop.clone()));
+    tokio::spawn(Arc::clone(&watch).watch_pods(stop.clone()));
+    let devices = plugin.list_and_watch(api::Empty {}).await;
+    let mut devices = devices.expect("streamed").into_inner();
+    assert_eq!(healthy(&mut devices).await.len(), 20);
+    Watched {
+        node,
+        driver,
+        events,
+        notes,
+        devices,
+        watch,
+        _stop: stop.drop_guard(),
+    }
+}
+
+impl Watched {
+    fn set_health(&self, health: DriverHealth, event: GpuEvent) {
+        *self.driver.health.lock() = health;
+        self.events.send(Ok(event)).expect("received");
+    }
+
+    async fn next_event(&mut self) -> (String, &'static str, String) {
+        let note = tokio::time::timeout(DEADLINE, self.notes.recv()).await;
+        let note = note.expect("in time").expect("a note");
+        (note.pod.name, note.reason, note.text)
+    }
+}
+
+/// The healthy device ids of the next list.
+async fn healthy(devices: &mut Streaming<api::ListAndWatchResponse>) -> Vec<String> {
+    let list = tokio::time::timeout(DEADLINE, devices.message()).await;
+    let list = list.expect("in time").expect("read").expect("a list");
+    let healthy = list.devices.into_iter().filter(|d| d.health == HEALTHY);
+    healthy.map(|device| device.id).collect()
+}
+
+/// Those on `GPU-a`.
+async fn healthy_on_a(devices: &mut Streaming<api::ListAndWatchResponse>) -> Vec<String> {
+    let mut ids = healthy(devices).await;
+    assert_eq!(ids.iter().filter(|id| id.starts_with("GPU-b")).count(), 10);
+    ids.retain(|id| id.starts_with("GPU-a"));
+    ids
+}
+
+fn xid(code: u64) -> GpuEvent {
+    GpuEvent::Xid {
+        uuid: "GPU-a".to_owned(),
+        code,
+        ignored: false,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unhealthy_gpu_withdraws_free_replicas_within_1s() {
+    // The machine may be busy: one of three nodes must be in time.
+    let mut tries = Vec::new();
+    let mut watched = loop {
+        let mut watched = watched(FailurePodPolicy::Evict).await;
+        let began = Instant::now();
+        watched.set_health(DriverHealth::Xid(79), xid(79));
+        assert_eq!(
+            healthy_on_a(&mut watched.devices).await,
+            ["GPU-a::0", "GPU-a::1"]
+        );
+        tries.push(began.elapsed());
+        if tries.last().is_some_and(|took| *took < PROMISED) {
+            break watched;
+        }
+        assert!(tries.len() < 3, "{tries:?}");
+    };
+    let (pod, reason, text) = watched.next_event().await;
+    assert_eq!((pod.as_str(), reason), ("u1", "GpuSick"));
+    assert!(text.contains("GPU-a") && text.contains("XID 79"), "{text}");
+    let evict = watched
+        .node
+        .prestart
+        .published
+        .get()
+        .inventory
+        .evict
+        .clone();
+    assert_eq!(
+        evict.len(),
+        1,
+        "u2 has only a device id of GPU-a: {evict:?}"
+    );
+    assert_eq!(evict[0].name, "u1");
+
+    watched.node.pods.delete(&"u1".into());
+    assert_eq!(healthy_on_a(&mut watched.devices).await, ["GPU-a::1"]);
+    assert!(
+        watched
+            .node
+            .prestart
+            .published
+            .get()
+            .inventory
+            .evict
+            .is_empty()
+    );
+
+    watched.set_health(
+        DriverHealth::Ok,
+        GpuEvent::Lost {
+            uuid: "GPU-b".to_owned(),
+        },
+    );
+    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifies_remaining_pods_when_gpu_recovers() {
+    let mut watched = watched(FailurePodPolicy::Keep).await;
+    watched.set_health(DriverHealth::Xid(48), xid(48));
+    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
+    assert_eq!(watched.next_event().await.1, "GpuSick");
+    let node = watched.node.prestart.published.get();
+    assert!(node.inventory.evict.is_empty());
+
+    watched.set_health(DriverHealth::Ok, xid(43));
+    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 10);
+    let (pod, reason, _) = watched.next_event().await;
+    assert_eq!((pod.as_str(), reason), ("u1", "GpuRecovered"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_application_xid_once_without_withdrawing() {
+    let mut watched = watched(FailurePodPolicy::Evict).await;
+    watched.set_health(DriverHealth::Ok, xid(94));
+    watched.set_health(DriverHealth::Ok, xid(94));
+    let (pod, reason, text) = watched.next_event().await;
+    assert_eq!((pod.as_str(), reason), ("u1", "GpuError"));
+    assert!(text.contains("XID 94"), "{text}");
+    // The next event is about another code.
+    watched.set_health(DriverHealth::Ok, xid(31));
+    let (.., text) = watched.next_event().await;
+    assert!(text.contains("XID 31"), "{text}");
+    assert!(
+        watched
+            .node
+            .prestart
+            .published
+            .get()
+            .failures
+            .devices
+            .is_empty()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn detects_lost_gpu_without_driver_events() {
+    let mut watched = watched(FailurePodPolicy::Keep).await;
+    let lost = DriverHealth::Lost("GPU is lost".to_owned());
+    *watched.driver.health.lock() = lost;
+    watched.events.send(Err(no_driver())).expect("received");
+    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
+    let (.., text) = watched.next_event().await;
+    assert!(text.contains("lost"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_driver_after_it_is_gone() {
+    let mut watched = watched(FailurePodPolicy::Evict).await;
+    watched.driver.gone.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        watched.events.send(Err(no_driver())).expect("received");
+    }
+    let known = watched.node.prestart.published.get();
+    assert_eq!(known.inventory.gpus.len(), 2);
+    watched.driver.gone.store(false, Ordering::SeqCst);
+    watched.set_health(DriverHealth::Xid(79), xid(79));
+    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drains_node_until_owner_clears_gpu() {
+    let mut watched = watched(FailurePodPolicy::Drain).await;
+    watched.set_health(DriverHealth::Xid(79), xid(79));
+    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
+    let node = watched.node.prestart.published.get();
+    let leaving: Vec<&str> = node
+        .inventory
+        .evict
+        .iter()
+        .map(|r| r.name.as_str())
+        .collect();
+    assert_eq!(leaving, ["u1", "u2"]);
+    for gpu in &node.inventory.gpus {
+        let why = gpu.cordon.as_deref().unwrap_or_default();
+        assert!(why.contains("drained") && why.contains("XID 79"), "{gpu:?}");
+    }
+    for _ in 0..2 {
+        let (pod, reason, text) = watched.next_event().await;
+        assert_eq!(reason, "GpuSick");
+        assert!(
+            text.contains("XID 79") && text.contains("evicted"),
+            "{pod}: {text}"
+        );
+    }
+
+    let watch = Arc::clone(&watched.watch);
+    let clear = move || watch.clear(&["GPU-a".to_owned()]);
+    let cleared = tokio::task::spawn_blocking(clear).await.expect("ended");
+    cleared.expect("asked");
+    let node = watched.node.prestart.published.get();
+    assert!(node.inventory.evict.is_empty());
+    assert!(node.inventory.gpus.iter().all(|gpu| gpu.cordon.is_none()));
+    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 10);
+}
+
+/// The error of an unloaded driver.
+fn no_driver() -> NvmlError {
+    let options = aliquot_nvml::Options {
+        library: "/nonexistent".into(),
+        ..aliquot_nvml::Options::default()
+    };
+    match aliquot_nvml::Nvml::open(options) {
+        Ok(_) => unreachable!("there is no such library"),
+        Err(error) => error,
+    }
+}

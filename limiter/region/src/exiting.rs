@@ -1,0 +1,56 @@
+//! Detects processes that are exiting: their mappings, and with them their locks, are gone, but the
+//! kernel has not closed their files yet, so the driver still has their memory. Reads `/proc` with
+//! process ids of our own namespace.
+
+use std::fs;
+
+/// `PF_EXITING`.
+const PF_EXITING: u64 = 4;
+
+/// Whether all threads of the process are exiting and at least one has not ended. False if unknown.
+pub(crate) fn is_exiting(pid: u64) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let stats = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+    let mut exiting = stats.filter_map(|stat| thread_is_exiting(&stat));
+    // A running thread still has its mapping: it belongs to another process that reused the number.
+    exiting.next().is_some_and(|first| first) && exiting.all(|exits| exits)
+}
+
+/// Whether `/proc/<pid>/task/<tid>/stat` says that the thread is exiting; `None` for a thread that
+/// has ended: a zombie has closed its files.
+fn thread_is_exiting(stat: &str) -> Option<bool> {
+    // A program's name may contain anything; the fields after its closing bracket are plain.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next().filter(|state| !matches!(*state, "Z" | "X"));
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    state.map(|_| flags & PF_EXITING != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_exiting_flag_of_thread() {
+        let check = |stat: &str, expected| assert_eq!(thread_is_exiting(stat), expected, "{stat}");
+        check("7 (a) R 1 7 7 0 -1 4194304 0 0", Some(false));
+        check("7 (a) R 1 7 7 0 -1 4194308 0 0", Some(true));
+        check("7 (a) D 1 7 7 0 -1 4 0 0", Some(true));
+        check("7 (a) Z 1 7 7 0 -1 4194316 0 0", None);
+        check("7 (a) X 1 7 7 0 -1 4194316 0 0", None);
+        check("7 (x) R 1 4 4) S 1 7 7 0 -1 4194304 0 0", Some(false));
+        check("7 (a", None);
+        check("", None);
+    }
+
+    #[test]
+    fn reports_live_and_missing_processes_as_not_exiting() {
+        assert!(!is_exiting(u64::from(std::process::id())));
+        assert!(!is_exiting(u64::MAX));
+    }
+}

@@ -1,0 +1,261 @@
+//! Slots of several processes in one file: real processes that are killed, and several slots in
+//! this process, which the locks distinguish in the same way.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::counters;
+use crate::fork::ForkFlag;
+
+/// Environment variable with the counters file for a process that this test starts.
+const FILE: &str = "REGION_TEST_FILE";
+const LIMIT: u64 = 1_000;
+
+struct CountersFile(tempfile::TempDir);
+
+impl CountersFile {
+    fn new() -> Self {
+        let counters = Self(tempfile::tempdir().unwrap());
+        let mut file = std::fs::File::create(counters.path()).unwrap();
+        file.set_len(counters::SIZE).unwrap();
+        file.write_all(&counters::header()).unwrap();
+        counters
+    }
+    fn path(&self) -> std::path::PathBuf {
+        self.0.path().join("slots")
+    }
+    fn slot(&self) -> ProcessSlot {
+        ProcessSlot::take(&c_path(&self.path())).unwrap()
+    }
+    /// Starts this test binary as `role` and waits until it prints that it is ready.
+    fn start(&self, role: &str) -> Child {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", role, "--nocapture"])
+            .env(FILE, self.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.map(Result::unwrap).any(|line| line.contains("READY")));
+        child
+    }
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+/// The slot of a helper process; `None` in a normal test run.
+fn helper_slot() -> Option<ProcessSlot> {
+    let path = std::env::var_os(FILE)?;
+    Some(ProcessSlot::take(&c_path(Path::new(&path))).unwrap())
+}
+
+fn wait_until_killed() {
+    println!("READY");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn helper_reserves_300() {
+    let Some(slot) = helper_slot() else { return };
+    slot.reserve(0, 300, LIMIT).unwrap();
+    slot.note_contexts(0, 100);
+    wait_until_killed();
+}
+
+#[test]
+fn helper_closes_all_descriptors() {
+    let Some(slot) = helper_slot() else { return };
+    slot.reserve(0, 300, LIMIT).unwrap();
+    println!("READY");
+    // SAFETY: nothing in this process uses a descriptor from 3 on any more.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    assert_eq!(closed, 0);
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn helper_reserves_and_releases_forever() {
+    let Some(slot) = helper_slot() else { return };
+    println!("READY");
+    for size in (1..40).cycle() {
+        if slot.reserve(0, size, LIMIT).is_ok() {
+            slot.release(0, size);
+        }
+    }
+}
+
+#[test]
+fn reclaims_memory_of_killed_process() {
+    let file = CountersFile::new();
+    let slot = file.slot();
+    slot.reserve(0, 600, LIMIT).unwrap();
+    let mut other = file.start("slot::tests::helper_reserves_300");
+    assert_eq!(slot.used(0), 900);
+    assert!(slot.settle(1).unwrap());
+    assert_eq!(slot.used(0), 900, "a living process keeps what it has");
+    let pids: Vec<_> = slot.processes(0).map(|process| process.pid).collect();
+    assert_eq!(pids, [Some(std::process::id()), Some(other.id())]);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(slot.reserve(0, 400, LIMIT), Err(OverLimit { used: 900 }));
+    assert!(slot.settle(1).unwrap());
+    assert_eq!(slot.reserve(0, 400, LIMIT), Ok(1_000));
+    assert_eq!(slot.processes(0).count(), 1);
+}
+
+#[test]
+fn helper_reserves_300_and_forks() {
+    let Some(slot) = helper_slot() else { return };
+    slot.reserve(0, 300, LIMIT).unwrap();
+    slot.track_children();
+    // SAFETY: the child only reads until its input ends, and ends.
+    if unsafe { libc::fork() } == 0 {
+        let mut byte = 0_u8;
+        // SAFETY: one byte, into a byte of ours; then this process ends at once.
+        unsafe {
+            libc::read(0, (&raw mut byte).cast(), 1);
+            libc::_exit(0);
+        }
+    }
+    println!("READY");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn keeps_charge_while_forked_child_of_killed_process_lives() {
+    let file = CountersFile::new();
+    let slot = file.slot();
+    slot.reserve(0, 600, LIMIT).unwrap();
+    let mut other = file.start("slot::tests::helper_reserves_300_and_forks");
+    let input = other.stdin.take();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    for _ in 0..3 {
+        assert!(slot.settle(1).unwrap());
+        assert_eq!(slot.used(0), 900, "its child lives");
+    }
+    assert_ne!(file.slot().index(), 1, "the slot is not free");
+    drop(input);
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while slot.used(0) != 600 {
+        assert!(Instant::now() < deadline, "never given back");
+        assert!(slot.settle(1).unwrap());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn keeps_slot_after_closing_all_descriptors() {
+    let file = CountersFile::new();
+    let slot = file.slot();
+    let mut other = file.start("slot::tests::helper_closes_all_descriptors");
+    for _ in 0..20 {
+        assert!(slot.settle(1).unwrap());
+        assert_eq!(slot.used(0), 300);
+    }
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(slot.settle(1).unwrap());
+    assert_eq!(slot.used(0), 0);
+}
+
+#[test]
+fn reclaims_memory_of_processes_killed_mid_operation() {
+    let file = CountersFile::new();
+    let slot = file.slot();
+    slot.reserve(0, 900, LIMIT).unwrap();
+    for _ in 0..30 {
+        let others =
+            [(); 2].map(|()| file.start("slot::tests::helper_reserves_and_releases_forever"));
+        for mut other in others {
+            assert!(slot.used(0) <= LIMIT);
+            other.kill().unwrap();
+            other.wait().unwrap();
+            slot.settle(1).unwrap();
+        }
+        assert!(slot.settle(1).unwrap());
+        assert_eq!(slot.used(0), 900);
+    }
+}
+
+#[test]
+fn shares_last_slot_among_excess_processes() {
+    let file = CountersFile::new();
+    let slots: Vec<ProcessSlot> = (0..SLOTS + 3).map(|_| file.slot()).collect();
+    let indexes: Vec<usize> = slots.iter().map(ProcessSlot::index).collect();
+    assert_eq!(indexes[..SLOTS], (0..SLOTS).collect::<Vec<_>>()[..]);
+    assert_eq!(indexes[SLOTS..], [SHARED; 3]);
+    for slot in &slots {
+        slot.reserve(1, 1, 10_000).unwrap();
+    }
+    let first = &slots[0];
+    assert_eq!(first.used(1), 515);
+    assert_eq!(
+        first.processes(1).last(),
+        Some(SlotProcess { pid: None, used: 3 })
+    );
+    let mut slots = slots.into_iter();
+    let first = slots.next().unwrap();
+    let last = slots.next_back().unwrap();
+    drop(slots);
+    assert!(first.settle(2).unwrap());
+    assert_eq!(
+        first.used(1),
+        4,
+        "what is shared goes with the last of them"
+    );
+    drop(last);
+    assert!(first.settle(2).unwrap());
+    assert_eq!(first.used(1), 1);
+}
+
+#[test]
+fn reuses_free_slots_without_moving_others() {
+    let file = CountersFile::new();
+    let (first, second, third) = (file.slot(), file.slot(), file.slot());
+    second.reserve(0, 5, LIMIT).unwrap();
+    drop(second);
+    assert_eq!((first.index(), third.index()), (0, 2));
+    // The dead process's slot still looks taken; a fresh one comes first.
+    assert_eq!(file.slot().index(), 3);
+    assert!(first.settle(1).unwrap());
+    assert_eq!(file.slot().index(), 1);
+}
+
+#[test]
+fn rejects_counters_file_of_other_layout() {
+    let file = CountersFile::new();
+    std::fs::write(file.path(), vec![0; USED]).unwrap();
+    let error = ProcessSlot::take(&c_path(&file.path())).unwrap_err();
+    assert!(matches!(error, AttachError::Layout), "{error}");
+    std::fs::write(file.path(), counters::header()).unwrap();
+    let error = ProcessSlot::take(&c_path(&file.path())).unwrap_err();
+    assert!(error.to_string().contains("cannot be mapped"), "{error}");
+}
+
+#[test]
+fn lowers_fork_flag_in_forked_child() {
+    let file = CountersFile::new();
+    let flag = ForkFlag::new().unwrap();
+    assert!(!flag.is_raised());
+    flag.raise();
+    let slot = file.slot();
+    slot.reserve(0, 7, LIMIT).unwrap();
+    // SAFETY: the child only loads a word and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(i32::from(flag.is_raised())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was made above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child found the flag raised");
+    assert!(flag.is_raised());
+}

@@ -1,0 +1,187 @@
+//! Tenants that forge their counters gain nothing.
+
+use aliquot_region::host::LaunchCounters;
+
+use super::tests::{MILLISECOND, START, SimulatedGpu, high, low};
+use super::{FULL_DEVICE, PERCENT, TenantDecision, ThrottleFlag, activity};
+
+#[test]
+fn forged_counters_gain_nothing_and_harm_nobody() {
+    let honest = |gpu: &mut SimulatedGpu| {
+        gpu.check(&[50, 50]);
+    };
+    honest(SimulatedGpu::new(&[low(30), low(30)]).pass(400));
+    // No work, all work done, nonsense, or more demand.
+    let false_counters: [fn(&mut LaunchCounters, u64); 5] = [
+        |counters, _| *counters = LaunchCounters::default(),
+        |counters, _| (counters.busy, counters.debt, counters.waited) = (0, 0, 0),
+        |counters, now| counters.busy = now.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        |counters, _| {
+            *counters = LaunchCounters {
+                debt: u64::MAX,
+                until: u64::MAX,
+                busy: u64::MAX,
+                last: u64::MAX,
+                launches: u64::MAX,
+                waited: u64::MAX,
+            };
+        },
+        |counters, now| {
+            counters.debt = now + activity::AHEAD;
+            counters.until = now + activity::AHEAD;
+            counters.waited = now;
+        },
+    ];
+    for falsify in false_counters {
+        let mut gpu = SimulatedGpu::new(&[low(30), low(30)]);
+        for _ in 0..50 {
+            let now = gpu.now;
+            gpu.pass_with(20, |i, counters| {
+                if i == 0 {
+                    falsify(counters, now);
+                }
+            });
+            let [forger, other] = [0, 1].map(|i| gpu.decisions[i]);
+            let rate = |decision: TenantDecision| decision.rate_correction / 100 * 30 / 10_000;
+            assert!(other.throttle != ThrottleFlag::Wait, "{other:?}");
+            assert!(
+                other.throttle == ThrottleFlag::Unlimited || rate(other) >= 30,
+                "{other:?}"
+            );
+            if gpu.now > START + 100 * MILLISECOND {
+                assert!(
+                    forger.throttle == ThrottleFlag::Open && rate(forger) <= 50,
+                    "{forger:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn forged_low_priority_waits_while_high_priority_runs() {
+    let mut gpu = SimulatedGpu::new(&[low(30), high(30)]);
+    gpu.pass_with(1_000, |i, counters| {
+        if i == 0 {
+            *counters = LaunchCounters::default();
+        }
+    });
+    gpu.check(&[0, 100]);
+}
+
+#[test]
+fn stops_tenant_that_hides_its_work() {
+    let mut forger = low(30);
+    forger.measured = Some(60 * PERCENT);
+    let mut gpu = SimulatedGpu::new(&[forger, low(70)]);
+    gpu.pass_with(8_000, |i, counters| {
+        if i == 0 {
+            *counters = LaunchCounters::default();
+        }
+    });
+    assert_eq!(
+        gpu.decisions[1].throttle,
+        ThrottleFlag::Open,
+        "it is not alone"
+    );
+    assert_eq!(
+        gpu.decisions[0].throttle,
+        ThrottleFlag::Wait,
+        "it took too much"
+    );
+}
+
+#[test]
+fn releases_two_stopped_tenants_on_idle_gpu() {
+    let mut taking = low(30);
+    taking.measured = Some(FULL_DEVICE);
+    let mut gpu = SimulatedGpu::new(&[taking, taking]);
+    let all_wait = |gpu: &SimulatedGpu| {
+        gpu.decisions
+            .iter()
+            .all(|one| one.throttle == ThrottleFlag::Wait)
+    };
+    while !all_wait(&gpu) {
+        gpu.pass(20);
+        assert!(gpu.now < START + 30_000 * MILLISECOND, "they take too much");
+    }
+    // The driver lists nobody on an idle GPU.
+    for (spec, _) in &mut gpu.tenants {
+        spec.measured = None;
+    }
+    gpu.pass(10_000);
+    let gates: Vec<ThrottleFlag> = gpu.decisions.iter().map(|one| one.throttle).collect();
+    assert_eq!(gates, [ThrottleFlag::Open; 2]);
+}
+
+#[test]
+fn forged_activity_keeps_nobody_stopped() {
+    let mut long = low(30);
+    long.measured = Some(FULL_DEVICE);
+    let mut gpu = SimulatedGpu::new(&[long, low(30)]);
+    let bump = |gpu: &mut SimulatedGpu, milliseconds| {
+        let now = gpu.now;
+        gpu.pass_with(milliseconds, |i, counters| {
+            if i == 1 {
+                (counters.waited, counters.launches) = (now, now);
+            }
+        });
+    };
+    while gpu.decisions[0].throttle != ThrottleFlag::Wait {
+        bump(&mut gpu, 20);
+        assert!(gpu.now < START + 30_000 * MILLISECOND, "it takes too much");
+    }
+    gpu.tenants[0].0.measured = None;
+    for _ in 0..500 {
+        bump(&mut gpu, 20);
+    }
+    assert_eq!(gpu.decisions[0].throttle, ThrottleFlag::Open);
+}
+
+#[test]
+fn limits_excess_beside_intermittent_tenant() {
+    let mut gpu = SimulatedGpu::new(&[low(30), low(70)]);
+    let (mut used, mut count) = (0, 0);
+    for step in 0..3_000 {
+        let busy = step / 50 % 2 == 0;
+        gpu.tenants[1].0.wants = if busy { FULL_DEVICE } else { 0 };
+        // It takes all that is left of the GPU, whatever its rate.
+        let takes = match gpu.decisions[0].throttle {
+            ThrottleFlag::Wait => 0,
+            _ if busy => 50 * PERCENT,
+            _ => FULL_DEVICE,
+        };
+        gpu.tenants[0].0.measured = Some(takes);
+        gpu.pass_with(20, |i, counters| {
+            if i == 0 {
+                *counters = LaunchCounters::default();
+            }
+        });
+        assert_ne!(gpu.decisions[1].throttle, ThrottleFlag::Wait);
+        if busy && step > 1_000 {
+            used += takes / PERCENT;
+            count += 1;
+        }
+    }
+    assert!(used <= 33 * count, "{used} of {count}");
+}
+
+#[test]
+fn lends_nothing_to_recently_stopped_tenant() {
+    let mut gpu = SimulatedGpu::new(&[low(30), low(70)]);
+    gpu.tenants[1].0.wants = 10 * PERCENT;
+    gpu.pass(1_000);
+    let rate = |gpu: &SimulatedGpu| gpu.decisions[0].rate_correction / 100 * 30 / 10_000;
+    assert!(rate(&gpu) > 60, "{:?}", gpu.decisions);
+    gpu.tenants[0].0.measured = Some(FULL_DEVICE);
+    while gpu.decisions[0].throttle != ThrottleFlag::Wait {
+        gpu.pass(20);
+        assert!(gpu.now < START + 60_000 * MILLISECOND, "it takes too much");
+    }
+    gpu.tenants[0].0.measured = Some(30 * PERCENT);
+    gpu.pass(20);
+    for _ in 0..20 {
+        gpu.pass(1_000);
+        assert!(rate(&gpu) <= 30, "{:?}", gpu.decisions);
+    }
+}

@@ -1,0 +1,137 @@
+//! How much of a device each tenant may use: its share, and a loan of what others leave, in proportion
+//! to the shares of those that demand more. Never less than the share; and nothing is lent that an
+//! unlimited tenant may take at any moment.
+
+use super::{FULL_DEVICE, PERCENT, Ppm};
+
+/// Reserved for a tenant beyond what it uses, so that it can increase its use before that is noticed.
+const MARGIN: Ppm = 2 * PERCENT;
+
+/// The state of one tenant, from which loans are computed.
+#[derive(Clone, Copy, Debug)]
+pub struct LoanClaim {
+    /// Its share; `None`: unlimited.
+    pub share: Option<Ppm>,
+    /// It is active, and need not wait for others.
+    pub active: bool,
+    /// What it uses.
+    pub used: Ppm,
+    /// It demands more.
+    pub demands_more: bool,
+    /// It may get a loan.
+    pub may_borrow: bool,
+}
+
+impl LoanClaim {
+    fn borrows(&self) -> bool {
+        self.active && self.demands_more && self.may_borrow
+    }
+
+    /// What is reserved for it.
+    fn reserved(&self) -> Ppm {
+        match self.share {
+            _ if !self.active => 0,
+            None => FULL_DEVICE,
+            // A tenant that uses much of its share may be slowed down by one that takes too much.
+            Some(share) if self.demands_more || 2 * self.used > share => share,
+            Some(share) => share.min(self.used + MARGIN),
+        }
+    }
+}
+
+/// What each tenant may use, in their order.
+pub fn allowances(claims: &[LoanClaim]) -> Vec<Ppm> {
+    let reserved: Ppm = claims.iter().map(LoanClaim::reserved).sum();
+    let left = FULL_DEVICE.saturating_sub(reserved);
+    let borrowers = claims.iter().filter(|one| one.borrows());
+    let shares: Ppm = borrowers.filter_map(|one| one.share).sum();
+    claims
+        .iter()
+        .map(|one| match one.share {
+            None => FULL_DEVICE,
+            Some(share) if one.borrows() => share + left * share / shares.max(1),
+            Some(share) => share,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn claim(percent: Ppm, used: Ppm, demands_more: bool) -> LoanClaim {
+        LoanClaim {
+            share: (percent > 0).then_some(percent * PERCENT),
+            active: true,
+            used: used * PERCENT,
+            demands_more,
+            may_borrow: true,
+        }
+    }
+
+    #[track_caller]
+    fn check(claims: &[LoanClaim], expected: &[Ppm]) {
+        let found: Vec<Ppm> = allowances(claims).iter().map(|ppm| ppm / PERCENT).collect();
+        assert_eq!(found, expected, "{claims:?}");
+    }
+
+    #[test]
+    fn lends_rest_in_proportion_to_shares() {
+        check(&[claim(30, 30, true), claim(10, 10, true)], &[75, 25]);
+        check(&[claim(50, 50, true), claim(50, 50, true)], &[50, 50]);
+        check(&[claim(20, 20, true), claim(50, 8, false)], &[90, 50]);
+        check(&[claim(20, 20, true), claim(50, 90, false)], &[50, 50]);
+    }
+
+    #[test]
+    fn reserves_full_share_above_half_use() {
+        check(&[claim(30, 45, true), claim(70, 55, false)], &[30, 70]);
+        check(&[claim(30, 45, true), claim(70, 30, false)], &[68, 70]);
+    }
+
+    #[test]
+    fn forced_tenant_lends_but_does_not_borrow() {
+        let forced = LoanClaim {
+            may_borrow: false,
+            ..claim(30, 30, true)
+        };
+        check(&[forced, claim(20, 20, true)], &[30, 70]);
+        let idle = LoanClaim {
+            active: false,
+            ..claim(60, 0, true)
+        };
+        check(&[idle, forced, claim(10, 10, true)], &[60, 30, 70]);
+    }
+
+    #[test]
+    fn lends_nothing_while_unlimited_tenant_is_active() {
+        check(&[claim(0, 0, true), claim(20, 20, true)], &[100, 20]);
+    }
+
+    proptest! {
+        #[test]
+        fn never_allows_less_than_share_or_lends_twice(
+            tenants in prop::collection::vec((0_u64..=99, 0_u64..200, any::<[bool; 3]>()), 1..12),
+        ) {
+            let claims: Vec<LoanClaim> = tenants
+                .iter()
+                .map(|(percent, used, [active, demands_more, may_borrow])| LoanClaim {
+                    active: *active,
+                    may_borrow: *may_borrow,
+                    ..claim(*percent, *used, *demands_more)
+                })
+                .collect();
+            let allowed = allowances(&claims);
+            let mut lent = 0;
+            for (claim, allowed) in claims.iter().zip(&allowed) {
+                let share = claim.share.unwrap_or(FULL_DEVICE);
+                prop_assert!(*allowed >= share);
+                lent += allowed - share;
+            }
+            let reserved: Ppm = claims.iter().map(LoanClaim::reserved).sum();
+            prop_assert!(lent + reserved <= reserved.max(FULL_DEVICE), "{lent} {reserved}");
+        }
+    }
+}

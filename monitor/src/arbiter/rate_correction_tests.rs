@@ -1,0 +1,297 @@
+//! Rate corrections of tenants with given measurements.
+
+use super::*;
+
+const SHARE: Ppm = 30 * PERCENT;
+
+fn reported(used: Ppm, demands_more: bool) -> ReportedUse {
+    ReportedUse { used, demands_more }
+}
+
+/// Lets a tenant use what `takes` returns for a minute, measured `hertz` times a second; returns its
+/// average use of the device over the second half, in percent.
+fn run(hertz: u64, takes: impl Fn(&RateCorrection) -> Ppm) -> (Ppm, RateCorrection) {
+    let mut rate = RateCorrection::default();
+    let (mut sum, mut count) = (0, 0);
+    for step in 1..60 * hertz {
+        let now = 100 * SECOND + step * SECOND / hertz;
+        let used = if rate.is_stopped() { 0 } else { takes(&rate) };
+        let measured = Measurement { used, at: now };
+        rate.update(Some(measured), SHARE, reported(used, true), now);
+        if step > 30 * hertz {
+            sum += used;
+            count += 1;
+        }
+    }
+    (sum / count / PERCENT, rate)
+}
+
+#[test]
+fn corrects_rate_until_measurement_matches_allowance() {
+    for (hertz, factor) in [(1, 80), (4, 80), (4, 140), (1, 120)] {
+        let rate =
+            |rate: &RateCorrection| Ppm::from(rate.factor(SHARE, SHARE)) * 30 / 100 * factor / 100;
+        let (got, rate) = run(hertz, rate);
+        assert!((29..=31).contains(&got), "{hertz} {factor}: {got} {rate:?}");
+        assert!(!rate.is_stopped());
+    }
+}
+
+#[test]
+fn limits_tenant_that_ignores_its_rate_to_its_share() {
+    for hertz in [1, 4] {
+        let (got, rate) = run(hertz, |_| FULL_DEVICE);
+        assert!((27..=31).contains(&got), "{hertz}: {got} {rate:?}");
+    }
+}
+
+#[test]
+fn stops_tenant_with_false_counters_sooner() {
+    let seconds = |claimed: Ppm| {
+        let mut rate = RateCorrection::default();
+        (1..100).find(|second| {
+            let now = (100 + second) * SECOND;
+            let measured = Measurement {
+                used: SHARE + 8 * PERCENT,
+                at: now,
+            };
+            rate.update(Some(measured), SHARE, reported(claimed, true), now);
+            rate.is_stopped()
+        })
+    };
+    assert_eq!((seconds(0), seconds(SHARE)), (Some(10), Some(13)));
+    let mut rate = RateCorrection::default();
+    for second in 1..100 {
+        let now = (100 + second) * SECOND;
+        let measured = Measurement {
+            used: SHARE + 2 * PERCENT,
+            at: now,
+        };
+        rate.update(Some(measured), SHARE, reported(SHARE, true), now);
+    }
+    assert!(
+        !rate.is_stopped(),
+        "two points may be an error of measurement"
+    );
+}
+
+/// The outcome for a tenant.
+#[derive(Debug)]
+struct RateOutcome {
+    /// Percent of the device: what it was allowed and what it used, over the second half.
+    allowed: u64,
+    used: u64,
+    /// Samples in which it was stopped.
+    stopped: u32,
+}
+
+/// Lets a tenant whose allowance changes, by the millisecond, use what `takes` returns, while the
+/// driver reports it with a delay, twice a second and for the last 160 ms only. While it is allowed
+/// [`FULL_DEVICE`] it is alone, and nothing stops it.
+fn play(delay: u64, allows: impl Fn(u64) -> Ppm, takes: impl Fn(Ppm) -> Ppm) -> RateOutcome {
+    const TICK: u64 = 20;
+    const TICKS: u64 = 240_000 / TICK;
+    let mut rate = RateCorrection::default();
+    let mut past: Vec<Ppm> = Vec::new();
+    let (mut allowed_sum, mut used_sum, mut stopped) = (0, 0, 0);
+    let mut measured = None;
+    let skipped = usize::try_from(delay / TICK).expect("few");
+    for step in 0..TICKS {
+        let now = 100 * SECOND + step * TICK * MILLISECOND;
+        let allowed = allows(step * TICK);
+        if step % 25 == 0 {
+            let reported_uses = past.iter().rev().skip(skipped).take(8);
+            let used = reported_uses.sum::<Ppm>() / 8;
+            measured = Some(Measurement { used, at: now });
+        }
+        if allowed == FULL_DEVICE {
+            rate.unlimited_sample(measured, allowed, now);
+        } else {
+            rate.update(measured, allowed, reported(allowed, true), now);
+        }
+        let waits = rate.is_stopped() && allowed < FULL_DEVICE;
+        stopped += u32::from(waits);
+        let used = if waits { 0 } else { takes(allowed) };
+        past.push(used);
+        if step >= TICKS / 2 {
+            allowed_sum += allowed;
+            used_sum += used;
+        }
+    }
+    let percent = |sum: Ppm| sum / (TICKS / 2) / PERCENT;
+    RateOutcome {
+        allowed: percent(allowed_sum),
+        used: percent(used_sum),
+        stopped,
+    }
+}
+
+/// Allowances that change: other tenants come and go, or leave a part.
+const CHANGES: [fn(u64) -> Ppm; 6] = [
+    |_| SHARE,
+    |ms| {
+        if ms % 2_000 < 1_000 {
+            SHARE
+        } else {
+            FULL_DEVICE
+        }
+    },
+    |ms| {
+        if ms % 10_000 < 7_000 {
+            SHARE
+        } else {
+            FULL_DEVICE
+        }
+    },
+    |ms| {
+        if ms % 3_100 < 3_000 {
+            SHARE
+        } else {
+            FULL_DEVICE
+        }
+    },
+    |ms| if ms % 5_000 < 2_600 { SHARE } else { 2 * SHARE },
+    |ms| SHARE + PERCENT * (ms / 20 % 40),
+];
+
+#[test]
+fn limits_excess_use_under_changing_allowance() {
+    for (i, allows) in CHANGES.into_iter().enumerate() {
+        for delay in [0, 160, 700, 1_500, 1_980] {
+            // All of the device, or half of it.
+            for contested in [FULL_DEVICE, 50 * PERCENT] {
+                let takes = |allowed: Ppm| {
+                    if allowed == FULL_DEVICE {
+                        FULL_DEVICE
+                    } else {
+                        contested
+                    }
+                };
+                let outcome = play(delay, allows, takes);
+                assert!(
+                    outcome.used <= outcome.allowed + 3,
+                    "{i} {delay} {contested}: {outcome:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn does_not_stop_tenant_after_its_allowance_falls() {
+    for (i, allows) in CHANGES.into_iter().enumerate() {
+        for delay in (0..2_000).step_by(100) {
+            let outcome = play(delay, allows, |allowed| allowed);
+            assert_eq!(outcome.stopped, 0, "{i} {delay}: {outcome:?}");
+        }
+    }
+    let outcome = play(
+        1_900,
+        |ms| if ms < 60_000 { FULL_DEVICE } else { SHARE },
+        |all| all,
+    );
+    assert_eq!(outcome.stopped, 0, "it was alone for a minute: {outcome:?}");
+}
+
+#[test]
+fn releases_tenant_soon_after_long_excess() {
+    let mut rate = RateCorrection::default();
+    let mut now = 100 * SECOND;
+    let mut update = |rate: &mut RateCorrection, used| {
+        now += SECOND / 2;
+        let measured = Measurement { used, at: now };
+        rate.update(Some(measured), SHARE, reported(0, true), now);
+    };
+    for _ in 0..10_000 {
+        update(&mut rate, FULL_DEVICE);
+    }
+    assert!(rate.is_stopped());
+    // It ended, and another process of that container starts.
+    let samples = (1..100).find(|_| {
+        update(&mut rate, 0);
+        !rate.is_stopped()
+    });
+    assert!(samples.is_some_and(|samples| samples < 25), "{samples:?}");
+}
+
+#[test]
+fn releases_stopped_tenant_on_idle_gpu() {
+    let mut rate = RateCorrection::default();
+    let mut now = 100 * SECOND;
+    while !rate.is_stopped() {
+        now += SECOND;
+        let measured = Measurement {
+            used: FULL_DEVICE,
+            at: now,
+        };
+        rate.update(Some(measured), SHARE, reported(SHARE, true), now);
+    }
+    let last = Measurement {
+        used: FULL_DEVICE,
+        at: now,
+    };
+    let stopped = now;
+    while rate.is_stopped() && now < stopped + 60 * SECOND {
+        now += 20 * MILLISECOND;
+        rate.update(Some(last), SHARE, reported(0, true), now);
+    }
+    let seconds = (now - stopped) / SECOND;
+    assert!((2..=8).contains(&seconds), "{seconds}: {rate:?}");
+}
+
+#[test]
+fn ignores_measurement_of_earlier_allowance() {
+    // It was alone until now, and the driver reports with a delay.
+    let mut rate = RateCorrection::default();
+    rate.unlimited_sample(None, FULL_DEVICE, 99 * SECOND);
+    for step in 1..=3 {
+        let now = 100 * SECOND + step * SECOND / 2;
+        let measured = Measurement {
+            used: FULL_DEVICE,
+            at: now,
+        };
+        rate.update(Some(measured), SHARE, reported(SHARE, true), now);
+    }
+    assert_eq!(rate.factor(SHARE, SHARE), 1_000_000);
+    assert!(!rate.is_stopped());
+}
+
+#[test]
+fn does_not_raise_rate_by_late_measurement() {
+    let mut rate = RateCorrection::default();
+    let mut update = |second: u64, used, demands_more| {
+        let at = (100 + second) * SECOND;
+        rate.update(
+            Some(Measurement { used, at }),
+            SHARE,
+            reported(used, demands_more),
+            at,
+        );
+        rate.factor(SHARE, SHARE)
+    };
+    for second in 1..10 {
+        assert_eq!(update(second, 0, false), 1_000_000);
+    }
+    assert_eq!(update(10, 0, true), 1_000_000);
+    assert_eq!(update(11, 0, true), 1_000_000);
+    assert!(update(12, 0, true) > 1_000_000);
+}
+
+#[test]
+fn does_not_raise_rate_without_demand() {
+    let mut rate = RateCorrection::default();
+    for second in 1..60 {
+        let measured = Measurement {
+            used: PERCENT,
+            at: second * SECOND,
+        };
+        rate.update(
+            Some(measured),
+            SHARE,
+            reported(PERCENT, false),
+            second * SECOND,
+        );
+    }
+    assert_eq!(rate.factor(SHARE, SHARE), 1_000_000);
+    assert_eq!(rate.factor(3 * SHARE, SHARE), 3_000_000, "what is lent");
+}

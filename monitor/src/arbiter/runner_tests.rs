@@ -1,0 +1,186 @@
+//! The arbiter on real files: containers come and go, and tenants corrupt their files.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use aliquot_region::counters;
+use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
+
+use super::*;
+use crate::managed_containers::EffectiveLimits;
+
+const SECOND: u64 = 1_000_000_000;
+/// Offsets in the files.
+const THROTTLE: u64 = 64 + 52;
+const LAUNCHES: u64 = 4096 + 96;
+
+/// A container directory on disk.
+fn container(dir: &Path, name: &str, priority: u32, cores: u32) -> ManagedContainer {
+    let folder = dir.join(name);
+    fs::create_dir_all(folder.join("counters")).unwrap();
+    let container = ContainerLimits {
+        priority,
+        ..ContainerLimits::default()
+    };
+    let device = DeviceLimits {
+        uuid: "GPU-a",
+        memory: 1 << 30,
+        cores,
+        ..DeviceLimits::default()
+    };
+    fs::write(folder.join("limits"), page(container, &[device]).unwrap()).unwrap();
+    let mut file = fs::File::create(folder.join("counters/slots")).unwrap();
+    file.write_all(&counters::header()).unwrap();
+    file.set_len(counters::SIZE).unwrap();
+    ManagedContainer {
+        id: name.to_owned(),
+        pod: "pod".into(),
+        namespace: "default".to_owned(),
+        pod_name: name.to_owned(),
+        name: "main".to_owned(),
+        devices: Vec::new(),
+        priority: 0,
+        effective: EffectiveLimits::default(),
+        limited: true,
+        directory: folder,
+    }
+}
+
+fn write(path: &Path, at: u64, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+fn throttle(container: &ManagedContainer) -> u8 {
+    fs::read(container.limits()).unwrap()[usize::try_from(THROTTLE).unwrap()]
+}
+
+struct Node {
+    arbiter: Arbiter,
+    now: u64,
+}
+
+impl Node {
+    fn set_containers(&mut self, all: &[&ManagedContainer]) {
+        self.arbiter.set_containers(&ManagedContainers {
+            all: all.iter().copied().cloned().collect(),
+            ..ManagedContainers::default()
+        });
+    }
+
+    /// Lets the first of these containers launch, and 20 ms pass; returns all throttle flags.
+    fn tick(&mut self, containers: &[&ManagedContainer]) -> Vec<u8> {
+        self.now += 20_000_000;
+        write(&containers[0].counters(), LAUNCHES, &self.now.to_le_bytes());
+        self.rest(containers)
+    }
+
+    fn rest(&mut self, containers: &[&ManagedContainer]) -> Vec<u8> {
+        let now = Clocks {
+            monotonic: self.now,
+            epoch: self.now,
+        };
+        self.arbiter.tick(now);
+        containers
+            .iter()
+            .map(|container| throttle(container))
+            .collect()
+    }
+}
+
+fn node() -> Node {
+    Node {
+        arbiter: Arbiter::default(),
+        now: 1_000 * SECOND,
+    }
+}
+
+#[test]
+fn writes_pages_as_containers_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let (high, low) = (
+        container(dir.path(), "h", 0, 30),
+        container(dir.path(), "l", 1, 30),
+    );
+    let mut node = node();
+    node.set_containers(&[&high]);
+    node.tick(&[&high]);
+    assert_eq!(node.tick(&[&high]), [2], "alone");
+    node.set_containers(&[&high, &low]);
+    node.tick(&[&high, &low]);
+    assert_eq!(node.tick(&[&high, &low]), [2, 1], "the low one waits");
+    let bytes = fs::read(low.limits()).unwrap();
+    assert_eq!(bytes[24..32], node.now.to_le_bytes(), "a sign of life");
+    node.set_containers(&[&low]);
+    assert_eq!(node.rest(&[&low]), [2], "the high one is gone");
+    assert_eq!(node.arbiter.containers.len(), 1);
+    node.arbiter.release();
+    let bytes = fs::read(low.limits()).unwrap();
+    assert_eq!((throttle(&low), &bytes[24..32]), (0, &[0; 8][..]));
+}
+
+#[test]
+fn corrects_overwritten_throttle_flag_in_next_tick() {
+    let dir = tempfile::tempdir().unwrap();
+    let (high, low) = (
+        container(dir.path(), "h", 0, 30),
+        container(dir.path(), "l", 1, 30),
+    );
+    let both = [&high, &low];
+    let mut node = node();
+    node.set_containers(&both);
+    node.tick(&both);
+    assert_eq!(node.tick(&both)[1], 1);
+    write(&low.limits(), THROTTLE, &[2, 0, 0, 0]);
+    assert_eq!(node.tick(&both)[1], 1);
+}
+
+#[test]
+fn isolates_tenants_from_corrupt_counters_of_one() {
+    let corrupt: [fn(&Path); 5] = [
+        |path| fs::File::create(path).map(drop).unwrap(),
+        |path| fs::remove_file(path).unwrap(),
+        |path| {
+            let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.set_len(1 << 40).unwrap();
+        },
+        |path| {
+            fs::remove_file(path).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", path).unwrap();
+        },
+        |path| fs::write(path, vec![0xa5; 1 << 20]).unwrap(),
+    ];
+    for corrupt in corrupt {
+        let dir = tempfile::tempdir().unwrap();
+        let (high, low) = (
+            container(dir.path(), "h", 0, 30),
+            container(dir.path(), "l", 1, 30),
+        );
+        let other = container(dir.path(), "o", 1, 30);
+        let all = [&high, &low, &other];
+        let mut node = node();
+        node.set_containers(&all);
+        node.tick(&all);
+        corrupt(&low.counters());
+        for _ in 0..100 {
+            assert_eq!(node.tick(&all)[1..], [1, 1]);
+        }
+    }
+}
+
+#[test]
+fn adds_container_when_its_page_appears() {
+    let dir = tempfile::tempdir().unwrap();
+    let late = container(dir.path(), "late", 1, 30);
+    let page = fs::read(late.limits()).unwrap();
+    fs::remove_file(late.limits()).unwrap();
+    let mut node = node();
+    node.set_containers(&[&late]);
+    assert_eq!(node.arbiter.containers.len(), 0);
+    fs::write(late.limits(), page).unwrap();
+    node.set_containers(&[&late]);
+    node.tick(&[&late]);
+    assert_eq!(node.tick(&[&late]), [2]);
+}

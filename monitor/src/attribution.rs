@@ -1,0 +1,259 @@
+//! Attributes a process on a GPU to a container with a share, or finds why it is unmanaged. No input
+//! of this can be written by a tenant, and the container of a pod is never guessed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_core::PodUid;
+
+use crate::managed_containers::{ContainerDevice, ManagedContainer};
+use crate::processes::ProcessStatus;
+
+/// A process that has a GPU open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessSample {
+    /// The GPU.
+    pub gpu: String,
+    /// Its MIG instance, by the driver's ids.
+    pub instance: Option<(u32, u32)>,
+    /// Bytes that it uses, as far as the driver reports them.
+    pub bytes: u64,
+    /// What the kernel reports about it.
+    pub process: ProcessStatus,
+}
+
+/// A MIG instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigInstance {
+    /// Such as `3g.20gb`.
+    pub profile: String,
+    /// Its uuid.
+    pub uuid: String,
+}
+
+/// What attribution needs besides processes and containers.
+#[derive(Clone, Debug, Default)]
+pub struct NodeContext {
+    /// Name of each container, by pod and the runtime's id.
+    pub container_names: BTreeMap<(PodUid, String), String>,
+    /// This node's pods, with or without a share.
+    pub pods: BTreeMap<PodUid, PodInfo>,
+    /// The current uuid of each device of each container, from the limits pages; empty for a container
+    /// whose page cannot be read.
+    pub current_uuids: Vec<Vec<String>>,
+    /// MIG instances, by GPU and the driver's ids.
+    pub instances: BTreeMap<(String, (u32, u32)), MigInstance>,
+    /// Pids of MPS servers and daemons.
+    pub servers: BTreeSet<u32>,
+    /// The agent's own pod, if it is in one: its GPU processes are MPS servers, even before their
+    /// supervisor reports them.
+    pub own: Option<PodUid>,
+    /// Pods with a share, even if it cannot be read.
+    pub accepted: BTreeSet<PodUid>,
+    /// There may be more pods with a share.
+    pub unlisted: bool,
+}
+
+/// What the API server reports about a pod, as far as its processes depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodInfo {
+    /// It requests a device and has no allocation of ours: another device plugin gave it one.
+    pub foreign: bool,
+    /// The scheduler allocated a share to it.
+    pub allocated: bool,
+    /// It has succeeded or failed.
+    pub ended: bool,
+}
+
+/// Why a process is unmanaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UnmanagedReason {
+    /// It is in no pod.
+    Host,
+    /// Its pod has no share.
+    NoShare,
+    /// Its pod has an allocation, but this node has no record of it.
+    LostShare,
+    /// Its pod has a GPU from another device plugin.
+    Foreign,
+    /// It is in its pod, but in no container that the API server reports.
+    NoContainer,
+    /// Its pod has a share, its container has none.
+    OtherContainer,
+    /// Its container has a share of another GPU.
+    OtherGpu,
+    /// Its container has this share, but it bypasses the limiter.
+    NoLimiter,
+}
+
+impl UnmanagedReason {
+    /// All.
+    pub const ALL: [Self; 8] = [
+        Self::Host,
+        Self::NoShare,
+        Self::LostShare,
+        Self::Foreign,
+        Self::NoContainer,
+        Self::OtherContainer,
+        Self::OtherGpu,
+        Self::NoLimiter,
+    ];
+
+    /// The value of the metrics' label `reason`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::NoShare => "no-share",
+            Self::LostShare => "lost-share",
+            Self::NoContainer => "no-container",
+            Self::Foreign => "foreign",
+            Self::OtherContainer => "other-container",
+            Self::OtherGpu => "other-card",
+            Self::NoLimiter => "no-library",
+        }
+    }
+
+    /// Whether the policy may kill such a process or evict its pod: not if it belongs to the host or to
+    /// another device plugin, or if the node may have lost its record.
+    pub fn may_be_killed(self) -> bool {
+        !matches!(
+            self,
+            Self::Host | Self::Foreign | Self::LostShare | Self::NoContainer
+        )
+    }
+
+    /// The reason in words, for events.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Host => "it is in no pod",
+            Self::NoShare => "its pod has no share of a GPU",
+            Self::LostShare => "its pod has an allocation, but this node has no record of it",
+            Self::NoContainer => "it is in no known container of its pod",
+            Self::Foreign => "its pod has the GPU from another device plugin",
+            Self::OtherContainer => "its container has no share of a GPU",
+            Self::OtherGpu => "its container has no share of this GPU",
+            Self::NoLimiter => "it bypasses the limiter of its container",
+        }
+    }
+}
+
+/// The owner of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A container with a share: its index, and that of the device in it.
+    Share(usize, usize),
+    /// The same, but the process bypasses the limiter.
+    WithoutLimiter(usize, usize),
+    /// No share.
+    Unmanaged(UnmanagedReason),
+    /// An MPS server, which uses memory for its clients only.
+    MpsServer,
+    /// Not known: the MIG instance is new, or the pod's share or its current uuids cannot be read.
+    Unknown,
+    /// Not known: the API server has not reported this container of the pod.
+    UnknownContainer,
+}
+
+/// The owner of a process, whether it uses the limiter or not.
+pub fn owner(one: &ProcessSample, containers: &[ManagedContainer], context: &NodeContext) -> Owner {
+    let location = &one.process.location;
+    let Some(pod) = &location.pod else {
+        let is_server = context.servers.contains(&one.process.identity.pid);
+        return if is_server {
+            Owner::MpsServer
+        } else {
+            Owner::Unmanaged(UnmanagedReason::Host)
+        };
+    };
+    let of_pod: Vec<(usize, &ManagedContainer)> = containers
+        .iter()
+        .enumerate()
+        .filter(|(_, container)| container.pod == *pod)
+        .collect();
+    if of_pod.is_empty() {
+        if context.accepted.contains(pod) {
+            return Owner::Unknown;
+        }
+        if context.own.as_ref() == Some(pod) || context.servers.contains(&one.process.identity.pid)
+        {
+            return Owner::MpsServer;
+        }
+        if context.unlisted {
+            return Owner::Unknown;
+        }
+        let info = context.pods.get(pod).copied().unwrap_or_default();
+        return Owner::Unmanaged(match info {
+            PodInfo { foreign: true, .. } => UnmanagedReason::Foreign,
+            // Its share was recorded before its first process started.
+            PodInfo {
+                allocated: true, ..
+            } => UnmanagedReason::LostShare,
+            _ => UnmanagedReason::NoShare,
+        });
+    }
+    let id = location.container.clone().unwrap_or_default();
+    let name = context.container_names.get(&(pod.clone(), id));
+    // A pod with a share may have containers without one.
+    let Some(name) = name else {
+        return Owner::UnknownContainer;
+    };
+    let found = of_pod.iter().find(|(_, container)| container.name == *name);
+    let Some((at, container)) = found.copied() else {
+        return Owner::Unmanaged(UnmanagedReason::OtherContainer);
+    };
+    let current_uuids = context.current_uuids.get(at).map_or(&[][..], Vec::as_slice);
+    match device(one, &container.devices, current_uuids, context) {
+        Some(device) => Owner::Share(at, device),
+        None if is_new(one, context) => Owner::Unknown,
+        // Uuids of MIG instances change at a reboot.
+        None if current_uuids.is_empty() && container.devices.iter().any(is_instance) => {
+            Owner::Unknown
+        }
+        None => Owner::Unmanaged(UnmanagedReason::OtherGpu),
+    }
+}
+
+fn is_instance(device: &ContainerDevice) -> bool {
+    device.uuid.as_str().starts_with("MIG-")
+}
+
+/// Whether it is on a MIG instance that was created after the last inventory.
+pub(crate) fn is_new(one: &ProcessSample, context: &NodeContext) -> bool {
+    one.instance.is_some_and(|numbers| {
+        let key = (one.gpu.clone(), numbers);
+        !context.instances.contains_key(&key)
+    })
+}
+
+/// The container's device that a process uses.
+fn device(
+    one: &ProcessSample,
+    devices: &[ContainerDevice],
+    current_uuids: &[String],
+    context: &NodeContext,
+) -> Option<usize> {
+    let gpu = one.gpu.as_str();
+    let Some(numbers) = one.instance else {
+        return devices
+            .iter()
+            .position(|device| device.uuid.as_str() == gpu);
+    };
+    let known = context.instances.get(&(gpu.to_owned(), numbers));
+    let by_uuid = || {
+        let uuid = &known?.uuid;
+        let now = current_uuids.iter().position(|name| name == uuid);
+        let allocated = || devices.iter().position(|one| one.uuid.as_str() == uuid);
+        now.filter(|at| *at < devices.len()).or_else(allocated)
+    };
+    let created_for_it = || {
+        devices.iter().position(|device| {
+            let profile = device.profile.as_deref();
+            let same = profile == known.map(|known| known.profile.as_str());
+            device.uuid.as_str() == gpu && profile.is_some() && same
+        })
+    };
+    by_uuid().or_else(created_for_it)
+}
+
+#[cfg(test)]
+#[path = "attribution_tests.rs"]
+mod tests;

@@ -1,0 +1,513 @@
+//! Evaluates one sample of all GPUs, processes and counters files: what each container uses, what to
+//! charge, which actions to take. A corrupt file of one tenant changes no value of another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aliquot_core::PodUid;
+use aliquot_region::host::{CountersReadError, CountersSnapshot};
+
+use crate::attribution::{self, NodeContext, Owner, ProcessSample, UnmanagedReason};
+use crate::cgroup::ProcessLocation;
+use crate::container_cgroups::Cgroups;
+use crate::managed_containers::ManagedContainers;
+use crate::oom::{self, OomRule, OomWatch};
+use crate::overhead::{MemorySample, Overhead};
+use crate::processes::ProcessIdentity;
+use crate::settings::OnUnmanaged;
+use crate::unmanaged::{self, ProcessKey, UnmanagedTracker};
+
+/// A counters file, read before and after the driver.
+pub type Counters = Result<(CountersSnapshot, CountersSnapshot), CountersReadError>;
+
+/// All that was read in one sample.
+#[derive(Debug, Default)]
+pub struct NodeSample {
+    /// The containers with a share.
+    pub containers: Arc<ManagedContainers>,
+    /// Memory limit of each device of each container, in bytes, from the limits pages; 0: unknown.
+    pub limits: Vec<Vec<u64>>,
+    /// Overhead on each limits page, in bytes.
+    pub charged: Vec<Vec<u64>>,
+    /// The counters file of each container; `None` for one without the limiter.
+    pub counters: Vec<Option<Counters>>,
+    /// Processes on GPUs.
+    pub processes: Vec<ProcessSample>,
+    /// GPUs whose processes could not be read, or that are missing in the inventory.
+    pub blind: BTreeSet<String>,
+    /// The GPU of each MIG instance, by the instance's uuid.
+    pub gpus: BTreeMap<String, String>,
+    /// Percent of its GPU that each process used, by the newest driver sample, where there is one.
+    pub busy: BTreeMap<(String, u32), u32>,
+    /// GPUs with a new driver sample of processes.
+    pub newly_sampled: BTreeSet<String>,
+    /// Cgroups of the containers with a share.
+    pub cgroups: Cgroups,
+    /// Cgroups one of which is that of such a container, whose id the API server has not reported.
+    pub candidates: Cgroups,
+    /// What else attribution needs.
+    pub context: NodeContext,
+}
+
+impl NodeSample {
+    /// The current uuid of a container's device.
+    pub fn device_uuid(&self, at: usize, device: usize) -> &str {
+        let current_uuids = self
+            .context
+            .current_uuids
+            .get(at)
+            .and_then(|all| all.get(device));
+        let allocated = || self.containers.all[at].devices[device].uuid.as_str();
+        current_uuids.map_or_else(allocated, String::as_str)
+    }
+
+    /// The GPU of a container's device.
+    pub fn gpu(&self, at: usize, device: usize) -> &str {
+        let uuid = self.device_uuid(at, device);
+        self.gpus.get(uuid).map_or(uuid, String::as_str)
+    }
+}
+
+/// The administrator's rules.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// The policy for unmanaged processes.
+    pub unmanaged: OnUnmanaged,
+    /// Pods whose unmanaged processes are only reported.
+    pub exempt: BTreeSet<PodUid>,
+    /// Bytes per process by which a container may exceed its limit.
+    pub tolerance: u64,
+    /// The watch of this node's pods is up to date.
+    pub fresh: bool,
+}
+
+/// What one container uses on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContainerUse {
+    /// Its limit in bytes; 0: unknown.
+    pub limit: u64,
+    /// Bytes that its processes use, by the driver.
+    pub measured: u64,
+    /// Bytes that the limiter counts.
+    pub tracked: u64,
+    /// Of these, contexts.
+    pub contexts: u64,
+    /// The maximum measured, or counted within the limit.
+    pub peak: u64,
+    /// Bytes that the host charges in addition.
+    pub overhead: u64,
+    /// Bytes still counted for processes that ended.
+    pub stale: u64,
+    /// Its processes on the device.
+    pub processes: u64,
+    /// Percent of the GPU that they used.
+    pub busy: u32,
+    /// Compute, as the limiter counts it.
+    pub work: aliquot_region::host::ComputeUsage,
+    /// Requests that the limiter refused.
+    pub refused: u64,
+    /// Not all of its processes are known, so the measured values are too low.
+    pub blind: bool,
+}
+
+/// An unmanaged process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnmanagedProcess {
+    /// Its GPU.
+    pub gpu: String,
+    /// Its pod.
+    pub pod: Option<PodUid>,
+    /// Why.
+    pub reason: UnmanagedReason,
+    /// Bytes that it uses.
+    pub bytes: u64,
+}
+
+/// What to do after a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Report an unmanaged process and its pid.
+    ReportUnmanaged(UnmanagedProcess, u32),
+    /// Report a container above its limit: its index, its device, bytes used.
+    ReportAboveLimit(usize, usize, u64),
+    /// Kill an unmanaged process.
+    KillUnmanaged(ProcessIdentity, ProcessLocation, UnmanagedProcess),
+    /// Kill the process of a container that grew last: the container's index, device, bytes used.
+    KillOverLimit(ProcessIdentity, ProcessLocation, usize, usize, u64),
+    /// Evict a pod.
+    Evict(PodUid, UnmanagedProcess),
+}
+
+/// The result of one sample.
+#[derive(Debug, Default)]
+pub struct Evaluation {
+    /// What each container uses on each of its devices.
+    pub uses: Vec<Vec<ContainerUse>>,
+    /// Bytes to charge on each limits page; `None`: unchanged.
+    pub charges: Vec<Vec<Option<u64>>>,
+    /// The processes of each container: pid in the container, device, bytes; `None`: not all known.
+    pub process_lists: Vec<Option<Vec<(u32, usize, u64)>>>,
+    /// Unmanaged processes, seen in enough samples.
+    pub unmanaged: Vec<UnmanagedProcess>,
+    /// Number of processes whose owner is not known yet.
+    pub unknown: u64,
+    /// Counters files that their tenants corrupted: index of the container, what is wrong.
+    pub corrupt_counters: Vec<(usize, String)>,
+    /// The actions to take.
+    pub actions: Vec<Action>,
+}
+
+/// Samples for which a process may be in a container that the API server has not reported: it
+/// reports a new one after a second or two.
+const MAX_UNKNOWN_SAMPLES: u32 = 20;
+
+/// The state between samples.
+#[derive(Debug, Default)]
+pub struct Evaluator {
+    shares: BTreeMap<(String, usize), ShareState>,
+    tracker: UnmanagedTracker,
+    /// Number of samples in which a process was in no reported container.
+    unnamed: BTreeMap<ProcessIdentity, u32>,
+}
+
+#[derive(Debug, Default)]
+struct ShareState {
+    overhead: Overhead,
+    oom: OomWatch,
+    peak: u64,
+}
+
+/// The processes of a container on a device, each with whether it bypasses the limiter.
+#[derive(Clone, Copy)]
+struct OwnProcesses<'a> {
+    all: &'a [(&'a ProcessSample, bool)],
+    /// There may be more of them.
+    is_uncertain: bool,
+}
+
+impl Evaluator {
+    /// Evaluates one more sample.
+    pub fn evaluate(&mut self, sample: &NodeSample, rules: &Rules) -> Evaluation {
+        let containers = &sample.containers.all;
+        let owners: Vec<Owner> = sample
+            .processes
+            .iter()
+            .map(|one| {
+                limiter_checked(
+                    one,
+                    attribution::owner(one, containers, &sample.context),
+                    sample,
+                )
+            })
+            .collect();
+        let is_uncertain =
+            |owner: &Owner| matches!(owner, Owner::Unknown | Owner::UnknownContainer);
+        let mut evaluation = Evaluation {
+            unknown: count(&owners, is_uncertain),
+            ..Evaluation::default()
+        };
+        // Pods with a process on a GPU that may belong to any of their containers.
+        let uncertain = sample.processes.iter().zip(&owners);
+        let uncertain = uncertain.filter(|(_, owner)| is_uncertain(owner));
+        let uncertain: BTreeSet<(&str, &PodUid)> = uncertain
+            .filter_map(|(one, _)| Some((one.gpu.as_str(), one.process.location.pod.as_ref()?)))
+            .collect();
+        let names: BTreeSet<&str> = containers
+            .iter()
+            .map(|container| container.id.as_str())
+            .collect();
+        self.shares
+            .retain(|(name, _), _| names.contains(name.as_str()));
+        for (at, container) in containers.iter().enumerate() {
+            let mut list = Vec::new();
+            let (mut uses, mut charges) = (Vec::new(), Vec::new());
+            for device in 0..container.devices.len() {
+                let own = processes_of(&sample.processes, &owners, (at, device));
+                list.extend(
+                    own.iter().filter_map(|(one, _)| {
+                        Some((one.process.container_pid?, device, one.bytes))
+                    }),
+                );
+                let is_uncertain = uncertain.contains(&(sample.gpu(at, device), &container.pod));
+                let own = OwnProcesses {
+                    all: &own,
+                    is_uncertain,
+                };
+                let (found, charge) = self.share(sample, rules, (at, device), own, &mut evaluation);
+                uses.push(found);
+                charges.push(charge);
+            }
+            list.sort_unstable();
+            let is_whole = !uses.iter().any(|found| found.blind);
+            evaluation.uses.push(uses);
+            evaluation.charges.push(charges);
+            evaluation.process_lists.push(is_whole.then_some(list));
+            if let Some(Some(Err(error))) = sample.counters.get(at)
+                && error.is_caused_by_tenant()
+            {
+                evaluation.corrupt_counters.push((at, error.to_string()));
+            }
+        }
+        self.evaluate_unmanaged(sample, rules, &owners, &mut evaluation);
+        evaluation
+    }
+
+    fn share(
+        &mut self,
+        sample: &NodeSample,
+        rules: &Rules,
+        (at, device): (usize, usize),
+        own: OwnProcesses<'_>,
+        evaluation: &mut Evaluation,
+    ) -> (ContainerUse, Option<u64>) {
+        let (own, is_uncertain) = (own.all, own.is_uncertain);
+        let container = &sample.containers.all[at];
+        let state = self
+            .shares
+            .entry((container.id.clone(), device))
+            .or_default();
+        let (reports, is_unread) = match sample.counters.get(at) {
+            Some(Some(Ok(reports))) => (Some(reports), false),
+            // What the limiter counts is not known.
+            Some(Some(Err(error))) => (None, !error.is_caused_by_tenant()),
+            _ => (None, false),
+        };
+        let limit = value(sample.limits.get(at), device);
+        let mut found = reported_use(reports.map(|(_, after)| after), device);
+        found.limit = limit;
+        let bytes = |bypassing: bool| {
+            let those = own
+                .iter()
+                .filter(|(_, is_bypassing)| *is_bypassing == bypassing);
+            those.fold(0_u64, |sum, (one, _)| sum.saturating_add(one.bytes))
+        };
+        let seen = MemorySample {
+            with_slot: bytes(false),
+            without_slot: bytes(true),
+            counted_before: reports.map_or(0, |(before, _)| before.used(device)),
+            counted_after: found.tracked,
+        };
+        found.measured = seen.measured();
+        found.processes = count(own, |_| true);
+        found.busy = own.iter().fold(0, |sum: u32, (one, _)| {
+            let key = (one.gpu.clone(), one.process.identity.pid);
+            sum.saturating_add(sample.busy.get(&key).copied().unwrap_or(0))
+        });
+        state.peak = state.peak.max(seen.measured());
+        found.peak = state
+            .peak
+            .max(if limit == 0 { 0 } else { found.peak.min(limit) });
+        let is_blind = sample.blind.contains(sample.gpu(at, device));
+        found.blind = is_blind || is_uncertain;
+        let charged = value(sample.charged.get(at), device);
+        found.overhead = charged;
+        if !container.limited || is_blind {
+            return (found, None);
+        }
+        let is_known = !is_uncertain && !is_unread;
+        let charge = is_known.then(|| state.overhead.update(seen, charged));
+        found.overhead = charge.unwrap_or(charged);
+        let rule = OomRule {
+            limit,
+            tolerance: rules.tolerance,
+            kill: container.effective.oom_killer,
+        };
+        let process = |(one, _): &(&ProcessSample, bool)| oom::ProcessMemory {
+            identity: one.process.identity,
+            bytes: one.bytes,
+            exiting: one.process.exiting,
+        };
+        let all: Vec<oom::ProcessMemory> = own.iter().map(process).collect();
+        match state.oom.update(&all, rule) {
+            oom::OomVerdict::Within => {}
+            oom::OomVerdict::Report { used } => evaluation
+                .actions
+                .push(Action::ReportAboveLimit(at, device, used)),
+            oom::OomVerdict::Kill { used, identity } => {
+                let victim = own.iter().find(|(one, _)| one.process.identity == identity);
+                let location = victim.map(|(one, _)| one.process.location.clone());
+                let action = location
+                    .map(|location| Action::KillOverLimit(identity, location, at, device, used));
+                evaluation.actions.extend(action);
+            }
+        }
+        (found, charge)
+    }
+
+    /// Processes of known pods that are in none of their containers, for so long that the container
+    /// cannot be a new one.
+    fn in_no_container(
+        &mut self,
+        sample: &NodeSample,
+        rules: &Rules,
+        owners: &[Owner],
+    ) -> BTreeSet<ProcessIdentity> {
+        let all = sample.processes.iter().zip(owners);
+        let unnamed = all.filter(|(one, owner)| {
+            let pod = one.process.location.pod.as_ref();
+            let is_known = pod.is_some_and(|pod| sample.context.pods.contains_key(pod));
+            **owner == Owner::UnknownContainer && is_known && rules.fresh
+        });
+        let mut next = BTreeMap::new();
+        let mut found = BTreeSet::new();
+        for (one, _) in unnamed {
+            let identity = one.process.identity;
+            let samples = self
+                .unnamed
+                .get(&identity)
+                .copied()
+                .unwrap_or(0)
+                .saturating_add(1);
+            next.insert(identity, samples);
+            // The cgroup of the pod itself belongs to no container.
+            if samples >= MAX_UNKNOWN_SAMPLES || one.process.location.container.is_none() {
+                found.insert(identity);
+            }
+        }
+        self.unnamed = next;
+        found
+    }
+
+    fn evaluate_unmanaged(
+        &mut self,
+        sample: &NodeSample,
+        rules: &Rules,
+        owners: &[Owner],
+        evaluation: &mut Evaluation,
+    ) {
+        let unnamed = self.in_no_container(sample, rules, owners);
+        let mut all: BTreeMap<ProcessKey, (&ProcessSample, UnmanagedProcess)> = BTreeMap::new();
+        let mut seen = Vec::new();
+        for (one, owner) in sample.processes.iter().zip(owners) {
+            let reason = match owner {
+                // In cgroup v1 the kernel no longer reports where an exiting process was.
+                Owner::Unmanaged(UnmanagedReason::Host) if one.process.exiting => continue,
+                Owner::Unmanaged(reason) => *reason,
+                Owner::WithoutLimiter(..) => UnmanagedReason::NoLimiter,
+                Owner::UnknownContainer if unnamed.contains(&one.process.identity) => {
+                    UnmanagedReason::NoContainer
+                }
+                _ => continue,
+            };
+            let process = (one.gpu.clone(), one.process.identity);
+            seen.push((process.clone(), reason));
+            let unmanaged = UnmanagedProcess {
+                gpu: one.gpu.clone(),
+                pod: one.process.location.pod.clone(),
+                reason,
+                bytes: one.bytes,
+            };
+            all.insert(process, (one, unmanaged));
+        }
+        let exempt = |process: &ProcessKey| {
+            let found = all.get(process);
+            let pod = found.and_then(|(one, _)| one.process.location.pod.as_ref());
+            // An unknown pod may be in an exempt namespace, or have the GPU from another plugin.
+            let is_unknown_pod = |pod| {
+                let has_no_share =
+                    found.is_some_and(|(_, it)| it.reason == UnmanagedReason::NoShare);
+                has_no_share && !sample.context.pods.contains_key(pod)
+            };
+            pod.is_none_or(|pod| rules.exempt.contains(pod) || is_unknown_pod(pod))
+        };
+        for (process, _, action) in self.tracker.update(&seen, rules.unmanaged, exempt) {
+            let Some((one, unmanaged)) = all.get(&process) else {
+                continue;
+            };
+            let (process, unmanaged) = (&one.process, unmanaged.clone());
+            evaluation.actions.extend(match action {
+                unmanaged::UnmanagedAction::Report => {
+                    Some(Action::ReportUnmanaged(unmanaged, process.identity.pid))
+                }
+                unmanaged::UnmanagedAction::Kill => Some(Action::KillUnmanaged(
+                    process.identity,
+                    process.location.clone(),
+                    unmanaged,
+                )),
+                unmanaged::UnmanagedAction::Evict => unmanaged
+                    .pod
+                    .clone()
+                    .map(|pod| Action::Evict(pod, unmanaged)),
+            });
+        }
+        let confirmed = self.tracker.confirmed();
+        let confirmed = confirmed.filter_map(|(process, _)| Some(all.get(process)?.1.clone()));
+        evaluation.unmanaged = confirmed.collect();
+    }
+}
+
+/// Marks a process that bypasses the limiter: one without a process slot, or whose container's
+/// counters file is corrupt. An exiting process has released its slot already.
+fn limiter_checked(one: &ProcessSample, owner: Owner, sample: &NodeSample) -> Owner {
+    let Owner::Share(at, device) = owner else {
+        return owner;
+    };
+    let has_slot = match sample.counters.get(at) {
+        Some(Some(Ok((before, after)))) => {
+            let mut with_slots = before.processes.iter().chain(&after.processes);
+            let container_pid = one.process.container_pid;
+            // A process that shares the last slot has none of its own.
+            container_pid.is_none()
+                || with_slots.any(|process| process.pid.is_none() || process.pid == container_pid)
+        }
+        // An error of the host's says nothing about a tenant.
+        Some(Some(Err(error))) => !error.is_caused_by_tenant(),
+        Some(None) | None => true,
+    };
+    if has_slot || one.process.exiting {
+        owner
+    } else {
+        Owner::WithoutLimiter(at, device)
+    }
+}
+
+/// What a counters file reports for a device.
+fn reported_use(report: Option<&CountersSnapshot>, device: usize) -> ContainerUse {
+    let Some(report) = report else {
+        return ContainerUse::default();
+    };
+    let tracked = report.used(device);
+    let contexts = report.processes.iter();
+    let contexts = contexts.filter_map(|process| process.contexts.get(device));
+    ContainerUse {
+        tracked,
+        contexts: contexts.fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+        peak: value(Some(&report.peaks), device),
+        stale: value(Some(&report.totals), device).saturating_sub(tracked),
+        refused: value(Some(&report.refused), device),
+        work: report.compute.get(device).copied().unwrap_or_default(),
+        ..ContainerUse::default()
+    }
+}
+
+/// The processes of a container on a device, each with whether it bypasses the limiter: those count
+/// as its own, so that they are charged.
+fn processes_of<'a>(
+    processes: &'a [ProcessSample],
+    owners: &[Owner],
+    share: (usize, usize),
+) -> Vec<(&'a ProcessSample, bool)> {
+    let all = processes.iter().zip(owners);
+    all.filter_map(|(one, owner)| match owner {
+        Owner::Share(at, device) => ((*at, *device) == share).then_some((one, false)),
+        Owner::WithoutLimiter(at, device) => ((*at, *device) == share).then_some((one, true)),
+        _ => None,
+    })
+    .collect()
+}
+
+fn count<T>(all: &[T], which: impl Fn(&T) -> bool) -> u64 {
+    let number = all.iter().filter(|one| which(one)).count();
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+fn value(row: Option<&Vec<u64>>, device: usize) -> u64 {
+    row.and_then(|row| row.get(device)).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+#[path = "evaluation_tests.rs"]
+mod tests;
+#[cfg(test)]
+#[path = "evaluation_unknown_tests.rs"]
+mod unknown_tests;

@@ -1,0 +1,394 @@
+//! Exports the last sample as the declared metrics, at scrape time: samples are many and scrapes few.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aliquot_core::PodUid;
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::actions::ActionCounts;
+use crate::devices::{GpuSample, InstanceSample};
+use crate::enforce::EnforcedBy;
+use crate::evaluation::{ContainerUse, Evaluation, NodeSample};
+use crate::managed_containers::{ContainerDevice, ManagedContainer};
+use crate::metrics::{self as all, Declared, Family, Samples, Value};
+use crate::pods::Pod;
+
+/// The snapshot of the last sample.
+#[derive(Clone, Debug, Default)]
+pub struct LatestSnapshot(Arc<Mutex<Option<Arc<Snapshot>>>>);
+
+impl LatestSnapshot {
+    /// Replaces the snapshot.
+    pub fn set(&self, snapshot: Snapshot) {
+        *self.0.lock() = Some(Arc::new(snapshot));
+    }
+}
+
+/// Writes the metrics of these families at a scrape.
+#[derive(Debug)]
+pub struct Exporter {
+    /// The last snapshot.
+    pub shown: LatestSnapshot,
+    /// The families to export.
+    pub families: Vec<Family>,
+}
+
+impl Collector for Exporter {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let snapshot = self.shown.0.lock().clone();
+        let samples = snapshot
+            .map(|snapshot| samples(&snapshot))
+            .unwrap_or_default();
+        samples.encode(&mut encoder, &self.families)
+    }
+}
+
+/// All that the metrics are computed from.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The node's name.
+    pub node: String,
+    /// The sample.
+    pub sample: NodeSample,
+    /// The GPUs.
+    pub gpus: Vec<GpuSample>,
+    /// Its evaluation.
+    pub evaluation: Evaluation,
+    /// What enforces each container's limits.
+    pub enforced_by: EnforcedBy,
+    /// Whether the driver supports cgroup memory limits, by GPU.
+    pub driver_limits: BTreeMap<String, bool>,
+    /// This node's pods.
+    pub pods: BTreeMap<PodUid, Arc<Pod>>,
+    /// Whether all pods are known.
+    pub listed: bool,
+    /// What was done so far.
+    pub action_counts: ActionCounts,
+    /// Failed reads so far.
+    pub failures: BTreeMap<&'static str, u64>,
+    /// Events dropped because the queue was full.
+    pub dropped: u64,
+    /// How long the sample took.
+    pub took: Duration,
+    /// The monotonic clock in nanoseconds.
+    pub now: u64,
+    /// The time of day when it completed.
+    pub completed_at: SystemTime,
+}
+
+/// The metric samples of one snapshot.
+pub fn samples(snapshot: &Snapshot) -> Samples {
+    let mut samples = Samples::default();
+    for gpu in &snapshot.gpus {
+        add_gpu(&mut samples, snapshot, gpu);
+    }
+    for (at, container) in snapshot.sample.containers.all.iter().enumerate() {
+        for (index, device) in container.devices.iter().enumerate() {
+            add_share(&mut samples, snapshot, (at, container), (index, device));
+        }
+    }
+    add_unmanaged(&mut samples, snapshot);
+    add_monitor(&mut samples, snapshot);
+    samples
+}
+
+fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
+    let labels = [
+        snapshot.node.clone(),
+        gpu.index.to_string(),
+        gpu.uuid.clone(),
+        gpu.model.clone(),
+    ];
+    let kind = format!("NVIDIA-{}", gpu.model);
+    let [node, index, uuid, model] = labels.clone();
+    let hami = [node.clone(), index.clone(), uuid.clone(), kind];
+    let device = format!("nvidia{index}");
+    let dcgm = [index, uuid, gpu.bus.clone(), device, model, node];
+    let mut put = |metric: &Declared, value: Option<Value>| {
+        if let Some(value) = value {
+            let labels: &[String] = match metric.family {
+                Family::Own => &labels,
+                Family::Hami => &hami,
+                Family::Dcgm => &dcgm,
+            };
+            samples.add(metric, labels, value);
+        }
+    };
+    let whole = |value: Option<u32>| value.map(|value| Value::Whole(value.into()));
+    let ratio = |value: Option<u32>| value.map(|value| Value::Part(f64::from(value) / 100.0));
+    let bytes = gpu.bytes;
+    let mib = |value: u64| Value::Whole(value >> 20);
+    let load = gpu.load;
+    let limits = snapshot.driver_limits.get(&gpu.uuid);
+    put(
+        &all::GPU_LIMITS,
+        limits.map(|has| Value::Whole((*has).into())),
+    );
+    put(&all::GPU_TOTAL, bytes.map(|of| Value::Whole(of.total)));
+    put(&all::GPU_USED, bytes.map(|of| Value::Whole(of.used)));
+    put(
+        &all::GPU_RESERVED,
+        bytes.map(|of| Value::Whole(of.reserved)),
+    );
+    put(&all::GPU_BUSY, ratio(load.busy));
+    put(&all::GPU_MEMORY_BUSY, ratio(load.memory_busy));
+    put(&all::GPU_TEMPERATURE, whole(load.temperature));
+    let watts = load
+        .power
+        .map(|milliwatts| Value::Part(f64::from(milliwatts) / 1000.0));
+    put(&all::GPU_POWER, watts);
+    let containers = snapshot.sample.containers.all.iter().enumerate();
+    let shares =
+        containers.flat_map(|(at, container)| (0..container.devices.len()).map(move |i| (at, i)));
+    let shares = shares.filter(|(at, i)| snapshot.sample.gpu(*at, *i) == gpu.uuid);
+    put(&all::GPU_SHARES, Some(number(shares.count())));
+    let processes = snapshot
+        .sample
+        .processes
+        .iter()
+        .filter(|one| one.gpu == gpu.uuid);
+    put(&all::GPU_PROCESSES, Some(number(processes.count())));
+    put(&all::HAMI_USED, bytes.map(|of| Value::Whole(of.used)));
+    put(&all::HAMI_BUSY, whole(load.busy));
+    put(&all::DCGM_BUSY, whole(load.busy));
+    put(&all::DCGM_MEMORY_BUSY, whole(load.memory_busy));
+    put(&all::DCGM_USED, bytes.map(|of| mib(of.used)));
+    let free = bytes.map(|of| of.total.saturating_sub(of.used).saturating_sub(of.reserved));
+    put(&all::DCGM_FREE, free.map(mib));
+    put(&all::DCGM_TEMPERATURE, whole(load.temperature));
+    put(&all::DCGM_POWER, watts);
+    put(&all::DCGM_ENERGY, load.energy.map(Value::Whole));
+    put(&all::DCGM_SM_CLOCK, whole(load.sm_clock));
+    put(&all::DCGM_MEMORY_CLOCK, whole(load.memory_clock));
+    put(&all::DCGM_ENCODER, whole(load.encoder));
+    put(&all::DCGM_DECODER, whole(load.decoder));
+    for one in &gpu.instances {
+        add_instance(samples, &snapshot.node, gpu, one);
+    }
+}
+
+fn add_instance(samples: &mut Samples, node: &str, gpu: &GpuSample, one: &InstanceSample) {
+    let labels = [
+        node.to_owned(),
+        gpu.index.to_string(),
+        one.uuid.clone(),
+        one.profile.clone(),
+        one.numbers.0.to_string(),
+        one.numbers.1.to_string(),
+    ];
+    if let Some(bytes) = one.bytes {
+        samples.add(&all::INSTANCE_TOTAL, &labels, Value::Whole(bytes.total));
+        samples.add(&all::INSTANCE_USED, &labels, Value::Whole(bytes.used));
+    }
+}
+
+fn add_share(
+    samples: &mut Samples,
+    snapshot: &Snapshot,
+    (at, container): (usize, &ManagedContainer),
+    (index, device): (usize, &ContainerDevice),
+) {
+    let found = snapshot
+        .evaluation
+        .uses
+        .get(at)
+        .and_then(|uses| uses.get(index));
+    let ContainerUse {
+        limit,
+        measured,
+        tracked,
+        contexts,
+        peak,
+        overhead,
+        stale,
+        processes,
+        busy,
+        work,
+        refused,
+        blind,
+    } = found.copied().unwrap_or_default();
+    let uuid = snapshot.sample.device_uuid(at, index).to_owned();
+    let hami = [
+        container.namespace.clone(),
+        container.pod_name.clone(),
+        container.name.clone(),
+        index.to_string(),
+        uuid,
+    ];
+    let labels = share_labels(snapshot, (at, container), (index, device));
+    let mut put = |metric: &Declared, value: Value| {
+        let labels: &[String] = match metric.family {
+            Family::Hami => &hami,
+            _ => &labels,
+        };
+        samples.add(metric, labels, value);
+    };
+    let seconds = |nanoseconds: u64| Value::Part(Duration::from_nanos(nanoseconds).as_secs_f64());
+    let core_limit = match device.cores.0 {
+        0 => 1.0,
+        percent => f64::from(percent) / 100.0,
+    };
+    put(&all::SHARE_LIMIT, Value::Whole(limit));
+    // No value is better than one that is too low.
+    if !blind {
+        put(&all::SHARE_USED, Value::Whole(measured));
+        put(&all::SHARE_CLIENTS, Value::Whole(processes));
+        put(&all::SHARE_CORE_USED, Value::Part(f64::from(busy) / 100.0));
+        put(&all::HAMI_SHARE_USED, Value::Whole(measured));
+        put(&all::HAMI_CONTAINER_BYTES, Value::Whole(measured));
+        put(&all::HAMI_CONTAINER_BUSY, Value::Whole(busy.into()));
+    }
+    put(&all::SHARE_PEAK, Value::Whole(peak));
+    put(&all::SHARE_TRACKED, Value::Whole(tracked));
+    put(&all::SHARE_OVERHEAD, Value::Whole(overhead));
+    put(&all::SHARE_STALE, Value::Whole(stale));
+    put(&all::SHARE_CORE_LIMIT, Value::Part(core_limit));
+    put(&all::SHARE_BUSY, seconds(work.busy));
+    put(&all::SHARE_THROTTLED, seconds(work.waited));
+    put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
+    put(&all::SHARE_DENIED, Value::Whole(refused));
+    if work.last > 0 {
+        let since = seconds(snapshot.now.saturating_sub(work.last));
+        put(&all::SHARE_LAST, since);
+        put(&all::HAMI_LAST, since);
+    }
+    let corrupt_counters = snapshot
+        .evaluation
+        .corrupt_counters
+        .iter()
+        .any(|(index, _)| *index == at);
+    put(&all::SHARE_CORRUPT, Value::Whole(corrupt_counters.into()));
+    put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
+    put(&all::HAMI_CONTEXTS, Value::Whole(contexts));
+    let rest = tracked.saturating_sub(contexts);
+    put(&all::HAMI_BUFFERS, Value::Whole(rest));
+    let enforced_by = snapshot
+        .enforced_by
+        .get(at)
+        .and_then(|container| container.get(index));
+    for by in enforced_by.into_iter().flatten() {
+        let labels: Vec<String> = labels.iter().cloned().chain([(*by).to_owned()]).collect();
+        samples.add(&all::SHARE_ENFORCED, &labels, Value::Whole(1));
+    }
+}
+
+fn add_unmanaged(samples: &mut Samples, snapshot: &Snapshot) {
+    let mut sums: BTreeMap<[String; 6], (u64, u64)> = BTreeMap::new();
+    for process in &snapshot.evaluation.unmanaged {
+        let pod = process.pod.as_ref().and_then(|uid| snapshot.pods.get(uid));
+        let reference =
+            |of: fn(&Pod) -> &String| pod.map_or_else(String::new, |pod| of(pod).clone());
+        let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid == process.gpu);
+        let labels = [
+            snapshot.node.clone(),
+            gpu.map_or_else(String::new, |gpu| gpu.index.to_string()),
+            process.gpu.clone(),
+            process.reason.name().to_owned(),
+            reference(|pod| &pod.reference.namespace),
+            reference(|pod| &pod.reference.name),
+        ];
+        let sum = sums.entry(labels).or_default();
+        sum.0 += 1;
+        sum.1 = sum.1.saturating_add(process.bytes);
+    }
+    for (labels, (number, bytes)) in sums {
+        samples.add(&all::UNMANAGED_PROCESSES, &labels, Value::Whole(number));
+        samples.add(&all::UNMANAGED_BYTES, &labels, Value::Whole(bytes));
+    }
+}
+
+fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
+    let node = [snapshot.node.clone()];
+    let mut put = |metric: &Declared, value: Value| samples.add(metric, &node, value);
+    let containers = &snapshot.sample.containers;
+    put(&all::CONTAINERS, number(containers.all.len()));
+    let is_lingering = |(container, uses): &(&ManagedContainer, &Vec<ContainerUse>)| {
+        let lives = uses.iter().any(|one| one.processes > 0);
+        let pod = snapshot.pods.get(&container.pod);
+        lives && snapshot.listed && pod.is_none_or(|pod| pod.info.ended)
+    };
+    let lingering = containers
+        .all
+        .iter()
+        .zip(&snapshot.evaluation.uses)
+        .filter(is_lingering);
+    put(&all::LINGERING, number(lingering.count()));
+    put(&all::UNREADABLE, number(containers.unreadable.len()));
+    put(&all::UNKNOWN, Value::Whole(snapshot.evaluation.unknown));
+    put(
+        &all::NOT_KILLED,
+        Value::Whole(snapshot.action_counts.not_killed),
+    );
+    put(&all::ABOVE, Value::Whole(snapshot.action_counts.above));
+    put(
+        &all::EVICTIONS,
+        Value::Whole(snapshot.action_counts.evictions),
+    );
+    put(&all::EVENTS_DROPPED, Value::Whole(snapshot.dropped));
+    put(
+        &all::SAMPLE_SECONDS,
+        Value::Part(snapshot.took.as_secs_f64()),
+    );
+    let completed_at = snapshot
+        .completed_at
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    put(&all::LAST_SAMPLE, Value::Part(completed_at.as_secs_f64()));
+    // Exported from 0 on, so that the first failure is an increase.
+    for what in ["counters", "inventory", "limits", "names", "processes"] {
+        let labels = [snapshot.node.clone(), what.to_owned()];
+        let times = snapshot.failures.get(what).copied().unwrap_or(0);
+        samples.add(&all::FAILURES, &labels, Value::Whole(times));
+    }
+    for reason in ["unmanaged", "oom"] {
+        let labels = [snapshot.node.clone(), reason.to_owned()];
+        let times = snapshot
+            .action_counts
+            .killed
+            .get(reason)
+            .copied()
+            .unwrap_or(0);
+        samples.add(&all::KILLED, &labels, Value::Whole(times));
+    }
+}
+
+/// Node, gpu, uuid, mode, profile, namespace, pod, container, pod uid.
+fn share_labels(
+    snapshot: &Snapshot,
+    (at, container): (usize, &ManagedContainer),
+    (index, device): (usize, &ContainerDevice),
+) -> [String; 9] {
+    let uuid = snapshot.sample.device_uuid(at, index);
+    let parent = snapshot.sample.gpu(at, index);
+    let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid == parent);
+    let index = gpu.map_or_else(String::new, |gpu| gpu.index.to_string());
+    let instances = gpu.into_iter().flat_map(|gpu| &gpu.instances);
+    let own = instances
+        .filter(|one| one.uuid == uuid)
+        .map(|one| one.profile.clone())
+        .next();
+    [
+        snapshot.node.clone(),
+        index,
+        uuid.to_owned(),
+        device.mode.name().to_owned(),
+        device.profile.clone().or(own).unwrap_or_default(),
+        container.namespace.clone(),
+        container.pod_name.clone(),
+        container.name.clone(),
+        container.pod.to_string(),
+    ]
+}
+
+fn number(of: usize) -> Value {
+    Value::Whole(u64::try_from(of).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+#[path = "exporter_tests.rs"]
+mod tests;

@@ -1,0 +1,207 @@
+//! The exported metrics match their declarations, and so does the reference.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_nvml::{DeviceMemory, GpuUtilization};
+use aliquot_region::host::ComputeUsage;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+use super::*;
+use crate::attribution::UnmanagedReason;
+use crate::evaluation::UnmanagedProcess;
+use crate::managed_containers::ManagedContainers;
+use crate::metrics::{ALL, MetricKind, reference};
+use crate::testing::container;
+
+const GIB: u64 = 1 << 30;
+
+fn gpus() -> [GpuSample; 1] {
+    let bytes = Some(DeviceMemory {
+        total: 80 * GIB,
+        used: 3 * GIB,
+        reserved: GIB,
+    });
+    let instances = vec![InstanceSample {
+        uuid: "MIG-1".to_owned(),
+        profile: "3g.40gb".to_owned(),
+        numbers: (2, 0),
+        bytes,
+    }];
+    let some = Some(50);
+    [GpuSample {
+        uuid: "GPU-a".to_owned(),
+        index: 3,
+        model: "NVIDIA A100".to_owned(),
+        bus: "00000000:07:00.0".to_owned(),
+        load: GpuUtilization {
+            busy: some,
+            memory_busy: some,
+            encoder: some,
+            decoder: some,
+            temperature: some,
+            power: some,
+            energy: Some(7),
+            sm_clock: some,
+            memory_clock: some,
+        },
+        bytes,
+        instances,
+    }]
+}
+
+fn scrape(families: &[Family]) -> String {
+    let containers = vec![
+        container("s0", "u1", "main", &["GPU-a"]),
+        container("s1", "u2", "main", &["MIG-1"]),
+    ];
+    let sample = NodeSample {
+        containers: Arc::new(ManagedContainers {
+            all: containers,
+            ..ManagedContainers::default()
+        }),
+        gpus: [("MIG-1".to_owned(), "GPU-a".to_owned())].into(),
+        ..NodeSample::default()
+    };
+    let used = ContainerUse {
+        limit: 4 * GIB,
+        measured: 3 * GIB,
+        tracked: 3 * GIB,
+        contexts: GIB,
+        processes: 1,
+        work: ComputeUsage {
+            busy: 1_500_000_000,
+            last: 1_000_000_000,
+            launches: 4,
+            waited: 250_000_000,
+        },
+        ..ContainerUse::default()
+    };
+    let evaluation = Evaluation {
+        uses: vec![vec![used], vec![used]],
+        unmanaged: vec![UnmanagedProcess {
+            gpu: "GPU-a".to_owned(),
+            pod: None,
+            reason: UnmanagedReason::Host,
+            bytes: GIB,
+        }],
+        ..Evaluation::default()
+    };
+    let shown = LatestSnapshot::default();
+    shown.set(Snapshot {
+        node: "n1".to_owned(),
+        sample,
+        gpus: gpus().to_vec(),
+        evaluation,
+        enforced_by: vec![vec![vec!["library", "driver"]]],
+        driver_limits: [("GPU-a".to_owned(), true)].into(),
+        pods: BTreeMap::new(),
+        listed: true,
+        action_counts: ActionCounts::default(),
+        failures: [("processes", 2)].into(),
+        dropped: 0,
+        took: Duration::from_millis(2),
+        now: 3_000_000_000,
+        completed_at: UNIX_EPOCH + Duration::from_secs(7),
+    });
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Exporter {
+        shown,
+        families: families.to_vec(),
+    }));
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("written");
+    text
+}
+
+#[test]
+fn exports_exactly_the_declared_metrics() {
+    let families = [Family::Own, Family::Hami, Family::Dcgm];
+    let text = scrape(&families);
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let found: BTreeMap<_, _> = types.filter_map(|line| line.split_once(' ')).collect();
+    let kind = |kind| match kind {
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+    };
+    let declared: BTreeMap<_, _> = ALL.iter().map(|one| (one.name, kind(one.kind))).collect();
+    assert_eq!(found, declared);
+    assert_eq!(declared.len(), ALL.len());
+    let lines: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|both| both.0)
+        .collect();
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    assert_eq!(
+        lines.iter().filter(|line| !line.starts_with('#')).count(),
+        samples.count()
+    );
+    let own = scrape(&[Family::Own]);
+    assert!(!own.contains("hami_") && !own.contains("DCGM_"));
+}
+
+fn check(line: &str) {
+    let text = scrape(&[Family::Own, Family::Hami, Family::Dcgm]);
+    assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+}
+
+#[test]
+fn exports_share_under_own_and_hami_names() {
+    let labels = "node=\"n1\",gpu=\"3\",uuid=\"GPU-a\",mode=\"vgpu\",profile=\"\",namespace=\"default\",pod=\"pod-u1\",container=\"main\",pod_uid=\"u1\"";
+    let ours =
+        |name: &str, value: &str| check(&format!("aliquot_share_{name}{{{labels}}} {value}"));
+    ours("memory_used_bytes", "3221225472");
+    ours("memory_limit_bytes", "4294967296");
+    ours("core_limit_ratio", "0.3");
+    ours("compute_seconds_total", "1.5");
+    ours("throttled_seconds_total", "0.25");
+    ours("last_kernel_seconds", "2.0");
+    check(
+        "hami_vgpu_memory_used_bytes{namespace=\"default\",pod=\"pod-u1\",container=\"main\",vdevice_index=\"0\",device_uuid=\"GPU-a\"} 3221225472",
+    );
+    for by in ["library", "driver"] {
+        check(&format!(
+            "aliquot_share_memory_enforced{{{labels},by=\"{by}\"}} 1"
+        ));
+    }
+    check(
+        "hami_vgpu_memory_buffer_bytes{namespace=\"default\",pod=\"pod-u1\",container=\"main\",vdevice_index=\"0\",device_uuid=\"GPU-a\"} 2147483648",
+    );
+    check(
+        "DCGM_FI_DEV_FB_FREE{gpu=\"3\",UUID=\"GPU-a\",pci_bus_id=\"00000000:07:00.0\",device=\"nvidia3\",modelName=\"NVIDIA A100\",hostname=\"n1\"} 77824",
+    );
+    check("aliquot_gpu_shares{node=\"n1\",gpu=\"3\",uuid=\"GPU-a\",model=\"NVIDIA A100\"} 2");
+    check(
+        "aliquot_gpu_unmanaged_memory_bytes{node=\"n1\",gpu=\"3\",uuid=\"GPU-a\",reason=\"host\",namespace=\"\",pod=\"\"} 1073741824",
+    );
+    check("aliquot_monitor_lingering_seats{node=\"n1\"} 2");
+}
+
+#[test]
+fn mig_11_exports_series_for_each_instance() {
+    let labels = "node=\"n1\",gpu=\"3\",uuid=\"MIG-1\",mode=\"vgpu\",profile=\"3g.40gb\",namespace=\"default\",pod=\"pod-u2\",container=\"main\",pod_uid=\"u2\"";
+    check(&format!(
+        "aliquot_share_memory_used_bytes{{{labels}}} 3221225472"
+    ));
+    let instance = "node=\"n1\",gpu=\"3\",uuid=\"MIG-1\",profile=\"3g.40gb\",gi=\"2\",ci=\"0\"";
+    check(&format!(
+        "aliquot_instance_memory_used_bytes{{{instance}}} 3221225472"
+    ));
+    check(&format!(
+        "aliquot_instance_memory_total_bytes{{{instance}}} 85899345920"
+    ));
+}
+
+#[test]
+fn metrics_reference_matches_declarations() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../docs/reference/monitor-metrics.md"
+    );
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, reference()).expect("written");
+    }
+    let written = std::fs::read_to_string(path).expect("docs/reference/monitor-metrics.md");
+    assert_eq!(written, reference(), "run: make reference");
+}

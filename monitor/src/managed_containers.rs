@@ -1,0 +1,353 @@
+//! The containers with a share on this node, from what the device plugin wrote below its state
+//! directory: the accepted allocations (`accepted/<pod>.json`) and the container directories. Needs no
+//! API server. A file that cannot be read does not hide the others.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aliquot_core::inventory::Mode;
+use aliquot_core::{Allocation, GpuUuid, Grant, Mib, Percent, PodUid};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+/// The version of an accepted allocation that this release reads.
+const VERSION: u32 = 1;
+/// A directory that changed within this time may change again with the same modification time.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// When the compute limit applies (`GPU_CORE_UTILIZATION_POLICY`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Utilization {
+    /// Unless the container is alone on the GPU.
+    #[default]
+    Default,
+    /// Always.
+    Force,
+    /// Never.
+    Disable,
+}
+
+/// A container's limits besides its grants, as the device plugin accepted them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct EffectiveLimits {
+    /// When the compute limit applies.
+    pub utilization: Utilization,
+    /// The process that grew last is killed when the container exceeds its memory limit.
+    pub oom_killer: bool,
+    /// Its memory limit may exceed the GPU's memory.
+    pub oversubscribe: bool,
+    /// No limit applies.
+    pub uncontrolled: bool,
+}
+
+/// A device of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerDevice {
+    /// Its uuid, as on the limits page: `GPU-…`, or `MIG-…` for an instance of a fixed layout.
+    pub uuid: GpuUuid,
+    /// Memory that was granted; 0 with time-slicing.
+    pub memory: Mib,
+    /// Compute that was granted; 0 and 100: no limit.
+    pub cores: Percent,
+    /// The sharing mode when the pod was accepted.
+    pub mode: Mode,
+    /// The MIG profile of an instance that was created for it.
+    pub profile: Option<String>,
+}
+
+/// A container with a share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagedContainer {
+    /// Name of its directory, new for each start that the kubelet prepares.
+    pub id: String,
+    /// The pod's uid, as the kubelet knows it.
+    pub pod: PodUid,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod_name: String,
+    /// The container's name.
+    pub name: String,
+    /// Its devices, in the order of the limits page and the counters file.
+    pub devices: Vec<ContainerDevice>,
+    /// 0 high, 1 low.
+    pub priority: u8,
+    /// Its other limits.
+    pub effective: EffectiveLimits,
+    /// It has the limiter: each of its processes on a GPU has a process slot.
+    pub limited: bool,
+    /// Its directory on the host, which the container has read-only.
+    pub directory: PathBuf,
+}
+
+impl ManagedContainer {
+    /// Its limits page, which the host writes.
+    pub fn limits(&self) -> PathBuf {
+        self.directory.join("limits")
+    }
+
+    /// Its counters file, which the tenant writes: only for [`aliquot_region::host::read`].
+    pub fn counters(&self) -> PathBuf {
+        self.directory.join("counters/slots")
+    }
+
+    /// The list of its processes, which the host writes.
+    pub fn processes(&self) -> PathBuf {
+        self.directory.join("processes")
+    }
+}
+
+/// An accepted allocation that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableShare {
+    /// Its file.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// The containers with a share at one moment, ordered by directory name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManagedContainers {
+    /// The containers.
+    pub all: Vec<ManagedContainer>,
+    /// Accepted allocations that cannot be read.
+    pub unreadable: Vec<UnreadableShare>,
+    /// All pods with a share, including those.
+    pub accepted: BTreeSet<PodUid>,
+    /// There may be more shares: their list cannot be read, or is gone.
+    pub unlisted: bool,
+}
+
+/// Receives the newest list.
+pub type ContainersReceiver = watch::Receiver<Arc<ManagedContainers>>;
+
+/// The fields that are read of an accepted allocation.
+#[derive(Deserialize)]
+struct StoredShare {
+    v: u32,
+    pod: PodUid,
+    namespace: String,
+    name: String,
+    allocation: Allocation,
+    containers: Vec<StoredContainer>,
+    names: BTreeSet<String>,
+    /// The container of each directory, by the directory's name.
+    #[serde(default, rename = "seats")]
+    directories: BTreeMap<String, String>,
+    #[serde(default)]
+    order: BTreeMap<String, u64>,
+    #[serde(default)]
+    modes: BTreeMap<GpuUuid, Mode>,
+}
+
+#[derive(Deserialize)]
+struct StoredContainer {
+    name: String,
+    effective: EffectiveLimits,
+}
+
+/// Reads the containers when they may have changed.
+#[derive(Debug)]
+pub struct ContainerReader {
+    state: PathBuf,
+    last: Option<([SystemTime; 2], Arc<ManagedContainers>)>,
+}
+
+impl ContainerReader {
+    /// Reads below the agent's state directory.
+    pub fn new(state: PathBuf) -> Self {
+        Self { state, last: None }
+    }
+
+    /// The containers now. Blocks.
+    pub fn read(&mut self) -> Arc<ManagedContainers> {
+        let changed = ["accepted", "seats"].map(|folder| changed(&self.state.join(folder)));
+        if let Some((then, containers)) = &self.last
+            && *then == changed
+            && changed.iter().all(|time| is_settled(*time))
+            && is_complete(containers)
+        {
+            return Arc::clone(containers);
+        }
+        let mut found = read(&self.state);
+        let (last, there) = (self.last.as_ref(), self.state.join("accepted").is_dir());
+        // If the directory is gone, earlier shares are unknown now.
+        found.unlisted |=
+            !there && last.is_some_and(|(_, last)| last.unlisted || !last.accepted.is_empty());
+        let mut containers = Arc::new(found);
+        if let Some((_, last)) = &self.last
+            && **last == *containers
+        {
+            containers = Arc::clone(last);
+        }
+        self.last = Some((changed, Arc::clone(&containers)));
+        containers
+    }
+}
+
+/// Whether nothing failed, and no container got its limiter since: that changes no modification time.
+fn is_complete(containers: &ManagedContainers) -> bool {
+    let without = containers.all.iter().filter(|container| !container.limited);
+    let got_it =
+        |container: &ManagedContainer| has_limiter(container.effective, &container.directory);
+    containers.unreadable.is_empty() && !containers.unlisted && !without.into_iter().any(got_it)
+}
+
+/// The agent adds it last.
+fn has_limiter(effective: EffectiveLimits, folder: &Path) -> bool {
+    !effective.uncontrolled && folder.join("lib").is_dir()
+}
+
+fn changed(folder: &Path) -> SystemTime {
+    let found = fs::metadata(folder).and_then(|found| found.modified());
+    found.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn is_settled(time: SystemTime) -> bool {
+    time.elapsed().is_ok_and(|age| age > SETTLED)
+}
+
+/// Reads the containers below a state directory, ordered by directory name.
+pub fn read(state: &Path) -> ManagedContainers {
+    let mut containers = ManagedContainers::default();
+    let folder = state.join("accepted");
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return containers,
+        Err(error) => {
+            containers.unlisted = true;
+            containers
+                .unreadable
+                .push(unreadable_share(&folder, &error));
+            return containers;
+        }
+    };
+    for entry in entries {
+        let file = match entry {
+            Ok(entry) => entry.path(),
+            Err(error) => {
+                containers.unlisted = true;
+                containers
+                    .unreadable
+                    .push(unreadable_share(&folder, &error));
+                continue;
+            }
+        };
+        if file.extension().is_none_or(|ending| ending != "json") {
+            continue;
+        }
+        let pod = file.file_stem().and_then(|stem| stem.to_str());
+        containers.accepted.extend(pod.map(PodUid::from));
+        match fs::read(&file) {
+            // Removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => containers.unreadable.push(unreadable_share(&file, &error)),
+            // Left by a power failure; its pod is validated again.
+            Ok(text) if text.iter().all(|byte| *byte == 0) => {}
+            Ok(text) => match read_share(&text, &state.join("seats")) {
+                Ok(found) => containers.all.extend(found),
+                Err(problem) => containers
+                    .unreadable
+                    .push(UnreadableShare { file, problem }),
+            },
+        }
+    }
+    containers.all.sort_by(|a, b| a.id.cmp(&b.id));
+    containers.unreadable.sort_by(|a, b| a.file.cmp(&b.file));
+    containers
+}
+
+/// A container that was prepared again, as after a reboot, runs with the newest directory. An earlier
+/// release did not record the order: then the creation time decides.
+fn retain_newest(containers: &mut Vec<ManagedContainer>, order: &BTreeMap<String, u64>) {
+    containers.sort_by_cached_key(|container| {
+        let newest = Reverse((
+            order.get(&container.id).copied(),
+            created(&container.directory),
+        ));
+        (container.name.clone(), newest)
+    });
+    containers.dedup_by(|later, first| later.name == first.name);
+}
+
+fn created(folder: &Path) -> SystemTime {
+    let found =
+        fs::metadata(folder).and_then(|found| found.created().or_else(|_| found.modified()));
+    found.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn unreadable_share(file: &Path, error: &io::Error) -> UnreadableShare {
+    UnreadableShare {
+        file: file.to_owned(),
+        problem: error.to_string(),
+    }
+}
+
+fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, String> {
+    let stored: StoredShare = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if stored.v != VERSION {
+        return Err(format!(
+            "unsupported version {}; expected: {VERSION}",
+            stored.v
+        ));
+    }
+    let only = match stored.containers.as_slice() {
+        [only] => Some(only.name.clone()),
+        _ => None,
+    };
+    let mut containers = Vec::new();
+    for name in &stored.names {
+        let folder = folders.join(name);
+        // Only the first device id of a container has a directory, until it is collected.
+        if !folder.is_dir() {
+            continue;
+        }
+        let Some(container) = stored.directories.get(name).or(only.as_ref()) else {
+            return Err(format!("the container of directory {name} is missing"));
+        };
+        let known = stored.containers.iter().find(|one| one.name == *container);
+        let grants = stored.allocation.grants(container);
+        let (Some(known), Some(grants)) = (known, grants) else {
+            return Err(format!("container {container} has no allocation"));
+        };
+        let devices: Vec<ContainerDevice> = grants
+            .iter()
+            .map(|one| device(one, &stored.modes))
+            .collect();
+        containers.push(ManagedContainer {
+            id: name.clone(),
+            pod: stored.pod.clone(),
+            namespace: stored.namespace.clone(),
+            pod_name: stored.name.clone(),
+            name: container.clone(),
+            devices,
+            priority: stored.allocation.priority,
+            effective: known.effective,
+            limited: has_limiter(known.effective, &folder),
+            directory: folder,
+        });
+    }
+    retain_newest(&mut containers, &stored.order);
+    Ok(containers)
+}
+
+fn device(grant: &Grant, modes: &BTreeMap<GpuUuid, Mode>) -> ContainerDevice {
+    ContainerDevice {
+        uuid: grant.gpu.clone(),
+        memory: grant.memory,
+        cores: grant.cores,
+        mode: modes.get(&grant.gpu).copied().unwrap_or(Mode::Vgpu),
+        profile: grant.mig.as_ref().map(|placed| placed.profile.clone()),
+    }
+}
+
+#[cfg(test)]
+#[path = "managed_containers_tests.rs"]
+mod tests;

@@ -1,0 +1,161 @@
+//! Reads what the device plugin writes, and invalid files.
+
+use super::*;
+
+/// As the device plugin of this release writes it; its own test compares.
+const WRITTEN: &str = include_str!("../../device-plugin/src/accepted.golden.json");
+
+fn state(files: &[(&str, &str)], folders: &[&str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("tempdir");
+    for folder in folders {
+        fs::create_dir_all(dir.path().join("seats").join(folder)).expect("made");
+    }
+    fs::create_dir_all(dir.path().join("accepted")).expect("made");
+    for (name, text) in files {
+        fs::write(dir.path().join("accepted").join(name), text).expect("written");
+    }
+    dir
+}
+
+#[test]
+fn lists_each_container_with_a_directory() {
+    let dir = state(&[("u1.json", WRITTEN)], &["GPU-a-0-1/lib", "GPU-a-1-2"]);
+    let containers = read(dir.path());
+    assert_eq!(containers.unreadable, []);
+    let found: Vec<_> = containers.all.iter().map(|s| (&*s.id, &*s.name)).collect();
+    assert_eq!(found, [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")]);
+    let [init, main] = &containers.all[..] else {
+        panic!("two containers")
+    };
+    assert!(init.limited && !main.limited, "one has the library");
+    assert_eq!((main.pod.as_str(), &*main.pod_name), ("u1", "train"));
+    assert_eq!((&*main.namespace, main.priority), ("default", 1));
+    assert_eq!(main.effective.utilization, Utilization::Force);
+    assert!(main.effective.oom_killer);
+    let device = &main.devices[0];
+    assert_eq!(
+        (device.uuid.as_str(), device.memory, device.cores),
+        ("GPU-a", Mib(20), Percent(2))
+    );
+    assert_eq!(device.mode, Mode::Mps);
+    assert!(main.limits().ends_with("seats/GPU-a-1-2/limits"));
+    assert!(main.counters().ends_with("seats/GPU-a-1-2/counters/slots"));
+}
+
+#[test]
+fn names_unreadable_share_without_hiding_others() {
+    let check = |text: &str, expected: &str| {
+        let files = [("u1.json", WRITTEN), ("u2.json", text)];
+        let containers = read(state(&files, &["GPU-a-1-2", "x"]).path());
+        assert_eq!(containers.all.len(), 1, "{text}");
+        let problems: Vec<_> = containers
+            .unreadable
+            .iter()
+            .map(|one| &*one.problem)
+            .collect();
+        assert!(problems.concat().contains(expected), "{problems:?}");
+        assert_eq!(problems.is_empty(), expected.is_empty(), "{problems:?}");
+    };
+    check("{", "EOF");
+    check("\0\0", "");
+    check(
+        &WRITTEN.replace("\"v\":1,\"pod\"", "\"v\":2,\"pod\""),
+        "version 2",
+    );
+    let of_earlier = r#"{"v":1,"pod":"u2","namespace":"d","name":"p","names":["x"],
+        "allocation":{"v":1,"node":"n","containers":{},"init":{},"priority":1},"containers":[]}"#;
+    check(of_earlier, "container of directory x");
+    check(&of_earlier.replace("[\"x\"]", "[]"), "");
+}
+
+#[test]
+fn lists_pod_of_unreadable_share_as_accepted() {
+    let dir = state(&[("u1.json", WRITTEN), ("u2.json", "{")], &["GPU-a-1-2"]);
+    let mut reader = ContainerReader::new(dir.path().to_owned());
+    let containers = reader.read();
+    assert_eq!(containers.accepted, ["u1".into(), "u2".into()].into());
+    assert!(!containers.unlisted);
+    fs::remove_dir_all(dir.path().join("accepted")).expect("removed");
+    for _ in 0..2 {
+        assert!(reader.read().unlisted, "the list is gone");
+    }
+    let fresh = ContainerReader::new(dir.path().to_owned()).read();
+    assert!(!fresh.unlisted, "nobody was given a share yet");
+    fs::write(dir.path().join("accepted"), "").expect("written");
+    assert!(read(dir.path()).unlisted, "no folder");
+}
+
+#[test]
+fn notices_limiter_added_without_modification_time() {
+    let dir = state(&[("u1.json", WRITTEN)], &["GPU-a-1-2"]);
+    let long_ago = SystemTime::now() - SETTLED * 10;
+    for folder in ["accepted", "seats"] {
+        let folder = fs::File::open(dir.path().join(folder)).expect("opened");
+        folder.set_modified(long_ago).expect("set");
+    }
+    let mut reader = ContainerReader::new(dir.path().to_owned());
+    let first = reader.read();
+    assert!(Arc::ptr_eq(&first, &reader.read()), "nothing changed");
+    assert!(!first.all[0].limited);
+    fs::create_dir(dir.path().join("seats/GPU-a-1-2/lib")).expect("made");
+    assert!(
+        reader.read().all[0].limited,
+        "without a new modification time"
+    );
+}
+
+#[test]
+fn rereads_share_that_was_unreadable() {
+    let dir = state(&[("u1.json", "{")], &["GPU-a-1-2"]);
+    let settle = || {
+        for folder in ["accepted", "seats"] {
+            let folder = fs::File::open(dir.path().join(folder)).expect("opened");
+            folder.set_modified(SystemTime::UNIX_EPOCH).expect("set");
+        }
+    };
+    settle();
+    let mut reader = ContainerReader::new(dir.path().to_owned());
+    assert_eq!(reader.read().unreadable.len(), 1);
+    fs::write(dir.path().join("accepted/u1.json"), WRITTEN).expect("written");
+    settle();
+    assert_eq!(reader.read().all.len(), 1);
+}
+
+#[test]
+fn rereads_only_after_a_change() {
+    let dir = state(&[("u1.json", WRITTEN)], &["GPU-a-1-2"]);
+    let mut reader = ContainerReader::new(dir.path().to_owned());
+    let first = reader.read();
+    assert!(Arc::ptr_eq(&first, &reader.read()), "the same list");
+    fs::remove_file(dir.path().join("accepted/u1.json")).expect("removed");
+    assert_eq!(reader.read().all, []);
+    assert_eq!(ContainerReader::new("/nonexistent".into()).read().all, []);
+}
+
+#[test]
+fn prefers_recorded_order_over_creation_time() {
+    let of_main = WRITTEN.replace("\"GPU-a-0-1\":\"i\"", "\"GPU-a-0-1\":\"main\"");
+    let check = |order: &str, folders: [&str; 2], expected: &str| {
+        let known = "\"order\":{\"GPU-a-0-1\":1,\"GPU-a-1-2\":2}";
+        assert!(of_main.contains(known));
+        let share = of_main.replace(known, order);
+        let dir = state(&[("u1.json", &share)], &folders[..1]);
+        let first = created(&dir.path().join("seats").join(folders[0]));
+        // The creation time is as coarse as the kernel's clock.
+        let second = dir.path().join("seats").join(folders[1]);
+        while created(&second) <= first {
+            let _ = fs::remove_dir(&second);
+            fs::create_dir(&second).expect("made");
+        }
+        let found: Vec<String> = read(dir.path()).all.into_iter().map(|s| s.id).collect();
+        assert_eq!(found, [expected], "{order}");
+    };
+    let (a, b) = ("GPU-a-0-1", "GPU-a-1-2");
+    for folders in [[a, b], [b, a]] {
+        check("\"order\":{\"GPU-a-0-1\":1,\"GPU-a-1-2\":2}", folders, b);
+        check("\"order\":{\"GPU-a-0-1\":2,\"GPU-a-1-2\":1}", folders, a);
+        // One of an earlier release, and one of this.
+        check("\"order\":{\"GPU-a-0-1\":1}", folders, a);
+        check("\"order\":{}", folders, folders[1]);
+    }
+}

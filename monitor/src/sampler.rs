@@ -1,0 +1,383 @@
+//! Takes one sample of all that is measured, from disk, driver and `/proc`. A part that cannot be
+//! read does not fail the whole sample.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use aliquot_core::PodUid;
+use aliquot_region::host::{self, CountersReadError};
+use aliquot_region::limits::HostLimitsPage;
+use serde::Deserialize;
+
+use crate::attribution::{MigInstance, NodeContext, ProcessSample, is_new};
+use crate::busy::UtilizationSamples;
+use crate::container_cgroups::ContainerCgroups;
+use crate::container_names::ContainerNames;
+use crate::devices::{self, GpuDriver, GpuSample, InventoryCache};
+use crate::evaluation::NodeSample;
+use crate::log_rate_limit::LogRateLimit;
+use crate::managed_containers::{ContainerReader, ManagedContainer, ManagedContainers};
+use crate::pods::{Pod, Pods};
+use crate::processes::{ProcessIdentity, Processes};
+
+/// Takes samples, and caches what need not be read each time.
+pub struct Sampler {
+    driver: Arc<dyn GpuDriver>,
+    reader: ContainerReader,
+    processes: Processes,
+    pods: Pods,
+    container_cgroups: ContainerCgroups,
+    names: ContainerNames,
+    /// Pods that had a process on a GPU in the last sample.
+    busy: Option<BTreeSet<PodUid>>,
+    /// Containers that had one, by pod and the runtime's id.
+    seen: BTreeSet<(PodUid, String)>,
+    exiting: ExitingProcesses,
+    mps: PathBuf,
+    /// The pod that this process is in.
+    own: Option<PodUid>,
+    gpus: InventoryCache,
+    samples: UtilizationSamples,
+    pages: BTreeMap<String, HostLimitsPage>,
+    log_limit: LogRateLimit,
+    /// Failed reads, by what was read.
+    pub failures: BTreeMap<&'static str, u64>,
+}
+
+/// Part of the status file of an MPS daemon's supervisor.
+#[derive(Deserialize)]
+struct MpsStatus {
+    daemon: Option<u32>,
+    #[serde(default)]
+    servers: Vec<MpsServer>,
+}
+
+#[derive(Deserialize)]
+struct MpsServer {
+    pid: u32,
+}
+
+impl Sampler {
+    /// Samples this driver and the containers below the agent's state directory.
+    pub fn new(driver: Arc<dyn GpuDriver>, state: &Path, processes: Processes, pods: Pods) -> Self {
+        let own = processes.info(std::process::id());
+        Self {
+            own: own.and_then(|known| known.location.pod),
+            driver,
+            reader: ContainerReader::new(state.to_owned()),
+            processes,
+            pods,
+            container_cgroups: ContainerCgroups::default(),
+            names: ContainerNames::of(state),
+            busy: None,
+            seen: BTreeSet::new(),
+            exiting: ExitingProcesses::default(),
+            mps: state.join("mps"),
+            gpus: InventoryCache::default(),
+            samples: UtilizationSamples::default(),
+            pages: BTreeMap::new(),
+            log_limit: LogRateLimit::default(),
+            failures: BTreeMap::new(),
+        }
+    }
+
+    /// Takes one sample. Blocks.
+    pub fn sample(&mut self) -> (NodeSample, Vec<GpuSample>) {
+        self.log_limit.begin_sample();
+        let pods = self.pods.all();
+        let containers = self.reader.read();
+        let containers = self.active_containers(containers, &pods);
+        let gpus = self.gpus();
+        let before: Vec<_> = containers.all.iter().map(counters).collect();
+        let mut sample = NodeSample {
+            context: self.context(&gpus, &containers, &pods),
+            containers: Arc::clone(&containers),
+            ..NodeSample::default()
+        };
+        for container in &containers.all {
+            let (limits, charged, current_uuids) = self.limits(container);
+            sample.limits.push(limits);
+            sample.charged.push(charged);
+            sample.context.current_uuids.push(current_uuids);
+        }
+        for gpu in &gpus {
+            for one in &gpu.instances {
+                sample.gpus.insert(one.uuid.clone(), gpu.uuid.clone());
+            }
+            self.processes_of(&gpu.uuid, &mut sample);
+        }
+        self.exiting.update(&mut sample.processes);
+        let locations = sample.processes.iter().map(|one| &one.process.location);
+        let seen = locations
+            .filter_map(|location| Some((location.pod.clone()?, location.container.clone()?)));
+        self.seen = seen.collect();
+        let devices: Vec<Vec<&str>> = (containers.all.iter().enumerate())
+            .map(|(at, container)| {
+                (0..container.devices.len())
+                    .map(|i| sample.device_uuid(at, i))
+                    .collect()
+            })
+            .collect();
+        let known = devices::devices(&gpus, |_| true);
+        let unknown = devices
+            .iter()
+            .flatten()
+            .filter(|uuid| !known.contains(*uuid));
+        let unknown: Vec<String> = unknown.map(|uuid| (*uuid).to_owned()).collect();
+        let used_gpus: BTreeSet<&str> = sample.processes.iter().map(|one| &*one.gpu).collect();
+        let quiet = devices::devices(&gpus, |gpu| {
+            !used_gpus.contains(&*gpu.uuid) && !sample.blind.contains(&gpu.uuid)
+        });
+        let both = (containers.all.iter().zip(before)).zip(&devices).map(
+            |((container, before), devices)| {
+                let before = match before? {
+                    Ok(before) => before,
+                    Err(error) => return Some(Err(error)),
+                };
+                // No process uses memory that the counters could be compared with.
+                let is_quiet = devices.iter().all(|uuid| quiet.contains(uuid));
+                let after = if is_quiet {
+                    Ok(before.clone())
+                } else {
+                    counters(container)?
+                };
+                Some(after.map(|after| (before, after)))
+            },
+        );
+        sample.counters = both.collect();
+        // The processes on a GPU that is missing in the inventory are not known.
+        self.gpus.set_missing(!unknown.is_empty());
+        sample.blind.extend(unknown);
+        for (container, counters) in containers.all.iter().zip(&sample.counters) {
+            if let Some(Err(error)) = counters
+                && !error.is_caused_by_tenant()
+                && !is_gone(error)
+            {
+                self.failed("counters", &container.id, error);
+            }
+        }
+        let before = self.busy.take().filter(|_| !sample.blind.is_empty());
+        let busy = sample.processes.iter();
+        let busy = busy.filter_map(|one| one.process.location.pod.clone());
+        self.busy = Some(busy.chain(before.into_iter().flatten()).collect());
+        if sample
+            .processes
+            .iter()
+            .any(|one| is_new(one, &sample.context))
+        {
+            self.gpus.invalidate();
+        }
+        let names = &sample.context.container_names;
+        let found = self
+            .container_cgroups
+            .find(&containers.all, names, &self.processes);
+        (sample.cgroups, sample.candidates) = found;
+        sample.context.accepted.clone_from(&containers.accepted);
+        sample.context.unlisted = containers.unlisted;
+        let names: BTreeSet<&String> = containers
+            .all
+            .iter()
+            .map(|container| &container.id)
+            .collect();
+        self.pages.retain(|name, _| names.contains(name));
+        (sample, gpus)
+    }
+
+    /// The limits page of a container, to write to.
+    pub fn page(&mut self, container: &ManagedContainer) -> Option<&HostLimitsPage> {
+        if !self.pages.contains_key(&container.id) {
+            let page = HostLimitsPage::open(&container.limits());
+            match page {
+                Ok(page) => drop(self.pages.insert(container.id.clone(), page)),
+                Err(error) => {
+                    self.failed("limits", &container.id, &error);
+                    return None;
+                }
+            }
+        }
+        self.pages.get(&container.id)
+    }
+
+    /// Limit and overhead of each device, in bytes, and its current uuid.
+    fn limits(&mut self, container: &ManagedContainer) -> (Vec<u64>, Vec<u64>, Vec<String>) {
+        let number = container.devices.len();
+        let Some(page) = self.page(container).map(HostLimitsPage::page) else {
+            return (vec![0; number], vec![0; number], Vec::new());
+        };
+        let devices = 0..number.min(page.devices());
+        let (limits, charges) = devices
+            .clone()
+            .map(|device| (page.memory(device), page.overhead(device)))
+            .unzip();
+        let current_uuids = devices.map(|device| {
+            let (uuid, length) = page.uuid(device);
+            String::from_utf8_lossy(&uuid[..length]).into_owned()
+        });
+        (limits, charges, current_uuids.collect())
+    }
+
+    fn gpus(&mut self) -> Vec<GpuSample> {
+        let (gpus, failed) = self.gpus.now(&*self.driver);
+        if let Some(error) = failed {
+            self.failed("inventory", "", &error);
+        }
+        gpus
+    }
+
+    /// The containers of pods that have not ended, or that have a process on a GPU. The agent collects
+    /// the others, and nothing runs in them.
+    fn active_containers(
+        &self,
+        read: Arc<ManagedContainers>,
+        pods: &BTreeMap<PodUid, Arc<Pod>>,
+    ) -> Arc<ManagedContainers> {
+        let is_inactive = |container: &ManagedContainer| {
+            let is_over = pods.get(&container.pod).is_some_and(|pod| pod.info.ended);
+            let is_busy = |pods: &BTreeSet<PodUid>| pods.contains(&container.pod);
+            is_over && self.busy.as_ref().is_some_and(|pods| !is_busy(pods))
+        };
+        if !read.all.iter().any(is_inactive) {
+            return read;
+        }
+        let mut containers = ManagedContainers::clone(&read);
+        containers.all.retain(|container| !is_inactive(container));
+        Arc::new(containers)
+    }
+
+    fn processes_of(&mut self, gpu: &str, sample: &mut NodeSample) {
+        let found = match self.driver.processes(gpu) {
+            Ok(found) => found,
+            Err(error) => {
+                self.failed("processes", gpu, &error);
+                sample.blind.insert(gpu.to_owned());
+                return;
+            }
+        };
+        sample.processes.extend(found.into_iter().filter_map(|one| {
+            Some(ProcessSample {
+                gpu: gpu.to_owned(),
+                instance: one.instance,
+                bytes: one.bytes.unwrap_or(0),
+                process: self.processes.info(one.pid)?,
+            })
+        }));
+        self.samples.set_clock(SystemTime::now());
+        // Partitioned GPUs do not report it.
+        let Ok(shares) = self
+            .driver
+            .process_utilization(gpu, self.samples.since(gpu))
+        else {
+            return;
+        };
+        let now = Instant::now();
+        if self.samples.take(gpu, &shares, now) {
+            sample.newly_sampled.insert(gpu.to_owned());
+        }
+        let busy = self.samples.busy(gpu, now);
+        sample
+            .busy
+            .extend(busy.map(|(pid, busy)| ((gpu.to_owned(), pid), busy)));
+    }
+
+    fn context(
+        &mut self,
+        gpus: &[GpuSample],
+        containers: &ManagedContainers,
+        pods: &BTreeMap<PodUid, Arc<Pod>>,
+    ) -> NodeContext {
+        let accepted = (!containers.unlisted).then_some(&containers.accepted);
+        self.names.prune(pods, &self.seen);
+        let mut context = NodeContext {
+            own: self.own.clone(),
+            container_names: self.names.update(accepted, pods).clone(),
+            pods: pods
+                .iter()
+                .map(|(uid, pod)| (uid.clone(), pod.info))
+                .collect(),
+            ..NodeContext::default()
+        };
+        if let Err(error) = self.names.write() {
+            self.failed("names", "", &error);
+        }
+        for gpu in gpus {
+            for one in &gpu.instances {
+                let instance = MigInstance {
+                    profile: one.profile.clone(),
+                    uuid: one.uuid.clone(),
+                };
+                let key = (gpu.uuid.clone(), one.numbers);
+                context.instances.insert(key, instance);
+            }
+        }
+        let directories = std::fs::read_dir(&self.mps).into_iter().flatten().flatten();
+        for directory in directories {
+            let text = std::fs::read(directory.path().join("status.json"));
+            let status = text
+                .ok()
+                .and_then(|text| serde_json::from_slice::<MpsStatus>(&text).ok());
+            let Some(status) = status else { continue };
+            context.servers.extend(status.daemon);
+            context
+                .servers
+                .extend(status.servers.iter().map(|one| one.pid));
+        }
+        context
+    }
+
+    fn failed(&mut self, what: &'static str, of: &str, error: &dyn std::error::Error) {
+        *self.failures.entry(what).or_default() += 1;
+        let text = error.to_string();
+        if self.log_limit.should_log(&format!("{what} {of}"), &text) {
+            tracing::warn!(
+                what,
+                of,
+                error = text,
+                "read failed; retrying at the next sample"
+            );
+        }
+    }
+}
+
+/// The counters file of a container with the limiter.
+fn counters(
+    container: &ManagedContainer,
+) -> Option<Result<host::CountersSnapshot, CountersReadError>> {
+    let read = || host::read(&container.counters(), container.devices.len());
+    container.limited.then(read)
+}
+
+/// Whether the file was removed with its container, or does not exist yet.
+fn is_gone(error: &CountersReadError) -> bool {
+    let gone = std::io::ErrorKind::NotFound;
+    matches!(error, CountersReadError::Io { source, .. } if source.kind() == gone)
+}
+
+/// Samples after which an exiting process counts as any other: releasing tens of gigabytes takes the
+/// driver seconds.
+const MAX_EXITING: u32 = 20;
+
+/// Exiting processes, whose memory is about to be released, with the number of samples since they
+/// began to exit. A program may exit and leave its memory to another that shares it, so the state
+/// does not last.
+#[derive(Clone, Debug, Default)]
+pub struct ExitingProcesses(BTreeMap<ProcessIdentity, u32>);
+
+impl ExitingProcesses {
+    /// Adds one sample: processes that have been exiting for too long no longer count as exiting.
+    pub fn update(&mut self, processes: &mut [ProcessSample]) {
+        let mut next = BTreeMap::new();
+        for one in processes.iter_mut().filter(|one| one.process.exiting) {
+            let identity = one.process.identity;
+            let samples = self.0.get(&identity).map_or(1, |samples| samples + 1);
+            next.insert(identity, samples);
+            one.process.exiting = samples <= MAX_EXITING;
+        }
+        self.0 = next;
+    }
+}
+
+#[cfg(test)]
+#[path = "sampler_tests.rs"]
+mod tests;

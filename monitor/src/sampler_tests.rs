@@ -1,0 +1,273 @@
+//! Samples of a temporary state directory and `/proc`, and a scripted driver.
+
+use std::fs;
+use std::time::Duration;
+
+use aliquot_core::Mib;
+use aliquot_k8s::watch::Index as _;
+use aliquot_nvml::{
+    DeviceHealth, DeviceMemory, Driver, DriverInventory, GpuEvent, GpuFacts, GpuProcess,
+    GpuUtilization, LimitError, MemoryLimit, MemoryLimits, Nvml, NvmlError, Options,
+    ProcessUtilization, Usage,
+};
+use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::*;
+use crate::testing::{process, process_sample};
+
+/// As the device plugin of this release writes it.
+const WRITTEN: &str = include_str!("../../device-plugin/src/accepted.golden.json");
+const POD: &str = "0123456789abcdef0123456789abcdef";
+const CONTAINER_DIR: &str = "GPU-a-1-2";
+
+/// A driver with these GPUs, if it answers, and this process on each, if any.
+#[derive(Default)]
+struct Scripted {
+    gpus: Mutex<Option<Vec<&'static str>>>,
+    process: Mutex<Option<u32>>,
+}
+
+fn no_answer() -> NvmlError {
+    let library = "/nonexistent/libnvidia-ml.so.1".into();
+    let opened = Nvml::open(Options {
+        library,
+        ..Options::default()
+    });
+    opened.err().expect("there is no such library")
+}
+
+impl Driver for Scripted {
+    fn inventory(&self) -> Result<DriverInventory, NvmlError> {
+        let gpu = |(index, uuid): (u32, &&str)| GpuFacts {
+            uuid: (*uuid).to_owned(),
+            index,
+            minor: None,
+            pci_bus_id: None,
+            pci_device_id: None,
+            model: "GPU".to_owned(),
+            memory: Mib(10_000),
+            reserved: None,
+            compute_capability: None,
+            numa: None,
+            mig: aliquot_nvml::MigMode::default(),
+            layout: aliquot_nvml::MigLayout::default(),
+            links: BTreeMap::new(),
+        };
+        let gpus = self.gpus.lock().clone().ok_or_else(no_answer)?;
+        Ok(DriverInventory {
+            driver_version: "580".to_owned(),
+            cuda_version: None,
+            gpus: (0..).zip(&gpus).map(gpu).collect(),
+            notes: Vec::new(),
+        })
+    }
+
+    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
+        Ok(Vec::new())
+    }
+
+    fn wait_events(&self, _timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
+        Ok(Vec::new())
+    }
+}
+
+impl Usage for Scripted {
+    fn processes(&self, _card: &str) -> Result<Vec<GpuProcess>, NvmlError> {
+        let of = |pid| GpuProcess {
+            pid,
+            bytes: Some(7),
+            instance: None,
+        };
+        Ok(self.process.lock().map(of).into_iter().collect())
+    }
+
+    fn utilization(&self, _card: &str) -> Result<GpuUtilization, NvmlError> {
+        Ok(GpuUtilization::default())
+    }
+
+    fn memory(&self, _uuid: &str) -> Result<DeviceMemory, NvmlError> {
+        Ok(DeviceMemory::default())
+    }
+
+    fn process_utilization(
+        &self,
+        _card: &str,
+        _since: u64,
+    ) -> Result<Vec<ProcessUtilization>, NvmlError> {
+        Ok(Vec::new())
+    }
+}
+
+impl MemoryLimits for Scripted {
+    fn limit_memory(&self, gpu: &str, _cgroup: &Path, _hard: u64) -> Result<(), LimitError> {
+        Err(LimitError::NotOffered(gpu.to_owned()))
+    }
+
+    fn memory_limit(&self, gpu: &str, _cgroup: &Path) -> Result<MemoryLimit, LimitError> {
+        Err(LimitError::NotOffered(gpu.to_owned()))
+    }
+}
+
+struct Node {
+    dir: tempfile::TempDir,
+    driver: Arc<Scripted>,
+    pods: Pods,
+}
+
+/// A node with one share of GPU-a, and process 7 of its container.
+fn node() -> Node {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let put = |path: &str, content: &[u8]| {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().expect("in a folder")).expect("made");
+        fs::write(path, content).expect("written");
+    };
+    let share = WRITTEN.replace("\"u1\"", &format!("\"{POD}\""));
+    put(&format!("state/accepted/{POD}.json"), share.as_bytes());
+    let device = DeviceLimits {
+        uuid: "GPU-a",
+        memory: 100,
+        ..DeviceLimits::default()
+    };
+    let limits = page(ContainerLimits::default(), &[device]).expect("a page");
+    put(&format!("state/seats/{CONTAINER_DIR}/limits"), &limits);
+    let id = "a".repeat(64);
+    let cgroup = format!("0::/kubepods/pod{POD}/{id}\n");
+    put("proc/7/cgroup", cgroup.as_bytes());
+    let stat = "7 (x) S 1 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4711 99 1";
+    put("proc/7/stat", stat.as_bytes());
+    put("proc/7/status", b"NSpid:\t7\t1\n");
+    Node {
+        dir,
+        driver: Arc::new(Scripted {
+            gpus: Mutex::new(Some(vec!["GPU-a"])),
+            process: Mutex::default(),
+        }),
+        pods: Pods::default(),
+    }
+}
+
+impl Node {
+    fn sampler(&self) -> Sampler {
+        let driver = Arc::clone(&self.driver);
+        let processes = Processes::at(&self.dir.path().join("proc"));
+        let state = self.dir.path().join("state");
+        Sampler::new(driver, &state, processes, self.pods.clone())
+    }
+
+    fn pod_is(&self, phase: &str) {
+        let pod = json!({
+            "metadata": {"uid": POD, "name": "train", "namespace": "default"},
+            "spec": {"containers": []},
+            "status": {"phase": phase},
+        });
+        self.pods.apply(serde_json::from_value(pod).expect("a pod"));
+    }
+}
+
+#[test]
+fn marks_gpu_missing_in_inventory_as_blind() {
+    let node = node();
+    *node.driver.gpus.lock() = Some(Vec::new());
+    let mut sampler = node.sampler();
+    let (sample, _) = sampler.sample();
+    assert_eq!(sample.containers.all.len(), 1);
+    assert!(sample.blind.contains("GPU-a"), "it is not in the list");
+    *node.driver.gpus.lock() = Some(vec!["GPU-a"]);
+    let begun = Instant::now();
+    while sampler.sample().0.blind.contains("GPU-a") {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "the inventory is not read again"
+        );
+    }
+}
+
+#[test]
+fn keeps_last_inventory_when_driver_fails() {
+    let node = node();
+    *node.driver.gpus.lock() = None;
+    let mut sampler = node.sampler();
+    assert!(sampler.sample().0.blind.contains("GPU-a"));
+    assert_eq!(sampler.failures["inventory"], 1);
+    *node.driver.gpus.lock() = Some(vec!["GPU-a"]);
+    assert!(sampler.sample().0.blind.is_empty());
+    // A new instance is to be read, and the driver does not answer: what is known stays.
+    *node.driver.gpus.lock() = None;
+    sampler.gpus.invalidate();
+    let (sample, gpus) = sampler.sample();
+    assert!(sample.blind.is_empty());
+    assert_eq!(gpus.len(), 1);
+    assert_eq!(sampler.failures["inventory"], 2);
+}
+
+#[test]
+fn omits_containers_of_ended_pods_without_processes() {
+    let node = node();
+    let mut sampler = node.sampler();
+    let mut containers = |phase: &str, process: Option<u32>| {
+        node.pod_is(phase);
+        *node.driver.process.lock() = process;
+        // The processes on a GPU are known after one sample.
+        sampler.sample();
+        let sample = sampler.sample().0;
+        assert!(sample.context.accepted.contains(&PodUid::from(POD)));
+        sample.containers.all.len()
+    };
+    assert_eq!(containers("Pending", None), 1);
+    assert_eq!(containers("Running", Some(7)), 1);
+    assert_eq!(containers("Succeeded", Some(7)), 1, "its process lives on");
+    assert_eq!(containers("Succeeded", None), 0);
+    assert_eq!(containers("Failed", None), 0);
+    assert_eq!(containers("Failed", Some(7)), 1, "it came back");
+}
+
+#[test]
+fn reads_current_device_uuid_from_limits_page() {
+    let node = node();
+    let (sample, _) = node.sampler().sample();
+    assert_eq!(sample.context.current_uuids, [["GPU-a"]]);
+    let page = node
+        .dir
+        .path()
+        .join(format!("state/seats/{CONTAINER_DIR}/limits"));
+    fs::remove_file(page).expect("removed");
+    let mut sampler = node.sampler();
+    let (sample, _) = sampler.sample();
+    assert_eq!(sample.context.current_uuids, [[""; 0]]);
+    assert_eq!(sample.device_uuid(0, 0), "GPU-a", "as it was booked");
+    assert_eq!(sampler.failures["limits"], 1);
+}
+
+#[test]
+fn treats_process_as_exiting_for_limited_time() {
+    let mut exiting = ExitingProcesses::default();
+    let mut sample = |pids: &[u32]| {
+        let mut all: Vec<ProcessSample> = pids
+            .iter()
+            .flat_map(|pid| {
+                let mut one = process(*pid, Some("u1"), "c");
+                one.exiting = *pid != 9;
+                // On two GPUs.
+                ["GPU-a", "GPU-b"].map(|gpu| process_sample(gpu, one.clone(), 1))
+            })
+            .collect();
+        exiting.update(&mut all);
+        let exiting = all.iter().filter(|one| one.process.exiting);
+        exiting
+            .map(|one| one.process.identity.pid)
+            .collect::<Vec<_>>()
+    };
+    for _ in 0..MAX_EXITING {
+        assert_eq!(sample(&[7, 9]), [7, 7]);
+    }
+    assert_eq!(sample(&[7, 8, 9]), [8, 8]);
+    assert_eq!(sample(&[8]), [8, 8]);
+    assert_eq!(
+        sample(&[7]),
+        [7, 7],
+        "another with that id, or it came back"
+    );
+}

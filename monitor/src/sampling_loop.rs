@@ -1,0 +1,231 @@
+//! The monitor's loop: sample, evaluate, act, export. A sample that does not end is reported, since the
+//! driver may never answer.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use aliquot_k8s::event::EventSender;
+use aliquot_k8s::watch::Freshness;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::actions::ActionRunner;
+use crate::arbiter::measurements::measurements;
+use crate::arbiter::runner::Measurements;
+use crate::enforce::Enforcements;
+use crate::evaluation::{Evaluator, Rules};
+use crate::exporter::{LatestSnapshot, Snapshot};
+use crate::managed_containers::ManagedContainers;
+use crate::pods::Pods;
+use crate::sampler::Sampler;
+use crate::settings::OnUnmanaged;
+
+/// Time between two samples: an unmanaged process is reported in the second, within two seconds.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A sample that takes longer is reported; driver calls have no deadline.
+const OVERDUE: Duration = Duration::from_secs(30);
+
+/// The state of the current sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleStatus {
+    /// It completed.
+    Completed,
+    /// It has not completed for half a minute, or another half.
+    Overdue,
+}
+
+/// The administrator's settings.
+#[derive(Clone, Debug)]
+pub struct MonitorPolicy {
+    /// The policy for unmanaged processes.
+    pub unmanaged: OnUnmanaged,
+    /// Namespaces whose unmanaged processes are only reported.
+    pub exempt: Vec<String>,
+    /// Bytes per process by which a container may exceed its limit.
+    pub tolerance: u64,
+}
+
+impl MonitorPolicy {
+    /// The policy for unmanaged processes; only reports until all pods of this node are known, and with
+    /// them the exempt ones.
+    fn until_listed(&self, listed: bool) -> OnUnmanaged {
+        if listed {
+            self.unmanaged
+        } else {
+            OnUnmanaged::Report
+        }
+    }
+}
+
+/// The parts of the loop.
+pub struct SamplingLoop {
+    /// The node's name.
+    pub node: String,
+    /// The administrator's settings.
+    pub policy: MonitorPolicy,
+    /// Takes samples.
+    pub sampler: Sampler,
+    /// Evaluates them.
+    pub evaluator: Evaluator,
+    /// Enforces memory limits.
+    pub enforcements: Enforcements,
+    /// Carries out actions.
+    pub actions: ActionRunner,
+    /// This node's pods, and whether all are known.
+    pub pods: (Pods, Freshness),
+    /// Sends events.
+    pub notes: EventSender,
+    /// The snapshot for metrics.
+    pub shown: LatestSnapshot,
+    /// Sends the containers to the arbiter.
+    pub containers_tx: watch::Sender<Arc<ManagedContainers>>,
+    /// Sends the driver's measurements to the arbiter.
+    pub measurements_tx: watch::Sender<Arc<Measurements>>,
+}
+
+impl SamplingLoop {
+    /// Samples until `stop`; calls `report` with each status.
+    pub async fn run(self, report: impl Fn(SampleStatus), stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sampling = self;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let task = spawn_blocking(move || {
+                sampling.sample_once();
+                sampling
+            });
+            let Ok(same) = await_reporting_overdue(task, || report(SampleStatus::Overdue)).await
+            else {
+                tracing::error!("sampling panicked; the monitor exits");
+                stop.cancel();
+                return;
+            };
+            sampling = same;
+            report(SampleStatus::Completed);
+        }
+    }
+
+    /// Takes one sample and acts on it. Blocks.
+    pub fn sample_once(&mut self) {
+        let begun = Instant::now();
+        let (sample, gpus) = self.sampler.sample();
+        self.containers_tx
+            .send_replace(Arc::clone(&sample.containers));
+        let (pods, freshness) = &self.pods;
+        let rules = Rules {
+            unmanaged: self.policy.until_listed(freshness.listed().is_some()),
+            exempt: pods.in_namespaces(&self.policy.exempt),
+            tolerance: self.policy.tolerance,
+            fresh: freshness.error(tokio::time::Instant::now()).is_none(),
+        };
+        let evaluation = self.evaluator.evaluate(&sample, &rules);
+        let measured = measurements(&sample, &evaluation, monotonic());
+        self.measurements_tx.send_replace(Arc::new(measured));
+        for (at, problem) in &evaluation.corrupt_counters {
+            let container = &sample.containers.all[*at];
+            tracing::debug!(
+                pod = container.pod_name,
+                problem,
+                "a counters file is corrupt"
+            );
+        }
+        self.actions
+            .carry_out(&sample, &evaluation, &mut self.sampler);
+        let enforced_by = self.enforcements.enforce(&sample);
+        self.shown.set(Snapshot {
+            node: self.node.clone(),
+            sample,
+            gpus,
+            evaluation,
+            enforced_by,
+            driver_limits: self.enforcements.offered(),
+            pods: pods.all(),
+            listed: freshness.listed().is_some(),
+            action_counts: self.actions.counts.clone(),
+            failures: self.sampler.failures.clone(),
+            dropped: self.notes.dropped(),
+            took: begun.elapsed(),
+            now: monotonic(),
+            completed_at: SystemTime::now(),
+        });
+    }
+}
+
+/// Awaits a sample; calls `on_overdue` each time that it has not completed for another [`OVERDUE`].
+async fn await_reporting_overdue<T>(sample: impl Future<Output = T>, on_overdue: impl Fn()) -> T {
+    let mut sample = pin!(sample);
+    loop {
+        if let Ok(found) = timeout(OVERDUE, &mut sample).await {
+            return found;
+        }
+        tracing::error!("a sample does not complete: the driver does not answer");
+        on_overdue();
+    }
+}
+
+/// Nanoseconds of the monotonic clock, by which the limiter notes launches.
+fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let number = |part: i64| u64::try_from(part).unwrap_or(0);
+    number(now.tv_sec) * 1_000_000_000 + number(now.tv_nsec)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn only_reports_unmanaged_processes_until_pods_are_listed() {
+        for unmanaged in [OnUnmanaged::Kill, OnUnmanaged::Evict, OnUnmanaged::Report] {
+            let policy = MonitorPolicy {
+                unmanaged,
+                exempt: Vec::new(),
+                tolerance: 0,
+            };
+            assert_eq!(policy.until_listed(false), OnUnmanaged::Report);
+            assert_eq!(policy.until_listed(true), unmanaged);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reports_overdue_sample_when_driver_does_not_answer() {
+        let check = async |expected: u32| {
+            let (answer, answered) = tokio::sync::oneshot::channel();
+            let (answer, late) = (Cell::new(Some(answer)), Cell::new(0));
+            let begun = tokio::time::Instant::now();
+            let on_overdue = || {
+                late.set(late.get() + 1);
+                if late.get() == expected {
+                    answer
+                        .take()
+                        .expect("first time")
+                        .send(())
+                        .expect("it waits");
+                }
+            };
+            await_reporting_overdue(answered, on_overdue)
+                .await
+                .expect("answered");
+            assert_eq!(
+                (late.get(), begun.elapsed()),
+                (expected, expected * OVERDUE)
+            );
+        };
+        check(1).await;
+        check(100).await;
+        let report =
+            await_reporting_overdue(std::future::ready(7), || panic!("it is in time")).await;
+        assert_eq!(report, 7);
+    }
+}

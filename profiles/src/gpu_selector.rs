@@ -1,0 +1,223 @@
+//! Selects the GPUs of a rule.
+
+use std::fmt;
+
+use aliquot_core::GpuUuid;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::mode::is_false;
+use crate::resolve::PhysicalGpu;
+use crate::text_format;
+
+/// Selects the GPUs that match every key that is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuSelector {
+    /// Every GPU.
+    #[serde(skip_serializing_if = "is_false")]
+    pub all: bool,
+    /// By NVML's index.
+    #[serde(
+        deserialize_with = "one_or_more",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub index: Vec<u32>,
+    /// By uuid.
+    #[serde(
+        deserialize_with = "one_or_more",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub uuid: Vec<GpuUuid>,
+    /// By PCI address or device id.
+    #[serde(
+        deserialize_with = "one_or_more",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub pci: Vec<Pci>,
+    /// By the driver's name of the model.
+    #[serde(
+        deserialize_with = "one_or_more",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub product: Vec<Glob>,
+}
+
+/// A PCI address or a PCI device id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pci {
+    /// Domain, bus, device, function.
+    Address(u32, u8, u8, u8),
+    /// Device and vendor, as NVML's `pciDeviceId`.
+    Model(u32),
+}
+
+/// A pattern for product names: `*` any text, `?` any character.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Glob(pub String);
+
+/// One entry of a selector: its key, its index in the list, its value as written.
+pub(crate) struct SelectorEntry<'a> {
+    pub(crate) key: &'static str,
+    pub(crate) index: usize,
+    pub(crate) written: serde_json::Value,
+    pub(crate) matches: Box<dyn Fn(&PhysicalGpu) -> bool + 'a>,
+}
+
+impl GpuSelector {
+    /// Every GPU.
+    pub fn all() -> Self {
+        Self {
+            all: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether it selects this GPU.
+    pub fn matches(&self, gpu: &PhysicalGpu) -> bool {
+        let by_index = self.index.is_empty() || self.index.contains(&gpu.index);
+        let by_uuid = self.uuid.is_empty() || self.uuid.iter().any(|u| same(u, &gpu.uuid));
+        let by_pci = self.pci.is_empty() || self.pci.iter().any(|pci| pci.matches(gpu));
+        let by_product =
+            self.product.is_empty() || self.product.iter().any(|p| p.matches(&gpu.product));
+        by_index && by_uuid && by_pci && by_product
+    }
+
+    /// All entries, one by one.
+    pub(crate) fn entries(&self) -> Vec<SelectorEntry<'_>> {
+        let mut all = Vec::new();
+        for (index, number) in self.index.iter().enumerate() {
+            all.push(SelectorEntry {
+                key: "index",
+                index,
+                written: (*number).into(),
+                matches: Box::new(move |gpu| gpu.index == *number),
+            });
+        }
+        for (index, uuid) in self.uuid.iter().enumerate() {
+            all.push(SelectorEntry {
+                key: "uuid",
+                index,
+                written: uuid.as_str().into(),
+                matches: Box::new(move |gpu| same(uuid, &gpu.uuid)),
+            });
+        }
+        for (index, pci) in self.pci.iter().enumerate() {
+            all.push(SelectorEntry {
+                key: "pci",
+                index,
+                written: pci.to_string().into(),
+                matches: Box::new(move |gpu| pci.matches(gpu)),
+            });
+        }
+        for (index, product) in self.product.iter().enumerate() {
+            all.push(SelectorEntry {
+                key: "product",
+                index,
+                written: product.0.as_str().into(),
+                matches: Box::new(move |gpu| product.matches(&gpu.product)),
+            });
+        }
+        all
+    }
+}
+
+/// Compares uuids without regard to case.
+fn same(one: &GpuUuid, other: &GpuUuid) -> bool {
+    one.as_str().eq_ignore_ascii_case(other.as_str())
+}
+
+impl Pci {
+    /// Reads `65:00.0`, `0000:65:00.0`, `00000000:65:00.0` or `0x20B010DE`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let hex = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
+            let good = lengths.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
+            good.then(|| u32::from_str_radix(part, 16).ok()).flatten()
+        };
+        if let Some(id) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            return hex(id, 8..=8).map(Self::Model);
+        }
+        let byte = |part: &str, length: usize| u8::try_from(hex(part, length..=length)?).ok();
+        let (index, function) = text.rsplit_once('.')?;
+        let (rest, device) = index.rsplit_once(':')?;
+        let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0000", rest));
+        Some(Self::Address(
+            hex(domain, 4..=8)?,
+            byte(bus, 2)?,
+            byte(device, 2)?,
+            byte(function, 1).filter(|function| *function < 8)?,
+        ))
+    }
+
+    fn matches(self, gpu: &PhysicalGpu) -> bool {
+        match self {
+            Self::Address(..) => gpu.pci == Some(self),
+            Self::Model(_) => gpu.model == Some(self),
+        }
+    }
+}
+
+impl fmt::Display for Pci {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(domain, bus, device, function) => {
+                write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+            }
+            Self::Model(id) => write!(f, "0x{id:08X}"),
+        }
+    }
+}
+
+impl Serialize for Pci {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pci {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| D::Error::custom(text_format::PCI.expectation))
+    }
+}
+
+impl Glob {
+    /// Whether the pattern matches the whole text.
+    pub fn matches(&self, text: &str) -> bool {
+        let pattern: Vec<char> = self.0.chars().collect();
+        let text: Vec<char> = text.chars().collect();
+        // The prefixes of the text that the pattern so far matches.
+        let mut reached = vec![false; text.len() + 1];
+        reached[0] = true;
+        for sign in pattern {
+            let mut next = vec![false; text.len() + 1];
+            next[0] = sign == '*' && reached[0];
+            for (at, letter) in text.iter().enumerate() {
+                next[at + 1] = match sign {
+                    '*' => reached[at + 1] || next[at],
+                    '?' => reached[at],
+                    _ => reached[at] && sign == *letter,
+                };
+            }
+            reached = next;
+        }
+        reached[text.len()]
+    }
+}
+
+fn one_or_more<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMore<T> {
+        More(Vec<T>),
+        One(T),
+    }
+    Ok(match OneOrMore::deserialize(deserializer)? {
+        OneOrMore::More(all) => all,
+        OneOrMore::One(one) => vec![one],
+    })
+}

@@ -1,0 +1,247 @@
+//! The ledger as the preemption search sees it: the nodes, which of their pods may be evicted, and
+//! the reservation for the preemptor.
+
+use std::collections::HashSet;
+
+use aliquot_core::ledger::{AllocatedUse, PreemptionReservation};
+use aliquot_core::preemption::record::{self, PlanState, Victim};
+use aliquot_core::preemption::{
+    self, CandidateNode, NoPlan, Occupant, OccupantState, PreemptionPlan, PreemptionQuery,
+    PreemptionRecord,
+};
+use aliquot_core::quota::QuotaAmount;
+use aliquot_core::{Demand, Ledger, NodeName, PodUid, Replicas, Requests};
+use tokio::time::Instant;
+
+use crate::bound_pods::{BoundPod, BoundPods};
+use crate::ledger_cache::LedgerCache;
+use crate::pending::PendingPod;
+
+/// A pod that is still terminating this many seconds after its grace period is not waited for.
+const OVERDUE: i64 = 30;
+/// Seconds beyond twice the victims' grace period.
+const SLACK: u64 = 30;
+
+/// Pods that are not evicted: they terminate already, or may not be evicted.
+#[derive(Debug, Default)]
+pub(crate) struct ExcludedPods<'a> {
+    /// Victims of another plan.
+    pub(crate) terminating: HashSet<&'a PodUid>,
+    /// Pods that a disruption budget protects, by the API server.
+    pub(crate) protected: HashSet<PodUid>,
+}
+
+impl LedgerCache {
+    /// The victims for this pod, if evicting them helps.
+    pub(crate) fn plan(
+        &self,
+        uid: &PodUid,
+        waiting: &PendingPod,
+        excluded: &ExcludedPods<'_>,
+        now: i64,
+    ) -> Result<PreemptionPlan, NoPlan> {
+        let (allowed, _) = self.bound_pods.0.read().budgets();
+        let policies = self.policies();
+        let query = PreemptionQuery {
+            demand: &waiting.demand,
+            priority: waiting.priority,
+            policies: &policies,
+            budgets: &allowed,
+        };
+        let cluster = self.snapshot();
+        let named = waiting
+            .offered
+            .named()
+            .filter_map(|slot| cluster.named(slot));
+        let nodes = named.filter_map(|(name, _)| {
+            let bound_pods = self.bound_pods.0.read();
+            self.read(|ledger| candidate_node(ledger, &bound_pods, name, uid, excluded, now))
+        });
+        preemption::plan(&query, nodes)
+    }
+
+    /// Reserves what the pod will take once the plan's victims have ended; returns the record to
+    /// write. `None` if the ledger has changed so that the pod would not fit, or if kube-scheduler
+    /// preempts for it; an error if a quota forbids it.
+    pub(crate) fn reserve_for_plan(
+        &self,
+        uid: &PodUid,
+        waiting: &PendingPod,
+        plan: &PreemptionPlan,
+        excluded: &ExcludedPods<'_>,
+        now: i64,
+    ) -> Result<Option<PreemptionRecord>, NoPlan> {
+        let preemptions = self.preemptions.lock();
+        if preemptions.is_left_to_kube_scheduler(uid, Instant::now()) {
+            return Ok(None);
+        }
+        let bound_pods = self.bound_pods.0.read();
+        let mut ledger = self.ledger.write();
+        if ledger.pod_entry(uid).is_some() {
+            return Ok(None);
+        }
+        let (allowed, _) = bound_pods.budgets();
+        let policies = self.policies();
+        let query = PreemptionQuery {
+            demand: &waiting.demand,
+            priority: waiting.priority,
+            policies: &policies,
+            budgets: &allowed,
+        };
+        let node = candidate_node(&ledger, &bound_pods, &plan.node, uid, excluded, now);
+        let fit_without =
+            |node: &CandidateNode| preemption::fit_without(&query, node, &plan.victims);
+        let (Some(node), Some(fit)) = (&node, node.as_ref().and_then(fit_without)) else {
+            return Ok(None);
+        };
+        let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
+        let headroom = ledger.headroom(&waiting.pod.namespace);
+        if headroom.is_some_and(|left| !left.allows(amount)) {
+            return Err(NoPlan::Quota);
+        }
+        let inventory = node.published.inventory.as_deref();
+        let reserved = inventory
+            .map(|inventory| fit.allocated_uses(inventory))
+            .unwrap_or_default();
+        let victims: Option<Vec<&BoundPod>> =
+            plan.victims.iter().map(|uid| bound_pods.get(uid)).collect();
+        let Some(victims) = victims else {
+            return Ok(None);
+        };
+        let grace = victims
+            .iter()
+            .map(|bound_pod| bound_pod.grace)
+            .max()
+            .unwrap_or(0);
+        let until = u64::try_from(now).unwrap_or(0) + time_limit(grace);
+        ledger.reserve_for_preemptor(
+            uid,
+            PreemptionReservation {
+                node: plan.node.clone(),
+                allocated: AllocatedUse::Known(reserved.clone()),
+                replicas: waiting.demand.replicas(),
+                recorded: false,
+            },
+        );
+        let name = |bound_pod: &&BoundPod| Victim {
+            uid: bound_pod.pod.uid.as_str().into(),
+            namespace: bound_pod.pod.namespace.clone(),
+            name: bound_pod.pod.name.clone(),
+        };
+        Ok(Some(PreemptionRecord {
+            v: record::VERSION,
+            state: PlanState::Open,
+            node: plan.node.clone(),
+            victims: victims.iter().map(name).collect(),
+            reserved,
+            until,
+        }))
+    }
+
+    /// The further victims on a node, beside those of kube-scheduler, that have to be evicted so
+    /// that the pod fits there; `None` if that does not help.
+    pub(crate) fn victims_beside(
+        &self,
+        uid: &PodUid,
+        (demand, priority): (&Demand, i32),
+        (name, chosen): (&NodeName, &[PodUid]),
+        now: i64,
+    ) -> Option<Vec<PodUid>> {
+        let bound_pods = self.bound_pods.0.read();
+        let (allowed, _) = bound_pods.budgets();
+        let policies = self.policies();
+        let query = PreemptionQuery {
+            demand,
+            priority,
+            policies: &policies,
+            budgets: &allowed,
+        };
+        let excluded = ExcludedPods {
+            terminating: chosen.iter().collect(),
+            protected: HashSet::new(),
+        };
+        let node =
+            self.read(|ledger| candidate_node(ledger, &bound_pods, name, uid, &excluded, now))?;
+        drop(bound_pods);
+        preemption::victims(&query, &node).ok()
+    }
+}
+
+/// How many seconds a plan may take whose victims have this grace period.
+pub(super) fn time_limit(grace: u64) -> u64 {
+    grace.saturating_mul(2).saturating_add(SLACK)
+}
+
+/// A node and the pods with shares of it, as the preemption search takes it.
+fn candidate_node(
+    ledger: &Ledger,
+    bound_pods: &BoundPods,
+    name: &NodeName,
+    preemptor: &PodUid,
+    excluded: &ExcludedPods<'_>,
+    now: i64,
+) -> Option<CandidateNode> {
+    let (_, covering) = bound_pods.budgets();
+    let entries = ledger.pods_on(name.as_str());
+    let entries = entries.filter_map(|uid| Some((uid, ledger.pod_entry(uid)?)));
+    let (with_share, others): (Vec<_>, Vec<_>) =
+        entries.partition(|(_, entry)| entry.uses_devices());
+    let mut requested = Requests {
+        host: ledger.cluster().node(name.as_str())?.host.requested,
+        replicas: Replicas::default(),
+    };
+    for (_, entry) in others {
+        requested.replicas.plus(&entry.requests.replicas);
+    }
+    let mut occupants: Vec<Occupant> = with_share
+        .into_iter()
+        .map(|(uid, entry)| {
+            let bound_pod = bound_pods.get(uid);
+            let deadline = bound_pod.and_then(|bound_pod| bound_pod.terminating);
+            let state = if excluded.terminating.contains(uid) {
+                OccupantState::Terminating
+            } else if let Some(deadline) = deadline {
+                let in_time = now <= deadline.saturating_add(OVERDUE);
+                if in_time {
+                    OccupantState::Terminating
+                } else {
+                    OccupantState::NotEvictable
+                }
+            } else if entry.confirmed
+                && bound_pod.is_some_and(BoundPod::can_be_evicted)
+                && !excluded.protected.contains(uid)
+            {
+                OccupantState::Running
+            } else {
+                OccupantState::NotEvictable
+            };
+            Occupant {
+                uid: uid.clone(),
+                allocated: entry.allocated.clone(),
+                replicas: entry.requests.replicas.clone(),
+                priority: bound_pod.map_or(i32::MAX, |bound_pod| bound_pod.priority),
+                started: bound_pod.map_or(0, |bound_pod| bound_pod.started),
+                budgets: bound_pod.map(&covering).unwrap_or_default(),
+                state,
+            }
+        })
+        .collect();
+    let reserving = ledger.reservations_on(name.as_str());
+    let others = reserving.filter(|uid| *uid != preemptor && ledger.pod_entry(uid).is_none());
+    let others = others.filter_map(|uid| Some((uid, ledger.reservation_for(uid)?)));
+    occupants.extend(others.map(|(uid, reservation)| Occupant {
+        uid: uid.clone(),
+        allocated: reservation.allocated.clone(),
+        replicas: reservation.replicas.clone(),
+        priority: i32::MAX,
+        started: 0,
+        budgets: Vec::new(),
+        state: OccupantState::NotEvictable,
+    }));
+    Some(CandidateNode {
+        name: name.clone(),
+        published: ledger.published(name.as_str())?.clone(),
+        requested,
+        occupants,
+    })
+}

@@ -1,0 +1,278 @@
+//! Executes a plan: writes it on its pod, evicts the victims, and waits until the pod is bound or the
+//! plan expires. Plans of a previous leader are continued, and none is changed.
+
+use std::collections::HashSet;
+
+use aliquot_core::PodUid;
+use aliquot_core::preemption::PreemptionRecord;
+use aliquot_core::preemption::record::{PlanState, Victim};
+use aliquot_k8s::event::{EventNote, PodRef};
+
+use super::candidates::time_limit;
+use super::{INTERVAL, PatchOutcome, Preemptor, unix};
+use crate::evict::{self, EvictionOutcome};
+use crate::pending::{PendingPod, RecordedPlan};
+
+/// Checks of whether the watch shows the end of a plan.
+const END_CHECKS: u32 = 15;
+
+/// The state of a plan's evictions.
+enum EvictionProgress {
+    /// All victims terminate, or some have to be tried again.
+    Continues,
+    /// A disruption budget forbids an eviction, and no victim terminates yet.
+    Blocked(String),
+}
+
+impl Preemptor {
+    /// Runs until the pod is bound or deleted, the plan is closed, or another replica leads.
+    pub(super) async fn execute(&self, uid: &PodUid, record: &PreemptionRecord, written: bool) {
+        let Some(waiting) = self.cache.pending_pod(uid) else {
+            return;
+        };
+        if !written && !self.write(&waiting.pod, record).await {
+            return;
+        }
+        if !written {
+            self.notify_preemptor(&waiting.pod, record);
+        }
+        let mut evicted = HashSet::new();
+        let mut shown = written;
+        let deadline = self.deadline(record);
+        let mut ticks = tokio::time::interval(INTERVAL);
+        while self.leader.not_leading_reason().is_none() {
+            let Some(waiting) = self.cache.pending_pod(uid) else {
+                return;
+            };
+            match waiting.preemption.plan {
+                Some(RecordedPlan::Closed) => return,
+                // Something else removed it.
+                None if shown => return,
+                None => {}
+                Some(RecordedPlan::Open(_)) => shown = true,
+            }
+            if unix() >= deadline {
+                self.give_up(&waiting.pod, record, &evicted).await;
+                return self.until_shown(uid).await;
+            }
+            if let EvictionProgress::Blocked(why) =
+                self.evict_victims(&waiting, record, &mut evicted).await
+            {
+                tracing::info!(
+                    pod = waiting.pod.name,
+                    why,
+                    "preemption cancelled before the first eviction"
+                );
+                if let PatchOutcome::Done | PatchOutcome::Rejected(_) =
+                    self.annotate(&waiting.pod, None).await
+                {
+                    self.cache.release_reservation(uid);
+                    return;
+                }
+            }
+            ticks.tick().await;
+        }
+    }
+
+    /// Waits until the watch shows that the plan is closed: otherwise it would be taken up again.
+    async fn until_shown(&self, uid: &PodUid) {
+        let open = || {
+            let pending = self.cache.pending_pod(uid);
+            let plan = pending.and_then(|pending| pending.preemption.plan);
+            matches!(plan, Some(RecordedPlan::Open(_)))
+        };
+        let mut ticks = tokio::time::interval(INTERVAL);
+        for _ in 0..END_CHECKS {
+            if !open() {
+                return;
+            }
+            ticks.tick().await;
+        }
+    }
+
+    /// Writes the plan; `false` where it definitely is not written, or another replica leads. While
+    /// the outcome is unknown the same plan is written again.
+    async fn write(&self, pod: &PodRef, record: &PreemptionRecord) -> bool {
+        let text = match record.encode() {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::error!(pod = pod.name, %error, "cannot encode the preemption plan");
+                return false;
+            }
+        };
+        let mut ticks = tokio::time::interval(INTERVAL);
+        while self.leader.not_leading_reason().is_none() {
+            match self.annotate(pod, Some(&text)).await {
+                PatchOutcome::Done => return true,
+                PatchOutcome::Rejected(error) => {
+                    tracing::warn!(pod = pod.name, error, "cannot write the preemption plan");
+                    return false;
+                }
+                PatchOutcome::Unknown(error) => {
+                    tracing::warn!(
+                        pod = pod.name,
+                        error,
+                        "outcome of writing the preemption plan unknown, trying again"
+                    );
+                    ticks.tick().await;
+                }
+            }
+        }
+        false
+    }
+
+    /// Evicts those victims that are not in `evicted` yet.
+    async fn evict_victims(
+        &self,
+        preemptor: &PendingPod,
+        record: &PreemptionRecord,
+        evicted: &mut HashSet<PodUid>,
+    ) -> EvictionProgress {
+        for victim in &record.victims {
+            if evicted.contains(&victim.uid) {
+                continue;
+            }
+            if self.leader.not_leading_reason().is_some() {
+                return EvictionProgress::Continues;
+            }
+            if !self.may_evict(victim, preemptor) {
+                evicted.insert(victim.uid.clone());
+                continue;
+            }
+            let pod = PodRef {
+                namespace: victim.namespace.clone(),
+                name: victim.name.clone(),
+                uid: victim.uid.to_string(),
+            };
+            match evict::request_eviction(&self.client, &pod, false).await {
+                EvictionOutcome::Accepted => {
+                    if evicted.is_empty() && !self.has_started(record) {
+                        self.metrics.preemptions.inc();
+                    }
+                    evicted.insert(victim.uid.clone());
+                    self.notify_victim(pod, &preemptor.pod, record);
+                }
+                EvictionOutcome::Gone => {
+                    evicted.insert(victim.uid.clone());
+                }
+                EvictionOutcome::Protected(why)
+                    if !self.has_started(record) && evicted.is_empty() =>
+                {
+                    return EvictionProgress::Blocked(why);
+                }
+                EvictionOutcome::Protected(why) | EvictionOutcome::Failed(why) => {
+                    tracing::info!(pod = pod.name, why, "cannot evict the victim yet");
+                }
+            }
+        }
+        EvictionProgress::Continues
+    }
+
+    /// The victim runs, with a lower priority than the preemptor: an annotation alone evicts nobody.
+    fn may_evict(&self, victim: &Victim, preemptor: &PendingPod) -> bool {
+        let bound_pods = self.cache.bound_pods.0.read();
+        let bound_pod = bound_pods.get(&victim.uid);
+        bound_pod.is_some_and(|bound_pod| {
+            bound_pod.can_be_evicted() && bound_pod.priority < preemptor.priority
+        })
+    }
+
+    /// A victim is terminating or has ended.
+    fn has_started(&self, record: &PreemptionRecord) -> bool {
+        let bound_pods = self.cache.bound_pods.0.read();
+        let mut victims = record.victims.iter();
+        victims.any(|victim| {
+            bound_pods
+                .get(&victim.uid)
+                .is_none_or(|pod| pod.terminating.is_some())
+        })
+    }
+
+    /// When the plan is given up, in seconds since 1970; not later than a plan of ours would be.
+    fn deadline(&self, record: &PreemptionRecord) -> i64 {
+        let bound_pods = self.cache.bound_pods.0.read();
+        let victims = record.victims.iter();
+        let graces = victims.filter_map(|victim| Some(bound_pods.get(&victim.uid)?.grace));
+        let latest = match graces.max() {
+            Some(grace) => unix().saturating_add_unsigned(time_limit(grace)),
+            None => i64::MAX,
+        };
+        i64::try_from(record.until).unwrap_or(i64::MAX).min(latest)
+    }
+
+    async fn give_up(&self, pod: &PodRef, record: &PreemptionRecord, evicted: &HashSet<PodUid>) {
+        let closed = PreemptionRecord {
+            state: PlanState::GivenUp,
+            ..record.clone()
+        };
+        // Where no victim was evicted, another plan may be made.
+        let started = !evicted.is_empty() || self.has_started(record);
+        let text = if started { closed.encode().ok() } else { None };
+        if let PatchOutcome::Unknown(error) = self.annotate(pod, text.as_deref()).await {
+            tracing::warn!(
+                pod = pod.name,
+                error,
+                "cannot write on the pod that its preemption plan was given up"
+            );
+            return;
+        }
+        self.events.send(EventNote {
+            pod: pod.clone(),
+            warning: true,
+            reason: "PreemptionGivenUp",
+            action: "Preempting",
+            text: format!(
+                "Gave up preemption: the pod was not bound in time; released the reservation on node {}",
+                record.node
+            ),
+        });
+    }
+
+    fn notify_preemptor(&self, pod: &PodRef, record: &PreemptionRecord) {
+        let victims = record.victims.iter();
+        let names: Vec<_> = victims
+            .map(|v| format!("{}/{}", v.namespace, v.name))
+            .collect();
+        let text = format!(
+            "Evicting {} on node {} for this pod: {}",
+            counted(names.len()),
+            record.node,
+            names.join(", ")
+        );
+        tracing::info!(
+            pod = pod.name,
+            namespace = pod.namespace,
+            text,
+            "preempting"
+        );
+        self.events.send(EventNote {
+            pod: pod.clone(),
+            warning: false,
+            reason: "Preempting",
+            action: "Preempting",
+            text,
+        });
+    }
+
+    fn notify_victim(&self, victim: PodRef, preemptor: &PodRef, record: &PreemptionRecord) {
+        let (namespace, name) = (&preemptor.namespace, &preemptor.name);
+        let text = format!(
+            "Preempted by pod {namespace}/{name} of higher priority, for its share of a GPU on node {}",
+            record.node
+        );
+        self.events.send(EventNote {
+            pod: victim,
+            warning: true,
+            reason: "Preempted",
+            action: "Preempting",
+            text,
+        });
+    }
+}
+
+fn counted(pods: usize) -> String {
+    match pods {
+        1 => "1 pod".to_owned(),
+        _ => format!("{pods} pods"),
+    }
+}

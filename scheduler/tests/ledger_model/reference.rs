@@ -1,0 +1,258 @@
+//! The reference model: the same events as the ledger gets, as plain lists, and sums computed for
+//! every query. It shares only value types with the scheduler.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_core::{Allocation, GpuUuid, NodeName, PodUid, Stage};
+
+use crate::shapes::Shape;
+use crate::world::{ModelGpu, Node, Pod};
+
+/// What is allocated of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) replicas: u64,
+    pub(crate) memory: u64,
+    pub(crate) cores: u64,
+    pub(crate) alone: bool,
+    pub(crate) leftover: bool,
+}
+
+impl Usage {
+    fn of(memory: u64, cores: u64) -> Self {
+        Self {
+            replicas: 1,
+            memory,
+            cores,
+            alone: cores >= 100,
+            leftover: cores == 0,
+        }
+    }
+
+    fn join(self, other: Self, number: fn(u64, u64) -> u64) -> Self {
+        Self {
+            replicas: number(self.replicas, other.replicas),
+            memory: number(self.memory, other.memory),
+            cores: number(self.cores, other.cores),
+            alone: self.alone || other.alone,
+            leftover: self.leftover || other.leftover,
+        }
+    }
+
+    fn sum(all: impl IntoIterator<Item = Self>) -> Self {
+        let add = |sum: Self, one| sum.join(one, |a, b| a + b);
+        all.into_iter().fold(Self::default(), add)
+    }
+}
+
+/// `None`: unreadable, so all of the node.
+type GpuUsages = Option<Vec<(GpuUuid, Usage)>>;
+
+/// The allocation or reservation of a pod.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelEntry {
+    pub(crate) node: NodeName,
+    pub(crate) gpus: GpuUsages,
+    pub(crate) apps: u64,
+    pub(crate) replicas: u64,
+    pub(crate) confirmed: bool,
+}
+
+/// All that the ledger was given.
+#[derive(Default)]
+pub(crate) struct Reference {
+    pub(crate) nodes: BTreeMap<NodeName, Node>,
+    pub(crate) pods: BTreeMap<PodUid, ModelEntry>,
+    /// The shapes of pods that were shown, request a share and are not bound.
+    pub(crate) waiting: BTreeMap<PodUid, usize>,
+    /// Those of them that filter refused and that were not requeued since.
+    pub(crate) refused: BTreeSet<PodUid>,
+    /// What the namespace may use of memory and of compute.
+    pub(crate) limits: [Option<u64>; 2],
+}
+
+impl Reference {
+    pub(crate) fn pod_shown(&mut self, shapes: &[Shape], uid: &PodUid, pod: &Pod, listed: bool) {
+        let shape = &shapes[pod.shape];
+        if pod.ended {
+            self.pods.remove(uid);
+        } else if let Some(node) = &pod.node {
+            let gpus = match &pod.given {
+                None => Some(Vec::new()),
+                Some(Ok(given)) if given.node == *node => Some(effective(shape, given)),
+                Some(_) => None,
+            };
+            self.record(uid, shape, node, gpus, true);
+        }
+        if !pod.pending() || !shape.demand.requests_gpu() {
+            self.stop_waiting(uid);
+        } else if self.waiting.insert(uid.clone(), pod.shape).is_none() && listed {
+            self.refused.insert(uid.clone());
+        }
+    }
+
+    pub(crate) fn pod_gone(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+        self.stop_waiting(uid);
+    }
+
+    /// A list frees what was confirmed and is not in it; a reservation may be
+    /// younger than the list.
+    pub(crate) fn pods_listed(&mut self, shapes: &[Shape], pods: &BTreeMap<PodUid, Pod>) {
+        let listed = |uid: &PodUid| pods.contains_key(uid);
+        self.pods.retain(|uid, one| !one.confirmed || listed(uid));
+        self.waiting.retain(|uid, _| listed(uid));
+        self.refused.retain(listed);
+        for (uid, pod) in pods {
+            self.pod_shown(shapes, uid, pod, true);
+        }
+    }
+
+    pub(crate) fn reserved(&mut self, shape: &Shape, uid: &PodUid, given: &Allocation) {
+        let gpus = Some(effective(shape, given));
+        self.record(uid, shape, &given.node, gpus, false);
+    }
+
+    pub(crate) fn cancelled(&mut self, uid: &PodUid) {
+        self.pods.retain(|one, entry| entry.confirmed || one != uid);
+    }
+
+    fn stop_waiting(&mut self, uid: &PodUid) {
+        self.waiting.remove(uid);
+        self.refused.remove(uid);
+    }
+
+    fn record(
+        &mut self,
+        uid: &PodUid,
+        shape: &Shape,
+        node: &NodeName,
+        gpus: GpuUsages,
+        sure: bool,
+    ) {
+        let entry = ModelEntry {
+            node: node.clone(),
+            gpus,
+            apps: shape.apps(),
+            replicas: shape.replicas(),
+            confirmed: sure,
+        };
+        self.pods.insert(uid.clone(), entry);
+    }
+
+    /// The pods on a node.
+    pub(crate) fn on(&self, node: &NodeName) -> impl Iterator<Item = (&PodUid, &ModelEntry)> {
+        let pods = self.pods.iter();
+        pods.filter(move |(_, entry)| entry.node == *node)
+    }
+
+    /// An allocation on the node is unreadable.
+    pub(crate) fn unreadable(&self, node: &NodeName) -> bool {
+        self.on(node).any(|(_, entry)| entry.gpus.is_none())
+    }
+
+    /// What pods use of a GPU of a node, and how many do.
+    pub(crate) fn sum(&self, name: &NodeName, gpu: &GpuUuid) -> (Usage, u32) {
+        let pods = self.on(name).filter_map(|(_, one)| one.gpus.as_ref());
+        let here = pods.flatten().filter(|(uuid, _)| uuid == gpu);
+        let mut usage: Vec<Usage> = here.map(|(_, usage)| *usage).collect();
+        let lingering = self.nodes.get(name).map(|node| &node.lingering);
+        for (pod, uuid, memory, cores) in lingering.into_iter().flatten() {
+            if uuid == gpu && !self.on(name).any(|(uid, _)| uid == pod) {
+                usage.push(Usage::of(*memory, u64::from(*cores)));
+            }
+        }
+        let pods = u32::try_from(usage.len()).expect("few");
+        (Usage::sum(usage), pods)
+    }
+
+    /// Whether the node can take a pod of this shape, by trying every GPU; `None` for shapes of
+    /// several containers, where order matters.
+    pub(crate) fn fits(&self, name: &NodeName, shape: &Shape) -> Option<bool> {
+        let asking = shape.containers.iter();
+        let asking: Vec<_> = asking.filter_map(|(_, _, request)| *request).collect();
+        let node = match self.nodes.get(name) {
+            Some(node) if node.readable && !self.unreadable(name) => node,
+            _ => return Some(false),
+        };
+        let gpus = &node.gpus;
+        if asking.is_empty() {
+            return Some(true);
+        }
+        // Pods have replicas whoever placed them.
+        let requested: u64 = self.on(name).map(|(_, entry)| entry.replicas).sum();
+        let offered = node.offered.map_or(u64::MAX, u64::from);
+        if requested + shape.replicas() > offered {
+            return Some(false);
+        }
+        let [request] = asking[..] else {
+            return None;
+        };
+        let whole = |gpu: &ModelGpu| if request.percent { gpu.memory } else { 100 };
+        let requested_of = |gpu: &ModelGpu| whole(gpu) * request.memory / 100;
+        let free = gpus.iter().filter(|gpu| {
+            let (usage, pods) = self.sum(name, &gpu.uuid);
+            gpu.open()
+                && usage.replicas < u64::from(gpu.replicas)
+                && usage.memory + requested_of(gpu) <= gpu.memory
+                && usage.cores + request.cores <= 100
+                && !usage.alone
+                && (request.cores < 100 || pods == 0)
+                && (request.cores > 0 || usage.cores < 100)
+        });
+        let free: Vec<u64> = free.map(requested_of).collect();
+        let count = u64::try_from(request.gpus).expect("few");
+        let [memory, cores] = self.left();
+        let least = free.iter().min().copied().unwrap_or(0);
+        let most = free.iter().max().copied().unwrap_or(0);
+        if free.len() < request.gpus || least * count > memory || request.cores * count > cores {
+            return Some(false);
+        }
+        // Otherwise it depends on which of them would be chosen.
+        (most * count <= memory).then_some(true)
+    }
+
+    /// What the quota leaves of memory and of compute.
+    fn left(&self) -> [u64; 2] {
+        let known = self.pods.values().all(|entry| entry.gpus.is_some());
+        let gpus = self.pods.values().flat_map(|entry| &entry.gpus).flatten();
+        let used = Usage::sum(gpus.map(|(_, usage)| *usage));
+        let left = |(most, used): (Option<u64>, u64)| {
+            most.map_or(
+                u64::MAX,
+                |most| if known { most.saturating_sub(used) } else { 0 },
+            )
+        };
+        [(self.limits[0], used.memory), (self.limits[1], used.cores)].map(left)
+    }
+}
+
+/// A pod's use of each GPU: the larger of (each init container with the
+/// sidecars before it) and (all app containers with all sidecars).
+fn effective(shape: &Shape, given: &Allocation) -> Vec<(GpuUuid, Usage)> {
+    let kinds = [&given.containers, &given.init];
+    let everything = kinds.into_iter().flat_map(BTreeMap::values).flatten();
+    let gpus: BTreeSet<&GpuUuid> = everything.map(|grant| &grant.gpu).collect();
+    let together = |gpu: &GpuUuid, selected: &dyn Fn(usize, Stage) -> bool| {
+        let numbered = shape.containers.iter().enumerate();
+        let some = numbered.filter(|(number, (_, stage, _))| selected(*number, *stage));
+        let grants = some.flat_map(|(_, (name, ..))| given.grants(name).unwrap_or_default());
+        let here = grants.filter(|grant| grant.gpu == *gpu);
+        Usage::sum(here.map(|grant| Usage::of(grant.memory.0, grant.cores.0.into())))
+    };
+    let most = |gpu: &GpuUuid| {
+        let apps = together(gpu, &|_, stage| stage != Stage::Init);
+        let numbered = shape.containers.iter().enumerate();
+        let inits = numbered.filter(|(_, (_, stage, _))| *stage == Stage::Init);
+        inits.fold(apps, |most, (init, _)| {
+            let beside = |number, stage| number < init && stage == Stage::Sidecar;
+            let with = together(gpu, &|number, stage| {
+                number == init || beside(number, stage)
+            });
+            most.join(with, u64::max)
+        })
+    };
+    gpus.into_iter()
+        .map(|gpu| (gpu.clone(), most(gpu)))
+        .collect()
+}

@@ -1,0 +1,345 @@
+//! Random operations on the world, on the events of its watches and on Bindings. Equal seeds give
+//! equal runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aliquot_core::{Allocation, NodeName, PodUid};
+use aliquot_scheduler::ledger_cache::CLAIM_LIFETIME;
+use fastrand::Rng;
+
+use crate::shapes;
+use crate::system::System;
+use crate::world::{Node, Pod, Store};
+
+const NODES: u8 = 4;
+/// Pods that exist at once, about.
+const PODS: usize = 24;
+
+/// A Binding whose response has not arrived.
+struct PendingBinding {
+    uid: PodUid,
+    given: Allocation,
+}
+
+/// One run.
+pub(crate) struct Run {
+    rng: Rng,
+    system: System,
+    pods: Store<PodUid, Pod>,
+    nodes: Store<NodeName, Node>,
+    bindings: Vec<PendingBinding>,
+    /// Bindings of killed processes, which may still arrive.
+    orphans: Vec<PendingBinding>,
+    /// Bindings that were accepted, for the audit.
+    settled: Vec<PodUid>,
+    limits: [Option<u64>; 2],
+    made: u64,
+    steps: u64,
+}
+
+impl Run {
+    pub(crate) fn new(seed: u64) -> Self {
+        let names: Vec<NodeName> = (0..NODES).map(|n| format!("n{n}").into()).collect();
+        let mut run = Self {
+            rng: Rng::with_seed(seed),
+            system: System::new(shapes::all(), names.clone()),
+            pods: Store::default(),
+            nodes: Store::default(),
+            bindings: Vec::new(),
+            orphans: Vec::new(),
+            settled: Vec::new(),
+            limits: [None, None],
+            made: 0,
+            steps: 0,
+        };
+        for name in &names {
+            let node = run.new_node(name);
+            run.nodes.put(name, node);
+        }
+        run
+    }
+
+    /// One operation and the comparison after it.
+    pub(crate) async fn step(&mut self) {
+        self.steps += 1;
+        match self.rng.u32(..1000) {
+            0..150 => self.create(),
+            150..420 => self.deliver_pod(),
+            420..440 => self.deliver_node(),
+            440..560 => self.reserve(),
+            560..700 => self.post(),
+            700..760 => self.filter(),
+            760..850 => self.end(),
+            850..880 => self.bound_by_others(),
+            880..900 => self.late_binding(),
+            900..950 => self.change_node(),
+            950..960 => self.lose_node(),
+            960..966 => self.list_pods(),
+            966..970 => self.list_nodes(),
+            970..972 => self.restart(),
+            972..980 => self.audit(),
+            980..985 => self.change_quota(),
+            _ => self.wait_and_requeue().await,
+        }
+        self.system.check();
+        if self.steps.is_multiple_of(64) {
+            self.system.check_deeply();
+        }
+    }
+
+    fn any(&mut self, pick: impl Fn(&Pod) -> bool) -> Option<(PodUid, Pod)> {
+        let some: Vec<_> = self
+            .pods
+            .objects
+            .iter()
+            .filter(|(_, pod)| pick(pod))
+            .collect();
+        let (uid, pod) = *self.rng.choice(&some)?;
+        Some((uid.clone(), pod.clone()))
+    }
+
+    fn name(&mut self) -> NodeName {
+        let at = self.rng.usize(..self.system.names.len());
+        self.system.names[at].clone()
+    }
+
+    fn create(&mut self) {
+        if self.pods.objects.len() >= PODS {
+            return self.end();
+        }
+        self.made += 1;
+        let uid = format!("p{}", self.made).into();
+        let shape = self.rng.usize(..self.system.shapes.len());
+        let pod = Pod {
+            shape,
+            node: None,
+            given: None,
+            ended: false,
+        };
+        self.pods.put(&uid, pod);
+    }
+
+    /// Deleted, or run to its end.
+    fn end(&mut self) {
+        let deleted = self.rng.bool();
+        if let Some((uid, _)) = self.any(|pod| deleted || !pod.ended) {
+            if deleted {
+                self.pods.delete(&uid);
+            } else {
+                self.pods.change(&uid, |pod| pod.ended = true);
+            }
+        }
+    }
+
+    fn deliver_pod(&mut self) {
+        for _ in 0..self.rng.u8(1..4) {
+            if let Some((uid, event)) = self.pods.coming.pop_front() {
+                self.system.pod_event(&uid, &event);
+            }
+        }
+    }
+
+    fn deliver_node(&mut self) {
+        if let Some((name, event)) = self.nodes.coming.pop_front() {
+            self.system.node_event(&name, event);
+        }
+    }
+
+    fn filter(&mut self) {
+        if let Some((uid, pod)) = self.any(Pod::pending) {
+            self.system.filter(&uid, pod.shape, &pod);
+        }
+    }
+
+    /// As bind does: also for pods that our watch has not shown, or has shown deleted.
+    fn reserve(&mut self) {
+        let Some((uid, pod)) = self.any(Pod::pending) else {
+            return;
+        };
+        let node = self.name();
+        // A second bind call waits for the first.
+        if self.bindings.iter().any(|binding| binding.uid == uid) {
+            return;
+        }
+        if let Some(given) = self.system.reserve(&uid, pod.shape, &node) {
+            self.bindings.push(PendingBinding { uid, given });
+        }
+    }
+
+    /// The API server's response to a Binding: bound, or definitely not.
+    fn commit(&mut self, binding: &PendingBinding) -> bool {
+        let Some(pod) = self.pods.objects.get(&binding.uid) else {
+            return false;
+        };
+        let given = Some(Ok(binding.given.clone()));
+        let node = binding.given.node.clone();
+        if pod.node.is_none() {
+            self.pods.change(&binding.uid, |pod| {
+                (pod.node, pod.given) = (Some(node), given);
+            });
+            return true;
+        }
+        // A conflict: an earlier copy of the same Binding, or another's.
+        pod.node == Some(node) && matches!(&pod.given, Some(Ok(given)) if *given == binding.given)
+    }
+
+    /// A Binding is sent, or sent again; its response may get lost.
+    fn post(&mut self) {
+        if self.bindings.is_empty() {
+            return;
+        }
+        let at = self.rng.usize(..self.bindings.len());
+        let binding = self.bindings.swap_remove(at);
+        let arrives = self.rng.u8(..8) > 0;
+        let bound = arrives && self.commit(&binding);
+        let answered = arrives && self.rng.u8(..4) > 0;
+        match (answered, bound) {
+            (false, _) => self.bindings.push(binding),
+            (true, true) => self.settled.push(binding.uid),
+            (true, false) => self.system.cancel(&binding.uid),
+        }
+    }
+
+    fn late_binding(&mut self) {
+        if let Some(binding) = self.orphans.pop() {
+            self.commit(&binding);
+        }
+    }
+
+    /// By the default scheduler, by hand, by another release of ours.
+    fn bound_by_others(&mut self) {
+        let Some((uid, _)) = self.any(Pod::pending) else {
+            return;
+        };
+        let (node, other) = (self.name(), self.name());
+        let damaged = [r#"{"v":9}"#, "", "{"];
+        let text = damaged[self.rng.usize(..damaged.len())];
+        let given = match self.rng.u8(..12) {
+            0 => Some(Err(text)),
+            1 => Some(Ok(Allocation {
+                v: 1,
+                node: other,
+                containers: BTreeMap::new(),
+                init: BTreeMap::new(),
+                priority: 1,
+            })),
+            _ => None,
+        };
+        self.pods
+            .change(&uid, |pod| (pod.node, pod.given) = (Some(node), given));
+    }
+
+    fn new_node(&mut self, name: &NodeName) -> Node {
+        Node::new(name, self.rng.u8(1..4))
+    }
+
+    fn change_node(&mut self) {
+        let name = self.name();
+        let fresh = self.new_node(&name);
+        let what = self.rng.u8(..8);
+        let memory = 600 + 100 * self.rng.u64(..6);
+        let replicas = self.rng.u32(1..6);
+        let offered = self.rng.u32(..16);
+        let pod = self.any(|_| true).map(|(uid, _)| uid);
+        if !self.nodes.objects.contains_key(&name) {
+            return self.nodes.put(&name, fresh);
+        }
+        let at = self.rng.usize(..3);
+        self.nodes.change(&name, |node| {
+            let Some(gpu) = node.gpus.get_mut(at) else {
+                return *node = fresh;
+            };
+            match what {
+                0 | 1 => gpu.healthy ^= true,
+                2 => gpu.cordoned ^= true,
+                3 => (gpu.memory, gpu.replicas) = (memory, replicas),
+                4 => node.readable ^= true,
+                5 => *node = fresh,
+                6 => node.offered = (offered < 15).then_some(offered),
+                _ if node.lingering.is_empty() => {
+                    let left = |pod| (pod, gpu.uuid.clone(), 200, 20);
+                    node.lingering = pod.map(left).into_iter().collect();
+                }
+                _ => node.lingering.clear(),
+            }
+        });
+    }
+
+    fn change_quota(&mut self) {
+        self.limits = [9000, 400].map(|most| self.rng.bool().then(|| self.rng.u64(..most)));
+        self.system.quota(self.limits);
+    }
+
+    fn lose_node(&mut self) {
+        let name = self.name();
+        self.nodes.delete(&name);
+    }
+
+    /// A watch was interrupted: the events on their way are lost.
+    fn list_pods(&mut self) {
+        self.pods.coming.clear();
+        self.system.pod_list(&self.pods.objects);
+    }
+
+    fn list_nodes(&mut self) {
+        self.nodes.coming.clear();
+        self.system.node_list(&self.nodes.objects);
+    }
+
+    fn restart(&mut self) {
+        self.system.restart();
+        self.orphans.append(&mut self.bindings);
+        self.settled.clear();
+        self.system.quota(self.limits);
+        self.list_nodes();
+        self.list_pods();
+    }
+
+    /// A settled reservation that the watch never showed is released when its pod no longer exists.
+    fn audit(&mut self) {
+        for uid in std::mem::take(&mut self.settled) {
+            if self.pods.objects.contains_key(&uid) {
+                self.settled.push(uid);
+            } else {
+                self.system.cancel(&uid);
+            }
+        }
+    }
+
+    /// All claims expire, and refused pods are checked.
+    async fn wait_and_requeue(&mut self) {
+        tokio::time::advance(CLAIM_LIFETIME + Duration::from_millis(1)).await;
+        // Waiting for a capacity event notices expired claims; an earlier event may be pending, too.
+        for _ in 0..2 {
+            let soon = Duration::from_millis(1);
+            drop(tokio::time::timeout(soon, self.system.cache.capacity_changed()).await);
+        }
+        self.system.ranks();
+        self.system.requeue();
+    }
+
+    /// At the end every event is delivered and every call answered: the ledger is that of a new
+    /// process, and no pod is only reserved.
+    pub(crate) fn settle(&mut self) {
+        for binding in std::mem::take(&mut self.bindings) {
+            if self.commit(&binding) {
+                self.settled.push(binding.uid);
+            } else {
+                self.system.cancel(&binding.uid);
+            }
+        }
+        while let Some((uid, event)) = self.pods.coming.pop_front() {
+            self.system.pod_event(&uid, &event);
+        }
+        while let Some((name, event)) = self.nodes.coming.pop_front() {
+            self.system.node_event(&name, event);
+        }
+        self.audit();
+        self.system.check();
+        let running = self.system.cache.read(Clone::clone);
+        self.restart();
+        let same = self.system.cache.read(|ledger| *ledger == running);
+        assert!(same, "a new process has another ledger");
+    }
+}

@@ -1,0 +1,334 @@
+//! The ledger cache and the reference model: both get every event, and then they must be equal.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::decide::{self, NodeQuery};
+use aliquot_core::fit::Policies;
+use aliquot_core::ledger::{AllocatedUse, NotReserved};
+use aliquot_core::memo::Memo;
+use aliquot_core::reason::Reason;
+use aliquot_core::{Allocation, Cluster, Ledger, NodeName, NodeState, PodUid, invariant};
+use aliquot_k8s::pod::Settings;
+use aliquot_k8s::watch::Index;
+use aliquot_scheduler::ledger_cache::LedgerCache;
+use aliquot_scheduler::pending::PendingPod;
+use k8s_openapi::api::core::v1 as api;
+
+use crate::reference::{Reference, Usage};
+use crate::shapes::{CPU, Shape};
+use crate::world::{self, Event, Node, Pod};
+
+/// Both, and a snapshot with its content at the time when it was taken.
+pub(crate) struct System {
+    pub(crate) shapes: Vec<Shape>,
+    pub(crate) cache: LedgerCache,
+    pub(crate) reference: Reference,
+    pub(crate) names: Vec<NodeName>,
+    /// The same, as in a call.
+    texts: Vec<String>,
+    snapshot: (Cluster, Vec<(usize, NodeName, NodeState)>),
+}
+
+fn content(cluster: &Cluster) -> Vec<(usize, NodeName, NodeState)> {
+    let nodes = cluster.iter();
+    nodes
+        .map(|(slot, name, state)| (slot, name.clone(), (**state).clone()))
+        .collect()
+}
+
+impl System {
+    pub(crate) fn new(shapes: Vec<Shape>, names: Vec<NodeName>) -> Self {
+        Self {
+            shapes,
+            cache: LedgerCache::new(Settings::default(), Policies::default()),
+            reference: Reference::default(),
+            texts: names.iter().map(ToString::to_string).collect(),
+            names,
+            snapshot: (Cluster::default(), Vec::new()),
+        }
+    }
+
+    /// The process is killed, and another one starts.
+    pub(crate) fn restart(&mut self) {
+        self.cache = LedgerCache::new(Settings::default(), Policies::default());
+        self.reference = Reference::default();
+    }
+
+    pub(crate) fn pod_event(&mut self, uid: &PodUid, event: &Event<Pod>) {
+        match event {
+            Event::Applied(pod) => {
+                let object = world::pod_object(&self.shapes, uid, pod);
+                Index::<api::Pod>::apply(&self.cache, object);
+                self.reference.pod_shown(&self.shapes, uid, pod, false);
+            }
+            Event::Deleted(pod) => {
+                let object = world::pod_object(&self.shapes, uid, pod);
+                Index::<api::Pod>::delete(&self.cache, object);
+                self.reference.pod_gone(uid);
+            }
+        }
+    }
+
+    pub(crate) fn pod_list(&mut self, pods: &BTreeMap<PodUid, Pod>) {
+        let object = |(uid, pod)| world::pod_object(&self.shapes, uid, pod);
+        Index::<api::Pod>::reset(&self.cache, pods.iter().map(object).collect());
+        self.reference.pods_listed(&self.shapes, pods);
+    }
+
+    pub(crate) fn node_event(&mut self, name: &NodeName, event: Event<Node>) {
+        match event {
+            Event::Applied(node) => {
+                Index::<api::Node>::apply(&self.cache, world::node_object(name, &node));
+                self.reference.nodes.insert(name.clone(), node);
+            }
+            Event::Deleted(node) => {
+                Index::<api::Node>::delete(&self.cache, world::node_object(name, &node));
+                self.reference.nodes.remove(name);
+            }
+        }
+    }
+
+    pub(crate) fn node_list(&mut self, nodes: &BTreeMap<NodeName, Node>) {
+        let object = |(name, node)| world::node_object(name, node);
+        Index::<api::Node>::reset(&self.cache, nodes.iter().map(object).collect());
+        self.reference.nodes.clone_from(nodes);
+    }
+
+    /// The namespace's quota on memory and compute, if it has any.
+    pub(crate) fn quota(&mut self, limits: [Option<u64>; 2]) {
+        let object = world::quota_object(limits);
+        if limits == [None, None] {
+            Index::<api::ResourceQuota>::delete(&self.cache, object);
+        } else {
+            Index::<api::ResourceQuota>::apply(&self.cache, object);
+        }
+        self.reference.limits = limits;
+    }
+
+    pub(crate) fn cancel(&mut self, uid: &PodUid) {
+        self.cache.cancel(uid);
+        self.reference.cancelled(uid);
+    }
+
+    /// Reserves, which must succeed exactly where the model allows it.
+    pub(crate) fn reserve(
+        &mut self,
+        uid: &PodUid,
+        shape: usize,
+        node: &NodeName,
+    ) -> Option<Allocation> {
+        let shape = &self.shapes[shape];
+        let fits = self.reference.fits(node, shape);
+        match self.cache.reserve(uid, &"d".into(), node, &shape.demand) {
+            Ok(given) => {
+                assert_ne!(fits, Some(false), "reserved on {node} without capacity");
+                assert!(!self.reference.pods.contains_key(uid), "reserved twice");
+                self.reference.reserved(shape, uid, &given);
+                self.within_capacity(node, uid);
+                Some(given)
+            }
+            Err(NotReserved::AlreadyAllocated(there)) => {
+                let entry = self.reference.pods.get(uid).expect("an entry");
+                assert_eq!(entry.node, there);
+                None
+            }
+            Err(NotReserved::Refused(refusal)) => {
+                assert_ne!(fits, Some(true), "refused on {node}: {refusal}");
+                None
+            }
+        }
+    }
+
+    fn within_capacity(&self, node: &NodeName, uid: &PodUid) {
+        self.cache.read(|ledger| {
+            let state = ledger
+                .cluster()
+                .node(node.as_str())
+                .expect("reserved on it");
+            let Some(AllocatedUse::Known(uses)) =
+                ledger.pod_entry(uid).map(|entry| &entry.allocated)
+            else {
+                panic!("{uid} has no allocation");
+            };
+            let inventory = state.inventory.as_ref().expect("reserved on its GPUs");
+            for (gpu, device) in inventory.gpus.iter().zip(&state.devices) {
+                let here = uses.contains_key(&gpu.uuid);
+                assert!(
+                    !here || invariant::within_capacity(device),
+                    "{node}: {device:?}"
+                );
+            }
+        });
+    }
+
+    /// Filter, as kube-scheduler calls it: what fits does not depend on claims.
+    pub(crate) fn filter(&mut self, uid: &PodUid, shape: usize, pod: &Pod) {
+        let demand = self.shapes[shape].demand.clone();
+        if !demand.requests_gpu() {
+            return;
+        }
+        let event_count = self.cache.capacity_event_count();
+        let view = self.cache.view("d");
+        let object = world::pod_object(&self.shapes, uid, pod);
+        if let Ok(found) = self.cache.fitting(&view, uid, &demand, &self.texts) {
+            let fitting: Vec<&str> = found.iter().map(|ranked| ranked.name).collect();
+            self.check_fitting(shape, &fitting);
+            let best = decide::shortlist(found, 1);
+            self.cache.claim(&view.0, &object, &demand, best[0]);
+        } else {
+            self.check_fitting(shape, &[]);
+            let mut waiting = PendingPod::read(&object, demand, true);
+            waiting.offered = view.0.set(&self.texts);
+            self.cache.refused(uid, waiting, event_count);
+            self.reference.waiting.insert(uid.clone(), shape);
+            self.reference.refused.insert(uid.clone());
+        }
+    }
+
+    fn check_fitting(&self, shape: usize, fitting: &[&str]) {
+        for name in &self.names {
+            let expected = self.reference.fits(name, &self.shapes[shape]);
+            let found = fitting.contains(&name.as_str());
+            assert!(
+                expected.is_none_or(|fits| fits == found),
+                "filter says {found} of {name}"
+            );
+        }
+    }
+
+    /// Without any claim: requeues, and what is not requeued does not fit.
+    pub(crate) fn requeue(&mut self) {
+        let requeued = self.cache.take_requeueable();
+        for (uid, _) in &requeued {
+            assert!(
+                self.reference.refused.remove(uid),
+                "{uid} was requeued without a refusal"
+            );
+        }
+        if !requeued.is_empty() {
+            return;
+        }
+        for uid in &self.reference.refused {
+            let shape = &self.shapes[self.reference.waiting[uid]];
+            let reserved = self.reference.pods.contains_key(uid);
+            let fits = self
+                .names
+                .iter()
+                .find(|name| self.reference.fits(name, shape) == Some(true));
+            assert!(
+                reserved || fits.is_none(),
+                "{uid} is not requeued and fits on {fits:?}"
+            );
+        }
+    }
+
+    /// Without any claim: memoized scores are those of an empty memo.
+    pub(crate) fn ranks(&self) {
+        let cluster = self.cache.snapshot();
+        let nobody = PodUid::from("nobody");
+        let policies = self.cache.policies();
+        for shape in self
+            .shapes
+            .iter()
+            .filter(|shape| shape.demand.requests_gpu())
+        {
+            let query = NodeQuery {
+                cluster: &cluster,
+                demand: &shape.demand,
+                policies: &policies,
+                pending: &[],
+                own_reservation: None,
+                headroom: None,
+            };
+            let fresh = decide::ranks(&query, &mut Memo::default(), &self.texts);
+            let memoized = self
+                .cache
+                .ranks(&cluster, &nobody, &shape.demand, &self.texts);
+            assert_eq!(memoized, fresh);
+        }
+    }
+
+    /// The more expensive checks: a recomputed ledger, and the old snapshot.
+    pub(crate) fn check_deeply(&mut self) {
+        let differences = self.cache.recompute();
+        assert_eq!(differences.count(), 0, "self-check: {differences:?}");
+        let (snapshot, before) = &self.snapshot;
+        assert!(content(snapshot) == *before, "a snapshot changed");
+        let snapshot = self.cache.snapshot();
+        let content = content(&snapshot);
+        self.snapshot = (snapshot, content);
+    }
+
+    /// The ledger is that of the model.
+    pub(crate) fn check(&self) {
+        self.cache.read(|ledger| self.compare(ledger));
+        let waiting = (self.reference.waiting.len(), self.reference.refused.len());
+        assert_eq!(self.cache.pending_counts(), waiting, "pending, refused");
+    }
+
+    fn compare(&self, ledger: &Ledger) {
+        let model = &self.reference;
+        assert_eq!(ledger.pod_entries().count(), model.pods.len(), "entries");
+        for (uid, expected) in &model.pods {
+            let entry = ledger
+                .pod_entry(uid)
+                .unwrap_or_else(|| panic!("{uid} lost"));
+            assert_eq!(entry.node, expected.node, "{uid}");
+            assert_eq!(entry.confirmed, expected.confirmed, "{uid}");
+            match (&entry.allocated, &expected.gpus) {
+                (AllocatedUse::Unreadable, None) => {}
+                (AllocatedUse::Known(uses), Some(gpus)) => {
+                    let uses = uses.iter().map(|(gpu, used)| (gpu, usage(used)));
+                    let same = uses.eq(gpus.iter().map(|(gpu, usage)| (gpu, *usage)));
+                    assert!(same, "{uid}: {entry:?} and {expected:?}");
+                }
+                _ => panic!("{uid}: {entry:?} and {expected:?}"),
+            }
+        }
+        for name in &self.names {
+            let known = model.nodes.contains_key(name) || model.on(name).next().is_some();
+            let state = ledger.cluster().node(name.as_str());
+            assert_eq!(state.is_some(), known, "{name}");
+            if let Some(state) = state {
+                self.compare_node(name, state);
+            }
+        }
+    }
+
+    fn compare_node(&self, name: &NodeName, state: &NodeState) {
+        let model = &self.reference;
+        let apps: u64 = model.on(name).map(|(_, entry)| entry.apps).sum();
+        assert_eq!(state.host.requested.cpu.0, apps * CPU, "{name}");
+        let replicas: u64 = model.on(name).map(|(_, entry)| entry.replicas).sum();
+        let requested = state.replicas.requested.under("nvidia.com/gpu");
+        assert_eq!(u64::from(requested), replicas, "{name}");
+        let Some(node) = model.nodes.get(name).filter(|node| node.readable) else {
+            assert_eq!(state.closed, Some(Reason::NodeNotRegistered), "{name}");
+            return assert!(state.devices.is_empty());
+        };
+        let unreadable = model
+            .unreadable(name)
+            .then_some(Reason::NodeAllocationUnreadable);
+        assert_eq!(state.closed, unreadable, "{name}");
+        assert_eq!(state.devices.len(), node.gpus.len(), "{name}");
+        for (device, expected) in state.devices.iter().zip(&node.gpus) {
+            assert_eq!(device.closed.is_none(), expected.open(), "{expected:?}");
+            let (sum, pods) = model.sum(name, &expected.uuid);
+            assert_eq!(
+                (usage(&device.allocated.used), device.allocated.pods),
+                (sum, pods),
+                "{expected:?}"
+            );
+        }
+    }
+}
+
+fn usage(used: &aliquot_core::usage::DeviceUse) -> Usage {
+    Usage {
+        replicas: used.replicas.into(),
+        memory: used.memory.0,
+        cores: used.cores.0.into(),
+        alone: used.alone,
+        leftover: used.leftover,
+    }
+}

@@ -1,0 +1,119 @@
+//! Scenarios on a control plane with fake nodes: admission and placement.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use aliquot_cluster::Cluster;
+use aliquot_e2e::scenario::{self, scenario, side_by_side, world};
+use aliquot_e2e::stack::Stack;
+use anyhow::Result;
+
+mod bypass;
+#[path = "../preferences/cases.rs"]
+mod cases;
+mod cordoned;
+mod crash;
+mod doctor;
+mod filled;
+mod harmless;
+mod job;
+mod leader;
+mod ledger;
+mod preemption;
+mod preferences;
+mod quota;
+mod refused;
+mod rotation;
+mod scraped;
+mod waiting;
+
+fn main() -> ExitCode {
+    let mut all = vec![
+        scenario(
+            "forty_pods_of_one_job_are_bound_in_two_seconds",
+            job::forty_pods,
+        )
+        .long(),
+        side_by_side("fills_in_defaults_and_warns_of_them", filled::defaults),
+        side_by_side("strips_copied_allocation_with_a_warning", filled::stripped),
+        side_by_side("leaves_pods_of_other_schedulers_alone", filled::schedulers),
+        side_by_side(
+            "refuses_bad_input_with_field_value_and_expected_form",
+            refused::pods,
+        ),
+        side_by_side(
+            "ephemeral_container_gets_no_gpu_and_no_exemption",
+            refused::ephemeral_containers,
+        ),
+        side_by_side(
+            "neither_reviews_nor_changes_odd_but_harmless_pods",
+            harmless::odd_pods,
+        ),
+        scenario(
+            "no_own_scheduler_or_priority_class_bypasses_the_ledger",
+            bypass::closed,
+        ),
+        scenario("without_webhook_only_gpu_pods_wait", harmless::webhook_away),
+        side_by_side(
+            "reports_refusal_and_runs_the_pod_when_another_ends",
+            waiting::until_another_ends,
+        ),
+        side_by_side(
+            "every_way_a_pod_ends_lets_the_next_one_run",
+            waiting::hand_over,
+        ),
+        scenario(
+            "refused_pod_of_high_priority_is_not_retried_in_a_loop",
+            waiting::high_priority,
+        ),
+        scenario(
+            "unreadable_allocation_makes_its_node_full",
+            ledger::unreadable,
+        ),
+        scenario(
+            "scheduler_without_a_ledger_places_nothing",
+            ledger::not_ready,
+        ),
+        scenario(
+            "rotates_certificates_under_load_without_a_failure",
+            rotation::under_load,
+        ),
+        side_by_side(
+            "ranks_decide_unless_the_pod_states_a_preference",
+            preferences::each_decides,
+        ),
+        side_by_side(
+            "quotas_hold_under_load_and_requeue_pods_when_raised",
+            quota::many_at_once,
+        ),
+        side_by_side(
+            "quota_counts_init_containers_and_percentages_effectively",
+            quota::init_containers,
+        ),
+        scenario(
+            "exactly_the_documented_metrics_are_scraped",
+            scraped::against_the_reference,
+        ),
+        scenario(
+            "doctor_checks_a_real_cluster_and_predicts_a_migration",
+            doctor::checks,
+        ),
+        side_by_side(
+            "cordoned_gpu_gets_no_new_pods_until_uncordoned",
+            cordoned::until_it_is_let_on_again,
+        ),
+        scenario("only_the_replica_with_the_lease_binds", leader::lease),
+    ];
+    all.extend(crash::scenarios());
+    all.extend(preemption::scenarios());
+    scenario::main(cluster, vec![world(parts, all)])
+}
+
+async fn cluster() -> Result<Stack> {
+    Stack::on(Box::pin(Cluster::control_plane().extender().start()).await?).await
+}
+
+async fn parts(stack: Arc<Stack>) -> Result<()> {
+    stack.start_scheduler(&[]).await?;
+    stack.start_webhook(&[]).await
+}

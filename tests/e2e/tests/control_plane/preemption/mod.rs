@@ -1,0 +1,39 @@
+//! Scenarios in which pods of high priority preempt others.
+
+use aliquot_e2e::scenario::{Scenario, scenario, side_by_side};
+
+mod beside;
+mod chosen;
+mod killed;
+mod ranks;
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    vec![
+        scenario(
+            "preemption_on_a_full_pair_evicts_the_fewest_right_pods",
+            chosen::full_pair,
+        ),
+        side_by_side(
+            "pair_without_a_free_replica_loses_no_extra_pod",
+            chosen::no_replica,
+        ),
+        side_by_side(
+            "disruption_budget_diverts_preemption_to_other_pods",
+            chosen::budget,
+        ),
+        side_by_side("pod_that_never_preempts_waits", chosen::never),
+        side_by_side(
+            "evicts_nothing_on_a_node_whose_taint_bars_the_pod",
+            chosen::tainted,
+        ),
+        scenario(
+            "kill_between_two_evictions_chooses_no_second_victims",
+            killed::between_evictions,
+        ),
+        scenario(
+            "kill_before_the_first_eviction_keeps_the_recorded_plan",
+            killed::before_evictions,
+        ),
+        side_by_side("only_kube_scheduler_preempts_for_cpu", beside::for_cpu),
+    ]
+}

@@ -1,0 +1,222 @@
+//! A machine, a supervisor and clients, each a process.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_core::Mib;
+use aliquot_device_plugin::mps::directory::{
+    DaemonDirectory, DaemonPhase, DaemonSpec, DaemonStatus,
+};
+use aliquot_device_plugin::mps::{plan, supervisor};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_profiles::mode::Mps;
+
+const MACHINE: &str =
+    "gpus: [{count: 2, model: NVIDIA A100-SXM4-40GB, memoryMib: 40960, uuids: [GPU-a, GPU-b]}]";
+
+pub(crate) struct Bench {
+    folder: tempfile::TempDir,
+    pub(crate) machine: SimulatedMachine,
+    supervisor: Option<Child>,
+}
+
+/// A built program of the workspace, beside this one.
+fn program(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let folders = own.ancestors().skip(1).take(2);
+    let mut found = folders.map(|folder| folder.join(name));
+    let missing = || panic!("no {name}: cargo build --workspace");
+    found.find(|file| file.is_file()).unwrap_or_else(missing)
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = SimulatedMachine::create(&folder.path().join("state"), MACHINE).unwrap();
+        place::link_into(folder.path()).unwrap();
+        place::link_cuda_into(folder.path()).unwrap();
+        let mut bench = Self {
+            folder,
+            machine,
+            supervisor: None,
+        };
+        bench.start_supervisor();
+        bench
+    }
+
+    pub(crate) fn start_supervisor(&mut self) {
+        let supervisor = Command::new(program("aliquot-device-plugin"))
+            .arg("mps-keeper")
+            .args([Path::new("--state-dir"), self.folder.path()])
+            .arg("--nvml-library")
+            .arg(self.folder.path().join(place::LIBRARY_NAME))
+            .arg("--mps-control")
+            .arg(program("nvidia-cuda-mps-control"))
+            .env(STATE_VARIABLE, self.machine.state())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.supervisor = Some(supervisor);
+    }
+
+    /// The supervisor's process id.
+    pub(crate) fn supervisor_pid(&self) -> u32 {
+        self.supervisor.as_ref().unwrap().id()
+    }
+
+    pub(crate) fn kill_supervisor(&mut self) {
+        let mut supervisor = self.supervisor.take().unwrap();
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
+    }
+
+    pub(crate) fn directory(&self, device: &str) -> DaemonDirectory {
+        DaemonDirectory::new(&supervisor::root(self.folder.path()), device)
+    }
+
+    pub(crate) fn request(&self, device: &str, replicas: u32) -> DaemonSpec {
+        let spec = plan::daemon_spec(device, Mib(40_960), &Mps::new(replicas), Some(device));
+        self.directory(device).put_spec(&spec).unwrap();
+        spec
+    }
+
+    /// Waits until the device's status is running with its current specification.
+    pub(crate) async fn served(&self, device: &str) -> DaemonStatus {
+        self.status(device, |status| {
+            let spec = self.directory(device).spec().unwrap();
+            status.phase == DaemonPhase::Running && status.spec == spec
+        })
+        .await
+    }
+
+    pub(crate) async fn status(
+        &self,
+        device: &str,
+        holds: impl Fn(&DaemonStatus) -> bool,
+    ) -> DaemonStatus {
+        let folder = self.directory(device);
+        eventually(PATIENCE, "a status", || async {
+            let status = folder.status()?;
+            let seen = format!("{status:?}");
+            let found = status.filter(|status| holds(status));
+            found.map(Some).ok_or_else(|| anyhow::anyhow!(seen))
+        })
+        .await
+        .unwrap()
+    }
+
+    pub(crate) async fn gone(&self, device: &str) {
+        let folder = self.directory(device);
+        let gone = || async { Ok(folder.is_gone().then_some(())) };
+        eventually(PATIENCE, "the device's directory to go", gone)
+            .await
+            .unwrap();
+    }
+
+    /// Waits until a file of the device exists, or does not.
+    pub(crate) async fn until_exists(&self, device: &str, file: &str, there: bool) {
+        let file = self.directory(device).path().join(file);
+        let changed = || async { Ok((file.exists() == there).then_some(())) };
+        eventually(PATIENCE, "a file", changed).await.unwrap();
+    }
+
+    /// Turns a device's daemon off and waits for that.
+    pub(crate) async fn turn_off(&self, device: &str) {
+        self.directory(device).remove_spec().unwrap();
+        self.gone(device).await;
+    }
+
+    pub(crate) fn compute_mode(&self, gpu: usize) -> String {
+        let shown = self.machine.show().unwrap();
+        shown["gpus"][gpu]["computeMode"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    /// What the device's daemon answers.
+    pub(crate) fn daemon_answer(&self, device: &str, command: &str) -> String {
+        let mut control = Command::new(program("nvidia-cuda-mps-control"))
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.directory(device).pipe())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writeln!(control.stdin.take().unwrap(), "{command}").unwrap();
+        let output = control.wait_with_output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// A CUDA program that carries out its commands (tests/limiter/clients), on the GPUs that
+    /// `environment` gives it.
+    pub(crate) fn client(&self, environment: &[(&str, &str)], commands: &[&str]) -> Client {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../limiter/clients/client.py");
+        let mut child = Command::new("python3")
+            .arg(script)
+            .args(commands)
+            .env(STATE_VARIABLE, self.machine.state())
+            .env("LD_LIBRARY_PATH", self.folder.path())
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Client { child, lines }
+    }
+
+    /// The environment of a client of a device's daemon.
+    pub(crate) fn pipe(&self, device: &str) -> String {
+        self.directory(device).pipe().display().to_string()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Some(mut supervisor) = self.supervisor.take() {
+            let _ = supervisor.kill();
+            let _ = supervisor.wait();
+        }
+    }
+}
+
+/// A client that runs; it ends with the test.
+pub(crate) struct Client {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Client {
+    /// Its next answer.
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// Its answers up to one.
+    pub(crate) fn until(&mut self, last: &str) {
+        loop {
+            let answer = self.answer();
+            assert!(!answer.is_empty(), "it ended before {last:?}");
+            if answer == last {
+                return;
+            }
+        }
+    }
+
+    /// Lets a client that holds memory go on.
+    pub(crate) fn go_on(&mut self) {
+        writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,204 @@
+//! Daemons, servers and the supervisor itself die at any moment.
+
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::PATIENCE;
+use aliquot_device_plugin::mps::directory::DaemonPhase;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::bench::Bench;
+
+/// The specified time until a daemon's end is detected.
+const DETECTED: Duration = Duration::from_secs(2);
+
+fn kill(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+#[tokio::test]
+async fn mps_11_restarts_a_killed_daemon_within_two_seconds() {
+    let bench = Bench::new();
+    bench.request("GPU-a", 4);
+    let pipe = bench.pipe("GPU-a");
+    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
+    let mut tries = Vec::new();
+    // The machine may be busy: one of three tries must be in time.
+    for number in 1..=3 {
+        let first = bench.served("GPU-a").await;
+        let mut lost = bench.client(&environment, &["init", "ready", "hold", "sync"]);
+        lost.until("ready: 0");
+        bench
+            .status("GPU-a", |status| !status.servers.is_empty())
+            .await;
+        let killed = Instant::now();
+        kill(first.daemon.unwrap());
+        let seen = bench.status("GPU-a", |status| status.losses == number);
+        let seen = seen.await;
+        tries.push(killed.elapsed());
+        assert_eq!(seen.restarts, number);
+        let second = bench.served("GPU-a").await;
+        assert_ne!(second.daemon, first.daemon);
+        // The client that was there has lost its server; a new one has another.
+        lost.go_on();
+        lost.until("sync: 806");
+        if tries.iter().any(|took| *took < DETECTED) {
+            break;
+        }
+    }
+    assert!(tries.iter().any(|took| *took < DETECTED), "{tries:?}");
+    let mut fresh = bench.client(&environment, &["init", "info"]);
+    assert_eq!(fresh.answer(), "init: 0");
+    assert_eq!(fresh.answer(), "info: 0 10188 10240");
+}
+
+#[tokio::test]
+async fn reports_a_dead_server_without_restarting_its_daemon() {
+    let bench = Bench::new();
+    bench.request("GPU-a", 4);
+    bench.served("GPU-a").await;
+    let pipe = bench.pipe("GPU-a");
+    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
+    let mut client = bench.client(&environment, &["init", "ready", "hold"]);
+    client.until("ready: 0");
+    let with_client = |status: &aliquot_device_plugin::mps::directory::DaemonStatus| {
+        status
+            .servers
+            .iter()
+            .any(|server| !server.clients.is_empty())
+    };
+    let status = bench.status("GPU-a", with_client).await;
+    kill(status.servers[0].pid);
+    let status = bench.status("GPU-a", |status| status.losses == 1).await;
+    assert_eq!((status.restarts, status.phase), (0, DaemonPhase::Running));
+}
+
+#[tokio::test]
+async fn mps_13_reports_a_client_error_for_the_whole_device() {
+    let bench = Bench::new();
+    bench.request("GPU-a", 4);
+    bench.served("GPU-a").await;
+    let pipe = bench.pipe("GPU-a");
+    let good = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
+    let mut victim = bench.client(&good, &["init", "ready", "hold", "sync"]);
+    victim.until("ready: 0");
+    let bad = [good[0], ("GPUSIM_FAULTS", "cuCtxSynchronize:*=700")];
+    let mut culprit = bench.client(&bad, &["init", "sync", "ready", "hold"]);
+    culprit.until("ready: 0");
+    let status = bench.status("GPU-a", |status| status.faults == 1).await;
+    assert_eq!((status.losses, status.restarts), (0, 0));
+    victim.go_on();
+    victim.until("sync: 700");
+    drop((victim, culprit));
+    bench
+        .status("GPU-a", |s| s.servers.iter().all(|server| !server.fault))
+        .await;
+    assert_eq!(bench.client(&good, &["init"]).answer(), "init: 0");
+}
+
+#[tokio::test]
+async fn killed_supervisor_ends_no_client_and_the_next_takes_over() {
+    let mut bench = Bench::new();
+    bench.request("GPU-a", 4);
+    let first = bench.served("GPU-a").await;
+    let pipe = bench.pipe("GPU-a");
+    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
+    let mut client = bench.client(&environment, &["init", "ready", "hold", "sync"]);
+    client.until("ready: 0");
+    bench.kill_supervisor();
+    // Turned off and requested again while no supervisor runs: a daemon that serves is retained.
+    bench.start_supervisor();
+    let second = bench
+        .status("GPU-a", |status| !status.servers.is_empty())
+        .await;
+    assert_eq!((second.daemon, second.restarts), (first.daemon, 0));
+    client.go_on();
+    client.until("sync: 0");
+}
+
+/// Files of a device, in the order in which they come.
+const MOMENTS: [&str; 5] = [
+    "before.json",
+    "pipe",
+    "pipe/control",
+    "pipe/nvidia-cuda-mps-control.pid",
+    "status.json",
+];
+
+#[tokio::test]
+async fn mps_18_supervisor_killed_at_any_moment_leaves_nothing_behind() {
+    let mut bench = Bench::new();
+    for up in [true, false] {
+        for moment in MOMENTS {
+            bench.request("GPU-a", 4);
+            if !up {
+                bench.served("GPU-a").await;
+                bench.directory("GPU-a").remove_spec().unwrap();
+            }
+            bench.until_exists("GPU-a", moment, up).await;
+            bench.kill_supervisor();
+            bench.start_supervisor();
+            bench.request("GPU-a", 4);
+            bench.served("GPU-a").await;
+            assert_eq!(bench.compute_mode(0), "exclusiveProcess", "{moment}");
+            let threads = bench.daemon_answer("GPU-a", "get_default_active_thread_percentage");
+            assert_eq!(threads, "25.0", "{moment}");
+            bench.turn_off("GPU-a").await;
+            assert_eq!(bench.compute_mode(0), "default", "{moment}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn client_cannot_impersonate_a_daemon_in_the_pipe_directory() {
+    let mut bench = Bench::new();
+    bench.request("GPU-a", 4);
+    let first = bench.served("GPU-a").await;
+    let file = bench
+        .directory("GPU-a")
+        .pipe()
+        .join("nvidia-cuda-mps-control.pid");
+    let own = std::process::id().to_string();
+    for text in [own.as_str(), "0", "no number"] {
+        std::fs::write(&file, text).unwrap();
+        checked_again(&bench).await;
+    }
+    std::fs::remove_file(&file).unwrap();
+    let last = checked_again(&bench).await;
+    assert_eq!((last.daemon, last.restarts), (first.daemon, 0));
+    // The next supervisor does not trust that file either.
+    bench.kill_supervisor();
+    bench.start_supervisor();
+    checked_again(&bench).await;
+    let last = checked_again(&bench).await;
+    assert_eq!((last.daemon, last.restarts), (first.daemon, 0));
+}
+
+/// The status after the supervisor has checked its daemon once more.
+async fn checked_again(bench: &Bench) -> aliquot_device_plugin::mps::directory::DaemonStatus {
+    let folder = bench.directory("GPU-a");
+    let before = folder.last_checked();
+    bench
+        .status("GPU-a", |status| {
+            folder.last_checked() > before && status.phase == DaemonPhase::Running
+        })
+        .await
+}
+
+#[tokio::test]
+async fn supervisor_keeps_no_gpu_open_against_a_reset() {
+    let bench = Bench::new();
+    bench.request("GPU-a", 4);
+    bench.served("GPU-a").await;
+    let maps = format!("/proc/{}/maps", bench.supervisor_pid());
+    let open = || async {
+        let maps = std::fs::read_to_string(&maps)?;
+        let state = bench.machine.state().display().to_string();
+        // What the simulator's CUDA half has mapped is no GPU.
+        let open = maps.lines().any(|line| line.ends_with(&state));
+        Ok((!open).then_some(()))
+    };
+    aliquot_cluster::wait::eventually(PATIENCE, "the driver to be closed", open)
+        .await
+        .unwrap();
+}

@@ -1,0 +1,167 @@
+//! Pods bound past the scheduler do not start, say why, and are
+//! evicted where they can be.
+
+use std::sync::Arc;
+
+use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_e2e::pods::simple;
+use aliquot_e2e::stack::{Kind, NODE, Stack};
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::disk::OnDisk;
+use crate::running::{Running, main_status, wait_blocked};
+
+const LIMITS: [(&str, &str); 2] = [("gpu", "1"), ("gpumem", "1000")];
+
+/// Bindings by hand, without an allocation and with a forged one.
+pub(crate) async fn by_hand(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("past").await?;
+    let running = Running::start(stack, "past", "running", 3000).await?;
+    let before = OnDisk::read(stack)?;
+
+    bind(stack, "past", "bare", &json!({})).await?;
+    let why = "past/bare was bound to this node without an allocation";
+    wait_blocked(stack, "past", "bare", why).await?;
+    let fix = "delete the pod and create it again with `schedulerName: aliquot-scheduler`";
+    wait_event(stack, "past", "bare", &["Failed: ", why, fix]).await?;
+
+    let gpu = running.share.gpu();
+    let forged = json!({
+        "v": 1, "node": NODE, "priority": 1, "init": {},
+        "containers": {"main": [
+            {"resource": "nvidia.com/gpu", "gpu": gpu, "memory": 80000, "cores": 0},
+        ]},
+    });
+    bind(
+        stack,
+        "past",
+        "forged",
+        &json!({ALLOCATION: forged.to_string()}),
+    )
+    .await?;
+    let why = format!("{gpu} has too little capacity left for this pod (CardInsufficientMemory)");
+    wait_blocked(stack, "past", "forged", &why).await?;
+    wait_event(stack, "past", "forged", &["Failed: ", &why, "3000 MiB"]).await?;
+    let now = OnDisk::read(stack)?;
+    ensure!(
+        now.adds_nothing_to(&before),
+        "written: {now:?}, before: {before:?}"
+    );
+
+    evicting(stack).await?;
+    for (name, why) in [
+        ("bare", "without an allocation"),
+        ("forged", "too little capacity left"),
+    ] {
+        let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "past");
+        eventually(PATIENCE, &format!("{name} to be evicted"), || async {
+            Ok(pods.get_opt(name).await?.is_none().then_some(()))
+        })
+        .await?;
+        wait_event(stack, "past", name, &["EvictedRefused: ", why]).await?;
+    }
+    not_evicting(stack).await?;
+
+    running.untouched(stack).await?;
+    let next = Running::start(stack, "past", "next", 80000 - 3000).await?;
+    next.delete(stack).await?;
+    running.delete(stack).await
+}
+
+/// A static pod with our resource.
+pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("static").await?;
+    let running = Running::start(stack, "static", "running", 3000).await?;
+    evicting(stack).await?;
+    let manifest = stack.cluster.manifests_dir().join("gpu.yaml");
+    std::fs::write(&manifest, simple("static", "gpu", &LIMITS).to_string())?;
+    let mirror = format!("gpu-{NODE}");
+    let why = "is a static pod, which bypasses the scheduler";
+    wait_blocked(stack, "static", &mirror, why).await?;
+    wait_event(
+        stack,
+        "static",
+        &mirror,
+        &["Failed: ", why, "run it as a Deployment"],
+    )
+    .await?;
+
+    // Refused later than the static pod, evicted: the static one's time has come.
+    bind(stack, "static", "later", &json!({})).await?;
+    wait_blocked(stack, "static", "later", "without an allocation").await?;
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "static");
+    eventually(PATIENCE, "the later pod to be evicted", || async {
+        Ok(pods.get_opt("later").await?.is_none().then_some(()))
+    })
+    .await?;
+    let found = pods.get(&mirror).await?;
+    let status = main_status(&found).context("main has a status")?;
+    ensure!(
+        status.restart_count == 0 && found.metadata.deletion_timestamp.is_none(),
+        "{status:?}"
+    );
+    let events = stack.event_texts("static", &mirror).await?;
+    ensure!(!events.iter().any(|e| e.contains("Evicted")), "{events:?}");
+
+    running.untouched(stack).await?;
+    let next = Running::start(stack, "static", "next", 2000).await?;
+    std::fs::remove_file(&manifest)?;
+    eventually(PATIENCE, "the static pod to be gone", || async {
+        Ok(pods.get_opt(&mirror).await?.is_none().then_some(()))
+    })
+    .await?;
+    not_evicting(stack).await?;
+    running.untouched(stack).await?;
+    next.delete(stack).await?;
+    running.delete(stack).await
+}
+
+/// Makes a pod that nobody schedules, and binds it with these annotations.
+async fn bind(stack: &Stack, namespace: &str, name: &str, annotations: &Value) -> Result<()> {
+    let mut pod = simple(namespace, name, &LIMITS);
+    pod["spec"]["schedulerName"] = json!("nobody");
+    stack.cluster.create_pod(pod).await?;
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, namespace);
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": name, "annotations": annotations},
+        "target": {"kind": "Node", "name": NODE},
+    });
+    let params = PostParams::default();
+    let _: Value = pods
+        .create_subresource("binding", name, &params, &binding)
+        .await?;
+    Ok(())
+}
+
+/// Waits until one event of the pod says all of these.
+async fn wait_event(stack: &Stack, namespace: &str, name: &str, texts: &[&str]) -> Result<()> {
+    let what = format!("an event of {name} that contains {texts:?}");
+    eventually(PATIENCE, &what, || async {
+        let events = stack.event_texts(namespace, name).await?;
+        let matches = |event: &String| texts.iter().all(|text| event.contains(text));
+        if events.iter().any(matches) {
+            return Ok(Some(()));
+        }
+        bail!("{events:?}")
+    })
+    .await
+}
+
+/// A scheduler that evicts refused pods soon.
+async fn evicting(stack: &Stack) -> Result<()> {
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&["--evict-after", "3"]).await
+}
+
+async fn not_evicting(stack: &Stack) -> Result<()> {
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(&[]).await
+}

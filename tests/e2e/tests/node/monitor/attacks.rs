@@ -1,0 +1,228 @@
+//! Whatever becomes of a tenant's counters the monitor goes on, nobody else's
+//! figures change, and nobody is ended by another's word.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::{answers, release};
+use aliquot_e2e::stack::{Kind, Stack};
+use anyhow::{Context as _, Result, ensure};
+
+use super::running::{
+    CONTEXT, MIB, PATIENCE, REAL, becomes, beside, figure, monitored, over, pod, wait_event,
+};
+
+const UNREADABLE: &str = "aliquot_share_counters_unreadable";
+const USED: &str = "aliquot_share_memory_used_bytes";
+const TRACKED: &str = "aliquot_share_memory_tracked_bytes";
+
+/// Written over, of an older version, with every slot taken, a FIFO, a link, a folder, gone: told,
+/// and no other figure changes, nor when pods vanish beside.
+pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    monitored(stack, "spoiled", &["--on-unmanaged", "kill"]).await?;
+    pod(stack, "spoiled", "tenant", "3000").await?;
+    let file = counters(stack, ("spoiled", "tenant")).await?;
+    pod(stack, "spoiled", "neighbour", "3000").await?;
+    let others = counters(stack, ("spoiled", "neighbour")).await?;
+    let checks = async {
+        unharmed(stack).await?;
+        // The magic word, and the version.
+        for spoil in ["spoil,0,ffffffff", "spoil,8,00000000", "spoil,8,02000000"] {
+            answers(stack, "spoiled", "tenant", &[spoil]).await?;
+            seen(stack, spoil, 1.0).await?;
+            answers(stack, "spoiled", "tenant", &[MAGIC, VERSION]).await?;
+            seen(stack, "mended", 0.0).await?;
+        }
+        // Every slot taken by one that holds all locks.
+        let full = async {
+            becomes(stack, TRACKED, "tenant", 513.0 * 4.0 * MIB).await?;
+            seen(stack, "all slots taken", 0.0).await
+        };
+        beside(stack, ("spoiled", "tenant"), &["fill,4"], full).await?;
+        // Its end frees the file, which takes all the room.
+        release(stack, "spoiled", "tenant").await?;
+        // By root of the node, in the file's place: there is room for one file.
+        let original = fs::read(&file).context("counters")?;
+        let mode = fs::metadata(&file).context("counters")?.permissions();
+        for what in ["a FIFO", "a link", "a folder"] {
+            fs::remove_file(&file).context("its counters")?;
+            // The monitor has it open for a moment more.
+            eventually(PATIENCE, what, || async {
+                put(what, &file, &others)?;
+                Ok(Some(()))
+            })
+            .await?;
+            seen(stack, what, 1.0).await?;
+            if what == "a folder" {
+                fs::remove_dir(&file).context("the folder")?;
+            } else {
+                fs::remove_file(&file).context(what)?;
+            }
+            fs::write(&file, &original).context("put back")?;
+            fs::set_permissions(&file, mode.clone()).context("put back")?;
+            seen(stack, "mended", 0.0).await?;
+        }
+        // Pods that vanish while they are read.
+        for n in 0..3 {
+            let name = format!("gone-{n}");
+            pod(stack, "spoiled", &name, "1000").await?;
+            let delete = ["delete", "pod", "-n", "spoiled", &name, "--force"];
+            stack.cluster.kubectl(&delete).await?.success()?;
+            unharmed(stack).await?;
+        }
+        Ok(())
+    };
+    let program = ["init", "alloc,1000"];
+    beside(stack, ("spoiled", "neighbour"), &program, checks).await?;
+    let ended = figure(
+        stack,
+        "aliquot_monitor_killed_processes_total",
+        &["unmanaged"],
+    )
+    .await?;
+    ensure!(ended < 0.5, "{ended} processes were ended");
+    over(stack, "spoiled").await
+}
+
+fn put(what: &str, file: &Path, others: &Path) -> Result<()> {
+    match what {
+        "a FIFO" => {
+            let made = std::process::Command::new("mkfifo").arg(file).status()?;
+            ensure!(made.success(), "{made}");
+            Ok(())
+        }
+        "a link" => Ok(std::os::unix::fs::symlink(others, file)?),
+        _ => Ok(fs::create_dir(file)?),
+    }
+}
+
+/// How a counters file begins.
+const MAGIC: &str = "spoil,0,414c51434f554e54";
+const VERSION: &str = "spoil,8,01000000";
+
+async fn seen(stack: &Stack, what: &str, expected: f64) -> Result<()> {
+    let outcome = becomes(stack, UNREADABLE, "tenant", expected).await;
+    outcome.with_context(|| what.to_owned())?;
+    unharmed(stack).await.with_context(|| what.to_owned())
+}
+
+async fn unharmed(stack: &Stack) -> Result<()> {
+    becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
+    becomes(stack, TRACKED, "neighbour", (1000.0 + 512.0) * MIB).await?;
+    becomes(stack, UNREADABLE, "neighbour", 0.0).await
+}
+
+/// The counters file of a pod's container, as the agent sees it.
+async fn counters(stack: &Stack, (namespace, pod): (&str, &str)) -> Result<PathBuf> {
+    let state = stack
+        .seen_by(Kind::DevicePlugin, &stack.agent_state())
+        .await?;
+    // The agent writes a share beside its place and moves it there; shares of pods before
+    // this one, of the same name in other namespaces too, go meanwhile.
+    eventually(PATIENCE, &format!("the share of {pod}"), || async {
+        for file in fs::read_dir(state.join("accepted"))?.flatten() {
+            let Ok(share) = fs::read(file.path()) else {
+                continue;
+            };
+            let Ok(share) = serde_json::from_slice::<serde_json::Value>(&share) else {
+                continue;
+            };
+            if share["namespace"] == namespace && share["name"] == pod {
+                let name = share["names"][0].as_str().context("a name")?;
+                return Ok(Some(state.join("seats").join(name).join("counters/slots")));
+            }
+        }
+        Ok(None)
+    })
+    .await
+}
+
+/// A tenant writes the ids of its neighbour's processes into its counters, with more than it may
+/// have: under the policy that ends unmanaged processes its own one goes, and no other.
+pub(crate) async fn forged(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    monitored(stack, "forged", &["--on-unmanaged", "kill"]).await?;
+    pod(stack, "forged", "tenant", "3000").await?;
+    pod(stack, "forged", "neighbour", "3000").await?;
+    let killed = || {
+        figure(
+            stack,
+            "aliquot_monitor_killed_processes_total",
+            &["unmanaged"],
+        )
+    };
+    let checks = async {
+        becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
+        let mut all = vec!["init".to_owned(), "alloc,500".to_owned()];
+        for holder in stack
+            .machine()
+            .holders("0")?
+            .iter()
+            .chain(&stack.machine().holders("1")?)
+        {
+            let here = holder.pid_here().context("a process of this machine")?;
+            all.push(format!("say,{},9000", holder.pid));
+            all.push(format!("say,{here},9000"));
+        }
+        let commands: Vec<&str> = all.iter().map(String::as_str).collect();
+        let ended = eventually(PATIENCE, "the forger to be killed", || async {
+            let killed = killed().await?;
+            ensure!((killed - 1.0).abs() < 0.5, "{killed} were ended");
+            Ok(Some(()))
+        });
+        beside(stack, ("forged", "tenant"), &commands, ended).await?;
+        wait_event(stack, ("forged", "tenant"), "GpuProcessEnded").await?;
+        becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
+        becomes(stack, TRACKED, "neighbour", (1000.0 + 512.0) * MIB).await
+    };
+    beside(
+        stack,
+        ("forged", "neighbour"),
+        &["init", "alloc,1000"],
+        checks,
+    )
+    .await?;
+    let killed = killed().await?;
+    ensure!((killed - 1.0).abs() < 0.5, "{killed} were ended");
+    over(stack, "forged").await
+}
+
+/// Under the policy that evicts, the pod of an unmanaged process goes, and its neighbour stays.
+pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    monitored(stack, "evicted", &["--on-unmanaged", "evict"]).await?;
+    pod(stack, "evicted", "tenant", "3000").await?;
+    pod(stack, "evicted", "neighbour", "3000").await?;
+    let checks = async {
+        let around = [REAL, "init", "alloc,1000"];
+        let gone = eventually(PATIENCE, "the pod to be gone", || async {
+            let get = [
+                "get",
+                "pod",
+                "-n",
+                "evicted",
+                "tenant",
+                "--ignore-not-found",
+            ];
+            let found = stack.cluster.kubectl(&get).await?.success()?;
+            ensure!(found.trim().is_empty(), "{found}");
+            Ok(Some(()))
+        });
+        beside(stack, ("evicted", "tenant"), &around, gone).await?;
+        wait_event(stack, ("evicted", "tenant"), "GpuProcessUnmanaged").await?;
+        becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await
+    };
+    beside(
+        stack,
+        ("evicted", "neighbour"),
+        &["init", "alloc,1000"],
+        checks,
+    )
+    .await?;
+    let evictions = figure(stack, "aliquot_monitor_evictions_total", &[]).await?;
+    ensure!((evictions - 1.0).abs() < 0.5, "{evictions}");
+    over(stack, "evicted").await
+}

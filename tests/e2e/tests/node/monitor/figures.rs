@@ -1,0 +1,99 @@
+//! Figures against the simulator's own, also beside a spoiled file.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::answers;
+use aliquot_e2e::http;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, ensure};
+
+use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
+
+/// What the library takes a context to cost.
+const THOUGHT: f64 = 512.0;
+
+/// Four pods of different limits, each with its own load: what is held, limits, clients, and a
+/// scrape within 20 ms beside.
+pub(crate) async fn four_pods(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    monitored(stack, "figures", &["--compat-metrics", "true"]).await?;
+    for (name, memory) in [("a", "2000"), ("b", "3000"), ("c", "4000"), ("d", "8000")] {
+        pod(stack, "figures", name, memory).await?;
+    }
+    let check = |name: &'static str, limit: f64, took: f64| async move {
+        becomes(stack, "aliquot_share_memory_limit_bytes", name, limit * MIB).await?;
+        let used = (took + CONTEXT) * MIB;
+        becomes(stack, "aliquot_share_memory_used_bytes", name, used).await?;
+        let tracked = (took + THOUGHT) * MIB;
+        becomes(stack, "aliquot_share_memory_tracked_bytes", name, tracked).await?;
+        becomes(stack, "aliquot_share_memory_overhead_bytes", name, 0.0).await?;
+        becomes(stack, "hami_vgpu_memory_used_bytes", name, used).await?;
+        becomes(stack, "aliquot_share_core_limit_ratio", name, 0.2).await?;
+        becomes(stack, "aliquot_share_clients", name, 1.0).await
+    };
+    let all = async {
+        check("a", 2000.0, 1000.0).await?;
+        check("b", 3000.0, 2000.0).await?;
+        check("c", 4000.0, 100.0).await?;
+        check("d", 8000.0, 7000.0).await?;
+        scrapes_are_quick(stack).await
+    };
+    let d = beside(stack, ("figures", "d"), &["init", "alloc,7000"], all);
+    let c = beside(stack, ("figures", "c"), &["init", "alloc,100"], d);
+    let b = beside(stack, ("figures", "b"), &["init", "alloc,2000"], c);
+    beside(stack, ("figures", "a"), &["init", "alloc,1000"], b).await?;
+    over(stack, "figures").await
+}
+
+async fn scrapes_are_quick(stack: &Stack) -> Result<()> {
+    eventually(PATIENCE, "a scrape within 100 ms", || async {
+        let begun = Instant::now();
+        http::get(stack.address(Kind::Monitor), "/metrics").await?;
+        let took = begun.elapsed();
+        ensure!(took < Duration::from_millis(100), "{took:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// A tenant cuts its file, and blows it up: the figure says so, the neighbour's stay, and a
+/// monitor that was killed says the same again.
+pub(crate) async fn truncated(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    monitored(stack, "truncated", &[]).await?;
+    pod(stack, "truncated", "tenant", "3000").await?;
+    pod(stack, "truncated", "neighbour", "3000").await?;
+    let unreadable = "aliquot_share_counters_unreadable";
+    let checks = async {
+        let used = (1000.0 + CONTEXT) * MIB;
+        becomes(stack, "aliquot_share_memory_used_bytes", "neighbour", used).await?;
+        for size in ["truncate,100", "truncate,0", "truncate,1000000000000"] {
+            answers(stack, "truncated", "tenant", &[size]).await?;
+            becomes(stack, unreadable, "tenant", 1.0).await?;
+            becomes(stack, "aliquot_share_memory_used_bytes", "neighbour", used).await?;
+            let neighbours = figure(stack, unreadable, &["pod=\"neighbour\""]).await?;
+            ensure!(neighbours < 0.5, "{neighbours}");
+        }
+        stack.kill(Kind::Monitor).await?;
+        stack.start_monitor(&NodeOptions::default(), &[]).await?;
+        becomes(stack, unreadable, "tenant", 1.0).await?;
+        let tracked = (1000.0 + THOUGHT) * MIB;
+        becomes(
+            stack,
+            "aliquot_share_memory_tracked_bytes",
+            "neighbour",
+            tracked,
+        )
+        .await
+    };
+    beside(
+        stack,
+        ("truncated", "neighbour"),
+        &["init", "alloc,1000"],
+        checks,
+    )
+    .await?;
+    over(stack, "truncated").await
+}

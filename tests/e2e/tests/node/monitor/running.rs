@@ -1,0 +1,87 @@
+//! Pods with programs that hold memory, beside a monitor.
+
+use aliquot_cluster::wait::eventually;
+pub(crate) use aliquot_e2e::clients::{REAL, beside};
+use aliquot_e2e::clients::{nvidia_spec, offer, open_machine, with_python};
+use aliquot_e2e::http;
+use aliquot_e2e::measured;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
+/// One MiB.
+pub(crate) const MIB: f64 = 1_048_576.0;
+/// MiB that the simulated driver takes for a context.
+pub(crate) const CONTEXT: f64 = 416.0;
+
+/// The agent with libvgpu.so, a monitor with these flags, and a namespace.
+pub(crate) async fn monitored(stack: &Stack, namespace: &str, flags: &[&str]) -> Result<()> {
+    let spec = nvidia_spec(stack)?;
+    monitored_by(stack, namespace, flags, &spec).await
+}
+
+/// The same where the driver is described so.
+pub(crate) async fn monitored_by(
+    stack: &Stack,
+    namespace: &str,
+    flags: &[&str],
+    spec: &Value,
+) -> Result<()> {
+    stack.cluster.namespace(namespace).await?;
+    offer(stack, spec)?;
+    let limited = NodeOptions {
+        limited: true,
+        ..NodeOptions::default()
+    };
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&limited).await?;
+    open_machine(stack)?;
+    stack.start_monitor(&limited, flags).await
+}
+
+/// Ends the namespace and the monitor.
+pub(crate) async fn over(stack: &Stack, namespace: &str) -> Result<()> {
+    let delete = ["delete", "pod", "-n", namespace, "--all", "--wait"];
+    stack.cluster.kubectl(&delete).await?.success()?;
+    stack.terminate(Kind::Monitor).await
+}
+
+/// Starts a pod of this memory, in which programs can be run.
+pub(crate) async fn pod(stack: &Stack, namespace: &str, name: &str, memory: &str) -> Result<()> {
+    let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "20")];
+    let pod = with_python(stack, namespace, name, &limits)?;
+    stack.cluster.create_pod(pod).await?;
+    stack.cluster.wait_running(namespace, name).await.map(drop)
+}
+
+/// A figure of a pod, or of the node where `labels` says no pod.
+pub(crate) async fn figure(stack: &Stack, name: &str, labels: &[&str]) -> Result<f64> {
+    http::metric(stack.address(Kind::Monitor), name, labels).await
+}
+
+/// Waits until a figure of a pod is within a percent of this.
+pub(crate) async fn becomes(stack: &Stack, name: &str, pod: &str, expected: f64) -> Result<()> {
+    measured::becomes(stack, name, &[format!("pod=\"{pod}\"")], expected).await
+}
+
+/// Waits until an event about a pod begins so.
+pub(crate) async fn wait_event(
+    stack: &Stack,
+    (namespace, pod): (&str, &str),
+    start: &str,
+) -> Result<()> {
+    eventually(
+        PATIENCE,
+        &format!("an event {start} about {pod}"),
+        || async {
+            let texts = stack.event_texts(namespace, pod).await?;
+            if texts.iter().any(|text| text.starts_with(start)) {
+                return Ok(Some(()));
+            }
+            bail!("{texts:?}")
+        },
+    )
+    .await
+}

@@ -1,0 +1,296 @@
+//! Each attack of the threat model that the host sees, on the real node: reported
+//! within two seconds, charged, ended under the policy; neighbours keep their limits.
+//!
+//! Fed by: `main`. Must not: take the monitor's word for when a program had its GPU; the simulator
+//! tells.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::{
+    answers, nvidia_spec, nvidia_spec_without_libraries, script_until_released, with_driver,
+    with_program, with_python,
+};
+use aliquot_e2e::http;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use aliquot_gpusim::Holder;
+use anyhow::{Context as _, Result, ensure};
+use futures::future::{Either, join_all, select};
+use serde_json::json;
+
+use super::running::{CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over, wait_event};
+
+const USED: &str = "aliquot_share_memory_used_bytes";
+const OVERHEAD: &str = "aliquot_share_memory_overhead_bytes";
+const KILLED: &str = "aliquot_monitor_killed_processes_total";
+/// What is told within this on a machine that is not crowded.
+const SOON: Duration = Duration::from_secs(2);
+/// And on any.
+const LATEST: Duration = Duration::from_secs(30);
+/// MiB that each takes, well within its share.
+const TAKEN: f64 = 500.0;
+/// MiB of a context where no library is used at all (`bare-gpu`).
+const BARE: f64 = 480.0;
+
+/// A pod, the script that goes around the library in it, and MiB of its context.
+type Attack = (&'static str, &'static str, f64);
+
+/// Where the library stands in the driver's place. `HOLD` takes memory and holds it.
+const REPLACED: &[Attack] = &[
+    (
+        "by-path",
+        "exec python3 $client load,/.aliquot/lib/libcuda-real.so.1 HOLD",
+        CONTEXT,
+    ),
+    (
+        "removed-by-root",
+        "mv /driver /gone; mkdir /driver
+         ln -s /.aliquot/lib/libcuda-real.so.1 /driver/libcuda.so.1
+         exec python3 $client HOLD",
+        CONTEXT,
+    ),
+    (
+        "bound-over",
+        "exec unshare --user --map-root-user --mount sh -c '
+             mount --bind /.aliquot/lib/libcuda-real.so.1 /driver/libcuda.so.1
+             exec python3 \"$@\"' sh $client HOLD",
+        CONTEXT,
+    ),
+    (
+        "brought-along",
+        "cp /.aliquot/lib/libcuda-real.so.1 /tmp/libcuda.so.1
+         LD_LIBRARY_PATH=/tmp exec python3 $client HOLD",
+        CONTEXT,
+    ),
+    (
+        "sandboxed",
+        "exec unshare --user --map-root-user --pid --fork \
+             python3 $client load,/.aliquot/lib/libcuda-real.so.1 HOLD",
+        CONTEXT,
+    ),
+    ("without-any", "exec /programs/bare-gpu HOLD", BARE),
+];
+
+/// Where the loader is told to load it first. (An image's own `/etc` cannot be renamed in the overlay
+/// of a real container.)
+const PRELOADED: &[Attack] = &[
+    (
+        "patched-loader",
+        "loader=$(ls /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.* 2>/dev/null | head -n 1)
+         sed 's,/etc/ld.so.preload,/etc/ld.so.nothing,' $loader >/tmp/ld
+         chmod 755 /tmp/ld
+         exec /tmp/ld $(readlink -f $(command -v python3)) $client HOLD",
+        CONTEXT,
+    ),
+    (
+        "list-bound-over",
+        "exec unshare --user --map-root-user --mount sh -c '
+             mount --bind /dev/null /etc/ld.so.preload
+             exec python3 \"$@\"' sh $client HOLD",
+        CONTEXT,
+    ),
+];
+
+/// Scripts whose program has a slot and passes its limit all the same: the OOM killer's.
+const PASSING: &[(&str, &str)] = &[
+    (
+        "page-bound-over",
+        r#"exec unshare --user --map-root-user --mount sh -c '
+             cp /.aliquot/limits /tmp/forged
+             printf "\0\0\0\0\100\0\0\0" | dd of=/tmp/forged bs=1 seek=104 conv=notrunc 2>/dev/null
+             mount --bind /tmp/forged /.aliquot/limits
+             exec python3 "$@"' sh $client init alloc,5000 hold"#,
+    ),
+    (
+        "counters-forged",
+        "exec python3 $client init alloc,2000 forge alloc,2000 hold",
+    ),
+];
+
+/// Where the library stands in the driver's place.
+pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let space = "shed-replaced";
+    monitored_by(stack, space, &[], &nvidia_spec(stack)?).await?;
+    let passing = PASSING.iter().map(|(name, _)| *name);
+    let names: Vec<&str> = REPLACED.iter().map(|one| one.0).chain(passing).collect();
+    let uids = pods(stack, space, &names, false).await?;
+    let checks = async {
+        for (name, script) in PASSING {
+            passes(stack, space, name, script).await?;
+        }
+        all(stack, space, REPLACED, &uids).await
+    };
+    beside_neighbour(stack, space, checks).await
+}
+
+/// Where the loader is told to load it first.
+pub(crate) async fn preloaded(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let space = "shed-preloaded";
+    let spec = nvidia_spec_without_libraries(stack)?;
+    monitored_by(stack, space, &[], &spec).await?;
+    let names: Vec<&str> = PRELOADED.iter().map(|one| one.0).collect();
+    let uids = pods(stack, space, &names, true).await?;
+    let checks = all(stack, space, PRELOADED, &uids);
+    beside_neighbour(stack, space, checks).await
+}
+
+/// The pods of these names and a neighbour; the uids of the first.
+async fn pods(stack: &Stack, space: &str, names: &[&str], preload: bool) -> Result<Vec<String>> {
+    let shown = stack.machine().show()?;
+    let first = shown["gpus"][0]["uuid"].as_str().context("a uuid")?;
+    for name in names.iter().chain(&["neighbour"]) {
+        let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "5")];
+        let mut pod = with_python(stack, space, name, &limits)?;
+        with_program(&mut pod, stack, "bare-gpu")?;
+        // The program without any library knows the first GPU only.
+        pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": first});
+        if preload {
+            with_driver(&mut pod, stack)?;
+        }
+        stack.cluster.create_pod(pod).await?;
+    }
+    let mut uids = Vec::new();
+    for name in names {
+        let pod = stack.cluster.wait_running(space, name).await?;
+        uids.push(pod.metadata.uid.context("a uid")?);
+    }
+    stack.cluster.wait_running(space, "neighbour").await?;
+    Ok(uids)
+}
+
+/// While a neighbour holds a part of its share; afterwards it has that still, and its limit.
+async fn beside_neighbour(
+    stack: &Stack,
+    space: &str,
+    checks: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    let whole = async {
+        becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
+        checks.await?;
+        becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
+        let more = ["init", "alloc,1500", "alloc,400"];
+        let output = answers(stack, space, "neighbour", &more).await?;
+        let expected = ["init: 0", "alloc,1500: 2", "alloc,400: 0"];
+        ensure!(output == expected, "{output:?}");
+        Ok(())
+    };
+    let script = "exec python3 $client init alloc,1000 hold";
+    with_scripts(stack, &[(space, "neighbour", script.to_owned())], whole).await?;
+    over(stack, space).await
+}
+
+/// Runs scripts in pods, all at once, while `then` looks. They may end before.
+async fn with_scripts<T>(
+    stack: &Stack,
+    scripts: &[(&str, &str, String)],
+    then: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let running = scripts
+        .iter()
+        .map(|(space, pod, script)| script_until_released(stack, space, pod, script));
+    let running = Box::pin(join_all(running));
+    match select(running, Box::pin(then)).await {
+        Either::Left((ended, then)) => then.await.with_context(|| format!("{ended:?}")),
+        Either::Right((found, _)) => found,
+    }
+}
+
+/// A program that keeps its slot and passes its limit is ended, and its pod is told.
+async fn passes(stack: &Stack, space: &str, name: &str, script: &str) -> Result<()> {
+    let before = figure(stack, KILLED, &["oom"]).await?;
+    let ended = async {
+        eventually(PATIENCE, &format!("{name} to be ended"), || async {
+            let ended = figure(stack, KILLED, &["oom"]).await? - before;
+            ensure!((ended - 1.0).abs() < 0.5, "{ended} ended");
+            Ok(Some(()))
+        })
+        .await?;
+        wait_event(stack, (space, name), "GpuOomKilled").await?;
+        becomes(stack, USED, name, 0.0).await
+    };
+    with_scripts(stack, &[(space, name, script.to_owned())], ended).await
+}
+
+/// All attacks at once: each is told soon, charged, and ended where that is wanted.
+async fn all(stack: &Stack, space: &str, attacks: &[Attack], uids: &[String]) -> Result<()> {
+    let hold = format!("init alloc,{TAKEN} hold");
+    let scripts: Vec<_> = attacks
+        .iter()
+        .map(|(name, script, _)| (space, *name, script.replace("HOLD", &hold)))
+        .collect();
+    let checks = async {
+        wait_reported(stack, attacks, uids).await?;
+        for (name, _, context) in attacks {
+            let all = (TAKEN + context) * MIB;
+            becomes(stack, USED, name, all).await?;
+            becomes(stack, OVERHEAD, name, all).await?;
+            wait_event(stack, (space, name), "GpuProcessUnmanaged").await?;
+        }
+        stack.terminate(Kind::Monitor).await?;
+        let kill = ["--on-unmanaged", "kill"];
+        stack.start_monitor(&NodeOptions::default(), &kill).await?;
+        for (name, ..) in attacks {
+            becomes(stack, USED, name, 0.0).await?;
+            wait_event(stack, (space, name), "GpuProcessEnded").await?;
+        }
+        let ended = figure(stack, KILLED, &["unmanaged"]).await?;
+        let number = f64::from(u32::try_from(attacks.len())?);
+        ensure!((ended - number).abs() < 0.5, "{ended} of {number}");
+        Ok(())
+    };
+    with_scripts(stack, &scripts, checks).await
+}
+
+/// From when the GPU has a program of a pod until the monitor tells of it.
+async fn wait_reported(stack: &Stack, attacks: &[Attack], uids: &[String]) -> Result<()> {
+    let shown = RefCell::new(vec![None::<Instant>; attacks.len()]);
+    let reported = RefCell::new(vec![None::<Duration>; attacks.len()]);
+    eventually(PATIENCE, "all attacks to be reported", || async {
+        let cgroups = cgroups(stack)?;
+        for (uid, shown) in uids.iter().zip(&mut *shown.borrow_mut()) {
+            if shown.is_none() && cgroups.iter().any(|text| text.contains(uid.as_str())) {
+                *shown = Some(Instant::now());
+            }
+        }
+        let figures = http::get(stack.address(Kind::Monitor), "/metrics").await?;
+        let (shown, mut reported) = (shown.borrow(), reported.borrow_mut());
+        for (((name, ..), shown), reported) in attacks.iter().zip(&*shown).zip(&mut *reported) {
+            let own = format!("pod=\"{name}\"");
+            let mut lines = figures.lines();
+            let is_reported = lines.any(|line| {
+                let is_unmanaged = line.starts_with("aliquot_gpu_unmanaged_processes{");
+                is_unmanaged && line.contains("\"no-library\"") && line.contains(&own)
+            });
+            if let (None, true, Some(shown)) = (&reported, is_reported, shown) {
+                *reported = Some(shown.elapsed());
+            }
+        }
+        ensure!(
+            reported.iter().all(Option::is_some),
+            "{reported:?} of {shown:?}"
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    let reported = reported.into_inner();
+    let mut times: Vec<Duration> = reported.into_iter().flatten().collect();
+    times.sort();
+    // A machine that runs all tests at once may keep the monitor from its turn.
+    let (early, last) = (times[(times.len() - 1) / 4], times[times.len() - 1]);
+    ensure!(early < SOON && last < LATEST, "reported after {times:?}");
+    Ok(())
+}
+
+/// The cgroups of all programs that have a GPU.
+fn cgroups(stack: &Stack) -> Result<Vec<String>> {
+    let machine = stack.machine();
+    let holders = [machine.holders("0")?, machine.holders("1")?].concat();
+    let pids = holders.iter().filter_map(Holder::pid_here);
+    // One that ended meanwhile has none.
+    let texts = pids.filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
+    Ok(texts.collect())
+}

@@ -1,0 +1,90 @@
+//! A driver that has memory limits of cgroups holds a container whatever library its
+//! programs use; an older one does not, which is said.
+
+use std::sync::Arc;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::answers;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, ensure};
+
+use super::running::{CONTEXT, MIB, PATIENCE, REAL, becomes, beside, figure, monitored, over, pod};
+
+const ENFORCED: &str = "aliquot_share_memory_enforced";
+const OFFERED: &str = "aliquot_gpu_driver_limits";
+const OLD: &str = "580.82.07";
+
+/// A tenant that sheds the library is still stopped at its limit, and its neighbour is not.
+pub(crate) async fn enforced_by_driver(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    monitored(stack, "walls", &[]).await?;
+    pod(stack, "walls", "early", "3000").await?;
+    becomes(stack, ENFORCED, "early", 1.0).await?;
+    eventually(PATIENCE, "the older driver to offer nothing", || async {
+        let offers = figure(stack, OFFERED, &[]).await?;
+        ensure!(offers < 0.5, "{offers}");
+        Ok(Some(()))
+    })
+    .await?;
+    let around = [REAL, "init", "alloc,4000"];
+    let past = answers(stack, "walls", "early", &around).await?;
+    ensure!(past[1..] == ["init: 0", "alloc,4000: 0"], "{past:?}");
+
+    stack.terminate(Kind::Monitor).await?;
+    stack.machine().set_driver("615.10")?;
+    stack.start_monitor(&NodeOptions::default(), &[]).await?;
+    let outcome = check_limits(stack).await;
+    stack.machine().set_driver(OLD)?;
+    outcome?;
+    over(stack, "walls").await
+}
+
+async fn check_limits(stack: &Stack) -> Result<()> {
+    pod(stack, "walls", "tenant", "3000").await?;
+    pod(stack, "walls", "neighbour", "6000").await?;
+    for name in ["early", "tenant", "neighbour"] {
+        by_driver(stack, name).await?;
+    }
+    let past = [REAL, "init", "alloc,3000", "alloc,2500", "alloc,100"];
+    let expected = ["init: 0", "alloc,3000: 2", "alloc,2500: 0", "alloc,100: 2"];
+    let around = answers(stack, "walls", "tenant", &past).await?;
+    ensure!(around[1..] == expected, "{around:?}");
+    // Within the library's own limit the wall is in nobody's way.
+    let within = answers(
+        stack,
+        "walls",
+        "tenant",
+        &["init", "alloc,2480", "alloc,20"],
+    )
+    .await?;
+    ensure!(
+        within == ["init: 0", "alloc,2480: 0", "alloc,20: 2"],
+        "{within:?}"
+    );
+    // Two programs have one limit.
+    let second = async {
+        let used = (2000.0 + CONTEXT) * MIB;
+        becomes(stack, "aliquot_share_memory_used_bytes", "tenant", used).await?;
+        let past = [REAL, "init", "alloc,1000"];
+        answers(stack, "walls", "tenant", &past).await
+    };
+    let allocates = [REAL, "init", "alloc,2000"];
+    let beside_it = beside(stack, ("walls", "tenant"), &allocates, second).await?;
+    ensure!(
+        beside_it[1..] == ["init: 0", "alloc,1000: 2"],
+        "{beside_it:?}"
+    );
+    let free = answers(stack, "walls", "neighbour", &[REAL, "init", "alloc,5000"]).await?;
+    ensure!(free[1..] == ["init: 0", "alloc,5000: 0"], "{free:?}");
+    Ok(())
+}
+
+async fn by_driver(stack: &Stack, name: &str) -> Result<()> {
+    let pod = format!("pod=\"{name}\"");
+    eventually(PATIENCE, &format!("the driver to limit {name}"), || async {
+        let enforced = figure(stack, ENFORCED, &[&pod, "by=\"driver\""]).await?;
+        ensure!(enforced > 0.5, "{enforced}");
+        Ok(Some(()))
+    })
+    .await
+}

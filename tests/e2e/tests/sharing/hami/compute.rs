@@ -1,0 +1,185 @@
+//! HAMI-6, HAMI-8 and HAMI-9: when a share of the compute is a limit, beside a monitor.
+//!
+//! A program of 50 kernels of 10 ms takes half a second of a free GPU, and five seconds at a
+//! tenth of one. Fed by: `main`. Must not: call a GPU limited that the machine had no time for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::{REAL, beside, with_python};
+use aliquot_e2e::stack::{NodeOptions, Stack};
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use serde_json::{Value, json};
+
+use super::world::{
+    PATIENCE, agent, annotated, offers, over, run, takes, uuid, wait_event, with_agent,
+};
+
+const KERNELS: u32 = 50;
+/// A tenth of the GPU is never faster.
+const LIMITED: Duration = Duration::from_millis(3500);
+/// A free GPU is slower only where the machine is crowded; then it is tried again.
+const FREE: Duration = Duration::from_millis(2500);
+const MIB: u64 = 1 << 20;
+
+/// A pod with a tenth of the compute of this GPU, and these variables of its own.
+fn tenth(
+    stack: &Stack,
+    (namespace, name): (&str, &str),
+    gpu: usize,
+    priority: &str,
+    variables: &[(&str, &str)],
+) -> Result<Value> {
+    let limits = [
+        ("gpu", "1"),
+        ("gpumem", "3000"),
+        ("gpucores", "10"),
+        ("priority", priority),
+    ];
+    let mut pod = with_python(stack, namespace, name, &limits)?;
+    let variables = variables.iter();
+    pod["spec"]["containers"][0]["env"] = variables
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect();
+    let gpu = uuid(stack, gpu)?;
+    Ok(annotated(pod, "nvidia.com/use-gpuuuid", &gpu))
+}
+
+async fn is_limited(stack: &Stack, namespace: &str, name: &str) -> Result<()> {
+    let took = takes(stack, namespace, name, KERNELS).await?;
+    ensure!(took > LIMITED, "{name} took {took:?}");
+    Ok(())
+}
+
+/// All of them at once are as fast as the GPU is.
+async fn are_free(stack: &Stack, namespace: &str, names: &[&str]) -> Result<()> {
+    let what = format!("{names:?} to have no limit");
+    eventually(PATIENCE, &what, || async {
+        let all = names
+            .iter()
+            .map(|name| takes(stack, namespace, name, KERNELS));
+        let took = try_join_all(all).await?;
+        ensure!(took.iter().all(|took| *took < FREE), "{took:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// HAMI-6.
+pub(crate) async fn priorities(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("priorities").await?;
+    for (name, gpu, priority) in [
+        ("low", 0, None),
+        ("high-1", 1, Some("0")),
+        ("high-2", 1, Some("0")),
+    ] {
+        let pod = tenth(
+            stack,
+            ("priorities", name),
+            gpu,
+            priority.unwrap_or("1"),
+            &[],
+        )?;
+        let found = run(stack, pod).await?;
+        let expected = u32::from(priority.is_none());
+        ensure!(found.priority == expected, "{name}: {found:?}");
+    }
+    are_free(stack, "priorities", &["low"]).await?;
+    are_free(stack, "priorities", &["high-1", "high-2"]).await?;
+    over(stack, "priorities").await
+}
+
+/// HAMI-9.
+pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
+    const POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
+    let stack = &*stack;
+    stack.cluster.namespace("policies").await?;
+    for (name, gpu, policy) in [("default", 0, 0), ("force", 1, 1), ("disable", 2, 2)] {
+        let own = [(POLICY, name)];
+        let pod = tenth(stack, ("policies", name), gpu, "1", &own)?;
+        let found = run(stack, pod).await?;
+        ensure!(found.policy == policy, "{name}: {found:?}");
+    }
+    // Each is alone on its GPU.
+    is_limited(stack, "policies", "force").await?;
+    are_free(stack, "policies", &["default"]).await?;
+    are_free(stack, "policies", &["disable"]).await?;
+    over(stack, "policies").await?;
+    for (name, killer, event) in [
+        ("ended", "true", "GpuOomKilled"),
+        ("spared", "false", "GpuMemoryAboveLimit"),
+    ] {
+        let own = [("ACTIVE_OOM_KILLER", killer)];
+        run(stack, tenth(stack, ("policies", name), 0, "1", &own)?).await?;
+        let gpu = uuid(stack, 0)?;
+        let used = || -> Result<u64> {
+            let holders = stack.machine().holders(&gpu)?;
+            Ok(holders.iter().map(|one| one.used / MIB).sum())
+        };
+        // Around the library, which would have refused it.
+        let grows = [REAL, "init", "alloc,4000"];
+        let checks = async {
+            wait_event(stack, "policies", name, event).await?;
+            eventually(PATIENCE, "its end, or its being spared", || async {
+                let (used, lives) = (used()?, killer == "false");
+                ensure!((used >= 4000) == lives, "{used} MiB in use");
+                Ok(Some(()))
+            })
+            .await
+        };
+        beside(stack, ("policies", name), &grows, checks).await?;
+        stack.cluster.delete_pod("policies", name).await?;
+    }
+    Ok(())
+}
+
+/// HAMI-8: the switch of a node wins over what its pods say, and no switch but a profile cuts a
+/// GPU.
+pub(crate) async fn node_wide(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace("node-wide").await?;
+    let force = [("GPU_CORE_UTILIZATION_POLICY", "force")];
+    let free = NodeOptions {
+        flags: &["--disable-core-limit", "true"],
+        ..agent()
+    };
+    with_agent(stack, &free).await?;
+    let outcome = async {
+        let pod = tenth(stack, ("node-wide", "free"), 0, "1", &force)?;
+        let found = run(stack, pod).await?;
+        ensure!(found.policy == 2, "{found:?}");
+        ensure!(found.shares() == [(3000, 10)], "{found:?}");
+        are_free(stack, "node-wide", &["free"]).await
+    };
+    let outcome = outcome.await;
+    over(stack, "node-wide").await?;
+    let limits = NodeOptions {
+        flags: &["--disable-core-limit", "false"],
+        ..agent()
+    };
+    with_agent(stack, &limits).await?;
+    outcome?;
+    let pod = tenth(stack, ("node-wide", "limited"), 0, "1", &force)?;
+    let found = run(stack, pod).await?;
+    ensure!(found.policy == 1, "{found:?}");
+    over(stack, "node-wide").await?;
+    migs(stack).await
+}
+
+/// As with `migStrategy: mixed` where a profile cuts a GPU, as with `none` where none does.
+async fn migs(stack: &Stack) -> Result<()> {
+    let mixed = agent().profiles.context("profiles")?;
+    offers(stack, "nvidia.com/mig-3g.20gb", Some("2")).await?;
+    offers(stack, "nvidia.com/gpu", Some("30")).await?;
+    stack.write_profiles(
+        "apiVersion: aliquot.dev/v1alpha1\ndefault: none\nprofiles:\n  none: {rest: vgpu}\n",
+    )?;
+    offers(stack, "nvidia.com/mig-3g.20gb", None).await?;
+    offers(stack, "nvidia.com/gpu", Some("40")).await?;
+    stack.write_profiles(&mixed)?;
+    offers(stack, "nvidia.com/mig-3g.20gb", Some("2")).await?;
+    offers(stack, "nvidia.com/gpu", Some("30")).await
+}

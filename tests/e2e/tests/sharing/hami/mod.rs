@@ -1,0 +1,72 @@
+//! HAMi's promises on a real node, row by row as docs/hami.md lists them, and the example pods of
+//! its repository. HAMI-2 is in `node`, HAMI-12 in tests/chart.
+
+use aliquot_e2e::scenario::{Scenario, scenario};
+
+mod asked;
+mod compute;
+mod counted;
+mod examples;
+mod memory;
+mod names;
+mod placed;
+mod world;
+
+pub(crate) use world::start;
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    vec![
+        scenario(
+            "hami_3_fifty_percent_is_half_of_the_chosen_gpu",
+            asked::half,
+        ),
+        scenario(
+            "hami_4_memory_or_compute_alone_gets_default_gpu_count",
+            asked::count,
+        ),
+        scenario(
+            "hami_5_omitted_memory_and_compute_get_the_defaults",
+            asked::defaults,
+        ),
+        scenario(
+            "hami_10_memory_and_compute_go_in_steps_of_one_percent",
+            asked::steps,
+        ),
+        scenario(
+            "hami_14_policy_places_pods_and_each_gpu_gives_the_same_slice",
+            placed::by_policy,
+        ),
+        scenario(
+            "hami_13_limiter_logs_its_start_and_exit_when_asked_to",
+            memory::startup_lines,
+        ),
+        scenario(
+            "hami_6_high_ones_together_and_a_lone_low_one_run_unlimited",
+            compute::priorities,
+        ),
+        scenario(
+            "hami_9_pod_chooses_when_compute_is_limited_or_oom_kills",
+            compute::policies,
+        ),
+        scenario(
+            "hami_8_disablecorelimit_and_profiles_apply_per_node",
+            compute::node_wide,
+        ),
+        scenario(
+            "hami_examples_run_with_the_share_in_the_guide",
+            examples::run,
+        ),
+        scenario(
+            "hami_7_twice_the_memory_of_a_gpu_is_allocated_and_used",
+            memory::scaled,
+        ),
+        scenario(
+            "hami_1_each_gpu_counts_as_often_as_it_is_split",
+            counted::split,
+        ),
+        scenario(
+            "hami_11_all_five_resources_have_other_names_at_once",
+            names::renamed,
+        ),
+    ]
+}

@@ -1,0 +1,277 @@
+//! The node of these scenarios, its parts with other settings, and what a container has of its
+//! GPUs.
+//!
+//! Fed by: the scenarios. Must not: take the allocation's word for what is seen inside.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::{answers, offer_driver, open_machine};
+use aliquot_e2e::pods::parse_environment;
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use aliquot_gpusim::SimulatedMachine;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use serde_json::Value;
+
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
+/// Two A100, a T4, and an A100 that is cut as pods come.
+const MACHINE: &str = "
+name: hami
+gpus:
+- {count: 2, model: NVIDIA A100-SXM4-80GB}
+- {count: 1, model: Tesla T4}
+- {count: 1, model: NVIDIA A100-SXM4-40GB}
+";
+const PROFILES: &str = "
+apiVersion: aliquot.dev/v1alpha1
+default: here
+profiles:
+  here:
+    gpus: [{select: {index: 3}, mode: mig, dynamic: true, allow: [2g.10gb, 3g.20gb]}]
+    rest: vgpu
+";
+/// Of the three GPUs in shares.
+const REPLICAS: &str = "30";
+/// MiB of an A100 of these.
+pub(crate) const A100: u64 = 81_920;
+/// MiB of the T4.
+pub(crate) const T4: u64 = 15_360;
+
+/// The agent of these scenarios.
+pub(crate) fn agent() -> NodeOptions {
+    NodeOptions {
+        limited: true,
+        profiles: Some(PROFILES.to_owned()),
+        ..NodeOptions::default()
+    }
+}
+
+pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
+    stack.start_scheduler(&[]).await?;
+    stack.start_webhook(&[]).await?;
+    on_machine(&stack, MACHINE, &agent(), REPLICAS).await?;
+    stack.start_monitor(&agent(), &[]).await
+}
+
+/// Starts the agent on a new machine, and waits for its replicas.
+async fn on_machine(
+    stack: &Stack,
+    machine: &str,
+    options: &NodeOptions,
+    replicas: &str,
+) -> Result<()> {
+    let state = stack.machine().state().to_owned();
+    std::fs::create_dir_all(state.parent().context("a folder")?)?;
+    SimulatedMachine::create(&state, machine)?;
+    offer_driver(stack)?;
+    start_agent(stack, options, replicas).await?;
+    open_machine(stack)
+}
+
+async fn start_agent(stack: &Stack, options: &NodeOptions, replicas: &str) -> Result<()> {
+    stack.start_device_plugin_unready(options).await?;
+    stack.wait_ready(Kind::DevicePlugin).await?;
+    stack.wait_capacity(replicas).await
+}
+
+/// The agent with other settings on the same machine.
+pub(crate) async fn with_agent(stack: &Stack, options: &NodeOptions) -> Result<()> {
+    stack.terminate(Kind::DevicePlugin).await?;
+    start_agent(stack, options, REPLICAS).await
+}
+
+/// The agent on another machine, without a monitor. No pod may be there.
+pub(crate) async fn other_machine(
+    stack: &Stack,
+    machine: &str,
+    options: &NodeOptions,
+    replicas: &str,
+) -> Result<()> {
+    stack.terminate(Kind::DevicePlugin).await?;
+    on_machine(stack, machine, options, replicas).await
+}
+
+/// All as at the start.
+pub(crate) async fn usual_machine(stack: &Stack) -> Result<()> {
+    other_machine(stack, MACHINE, &agent(), REPLICAS).await?;
+    stack.terminate(Kind::Monitor).await?;
+    stack.start_monitor(&agent(), &[]).await
+}
+
+/// Scheduler and webhook with other flags.
+pub(crate) async fn with_parts(stack: &Stack, flags: &[&str]) -> Result<()> {
+    stack.terminate(Kind::Webhook).await?;
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(flags).await?;
+    stack.start_webhook(flags).await
+}
+
+/// The uuid of a GPU.
+pub(crate) fn uuid(stack: &Stack, index: usize) -> Result<String> {
+    let shown = stack.machine().show()?;
+    let uuid = shown["gpus"][index]["uuid"].as_str();
+    Ok(uuid.context("a uuid")?.to_owned())
+}
+
+/// What a container has of one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GpuShare {
+    pub(crate) uuid: String,
+    /// MiB.
+    pub(crate) memory: u64,
+    /// Percent.
+    pub(crate) cores: u32,
+}
+
+/// What a container is shown of its GPUs.
+#[derive(Clone, Debug)]
+pub(crate) struct VisibleShares {
+    pub(crate) gpus: Vec<GpuShare>,
+    pub(crate) priority: u32,
+    /// 0 default, 1 force, 2 disable.
+    pub(crate) policy: u32,
+}
+
+impl VisibleShares {
+    /// MiB and percent of each GPU.
+    pub(crate) fn shares(&self) -> Vec<(u64, u32)> {
+        let of = |gpu: &GpuShare| (gpu.memory, gpu.cores);
+        self.gpus.iter().map(of).collect()
+    }
+}
+
+/// Waits until the pod runs, and looks at its container `main`.
+pub(crate) async fn seen(stack: &Stack, namespace: &str, name: &str) -> Result<VisibleShares> {
+    stack.cluster.wait_running(namespace, name).await?;
+    let script = "env; echo PAGE; od -v -An -tx1 /.aliquot/limits";
+    let script = ["sh", "-c", script];
+    let output = stack.cluster.exec(namespace, name, "main", &script).await?;
+    let output = output.success()?;
+    let (environment, page) = output.split_once("PAGE\n").context("a page")?;
+    let bytes = page.split_whitespace();
+    let page: Result<Vec<u8>, _> = bytes.map(|byte| u8::from_str_radix(byte, 16)).collect();
+    read(&parse_environment(environment), &page?).with_context(|| format!("{name} sees {output}"))
+}
+
+/// The page that governs, and the environment says the same.
+fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<VisibleShares> {
+    let word = |at: usize| -> Result<u32> {
+        let bytes = page.get(at..at + 4).context("a short page")?;
+        Ok(u32::from_le_bytes(bytes.try_into()?))
+    };
+    let variable = |name: &str| environment.get(name).cloned().unwrap_or_default();
+    let visible = variable("NVIDIA_VISIBLE_DEVICES");
+    let mut gpus = Vec::new();
+    for (index, uuid) in visible.split(',').enumerate() {
+        let at = 64 + 120 * index;
+        let named = page.get(at..at + 40).context("a short page")?;
+        ensure!(named.starts_with(uuid.as_bytes()), "gpu {index}");
+        let bytes: [u8; 8] = page[at + 40..at + 48].try_into()?;
+        let gpu = GpuShare {
+            uuid: uuid.to_owned(),
+            memory: u64::from_le_bytes(bytes) >> 20,
+            cores: word(at + 48)?,
+        };
+        let memory = variable(&format!("CUDA_DEVICE_MEMORY_LIMIT_{index}"));
+        ensure!(memory == format!("{}m", gpu.memory), "{gpu:?}");
+        let cores = variable("CUDA_DEVICE_SM_LIMIT");
+        ensure!(cores == gpu.cores.to_string(), "{gpu:?}");
+        gpus.push(gpu);
+    }
+    ensure!(word(12)? == u32::try_from(gpus.len())?, "gpus");
+    let (priority, policy) = (word(32)?, word(36)?);
+    ensure!(
+        variable("CUDA_TASK_PRIORITY") == priority.to_string(),
+        "priority"
+    );
+    let policies = ["default", "force", "disable"];
+    let named = policies.get(usize::try_from(policy)?);
+    let output = variable("GPU_CORE_UTILIZATION_POLICY");
+    ensure!(named == Some(&output.as_str()), "policy {policy}");
+    Ok(VisibleShares {
+        gpus: gpus,
+        priority,
+        policy,
+    })
+}
+
+/// Creates a pod and looks at it.
+pub(crate) async fn run(stack: &Stack, pod: Value) -> Result<VisibleShares> {
+    let word = |key: &str| pod["metadata"][key].as_str().map(str::to_owned);
+    let names = word("namespace").zip(word("name"));
+    let (namespace, name) = names.context("a name")?;
+    stack.cluster.create_pod(pod).await?;
+    seen(stack, &namespace, &name).await
+}
+
+/// Gives the pod this annotation, too.
+pub(crate) fn annotated(mut pod: Value, key: &str, value: &str) -> Value {
+    pod["metadata"]["annotations"][key] = value.into();
+    pod
+}
+
+/// Waits until an event about the pod has this text.
+pub(crate) async fn wait_event(
+    stack: &Stack,
+    namespace: &str,
+    name: &str,
+    text: &str,
+) -> Result<()> {
+    eventually(
+        PATIENCE,
+        &format!("an event about {name} with {text}"),
+        || async {
+            let texts = stack.event_texts(namespace, name).await?;
+            ensure!(texts.iter().any(|one| one.contains(text)), "{texts:?}");
+            Ok(Some(()))
+        },
+    )
+    .await
+}
+
+/// Waits until this much of a resource is allocatable; `None`: the node has no such key, or 0.
+pub(crate) async fn offers(stack: &Stack, resource: &str, replicas: Option<&str>) -> Result<()> {
+    let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
+    eventually(PATIENCE, &format!("{replicas:?} of {resource}"), || async {
+        let status = nodes.get(NODE).await?.status.unwrap_or_default();
+        let all = status.allocatable.unwrap_or_default();
+        let found = all.get(resource).map(|quantity| quantity.0.as_str());
+        let found = found.filter(|&replicas| replicas != "0");
+        ensure!(found == replicas, "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Ends all pods of a namespace.
+pub(crate) async fn over(stack: &Stack, namespace: &str) -> Result<()> {
+    let delete = ["delete", "pod", "-n", namespace, "--all", "--wait"];
+    stack.cluster.kubectl(&delete).await?.success().map(drop)
+}
+
+/// Milliseconds that a program of this pod takes for this many kernels of 10 ms.
+pub(crate) async fn takes(
+    stack: &Stack,
+    namespace: &str,
+    pod: &str,
+    kernels: u32,
+) -> Result<Duration> {
+    let timed = format!("timed,{kernels}");
+    let output = answers(stack, namespace, pod, &["init", "alloc,2", &timed]).await?;
+    let last = output.last().context("an answer")?;
+    let (_, answer) = last.split_once(": ").context("an answer")?;
+    let (code, took) = answer.split_once(' ').context("code and time")?;
+    ensure!(code == "0", "{output:?}");
+    Ok(Duration::from_millis(took.parse()?))
+}
+
+/// A pod as the API server has it.
+pub(crate) async fn stored(stack: &Stack, namespace: &str, name: &str) -> Result<Value> {
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, namespace);
+    Ok(serde_json::to_value(pods.get(name).await?)?)
+}

@@ -1,0 +1,102 @@
+//! Scenarios on a real node whose GPUs are shared in different modes.
+
+use std::sync::Arc;
+
+use aliquot_e2e::scenario::{Scenario, scenario};
+use aliquot_e2e::stack::{NodeOptions, Stack};
+use aliquot_gpusim::SimulatedMachine;
+use anyhow::{Context as _, Result};
+
+mod mig;
+mod mig_shown;
+mod monitored;
+mod mps;
+mod mps_users;
+mod pins;
+mod together;
+
+/// Eight GPUs of 40 GiB, as `index` of a profile names them; each scenario leaves them in `vgpu`.
+const MACHINE: &str =
+    "name: modes\ngpus:\n  - {count: 8, model: NVIDIA A100-SXM4-40GB, memoryMib: 40960}\n";
+
+/// Every GPU as without a configuration.
+pub(crate) const PLAIN: &str =
+    "apiVersion: aliquot.dev/v1alpha1\ndefault: plain\nprofiles:\n  plain: {rest: vgpu}\n";
+
+pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
+    let machine = stack.machine();
+    let folder = machine.state().parent().context("a folder")?;
+    std::fs::create_dir_all(folder)?;
+    SimulatedMachine::create(machine.state(), MACHINE)?;
+    stack.start_scheduler(&[]).await?;
+    stack.start_webhook(&[]).await?;
+    stack.start_mps_supervisor().await?;
+    let options = NodeOptions {
+        profiles: Some(PLAIN.to_owned()),
+        ..NodeOptions::default()
+    };
+    stack.start_device_plugin(&options).await
+}
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    vec![
+        scenario(
+            "mps_1_mps_18_eight_gpus_offer_thirty_two_replicas_then_none",
+            mps::replicas,
+        ),
+        scenario(
+            "mps_2_mps_17_renamed_mps_gpu_beside_whole_gpus",
+            mps::beside,
+        ),
+        scenario(
+            "mps_3_programs_in_pods_have_their_caps_and_share_the_gpu",
+            mps::caps,
+        ),
+        scenario(
+            "mps_7_two_programs_of_a_container_share_its_memory_limit",
+            mps::total,
+        ),
+        scenario("mps_11_reports_and_restarts_a_killed_daemon", mps::killed),
+        scenario(
+            "mps_14_top_shows_memory_and_clients_per_pod_and_gpu",
+            mps_users::shown,
+        ),
+        scenario(
+            "mps_16_programs_of_different_users_share_one_gpu",
+            mps_users::users,
+        ),
+        scenario(
+            "mig_4_node_condition_names_an_odd_gpu_under_one_name",
+            mig_shown::odd,
+        ),
+        scenario(
+            "mig_8_container_lists_only_its_allocated_instance",
+            mig_shown::listed,
+        ),
+        scenario(
+            "mig_1_mig_10_mig_18_layouts_of_one_gpu_beside_whole_ones",
+            mig::layouts,
+        ),
+        scenario(
+            "mig_2_mig_20_mig_19_pods_see_their_instances_after_reboot",
+            mig::instances_of_pods,
+        ),
+        scenario(
+            "mig_17_creates_instances_on_demand_and_replaces_idle_ones",
+            mig::dynamic,
+        ),
+        scenario(
+            "mig_5_pinned_device_is_allocated_visible_and_reported",
+            pins::pinned,
+        ),
+        scenario(
+            "mig_15_reserved_instance_stays_free_for_its_namespace",
+            pins::reserved,
+        ),
+        scenario(
+            "monitor_attributes_each_process_in_every_mode",
+            monitored::figures,
+        ),
+        scenario("pods_run_at_once_on_six_gpus_in_six_layouts", together::six),
+    ]
+}

@@ -1,0 +1,201 @@
+//! The monitor on a node whose GPUs are shared in every mode: whose each process is, and how much
+//! it holds, by MPS, on an instance, by turns and alone.
+//!
+//! Fed by: `main`. Must not: take the monitor's word; programs hold what they were told to.
+
+use std::sync::Arc;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::clients::{
+    answers_until_released, open_machine, script_until_released, with_python,
+};
+use aliquot_e2e::http;
+use aliquot_e2e::measured::becomes;
+use aliquot_e2e::prometheus::OF_MODES;
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, ensure};
+use futures::future::{Either, join_all, select};
+
+use super::PLAIN;
+use super::mig::{PATIENCE, SMALL, plain};
+use super::mps::{give_driver, start, uuid, wait_replicas};
+
+const SPACE: &str = "monitored";
+const MIB: f64 = 1_048_576.0;
+/// MiB that the simulated driver takes for a context; a client of MPS shares the server's.
+const CONTEXT: f64 = 416.0;
+/// MiB that each program takes.
+const TAKEN: f64 = 500.0;
+const USED: &str = "aliquot_share_memory_used_bytes";
+const KILLED: &str = "aliquot_monitor_killed_processes_total";
+const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
+
+/// GPU 0 by MPS, 1 cut, 2 in turns, 3 whole, 4 cut as pods come.
+const PROFILE: &str = "
+apiVersion: aliquot.dev/v1alpha1
+default: here
+profiles:
+  here:
+    gpus:
+    - {select: {index: 0}, mode: mps, replicas: 4}
+    - {select: {index: 1}, mode: mig, layout: [{profile: 1g.5gb, count: 2}]}
+    - {select: {index: 2}, mode: timeslice, replicas: 4}
+    - {select: {index: 3}, mode: exclusive}
+    - {select: {index: 4}, mode: mig, dynamic: true, allow: [1g.10gb]}
+    rest: vgpu
+";
+
+/// A pod on each kind of gpu: its name, mode, GPU (`None`: whichever instance it gets) and what
+/// it asks for, and MiB that its program holds.
+type Kindred = (
+    &'static str,
+    &'static str,
+    Option<usize>,
+    &'static [(&'static str, &'static str)],
+    f64,
+);
+
+const PODS: &[Kindred] = &[
+    (
+        "client",
+        "mps",
+        Some(0),
+        &[("gpu", "1"), ("gpumem", "5000")],
+        TAKEN + CONTEXT / 8.0,
+    ),
+    (
+        "instance",
+        // Nobody else has it.
+        "exclusive",
+        None,
+        &[("mig-1g.5gb", "1")],
+        TAKEN + CONTEXT,
+    ),
+    (
+        "turns",
+        "timeslice",
+        Some(2),
+        &[("gpu", "1")],
+        TAKEN + CONTEXT,
+    ),
+    (
+        "whole",
+        "exclusive",
+        Some(3),
+        &[("gpu", "1")],
+        TAKEN + CONTEXT,
+    ),
+    (
+        "share",
+        "vgpu",
+        Some(5),
+        &[("gpu", "1"), ("gpumem", "3000")],
+        TAKEN + CONTEXT,
+    ),
+];
+
+/// Attribution in every mode, and the metrics that only these have.
+pub(crate) async fn figures(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace(SPACE).await?;
+    let options = |profiles: &str, limited| NodeOptions {
+        limited,
+        profiles: Some(profiles.to_owned()),
+        ..NodeOptions::default()
+    };
+    give_driver(stack)?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    let limited = options(PROFILE, true);
+    stack.start_device_plugin_unready(&limited).await?;
+    // 4 clients, 4 turns, one whole GPU, three GPUs in shares.
+    wait_replicas(stack, "nvidia.com/gpu", Some("39")).await?;
+    wait_replicas(stack, SMALL, Some("2")).await?;
+    open_machine(stack)?;
+    let kill = ["--on-unmanaged", "kill"];
+    stack.start_monitor(&limited, &kill).await?;
+    for (name, _, gpu, limits, _) in PODS {
+        if let Some(gpu) = gpu {
+            start(stack, (SPACE, name), *gpu, limits).await?;
+        } else {
+            let pod = with_python(stack, SPACE, name, limits)?;
+            stack.cluster.create_pod(pod).await?;
+            stack.cluster.wait_running(SPACE, name).await?;
+        }
+    }
+    let script = format!("exec python3 $client init alloc,{TAKEN} hold");
+    let programs = PODS
+        .iter()
+        .map(|(name, ..)| script_until_released(stack, SPACE, name, &script));
+    let programs = Box::pin(join_all(programs));
+    let found = match select(programs, Box::pin(check_figures(stack))).await {
+        Either::Left((ended, checks)) => checks
+            .await
+            .map_err(|error| error.context(format!("{ended:?}"))),
+        Either::Right((found, _)) => found,
+    };
+    found?;
+    stack.terminate(Kind::Monitor).await?;
+    for (name, ..) in PODS {
+        stack.cluster.delete_pod(SPACE, name).await?;
+    }
+    plain(stack).await?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&options(PLAIN, false)).await
+}
+
+async fn check_figures(stack: &Stack) -> Result<()> {
+    for (name, mode, _, _, mib) in PODS {
+        let labels = [format!("pod=\"{name}\""), format!("mode=\"{mode}\"")];
+        becomes(stack, USED, &labels, mib * MIB).await?;
+        becomes(stack, "aliquot_share_clients", &labels, 1.0).await?;
+    }
+    let gpu = [format!("uuid=\"{}\"", uuid(stack, 1)?)];
+    becomes(stack, "aliquot_gpu_shares", &gpu, 1.0).await?;
+    let profile = ["profile=\"1g.5gb\"".to_owned()];
+    let instance = (TAKEN + CONTEXT) * MIB;
+    becomes(
+        stack,
+        "aliquot_instance_memory_used_bytes",
+        &profile,
+        instance,
+    )
+    .await?;
+    becomes(stack, USED, &profile, instance).await?;
+    for metric in [
+        "aliquot_gpu_unmanaged_processes",
+        "aliquot_monitor_unknown_processes",
+    ] {
+        becomes(stack, metric, &[], 0.0).await?;
+    }
+    eventually(PATIENCE, "the metrics of modes", || async {
+        let monitor = http::get(stack.address(Kind::Monitor), "/metrics").await?;
+        let agent = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
+        for name in OF_MODES {
+            let start = format!("{name}{{");
+            let mut lines = monitor.lines().chain(agent.lines());
+            ensure!(lines.any(|line| line.starts_with(&start)), "no {name}");
+        }
+        Ok(Some(()))
+    })
+    .await?;
+    // A client of MPS that goes around the library is found and ended, and nobody else is.
+    let ended = eventually(
+        PATIENCE,
+        "the program without the library to be ended",
+        || async {
+            let killed = http::metric(stack.address(Kind::Monitor), KILLED, &[]).await?;
+            ensure!((killed - 1.0).abs() < 0.5, "{killed} were ended");
+            Ok(Some(()))
+        },
+    );
+    let around = [REAL, "init", "alloc,100", "hold"];
+    let program = Box::pin(answers_until_released(stack, SPACE, "client", &around));
+    match select(program, Box::pin(ended)).await {
+        Either::Left((_, ended)) => ended.await?,
+        Either::Right((found, _)) => found?,
+    }
+    for (name, _, _, _, mib) in PODS {
+        becomes(stack, USED, &[format!("pod=\"{name}\"")], mib * MIB).await?;
+    }
+    Ok(())
+}

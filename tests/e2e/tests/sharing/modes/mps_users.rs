@@ -1,0 +1,138 @@
+//! Mode mps with clients of several pods at once: of different users, and as `top` shows them.
+//!
+//! Fed by: `main`. Must not: take the agent's word for who serves whom; the daemon's is asked.
+
+use std::sync::Arc;
+
+use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_core::Mib;
+use aliquot_e2e::clients::{answers, answers_until_released, with_python};
+use aliquot_e2e::stack::{Kind, NODE, Stack};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::mps::{end, give_driver, one_mps_gpu, plain, start, uuid, wait_replicas};
+
+/// What a client's context takes.
+const CONTEXT: u64 = 416 / 8;
+
+/// Another future, as long as the first is not over.
+async fn beside<T>(
+    first: impl Future<Output = Result<Vec<String>>>,
+    other: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::select! {
+        over = first => Err(anyhow::anyhow!("the client ended early: {over:?}")),
+        seen = other => seen,
+    }
+}
+
+/// MPS-14: clients and what they hold, for each pod and for each GPU, as long as they are there.
+pub(crate) async fn shown(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let space = "mps-shown";
+    stack.write_profiles(&one_mps_gpu())?;
+    wait_replicas(stack, "nvidia.com/gpu", Some("11")).await?;
+    stack.cluster.namespace(space).await?;
+    give_driver(stack)?;
+    let limits = [("gpu", "1"), ("gpumem", "5000")];
+    start(stack, (space, "client"), 0, &limits).await?;
+    start(stack, (space, "idle"), 0, &limits).await?;
+    let client = answers_until_released(stack, space, "client", &["init", "alloc,3000", "hold"]);
+    beside(client, holds(stack, space)).await?;
+    end(stack, space, &["client", "idle"]).await?;
+    plain(stack).await
+}
+
+async fn holds(stack: &Stack, space: &str) -> Result<()> {
+    let gpu = uuid(stack, 0)?;
+    let expected = json!({"clients": 1, "bytes": Mib(3000 + CONTEXT).0 << 20});
+    let agent = format!("{NODE}=http://{}", stack.address(Kind::DevicePlugin));
+    let kubeconfig = stack.kubeconfig(Kind::Scheduler).await?;
+    let kubeconfig = kubeconfig.display().to_string();
+    let pods = ["pods", "--kubeconfig", &kubeconfig, "--agent", &agent];
+    let server = format!("http://{}", stack.address(Kind::Scheduler));
+    let gpus = ["gpus", "--server", &server, "--agent", &agent];
+    eventually(PATIENCE, "the client in top", || async {
+        let answer = top(stack, &pods).await?;
+        let all = answer.as_array().context("pods")?;
+        let of = |name: &str| all.iter().find(|pod| pod["name"] == name);
+        let client = of("client").context("the pod")?;
+        ensure!(client["mps"][&gpu] == expected, "{client}");
+        let idle = of("idle").context("the other pod")?;
+        ensure!(idle.get("mps").is_none(), "{idle}");
+        Ok(Some(()))
+    })
+    .await?;
+    let answer = top(stack, &gpus).await?;
+    let all = answer["mps"].as_array().context("clients")?;
+    let [one] = all.as_slice() else {
+        anyhow::bail!("{all:?}");
+    };
+    let name =
+        json!({"node": NODE, "gpu": gpu, "namespace": space, "pod": "client", "container": "main"});
+    for (key, value) in name.as_object().into_iter().flatten() {
+        ensure!(one[key] == *value, "{key} of {one}");
+    }
+    ensure!(one["bytes"] == expected["bytes"], "{one}");
+    Ok(())
+}
+
+async fn top(stack: &Stack, arguments: &[&str]) -> Result<Value> {
+    let program = stack.program(Kind::Scheduler);
+    let program = program.with_file_name("kubectl-aliquot");
+    let mut command = Command::new(program);
+    command.arg("top").args(arguments).args(["-o", "json"]);
+    let output = command.kill_on_drop(true).output();
+    let output = tokio::time::timeout(PATIENCE, output).await??;
+    ensure!(output.status.success(), "{output:?}");
+    ensure!(output.stderr.is_empty(), "{output:?}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// MPS-16: programs of different users are clients of one server at the same time.
+pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let space = "mps-users";
+    stack.write_profiles(&one_mps_gpu())?;
+    wait_replicas(stack, "nvidia.com/gpu", Some("11")).await?;
+    stack.cluster.namespace(space).await?;
+    give_driver(stack)?;
+    let gpu = uuid(stack, 0)?;
+    for (name, user) in [("one", 1000), ("other", 2000)] {
+        let limits = [("gpu", "1"), ("gpumem", "5000")];
+        let mut pod = with_python(stack, space, name, &limits)?;
+        pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": gpu});
+        pod["spec"]["securityContext"] = json!({"runAsUser": user, "runAsGroup": user});
+        stack.cluster.create_pod(pod).await?;
+        stack.cluster.wait_running(space, name).await?;
+    }
+    let client = ["init", "alloc,1000", "hold"];
+    let second = async {
+        clients(stack, &gpu, 1).await?;
+        let third = answers_until_released(stack, space, "other", &client);
+        beside(third, clients(stack, &gpu, 2)).await?;
+        let seen = answers(stack, space, "other", &["init", "alloc,1000"]).await?;
+        ensure!(seen == ["init: 0", "alloc,1000: 0"], "{seen:?}");
+        anyhow::Ok(())
+    };
+    beside(answers_until_released(stack, space, "one", &client), second).await?;
+    end(stack, space, &["one", "other"]).await?;
+    plain(stack).await
+}
+
+/// Waits until the one server of a unit has so many clients, as the keeper was told by it.
+async fn clients(stack: &Stack, gpu: &str, count: usize) -> Result<()> {
+    let status = stack.agent_state().join("mps").join(gpu);
+    let status = status.join("status.json");
+    eventually(PATIENCE, &format!("{count} clients"), || async {
+        let status: Value = serde_json::from_slice(&std::fs::read(&status)?)?;
+        let servers = status["servers"].as_array().context("servers")?;
+        ensure!(servers.len() == 1, "{status}");
+        let clients = servers[0]["clients"].as_array().context("clients")?;
+        ensure!(clients.len() == count, "{status}");
+        Ok(Some(()))
+    })
+    .await
+}

@@ -1,0 +1,138 @@
+//! Instances by name, and instances kept for some namespaces, at the real kubelet.
+//!
+//! Fed by: `main`. Must not: take the agent's word for what is on the GPUs or what the
+//! kubelet booked; the simulated machine and `PodResources` tell.
+
+use std::sync::Arc;
+
+use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_device_plugin::proto::v1::ListPodResourcesRequest;
+use aliquot_device_plugin::register::pod_resources;
+use aliquot_e2e::pods;
+use aliquot_e2e::stack::Stack;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::mig::{plain, seen};
+use super::mps::wait_replicas;
+
+const SMALL: &str = "nvidia.com/mig-1g.5gb";
+
+/// A pod that asks for a small instance, with this pin if there is one.
+async fn create(stack: &Stack, namespace: &str, name: &str, pin: Option<&str>) -> Result<()> {
+    let mut pod = pods::simple(namespace, name, &[("mig-1g.5gb", "1")]);
+    if let Some(pin) = pin {
+        pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpu": pin});
+    }
+    stack.cluster.create_pod(pod).await?;
+    Ok(())
+}
+
+/// The instances of a gpu: uuid and `profile@start`.
+fn instances(stack: &Stack, gpu: usize) -> Result<Vec<(String, String)>> {
+    let shown = stack.machine().show()?;
+    let all = shown["gpus"][gpu]["instances"].as_array();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let describe = |one: &Value| {
+        let place = format!("{}@{}", text(&one["profile"]), one["start"]);
+        (text(&one["uuid"]), place)
+    };
+    Ok(all.context("instances")?.iter().map(describe).collect())
+}
+
+/// What the kubelet says that the pod has.
+async fn reported(stack: &Stack, namespace: &str, name: &str) -> Result<Vec<String>> {
+    let socket = stack.cluster.kubelet_dir();
+    let socket = socket.join("pod-resources/kubelet.sock");
+    let mut kubelet = pod_resources(&socket).await?;
+    let answer = kubelet.list(ListPodResourcesRequest::default()).await?;
+    let pods = answer.into_inner().pod_resources.into_iter();
+    let pod = pods.filter(|pod| pod.namespace == namespace && pod.name == name);
+    let devices = pod.flat_map(|pod| pod.containers).flat_map(|c| c.devices);
+    let describe = |device: aliquot_device_plugin::proto::v1::ContainerDevices| {
+        let ids = device.device_ids.join(",");
+        format!("{} {ids}", device.resource_name)
+    };
+    Ok(devices.map(describe).collect())
+}
+
+/// The pod is refused with this in its text.
+async fn refused(stack: &Stack, namespace: &str, name: &str, part: &str) -> Result<()> {
+    let what = format!("{name} to be refused: {part}");
+    eventually(PATIENCE, &what, || async {
+        let events = stack.event_texts(namespace, name).await?;
+        ensure!(events.iter().any(|text| text.contains(part)), "{events:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// MIG-5: a pin by uuid and one by index and place are booked, seen in the container and
+/// reported by the kubelet as exactly that; the second pod waits and is told who has it.
+pub(crate) async fn pinned(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let namespace = "mig-pins";
+    stack.cluster.namespace(namespace).await?;
+    stack.write_profiles(
+        "apiVersion: aliquot.dev/v1alpha1\ndefault: here\nprofiles:\n  here:\n    gpus:\n    - {select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, count: 3}]}\n    - {select: {index: 1}, mode: mig, dynamic: true, allow: [1g.5gb]}\n    rest: vgpu\n",
+    )?;
+    wait_replicas(stack, SMALL, Some("10")).await?;
+    let shown = stack.machine().show()?;
+    let gpu = shown["gpus"][1]["uuid"].as_str().context("a uuid")?;
+    // Not the one that anybody would get.
+    let (uuid, _) = instances(stack, 0)?.swap_remove(1);
+    create(stack, namespace, "first", Some(&uuid)).await?;
+    let visible = seen(stack, namespace, "first").await?;
+    ensure!(visible == [uuid.clone()], "{visible:?}, pinned to {uuid}");
+    let first = reported(stack, namespace, "first").await?;
+    ensure!(first == [format!("{SMALL} {uuid}::0")], "{first:?}");
+
+    create(stack, namespace, "place", Some("1:4:1g.5gb")).await?;
+    let visible = seen(stack, namespace, "place").await?;
+    let made = instances(stack, 1)?;
+    let expected = [(visible[0].clone(), "1g.5gb@4".to_owned())];
+    ensure!(made == expected, "{made:?}, seen {visible:?}");
+    let place = reported(stack, namespace, "place").await?;
+    ensure!(place == [format!("{SMALL} {gpu}::4")], "{place:?}");
+
+    create(stack, namespace, "second", Some(&uuid)).await?;
+    let reason = "CardPinned (allocated to mig-pins/first)";
+    refused(stack, namespace, "second", reason).await?;
+    create(stack, namespace, "third", Some("1:4")).await?;
+    let reason = "CardPinned (allocated to mig-pins/place)";
+    refused(stack, namespace, "third", reason).await?;
+    stack.cluster.delete_pod(namespace, "first").await?;
+    let visible = seen(stack, namespace, "second").await?;
+    ensure!(visible == [uuid.clone()], "{visible:?}, pinned to {uuid}");
+    for pod in ["place", "second", "third"] {
+        stack.cluster.delete_pod(namespace, pod).await?;
+    }
+    plain(stack).await
+}
+
+/// MIG-15: an instance that is kept for a namespace stays free for its pods.
+pub(crate) async fn reserved(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    for namespace in ["mig-reserved", "mig-others"] {
+        stack.cluster.namespace(namespace).await?;
+    }
+    stack.write_profiles(
+        "apiVersion: aliquot.dev/v1alpha1\ndefault: here\nprofiles:\n  here:\n    gpus:\n    - {select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, count: 2}], reserve: [{profile: 1g.5gb, namespaces: [mig-reserved]}]}\n    rest: vgpu\n",
+    )?;
+    wait_replicas(stack, SMALL, Some("2")).await?;
+    create(stack, "mig-others", "one", None).await?;
+    let one = seen(stack, "mig-others", "one").await?;
+    create(stack, "mig-others", "two", None).await?;
+    refused(stack, "mig-others", "two", "1 CardReserved").await?;
+    create(stack, "mig-reserved", "own", None).await?;
+    let own = seen(stack, "mig-reserved", "own").await?;
+    ensure!(own != one, "{own:?}");
+    for (namespace, pod) in [
+        ("mig-others", "one"),
+        ("mig-others", "two"),
+        ("mig-reserved", "own"),
+    ] {
+        stack.cluster.delete_pod(namespace, pod).await?;
+    }
+    plain(stack).await
+}

@@ -1,0 +1,223 @@
+//! Six GPUs in six arrangements on one node, a pod of each kind on it at once.
+//!
+//! Fed by: `main`. Must not: pin a pod to a GPU; what it asks for says which it gets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_e2e::pods;
+use aliquot_e2e::stack::{Kind, Stack};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::PLAIN;
+use super::mps::wait_replicas;
+
+const NAMESPACE: &str = "together";
+const DEADLINE: Duration = Duration::from_mins(1);
+
+/// GPU 0 in shares, 1 whole, 2 in turns, 3 by MPS, 4 cut with MPS on its largest instance, 5 cut
+/// as pods come; the two others of the machine are nobody's.
+const SIX: &str = "
+apiVersion: aliquot.dev/v1alpha1
+default: six
+profiles:
+  six:
+    gpus:
+    - {select: {index: 0}, mode: vgpu}
+    - {select: {index: 1}, mode: exclusive}
+    - {select: {index: 2}, mode: timeslice, replicas: 10}
+    - {select: {index: 3}, mode: mps, replicas: 4}
+    - select: {index: 4}
+      mode: mig
+      layout:
+      - {profile: 1g.5gb, count: 2}
+      - {profile: 2g.10gb}
+      - {profile: 3g.20gb, on: {mode: mps, replicas: 2}}
+    - {select: {index: 5}, mode: mig, dynamic: true, allow: [1g.10gb]}
+    rest: unmanaged
+";
+
+/// A pod: its name, the mode that it wishes, what it asks for, the GPU that it must get (`profile`
+/// of its instance, if it is one), and what its environment must say.
+type Kindred<'a> = (
+    &'a str,
+    &'a str,
+    &'a [(&'a str, &'a str)],
+    (usize, &'a str),
+    &'a [(&'a str, Option<&'a str>)],
+);
+
+const PODS: &[Kindred<'_>] = &[
+    (
+        "shares",
+        "vgpu",
+        &[("gpu", "1"), ("gpumem", "3000"), ("gpucores", "30")],
+        (0, ""),
+        &[
+            ("CUDA_DEVICE_MEMORY_LIMIT_0", Some("3000m")),
+            ("CUDA_DEVICE_SM_LIMIT", Some("30")),
+            ("CUDA_MPS_PIPE_DIRECTORY", None),
+        ],
+    ),
+    (
+        "whole",
+        "exclusive",
+        &[("gpu", "1")],
+        (1, ""),
+        &[
+            ("CUDA_DEVICE_MEMORY_LIMIT_0", None),
+            ("CUDA_MPS_PIPE_DIRECTORY", None),
+        ],
+    ),
+    (
+        "turns",
+        "timeslice",
+        &[("gpu", "1")],
+        (2, ""),
+        &[
+            ("CUDA_DEVICE_MEMORY_LIMIT_0", None),
+            ("CUDA_MPS_PIPE_DIRECTORY", None),
+        ],
+    ),
+    (
+        "client",
+        "mps",
+        &[("gpu", "1"), ("gpumem", "8000"), ("gpucores", "20")],
+        (3, ""),
+        &[
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", Some("0=8000M")),
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", Some("20")),
+        ],
+    ),
+    (
+        "small",
+        "",
+        &[("mig-1g.5gb", "1")],
+        (4, "1g.5gb"),
+        &[("CUDA_MPS_PIPE_DIRECTORY", None)],
+    ),
+    (
+        "middle",
+        "",
+        &[("mig-2g.10gb", "1")],
+        (4, "2g.10gb"),
+        &[("CUDA_MPS_PIPE_DIRECTORY", None)],
+    ),
+    (
+        "client-of-instance",
+        "",
+        &[("mig-3g.20gb", "1")],
+        (4, "3g.20gb"),
+        &[
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", Some("0=9984M")),
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", Some("50")),
+        ],
+    ),
+    (
+        "made",
+        "",
+        &[("mig-1g.10gb", "1")],
+        (5, "1g.10gb"),
+        &[("CUDA_MPS_PIPE_DIRECTORY", None)],
+    ),
+];
+pub(crate) async fn six(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    stack.cluster.namespace(NAMESPACE).await?;
+    stack.write_profiles(SIX)?;
+    // 10 shares, one whole GPU, 10 turns, 4 clients.
+    wait_replicas(stack, "nvidia.com/gpu", Some("25")).await?;
+    for (resource, replicas) in [
+        ("nvidia.com/mig-1g.5gb", "2"),
+        ("nvidia.com/mig-2g.10gb", "1"),
+        ("nvidia.com/mig-3g.20gb", "2"),
+        ("nvidia.com/mig-1g.10gb", "4"),
+    ] {
+        wait_replicas(stack, resource, Some(replicas)).await?;
+    }
+    for (name, mode, limits, ..) in PODS {
+        let mut pod = pods::simple(NAMESPACE, name, limits);
+        if !mode.is_empty() {
+            pod["metadata"]["annotations"] = json!({"aliquot.dev/vgpu-mode": mode});
+        }
+        stack.cluster.create_pod(pod).await?;
+    }
+    for (name, ..) in PODS {
+        stack.cluster.wait_running(NAMESPACE, name).await?;
+    }
+    let machine = stack.machine().show()?;
+    for (name, _, _, place, expected) in PODS {
+        let environment = stack.environment(NAMESPACE, name, "main").await?;
+        let visible = environment.get("NVIDIA_VISIBLE_DEVICES");
+        let visible = visible.with_context(|| format!("{name}: {environment:?}"))?;
+        ensure!(
+            devices(&machine, *place)?.contains(visible),
+            "{name} sees {visible}, not {place:?}"
+        );
+        for (variable, value) in *expected {
+            let found = environment.get(*variable).map(String::as_str);
+            ensure!(found == *value, "{name}: {variable} is {found:?}");
+        }
+    }
+    shown(stack).await?;
+    for (name, ..) in PODS {
+        stack.cluster.delete_pod(NAMESPACE, name).await?;
+    }
+    stack.write_profiles(PLAIN)?;
+    wait_replicas(stack, "nvidia.com/gpu", Some("80")).await
+}
+
+/// The uuids of a GPU, or of its instances of a profile, as the machine tells.
+fn devices(machine: &Value, (index, profile): (usize, &str)) -> Result<Vec<String>> {
+    let gpu = &machine["gpus"][index];
+    let uuid = |one: &Value| one["uuid"].as_str().map(str::to_owned).context("a uuid");
+    if profile.is_empty() {
+        return Ok(vec![uuid(gpu)?]);
+    }
+    let instances = gpu["instances"].as_array().context("instances")?;
+    let alike = instances.iter().filter(|one| one["profile"] == profile);
+    alike.map(uuid).collect()
+}
+
+/// `kubectl aliquot top gpus` has a row for each GPU and instance, with its mode and what is
+/// promised of it.
+async fn shown(stack: &Stack) -> Result<()> {
+    let program = stack.program(Kind::Scheduler);
+    let program = program.with_file_name("kubectl-aliquot");
+    let server = format!("http://{}", stack.address(Kind::Scheduler));
+    let mut command = Command::new(program);
+    command
+        .args(["top", "gpus", "-o", "json", "--server", &server])
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(DEADLINE, command.output()).await??;
+    ensure!(output.status.success(), "{output:?}");
+    let answer: Value = serde_json::from_slice(&output.stdout)?;
+    let devices = answer["nodes"][0]["gpus"].as_array().context("devices")?;
+    let mut found: BTreeMap<(u64, String), u64> = BTreeMap::new();
+    for device in devices {
+        let mode = device["mode"].as_str().context("a mode")?.to_owned();
+        let index = device["index"].as_u64().context("an index")?;
+        let replicas = device["used"]["seats"].as_u64().context("replicas")?;
+        *found.entry((index, mode)).or_default() += replicas;
+    }
+    let expected = [
+        (0, "vgpu", 1),
+        (1, "exclusive", 1),
+        (2, "timeslice", 1),
+        (3, "mps", 1),
+        (4, "exclusive", 2),
+        (4, "mps", 1),
+        (5, "mig", 1),
+    ];
+    for (index, mode, replicas) in expected {
+        let shown = found.get(&(index, mode.to_owned()));
+        ensure!(
+            shown == Some(&replicas),
+            "{index}, {mode}: {shown:?} in {answer}"
+        );
+    }
+    Ok(())
+}

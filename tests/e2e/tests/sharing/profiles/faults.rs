@@ -1,0 +1,71 @@
+//! What is wrong is told, and what was right stays.
+//!
+//! Fed by: `main`. Must not: leave a broken file behind.
+
+use std::sync::Arc;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_e2e::http;
+use aliquot_e2e::stack::{Kind, NODE, Stack};
+use anyhow::{Result, ensure};
+
+use super::world::{PATIENCE, PROFILES, USUAL, condition, label, wait_condition, wait_offered};
+use super::{options, restart};
+
+pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, Some("ten")).await?;
+    wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
+    label(&stack, Some("tenn")).await?;
+    wait_condition(&stack, "ProfileUnknown", "\"tenn\" is not a profile").await?;
+    let [status, _, message] = condition(&stack).await?;
+    ensure!(status == "False" && message.contains("the last valid profile stays in effect: ten"));
+    wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
+    eventually(PATIENCE, "the metric to report it", || async {
+        let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
+        let sample = "aliquot_device_plugin_profile_fault 1";
+        ensure!(metrics.contains(sample), "{metrics}");
+        Ok(Some(()))
+    })
+    .await?;
+    eventually(PATIENCE, "an event on the node", || async {
+        let events = stack.cluster.events("default", "Node", NODE).await?;
+        let notes = events.iter().filter_map(|event| event.message.as_deref());
+        let matching = notes.filter(|note| note.contains("\"tenn\" is not a profile"));
+        ensure!(matching.count() > 0, "{events:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    label(&stack, Some("nowhere")).await?;
+    wait_condition(&stack, "ProfileDoesNotFit", "selects no GPU").await?;
+    label(&stack, None).await?;
+    wait_condition(&stack, "Applied", "profile shared").await
+}
+
+pub(crate) async fn edited(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, None).await?;
+    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    stack.write_profiles(&PROFILES.replace("replicas: 15", "replicas: 12"))?;
+    let outcome = wait_offered(&stack, &[(USUAL, "24")], PATIENCE).await;
+    stack.write_profiles(PROFILES)?;
+    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    outcome.map(drop)
+}
+
+pub(crate) async fn broken(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, Some("plain")).await?;
+    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
+    wait_condition(&stack, "Applied", "profile plain").await?;
+    stack.write_profiles(&PROFILES.replace("replicas: 15", "replica: 15"))?;
+    wait_condition(&stack, "ConfigurationBroken", "unknown key").await?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    let bad = PROFILES.replace("replicas: 15", "replica: 15");
+    restart(&stack, &options(&bad)).await?;
+    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
+    wait_condition(&stack, "ConfigurationBroken", "plain").await?;
+    stack.write_profiles(PROFILES)?;
+    wait_condition(&stack, "Applied", "profile plain").await?;
+    label(&stack, None).await?;
+    wait_offered(&stack, &[(USUAL, "30")], PATIENCE)
+        .await
+        .map(drop)
+}

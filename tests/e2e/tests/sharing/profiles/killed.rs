@@ -1,0 +1,111 @@
+//! Kill -9 of the agent at every named point of a switch and of a container's start.
+//!
+//! Fed by: `main`; the build with fail-points. Must not: leave an agent with fail-points running.
+
+use std::sync::Arc;
+
+use aliquot_core::inventory::Mode;
+use aliquot_device_plugin::fail_point::{ALL, Point};
+use aliquot_e2e::pods::{allocation, simple};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Context as _, Result, ensure};
+
+use super::world::{
+    PATIENCE, PROFILES, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
+};
+use super::{options, restart};
+
+const SPACE: &str = "killed";
+const LEFT: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
+const RIGHT: [Mode; 3] = [Mode::Vgpu, Mode::Timeslice, Mode::Vgpu];
+
+fn chaos() -> NodeOptions {
+    NodeOptions {
+        chaos: true,
+        ..options(PROFILES)
+    }
+}
+
+async fn with_fail_points(
+    stack: &Stack,
+    run: impl AsyncFnOnce(&Stack) -> Result<()>,
+) -> Result<()> {
+    stack.terminate(Kind::DevicePlugin).await?;
+    restart(stack, &chaos()).await?;
+    let outcome = run(stack).await;
+    if outcome.is_ok() {
+        stack.terminate(Kind::DevicePlugin).await?;
+        restart(stack, &options(PROFILES)).await?;
+        label(stack, None).await?;
+    }
+    outcome
+}
+
+/// Each GPU has its old mode or its new one.
+async fn old_or_new(stack: &Stack, point: Point) -> Result<()> {
+    let found = modes(stack).await?;
+    let known = |(n, (mode, _)): (usize, &(Mode, bool))| *mode == LEFT[n] || *mode == RIGHT[n];
+    let whole = found.len() == LEFT.len() && found.iter().enumerate().all(known);
+    ensure!(whole, "{point:?}: {found:?}");
+    Ok(())
+}
+
+pub(crate) async fn switching(stack: Arc<Stack>) -> Result<()> {
+    with_fail_points(&stack, async |stack| {
+        for point in ALL.into_iter().filter(|point| point.is_mode_change()) {
+            label(stack, Some("left")).await?;
+            wait_modes(stack, &LEFT).await?;
+            wait_condition(stack, "Applied", "profile left").await?;
+            stack.kill_at(point)?;
+            label(stack, Some("right")).await?;
+            stack.killed().await.with_context(|| format!("{point:?}"))?;
+            old_or_new(stack, point).await?;
+            restart(stack, &chaos()).await?;
+            old_or_new(stack, point).await?;
+            wait_modes(stack, &RIGHT)
+                .await
+                .with_context(|| format!("{point:?}"))?;
+            wait_offered(stack, &[(USUAL, "24")], PATIENCE).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+pub(crate) async fn starting(stack: Arc<Stack>) -> Result<()> {
+    stack.cluster.namespace(SPACE).await?;
+    label(&stack, Some("left")).await?;
+    wait_modes(&stack, &LEFT).await?;
+    with_fail_points(&stack, async |stack| {
+        for point in ALL.into_iter().filter(|point| !point.is_mode_change()) {
+            let name = format!("{point:?}").to_lowercase();
+            stack.kill_at(point)?;
+            let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "10")];
+            stack
+                .cluster
+                .create_pod(simple(SPACE, &name, &limits))
+                .await?;
+            stack.killed().await.with_context(|| format!("{point:?}"))?;
+            restart(stack, &chaos()).await?;
+            let pod = stack.cluster.wait_running(SPACE, &name).await;
+            let pod = pod.with_context(|| format!("{point:?}"))?;
+            let allocation = allocation(&pod)?;
+            let grant = &allocation.grants("main").context("a share")?[0];
+            let shown = stack.cluster.exec(SPACE, &name, "main", &["env"]).await?;
+            let shown = shown.success()?;
+            for expected in [
+                format!("NVIDIA_VISIBLE_DEVICES={}", grant.gpu),
+                format!("CUDA_DEVICE_MEMORY_LIMIT_0={}m", grant.memory.0),
+            ] {
+                ensure!(
+                    shown.lines().any(|line| line == expected),
+                    "{point:?}: {shown}"
+                );
+            }
+            stack.ledger_agrees().await?;
+            stack.cluster.delete_pod(SPACE, &name).await?;
+        }
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,184 @@
+//! The node's label chooses; pods run on.
+//!
+//! Fed by: `main`. Must not: leave a label or a pod behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_cluster::wait::eventually;
+use aliquot_core::inventory::Mode;
+use aliquot_e2e::figures::report;
+use aliquot_e2e::pods::{allocation, simple};
+use aliquot_e2e::stack::Stack;
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::RENAMED;
+use super::world::{
+    PATIENCE, PROMISED, USUAL, inventory, label, node, wait_condition, wait_modes, wait_offered,
+};
+
+/// The unit of a pod's first share.
+pub(crate) fn device(pod: &Pod) -> Result<String> {
+    let allocation = allocation(pod)?;
+    let grants = allocation.grants("main").context("main has a share")?;
+    Ok(grants[0].gpu.to_string())
+}
+
+pub(crate) fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|s| s.container_statuses.iter().flatten());
+    statuses.map(|status| status.restart_count).sum()
+}
+
+pub(crate) async fn fifteen(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, None).await?;
+    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    wait_condition(&stack, "Applied", "profile shared, the default").await
+}
+
+pub(crate) async fn followed(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, None).await?;
+    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    let moves = [("ten", "20"), ("plain", "2"), ("shared", "30")];
+    let mut best = [Duration::MAX; 3];
+    // The machine does other work, too: of three times each is in time once.
+    for _ in 0..3 {
+        for ((profile, replicas), best) in moves.iter().zip(&mut best) {
+            label(&stack, Some(profile)).await?;
+            let took = wait_offered(&stack, &[(USUAL, replicas)], PATIENCE).await?;
+            report(
+                &format!("label {profile} until allocatable {replicas}"),
+                took,
+            );
+            *best = took.min(*best);
+        }
+        if best.iter().all(|took| *took < PROMISED) {
+            return label(&stack, None).await;
+        }
+    }
+    bail!("{best:?}, promised {PROMISED:?}")
+}
+
+pub(crate) async fn plain(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, Some("plain")).await?;
+    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
+    wait_modes(&stack, &[Mode::Exclusive, Mode::Exclusive]).await?;
+    label(&stack, None).await
+}
+
+pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, Some("shared")).await?;
+    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    let (space, name) = ("ts-4", "stays");
+    stack.cluster.namespace(space).await?;
+    stack
+        .cluster
+        .create_pod(simple(space, name, &[("gpu", "1")]))
+        .await?;
+    let pod = stack.cluster.wait_running(space, name).await?;
+    let used = device(&pod)?;
+    // Other numbers: at once, with the pod on it.
+    label(&stack, Some("ten")).await?;
+    wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
+    // Another mode: its GPU waits, the other one does not.
+    label(&stack, Some("plain")).await?;
+    wait_condition(&stack, "Changing", &format!("waits for {space}/{name}")).await?;
+    eventually(PATIENCE, "the other gpu to be whole", || async {
+        for gpu in &inventory(&stack).await?.gpus {
+            let waits = gpu.uuid.as_str() == used;
+            let mode = if waits {
+                Mode::Timeslice
+            } else {
+                Mode::Exclusive
+            };
+            ensure!(gpu.mode == mode && gpu.cordon.is_some() == waits, "{gpu:?}");
+        }
+        Ok(Some(()))
+    })
+    .await?;
+    let pod = stack.cluster.wait_running(space, name).await?;
+    ensure!(restarts(&pod) == 0, "{:?}", pod.status);
+    stack.cluster.delete_pod(space, name).await?;
+    wait_modes(&stack, &[Mode::Exclusive, Mode::Exclusive]).await?;
+    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
+    stack.ledger_agrees().await?;
+    label(&stack, None).await
+}
+
+pub(crate) async fn taken_back(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, Some("plain")).await?;
+    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
+    label(&stack, None).await?;
+    wait_offered(&stack, &[(USUAL, "30")], PATIENCE)
+        .await
+        .map(drop)
+}
+
+pub(crate) async fn sliced_and_whole(stack: Arc<Stack>) -> Result<()> {
+    let space = "ts-8";
+    stack.cluster.namespace(space).await?;
+    label(&stack, Some("two-names")).await?;
+    wait_offered(&stack, &[(USUAL, "1"), (RENAMED, "10")], PATIENCE).await?;
+    let gpus = inventory(&stack).await?.gpus;
+    let (sliced, whole) = (gpus[0].uuid.to_string(), gpus[1].uuid.to_string());
+    let run = async |name: &str, limits: &[(&str, &str)]| {
+        let pod = simple(space, name, limits);
+        stack.cluster.create_pod(pod).await?;
+        device(&stack.cluster.wait_running(space, name).await?)
+    };
+    ensure!(run("whole", &[("gpu", "1")]).await? == whole);
+    ensure!(run("slice", &[("gpu.shared", "1")]).await? == sliced);
+    for name in ["whole", "slice"] {
+        stack.cluster.delete_pod(space, name).await?;
+    }
+    label(&stack, Some("one-name")).await?;
+    wait_offered(&stack, &[(USUAL, "11")], PATIENCE).await?;
+    // The key of the name that is gone goes too; the kubelet alone would leave it at 0.
+    eventually(PATIENCE, "the key to go", || async {
+        let status = node(&stack).await?.status.unwrap_or_default();
+        let capacity = status.capacity.unwrap_or_default();
+        ensure!(!capacity.contains_key(RENAMED), "{capacity:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    ensure!(run("alone", &[("gpu", "1"), ("gpucores", "100")]).await? == whole);
+    stack.ledger_agrees().await?;
+    stack.cluster.delete_pod(space, "alone").await?;
+    label(&stack, None).await
+}
+
+pub(crate) async fn own_numbers(stack: Arc<Stack>) -> Result<()> {
+    label(&stack, Some("own-numbers")).await?;
+    wait_offered(&stack, &[(USUAL, "13")], PATIENCE).await?;
+    let replicas: Vec<u32> = inventory(&stack)
+        .await?
+        .gpus
+        .iter()
+        .map(|g| g.replicas)
+        .collect();
+    ensure!(replicas == [2, 10, 1], "{replicas:?}");
+    label(&stack, None).await
+}
+
+pub(crate) async fn dedicated(stack: Arc<Stack>) -> Result<()> {
+    let space = "ts-13";
+    stack.cluster.namespace(space).await?;
+    label(&stack, Some("plain")).await?;
+    wait_modes(&stack, &[Mode::Exclusive, Mode::Exclusive]).await?;
+    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
+    let mut devices = Vec::new();
+    for name in ["one", "two"] {
+        let pod = simple(space, name, &[("gpu", "1")]);
+        stack.cluster.create_pod(pod).await?;
+        devices.push(device(&stack.cluster.wait_running(space, name).await?)?);
+    }
+    ensure!(devices[0] != devices[1], "{devices:?}");
+    stack.ledger_agrees().await?;
+    for name in ["one", "two"] {
+        stack.cluster.delete_pod(space, name).await?;
+    }
+    label(&stack, None).await
+}

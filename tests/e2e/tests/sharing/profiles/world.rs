@@ -1,0 +1,165 @@
+//! The profiles of these scenarios, and what the node says.
+//!
+//! Fed by: the scenarios. Must not: wait without a deadline.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_core::Inventory;
+use aliquot_core::inventory::{INVENTORY, Mode};
+use aliquot_e2e::stack::{NODE, Stack};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+pub(crate) use aliquot_cluster::wait::PATIENCE;
+
+/// TS-1.
+pub(crate) const PROMISED: Duration = Duration::from_secs(5);
+/// The usual name.
+pub(crate) const USUAL: &str = "nvidia.com/gpu";
+
+/// The third GPU is vgpu in `left`, `right`, `evicts` and `hurries`, and nobody's else.
+pub(crate) const PROFILES: &str = "
+apiVersion: aliquot.dev/v1alpha1
+default: shared
+profiles:
+  shared:
+    gpus: [{select: {index: [0, 1]}, mode: timeslice, replicas: 15}]
+    rest: unmanaged
+  ten:
+    gpus: [{select: {index: [0, 1]}, mode: timeslice, replicas: 10}]
+    rest: unmanaged
+  plain:
+    gpus: [{select: {index: [0, 1]}, mode: exclusive}]
+    rest: unmanaged
+  two-names:
+    gpus:
+    - {select: {index: 0}, mode: timeslice, replicas: 10, rename: nvidia.com/gpu.shared}
+    - {select: {index: 1}, mode: exclusive}
+    rest: unmanaged
+  one-name:
+    gpus:
+    - {select: {index: 0}, mode: timeslice, replicas: 10}
+    - {select: {index: 1}, mode: exclusive}
+    rest: unmanaged
+  own-numbers:
+    gpus:
+    - {select: {index: 0}, mode: timeslice, replicas: 2}
+    - {select: {index: 1}, mode: timeslice, replicas: 10}
+    - {select: {index: 2}, mode: exclusive}
+  left:
+    gpus:
+    - {select: {index: 0}, mode: timeslice, replicas: 4}
+    rest: {mode: vgpu, split: 10}
+  right:
+    gpus:
+    - {select: {index: 1}, mode: timeslice, replicas: 4}
+    rest: {mode: vgpu, split: 10}
+  evicts:
+    gpus: [{select: {index: 0}, mode: exclusive}]
+    rest: {mode: vgpu, split: 10}
+    transition: {policy: evict}
+  hurries:
+    gpus: [{select: {index: 0}, mode: exclusive}]
+    rest: {mode: vgpu, split: 10}
+    transition: {timeout: 2s}
+  nowhere:
+    gpus: [{select: {pci: '0000:ff:1f.0'}, mode: exclusive}]
+    rest: vgpu
+";
+
+/// Labels the node, or takes the label away.
+pub(crate) async fn label(stack: &Stack, profile: Option<&str>) -> Result<()> {
+    let patch = json!({"metadata": {"labels": {"aliquot.dev/profile": profile}}});
+    let nodes = Api::<Node>::all(stack.cluster.admin()?);
+    nodes
+        .patch(NODE, &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn node(stack: &Stack) -> Result<Node> {
+    Ok(Api::<Node>::all(stack.cluster.admin()?).get(NODE).await?)
+}
+
+/// What the kubelet lets be asked for, of resources that GPUs have.
+pub(crate) async fn offered(stack: &Stack) -> Result<BTreeMap<String, String>> {
+    let status = node(stack).await?.status.unwrap_or_default();
+    let all = status.allocatable.unwrap_or_default().into_iter();
+    let ours = all.filter(|(name, _)| name.starts_with(USUAL));
+    Ok(ours.map(|(name, amount)| (name, amount.0)).collect())
+}
+
+/// Waits until exactly this is offered; a name at 0 counts as gone. How long it took.
+pub(crate) async fn wait_offered(
+    stack: &Stack,
+    expected: &[(&str, &str)],
+    within: Duration,
+) -> Result<Duration> {
+    let began = Instant::now();
+    let target: BTreeMap<String, String> = expected
+        .iter()
+        .map(|&(name, amount)| (name.to_owned(), amount.to_owned()))
+        .collect();
+    eventually(within, &format!("{expected:?} to be offered"), || async {
+        let mut found = offered(stack).await?;
+        found.retain(|_, amount| amount != "0");
+        ensure!(found == target, "{found:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    Ok(began.elapsed())
+}
+
+/// Status, reason and message of the node's condition about its profile.
+pub(crate) async fn condition(stack: &Stack) -> Result<[String; 3]> {
+    let status = node(stack).await?.status.unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    let found = conditions.into_iter().find(|c| c.type_ == "AliquotProfile");
+    let found = found.context("the node has the condition")?;
+    let text = Option::unwrap_or_default;
+    Ok([found.status, text(found.reason), text(found.message)])
+}
+
+/// Waits until the condition has this reason and a message with this part.
+pub(crate) async fn wait_condition(stack: &Stack, reason: &str, part: &str) -> Result<()> {
+    let what = format!("the condition to be {reason}");
+    eventually(PATIENCE, &what, || async {
+        let found = condition(stack).await?;
+        ensure!(found[1] == reason && found[2].contains(part), "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// What the agent published.
+pub(crate) async fn inventory(stack: &Stack) -> Result<Inventory> {
+    let annotations = node(stack).await?.metadata.annotations.unwrap_or_default();
+    let text = annotations.get(INVENTORY).context("an inventory")?;
+    Ok(Inventory::decode(text)?)
+}
+
+/// The modes of the units in order, each with whether it takes nothing new.
+pub(crate) async fn modes(stack: &Stack) -> Result<Vec<(Mode, bool)>> {
+    let gpus = inventory(stack).await?.gpus.into_iter();
+    Ok(gpus.map(|gpu| (gpu.mode, gpu.cordon.is_some())).collect())
+}
+
+/// Waits until the units have these modes and take shares.
+pub(crate) async fn wait_modes(stack: &Stack, expected: &[Mode]) -> Result<()> {
+    eventually(PATIENCE, &format!("{expected:?}"), || async {
+        let found = modes(stack).await?;
+        let right = found.len() == expected.len()
+            && found
+                .iter()
+                .zip(expected)
+                .all(|(f, mode)| *f == (*mode, false));
+        ensure!(right, "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+}

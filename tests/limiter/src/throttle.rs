@@ -1,0 +1,138 @@
+//! Measures how long it takes until a tenant of low priority notices that one of high priority
+//! started or stopped: by the throttle flag on its limits page and the simulator's exact clock. The
+//! arbiter writes the flag; this module only reads it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
+
+use aliquot_gpusim::SimulatedMachine;
+use anyhow::Result;
+
+use crate::cpu_wait::longest;
+use crate::host::{HostRole, ScenarioHost, THROTTLE_FLAG};
+use crate::scene::machine;
+use crate::share::{ShareScenario, containers, tenant, wait};
+use crate::workers::Workers;
+
+/// Time between two polls of the GPU.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Time without progress after which a tenant counts as idle.
+const IDLE_AFTER: Duration = Duration::from_millis(40);
+/// Throttle flag: wait.
+const WAIT: u32 = 1;
+
+/// Milliseconds, one figure for each change of the throttle flag, without the time for which a
+/// thread of the tenant, or of the host in this process, was runnable but got no processor.
+#[derive(Clone, Debug, Default)]
+pub struct ThrottleLatency {
+    /// From the set flag to the end of the last kernel of low priority.
+    pub throttled: Vec<f64>,
+    /// From the cleared flag to the first kernel.
+    pub released: Vec<f64>,
+    /// From the first kernel of high priority to the last one of low priority.
+    pub yielded: Vec<f64>,
+}
+
+/// Runs a tenant of low priority that is always busy and one of high priority that starts and
+/// stops, for `time`.
+pub fn measure_latency(time: Duration) -> Result<ThrottleLatency> {
+    let (temp, machine) = machine();
+    let tenants = vec![
+        tenant(50, "sync k_ms_1").priority(1),
+        tenant(50, "bursts k_ms_1").priority(0),
+    ];
+    let mut scene = ShareScenario::seconds(1, tenants);
+    scene.warm_up = time;
+    scene.host = HostRole::Arbiter;
+    let containers = containers(&scene, &machine)?;
+    let host = ScenarioHost::new(&containers, scene.host)?;
+    let workers = Workers::start(&scene, &containers, temp.path())?;
+    let page = File::open(containers[0].directory().join("limits"))?;
+    let found = observe(&machine, &workers, &page, time);
+    host.clear_flags()?;
+    found
+}
+
+/// When a tenant's work last made progress.
+struct TenantProgress {
+    busy: f64,
+    last: Instant,
+}
+
+impl TenantProgress {
+    /// Whether it made progress since the last update.
+    fn update(&mut self, busy: f64, when: Instant) -> bool {
+        let moved = busy > self.busy;
+        if moved {
+            self.busy = busy;
+            self.last = when;
+        }
+        moved
+    }
+}
+
+fn observe(
+    machine: &SimulatedMachine,
+    workers: &Workers,
+    page: &File,
+    time: Duration,
+) -> Result<ThrottleLatency> {
+    let begun = Instant::now();
+    let progress = || TenantProgress {
+        busy: 0.0,
+        last: begun,
+    };
+    let (mut low, mut high) = (progress(), progress());
+    let mut latency = ThrottleLatency::default();
+    let (mut flag, mut changed, mut high_started, mut is_measured) = (0, begun, begun, true);
+    let mut waits = workers.waits();
+    let since = |later: Instant, earlier: Instant| {
+        let passed = later.saturating_duration_since(earlier);
+        1_000.0 * passed.as_secs_f64()
+    };
+    while begun.elapsed() < time {
+        wait(POLL_INTERVAL)?;
+        let now = workers.busy(machine)?;
+        let mut flag_bytes = [0; 4];
+        page.read_exact_at(&mut flag_bytes, THROTTLE_FLAG)?;
+        let flag_bytes = u32::from_le_bytes(flag_bytes);
+        if (flag_bytes == WAIT) != (flag == WAIT) {
+            (changed, is_measured) = (Instant::now(), false);
+            waits = workers.waits();
+        }
+        flag = flag_bytes;
+        let was_idle = now.when.saturating_duration_since(high.last) > 5 * IDLE_AFTER;
+        if high.update(now.busy[1], now.when) && was_idle {
+            high_started = now.when;
+        }
+        let is_running = low.update(now.busy[0], now.when);
+        let done = now.when.saturating_duration_since(changed) > 4 * IDLE_AFTER;
+        let starved = || {
+            let nanoseconds = longest(&waits[0], &workers.waits()[0]);
+            1_000.0 * Duration::from_nanos(nanoseconds).as_secs_f64()
+        };
+        if !is_measured && flag == WAIT && done {
+            is_measured = true;
+            let starved = starved();
+            latency
+                .throttled
+                .push((since(low.last, changed) - starved).max(0.0));
+            latency.yielded.push(since(low.last, high_started));
+        } else if !is_measured && flag != WAIT && is_running {
+            is_measured = true;
+            latency
+                .released
+                .push((since(now.when, changed) - starved()).max(0.0));
+        }
+    }
+    Ok(latency)
+}
+
+/// The figure that this percentage of the figures does not exceed.
+pub fn percentile(figures: &[f64], percent: usize) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(place).copied().unwrap_or(f64::INFINITY)
+}

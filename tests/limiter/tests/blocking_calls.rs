@@ -1,0 +1,65 @@
+//! A call that blocks in the driver until the GPU advances does not block other threads' calls: the
+//! GPU may be waiting for one of them.
+
+use aliquot_limiter_tests::scene::{container, machine};
+use aliquot_limiter_tests::{INJECTION_METHODS, client, lines};
+
+/// Runs a client whose first call of `blocked_call` waits until another thread releases it.
+#[track_caller]
+fn check(blocked_call: &str, script: &[(&str, &str)]) {
+    for method in INJECTION_METHODS {
+        let (temp, machine) = machine();
+        let container = container(&machine, method, 3000);
+        let file = temp.path().join("wait");
+        std::fs::write(&file, "").expect("a file");
+        let client = client();
+        // Threads that wait for each other would never end.
+        let mut words = vec!["timeout", "--signal=KILL", "200", "python3", &client];
+        words.extend(script.iter().map(|(command, _)| *command));
+        let mut command = container.command(&words);
+        command.env("GPUSIM_HELD", format!("{blocked_call}={}", file.display()));
+        let output = command.output().expect("a client");
+        let each = script.iter();
+        let expected: Vec<String> = each
+            .map(|(one, answer)| format!("{one}: {answer}"))
+            .collect();
+        assert_eq!(lines(&output), expected, "{method:?}: {output:?}");
+    }
+}
+
+#[test]
+fn serves_other_threads_while_graph_launch_blocks() {
+    check(
+        "cuGraphLaunch",
+        &[
+            ("init", "0"),
+            ("graph,-100", "0"),
+            ("beside,launch", "0"),
+            // What it may take is charged meanwhile.
+            ("info", "0 2420 3000"),
+            ("graph,-50", "0"),
+            ("launch", "0"),
+            ("info", "0 2370 3000"),
+            ("together", "0"),
+            ("info", "0 2420 3000"),
+        ],
+    );
+}
+
+#[test]
+fn serves_other_threads_while_pool_allocation_blocks() {
+    check(
+        "cuMemAllocAsync",
+        &[
+            ("init", "0"),
+            ("beside,ordered,100", "0"),
+            // Including the step by which a pool may grow.
+            ("info", "0 2388 3000"),
+            ("ordered,50", "0"),
+            ("info", "0 2338 3000"),
+            ("unordered", "0"),
+            ("together", "0"),
+            ("info", "0 2392 3000"),
+        ],
+    );
+}

@@ -1,0 +1,251 @@
+//! The compute share is kept, by the simulator's exact clock. Simulated: no figure is of a real
+//! GPU.
+//!
+//! These are short forms. A machine that runs all tests at once may give a process no processor for
+//! a while, so the median of a few windows counts, and time for which the kernel says that it
+//! waited for a processor is not missing. `make bench` has the full forms, which excuse nothing.
+
+use std::time::Duration;
+
+use aliquot_limiter_tests::launch::{LaunchSide, library_kernel, nanoseconds};
+use aliquot_limiter_tests::scene::{FIRST, SECOND, device, machine};
+use aliquot_limiter_tests::share::{
+    HostRole, ShareScenario, TenantResult, holds_once_of_three, run, tenant,
+};
+use aliquot_limiter_tests::{InjectionMethod, TestContainer};
+use aliquot_region::limits::{ContainerLimits, DeviceLimits};
+use parking_lot::Mutex;
+
+/// One scene at a time, because they measure time.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
+
+fn run_exclusively(scene: &ShareScenario) -> Vec<TenantResult> {
+    let _exclusive = EXCLUSIVE.lock();
+    run(scene).expect("every call of every process succeeds")
+}
+
+/// A single container that requests `cores` percent gets them.
+#[track_caller]
+fn check(cores: u32, processes: usize, work: &str) {
+    let mut tenant = tenant(cores, work);
+    tenant.processes = processes;
+    let mut scene = ShareScenario::seconds(3, vec![tenant]);
+    scene.window = Duration::from_millis(600);
+    check_scene(&scene, cores, work);
+}
+
+/// The only tenant of the scene gets this percentage of the GPU.
+#[track_caller]
+fn check_scene(scene: &ShareScenario, cores: u32, what: &str) {
+    check_shares(scene, &[cores], 2.0, what);
+}
+
+/// Each tenant of the scene gets this percentage of the GPU.
+#[track_caller]
+fn check_shares(scene: &ShareScenario, cores: &[u32], points: f64, what: &str) {
+    let what = format!("{cores:?} % of {what}");
+    holds_once_of_three(
+        &what,
+        || run_exclusively(scene),
+        |got| {
+            let mut all = got.iter().zip(cores);
+            all.all(|(got, cores)| got.deviation(f64::from(*cores)).abs() <= points)
+        },
+    );
+}
+
+#[test]
+fn uses_whole_device_without_limit() {
+    // Shows that the other tests can fail.
+    for cores in [0, 100] {
+        let scene = ShareScenario::seconds(1, vec![tenant(cores, "plain k_ms_1")]);
+        let all = |got: &Vec<TenantResult>| got[0].deviation(100.0) > -3.0;
+        holds_once_of_three("without a limit", || run_exclusively(&scene), all);
+    }
+}
+
+#[test]
+fn gives_requested_share() {
+    check(10, 1, "plain k_ms_1");
+    check(50, 1, "sync k_ms_5");
+    check(90, 1, "plain k_ms_2");
+}
+
+#[test]
+fn shares_compute_among_eight_processes() {
+    check(30, 8, "plain k_ms_1");
+}
+
+#[test]
+fn keeps_share_for_every_kind_of_launch() {
+    for work in [
+        "graphs k_us_300",
+        "cooperative k_ms_1",
+        "streams k_ms_2",
+        "extended k_ms_1",
+        "thread k_ms_1",
+        "threads k_ms_1",
+    ] {
+        check(25, 1, work);
+    }
+}
+
+#[test]
+fn keeps_share_for_varying_kernel_durations() {
+    check(30, 1, "plain k_us_100 k_us_900 k_ms_7");
+    check(25, 1, "plain k_us_800_sd_30");
+    let mut scene = ShareScenario::seconds(4, vec![tenant(50, "plain k_ms_1_sd_30")]);
+    scene.gpu_fields = &[("clockSwing", "10"), ("clockPpm", "200")];
+    check_scene(&scene, 50, "drifting times");
+}
+
+#[test]
+fn keeps_average_share_with_long_kernels() {
+    let mut scene = ShareScenario::seconds(1, vec![tenant(50, "plain k_ms_100")]);
+    scene.window = Duration::from_secs(4);
+    check_shares(&scene, &[50], 3.0, "long kernels");
+}
+
+#[test]
+fn gives_busy_tenants_their_requested_shares() {
+    let shares = [20, 30, 50];
+    let busy = shares.map(|cores| tenant(cores, "plain k_ms_1"));
+    let mut scene = ShareScenario::seconds(4, busy.into());
+    // The host's arbiter finds the rate corrections meanwhile.
+    scene.host = HostRole::Arbiter;
+    scene.warm_up = Duration::from_secs(6);
+    check_shares(&scene, &shares, 4.0, "all that are busy");
+}
+
+#[test]
+fn charges_threads_with_small_kernels_separately() {
+    // Regression: each was charged for kernels of the others that ran between its events.
+    check(50, 1, "threads k_us_200");
+}
+
+#[test]
+fn paces_beside_capture_in_another_thread() {
+    // A failed call of either fails the scene.
+    check(50, 1, "capture k_ms_1");
+}
+
+#[test]
+fn measures_legacy_stream_beside_capture() {
+    // Regression: they were charged a millisecond each because of the capture of a stream that does
+    // not wait for the legacy one.
+    check(50, 1, "legacy k_ms_5");
+}
+
+#[test]
+fn measures_beside_stream_that_never_advances() {
+    check(50, 1, "stuck k_ms_1 k_ms_5");
+}
+
+#[test]
+fn measures_kernels_of_thread_without_context() {
+    check(50, 1, "bare k_ms_5");
+}
+
+#[test]
+fn charges_launch_to_device_of_its_stream() {
+    let (_temp, machine) = machine();
+    let devices = [FIRST, SECOND].map(|uuid| DeviceLimits {
+        cores: 30,
+        ..device(uuid, 3000)
+    });
+    let container = TestContainer::new(
+        &machine,
+        InjectionMethod::Replacement,
+        ContainerLimits::default(),
+        &devices,
+    );
+    let container = container.expect("a container");
+    let answers = container
+        .client(&["init", "elsewhere,20"])
+        .expect("answers");
+    assert_eq!(answers[1], "elsewhere,20: 0");
+    let slots = container.directory().join("counters/slots");
+    let work = aliquot_region::host::read(&slots, 2)
+        .expect("counters")
+        .compute;
+    assert!(work[0].busy == 0 && work[1].busy > 10_000_000, "{work:?}");
+}
+
+#[test]
+fn keeps_share_after_host_dies_with_throttle_flag_set() {
+    for left in [1, 2] {
+        let mut scene = ShareScenario::seconds(2, vec![tenant(30, "plain k_us_200")]);
+        scene.host = HostRole::Died(left);
+        check_scene(&scene, 30, "a GPU without a host");
+    }
+}
+
+#[test]
+fn does_not_measure_every_launch_after_host_dies() {
+    let _exclusive = EXCLUSIVE.lock();
+    for (cores, stale_flag) in [(0, 1), (30, 2)] {
+        let side = |stale_flag| LaunchSide {
+            method: InjectionMethod::Replacement,
+            cores,
+            stale_flag,
+        };
+        // With two events around each launch it would be several times as much.
+        holds_once_of_three(
+            &format!("{cores} {stale_flag}"),
+            || nanoseconds(&[side(0), side(stale_flag)], 1, 1).expect("launches"),
+            |found| found[1] < 2.0 * found[0] + 100.0,
+        );
+    }
+}
+
+#[test]
+fn launches_library_kernels_without_locks_or_driver_calls() {
+    let _exclusive = EXCLUSIVE.lock();
+    let side = LaunchSide {
+        method: InjectionMethod::Replacement,
+        cores: 0,
+        stale_flag: 0,
+    };
+    // Without optimisation, the check in the table of charged kernels costs nearly as much as a
+    // launch.
+    holds_once_of_three(
+        "any launch, and one of a library's kernel",
+        || {
+            let any = nanoseconds(&[side], 1, 1).expect("launches")[0];
+            (any, library_kernel(&[side], 1).expect("launches")[0])
+        },
+        |(any, library_kernel)| *library_kernel < 2.2 * any,
+    );
+}
+
+#[test]
+fn limits_by_throttle_flag_and_policy() {
+    const WAIT: u32 = 1;
+    const UNLIMITED: u32 = 2;
+    for (policy, stale_flag, expected) in [
+        (0, None, 30.0),
+        (0, Some(UNLIMITED), 100.0),
+        (1, Some(UNLIMITED), 30.0),
+        (2, None, 100.0),
+        (2, Some(WAIT), 0.0),
+        (0, Some(WAIT), 0.0),
+    ] {
+        let mut one = tenant(30, "plain k_ms_1");
+        one.limits = ContainerLimits {
+            policy,
+            ..ContainerLimits::default()
+        };
+        let mut scene = ShareScenario::seconds(1, vec![one]);
+        scene.host = stale_flag.map_or(HostRole::Absent, HostRole::Flag);
+        if stale_flag == Some(WAIT) {
+            // A set throttle flag applies from the first launch on.
+            scene.warm_up = Duration::ZERO;
+        }
+        let most = if stale_flag == Some(WAIT) { 0.0 } else { 10.0 };
+        holds_once_of_three(
+            &format!("{policy} {stale_flag:?}"),
+            || run_exclusively(&scene),
+            |got| got[0].deviation(expected).abs() <= most,
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! What else a container image may bring: another libc, other allocators, a `dlsym` of its own,
+//! programs without a loader.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use aliquot_gpusim::SimulatedMachine;
+use aliquot_limiter_tests::scene::{container, machine};
+use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, client, lines};
+use aliquot_shim::LIBRARIES;
+
+const SHARE: u64 = 3000;
+const COMMANDS: [&str; 4] = ["init", "alloc,2521", "alloc,2520", "info"];
+const LIMITED_ANSWERS: [&str; 4] = [
+    "init: 0",
+    "alloc,2521: 2",
+    "alloc,2520: 0",
+    "info: 0 0 3000",
+];
+
+/// A folder with these Debian packages, of this machine's release or another.
+fn unpack_packages(suite: &str, names: &[&str]) -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages.sh");
+    let output = Command::new(script)
+        .arg(suite)
+        .args(names)
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("packages.sh");
+    assert!(output.status.success(), "{suite} {names:?}");
+    PathBuf::from(lines(&output).last().expect("a folder"))
+}
+
+/// The path of a file of that name below a folder.
+fn find(folder: &Path, name: &str) -> String {
+    let output = Command::new("find")
+        .arg(folder)
+        .args(["-name", name, "-print", "-quit"])
+        .output()
+        .expect("find");
+    lines(&output)
+        .pop()
+        .unwrap_or_else(|| panic!("no {name} in {}", folder.display()))
+}
+
+/// Compiles `ways.c`, which finds the driver by `dlopen` and allocates more than is left; it prints
+/// 2 if it is limited.
+fn compiled(temp: &Path, flags: &[&str]) -> String {
+    let program = temp.join("program").display().to_string();
+    let source = client().replace("client.py", "ways.c");
+    let made = Command::new("cc")
+        .args(["-O1", "-rdynamic", "-o", &program, &source, "-ldl"])
+        .args(flags)
+        .status();
+    assert!(made.expect("cc").success());
+    program
+}
+
+fn run_in(container: &TestContainer, words: &[&str], env: &[(&str, &str)]) -> (String, String) {
+    let mut command = container.command(words);
+    // For this command only: the host's own programs set up its file system.
+    let output = command
+        .envs(env.iter().copied())
+        .output()
+        .expect("it starts");
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    (lines(&output).join("\n"), words)
+}
+
+fn for_each_method(check: impl Fn(InjectionMethod, &SimulatedMachine, &Path)) {
+    for method in INJECTION_METHODS {
+        let (temp, machine) = machine();
+        check(method, &machine, temp.path());
+    }
+}
+
+/// The paths of what `build_for_old_glibc.sh` builds: the library as it is shipped, the simulated
+/// driver, a program.
+fn build_for_old_glibc(temp: &Path) -> [PathBuf; 3] {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("build_for_old_glibc.sh");
+    let output = Command::new(script)
+        .arg(temp)
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("build_for_old_glibc.sh");
+    assert!(output.status.success(), "build_for_old_glibc.sh");
+    let paths: Vec<PathBuf> = lines(&output).into_iter().map(PathBuf::from).collect();
+    paths.try_into().expect("three paths")
+}
+
+#[test]
+fn limits_under_older_and_newer_libc_versions() {
+    let own = Command::new("ldd").arg("--version").output().expect("ldd");
+    let own = lines(&own)[0].rsplit(' ').next().map(str::to_owned);
+    let temp = tempfile::tempdir().expect("a folder");
+    let [library, driver, program] = build_for_old_glibc(temp.path());
+    let own = format!("version {}.", own.as_deref().expect("a version"));
+    let mut others = 0;
+    for suite in ["bullseye", "trixie", "sid"] {
+        let folder = unpack_packages(suite, &["libc6"]);
+        let loader = find(&folder, "ld-linux-x86-64.so.2");
+        let libc = find(&folder, "libc.so.6");
+        let libc = Path::new(&libc).parent().expect("a folder").display();
+        let newer = format!("{libc}/libc.so.6");
+        let banner = Command::new(&loader).arg(&newer).output().expect("libc");
+        let version = lines(&banner)[0].clone();
+        assert!(version.contains("GNU C Library"), "{version}");
+        if version.contains(&own) {
+            // This machine's own version is tested by every other test.
+            continue;
+        }
+        others += 1;
+        for_each_method(|method, machine, _| {
+            let container = container(machine, method, SHARE);
+            container.replace_limiter(&library).expect("copied");
+            container
+                .replace_driver(LIBRARIES[0], &driver)
+                .expect("copied");
+            // The files of the cache are not below the container's own /tmp.
+            let path = format!("{libc}:/driver");
+            let program = program.display().to_string();
+            let words = [loader.as_str(), "--library-path", &path, &program, "now"];
+            let found = run_in(&container, &words, &[]);
+            let limited = ("now: 2".to_owned(), String::new());
+            assert_eq!(found, limited, "{suite} {method:?}");
+        });
+        // The same without a limiter, which shows that the limiter refuses.
+        let (_temp, machine) = machine();
+        let bare = container(&machine, InjectionMethod::NoLimiter, SHARE);
+        bare.replace_driver(LIBRARIES[0], &driver).expect("copied");
+        let path = format!("{libc}:/driver");
+        let program = program.display().to_string();
+        let words = [loader.as_str(), "--library-path", &path, &program, "now"];
+        let found = run_in(&bare, &words, &[]).0;
+        assert_eq!(found, "now: 0", "{suite}");
+    }
+    assert!(others >= 2, "{own} is one of them, the others are not");
+}
+
+#[test]
+fn limits_programs_with_other_allocators() {
+    let folder = unpack_packages("here", &["libjemalloc2", "libtcmalloc-minimal4"]);
+    for name in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let library = find(&folder, name);
+        for_each_method(|method, machine, _| {
+            let container = container(machine, method, SHARE);
+            let client = client();
+            let mut words = vec!["python3", client.as_str()];
+            words.extend(COMMANDS);
+            let found = run_in(&container, &words, &[("LD_PRELOAD", &library)]);
+            assert_eq!(
+                found,
+                (LIMITED_ANSWERS.join("\n"), String::new()),
+                "{name} {method:?}"
+            );
+        });
+    }
+}
+
+#[test]
+fn keeps_image_preload_list_under_replacement() {
+    let folder = unpack_packages("here", &["libjemalloc2", "libtcmalloc-minimal4"]);
+    let library = find(&folder, "libjemalloc.so.2");
+    let (_temp, machine) = machine();
+    let container = container(&machine, InjectionMethod::Replacement, SHARE);
+    container.preload(&library).expect("written");
+    let maps = run_in(&container, &["cat", "/proc/self/maps"], &[]).0;
+    assert!(maps.contains("libjemalloc"), "{maps}");
+    assert_eq!(
+        container.client(&COMMANDS).expect("a client"),
+        LIMITED_ANSWERS
+    );
+}
+
+#[test]
+fn limits_program_with_own_dlsym_by_replacement() {
+    for_each_method(|method, machine, temp| {
+        let container = container(machine, method, SHARE);
+        let program = compiled(temp, &["-DOWN_DLSYM"]);
+        let found = run_in(&container, &[&program, "now"], &[]).0;
+        // A preload does not see what the program resolves itself; the host detects it.
+        let expected = if method == InjectionMethod::Replacement {
+            "now: 2"
+        } else {
+            "now: 0"
+        };
+        assert_eq!(found, expected, "{method:?}: not covered any more?");
+    });
+}
+
+#[test]
+fn leaves_static_programs_alone() {
+    let folder = unpack_packages("here", &["busybox-static"]);
+    let busybox = find(&folder.join("bin"), "busybox");
+    for_each_method(|method, machine, _| {
+        let container = container(machine, method, SHARE);
+        let words = [
+            busybox.as_str(),
+            "sh",
+            "-c",
+            "echo $((6 * 7)); busybox true",
+        ];
+        let found = run_in(&container, &words, &[]);
+        assert_eq!(found, ("42".to_owned(), String::new()), "{method:?}");
+    });
+}
+
+#[test]
+fn limits_python_with_all_its_extensions_loaded() {
+    let script = "import glob, importlib, os, sys, sysconfig\n\
+        folder = os.path.join(sysconfig.get_path('platstdlib'), 'lib-dynload')\n\
+        loaded = 0\n\
+        for path in sorted(glob.glob(folder + '/*.so')):\n\
+        \x20   name = os.path.basename(path).split('.')[0]\n\
+        \x20   if 'test' in name or 'tkinter' in name: continue\n\
+        \x20   try: importlib.import_module(name); loaded += 1\n\
+        \x20   except ImportError: pass\n\
+        assert loaded > 20, loaded\n\
+        client = sys.argv[1]; sys.argv[:2] = [client]\n\
+        exec(open(client).read())";
+    for_each_method(|method, machine, _| {
+        let container = container(machine, method, SHARE);
+        let client = client();
+        let mut words = vec!["python3", "-c", script, client.as_str()];
+        words.extend(COMMANDS);
+        let found = run_in(&container, &words, &[]);
+        assert_eq!(
+            found,
+            (LIMITED_ANSWERS.join("\n"), String::new()),
+            "{method:?}"
+        );
+    });
+}

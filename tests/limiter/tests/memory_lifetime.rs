@@ -1,0 +1,310 @@
+//! Device memory that no allocating call accounts for: memory that outlives its handle, and memory
+//! that grows with contexts, modules and graphs.
+
+use aliquot_limiter_tests::scene::{FIRST, check, container, device, machine};
+use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer, lines};
+use aliquot_region::limits::ContainerLimits;
+
+#[test]
+fn charges_exported_memory_until_it_is_gone() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("physical,1500", "0"),
+            ("export", "0"),
+            ("unphysical", "0"),
+            // The file keeps it.
+            ("info", "0 1020 3000"),
+            ("alloc,1022", "2"),
+            ("imported", "0"),
+            ("closed", "0"),
+            ("info", "0 1020 3000"),
+            // With the import it is really gone.
+            ("unphysical", "0"),
+            ("info", "0 2520 3000"),
+            ("alloc,2520", "0"),
+        ],
+    );
+}
+
+#[test]
+fn frees_exported_and_closed_memory_with_last_handle() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("physical,1500", "0"),
+            ("export", "0"),
+            ("closed", "0"),
+            ("map", "0"),
+            ("unphysical", "0"),
+            ("info", "0 1020 3000"),
+            ("unmap", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn keeps_charge_of_shared_memory_during_other_frees() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, method, 3000);
+        let mut client = container.client_command(&[
+            "init",
+            "physical,1000",
+            "export",
+            "unphysical",
+            "alloc,1000",
+            "steered",
+            "info",
+        ]);
+        // Meanwhile the same number of bytes is freed in another thread.
+        let output = client.env("GPUSIM_SLOW", "cuMemRelease=500").output();
+        let reply = lines(&output.expect("the client"));
+        assert_eq!(
+            reply[4..],
+            ["alloc,1000: 0", "steered: 0", "info: 0 1520 3000"],
+            "{method:?}"
+        );
+    }
+}
+
+#[test]
+fn releases_pool_memory_after_synchronize() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, method, 3000);
+        let first = ["init", "ordered,1000", "unordered", "sync"];
+        let waiting = container.start(&first).expect("a client");
+        assert!(waiting.answers.iter().all(|line| line.ends_with(": 0")));
+        let reply = container.client(&["init", "info", "alloc,2040"]);
+        let expected = ["info: 0 2040 3000", "alloc,2040: 0"];
+        assert_eq!(reply.expect("a client")[1..], expected, "{method:?}");
+    }
+}
+
+#[test]
+fn charges_memory_mapped_behind_array() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("sparse", "0"),
+            ("info", "0 2520 3000"),
+            ("physical,1500", "0"),
+            ("behind", "0"),
+            ("unphysical", "0"),
+            ("info", "0 1020 3000"),
+            ("alloc,1022", "2"),
+            ("behind,2", "0"),
+            ("info", "0 2520 3000"),
+            ("physical,1500", "0"),
+            ("behind", "0"),
+            ("unphysical", "0"),
+            ("info", "0 1020 3000"),
+            ("unarray", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn charges_stacks_and_heaps_of_context() {
+    // 108 processors with 2048 threads each: one KiB more of stack is 216 MiB.
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("limit,2,108003328", "0"),
+            ("info", "0 2424 3000"),
+            ("limit,1,7340033", "0"),
+            ("info", "0 2422 3000"),
+            ("limit,0,2048", "0"),
+            ("info", "0 2206 3000"),
+            ("limit,0,13312", "2"),
+            ("alloc,2206", "0"),
+            ("limit,0,2049", "2"),
+            ("free", "0"),
+            ("limit,0,1024", "0"),
+            ("limit,2,1", "0"),
+            ("info", "0 2518 3000"),
+            ("limit,3,100", "0"),
+            ("info", "0 2518 3000"),
+        ],
+    );
+}
+
+#[test]
+fn releases_context_growth_with_context() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("limit,2,108003328", "0"),
+            ("elf,100", "0"),
+            ("info", "0 2326 3000"),
+            ("reset", "0"),
+            ("init", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn charges_modules_before_loading() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("ptx,1", "0"),
+            ("info", "0 2520 3000"),
+            ("elf,1000", "0"),
+            ("info", "0 1520 3000"),
+            ("elf,1522", "2"),
+            ("ptx,1522", "2"),
+            ("info", "0 1520 3000"),
+            ("elf,1518", "0"),
+            ("info", "0 2 3000"),
+        ],
+    );
+}
+
+#[test]
+fn releases_module_when_unloaded() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("ptx,2000", "0"),
+            ("info", "0 520 3000"),
+            ("unmodule", "0"),
+            ("info", "0 2520 3000"),
+            ("alloc,2520", "0"),
+        ],
+    );
+}
+
+#[test]
+fn charges_primary_context_once_for_green_contexts() {
+    check(
+        3000,
+        &[
+            ("green", "0"),
+            ("info", "0 2520 3000"),
+            ("alloc,1000", "0"),
+            ("info", "0 1520 3000"),
+            ("init", "0"),
+            ("ungreen", "0"),
+            // It belongs to the primary context.
+            ("info", "0 1520 3000"),
+            ("free", "0"),
+            ("green", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn releases_primary_context_with_last_green_context() {
+    check(
+        3000,
+        &[
+            ("green", "0"),
+            ("alloc,1000", "0"),
+            ("ungreen", "0"),
+            ("init", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn charges_library_at_first_use_in_context() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("libload,1000", "0"),
+            // It is loaded in no context yet.
+            ("info", "0 2520 3000"),
+            ("kernelrun", "0"),
+            ("info", "0 1522 3000"),
+            ("kernelrun", "0"),
+            ("moduleof", "0"),
+            ("info", "0 1522 3000"),
+            ("unlibrary", "0"),
+            ("info", "0 2520 3000"),
+            ("libload,2600", "0"),
+            ("kernelrun", "2"),
+            ("moduleof", "2"),
+            ("functionof", "2"),
+            ("libload,2000", "0"),
+            ("functionof", "0"),
+            ("info", "0 522 3000"),
+            ("reset", "0"),
+            ("init", "0"),
+            ("info", "0 2520 3000"),
+            // In the new context it is loaded again.
+            ("kernelrun", "0"),
+            ("info", "0 522 3000"),
+        ],
+    );
+}
+
+#[test]
+fn charges_library_at_load_under_eager_loading() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let devices = [device(FIRST, 3000)];
+        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
+        let container = container.expect("a container");
+        let mut client =
+            container.client_command(&["init", "libload,1000", "info", "libload,1600", "info"]);
+        let output = client
+            .env("CUDA_MODULE_LOADING", "EAGER")
+            .output()
+            .expect("a client");
+        let expected = [
+            "init: 0",
+            "libload,1000: 0",
+            "info: 0 1522 3000",
+            "libload,1600: 2",
+            "info: 0 1522 3000",
+        ];
+        assert_eq!(lines(&output), expected, "{method:?}");
+    }
+}
+
+#[test]
+fn charges_fat_binary_under_eager_loading() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let devices = [device(FIRST, 3000)];
+        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
+        let container = container.expect("a container");
+        let stderr = [
+            "init",
+            "fat,1000",
+            "info",
+            "fatlib,500",
+            "info",
+            "fat,1100",
+            "fatlib,1100",
+        ];
+        let mut client = container.client_command(&stderr);
+        let client = client.env("CUDA_MODULE_LOADING", "EAGER");
+        let output = client.output().expect("a client");
+        let expected = [
+            "init: 0",
+            "fat,1000: 0",
+            "info: 0 1522 3000",
+            "fatlib,500: 0",
+            "info: 0 1022 3000",
+            "fat,1100: 2",
+            "fatlib,1100: 2",
+        ];
+        assert_eq!(lines(&output), expected, "{method:?}");
+    }
+}

@@ -1,0 +1,343 @@
+//! The memory limit is kept under both injection methods, by the simulator's own count.
+
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
+
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, check, container, device, machine};
+use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer};
+use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
+
+#[test]
+fn does_not_limit_without_library() {
+    let (_temp, machine) = machine();
+    let container = TestContainer::new(
+        &machine,
+        InjectionMethod::NoLimiter,
+        ContainerLimits::default(),
+        &[device(FIRST, 3000)],
+    )
+    .unwrap();
+    let answers = container.client(&["init", "count", "alloc,3000"]).unwrap();
+    assert_eq!(answers, ["init: 0", "count: 0 2", "alloc,3000: 0"]);
+}
+
+#[test]
+fn allows_exactly_what_is_reported_free() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("info", "0 2520 3000"),
+            ("total", "0 3000"),
+            ("alloc,2520", "0"),
+            ("info", "0 0 3000"),
+            ("alloc,1", "2"),
+            ("bytes,1", "2"),
+            ("free", "0"),
+            ("alloc,2521", "2"),
+            ("alloc,2520", "0"),
+        ],
+    );
+}
+
+#[test]
+fn keeps_limit_for_any_percentage() {
+    // 1, 2, 37 and 99 % of 80 GiB.
+    for (mib, free) in [(819, 338), (1638, 1158), (30_310, 29_830), (81_100, 80_620)] {
+        let whole = format!("0 {free} {mib}");
+        let all = format!("alloc,{free}");
+        check(
+            mib,
+            &[
+                ("init", "0"),
+                ("info", &whole),
+                (&all, "0"),
+                ("alloc,2", "2"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn refuses_context_larger_than_share() {
+    check(400, &[("init", "2")]);
+}
+
+#[test]
+fn limits_functions_from_cu_get_proc_address() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("alloc,2000,address", "0"),
+            ("alloc,1000,address", "2"),
+            ("info", "0 520 3000"),
+        ],
+    );
+}
+
+#[test]
+fn keeps_measured_overhead_after_host_dies() {
+    let (_temp, machine) = machine();
+    let devices = [device(FIRST, 3000)];
+    let container = TestContainer::new(
+        &machine,
+        InjectionMethod::Replacement,
+        ContainerLimits::default(),
+        &devices,
+    )
+    .unwrap();
+    let path = container.directory().join("limits");
+    let page = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    // Heartbeat and overhead at their documented offsets.
+    for (at, value) in [(24, 1), (64 + 64, 500 * MIB)] {
+        page.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+    let reply = container.client(&["init", "info", "alloc,2022", "alloc,2020"]);
+    let expected = [
+        "init: 0",
+        "info: 0 2020 3000",
+        "alloc,2022: 2",
+        "alloc,2020: 0",
+    ];
+    assert_eq!(reply.unwrap(), expected);
+}
+
+#[test]
+fn frees_memory_of_killed_process() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = TestContainer::new(
+            &machine,
+            method,
+            ContainerLimits::default(),
+            &[device(FIRST, 3000)],
+        )
+        .unwrap();
+        let running = container.start(&["init", "alloc,2000"]).unwrap();
+        assert_eq!(running.answers, ["init: 0", "alloc,2000: 0"]);
+        let beside = container.client(&["init", "info", "alloc,42"]).unwrap();
+        assert_eq!(
+            beside[1..],
+            ["info: 0 40 3000", "alloc,42: 2"],
+            "{method:?}"
+        );
+        running.kill().unwrap();
+        let after = container.client(&["init", "info", "alloc,2520"]).unwrap();
+        assert_eq!(
+            after[1..],
+            ["info: 0 2520 3000", "alloc,2520: 0"],
+            "{method:?}"
+        );
+    }
+}
+
+#[test]
+fn keeps_charge_while_forked_child_of_killed_process_lives() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, method, 3000);
+        let mut running = container.start(&["init", "alloc,2000", "linger"]).unwrap();
+        running.kill_process().unwrap();
+        let after = container.client(&["init", "info", "alloc,42"]).unwrap();
+        assert_eq!(after[1..], ["info: 0 40 3000", "alloc,42: 2"], "{method:?}");
+        // The child ends with its input.
+        drop(running);
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let whole = ["init: 0", "info: 0 2520 3000"];
+        while container.client(&["init", "info"]).unwrap() != whole {
+            assert!(Instant::now() < deadline, "{method:?}: never given back");
+        }
+    }
+}
+
+#[test]
+fn explains_refusal_when_fork_detection_fails() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = container(&machine, method, 3000);
+        let output = container
+            .client_command(&["nowipe", "init", "count"])
+            .output();
+        let output = output.unwrap();
+        let reply = String::from_utf8_lossy(&output.stderr).into_owned();
+        let why = reply.matches("no GPU memory can be allocated").count();
+        assert_eq!(why, 1, "{method:?} {reply}");
+        let answers = aliquot_limiter_tests::lines(&output);
+        assert_eq!(answers[..2], ["nowipe: 0", "init: 800"], "{method:?}");
+    }
+}
+
+#[test]
+fn keeps_random_processes_within_limit_and_frees_all() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = TestContainer::new(
+            &machine,
+            method,
+            ContainerLimits::default(),
+            &[device(FIRST, 2200)],
+        )
+        .unwrap();
+        let commands = ["patient", "hold", "churn,4000", "emptied", "info"];
+        let mut churning: Vec<_> = (0..4)
+            .map(|_| {
+                let mut client = container.client_command(&commands);
+                client.stdin(std::process::Stdio::piped());
+                client.stdout(std::process::Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        // All start together: otherwise the first would have ended before the last has started.
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while machine.holders(FIRST).unwrap().len() < churning.len() {
+            assert!(Instant::now() < deadline, "{method:?}: they do not start");
+        }
+        for client in &mut churning {
+            drop(client.stdin.take());
+        }
+        let (mut most, mut met) = (0, 0);
+        for mut client in churning {
+            while client.try_wait().unwrap().is_none() {
+                let holders = machine.holders(FIRST).unwrap();
+                most = holders
+                    .iter()
+                    .map(|holder| holder.used)
+                    .sum::<u64>()
+                    .max(most);
+            }
+            let output = client.wait_with_output().unwrap();
+            assert!(output.status.success(), "{method:?}");
+            let answers = aliquot_limiter_tests::lines(&output);
+            let refused: u64 = answers[2].rsplit(' ').next().unwrap().parse().unwrap();
+            met += refused;
+        }
+        assert!(met > 0, "{method:?}: the limit was never met");
+        assert!(most <= 2200 * MIB, "{method:?}: {} MiB at once", most / MIB);
+        assert!(
+            most > 4 * CONTEXT * MIB,
+            "{method:?}: they did not run together"
+        );
+        let watch = container.client(&["init", "info"]).unwrap();
+        assert_eq!(watch[1], "info: 0 1720 2200", "{method:?}");
+        assert_eq!(machine.holders(FIRST).unwrap(), [], "{method:?}");
+    }
+}
+
+#[test]
+fn does_not_limit_uncontrolled_container() {
+    let (_temp, machine) = machine();
+    let rules = ContainerLimits {
+        flags: UNCONTROLLED,
+        ..ContainerLimits::default()
+    };
+    let container = TestContainer::new(
+        &machine,
+        InjectionMethod::Replacement,
+        rules,
+        &[device(FIRST, 3000)],
+    )
+    .unwrap();
+    let answers = container.client(&["init", "alloc,30000"]).unwrap();
+    assert_eq!(answers, ["init: 0", "alloc,30000: 0"]);
+}
+
+#[test]
+fn refuses_allocation_without_limits_page_with_one_line() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = TestContainer::new(
+            &machine,
+            method,
+            ContainerLimits::default(),
+            &[device(FIRST, 3000)],
+        )
+        .unwrap();
+        std::fs::remove_file(container.directory().join("limits")).unwrap();
+        let output = container
+            .client_command(&["init", "alloc,1", "count"])
+            .output()
+            .unwrap();
+        let reply = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            reply.matches("no GPU memory can be allocated").count(),
+            1,
+            "{method:?} {reply}"
+        );
+        let answers = aliquot_limiter_tests::lines(&output);
+        assert_eq!(answers[0], "init: 800", "{method:?}");
+    }
+}
+
+#[test]
+fn keeps_limit_against_closed_files_and_environment() {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        let container = TestContainer::new(
+            &machine,
+            method,
+            ContainerLimits::default(),
+            &[device(FIRST, 3000)],
+        )
+        .unwrap();
+        let answers = container
+            .client(&["init", "close", "alloc,2000", "alloc,1000", "info"])
+            .unwrap();
+        assert_eq!(
+            answers[2..],
+            ["alloc,2000: 0", "alloc,1000: 2", "info: 0 520 3000"],
+            "{method:?}"
+        );
+        let mut forged = container.client_command(&["init", "alloc,2521", "fork,init"]);
+        forged
+            .env("CUDA_DEVICE_MEMORY_LIMIT_0", "90000m")
+            .env("CUDA_DISABLE_CONTROL", "true")
+            .env("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/mine");
+        let answers = aliquot_limiter_tests::lines(&forged.output().unwrap());
+        assert_eq!(answers[..2], ["init: 0", "alloc,2521: 2"], "{method:?}");
+    }
+}
+
+#[test]
+fn reclaims_memory_after_kills_during_allocations() {
+    let (_temp, machine) = machine();
+    let devices = [device(FIRST, 2200)];
+    let container = TestContainer::new(
+        &machine,
+        InjectionMethod::Replacement,
+        ContainerLimits::default(),
+        &devices,
+    )
+    .unwrap();
+    let mut most = 0;
+    for round in 0..12 {
+        let mut churning: Vec<_> = (0..3)
+            .map(|_| {
+                let mut client = container.client_command(&["patient", "churn,1000000"]);
+                client.stdout(std::process::Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        // Killed at different points of their work: after more and more samples.
+        let mut samples = 0;
+        while samples < 20 * round {
+            let holders = machine.holders(FIRST).unwrap();
+            samples += usize::from(holders.iter().any(|holder| holder.contexts > 0));
+            most = holders
+                .iter()
+                .map(|holder| holder.used)
+                .sum::<u64>()
+                .max(most);
+        }
+        for client in &mut churning {
+            client.kill().unwrap();
+            client.wait().unwrap();
+        }
+    }
+    assert!(most <= 2200 * MIB, "{} MiB at once", most / MIB);
+    let answers = container
+        .client(&["init", "info", "alloc,1720", "alloc,2"])
+        .unwrap();
+    assert_eq!(
+        answers[1..],
+        ["info: 0 1720 2200", "alloc,1720: 0", "alloc,2: 2"]
+    );
+}

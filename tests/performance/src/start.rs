@@ -1,0 +1,276 @@
+//! How long containers wait for the node agent: `Allocate` and `PreStartContainer` for 64 containers at
+//! once, and how many requests the agent sends meanwhile.
+//!
+//! The real binary registers with a fake kubelet ([`kubelet`]), watches a fake API server that counts
+//! its requests ([`api`]), and connects to a `PodResources` socket that counts connections.
+
+mod api;
+mod kubelet;
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::wait::eventually;
+use aliquot_device_plugin::proto::v1beta1 as protocol;
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use protocol::device_plugin_client::DevicePluginClient;
+use serde_json::json;
+use tokio::process::{Child, Command};
+use tonic::transport::Channel;
+
+use crate::client::{Figure, round};
+use api::Api;
+use kubelet::Kubelet;
+
+/// Containers that start at once.
+pub(crate) const AT_ONCE: usize = 64;
+/// Bursts, each with new pods, at an idle agent; the pods of earlier bursts keep their shares.
+const BURSTS: usize = 4;
+/// GPUs, and the replicas of each.
+const GPUS: usize = 8;
+const REPLICAS: usize = AT_ONCE * BURSTS / GPUS;
+const PATIENCE: Duration = Duration::from_secs(30);
+const NODE: &str = "n1";
+const RESOURCE: &str = "nvidia.com/gpu";
+
+type Plugin = DevicePluginClient<Channel>;
+
+/// One container of a pod of its own, by its number.
+#[derive(Clone, Copy)]
+struct Container(usize);
+
+impl Container {
+    /// The uid and the name of its pod.
+    fn pod(self) -> String {
+        format!("pod-{}", self.0)
+    }
+
+    fn gpu(self, gpus: &[String]) -> &str {
+        &gpus[self.0 % GPUS]
+    }
+
+    fn device_id(self, gpus: &[String]) -> String {
+        format!("{}::{}", self.gpu(gpus), self.0 / GPUS)
+    }
+}
+
+/// Milliseconds of each call, container by container.
+#[derive(Default)]
+struct Times {
+    allocate: Vec<f64>,
+    start: Vec<f64>,
+    /// Two calls without work: the options, twice.
+    floor: Vec<f64>,
+}
+
+/// The figures.
+pub(crate) async fn measure() -> Result<Vec<Figure>> {
+    let directory = tempfile::tempdir()?;
+    let at = |name: &str| directory.path().join(name);
+    for subdirectory in ["kubelet/device-plugins", "kubelet/pod-resources", "driver"] {
+        std::fs::create_dir_all(at(subdirectory))?;
+    }
+    // As on a real machine: shares and container directories on disk, CDI specs in memory, as /var/run is.
+    let memory = Path::new("/dev/shm");
+    let memory = memory.is_dir().then(|| tempfile::tempdir_in(memory));
+    let memory = memory.unwrap_or_else(tempfile::tempdir)?;
+    std::os::unix::fs::symlink(memory.path(), at("cdi"))?;
+    let yaml = format!("name: bench\ngpus:\n  - count: {GPUS}\n    model: NVIDIA A100-SXM4-80GB\n");
+    let machine = SimulatedMachine::create(&at("gpusim.state"), &yaml)?;
+    let shown = machine.show()?;
+    let gpus = shown["gpus"].as_array().context("gpus")?;
+    let gpus = gpus.iter().filter_map(|gpu| gpu["uuid"].as_str());
+    let gpus: Vec<String> = gpus.map(str::to_owned).collect();
+    ensure!(gpus.len() == GPUS, "{shown}");
+
+    let all: Vec<Container> = (0..AT_ONCE * BURSTS).map(Container).collect();
+    let pods = all.iter().map(|one| api::pod(&one.pod(), one.gpu(&gpus)));
+    let api = Api::start(pods.collect()).await?;
+    let connections = kubelet::count_connections(&at("kubelet/pod-resources/kubelet.sock"))?;
+    let mut kubelet = Kubelet::start(&at("kubelet/device-plugins"))?;
+    let agent = agent(directory.path(), &machine, api.url())?;
+    let plugin = kubelet.plugin(PATIENCE).await?;
+    eventually(PATIENCE, "the agent to have written its node", || async {
+        Ok((api.writes() > 0 && api.quiet_for(Duration::from_secs(1))).then_some(()))
+    })
+    .await?;
+
+    let mut times = Times::default();
+    let (api_before, pods_before) = (api.requests(), connections.get());
+    for burst in all.chunks(AT_ONCE) {
+        // The agent preallocates container directories when idle.
+        eventually(PATIENCE, "preallocated container directories", || async {
+            // And a file for the share of each.
+            let ready = std::fs::read_dir(at("state/spare"))?.count();
+            Ok((ready >= 2 * AT_ONCE).then_some(()))
+        })
+        .await?;
+        times
+            .measure_burst(burst, &gpus, &plugin, &mut kubelet)
+            .await?;
+    }
+    let on_the_path = (api.requests() - api_before) + (connections.get() - pods_before);
+    drop(agent);
+    times.figures(on_the_path)
+}
+
+fn agent(directory: &Path, machine: &SimulatedMachine, api: &str) -> Result<Child> {
+    let text = |name: &str| directory.join(name).display().to_string();
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": api}}], "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    std::fs::write(directory.join("kubeconfig"), config.to_string())?;
+    // Files of the container directories; nothing loads them here.
+    for file in ["libvgpu.so", "aliquot-hook"] {
+        std::fs::write(directory.join(file), b"content")?;
+    }
+    let library = place::link_into(&directory.join("driver"))?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let binary = std::env::current_exe()?.with_file_name("aliquot-device-plugin");
+    let flags = [
+        ("--kubeconfig", text("kubeconfig")),
+        ("--node-name", NODE.to_owned()),
+        ("--listen", port.to_string()),
+        ("--kubelet-dir", text("kubelet")),
+        ("--cdi-dir", text("cdi")),
+        ("--nvidia-cdi-dirs", text("none")),
+        ("--state-dir", text("state")),
+        ("--nvml-library", library.display().to_string()),
+        ("--limiter-library", text("libvgpu.so")),
+        ("--device-split-count", REPLICAS.to_string()),
+        // Neither runs during the measurement.
+        ("--housekeeping-seconds", "3600".to_owned()),
+        ("--audit-seconds", "3600".to_owned()),
+    ];
+    let log = std::fs::File::create(directory.join("log"))?;
+    Command::new(&binary)
+        .args(flags.iter().flat_map(|(flag, value)| [*flag, value]))
+        .env(STATE_VARIABLE, machine.state())
+        .stdout(Stdio::from(log.try_clone()?))
+        .stderr(Stdio::from(log))
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("{}", binary.display()))
+}
+
+/// Milliseconds that a call took.
+async fn timed<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> Result<(T, f64)> {
+    let start = Instant::now();
+    let answer = call.await?;
+    Ok((answer, start.elapsed().as_secs_f64() * 1000.0))
+}
+
+impl Times {
+    /// All containers of a burst at once: `Allocate`, the checkpoint as the kubelet writes it,
+    /// `PreStartContainer`.
+    async fn measure_burst(
+        &mut self,
+        burst: &[Container],
+        gpus: &[String],
+        plugin: &Plugin,
+        kubelet: &mut Kubelet,
+    ) -> Result<()> {
+        let floor = burst.iter().map(|_| {
+            let mut plugin = plugin.clone();
+            let twice = async move {
+                plugin.get_device_plugin_options(protocol::Empty {}).await?;
+                plugin.get_device_plugin_options(protocol::Empty {}).await
+            };
+            tokio::spawn(timed(twice))
+        });
+        for answer in try_join_all(floor.collect::<Vec<_>>()).await? {
+            self.floor.push(answer?.1);
+        }
+        let calls = burst.iter().map(|one| {
+            let (mut plugin, device_id) = (plugin.clone(), one.device_id(gpus));
+            let request = protocol::AllocateRequest {
+                container_requests: vec![protocol::ContainerAllocateRequest {
+                    devices_ids: vec![device_id],
+                }],
+            };
+            tokio::spawn(async move { timed(plugin.allocate(request)).await })
+        });
+        let answers = try_join_all(calls.collect::<Vec<_>>()).await?;
+        for (one, answer) in burst.iter().zip(answers) {
+            let (answer, took) = answer?;
+            let answer = answer.into_inner().container_responses.pop();
+            kubelet.record(
+                &one.pod(),
+                &one.device_id(gpus),
+                &answer.context("a response")?,
+            );
+            self.allocate.push(took);
+        }
+        kubelet.write_checkpoint()?;
+        let calls = burst.iter().map(|one| {
+            let (mut plugin, device_id) = (plugin.clone(), one.device_id(gpus));
+            let devices_ids = vec![device_id];
+            let request = protocol::PreStartContainerRequest { devices_ids };
+            tokio::spawn(async move { timed(plugin.pre_start_container(request)).await })
+        });
+        for answer in try_join_all(calls.collect::<Vec<_>>()).await? {
+            self.start.push(answer?.1);
+        }
+        Ok(())
+    }
+
+    fn figures(&self, on_the_path: u64) -> Result<Vec<Figure>> {
+        let both = self.allocate.iter().zip(&self.start);
+        let both: Vec<f64> = both.map(|(allocate, start)| allocate + start).collect();
+        let at = |times: &[f64], percent: usize| {
+            let mut sorted = times.to_vec();
+            sorted.sort_by(f64::total_cmp);
+            round(sorted[(sorted.len() - 1) * percent / 100])
+        };
+        let what = |words: &str| {
+            format!(
+                "{words} for {AT_ONCE} containers of as many pods at once, {BURSTS} times at an idle agent, with the shares of earlier \
+                 bursts still allocated, as measured by the kubelet; baseline: two calls without work at once"
+            )
+        };
+        let figure = |name: &str, times: &[f64], percent, words: &str| Figure {
+            name: name.to_owned(),
+            value: at(times, percent),
+            unit: "ms",
+            baseline: at(&self.floor, percent),
+            what: what(words),
+        };
+        Ok(vec![
+            figure(
+                "start_p50_ms",
+                &both,
+                50,
+                "median of Allocate and PreStartContainer together",
+            ),
+            figure(
+                "start_p99_ms",
+                &both,
+                99,
+                "99th percentile of Allocate and PreStartContainer together",
+            ),
+            figure(
+                "start_allocate_p99_ms",
+                &self.allocate,
+                99,
+                "99th percentile of Allocate",
+            ),
+            figure(
+                "start_prestart_p99_ms",
+                &self.start,
+                99,
+                "99th percentile of PreStartContainer",
+            ),
+            Figure {
+                name: "start_requests".to_owned(),
+                value: f64::from(u32::try_from(on_the_path)?),
+                unit: "requests",
+                baseline: 0.0,
+                what: "requests of the agent to the API server and to PodResources in that time"
+                    .to_owned(),
+            },
+        ])
+    }
+}

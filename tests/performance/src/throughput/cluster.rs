@@ -1,0 +1,128 @@
+//! The control plane with its made-up nodes, and our scheduler with the rights of the chart and the
+//! default flags.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_cluster::{Cluster, Part};
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use hyper::Request;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use super::run::PLAIN;
+use crate::cluster;
+
+const SCHEDULER: &str = "aliquot-scheduler";
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Concurrent requests.
+pub(super) const CONNECTIONS: usize = 16;
+
+/// A running cluster.
+pub(super) struct BenchCluster {
+    pub(super) cluster: Cluster,
+    pub(super) client: Client,
+    kubeconfig: PathBuf,
+    program: PathBuf,
+}
+
+impl BenchCluster {
+    pub(super) async fn start(nodes: usize) -> Result<Self> {
+        let program = std::env::current_exe()?.with_file_name(SCHEDULER);
+        ensure!(
+            program.is_file(),
+            "{} not found; run make bench",
+            program.display()
+        );
+        let cluster = Cluster::control_plane()
+            .extender()
+            .apiserver_arg("--max-requests-inflight=4000")
+            .apiserver_arg("--max-mutating-requests-inflight=2000")
+            .scheduler_arg("--feature-gates=OpportunisticBatching=false")
+            .chart_value("scheduler.kubeScheduler.apiQps", json!(5_000))
+            .chart_value("scheduler.kubeScheduler.apiBurst", json!(10_000));
+        let cluster = Box::pin(cluster.start()).await?;
+        cluster.install_rights().await?;
+        let kubeconfig = cluster
+            .kubeconfig_for("aliquot-system", SCHEDULER, None)
+            .await?;
+        for workload in super::run::WORKLOADS {
+            cluster.namespace(workload.name()).await?;
+        }
+        let client = cluster.admin()?;
+        stream::iter(0..nodes)
+            .map(|number| create_node(&client, number))
+            .buffer_unordered(CONNECTIONS)
+            .try_for_each(|()| async { Ok(()) })
+            .await?;
+        Ok(Self {
+            cluster,
+            client,
+            kubeconfig,
+            program,
+        })
+    }
+
+    /// Starts our scheduler and waits until it is ready.
+    pub(super) async fn start_scheduler(&self) -> Result<Part> {
+        let listen = self.cluster.extender_address().to_string();
+        let kubeconfig = self.kubeconfig.to_string_lossy();
+        let args = ["--kubeconfig", &*kubeconfig, "--listen", &listen];
+        let part = self
+            .cluster
+            .start_part(SCHEDULER, &self.program, &args, &[])?;
+        eventually(PATIENCE, "aliquot-scheduler to be ready", || async {
+            part.check()
+                .map_err(|error| give_up(format!("{error:#}")))?;
+            self.get("readyz").await.map(Some)
+        })
+        .await?;
+        Ok(part)
+    }
+
+    /// Gets a page of our scheduler.
+    pub(super) async fn get(&self, path: &str) -> Result<String> {
+        use http_body_util::BodyExt as _;
+        let client =
+            hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
+        let client = client.build_http::<http_body_util::Empty<hyper::body::Bytes>>();
+        let uri = format!("http://{}/{path}", self.cluster.extender_address());
+        let answer = client.get(uri.parse()?).await?;
+        let status = answer.status();
+        let text = answer.into_body().collect().await?.to_bytes();
+        let text = String::from_utf8(text.to_vec())?;
+        ensure!(status.is_success(), "/{path}: {status}: {text}");
+        Ok(text)
+    }
+
+    pub(super) async fn stop(self) -> Result<()> {
+        self.cluster.stop().await
+    }
+}
+
+async fn create_node(client: &Client, number: usize) -> Result<()> {
+    let mut node: Node = cluster::node(number)?;
+    let capacity = json!({"cpu": "128", "memory": "2Ti", "pods": "250",
+        "nvidia.com/gpu": "80", PLAIN[0]: "80", PLAIN[1]: "80", PLAIN[2]: "80"});
+    node.status = Some(serde_json::from_value(json!({
+        "capacity": capacity,
+        "allocatable": capacity,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "MadeUp"}],
+    }))?);
+    let name = cluster::name(number);
+    node.metadata.labels = Some([("kubernetes.io/hostname".to_owned(), name)].into());
+    post(client, "/api/v1/nodes", &serde_json::to_value(node)?).await
+}
+
+/// Creates an object; the response is not read.
+pub(super) async fn post(client: &Client, path: &str, object: &Value) -> Result<()> {
+    let request = Request::post(path)
+        .header("content-type", "application/json")
+        .body(serde_json::to_vec(object)?)?;
+    let answer = client.request::<IgnoredAny>(request).await;
+    answer.map(drop).with_context(|| format!("POST {path}"))
+}

@@ -1,0 +1,206 @@
+//! One run: pods are created through several connections as fast as the API server accepts them, until
+//! the last one is bound.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use aliquot_cluster::Part;
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::cluster::{BenchCluster, CONNECTIONS, post};
+use crate::cpu;
+
+/// Plain extended resources.
+pub(super) const PLAIN: [&str; 3] = [
+    "example.com/plain",
+    "example.com/plain-memory",
+    "example.com/plain-cores",
+];
+/// Deadline of a run.
+const DEADLINE: Duration = Duration::from_mins(3);
+/// Events that this program writes concurrently, as our scheduler does.
+const WRITERS: usize = 4;
+
+/// The kind of pods of a run; also the name of their namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Workload {
+    /// One extended resource, no extender.
+    Plain,
+    /// As many extended resources as a share has, no extender.
+    Plain3,
+    /// A share of a GPU, our extender.
+    Share,
+}
+
+pub(super) const WORKLOADS: [Workload; 3] = [Workload::Plain, Workload::Plain3, Workload::Share];
+
+impl Workload {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Plain3 => "plain3",
+            Self::Share => "share",
+        }
+    }
+
+    fn pod(self, name: &str) -> Value {
+        let limits = match self {
+            Self::Plain => json!({PLAIN[0]: "1"}),
+            Self::Plain3 => json!({PLAIN[0]: "1", PLAIN[1]: "1", PLAIN[2]: "1"}),
+            Self::Share => {
+                json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "5"})
+            }
+        };
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.name()},
+            "spec": {"schedulerName": "aliquot-scheduler", "containers": [
+                {"name": "main", "image": "localhost/none:1", "resources": {"limits": limits}},
+            ]},
+        })
+    }
+}
+
+/// The duration of a run.
+pub(super) struct RunResult {
+    pub(super) elapsed: Duration,
+    /// CPU time of kube-scheduler, the API server, and our scheduler.
+    pub(super) cpu: [Duration; 3],
+}
+
+/// Runs once with this many pods.
+pub(super) async fn run(
+    cluster: &BenchCluster,
+    workload: Workload,
+    run: usize,
+    pods: usize,
+) -> Result<RunResult> {
+    let ours = match workload {
+        Workload::Plain | Workload::Plain3 => None,
+        Workload::Share => Some(cluster.start_scheduler().await?),
+    };
+    let before = spent(cluster, ours.as_ref())?;
+    let start = Instant::now();
+    let (bound_tx, bound_rx) = mpsc::unbounded_channel();
+    let created = stream::iter(0..pods)
+        .map(|number| {
+            let pod = workload.pod(&format!("t{run}-{number}"));
+            let path = format!("/api/v1/namespaces/{}/pods", workload.name());
+            async move { post(&cluster.client, &path, &pod).await }
+        })
+        .buffer_unordered(CONNECTIONS)
+        .try_for_each(|()| async { Ok(()) });
+    let written = write_events(cluster, workload, bound_rx);
+    let all = async {
+        let (end, (), ()) = tokio::try_join!(
+            all_bound(cluster, workload, run, pods, bound_tx),
+            created,
+            written
+        )?;
+        Ok::<_, anyhow::Error>(end)
+    };
+    let end = tokio::time::timeout(DEADLINE, all).await;
+    let end = end.with_context(|| format!("run {run} of {}", workload.name()))??;
+    let after = spent(cluster, ours.as_ref())?;
+    if let Some(part) = ours {
+        no_event_dropped(cluster).await?;
+        part.terminate(DEADLINE).await?;
+    }
+    Ok(RunResult {
+        elapsed: end - start,
+        cpu: std::array::from_fn(|of| after[of].saturating_sub(before[of])),
+    })
+}
+
+fn spent(cluster: &BenchCluster, ours: Option<&Part>) -> Result<[Duration; 3]> {
+    let ours = ours.map_or(Ok(Duration::ZERO), |part| cpu::spent(part.pid()));
+    Ok([
+        cpu::spent(cluster.cluster.pid("scheduler")?)?,
+        cpu::spent(cluster.cluster.pid("apiserver")?)?,
+        ours?,
+    ])
+}
+
+/// When the watch shows the last pod of the run as bound; each one is sent to `bound_tx`.
+async fn all_bound(
+    cluster: &BenchCluster,
+    workload: Workload,
+    run: usize,
+    pods: usize,
+    bound_tx: mpsc::UnboundedSender<PartialObjectMeta<Pod>>,
+) -> Result<Instant> {
+    let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(cluster.client.clone(), workload.name());
+    let config = watcher::Config::default().fields("spec.nodeName!=");
+    let mut bound = pin!(watcher::watcher(api, config));
+    let prefix = format!("t{run}-");
+    let mut bound_names = std::collections::HashSet::new();
+    while bound_names.len() < pods {
+        let event = bound.next().await.context("the watch ended")??;
+        let (Event::Apply(pod) | Event::InitApply(pod)) = event else {
+            continue;
+        };
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        if name.starts_with(&prefix) && bound_names.insert(name) {
+            bound_tx.send(pod)?;
+        }
+    }
+    Ok(Instant::now())
+}
+
+/// The second event of each plain pod, as our scheduler writes it for its own.
+async fn write_events(
+    cluster: &BenchCluster,
+    workload: Workload,
+    bound_rx: mpsc::UnboundedReceiver<PartialObjectMeta<Pod>>,
+) -> Result<()> {
+    let bound = stream::unfold(bound_rx, |mut bound| async {
+        bound.recv().await.map(|pod| (pod, bound))
+    });
+    bound
+        .filter(|_| std::future::ready(workload != Workload::Share))
+        .map(|pod| write_event(cluster, workload, pod))
+        .buffer_unordered(WRITERS)
+        .try_for_each(|()| async { Ok(()) })
+        .await
+}
+
+async fn write_event(
+    cluster: &BenchCluster,
+    workload: Workload,
+    pod: PartialObjectMeta<Pod>,
+) -> Result<()> {
+    let (name, uid) = (pod.metadata.name, pod.metadata.uid);
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": format!("{}.booked", name.as_deref().unwrap_or_default()), "namespace": workload.name()},
+        "eventTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(k8s_openapi::jiff::Timestamp::now()),
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": workload.name(), "name": name, "uid": uid},
+        "reason": "Booked", "action": "Binding", "type": "Normal",
+        "reportingController": "bench", "reportingInstance": "bench",
+        "note": "Allocated on node gpu-worker-00000.example.internal: main GPU-00000000-0000-4000-8000-000000000000 (3000 MiB, cores 5)",
+    });
+    let path = format!(
+        "/apis/events.k8s.io/v1/namespaces/{}/events",
+        workload.name()
+    );
+    post(&cluster.client, &path, &event).await
+}
+
+/// A scheduler that drops events would have an advantage over the plain workloads.
+async fn no_event_dropped(cluster: &BenchCluster) -> Result<()> {
+    const DROPPED: &str = "aliquot_scheduler_events_dropped_total ";
+    let metrics = cluster.get("metrics").await?;
+    let line = metrics.lines().find(|line| line.starts_with(DROPPED));
+    let line = line.with_context(|| format!("no metric {DROPPED}"))?;
+    ensure!(line.ends_with(" 0"), "{line}");
+    Ok(())
+}

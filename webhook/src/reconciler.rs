@@ -1,0 +1,424 @@
+//! Reconciles what the webhook needs: the CAs in the Secret, the serving certificate in the
+//! listener, and the webhook configuration at the API server.
+//!
+//! Runs on a timer, and whenever the Secret or the configuration changes. While the API server is
+//! away a replica stays ready: what was applied is still in effect.
+
+mod call;
+mod mounted;
+mod owner;
+
+use std::collections::BTreeMap;
+use std::future::{Ready, ready};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use aliquot_core::request::ResourceNames;
+use aliquot_serve::Readiness;
+use aliquot_serve::tls::Certificates;
+use futures::{Stream, StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::certificates::{CaSet, Lifetimes, ServingCertificate};
+use crate::configuration::{self, NAME, Scope, Target, conforms, desired, published_bundle};
+use crate::metrics::Metrics;
+use call::{ATTEMPTS, call, unless_conflict};
+use owner::Owners;
+
+pub use call::ReconcileError;
+pub use mounted::MountedError;
+
+/// The Secret with the CAs, in the webhook's namespace.
+pub const SECRET: &str = "aliquot-webhook-tls";
+/// Readiness: a valid certificate is served.
+pub const CERTIFICATE: &str = "certificate";
+/// Readiness: the configuration was as desired.
+pub const CONFIGURATION: &str = "configuration";
+
+const MANAGER: &str = "aliquot-webhook";
+
+/// Longest time between two reconciliations, without any change.
+const MAX_INTERVAL: Duration = Duration::from_secs(30);
+/// Wait after a failed reconciliation.
+const RETRY: Duration = Duration::from_secs(2);
+/// Changes within this time lead to one reconciliation.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Reconciliations within one certificate's lifetime, so that renewal is never late.
+const RECONCILIATIONS_PER_LIFETIME: u32 = 24;
+
+/// What to reconcile, and where.
+#[derive(Clone, Debug)]
+pub struct ReconcilerSettings {
+    /// The webhook's namespace.
+    pub namespace: String,
+    /// How the API server reaches the webhook.
+    pub target: Target,
+    /// The resources' names, for the match conditions.
+    pub names: ResourceNames,
+    /// Other resources of ours, for the match conditions.
+    pub extra: Vec<String>,
+    /// Runtime classes of NVIDIA's runtime, for the match conditions.
+    pub nvidia_runtime_classes: Vec<String>,
+    /// How long certificates live.
+    pub lifetimes: Lifetimes,
+    /// Directory of certificates that something else issues; `None`: the webhook issues them.
+    pub mounted: Option<PathBuf>,
+    /// A pod's own label exempts it from reviews, too.
+    pub pods_may_ignore: bool,
+}
+
+/// Reconciles Secret, serving certificate and configuration; has the state of the last time.
+pub struct Reconciler {
+    settings: ReconcilerSettings,
+    secrets: Api<Secret>,
+    configurations: Api<MutatingWebhookConfiguration>,
+    owners: Owners,
+    certificates: Certificates,
+    readiness: Readiness,
+    metrics: Metrics,
+    cas: CaSet,
+    serving: Option<ServingCertificate>,
+}
+
+impl Reconciler {
+    /// Reads and writes nothing before the first reconciliation.
+    pub fn new(
+        settings: ReconcilerSettings,
+        client: Client,
+        certificates: Certificates,
+        readiness: Readiness,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            secrets: Api::namespaced(client.clone(), &settings.namespace),
+            owners: Owners::new(&client, &settings.namespace),
+            configurations: Api::all(client),
+            settings,
+            certificates,
+            readiness,
+            metrics,
+            cas: CaSet::default(),
+            serving: None,
+        }
+    }
+
+    /// Brings Secret, serving certificate and configuration to their desired state at `now`.
+    ///
+    /// The configuration is read before the Secret and written on the version that was read, so a
+    /// replica with an older Secret cannot overwrite the bundle of one with a newer Secret.
+    pub async fn reconcile(&mut self, now: Timestamp) -> Result<(), ReconcileError> {
+        let result = self.try_reconcile(now).await;
+        match &self.serving {
+            Some(serving) if now < serving.expires => self.readiness.pass(CERTIFICATE),
+            Some(serving) => self
+                .readiness
+                .fail(CERTIFICATE, format!("expired {}", serving.expires)),
+            None => {}
+        }
+        result
+    }
+
+    async fn try_reconcile(&mut self, now: Timestamp) -> Result<(), ReconcileError> {
+        for _ in 0..ATTEMPTS {
+            let live = call("get", NAME, self.configurations.get_opt(NAME)).await?;
+            let bundle = if let Some(directory) = self.settings.mounted.clone() {
+                let serving = mounted::read(&directory).map_err(ReconcileError::Mounted)?;
+                let published = published_bundle(&encode(live.as_ref())?);
+                let bundle = mounted::bundle(&serving.issuer, &published);
+                self.serve(serving)?;
+                bundle
+            } else {
+                self.cas = self.reconcile_secret(now).await?;
+                self.issue_if_due(live.as_ref(), now)?;
+                self.cas.bundle()
+            };
+            if self.reconcile_configuration(live, &bundle).await? {
+                self.readiness.pass(CONFIGURATION);
+                return Ok(());
+            }
+        }
+        Err(ReconcileError::Conflict { object: NAME })
+    }
+
+    /// The CAs of the Secret, renewed there where they are due. When the Secret is gone or
+    /// unreadable it is written anew with the CAs of this replica.
+    async fn reconcile_secret(&self, now: Timestamp) -> Result<CaSet, ReconcileError> {
+        let renew = |cas: &CaSet| {
+            cas.renewed(now, &self.settings.lifetimes)
+                .map_err(ReconcileError::Renew)
+        };
+        let owner = self.owners.of_secret().await?;
+        for _ in 0..ATTEMPTS {
+            let live = call("get", SECRET, self.secrets.get_opt(SECRET)).await?;
+            let data = live.as_ref().and_then(|secret| secret.data.clone());
+            let (found, errors) = CaSet::read(&data.unwrap_or_default());
+            for error in &errors {
+                tracing::warn!(secret = SECRET, %error, "removing an invalid CA from the Secret");
+            }
+            let base = if found.is_empty() { &self.cas } else { &found };
+            let next = match renew(base)? {
+                None if errors.is_empty()
+                    && *base == found
+                    && live
+                        .as_ref()
+                        .is_some_and(|live| has_owner(live, owner.as_ref())) =>
+                {
+                    return Ok(found);
+                }
+                None => base.clone(),
+                Some(next) => next,
+            };
+            let version = live.as_ref().and_then(ResourceExt::resource_version);
+            let object = secret(version, next.write(), owner.clone());
+            let post = PostParams::default();
+            let written = if live.is_some() {
+                call(
+                    "replace",
+                    SECRET,
+                    self.secrets.replace(SECRET, &post, &object),
+                )
+                .await
+            } else {
+                call("create", SECRET, self.secrets.create(&post, &object)).await
+            };
+            if unless_conflict(written)?.is_some() {
+                tracing::info!(secret = SECRET, "wrote the certificate authorities");
+                return Ok(next);
+            }
+        }
+        Err(ReconcileError::Conflict { object: SECRET })
+    }
+
+    /// Issues and serves a new certificate of the CA that signs now, where one is due.
+    fn issue_if_due(
+        &mut self,
+        live: Option<&MutatingWebhookConfiguration>,
+        now: Timestamp,
+    ) -> Result<(), ReconcileError> {
+        let live = encode(live)?;
+        let lifetimes = &self.settings.lifetimes;
+        let Some(issuer) = self.cas.issuer(now, &published_bundle(&live), lifetimes) else {
+            return Ok(());
+        };
+        let current = self.serving.as_ref();
+        if current.is_some_and(|one| !one.is_due(now) && one.issuer == issuer.certificate) {
+            return Ok(());
+        }
+        let serving = issuer
+            .issue(&self.settings.target.names(), now, lifetimes.serving)
+            .map_err(ReconcileError::Renew)?;
+        self.metrics.certificates_issued.inc();
+        self.serve(serving)
+    }
+
+    /// Serves this certificate, if it differs from the current one.
+    fn serve(&mut self, serving: ServingCertificate) -> Result<(), ReconcileError> {
+        let same = |old: &ServingCertificate| {
+            old.certificate == serving.certificate && old.key == serving.key
+        };
+        if self.serving.as_ref().is_some_and(same) {
+            return Ok(());
+        }
+        self.certificates
+            .replace(&serving.certificate, &serving.key)
+            .map_err(ReconcileError::Serve)?;
+        tracing::info!(expires = %serving.expires, "serving a new certificate");
+        let expiry = serving.expires.as_second();
+        self.metrics.certificate_expiry.set(expiry);
+        self.serving = Some(serving);
+        Ok(())
+    }
+
+    /// Writes the configuration where it differs. `false` when another client has written it
+    /// meanwhile.
+    async fn reconcile_configuration(
+        &self,
+        live: Option<MutatingWebhookConfiguration>,
+        bundle: &str,
+    ) -> Result<bool, ReconcileError> {
+        let settings = &self.settings;
+        let owner = self.owners.of_configuration().await?;
+        let scope = Scope {
+            target: &settings.target,
+            namespace: &settings.namespace,
+            names: (&settings.names, &settings.extra),
+            nvidia_runtime_classes: &settings.nvidia_runtime_classes,
+            pods_may_ignore: settings.pods_may_ignore,
+        };
+        let mut desired = desired(scope, bundle);
+        if let Some(owner) = owner {
+            desired["metadata"]["ownerReferences"] = json!([owner]);
+        }
+        if conforms(&desired, &encode(live.as_ref())?) {
+            return Ok(true);
+        }
+        self.metrics.configuration_writes.inc();
+        tracing::info!(
+            configuration = NAME,
+            present = live.is_some(),
+            "writing the webhook configuration"
+        );
+        if let Some(version) = live.as_ref().and_then(ResourceExt::resource_version) {
+            desired["metadata"]["resourceVersion"] = json!(version);
+        }
+        let params = PatchParams::apply(MANAGER).force();
+        let patch = Patch::Apply(&desired);
+        let applied = call(
+            "apply",
+            NAME,
+            self.configurations.patch(NAME, &params, &patch),
+        )
+        .await;
+        let Some(applied) = unless_conflict(applied)? else {
+            return Ok(false);
+        };
+        self.replace_if_altered(&desired["webhooks"], &applied)
+            .await
+    }
+
+    /// Server-side apply keeps list items that others added; a replacement does not.
+    async fn replace_if_altered(
+        &self,
+        webhooks: &Value,
+        applied: &MutatingWebhookConfiguration,
+    ) -> Result<bool, ReconcileError> {
+        let mut whole = encode(Some(applied))?;
+        if conforms(webhooks, &whole["webhooks"]) {
+            return Ok(true);
+        }
+        whole["webhooks"] = webhooks.clone();
+        let object = serde_json::from_value(whole).map_err(ReconcileError::Encode)?;
+        let post = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let replaced = call(
+            "replace",
+            NAME,
+            self.configurations.replace(NAME, &post, &object),
+        )
+        .await;
+        let Some(replaced) = unless_conflict(replaced)? else {
+            return Ok(false);
+        };
+        if conforms(webhooks, &encode(Some(&replaced))?["webhooks"]) {
+            return Ok(true);
+        }
+        Err(ReconcileError::Altered)
+    }
+}
+
+/// Whether it has this owner, if there is one.
+fn has_owner(live: &Secret, owner: Option<&OwnerReference>) -> bool {
+    owner.is_none_or(|owner| live.owner_references().iter().any(|one| one == owner))
+}
+
+fn secret(
+    version: Option<String>,
+    data: BTreeMap<String, ByteString>,
+    owner: Option<OwnerReference>,
+) -> Secret {
+    let labels = [(
+        "app.kubernetes.io/name".to_owned(),
+        configuration::NAME.to_owned(),
+    )];
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(SECRET.to_owned()),
+            labels: Some(labels.into()),
+            resource_version: version,
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        data: Some(data),
+        type_: Some("Opaque".to_owned()),
+        ..Secret::default()
+    }
+}
+
+fn encode(live: Option<&MutatingWebhookConfiguration>) -> Result<Value, ReconcileError> {
+    serde_json::to_value(live).map_err(ReconcileError::Encode)
+}
+
+/// Reconciles until `stop` is cancelled.
+pub async fn run(mut reconciler: Reconciler, client: Client, stop: CancellationToken) {
+    let interval = interval(&reconciler.settings.lifetimes);
+    let mut changes = pin!(changes(client, &reconciler.settings.namespace));
+    loop {
+        let wait = match reconciler.reconcile(Timestamp::now()).await {
+            Ok(()) => interval,
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(%error, cause, "cannot reconcile certificates or webhook configuration");
+                interval.min(RETRY)
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+            () = async {
+                changes.next().await;
+                tokio::time::sleep(SETTLE).await;
+            } => {}
+        }
+    }
+}
+
+fn interval(lifetimes: &Lifetimes) -> Duration {
+    let shortest = lifetimes.ca.min(lifetimes.serving).unsigned_abs();
+    (shortest / RECONCILIATIONS_PER_LIFETIME).min(MAX_INTERVAL)
+}
+
+/// One item for each change of either object. Never ends: an interrupted watch is restarted with
+/// back-off.
+fn changes(client: Client, namespace: &str) -> impl Stream<Item = ()> + use<> {
+    let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
+    let configurations = Api::<MutatingWebhookConfiguration>::all(client);
+    let secret = watcher::watch_object(secrets, SECRET).default_backoff();
+    let configuration = watcher::watch_object(configurations, NAME).default_backoff();
+    stream::select(
+        secret.filter_map(|event| on_event(SECRET, event.as_ref().err())),
+        configuration.filter_map(|event| on_event(NAME, event.as_ref().err())),
+    )
+}
+
+fn on_event(object: &'static str, error: Option<&watcher::Error>) -> Ready<Option<()>> {
+    let changed = error.is_none();
+    if let Some(error) = error {
+        tracing::debug!(object, %error, "watch interrupted");
+    }
+    ready(changed.then_some(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    #[test]
+    fn reconciles_often_enough_for_shortest_lifetime() {
+        for (ca, serving, expected) in [
+            (8760 * 3600, 720 * 3600, MAX_INTERVAL),
+            (600, 48, Duration::from_secs(2)),
+            (24, 600, Duration::from_secs(1)),
+        ] {
+            let lifetimes = Lifetimes {
+                ca: SignedDuration::from_secs(ca),
+                serving: SignedDuration::from_secs(serving),
+            };
+            assert_eq!(interval(&lifetimes), expected);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Fills in the values that a container left out, in limits and requests alike.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::request::{Fill, Resource};
+use serde_json::{Value, json};
+
+use super::patch::PodEditor;
+use super::pod::Container;
+use super::request::{DeviceRequest, ResourceTexts};
+use crate::settings::Settings;
+
+/// Lists what was filled in, for those who never see warnings, and for the scheduler.
+pub use aliquot_core::request::DEFAULTED;
+
+type Defaulted = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Writes the missing values; a warning for each.
+pub(super) fn fill(
+    editor: &mut PodEditor,
+    requests: &[DeviceRequest<'_>],
+    settings: &Settings,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut defaulted = Defaulted::new();
+    for request in requests {
+        let container = &request.container;
+        let fills = request.written.fills(&settings.defaults);
+        for fill in &fills {
+            let name = settings.names.of(fill.resource);
+            let value = fill.value.to_string();
+            set(editor, container, "limits", name, &value);
+            set(editor, container, "requests", name, &value);
+            let line = warning(fill, settings);
+            warnings.push(match requests.len() {
+                1 => line,
+                _ => format!("container {}: {line}", container.name()),
+            });
+            let of_container = defaulted.entry(container.name().to_owned()).or_default();
+            of_container.insert(name.to_owned(), value);
+        }
+        copy_to_other_list(editor, request, settings);
+    }
+    if !defaulted.is_empty() {
+        annotate(editor, defaulted);
+    }
+    warnings
+}
+
+/// Requests equal limits, also where the user wrote only one of the two.
+fn copy_to_other_list(editor: &mut PodEditor, request: &DeviceRequest<'_>, settings: &Settings) {
+    let DeviceRequest {
+        container, others, ..
+    } = request;
+    let five = Resource::ALL.map(|resource| settings.names.of(resource));
+    for name in five.into_iter().chain(others.iter().copied()) {
+        match ResourceTexts::named(container, name) {
+            ResourceTexts {
+                limit: Some(limit),
+                request: None,
+            } => {
+                set(editor, container, "requests", name, limit);
+            }
+            ResourceTexts {
+                limit: None,
+                request: Some(request),
+            } => {
+                set(editor, container, "limits", name, request);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn set(editor: &mut PodEditor, container: &Container<'_>, list: &str, name: &str, value: &str) {
+    let index = container.index.to_string();
+    let path = [
+        "spec",
+        container.kind.list(),
+        &index,
+        "resources",
+        list,
+        name,
+    ];
+    editor.set(&path, Value::from(value));
+}
+
+/// Adds to what an earlier review of the same pod wrote.
+fn annotate(editor: &mut PodEditor, added: Defaulted) {
+    let before = editor.pod()["metadata"]["annotations"][DEFAULTED].as_str();
+    let mut all: Defaulted = before
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    for (container, values) in added {
+        all.entry(container).or_default().extend(values);
+    }
+    let value = Value::String(json!(all).to_string());
+    editor.set(&["metadata", "annotations", DEFAULTED], value);
+}
+
+fn warning(fill: &Fill, settings: &Settings) -> String {
+    let value = fill.value;
+    let percentage = settings.names.of(Resource::MemoryPercentage);
+    let (resource, default) = match fill.resource {
+        Resource::Gpu => (Resource::Gpu, value.to_string()),
+        Resource::Memory => (
+            Resource::Memory,
+            format!("{value} MiB (set {percentage}: 100 for a whole GPU)"),
+        ),
+        Resource::MemoryPercentage => (
+            Resource::Memory,
+            format!("{percentage}: {value}, the GPU's whole memory"),
+        ),
+        Resource::Cores => (
+            Resource::Cores,
+            match value {
+                0 => "0 (compute is neither reserved nor limited)".to_owned(),
+                100 => "100 percent (no other container shares the GPU)".to_owned(),
+                _ => format!("{value} percent of a GPU's compute"),
+            },
+        ),
+        Resource::Priority => (
+            Resource::Priority,
+            format!("{value} ({})", if value == 0 { "high" } else { "low" }),
+        ),
+    };
+    let name = settings.names.of(resource);
+    format!("{name} not set, defaulting to {default}")
+}

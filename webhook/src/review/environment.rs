@@ -1,0 +1,437 @@
+//! What a pod sets for NVIDIA's libraries and runtime in its containers' environment.
+//!
+//! `NVIDIA_VISIBLE_DEVICES` would give access to GPUs without an allocation; UUIDs in it become a
+//! pin that the scheduler allocates. Other variables are left, with a warning where they do not do
+//! what their author expects.
+
+use std::collections::BTreeSet;
+
+use aliquot_core::pin::{self, Pin};
+use aliquot_core::preferences::PIN;
+use aliquot_core::request::{self, Resource};
+use serde_json::{Value, json};
+
+use super::isolation;
+use super::patch::PodEditor;
+use super::pod::{self, Container, Kind, items};
+use super::request::{DeviceRequest, ResourceTexts};
+use super::{Findings, Refusal};
+use crate::settings::{Settings, VisibleDevices};
+
+const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+const MPS_MEMORY_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+/// Values that give access to no GPU.
+const NO_DEVICES: [&str; 3] = ["", "none", "void"];
+
+/// What holds for all containers of one pod.
+pub(super) struct PodContext<'a> {
+    pub(super) pod: &'a Value,
+    pub(super) settings: &'a Settings,
+    pub(super) policy: VisibleDevices,
+    /// Containers of it request a share of ours.
+    pub(super) requests_share: bool,
+}
+
+impl PodContext<'_> {
+    /// What this container sets is left alone: the administrator allows it, or the container
+    /// reaches every GPU without it, as NVIDIA's own plugin does. Such a one has no share.
+    pub(super) fn is_exempt(&self, container: &Container<'_>) -> bool {
+        self.policy == VisibleDevices::Allow
+            || (!self.requests_share
+                && isolation::is_root_equivalent(self.pod, container, self.settings))
+    }
+
+    /// NVIDIA's runtime could give GPUs to this container, which requests none, by what its image
+    /// or an `envFrom` sets.
+    fn needs_void(&self, container: &Container<'_>) -> bool {
+        self.requests_share
+            || (self.nvidia_runtime_class().is_some()
+                && !self.gets_devices_of_other_plugin(container))
+    }
+
+    /// The pod's runtime class, where it is one of NVIDIA's runtime.
+    fn nvidia_runtime_class(&self) -> Option<&str> {
+        let class = self.pod["spec"]["runtimeClassName"].as_str()?;
+        let known = &self.settings.nvidia_runtime_classes;
+        known.iter().any(|one| one == class).then_some(class)
+    }
+
+    /// It requests GPUs of another device plugin, which names them by that variable, and a
+    /// scheduler checks that the node has them. A kubelet does not: it takes a pod that names its
+    /// node, and drops a request for what no plugin offers there.
+    fn gets_devices_of_other_plugin(&self, container: &Container<'_>) -> bool {
+        let limits = container.raw["resources"]["limits"].as_object();
+        let mut names = limits.into_iter().flat_map(|limits| limits.keys());
+        // Amounts of a GPU, which a node may publish and no plugin hands out.
+        let amounts = Resource::ALL.into_iter().filter(|&r| r != Resource::Gpu);
+        let amounts: Vec<&str> = amounts.map(|r| self.settings.names.of(r)).collect();
+        pod::named_node(self.pod).is_none()
+            && names.any(|name| {
+                let text = ResourceTexts::named(container, name).limit;
+                is_gpu_resource(name)
+                    && !amounts.contains(&name.as_str())
+                    && request::count(text.unwrap_or_default()).is_ok_and(|count| count > 0)
+            })
+    }
+}
+
+/// As `nvidia.com/gpu.shared`, `volcano.sh/vgpu-number` and `aliyun.com/gpu-mem` are.
+fn is_gpu_resource(resource: &str) -> bool {
+    let parts = resource.split_once('/');
+    parts.is_some_and(|(domain, name)| domain == "nvidia.com" || name.contains("gpu"))
+}
+
+/// Checks the environment of all containers of a new pod; `requests` are those that request
+/// devices.
+pub(super) fn check(
+    editor: &mut PodEditor,
+    containers: &[Container<'_>],
+    requests: &[DeviceRequest<'_>],
+    context: &PodContext<'_>,
+    findings: &mut Findings,
+) {
+    let mut selections: Vec<Selection> = Vec::new();
+    for container in containers.iter().filter(|c| c.kind != Kind::Ephemeral) {
+        let of_container =
+            |request: &&DeviceRequest<'_>| request.container.field() == container.field();
+        let request = requests.iter().find(of_container);
+        let uuids = check_container(editor, container, request, context, findings);
+        if request.is_some() {
+            selections.push(Selection {
+                field: container.field(),
+                container: container.name().to_owned(),
+                uuids,
+            });
+        }
+        override_variable(editor, container, request.is_some(), context, findings);
+    }
+    pin(editor, &selections, findings);
+}
+
+/// The same for an ephemeral container that is added to a pod: it cannot get a GPU.
+pub(super) fn check_ephemeral(
+    editor: &mut PodEditor,
+    container: &Container<'_>,
+    context: &PodContext<'_>,
+    findings: &mut Findings,
+) {
+    check_container(editor, container, None, context, findings);
+    override_variable(editor, container, false, context, findings);
+}
+
+/// The same for a container of a pod of another scheduler: nothing of it becomes a pin.
+pub(super) fn check_of_other_scheduler(
+    editor: &mut PodEditor,
+    container: &Container<'_>,
+    gets_devices: bool,
+    context: &PodContext<'_>,
+    findings: &mut Findings,
+) {
+    for variable in variables(container, context) {
+        let field = variable.field;
+        match variable.selected {
+            Ok(SelectedGpus::None) => {}
+            Err(SelectionError::Denied(message)) => {
+                findings.refusals.push(Refusal { field, message });
+            }
+            Ok(SelectedGpus::All | SelectedGpus::Uuids(_)) | Err(SelectionError::Unknown(_)) => {
+                findings.warnings.push(overridden(container, gets_devices));
+            }
+        }
+    }
+    override_variable(editor, container, gets_devices, context, findings);
+}
+
+/// The GPUs that a container which requests devices names in its environment.
+struct Selection {
+    field: String,
+    container: String,
+    uuids: BTreeSet<String>,
+}
+
+/// Checks the variables of one container; returns the UUIDs that it names, if it requests devices.
+fn check_container(
+    editor: &PodEditor,
+    container: &Container<'_>,
+    request: Option<&DeviceRequest<'_>>,
+    context: &PodContext<'_>,
+    findings: &mut Findings,
+) -> BTreeSet<String> {
+    let mut selected = BTreeSet::new();
+    for variable in variables(container, context) {
+        let Variable { field, value, .. } = variable;
+        match (variable.selected, request) {
+            (Ok(SelectedGpus::None), _) => {}
+            (Ok(SelectedGpus::All), _) => {
+                let warning = overridden(container, request.is_some());
+                findings.warnings.push(warning);
+            }
+            (Ok(SelectedGpus::Uuids(uuids)), Some(_)) => selected.extend(uuids),
+            (Ok(SelectedGpus::Uuids(uuids)), None) => {
+                let warning = without_request(container, &uuids.join(","));
+                findings.warnings.push(warning);
+            }
+            (Err(SelectionError::Unknown(_)), None) => {
+                let warning = without_request(container, value.unwrap_or_default());
+                findings.warnings.push(warning);
+            }
+            (Err(SelectionError::Unknown(message) | SelectionError::Denied(message)), _) => {
+                findings.refusals.push(Refusal { field, message });
+            }
+        }
+    }
+    for env in items(&container.raw["env"]) {
+        match env["name"].as_str() {
+            Some(CUDA_VISIBLE_DEVICES) => {
+                let warning = cuda_visible_devices(editor, env, request);
+                findings.warnings.extend(warning);
+            }
+            Some(MPS_MEMORY_LIMIT) => findings.warnings.extend(mps_memory_limit(env)),
+            _ => {}
+        }
+    }
+    selected
+}
+
+/// One `NVIDIA_VISIBLE_DEVICES` of a container.
+struct Variable<'a> {
+    field: String,
+    /// `None`: it is a reference.
+    value: Option<&'a str>,
+    selected: Result<SelectedGpus, SelectionError>,
+}
+
+/// The container's own variables of that name; none where it is exempt.
+fn variables<'a>(
+    container: &'a Container<'_>,
+    context: &PodContext<'_>,
+) -> impl Iterator<Item = Variable<'a>> {
+    let (exempt, policy) = (context.is_exempt(container), context.policy);
+    let all = items(&container.raw["env"]).iter().enumerate();
+    let own = all.filter(move |(_, env)| !exempt && env["name"] == VISIBLE_DEVICES);
+    own.map(move |(index, env)| {
+        let value = env.get("value").and_then(Value::as_str);
+        Variable {
+            field: format!("{}.env[{index}]", container.field()),
+            value,
+            selected: selected_gpus(value, policy),
+        }
+    })
+}
+
+/// The GPUs to which a value would give access.
+enum SelectedGpus {
+    None,
+    All,
+    Uuids(Vec<String>),
+}
+
+/// Why a value is refused.
+enum SelectionError {
+    /// It does not name a GPU.
+    Unknown(String),
+    /// The policy denies every value.
+    Denied(String),
+}
+
+fn selected_gpus(
+    value: Option<&str>,
+    policy: VisibleDevices,
+) -> Result<SelectedGpus, SelectionError> {
+    if value.is_some_and(|value| NO_DEVICES.contains(&value.trim())) {
+        return Ok(SelectedGpus::None);
+    }
+    if policy == VisibleDevices::Deny {
+        let value = value.map_or_else(|| "by reference".to_owned(), |value| format!("{value:?}"));
+        return Err(SelectionError::Denied(format!(
+            "{VISIBLE_DEVICES} {value} would bypass the scheduler; expected: no {VISIBLE_DEVICES} \
+             (use annotation {} to choose a GPU)",
+            PIN.aliquot
+        )));
+    }
+    let Some(value) = value else {
+        return Ok(SelectedGpus::All);
+    };
+    if value.trim() == "all" {
+        return Ok(SelectedGpus::All);
+    }
+    let uuids = value.split(',').map(|one| match one.trim().parse() {
+        Ok(Pin::Uuid(uuid)) => Some(uuid.to_string()),
+        Ok(Pin::Place { .. }) | Err(_) => None,
+    });
+    let uuids: Option<Vec<String>> = uuids.collect();
+    let unknown = || {
+        format!(
+            "{VISIBLE_DEVICES} {value:?} does not name a GPU; expected: {}, or no \
+             {VISIBLE_DEVICES}",
+            pin::UUIDS
+        )
+    };
+    uuids
+        .map(SelectedGpus::Uuids)
+        .ok_or_else(|| SelectionError::Unknown(unknown()))
+}
+
+fn overridden(container: &Container<'_>, gets_devices: bool) -> String {
+    let name = container.name();
+    if gets_devices {
+        format!(
+            "container {name}: {VISIBLE_DEVICES} removed: the container sees the GPUs allocated to it"
+        )
+    } else {
+        format!(
+            "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU and sees none"
+        )
+    }
+}
+
+fn without_request(container: &Container<'_>, value: &str) -> String {
+    let name = container.name();
+    if container.kind == Kind::Ephemeral {
+        return format!(
+            "container {name}: {VISIBLE_DEVICES} set to void: an ephemeral container cannot get GPUs"
+        );
+    }
+    format!(
+        "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU; request a \
+         GPU or a MIG instance in resources.limits and choose it with annotation {}: {value}",
+        PIN.aliquot,
+    )
+}
+
+/// Removes the variable from a container that gets devices. One that gets none has it set to
+/// `void`, which also takes precedence over what its image and an `envFrom` set.
+fn override_variable(
+    editor: &mut PodEditor,
+    container: &Container<'_>,
+    gets_devices: bool,
+    context: &PodContext<'_>,
+    findings: &mut Findings,
+) {
+    if context.is_exempt(container) {
+        return;
+    }
+    let before = items(&container.raw["env"]);
+    let is_it = |env: &&Value| env["name"] == VISIBLE_DEVICES;
+    let own: Vec<&Value> = before.iter().filter(is_it).collect();
+    let is_harmless = |env: &&Value| {
+        let value = env["value"].as_str();
+        value.is_some_and(|value| NO_DEVICES.contains(&value.trim()))
+    };
+    // Of duplicates the last one takes effect: all of them have to be harmless.
+    let harmless = own.iter().all(is_harmless) && !own.is_empty();
+    if harmless || (own.is_empty() && (gets_devices || !context.needs_void(container))) {
+        return;
+    }
+    let class = context.nvidia_runtime_class();
+    if let Some(class) = class.filter(|_| own.is_empty() && !context.requests_share) {
+        let name = container.name();
+        findings.warnings.push(format!(
+            "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU, and \
+             runtime class {class} could expose all GPUs to it"
+        ));
+    }
+    let mut after: Vec<Value> = before.iter().filter(|env| !is_it(env)).cloned().collect();
+    if !gets_devices {
+        after.push(json!({"name": VISIBLE_DEVICES, "value": "void"}));
+    }
+    let index = container.index.to_string();
+    let path = ["spec", container.kind.list(), &index, "env"];
+    editor.set(&path, Value::Array(after));
+}
+
+/// What the containers selected becomes the pod's pin, unless it has one. A pin is for all of
+/// them, so they have to select the same GPUs.
+fn pin(editor: &mut PodEditor, selections: &[Selection], findings: &mut Findings) {
+    let Some(first) = selections.iter().find(|one| !one.uuids.is_empty()) else {
+        return;
+    };
+    let path = ["metadata", "annotations", PIN.aliquot];
+    let annotation = &editor.pod()["metadata"]["annotations"][PIN.aliquot];
+    if let Some(own) = annotation.as_str() {
+        findings.warnings.push(format!(
+            "{VISIBLE_DEVICES} removed: annotation {}: {own} takes precedence",
+            PIN.aliquot
+        ));
+        return;
+    }
+    let text = |one: &Selection| {
+        let uuids: Vec<&str> = one.uuids.iter().map(String::as_str).collect();
+        uuids.join(",")
+    };
+    let uuids = text(first);
+    if let Some(other) = selections.iter().find(|one| one.uuids != first.uuids) {
+        let own = match text(other) {
+            none if none.is_empty() => "no GPU".to_owned(),
+            own => own,
+        };
+        findings.refusals.push(Refusal {
+            field: first.field.clone(),
+            message: format!(
+                "{VISIBLE_DEVICES} {uuids:?} would apply to every container that requests a GPU, \
+                 but container {} selects {own}; expected: the same value in each of them, or \
+                 annotation {} with all GPUs that the pod may use",
+                other.container, PIN.aliquot
+            ),
+        });
+        return;
+    }
+    findings.warnings.push(format!(
+        "{VISIBLE_DEVICES} replaced by annotation {}: {uuids}, so that the scheduler allocates \
+         these GPUs",
+        PIN.aliquot
+    ));
+    editor.set(&path, Value::String(uuids));
+}
+
+/// A warning about a device that the container will not have: an index beyond its count, or a
+/// UUID that is not its pin.
+fn cuda_visible_devices(
+    editor: &PodEditor,
+    env: &Value,
+    request: Option<&DeviceRequest<'_>>,
+) -> Option<String> {
+    let value = env["value"].as_str()?;
+    let pins = editor.pod()["metadata"]["annotations"][PIN.aliquot].as_str();
+    let count = request.map_or(0, DeviceRequest::device_count);
+    let is_unknown = |one: &str| match one.trim().parse::<u64>() {
+        Ok(index) => index >= count,
+        Err(_) => !one.trim().is_empty() && !pins.unwrap_or_default().contains(one.trim()),
+    };
+    let first = value.split(',').find(|one| is_unknown(one))?;
+    Some(format!(
+        "{CUDA_VISIBLE_DEVICES}: {first:?} is not one of the container's devices (count: {count}); \
+         it can only select among these, use annotation {} to choose a GPU",
+        PIN.aliquot
+    ))
+}
+
+/// A warning about a value that is no list of `ordinal=size` with M or G.
+fn mps_memory_limit(env: &Value) -> Option<String> {
+    let value = env["value"].as_str()?;
+    let is_size = |size: &str| {
+        let number = size.strip_suffix(['M', 'G']).unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    };
+    let is_entry = |entry: &str| {
+        let (device, size) = entry.split_once('=').unwrap_or_default();
+        !device.is_empty() && device.bytes().all(|b| b.is_ascii_digit()) && is_size(size)
+    };
+    if value.split(',').all(|entry| is_entry(entry.trim())) {
+        return None;
+    }
+    let size = value
+        .trim()
+        .trim_end_matches(['B', 'b', 'i'])
+        .to_ascii_uppercase();
+    let example = if is_size(&size) {
+        format!("0={size}")
+    } else {
+        "0=5G".to_owned()
+    };
+    Some(format!(
+        "{MPS_MEMORY_LIMIT}: {value:?} is not a limit that MPS can read; expected: a device ordinal \
+         and a size in M or G such as {example}, several separated by commas"
+    ))
+}

@@ -1,0 +1,260 @@
+//! What each container requests under `resources`, or why that is invalid.
+//!
+//! Ranges and quantities are `aliquot_core::request`'s. Besides the five usual resources there are
+//! others: MIG instances, and the names under which an administrator advertises renamed GPUs.
+
+use aliquot_core::quantity;
+use aliquot_core::request::{self, RequestError, Resource, Written, is_other};
+use serde_json::Value;
+
+use super::Refusal;
+use super::pod::{Container, Kind};
+use crate::settings::Settings;
+
+/// A container that requests devices, and what it wrote.
+pub(super) struct DeviceRequest<'a> {
+    pub(super) container: Container<'a>,
+    pub(super) written: Written,
+    /// Other resources of ours that it names.
+    pub(super) others: Vec<&'a str>,
+}
+
+impl DeviceRequest<'_> {
+    /// The number of devices that it requests.
+    pub(super) fn device_count(&self) -> u64 {
+        let other = |name: &&str| {
+            let (_, text) = ResourceTexts::named(&self.container, name).effective()?;
+            quantity::whole(text).ok()
+        };
+        let others: u64 = self.others.iter().filter_map(other).sum();
+        let usual = self.written.get(Resource::Gpu);
+        others + usual.unwrap_or_else(|| u64::from(self.others.is_empty()))
+    }
+}
+
+/// The container requests a share, or tries to.
+pub(super) fn asks(container: &Container<'_>, settings: &Settings) -> bool {
+    let asks = written(container, settings);
+    asks.map_or(true, |written| written.requests_gpu(&settings.defaults))
+        || asks_for_others(container, settings)
+}
+
+/// The container requests a number of devices, so the kubelet asks a device plugin before it
+/// starts. No plugin hands out memory, compute or a priority, and amounts of 0 reach none.
+pub(super) fn counts_devices(container: &Container<'_>, settings: &Settings) -> bool {
+    let usual = settings.names.of(Resource::Gpu);
+    let mut names = std::iter::once(usual).chain(other_names(container, settings));
+    names.any(|name| {
+        let text = ResourceTexts::named(container, name).effective();
+        text.is_some_and(|(_, text)| request::count(text).is_ok_and(|count| count > 0))
+    })
+}
+
+/// The requests of a pod's containers, and every error in all of them.
+pub(super) fn read<'a>(
+    containers: &[Container<'a>],
+    settings: &Settings,
+) -> (Vec<DeviceRequest<'a>>, Vec<Refusal>) {
+    let mut requests = Vec::new();
+    let mut refusals = Vec::new();
+    for container in containers {
+        if container.kind == Kind::Ephemeral {
+            continue;
+        }
+        refusals.extend(differing_requests(container, settings));
+        refusals.extend(invalid_counts(container, settings));
+        let other = asks_for_others(container, settings);
+        match written(container, settings) {
+            Ok(written) if other || written.requests_gpu(&settings.defaults) => {
+                requests.push(DeviceRequest {
+                    container: *container,
+                    written,
+                    others: other_names(container, settings),
+                });
+            }
+            Ok(written) => refusals.extend(amount_without_gpu(container, &written, settings)),
+            Err(errors) => {
+                let errors = errors.iter();
+                refusals.extend(errors.map(|error| refusal(container, error, settings)));
+            }
+        }
+    }
+    (requests, refusals)
+}
+
+fn written(container: &Container<'_>, settings: &Settings) -> Result<Written, Vec<RequestError>> {
+    let read = Written::read(|resource| {
+        Some(
+            ResourceTexts::of(container, resource, settings)
+                .effective()?
+                .1,
+        )
+    })?;
+    Ok(if asks_for_others(container, settings) {
+        read.with_other_resources()
+    } else {
+        read
+    })
+}
+
+/// The values of one resource of one container, as written in limits and in requests.
+pub(super) struct ResourceTexts<'a> {
+    pub(super) limit: Option<&'a str>,
+    pub(super) request: Option<&'a str>,
+}
+
+impl<'a> ResourceTexts<'a> {
+    pub(super) fn of(container: &Container<'a>, resource: Resource, settings: &Settings) -> Self {
+        Self::named(container, settings.names.of(resource))
+    }
+
+    pub(super) fn named(container: &Container<'a>, name: &str) -> Self {
+        let text = |list: &str| {
+            // The API server writes every quantity as a string.
+            container.raw["resources"][list]
+                .get(name)
+                .map(|value| value.as_str().unwrap_or(""))
+        };
+        Self {
+            limit: text("limits"),
+            request: text("requests"),
+        }
+    }
+
+    /// The list and the value that count: the limit, or the request where there is no limit.
+    pub(super) fn effective(&self) -> Option<(&'static str, &'a str)> {
+        let limit = self.limit.map(|text| ("limits", text));
+        limit.or_else(|| self.request.map(|text| ("requests", text)))
+    }
+}
+
+fn field(container: &Container<'_>, list: &str, name: &str) -> String {
+    format!("{}.resources.{list}[{name:?}]", container.field())
+}
+
+fn refusal(container: &Container<'_>, error: &RequestError, settings: &Settings) -> Refusal {
+    let resource = error.resource();
+    let name = settings.names.of(resource);
+    let (list, text) = ResourceTexts::of(container, resource, settings)
+        .effective()
+        .unwrap_or(("limits", ""));
+    let message = match error {
+        RequestError::MemoryTwice => {
+            let memory = settings.names.of(Resource::Memory);
+            format!("{text:?} cannot be combined with {memory}; expected: only one of the two")
+        }
+        other => other.to_string(),
+    };
+    Refusal {
+        field: field(container, list, name),
+        message,
+    }
+}
+
+fn differing_requests(container: &Container<'_>, settings: &Settings) -> Vec<Refusal> {
+    let five = Resource::ALL.map(|resource| settings.names.of(resource));
+    let names = five.into_iter().chain(other_names(container, settings));
+    let differing = |name| {
+        let texts = ResourceTexts::named(container, name);
+        let (limit, request) = (texts.limit?, texts.request?);
+        if limit == request || quantity::whole(limit) == quantity::whole(request) {
+            return None;
+        }
+        Some(Refusal {
+            field: field(container, "requests", name),
+            message: format!(
+                "{request:?} differs from the limit; expected: {limit:?}, or no request"
+            ),
+        })
+    };
+    names.filter_map(differing).collect()
+}
+
+/// Memory, compute or a priority without a number of GPUs, where no default supplies one.
+fn amount_without_gpu(
+    container: &Container<'_>,
+    written: &Written,
+    settings: &Settings,
+) -> Option<Refusal> {
+    let resource = Resource::ALL
+        .into_iter()
+        .find(|&resource| resource != Resource::Gpu && written.get(resource).is_some())?;
+    let (list, text) = ResourceTexts::of(container, resource, settings).effective()?;
+    let gpu = settings.names.of(Resource::Gpu);
+    Some(Refusal {
+        field: field(container, list, settings.names.of(resource)),
+        message: format!("{text:?} requires {gpu} of at least 1"),
+    })
+}
+
+/// Resources of ours in an ephemeral container, which can never be given any.
+pub(super) fn in_ephemeral(container: &Container<'_>, settings: &Settings) -> Vec<Refusal> {
+    let five = Resource::ALL.map(|resource| settings.names.of(resource));
+    let all = five.into_iter().chain(other_names(container, settings));
+    let refused = |name| {
+        let (list, text) = ResourceTexts::named(container, name).effective()?;
+        Some(Refusal {
+            field: field(container, list, name),
+            message: format!(
+                "{text:?} in an ephemeral container, which cannot get GPUs; expected: no {name}"
+            ),
+        })
+    };
+    all.filter_map(refused).collect()
+}
+
+/// Other resources of ours that the container names, each once, in order.
+fn other_names<'a>(container: &Container<'a>, settings: &Settings) -> Vec<&'a str> {
+    let raw: &'a Value = container.raw;
+    let lists = ["limits", "requests"].map(|list| raw["resources"][list].as_object());
+    let keys = lists.into_iter().flatten().flat_map(|list| list.keys());
+    let ours = keys
+        .map(String::as_str)
+        .filter(|name| is_other(name, &settings.extra));
+    let mut names: Vec<&str> = ours.collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Name, list and value of each of them.
+fn other_counts<'a>(
+    container: &Container<'a>,
+    settings: &Settings,
+) -> impl Iterator<Item = (&'a str, &'static str, &'a str)> {
+    let container = *container;
+    let names = other_names(&container, settings).into_iter();
+    names.filter_map(move |name| {
+        let (list, text) = ResourceTexts::named(&container, name).effective()?;
+        Some((name, list, text))
+    })
+}
+
+/// The container requests some of them, or tries to. No default fills anything in for these.
+fn asks_for_others(container: &Container<'_>, settings: &Settings) -> bool {
+    other_counts(container, settings).any(|(_, _, text)| request::count(text) != Ok(0))
+}
+
+/// Invalid counts, and more than one where a container may have one share only.
+fn invalid_counts(container: &Container<'_>, settings: &Settings) -> Vec<Refusal> {
+    let invalid = |(name, list, text): (&str, &str, &str)| {
+        let message = match request::count(text) {
+            Err(error) => error.to_string(),
+            Ok(count) if count > 1 && settings.strict.iter().any(|strict| strict == name) => {
+                format!("{text:?} exceeds the limit of one share per container; expected: 1")
+            }
+            Ok(_) => return None,
+        };
+        let field = field(container, list, name);
+        Some(Refusal { field, message })
+    };
+    let usual = settings.names.of(Resource::Gpu);
+    let usual = ResourceTexts::named(container, usual)
+        .effective()
+        .map(|(list, text)| (usual, list, text))
+        .filter(|(.., text)| request::count(text).is_ok());
+    other_counts(container, settings)
+        .chain(usual)
+        .filter_map(invalid)
+        .collect()
+}

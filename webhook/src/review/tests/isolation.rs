@@ -1,0 +1,178 @@
+//! Every way to bypass a share, refused where the administrator does not allow it.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Exactly one refusal: of this field, with this value, expecting this.
+fn check(pod: &Value, field: &str, value: &str, expected: &str) {
+    let [refusal] = &*refusals(pod, &Settings::default()) else {
+        panic!("not one refusal: {pod}");
+    };
+    assert!(
+        refusal.starts_with(&format!("{field}: {value} ")),
+        "{refusal}"
+    );
+    assert!(
+        refusal.contains(&format!("expected: {expected}")),
+        "{refusal}"
+    );
+}
+
+fn outside(path: &str) -> String {
+    format!("a path that is neither inside {path} nor one of its parents, or")
+}
+
+#[test]
+fn rejects_privileges_that_bypass_the_share() {
+    let none = "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO, SYS_MODULE, DAC_READ_SEARCH, BPF";
+    check(
+        &with("spec.hostPID", &json!(true)),
+        "spec.hostPID",
+        "true",
+        "false",
+    );
+    // Also in a container without a share: it is the same pod.
+    for index in [0, 1] {
+        let at = |rest: &str| format!("spec.containers.{index}.securityContext.{rest}");
+        let field = |rest: &str| format!("spec.containers[{index}].securityContext.{rest}");
+        check(
+            &with(&at("privileged"), &json!(true)),
+            &field("privileged"),
+            "true",
+            "false",
+        );
+        check(
+            &with(&at("procMount"), &json!("Unmasked")),
+            &field("procMount"),
+            "\"Unmasked\"",
+            "\"Default\"",
+        );
+        for capability in [
+            "SYS_ADMIN",
+            "CAP_SYS_PTRACE",
+            "sys_rawio",
+            "ALL",
+            "SYS_MODULE",
+            "cap_dac_read_search",
+            "BPF",
+        ] {
+            check(
+                &with(
+                    &at("capabilities"),
+                    &json!({"add": ["NET_ADMIN", capability]}),
+                ),
+                &field("capabilities.add[1]"),
+                &format!("{capability:?}"),
+                none,
+            );
+        }
+    }
+}
+
+#[test]
+fn rejects_host_paths_that_bypass_the_share() {
+    for (host_path, closed) in [
+        ("/dev", "/dev"),
+        ("/", "/dev"),
+        ("/dev/nvidia0", "/dev"),
+        ("/etc/cdi", "/etc/cdi"),
+        ("/etc", "/etc/cdi"),
+        ("/var/run/cdi", "/run/cdi"),
+        ("/var/lib", "/var/lib/kubelet"),
+        ("/var/lib/kubelet/pods", "/var/lib/kubelet"),
+        ("/run/containerd/containerd.sock", "/run/containerd"),
+        ("/var/run/docker.sock", "/run/docker.sock"),
+        ("/etc/kubernetes/manifests", "/etc/kubernetes"),
+        ("/proc/sys/kernel", "/proc"),
+        ("/var/lib/aliquot/shares", "/var/lib/aliquot"),
+    ] {
+        let volumes = json!([{"name": "d", "emptyDir": {}}, {"name": "h", "hostPath": {"path": host_path, "type": ""}}]);
+        check(
+            &with("spec.volumes", &volumes),
+            "spec.volumes[1].hostPath.path",
+            &format!("{host_path:?}"),
+            &outside(closed),
+        );
+    }
+    let device = json!([{"name": "h", "hostPath": {"path": "/opt/disk", "type": "BlockDevice"}}]);
+    check(
+        &with("spec.volumes", &device),
+        "spec.volumes[0].hostPath.type",
+        "\"BlockDevice\"",
+        "a type that is not a device",
+    );
+}
+
+/// A volume at this path of the host, mounted by the second container.
+fn mounted(host_path: &str, read_only: &[bool]) -> Value {
+    let mut pod = with(
+        "spec.volumes",
+        &json!([{"name": "h", "hostPath": {"path": host_path}}]),
+    );
+    let mount = |read_only: &bool| json!({"name": "h", "mountPath": "/h", "readOnly": read_only});
+    let mounts: Vec<Value> = read_only.iter().map(mount).collect();
+    pod["spec"]["containers"][1]["volumeMounts"] = json!(mounts);
+    pod
+}
+
+#[test]
+fn rejects_writable_mounts_of_root_programs() {
+    let field = "spec.volumes[0].hostPath.path";
+    for (host_path, closed) in [
+        ("/etc/containerd", "/etc/containerd"),
+        ("/etc/crio/crio.conf.d", "/etc/crio"),
+        (
+            "/etc/nvidia-container-runtime",
+            "/etc/nvidia-container-runtime",
+        ),
+        ("/etc/systemd/system", "/etc/systemd"),
+        ("/opt/cni/bin", "/opt/cni"),
+    ] {
+        let value = format!("{host_path:?}");
+        check(
+            &mounted(host_path, &[true]),
+            field,
+            &value,
+            &outside(closed),
+        );
+    }
+    for (host_path, closed) in [("/usr/bin", "/usr"), ("/lib64", "/lib64")] {
+        let value = format!("{host_path:?}");
+        let expected = format!("{} readOnly: true", outside(closed));
+        check(&mounted(host_path, &[false]), field, &value, &expected);
+        check(
+            &mounted(host_path, &[true, false]),
+            field,
+            &value,
+            &expected,
+        );
+        admit(&mounted(host_path, &[true]), &Settings::default());
+    }
+}
+
+#[test]
+fn rejects_mounts_over_limiter_files() {
+    for (path, ours) in [
+        ("/.aliquot", "/.aliquot"),
+        ("/.aliquot/limits", "/.aliquot"),
+        ("/etc/ld.so.preload", "/etc/ld.so.preload"),
+        ("/etc/", "/etc/ld.so.preload"),
+        ("/", "/.aliquot"),
+    ] {
+        for (list, key) in [
+            ("volumeMounts", "mountPath"),
+            ("volumeDevices", "devicePath"),
+        ] {
+            check(
+                &with(
+                    &format!("spec.containers.0.{list}"),
+                    &json!([{"name": "d", key: path}]),
+                ),
+                &format!("spec.containers[0].{list}[0].{key}"),
+                &format!("{path:?}"),
+                &outside(ours),
+            );
+        }
+    }
+}
