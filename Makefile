@@ -91,8 +91,8 @@ reference: ## Write docs/reference/the reference pages that are made from the co
 	UPDATE=1 cargo test --quiet --locked -p aliquot-chart --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-cli --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib generates_driver_call_reference_from_table
-	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib the_reference_of_metrics_is_made_from_the_table
-	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib the_reference_of_the_monitors_metrics_is_made_from_the_table
+	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib metrics_reference_matches_table
+	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib metrics_reference_matches_declarations
 	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib xid_reference_matches_catalogue
 
 screens: build ## Write the pictures in docs/screens anew, by the tests

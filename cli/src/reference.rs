@@ -8,11 +8,10 @@ use crate::program::{CODES, Program};
 
 const HEAD: &str = "# kubectl aliquot
 
-For you who use or run Aliquot.
-Made from the program's own help by `make reference`.
+Generated from the program's help by `make reference`.
 
-Put `kubectl-aliquot` into the path, and kubectl finds it as `kubectl aliquot`.
-For completion in every shell that kubectl completes in, link it under the name that kubectl asks for:
+Put `kubectl-aliquot` into the path, and kubectl runs it as `kubectl aliquot`.
+For shell completion, in every shell that kubectl supports, link it under the name that kubectl looks for:
 `ln -s kubectl-aliquot /usr/local/bin/kubectl_complete-aliquot`
 
 ";

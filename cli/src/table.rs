@@ -55,7 +55,7 @@ pub fn explain(answer: &PodAnswer, most: usize) -> String {
         let _ = writeln!(text, "{state} {} with", booked.node);
         match &booked.gpus {
             None => {
-                text.push_str("  an allocation that cannot be read; it counts as the whole node\n")
+                text.push_str("  an allocation that cannot be read; it counts as the whole node\n");
             }
             Some(gpus) => {
                 for (gpu, amount) in gpus {

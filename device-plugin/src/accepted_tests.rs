@@ -48,8 +48,7 @@ fn restores_accepted_allocations_after_restart() {
 #[test]
 fn computes_pod_use_by_container_stage() {
     let share = accepted("u1");
-    let uses = share.uses();
-    let used = uses[&aliquot_core::GpuUuid::from("GPU-a")];
+    let used = share.uses()[&aliquot_core::GpuUuid::from("GPU-a")];
     assert_eq!((used.replicas, used.memory.0, used.cores.0), (1, 50, 5));
 }
 

@@ -111,6 +111,10 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
 }
 
 /// Runs the agent until `stop`, or until it has left the node.
+#[allow(
+    clippy::too_many_lines,
+    reason = "the parts in the order of their start"
+)]
 pub async fn run(
     settings: Settings,
     driver: Arc<dyn Driver>,

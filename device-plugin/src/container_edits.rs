@@ -64,6 +64,10 @@ impl PreStart {
     /// Writes the files of one container, whose names are those of `holders`, in the order of their
     /// resources: limits page, counters file and CDI spec of the first, and for each further one a
     /// CDI spec with the same variables. Never removes an instance that `others` use.
+    #[allow(
+        clippy::too_many_lines,
+        reason = "the steps of one start, in their order"
+    )]
     pub(crate) fn write(
         &self,
         accepted: &AcceptedAllocation,
@@ -157,8 +161,8 @@ impl PreStart {
             source,
         })?;
         let directory = self.paths.container_directories.join(name.as_str());
-        let limited = edits.limited && !effective.uncontrolled;
-        let limiter = self.limiter.as_ref().filter(|_| limited);
+        let enforced = edits.limited && !effective.uncontrolled;
+        let limiter = self.limiter.as_ref().filter(|_| enforced);
         self.prepare_directory(&directory, &page, limiter)?;
         fail_point::at(Point::DirectoryWritten);
         if let Some(named) = &holders[0].non_cdi {

@@ -202,7 +202,7 @@ impl HealthMonitor {
         let synced = self.prestart.pods.synced();
         match self.prestart.entries() {
             Ok(entries) => {
-                state.allocated_ids = device_failures::allocated_ids(&entries, &pods, synced)
+                state.allocated_ids = device_failures::allocated_ids(&entries, &pods, synced);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot read which device ids are allocated; the last known ones stay in effect");

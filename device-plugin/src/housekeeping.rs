@@ -81,7 +81,7 @@ pub async fn run(
                     lost.send_if_modified(|known| update_lost(known, now_lost, undecided));
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, "housekeeping ended early; it runs again at the next interval")
+                    tracing::warn!(%error, "housekeeping ended early; it runs again at the next interval");
                 }
                 Err(_) => return,
             }
@@ -153,7 +153,7 @@ pub fn run_once(
                 tracing::info!(name, "removed the files of a container that is gone");
             }
             Err(error) => {
-                tracing::warn!(name, %error, "cannot remove the files of a container that is gone; retrying at the next run")
+                tracing::warn!(name, %error, "cannot remove the files of a container that is gone; retrying at the next run");
             }
         }
     }
@@ -258,7 +258,7 @@ pub async fn run_audits(
                 }
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "cannot compare MIG instances in containers with allocations")
+                tracing::warn!(%error, "cannot compare MIG instances in containers with allocations");
             }
             Err(_) => return,
         }

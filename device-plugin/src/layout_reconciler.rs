@@ -95,14 +95,14 @@ impl LayoutReconciler {
             let node = seen.borrow_and_update().clone();
             pods.borrow_and_update();
             let reconciler = Arc::clone(&this);
-            let reconciled = spawn_blocking(move || {
+            let task = spawn_blocking(move || {
                 let work = reconciler.reconcile(&mut state, node.as_ref());
                 (state, work)
             });
-            let Ok((reconciled, work)) = reconciled.await else {
+            let Ok((new_state, work)) = task.await else {
                 return;
             };
-            state = reconciled;
+            state = new_state;
             for work in work {
                 let (this, ended_tx) = (Arc::clone(&this), ended_tx.clone());
                 let uuid = GpuUuid::from(work.gpu.uuid.as_str());

@@ -108,7 +108,7 @@ pub(crate) async fn leave(prestart: &Arc<PreStart>, client: &Client, settings: &
             "files that running pods use stay on the node"
         ),
         Ok(Err(error)) => {
-            tracing::error!(%error, "cannot remove all files of Aliquot from the node")
+            tracing::error!(%error, "cannot remove all files of Aliquot from the node");
         }
         Err(error) => tracing::error!(%error, "cannot remove all files of Aliquot from the node"),
     }

@@ -22,7 +22,7 @@ use crate::proto::HEALTHY;
 use crate::proto::v1beta1 as api;
 use crate::proto::v1beta1::device_plugin_server::DevicePlugin;
 
-/// How long GetPreferredAllocation waits for the pod that it is about: the kubelet's watch may be
+/// How long `GetPreferredAllocation` waits for the pod that it is about: the kubelet's watch may be
 /// ahead of ours. The kubelet admits no other pod meanwhile.
 const PATIENCE: Duration = Duration::from_millis(300);
 

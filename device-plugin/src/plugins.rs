@@ -79,7 +79,7 @@ pub async fn register_all<F>(
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = changes.changed() => if changed.is_err() { return },
+            sent = changes.changed() => if sent.is_err() { return },
             Ok(()) = node_view.changed() => {}
         }
     }

@@ -120,7 +120,7 @@ impl Preallocated {
             match spawn_blocking(move || this.replenish()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, "cannot preallocate container directories; they are created when containers start")
+                    tracing::warn!(%error, "cannot preallocate container directories; they are created when containers start");
                 }
                 Err(_) => return,
             }

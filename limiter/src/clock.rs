@@ -50,6 +50,7 @@ pub(crate) fn wait(word: &AtomicU32, value: u32, until: u64) {
         tv_nsec: part(until % SECOND),
     };
     // Not a private futex, because another process writes the word. The time is absolute.
+    // SAFETY: word and time outlive the call, which keeps neither.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

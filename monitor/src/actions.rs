@@ -130,7 +130,7 @@ impl ActionRunner {
             // The directory was removed with its pod.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                self.warn_once("cannot write the list of processes", &container.id, &error)
+                self.warn_once("cannot write the list of processes", &container.id, &error);
             }
         }
     }

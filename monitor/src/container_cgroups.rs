@@ -206,8 +206,8 @@ mod tests {
             Cgroups::new()
         );
         let names = [((key.0.clone(), "a".repeat(64)), "main".to_owned())].into();
-        let (named, candidates) = finder.find(&containers, &names, &processes);
-        assert_eq!(named[&key], [path(pod, "a")].into());
+        let (found, candidates) = finder.find(&containers, &names, &processes);
+        assert_eq!(found[&key], [path(pod, "a")].into());
         assert_eq!(candidates, Cgroups::new());
     }
 }

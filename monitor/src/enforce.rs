@@ -105,7 +105,7 @@ impl DriverLimits {
     /// The limits of this driver.
     pub fn new(driver: Arc<dyn MemoryLimits>) -> Self {
         Self {
-            driver: driver,
+            driver,
             set: BTreeMap::new(),
             gone: BTreeSet::new(),
             without: BTreeMap::new(),

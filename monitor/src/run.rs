@@ -35,7 +35,7 @@ use crate::sampling_loop::{MonitorPolicy, SampleStatus, SamplingLoop};
 use crate::settings::Settings;
 
 /// The readiness condition: samples complete.
-const SAMPLED: &str = "sampled";
+const SAMPLED: &str = "looked";
 const OVERDUE_REASON: &str = "a sample does not complete: the driver does not answer";
 
 /// Why the monitor cannot run.

@@ -50,6 +50,7 @@ pub struct Settings {
     #[arg(
         long = "spared-namespaces",
         env = "ALIQUOT_SPARED_NAMESPACES",
+        value_name = "SPARED_NAMESPACES",
         value_delimiter = ',',
         default_value = "kube-system"
     )]

@@ -84,7 +84,7 @@ pub(crate) fn read_gpu(
         }),
         numa: near.and_then(|words| first_bit(&words)),
         mig,
-        layout: layout,
+        layout,
         links: BTreeMap::new(),
     })
 }
@@ -159,11 +159,7 @@ impl NoteCollector<'_> {
 
     fn add(&mut self, call: &'static str, problem: String) {
         let gpu = Some(self.gpu.clone());
-        self.notes.push(Note {
-            gpu: gpu,
-            call,
-            problem,
-        });
+        self.notes.push(Note { gpu, call, problem });
     }
 }
 

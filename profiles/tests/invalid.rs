@@ -35,7 +35,7 @@ fn reports_each_invalid_file() {
         ("profiles: {lab: {rest: vgpu}}".to_owned(), "apiVersion: is missing; expected: aliquot.dev/v1alpha1"),
         ("apiVersion: v1\nprofiles: {lab: {rest: vgpu}}".to_owned(), r#"apiVersion: "v1" has the wrong format; expected: aliquot.dev/v1alpha1"#),
         ("apiVersion: aliquot.dev/v1alpha1".to_owned(), "profiles: is missing; expected: a mapping"),
-        ("apiVersion: aliquot.dev/v1alpha1\nprofiles: {lab: {rest: vgpu}}\ndefualt: lab".to_owned(), r#"defualt: unknown key; expected: apiVersion, default, profiles"#),
+        ("apiVersion: aliquot.dev/v1alpha1\nprofiles: {lab: {rest: vgpu}}\ndefualt: lab".to_owned(), r"defualt: unknown key; expected: apiVersion, default, profiles"),
         ("apiVersion: aliquot.dev/v1alpha1\nprofiles: {lab: {rest: vgpu}}\ndefault: lap".to_owned(), r#"default: "lap" is not a profile; expected: lab"#),
         ("apiVersion: aliquot.dev/v1alpha1\nprofiles: []".to_owned(), "profiles: [] is a list; expected: a mapping"),
         ("apiVersion: aliquot.dev/v1alpha1\nprofiles: {-lab: {rest: vgpu}}".to_owned(), r#"profiles.-lab: "-lab" is not a valid key; expected: 1 to 63 letters, digits, '-', '_' and '.', starting and ending with a letter or digit"#),
@@ -58,7 +58,7 @@ fn reports_each_invalid_profile() {
         ),
         (
             lab("gpu: [{select: {all: true}, mode: vgpu}]"),
-            r#"profiles.lab.gpu: unknown key; expected: nodeSelector, gpus, rest, transition"#,
+            r"profiles.lab.gpu: unknown key; expected: nodeSelector, gpus, rest, transition",
         ),
         (
             lab("nodeSelector: {pool: 7}\nrest: vgpu"),
@@ -159,7 +159,7 @@ fn reports_each_invalid_selector() {
         ),
         (
             select("model: A30"),
-            r#"profiles.lab.gpus[0].select.model: unknown key; expected: all, index, uuid, pci, product"#,
+            r"profiles.lab.gpus[0].select.model: unknown key; expected: all, index, uuid, pci, product",
         ),
     ];
     for (broken, message) in &table {

@@ -89,8 +89,8 @@ pub enum BindError {
 }
 
 impl BindError {
-    /// The outcome for the metrics: `conflict` for a node that is full by now, `gone` for a pod that
-    /// is deleted, else `error`.
+    /// The outcome for the metrics: `conflict` for a node that is full by now, `gone` for a pod
+    /// that is deleted, else `error`.
     pub fn outcome(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "conflict",

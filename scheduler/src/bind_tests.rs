@@ -71,8 +71,8 @@ async fn play(script: Script, mut server: mock::Handle<Request<Body>, Response<B
     assert!(server.next_request().await.is_none(), "a call too many");
 }
 
-/// Binds pod `a` (600 of 1000 MiB) to `n` against `script`; checks the result and the memory that is
-/// allocated afterwards.
+/// Binds pod `a` (600 of 1000 MiB) to `n` against `script`; checks the result and the memory that
+/// is allocated afterwards.
 async fn check(script: Script, expected: &str, allocated: u64) {
     check_as(Leader::always(), script, expected, allocated).await;
 }

@@ -53,8 +53,8 @@ impl Cause {
     }
 }
 
-/// Runs until `stop`. A pod is evicted after it was refused for `after`, and at once if it must leave
-/// an unhealthy GPU.
+/// Runs until `stop`. A pod is evicted after it was refused for `after`, and at once if it must
+/// leave an unhealthy GPU.
 pub async fn run(
     cache: Arc<LedgerCache>,
     binder: Arc<Binder>,
@@ -165,8 +165,8 @@ pub enum EvictionOutcome {
     Failed(String),
 }
 
-/// Calls the Eviction API once; with `dry_run`, asks whether the eviction would be allowed. The body is
-/// our own: kube's sends the uid precondition under a name that no API server reads.
+/// Calls the Eviction API once; with `dry_run`, asks whether the eviction would be allowed. The
+/// body is our own: kube's sends the uid precondition under a name that no API server reads.
 pub async fn request_eviction(client: &Client, pod: &PodRef, dry_run: bool) -> EvictionOutcome {
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     let mut options = json!({"preconditions": {"uid": pod.uid}});

@@ -186,7 +186,7 @@ impl Explain {
                 let entry = PodEntry {
                     node,
                     namespace: namespace.into(),
-                    allocated: allocated,
+                    allocated,
                     requests: demand.requests(),
                     confirmed: true,
                 };
@@ -387,8 +387,8 @@ impl LedgerCache {
         holders.iter().zip(bound_pods).map(name).collect()
     }
 
-    /// ` (allocated to ns/pod)`, sorted; empty where no pod is found. Stops at the node where enough
-    /// pods are found.
+    /// ` (allocated to ns/pod)`, sorted; empty where no pod is found. Stops at the node where
+    /// enough pods are found.
     pub(crate) fn pin_holders_text(&self, nodes: &[&str], demand: &Demand) -> String {
         let mut holders = BTreeSet::new();
         for node in nodes {

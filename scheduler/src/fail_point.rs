@@ -1,7 +1,7 @@
 //! Fail points: places at which tests/chaos can have processes killed.
 //!
-//! Only in builds with the feature `fail-points`, which `aliquot-scheduler` refuses; everywhere else
-//! [`at`] is empty. Such a build reads the file that `ALIQUOT_FAIL_POINT_FILE` names at every
+//! Only in builds with the feature `fail-points`, which `aliquot-scheduler` refuses; everywhere
+//! else [`at`] is empty. Such a build reads the file that `ALIQUOT_FAIL_POINT_FILE` names at every
 //! passage: `POINT PASSAGE PID...`. At that passage of that point it renames the file to `*.fired`
 //! and kills (-9) these processes, itself among them or not. No fail point is where a lock is held
 //! that a surviving process needs.

@@ -1,5 +1,5 @@
-//! `GET /books`: the ledger, with what is allocated on every GPU and to every pod. The metrics may not
-//! name pods.
+//! `GET /books`: the ledger, with what is allocated on every GPU and to every pod. The metrics may
+//! not name pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The cluster page at `GET /page/`, read-only: nodes with their GPUs and shares, and pending pods with
-//! the reasons. Its files are those of `scheduler/page`.
+//! The cluster page at `GET /page/`, read-only: nodes with their GPUs and shares, and pending pods
+//! with the reasons. Its files are those of `scheduler/page`.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A newcomer's path, timed: a fresh clone, make demo, a value changed in an example and one in the
-# code, each seen in the container. One line for each step: seconds, of those of CPU, what it was.
+# Times a newcomer's path: a fresh clone, make demo, a value changed in an example and one in the
+# code, each read in the container. Prints one line for each step: seconds, CPU seconds, the step.
 #   tests/e2e/newcomer.sh              the commit that is checked out; needs root, as make demo
-#   ALIQUOT_FRESH=1 ...                without the caches that a fresh machine has not: Cargo's
+#   ALIQUOT_FRESH=1 ...                without the caches that a fresh machine lacks: Cargo's
 #                                      registry, Go's modules and builds, the test cluster's binaries
-# It needs room for a whole build below TMPDIR, and removes all of it. A demo that runs is replaced.
+# It needs space for a whole build below TMPDIR, and removes all of it. It replaces a running demo.
 set -euo pipefail
-export LC_ALL=C # seconds have a point
+export LC_ALL=C # seconds with a decimal point
 unset CARGO_TARGET_DIR MAKEFLAGS MFLAGS MAKELEVEL # of the make that started this
 source=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
 work=$(mktemp -d "${TMPDIR:-/tmp}/newcomer-XXXX")
@@ -15,12 +15,12 @@ clone=$work/aliquot
 began=$SECONDS
 if [ -n "${ALIQUOT_FRESH:-}" ]; then
   mkdir "$work/cargo"
-  # Where this machine fetches from is its own matter.
+  # The machine's own registries stay configured.
   cp "${CARGO_HOME:-$HOME/.cargo}"/config.toml "$work/cargo/" 2>/dev/null || true
   export CARGO_HOME=$work/cargo GOMODCACHE=$work/go/mod GOCACHE=$work/go/build ALIQUOT_CACHE=$work/cache
 fi
 leave() {
-  # Not by make, which would first build what a run that failed early has not.
+  # Not by make, which would first build what an early failure left unbuilt.
   [ ! -x "$clone/target/debug/demo" ] || "$clone/target/debug/demo" down >>"$log" 2>&1 || true
   chmod -R u+w "$work" && rm -rf "$work"
 }
@@ -36,11 +36,11 @@ step() { # step WHAT COMMAND...
   fi
   awk -v w="$what" '{printf "%7.1f s, %7.1f s of CPU  %s\n", $1, $2 + $3, w}' <<<"$took"
 }
-shows() { # shows TEXT: the demo printed it
+shows() { # shows TEXT: fails unless the demo printed it
   grep -qF -- "$1" "$log" || { echo "the demo did not show $1:" >&2; cat "$log" >&2; exit 1; }
 }
-changed() { # changed FILE: what was to be changed in it was there
-  ! git diff --quiet -- "$1" || { echo "$1 has no such line any more" >&2; exit 1; }
+changed() { # changed FILE: fails unless sed changed it
+  ! git diff --quiet -- "$1" || { echo "$1 no longer has such a line" >&2; exit 1; }
 }
 within() { sed -n 's/^\[\( *[0-9.]* s\)\] ready.*/          of this \1 from the first process to ready/p' "$log"; }
 
@@ -57,7 +57,7 @@ changed examples/gpu-pod.yaml
 step "examples/gpu-pod.yaml: 4000 MiB; make demo" make demo
 shows CUDA_DEVICE_MEMORY_LIMIT_0=4000m
 within
-# What a container is told of its compute is written by the agent.
+# The agent writes the container's compute limit.
 sed -i 's|"CUDA_DEVICE_SM_LIMIT={cores}"|"CUDA_DEVICE_SM_LIMIT={cores}.0"|' device-plugin/src/environment.rs
 changed device-plugin/src/environment.rs
 step "a line of the agent's code; make demo" make demo

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs clients that were not written here against the libraries in FOLDER (libnvidia-ml.so.1,
+# Runs clients of other projects against the libraries in FOLDER (libnvidia-ml.so.1,
 # libcuda.so.1) and the machine of GPUSIM_STATE: nvidia-ml-py, nvitop, cuda-bindings, and the
-# libcudart 10.2 that an old torchvision carries. Their Python environment is kept under
+# libcudart 10.2 that an old torchvision ships. Their Python environment is cached under
 # ${ALIQUOT_CACHE:-~/.cache/aliquot}, by the hash of its requirements.
 #
 # usage: GPUSIM_STATE=FILE clients.sh pynvml|nvitop|bindings|cudart FOLDER
 #        clients.sh python   prints their Python, and the folder of the one that it came from
-#        GPUSIM_STATE=FILE clients.sh packages -    says where their packages are
+#        GPUSIM_STATE=FILE clients.sh packages -    prints where their packages are
 set -euo pipefail
 
 client=${1:?which client: pynvml, nvitop, bindings or cudart}
@@ -70,7 +70,7 @@ if [ "$client" = python ]; then
 fi
 export LD_LIBRARY_PATH=$folder LC_ALL=C.UTF-8 TERM=xterm
 case $client in
-pynvml) exec timeout 60 "$venv/bin/python" "$here/clients/cards.py" ;;
+pynvml) exec timeout 60 "$venv/bin/python" "$here/clients/gpus.py" ;;
 nvitop) exec timeout 60 "$venv/bin/python" -m nvitop --once ;;
 bindings) exec timeout 60 "$venv/bin/python" "$here/clients/bindings.py" ;;
 packages) echo "$venv"/lib/python3*/site-packages ;;

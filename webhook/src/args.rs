@@ -110,7 +110,8 @@ pub struct Args {
     #[arg(long, env = "ALIQUOT_PODS_MAY_IGNORE", default_value_t = true, action = ArgAction::Set)]
     pub pods_may_ignore: bool,
 
-    /// How long to keep serving after SIGTERM, not ready, until the Service has removed the endpoint
+    /// How long to keep serving after SIGTERM, not ready, until the Service has removed the
+    /// endpoint
     #[arg(long, env = "ALIQUOT_LINGER", default_value = "0s")]
     pub linger: SignedDuration,
     /// Log format: text or json

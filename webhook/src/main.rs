@@ -20,7 +20,7 @@ async fn main() -> Result<()> {
     let args = Args::parse();
     telemetry::init(args.log_format, &args.log_filter)?;
     let settings = Arc::new(args.settings()?);
-    let reconciled = ReconcilerSettings {
+    let plan = ReconcilerSettings {
         namespace: args.namespace.clone(),
         target: args.target()?,
         names: settings.names.clone(),
@@ -54,9 +54,9 @@ async fn main() -> Result<()> {
         let listener = http::plain(http::bind(addr).await?);
         tokio::spawn(http::serve(listener, health, stop.clone(), http::DRAIN));
     }
-    tracing::info!(listen = %args.listen, reached_at = ?reconciled.target.names(), "serving admission reviews");
+    tracing::info!(listen = %args.listen, reached_at = ?plan.target.names(), "serving admission reviews");
 
-    let reconciler = Reconciler::new(reconciled, client.clone(), certificates, readiness, metrics);
+    let reconciler = Reconciler::new(plan, client.clone(), certificates, readiness, metrics);
     reconciler::run(reconciler, client, stop).await;
     serving.await?.context("the HTTPS listener failed")?;
     Ok(())

@@ -278,7 +278,7 @@ fn reports_ledger_differences_and_unreachable_ledger() {
         |known| {
             known.differences = Ok(vec![
                 "d/p: has an allocation that is not in the ledger".to_owned(),
-            ])
+            ]);
         },
         &[("books", BAD)],
     );

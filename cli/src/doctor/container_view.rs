@@ -1,5 +1,5 @@
 //! What a process in a container sees: whether libvgpu.so is loaded, which GPUs it can open, and the
-//! settings of SELinux and overlayfs. Read without touching a GPU.
+//! settings of `SELinux` and overlayfs. Read without touching a GPU.
 
 use std::collections::BTreeMap;
 use std::path::Path;

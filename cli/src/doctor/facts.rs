@@ -51,7 +51,7 @@ pub struct ClusterFacts {
     pub classes: Fact<BTreeMap<String, String>>,
     /// The runtime class of the agents' pods.
     pub agent_class: Fact<Option<String>>,
-    /// The names of the ValidatingAdmissionPolicyBindings.
+    /// The names of the `ValidatingAdmissionPolicyBindings`.
     pub policy_bindings: Fact<Vec<String>>,
     /// kube-scheduler's configuration, if there is one.
     pub config: Fact<Option<String>>,

@@ -36,7 +36,7 @@ pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
     result.map_err(|error| error.to_string())
 }
 
-/// The runtime class in these DaemonSets' pod templates.
+/// The runtime class in these `DaemonSets`' pod templates.
 fn class_of(agents: ObjectList<DaemonSet>) -> Option<String> {
     let mut specs = agents.items.into_iter().filter_map(|one| one.spec);
     specs.find_map(|one| one.template.spec?.runtime_class_name)

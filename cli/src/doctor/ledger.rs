@@ -33,10 +33,8 @@ fn allocations(pods: &[Pod], settings: &pod::Settings) -> BTreeMap<String, (Stri
     let line = |object: &Pod| {
         let (node, used) = pod::allocated(object, settings)?;
         let gpus = match used {
-            AllocatedUse::Known(uses) if uses.is_empty() => return None,
-            AllocatedUse::Known(uses) => {
-                Some(uses.into_iter().map(|(gpu, used)| (gpu, used.into())))
-            }
+            AllocatedUse::Known(all) if all.is_empty() => return None,
+            AllocatedUse::Known(all) => Some(all.into_iter().map(|(gpu, used)| (gpu, used.into()))),
             AllocatedUse::Unreadable => None,
         };
         let name = object.metadata.name.as_deref().unwrap_or_default();

@@ -110,7 +110,7 @@ pub(super) fn of_probe(
             CHECK,
             format!(
                 "a pod with a share ran in {}, expected RuntimeClass {class}",
-                other.as_deref().map_or("no runtime class".to_owned(), |other| format!("RuntimeClass {other}"))
+                other.as_deref().map_or_else(|| "no runtime class".to_owned(), |other| format!("RuntimeClass {other}"))
             ),
             "webhook.runtimeClassName applies to pods without a runtime class: check whether another webhook sets one, and the flag --runtime-class of each webhook pod",
         ),

@@ -185,7 +185,7 @@ impl LedgerTest {
                 self.given.insert(pod, (allocation, demand.clone()));
             }
             Err(NotReserved::AlreadyAllocated(node_of_pod)) => {
-                assert_eq!(self.model[&pod].0, node_of_pod)
+                assert_eq!(self.model[&pod].0, node_of_pod);
             }
             Err(NotReserved::Refused(refusal)) => {
                 assert!(before == self.ledger, "a refusal wrote");

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use crate::ledger_cache::LedgerCache;
 use crate::pending::{PendingPod, RecordedPlan};
 
-/// How long a pod is left to kube-scheduler after it asked whether it may preempt: by then the watch
-/// shows whether it did.
+/// How long a pod is left to kube-scheduler after it asked whether it may preempt: by then the
+/// watch shows whether it did.
 const KUBE_SCHEDULER_TIME: Duration = Duration::from_secs(5);
 
 /// The state of preemptions that neither the ledger nor annotations have.

@@ -1,5 +1,5 @@
-//! Executes a plan: writes it on its pod, evicts the victims, and waits until the pod is bound or the
-//! plan expires. Plans of a previous leader are continued, and none is changed.
+//! Executes a plan: writes it on its pod, evicts the victims, and waits until the pod is bound or
+//! the plan expires. Plans of a previous leader are continued, and none is changed.
 
 use std::collections::HashSet;
 
@@ -168,7 +168,8 @@ impl Preemptor {
         EvictionProgress::Continues
     }
 
-    /// The victim runs, with a lower priority than the preemptor: an annotation alone evicts nobody.
+    /// The victim runs, with a lower priority than the preemptor: an annotation alone evicts
+    /// nobody.
     fn may_evict(&self, victim: &Victim, preemptor: &PendingPod) -> bool {
         let bound_pods = self.cache.bound_pods.0.read();
         let bound_pod = bound_pods.get(&victim.uid);

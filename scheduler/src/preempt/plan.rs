@@ -1,5 +1,5 @@
-//! Prepares a plan up to the point where it may be written: victims chosen, capacity reserved in the
-//! ledger, and every eviction tried with dryRun. Nothing in the API server changes.
+//! Prepares a plan up to the point where it may be written: victims chosen, capacity reserved in
+//! the ledger, and every eviction tried with dryRun. Nothing in the API server changes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -60,7 +60,8 @@ impl Preemptor {
         Err(NoPlan::Budgets)
     }
 
-    /// Tries all evictions; the error is the victim that is protected, or none where that is unknown.
+    /// Tries all evictions; the error is the victim that is protected, or none where that is
+    /// unknown.
     async fn try_evictions(&self, record: &PreemptionRecord) -> Result<(), Option<PodUid>> {
         for victim in &record.victims {
             let pod = PodRef {

@@ -310,7 +310,8 @@ impl Run {
     /// All claims expire, and refused pods are checked.
     async fn wait_and_requeue(&mut self) {
         tokio::time::advance(CLAIM_LIFETIME + Duration::from_millis(1)).await;
-        // Waiting for a capacity event notices expired claims; an earlier event may be pending, too.
+        // Waiting for a capacity event notices expired claims; an earlier event may be pending,
+        // too.
         for _ in 0..2 {
             let soon = Duration::from_millis(1);
             drop(tokio::time::timeout(soon, self.system.cache.capacity_changed()).await);

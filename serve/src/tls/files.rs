@@ -94,7 +94,7 @@ impl MountedCertificates {
                 Ok(false) => {}
                 Ok(true) => tracing::info!("serving a new certificate"),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot reload the certificate, the previous one stays in use")
+                    tracing::warn!(%error, "cannot reload the certificate, the previous one stays in use");
                 }
             }
         }

@@ -11,7 +11,7 @@ use aliquot_core::preemption::record::{PREEMPTION, PreemptionRecord};
 use aliquot_e2e::ledger::reported_ledger;
 use aliquot_e2e::pods::{classes, simple};
 use aliquot_e2e::pool::{Shape, node_of};
-use aliquot_e2e::proxy::{Stopped, Traffic, Trap};
+use aliquot_e2e::proxy::{StoppedRequest, Traffic, Trap};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -71,7 +71,7 @@ impl std::fmt::Display for LeaseLost {
 impl std::error::Error for LeaseLost {}
 
 /// The next request in the trap, as long as this one holds the lease.
-async fn next(trap: &mut Trap, replicas: &Replicas, leads: &str) -> Result<Stopped> {
+async fn next(trap: &mut Trap, replicas: &Replicas, leads: &str) -> Result<StoppedRequest> {
     let lost = eventually(PATIENCE, "another holder of the lease", || async {
         Ok((replicas.holder().await? != leads).then_some(()))
     });

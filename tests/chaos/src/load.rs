@@ -1,5 +1,5 @@
 //! Creates and deletes pods: a hundred a second during a kill, a few a second until pods are bound
-//! again. The cluster is kept slightly overfull.
+//! again. There are always slightly more pods than fit.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -33,7 +33,7 @@ const CONTROL: &str = "ALIQUOT_FAIL_POINT_FILE";
 const PROGRAM: &str = "aliquot-scheduler-chaos";
 
 /// One process of a replica.
-enum Life {
+enum ProcessState {
     Runs(Part),
     Ended(Instant),
     /// Not started again.
@@ -49,8 +49,8 @@ pub struct Pair {
     /// The proxy between its extender and the API server.
     pub proxy: Proxy,
     control: PathBuf,
-    extender: Mutex<Life>,
-    scheduler: Mutex<Life>,
+    extender: Mutex<ProcessState>,
+    scheduler: Mutex<ProcessState>,
 }
 
 /// Both replicas.
@@ -76,8 +76,8 @@ impl Replicas {
                 control: stack
                     .write(&format!("{name}.spent"), "")?
                     .with_extension("armed"),
-                extender: Mutex::new(Life::Ended(Instant::now())),
-                scheduler: Mutex::new(Life::Ended(Instant::now())),
+                extender: Mutex::new(ProcessState::Ended(Instant::now())),
+                scheduler: Mutex::new(ProcessState::Ended(Instant::now())),
             });
         }
         let replicas = Arc::new(Self {
@@ -150,8 +150,8 @@ impl Replicas {
                 _ = ticks.tick() => {}
             }
             for pair in &self.pairs {
-                let started = tend(&pair.extender, || self.start_extender(pair))
-                    .and_then(|()| tend(&pair.scheduler, || self.start_scheduler(pair)));
+                let started = restart_if_due(&pair.extender, || self.start_extender(pair))
+                    .and_then(|()| restart_if_due(&pair.scheduler, || self.start_scheduler(pair)));
                 if let Err(error) = started {
                     print_line(&format!("{} not started: {error:#}", pair.name));
                 }
@@ -204,12 +204,12 @@ impl Pair {
     /// The processes of extender and kube-scheduler, when both live.
     fn pids(&self) -> Result<(u32, u32)> {
         match (&*self.extender.lock(), &*self.scheduler.lock()) {
-            (Life::Runs(extender), Life::Runs(scheduler)) => {
+            (ProcessState::Runs(extender), ProcessState::Runs(scheduler)) => {
                 extender.check()?;
                 scheduler.check()?;
                 Ok((extender.pid(), scheduler.pid()))
             }
-            _ => bail!("{} is not whole", self.name),
+            _ => bail!("a process of {} is not running", self.name),
         }
     }
 
@@ -245,18 +245,18 @@ impl Pair {
 
     /// Kills both processes now; they are started again.
     pub async fn kill(&self) -> Result<()> {
-        self.end(|| Life::Ended(Instant::now())).await
+        self.end(|| ProcessState::Ended(Instant::now())).await
     }
 
     /// Kills both processes, which are not restarted.
     pub async fn kill_for_good(&self) -> Result<()> {
-        self.end(|| Life::Down).await
+        self.end(|| ProcessState::Down).await
     }
 
-    async fn end(&self, becomes: impl Fn() -> Life) -> Result<()> {
+    async fn end(&self, becomes: impl Fn() -> ProcessState) -> Result<()> {
         for process in [&self.scheduler, &self.extender] {
             let life = std::mem::replace(&mut *process.lock(), becomes());
-            if let Life::Runs(part) = life {
+            if let ProcessState::Runs(part) = life {
                 part.kill().await?;
             }
         }
@@ -265,12 +265,17 @@ impl Pair {
 }
 
 /// Restarts a process that ended a while ago.
-fn tend(process: &Mutex<Life>, start: impl FnOnce() -> Result<Part>) -> Result<()> {
+fn restart_if_due(
+    process: &Mutex<ProcessState>,
+    start: impl FnOnce() -> Result<Part>,
+) -> Result<()> {
     let mut life = process.lock();
     match &*life {
-        Life::Runs(part) if part.check().is_err() => *life = Life::Ended(Instant::now()),
-        Life::Ended(at) if at.elapsed() >= RESTART => *life = Life::Runs(start()?),
-        Life::Runs(_) | Life::Ended(_) | Life::Down => {}
+        ProcessState::Runs(part) if part.check().is_err() => {
+            *life = ProcessState::Ended(Instant::now());
+        }
+        ProcessState::Ended(at) if at.elapsed() >= RESTART => *life = ProcessState::Runs(start()?),
+        ProcessState::Runs(_) | ProcessState::Ended(_) | ProcessState::Down => {}
     }
     Ok(())
 }

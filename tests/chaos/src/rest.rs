@@ -43,7 +43,7 @@ pub async fn reached(
     let capacity = stack.capacity().await?;
     for (gpu, used) in &ledger.gpus {
         let total = capacity.get(gpu).copied().unwrap_or_default();
-        ensure!(used.within(total), "{gpu} promised {used:?} of {total:?}");
+        ensure!(used.within(total), "{gpu}: {used:?} of {total:?} allocated");
     }
     running(stack, patience).await?;
     ensure!(

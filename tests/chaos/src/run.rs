@@ -111,9 +111,9 @@ async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -
             if paused.is_some() {
                 break;
             }
-            print_line(&format!("{what}: not passed"));
+            print_line(&format!("{what}: the fail-point was not passed"));
         }
-        let paused = paused.with_context(|| format!("{what}: not passed"))?;
+        let paused = paused.with_context(|| format!("{what}: the fail-point was not passed"))?;
         print_line(&format!(
             "{what}: {:.2} s without a binding",
             paused.as_secs_f64()

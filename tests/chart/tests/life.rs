@@ -147,7 +147,7 @@ async fn installed(world: &World, values: &[&str]) -> Result<()> {
 async fn with_hamis_values(world: &World) -> Result<()> {
     let values = aliquot_chart::top("tests/chart/values/hami.yaml");
     installed(world, &["-f", &*values.to_string_lossy()]).await?;
-    let example = aliquot_chart::top("tests/e2e/tests/hami/examples/default_use.yaml");
+    let example = aliquot_chart::top("tests/e2e/tests/sharing/hami/examples/default_use.yaml");
     let apply = ["apply", "-f", &*example.to_string_lossy()];
     world.kubelet_counts_replicas().await?;
     world.cluster.kubectl(&apply).await?.success()?;

@@ -7,9 +7,8 @@ use std::fmt::Write as _;
 
 const HEAD: &str = "# Values of the chart
 
-For you who install Aliquot.
-Made from [values.yaml](../../charts/aliquot/values.yaml) by `make reference`.
-A key that is not here is refused, unless it is one of [HAMi's](../../charts/aliquot/files/hami.yaml).
+Generated from [values.yaml](../../charts/aliquot/values.yaml) by `make reference`.
+Keys that are not listed here are rejected, unless they are [HAMi's](../../charts/aliquot/files/hami.yaml).
 
 | value | default | meaning |
 |---|---|---|

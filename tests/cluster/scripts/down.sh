@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ends everything that belongs to the cluster in folder STATE: parts under test,
+# Ends everything that belongs to the cluster in directory STATE: parts under test,
 # the node with its containers, mounts, cgroup and interfaces, the control plane.
 # Can be run at any time and any number of times.
 #   down.sh STATE [remove|keep]     keep: the logs stay
@@ -10,7 +10,7 @@ how=${2:-remove}
 [ -e "$STATE/aliquot-cluster" ] || { echo "$STATE holds no aliquot cluster" >&2; exit 1; }
 trap '' HUP INT TERM
 exec 9>"$STATE/.down"
-flock 9 # the guard and a hand may both call; who starts from here on sees .down and ends
+flock 9 # the watchdog and a user may both call; who starts from here on sees .down and ends
 [ -e "$STATE/aliquot-cluster" ] || exit 0
 failed=
 locks=/tmp/aliquot-cluster
@@ -65,7 +65,7 @@ if [ -e "$STATE/run/node" ]; then
   await "cgroup $cgroup" no_cgroup
   await "pod interfaces (10.$subnet.0.0/22)" no_route # they go with the pods' network namespaces
   exec 7>"$locks/node-entry.lock" 8>>"$locks/node.lock"
-  flock 7 # nobody joins or leaves meanwhile
+  flock 7 # no other cluster joins or leaves meanwhile
   end node-lock
   if flock -n 8; then # no other cluster with nodes is left
     if [ -e "$locks/sysctl" ]; then

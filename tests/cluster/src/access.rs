@@ -62,7 +62,7 @@ impl Cluster {
             .output();
         let output = tokio::time::timeout(PROGRAM, run)
             .await
-            .with_context(|| format!("{command}: no end after {PROGRAM:?}"))?
+            .with_context(|| format!("{command}: still running after {PROGRAM:?}"))?
             .with_context(|| format!("run {command}"))?;
         Ok(Output {
             command,

@@ -45,7 +45,7 @@ fn block(lines: &[&str], context: &Value) -> Result<Vec<String>> {
         at += 1;
         let test = line.strip_prefix("{{- if ");
         let Some(open) = test.or_else(|| line.strip_prefix("{{- range ")) else {
-            ensure!(*line != "{{- end }}", "an end without an if");
+            ensure!(*line != "{{- end }}", "`end` without `if`");
             made.push(fill(line, context)?);
             continue;
         };
@@ -81,7 +81,7 @@ fn end(lines: &[&str]) -> Result<usize> {
         }
         open == 0
     });
-    end.context("an if without an end")
+    end.context("`if` without `end`")
 }
 
 fn fill(line: &str, context: &Value) -> Result<String> {
@@ -142,8 +142,8 @@ mod tests {
             "{{- if .Values.a.b }}\n{{- end }}",
             Err(".Values.a.b is neither true nor false"),
         );
-        check("{{- if .Values.a.no }}", Err("an if without an end"));
-        check("{{- end }}", Err("an end without an if"));
+        check("{{- if .Values.a.no }}", Err("`if` without `end`"));
+        check("{{- end }}", Err("`end` without `if`"));
         assert!(context(&[("no.such".to_owned(), json!(1))]).is_err());
     }
 }

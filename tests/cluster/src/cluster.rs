@@ -48,8 +48,8 @@ struct Record {
 }
 
 /// A running cluster. It ends with this value: [`Cluster::stop`] is the end of a
-/// success; a mere drop counts as a failure and keeps the logs. Tests with runtimes
-/// of their own can share it: it holds no connection.
+/// success; a mere drop counts as a failure, and the logs stay. Tests with runtimes
+/// of their own can share it: it has no connection.
 #[derive(Debug)]
 pub struct Cluster {
     pub(crate) layout: Layout,
@@ -83,11 +83,11 @@ impl Cluster {
             daemons,
             port_lock: Mutex::default(),
             config,
-            watchdog: watchdog,
+            watchdog,
         })
     }
 
-    /// A cluster that another process started and keeps (see [`crate::Builder::keep`]):
+    /// A detached cluster that another process started (see [`crate::Builder::detached`]):
     /// clients, identities and parts, but its own processes cannot be restarted.
     ///
     /// # Errors
@@ -275,7 +275,7 @@ impl Cluster {
     /// Ends the cluster and removes its folder.
     ///
     /// # Errors
-    /// Something is left; the logs are kept then.
+    /// Something is left; the logs stay then.
     pub async fn stop(mut self) -> Result<()> {
         let watchdog = self.watchdog.take();
         ensure!(

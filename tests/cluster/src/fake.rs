@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::cluster::Cluster;
 
 impl Cluster {
-    /// Makes a Node that is ready, with 64 CPUs, 256 GiB and room for 250 pods;
+    /// Makes a Node that is ready, with 64 CPUs, 256 GiB and capacity for 250 pods;
     /// `allocatable` adds to that or overrides it.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Cluster {
             .with_context(|| format!("set the status of node {name}"))
     }
 
-    /// Sets a pod's phase, as the kubelet of a made-up node would.
+    /// Sets a pod's phase, as the kubelet of a fake node would.
     ///
     /// # Errors
     /// The API server refuses it.

@@ -4,15 +4,15 @@
 //! # async fn example() -> anyhow::Result<()> {
 //! let cluster = aliquot_cluster::Cluster::control_plane().start().await?;
 //! let pods = cluster.kubectl(&["get", "pods", "-A"]).await?;
-//! cluster.stop().await // success; any other way out keeps the logs and says where
+//! cluster.stop().await // success; otherwise the logs stay, and a message names their directory
 //! # }
 //! ```
 //!
 //! The binaries come from `build.sh` and `runc.sh` beside this crate (built once, then cached).
-//! Whatever happens to the owner of a [`Cluster`], also `kill -9`, its guard
-//! process ends every process, mount, cgroup and interface of the cluster.
+//! Whatever happens to the owner of a [`Cluster`], also `kill -9`, its watchdog
+//! ends every process, mount, cgroup and interface of the cluster.
 //!
-//! Tests of one file can share a cluster in a `tokio::sync::OnceCell`: it holds no
+//! Tests of one file can share a cluster in a `tokio::sync::OnceCell`: it has no
 //! connection, so each test's runtime makes its own clients. Such a cluster ends
 //! with the test process and its logs stay (`/tmp/alq-*/log`).
 

@@ -91,7 +91,7 @@ fn hand_down_controllers(group: &Path) -> Result<()> {
     {
         if !on.split_whitespace().any(|name| name == controller) {
             std::fs::write(&control, format!("+{controller}"))
-                .with_context(|| format!("hand down cgroup controller {controller}"))?;
+                .with_context(|| format!("enable cgroup controller {controller}"))?;
         }
     }
     Ok(())

@@ -91,7 +91,7 @@ impl Cluster {
         TcpStream::connect(address).await.is_ok()
     }
 
-    /// Starts it, configured as its files say, and waits for nothing.
+    /// Starts it, configured by its files, and waits for nothing.
     pub(crate) fn launch(&self, member: Member) -> Result<()> {
         let program = match member {
             Member::Etcd => {

@@ -106,7 +106,7 @@ pub(crate) fn cni(layout: &Layout, ports: Ports, n: u16) -> Value {
 
 /// The kubelet's configuration. Its root is `/var/lib/kubelet` of its own mount
 /// namespace, which is `kubelet/` of the state folder from outside.
-/// `health` is 0 where nobody asks for it.
+/// `health` is 0 if it is not used.
 pub(crate) fn kubelet(layout: &Layout, (port, health): (u16, u16), cgroup: &str) -> Value {
     let pki = layout.text("pki");
     json!({

@@ -90,7 +90,7 @@ impl Cluster {
     /// Waits until every container of the pod runs (and is ready).
     ///
     /// # Errors
-    /// Not in time (the error tells what the pod waits for), or the pod ended.
+    /// Not in time (the error names what the pod waits for), or the pod ended.
     pub async fn wait_running(&self, namespace: &str, name: &str) -> Result<Pod> {
         let what = format!("pod {namespace}/{name} to run");
         self.wait_pod(namespace, name, &what, |pod| {
@@ -111,7 +111,7 @@ impl Cluster {
     /// Waits until the pod is in this phase.
     ///
     /// # Errors
-    /// Not in time; the error tells what the pod waits for.
+    /// Not in time; the error names what the pod waits for.
     pub async fn wait_phase(&self, namespace: &str, name: &str, phase: &str) -> Result<Pod> {
         let what = format!("pod {namespace}/{name} to be {phase}");
         self.wait_pod(namespace, name, &what, |pod| {
@@ -120,11 +120,11 @@ impl Cluster {
         .await
     }
 
-    /// Waits until `is_met` says true of the pod; its error counts as an observation
+    /// Waits until `is_met` is true of the pod; its error counts as an observation
     /// (see [`eventually`]).
     ///
     /// # Errors
-    /// Not in time; the error tells what the pod waits for.
+    /// Not in time; the error names what the pod waits for.
     pub async fn wait_pod(
         &self,
         namespace: &str,
@@ -171,7 +171,7 @@ impl Cluster {
             .items)
     }
 
-    /// Deletes a pod at once (grace period 0 on a made-up node, else 1 s) and waits
+    /// Deletes a pod at once (grace period 0 on a fake node, else 1 s) and waits
     /// until its object is gone.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! A block of TCP ports for one cluster, its own on this machine.
 //!
-//! A block is held by an exclusive lock on its lock file. The lock belongs to the
+//! A block is reserved by an exclusive lock on its lock file. The lock belongs to the
 //! open file, so handing the file to a daemon as its standard input makes the lock
 //! live exactly as long as that daemon, whoever started it.
 

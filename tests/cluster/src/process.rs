@@ -10,7 +10,7 @@ use crate::layout::Layout;
 
 /// Writes its own pid and start time, then becomes the program, unless the cluster
 /// is being taken down. `down.sh` first makes `.down` and then reads the pid files;
-/// this writes its pid file and then looks for `.down`: whenever the owner dies,
+/// this writes its pid file and then checks for `.down`: whenever the owner dies,
 /// the process is either found there or ends here.
 const WRITE_PID: &str = r#"echo "$$ $(cut -d' ' -f22 /proc/$$/stat)" >"$1" && [ ! -e "$2" ] &&
 shift 2 && exec "$@""#;

@@ -60,7 +60,7 @@ mod tests {
         value.as_u64().unwrap_or_else(|| panic!("{value}"))
     }
 
-    /// What docs/guides/scheduling-policies.md says, as sums.
+    /// What docs/guides/scheduling-policies.md specifies, as sums.
     #[test]
     fn rank_beats_defaults_and_a_full_preference_beats_all_ranks() {
         const TAINTS: u64 = 3 * 100; // weight and most points of TaintToleration

@@ -24,7 +24,7 @@ impl std::fmt::Display for GiveUp {
 
 impl std::error::Error for GiveUp {}
 
-/// Makes the error by which a probe says that waiting longer cannot help.
+/// Makes the error by which a probe reports that waiting longer cannot help.
 pub fn give_up(why: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(GiveUp(why.into()))
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::layout::Layout;
 
-/// The one teardown, for the guard, for stopping by path and for a hand.
+/// The one teardown, for the watchdog, for [`Cluster::stop_at`](crate::Cluster::stop_at) and for users.
 pub(crate) const DOWN: &str = include_str!("../scripts/down.sh");
 
 const WAIT: &str = r#"trap '' HUP INT TERM
@@ -33,7 +33,7 @@ impl Logs {
     }
 }
 
-/// The running guard of one cluster.
+/// The running watchdog of one cluster.
 #[derive(Debug)]
 pub(crate) struct Watchdog(Child);
 

@@ -153,7 +153,7 @@ async fn runs_two_clusters_with_nodes_side_by_side() -> Result<()> {
             .await?;
         cluster.wait_running("default", "p").await?;
     }
-    // What the first one to end takes down leaves the other as it is.
+    // The first one's end does not affect the other.
     one.stop().await?;
     other.restart_kubelet().await?;
     has_started(&other, "p").await?;

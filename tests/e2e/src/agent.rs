@@ -324,7 +324,7 @@ impl Stack {
         let shown = self.machine().show()?;
         let gpus = shown["gpus"]
             .as_array()
-            .context("the machine lists its gpus")?;
+            .context("the machine lists its GPUs")?;
         Ok(u64::try_from(gpus.len())?)
     }
 

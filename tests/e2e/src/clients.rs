@@ -76,13 +76,13 @@ pub fn give(pod: &mut Value, name: &str, from: &str, to: &str) -> Result<()> {
 }
 
 /// A Python with independent clients of NVML (nvitop, nvidia-ml-py).
-pub struct Foreign {
+pub struct IndependentClients {
     python: String,
     /// Of the Python that it was made of.
     base: String,
 }
 
-impl Foreign {
+impl IndependentClients {
     /// Makes it where this machine has none.
     pub async fn python() -> Result<Self> {
         let script = format!("{GPUSIM}/clients.sh");
@@ -138,7 +138,7 @@ pub fn offer(stack: &Stack, spec: &Value) -> Result<()> {
 /// directory of files.
 pub fn open_machine(stack: &Stack) -> Result<()> {
     let state = stack.machine().state().to_owned();
-    let folder = state.parent().context("a folder")?;
+    let folder = state.parent().context("a directory")?;
     let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
     open(folder, 0o777)?;
     for file in std::fs::read_dir(folder)? {
@@ -208,7 +208,7 @@ pub fn with_nvml(
 /// What that client lists of the GPUs that it sees in a pod.
 pub async fn nvml(stack: &Stack, namespace: &str, pod: &str) -> Result<Value> {
     let (packages, scripts) = (packages()?, nvml_scripts()?);
-    let line = format!("PYTHONPATH={packages} exec /usr/bin/python3 {scripts}/cards.py");
+    let line = format!("PYTHONPATH={packages} exec /usr/bin/python3 {scripts}/gpus.py");
     let words = ["sh", "-c", line.as_str()];
     let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
     Ok(serde_json::from_str(&output.success()?)?)

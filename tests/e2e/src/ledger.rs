@@ -172,7 +172,7 @@ impl Stack {
         Ok(gpus)
     }
 
-    /// Waits until the scheduler reports what the pods' annotations say, with nothing else
+    /// Waits until the scheduler reports what the pods' annotations give, with nothing else
     /// reserved, and checks that no GPU is overcommitted.
     pub async fn ledger_agrees(&self) -> Result<LedgerSummary> {
         self.ledger_agrees_within(PATIENCE).await
@@ -180,7 +180,7 @@ impl Stack {
 
     /// The same, and no later: an audit may mend them some time after.
     pub async fn ledger_agrees_within(&self, patience: Duration) -> Result<LedgerSummary> {
-        let ledger = eventually(patience, "the ledger to agree with the pods", || async {
+        let ledger = eventually(patience, "the ledger to match the pods", || async {
             let (annotated, reported) = (
                 self.annotated_ledger().await?,
                 self.scheduler_ledger().await?,
@@ -195,7 +195,10 @@ impl Stack {
         let capacity = self.capacity().await?;
         for (gpu, used) in &ledger.gpus {
             let total = capacity.get(gpu).with_context(|| format!("no GPU {gpu}"))?;
-            ensure!(used.within(*total), "{gpu} promised {used:?} of {total:?}");
+            ensure!(
+                used.within(*total),
+                "{gpu}: {used:?} of {total:?} allocated"
+            );
         }
         Ok(ledger)
     }

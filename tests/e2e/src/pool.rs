@@ -22,7 +22,7 @@ use crate::http;
 use crate::pods::simple;
 use crate::stack::{Kind, Stack};
 
-/// Memory of every gpu: an A100 80GB.
+/// Memory of every GPU: an A100 80GB.
 pub const GPU_MEMORY: u64 = 81_920;
 
 /// What a node of a pool has.

@@ -39,7 +39,7 @@ use traffic::is_watch;
 
 enum Action {
     /// The test decides.
-    Stop(mpsc::UnboundedSender<Stopped>),
+    Stop(mpsc::UnboundedSender<StoppedRequest>),
     /// 503 at once.
     Refuse,
 }
@@ -58,7 +58,7 @@ struct Shared {
 }
 
 /// What becomes of a request.
-enum Fate {
+enum RequestOutcome {
     Passes(Box<Request<Bytes>>),
     Waits(oneshot::Receiver<Reply>),
     Refused,
@@ -80,19 +80,19 @@ pub struct ActiveRule {
 
 /// Requests that wait for the test's decision. When it is dropped, later ones pass.
 pub struct Trap {
-    stopped: mpsc::UnboundedReceiver<Stopped>,
+    stopped: mpsc::UnboundedReceiver<StoppedRequest>,
     _rule: ActiveRule,
 }
 
 /// A request that has not been forwarded. If it is dropped, its connection ends without a response.
-pub struct Stopped {
+pub struct StoppedRequest {
     request: Request<Bytes>,
     shared: Arc<Shared>,
     reply: oneshot::Sender<Reply>,
 }
 
 /// A response that has not been passed on. If it is dropped, the connection ends without it.
-pub struct Answered {
+pub struct PendingResponse {
     response: Reply,
     reply: oneshot::Sender<Reply>,
 }
@@ -170,19 +170,19 @@ impl Drop for ActiveRule {
 
 impl Trap {
     /// The next request that fell into the trap.
-    pub async fn next(&mut self) -> Result<Stopped> {
+    pub async fn next(&mut self) -> Result<StoppedRequest> {
         let next = tokio::time::timeout(PATIENCE, self.stopped.recv()).await;
         let next = next.with_context(|| format!("no such request within {PATIENCE:?}"))?;
         next.context("the proxy has ended")
     }
 }
 
-impl Stopped {
+impl StoppedRequest {
     /// Forwards it, whether its sender still waits or not.
-    pub async fn forward(self) -> Result<Answered> {
+    pub async fn forward(self) -> Result<PendingResponse> {
         let response = self.shared.forward(self.request).await?;
         let reply = self.reply;
-        Ok(Answered { response, reply })
+        Ok(PendingResponse { response, reply })
     }
 
     /// Answers with this status, and forwards nothing.
@@ -196,7 +196,7 @@ impl Stopped {
     }
 }
 
-impl Answered {
+impl PendingResponse {
     /// The API server's status.
     pub fn status(&self) -> u16 {
         self.response.status().as_u16()
@@ -218,26 +218,26 @@ impl Shared {
         let (parts, body) = request.into_parts();
         let request = Request::from_parts(parts, body.collect().await?.to_bytes());
         match self.decide(request)? {
-            Fate::Passes(request) => self.forward(*request).await,
-            Fate::Waits(answer) => answer.await.context("the test dropped the request"),
-            Fate::Refused => status_reply(StatusCode::SERVICE_UNAVAILABLE),
+            RequestOutcome::Passes(request) => self.forward(*request).await,
+            RequestOutcome::Waits(answer) => answer.await.context("the test dropped the request"),
+            RequestOutcome::Refused => status_reply(StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 
     /// Hands the request to the trap that matches.
-    fn decide(self: &Arc<Self>, request: Request<Bytes>) -> Result<Fate> {
+    fn decide(self: &Arc<Self>, request: Request<Bytes>) -> Result<RequestOutcome> {
         let rules = self.rules.lock();
         let rule = rules.iter().find(|rule| {
             let mut traffic = rule.traffic.iter();
             traffic.any(|traffic| traffic.is(&request))
         });
         match rule.map(|rule| &rule.action) {
-            None => Ok(Fate::Passes(Box::new(request))),
-            Some(Action::Refuse) => Ok(Fate::Refused),
+            None => Ok(RequestOutcome::Passes(Box::new(request))),
+            Some(Action::Refuse) => Ok(RequestOutcome::Refused),
             Some(Action::Stop(trap)) => {
                 let (reply, answer) = oneshot::channel();
                 let shared = self.clone();
-                let stopped = Stopped {
+                let stopped = StoppedRequest {
                     request,
                     shared,
                     reply,
@@ -245,7 +245,7 @@ impl Shared {
                 trap.send(stopped)
                     .ok()
                     .context("the test has dropped the trap")?;
-                Ok(Fate::Waits(answer))
+                Ok(RequestOutcome::Waits(answer))
             }
         }
     }

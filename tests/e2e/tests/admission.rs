@@ -18,11 +18,11 @@ use aliquot_e2e::figures::print_line;
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
 use figures::{ApiServer, Reviews};
-use load::{Load, Of};
-use replicas::{End, Replicas};
+use load::{Load, PodKind};
+use replicas::{ReplicaEnd, Replicas};
 
 /// How much, how long, and how soon things change.
-struct Shape {
+struct AdmissionLoad {
     /// Pods with a share created each second; of others a tenth of it.
     rate: u32,
     time: Duration,
@@ -40,7 +40,7 @@ struct Shape {
     promised: bool,
 }
 
-const LONG: Shape = Shape {
+const LONG: AdmissionLoad = AdmissionLoad {
     rate: 200,
     time: Duration::from_mins(10),
     lifetimes: ["90s", "270s"],
@@ -50,7 +50,7 @@ const LONG: Shape = Shape {
     release: true,
     promised: true,
 };
-const SHORT: Shape = Shape {
+const SHORT: AdmissionLoad = AdmissionLoad {
     rate: 40,
     time: Duration::from_secs(40),
     lifetimes: ["12s", "36s"],
@@ -66,7 +66,7 @@ const PROMISED: f64 = 0.005;
 /// What nothing may pass: then the API server gives up.
 const GIVES_UP: Duration = Duration::from_secs(5);
 
-async fn run(stack: &Stack, shape: &Shape) -> Result<()> {
+async fn run(stack: &Stack, shape: &AdmissionLoad) -> Result<()> {
     let seed = std::env::var("ALIQUOT_SEED")
         .ok()
         .map_or(Ok(7), |seed| seed.parse())?;
@@ -84,10 +84,10 @@ async fn run(stack: &Stack, shape: &Shape) -> Result<()> {
         load.after(pause).await?;
         // One of each in any case.
         let how = match load.ends() {
-            0 => End::Killed,
-            1 => End::Terminated,
-            _ if random.bool() => End::Terminated,
-            _ => End::Killed,
+            0 => ReplicaEnd::Killed,
+            1 => ReplicaEnd::Terminated,
+            _ if random.bool() => ReplicaEnd::Terminated,
+            _ => ReplicaEnd::Killed,
         };
         load.charge_to(how);
         replicas.end_one(how, random.usize(0..2)).await?;
@@ -101,15 +101,15 @@ async fn run(stack: &Stack, shape: &Shape) -> Result<()> {
     check(shape, &load, &reviews, &server)
 }
 
-fn print_figures(load: &load::Done, reviews: &Reviews, server: &ApiServer) {
-    let (gpu, other) = (load.of(Of::Share), load.of(Of::Nothing));
+fn print_figures(load: &load::LoadResult, reviews: &Reviews, server: &ApiServer) {
+    let (gpu, other) = (load.of(PodKind::Share), load.of(PodKind::Nothing));
     print_line(&format!(
         "{} pods with a share and {} others in {:.0} s, {} replicas terminated, {} killed with -9, {} serving certificates issued",
         gpu.count,
         other.count,
         load.took.as_secs_f64(),
-        load.ended(End::Terminated),
-        load.ended(End::Killed),
+        load.ended(ReplicaEnd::Terminated),
+        load.ended(ReplicaEnd::Killed),
         reviews.certificates,
     ));
     print_line(&format!(
@@ -134,8 +134,8 @@ fn print_figures(load: &load::Done, reviews: &Reviews, server: &ApiServer) {
         ));
     }
     for (how, word) in [
-        (End::Terminated, "terminated"),
-        (End::Killed, "killed with -9"),
+        (ReplicaEnd::Terminated, "terminated"),
+        (ReplicaEnd::Killed, "killed with -9"),
     ] {
         print_line(&format!(
             "creations that had to be retried after a replica was {word}: {}",
@@ -145,22 +145,27 @@ fn print_figures(load: &load::Done, reviews: &Reviews, server: &ApiServer) {
     print_line(&format!("refused for good: {}", load.refused.len()));
 }
 
-fn check(shape: &Shape, load: &load::Done, reviews: &Reviews, server: &ApiServer) -> Result<()> {
-    let (gpu, other) = (load.of(Of::Share), load.of(Of::Nothing));
+fn check(
+    shape: &AdmissionLoad,
+    load: &load::LoadResult,
+    reviews: &Reviews,
+    server: &ApiServer,
+) -> Result<()> {
+    let (gpu, other) = (load.of(PodKind::Share), load.of(PodKind::Nothing));
     ensure!(load.refused.is_empty(), "refused: {:?}", load.refused);
     ensure!(load.strange.is_empty(), "{:?}", load.strange);
     ensure!(
-        load.again(End::Terminated) == 0,
+        load.again(ReplicaEnd::Terminated) == 0,
         "{} creations failed at a replica that was terminated cleanly: {:?}",
-        load.again(End::Terminated),
+        load.again(ReplicaEnd::Terminated),
         load.texts
     );
     // A process that is killed takes the calls with it that it has not answered.
-    let kills = load.ended(End::Killed);
+    let kills = load.ended(ReplicaEnd::Killed);
     ensure!(
-        load.again(End::Killed) <= shape.failed * kills.max(1),
+        load.again(ReplicaEnd::Killed) <= shape.failed * kills.max(1),
         "{} creations failed in {kills} kills: {:?}",
-        load.again(End::Killed),
+        load.again(ReplicaEnd::Killed),
         load.texts
     );
     ensure!(
@@ -171,7 +176,7 @@ fn check(shape: &Shape, load: &load::Done, reviews: &Reviews, server: &ApiServer
     // Others never come to the webhook: more calls than pods with a share there are not.
     let expected = gpu.count + load.tries;
     ensure!(
-        reviews.count <= expected && server.count <= expected + load.again(End::Killed),
+        reviews.count <= expected && server.count <= expected + load.again(ReplicaEnd::Killed),
         "{} reviews and {} calls for {expected} creations",
         reviews.count,
         server.count

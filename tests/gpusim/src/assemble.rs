@@ -1,17 +1,17 @@
-//! From the parts of a machine file to the model: cards with a model's defaults, distances, links.
-//! Pure; fed by `machine_file`, which holds the forms and the errors.
+//! Builds the model from the parts of a machine file: GPUs with their model's defaults, distances,
+//! links.
 
 use aliquot_gpusim_model::mig;
 use bytemuck::Zeroable as _;
 
 use crate::catalog::{self, BRAND_NVIDIA, Model};
 use crate::edit::{self, MIB};
-use crate::machine_file::{Group, Link, MachineFileError, Scalar, bad, short};
+use crate::machine_file::{Group, Link, MachineFileError, Scalar, invalid, short};
 use crate::model::{
     self, ABSENT, Gpu, LINK_NONE, LINK_SWITCH, MAX_GPUS, MAX_LINKS, Machine, OFF, ON,
 };
 
-/// What an empty context takes on cards of this class.
+/// The memory of an empty context on GPUs of this class, in MiB.
 const CONTEXT_MIB: u64 = 416;
 const LEVEL_NODE: u32 = 40;
 const LEVEL_SYSTEM: u32 = 50;
@@ -27,27 +27,27 @@ pub(crate) fn add_group(
         group: number,
         given: group.model.clone(),
     })?;
-    let first = machine.cards().len();
+    let first = machine.existing_gpus().len();
     let last = first + group.count;
     if group.count == 0 || last > MAX_GPUS {
-        let accepted = format!("at least 1, and {MAX_GPUS} in all");
-        return Err(bad(key("count"), &group.count, accepted));
+        let expected = format!("at least 1, and {MAX_GPUS} in all");
+        return Err(invalid(key("count"), &group.count, expected));
     }
     if !group.uuids.is_empty() && group.uuids.len() != group.count {
-        let accepted = format!("one for each of the {} cards", group.count);
-        return Err(bad(key("uuids"), &group.uuids.len(), accepted));
+        let expected = format!("one for each of the {} GPUs", group.count);
+        return Err(invalid(key("uuids"), &group.uuids.len(), expected));
     }
     for index in first..last {
         let uuid = group.uuids.get(index - first);
         let uuid = uuid.cloned().unwrap_or_else(|| made_uuid(name, index));
         if !uuid.starts_with("GPU-") {
-            return Err(bad(key("uuids"), &uuid, "a text that begins with GPU-"));
+            return Err(invalid(key("uuids"), &uuid, "a text that begins with GPU-"));
         }
         let twin = |gpu: &Gpu| model::text(&gpu.uuid) == uuid;
-        if machine.cards().iter().any(twin) {
-            return Err(bad(key("uuids"), &uuid, "a uuid that no other card has"));
+        if machine.existing_gpus().iter().any(twin) {
+            return Err(invalid(key("uuids"), &uuid, "a UUID that no other GPU has"));
         }
-        let mut gpu = card(known, name, index);
+        let mut gpu = default_gpu(known, name, index);
         gpu.uuid = short(&key("uuids"), &uuid)?;
         gpu.numa = group.numa.unwrap_or(0);
         if let Some(mib) = group.memory_mib {
@@ -57,8 +57,12 @@ pub(crate) fn add_group(
             gpu.memory_reserved = mib.saturating_mul(MIB);
         }
         if gpu.memory_reserved >= gpu.memory_total {
-            let accepted = format!("more than the {} MiB reserved", gpu.memory_reserved / MIB);
-            return Err(bad(key("memoryMib"), &(gpu.memory_total / MIB), accepted));
+            let expected = format!("more than the {} MiB reserved", gpu.memory_reserved / MIB);
+            return Err(invalid(
+                key("memoryMib"),
+                &(gpu.memory_total / MIB),
+                expected,
+            ));
         }
         for (field, value) in &group.set {
             let value = match value {
@@ -77,7 +81,7 @@ pub(crate) fn add_group(
     Ok(())
 }
 
-fn card(known: &Model, name: &str, index: usize) -> Gpu {
+fn default_gpu(known: &Model, name: &str, index: usize) -> Gpu {
     let position = u32::try_from(index).expect("less than MAX_GPUS");
     let (links, generation) = known.nvlink;
     let mut nvlink = [LINK_NONE; MAX_LINKS];
@@ -127,7 +131,7 @@ fn card(known: &Model, name: &str, index: usize) -> Gpu {
 }
 
 pub(crate) fn set_default_levels(machine: &mut Machine) {
-    let nodes: Vec<i32> = machine.cards().iter().map(|gpu| gpu.numa).collect();
+    let nodes: Vec<i32> = machine.existing_gpus().iter().map(|gpu| gpu.numa).collect();
     for (a, here) in nodes.iter().enumerate() {
         for (b, there) in nodes.iter().enumerate().filter(|(b, _)| *b != a) {
             let level = if here == there {
@@ -146,13 +150,13 @@ pub(crate) fn add_link(
     link: &Link,
 ) -> Result<(), MachineFileError> {
     let (a, b) = link.gpus;
-    let count = machine.cards().len();
+    let count = machine.existing_gpus().len();
     if a == b || a >= count || b >= count {
-        let accepted = format!("two different indexes below {count}");
-        return Err(bad(
+        let expected = format!("two different indexes below {count}");
+        return Err(invalid(
             format!("links[{number}].gpus"),
             &format!("[{a}, {b}]"),
-            accepted,
+            expected,
         ));
     }
     for (from, to) in [(a, b), (b, a)] {
@@ -161,17 +165,17 @@ pub(crate) fn add_link(
             gpu.levels[to] = level as u32;
         }
         let direct = u32::try_from(to + 1).expect("less than MAX_GPUS");
-        // Free places first, then those that lead to a switch.
+        // Unused links first, then those that lead to a switch.
         for _ in 0..link.nvlinks {
             let place = [LINK_NONE, LINK_SWITCH]
                 .into_iter()
                 .find_map(|kind| gpu.nvlink.iter().position(|leads| *leads == kind));
             let Some(place) = place else {
-                let accepted = format!("at most {MAX_LINKS} for one card");
-                return Err(bad(
+                let expected = format!("at most {MAX_LINKS} for one GPU");
+                return Err(invalid(
                     format!("links[{number}].nvlinks"),
                     &link.nvlinks,
-                    accepted,
+                    expected,
                 ));
             };
             gpu.nvlink[place] = direct;
@@ -181,7 +185,7 @@ pub(crate) fn add_link(
     Ok(())
 }
 
-/// A uuid that is the same at every run for this machine's name and card.
+/// A uuid that is the same at every run for this machine's name and GPU.
 fn made_uuid(name: &str, index: usize) -> String {
     let uuid = mig::made_uuid(&format!("{name}#{index}"), &format!("{index}#{name}"));
     format!("GPU-{uuid}")

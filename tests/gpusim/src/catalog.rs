@@ -1,7 +1,7 @@
-//! What is known of real cards: the defaults for each model a machine file may name.
-//! Fed by data sheets and nvidia-smi listings; must not hold anything about one card.
+//! Facts about real GPUs, from data sheets and nvidia-smi listings: the defaults of each model that
+//! a machine file may name.
 
-/// Facts that all cards of a model share.
+/// Facts that all GPUs of a model share.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     /// NVML's name.
@@ -18,7 +18,7 @@ pub struct Model {
     pub cores: u32,
     /// MiB in all.
     pub memory: u64,
-    /// MiB that the driver keeps.
+    /// MiB that the driver reserves.
     pub reserved: u64,
     /// MiB of BAR1.
     pub bar1: u64,
@@ -28,7 +28,7 @@ pub struct Model {
     pub idle_power: u32,
     /// Most MHz: graphics and SM, memory, video.
     pub clocks: (u32, u32, u32),
-    /// Can be cut by MIG.
+    /// Supports MIG.
     pub mig: bool,
     /// `NVLink` connections, all to switches, and their generation; 0 = none.
     pub nvlink: (usize, u32),
@@ -36,7 +36,7 @@ pub struct Model {
     pub pcie: u32,
 }
 
-/// `NVML_BRAND_NVIDIA`: what recent drivers answer for every data-centre card.
+/// `NVML_BRAND_NVIDIA`: what recent drivers answer for every data-centre GPU.
 pub const BRAND_NVIDIA: u32 = 14;
 
 /// Every model with defaults.

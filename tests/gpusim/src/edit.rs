@@ -1,7 +1,7 @@
-//! Changes to a running machine as functions of the model: set a field, raise an XID, add and
-//! remove processes. Fed by the command, the tests and the NVML setters; must do no IO.
+//! Changes to a running machine as functions of the model, without IO: set a field, raise an XID,
+//! add and remove processes.
 
-use aliquot_gpusim_model::mig::WHOLE_CARD;
+use aliquot_gpusim_model::mig::WHOLE_GPU;
 
 use crate::model::{
     ABSENT, Gpu, MAX_PROCESSES, MAX_XIDS, Machine, OFF, ON, Process, ProcessKind, Xid,
@@ -31,11 +31,11 @@ pub const FIELDS: [(&str, &str); 28] = [
     ("mig", "on | off | absent"),
     (
         "cutFaults",
-        "how many compute instances will fail to be made",
+        "how many creations of compute instances will fail",
     ),
     (
         "cutMs",
-        "milliseconds that making or ending a GPU instance takes",
+        "milliseconds that creating or destroying a GPU instance takes",
     ),
     ("computeMode", "default | prohibited | exclusiveProcess"),
     ("persistence", "on | off"),
@@ -46,45 +46,48 @@ pub const FIELDS: [(&str, &str); 28] = [
         "sampleMs",
         "milliseconds of a utilisation sample, 20 to 2000",
     ),
-    ("clockPpm", "millionths by which the card's clock is fast"),
-    ("clockSwing", "percent by which kernel times swing"),
+    (
+        "clockPpm",
+        "parts per million by which the GPU's clock is fast",
+    ),
+    ("clockSwing", "percent by which kernel times vary"),
     (
         "blockKib",
-        "KiB of the card's allocation blocks, a power of two up to 2048",
+        "KiB of the GPU's allocation blocks, a power of two up to 2048",
     ),
 ];
 
-/// Why a change was refused.
+/// Why a change was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    /// No such card.
-    #[error("GPU {given:?} is neither an index below {count} nor a uuid of this machine")]
+    /// No such GPU.
+    #[error("GPU {given:?} is neither an index below {count} nor a UUID of this machine")]
     NoSuchGpu {
-        /// What was asked for.
+        /// The given text.
         given: String,
-        /// How many cards there are.
+        /// How many GPUs there are.
         count: u32,
     },
     /// No such field.
-    #[error("unknown field {given:?}; known: {}", field_names())]
+    #[error("unknown field {given:?}; expected one of: {}", field_names())]
     NoSuchField {
-        /// What was asked for.
+        /// The given text.
         given: String,
     },
-    /// The field does not take this value.
-    #[error("{field}: {value:?} is not accepted; give {accepted}")]
+    /// The field does not accept this value.
+    #[error("{field}: {value:?} is invalid; expected: {expected}")]
     BadValue {
         /// The field.
         field: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What may be given.
-        accepted: &'static str,
+        /// The accepted values.
+        expected: &'static str,
     },
-    /// The card has as many processes as it can.
+    /// The GPU has the most processes that it can have.
     #[error("the GPU already has {MAX_PROCESSES} processes")]
     TooManyProcesses,
-    /// The process is not there.
+    /// No such process.
     #[error("no process {pid} on the GPU")]
     NoSuchProcess {
         /// Its id.
@@ -98,7 +101,7 @@ pub enum EditError {
         /// Number of the compute instance in it.
         compute_instance: u32,
     },
-    /// A reset while somebody uses the card.
+    /// A reset while the GPU is in use.
     #[error("the GPU is used by {0} processes")]
     Used(usize),
     /// The state file cannot be used.
@@ -110,12 +113,12 @@ fn field_names() -> String {
     FIELDS.map(|(name, _)| name).join(", ")
 }
 
-/// The index of the card that `given` (an index or a uuid) names.
+/// The index of the GPU that `given` (an index or a uuid) names.
 pub fn index_of(machine: &Machine, given: &str) -> Result<usize, EditError> {
     let by_uuid = |gpu: &Gpu| crate::model::text(&gpu.uuid) == given;
     let found = match given.parse::<usize>() {
-        Ok(index) => (index < machine.cards().len()).then_some(index),
-        Err(_) => machine.cards().iter().position(by_uuid),
+        Ok(index) => (index < machine.existing_gpus().len()).then_some(index),
+        Err(_) => machine.existing_gpus().iter().position(by_uuid),
     };
     found.ok_or_else(|| EditError::NoSuchGpu {
         given: given.to_owned(),
@@ -123,9 +126,9 @@ pub fn index_of(machine: &Machine, given: &str) -> Result<usize, EditError> {
     })
 }
 
-/// Sets a field of [`FIELDS`] from its text. `health=ok` also ends a wish for a reset.
+/// Sets a field of [`FIELDS`] from its text. `health=ok` also clears a requested reset.
 pub fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), EditError> {
-    let Some((field, accepted)) = FIELDS.into_iter().find(|(name, _)| *name == field) else {
+    let Some((field, expected)) = FIELDS.into_iter().find(|(name, _)| *name == field) else {
         return Err(EditError::NoSuchField {
             given: field.to_owned(),
         });
@@ -133,7 +136,7 @@ pub fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), EditError> {
     try_set(gpu, field, value).ok_or_else(|| EditError::BadValue {
         field,
         value: value.to_owned(),
-        accepted,
+        expected,
     })
 }
 
@@ -163,8 +166,8 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
         "eccUncorrected" => gpu.ecc_uncorrected = number?,
         "ecc" => gpu.ecc = switch(value)?,
         "mig" => (gpu.mig, gpu.mig_pending) = (switch(value)?, switch(value)?),
-        "cutFaults" => gpu.cut_faults = word?,
-        "cutMs" => gpu.cut_ms = word.filter(|ms| *ms <= 60_000)?,
+        "cutFaults" => gpu.creation_failures = word?,
+        "cutMs" => gpu.creation_delay_ms = word.filter(|ms| *ms <= 60_000)?,
         "computeMode" => gpu.compute_mode = compute_mode(value)?,
         "persistence" => gpu.persistence = u32::from(switch(value).filter(|s| *s != ABSENT)? == ON),
         "numa" => gpu.numa = value.parse::<i32>().ok().filter(|node| *node >= -1)?,
@@ -200,8 +203,8 @@ fn compute_mode(value: &str) -> Option<u32> {
     }
 }
 
-/// Reports an XID of a card or, where `instance` has its numbers, of an instance (GPU and compute).
-/// Codes after which NVIDIA's catalogue wants a reset make the driver ask for one.
+/// Reports an XID of a GPU or, where `instance` has its numbers, of an instance (GPU and compute).
+/// Codes after which NVIDIA's catalogue recommends a reset make the driver request one.
 pub fn raise_xid(machine: &mut Machine, index: usize, code: u32, instance: (u32, u32)) {
     let sequence = machine.next_xid;
     machine.next_xid += 1;
@@ -216,7 +219,7 @@ pub fn raise_xid(machine: &mut Machine, index: usize, code: u32, instance: (u32,
         compute_instance: instance.1,
     };
     // 48, 95: uncorrectable memory errors; 62, 119, 120: halted firmware; 64: failed remapping;
-    // 74: NVLink; 79: fell off the bus; 140: unrecovered ECC. 79 wants more than a reset.
+    // 74: NVLink; 79: fell off the bus; 140: unrecovered ECC. 79 needs more than a reset.
     match code {
         48 | 62 | 64 | 74 | 95 | 119 | 120 | 140 => machine.gpus[index].recovery_action = 1,
         79 => machine.gpus[index].recovery_action = 2,
@@ -224,7 +227,7 @@ pub fn raise_xid(machine: &mut Machine, index: usize, code: u32, instance: (u32,
     }
 }
 
-/// Puts a process on a card, or changes the one with this id and kind.
+/// Adds a process to a GPU, or changes the one with this id and kind.
 pub fn add_process(gpu: &mut Gpu, process: Process) -> Result<(), EditError> {
     let count = gpu.running().len();
     let same = |known: &Process| known.pid == process.pid && known.kind == process.kind;
@@ -239,11 +242,11 @@ pub fn add_process(gpu: &mut Gpu, process: Process) -> Result<(), EditError> {
     Ok(())
 }
 
-/// Whether these are the numbers of an instance that exists; those of the whole card are.
+/// Whether these are the numbers of an instance that exists; those of the whole GPU are.
 pub fn has_instance(gpu: &Gpu, (outer, inner): (u32, u32)) -> Result<(), EditError> {
     let there = gpu.instances(0).into_iter();
     let mut there = there.map(|found| (found.gpu.id, found.compute.id));
-    if (outer, inner) == (WHOLE_CARD, WHOLE_CARD) || there.any(|known| known == (outer, inner)) {
+    if (outer, inner) == (WHOLE_GPU, WHOLE_GPU) || there.any(|known| known == (outer, inner)) {
         return Ok(());
     }
     Err(EditError::NoSuchInstance {
@@ -261,12 +264,12 @@ pub fn compute_process(pid: u32, memory_mib: u64) -> Process {
         kind: ProcessKind::Compute as u32,
         sm: 0,
         bandwidth: 0,
-        gpu_instance: WHOLE_CARD,
-        compute_instance: WHOLE_CARD,
+        gpu_instance: WHOLE_GPU,
+        compute_instance: WHOLE_GPU,
     }
 }
 
-/// Takes a process off a card.
+/// Removes a process from a GPU.
 pub fn remove_process(gpu: &mut Gpu, pid: u32) -> Result<(), EditError> {
     let left: Vec<Process> = gpu
         .running()

@@ -1,4 +1,4 @@
-//! Every field of a card with what it takes, and its processes.
+//! The values that each field of a GPU accepts, and its processes.
 
 use super::*;
 use bytemuck::Zeroable as _;

@@ -15,7 +15,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_t,
 };
 
-/// What a call comes to; the error is an `nvmlReturn_t` other than success.
+/// The result of a call; the error is an `nvmlReturn_t` other than success.
 pub(crate) type Answer<T = ()> = Result<T, nvmlReturn_t>;
 
 /// Runs the body of an exported call.
@@ -36,7 +36,7 @@ pub(crate) const fn struct_version<T>(version: u32) -> c_uint {
     size | (version << 24)
 }
 
-/// Where a caller wants a `T`, or an array of them.
+/// The caller's output: a `T`, or an array of them.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -50,7 +50,7 @@ impl<T: Copy> Out<T> {
         self.put_all(&[value])
     }
 
-    /// Writes an array; the caller said that there is room for it.
+    /// Writes an array; the caller reported that there is room for it.
     pub(crate) fn put_all(&self, values: &[T]) -> Answer {
         if self.0.is_null() {
             return Err(INVALID_ARGUMENT);
@@ -89,13 +89,13 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// The place of another array that lies in a struct of the caller's.
+    /// Another array, in a struct of the caller's.
     pub(crate) fn array(pointer: *mut T) -> Self {
         Self(pointer)
     }
 }
 
-/// The two-call protocol: the caller says how much room there is and is told how much is needed.
+/// The two-call protocol: the caller passes its capacity, and gets the required size.
 pub(crate) fn put_list<T: Copy>(count: &Out<c_uint>, list: &Out<T>, values: &[T]) -> Answer {
     let room = usize::try_from(count.get()?).map_err(|_| UNKNOWN)?;
     count.put(c_uint::try_from(values.len()).map_err(|_| UNKNOWN)?)?;
@@ -117,7 +117,7 @@ pub(crate) fn put_text(buffer: &Out<c_char>, length: c_uint, text: &str) -> Answ
     buffer.put_all(&bytes)
 }
 
-/// Text as a fixed array; cut where it does not fit.
+/// Text as a fixed array; truncated if it does not fit.
 pub(crate) fn text_field<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (to, from) in field.iter_mut().zip(c_chars(text)).take(N - 1) {

@@ -21,7 +21,7 @@ pub(crate) fn compute_instance(serial: u64) -> nvmlComputeInstance_t {
     std::ptr::without_provenance_mut(marked(COMPUTE_INSTANCE, serial))
 }
 
-/// The compute instance that is behind a device; `None` for a card.
+/// The compute instance that is behind a device; `None` for a GPU.
 pub(crate) fn serial_of_device(device: nvmlDevice_t) -> Option<u64> {
     serial(DEVICE, device.addr())
 }

@@ -4,6 +4,7 @@
 
 mod assemble;
 pub mod catalog;
+mod cuda_processes;
 pub mod edit;
 mod exports;
 mod ffi;
@@ -14,10 +15,9 @@ pub mod machine_file;
 pub mod mig;
 pub mod mps;
 pub mod place;
-mod running;
 pub mod show;
-mod shown;
+mod visible_devices;
 
-pub use aliquot_gpusim_model::{Holder, model, state};
+pub use aliquot_gpusim_model::{ProcessUsage, model, state};
 pub use library::STATE_VARIABLE;
 pub use machine::{MachineError, SimulatedMachine};

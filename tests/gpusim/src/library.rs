@@ -1,10 +1,9 @@
-//! What `nvmlInit` opens: the state file, counted users, and device handles.
-//! Fed by the environment variable `GPUSIM_STATE`; must not know any single NVML call.
+//! What `nvmlInit` opens: the state file of `GPUSIM_STATE`, a count of users, and device handles.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use aliquot_gpusim_model::mig::Found;
+use aliquot_gpusim_model::mig::MigDevice;
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
@@ -16,13 +15,13 @@ use nvml_wrapper_sys::bindings::{
 };
 use parking_lot::RwLock;
 
+use crate::cuda_processes::{self, CudaProcesses};
 use crate::ffi::{Answer, Out};
 use crate::handles;
-use crate::mig::cut;
+use crate::mig::instances;
 use crate::model::{Gpu, MAX_GPUS, Machine, Process, text};
-use crate::running::{self, Running};
-use crate::shown::Shown;
 use crate::state::{State, StateError, update};
+use crate::visible_devices::VisibleDevices;
 
 /// Environment variable with the state file's path.
 pub const STATE_VARIABLE: &str = "GPUSIM_STATE";
@@ -31,8 +30,8 @@ struct Library {
     users: usize,
     path: PathBuf,
     state: Arc<State>,
-    holdings: Option<Arc<Running>>,
-    shown: Arc<Shown>,
+    cuda_processes: Option<Arc<CudaProcesses>>,
+    visible_devices: Arc<VisibleDevices>,
 }
 
 static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
@@ -40,7 +39,7 @@ static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
 /// Handle n is the address of byte n; never read through.
 static HANDLES: [u8; MAX_GPUS] = [0; MAX_GPUS];
 
-/// Another user; the first one opens the state file.
+/// Adds a user; the first one opens the state file.
 pub(crate) fn init() -> Answer {
     let mut library = LIBRARY.write();
     if let Some(open) = library.as_mut() {
@@ -51,15 +50,15 @@ pub(crate) fn init() -> Answer {
     let state = State::open(&path).map_err(|e| code(&e))?;
     *library = Some(Library {
         users: 1,
-        holdings: Running::open(&path).ok(),
+        cuda_processes: CudaProcesses::open(&path).ok(),
         path,
         state: Arc::new(state),
-        shown: Arc::new(Shown::of_environment()),
+        visible_devices: Arc::new(VisibleDevices::of_environment()),
     });
     Ok(())
 }
 
-/// One user less; the last one closes the state file.
+/// Removes a user; the last one closes the state file.
 pub(crate) fn shutdown() -> Answer {
     let mut library = LIBRARY.write();
     let open = library.as_mut().ok_or(UNINITIALIZED)?;
@@ -77,18 +76,18 @@ pub(crate) fn state() -> Answer<Arc<State>> {
     Ok(Arc::clone(&open.state))
 }
 
-/// A look at what CUDA processes hold.
-pub(crate) fn running() -> Answer<Arc<Running>> {
+/// What CUDA processes use.
+pub(crate) fn cuda_processes() -> Answer<Arc<CudaProcesses>> {
     let library = LIBRARY.read();
     let open = library.as_ref().ok_or(UNINITIALIZED)?;
-    open.holdings.as_ref().map(Arc::clone).ok_or(UNKNOWN)
+    open.cuda_processes.as_ref().map(Arc::clone).ok_or(UNKNOWN)
 }
 
-/// What this process is shown of the machine.
-pub(crate) fn shown() -> Answer<Arc<Shown>> {
+/// The devices that this process sees.
+pub(crate) fn visible_devices() -> Answer<Arc<VisibleDevices>> {
     let library = LIBRARY.read();
     let open = library.as_ref().ok_or(UNINITIALIZED)?;
-    Ok(Arc::clone(&open.shown))
+    Ok(Arc::clone(&open.visible_devices))
 }
 
 /// The machine as it is now.
@@ -96,7 +95,7 @@ pub(crate) fn machine() -> Answer<Box<Machine>> {
     Ok(state()?.machine())
 }
 
-/// The card of a handle as it is now, if it can still be reached.
+/// The GPU of a handle as it is now, if it is not lost.
 pub(crate) fn gpu(device: nvmlDevice_t) -> Answer<Box<Gpu>> {
     let state = state()?;
     let mut gpu = state.gpu(index(device)?);
@@ -105,17 +104,19 @@ pub(crate) fn gpu(device: nvmlDevice_t) -> Answer<Box<Gpu>> {
     }
     reachable(&gpu)?;
     let library = LIBRARY.read();
-    let holdings = library.as_ref().and_then(|open| open.holdings.as_ref());
-    if let Some(holdings) = holdings {
-        running::add(&mut gpu, holdings, index(device)?);
+    let processes = library
+        .as_ref()
+        .and_then(|open| open.cuda_processes.as_ref());
+    if let Some(processes) = processes {
+        cuda_processes::add(&mut gpu, processes, index(device)?);
     }
     Ok(gpu)
 }
 
-/// What a handle stands for: a card, or an instance of one.
+/// The device of a handle: a GPU, or a MIG instance.
 pub(crate) struct Device {
     pub(crate) gpu: Box<Gpu>,
-    pub(crate) instance: Option<Found>,
+    pub(crate) instance: Option<MigDevice>,
 }
 
 /// The device of a handle as it is now, if it is there and can be reached.
@@ -130,7 +131,7 @@ pub(crate) fn device(device: nvmlDevice_t) -> Answer<Device> {
     let all = machine()?.instances();
     let found = all.into_iter().find(|found| found.compute.serial == serial);
     let found = found.ok_or(INVALID_ARGUMENT)?;
-    let gpu = gpu(handle(found.card))?;
+    let gpu = gpu(handle(found.gpu_index))?;
     let instance = Some(found);
     Ok(Device { gpu, instance })
 }
@@ -148,7 +149,7 @@ impl Device {
         match &self.instance {
             None => model.to_owned(),
             Some(found) => {
-                let profile = cut::name(&self.gpu, &found.gpu, &found.compute);
+                let profile = instances::name(&self.gpu, &found.gpu, &found.compute);
                 format!("{model} MIG {profile}")
             }
         }
@@ -169,7 +170,7 @@ impl Device {
         }
     }
 
-    /// Whether a process of the card is on this device.
+    /// Whether a process of the GPU is on this device.
     pub(crate) fn has(&self, process: &Process) -> bool {
         let on = (process.gpu_instance, process.compute_instance);
         self.instance
@@ -177,7 +178,7 @@ impl Device {
     }
 }
 
-/// Refuses a card that fell off the bus.
+/// Rejects a GPU that fell off the bus.
 pub(crate) fn reachable(gpu: &Gpu) -> Answer {
     if gpu.lost == 0 {
         Ok(())
@@ -186,7 +187,7 @@ pub(crate) fn reachable(gpu: &Gpu) -> Answer {
     }
 }
 
-/// Answers a call that reads one thing of one card.
+/// Answers a call that reads one thing of one GPU.
 pub(crate) fn read<T: Copy>(
     device: nvmlDevice_t,
     out: &Out<T>,
@@ -199,7 +200,7 @@ pub(crate) fn read<T: Copy>(
     out.put(get(&gpu)?)
 }
 
-/// Answers a call that changes one card.
+/// Answers a call that changes one GPU.
 pub(crate) fn change(device: nvmlDevice_t, edit: impl FnOnce(&mut Gpu) -> Answer) -> Answer {
     gpu(device)?;
     let index = index(device)?;
@@ -210,14 +211,14 @@ pub(crate) fn change(device: nvmlDevice_t, edit: impl FnOnce(&mut Gpu) -> Answer
 pub(crate) fn change_machine<T>(edit: impl FnOnce(&mut Machine) -> Answer<T>) -> Answer<T> {
     let path = LIBRARY.read().as_ref().map(|open| open.path.clone());
     update(&path.ok_or(UNINITIALIZED)?, |machine| {
-        edit(machine).map_err(Refusal)
+        edit(machine).map_err(UpdateError)
     })
-    .map_err(|Refusal(code)| code)
+    .map_err(|UpdateError(code)| code)
 }
 
-struct Refusal(nvmlReturn_t);
+struct UpdateError(nvmlReturn_t);
 
-impl From<StateError> for Refusal {
+impl From<StateError> for UpdateError {
     fn from(error: StateError) -> Self {
         Self(code(&error))
     }
@@ -233,11 +234,13 @@ fn code(error: &StateError) -> nvmlReturn_t {
         }
         StateError::Open { .. } | StateError::NotAState { .. } => DRIVER_NOT_LOADED,
         StateError::Version { .. } => LIB_RM_VERSION_MISMATCH,
-        StateError::Create { .. } | StateError::Map { .. } | StateError::Full { .. } => UNKNOWN,
+        StateError::Create { .. } | StateError::Map { .. } | StateError::NoFreeSlot { .. } => {
+            UNKNOWN
+        }
     }
 }
 
-/// The handle of card `index`; the same in every call of this process.
+/// The handle of GPU `index`; the same in every call of this process.
 pub(crate) fn handle(index: usize) -> nvmlDevice_t {
     std::ptr::from_ref(&HANDLES[index]).cast_mut().cast()
 }

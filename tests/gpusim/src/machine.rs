@@ -1,21 +1,20 @@
-//! A simulated machine by its state file: what the command and the tests do with one.
-//! Fed by paths and texts; decides nothing, `machine_file` and `edit` do.
+//! A simulated machine, named by its state file: what the command and the tests do with it.
 
 use std::path::{Path, PathBuf};
 
-use aliquot_gpusim_model::mig::WHOLE_CARD;
+use aliquot_gpusim_model::mig::WHOLE_GPU;
 use serde_json::Value;
 
-use crate::Holder;
+use crate::ProcessUsage;
+use crate::cuda_processes::{self, CudaProcesses};
 use crate::edit::{self, EditError};
 use crate::machine_file::{self, MachineFileError};
-use crate::mig::cut;
+use crate::mig::instances;
 use crate::model::{Gpu, Process, padded};
-use crate::running::{self, Running};
 use crate::show;
 use crate::state::{self, State, StateError};
 
-/// What can fail.
+/// Why an operation on a machine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The machine file is wrong.
@@ -24,22 +23,22 @@ pub enum MachineError {
     /// The state file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The change was refused.
+    /// The change was rejected.
     #[error(transparent)]
     Edit(#[from] EditError),
     /// The peak of a group is not known.
-    #[error("the peak of group {0} was perhaps not kept: too many groups were on the card")]
-    Crowded(String),
+    #[error("the peak of group {0} is not known: too many groups used the GPU")]
+    UnknownPeak(String),
 }
 
-/// A machine; everyone who names its state file shares it. Cards are named by index or uuid.
+/// A machine, shared by all who name its state file. GPUs are named by index or uuid.
 #[derive(Clone, Debug)]
 pub struct SimulatedMachine {
     state: PathBuf,
 }
 
 impl SimulatedMachine {
-    /// Makes a state file from the text of a machine file (YAML).
+    /// Creates a state file from the text of a machine file (YAML).
     pub fn create(state: &Path, yaml: &str) -> Result<Self, MachineError> {
         state::create(state, &*machine_file::parse(yaml)?)?;
         Ok(Self::at(state))
@@ -62,37 +61,37 @@ impl SimulatedMachine {
     /// Everything as JSON; memory in MiB.
     pub fn show(&self) -> Result<Value, MachineError> {
         let mut machine = State::open(&self.state)?.machine();
-        let holdings = Running::open(&self.state)?;
+        let processes = CudaProcesses::open(&self.state)?;
         for (index, gpu) in machine.gpus.iter_mut().enumerate() {
-            running::add(gpu, &holdings, index);
+            cuda_processes::add(gpu, &processes, index);
         }
         Ok(show::json(&machine))
     }
 
-    /// What living CUDA processes hold on a card, by the simulator's own count.
-    pub fn holders(&self, gpu: &str) -> Result<Vec<Holder>, MachineError> {
+    /// What living CUDA processes use on a GPU, by the simulator's own count.
+    pub fn process_usage(&self, gpu: &str) -> Result<Vec<ProcessUsage>, MachineError> {
         let machine = State::open(&self.state)?.machine();
         let index = edit::index_of(&machine, gpu)?;
-        let holdings = Running::open(&self.state)?;
-        Ok(holdings.holders(&machine.gpus[index], index))
+        let processes = CudaProcesses::open(&self.state)?;
+        Ok(processes.process_usage(&machine.gpus[index], index))
     }
 
-    /// The most bytes of a card that the processes started with `GPUSIM_GROUP=group` ever held
-    /// together at one moment, looked at with every byte they took.
+    /// Peak of the bytes of a GPU that the processes started with `GPUSIM_GROUP=group` used
+    /// together at one moment, updated at every allocation.
     pub fn group_peak(&self, gpu: &str, group: &str) -> Result<u64, MachineError> {
         let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
-        let found = Running::open(&self.state)?.group_peak(index, group);
-        found.ok_or_else(|| MachineError::Crowded(group.to_owned()))
+        let found = CudaProcesses::open(&self.state)?.group_peak(index, group);
+        found.ok_or_else(|| MachineError::UnknownPeak(group.to_owned()))
     }
 
-    /// The most bytes of managed memory that a card used and that were on the host at one moment,
-    /// because it had no room for them or a program wanted them there.
+    /// Peak of the bytes of managed memory that a GPU used and that were on the host at one moment,
+    /// because it had no memory for them or a program moved them there.
     pub fn host_peak(&self, gpu: &str) -> Result<u64, MachineError> {
         let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
-        Ok(Running::open(&self.state)?.host_peak(index))
+        Ok(CudaProcesses::open(&self.state)?.host_peak(index))
     }
 
-    /// Sets fields of one card at once; the names and values of [`edit::FIELDS`].
+    /// Sets fields of one GPU at once; the names and values of [`edit::FIELDS`].
     pub fn set(&self, gpu: &str, fields: &[(&str, &str)]) -> Result<(), MachineError> {
         self.change(gpu, |gpu| {
             fields
@@ -101,21 +100,22 @@ impl SimulatedMachine {
         })
     }
 
-    /// Another driver from now on, for who asks anew: its version, such as `615.10`.
+    /// Changes the driver's version, such as `615.10`, for processes that initialise NVML from now
+    /// on.
     pub fn set_driver(&self, version: &str) -> Result<(), MachineError> {
         state::update(&self.state, |machine| {
             machine.driver = padded(version).ok_or_else(|| EditError::BadValue {
                 field: "driver",
                 value: version.to_owned(),
-                accepted: "up to 79 bytes",
+                expected: "up to 79 bytes",
             })?;
             Ok(())
         })
     }
 
-    /// Reports an XID of one card.
+    /// Reports an XID of one GPU.
     pub fn xid(&self, gpu: &str, code: u32) -> Result<(), MachineError> {
-        self.xid_of(gpu, code, (WHOLE_CARD, WHOLE_CARD))
+        self.xid_of(gpu, code, (WHOLE_GPU, WHOLE_GPU))
     }
 
     /// Reports an XID of an instance, by its numbers (GPU and compute instance).
@@ -128,23 +128,24 @@ impl SimulatedMachine {
         })
     }
 
-    /// Resets a card that nobody uses: what was pending holds, nothing is cut any more.
+    /// Resets an unused GPU: a pending MIG mode takes effect, no MIG instance is left.
     pub fn reset(&self, gpu: &str) -> Result<(), MachineError> {
-        let used = self.holders(gpu)?.len();
+        let used = self.process_usage(gpu)?.len();
         self.change(gpu, |gpu| {
             let used = used + gpu.running().len();
             if used > 0 {
                 return Err(EditError::Used(used));
             }
-            cut::reset(gpu);
+            instances::reset(gpu);
             Ok(())
         })
     }
 
-    /// A reboot as the cards see it: no process, no instance; MIG stays on where cards keep it.
+    /// A reboot as the GPUs see it: no process, no instance; MIG stays on for models that retain
+    /// the mode.
     pub fn reboot(&self) -> Result<(), MachineError> {
         state::update(&self.state, |machine| {
-            machine.gpus.iter_mut().for_each(cut::reboot);
+            machine.gpus.iter_mut().for_each(instances::reboot);
             Ok(())
         })
     }

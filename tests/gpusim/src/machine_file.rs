@@ -1,5 +1,4 @@
-//! The YAML form of a machine. Every key is checked; an unknown one is an error that names it.
-//! Fed by a text; `assemble` makes the model of it. Must do no IO.
+//! The YAML form of a machine. Every key is checked; the error for an unknown key names it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use crate::model::{self, Machine};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct MachineFile {
-    /// Makes uuids and serials differ between machines.
+    /// Makes UUIDs and serial numbers differ between machines.
     #[serde(default)]
     name: String,
     #[serde(default = "default_driver")]
@@ -27,21 +26,21 @@ struct MachineFile {
     links: Vec<Link>,
 }
 
-/// `count` cards alike.
+/// `count` identical GPUs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct Group {
     #[serde(default = "one")]
     pub(crate) count: usize,
     pub(crate) model: String,
-    /// One for each card; default: made from the machine's name and the index.
+    /// One for each GPU; default: made from the machine's name and the index.
     #[serde(default)]
     pub(crate) uuids: Vec<String>,
     /// NUMA node; default 0.
     pub(crate) numa: Option<i32>,
     pub(crate) memory_mib: Option<u64>,
     pub(crate) reserved_mib: Option<u64>,
-    /// First values of fields that `gpusim set` knows.
+    /// Initial values of the fields of `gpusim set`.
     #[serde(default)]
     pub(crate) set: BTreeMap<String, Scalar>,
 }
@@ -49,13 +48,13 @@ pub(crate) struct Group {
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Scalar {
-    /// What YAML makes of `on` and `off`.
+    /// YAML's value of `on` and `off`.
     Switch(bool),
     Number(i64),
     Text(String),
 }
 
-/// A pair of cards that are nearer than the default, or joined directly.
+/// A pair of GPUs that are nearer than the default, or joined directly.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct Link {
@@ -89,7 +88,7 @@ fn one() -> usize {
     1
 }
 
-/// Why a machine file was refused.
+/// Why a machine file was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineFileError {
     /// Not YAML of this form.
@@ -97,26 +96,26 @@ pub enum MachineFileError {
     Yaml(String),
     /// A model without defaults.
     #[error(
-        "gpus[{group}].model: {given:?} is not known; known: {}",
+        "gpus[{group}].model: {given:?} is unknown; expected one of: {}",
         model_names()
     )]
     UnknownModel {
         /// Place in `gpus`.
         group: usize,
-        /// What was asked for.
+        /// The given text.
         given: String,
     },
-    /// A value that cannot be.
-    #[error("{field}: {value} is not accepted; give {accepted}")]
+    /// An invalid value.
+    #[error("{field}: {value} is invalid; expected: {expected}")]
     BadValue {
         /// The key.
         field: String,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What may be given.
-        accepted: String,
+        /// The accepted values.
+        expected: String,
     },
-    /// A first value was refused.
+    /// An initial value was rejected.
     #[error("gpus[{group}].set: {source}")]
     Set {
         /// Place in `gpus`.
@@ -130,15 +129,15 @@ fn model_names() -> String {
     catalog::MODELS.map(|model| model.name).join(", ")
 }
 
-pub(crate) fn bad(
+pub(crate) fn invalid(
     field: impl Into<String>,
     value: &(impl ToString + ?Sized),
-    accepted: impl Into<String>,
+    expected: impl Into<String>,
 ) -> MachineFileError {
     MachineFileError::BadValue {
         field: field.into(),
         value: value.to_string(),
-        accepted: accepted.into(),
+        expected: expected.into(),
     }
 }
 
@@ -167,7 +166,8 @@ pub fn parse(yaml: &str) -> Result<Box<Machine>, MachineFileError> {
 }
 
 pub(crate) fn short<const N: usize>(field: &str, value: &str) -> Result<[u8; N], MachineFileError> {
-    model::padded(value).ok_or_else(|| bad(field, value, format!("text of less than {N} bytes")))
+    model::padded(value)
+        .ok_or_else(|| invalid(field, value, format!("text of less than {N} bytes")))
 }
 
 fn cuda_number(text: &str) -> Result<u32, MachineFileError> {
@@ -175,6 +175,10 @@ fn cuda_number(text: &str) -> Result<u32, MachineFileError> {
     let numbers = parts.and_then(|(a, b)| Some((a.parse::<u16>().ok()?, b.parse::<u8>().ok()?)));
     match numbers {
         Some((major, minor)) if minor < 100 => Ok(1000 * u32::from(major) + 10 * u32::from(minor)),
-        _ => Err(bad("cuda", text, "major.minor, quoted, such as \"13.0\"")),
+        _ => Err(invalid(
+            "cuda",
+            text,
+            "major.minor, quoted, such as \"13.0\"",
+        )),
     }
 }

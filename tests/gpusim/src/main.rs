@@ -1,5 +1,4 @@
-//! The command `gpusim`: makes a simulated machine and changes it while others use it.
-//! Fed by its arguments; decides nothing, the library does.
+//! The command `gpusim`: creates a simulated machine and changes it while others use it.
 #![allow(clippy::print_stdout, reason = "a command that answers on stdout")]
 
 use std::path::PathBuf;
@@ -44,21 +43,21 @@ enum Command {
         #[command(flatten)]
         target: Target,
     },
-    /// Change fields of one card, all at once.
+    /// Change fields of one GPU, all at once.
     Set {
         #[command(flatten)]
         target: Target,
-        /// Index or uuid.
+        /// Index or UUID.
         gpu: String,
         /// key=value, such as health=lost or memoryUsed=3000.
         #[arg(required = true)]
         fields: Vec<String>,
     },
-    /// Report an XID of one card.
+    /// Report an XID of one GPU.
     Xid {
         #[command(flatten)]
         target: Target,
-        /// Index or uuid.
+        /// Index or UUID.
         gpu: String,
         /// NVIDIA's XID number.
         code: u32,
@@ -66,19 +65,19 @@ enum Command {
         #[arg(long, value_parser = instance, default_value = "all")]
         instance: (u32, u32),
     },
-    /// Reset a card that nobody uses: what was pending holds, nothing is cut any more.
+    /// Reset an unused GPU: a pending MIG mode takes effect, no MIG instance is left.
     Reset {
         #[command(flatten)]
         target: Target,
-        /// Index or uuid.
+        /// Index or UUID.
         gpu: String,
     },
-    /// What a reboot does to the cards: no process, no MIG instance.
+    /// What a reboot does to the GPUs: no process, no MIG instance.
     Reboot {
         #[command(flatten)]
         target: Target,
     },
-    /// Processes on a card.
+    /// Processes on a GPU.
     Process {
         #[command(subcommand)]
         command: ProcessCommand,
@@ -91,13 +90,13 @@ enum ProcessCommand {
     Add {
         #[command(flatten)]
         target: Target,
-        /// Index or uuid.
+        /// Index or UUID.
         gpu: String,
         /// Process id on the host.
         pid: u32,
         /// GPU memory in MiB.
         memory_mib: u64,
-        /// Percent of the card's compute.
+        /// Percent of the GPU's compute.
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
         utilisation: u32,
         /// Numbers of the GPU and the compute instance that it uses.
@@ -108,14 +107,14 @@ enum ProcessCommand {
     Remove {
         #[command(flatten)]
         target: Target,
-        /// Index or uuid.
+        /// Index or UUID.
         gpu: String,
         /// Process id on the host.
         pid: u32,
     },
 }
 
-/// `<GPU instance>:<compute instance>`, or `all` for the whole card.
+/// `<GPU instance>:<compute instance>`, or `all` for the whole GPU.
 fn instance(text: &str) -> Result<(u32, u32), String> {
     if text == "all" {
         return Ok((u32::MAX, u32::MAX));

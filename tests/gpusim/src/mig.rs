@@ -1,5 +1,5 @@
-//! MIG of simulated cards: which cuts a model allows ([`profiles`]) and what making and ending
-//! instances does to the machine ([`cut`]). Fed by NVML's calls; must do no IO.
+//! MIG on simulated GPUs: the instances that each model allows ([`profiles`]), and creating and
+//! destroying them ([`instances`]).
 
-pub mod cut;
+pub mod instances;
 pub mod profiles;

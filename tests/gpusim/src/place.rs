@@ -1,5 +1,5 @@
-//! Where cargo put the shared library and the command, and a folder in which loaders find the
-//! library under its real name. For tests only; must not build anything.
+//! For tests: where cargo put the shared libraries, and links to them under the drivers' file
+//! names.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ pub const CUDA_LIBRARY_NAME: &str = "libcuda.so.1";
 const BUILT_NAME: &str = "libaliquot_gpusim.so";
 const CUDA_BUILT_NAME: &str = "libaliquot_gpusim_cuda.so";
 
-/// Why the library cannot be given.
+/// Why the library cannot be found or linked.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// This program's own path is not known.
-    #[error("cannot tell where this program lies: {0}")]
+    #[error("cannot determine the path of this program: {0}")]
     OwnPath(std::io::Error),
     /// No library beside this program.
     #[error("{name} is in none of {folders:?}; build it with: cargo build -p {package}")]
@@ -25,15 +25,15 @@ pub enum PlaceError {
         name: &'static str,
         /// The package that makes it.
         package: &'static str,
-        /// Where it was looked for.
+        /// The folders that were searched.
         folders: Vec<PathBuf>,
     },
-    /// The link cannot be made.
+    /// The link cannot be created.
     #[error("cannot link {name} in {folder}: {source}")]
     Link {
-        /// What.
+        /// The link's name.
         name: &'static str,
-        /// Where.
+        /// The folder.
         folder: PathBuf,
         /// The reason.
         source: std::io::Error,
@@ -41,7 +41,7 @@ pub enum PlaceError {
 }
 
 /// The built NVML library. Cargo writes it to `deps/` whenever this crate is compiled, also as
-/// a dependency of tests, and copies it one folder up only when this crate itself was asked for;
+/// a dependency of tests, and copies it one folder up only when this crate itself is built;
 /// so the one in `deps/` is never older.
 pub fn library_path() -> Result<PathBuf, PlaceError> {
     built(BUILT_NAME, "aliquot-gpusim")

@@ -1,15 +1,15 @@
-//! The machine as JSON, for people and scripts. Fed by a snapshot; must not change anything.
+//! The machine as JSON, for people and scripts.
 
 use serde_json::{Value, json};
 
 use crate::edit::MIB;
-use crate::mig::cut;
+use crate::mig::instances;
 use crate::model::{ABSENT, LINK_NONE, LINK_SWITCH, Machine, ON, text};
 
 /// The whole machine; memory in MiB.
 #[must_use]
 pub fn json(machine: &Machine) -> Value {
-    let cards = (0..machine.cards().len()).map(|index| card(machine, index));
+    let gpus = (0..machine.existing_gpus().len()).map(|index| gpu_json(machine, index));
     let newest = machine.next_xid.saturating_sub(1);
     let mut xids: Vec<_> = machine.xids.iter().filter(|xid| xid.sequence > 0).collect();
     xids.sort_by_key(|xid| xid.sequence);
@@ -20,13 +20,13 @@ pub fn json(machine: &Machine) -> Value {
         "driver": text(&machine.driver),
         "nvml": text(&machine.nvml),
         "cuda": format!("{}.{}", machine.cuda / 1000, machine.cuda % 1000 / 10),
-        "gpus": cards.collect::<Vec<_>>(),
+        "gpus": gpus.collect::<Vec<_>>(),
         "xids": xids.collect::<Vec<_>>(),
         "lastXid": newest,
     })
 }
 
-fn card(machine: &Machine, index: usize) -> Value {
+fn gpu_json(machine: &Machine, index: usize) -> Value {
     let gpu = &machine.gpus[index];
     let links: Vec<Value> = gpu
         .nvlink
@@ -50,7 +50,7 @@ fn card(machine: &Machine, index: usize) -> Value {
                 "uuid": gpu.mig_uuid(&one.compute),
                 "gpuInstance": one.gpu.id,
                 "computeInstance": one.compute.id,
-                "profile": cut::name(gpu, &one.gpu, &one.compute),
+                "profile": instances::name(gpu, &one.gpu, &one.compute),
                 "start": one.gpu.start,
                 "memory": one.gpu.memory / MIB,
             })

@@ -187,7 +187,7 @@ impl RunningArbiter {
     }
 
     fn publish_usage(&self, machine: &SimulatedMachine, workers: &Workers) -> Result<()> {
-        let holders = machine.holders(FIRST)?;
+        let holders = machine.process_usage(FIRST)?;
         let at = Clocks::read().monotonic;
         let measurements = self.names.iter().zip(workers.pids()).map(|(name, pids)| {
             let own = holders.iter().filter(|holder| pids.contains(&holder.pid));

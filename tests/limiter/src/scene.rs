@@ -72,7 +72,7 @@ pub fn inconsistencies(
     container: &TestContainer,
     mib: u64,
 ) -> Vec<Inconsistency> {
-    let holders = machine.holders(FIRST).expect("a GPU");
+    let holders = machine.process_usage(FIRST).expect("a GPU");
     let measurement = DeviceMeasurement {
         limit: mib * MIB,
         measured: holders.iter().map(|holder| holder.used).sum(),
@@ -95,11 +95,15 @@ pub fn check(mib: u64, script: &[(&str, &str)]) {
             .map(|(command, answer)| format!("{command}: {answer}"))
             .collect();
         assert_eq!(running.answers, expected, "{method:?}");
-        let holders = machine.holders(FIRST).expect("a GPU");
+        let holders = machine.process_usage(FIRST).expect("a GPU");
         let most = holders.iter().map(|holder| holder.peak).max();
         assert!(most.unwrap_or(0) <= mib * MIB, "{method:?}: {most:?}");
         running.end().expect("it ends well");
-        assert_eq!(machine.holders(FIRST).expect("a GPU"), [], "{method:?}");
+        assert_eq!(
+            machine.process_usage(FIRST).expect("a GPU"),
+            [],
+            "{method:?}"
+        );
         let after = container.client(&["init", "info"]);
         let free = mib.checked_sub(CONTEXT).map(|free| free / 2 * 2);
         if let Some(free) = free {

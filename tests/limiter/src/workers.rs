@@ -80,7 +80,7 @@ impl Workers {
             .collect();
         let begun = Instant::now();
         loop {
-            let holders = machine.holders(FIRST)?;
+            let holders = machine.process_usage(FIRST)?;
             let works = |pid: &&u32| {
                 let mut own = holders.iter().filter(|holder| holder.pid == **pid);
                 own.any(|holder| holder.contexts > 0)
@@ -122,7 +122,7 @@ impl Workers {
         let mut reads = 0;
         let (when, holders) = loop {
             let before = Instant::now();
-            let holders = machine.holders(FIRST)?;
+            let holders = machine.process_usage(FIRST)?;
             reads += 1;
             let took = before.elapsed();
             if took < MAX_READ_TIME || reads == MAX_READS {

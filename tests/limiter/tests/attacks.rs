@@ -362,5 +362,5 @@ fn confines_harm_of_truncated_counters_to_tenant() {
         (100 + CONTEXT) * MIB
     );
     beside.end().unwrap();
-    assert_eq!(machine.holders(FIRST).unwrap(), []);
+    assert_eq!(machine.process_usage(FIRST).unwrap(), []);
 }

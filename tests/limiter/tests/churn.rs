@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use aliquot_gpusim::{Holder, SimulatedMachine, place};
+use aliquot_gpusim::{ProcessUsage, SimulatedMachine, place};
 use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, inconsistencies, machine};
 use aliquot_limiter_tests::{InjectionMethod, TestContainer};
 use aliquot_region::limits::ContainerLimits;
@@ -92,7 +92,7 @@ impl ChurnSetup {
     /// Checks that each process's slot has what the simulator gave it, and that nothing more is
     /// charged. No process works meanwhile.
     fn compare(&self, processes: usize) -> u64 {
-        let holders = self.machine.holders(FIRST).expect("a GPU");
+        let holders = self.machine.process_usage(FIRST).expect("a GPU");
         let mut simulated: Vec<_> = holders.iter().map(|one| (one.pid, one.used)).collect();
         let snapshot = self.container.counters_snapshot().expect("a counters file");
         let lines = snapshot.processes.iter();
@@ -220,9 +220,9 @@ fn reclaims_everything_of_constantly_killed_processes() {
     let mut killed = 0;
     while killed < kills || setup.rounds() < rounds as u64 {
         std::thread::park_timeout(KILL_INTERVAL);
-        let holders = setup.machine.holders(FIRST).expect("a GPU");
+        let holders = setup.machine.process_usage(FIRST).expect("a GPU");
         let victim = holders.get(killed % holders.len().max(1));
-        if let Some(pid) = victim.and_then(Holder::pid_here) {
+        if let Some(pid) = victim.and_then(ProcessUsage::pid_here) {
             let pid = pid.to_string();
             // It may have died already, by the same signal of the previous round.
             let _ = Command::new("kill").args(["-9", &pid]).status();
@@ -233,7 +233,7 @@ fn reclaims_everything_of_constantly_killed_processes() {
     }
     std::fs::write(&stop, "").expect("a file");
     while loops.try_wait().expect("a child").is_none() {
-        for one in setup.machine.holders(FIRST).expect("a GPU") {
+        for one in setup.machine.process_usage(FIRST).expect("a GPU") {
             let pid = one.pid_here().expect("visible").to_string();
             let _ = Command::new("kill").args(["-9", &pid]).status();
         }

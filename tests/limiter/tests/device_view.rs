@@ -47,7 +47,7 @@ fn shows_only_devices_of_container() {
             ],
             "{method:?}"
         );
-        assert_eq!(machine.holders(FIRST).unwrap(), []);
+        assert_eq!(machine.process_usage(FIRST).unwrap(), []);
     }
 }
 

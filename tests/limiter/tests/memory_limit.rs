@@ -189,7 +189,7 @@ fn keeps_random_processes_within_limit_and_frees_all() {
             .collect();
         // All start together: otherwise the first would have ended before the last has started.
         let deadline = Instant::now() + Duration::from_mins(1);
-        while machine.holders(FIRST).unwrap().len() < churning.len() {
+        while machine.process_usage(FIRST).unwrap().len() < churning.len() {
             assert!(Instant::now() < deadline, "{method:?}: they do not start");
         }
         for client in &mut churning {
@@ -198,7 +198,7 @@ fn keeps_random_processes_within_limit_and_frees_all() {
         let (mut most, mut met) = (0, 0);
         for mut client in churning {
             while client.try_wait().unwrap().is_none() {
-                let holders = machine.holders(FIRST).unwrap();
+                let holders = machine.process_usage(FIRST).unwrap();
                 most = holders
                     .iter()
                     .map(|holder| holder.used)
@@ -219,7 +219,7 @@ fn keeps_random_processes_within_limit_and_frees_all() {
         );
         let watch = container.client(&["init", "info"]).unwrap();
         assert_eq!(watch[1], "info: 0 1720 2200", "{method:?}");
-        assert_eq!(machine.holders(FIRST).unwrap(), [], "{method:?}");
+        assert_eq!(machine.process_usage(FIRST).unwrap(), [], "{method:?}");
     }
 }
 
@@ -319,7 +319,7 @@ fn reclaims_memory_after_kills_during_allocations() {
         // Killed at different points of their work: after more and more samples.
         let mut samples = 0;
         while samples < 20 * round {
-            let holders = machine.holders(FIRST).unwrap();
+            let holders = machine.process_usage(FIRST).unwrap();
             samples += usize::from(holders.iter().any(|holder| holder.contexts > 0));
             most = holders
                 .iter()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aliquot_gpusim::{Holder, SimulatedMachine};
+use aliquot_gpusim::{ProcessUsage, SimulatedMachine};
 use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, machine};
 use aliquot_limiter_tests::{
     INJECTION_METHODS, InjectionMethod, RunningClient, TestContainer, lines,
@@ -53,7 +53,7 @@ fn allows_more_than_part_of_device_when_oversubscribed() {
         let mut running = container.start(&commands).expect("the client");
         let expected: Vec<String> = script.iter().map(|(a, b)| format!("{a}: {b}")).collect();
         assert_eq!(running.answers, expected, "{method:?}");
-        let holders = machine.holders(FIRST).expect("a GPU");
+        let holders = machine.process_usage(FIRST).expect("a GPU");
         assert!(
             holders.iter().all(|one| one.used <= 3000 * MIB),
             "{holders:?}"
@@ -158,9 +158,9 @@ fn run_together(number: usize, mib: u64, promised: u64, used: &[&str]) -> Measur
             one.answers
         );
     }
-    let holders = machine.holders(FIRST).expect("a GPU");
+    let holders = machine.process_usage(FIRST).expect("a GPU");
     assert_eq!(holders.len(), number, "{holders:?}");
-    let sum = |of: fn(&Holder) -> u64| holders.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&ProcessUsage) -> u64| holders.iter().map(of).sum::<u64>();
     let (used_sum, busy) = (sum(|one| one.used), sum(|one| one.busy));
     assert!(used_sum <= (SMALL - DRIVER_RESERVED) * MIB, "{holders:?}");
     let found = MeasuredUsage {
@@ -175,7 +175,7 @@ fn run_together(number: usize, mib: u64, promised: u64, used: &[&str]) -> Measur
     for one in &mut running {
         one.end().expect("it ends well");
     }
-    assert_eq!(machine.holders(FIRST).expect("a GPU"), []);
+    assert_eq!(machine.process_usage(FIRST).expect("a GPU"), []);
     found
 }
 

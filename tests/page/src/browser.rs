@@ -1,4 +1,4 @@
-//! Headless Chromium, driven over a pipe by the Chrome DevTools Protocol (CDP).
+//! Headless Chromium, driven over a pipe by the Chrome `DevTools` Protocol (CDP).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command as Blocking, Stdio};

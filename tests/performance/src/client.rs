@@ -22,8 +22,8 @@ use crate::{cluster, cpu};
 
 /// Calls measured, after the first one of each shape.
 const CALLS: usize = 500;
-/// Shapes of pods, used in turn: as many as the scheduler adopts as typical at most. They request one
-/// step of MiB to this many.
+/// Shapes of pods, used in turn: as many as the scheduler adopts as typical at most. They request
+/// one step of MiB to this many.
 const SHAPES: u64 = 64;
 const STEP: u64 = 700;
 /// Longest wait for the server to be ready.

@@ -1,5 +1,5 @@
-//! A made-up cluster, as the watches would deliver it: nodes with 8 A100 and 16 pods each, and one more
-//! pod to place. It is the same in every run.
+//! A made-up cluster, as the watches would deliver it: nodes with 8 A100 and 16 pods each, and one
+//! more pod to place. It is the same in every run.
 
 use aliquot_core::allocation::{self, ALLOCATION, Allocation, Grant};
 use aliquot_core::inventory::{self, Gpu, Health, INVENTORY, Inventory, Mode};
@@ -66,8 +66,8 @@ pub(crate) fn node(node: usize) -> Result<Node> {
     Ok(serde_json::from_value(node)?)
 }
 
-/// The `number`th pod on the `node`th node: two on each GPU, of 17 sizes, so that hardly two GPUs or
-/// nodes are alike.
+/// The `number`th pod on the `node`th node: two on each GPU, of 17 sizes, so that hardly two GPUs
+/// or nodes are alike.
 pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value> {
     let size = u64::try_from((node * 7 + number * 5) % 17)? * 1_000 + 8_000;
     let grant = Grant {

@@ -1,5 +1,6 @@
-//! An API server that only lists: 5,000 nodes and 100,000 pods in pages, and watches without events.
-//! Everything else is an empty list. A pod is as large as API servers send it, with managed fields.
+//! An API server that only lists: 5,000 nodes and 100,000 pods in pages, and watches without
+//! events. Everything else is an empty list. A pod is as large as API servers send it, with managed
+//! fields.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
-//! Pods with MIG instances come and go on eight A100 with dynamic MIG, through the scheduler's ledger:
-//! how much of the requests is refused. Poisson arrivals, exponential run times, 40/25/18/10/7 % of
-//! 1, 2, 3, 4 and 7 slices; a load of 1 requests all compute slices. The run fails when an instance
-//! overlaps one of a running pod.
+//! Pods with MIG instances come and go on eight A100 with dynamic MIG, through the scheduler's
+//! ledger: how much of the requests is refused. Poisson arrivals, exponential run times,
+//! 40/25/18/10/7 % of 1, 2, 3, 4 and 7 slices; a load of 1 requests all compute slices. The run
+//! fails when an instance overlaps one of a running pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The cost of the monitor on a node with 100 shares on 8 GPUs and no process: scrape time, CPU, memory.
-//! Runs the real binary on shares that are written as the agent writes them.
+//! The cost of the monitor on a node with 100 shares on 8 GPUs and no process: scrape time, CPU,
+//! memory. Runs the real binary on shares that are written as the agent writes them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

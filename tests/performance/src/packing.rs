@@ -1,5 +1,6 @@
-//! How much GPU capacity stays unallocated on the public trace openb: by our decisions, as published,
-//! and with a stock install. Without the files of `OPENB_DIR` it prints a note and no figure.
+//! How much GPU capacity stays unallocated on the public trace openb: by our decisions, as
+//! published, and with a stock install. Without the files of `OPENB_DIR` it prints a note and no
+//! figure.
 
 #![allow(clippy::print_stderr, reason = "reports what is missing")]
 

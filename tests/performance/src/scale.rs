@@ -1,5 +1,5 @@
-//! How long the scheduler takes from its start to ready, and how much memory it then has, with 5,000
-//! nodes and 100,000 pods: the real binary against [`crate::fake_api`].
+//! How long the scheduler takes from its start to ready, and how much memory it then has, with
+//! 5,000 nodes and 100,000 pods: the real binary against [`crate::fake_api`].
 
 use std::process::Stdio;
 use std::sync::Arc;

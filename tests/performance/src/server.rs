@@ -1,5 +1,5 @@
-//! The scheduler's own routes over the made-up cluster, with the default policies, and the baseline: a
-//! route that only decodes the call and returns the first name.
+//! The scheduler's own routes over the made-up cluster, with the default policies, and the
+//! baseline: a route that only decodes the call and returns the first name.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -99,8 +99,8 @@ impl Times {
     }
 }
 
-/// Measures a call; after it, one pod is allocated and the previous one released, as between the calls
-/// of a real cluster.
+/// Measures a call; after it, one pod is allocated and the previous one released, as between the
+/// calls of a real cluster.
 async fn timed(
     State((times, cache)): State<(Times, Arc<LedgerCache>)>,
     request: Request,

@@ -1,8 +1,8 @@
-//! How long containers wait for the node agent: `Allocate` and `PreStartContainer` for 64 containers at
-//! once, and how many requests the agent sends meanwhile.
+//! How long containers wait for the node agent: `Allocate` and `PreStartContainer` for 64
+//! containers at once, and how many requests the agent sends meanwhile.
 //!
-//! The real binary registers with a fake kubelet ([`kubelet`]), watches a fake API server that counts
-//! its requests ([`api`]), and connects to a `PodResources` socket that counts connections.
+//! The real binary registers with a fake kubelet ([`kubelet`]), watches a fake API server that
+//! counts its requests ([`api`]), and connects to a `PodResources` socket that counts connections.
 
 mod api;
 mod kubelet;
@@ -73,7 +73,8 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     for subdirectory in ["kubelet/device-plugins", "kubelet/pod-resources", "driver"] {
         std::fs::create_dir_all(at(subdirectory))?;
     }
-    // As on a real machine: shares and container directories on disk, CDI specs in memory, as /var/run is.
+    // As on a real machine: shares and container directories on disk, CDI specs in memory, as
+    // /var/run is.
     let memory = Path::new("/dev/shm");
     let memory = memory.is_dir().then(|| tempfile::tempdir_in(memory));
     let memory = memory.unwrap_or_else(tempfile::tempdir)?;

@@ -1,10 +1,11 @@
 //! Pods bound per second with the real kube-scheduler: pods with a share and our extender, against
 //! pods with a plain extended resource and no extender.
 //!
-//! All workloads have the same kube-scheduler (opportunistic batching off), the same nodes, pods of the
-//! same size, and two events for each pod: kube-scheduler's own, and one that our scheduler writes for
-//! shares and this program for the others. They run alternately, so that other load on the machine
-//! affects all; our scheduler runs only for its own pods. The CPU time of this program is not counted.
+//! All workloads have the same kube-scheduler (opportunistic batching off), the same nodes, pods of
+//! the same size, and two events for each pod: kube-scheduler's own, and one that our scheduler
+//! writes for shares and this program for the others. They run alternately, so that other load on
+//! the machine affects all; our scheduler runs only for its own pods. The CPU time of this program
+//! is not counted.
 
 mod cluster;
 mod run;
@@ -17,8 +18,8 @@ use crate::client::{Figure, round};
 use cluster::BenchCluster;
 use run::WORKLOADS;
 
-/// Numbers of nodes with 8 GPUs, and pods of a run: kube-scheduler evaluates every node for every pod, so
-/// a run takes about as long in both.
+/// Numbers of nodes with 8 GPUs, and pods of a run: kube-scheduler evaluates every node for every
+/// pod, so a run takes about as long in both.
 pub(crate) const SIZES: [(usize, usize); 2] = [(1_000, 1_000), (5_000, 400)];
 /// Runs of each workload, after a shorter one that is not counted.
 const RUNS: usize = 5;
@@ -69,9 +70,9 @@ pub(crate) async fn measure(nodes: usize, pods: usize) -> Result<Vec<Figure>> {
     Ok(figures(nodes, &sums))
 }
 
-/// Each figure with two baselines: pods that request one plain resource, and pods that request as many
-/// plain resources as a share has. kube-scheduler matches the name of each one against a pattern for
-/// every node, and that is its largest single cost.
+/// Each figure with two baselines: pods that request one plain resource, and pods that request as
+/// many plain resources as a share has. kube-scheduler matches the name of each one against a
+/// pattern for every node, and that is its largest single cost.
 fn figures(nodes: usize, [one, three, shares]: &[Totals; 3]) -> Vec<Figure> {
     let baselines = [
         ("", one, "one plain extended resource"),

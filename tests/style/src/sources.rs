@@ -18,6 +18,10 @@ const SLEEPERS: &[(&str, &str)] = &[
         "pause before a failed registration is tried again",
     ),
     (
+        "limiter/src/pace.rs",
+        "a launch waits for its share of time",
+    ),
+    (
         "scheduler/src/bind.rs",
         "pause before an unknown outcome is asked for again",
     ),

@@ -67,6 +67,11 @@ pub const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ),
     ("units", "core/src/", "units of measure: MiB, percent"),
     ("unit", "scheduler/src/metrics.rs", "the unit of a metric"),
+    (
+        "unit",
+        "tests/performance/src/client.rs",
+        "the unit of a figure",
+    ),
 ];
 
 /// Phrases that no comment on a line of its own has, and what to do instead.

@@ -7,7 +7,7 @@ use aliquot_style::tree;
 
 /// HAMI-1 to HAMI-14.
 const ROWS: usize = 14;
-const FIXTURES: &str = "tests/e2e/tests/hami/examples";
+const FIXTURES: &str = "tests/e2e/tests/sharing/hami/examples";
 /// The changed form of an example that docs/migrating-from-hami.md changes.
 const CHANGED: [&str; 1] = ["dynamic_mig_changed"];
 
@@ -66,7 +66,7 @@ fn every_hami_example_is_run_and_documented() {
     let files = files.map(|file| file.unwrap().path());
     let stems = files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned());
     let mut run: Vec<String> = stems.filter(|one| !CHANGED.contains(&&**one)).collect();
-    let source = tree::read("tests/e2e/tests/hami/examples.rs").unwrap();
+    let source = tree::read("tests/e2e/tests/sharing/hami/examples.rs").unwrap();
     for example in run.iter().map(String::as_str).chain(CHANGED) {
         let used = source.contains(&format!("\"{example}\""));
         assert!(used, "nothing runs {example}");

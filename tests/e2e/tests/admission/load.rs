@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::replicas::End;
+use crate::replicas::ReplicaEnd;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 /// How long a creation is retried, as a controller does.
@@ -31,7 +31,7 @@ const TEXTS: usize = 5;
 
 /// What a pod requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum PodKind {
     Share,
     Nothing,
 }
@@ -55,12 +55,12 @@ impl Created {
 
 /// All that happened.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct LoadResult {
     kinds: [Created; 2],
     /// Ends of replicas, in their order.
-    ends: Vec<End>,
+    ends: Vec<ReplicaEnd>,
     /// Failed creations by the preceding end.
-    failed: Vec<End>,
+    failed: Vec<ReplicaEnd>,
     /// Further tries of those.
     pub(crate) tries: usize,
     pub(crate) texts: Vec<String>,
@@ -71,16 +71,16 @@ pub(crate) struct Done {
     pub(crate) took: Duration,
 }
 
-impl Done {
-    pub(crate) fn of(&self, kind: Of) -> &Created {
-        &self.kinds[usize::from(kind == Of::Nothing)]
+impl LoadResult {
+    pub(crate) fn of(&self, kind: PodKind) -> &Created {
+        &self.kinds[usize::from(kind == PodKind::Nothing)]
     }
 
-    pub(crate) fn ended(&self, how: End) -> usize {
+    pub(crate) fn ended(&self, how: ReplicaEnd) -> usize {
         self.ends.iter().filter(|end| **end == how).count()
     }
 
-    pub(crate) fn again(&self, how: End) -> usize {
+    pub(crate) fn again(&self, how: ReplicaEnd) -> usize {
         self.failed.iter().filter(|end| **end == how).count()
     }
 }
@@ -88,7 +88,7 @@ impl Done {
 /// Shared by all creations.
 struct Shared {
     pods: Api<Pod>,
-    done: Mutex<Done>,
+    done: Mutex<LoadResult>,
     made: AtomicU64,
     open: Semaphore,
 }
@@ -113,8 +113,8 @@ impl Load {
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let second = Duration::from_secs(1);
         let streams = [
-            (Of::Share, second / rate),
-            (Of::Nothing, second * 10 / rate),
+            (PodKind::Share, second / rate),
+            (PodKind::Nothing, second * 10 / rate),
         ];
         let streams = streams.map(|(kind, every)| {
             let (shared, mut stopped) = (shared.clone(), stopped.clone());
@@ -152,7 +152,7 @@ impl Load {
     }
 
     /// A replica ends now: later failures count for it.
-    pub(crate) fn charge_to(&self, how: End) {
+    pub(crate) fn charge_to(&self, how: ReplicaEnd) {
         self.shared.done.lock().ends.push(how);
     }
 
@@ -162,7 +162,7 @@ impl Load {
     }
 
     /// Ends it, and waits for the last answers.
-    pub(crate) async fn finish(self) -> Result<Done> {
+    pub(crate) async fn finish(self) -> Result<LoadResult> {
         self.stop.send(true)?;
         for stream in self.streams {
             let mut running = stream.await?;
@@ -180,7 +180,7 @@ impl Load {
 }
 
 /// One pod, retried until it is admitted.
-async fn create(shared: Arc<Shared>, kind: Of) {
+async fn create(shared: Arc<Shared>, kind: PodKind) {
     let Ok(_one) = shared.open.acquire().await else {
         return;
     };
@@ -189,12 +189,12 @@ async fn create(shared: Arc<Shared>, kind: Of) {
     let took = began.elapsed().as_secs_f64() * 1000.0;
     {
         let mut done = shared.done.lock();
-        let created = &mut done.kinds[usize::from(kind == Of::Nothing)];
+        let created = &mut done.kinds[usize::from(kind == PodKind::Nothing)];
         created.count += 1;
         if first.is_ok() {
             created.took.push(took);
         }
-        if kind == Of::Share {
+        if kind == PodKind::Share {
             shared.made.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -205,12 +205,12 @@ async fn create(shared: Arc<Shared>, kind: Of) {
     let unanswered = text.contains("failed calling webhook");
     {
         let mut done = shared.done.lock();
-        if !unanswered || kind == Of::Nothing {
+        if !unanswered || kind == PodKind::Nothing {
             done.strange.push(format!("{kind:?}: {text}"));
             return;
         }
         // Before the first end both are ready: nothing may fail then.
-        let end = done.ends.last().copied().unwrap_or(End::Terminated);
+        let end = done.ends.last().copied().unwrap_or(ReplicaEnd::Terminated);
         done.failed.push(end);
         if done.texts.len() < TEXTS {
             done.texts.push(text);
@@ -231,10 +231,10 @@ async fn create(shared: Arc<Shared>, kind: Of) {
 }
 
 /// Creates it as a dry run, and checks which scheduler would place it.
-async fn post(pods: &Api<Pod>, kind: Of) -> Result<()> {
+async fn post(pods: &Api<Pod>, kind: PodKind) -> Result<()> {
     let (limits, scheduler): (&[_], _) = match kind {
-        Of::Share => (&[("gpu", "1"), ("gpumem", "3000")], "aliquot-scheduler"),
-        Of::Nothing => (&[], "default-scheduler"),
+        PodKind::Share => (&[("gpu", "1"), ("gpumem", "3000")], "aliquot-scheduler"),
+        PodKind::Nothing => (&[], "default-scheduler"),
     };
     let mut pod = simple("default", "trial", limits);
     if let Some(metadata) = pod["metadata"].as_object_mut() {

@@ -21,7 +21,7 @@ const STOPPING: Duration = Duration::from_secs(40);
 
 /// How a replica ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ReplicaEnd {
     /// SIGTERM, as when its pod is deleted, drained or rolled.
     Terminated,
     /// SIGKILL.
@@ -57,7 +57,7 @@ impl<'a> Replicas<'a> {
             let folder = program
                 .parent()
                 .and_then(Path::parent)
-                .context("a folder")?;
+                .context("a directory")?;
             program = folder.join("release").join(Kind::Webhook.name());
             ensure!(
                 program.is_file(),
@@ -127,13 +127,13 @@ impl<'a> Replicas<'a> {
     }
 
     /// Ends one of them.
-    pub(crate) async fn end_one(&mut self, how: End, index: usize) -> Result<()> {
+    pub(crate) async fn end_one(&mut self, how: ReplicaEnd, index: usize) -> Result<()> {
         let one = &mut self.both[index];
         self.counted.add(&Reviews::read(one.admin).await?);
         let part = one.part.take().context("it runs")?;
         match how {
-            End::Killed => part.kill().await,
-            End::Terminated => {
+            ReplicaEnd::Killed => part.kill().await,
+            ReplicaEnd::Terminated => {
                 let code = part.terminate(STOPPING).await?;
                 ensure!(code == Some(0), "the replica ended with {code:?}");
                 Ok(())

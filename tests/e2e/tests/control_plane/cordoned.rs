@@ -13,7 +13,7 @@ use kube::Api;
 const WHOLE: (&str, &str) = ("gpumem", "81920");
 
 /// docs/guides/nodes.md, with the command that stands there.
-pub(crate) async fn until_it_is_let_on_again(stack: Arc<Stack>) -> Result<()> {
+pub(crate) async fn until_uncordoned(stack: Arc<Stack>) -> Result<()> {
     let shape = Shape {
         gpus: 1,
         replicas: 10,

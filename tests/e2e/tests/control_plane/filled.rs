@@ -127,7 +127,7 @@ async fn check(stack: &Stack, pool: &Pool<'_>, case: &Case) -> Result<()> {
     let shares: Vec<_> = grants.iter().map(|g| (g.memory.0, g.cores.0)).collect();
     ensure!(shares == case.grants, "{grants:?}");
     let by_gpu: BTreeMap<_, _> = grants.iter().map(|g| (&g.gpu, g)).collect();
-    ensure!(by_gpu.len() == grants.len(), "one gpu twice: {grants:?}");
+    ensure!(by_gpu.len() == grants.len(), "one GPU twice: {grants:?}");
     stack.cluster.delete_pod(pool.name, case.name).await
 }
 

@@ -100,7 +100,7 @@ fn main() -> ExitCode {
         ),
         side_by_side(
             "cordoned_gpu_gets_no_new_pods_until_uncordoned",
-            cordoned::until_it_is_let_on_again,
+            cordoned::until_uncordoned,
         ),
         scenario("only_the_replica_with_the_lease_binds", leader::lease),
     ];

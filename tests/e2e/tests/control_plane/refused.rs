@@ -20,7 +20,7 @@ const CAPABILITIES: &str =
     "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO, SYS_MODULE, DAC_READ_SEARCH, BPF";
 
 /// A pod and the one refusal that it must get.
-struct Bad {
+struct RefusedPod {
     pod: Value,
     refusal: String,
 }
@@ -34,7 +34,7 @@ pub(crate) async fn pods(stack: Arc<Stack>) -> Result<()> {
         .collect();
     ensure!(all.len() >= 30, "{} cases", all.len());
     let mut wrong = Vec::new();
-    for Bad { pod, refusal } in all {
+    for RefusedPod { pod, refusal } in all {
         let expected =
             format!("admission webhook \"pods.aliquot.dev\" denied the request: {refusal}");
         let found = stack.refusal(pod).await?;
@@ -61,7 +61,7 @@ fn limit(resource: &str) -> String {
 }
 
 /// As users write them; the text in the refusal is the API server's own form.
-fn quantities() -> Vec<Bad> {
+fn quantities() -> Vec<RefusedPod> {
     let binary =
         |mib: u32| format!("has a binary suffix; expected: {MIB} (write {mib}, the unit is MiB)");
     let negative = |accepted| format!("is negative; expected: {accepted}");
@@ -122,13 +122,13 @@ fn quantities() -> Vec<Bad> {
         limits[format!("nvidia.com/{resource}")] = written;
         let refusal = format!("{}: \"{stored}\" {problem}", limit(resource));
         let pod = asking(&limits);
-        Bad { pod, refusal }
+        RefusedPod { pod, refusal }
     })
     .collect()
 }
 
-fn contradictions() -> Vec<Bad> {
-    let limits = |limits, resource: &str, message: &str| Bad {
+fn contradictions() -> Vec<RefusedPod> {
+    let limits = |limits, resource: &str, message: &str| RefusedPod {
         pod: asking(&limits),
         refusal: format!("{}: {message}", limit(resource)),
     };
@@ -136,7 +136,7 @@ fn contradictions() -> Vec<Bad> {
         let mut pod = asking(&json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}));
         set(&mut pod);
         let refusal = refusal.to_owned();
-        Bad { pod, refusal }
+        RefusedPod { pod, refusal }
     };
     vec![
         limits(
@@ -198,7 +198,7 @@ fn around(value: &str, accepted: &str) -> String {
     )
 }
 
-fn escapes() -> Vec<Bad> {
+fn escapes() -> Vec<RefusedPod> {
     let context = "spec.containers[0].securityContext";
     let added = |name: &str| {
         let field = "capabilities.add[1]";
@@ -229,21 +229,21 @@ fn escapes() -> Vec<Bad> {
         let mut pod = asking(&json!({"nvidia.com/gpu": 1}));
         pod["spec"]["containers"][0]["securityContext"] = security;
         let refusal = format!("{context}.{field}: {message}");
-        Bad { pod, refusal }
+        RefusedPod { pod, refusal }
     })
     .collect();
     let mut pod = asking(&json!({"nvidia.com/gpu": 1}));
     pod["spec"]["hostPID"] = json!(true);
     let refusal = format!("spec.hostPID: {}", around("true", "false"));
-    all.push(Bad { pod, refusal });
+    all.push(RefusedPod { pod, refusal });
     all
 }
 
-fn host_paths() -> Vec<Bad> {
+fn host_paths() -> Vec<RefusedPod> {
     let volume = |source: Value, refusal: String| {
         let mut pod = asking(&json!({"nvidia.com/gpu": 1}));
         pod["spec"]["volumes"] = json!([{"name": "h", "hostPath": source}]);
-        Bad { pod, refusal }
+        RefusedPod { pod, refusal }
     };
     let apart = |path: &str, closed: &str| {
         let accepted = format!("a path that is neither inside {closed} nor one of its parents");
@@ -259,7 +259,7 @@ fn host_paths() -> Vec<Bad> {
         pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": at}]);
         let field = "spec.containers[0].volumeMounts[0].mountPath";
         let refusal = format!("{field}: {}", apart(at, ours));
-        Bad { pod, refusal }
+        RefusedPod { pod, refusal }
     };
     vec![
         path("/", "/dev"),

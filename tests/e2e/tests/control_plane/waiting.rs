@@ -28,10 +28,7 @@ const WHOLE: (&str, &str) = ("gpumem", "81920");
 
 /// The reasons by count, then the requeue.
 pub(crate) async fn until_another_ends(stack: Arc<Stack>) -> Result<()> {
-    let shape = |gpus| Shape {
-        gpus: gpus,
-        replicas: 10,
-    };
+    let shape = |gpus| Shape { gpus, replicas: 10 };
     let nodes = [
         ("notified-memory".to_owned(), shape(2)),
         ("notified-alone".to_owned(), shape(1)),

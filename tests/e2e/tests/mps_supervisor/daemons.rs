@@ -42,13 +42,13 @@ async fn mps_17_daemon_sees_only_its_gpu_and_the_other_has_no_mps() {
     assert_eq!(outside.answer(), "init: 0");
     assert_eq!(outside.answer(), "count: 0 1");
     outside.until("ready: 0");
-    let of = |gpu: &str| bench.machine.holders(gpu).unwrap();
+    let of = |gpu: &str| bench.machine.process_usage(gpu).unwrap();
     assert!(
         of("GPU-b").iter().all(|holder| !holder.mps),
         "no client of MPS"
     );
     assert_eq!(of("GPU-a").iter().filter(|holder| holder.mps).count(), 1);
-    assert_eq!(of("GPU-b").len(), 1, "no server of the other gpu's daemon");
+    assert_eq!(of("GPU-b").len(), 1, "no server of the other GPU's daemon");
     // No process gets onto the GPU without the daemon.
     let past = [("NVIDIA_VISIBLE_DEVICES", "GPU-a")];
     assert_eq!(bench.client(&past, &["init"]).answer(), "init: 46");

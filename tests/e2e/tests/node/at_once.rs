@@ -1,6 +1,5 @@
-//! How long the agent takes for 64 pods that start at once on the real kubelet: a figure, printed.
-//!
-//! Fed by: `main`. Must not: judge the figure; the machine is shared.
+//! How long the agent takes for 64 pods that start at once on the real kubelet. The figure is only
+//! printed, because the machine is shared.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Without CDI: the container runtime is told by environment and mounts, and the limits hold.
+//! Without CDI: environment and mounts configure the container runtime, and the limits are
+//! enforced.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::runtime::wait_condition;
 
 const SPACE: &str = "limits";
 
-/// A pod whose driver comes as NVIDIA's runtime would bring it: by nothing of ours.
+/// A pod whose driver comes from NVIDIA's runtime, not from us.
 fn pod(stack: &Stack, name: &str, memory: &str, more: &[Value]) -> Result<Value> {
     let mut pod = with_python(stack, SPACE, name, &[("gpu", "1"), ("gpumem", memory)])?;
     with_driver(&mut pod, stack)?;
@@ -52,8 +53,8 @@ pub(crate) async fn handed_over(stack: Arc<Stack>) -> Result<()> {
 }
 
 async fn without_cdi(stack: &Stack) -> Result<()> {
-    // The agent is shown a runtime whose CDI is off and that runs NVIDIA's, and nobody tells it
-    // what to do.
+    // The agent gets the configuration of a runtime with CDI off and NVIDIA's runtime, and no flag
+    // for it.
     let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
     let off = real.replace("cdi_spec_dirs", "enable_cdi = false\ncdi_spec_dirs");
     ensure!(off != real, "{real}");
@@ -112,7 +113,7 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     let new: Vec<String> = specs(stack)?.difference(&before).cloned().collect();
     ensure!(new.is_empty(), "{new:?}");
 
-    // The pod's own environment would win over what the kubelet was told.
+    // The pod's own environment would win over what the agent gave the kubelet.
     let all = json!({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"});
     let draws = pod(stack, "draws", "1000", &[all])?;
     stack.cluster.create_pod(draws).await?;
@@ -127,7 +128,7 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     })
     .await?;
 
-    // Another agent knows by the kubelet's checkpoint whose the replicas are.
+    // Another agent takes the owners of replicas from the kubelet's checkpoint.
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&options).await?;
     let output = answers(stack, SPACE, "one", &["init", "info"]).await?;

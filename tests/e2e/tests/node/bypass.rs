@@ -1,5 +1,4 @@
-//! Pods bound past the scheduler do not start, say why, and are
-//! evicted where they can be.
+//! Pods that bypass the scheduler do not start, report why, and are evicted where possible.
 
 use std::sync::Arc;
 
@@ -123,7 +122,7 @@ pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
     running.delete(stack).await
 }
 
-/// Makes a pod that nobody schedules, and binds it with these annotations.
+/// Creates a pod that no scheduler takes, and binds it with these annotations.
 async fn bind(stack: &Stack, namespace: &str, name: &str, annotations: &Value) -> Result<()> {
     let mut pod = simple(namespace, name, &LIMITS);
     pod["spec"]["schedulerName"] = json!("nobody");
@@ -141,7 +140,7 @@ async fn bind(stack: &Stack, namespace: &str, name: &str, annotations: &Value) -
     Ok(())
 }
 
-/// Waits until one event of the pod says all of these.
+/// Waits until one event of the pod contains all of these.
 async fn wait_event(stack: &Stack, namespace: &str, name: &str, texts: &[&str]) -> Result<()> {
     let what = format!("an event of {name} that contains {texts:?}");
     eventually(PATIENCE, &what, || async {

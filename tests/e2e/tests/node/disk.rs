@@ -1,4 +1,4 @@
-//! What the node agent leaves on disk: only what living pods need.
+//! What the node agent leaves on disk: only what running pods need.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use futures::future::try_join_all;
 
 use crate::running::Running;
 
-/// The names of the agent's files and folders.
+/// The names of the agent's files and directories.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OnDisk {
     specs: BTreeSet<String>,
@@ -28,16 +28,16 @@ impl OnDisk {
         })
     }
 
-    /// Nothing is here that was not there `before`. Less may be: files of pods
-    /// that ended earlier are collected meanwhile.
+    /// Everything here was there `before`. Less may be: files of pods that ended earlier are
+    /// collected meanwhile.
     pub(crate) fn adds_nothing_to(&self, before: &Self) -> bool {
         self.specs.is_subset(&before.specs)
             && self.directories.is_subset(&before.directories)
             && self.accepted.is_subset(&before.accepted)
     }
 
-    /// Waits until there is one share, seat and spec for each of these pods with
-    /// one container, and nothing else.
+    /// Waits until there is one allocation, container directory and CDI spec for each of these pods
+    /// with one container, and nothing else.
     pub(crate) async fn wait(stack: &Stack, pods: &[&Running]) -> Result<()> {
         let accepted: BTreeSet<String> =
             pods.iter().map(|pod| format!("{}.json", pod.uid)).collect();
@@ -67,9 +67,9 @@ fn names(folder: &Path) -> Result<BTreeSet<String>> {
         .collect()
 }
 
-/// CDI specs, seats and accepted shares go with their pods, and not before. The
-/// kubelet (1.36) keeps an ended pod in its checkpoint until it admits the next one
-/// with a device, and an entry there keeps the files: so each check follows a start.
+/// CDI specs, container directories and accepted allocations go with their pods, and not before.
+/// The kubelet (1.36) retains an ended pod in its checkpoint until it admits the next one with a
+/// device, and an entry there retains the files: so each check follows a start.
 pub(crate) async fn collected(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("garbage").await?;

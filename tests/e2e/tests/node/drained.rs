@@ -1,6 +1,4 @@
-//! With `--sick-pods drain`: a GPU that needs that its node is drained.
-//!
-//! Fed by: `main`. Must not: leave the taint behind.
+//! With `--sick-pods drain`: an unhealthy GPU that requires a drain of its node.
 
 use std::sync::Arc;
 
@@ -40,7 +38,7 @@ async fn drained(stack: &Stack) -> Result<()> {
     stack.cluster.namespace("drained").await?;
     let first = Running::start(stack, "drained", "first", 1000).await?;
     let second = Running::start(stack, "drained", "second", 1000).await?;
-    ensure!(first.share.gpu() != second.share.gpu(), "both on one gpu");
+    ensure!(first.share.gpu() != second.share.gpu(), "both on one GPU");
     stack.machine().xid("0", 79)?;
     tainted(stack, true).await?;
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "drained");
@@ -50,7 +48,7 @@ async fn drained(stack: &Stack) -> Result<()> {
         })
         .await?;
     }
-    // A pod that tolerates everything is kept off by the cordon.
+    // The cordon excludes a pod that tolerates everything.
     let mut stubborn = Running::pod("drained", "stubborn", 1000);
     stubborn["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
     stack.cluster.create_pod(stubborn).await?;
@@ -61,7 +59,7 @@ async fn drained(stack: &Stack) -> Result<()> {
     stack.cluster.wait_running("drained", "stubborn").await?;
     stack.cluster.delete_pod("drained", "stubborn").await?;
 
-    // The owner's word is heard, and taken away.
+    // The owner's annotation takes effect, and is removed.
     let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
     let cleared = Patch::Merge(json!({"metadata": {"annotations": {CLEARED: "GPU-of-nobody"}}}));
     nodes.patch(NODE, &PatchParams::default(), &cleared).await?;

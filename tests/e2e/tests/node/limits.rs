@@ -1,12 +1,12 @@
-//! The memory limit holds in a pod, for programs that nobody here wrote for it.
+//! The memory limit holds in a pod, for independent programs.
 //!
-//! 512 MiB stand for a context everywhere here.
+//! Every context takes 512 MiB of a share here.
 
 use std::sync::Arc;
 
 use aliquot_cluster::USERS;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{Foreign, answers, nvidia_spec, open_machine, with_python};
+use aliquot_e2e::clients::{IndependentClients, answers, nvidia_spec, open_machine, with_python};
 use aliquot_e2e::pods::{allocation, container, pod};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -20,12 +20,12 @@ use crate::running::PATIENCE;
 const MIB: u64 = 1 << 20;
 const CONTEXT: u64 = 512;
 
-/// A share of 3000 MiB is what NVML shows, what can be allocated, and the most that
-/// is ever held; the neighbour on the GPU notices nothing.
+/// A share of 3000 MiB is what NVML shows, what can be allocated, and the most that is ever in use;
+/// the neighbour on the GPU is not affected.
 pub(crate) async fn memory_limit(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     limited(stack, &nvidia_spec(stack)?).await?;
-    let foreign = Foreign::python().await?;
+    let foreign = IndependentClients::python().await?;
     for (name, memory) in [("tenant", "3000"), ("neighbour", "2000")] {
         let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "30")];
         let mut pod = with_python(stack, "limits", name, &limits)?;
@@ -55,9 +55,7 @@ pub(crate) async fn memory_limit(stack: Arc<Stack>) -> Result<()> {
     let nvitop = foreign.output(stack, tenant, &["-m", "nvitop", "--once"]);
     let nvitop = nvitop.await?;
     ensure!(nvitop.contains("0B / 3000MiB"), "{nvitop}");
-    let pynvml = foreign
-        .output(stack, tenant, &["/foreign/cards.py"])
-        .await?;
+    let pynvml = foreign.output(stack, tenant, &["/foreign/gpus.py"]).await?;
     let share = "\"memory\": 3000, \"used\": 0";
     ensure!(pynvml.contains(share) && pynvml.contains(&gpu), "{pynvml}");
     let cuda = answers(
@@ -83,7 +81,7 @@ pub(crate) async fn memory_limit(stack: Arc<Stack>) -> Result<()> {
     )
     .await?;
     ensure!(random[3] == "info: 0 2488 3000", "{random:?}");
-    let holders = stack.machine().holders(&gpu)?;
+    let holders = stack.machine().process_usage(&gpu)?;
     ensure!(
         holders.iter().all(|one| one.peak <= 3000 * MIB),
         "{holders:?}"
@@ -128,7 +126,7 @@ pub(crate) async fn percents(stack: Arc<Stack>) -> Result<()> {
         let whole = format!("{all}: 0");
         let expected = ["init: 0", &info, &whole, "alloc,2: 2"];
         ensure!(output == expected, "{percent}: {output:?}");
-        let holders = stack.machine().holders(grant.gpu.as_str())?;
+        let holders = stack.machine().process_usage(grant.gpu.as_str())?;
         let peak = holders.iter().map(|one| one.peak).max().unwrap_or(0);
         ensure!(peak <= mib * MIB, "{percent}: {peak}");
     }
@@ -136,9 +134,9 @@ pub(crate) async fn percents(stack: Arc<Stack>) -> Result<()> {
     unlimited(stack, &names).await
 }
 
-/// A plain user, root, and root of a user namespace of its own, all with a root file
-/// system that is read-only, are limited alike, and each seat's counters lie on a file system of
-/// their own until the seat is collected, whatever becomes of the agent.
+/// A plain user, root, and root of a user namespace of its own, all with a read-only root file
+/// system, are limited alike, and each container's counters lie on a file system of their own until
+/// its directory is collected, whatever happens to the agent.
 pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     limited(stack, &nvidia_spec(stack)?).await?;
@@ -230,7 +228,7 @@ pub(crate) fn in_users(pod: &mut Value) {
     pod["spec"]["hostUsers"] = json!(false);
 }
 
-/// Starts the agent anew with libvgpu.so, and this driver to stand before.
+/// Restarts the agent with libvgpu.so and this driver.
 pub(crate) async fn limited(stack: &Stack, driver: &Value) -> Result<()> {
     let known = stack.cluster.kubectl(&["get", "namespace", "limits"]);
     if known.await?.success().is_err() {
@@ -247,7 +245,7 @@ pub(crate) async fn limited(stack: &Stack, driver: &Value) -> Result<()> {
     open_machine(stack)
 }
 
-/// Ends these pods and starts the agent anew as the other scenarios need it.
+/// Ends these pods and restarts the agent as the other scenarios need it.
 pub(crate) async fn unlimited(stack: &Stack, pods: &[&str]) -> Result<()> {
     if !pods.is_empty() {
         let mut delete = vec!["delete", "pod", "-n", "limits", "--wait"];

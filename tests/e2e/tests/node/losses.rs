@@ -15,16 +15,16 @@ use kube::Api;
 
 use crate::running::Running;
 
-/// The kubelet comes back with empty ledger. The node says so, ours stay; running
-/// containers run on and new pods get shares of what is left. A container of an
-/// old pod that exits stays down: the kubelet (1.36) does not ask the plugin for a
-/// container that is not in its ledger, so the pod must be made again.
+/// The kubelet comes back with an empty checkpoint. The node reports it, our allocations stay;
+/// running containers run on and new pods get shares of what is left. A container of an old pod
+/// that exits stays down: the kubelet (1.36) does not call the plugin for a container that is not
+/// in its checkpoint, so the pod must be created again.
 pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("checkpoint").await?;
     let first = Running::start(stack, "checkpoint", "first", 70000).await?;
     let second = Running::start(stack, "checkpoint", "second", 70000).await?;
-    ensure!(first.share.gpu() != second.share.gpu(), "on one gpu");
+    ensure!(first.share.gpu() != second.share.gpu(), "on one GPU");
 
     stack.cluster.stop_kubelet().await?;
     let plugins = stack.cluster.kubelet_dir().join("device-plugins");
@@ -33,7 +33,7 @@ pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
     wait_condition(stack, "True", &[&first.uid, &second.uid]).await?;
     stack.wait_capacity("20").await?;
 
-    // Booked still: 70000 of 81920 on each GPU.
+    // Still allocated: 70000 of 81920 on each GPU.
     Running::create(stack, "checkpoint", "large", 20000).await?;
     refused(stack, "checkpoint", "large", "CardInsufficientMemory").await?;
     let small = Running::start(stack, "checkpoint", "small", 1000).await?;
@@ -62,7 +62,7 @@ pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// A GPU promised beyond its memory when the scaling goes back to 1.
+/// A GPU is overcommitted when the scaling goes back to 1.
 pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("scaling").await?;
@@ -98,8 +98,8 @@ pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// Containers start again from the accepted shares on disk, without the API
-/// server; also by a plugin that was started meanwhile.
+/// Containers start again from the accepted allocations on disk, without the API server; also by a
+/// plugin that was started meanwhile.
 pub(crate) async fn api_server(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("away").await?;
@@ -161,7 +161,7 @@ pub(crate) async fn inventory(cluster: &Cluster) -> Result<Inventory> {
 }
 
 async fn wait_scaled(stack: &Stack, mib: u64) -> Result<()> {
-    let what = format!("an inventory with {mib} MiB a gpu");
+    let what = format!("an inventory with {mib} MiB a GPU");
     eventually(PATIENCE, &what, || async {
         let gpus = inventory(&stack.cluster).await?.gpus;
         ensure!(gpus.iter().all(|gpu| gpu.scaled.0 == mib), "{gpus:?}");

@@ -1,4 +1,4 @@
-//! Scenarios on a real node: containers get what the scheduler booked.
+//! Scenarios on a real node: containers get what the scheduler allocated.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use aliquot_e2e::scenario::{self, Scenario, scenario, world};
 use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use anyhow::Result;
 
-mod asked;
 mod at_once;
 mod by_env;
 mod bypass;
@@ -20,6 +19,7 @@ mod monitor;
 mod nodes;
 mod preempted;
 mod preloads;
+mod queries;
 mod restarts;
 mod running;
 mod runtime;
@@ -126,7 +126,7 @@ fn reports() -> Vec<Scenario> {
         ),
         scenario(
             "user_queries_the_scheduler_through_the_api_server",
-            asked::in_its_pod,
+            queries::in_its_pod,
         ),
         scenario(
             "pod_bound_by_hand_is_refused_with_a_reason_and_evicted",

@@ -1,4 +1,4 @@
-//! A pod of high priority makes room for itself where pods really run.
+//! A pod of high priority preempts others where pods really run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::running::{PATIENCE, Running};
 
 const NAMESPACE: &str = "urgent";
-/// Four of these fill a GPU of 81,920 MiB, and three make room for [`URGENT`].
+/// Four of these fill a GPU of 81,920 MiB, and three free enough for [`URGENT`].
 const LOW: u64 = 20_000;
 const URGENT: u64 = 60_000;
 /// Name, class and GPU. Only on the first GPU are three of the lowest class.
@@ -34,8 +34,7 @@ const TENANTS: [(&str, &str, usize); 8] = [
 ];
 const VICTIMS: [&str; 3] = ["batch-0", "batch-1", "batch-2"];
 
-/// On a full pair of GPUs the fewest right victims end, and the pod
-/// runs with its share.
+/// On a full pair of GPUs the fewest right victims are evicted, and the pod runs with its share.
 pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
     classes(&stack).await?;
     stack.cluster.namespace(NAMESPACE).await?;
@@ -96,8 +95,8 @@ pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// The uids of the pods that are there and not ending: a pod that has ended frees its
-/// share before its object is gone.
+/// The uids of the pods that exist and are not being deleted: a pod that has ended frees its share
+/// before its object is gone.
 async fn there(stack: &Stack) -> Result<BTreeSet<String>> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     let pods = pods.list(&ListParams::default()).await?.items;

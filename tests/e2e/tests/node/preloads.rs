@@ -1,5 +1,5 @@
-//! Where preload is the way in: what the image itself preloads is loaded behind ours, whichever
-//! runtime makes the container.
+//! With injection by preload: the libraries that the image itself preloads are loaded after ours,
+//! under either runtime.
 
 use std::path::Path;
 use std::sync::Arc;

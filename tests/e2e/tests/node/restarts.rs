@@ -15,10 +15,10 @@ use crate::running::Running;
 /// From the replicas on the Node to a running container: kube-scheduler's pause of up to 10 s and a
 /// start on a slow machine. It was five minutes.
 const SOON: Duration = Duration::from_secs(90);
-/// What the kubelet says when it wants a plugin that is gone.
+/// The kubelet's message when a plugin is gone.
 const STOPPED: &str = "has been stopped";
 
-/// The plugin ends on SIGTERM, then by -9.
+/// The plugin ends by SIGTERM, then by -9.
 pub(crate) async fn plugin(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("plugin").await?;

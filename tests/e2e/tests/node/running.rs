@@ -1,8 +1,7 @@
 //! A running pod whose container has printed its share, and what became of it.
 //!
-//! Fed by: the scenarios beside this file. What a container prints is read from
-//! the kubelet's log files: that works while the API server or the plugin is away.
-//! Must not: change anything but the pod that it is about.
+//! What a container prints is read from the kubelet's log files: that works while the API server or
+//! the plugin is down.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -50,7 +49,7 @@ impl Running {
         Self::created(stack, namespace, name).await
     }
 
-    /// Creates such a pod only.
+    /// Only creates the pod.
     pub(crate) async fn create(
         stack: &Stack,
         namespace: &str,
@@ -61,7 +60,7 @@ impl Running {
         stack.cluster.create_pod(pod).await.map(drop)
     }
 
-    /// Such a pod.
+    /// The pod of [`Running::create`].
     pub(crate) fn pod(namespace: &str, name: &str, memory: u64) -> Value {
         let memory = memory.to_string();
         let limits = [("gpu", "1"), ("gpumem", &*memory), ("gpucores", "5")];
@@ -116,7 +115,7 @@ impl Running {
         pod.await.map(drop)
     }
 
-    /// Asks the container's first process to end. Goes past kubelet and API server.
+    /// Ends the container's first process, without kubelet and API server.
     pub(crate) async fn exit(&self, stack: &Stack) -> Result<()> {
         let sent = stack.cluster.signal_container(&self.container, "SIGTERM");
         sent.await
@@ -155,7 +154,7 @@ impl Running {
         pod.await.map(drop)
     }
 
-    /// Waits until the container is down and the kubelet says why with `text`.
+    /// Waits until the container is down and the kubelet's reason contains `text`.
     pub(crate) async fn wait_blocked(&self, stack: &Stack, text: &str) -> Result<()> {
         wait_blocked(stack, &self.namespace, &self.name, text).await
     }
@@ -174,7 +173,7 @@ impl PrintedShare {
     }
 }
 
-/// Waits until the container `main` waits and the kubelet says why with `text`.
+/// Waits until the container `main` waits and the kubelet's reason contains `text`.
 pub(crate) async fn wait_blocked(
     stack: &Stack,
     namespace: &str,

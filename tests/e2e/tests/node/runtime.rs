@@ -1,6 +1,4 @@
-//! What the container runtime lacks is told, with the configuration of the real containerd.
-//!
-//! Fed by: `main`. Must not: leave a spec, a class or another agent behind.
+//! Problems of the container runtime are reported, with the configuration of the real containerd.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +31,7 @@ fn spec(stack: &Stack) -> PathBuf {
     stack.cluster.cdi_dir().join("nvidia.json")
 }
 
-/// The agent anew, which is shown this configuration.
+/// Restarts the agent with this configuration of the runtime.
 async fn restart(stack: &Stack, runtime: Option<PathBuf>) -> Result<()> {
     stack.terminate(Kind::DevicePlugin).await?;
     let options = NodeOptions {
@@ -75,7 +73,7 @@ pub(crate) async fn wait_condition(
 async fn check(stack: &Stack) -> Result<()> {
     restart(stack, None).await?;
     let missing = [
-        "no CDI spec of nvidia.com/gpu",
+        "no CDI spec for nvidia.com/gpu",
         "no RuntimeClass nvidia-e2e",
     ];
     let right = ["CDI is disabled", "cdi_spec_dirs"];

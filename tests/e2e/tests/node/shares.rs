@@ -104,7 +104,7 @@ pub(crate) async fn twelve_pods(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// Memory tells the containers apart: pod `n` asks 1000 + 100 n, its containers 10 more each.
+/// Memory distinguishes the containers: pod `n` requests 1000 + 100 n, its containers 10 more each.
 fn one_of_twelve(name: &str, n: usize) -> serde_json::Value {
     let script = format!("{PRINT}; {}", aliquot_e2e::pods::WAIT);
     let limits = |more: usize| (1000 + 100 * n + more).to_string();

@@ -1,7 +1,5 @@
-//! What the Node object shows of the gpus: labels, capacity that the kubelet enforces,
-//! and replicas that its Topology Manager aligns.
-//!
-//! Fed by: `main`. Must not: leave flags of the agent or of the kubelet behind.
+//! What the Node object shows of the GPUs: labels, capacity that the kubelet enforces, and replicas
+//! that its Topology Manager aligns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +31,8 @@ async fn node(stack: &Stack) -> Result<Node> {
     Ok(nodes.get(NODE).await?)
 }
 
-/// Labels of the two GPUs; one that is changed is put back, one that somebody else has
-/// set first is left, and all go when the owner wants none.
+/// Labels of the two GPUs: a changed one is put back, one that was set first by another program
+/// stays, and all go when the owner turns them off.
 pub(crate) async fn labels(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     labelled(stack, &[("nvidia.com/gpu.count", Some("2"))]).await?;
@@ -108,7 +106,7 @@ async fn counted(stack: &Stack) -> Result<()> {
     published(stack, Some("163840"), Some("200")).await?;
     stack.cluster.namespace("counted").await?;
     let running = Running::start(stack, "counted", "running", 30_000).await?;
-    // Past the scheduler, so that nobody else refuses it.
+    // Bypassing the scheduler, so that only the kubelet refuses it.
     let mut large = simple("counted", "large", &[("gpumem", "140000")]);
     large["spec"]["nodeName"] = json!(NODE);
     large["metadata"]["labels"] = json!({"aliquot.dev/webhook": "ignore"});
@@ -157,8 +155,8 @@ async fn published(stack: &Stack, memory: Option<&str>, cores: Option<&str>) -> 
     .await
 }
 
-/// Under `single-numa-node`, with one GPU on a NUMA node that this machine has not:
-/// the scheduler keeps a pod's GPUs together, the kubelet its replicas.
+/// Under `single-numa-node`, with one GPU on a NUMA node that this machine has not: the scheduler
+/// aligns a pod's GPUs, the kubelet its replicas.
 pub(crate) async fn aligned(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.machine().set("1", &[("numa", "1")])?;
@@ -188,7 +186,7 @@ async fn check_alignment(stack: &Stack) -> Result<()> {
     stack.wait_capacity("20").await?;
     let gpus = inventory(&stack.cluster).await?.gpus;
     stack.cluster.namespace("aligned").await?;
-    // Two GPUs are on two NUMA nodes: the scheduler says so, the kubelet is not asked.
+    // Two GPUs are on two NUMA nodes: the scheduler refuses, before the kubelet.
     let two = simple("aligned", "two", &[("gpu", "2"), ("gpumem", "1000")]);
     stack.cluster.create_pod(two).await?;
     refused(stack, "aligned", "two", "NumaNotFit").await?;
@@ -203,7 +201,7 @@ async fn check_alignment(stack: &Stack) -> Result<()> {
         given.len() == 1 && given[0].starts_with(here),
         "{given:?}, not of {here}"
     );
-    // Past the scheduler: 20 replicas are free, and 9 of them on a NUMA node of the machine.
+    // Bypassing the scheduler: 20 replicas are free, and 9 of them on a NUMA node of the machine.
     let mut wide = simple("aligned", "wide", &[("gpu", "10")]);
     wide["spec"]["nodeName"] = json!(NODE);
     wide["metadata"]["labels"] = json!({"aliquot.dev/webhook": "ignore"});

@@ -1,7 +1,5 @@
-//! A GPU falls sick while pods run: what becomes of its
-//! replicas at the real kubelet, of its pods, and of the other GPU.
-//!
-//! Fed by: `main`. Must not: take the agent's word for what the kubelet counts.
+//! A GPU becomes unhealthy while pods run: what becomes of its replicas at the real kubelet, of its
+//! pods, and of the other GPU.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,13 +18,12 @@ use kube::Api;
 use crate::losses::{inventory, refused};
 use crate::running::Running;
 
-/// `protocol/health.rs` of the
-/// device plugin holds it to that.
+/// On an idle machine it takes one second: `protocol/health.rs` of the device plugin checks that.
 const SOON: Duration = Duration::from_secs(10);
 
-/// An XID takes a GPU out: its replicas go, new pods go elsewhere, running ones
-/// stay; the GPU comes back when the driver says so. GPUs are chosen by
-/// `spread`, so that each has a pod.
+/// An XID makes a GPU unhealthy: its replicas go, new pods go elsewhere, running ones stay; the GPU
+/// is healthy again when the driver reports it so. GPUs are chosen by `spread`, so that each has a
+/// pod.
 pub(crate) async fn keeps(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::Scheduler).await?;
     stack.start_scheduler(&["--gpu-policy", "spread"]).await?;
@@ -50,7 +47,7 @@ async fn check_keeps(stack: &Stack) -> Result<()> {
 
     stack.machine().xid("0", 79)?;
     wait_health(stack, Health::Unhealthy("xid 79".to_owned())).await?;
-    // Ten of the other GPU, and the one that `on_sick` holds.
+    // Ten of the other GPU, and the one that `on_sick` has.
     stack.wait_capacity("11").await?;
     let mut new = Vec::new();
     for name in ["n1", "n2", "n3"] {
@@ -73,7 +70,7 @@ async fn check_keeps(stack: &Stack) -> Result<()> {
     let events = stack.event_texts("sick", &other.name).await?;
     ensure!(!events.iter().any(|e| e.contains("Gpu")), "{events:?}");
     let healed = Running::start(stack, "sick", "healed", 1000).await?;
-    ensure!(healed.share.gpu() == sick, "healed on the fuller gpu");
+    ensure!(healed.share.gpu() == sick, "healed on the fuller GPU");
     on_sick.untouched(stack).await?;
     new.extend([on_sick, other, healed]);
     try_join_all(new.iter().map(|pod| pod.delete(stack))).await?;
@@ -111,8 +108,8 @@ async fn evicted(stack: &Stack) -> Result<()> {
         pods.into_iter().partition(|pod| pod.share.gpu() == sick);
     ensure!((on_sick.len(), others.len()) == (5, 5), "not five each");
 
-    // The kubelet's own count: the free replicas go at once, those that are held stay
-    // until their pods are gone.
+    // The kubelet's own count: the free replicas go at once, allocated ones stay until their pods
+    // are gone.
     ensure!(allocatable(stack, &sick).await? == 10);
     let began = Instant::now();
     stack.machine().xid("0", 79)?;
@@ -134,7 +131,7 @@ async fn evicted(stack: &Stack) -> Result<()> {
         wait_event_in(stack, "dead", &pod.name, "GpuSick", &why).await?;
         wait_event_in(stack, "dead", &pod.name, "EvictedFromGpu", &why[..2]).await?;
     }
-    eventually(PATIENCE, "no replica of the sick gpu", || async {
+    eventually(PATIENCE, "no replica of the unhealthy GPU", || async {
         Ok((allocatable(stack, &sick).await? == 0).then_some(()))
     })
     .await?;
@@ -158,7 +155,7 @@ async fn evicted(stack: &Stack) -> Result<()> {
     ensure!(allocatable(stack, &sick).await? == 10);
     wait_condition(stack, "False", "GpusWell", &[]).await?;
     let healed = Running::start(stack, "dead", "healed", 1000).await?;
-    ensure!(healed.share.gpu() == sick, "not on the healed gpu");
+    ensure!(healed.share.gpu() == sick, "not on the healed GPU");
     others.push(healed);
     try_join_all(others.iter().map(|pod| pod.delete(stack))).await?;
     Ok(())
@@ -182,7 +179,7 @@ async fn wait_event(stack: &Stack, name: &str, reason: &str, parts: &[&str]) -> 
     wait_event_in(stack, "sick", name, reason, parts).await
 }
 
-/// Waits until an event of this reason says all of this.
+/// Waits until an event of this reason contains all of this.
 async fn wait_event_in(
     stack: &Stack,
     namespace: &str,
@@ -201,7 +198,7 @@ async fn wait_event_in(
     .await
 }
 
-/// Waits until the node's condition says this.
+/// Waits until the node's condition matches this.
 async fn wait_condition(stack: &Stack, status: &str, reason: &str, parts: &[&str]) -> Result<()> {
     let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
     let what = format!("AliquotGpuSick {status} {reason} {parts:?}");
@@ -225,7 +222,7 @@ async fn wait_condition(stack: &Stack, status: &str, reason: &str, parts: &[&str
 }
 
 async fn wait_health(stack: &Stack, health: Health) -> Result<()> {
-    let what = format!("an inventory with gpu 0 {health:?}");
+    let what = format!("an inventory with GPU 0 {health:?}");
     eventually(PATIENCE, &what, || async {
         let gpus = inventory(&stack.cluster).await?.gpus;
         ensure!(

@@ -1,11 +1,10 @@
-//! What pods wish of three nodes, and where each may land
-//! (docs/guides/scheduling-policies.md): nothing, a policy, affinity, a spread.
-//!
-//! Fed by: the names of the nodes. Must not: depend on whether they are real.
+//! What pods prefer among three nodes, and where each may land
+//! (docs/guides/scheduling-policies.md): nothing, a policy, affinity, a spread. The same for fake
+//! and real nodes.
 
 use serde_json::{Value, json};
 
-/// What the pod of this name asks for. The first one's node is the fullest from then on.
+/// What the pod of this name requests. The first one's node is the fullest from then on.
 pub(crate) fn limits(name: &str) -> [(&'static str, &'static str); 3] {
     match name {
         "required" => [("gpu", "1"), ("gpumem", "40000"), ("gpucores", "50")],
@@ -15,8 +14,8 @@ pub(crate) fn limits(name: &str) -> [(&'static str, &'static str); 3] {
 
 type Case = (&'static str, Value, Vec<&'static str>);
 
-/// Pods, what each wishes, and on which of three empty nodes it may land when they
-/// are made in this order. The second node has a taint `PreferNoSchedule`.
+/// Pods, what each prefers, and on which of three empty nodes it may land when they are created in
+/// this order. The second node has a taint `PreferNoSchedule`.
 pub(crate) fn cases([first, second, third]: [&'static str; 3]) -> Vec<Case> {
     let affinity = |affinity: Value| json!({"spec": {"affinity": affinity}});
     let required = |node: &str| {
@@ -46,7 +45,7 @@ pub(crate) fn cases([first, second, third]: [&'static str; 3]) -> Vec<Case> {
         "labelSelector": {"matchLabels": {"app": "even"}}}]}});
     vec![
         ("required", required(second), vec![second]),
-        // Taint or not: nothing but our rank speaks for a pod without wishes.
+        // Taint or not: for a pod without preferences only our rank decides.
         ("plain", json!({}), vec![second]),
         ("binpack", policy("binpack"), vec![second]),
         ("spread", policy("spread"), vec![first, third]),

@@ -1,8 +1,6 @@
-//! Aliquot's webhook is away, for longer than the certificates live that the API server
-//! knows. Everything that asks for no GPU is created and runs; what asks for one is refused in
-//! words, and comes by itself when the webhook is back.
-//!
-//! Fed by: the stack. Must not: leave a webhook with short lives behind.
+//! Aliquot's webhook is down, for longer than the lifetime of the certificates that the API server
+//! knows. Everything without a GPU is created and runs; a pod with one is refused with a reason,
+//! and is created by its controller when the webhook is back.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,10 +17,10 @@ use crate::workloads::{applied, cleared, get, workload};
 
 const NAMESPACE: &str = "away";
 const PATIENCE: Duration = Duration::from_mins(3);
-/// Life of an authority; a leaf lives half as long.
+/// Lifetime of a CA; a serving certificate lives half as long.
 const LIFE: Duration = Duration::from_secs(6);
-/// The kubelet's own time for a pod on a machine that does much else; nobody waits for a webhook's
-/// five seconds in it.
+/// The kubelet's own time for a pod on a busy machine, without the five seconds of a call to a
+/// webhook.
 const RUNS: Duration = Duration::from_mins(1);
 const WEBHOOK_FAILED: &str = "failed calling webhook \"pods.aliquot.dev\"";
 
@@ -86,7 +84,7 @@ async fn without(stack: &Stack) -> Result<()> {
     stack.cluster.wait_running(NAMESPACE, "bare").await?;
     report("the same, to all of them running or done", began.elapsed());
 
-    // What asks for a GPU: a pod is refused in words, who makes pods is told in its events.
+    // A pod that requests a GPU is refused with a reason, and its controller gets an event.
     let refused = stack
         .refusal(simple(NAMESPACE, "gpu", &[("gpu", "1")]))
         .await?;

@@ -1,7 +1,5 @@
-//! Every process of the cluster is killed, a pod with a share runs and another waits,
-//! and all are started again, in an order that nobody chose for us.
-//!
-//! Fed by: the stack with all parts. Must not: help a process that does not come up by itself.
+//! Every process of the cluster is killed, a pod with a share runs and another waits, and all are
+//! started again, in different orders. A process must come up by itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +22,7 @@ pub(crate) async fn as_a_boot(stack: Arc<Stack>) -> Result<()> {
     restarted(&stack, "boot", Process::all(), false).await
 }
 
-/// From above, and no container lives on: the machine lost its power.
+/// From above, with all containers killed: the machine lost its power.
 pub(crate) async fn backwards(stack: Arc<Stack>) -> Result<()> {
     let mut order = Process::all();
     order.reverse();
@@ -53,14 +51,14 @@ async fn restarted(
     let before = seen::runs(stack, (namespace, "holds"), |_| true).await?;
 
     let mut processes = ProcessSupervisor::new(stack, NodeOptions::default());
-    // Nobody places the second pod before all has ended.
+    // No scheduler places the second pod before all has ended.
     let placing = Process::Cluster(Member::Scheduler);
     processes.end(placing).await?;
     seen::create(stack, namespace, "waits", 20000).await?;
     if power_lost {
         let kubelet = Process::Cluster(Member::Kubelet);
         processes.end(kubelet).await?;
-        // Past the kubelet, which is away.
+        // Without the kubelet, which is down.
         stack
             .cluster
             .signal_container(&before.container, "SIGKILL")
@@ -105,7 +103,7 @@ async fn restarted(
     stack.ledger_agrees().await.map(drop)
 }
 
-/// From above, so that nobody is left to put right what goes.
+/// From above, so that no process repairs what goes.
 async fn end_all(
     processes: &ProcessSupervisor<'_>,
     order: &[Process],

@@ -1,6 +1,4 @@
 //! What a running container with a share has, read in the container itself.
-//!
-//! Fed by: the scenarios beside this file. Must not: change the pod.
 
 use std::time::Duration;
 
@@ -84,7 +82,7 @@ fn status(pod: &Pod) -> Result<(String, i32)> {
     Ok((id, main.restart_count))
 }
 
-/// Waits until a pod of the Deployment runs that is right, and sees what its allocation says.
+/// Waits until a matching pod of the Deployment runs, with what its allocation says.
 pub(crate) async fn runs(
     stack: &Stack,
     (namespace, name): (&str, &str),

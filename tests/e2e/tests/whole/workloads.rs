@@ -1,6 +1,4 @@
-//! What makes pods: a Deployment, a `DaemonSet` or a Job of one pod.
-//!
-//! Fed by: the scenarios beside this file. Must not: wait for pods to run.
+//! What creates pods: a Deployment, a `DaemonSet` or a Job of one pod.
 
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// What makes pods, with such limits.
+/// A controller of pods with these limits.
 pub(crate) fn workload(namespace: &str, kind: &str, name: &str, limits: &Value) -> Value {
     let labels = json!({"app": name});
     let container = json!({

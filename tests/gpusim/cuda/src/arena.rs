@@ -1,6 +1,6 @@
-//! Addresses: one range of the process's address space from which all pointers come, so that no
-//! two memories ever share one. The pages behind it exist only where somebody wrote. Ranges are
-//! powers of two long and lie at multiples of their length. Must not know what they are for.
+//! Addresses: one range of the process's address space from which all pointers come, so that no two
+//! allocations ever share one. A page exists only once it is written. Ranges are powers of two long
+//! and aligned to their length.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -28,7 +28,7 @@ impl Arena {
     pub(crate) fn new() -> Option<Self> {
         let (base, length) = LENGTHS.into_iter().find_map(|length| {
             // SAFETY: a new mapping at an address of the kernel's choice; no page of it exists
-            // before somebody writes there.
+            // before it is written.
             let base = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
@@ -78,7 +78,7 @@ impl Arena {
         Some(start)
     }
 
-    /// Gives a range back; `touched`: its pages may exist.
+    /// Releases a range; `touched`: its pages may exist.
     pub(crate) fn give(&self, start: u64, bytes: u64, touched: bool) {
         let Some(length) = Self::length(bytes) else {
             return;

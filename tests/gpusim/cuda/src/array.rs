@@ -1,15 +1,14 @@
-//! Arrays: their size on the card, rounded as texture hardware wants it. Pure, but for the object
-//! that holds the memory.
+//! Arrays: their size on the GPU, rounded as texture hardware needs it.
 
 use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::{Context, ContextRef};
 use crate::driver::Driver;
 use crate::ffi::Answer;
-use crate::heap::{give_blocks, take_blocks};
+use crate::heap::{allocate_blocks, release_blocks};
 use crate::objects::Objects;
 use crate::types::Array3dDescriptor;
 
-/// What the memory of an array is a multiple of.
+/// The memory of an array is a multiple of this.
 pub(crate) const ALIGNMENT: u64 = 64 << 10;
 
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory of its own.
@@ -28,13 +27,13 @@ pub(crate) struct Array {
     pub(crate) memory: Option<Memory>,
 }
 
-/// What an array takes of a card.
+/// The GPU memory of an array.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
     base: u64,
     /// Bytes of the array.
     size: u64,
-    /// Bytes taken.
+    /// Bytes charged.
     bytes: u64,
 }
 
@@ -104,7 +103,7 @@ pub(crate) fn size(descriptor: &Array3dDescriptor, levels: u32) -> Answer<u64> {
 }
 
 impl Array {
-    /// Takes the array's memory of the context's card.
+    /// Allocates the array's memory on the context's GPU.
     pub(crate) fn new(
         driver: &Driver,
         context: ContextRef,
@@ -121,10 +120,10 @@ impl Array {
                 memory: None,
             });
         }
-        let block = driver.facts(context.card).block_bytes;
+        let block = driver.facts(context.gpu_index).block_bytes;
         let bytes = size.next_multiple_of(block);
-        let base = take_blocks(driver, context.card, bytes)?;
-        driver.count_request(context.card, size);
+        let base = allocate_blocks(driver, context.gpu_index, bytes)?;
+        driver.count_request(context.gpu_index, size);
         Ok(Self {
             descriptor,
             levels,
@@ -133,12 +132,12 @@ impl Array {
         })
     }
 
-    /// Gives the memory back.
+    /// Releases the memory.
     pub(crate) fn give(&self, driver: &Driver) {
         if let Some(memory) = self.memory {
-            let card = self.context.card;
-            driver.uncount_request(card, memory.size);
-            give_blocks(driver, card, memory.base, memory.bytes, true);
+            let gpu_index = self.context.gpu_index;
+            driver.uncount_request(gpu_index, memory.size);
+            release_blocks(driver, gpu_index, memory.base, memory.bytes, true);
         }
     }
 
@@ -155,7 +154,7 @@ impl Array {
 }
 
 impl Objects {
-    /// Ends all that a context owns.
+    /// Destroys all that a context owns.
     pub(crate) fn drop_context(&self, driver: &Driver, context: &Context) {
         for array in self.arrays.drain(|array| array.context.is(context)) {
             array.give(driver);

@@ -1,11 +1,10 @@
-//! `CUdevice_attribute` by number: what all cards here share, and what differs between them.
-//! Fed by the model; pure.
+//! `CUdevice_attribute` by number: what all GPUs here share, and what differs between them.
 
 use aliquot_gpusim_model::model::{Gpu, ON};
 
 /// The value of an attribute; `None`: there is no such attribute.
 pub(crate) fn of(gpu: &Gpu, attribute: i32) -> Option<i32> {
-    of_card(gpu, attribute).or_else(|| of_all(attribute))
+    of_gpu(gpu, attribute).or_else(|| of_all(attribute))
 }
 
 /// Multiprocessors: cores by the architecture's cores for each.
@@ -18,7 +17,7 @@ pub(crate) fn multiprocessors(gpu: &Gpu) -> u32 {
     gpu.cores / each
 }
 
-fn of_card(gpu: &Gpu, attribute: i32) -> Option<i32> {
+fn of_gpu(gpu: &Gpu, attribute: i32) -> Option<i32> {
     let ampere = gpu.architecture >= 7;
     let hopper = gpu.architecture >= 9;
     let number = |value: u32| value.cast_signed();

@@ -1,11 +1,10 @@
 //! Blocks that small allocations of one context share: each block has parts of one length.
-//! Fed by `heap`; must not know what an allocation is for.
 
 use std::collections::HashMap;
 
 use crate::driver::Driver;
 use crate::ffi::Answer;
-use crate::heap::{Allocation, give_blocks, take_blocks};
+use crate::heap::{Allocation, allocate_blocks, release_blocks};
 
 /// A context's shared blocks.
 #[derive(Default)]
@@ -26,11 +25,11 @@ struct Block {
 }
 
 impl Blocks {
-    /// A part for `size` bytes; `length` is that of the card's blocks.
+    /// A part for `size` bytes; `length` is that of the GPU's blocks.
     pub(crate) fn take(
         &mut self,
         driver: &Driver,
-        card: usize,
+        gpu_index: usize,
         size: u64,
         length: u64,
     ) -> Answer<u64> {
@@ -43,7 +42,7 @@ impl Blocks {
         let base = if let Some(base) = with_room.last() {
             *base
         } else {
-            let base = take_blocks(driver, card, length)?;
+            let base = allocate_blocks(driver, gpu_index, length)?;
             let block = Block {
                 part,
                 live: 0,
@@ -70,7 +69,7 @@ impl Blocks {
         Ok(address)
     }
 
-    pub(crate) fn give(&mut self, driver: &Driver, card: usize, gone: &Allocation) {
+    pub(crate) fn give(&mut self, driver: &Driver, gpu_index: usize, gone: &Allocation) {
         let length = self.length;
         let base = gone.base & !length.wrapping_sub(1);
         let Some(block) = self.by_base.get_mut(&base) else {
@@ -87,7 +86,7 @@ impl Blocks {
             let touched = block.touched;
             with_room.retain(|other| *other != base);
             self.by_base.remove(&base);
-            give_blocks(driver, card, base, length, touched);
+            release_blocks(driver, gpu_index, base, length, touched);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! One declaration for each entry point: from it come the exported symbol, its per-thread-stream
-//! twin, and the row by which `cuGetProcAddress` finds both. Must hold no call's meaning.
+//! One declaration for each entry point: it yields the exported symbol, its per-thread-stream twin,
+//! and the row by which `cuGetProcAddress` finds both.
 
 use crate::exports;
-use crate::faults;
+use crate::injection;
 
 /// One exported symbol.
 pub(crate) struct Call {
@@ -58,8 +58,8 @@ macro_rules! calls {
 }
 pub(crate) use calls;
 
-/// What a search by name comes to.
-pub(crate) enum Found {
+/// The result of a lookup by name.
+pub(crate) enum SymbolLookup {
     Call(&'static Call),
     /// The name exists, from a later version on.
     TooOld,
@@ -67,9 +67,9 @@ pub(crate) enum Found {
 }
 
 /// The symbol that `name` means to a client built for CUDA `version`, on a driver of `driver`.
-pub(crate) fn find(name: &str, version: u32, driver: u32, per_thread: bool) -> Found {
-    if faults::is_missing(name) {
-        return Found::Nothing;
+pub(crate) fn find(name: &str, version: u32, driver: u32, per_thread: bool) -> SymbolLookup {
+    if injection::is_missing(name) {
+        return SymbolLookup::Nothing;
     }
     // From CUDA 12 on one function has two names.
     let (name, version) = match name {
@@ -85,8 +85,8 @@ pub(crate) fn find(name: &str, version: u32, driver: u32, per_thread: bool) -> F
     };
     let found = per_thread.then(|| newest(true)).flatten();
     match found.or_else(|| newest(false)) {
-        Some(call) => Found::Call(call),
-        None if late.is_empty() => Found::Nothing,
-        None => Found::TooOld,
+        Some(call) => SymbolLookup::Call(call),
+        None if late.is_empty() => SymbolLookup::Nothing,
+        None => SymbolLookup::TooOld,
     }
 }

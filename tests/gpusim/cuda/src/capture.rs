@@ -1,4 +1,5 @@
-//! Capture of streams into graphs: modes, what they forbid, and how a forbidden call ends them.
+//! Capture of streams into graphs: modes, the calls that they forbid, and how such a call
+//! invalidates a capture.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -43,7 +44,7 @@ pub(crate) enum Work {
     Alloc {
         address: u64,
         bytes: u64,
-        card: usize,
+        gpu_index: usize,
     },
     /// As `Alloc`, on the host.
     AllocOnHost {
@@ -53,7 +54,7 @@ pub(crate) enum Work {
     Free {
         address: u64,
     },
-    /// A graph within, which belongs to this node.
+    /// A child graph, which belongs to this node.
     Child {
         graph: u64,
     },
@@ -69,7 +70,7 @@ impl Node {
     }
 }
 
-/// A capture that goes on.
+/// A capture in progress.
 pub(crate) struct Capture {
     pub(crate) id: u64,
     mode: u32,
@@ -80,13 +81,13 @@ pub(crate) struct Capture {
     /// Some stream of it waits for the legacy one.
     blocking: AtomicBool,
     invalid: AtomicBool,
-    built: Mutex<Built>,
+    built: Mutex<CapturedNodes>,
 }
 
 #[derive(Default)]
-struct Built {
+struct CapturedNodes {
     nodes: Vec<Node>,
-    /// What comes next in each stream comes after these nodes.
+    /// The last nodes of each stream.
     tails: HashMap<u64, Vec<usize>>,
 }
 
@@ -97,7 +98,7 @@ thread_local! {
     static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
 }
 
-/// Something is being captured.
+/// Whether any capture is in progress.
 #[inline]
 pub(crate) fn any() -> bool {
     COUNT.load(Relaxed) > 0
@@ -126,7 +127,7 @@ pub(crate) fn exchange_mode(mode: u32) -> u32 {
     MODE.replace(mode)
 }
 
-/// Refuses a call that could wait for captured work or change what it uses, where some capture
+/// Rejects a call that could wait for captured work or change what it uses, where some capture
 /// forbids such calls to this thread; the captures that do are invalid from then on.
 pub(crate) fn check_unsafe() -> Answer {
     if !any() {
@@ -148,7 +149,7 @@ pub(crate) fn check_unsafe() -> Answer {
     refused
 }
 
-/// Refuses a call that would wait for a stream that is captured.
+/// Rejects a call that would wait for a stream that is captured.
 pub(crate) fn check_stream(stream: &Stream) -> Answer {
     if let Some(capture) = stream.capture.lock().as_ref() {
         capture.invalid.store(true, Relaxed);
@@ -157,7 +158,7 @@ pub(crate) fn check_stream(stream: &Stream) -> Answer {
     check_legacy(stream)
 }
 
-/// Refuses use of the legacy stream while a blocking stream of the context is captured.
+/// Rejects use of the legacy stream while a blocking stream of the context is captured.
 pub(crate) fn check_legacy(stream: &Stream) -> Answer {
     let mut refused = Ok(());
     each_that_forbids(stream, |capture| {
@@ -167,7 +168,7 @@ pub(crate) fn check_legacy(stream: &Stream) -> Answer {
     refused
 }
 
-/// Refuses a question after the legacy stream in the same case, which harms no capture.
+/// Rejects a query of the legacy stream in the same case, without invalidating a capture.
 pub(crate) fn check_question(stream: &Stream) -> Answer {
     let mut refused = Ok(());
     each_that_forbids(stream, |_| refused = Err(ERROR_STREAM_CAPTURE_IMPLICIT));
@@ -193,7 +194,7 @@ impl Capture {
         self.invalid.load(Relaxed)
     }
 
-    /// Notes a node in the order of a stream.
+    /// Adds a node in the order of a stream.
     pub(crate) fn add(&self, stream: u64, mut node: Node) -> Answer {
         if self.is_invalid() {
             return Err(ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -222,7 +223,7 @@ impl Capture {
         tail.dedup();
     }
 
-    /// Ends the capture; gives its nodes.
+    /// Ends the capture; returns its nodes.
     pub(crate) fn end(self: &Arc<Self>) -> Answer<Vec<Node>> {
         let mut ongoing = ONGOING.lock();
         ongoing.retain(|other| !Arc::ptr_eq(other, self));
@@ -245,12 +246,12 @@ impl Capture {
         Ok(built.nodes.clone())
     }
 
-    /// It ends in an error.
+    /// The capture failed.
     pub(crate) fn invalidate(&self) {
         self.invalid.store(true, Relaxed);
     }
 
-    /// This thread may end it.
+    /// Whether this thread may end it.
     pub(crate) fn is_of_this_thread(&self) -> bool {
         self.mode == RELAXED || self.thread == std::thread::current().id()
     }

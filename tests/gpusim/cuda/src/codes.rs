@@ -1,4 +1,4 @@
-//! The driver's error codes with their names and words. Needs no initialised driver.
+//! The driver's error codes with their names and texts. Needs no initialised driver.
 
 macro_rules! codes {
     ($($code:literal $name:ident $words:literal;)*) => {
@@ -6,7 +6,7 @@ macro_rules! codes {
             #[allow(dead_code, reason = "the table is the driver's, not only what is used here")]
             pub(crate) const $name: u32 = $code;
         )*
-        /// The name and the words of a code.
+        /// The name and the text of a code.
         pub(crate) fn describe(code: u32) -> Option<(&'static CStr, &'static CStr)> {
             Some(match code {
                 $($code => (text(concat!("CUDA_", stringify!($name), "\0")), text(concat!($words, "\0"))),)*

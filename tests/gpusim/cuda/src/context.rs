@@ -1,5 +1,5 @@
-//! Contexts: primary ones counted by their users, explicit ones, and each thread's stack of them.
-//! Every context takes its bytes of the card when it is made. Must not know any other object.
+//! Contexts: primary ones with a count of their users, explicit ones, and each thread's stack of
+//! them. A new context is charged its bytes on the GPU.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,13 +22,13 @@ use crate::types::{Device, Handle};
 const PROHIBITED: u32 = 2;
 const EXCLUSIVE: u32 = 3;
 
-/// A context; lives for ever, since threads keep it on their stacks.
+/// A context; never freed, since threads have it on their stacks.
 pub(crate) struct Context {
     pub(crate) device: Device,
-    pub(crate) card: usize,
+    pub(crate) gpu_index: usize,
     pub(crate) flags: AtomicU32,
     alive: AtomicBool,
-    /// Bytes that it took of the card itself.
+    /// Bytes that it took of the GPU itself.
     bytes: Mutex<u64>,
     pub(crate) blocks: Mutex<Blocks>,
     pub(crate) defaults: Defaults,
@@ -36,9 +36,9 @@ pub(crate) struct Context {
     pub(crate) limits: Mutex<HashMap<u32, usize>>,
     /// Bytes of code and variables of its modules.
     pub(crate) code: Mutex<u64>,
-    /// Users beside the one that made it.
+    /// Users beside its creator.
     attached: AtomicU64,
-    /// The primary context that owns what is made in this one: it is a green context.
+    /// Of a green context: the primary context that owns the objects created in it.
     parent: Option<ContextRef>,
     pub(crate) cache_config: AtomicU32,
     pub(crate) shared_config: AtomicU32,
@@ -56,33 +56,33 @@ impl Context {
         std::ptr::eq(self, other)
     }
 
-    /// Whose end ends what is made in it.
+    /// The context with which the objects created in this one are destroyed.
     pub(crate) fn owner(&'static self) -> ContextRef {
         self.parent.unwrap_or(self)
     }
 
-    /// Takes or gives back what the context grows or shrinks by: from `old` to `new` bytes beside
-    /// those that it always has.
+    /// Charges or releases the growth of the context, from `old` to `new` bytes beside
+    /// its base size.
     pub(crate) fn resize(&self, driver: &Driver, old: u64, new: u64) -> Answer {
-        let block = driver.facts(self.card).block_bytes;
+        let block = driver.facts(self.gpu_index).block_bytes;
         let whole = |bytes: u64| bytes.checked_next_multiple_of(block);
         let (old, new) = whole(old).zip(whole(new)).ok_or(ERROR_OUT_OF_MEMORY)?;
         let mut bytes = self.bytes.lock();
         if new > old {
-            driver.charge(self.card, new - old)?;
+            driver.charge(self.gpu_index, new - old)?;
         } else {
-            driver.release(self.card, old - new);
+            driver.release(self.gpu_index, old - new);
         }
         *bytes = *bytes + new - old;
         Ok(())
     }
 
-    /// One user more.
+    /// Adds a user.
     pub(crate) fn attach(&self) {
         self.attached.fetch_add(1, Relaxed);
     }
 
-    /// One user less; true for the last one.
+    /// Removes a user; true for the last one.
     pub(crate) fn detach(&self) -> bool {
         let less = |users: u64| users.checked_sub(1);
         self.attached.fetch_update(Relaxed, Relaxed, less).is_err()
@@ -102,7 +102,7 @@ impl Context {
 }
 
 thread_local! {
-    /// The top of the stack, where every call looks.
+    /// The top of the stack, which every call reads.
     static TOP: Cell<Option<ContextRef>> = const { Cell::new(None) };
     static BELOW: RefCell<Vec<Option<ContextRef>>> = const { RefCell::new(Vec::new()) };
 }
@@ -166,7 +166,7 @@ impl Contexts {
         self.primary.get(ordinal).ok_or(ERROR_INVALID_DEVICE)
     }
 
-    /// One user more of a device's primary context; the first makes it.
+    /// Retains a device's primary context; the first use creates it.
     pub(crate) fn retain(&self, driver: &Driver, device: Device) -> Answer<ContextRef> {
         let mut primary = self.primary(device)?.lock();
         let known = primary.context;
@@ -181,7 +181,7 @@ impl Contexts {
         Ok(context)
     }
 
-    /// One user less; the last one ends it.
+    /// Releases one use; the last one destroys it.
     pub(crate) fn release(&self, driver: &Driver, device: Device) -> Answer {
         let mut primary = self.primary(device)?.lock();
         if primary.users == 0 {
@@ -194,7 +194,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// Ends a primary context whoever uses it.
+    /// Destroys a primary context whatever its use count.
     pub(crate) fn reset(&self, driver: &Driver, device: Device) -> Answer {
         let mut primary = self.primary(device)?.lock();
         primary.users = 0;
@@ -225,10 +225,10 @@ impl Contexts {
         Ok(context)
     }
 
-    /// A new green context: a part of the primary one, which it keeps.
+    /// A new green context: a part of the primary one, which it retains.
     pub(crate) fn create_green(&self, driver: &Driver, device: Device) -> Answer<Handle> {
         let parent = self.retain(driver, device)?;
-        let context = new(device, parent.card, 0, Some(parent));
+        let context = new(device, parent.gpu_index, 0, Some(parent));
         context.alive.store(true, Relaxed);
         self.explicit.lock().insert(context.handle(), context);
         let handle = new_handle();
@@ -242,7 +242,7 @@ impl Contexts {
         known.ok_or(ERROR_INVALID_HANDLE)
     }
 
-    /// Ends a green context.
+    /// Destroys a green context.
     pub(crate) fn destroy_green(&self, driver: &Driver, handle: Handle) -> Answer {
         let known = self.green.lock().remove(&handle);
         let context = known.ok_or(ERROR_INVALID_HANDLE)?;
@@ -252,7 +252,7 @@ impl Contexts {
         self.release(driver, context.device)
     }
 
-    /// Ends an explicit context.
+    /// Destroys an explicit context.
     pub(crate) fn destroy(&self, driver: &Driver, handle: Handle) -> Answer {
         let known = self.explicit.lock().remove(&handle);
         let context = known.ok_or(ERROR_INVALID_CONTEXT)?;
@@ -280,15 +280,15 @@ fn start(
     flags: u32,
     again: Option<ContextRef>,
 ) -> Answer<ContextRef> {
-    let card = driver.card(device)?;
-    let facts = driver.facts(card);
-    let taken = facts.compute_mode == EXCLUSIVE && driver.is_used_by_others(card);
+    let gpu_index = driver.gpu_index(device)?;
+    let facts = driver.facts(gpu_index);
+    let taken = facts.compute_mode == EXCLUSIVE && driver.is_used_by_others(gpu_index);
     if facts.lost || facts.compute_mode == PROHIBITED || taken {
         return Err(ERROR_DEVICE_UNAVAILABLE);
     }
-    driver.charge(card, facts.context_bytes)?;
-    driver.contexts_on(card).fetch_add(1, Relaxed);
-    let context = again.unwrap_or_else(|| new(device, card, flags, None));
+    driver.charge(gpu_index, facts.context_bytes)?;
+    driver.contexts_on(gpu_index).fetch_add(1, Relaxed);
+    let context = again.unwrap_or_else(|| new(device, gpu_index, flags, None));
     *context.bytes.lock() = facts.context_bytes;
     *context.code.lock() = 0;
     context.limits.lock().clear();
@@ -296,10 +296,10 @@ fn start(
     Ok(context)
 }
 
-fn new(device: Device, card: usize, flags: u32, parent: Option<ContextRef>) -> ContextRef {
+fn new(device: Device, gpu_index: usize, flags: u32, parent: Option<ContextRef>) -> ContextRef {
     Box::leak(Box::new(Context {
         device,
-        card,
+        gpu_index,
         flags: AtomicU32::new(flags),
         alive: AtomicBool::new(false),
         bytes: Mutex::new(0),
@@ -314,16 +314,16 @@ fn new(device: Device, card: usize, flags: u32, parent: Option<ContextRef>) -> C
     }))
 }
 
-/// Ends a context, and with it all that it owns.
+/// Destroys a context, and with it all that it owns.
 fn end(driver: &Driver, context: Option<ContextRef>) {
     let Some(context) = context.filter(|context| context.alive.swap(false, Relaxed)) else {
         return;
     };
     driver.heap.drop_context(driver, context);
     driver.objects.drop_context(driver, context);
-    driver.pools.settle(driver, context.card);
-    driver.reserves.trim(driver, context.card);
+    driver.pools.settle(driver, context.gpu_index);
+    driver.graph_memory.trim(driver, context.gpu_index);
     let bytes = std::mem::take(&mut *context.bytes.lock());
-    driver.release(context.card, bytes);
-    driver.contexts_on(context.card).fetch_sub(1, Relaxed);
+    driver.release(context.gpu_index, bytes);
+    driver.contexts_on(context.gpu_index).fetch_sub(1, Relaxed);
 }

@@ -1,6 +1,6 @@
-//! What `cuInit` opens: the machine, this process's slot on it, the cards it may see and what it
-//! has there. Fed by `GPUSIM_STATE`, `NVIDIA_VISIBLE_DEVICES` (standing in for the device nodes
-//! that a container runtime gives) and `CUDA_VISIBLE_DEVICES`.
+//! What `cuInit` opens: the machine of `GPUSIM_STATE`, this process's slot in it, and the GPUs that
+//! the process may see by `NVIDIA_VISIBLE_DEVICES` (in place of the device nodes that a container
+//! runtime gives) and `CUDA_VISIBLE_DEVICES`.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use crate::codes::{
 use crate::context::Contexts;
 use crate::ffi::Answer;
 use crate::forked;
-use crate::graph::Reserves;
+use crate::graph::GraphMemoryByGpu;
 use crate::heap::Heap;
 use crate::mps;
 use crate::objects::Objects;
@@ -34,8 +34,8 @@ pub(crate) struct Driver {
     state: State,
     member: Member,
     mps: Option<mps::Client>,
-    /// Card index of each device ordinal.
-    cards: Vec<usize>,
+    /// GPU index of each device ordinal.
+    gpu_indexes: Vec<usize>,
     /// The machine as of a generation.
     seen: RwLock<(u32, Box<Machine>)>,
     pub(crate) arena: Arena,
@@ -45,7 +45,7 @@ pub(crate) struct Driver {
     pub(crate) pools: Pools,
     pub(crate) residency: Residency,
     pub(crate) timeline: Timeline,
-    pub(crate) reserves: Reserves,
+    pub(crate) graph_memory: GraphMemoryByGpu,
     pub(crate) vmm: Vmm,
 }
 
@@ -70,25 +70,25 @@ pub(crate) fn init(flags: u32) -> Answer {
     let variable = |name| std::env::var(name).ok();
     let given = variable("NVIDIA_VISIBLE_DEVICES");
     let chosen = variable("CUDA_VISIBLE_DEVICES");
-    let cards = visible(&machine, given.as_deref(), chosen.as_deref());
-    if cards.is_empty() {
+    let gpu_indexes = visible(&machine, given.as_deref(), chosen.as_deref());
+    if gpu_indexes.is_empty() {
         return Err(ERROR_NO_DEVICE);
     }
     let mut member = Member::join(&path).map_err(|_| ERROR_OPERATING_SYSTEM)?;
     let named = chosen.as_deref().or(given.as_deref());
     if let Some(instance) = named.and_then(|named| machine.instance(named.trim())) {
-        // An instance is its card with less memory.
-        member.cap(instance.card, instance.gpu.memory);
+        // An instance is its GPU with less memory.
+        member.cap(instance.gpu_index, instance.gpu.memory);
         member.join_instance((instance.gpu.id, instance.compute.id));
     }
-    let mps = mps::connect(&mut member, &cards)?;
-    let count = cards.len();
+    let mps = mps::connect(&mut member, &gpu_indexes)?;
+    let count = gpu_indexes.len();
     let driver = Driver {
-        contexts: Contexts::new(cards.len()),
+        contexts: Contexts::new(gpu_indexes.len()),
         state,
         member,
         mps,
-        cards,
+        gpu_indexes,
         seen: RwLock::new((generation, machine)),
         arena: Arena::new().ok_or(ERROR_OUT_OF_MEMORY)?,
         heap: Heap::default(),
@@ -96,7 +96,7 @@ pub(crate) fn init(flags: u32) -> Answer {
         pools: Pools::new(count),
         residency: Residency::default(),
         timeline: Timeline::default(),
-        reserves: Reserves::default(),
+        graph_memory: GraphMemoryByGpu::default(),
         vmm: Vmm::default(),
     };
     forked::mark();
@@ -116,10 +116,10 @@ pub(crate) fn driver() -> Answer<&'static Driver> {
     }
 }
 
-/// Card indexes in the order of device ordinals. Each list ends at the first entry that names no
-/// card, as CUDA has it.
+/// GPU indexes in the order of device ordinals. Each list ends at the first entry that names no
+/// GPU, as CUDA has it.
 fn visible(machine: &Machine, given: Option<&str>, chosen: Option<&str>) -> Vec<usize> {
-    let all: Vec<usize> = (0..machine.cards().len()).collect();
+    let all: Vec<usize> = (0..machine.existing_gpus().len()).collect();
     let pick = |from: &[usize], list: &str| -> Vec<usize> {
         let names = list.split(',').map(str::trim);
         let found = names.map_while(|name| match name.parse::<usize>() {
@@ -127,10 +127,10 @@ fn visible(machine: &Machine, given: Option<&str>, chosen: Option<&str>) -> Vec<
             Err(_) if name.starts_with("GPU-") => from
                 .iter()
                 .copied()
-                .find(|card| text(&machine.gpus[*card].uuid).starts_with(name)),
+                .find(|gpu_index| text(&machine.gpus[*gpu_index].uuid).starts_with(name)),
             Err(_) => {
-                let card = machine.instance(name)?.card;
-                from.contains(&card).then_some(card)
+                let gpu_index = machine.instance(name)?.gpu_index;
+                from.contains(&gpu_index).then_some(gpu_index)
             }
         });
         found.collect()
@@ -145,10 +145,10 @@ fn visible(machine: &Machine, given: Option<&str>, chosen: Option<&str>) -> Vec<
     }
 }
 
-/// What a card's calls look at often.
+/// Facts of a GPU that many calls read.
 #[derive(Clone, Copy)]
 pub(crate) struct Facts {
-    /// Bytes that CUDA processes may take together.
+    /// Bytes that CUDA processes may use together.
     pub(crate) capacity: u64,
     pub(crate) context_bytes: u64,
     pub(crate) block_bytes: u64,
@@ -157,30 +157,33 @@ pub(crate) struct Facts {
     pub(crate) lost: bool,
     /// Nanoseconds of a time slice.
     pub(crate) slice: u64,
-    /// Percent by which kernel times swing.
+    /// Percent by which kernel times vary.
     pub(crate) swing: u32,
 }
 
 impl Driver {
     /// How many devices the process sees.
     pub(crate) fn count(&self) -> i32 {
-        i32::try_from(self.cards.len()).expect("at most MAX_GPUS")
+        i32::try_from(self.gpu_indexes.len()).expect("at most MAX_GPUS")
     }
 
-    /// The card behind a device ordinal.
-    pub(crate) fn card(&self, device: Device) -> Answer<usize> {
+    /// The GPU behind a device ordinal.
+    pub(crate) fn gpu_index(&self, device: Device) -> Answer<usize> {
         let ordinal = usize::try_from(device).map_err(|_| ERROR_INVALID_DEVICE)?;
-        self.cards.get(ordinal).copied().ok_or(ERROR_INVALID_DEVICE)
+        self.gpu_indexes
+            .get(ordinal)
+            .copied()
+            .ok_or(ERROR_INVALID_DEVICE)
     }
 
-    /// The device ordinal of a card.
-    pub(crate) fn device_of(&self, card: usize) -> Option<Device> {
-        let ordinal = self.cards.iter().position(|own| *own == card)?;
+    /// The device ordinal of a GPU.
+    pub(crate) fn device_of(&self, gpu_index: usize) -> Option<Device> {
+        let ordinal = self.gpu_indexes.iter().position(|own| *own == gpu_index)?;
         i32::try_from(ordinal).ok()
     }
 
-    /// Looks at the machine as it is now.
-    pub(crate) fn look<T>(&self, see: impl FnOnce(&Machine) -> T) -> T {
+    /// Reads the machine as it is now.
+    pub(crate) fn with_machine<T>(&self, see: impl FnOnce(&Machine) -> T) -> T {
         let generation = self.state.generation();
         let seen = self.seen.read();
         if seen.0 == generation {
@@ -192,15 +195,15 @@ impl Driver {
         see(&seen.1)
     }
 
-    /// Looks at the card behind a device ordinal.
+    /// Reads the GPU of a device ordinal.
     pub(crate) fn gpu<T>(&self, device: Device, see: impl FnOnce(&Gpu) -> T) -> Answer<T> {
-        let card = self.card(device)?;
-        Ok(self.look(|machine| see(&machine.gpus[card])))
+        let gpu_index = self.gpu_index(device)?;
+        Ok(self.with_machine(|machine| see(&machine.gpus[gpu_index])))
     }
 
-    pub(crate) fn facts(&self, card: usize) -> Facts {
-        self.look(|machine| {
-            let gpu = &machine.gpus[card];
+    pub(crate) fn facts(&self, gpu_index: usize) -> Facts {
+        self.with_machine(|machine| {
+            let gpu = &machine.gpus[gpu_index];
             let others = gpu.used() + gpu.memory_reserved;
             let part = self.mps.as_ref().map_or(1, |_| mps::CONTEXT_PART);
             Facts {
@@ -215,13 +218,13 @@ impl Driver {
         })
     }
 
-    /// Somebody waited for a card: what waited for that is given back.
-    pub(crate) fn settle(&self, card: usize) {
+    /// After a synchronization: releases what waited for it.
+    pub(crate) fn settle(&self, gpu_index: usize) {
         self.heap.settle(self);
-        self.pools.settle(self, card);
+        self.pools.settle(self, gpu_index);
     }
 
-    /// The MPS server that this process uses the cards through.
+    /// The MPS server that this process uses the GPUs through.
     pub(crate) fn mps(&self) -> Option<&mps::Client> {
         self.mps.as_ref()
     }
@@ -231,100 +234,105 @@ impl Driver {
     }
 
     /// Counts a launch.
-    pub(crate) fn count_launch(&self, card: usize) {
-        self.member.holding(card).launches.fetch_add(1, Relaxed);
+    pub(crate) fn count_launch(&self, gpu_index: usize) {
+        self.member
+            .counters(gpu_index)
+            .launches
+            .fetch_add(1, Relaxed);
     }
 
-    /// Takes bytes of a card for this process.
-    pub(crate) fn charge(&self, card: usize, bytes: u64) -> Answer {
-        let capacity = self.facts(card).capacity;
-        let taken = self.member.charge(card, bytes, capacity);
+    /// Charges bytes of a GPU to this process.
+    pub(crate) fn charge(&self, gpu_index: usize, bytes: u64) -> Answer {
+        let capacity = self.facts(gpu_index).capacity;
+        let taken = self.member.charge(gpu_index, bytes, capacity);
         taken.map_err(|_| ERROR_OUT_OF_MEMORY)
     }
 
-    /// Takes bytes that may be moved to the host later.
-    pub(crate) fn charge_managed(&self, card: usize, bytes: u64) -> Answer {
-        let capacity = self.facts(card).capacity;
-        let taken = self.member.charge_managed(card, bytes, capacity);
+    /// Charges bytes that may be moved to the host later.
+    pub(crate) fn charge_managed(&self, gpu_index: usize, bytes: u64) -> Answer {
+        let capacity = self.facts(gpu_index).capacity;
+        let taken = self.member.charge_managed(gpu_index, bytes, capacity);
         taken.map_err(|_| ERROR_OUT_OF_MEMORY)
     }
 
-    /// Gives managed bytes back, and tells how many others had moved to the host.
-    pub(crate) fn release_managed(&self, card: usize, bytes: u64) -> u64 {
-        self.member.release_managed(card, bytes)
+    /// Releases managed bytes, and returns how many others had evicted to the host.
+    pub(crate) fn release_managed(&self, gpu_index: usize, bytes: u64) -> u64 {
+        self.member.release_managed(gpu_index, bytes)
     }
 
-    /// Managed bytes that a card wanted to use lie on the host from now on.
-    pub(crate) fn stay_on_host(&self, card: usize, bytes: u64) {
-        self.member.stay_on_host(card, bytes);
+    /// Counts managed bytes used by a GPU that are on the host.
+    pub(crate) fn add_host_bytes(&self, gpu_index: usize, bytes: u64) {
+        self.member.add_host_bytes(gpu_index, bytes);
     }
 
-    /// Managed bytes are on the host no more.
-    pub(crate) fn leave_host(&self, card: usize, bytes: u64) {
-        self.member.leave_host(card, bytes);
+    /// Counts managed bytes that left the host.
+    pub(crate) fn remove_host_bytes(&self, gpu_index: usize, bytes: u64) {
+        self.member.remove_host_bytes(gpu_index, bytes);
     }
 
-    /// This process as one that others may name: its slot and how often that was claimed.
+    /// The identity of this process for others: its slot and the number of claims of the slot.
     pub(crate) fn identity(&self) -> (u64, u64) {
         self.member.identity()
     }
 
-    /// The process of an identity lives, and is not this one.
+    /// Whether the process of an identity is alive and not this one.
     pub(crate) fn is_other(&self, identity: (u64, u64)) -> bool {
         self.member.is_other(identity)
     }
 
-    /// Gives bytes back.
-    pub(crate) fn release(&self, card: usize, bytes: u64) {
-        self.member.release(card, bytes);
+    /// Releases bytes.
+    pub(crate) fn release(&self, gpu_index: usize, bytes: u64) {
+        self.member.release(gpu_index, bytes);
     }
 
-    /// Bytes that are free and in all, as a program is told.
-    pub(crate) fn memory(&self, card: usize) -> (u64, u64) {
-        let capacity = self.facts(card).capacity;
-        let total = self.look(|machine| total_memory(&machine.gpus[card]));
-        let free = capacity.saturating_sub(self.member.used(card));
-        // A client of MPS sees its limit as the card, and so does who is in a cgroup with one.
-        let capped = self.member.capped(card).map(|cap| {
-            let own = self.member.holding(card).used.load(Relaxed);
+    /// Free and total bytes, as a program sees them.
+    pub(crate) fn memory(&self, gpu_index: usize) -> (u64, u64) {
+        let capacity = self.facts(gpu_index).capacity;
+        let total = self.with_machine(|machine| total_memory(&machine.gpus[gpu_index]));
+        let free = capacity.saturating_sub(self.member.used(gpu_index));
+        // A client of MPS, or a process in a cgroup with a limit, sees its limit as the GPU's
+        // memory.
+        let capped = self.member.capped(gpu_index).map(|cap| {
+            let own = self.member.counters(gpu_index).used.load(Relaxed);
             (cap.saturating_sub(own), cap)
         });
-        let walled = self.member.own_wall(card);
-        let walled = walled.map(|wall| (wall.hard.saturating_sub(wall.used), wall.hard));
-        let limits = [capped, walled].into_iter().flatten();
+        let cgroup_limit = self.member.own_memory_limit(gpu_index);
+        let cgroup_limit =
+            cgroup_limit.map(|limit| (limit.hard.saturating_sub(limit.used), limit.hard));
+        let limits = [capped, cgroup_limit].into_iter().flatten();
         limits.fold((free, total), |(free, total), (left, all)| {
             (free.min(left), total.min(all))
         })
     }
 
-    /// Counts what the process asked for, beside what that takes of the card.
-    pub(crate) fn count_request(&self, card: usize, bytes: u64) {
+    /// Counts the requested bytes, apart from the bytes charged for them.
+    pub(crate) fn count_request(&self, gpu_index: usize, bytes: u64) {
         self.member
-            .holding(card)
+            .counters(gpu_index)
             .requested
             .fetch_add(bytes, Relaxed);
     }
 
-    /// Ends `count_request`.
-    pub(crate) fn uncount_request(&self, card: usize, bytes: u64) {
+    /// Undoes `count_request`.
+    pub(crate) fn uncount_request(&self, gpu_index: usize, bytes: u64) {
         self.member
-            .holding(card)
+            .counters(gpu_index)
             .requested
             .fetch_sub(bytes, Relaxed);
     }
 
-    /// The process's number of contexts on a card.
-    pub(crate) fn contexts_on(&self, card: usize) -> &AtomicU64 {
-        &self.member.holding(card).contexts
+    /// The process's number of contexts on a GPU.
+    pub(crate) fn contexts_on(&self, gpu_index: usize) -> &AtomicU64 {
+        &self.member.counters(gpu_index).contexts
     }
 
-    /// Another living process has a context on the card.
-    pub(crate) fn is_used_by_others(&self, card: usize) -> bool {
-        self.member.others_have_contexts(card)
+    /// Whether another living process has a context on the GPU.
+    pub(crate) fn is_used_by_others(&self, gpu_index: usize) -> bool {
+        self.member.others_have_contexts(gpu_index)
     }
 }
 
-/// What CUDA calls a card's memory: the driver's own part is left out.
+/// A GPU's memory as CUDA reports it: without the driver's own part.
 pub(crate) fn total_memory(gpu: &Gpu) -> u64 {
     gpu.memory_total.saturating_sub(gpu.memory_reserved)
 }

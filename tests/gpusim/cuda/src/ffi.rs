@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_UNKNOWN, SUCCESS};
 use crate::driver::driver;
-use crate::{faults, mps};
+use crate::{injection, mps};
 
 /// What a call comes to; the error is a `CUresult` other than success.
 pub(crate) type Answer<T = ()> = Result<T, u32>;
@@ -17,23 +17,23 @@ pub(crate) type Answer<T = ()> = Result<T, u32>;
 /// Runs the body of the exported call `symbol`.
 #[inline]
 pub(crate) fn answer(symbol: &'static str, body: impl FnOnce() -> Answer) -> u32 {
-    if let Some(code) = faults::of_call(symbol) {
+    if let Some(code) = injection::of_call(symbol) {
         if let Ok(driver) = driver() {
-            mps::note_fault(driver, code);
+            mps::report_fatal_error(driver, code);
         }
         return code;
     }
-    faults::hold(symbol);
+    injection::pause_first_call(symbol);
     let code = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(code)) => code,
         Err(_) => ERROR_UNKNOWN,
     };
-    faults::delay(symbol);
+    injection::delay(symbol);
     code
 }
 
-/// Where a caller wants a `T`, or has one, or an array of them.
+/// The caller's pointer to a `T`, or to an array of them.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -52,12 +52,12 @@ impl<T: Copy> Out<T> {
         self.put_at(0, value)
     }
 
-    /// Writes the value where the caller wants it at all.
+    /// Writes the value unless the pointer is null.
     pub(crate) fn put_if(&self, value: T) {
         let _ = self.put(value);
     }
 
-    /// Writes element `index`; the caller said that there is room for it.
+    /// Writes element `index`; the caller reported that there is room for it.
     pub(crate) fn put_at(&self, index: usize, value: T) -> Answer {
         if self.0.is_null() {
             return Err(ERROR_INVALID_VALUE);
@@ -101,7 +101,7 @@ impl Out<u64> {
 }
 
 impl Out<c_char> {
-    /// Writes text, cut to `length` bytes with its closing zero.
+    /// Writes text, truncated to `length` bytes with its closing zero.
     pub(crate) fn put_text(&self, length: i32, text: &str) -> Answer {
         let length = usize::try_from(length).map_err(|_| ERROR_INVALID_VALUE)?;
         let room = length.checked_sub(1).ok_or(ERROR_INVALID_VALUE)?;

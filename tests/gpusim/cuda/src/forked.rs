@@ -1,5 +1,5 @@
-//! Notices that this process is a child made by fork: a page that the kernel empties in children.
-//! A driver that was initialised in the parent is of no use in the child, as with the real one.
+//! Detects that this process is a child made by fork: a page that the kernel clears in children. A
+//! driver that was initialised in the parent is of no use in the child, as with the real one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -24,7 +24,7 @@ pub(crate) fn mark() {
         assert!(page != libc::MAP_FAILED, "one page of memory");
         // SAFETY: the range is the mapping just made.
         unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) };
-        // SAFETY: the page is mapped for ever, and only accessed as this atomic.
+        // SAFETY: the page is mapped forever, and only accessed as this atomic.
         let mark = unsafe { AtomicU8::from_ptr(page.cast()) };
         mark.store(1, Relaxed);
         mark

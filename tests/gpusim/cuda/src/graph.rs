@@ -1,4 +1,4 @@
-//! Graphs, and the memory that their allocation nodes reserve of a card until it is trimmed.
+//! Graphs, and the GPU memory that their allocation nodes reserve until it is trimmed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::types::Handle;
 pub(crate) struct Graph(pub(crate) Mutex<Vec<Node>>);
 
 /// A graph that can be launched.
-pub(crate) struct Exec {
+pub(crate) struct ExecutableGraph {
     pub(crate) nodes: Mutex<Vec<Node>>,
     /// `CUgraphInstantiate_flags`.
     pub(crate) flags: u64,
@@ -27,21 +27,21 @@ pub(crate) struct Exec {
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE: u64 = 1;
-/// What graph memory of a card is a multiple of.
+/// What graph memory of a GPU is a multiple of.
 const CHUNK: u64 = 2 << 20;
 
-/// Memory of allocation nodes on one card.
+/// Memory of allocation nodes on one GPU.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Reserve {
+pub(crate) struct GraphMemory {
     pub(crate) used: u64,
     pub(crate) used_high: u64,
     pub(crate) reserved: u64,
     pub(crate) reserved_high: u64,
 }
 
-/// That of all cards.
+/// That of all GPUs.
 #[derive(Default)]
-pub(crate) struct Reserves(Mutex<std::collections::HashMap<usize, Reserve>>);
+pub(crate) struct GraphMemoryByGpu(Mutex<std::collections::HashMap<usize, GraphMemory>>);
 
 fn whole(bytes: u64) -> u64 {
     bytes.next_multiple_of(CHUNK)
@@ -65,13 +65,13 @@ impl Graph {
     }
 }
 
-impl Exec {
+impl ExecutableGraph {
     /// Takes what its allocation nodes need, and gives the nanoseconds that one launch takes.
     pub(crate) fn start(&self, driver: &Driver, context: ContextRef) -> Answer<u64> {
         let nodes = self.nodes.lock();
         let mut work = 0_u64;
         driver
-            .reserves
+            .graph_memory
             .launch(driver, context, &nodes, self.flags)?;
         for node in nodes.iter() {
             if let Work::Kernel { function, .. } = node.work {
@@ -79,17 +79,17 @@ impl Exec {
                     .objects
                     .functions
                     .get(function, ERROR_INVALID_HANDLE)?;
-                work = work.saturating_add(launch::draw(&known, context.card));
+                work = work.saturating_add(launch::draw(&known, context.gpu_index));
             }
         }
         Ok(work)
     }
 }
 
-impl Reserves {
-    /// Looks at a card's graph memory or changes it.
-    pub(crate) fn with<T>(&self, card: usize, body: impl FnOnce(&mut Reserve) -> T) -> T {
-        body(self.0.lock().entry(card).or_default())
+impl GraphMemoryByGpu {
+    /// Reads or changes a GPU's graph memory.
+    pub(crate) fn with<T>(&self, gpu_index: usize, body: impl FnOnce(&mut GraphMemory) -> T) -> T {
+        body(self.0.lock().entry(gpu_index).or_default())
     }
 
     /// The allocation and free nodes of a launch, in order.
@@ -104,7 +104,9 @@ impl Reserves {
             return Ok(());
         }
         for node in nodes {
-            if let Work::Alloc { address, card, .. } = node.work
+            if let Work::Alloc {
+                address, gpu_index, ..
+            } = node.work
                 && let Some(live) = driver.heap.find(address)
             {
                 // Memory of the launch before.
@@ -112,7 +114,7 @@ impl Reserves {
                     return Err(ERROR_INVALID_VALUE);
                 }
                 driver.heap.remove(address, is_graphs);
-                self.gave(driver, card, live.size);
+                self.record_freed(driver, gpu_index, live.size);
             }
         }
         self.grow(driver, nodes)?;
@@ -121,12 +123,12 @@ impl Reserves {
                 Work::Alloc {
                     address,
                     bytes,
-                    card,
+                    gpu_index,
                 } => {
-                    let kind = Kind::Graph { card };
+                    let kind = Kind::Graph { gpu_index };
                     driver.heap.add(address, bytes, kind, Some(context));
-                    driver.count_request(card, bytes);
-                    self.with(card, |reserve| reserve.used += whole(bytes));
+                    driver.count_request(gpu_index, bytes);
+                    self.with(gpu_index, |reserve| reserve.used += whole(bytes));
                 }
                 Work::AllocOnHost { address, bytes } => {
                     let kind = Kind::Host { flags: 0 };
@@ -136,8 +138,8 @@ impl Reserves {
                     let is_its = |kind| is_graphs(kind) || matches!(kind, Kind::Host { .. });
                     let gone = driver.heap.remove(address, is_its);
                     let gone = gone.ok_or(ERROR_INVALID_VALUE)?;
-                    if let Kind::Graph { card } = gone.kind {
-                        self.gave(driver, card, gone.size);
+                    if let Kind::Graph { gpu_index } = gone.kind {
+                        self.record_freed(driver, gpu_index, gone.size);
                     }
                 }
                 _ => {}
@@ -149,21 +151,21 @@ impl Reserves {
     /// Takes what is lacking for the most that nodes have at once.
     pub(crate) fn grow(&self, driver: &Driver, nodes: &[Node]) -> Answer {
         let mut grown = Vec::new();
-        for (card, peak) in peaks(nodes) {
-            let lacking = self.with(card, |reserve| {
+        for (gpu_index, peak) in peaks(nodes) {
+            let lacking = self.with(gpu_index, |reserve| {
                 let lacking = (reserve.used + peak).saturating_sub(reserve.reserved);
-                driver.charge(card, lacking)?;
+                driver.charge(gpu_index, lacking)?;
                 reserve.reserved += lacking;
                 reserve.reserved_high = reserve.reserved_high.max(reserve.reserved);
                 reserve.used_high = reserve.used_high.max(reserve.used + peak);
                 Ok::<u64, u32>(lacking)
             });
             match lacking {
-                Ok(lacking) => grown.push((card, lacking)),
+                Ok(lacking) => grown.push((gpu_index, lacking)),
                 Err(code) => {
-                    for (card, lacking) in grown {
-                        driver.release(card, lacking);
-                        self.with(card, |reserve| reserve.reserved -= lacking);
+                    for (gpu_index, lacking) in grown {
+                        driver.release(gpu_index, lacking);
+                        self.with(gpu_index, |reserve| reserve.reserved -= lacking);
                     }
                     return Err(code);
                 }
@@ -172,18 +174,18 @@ impl Reserves {
         Ok(())
     }
 
-    /// An allocation of a graph was freed; the card gets it back when it is trimmed.
-    pub(crate) fn gave(&self, driver: &Driver, card: usize, bytes: u64) {
-        driver.uncount_request(card, bytes);
-        self.with(card, |reserve| {
+    /// An allocation of a graph was freed; the GPU gets it back when it is trimmed.
+    pub(crate) fn record_freed(&self, driver: &Driver, gpu_index: usize, bytes: u64) {
+        driver.uncount_request(gpu_index, bytes);
+        self.with(gpu_index, |reserve| {
             reserve.used = reserve.used.saturating_sub(whole(bytes));
         });
     }
 
     /// `cuDeviceGraphMemTrim`.
-    pub(crate) fn trim(&self, driver: &Driver, card: usize) {
-        self.with(card, |reserve| {
-            driver.release(card, reserve.reserved - reserve.used);
+    pub(crate) fn trim(&self, driver: &Driver, gpu_index: usize) {
+        self.with(gpu_index, |reserve| {
+            driver.release(gpu_index, reserve.reserved - reserve.used);
             reserve.reserved = reserve.used;
         });
     }
@@ -193,15 +195,17 @@ fn is_graphs(kind: Kind) -> bool {
     matches!(kind, Kind::Graph { .. })
 }
 
-/// The most that nodes have of each card at once, in their order.
+/// The most that nodes have of each GPU at once, in their order.
 fn peaks(nodes: &[Node]) -> BTreeMap<usize, u64> {
     let (mut running, mut peaks) = (BTreeMap::<usize, u64>::new(), BTreeMap::<usize, u64>::new());
     for node in nodes {
         match node.work {
-            Work::Alloc { bytes, card, .. } => {
-                let now = running.entry(card).or_default();
+            Work::Alloc {
+                bytes, gpu_index, ..
+            } => {
+                let now = running.entry(gpu_index).or_default();
                 *now += whole(bytes);
-                let peak = peaks.entry(card).or_default();
+                let peak = peaks.entry(gpu_index).or_default();
                 *peak = (*peak).max(*now);
             }
             Work::Free { address } => {
@@ -209,12 +213,12 @@ fn peaks(nodes: &[Node]) -> BTreeMap<usize, u64> {
                     Work::Alloc {
                         address: from,
                         bytes,
-                        card,
-                    } if from == address => Some((card, whole(bytes))),
+                        gpu_index,
+                    } if from == address => Some((gpu_index, whole(bytes))),
                     _ => None,
                 });
-                if let Some((card, bytes)) = own {
-                    let now = running.entry(card).or_default();
+                if let Some((gpu_index, bytes)) = own {
+                    let now = running.entry(gpu_index).or_default();
                     *now = now.saturating_sub(bytes);
                 }
             }

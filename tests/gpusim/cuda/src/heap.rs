@@ -1,7 +1,7 @@
-//! Memory by address: what each pointer is, and how it is taken of a card. Allocations of more
-//! than half a block take whole blocks, smaller ones share a block with others of their size, and
-//! a block goes back when its last part does; what is freed in the order of a stream goes back when
-//! the card has passed its mark. Must not know streams.
+//! Memory by address: what each pointer is, and how it is charged to a GPU. Allocations of more
+//! than half a block take whole blocks, smaller ones share a block with others of their size, and a
+//! block is released with its last part. Memory freed in stream order is released when the GPU has
+//! passed its mark.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::ffi::Answer;
 use crate::timeline::Mark;
 use crate::types::Handle;
 
-/// What a pointer points to.
+/// The kind of memory behind a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Memory of a card.
+    /// Memory of a GPU.
     Device,
-    /// Memory that moves between host and cards.
+    /// Memory that moves between host and GPUs.
     Managed,
     /// Host memory of the driver's.
     Host {
@@ -41,8 +41,8 @@ pub(crate) enum Kind {
     Mapped,
     /// Memory of a graph's allocation node.
     Graph {
-        /// The card on which it is.
-        card: usize,
+        /// The GPU on which it is.
+        gpu_index: usize,
     },
     /// Memory of another process.
     Foreign,
@@ -54,37 +54,37 @@ pub(crate) struct Allocation {
     pub(crate) base: u64,
     /// As it was asked for.
     pub(crate) size: u64,
-    /// Bytes of whole blocks that it took of the card; 0: it is part of a block, or of no card.
+    /// Bytes of whole blocks charged to the GPU; 0: it is part of a block, or on no GPU.
     blocks: u64,
     pub(crate) kind: Kind,
-    /// Whose end ends it; `None`: it belongs to the process.
+    /// The context that owns it; `None`: the process.
     pub(crate) context: Option<ContextRef>,
     /// Distinguishes allocations at the same address.
     pub(crate) id: u64,
-    /// Somebody wrote there.
+    /// It was written.
     pub(crate) touched: bool,
 }
 
 /// All allocations of the process.
 #[derive(Default)]
 pub(crate) struct Heap {
-    known: Mutex<Known>,
-    /// What is free when the card has passed a mark.
-    leaving: Mutex<Vec<(Arc<Mark>, Allocation)>>,
+    known: Mutex<AllocationTable>,
+    /// Allocations to release when the GPU has passed a mark.
+    freed_at_mark: Mutex<Vec<(Arc<Mark>, Allocation)>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct AllocationTable {
     by_base: BTreeMap<u64, Allocation>,
     next_id: u64,
 }
 
-/// Larger allocations keep no contents: what is written there is lost, and they read as zeroes.
+/// Larger allocations retain no contents: writes are lost, and they read as zeroes.
 const MOST_CONTENTS: u64 = 64 << 20;
 
 impl Heap {
-    /// Memory of the context's card.
-    pub(crate) fn take_device(
+    /// Allocates memory on the context's GPU.
+    pub(crate) fn allocate_device(
         &self,
         driver: &Driver,
         context: ContextRef,
@@ -94,21 +94,27 @@ impl Heap {
             return Err(ERROR_INVALID_VALUE);
         }
         let context = context.owner();
-        let (card, block) = (context.card, driver.facts(context.card).block_bytes);
+        let (gpu_index, block) = (
+            context.gpu_index,
+            driver.facts(context.gpu_index).block_bytes,
+        );
         let (base, blocks) = if size <= block / 2 {
-            (context.blocks.lock().take(driver, card, size, block)?, 0)
+            (
+                context.blocks.lock().take(driver, gpu_index, size, block)?,
+                0,
+            )
         } else {
             let bytes = size.checked_next_multiple_of(block);
             let bytes = bytes.ok_or(ERROR_OUT_OF_MEMORY)?;
-            (take_blocks(driver, card, bytes)?, bytes)
+            (allocate_blocks(driver, gpu_index, bytes)?, bytes)
         };
-        driver.count_request(card, size);
-        self.list(base, size, blocks, Kind::Device, Some(context));
+        driver.count_request(gpu_index, size);
+        self.insert(base, size, blocks, Kind::Device, Some(context));
         Ok(base)
     }
 
-    /// Addresses without memory of a card behind them.
-    pub(crate) fn take_plain(
+    /// Allocates addresses without GPU memory.
+    pub(crate) fn allocate_unbacked(
         &self,
         driver: &Driver,
         context: ContextRef,
@@ -127,12 +133,12 @@ impl Heap {
         Ok(base)
     }
 
-    /// Notes memory that lies at a known address.
+    /// Records memory at a known address.
     pub(crate) fn add(&self, base: u64, size: u64, kind: Kind, context: Option<ContextRef>) {
-        self.list(base, size, 0, kind, context);
+        self.insert(base, size, 0, kind, context);
     }
 
-    fn list(&self, base: u64, size: u64, blocks: u64, kind: Kind, context: Option<ContextRef>) {
+    fn insert(&self, base: u64, size: u64, blocks: u64, kind: Kind, context: Option<ContextRef>) {
         let mut known = self.known.lock();
         known.next_id += 1;
         let allocation = Allocation {
@@ -154,8 +160,8 @@ impl Heap {
         (address - found.base < found.size).then_some(*found)
     }
 
-    /// As `find`, for a write of `bytes`: refuses one that goes past the end, and says whether the
-    /// contents are kept.
+    /// As `find`, for a write of `bytes`: rejects one past the end, and returns whether the
+    /// contents are retained.
     pub(crate) fn write(&self, address: u64, bytes: u64) -> Answer<Option<bool>> {
         let mut known = self.known.lock();
         let Some((_, found)) = known.by_base.range_mut(..=address).next_back() else {
@@ -173,7 +179,7 @@ impl Heap {
         Ok(Some(!device || found.size <= MOST_CONTENTS))
     }
 
-    /// Takes an allocation out of the list, if it begins there and `is` holds for it.
+    /// Removes an allocation from the list, if it begins there and `is` is true for it.
     pub(crate) fn remove(&self, base: u64, is: impl Fn(Kind) -> bool) -> Option<Allocation> {
         let mut known = self.known.lock();
         let found = known.by_base.get(&base).filter(|found| is(found.kind))?;
@@ -182,60 +188,70 @@ impl Heap {
         Some(found)
     }
 
-    /// Gives an allocation back, which is in no list any more, when the card has passed a mark.
+    /// Releases an allocation, already removed from the list, when the GPU has passed a mark.
     pub(crate) fn free_at(&self, driver: &Driver, mark: Arc<Mark>, gone: Allocation) {
-        self.leaving.lock().push((mark, gone));
+        self.freed_at_mark.lock().push((mark, gone));
         self.settle(driver);
     }
 
-    /// Gives back what the card has passed by now.
+    /// Releases what the GPU has passed by now.
     pub(crate) fn settle(&self, driver: &Driver) {
-        let mut leaving = self.leaving.lock();
+        let mut leaving = self.freed_at_mark.lock();
         let passed = leaving.extract_if(.., |(mark, _)| driver.reached(mark).is_some());
-        passed.for_each(|(_, gone)| give(driver, &gone));
+        passed.for_each(|(_, gone)| release(driver, &gone));
     }
 
-    /// Gives back all that a context owns.
+    /// Releases all that a context owns.
     pub(crate) fn drop_context(&self, driver: &Driver, context: &Context) {
         let owned = |one: &Allocation| one.context.is_some_and(|own| own.is(context));
-        let mut leaving = self.leaving.lock();
+        let mut leaving = self.freed_at_mark.lock();
         let with_it = leaving.extract_if(.., |(_, one)| owned(one));
-        with_it.for_each(|(_, gone)| give(driver, &gone));
+        with_it.for_each(|(_, gone)| release(driver, &gone));
         drop(leaving);
         let mut known = self.known.lock();
         let gone = known.by_base.extract_if(.., |_, one| owned(one));
         let gone: Vec<Allocation> = gone.map(|(_, one)| one).collect();
         drop(known);
         for allocation in gone {
-            give(driver, &allocation);
+            release(driver, &allocation);
         }
     }
 }
 
-/// Gives back what an allocation took.
-pub(crate) fn give(driver: &Driver, gone: &Allocation) {
+/// Releases the memory of an allocation.
+pub(crate) fn release(driver: &Driver, gone: &Allocation) {
     match gone.kind {
         Kind::Device => {
             let Some(context) = gone.context else {
                 return;
             };
-            driver.uncount_request(context.card, gone.size);
+            driver.uncount_request(context.gpu_index, gone.size);
             if gone.blocks > 0 {
-                give_blocks(driver, context.card, gone.base, gone.blocks, gone.touched);
+                release_blocks(
+                    driver,
+                    context.gpu_index,
+                    gone.base,
+                    gone.blocks,
+                    gone.touched,
+                );
             } else {
-                context.blocks.lock().give(driver, context.card, gone);
+                context.blocks.lock().give(driver, context.gpu_index, gone);
             }
         }
         Kind::Pool { pool } => {
             driver
                 .arena
                 .give(gone.base, gone.size.max(4096), gone.touched);
-            driver.pools.gave(driver, pool, gone.size);
+            driver.pools.record_freed(driver, pool, gone.size);
         }
-        Kind::Graph { card } => driver.reserves.gave(driver, card, gone.size),
+        Kind::Graph { gpu_index } => driver
+            .graph_memory
+            .record_freed(driver, gpu_index, gone.size),
         Kind::Managed => {
             driver.residency.forget(driver, gone.id);
-            driver.pools.gave_managed(driver, gone.base, gone.size);
+            driver
+                .pools
+                .record_freed_managed(driver, gone.base, gone.size);
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }
         Kind::Host { .. } | Kind::Foreign => {
@@ -245,19 +261,25 @@ pub(crate) fn give(driver: &Driver, gone: &Allocation) {
     }
 }
 
-/// Takes `bytes`, whole blocks, of a card and gives their address.
-pub(crate) fn take_blocks(driver: &Driver, card: usize, bytes: u64) -> Answer<u64> {
-    driver.charge(card, bytes)?;
+/// Charges `bytes`, whole blocks, to a GPU and returns their address.
+pub(crate) fn allocate_blocks(driver: &Driver, gpu_index: usize, bytes: u64) -> Answer<u64> {
+    driver.charge(gpu_index, bytes)?;
     let range = driver.arena.take(bytes);
     range.ok_or_else(|| {
-        driver.release(card, bytes);
+        driver.release(gpu_index, bytes);
         ERROR_OUT_OF_MEMORY
     })
 }
 
-/// Ends `take_blocks`.
-pub(crate) fn give_blocks(driver: &Driver, card: usize, base: u64, bytes: u64, touched: bool) {
-    // An address is another's only when what lay there is free.
-    driver.release(card, bytes);
+/// Undoes `take_blocks`.
+pub(crate) fn release_blocks(
+    driver: &Driver,
+    gpu_index: usize,
+    base: u64,
+    bytes: u64,
+    touched: bool,
+) {
+    // The address is reused only when its memory is free.
+    driver.release(gpu_index, bytes);
     driver.arena.give(base, bytes, touched);
 }

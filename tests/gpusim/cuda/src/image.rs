@@ -1,4 +1,4 @@
-//! What an image takes of a card: its text, and the variables that it declares. Pure.
+//! The GPU memory that an image needs: its code, and the variables that it declares.
 
 /// Bytes of an ELF file's header, and of the entries of its table of sections.
 const HEADER: usize = 64;
@@ -23,7 +23,7 @@ pub(crate) fn length_of_fat(header: &[u8]) -> Option<usize> {
     usize::try_from(whole).ok()
 }
 
-/// The first binary in a fat one: it is for this card.
+/// The first binary in a fat one: it is for this GPU.
 pub(crate) fn binary_of_fat(fat: &[u8]) -> Option<Vec<u8>> {
     let mut at = usize::try_from(number(fat, 6, 2)?).ok()?;
     loop {
@@ -53,7 +53,7 @@ pub(crate) fn length_of_elf(header: &[u8]) -> Option<usize> {
     usize::try_from(end).ok().map(|end| end.max(HEADER))
 }
 
-/// Bytes that an image takes of the card.
+/// The GPU memory of an image, in bytes.
 pub(crate) fn size(image: &[u8]) -> u64 {
     of_elf(image).unwrap_or_else(|| image.len() as u64 + variables(image))
 }

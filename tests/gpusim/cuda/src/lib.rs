@@ -1,6 +1,7 @@
 //! A simulated CUDA driver: as a cdylib it is `libcuda.so.1` over the machine of `GPUSIM_STATE`,
-//! with its bytes counted per process in `<state>.cuda`. It judges the product's limiter and must
-//! share no code with it; no test links it, everybody loads it by path as the real one.
+//! with its bytes counted per process in `<state>.cuda`. The limiter is tested against it, so it
+//! shares no code with the limiter; nothing links it, every client loads it by path like the real
+//! one.
 
 mod arena;
 mod array;
@@ -12,13 +13,13 @@ mod codes;
 mod context;
 mod driver;
 mod exports;
-mod faults;
 mod ffi;
 mod forked;
 mod graph;
 mod heap;
 mod image;
-mod lent;
+mod injection;
+mod memory_file;
 mod mps;
 mod objects;
 mod pools;

@@ -1,6 +1,6 @@
 //! This process as a client of MPS: the daemon of `CUDA_MPS_PIPE_DIRECTORY` names a server, the
-//! server tells its limits, and its end or another client's fatal fault ends our contexts.
-//! Fed by the environment and two sockets (`aliquot_gpusim::mps` has their other ends).
+//! server sends its limits, and when it dies, or another client has a fatal error, our contexts
+//! fail. `aliquot_gpusim::mps` is the other end of both sockets.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::codes::{
 use crate::driver::Driver;
 use crate::ffi::Answer;
 
-/// A context of a client takes so much less of the card than one of its own: the server's is shared.
+/// A context of a client takes so much less of the GPU than one of its own: the server's is shared.
 pub(crate) const CONTEXT_PART: u64 = 8;
 
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
@@ -29,11 +29,11 @@ const PERCENT: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 /// A connection to a server.
 pub(crate) struct Client {
     stream: Mutex<UnixStream>,
-    /// Why nothing works any more; 0: it does.
+    /// The code with which all calls fail; 0: none.
     broken: AtomicU32,
 }
 
-/// What the server lets its clients have.
+/// The limits that the server sends.
 struct Terms {
     token: u64,
     percent: u32,
@@ -42,7 +42,7 @@ struct Terms {
 }
 
 /// Joins the daemon's server; `None`: no daemon answers, and the process goes on without.
-pub(crate) fn connect(member: &mut Member, cards: &[usize]) -> Answer<Option<Client>> {
+pub(crate) fn connect(member: &mut Member, gpu_indexes: &[usize]) -> Answer<Option<Client>> {
     let pipe = std::env::var_os(PIPE).map_or_else(|| DEFAULT_PIPE.into(), PathBuf::from);
     let Ok(control) = UnixStream::connect(pipe.join("control")) else {
         return Ok(None);
@@ -63,9 +63,11 @@ pub(crate) fn connect(member: &mut Member, cards: &[usize]) -> Answer<Option<Cli
     member.join_server(terms.token, percent(terms.percent, own(PERCENT).as_deref()));
     let limits = lowered(&terms.limits, own(LIMIT).as_deref());
     for (ordinal, bytes) in limits {
-        if let Some(card) = cards.get(ordinal) {
-            let most = member.capped(*card).map_or(bytes, |own| own.min(bytes));
-            member.cap(*card, most);
+        if let Some(gpu_index) = gpu_indexes.get(ordinal) {
+            let most = member
+                .capped(*gpu_index)
+                .map_or(bytes, |own| own.min(bytes));
+            member.cap(*gpu_index, most);
         }
     }
     stream
@@ -143,7 +145,7 @@ fn percent(server: u32, own: Option<&str>) -> u32 {
 }
 
 impl Client {
-    /// Fails with what the server sent since the last look, for ever.
+    /// Fails with the code that the server sent, from then on.
     pub(crate) fn check(&self) -> Answer {
         if self.broken.load(Relaxed) == 0 {
             let mut line = [0; 64];
@@ -171,8 +173,8 @@ impl Client {
     }
 }
 
-/// A call of this process came to a code; one that ends its context ends those of all clients.
-pub(crate) fn note_fault(driver: &Driver, code: u32) {
+/// Reports a call's error to the server if it is fatal: it terminates all clients.
+pub(crate) fn report_fatal_error(driver: &Driver, code: u32) {
     let fatal = [
         ERROR_ASSERT,
         ERROR_ECC_UNCORRECTABLE,
@@ -180,7 +182,7 @@ pub(crate) fn note_fault(driver: &Driver, code: u32) {
         ERROR_LAUNCH_FAILED,
     ];
     if let Some(client) = driver.mps().filter(|_| fatal.contains(&code)) {
-        // A server that is gone needs no telling.
+        // A server that is gone needs no report.
         let _ = writeln!(client.stream.lock(), "fault {code}");
     }
 }

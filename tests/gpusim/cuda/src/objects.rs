@@ -1,5 +1,4 @@
-//! Handles: small numbers of the process that stand for objects of the driver. Must not know
-//! what an object means.
+//! Handles: small numbers of the process that stand for objects of the driver.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::exports::event::Event;
 use crate::exports::library::{Kernel, Library};
 use crate::exports::module::{Function, Module};
 use crate::ffi::Answer;
-use crate::graph::{Exec, Graph};
+use crate::graph::{ExecutableGraph, Graph};
 use crate::streams::Stream;
 use crate::types::Handle;
 
@@ -27,7 +26,7 @@ pub(crate) struct Objects {
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
     pub(crate) graphs: Table<Graph>,
-    pub(crate) execs: Table<Exec>,
+    pub(crate) execs: Table<ExecutableGraph>,
 }
 
 /// The objects of one kind.
@@ -41,7 +40,7 @@ impl<T> Default for Table<T> {
 
 /// A number that no other object of this process ever had.
 pub(crate) fn new_handle() -> Handle {
-    // Looks like an address, and is none that could be mapped.
+    // Has the form of an address that cannot be mapped.
     static NEXT: AtomicU64 = AtomicU64::new(0x5A00_0000_0000_0000);
     NEXT.fetch_add(16, Relaxed)
 }
@@ -67,7 +66,7 @@ impl<T> Table<T> {
         self.0.read().values().for_each(|object| body(object));
     }
 
-    /// Takes out all that `is` holds for.
+    /// Removes all for which `is` is true.
     pub(crate) fn drain(&self, is: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut objects = self.0.write();
         let out = objects.extract_if(|_, object| is(object));

@@ -1,5 +1,5 @@
-//! Memory pools: what they reserve of a card grows in chunks, and shrinks to the release
-//! threshold when somebody waits for the card. Gaps inside a pool are not simulated.
+//! Memory pools: the memory that they reserve on a GPU grows in chunks, and shrinks to the release
+//! threshold at a synchronization. Gaps inside a pool are not simulated.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::heap::Kind;
 use crate::objects::new_handle;
 use crate::types::{Device, Handle};
 
-/// In what a pool grows while the card has it.
+/// A pool grows in these steps while memory is free.
 const CHUNK: u64 = 32 << 20;
 /// Allocations are multiples of this.
 const PART: u64 = 512;
@@ -23,10 +23,10 @@ pub(crate) struct Pools(Mutex<State>);
 
 struct State {
     pools: HashMap<Handle, Pool>,
-    /// By device: the pool of its own, and the one that is used.
+    /// By device: its default pool, and the current one.
     own: Vec<Handle>,
     current: Vec<Handle>,
-    /// That of the host, once somebody asked for it, and that of managed memory.
+    /// The pools of the host and of managed memory, once requested.
     of_host: Option<Handle>,
     of_managed: Option<Handle>,
     /// Of each managed allocation of a pool, by its address, the pool.
@@ -36,10 +36,10 @@ struct State {
 /// One pool.
 pub(crate) struct Pool {
     device: Device,
-    card: usize,
-    /// Its memory is the host's, and takes nothing of the card.
+    gpu_index: usize,
+    /// Its memory is on the host, and not charged to the GPU.
     on_host: bool,
-    /// Its memory moves between host and cards, and is of a card while it lies there.
+    /// Its memory moves between host and GPUs, and is charged to a GPU while it is there.
     managed: bool,
     /// Most bytes; 0: no limit.
     most: u64,
@@ -54,10 +54,10 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    fn new(device: Device, card: usize, most: u64) -> Self {
+    fn new(device: Device, gpu_index: usize, most: u64) -> Self {
         Self {
             device,
-            card,
+            gpu_index,
             on_host: false,
             managed: false,
             most,
@@ -97,16 +97,16 @@ impl Pool {
         if self.on_host || self.managed {
             return Ok(());
         }
-        driver.charge(self.card, bytes)
+        driver.charge(self.gpu_index, bytes)
     }
 
-    /// Gives back what is neither used nor to be kept.
+    /// Releases what is neither used nor within `keep`.
     fn trim(&mut self, driver: &Driver, keep: u64) {
-        let block = driver.facts(self.card).block_bytes;
+        let block = driver.facts(self.gpu_index).block_bytes;
         let used = self.used.next_multiple_of(block).min(self.reserved);
         let left = keep.min(self.reserved).max(used);
         if !self.on_host && !self.managed {
-            driver.release(self.card, self.reserved - left);
+            driver.release(self.gpu_index, self.reserved - left);
         }
         self.reserved = left;
     }
@@ -125,13 +125,13 @@ impl Pools {
         }))
     }
 
-    /// A device's own pool, or the one that it uses now.
+    /// A device's default pool, or its current one.
     pub(crate) fn of_device(&self, driver: &Driver, device: Device, own: bool) -> Answer<Handle> {
-        let card = driver.card(device)?;
+        let gpu_index = driver.gpu_index(device)?;
         let mut state = self.0.lock();
         let index = usize::try_from(device).map_err(|_| ERROR_INVALID_VALUE)?;
         let default = state.own[index];
-        let pool = Pool::new(device, card, 0);
+        let pool = Pool::new(device, gpu_index, 0);
         state.pools.entry(default).or_insert(pool);
         Ok(if own { default } else { state.current[index] })
     }
@@ -145,7 +145,7 @@ impl Pools {
         Ok(*self.0.lock().of_host.get_or_insert(made))
     }
 
-    /// The pool of managed memory that is to be nowhere.
+    /// The pool of managed memory without a location.
     pub(crate) fn of_managed(&self, driver: &Driver) -> Answer<Handle> {
         if let Some(known) = self.0.lock().of_managed {
             return Ok(known);
@@ -177,14 +177,14 @@ impl Pools {
         let pool = Pool {
             on_host,
             managed,
-            ..Pool::new(device, driver.card(device)?, most)
+            ..Pool::new(device, driver.gpu_index(device)?, most)
         };
         let handle = new_handle();
         self.0.lock().pools.insert(handle, pool);
         Ok(handle)
     }
 
-    /// No new allocations; it goes with its last one.
+    /// Marks it destroyed: no new allocations, and it is freed with its last one.
     pub(crate) fn destroy(&self, driver: &Driver, handle: Handle) -> Answer {
         let mut state = self.0.lock();
         if state.own.contains(&handle) {
@@ -207,7 +207,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Looks at a pool or changes it.
+    /// Reads or changes a pool.
     pub(crate) fn with<T>(
         &self,
         handle: Handle,
@@ -232,15 +232,15 @@ impl Pools {
         let bytes = size
             .checked_next_multiple_of(PART)
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        let (card, managed) = self.with(handle, |pool| {
-            pool.grow(driver, driver.facts(pool.card), bytes)?;
-            Ok((pool.card, pool.managed))
+        let (gpu_index, managed) = self.with(handle, |pool| {
+            pool.grow(driver, driver.facts(pool.gpu_index), bytes)?;
+            Ok((pool.gpu_index, pool.managed))
         })?;
         let base = driver
             .arena
             .take(size.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        driver.count_request(card, size);
+        driver.count_request(gpu_index, size);
         let kind = if managed {
             self.0.lock().movable.insert(base, handle);
             Kind::Managed
@@ -251,19 +251,19 @@ impl Pools {
         Ok(base)
     }
 
-    /// Managed memory went, of a pool or not.
-    pub(crate) fn gave_managed(&self, driver: &Driver, base: u64, size: u64) {
+    /// Records freed managed memory, of a pool or not.
+    pub(crate) fn record_freed_managed(&self, driver: &Driver, base: u64, size: u64) {
         let pool = self.0.lock().movable.remove(&base);
         if let Some(pool) = pool {
-            self.gave(driver, pool, size);
+            self.record_freed(driver, pool, size);
         }
     }
 
-    /// An allocation of `size` bytes went.
-    pub(crate) fn gave(&self, driver: &Driver, handle: Handle, size: u64) {
+    /// Records a freed allocation of `size` bytes.
+    pub(crate) fn record_freed(&self, driver: &Driver, handle: Handle, size: u64) {
         let mut state = self.0.lock();
         if let Some(pool) = state.pools.get_mut(&handle) {
-            driver.uncount_request(pool.card, size);
+            driver.uncount_request(pool.gpu_index, size);
             pool.used = pool.used.saturating_sub(size.next_multiple_of(PART));
             if pool.destroyed && pool.used == 0 {
                 pool.trim(driver, 0);
@@ -272,10 +272,14 @@ impl Pools {
         }
     }
 
-    /// Somebody waited for a card, or made it end: its pools keep their release threshold.
-    pub(crate) fn settle(&self, driver: &Driver, card: usize) {
+    /// After a synchronization: a GPU's pools shrink to their release threshold.
+    pub(crate) fn settle(&self, driver: &Driver, gpu_index: usize) {
         let mut state = self.0.lock();
-        for pool in state.pools.values_mut().filter(|pool| pool.card == card) {
+        for pool in state
+            .pools
+            .values_mut()
+            .filter(|pool| pool.gpu_index == gpu_index)
+        {
             if pool.reserved > 0 {
                 pool.trim(driver, pool.release_threshold);
             }

@@ -1,5 +1,5 @@
 //! Streams: the two default ones of each context and those that programs make. A process's work
-//! runs on a card in the order of launch, so a stream only knows after which number it may go on.
+//! runs on a GPU in the order of launch, so a stream only knows after which number it may go on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -63,8 +63,8 @@ impl Stream {
         }
     }
 
-    /// Waits for a word that nobody writes: what is launched from now on never runs.
-    pub(crate) fn wait_for_ever(&self) {
+    /// Waits for a word that is never written: later launches never run.
+    pub(crate) fn wait_forever(&self) {
         self.last.store(NEVER, Relaxed);
     }
 
@@ -100,21 +100,21 @@ impl Stream {
         if self.last.load(Relaxed) == NEVER {
             return Ok(());
         }
-        let number = driver()?.queue(self.context.card, work());
+        let number = driver()?.queue(self.context.gpu_index, work());
         self.follow(number);
         Ok(())
     }
 
     /// All its work is done.
     pub(crate) fn is_idle(&self) -> Answer<bool> {
-        Ok(driver()?.is_done(self.context.card, self.behind()))
+        Ok(driver()?.is_done(self.context.gpu_index, self.behind()))
     }
 
     /// Waits for all its work.
     pub(crate) fn wait(&self) -> Answer {
         let driver = driver()?;
-        driver.wait_until_done(self.context.card, self.behind());
-        driver.settle(self.context.card);
+        driver.wait_until_done(self.context.gpu_index, self.behind());
+        driver.settle(self.context.gpu_index);
         // The MPS server may have gone meanwhile.
         crate::driver::driver().map(|_| ())
     }

@@ -1,5 +1,5 @@
-//! This process's work on its cards: queueing it, and marks that learn when it was done. Fed by
-//! `Member`, which computes the card's time.
+//! This process's work on its GPUs: queueing it, and marks that record when it was done. `Member`
+//! computes a GPU's time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::driver::Driver;
 use crate::wait::pause;
 
-/// Marks that still wait, by card and by the number of the work.
+/// Marks that still wait, by GPU and by the number of the work.
 pub(crate) struct Timeline([Mutex<BTreeMap<u64, Vec<Weak<Mark>>>>; MAX_GPUS]);
 
 impl Default for Timeline {
@@ -25,9 +25,9 @@ impl Default for Timeline {
 /// The number of work that is never done.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// A place in the work of a card.
+/// A point in the work of a GPU.
 pub(crate) struct Mark {
-    pub(crate) card: usize,
+    pub(crate) gpu_index: usize,
     number: u64,
     /// When it was set.
     set: u64,
@@ -43,66 +43,70 @@ impl Mark {
 }
 
 impl Driver {
-    fn moment(&self, card: usize) -> (u64, u64) {
-        (clock(), self.facts(card).slice)
+    fn moment(&self, gpu_index: usize) -> (u64, u64) {
+        (clock(), self.facts(gpu_index).slice)
     }
 
     /// Queues work of so many nanoseconds; waits while the queue is full, as launches do.
-    pub(crate) fn queue(&self, card: usize, work: u64) -> u64 {
-        self.count_launch(card);
-        let (newest, forgotten) = self.member().newest(card);
-        if work == 0 && self.member().is_idle(card) {
+    pub(crate) fn queue(&self, gpu_index: usize, work: u64) -> u64 {
+        self.count_launch(gpu_index);
+        let (newest, forgotten) = self.member().newest(gpu_index);
+        if work == 0 && self.member().is_idle(gpu_index) {
             return newest;
         }
-        self.learn(card, forgotten);
+        self.resolve_marks(gpu_index, forgotten);
         loop {
-            match self.member().push(card, work, self.moment(card)) {
+            match self.member().push(gpu_index, work, self.moment(gpu_index)) {
                 Ok(number) => return number,
-                Err(_) => self.wait_until_done(card, (newest + 1).saturating_sub(200)),
+                Err(_) => self.wait_until_done(gpu_index, (newest + 1).saturating_sub(200)),
             }
         }
     }
 
     /// The work of a number is done.
-    pub(crate) fn is_done(&self, card: usize, number: u64) -> bool {
+    pub(crate) fn is_done(&self, gpu_index: usize, number: u64) -> bool {
         if number == NEVER {
             return false;
         }
-        let progress = self.member().progress(card, number, self.moment(card));
+        let progress = self
+            .member()
+            .progress(gpu_index, number, self.moment(gpu_index));
         matches!(progress, Progress::Done(_))
     }
 
     /// Waits until the work of a number is done.
-    pub(crate) fn wait_until_done(&self, card: usize, number: u64) {
+    pub(crate) fn wait_until_done(&self, gpu_index: usize, number: u64) {
         if number == NEVER {
             loop {
                 pause(u64::MAX);
             }
         }
-        if number == 0 || self.member().is_idle(card) {
+        if number == 0 || self.member().is_idle(gpu_index) {
             return;
         }
-        while let Progress::Running(left) = self.member().progress(card, number, self.moment(card))
+        while let Progress::Running(left) =
+            self.member()
+                .progress(gpu_index, number, self.moment(gpu_index))
         {
             pause(left);
         }
     }
 
-    /// The number of the newest work on a card.
-    pub(crate) fn newest(&self, card: usize) -> u64 {
-        self.member().newest(card).0
+    /// The number of the newest work on a GPU.
+    pub(crate) fn newest(&self, gpu_index: usize) -> u64 {
+        self.member().newest(gpu_index).0
     }
 
     /// A mark after the work of a number.
-    pub(crate) fn mark(&self, card: usize, number: u64) -> Arc<Mark> {
+    pub(crate) fn mark(&self, gpu_index: usize, number: u64) -> Arc<Mark> {
         let mark = Arc::new(Mark {
-            card,
+            gpu_index,
             number,
             set: clock(),
             done: AtomicU64::new(0),
         });
         if self.reached(&mark).is_none() {
-            let mut waiting = self.timeline.0[card].lock();
+            let mut waiting = self.timeline.0[gpu_index].lock();
             waiting
                 .entry(number)
                 .or_default()
@@ -111,7 +115,7 @@ impl Driver {
         mark
     }
 
-    /// When the card passed a mark; `None`: it has not.
+    /// When the GPU passed a mark; `None`: it has not.
     pub(crate) fn reached(&self, mark: &Mark) -> Option<u64> {
         let known = mark.done.load(Relaxed);
         if known > 0 {
@@ -122,7 +126,7 @@ impl Driver {
         }
         match self
             .member()
-            .progress(mark.card, mark.number, self.moment(mark.card))
+            .progress(mark.gpu_index, mark.number, self.moment(mark.gpu_index))
         {
             Progress::Done(when) => {
                 mark.done.store(when.max(mark.set), Relaxed);
@@ -132,17 +136,17 @@ impl Driver {
         }
     }
 
-    /// Waits until the card passed a mark.
+    /// Waits until the GPU passed a mark.
     pub(crate) fn wait_for(&self, mark: &Mark) {
         if mark.done.load(Relaxed) == 0 {
-            self.wait_until_done(mark.card, mark.number);
+            self.wait_until_done(mark.gpu_index, mark.number);
             self.reached(mark);
         }
     }
 
-    /// Lets marks learn their time before the card forgets it.
-    fn learn(&self, card: usize, forgotten: u64) {
-        let mut waiting = self.timeline.0[card].lock();
+    /// Resolves the times of marks before the GPU forgets them.
+    fn resolve_marks(&self, gpu_index: usize, forgotten: u64) {
+        let mut waiting = self.timeline.0[gpu_index].lock();
         while let Some(entry) = waiting
             .first_entry()
             .filter(|entry| *entry.key() <= forgotten)

@@ -1,12 +1,12 @@
-//! How long a kernel takes, by its name: `k_us_500` is 500 microseconds (also `ns`, `ms`), and
-//! `k_us_500_sd_30` lognormal about that median with a sigma of 0.30; `_touch` in the name: its
-//! first two arguments are the address and the bytes of managed memory that it uses. Pure.
+//! The duration of a kernel, by its name: `k_us_500` is 500 microseconds (also `ns`, `ms`), and
+//! `k_us_500_sd_30` lognormal about that median with a sigma of 0.30. With `_touch` in the name,
+//! its first two arguments are the address and the bytes of managed memory that it uses.
 
 use std::cell::Cell;
 
-/// Nanoseconds of a kernel whose name says nothing.
+/// Nanoseconds of a kernel whose name gives no duration.
 const OTHERWISE: u64 = 10_000;
-/// Nanoseconds of the swing of the card's speed.
+/// Nanoseconds of the swing of the GPU's speed.
 const SWING: u64 = 10_000_000_000;
 
 /// The distribution of a kernel's time.
@@ -21,7 +21,7 @@ pub(crate) struct KernelTime {
 }
 
 impl KernelTime {
-    /// What a name says.
+    /// Parses a kernel's name.
     pub(crate) fn of(name: &str) -> Self {
         let words: Vec<&str> = name.split('_').collect();
         let after = |word: &str| {
@@ -40,7 +40,7 @@ impl KernelTime {
         }
     }
 
-    /// The time of one run that starts about `now`, on a card whose speed swings by `swing` percent.
+    /// The time of one run that starts about `now`, on a GPU whose speed swings by `swing` percent.
     pub(crate) fn draw(self, now: u64, swing: u32) -> u64 {
         if self.sigma == 0 && swing == 0 {
             return self.median;

@@ -1,5 +1,4 @@
-//! The driver's structs that cross the edge to C, in their documented layout. Must hold no code but
-//! that which reads a place.
+//! The driver's structs that cross the C ABI, in their documented layout.
 
 use std::ffi::c_void;
 
@@ -79,25 +78,25 @@ pub(crate) struct Location {
 
 /// A `CUmemLocation`, understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MemoryLocation {
     /// `CU_MEM_LOCATION_TYPE_NONE`.
     Nowhere,
-    Card(Device),
+    Gpu(Device),
     Host,
     /// `CU_MEM_LOCATION_TYPE_INVISIBLE`, or a newer one.
     Other,
 }
 
 impl Location {
-    pub(crate) fn place(self) -> Place {
+    pub(crate) fn place(self) -> MemoryLocation {
         match self.kind {
-            0 => Place::Nowhere,
-            1 => Place::Card(self.id),
-            2..=4 => Place::Host,
+            0 => MemoryLocation::Nowhere,
+            1 => MemoryLocation::Gpu(self.id),
+            2..=4 => MemoryLocation::Host,
             // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: the device in the first byte, a part of
             // its memory in the second.
-            6 => Place::Card(self.id & 0xff),
-            _ => Place::Other,
+            6 => MemoryLocation::Gpu(self.id & 0xff),
+            _ => MemoryLocation::Other,
         }
     }
 }
@@ -134,7 +133,7 @@ pub(crate) struct PoolProperties {
     pub(crate) reserved: [u8; 54],
 }
 
-/// `CUipcMemHandle`: what it holds is this driver's own business.
+/// `CUipcMemHandle`: opaque to clients.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct IpcHandle {

@@ -1,6 +1,6 @@
-//! Virtual memory management: reserved addresses, physical memory by handle, and mappings. The
-//! memory is the card's until the last handle and the last mapping are gone, those of arrays and of
-//! other processes included, and every file that names it is closed (`lent`).
+//! Virtual memory management: reserved addresses, physical memory by handle, and mappings. Memory
+//! stays charged to its GPU until the last handle and the last mapping are gone, those of arrays
+//! and of other processes included, and every file that stands for it is closed (`memory_file`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,16 +11,16 @@ use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
 use crate::driver::Driver;
 use crate::ffi::Answer;
 use crate::heap::Kind;
-use crate::lent::Lent;
+use crate::memory_file::MemoryFile;
 use crate::objects::new_handle;
-use crate::types::{AllocationProperties, Handle, Place};
+use crate::types::{AllocationProperties, Handle, MemoryLocation};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(crate) const ON_DEVICE: u32 = 1;
-/// What sizes and addresses are multiples of.
+/// Sizes and addresses are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// Everything of one process.
+/// All virtual memory of the process.
 #[derive(Default)]
 pub(crate) struct Vmm(Mutex<State>);
 
@@ -28,26 +28,26 @@ pub(crate) struct Vmm(Mutex<State>);
 struct State {
     /// Length by address, with the length of the range behind it.
     reserved: BTreeMap<u64, (u64, u64)>,
-    physical: HashMap<Handle, Physical>,
+    physical: HashMap<Handle, PhysicalMemory>,
     mapped: BTreeMap<u64, Mapping>,
-    /// What lies behind parts of sparse arrays.
+    /// The physical memory behind parts of sparse arrays.
     in_arrays: HashMap<Handle, Vec<Handle>>,
 }
 
-struct Physical {
-    /// The card that pays; `None`: the host, or another process.
-    card: Option<usize>,
+struct PhysicalMemory {
+    /// The GPU that is charged; `None`: the host, or another process.
+    gpu_index: Option<usize>,
     size: u64,
     properties: AllocationProperties,
     handles: u64,
     mappings: u64,
-    /// Files that name it; of an import, the file that it came from.
-    lent: Vec<Lent>,
+    /// Files that stand for it; of an import, the file that it came from.
+    files: Vec<MemoryFile>,
 }
 
-impl Physical {
+impl PhysicalMemory {
     fn is_unused(&self) -> bool {
-        self.handles == 0 && self.mappings == 0 && !self.lent.iter().any(Lent::is_held)
+        self.handles == 0 && self.mappings == 0 && !self.files.iter().any(MemoryFile::is_in_use)
     }
 }
 
@@ -58,8 +58,8 @@ struct Mapping {
     access: u64,
 }
 
-/// Physical memory as another process may name it.
-pub(crate) struct Exported {
+/// Physical memory as described to another process.
+pub(crate) struct MemoryDescription {
     pub(crate) size: u64,
     pub(crate) properties: AllocationProperties,
 }
@@ -91,7 +91,7 @@ impl Vmm {
         Ok(())
     }
 
-    /// Physical memory of the process's own.
+    /// Creates physical memory, charged to this process.
     pub(crate) fn create(
         &self,
         driver: &Driver,
@@ -101,33 +101,33 @@ impl Vmm {
         if size == 0 || !size.is_multiple_of(GRANULARITY) || properties.kind != 1 {
             return Err(ERROR_INVALID_VALUE);
         }
-        let card = match properties.location.place() {
-            Place::Card(device) => Some(driver.card(device)?),
-            Place::Host => None,
-            Place::Nowhere | Place::Other => return Err(ERROR_INVALID_VALUE),
+        let gpu_index = match properties.location.place() {
+            MemoryLocation::Gpu(device) => Some(driver.gpu_index(device)?),
+            MemoryLocation::Host => None,
+            MemoryLocation::Nowhere | MemoryLocation::Other => return Err(ERROR_INVALID_VALUE),
         };
-        self.look(driver);
-        if let Some(card) = card {
-            driver.charge(card, size)?;
-            driver.count_request(card, size);
+        self.release_unused(driver);
+        if let Some(gpu_index) = gpu_index {
+            driver.charge(gpu_index, size)?;
+            driver.count_request(gpu_index, size);
         }
-        Ok(self.add(card, size, properties, Vec::new()))
+        Ok(self.add(gpu_index, size, properties, Vec::new()))
     }
 
-    /// Physical memory for which somebody else pays, from a file that holds it meanwhile.
-    pub(crate) fn import(&self, exported: &Exported, from: Lent) -> Handle {
+    /// Physical memory charged to another process, kept alive by a file.
+    pub(crate) fn import(&self, exported: &MemoryDescription, from: MemoryFile) -> Handle {
         self.add(None, exported.size, exported.properties, vec![from])
     }
 
-    /// A file names it from now on.
-    pub(crate) fn lend(&self, handle: Handle, file: Lent) {
+    /// Adds a file that stands for the memory.
+    pub(crate) fn add_file(&self, handle: Handle, file: MemoryFile) {
         if let Some(physical) = self.0.lock().physical.get_mut(&handle) {
-            physical.lent.push(file);
+            physical.files.push(file);
         }
     }
 
-    /// Gives back what only files named that are closed now.
-    pub(crate) fn look(&self, driver: &Driver) {
+    /// Releases memory whose last file was closed.
+    pub(crate) fn release_unused(&self, driver: &Driver) {
         let mut state = self.0.lock();
         let unused = state.physical.iter().filter(|(_, one)| one.is_unused());
         let unused: Vec<Handle> = unused.map(|(handle, _)| *handle).collect();
@@ -136,7 +136,7 @@ impl Vmm {
         }
     }
 
-    /// Puts memory behind a part of an array.
+    /// Maps memory to a part of an array.
     pub(crate) fn map_array(&self, array: Handle, handle: Handle) -> Answer {
         let mut state = self.0.lock();
         let physical = state.physical.get_mut(&handle);
@@ -146,7 +146,7 @@ impl Vmm {
         Ok(())
     }
 
-    /// Takes all memory from behind an array.
+    /// Unmaps all memory of an array.
     pub(crate) fn unmap_array(&self, driver: &Driver, array: Handle) {
         let mut state = self.0.lock();
         for handle in state.in_arrays.remove(&array).unwrap_or_default() {
@@ -159,35 +159,35 @@ impl Vmm {
 
     fn add(
         &self,
-        card: Option<usize>,
+        gpu_index: Option<usize>,
         size: u64,
         properties: AllocationProperties,
-        lent: Vec<Lent>,
+        files: Vec<MemoryFile>,
     ) -> Handle {
         let handle = new_handle();
-        let physical = Physical {
-            card,
+        let physical = PhysicalMemory {
+            gpu_index,
             size,
             properties,
             handles: 1,
             mappings: 0,
-            lent,
+            files,
         };
         self.0.lock().physical.insert(handle, physical);
         handle
     }
 
-    pub(crate) fn describe(&self, handle: Handle) -> Answer<Exported> {
+    pub(crate) fn describe(&self, handle: Handle) -> Answer<MemoryDescription> {
         let state = self.0.lock();
         let physical = state.physical.get(&handle).filter(|one| one.handles > 0);
         let physical = physical.ok_or(ERROR_INVALID_VALUE)?;
-        Ok(Exported {
+        Ok(MemoryDescription {
             size: physical.size,
             properties: physical.properties,
         })
     }
 
-    /// One handle less.
+    /// Drops one handle.
     pub(crate) fn release(&self, driver: &Driver, handle: Handle) -> Answer {
         let mut state = self.0.lock();
         let physical = state
@@ -199,7 +199,7 @@ impl Vmm {
         Ok(())
     }
 
-    /// One handle more, for the memory at an address.
+    /// Adds a handle, for the memory at an address.
     pub(crate) fn retain(&self, address: u64) -> Answer<Handle> {
         let mut state = self.0.lock();
         let handle = state.at(address).ok_or(ERROR_INVALID_VALUE)?.1.handle;
@@ -294,23 +294,23 @@ impl State {
         (address - base < mapping.size).then_some((*base, mapping))
     }
 
-    /// Gives physical memory back that nobody names any more.
+    /// Releases physical memory without handles, mappings and files.
     fn settle(&mut self, driver: &Driver, handle: Handle) {
         let found = self.physical.get_mut(&handle);
         let Some(found) = found.filter(|one| one.handles == 0 && one.mappings == 0) else {
             return;
         };
-        if found.card.is_none() {
-            // An import: nothing of ours holds the maker's memory any more.
-            found.lent.clear();
+        if found.gpu_index.is_none() {
+            // An import: this process no longer keeps the creator's memory alive.
+            found.files.clear();
         }
         if !found.is_unused() {
             return;
         }
         let physical = self.physical.remove(&handle);
-        if let Some((card, size)) = physical.and_then(|one| Some((one.card?, one.size))) {
-            driver.uncount_request(card, size);
-            driver.release(card, size);
+        if let Some((gpu_index, size)) = physical.and_then(|one| Some((one.gpu_index?, one.size))) {
+            driver.uncount_request(gpu_index, size);
+            driver.release(gpu_index, size);
         }
     }
 }

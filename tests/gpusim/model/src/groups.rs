@@ -1,11 +1,12 @@
-//! Groups of processes, and the most that each ever held of a card at one moment, dead processes
-//! left out. A container is a group by its pid namespace; `GPUSIM_GROUP` names another.
+//! Groups of processes, and the peak of the memory that each group used on a GPU at one moment,
+//! dead processes left out. A container is a group by its pid namespace; `GPUSIM_GROUP` names
+//! another.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::member::Member;
 use crate::pids;
-use crate::shared::{Card, Group, Slot};
+use crate::shared::{GpuRecord, Group, Slot};
 
 /// The number of a group by its name.
 #[must_use]
@@ -25,32 +26,33 @@ pub(crate) fn own() -> u64 {
 }
 
 impl Member {
-    /// Notes what this process's group holds now, if it never held so much. Needs the card's lock.
-    pub(crate) fn note_group(&self, card: usize, record: &Card) {
+    /// Records what this process's group uses now, if it is a new peak. Needs the GPU's lock.
+    pub(crate) fn record_group_peak(&self, gpu_index: usize, record: &GpuRecord) {
         let name = self.shared().slots[self.slot()].group.load(Relaxed);
         let sum = |counts: &dyn Fn(&Slot) -> bool| -> u64 {
             let all = self.shared().claimed().map(|(_, slot)| slot);
             let own = all.filter(|slot| slot.group.load(Relaxed) == name && counts(slot));
-            own.map(|slot| slot.holdings[card].used.load(Relaxed)).sum()
+            own.map(|slot| slot.counters[gpu_index].used.load(Relaxed))
+                .sum()
         };
         let place = |group: &&Group| {
             matches!(group.name.load(Relaxed), 0) || group.name.load(Relaxed) == name
         };
         let Some(group) = record.groups.iter().find(place) else {
-            record.crowded.store(1, Relaxed);
+            record.groups_overflowed.store(1, Relaxed);
             return;
         };
         group.name.store(name, Relaxed);
         if sum(&|_| true) > group.peak.load(Relaxed) {
-            // It may be the dead who make it so much: those whose slot nobody has, and those whose
-            // slot somebody has just taken and not yet emptied.
-            self.bury(card, record);
+            // Dead processes may still be counted: those whose slot is free, and those whose
+            // slot was just claimed and not yet cleared.
+            self.reap(gpu_index, record);
             group.peak.fetch_max(sum(&is_owners), Relaxed);
         }
     }
 }
 
-/// What is in a slot is of the process that has it now.
+/// Whether the contents of a slot belong to the process that owns it now.
 fn is_owners(slot: &Slot) -> bool {
     let settled = slot.settled.load(Acquire) == slot.generation.load(Acquire);
     let here = slot.namespace.load(Relaxed) == pids::own_namespace();

@@ -1,22 +1,21 @@
-//! The simulated machine as shared memory: cards and their facts (`state`), and what processes
-//! hold and run on them (`shared`). Fed by the libraries and the command of `tests/gpusim`; must
-//! export nothing to C and know neither NVML nor CUDA.
+//! The simulated machine as shared memory: its GPUs (`state`), and what processes use and run on
+//! them (`shared`). It exports nothing to C and knows neither NVML nor CUDA.
 
 pub mod engine;
 mod groups;
-mod host;
 mod locks;
 mod member;
+pub mod memory_limits;
 pub mod mig;
 pub mod model;
 pub mod pids;
 pub mod shared;
 pub mod state;
-pub mod walls;
-mod watch;
+mod usage_reader;
 
 pub use groups::group_of;
-pub use member::{Full, Member};
+pub use member::{GpuOutOfMemory, Member};
+pub use usage_reader::{ProcessUsage, UsageReader};
 
 /// Nanoseconds of the system's clock that never goes back; the same in every process.
 #[must_use]
@@ -31,4 +30,3 @@ pub fn clock() -> u64 {
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
-pub use watch::{Holder, Watcher};

@@ -1,6 +1,6 @@
-//! Liveness by the kernel's own word: a process holds the open-file-description lock on the byte
-//! of its slot. The lock lives with the mapping made from the locked file, so it survives
-//! `close_range`, and ends with the process however that dies. Must hold no state.
+//! Liveness as the kernel sees it: a process has an open-file-description lock on the byte of its
+//! slot. The lock lives with the mapping made from the locked file, so it survives `close_range`,
+//! and it ends with the process, however the process dies.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -15,18 +15,18 @@ fn byte(slot: usize) -> libc::flock {
     }
 }
 
-/// Takes the lock of a slot if nobody alive has it.
+/// Takes the lock of a slot if no living process has it.
 pub(crate) fn take(file: &File, slot: usize) -> bool {
-    let wanted = byte(slot);
+    let lock = byte(slot);
     // SAFETY: the descriptor is open for the call, and the struct lives through it.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) == 0 }
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) == 0 }
 }
 
-/// Somebody alive holds the slot, seen through a descriptor that holds none. When the kernel
-/// cannot say, it counts as held.
-pub(crate) fn held(file: &File, slot: usize) -> bool {
-    let mut asked = byte(slot);
+/// Whether a living process owns the slot, asked through a descriptor without a lock. If the kernel
+/// fails, the slot counts as locked.
+pub(crate) fn is_locked(file: &File, slot: usize) -> bool {
+    let mut lock = byte(slot);
     // SAFETY: the descriptor is open for the call, and the struct lives through it.
-    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut asked) };
-    answer != 0 || libc::c_int::from(asked.l_type) != libc::F_UNLCK
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    answer != 0 || libc::c_int::from(lock.l_type) != libc::F_UNLCK
 }

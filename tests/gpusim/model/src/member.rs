@@ -1,5 +1,5 @@
-//! This process as one of those that share the cards: its slot, and what it takes and gives back.
-//! Fed by the simulated CUDA driver; decides who is dead by `locks` only.
+//! This process as one of those that share the GPUs: its slot, and the memory it charges and
+//! releases. Only `locks` decides whether a process is dead.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -7,27 +7,27 @@ use std::sync::atomic::fence;
 
 use crate::groups;
 use crate::locks;
+use crate::memory_limits;
 use crate::model::MAX_GPUS;
 use crate::pids;
-use crate::shared::{self, Card, Holding, MAX_SLOTS, Mapping, Shared};
+use crate::shared::{self, GpuRecord, MAX_SLOTS, Mapping, SharedUsage, UsageCounters};
 use crate::state::StateError;
-use crate::walls;
 
-/// The card has not that many bytes left.
+/// The GPU does not have that many free bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct GpuOutOfMemory;
 
-/// Tries for a lock before the processor is given away, and before its owner may be dead.
+/// Attempts at a lock before yielding, and before checking whether its owner is dead.
 const SPINS: u32 = 50;
 const PATIENCE: u32 = 100;
 
-/// A claimed slot. It is given back by the end of the process, never by code.
+/// A claimed slot. It is freed by the exit of the process, never by code.
 pub struct Member {
     path: PathBuf,
     map: Mapping,
     slot: usize,
     generation: u64,
-    /// The most bytes that it may hold of each card.
+    /// The memory limit of this process on each GPU, in bytes.
     caps: [u64; MAX_GPUS],
 }
 
@@ -40,7 +40,7 @@ impl Member {
         let map = Mapping::new(&path, &file, true)?;
         let shared = map.get();
         let taken = (0..MAX_SLOTS).find(|slot| locks::take(&file, *slot));
-        let slot = taken.ok_or_else(|| StateError::Full { path: path.clone() })?;
+        let slot = taken.ok_or_else(|| StateError::NoFreeSlot { path: path.clone() })?;
         let record = &shared.slots[slot];
         let generation = record.generation.load(Acquire) + 1;
         record.generation.store(generation, Release);
@@ -55,13 +55,13 @@ impl Member {
         record.mps.store(0, Relaxed);
         record.instance.store(0, Relaxed);
         record.percent.store(0, Relaxed);
-        for (index, holding) in record.holdings.iter().enumerate() {
-            member.locked(index, |card| settle(card, holding));
+        for (index, counters) in record.counters.iter().enumerate() {
+            member.locked(index, |record| settle(record, counters));
         }
         record.pid.store(u64::from(std::process::id()), Relaxed);
         record.namespace.store(pids::own_namespace(), Relaxed);
         record.group.store(groups::own(), Relaxed);
-        record.cgroup.store(walls::own(), Relaxed);
+        record.cgroup.store(memory_limits::own(), Relaxed);
         record.settled.store(generation, Release);
         Ok(member)
     }
@@ -71,134 +71,195 @@ impl Member {
         self.slot
     }
 
-    /// What this process holds on a card, for counters of its own.
+    /// This process's counters on a GPU.
     #[must_use]
-    pub fn holding(&self, card: usize) -> &Holding {
-        &self.shared().slots[self.slot].holdings[card]
+    pub fn counters(&self, gpu_index: usize) -> &UsageCounters {
+        &self.shared().slots[self.slot].counters[gpu_index]
     }
 
-    /// Takes bytes of a card that has `capacity` in all. Managed memory, whoever's, makes room.
-    pub fn charge(&self, card: usize, bytes: u64, capacity: u64) -> Result<(), Full> {
-        self.take(card, bytes, capacity, false)
+    /// Charges bytes to a GPU of `capacity` bytes. Managed memory of any process is evicted if
+    /// necessary.
+    pub fn charge(
+        &self,
+        gpu_index: usize,
+        bytes: u64,
+        capacity: u64,
+    ) -> Result<(), GpuOutOfMemory> {
+        self.take(gpu_index, bytes, capacity, false)
     }
 
     /// As `charge`, for memory that may be moved to the host later.
-    pub fn charge_managed(&self, card: usize, bytes: u64, capacity: u64) -> Result<(), Full> {
-        self.take(card, bytes, capacity, true)
+    pub fn charge_managed(
+        &self,
+        gpu_index: usize,
+        bytes: u64,
+        capacity: u64,
+    ) -> Result<(), GpuOutOfMemory> {
+        self.take(gpu_index, bytes, capacity, true)
     }
 
-    fn take(&self, card: usize, bytes: u64, capacity: u64, managed: bool) -> Result<(), Full> {
-        self.locked(card, |record| {
+    fn take(
+        &self,
+        gpu_index: usize,
+        bytes: u64,
+        capacity: u64,
+        managed: bool,
+    ) -> Result<(), GpuOutOfMemory> {
+        self.locked(gpu_index, |record| {
             let within =
                 |used: u64, most: u64| used.checked_add(bytes).is_some_and(|sum| sum <= most);
-            if !within(self.holding(card).used.load(Relaxed), self.caps[card]) {
-                return Err(Full);
+            if !within(
+                self.counters(gpu_index).used.load(Relaxed),
+                self.caps[gpu_index],
+            ) {
+                return Err(GpuOutOfMemory);
             }
             let passes = || {
-                let wall = self.walled(card, record).filter(|_| !managed);
-                wall.is_some_and(|wall| !within(wall.used, wall.hard))
+                let limit = self
+                    .locked_own_limit(gpu_index, record)
+                    .filter(|_| !managed);
+                limit.is_some_and(|limit| !within(limit.used, limit.hard))
             };
             if passes() {
-                self.bury(card, record);
+                self.reap(gpu_index, record);
                 if passes() {
-                    return Err(Full);
+                    return Err(GpuOutOfMemory);
                 }
             }
             let fits = |used: u64| within(used, capacity);
             if !fits(record.used.load(Relaxed)) {
-                self.bury(card, record);
-                let wanted = record.used.load(Relaxed).saturating_add(bytes);
-                self.evict(card, record, wanted.saturating_sub(capacity))?;
+                self.reap(gpu_index, record);
+                let needed = record.used.load(Relaxed).saturating_add(bytes);
+                self.evict(gpu_index, record, needed.saturating_sub(capacity))?;
             }
-            let holding = self.holding(card);
-            // The process's own count goes first: should it die in between, the lock's next
-            // owner sums up anew.
-            let used = holding.used.load(Relaxed) + bytes;
-            holding.used.store(used, Relaxed);
+            let counters = self.counters(gpu_index);
+            // The process's own counter changes first: if the process dies in between, the next
+            // owner of the lock recomputes the sum.
+            let used = counters.used.load(Relaxed) + bytes;
+            counters.used.store(used, Relaxed);
             record
                 .used
                 .store(record.used.load(Relaxed) + bytes, Relaxed);
-            holding.peak.fetch_max(used, Relaxed);
-            self.note_group(card, record);
+            counters.peak.fetch_max(used, Relaxed);
+            self.record_group_peak(gpu_index, record);
             if managed {
-                holding.managed.fetch_add(bytes, Relaxed);
+                counters.managed.fetch_add(bytes, Relaxed);
             }
             Ok(())
         })
     }
 
-    /// Gives bytes of a card back.
-    pub fn release(&self, card: usize, bytes: u64) {
-        self.locked(card, |record| {
-            let holding = self.holding(card);
-            let used = holding.used.load(Relaxed).saturating_sub(bytes);
-            holding.used.store(used, Relaxed);
+    /// Releases bytes of a GPU.
+    pub fn release(&self, gpu_index: usize, bytes: u64) {
+        self.locked(gpu_index, |record| {
+            let counters = self.counters(gpu_index);
+            let used = counters.used.load(Relaxed).saturating_sub(bytes);
+            counters.used.store(used, Relaxed);
             let sum = record.used.load(Relaxed).saturating_sub(bytes);
             record.used.store(sum, Relaxed);
         });
     }
 
-    /// Gives managed bytes back that were not evicted meanwhile, and tells how many were.
-    pub fn release_managed(&self, card: usize, bytes: u64) -> u64 {
-        self.locked(card, |record| {
-            let holding = self.holding(card);
-            let left = bytes.min(holding.managed.load(Relaxed));
-            holding.managed.fetch_sub(left, Relaxed);
-            let used = holding.used.load(Relaxed).saturating_sub(left);
-            holding.used.store(used, Relaxed);
+    /// Releases managed bytes that were not evicted meanwhile, and returns how many were evicted.
+    pub fn release_managed(&self, gpu_index: usize, bytes: u64) -> u64 {
+        self.locked(gpu_index, |record| {
+            let counters = self.counters(gpu_index);
+            let left = bytes.min(counters.managed.load(Relaxed));
+            counters.managed.fetch_sub(left, Relaxed);
+            let used = counters.used.load(Relaxed).saturating_sub(left);
+            counters.used.store(used, Relaxed);
             let sum = record.used.load(Relaxed).saturating_sub(left);
             record.used.store(sum, Relaxed);
-            holding.evicted.swap(0, Relaxed)
+            counters.evicted.swap(0, Relaxed)
         })
     }
 
-    /// Moves managed bytes of any process to the host. Needs the card's lock.
-    fn evict(&self, card: usize, record: &Card, bytes: u64) -> Result<(), Full> {
+    /// Moves managed bytes of any process to the host. Needs the GPU's lock.
+    fn evict(
+        &self,
+        gpu_index: usize,
+        record: &GpuRecord,
+        bytes: u64,
+    ) -> Result<(), GpuOutOfMemory> {
         let slots = || {
             self.shared()
                 .claimed()
-                .map(|(_, slot)| &slot.holdings[card])
+                .map(|(_, slot)| &slot.counters[gpu_index])
         };
         let all: u64 = slots().map(|one| one.managed.load(Relaxed)).sum();
         if all < bytes {
-            return Err(Full);
+            return Err(GpuOutOfMemory);
         }
-        let mut wanted = bytes;
-        for holding in slots() {
-            let gone = holding.managed.load(Relaxed).min(wanted);
+        let mut needed = bytes;
+        for counters in slots() {
+            let gone = counters.managed.load(Relaxed).min(needed);
             if gone == 0 {
                 continue;
             }
-            wanted -= gone;
-            holding.managed.fetch_sub(gone, Relaxed);
-            holding.evicted.fetch_add(gone, Relaxed);
-            holding.host.fetch_add(gone, Relaxed);
-            holding.used.fetch_sub(gone, Relaxed);
+            needed -= gone;
+            counters.managed.fetch_sub(gone, Relaxed);
+            counters.evicted.fetch_add(gone, Relaxed);
+            counters.host.fetch_add(gone, Relaxed);
+            counters.used.fetch_sub(gone, Relaxed);
             record.used.fetch_sub(gone, Relaxed);
         }
-        self.note_host(card, record);
+        self.record_host_peak(gpu_index, record);
         Ok(())
     }
 
-    /// Bytes that living processes hold on a card.
+    /// Counts managed bytes used by the GPU that stay on the host, or were moved there.
+    pub fn add_host_bytes(&self, gpu_index: usize, bytes: u64) {
+        self.locked(gpu_index, |record| {
+            self.counters(gpu_index).host.fetch_add(bytes, Relaxed);
+            self.record_host_peak(gpu_index, record);
+        });
+    }
+
+    /// Counts managed bytes that left the host.
+    pub fn remove_host_bytes(&self, gpu_index: usize, bytes: u64) {
+        self.locked(gpu_index, |_| {
+            let host = &self.counters(gpu_index).host;
+            host.store(host.load(Relaxed).saturating_sub(bytes), Relaxed);
+        });
+    }
+
+    /// Records the managed bytes on the host, if it is a new peak. Needs the GPU's lock.
+    pub(crate) fn record_host_peak(&self, gpu_index: usize, record: &GpuRecord) {
+        let sum = || -> u64 {
+            let slots = self.shared().claimed().map(|(_, slot)| slot);
+            slots
+                .map(|one| one.counters[gpu_index].host.load(Relaxed))
+                .sum()
+        };
+        if sum() > record.host_peak.load(Relaxed) {
+            // Dead processes may still be counted.
+            self.reap(gpu_index, record);
+            record.host_peak.fetch_max(sum(), Relaxed);
+        }
+    }
+
+    /// Bytes that living processes use on a GPU.
     #[must_use]
-    pub fn used(&self, card: usize) -> u64 {
-        self.locked(card, |record| {
-            self.bury(card, record);
+    pub fn used(&self, gpu_index: usize) -> u64 {
+        self.locked(gpu_index, |record| {
+            self.reap(gpu_index, record);
             record.used.load(Relaxed)
         })
     }
 
-    /// Another living process has a context on a card. A client of MPS has it through its server,
-    /// which counts for it.
+    /// Whether another living process has a context on a GPU. A client of MPS has it through its
+    /// server, which counts for it.
     #[must_use]
-    pub fn others_have_contexts(&self, card: usize) -> bool {
+    pub fn others_have_contexts(&self, gpu_index: usize) -> bool {
         let file = shared::open(&self.path, false).ok();
-        let alive = |slot| file.as_ref().is_none_or(|file| locks::held(file, slot));
+        let alive = |slot| {
+            file.as_ref()
+                .is_none_or(|file| locks::is_locked(file, slot))
+        };
         let own = self.shared().slots[self.slot].mps.load(Relaxed);
-        self.shared().claimed().any(|(slot, holder)| {
-            let contexts = holder.holdings[card].contexts.load(Relaxed);
-            let server = holder.mps.load(Relaxed);
+        self.shared().claimed().any(|(slot, process)| {
+            let contexts = process.counters[gpu_index].contexts.load(Relaxed);
+            let server = process.mps.load(Relaxed);
             let client = server != 0 && server & 0xffff != slot as u64 + 1;
             let together = own != 0 && server == own;
             contexts > 0 && slot != self.slot && !client && !together && alive(slot)
@@ -211,7 +272,7 @@ impl Member {
         (self.generation << 16) | (self.slot as u64 + 1)
     }
 
-    /// From now on this process uses the cards through the MPS server of a token (its own: it is
+    /// From now on this process uses the GPUs through the MPS server of a token (its own: it is
     /// that server), and fills at most so many percent of them.
     pub fn join_server(&self, token: u64, percent: u32) {
         let record = &self.shared().slots[self.slot];
@@ -226,56 +287,56 @@ impl Member {
         record.instance.store(numbers, Relaxed);
     }
 
-    /// It may hold so many bytes of a card and no more.
-    pub fn cap(&mut self, card: usize, bytes: u64) {
-        self.caps[card] = bytes;
+    /// Limits this process to so many bytes of a GPU.
+    pub fn cap(&mut self, gpu_index: usize, bytes: u64) {
+        self.caps[gpu_index] = bytes;
     }
 
-    /// The most bytes that it may hold of a card, where there is such a limit.
+    /// The limit set by `cap`, in bytes, if any.
     #[must_use]
-    pub fn capped(&self, card: usize) -> Option<u64> {
-        Some(self.caps[card]).filter(|cap| *cap != u64::MAX)
+    pub fn capped(&self, gpu_index: usize) -> Option<u64> {
+        Some(self.caps[gpu_index]).filter(|cap| *cap != u64::MAX)
     }
 
-    /// This process as others may name it: its slot and how often that was claimed.
+    /// The identity of this process for others: its slot and the number of claims of the slot.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         (self.slot as u64, self.generation)
     }
 
-    /// The process of an identity lives, and is not this one.
+    /// Whether the process of an identity is alive and not this one.
     #[must_use]
     pub fn is_other(&self, (slot, generation): (u64, u64)) -> bool {
         let slot = usize::try_from(slot).unwrap_or(MAX_SLOTS);
         let known = self.shared().slots.get(slot);
         let same = known.is_some_and(|one| one.generation.load(Acquire) == generation);
         let file = || shared::open(&self.path, false);
-        slot != self.slot && same && file().is_ok_and(|file| locks::held(&file, slot))
+        slot != self.slot && same && file().is_ok_and(|file| locks::is_locked(&file, slot))
     }
 
-    pub(crate) fn shared(&self) -> &'static Shared {
+    pub(crate) fn shared(&self) -> &'static SharedUsage {
         self.map.get()
     }
 
-    /// Takes what dead processes held off a card. Needs the card's lock.
-    pub(crate) fn bury(&self, card: usize, record: &Card) {
+    /// Releases what dead processes used on a GPU. Needs the GPU's lock.
+    pub(crate) fn reap(&self, gpu_index: usize, record: &GpuRecord) {
         let Ok(file) = shared::open(&self.path, false) else {
             return;
         };
-        for (slot, holder) in self.shared().claimed() {
-            let holding = &holder.holdings[card];
-            let works = holding.done.load(Relaxed) < holding.pushed.load(Relaxed);
-            let kept = holding.used.load(Relaxed) + holding.host.load(Relaxed);
-            let holds = kept > 0 || works;
-            if holds && slot != self.slot && !locks::held(&file, slot) {
-                settle(record, holding);
+        for (slot, process) in self.shared().claimed() {
+            let counters = &process.counters[gpu_index];
+            let works = counters.done.load(Relaxed) < counters.pushed.load(Relaxed);
+            let bytes = counters.used.load(Relaxed) + counters.host.load(Relaxed);
+            let holds = bytes > 0 || works;
+            if holds && slot != self.slot && !locks::is_locked(&file, slot) {
+                settle(record, counters);
             }
         }
     }
 
-    /// Runs `body` with the lock of a card.
-    pub(crate) fn locked<T>(&self, card: usize, body: impl FnOnce(&Card) -> T) -> T {
-        let record = &self.shared().cards[card];
+    /// Runs `body` with the lock of a GPU.
+    pub(crate) fn locked<T>(&self, gpu_index: usize, body: impl FnOnce(&GpuRecord) -> T) -> T {
+        let record = &self.shared().gpus[gpu_index];
         let own = self.token();
         let mut tries = 0_u32;
         loop {
@@ -284,7 +345,7 @@ impl Member {
                 Err(owner) if tries > PATIENCE && self.is_dead(owner) => {
                     let stolen = record.lock.compare_exchange(owner, own, Acquire, Relaxed);
                     if stolen.is_ok() {
-                        self.sum_up(card, record);
+                        self.recompute_used(gpu_index, record);
                         break;
                     }
                 }
@@ -296,7 +357,7 @@ impl Member {
         let changing = record.sequence.load(Relaxed) | 1;
         record.sequence.store(changing, Relaxed);
         fence(Release);
-        let unlock = Unlock(record, changing + 1);
+        let unlock = UnlockOnDrop(record, changing + 1);
         let answer = body(record);
         drop(unlock);
         answer
@@ -311,34 +372,34 @@ impl Member {
             return owner >> 16 != self.generation;
         }
         let newer = self.shared().slots[slot].generation.load(Acquire) != owner >> 16;
-        newer || shared::open(&self.path, false).is_ok_and(|file| !locks::held(&file, slot))
+        newer || shared::open(&self.path, false).is_ok_and(|file| !locks::is_locked(&file, slot))
     }
 
-    fn sum_up(&self, card: usize, record: &Card) {
-        let held = self.shared().claimed();
-        let sum = held.map(|(_, slot)| slot.holdings[card].used.load(Relaxed));
+    fn recompute_used(&self, gpu_index: usize, record: &GpuRecord) {
+        let slots = self.shared().claimed();
+        let sum = slots.map(|(_, slot)| slot.counters[gpu_index].used.load(Relaxed));
         record.used.store(sum.sum(), Relaxed);
     }
 }
 
-struct Unlock<'a>(&'a Card, u64);
+struct UnlockOnDrop<'a>(&'a GpuRecord, u64);
 
-impl Drop for Unlock<'_> {
+impl Drop for UnlockOnDrop<'_> {
     fn drop(&mut self) {
         self.0.sequence.store(self.1, Release);
         self.0.lock.store(0, Release);
     }
 }
 
-/// Empties a holding of a process that is gone.
-fn settle(card: &Card, holding: &Holding) {
-    let used = holding.used.swap(0, Relaxed);
-    let left = card.used.load(Relaxed).saturating_sub(used);
-    card.used.store(left, Relaxed);
-    let others = [&holding.peak, &holding.requested, &holding.contexts];
+/// Clears the counters of a process that is gone.
+fn settle(record: &GpuRecord, counters: &UsageCounters) {
+    let used = counters.used.swap(0, Relaxed);
+    let left = record.used.load(Relaxed).saturating_sub(used);
+    record.used.store(left, Relaxed);
+    let others = [&counters.peak, &counters.requested, &counters.contexts];
     for counter in others
         .into_iter()
-        .chain([&holding.managed, &holding.evicted, &holding.host])
+        .chain([&counters.managed, &counters.evicted, &counters.host])
     {
         counter.store(0, Relaxed);
     }

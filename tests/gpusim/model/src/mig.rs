@@ -1,24 +1,24 @@
-//! MIG instances as records: what exists on a card now. Fed by NVML's create and destroy calls;
-//! must not know which cuts a card allows.
+//! MIG instances as records: those that exist on a GPU now. `aliquot_gpusim::mig` knows which ones
+//! a GPU allows.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::model::{Gpu, Machine, text};
 
-/// Most instances of either kind on one card: one for each compute slice.
+/// Most instances of either kind on one GPU: one for each compute slice.
 pub const MAX_INSTANCES: usize = 7;
-/// Instance number of who has the whole card.
-pub const WHOLE_CARD: u32 = u32::MAX;
+/// Instance number of a process on the whole GPU.
+pub const WHOLE_GPU: u32 = u32::MAX;
 
 /// A GPU instance: memory slices and the compute slices that go with them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct GpuInstance {
-    /// Different for every instance that this machine ever had; 0 = none here.
+    /// Unique among all instances that this machine ever had; 0: a free slot.
     pub serial: u64,
     /// Bytes of memory.
     pub memory: u64,
-    /// The driver's id of it, by its place on the card.
+    /// The driver's id of it, by its place on the GPU.
     pub id: u32,
     /// The driver's id of its profile.
     pub profile: u32,
@@ -38,7 +38,7 @@ pub struct GpuInstance {
 pub struct ComputeInstance {
     /// As of [`GpuInstance`].
     pub serial: u64,
-    /// The GPU instance that it lies in.
+    /// The GPU instance that contains it.
     pub gpu_instance: u32,
     /// Its number in there.
     pub id: u32,
@@ -52,22 +52,22 @@ pub struct ComputeInstance {
     pub reserved: u32,
 }
 
-/// A compute instance with all that it lies in.
+/// A MIG device: a compute instance with its GPU instance and GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Index of the card.
-    pub card: usize,
+pub struct MigDevice {
+    /// Index of the GPU.
+    pub gpu_index: usize,
     /// The GPU instance.
     pub gpu: GpuInstance,
     /// The compute instance.
     pub compute: ComputeInstance,
 }
 
-impl Found {
-    /// The uuid of the device that it is.
+impl MigDevice {
+    /// The device's UUID.
     #[must_use]
     pub fn uuid(&self, machine: &Machine) -> String {
-        machine.gpus[self.card].mig_uuid(&self.compute)
+        machine.gpus[self.gpu_index].mig_uuid(&self.compute)
     }
 }
 
@@ -78,16 +78,17 @@ impl Machine {
         self.last_serial
     }
 
-    /// Every compute instance, by card and numbers.
+    /// Every compute instance, by GPU and numbers.
     #[must_use]
-    pub fn instances(&self) -> Vec<Found> {
-        let cards = self.cards().iter().enumerate();
-        cards.flat_map(|(card, gpu)| gpu.instances(card)).collect()
+    pub fn instances(&self) -> Vec<MigDevice> {
+        let gpus = self.existing_gpus().iter().enumerate();
+        gpus.flat_map(|(gpu_index, gpu)| gpu.instances(gpu_index))
+            .collect()
     }
 
     /// The compute instance whose device has this uuid.
     #[must_use]
-    pub fn instance(&self, uuid: &str) -> Option<Found> {
+    pub fn instance(&self, uuid: &str) -> Option<MigDevice> {
         let mut all = self.instances().into_iter();
         all.find(|found| found.uuid(self) == uuid)
     }
@@ -98,7 +99,12 @@ impl Gpu {
     #[must_use]
     pub fn gpu_instances(&self) -> Vec<GpuInstance> {
         let exists = |one: &&GpuInstance| one.serial != 0;
-        let mut found: Vec<_> = self.cut.iter().filter(exists).copied().collect();
+        let mut found: Vec<_> = self
+            .gpu_instance_slots
+            .iter()
+            .filter(exists)
+            .copied()
+            .collect();
         found.sort_by_key(|one| one.id);
         found
     }
@@ -107,18 +113,27 @@ impl Gpu {
     #[must_use]
     pub fn compute_instances(&self, gpu_instance: u32) -> Vec<ComputeInstance> {
         let of = |one: &&ComputeInstance| one.serial != 0 && one.gpu_instance == gpu_instance;
-        let mut found: Vec<_> = self.compute.iter().filter(of).copied().collect();
+        let mut found: Vec<_> = self
+            .compute_instance_slots
+            .iter()
+            .filter(of)
+            .copied()
+            .collect();
         found.sort_by_key(|one| one.id);
         found
     }
 
-    /// Every compute instance; the card has this index.
+    /// Every compute instance of this GPU, which has this index.
     #[must_use]
-    pub fn instances(&self, card: usize) -> Vec<Found> {
+    pub fn instances(&self, gpu_index: usize) -> Vec<MigDevice> {
         let mut found = Vec::new();
         for gpu in self.gpu_instances() {
             let all = self.compute_instances(gpu.id).into_iter();
-            found.extend(all.map(|compute| Found { card, gpu, compute }));
+            found.extend(all.map(|compute| MigDevice {
+                gpu_index,
+                gpu,
+                compute,
+            }));
         }
         found
     }
@@ -127,18 +142,18 @@ impl Gpu {
     #[must_use]
     pub fn used_by(&self, gpu_instance: u32) -> u64 {
         let on = |process: &&crate::model::Process| process.gpu_instance == gpu_instance;
-        let held = self.running().iter().filter(on).map(|one| one.memory);
-        held.fold(0, u64::saturating_add)
+        let used = self.running().iter().filter(on).map(|one| one.memory);
+        used.fold(0, u64::saturating_add)
     }
 
-    /// The uuid of the device that a compute instance of this card is.
+    /// The UUID of the MIG device of a compute instance of this GPU.
     #[must_use]
     pub fn mig_uuid(&self, compute: &ComputeInstance) -> String {
-        let card = text(&self.uuid);
+        let uuid = text(&self.uuid);
         let serial = compute.serial;
         format!(
             "MIG-{}",
-            made_uuid(&format!("{card}/{serial}"), &format!("{serial}/{card}"))
+            made_uuid(&format!("{uuid}/{serial}"), &format!("{serial}/{uuid}"))
         )
     }
 }
@@ -157,7 +172,7 @@ pub fn made_uuid(one: &str, other: &str) -> String {
     )
 }
 
-/// FNV-1a with a last mix, so that names that differ little give ids that differ much.
+/// FNV-1a with a final mix, so that similar names give different ids.
 #[must_use]
 pub fn hash(text: &str) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;

@@ -1,6 +1,4 @@
 //! The machine model: plain fixed-size records, the same bytes in every process.
-//! Fed by `machine_file` (YAML) at creation and by `edit` while it runs; must not know NVML,
-//! files or locks.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -12,7 +10,7 @@ pub const MAX_GPUS: usize = 16;
 pub const MAX_PROCESSES: usize = 128;
 /// Most `NVLink` connections of one GPU.
 pub const MAX_LINKS: usize = 18;
-/// XIDs that are kept; a reader further behind than this misses the oldest.
+/// XIDs retained; a reader further behind misses the oldest.
 pub const MAX_XIDS: usize = 64;
 
 /// `Gpu::nvlink` value: nothing connected.
@@ -20,14 +18,14 @@ pub const LINK_NONE: u32 = 0;
 /// `Gpu::nvlink` value: connected to a switch. Values 1 to [`MAX_GPUS`] are peer index + 1.
 pub const LINK_SWITCH: u32 = 255;
 
-/// A switch of the hardware that a card may not have: 0 absent, 1 off, 2 on.
+/// A switch of the hardware that a GPU may not have: 0 absent, 1 off, 2 on.
 pub const ABSENT: u32 = 0;
 /// Present and off.
 pub const OFF: u32 = 1;
 /// Present and on.
 pub const ON: u32 = 2;
 
-/// A machine with its driver and cards.
+/// A machine with its driver and GPUs.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub struct Machine {
@@ -45,7 +43,7 @@ pub struct Machine {
     pub last_serial: u64,
     /// The last XIDs, at `sequence % MAX_XIDS`.
     pub xids: [Xid; MAX_XIDS],
-    /// The cards, by NVML index.
+    /// The GPUs, by NVML index.
     pub gpus: [Gpu; MAX_GPUS],
 }
 
@@ -55,29 +53,29 @@ pub struct Machine {
 pub struct Xid {
     /// Place in the machine's history, from 1; 0 = none yet.
     pub sequence: u64,
-    /// Index of the card.
+    /// Index of the GPU.
     pub gpu: u32,
     /// NVIDIA's XID number.
     pub code: u32,
-    /// The GPU instance that it came from, or [`WHOLE_CARD`](crate::mig::WHOLE_CARD).
+    /// The GPU instance that it came from, or [`WHOLE_GPU`](crate::mig::WHOLE_GPU).
     pub gpu_instance: u32,
     /// The compute instance, likewise.
     pub compute_instance: u32,
 }
 
-/// What a process does on a card.
+/// What a process does on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ProcessKind {
     /// CUDA.
     Compute = 0,
-    /// Drawing.
+    /// Graphics.
     Graphics = 1,
     /// CUDA through the MPS server.
     Mps = 2,
 }
 
-/// One process that holds a card.
+/// One process on a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub struct Process {
@@ -87,17 +85,17 @@ pub struct Process {
     pub pid: u32,
     /// A [`ProcessKind`].
     pub kind: u32,
-    /// Percent of the card's compute.
+    /// Percent of the GPU's compute.
     pub sm: u32,
-    /// Percent of the card's memory bandwidth.
+    /// Percent of the GPU's memory bandwidth.
     pub bandwidth: u32,
-    /// The GPU instance that it uses, or [`WHOLE_CARD`](crate::mig::WHOLE_CARD).
+    /// The GPU instance that it uses, or [`WHOLE_GPU`](crate::mig::WHOLE_GPU).
     pub gpu_instance: u32,
     /// The compute instance, likewise.
     pub compute_instance: u32,
 }
 
-/// One card. Every number in NVML's own unit.
+/// One GPU. Every number in NVML's own unit.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub struct Gpu {
@@ -111,21 +109,21 @@ pub struct Gpu {
     pub vbios: [u8; 32],
     /// Bytes of memory, the driver's own part included.
     pub memory_total: u64,
-    /// Bytes the driver keeps for itself.
+    /// Bytes reserved by the driver.
     pub memory_reserved: u64,
-    /// Bytes used by nobody in `processes`.
+    /// Bytes used by no process in `processes`.
     pub memory_used: u64,
     /// Bytes that one CUDA context takes.
     pub context_bytes: u64,
-    /// Percent by which kernels get slower and faster in turns of 10 seconds.
+    /// Percent by which kernels get slower and faster in periods of 10 seconds.
     pub clock_swing: u32,
-    /// Millionths by which the card's own clock, which times events, is fast.
+    /// Parts per million by which the GPU's own clock, which times events, is fast.
     pub clock_ppm: i32,
     /// Microseconds of a process's time slice when several have work.
     pub slice_us: u32,
     /// Milliseconds of a utilisation sample.
     pub sample_ms: u32,
-    /// Bytes of the blocks in which CUDA memory is taken from the card; small allocations share
+    /// Bytes of the blocks in which CUDA memory is taken from the GPU; small allocations share
     /// them.
     pub block_bytes: u64,
     /// Bytes of the BAR1 window.
@@ -136,7 +134,7 @@ pub struct Gpu {
     pub ecc_uncorrected: u64,
     /// Corrected memory errors since the driver was loaded.
     pub ecc_corrected: u64,
-    /// CPUs near the card, one bit each.
+    /// CPUs near the GPU, one bit each.
     pub cpu_affinity: [u64; 4],
     /// Device-node number (`/dev/nvidia<minor>`).
     pub minor: u32,
@@ -172,9 +170,9 @@ pub struct Gpu {
     pub compute_mode: u32,
     /// Persistence mode, 0 or 1.
     pub persistence: u32,
-    /// 1: the card fell off the bus.
+    /// 1: the GPU fell off the bus.
     pub lost: u32,
-    /// What the driver asks for after an error: 0 nothing, 1 a GPU reset, 2 a reboot.
+    /// The action that the driver requests after an error: 0 none, 1 a GPU reset, 2 a reboot.
     pub recovery_action: u32,
     /// Percent of time that some kernel ran.
     pub utilisation: u32,
@@ -186,7 +184,7 @@ pub struct Gpu {
     pub decoder_utilisation: u32,
     /// Degrees Celsius.
     pub temperature: u32,
-    /// Fan speed in percent; `u32::MAX`: the card has no fan.
+    /// Fan speed in percent; `u32::MAX`: the GPU has no fan.
     pub fan: u32,
     /// Milliwatts now.
     pub power: u32,
@@ -200,7 +198,7 @@ pub struct Gpu {
     pub max_clocks: [u32; 4],
     /// Performance state, 0 = fastest.
     pub pstate: u32,
-    /// `nvmlGpuTopologyLevel_t` to each other card.
+    /// `nvmlGpuTopologyLevel_t` to each other GPU.
     pub levels: [u32; MAX_GPUS],
     /// Where each `NVLink` leads: [`LINK_NONE`], [`LINK_SWITCH`] or peer index + 1.
     pub nvlink: [u32; MAX_LINKS],
@@ -208,24 +206,24 @@ pub struct Gpu {
     pub nvlink_version: u32,
     /// PCI Express generation, now and at most.
     pub pcie_generation: u32,
-    /// So many compute instances will fail to be made.
-    pub cut_faults: u32,
-    /// Milliseconds that making or ending a GPU instance takes.
-    pub cut_ms: u32,
+    /// How many creations of compute instances will fail.
+    pub creation_failures: u32,
+    /// Milliseconds that creating or destroying a GPU instance takes.
+    pub creation_delay_ms: u32,
     /// How many of `processes` exist.
     pub process_count: u32,
-    /// Who holds the card.
+    /// The processes on the GPU.
     pub processes: [Process; MAX_PROCESSES],
-    /// The GPU instances that it is cut into.
-    pub cut: [GpuInstance; MAX_INSTANCES],
+    /// Its GPU instances; `serial` 0 marks a free slot.
+    pub gpu_instance_slots: [GpuInstance; MAX_INSTANCES],
     /// The compute instances in them.
-    pub compute: [ComputeInstance; MAX_INSTANCES],
+    pub compute_instance_slots: [ComputeInstance; MAX_INSTANCES],
 }
 
 impl Machine {
-    /// The cards that exist.
+    /// The GPUs that exist.
     #[must_use]
-    pub fn cards(&self) -> &[Gpu] {
+    pub fn existing_gpus(&self) -> &[Gpu] {
         let count = usize::try_from(self.gpu_count).unwrap_or(MAX_GPUS);
         &self.gpus[..count.min(MAX_GPUS)]
     }
@@ -239,11 +237,11 @@ impl Gpu {
         &self.processes[..count.min(MAX_PROCESSES)]
     }
 
-    /// Bytes in use by processes and by nobody, never more than there is.
+    /// Bytes in use, by listed processes and without one; never more than there is.
     #[must_use]
     pub fn used(&self) -> u64 {
-        let held = self.running().iter().map(|process| process.memory);
-        held.fold(self.memory_used, u64::saturating_add)
+        let used = self.running().iter().map(|process| process.memory);
+        used.fold(self.memory_used, u64::saturating_add)
             .min(self.memory_total.saturating_sub(self.memory_reserved))
     }
 

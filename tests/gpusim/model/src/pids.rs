@@ -1,5 +1,5 @@
-//! Process ids across pid namespaces, as the kernel's part of a driver would translate them: from
-//! the id that a process has of itself to the one under which the reader sees it. Fed by `/proc`.
+//! Process ids across pid namespaces, translated from `/proc` as the kernel's part of a driver
+//! would: from the id that a process sees as its own to the one under which the reader sees it.
 
 use std::fs;
 use std::path::Path;
@@ -36,8 +36,8 @@ pub fn as_seen_here(pid: u32, namespace: u64) -> Option<u32> {
     seen.into_iter().next()
 }
 
-/// No process of our namespace has this id, or only its parent does not know that it ended. One
-/// whose first thread ended lives on in its others.
+/// No process of our namespace has this id, or it is a zombie. A process
+/// whose first thread ended lives on in its other threads.
 pub(crate) fn has_ended(pid: u64) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return true;

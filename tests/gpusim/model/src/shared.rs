@@ -1,8 +1,8 @@
-//! The layout of `<state>.cuda`: what every CUDA process holds on every card, counted by the
-//! process that holds it, in records that never move. Zeroes are a valid start.
+//! The layout of `<state>.cuda`: what every CUDA process uses on every GPU, counted by the process
+//! itself, in records that never move. Zeroes are a valid start.
 //!
-//! A process owns slot n for as long as it holds the file lock on byte n (see `locks`). A card's
-//! sums are changed under the card's lock word, which whoever finds its owner dead takes over.
+//! A process owns slot n for as long as it has the file lock on byte n (see `locks`). A GPU's sums
+//! are changed under the GPU's lock word; a process that finds its owner dead takes the lock over.
 
 use std::fs::OpenOptions;
 use std::mem::size_of;
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::memory_limits::{MAX_MEMORY_LIMITS, MemoryLimitRecord};
 use crate::model::MAX_GPUS;
 use crate::state::StateError;
-use crate::walls::{MAX_WALLS, Wall};
 
 /// Most processes at once.
 pub const MAX_SLOTS: usize = 1024;
@@ -22,22 +22,22 @@ const VERSION: u64 = 3;
 
 /// The whole file.
 #[repr(C)]
-pub struct Shared {
+pub struct SharedUsage {
     pub(crate) magic: AtomicU64,
     pub(crate) version: AtomicU64,
-    /// No slot from here on was ever claimed.
+    /// Slots from here on were never claimed.
     pub(crate) top: AtomicU64,
     reserved: [AtomicU64; 5],
-    pub(crate) cards: [Card; MAX_GPUS],
+    pub(crate) gpus: [GpuRecord; MAX_GPUS],
     pub(crate) slots: [Slot; MAX_SLOTS],
 }
 
-/// One card.
+/// One GPU.
 #[repr(C)]
-pub struct Card {
+pub struct GpuRecord {
     /// 0: free; else the owner's generation and slot.
     pub(crate) lock: AtomicU64,
-    /// Bytes held by all slots together.
+    /// Bytes used by all slots together.
     pub(crate) used: AtomicU64,
     /// Odd while the lock's owner changes something.
     pub(crate) sequence: AtomicU64,
@@ -46,28 +46,28 @@ pub struct Card {
     /// The slot that runs, counted from 1, and when its time slice ends.
     pub(crate) runs: AtomicU64,
     pub(crate) slice_end: AtomicU64,
-    /// Groups came for which `groups` had no place.
-    pub(crate) crowded: AtomicU64,
-    /// The most managed bytes that were ever on the host at one moment for want of room here.
+    /// `groups` was full when another group came.
+    pub(crate) groups_overflowed: AtomicU64,
+    /// Peak of the managed bytes on the host for lack of memory on this GPU.
     pub(crate) host_peak: AtomicU64,
-    /// Places of `walls` that were ever used.
-    pub(crate) limited: AtomicU64,
-    /// The most that groups of processes ever held together.
+    /// Records of `memory_limits` that were ever used.
+    pub(crate) memory_limit_count: AtomicU64,
+    /// Peak bytes of groups of processes.
     pub(crate) groups: [Group; MAX_GROUPS],
     /// The driver's own limits of cgroups.
-    pub(crate) walls: [Wall; MAX_WALLS],
+    pub(crate) memory_limits: [MemoryLimitRecord; MAX_MEMORY_LIMITS],
 }
 
 /// Processes whose sum matters: those of one container.
 #[repr(C)]
 pub(crate) struct Group {
-    /// 0: nobody's.
+    /// 0: unused.
     pub(crate) name: AtomicU64,
     /// Bytes.
     pub(crate) peak: AtomicU64,
 }
 
-/// Groups whose peak is kept for one card.
+/// Groups whose peak is recorded on one GPU.
 pub(crate) const MAX_GROUPS: usize = 64;
 
 /// One process.
@@ -75,38 +75,38 @@ pub(crate) const MAX_GROUPS: usize = 64;
 pub struct Slot {
     /// 0: never claimed; else counts the claims.
     pub(crate) generation: AtomicU64,
-    /// The process's id as it knows it.
+    /// The process's pid, as seen in its own pid namespace.
     pub(crate) pid: AtomicU64,
-    /// Inode of the pid namespace in which that id holds; 0: not known.
+    /// Inode of the pid namespace of that id; 0: not known.
     pub(crate) namespace: AtomicU64,
     /// Its group (`group_of`).
     pub(crate) group: AtomicU64,
-    /// The MPS server (`Member::token`) through which it uses the cards; 0: none.
+    /// The MPS server (`Member::token`) through which it uses the GPUs; 0: none.
     pub(crate) mps: AtomicU64,
-    /// Percent of the cards that its MPS server lets it fill; 0: all.
+    /// Percent of the GPUs that its MPS server lets it fill; 0: all.
     pub(crate) percent: AtomicU64,
-    /// `generation` as soon as nothing of the slot's last owner is left in it.
+    /// Equals `generation` once the counters of the slot's last owner are cleared.
     pub(crate) settled: AtomicU64,
-    /// Its cgroup (`walls`).
+    /// Its cgroup (`memory_limits`).
     pub(crate) cgroup: AtomicU64,
     /// The instance that it uses: GPU instance above 32 bits of compute instance, counted from 1;
-    /// 0: whole cards.
+    /// 0: whole GPUs.
     pub(crate) instance: AtomicU64,
-    pub(crate) holdings: [Holding; MAX_GPUS],
+    pub(crate) counters: [UsageCounters; MAX_GPUS],
 }
 
-/// What one process holds on one card.
+/// What one process uses on one GPU.
 #[repr(C)]
-pub struct Holding {
-    /// Bytes of the card, contexts and unused parts of blocks included.
+pub struct UsageCounters {
+    /// Bytes of the GPU, contexts and unused parts of blocks included.
     pub used: AtomicU64,
     /// The most that `used` ever was.
     pub peak: AtomicU64,
-    /// Bytes that the process asked for and has not given back.
+    /// Bytes that the process requested and has not freed.
     pub requested: AtomicU64,
     /// Contexts.
     pub contexts: AtomicU64,
-    /// Bytes of `used` that may move to the host when somebody needs the room.
+    /// Bytes of `used` that may move to the host when others need the memory.
     pub(crate) managed: AtomicU64,
     /// Bytes that were moved so since the process last asked.
     pub(crate) evicted: AtomicU64,
@@ -119,26 +119,26 @@ pub struct Holding {
     pub(crate) done: AtomicU64,
     /// Nanoseconds that the first undone work has run.
     pub(crate) progress: AtomicU64,
-    /// Managed bytes that the card used and that lie on the host now.
+    /// Managed bytes that the GPU used and that are on the host now.
     pub(crate) host: AtomicU64,
     reserved: [AtomicU64; 2],
-    pub(crate) queue: [Item; QUEUE],
+    pub(crate) queue: [WorkItem; QUEUE],
     /// Busy nanoseconds of late, by `BUCKET`: the bucket's number above 32 bits of time.
     pub(crate) history: [AtomicU64; BUCKETS],
 }
 
 /// One piece of work, at its number modulo `QUEUE`.
 #[repr(C)]
-pub(crate) struct Item {
+pub(crate) struct WorkItem {
     /// Nanoseconds that it takes alone.
     pub(crate) work: AtomicU64,
     /// When it was done.
     pub(crate) finish: AtomicU64,
 }
 
-/// Most work that a process may have queued on a card.
+/// Most work that a process may have queued on a GPU.
 pub(crate) const QUEUE: usize = 256;
-/// Nanoseconds of one entry of the history, and how many are kept.
+/// Nanoseconds of one entry of the history, and the number of entries.
 pub(crate) const BUCKET: u64 = 10_000_000;
 pub(crate) const BUCKETS: usize = 256;
 
@@ -150,7 +150,7 @@ pub fn path_of(state: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Makes the file empty, at once.
+/// Creates the file, empty, atomically.
 pub(crate) fn create(state: &Path) -> Result<(), StateError> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
@@ -163,7 +163,7 @@ pub(crate) fn create(state: &Path) -> Result<(), StateError> {
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(&MAGIC.to_ne_bytes())?;
         file.write_all(&VERSION.to_ne_bytes())?;
-        file.as_file().set_len(size_of::<Shared>() as u64)?;
+        file.as_file().set_len(size_of::<SharedUsage>() as u64)?;
         // Every CUDA process writes it: it stands in for the kernel's part of the driver.
         let everyone = std::fs::Permissions::from_mode(0o666);
         file.as_file().set_permissions(everyone)?;
@@ -173,10 +173,10 @@ pub(crate) fn create(state: &Path) -> Result<(), StateError> {
     write().map_err(|source| StateError::Create { path, source })
 }
 
-/// The file in memory; unmapped never, as a driver's memory is not.
+/// The mapped file; never unmapped, like a driver's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Mapping {
-    base: NonNull<Shared>,
+    base: NonNull<SharedUsage>,
 }
 
 // SAFETY: every field of the mapping is atomic, and it is never unmapped.
@@ -198,7 +198,7 @@ impl Mapping {
             source,
         };
         let length = file.metadata().map_err(failed)?.len();
-        if length != size_of::<Shared>() as u64 {
+        if length != size_of::<SharedUsage>() as u64 {
             return Err(StateError::NotAState {
                 path: path.to_owned(),
             });
@@ -213,7 +213,7 @@ impl Mapping {
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                size_of::<Shared>(),
+                size_of::<SharedUsage>(),
                 access,
                 libc::MAP_SHARED | libc::MAP_NORESERVE,
                 file.as_raw_fd(),
@@ -229,7 +229,7 @@ impl Mapping {
         if writable {
             // SAFETY: the range is the mapping just made. Should the kernel refuse, children see
             // the parent's numbers, which only weakens the simulation of fork.
-            unsafe { libc::madvise(base.as_ptr(), size_of::<Shared>(), libc::MADV_DONTFORK) };
+            unsafe { libc::madvise(base.as_ptr(), size_of::<SharedUsage>(), libc::MADV_DONTFORK) };
         }
         let mapping = Self { base: base.cast() };
         if mapping.get().magic.load(Relaxed) != MAGIC {
@@ -247,7 +247,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    pub(crate) fn get(self) -> &'static Shared {
+    pub(crate) fn get(self) -> &'static SharedUsage {
         // SAFETY: the mapping is as long as `Shared`, page-aligned, never unmapped, and holds
         // atomics only, for which any bytes are a value.
         unsafe { self.base.as_ref() }
@@ -266,7 +266,7 @@ pub(crate) fn open(path: &Path, writable: bool) -> Result<std::fs::File, StateEr
         })
 }
 
-impl Shared {
+impl SharedUsage {
     /// The slots that were ever claimed, with their numbers.
     pub(crate) fn claimed(&self) -> impl Iterator<Item = (usize, &Slot)> {
         let top = usize::try_from(self.top.load(Relaxed)).unwrap_or(MAX_SLOTS);

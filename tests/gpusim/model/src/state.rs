@@ -1,5 +1,4 @@
 //! The state file: one machine model that many processes read and write at once.
-//! Fed by the path in `GPUSIM_STATE`; must not know what the model means.
 //!
 //! The file holds a header and two copies ("slots") of the model. Generation g lives in slot
 //! g mod 2. A writer holds the file lock, copies the live slot, changes the copy, stores it in
@@ -73,14 +72,14 @@ pub enum StateError {
         /// The file.
         path: PathBuf,
     },
-    /// As many processes as there can be.
+    /// Every process slot is in use.
     #[error("{path}: every slot is taken by a living process")]
-    Full {
+    NoFreeSlot {
         /// The file.
         path: PathBuf,
     },
     /// The file was made by another version of gpusim.
-    #[error("{path} was made by another version of gpusim (layout {found}, wanted {VERSION})")]
+    #[error("{path} was made by another version of gpusim (layout {found}; expected: {VERSION})")]
     Version {
         /// The file.
         path: PathBuf,
@@ -117,7 +116,7 @@ impl State {
         self.snapshot(0)
     }
 
-    /// A consistent copy of one card, existing or not.
+    /// A consistent copy of one GPU, existing or not.
     #[must_use]
     pub fn gpu(&self, index: usize) -> Box<Gpu> {
         assert!(index < MAX_GPUS, "a machine has at most {MAX_GPUS} GPUs");
@@ -137,7 +136,7 @@ impl State {
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
         // Any error (changed already, interrupted, timed out) just ends the sleep early:
-        // callers look at the state and the clock themselves.
+        // callers check the state and the clock themselves.
         let _ = futex::wait(
             generation(&self.map),
             futex::Flags::empty(),
@@ -148,7 +147,7 @@ impl State {
 
     #[expect(
         clippy::unnecessary_box_returns,
-        reason = "too large for a stranger's stack"
+        reason = "too large for a caller's stack"
     )]
     fn snapshot<T: Pod>(&self, offset: usize) -> Box<T> {
         let words = words(&self.map);
@@ -168,9 +167,9 @@ impl State {
     }
 }
 
-/// Makes a state file at once (written beside, then renamed), and the file of holdings that
-/// belongs to it (`shared`), empty. Processes that have an older file
-/// of this name open keep the old machine until they initialise NVML again.
+/// Creates a state file atomically (written beside, then renamed), and the empty file of
+/// usage counters that belongs to it (`shared`). Processes that have an older file of this name
+/// open see the old machine until they initialise NVML again.
 pub fn create(path: &Path, machine: &Machine) -> Result<(), StateError> {
     shared::create(path)?;
     let header = Header {
@@ -204,8 +203,8 @@ pub fn update<T, E: From<StateError>>(
     path: &Path,
     change: impl FnOnce(&mut Machine) -> Result<T, E>,
 ) -> Result<T, E> {
-    // Opened anew for every change: a file lock belongs to the open file, so threads and forked
-    // children would share that of a file kept open.
+    // Opened for every change: a file lock belongs to the open file, so threads and forked
+    // children would share the lock of an open file.
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -239,7 +238,7 @@ pub fn update<T, E: From<StateError>>(
         to.store(*from, Ordering::Relaxed);
     }
     counter.store(next, Ordering::Release);
-    // Nobody asleep is fine, and waking cannot fail otherwise on a mapped word.
+    // It may wake no waiter, and cannot fail otherwise on a mapped word.
     let _ = futex::wake(counter, futex::Flags::empty(), i32::MAX.unsigned_abs());
     Ok(answer)
 }

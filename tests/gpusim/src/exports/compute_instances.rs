@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::mig::code;
 use crate::ffi::{Answer, Out, answer, put_list, struct_version, text_field};
-use crate::mig::cut;
+use crate::mig::instances;
 use crate::model::Gpu;
 use crate::{handles, library};
 
@@ -23,28 +23,28 @@ const KINDS: c_uint = 8;
 /// The one way to share engines that there is.
 const SHARED_ENGINES: c_uint = 0;
 
-/// A GPU instance as it is now, with its card.
+/// A GPU instance as it is now, with its GPU.
 fn inside(instance: nvmlGpuInstance_t) -> Answer<(Box<Gpu>, GpuInstance, u64)> {
     let machine = library::machine()?;
     let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
-    let (card, found) = cut::gpu_instance(&machine, serial).ok_or(INVALID_ARGUMENT)?;
-    Ok((library::gpu(library::handle(card))?, found, serial))
+    let (gpu_index, found) = instances::gpu_instance(&machine, serial).ok_or(INVALID_ARGUMENT)?;
+    Ok((library::gpu(library::handle(gpu_index))?, found, serial))
 }
 
 /// Compute slices of a profile that the instance has.
 fn slices(found: &GpuInstance, id: c_uint) -> Answer<u32> {
-    let slices = cut::compute_slices(id).filter(|slices| *slices <= found.slices);
+    let slices = instances::compute_slices(id).filter(|slices| *slices <= found.slices);
     slices.ok_or(NOT_SUPPORTED)
 }
 
-fn profile(instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint) -> Answer<Profile> {
+fn profile(instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint) -> Answer<ComputeProfile> {
     let (gpu, found, _) = inside(instance)?;
     if kind >= KINDS || engines != SHARED_ENGINES {
         return Err(INVALID_ARGUMENT);
     }
     let slices = slices(&found, kind)?;
-    let outer = cut::profile(&gpu, found.profile).map_err(code)?;
-    Ok(Profile {
+    let outer = instances::enabled_profile(&gpu, found.profile).map_err(code)?;
+    Ok(ComputeProfile {
         name: if slices == found.slices {
             outer.name
         } else {
@@ -57,7 +57,7 @@ fn profile(instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint) -> Answer
     })
 }
 
-struct Profile {
+struct ComputeProfile {
     name: String,
     slices: u32,
     most: u32,
@@ -126,7 +126,7 @@ extern "C" fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
     answer(|| {
         let (gpu, found, _) = inside(instance)?;
         let slices = slices(&found, id)?;
-        let starts = cut::compute_starts(&gpu, &found, slices);
+        let starts = instances::compute_starts(&gpu, &found, slices);
         let mut next = 0;
         let apart = |start: &&u32| {
             let fits = **start >= next;
@@ -194,10 +194,10 @@ fn create(
         return Err(INVALID_ARGUMENT);
     }
     let serial = library::change_machine(|machine| {
-        if cut::fails(machine, outer) {
+        if instances::take_creation_failure(machine, outer) {
             return Ok(None);
         }
-        let serial = cut::create_compute(machine, outer, id, placement);
+        let serial = instances::create_compute(machine, outer, id, placement);
         serial.map(Some).map_err(code)
     })?;
     let serial = serial.ok_or(INSUFFICIENT_RESOURCES)?;
@@ -211,17 +211,19 @@ extern "C" fn nvmlComputeInstanceDestroy(instance: nvmlComputeInstance_t) -> nvm
         let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
         let mut all = machine.instances().into_iter();
         let found = all.find(|one| one.compute.serial == serial);
-        // The look that knows of CUDA processes too.
-        let gpu = library::gpu(library::handle(found.ok_or(INVALID_ARGUMENT)?.card))?;
+        // This reading includes CUDA processes.
+        let gpu = library::gpu(library::handle(found.ok_or(INVALID_ARGUMENT)?.gpu_index))?;
         let used = |outer, inner| {
             gpu.running().iter().any(|process| {
-                cut::holds(
+                instances::uses_instance(
                     (process.gpu_instance, process.compute_instance),
                     (outer, inner),
                 )
             })
         };
-        library::change_machine(|machine| cut::destroy_compute(machine, serial, used).map_err(code))
+        library::change_machine(|machine| {
+            instances::destroy_compute(machine, serial, used).map_err(code)
+        })
     })
 }
 

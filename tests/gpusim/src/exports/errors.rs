@@ -1,4 +1,4 @@
-//! `nvmlErrorString`: the words for each code. Needs no initialised library.
+//! `nvmlErrorString`: the text of each code. Needs no initialised library.
 
 use std::ffi::{CStr, c_char};
 

@@ -1,5 +1,5 @@
-//! Event sets: who waits for what, and XIDs to those who wait. Every set sees each XID that came
-//! after its card was registered, in the order of the machine's history.
+//! Event sets: registrations for XIDs, and waiting for them. Every set gets each XID that was
+//! reported after its GPU was registered, in the order of the machine's history.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -23,7 +23,7 @@ const XID: c_ulonglong = nvmlEventTypeXidCriticalError as c_ulonglong;
 /// Memory errors, performance states and clocks may be registered; they never happen here.
 const SUPPORTED: c_ulonglong = 0x1 | 0x2 | 0x4 | XID | 0x10;
 
-/// Of one registered card: the sequence of the first XID not yet told, and whether XIDs count.
+/// Of one registered GPU: the sequence of the first XID not yet reported, and whether XIDs count.
 #[derive(Clone, Copy)]
 struct Registration {
     next: u64,
@@ -85,11 +85,11 @@ extern "C" fn nvmlDeviceRegisterEvents(
         }
         let next = library::machine()?.next_xid;
         let mut sets = SETS.lock();
-        let cards = sets.open.get_mut(&set.addr()).ok_or(INVALID_ARGUMENT)?;
-        let card = cards
+        let registrations = sets.open.get_mut(&set.addr()).ok_or(INVALID_ARGUMENT)?;
+        let registration = registrations
             .entry(index)
             .or_insert(Registration { next, xids: false });
-        card.xids |= types & XID != 0;
+        registration.xids |= types & XID != 0;
         Ok(())
     })
 }
@@ -120,15 +120,16 @@ extern "C" fn nvmlEventSetWait_v2(
     })
 }
 
-/// Takes the oldest untold XID of the set's cards. When there is none and a card is lost, says so.
+/// Takes the oldest unreported XID of the set's GPUs. If there is none and a GPU is lost, reports
+/// that.
 fn next_event(set: nvmlEventSet_t, machine: &Machine) -> Answer<Option<Xid>> {
     let mut sets = SETS.lock();
-    let cards = sets.open.get_mut(&set.addr()).ok_or(INVALID_ARGUMENT)?;
+    let registrations = sets.open.get_mut(&set.addr()).ok_or(INVALID_ARGUMENT)?;
     let untold = |xid: &&Xid| {
-        let card = usize::try_from(xid.gpu)
+        let registration = usize::try_from(xid.gpu)
             .ok()
-            .and_then(|gpu| cards.get(&gpu));
-        xid.sequence > 0 && card.is_some_and(|card| card.xids && xid.sequence >= card.next)
+            .and_then(|gpu| registrations.get(&gpu));
+        xid.sequence > 0 && registration.is_some_and(|one| one.xids && xid.sequence >= one.next)
     };
     let oldest = machine
         .xids
@@ -137,12 +138,12 @@ fn next_event(set: nvmlEventSet_t, machine: &Machine) -> Answer<Option<Xid>> {
         .min_by_key(|xid| xid.sequence);
     if let Some(xid) = oldest {
         let index = usize::try_from(xid.gpu).map_err(|_| INVALID_ARGUMENT)?;
-        let card = cards.get_mut(&index).ok_or(INVALID_ARGUMENT)?;
-        card.next = xid.sequence + 1;
+        let registration = registrations.get_mut(&index).ok_or(INVALID_ARGUMENT)?;
+        registration.next = xid.sequence + 1;
         return Ok(Some(*xid));
     }
     let lost = |index: &usize| machine.gpus[*index].lost != 0;
-    if cards.keys().any(lost) {
+    if registrations.keys().any(lost) {
         return Err(GPU_IS_LOST);
     }
     Ok(None)

@@ -89,7 +89,7 @@ fn field(gpu: &Gpu, id: c_uint) -> Answer<Field> {
         185 | 186 => Field::Int(gpu.power),
         188 | 189 => Field::Int(gpu.power_default_limit),
         190 => Field::Int(gpu.power_limit),
-        // What the driver asks for after an error.
+        // The action that the driver requests after an error.
         230 => Field::Int(gpu.recovery_action),
         _ => return Err(NOT_SUPPORTED),
     })

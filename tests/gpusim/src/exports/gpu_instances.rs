@@ -1,4 +1,4 @@
-//! GPU instances: what a card can be cut into, where, and making and ending them.
+//! GPU instances: the profiles and placements that a GPU supports; creating and destroying them.
 
 use std::ffi::{c_char, c_uint};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::mig::code;
 use crate::ffi::{Answer, Out, answer, put_list, struct_version, text_field};
-use crate::mig::cut;
+use crate::mig::instances;
 use crate::mig::profiles::{self, Profile};
 use crate::model::{Gpu, ON, text};
 use crate::{handles, library};
@@ -21,7 +21,7 @@ use crate::{handles, library};
 /// One more than NVML's last name for a kind of instance.
 const KINDS: c_uint = 17;
 
-/// The profile of this kind, whether or not the card is cut now.
+/// The profile of this kind, whether or not MIG is on.
 fn of_kind(device: nvmlDevice_t, kind: c_uint) -> Answer<Profile> {
     let gpu = library::gpu(device)?;
     if kind >= KINDS {
@@ -31,15 +31,15 @@ fn of_kind(device: nvmlDevice_t, kind: c_uint) -> Answer<Profile> {
     all.find(|one| one.kind == kind).ok_or(NOT_SUPPORTED)
 }
 
-/// The profile of this driver id, whether or not the card is cut now.
+/// The profile of this driver id, whether or not MIG is on.
 fn known(device: nvmlDevice_t, id: c_uint) -> Answer<Profile> {
-    cut::known(&*library::gpu(device)?, id).map_err(code)
+    instances::profile_by_id(&*library::gpu(device)?, id).map_err(code)
 }
 
-/// The card and its profile of this driver id; only while MIG is on.
+/// The GPU and its profile of this driver id; only while MIG is on.
 fn by_id(device: nvmlDevice_t, id: c_uint) -> Answer<(Box<Gpu>, Profile)> {
     let gpu = library::gpu(device)?;
-    let profile = cut::profile(&gpu, id).map_err(code)?;
+    let profile = instances::enabled_profile(&gpu, id).map_err(code)?;
     Ok((gpu, profile))
 }
 
@@ -140,7 +140,7 @@ extern "C" fn nvmlDeviceGetGpuInstanceRemainingCapacity(
 ) -> nvmlReturn_t {
     answer(|| {
         let (gpu, profile) = by_id(device, id)?;
-        count.put(cut::remaining(&gpu, &profile))
+        count.put(instances::remaining(&gpu, &profile))
     })
 }
 
@@ -171,9 +171,9 @@ extern "C" fn nvmlDeviceCreateGpuInstanceWithPlacement(
     })
 }
 
-/// Real cards take about a second.
+/// Real GPUs take about a second.
 fn take_time(gpu: &Gpu) {
-    let until = Instant::now() + Duration::from_millis(gpu.cut_ms.into());
+    let until = Instant::now() + Duration::from_millis(gpu.creation_delay_ms.into());
     while let Some(left) = until.checked_duration_since(Instant::now()) {
         std::thread::park_timeout(left);
     }
@@ -186,12 +186,13 @@ fn create(
     instance: &Out<nvmlGpuInstance_t>,
 ) -> Answer {
     take_time(&*library::gpu(device)?);
-    let card = library::index(device)?;
+    let gpu_index = library::index(device)?;
     if instance.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    let serial =
-        library::change_machine(|machine| cut::create(machine, card, id, placement).map_err(code))?;
+    let serial = library::change_machine(|machine| {
+        instances::create(machine, gpu_index, id, placement).map_err(code)
+    })?;
     instance.put(handles::gpu_instance(serial))
 }
 
@@ -200,10 +201,10 @@ extern "C" fn nvmlGpuInstanceDestroy(instance: nvmlGpuInstance_t) -> nvmlReturn_
     answer(|| {
         let machine = library::machine()?;
         let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
-        if let Some((card, _)) = cut::gpu_instance(&machine, serial) {
-            take_time(&machine.gpus[card]);
+        if let Some((gpu_index, _)) = instances::gpu_instance(&machine, serial) {
+            take_time(&machine.gpus[gpu_index]);
         }
-        library::change_machine(|machine| cut::destroy(machine, serial).map_err(code))
+        library::change_machine(|machine| instances::destroy(machine, serial).map_err(code))
     })
 }
 
@@ -249,10 +250,10 @@ extern "C" fn nvmlGpuInstanceGetInfo(
     answer(|| {
         let machine = library::machine()?;
         let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
-        let found = cut::gpu_instance(&machine, serial);
-        let (card, found) = found.ok_or(INVALID_ARGUMENT)?;
+        let found = instances::gpu_instance(&machine, serial);
+        let (gpu_index, found) = found.ok_or(INVALID_ARGUMENT)?;
         info.put(nvmlGpuInstanceInfo_t {
-            device: library::handle(card),
+            device: library::handle(gpu_index),
             id: found.id,
             profileId: found.profile,
             placement: nvmlGpuInstancePlacement_t {

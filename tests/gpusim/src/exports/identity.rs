@@ -1,4 +1,4 @@
-//! What a card is: names, numbers, PCI place, compute capability.
+//! The identity of a GPU: names, numbers, PCI address, compute capability.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -32,8 +32,8 @@ getters! {
     nvmlDeviceGetMaxPcieLinkGeneration: c_uint = |gpu| Ok(gpu.pcie_generation);
     nvmlDeviceGetCurrPcieLinkWidth: c_uint = |_| Ok(16);
     nvmlDeviceGetMaxPcieLinkWidth: c_uint = |_| Ok(16);
-    // The answer on every machine where the cards are not NUMA nodes of their own; the node
-    // beside the card is nvmlDeviceGetMemoryAffinity's answer.
+    // The answer on every machine where the GPUs are not NUMA nodes of their own; the node
+    // beside the GPU is nvmlDeviceGetMemoryAffinity's answer.
     nvmlDeviceGetNumaNodeId: c_uint = |_| Err(NOT_SUPPORTED);
 }
 
@@ -59,10 +59,10 @@ extern "C" fn nvmlDeviceGetUUID(
 extern "C" fn nvmlDeviceGetIndex(device: nvmlDevice_t, out: Out<c_uint>) -> nvmlReturn_t {
     answer(|| {
         library::gpu(device)?;
-        let card = library::index(device)?;
-        let cards = library::shown()?.cards(&*library::machine()?);
-        let index = cards.iter().position(|shown| *shown == card);
-        out.put(c_uint::try_from(index.unwrap_or(card)).expect("less than MAX_GPUS"))
+        let gpu_index = library::index(device)?;
+        let gpu_indexes = library::visible_devices()?.gpu_indexes(&*library::machine()?);
+        let index = gpu_indexes.iter().position(|visible| *visible == gpu_index);
+        out.put(c_uint::try_from(index.unwrap_or(gpu_index)).expect("less than MAX_GPUS"))
     })
 }
 

@@ -1,9 +1,10 @@
-//! Memory limits of cgroups, from driver r615 on. The card is not cut, the cgroup is one of v2 by
-//! its whole path (of v1 here, too, where machines have no other), and only root sets them.
+//! Memory limits of cgroups, from driver r615 on. The GPU must not be in MIG mode, the cgroup is
+//! named by its whole path in v2 (here also in v1, where a machine has no other), and only root
+//! sets limits.
 
 use std::ffi::{c_char, c_ulonglong};
 
-use aliquot_gpusim_model::walls::{Limit, ROOT, UNLIMITED};
+use aliquot_gpusim_model::memory_limits::{CgroupMemoryLimit, ROOT, UNLIMITED};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND as FUNCTION_NOT_FOUND,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
@@ -45,18 +46,18 @@ extern "C" fn nvmlDeviceSetMemoryLimits_v1(
     limits: Out<SetLimits>,
 ) -> nvmlReturn_t {
     answer(|| {
-        let index = whole_card(device)?;
-        let wanted = limits.get()?;
-        let path = cgroup(wanted.name_space)?;
-        if wanted.soft > wanted.hard {
+        let index = unpartitioned_gpu(device)?;
+        let requested = limits.get()?;
+        let path = cgroup(requested.name_space)?;
+        if requested.soft > requested.hard {
             return Err(INVALID_ARGUMENT);
         }
         if !may_administrate() {
             return Err(NO_PERMISSION);
         }
-        let running = library::running()?;
-        let member = running.member().ok_or(NOT_SUPPORTED)?;
-        let set = member.set_wall(index, &path, (wanted.soft, wanted.hard));
+        let processes = library::cuda_processes()?;
+        let member = processes.member().ok_or(NOT_SUPPORTED)?;
+        let set = member.set_memory_limit(index, &path, (requested.soft, requested.hard));
         set.map_err(|_| INSUFFICIENT_RESOURCES)
     })
 }
@@ -67,16 +68,18 @@ extern "C" fn nvmlDeviceGetMemoryLimits_v1(
     limits: Out<GetLimits>,
 ) -> nvmlReturn_t {
     answer(|| {
-        let index = whole_card(device)?;
+        let index = unpartitioned_gpu(device)?;
         let asked = limits.get()?;
         let path = cgroup(asked.name_space)?;
-        let running = library::running()?;
-        let member = running.member().ok_or(NOT_SUPPORTED)?;
-        let found = member.wall(index, &path).unwrap_or(Limit {
-            soft: 0,
-            hard: UNLIMITED,
-            used: 0,
-        });
+        let processes = library::cuda_processes()?;
+        let member = processes.member().ok_or(NOT_SUPPORTED)?;
+        let found = member
+            .memory_limit(index, &path)
+            .unwrap_or(CgroupMemoryLimit {
+                soft: 0,
+                hard: UNLIMITED,
+                used: 0,
+            });
         limits.put(GetLimits {
             soft: found.soft,
             hard: found.hard,
@@ -86,8 +89,8 @@ extern "C" fn nvmlDeviceGetMemoryLimits_v1(
     })
 }
 
-/// The index of a card that may have limits.
-fn whole_card(device: nvmlDevice_t) -> Answer<usize> {
+/// The index of a GPU that may have limits.
+fn unpartitioned_gpu(device: nvmlDevice_t) -> Answer<usize> {
     let found = library::device(device)?;
     let machine = library::machine()?;
     let driver = text(&machine.driver);
@@ -116,9 +119,9 @@ fn cgroup(name: *const c_char) -> Answer<String> {
 
 fn may_administrate() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let held = status
+    let capabilities = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|held| u64::from_str_radix(held.trim(), 16).ok());
-    held.is_some_and(|held| held & ADMIN != 0)
+        .and_then(|capabilities| u64::from_str_radix(capabilities.trim(), 16).ok());
+    capabilities.is_some_and(|capabilities| capabilities & ADMIN != 0)
 }

@@ -1,5 +1,5 @@
-//! Finding cards: count, and handles by index, uuid (of instances too), serial and PCI bus id. A lost card still
-//! counts, and asking for its handle answers that it is lost.
+//! Finding GPUs: count, and handles by index, UUID (of instances too), serial number and PCI bus
+//! id. A lost GPU still counts; asking for its handle returns the error that it is lost.
 
 use std::ffi::c_uint;
 
@@ -39,12 +39,12 @@ extern "C" fn nvmlDeviceGetHandleByIndex_v2(
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<nvmlDevice_t>) -> nvmlReturn_t {
     answer(|| {
-        let (machine, shown) = (library::machine()?, library::shown()?);
+        let (machine, visible) = (library::machine()?, library::visible_devices()?);
         let found = machine.instance(uuid.read()?);
-        let Some(found) = found.filter(|found| shown.instance(&machine, found)) else {
+        let Some(found) = found.filter(|found| visible.instance(&machine, found)) else {
             return by_text(&uuid, &device, |gpu, given| text(&gpu.uuid) == given);
         };
-        library::reachable(&machine.gpus[found.card])?;
+        library::reachable(&machine.gpus[found.gpu_index])?;
         device.put(handles::mig_device(found.compute.serial))
     })
 }
@@ -76,24 +76,26 @@ extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
 fn by_index(index: c_uint, device: &Out<nvmlDevice_t>) -> Answer {
     let machine = library::machine()?;
     let index = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
-    let cards = library::shown()?.cards(&machine);
-    let card = *cards.get(index).ok_or(INVALID_ARGUMENT)?;
-    library::reachable(&machine.cards()[card])?;
-    device.put(library::handle(card))
+    let gpu_indexes = library::visible_devices()?.gpu_indexes(&machine);
+    let gpu_index = *gpu_indexes.get(index).ok_or(INVALID_ARGUMENT)?;
+    library::reachable(&machine.existing_gpus()[gpu_index])?;
+    device.put(library::handle(gpu_index))
 }
 
 fn put_count(count: &Out<c_uint>) -> Answer {
-    let shown = library::shown()?.cards(&*library::machine()?);
-    count.put(c_uint::try_from(shown.len()).map_err(|_| INVALID_ARGUMENT)?)
+    let visible = library::visible_devices()?.gpu_indexes(&*library::machine()?);
+    count.put(c_uint::try_from(visible.len()).map_err(|_| INVALID_ARGUMENT)?)
 }
 
 fn by_text(given: &TextIn, device: &Out<nvmlDevice_t>, is: fn(&Gpu, &str) -> bool) -> Answer {
     let machine = library::machine()?;
     let given = given.read()?;
-    let mut cards = library::shown()?.cards(&machine).into_iter();
-    let index = cards.find(|card| is(&machine.cards()[*card], given));
+    let mut gpu_indexes = library::visible_devices()?
+        .gpu_indexes(&machine)
+        .into_iter();
+    let index = gpu_indexes.find(|gpu_index| is(&machine.existing_gpus()[*gpu_index], given));
     let index = index.ok_or(NOT_FOUND)?;
-    library::reachable(&machine.cards()[index])?;
+    library::reachable(&machine.existing_gpus()[index])?;
     device.put(library::handle(index))
 }
 

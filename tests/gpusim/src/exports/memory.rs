@@ -46,15 +46,15 @@ extern "C" fn nvmlDeviceGetMemoryInfo_v2(
         let (mut total, mut reserved, mut used) = found.memory();
         out.check_version(2)?;
         let own = || {
-            library::running()
+            library::cuda_processes()
                 .ok()?
                 .member()?
-                .own_wall(library::index(device).ok()?)
+                .own_memory_limit(library::index(device).ok()?)
         };
-        // Who is in a cgroup with a limit sees that.
-        if let Some(wall) = own().filter(|_| found.instance.is_none()) {
-            total = total.min(wall.hard);
-            (reserved, used) = (0, wall.used.min(total));
+        // A process in a cgroup with a limit sees the limit.
+        if let Some(limit) = own().filter(|_| found.instance.is_none()) {
+            total = total.min(limit.hard);
+            (reserved, used) = (0, limit.used.min(total));
         }
         out.put(nvmlMemory_v2_t {
             version: struct_version::<nvmlMemory_v2_t>(2),
@@ -102,7 +102,7 @@ extern "C" fn nvmlDeviceGetTotalEccErrors(
     })
 }
 
-/// Rows are remapped by cards from Ampere on.
+/// Rows are remapped by GPUs from Ampere on.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetRemappedRows(
     device: nvmlDevice_t,

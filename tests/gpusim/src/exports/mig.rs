@@ -1,4 +1,4 @@
-//! MIG of a card and its devices: the mode, finding instances' devices, what they are.
+//! The MIG mode of a GPU, and its MIG devices: finding them and their attributes.
 
 use std::ffi::c_uint;
 
@@ -13,7 +13,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::getters;
 use crate::ffi::{Answer, Out, answer};
-use crate::mig::cut::{self, Refusal, Switched};
+use crate::mig::instances::{self, InstanceError, MigModeChange};
 use crate::mig::profiles;
 use crate::model::{ABSENT, Gpu, ON, text};
 use crate::{handles, library};
@@ -22,13 +22,13 @@ getters! {
     nvmlDeviceGetMaxMigDeviceCount: c_uint = |gpu| Ok(if gpu.mig == ON { most(gpu) } else { 0 });
 }
 
-/// NVML's code for a refusal.
-pub(super) fn code(refusal: Refusal) -> nvmlReturn_t {
+/// NVML's code for an error.
+pub(super) fn code(refusal: InstanceError) -> nvmlReturn_t {
     match refusal {
-        Refusal::NotSupported => NOT_SUPPORTED,
-        Refusal::Invalid | Refusal::Gone => INVALID_ARGUMENT,
-        Refusal::Taken => INSUFFICIENT_RESOURCES,
-        Refusal::InUse => IN_USE,
+        InstanceError::NotSupported => NOT_SUPPORTED,
+        InstanceError::Invalid | InstanceError::NotFound => INVALID_ARGUMENT,
+        InstanceError::NoFreePlacement => INSUFFICIENT_RESOURCES,
+        InstanceError::InUse => IN_USE,
     }
 }
 
@@ -52,7 +52,7 @@ extern "C" fn nvmlDeviceGetMigMode(
     })
 }
 
-/// The second answer says whether the mode is on already; `IN_USE` there: at the next reset.
+/// The second answer is whether the mode is on already; `IN_USE` there: at the next reset.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceSetMigMode(
     device: nvmlDevice_t,
@@ -66,7 +66,7 @@ extern "C" fn nvmlDeviceSetMigMode(
         }
         let mut now = SUCCESS;
         library::change(device, |gpu| {
-            if cut::switch(gpu, mode == 1, used).map_err(code)? == Switched::Pending {
+            if instances::switch(gpu, mode == 1, used).map_err(code)? == MigModeChange::Pending {
                 now = IN_USE;
             }
             Ok(())
@@ -89,9 +89,9 @@ extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
         if index >= most(&gpu) {
             return Err(INVALID_ARGUMENT);
         }
-        let (machine, shown) = (library::machine()?, library::shown()?);
+        let (machine, visible) = (library::machine()?, library::visible_devices()?);
         let mut all = gpu.instances(library::index(device)?);
-        all.retain(|found| shown.instance(&machine, found));
+        all.retain(|found| visible.instance(&machine, found));
         let place = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
         let found = all.get(place).ok_or(NOT_FOUND)?;
         instance.put(handles::mig_device(found.compute.serial))
@@ -106,9 +106,9 @@ extern "C" fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is: Out<c_uint>)
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
     device: nvmlDevice_t,
-    card: Out<nvmlDevice_t>,
+    gpu: Out<nvmlDevice_t>,
 ) -> nvmlReturn_t {
-    answer(|| card.put(library::handle(instance(device)?.1.card)))
+    answer(|| gpu.put(library::handle(instance(device)?.1.gpu_index)))
 }
 
 #[unsafe(no_mangle)]
@@ -131,7 +131,7 @@ extern "C" fn nvmlDeviceGetAttributes_v2(
 ) -> nvmlReturn_t {
     answer(|| {
         let (gpu, found) = instance(device)?;
-        let profile = cut::profile(&gpu, found.gpu.profile).map_err(code)?;
+        let profile = instances::enabled_profile(&gpu, found.gpu.profile).map_err(code)?;
         let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
         attributes.put(nvmlDeviceAttributes_t {
             multiprocessorCount: found.gpu.sms * found.compute.slices / found.gpu.slices.max(1),
@@ -147,8 +147,8 @@ extern "C" fn nvmlDeviceGetAttributes_v2(
     })
 }
 
-/// The card and the instance of an instance's handle.
-fn instance(device: nvmlDevice_t) -> Answer<(Box<Gpu>, aliquot_gpusim_model::mig::Found)> {
+/// The GPU and the instance of an instance's handle.
+fn instance(device: nvmlDevice_t) -> Answer<(Box<Gpu>, aliquot_gpusim_model::mig::MigDevice)> {
     let found = library::device(device)?;
     let instance = found.instance.ok_or(INVALID_ARGUMENT)?;
     Ok((found.gpu, instance))

@@ -1,5 +1,5 @@
-//! The exported NVML calls, by topic. What is not simulated is not here, so that clients see it
-//! missing (`NVML_ERROR_FUNCTION_NOT_FOUND`). Must hold no state.
+//! The exported NVML calls, by topic. A call that is not simulated is not exported, so that clients
+//! get `NVML_ERROR_FUNCTION_NOT_FOUND`.
 
 mod compute_instances;
 mod errors;
@@ -17,7 +17,7 @@ mod sensors;
 mod system;
 mod topology;
 
-/// Calls of the form `name(device, out)`: each reads one value of one card.
+/// Calls of the form `name(device, out)`: each reads one value of one GPU.
 macro_rules! getters {
     ($($name:ident: $kind:ty = $get:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -31,7 +31,7 @@ macro_rules! getters {
 }
 pub(crate) use getters;
 
-/// Calls of the form `name(device, buffer, length)`: each reads one text of one card.
+/// Calls of the form `name(device, buffer, length)`: each reads one text of one GPU.
 macro_rules! texts {
     ($($name:ident = $get:expr;)*) => {$(
         #[unsafe(no_mangle)]

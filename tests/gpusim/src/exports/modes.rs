@@ -17,7 +17,7 @@ getters! {
     nvmlDeviceGetPersistenceMode: c_uint = |gpu| Ok(gpu.persistence);
 }
 
-/// `NVML_COMPUTEMODE_EXCLUSIVE_THREAD` (1) is gone from the cards simulated here.
+/// `NVML_COMPUTEMODE_EXCLUSIVE_THREAD` (1) is gone from the GPUs simulated here.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceSetComputeMode(device: nvmlDevice_t, mode: c_uint) -> nvmlReturn_t {
     answer(|| {

@@ -1,4 +1,4 @@
-//! Who uses a card: the three lists in their three versions, and utilisation by process.
+//! The processes on a GPU: the three lists in their three versions, and utilisation by process.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -66,8 +66,8 @@ fn info_v2(process: &Process) -> nvmlProcessInfo_v2_t {
     }
 }
 
-/// One sample for each process that works, taken now; none is "not found", as NVML says of an
-/// idle card.
+/// One sample for each busy process, taken now; none is "not found", as NVML reports an
+/// idle GPU.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetProcessUtilization(
     device: nvmlDevice_t,

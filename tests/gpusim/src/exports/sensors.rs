@@ -1,4 +1,4 @@
-//! What a card does now: utilisation, temperature, power, clocks.
+//! A GPU's sensors: utilisation, temperature, power, clocks.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 

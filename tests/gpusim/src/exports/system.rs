@@ -1,4 +1,4 @@
-//! Start, end, versions and process names.
+//! Initialisation, shutdown, versions and process names.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -18,7 +18,7 @@ extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
     answer(library::init)
 }
 
-/// The flags change how a driver attaches to its cards, which makes no difference here.
+/// The flags change how a driver attaches to its GPUs, which makes no difference here.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
     answer(library::init)
@@ -49,7 +49,7 @@ extern "C" fn nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) -> nvmlRetu
     answer(|| version.put(library::machine()?.cuda.cast_signed()))
 }
 
-/// The first argument of any process of this system; cut where it does not fit, as NVML does.
+/// The first argument of any process of this system; truncated if it does not fit, as in NVML.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlSystemGetProcessName(
     pid: c_uint,
@@ -60,9 +60,9 @@ extern "C" fn nvmlSystemGetProcessName(
         library::state()?;
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| NOT_FOUND)?;
         let first = command.split(|b| *b == 0).next().unwrap_or_default();
-        let cut: [c_char; 256] = text_field(&String::from_utf8_lossy(first));
+        let truncated: [c_char; 256] = text_field(&String::from_utf8_lossy(first));
         let end = usize::try_from(length).unwrap_or(256).min(256);
-        let mut shown = cut[..end].to_vec();
+        let mut shown = truncated[..end].to_vec();
         if let Some(last) = shown.last_mut() {
             *last = 0;
         }

@@ -1,4 +1,4 @@
-//! Where a card stands: near CPUs and memory, distance to other cards, `NVLink`.
+//! A GPU's topology: nearby CPUs and memory, distance to other GPUs, `NVLink`.
 
 use std::ffi::{c_uint, c_ulong};
 
@@ -144,7 +144,7 @@ extern "C" fn nvmlDeviceGetNvLinkVersion(
     })
 }
 
-/// Every capability is there, except the bridge of graphics cards.
+/// Every capability is there, except the bridge of graphics GPUs.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetNvLinkCapability(
     device: nvmlDevice_t,
@@ -173,7 +173,12 @@ extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
             LINK_SWITCH => pci_place((0, 0xC1 + link % 6, 0), NVSWITCH_ID, NVSWITCH_ID),
             peer => {
                 let peer = usize::try_from(peer - 1).map_err(|_| UNKNOWN)?;
-                pci_info(library::machine()?.cards().get(peer).ok_or(UNKNOWN)?)
+                pci_info(
+                    library::machine()?
+                        .existing_gpus()
+                        .get(peer)
+                        .ok_or(UNKNOWN)?,
+                )
             }
         })
     })

@@ -1,6 +1,6 @@
-//! Which instances each model can be cut into, with the driver's own numbers for them.
-//! Source: NVIDIA's MIG user guide and `nvidia-smi mig -lgip` listings; where no listing of a
-//! model was at hand, its memory is a little less than the profile's slices.
+//! The instances that each model supports, with the driver's own numbers for them. Source: NVIDIA's
+//! MIG user guide and `nvidia-smi mig -lgip` listings; for a model without a listing at hand, the
+//! memory is a little less than the profile's slices.
 
 /// One kind of GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Profile {
     pub size: u32,
     /// Where they may start.
     pub starts: &'static [u32],
-    /// Most of the kind on one card.
+    /// Most of the kind on one GPU.
     pub most: u32,
     /// MiB.
     pub memory: u64,
@@ -148,7 +148,7 @@ const MODELS: [(&str, Sizes); 9] = [
     ),
 ];
 
-/// What this model can be cut into; nothing where it has no MIG.
+/// What this model can be partitioned into; nothing where it has no MIG.
 #[must_use]
 pub fn of(model: &str) -> Vec<Profile> {
     let Some((_, sizes)) = MODELS.iter().find(|(name, _)| *name == model) else {
@@ -197,7 +197,7 @@ fn profile(shape: &Shape, sizes: Sizes, seven: bool) -> Profile {
     }
 }
 
-/// Compute slices of the whole card.
+/// Compute slices of the whole GPU.
 #[must_use]
 pub fn slices_of(profiles: &[Profile]) -> u32 {
     profiles.iter().map(|one| one.slices).max().unwrap_or(0)

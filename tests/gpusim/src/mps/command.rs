@@ -1,9 +1,9 @@
-//! The owner's command language, one command a line. Pure; fed by the daemon.
+//! The control daemon's command language, one command a line.
 
 /// Bytes in a MiB.
 const MIB: u64 = 1 << 20;
 
-/// What a line asks for.
+/// A parsed command.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Command {
     Servers,
@@ -43,7 +43,7 @@ pub(super) enum Command {
     },
 }
 
-/// Reads a line; the error is what the daemon says about it.
+/// Parses a line; the error is the daemon's answer.
 pub(super) fn parse(line: &str) -> Result<Command, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (name, arguments) = words.split_first().ok_or("Invalid command")?;

@@ -1,5 +1,5 @@
-//! `nvidia-cuda-mps-control`: `-d` and `-f` start the daemon, without them the commands on stdin
-//! go to the one that serves the pipe folder. Fed by arguments and environment.
+//! `nvidia-cuda-mps-control`: `-d` and `-f` start the daemon; without them the commands on stdin go
+//! to the daemon that serves the pipe directory.
 #![allow(clippy::print_stdout, reason = "a command that answers on stdout")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
 use super::daemon::{self, READY};
-use super::{Folders, PRIVILEGED, first_line};
+use super::{Directories, PRIVILEGED, first_line};
 
 /// One server for the clients of all users.
 const ALL_USERS: &str = "-multiuser-server";
@@ -16,7 +16,7 @@ const ALL_USERS: &str = "-multiuser-server";
 /// Runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
-    let folders = Folders::of_environment();
+    let folders = Directories::of_environment();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let known = ["-d", "-f", ALL_USERS];
     let has = |option: &str| arguments.iter().any(|one| one == option);
@@ -25,7 +25,7 @@ pub fn main() -> ExitCode {
         Some(other) => Err(format!("Unknown option {other}")),
         None if has("-d") => start(has(ALL_USERS)),
         None if has("-f") => daemon::run(folders, has(ALL_USERS)),
-        None => talk(&folders),
+        None => send_commands(&folders),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Leaves a daemon behind that serves.
+/// Starts a daemon in the background.
 fn start(all_users: bool) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut daemon = Command::new(program)
@@ -48,17 +48,17 @@ fn start(all_users: bool) -> Result<(), String> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(|e| e.to_string())?;
-    let mut said = String::new();
+    let mut status_line = String::new();
     if let Some(stdout) = daemon.stdout.take() {
-        let _ = BufReader::new(stdout).read_line(&mut said);
+        let _ = BufReader::new(stdout).read_line(&mut status_line);
     }
-    match said.trim() {
+    match status_line.trim() {
         READY => Ok(()),
-        fault => Err(fault.to_owned()),
+        message => Err(message.to_owned()),
     }
 }
 
-fn talk(folders: &Folders) -> Result<(), String> {
+fn send_commands(folders: &Directories) -> Result<(), String> {
     let missing = |_| "Cannot find MPS control daemon process".to_owned();
     let stream = UnixStream::connect(folders.pipe.join(PRIVILEGED)).map_err(missing)?;
     let broken = |e: std::io::Error| format!("Failed to talk to the control daemon: {e}");
@@ -81,7 +81,7 @@ fn talk(folders: &Folders) -> Result<(), String> {
     Ok(())
 }
 
-/// A line, and not one byte of what follows it.
+/// Reads a line, and not one byte beyond it.
 fn unbuffered_line(mut stream: &UnixStream) -> std::io::Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -91,7 +91,7 @@ fn unbuffered_line(mut stream: &UnixStream) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
-/// Answers the commands of one connection by `answer`, until it ends.
+/// Answers the commands of one connection by `answer`, until it closes.
 pub(super) fn serve(stream: &UnixStream, answer: impl Fn(&str) -> String) {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
@@ -105,7 +105,7 @@ pub(super) fn serve(stream: &UnixStream, answer: impl Fn(&str) -> String) {
     }
 }
 
-/// Asks for the first line only.
+/// Reads the first line only.
 pub(super) fn request(stream: &UnixStream) -> std::io::Result<String> {
     first_line(stream)
 }

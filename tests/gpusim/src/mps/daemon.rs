@@ -1,6 +1,6 @@
-//! The control daemon: one for each pipe folder. It starts a server when the first client comes,
-//! and carries out the owner's commands. Fed by two sockets; knows no client, its servers do.
-#![allow(clippy::print_stdout, reason = "says on stdout that it serves")]
+//! The control daemon, one for each pipe directory. It starts a server for the first client, and
+//! executes the owner's commands.
+#![allow(clippy::print_stdout, reason = "prints on stdout that it serves")]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,23 +15,23 @@ use parking_lot::Mutex;
 
 use super::command::{self, Command};
 use super::server::TERMS;
-use super::{CONTROL, Folders, LOCK, PID, PRIVILEGED, ask, control, log, peer};
+use super::{CONTROL, Directories, LOCK, PID, PRIVILEGED, ask, control, log, peer};
 
-/// What a started daemon says on its stdout.
+/// What a started daemon prints on its stdout.
 pub(super) const READY: &str = "ready";
 
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const NOT_READY: u32 = 807;
 
 struct Daemon {
-    folders: Folders,
+    folders: Directories,
     /// One server for the clients of all users; else for those of one user at a time.
     all_users: bool,
-    books: Mutex<Books>,
+    state: Mutex<DaemonState>,
 }
 
-/// What servers are started with, and those that were.
-struct Books {
+/// The settings for new servers, and the running servers.
+struct DaemonState {
     percent: f64,
     /// Bytes by device ordinal.
     limits: BTreeMap<u32, u64>,
@@ -45,7 +45,7 @@ struct Server {
 }
 
 /// Serves until `quit`.
-pub(super) fn run(folders: Folders, all_users: bool) -> Result<(), String> {
+pub(super) fn run(folders: Directories, all_users: bool) -> Result<(), String> {
     let made = |e: std::io::Error| format!("Cannot use {}: {e}", folders.pipe.display());
     fs::create_dir_all(&folders.pipe).map_err(made)?;
     fs::create_dir_all(&folders.log).map_err(made)?;
@@ -60,17 +60,17 @@ pub(super) fn run(folders: Folders, all_users: bool) -> Result<(), String> {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         Ok(listener)
     };
-    // A path too long for a socket ends so with the real one too.
+    // The real daemon prints this too for a path too long for a socket.
     let unbound = |_: std::io::Error| "Cannot find MPS control daemon process".to_owned();
     let clients = bound(CONTROL).map_err(unbound)?;
     let commands = bound(PRIVILEGED).map_err(unbound)?;
     let pid = std::process::id().to_string();
     fs::write(folders.pipe.join(PID), pid).map_err(made)?;
-    super::end_with_the_machine();
+    super::exit_with_machine();
     let daemon = Arc::new(Daemon {
         folders,
         all_users,
-        books: Mutex::new(Books {
+        state: Mutex::new(DaemonState {
             percent: 100.0,
             limits: BTreeMap::new(),
             servers: Vec::new(),
@@ -86,7 +86,7 @@ pub(super) fn run(folders: Folders, all_users: bool) -> Result<(), String> {
     std::thread::spawn(move || {
         for stream in clients.incoming().flatten() {
             let daemon = Arc::clone(&asked);
-            std::thread::spawn(move || daemon.introduce(&stream));
+            std::thread::spawn(move || daemon.assign_server(&stream));
         }
     });
     for stream in commands.incoming().flatten() {
@@ -101,8 +101,8 @@ impl Daemon {
         log::write(&self.folders.log, "control.log", "Control", text);
     }
 
-    /// Names a server to a client.
-    fn introduce(&self, mut stream: &UnixStream) {
+    /// Sends a client the server to connect to.
+    fn assign_server(&self, mut stream: &UnixStream) {
         self.log("Accepting connection...");
         if control::request(stream).is_err() {
             return;
@@ -115,25 +115,25 @@ impl Daemon {
         let _ = writeln!(stream, "{answer}");
     }
 
-    /// The server for a user's clients; started if there is none. One of another user must have
-    /// lost its clients first, for which its own wait.
+    /// The server for a user's clients, started if there is none. A server of another user must
+    /// lose its clients first; the call waits for that.
     fn server(&self, user: u32) -> Result<u32, String> {
-        let mut books = loop {
-            let mut books = self.books.lock();
-            books.bury();
-            let Some(server) = books.servers.first() else {
-                break books;
+        let mut state = loop {
+            let mut state = self.state.lock();
+            state.reap();
+            let Some(server) = state.servers.first() else {
+                break state;
             };
             let id = server.process.id();
             if self.all_users || server.user == user {
                 return Ok(id);
             }
-            drop(books);
-            self.until_idle(&[id], None);
-            // Somebody else may have ended it.
+            drop(state);
+            self.wait_until_idle(&[id], None);
+            // Another call may have stopped it.
             let _ = self.end(id);
         };
-        let limits = books.limits.iter();
+        let limits = state.limits.iter();
         let limits: Vec<String> = limits
             .map(|(device, bytes)| format!("{device}={bytes}"))
             .collect();
@@ -141,7 +141,7 @@ impl Daemon {
         let log = self.folders.log.join("server.log");
         let log = File::options().create(true).append(true).open(log);
         let mut server = Process::new(program.with_file_name("nvidia-cuda-mps-server"))
-            .env(TERMS, format!("{} {}", books.percent, limits.join(",")))
+            .env(TERMS, format!("{} {}", state.percent, limits.join(",")))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from))
@@ -149,17 +149,17 @@ impl Daemon {
             .map_err(|e| e.to_string())?;
         let pid = server.id();
         self.log(&format!("Starting new server {pid} for user {user}"));
-        let mut said = String::new();
+        let mut status_line = String::new();
         if let Some(stdout) = server.stdout.take() {
-            let _ = BufReader::new(stdout).read_line(&mut said);
+            let _ = BufReader::new(stdout).read_line(&mut status_line);
         }
-        if said.trim() != READY {
+        if status_line.trim() != READY {
             let _ = server.wait();
             self.log(&format!("Server {pid} exited with status 1"));
             return Err("Failed to start a server".to_owned());
         }
         self.log(&format!("NEW SERVER {pid}: Ready"));
-        books.servers.push(Server {
+        state.servers.push(Server {
             process: server,
             user,
         });
@@ -167,11 +167,11 @@ impl Daemon {
     }
 
     fn answer(&self, line: &str) -> String {
-        let done = command::parse(line).and_then(|command| self.carry_out(command));
+        let done = command::parse(line).and_then(|command| self.execute(command));
         done.unwrap_or_else(|text| text)
     }
 
-    fn carry_out(&self, command: Command) -> Result<String, String> {
+    fn execute(&self, command: Command) -> Result<String, String> {
         let silent = |()| String::new();
         match command {
             Command::Servers => {
@@ -182,7 +182,7 @@ impl Daemon {
             Command::Start { uid } => self.server(uid).map(|_| String::new()),
             Command::Shutdown { server, force } => {
                 if !force {
-                    self.until_idle(&[server], None);
+                    self.wait_until_idle(&[server], None);
                 }
                 self.end(server).map(silent)
             }
@@ -198,20 +198,20 @@ impl Daemon {
             Command::Terminate { server, client } => {
                 self.ask(server, &format!("terminate {client}"))
             }
-            Command::DefaultPercent => Ok(format!("{:.1}", self.books.lock().percent)),
+            Command::DefaultPercent => Ok(format!("{:.1}", self.state.lock().percent)),
             Command::SetDefaultPercent(percent) => {
-                self.books.lock().percent = percent;
+                self.state.lock().percent = percent;
                 Ok(format!("{percent:.1}"))
             }
             Command::SetPercent { server, percent } => {
                 self.ask(server, &format!("percent {percent}"))
             }
             Command::DefaultLimit(device) => {
-                let known = self.books.lock().limits.get(&device).copied();
+                let known = self.state.lock().limits.get(&device).copied();
                 Ok(known.map_or_else(String::new, |bytes| format!("{}M", bytes >> 20)))
             }
             Command::SetDefaultLimit { device, bytes } => {
-                self.books.lock().limits.insert(device, bytes);
+                self.state.lock().limits.insert(device, bytes);
                 Ok(String::new())
             }
             Command::SetLimit {
@@ -224,9 +224,9 @@ impl Daemon {
     }
 
     fn servers(&self) -> Vec<u32> {
-        let mut books = self.books.lock();
-        books.bury();
-        let servers = books.servers.iter();
+        let mut state = self.state.lock();
+        state.reap();
+        let servers = state.servers.iter();
         servers.map(|server| server.process.id()).collect()
     }
 
@@ -248,8 +248,8 @@ impl Daemon {
             .join("\n")
     }
 
-    /// Waits for the clients' ends, at most so long.
-    fn until_idle(&self, servers: &[u32], most: Option<Duration>) {
+    /// Waits until the clients exit, at most so long.
+    fn wait_until_idle(&self, servers: &[u32], most: Option<Duration>) {
         let start = Instant::now();
         let busy = |server: &u32| {
             self.ask(*server, "clients")
@@ -261,13 +261,13 @@ impl Daemon {
     }
 
     fn end(&self, server: u32) -> Result<(), String> {
-        let mut books = self.books.lock();
-        let place = books
+        let mut state = self.state.lock();
+        let place = state
             .servers
             .iter()
             .position(|one| one.process.id() == server);
         let place = place.ok_or_else(|| format!("Server {server} does not exist"))?;
-        let mut gone = books.servers.remove(place);
+        let mut gone = state.servers.remove(place);
         let _ = gone.process.kill();
         let _ = gone.process.wait();
         let _ = fs::remove_file(self.folders.server(server));
@@ -276,7 +276,7 @@ impl Daemon {
 
     fn quit(&self, most: Option<Duration>) -> Result<String, String> {
         let servers = self.servers();
-        self.until_idle(&servers, most);
+        self.wait_until_idle(&servers, most);
         for server in self.servers() {
             self.end(server)?;
         }
@@ -291,9 +291,9 @@ impl Daemon {
     }
 }
 
-impl Books {
-    /// Forgets servers that ended.
-    fn bury(&mut self) {
+impl DaemonState {
+    /// Reaps servers that exited.
+    fn reap(&mut self) {
         self.servers
             .retain_mut(|server| matches!(server.process.try_wait(), Ok(None)));
     }

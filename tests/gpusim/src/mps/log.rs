@@ -1,12 +1,11 @@
-//! `control.log` and `server.log`: one line for each thing that happened, in the daemon's words.
-//! Fed by the daemon and the servers; decides nothing.
+//! `control.log` and `server.log`: one line for each event, in the real daemon's words.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Adds a line; a log that cannot be written stops nobody.
+/// Appends a line; a failed write is ignored.
 pub(super) fn write(folder: &Path, file: &str, who: &str, text: &str) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let since = since.unwrap_or_default();

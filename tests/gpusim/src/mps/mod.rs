@@ -1,6 +1,5 @@
-//! NVIDIA's MPS as far as its owner meets it: a control daemon with its pipe folder and command
-//! language, and the servers that it starts. Fed by the environment of
-//! `nvidia-cuda-mps-control`; the clients' end is in the simulated CUDA driver.
+//! NVIDIA's MPS as its owner sees it: a control daemon with its pipe directory and commands, and
+//! the servers that it starts. The clients' side is in the simulated CUDA driver.
 
 mod command;
 pub mod control;
@@ -18,17 +17,17 @@ const CONTROL: &str = "control";
 const PRIVILEGED: &str = "control_privileged";
 /// Locked for as long as a daemon serves the folder.
 const LOCK: &str = "control_lock";
-/// The daemon's process id; gone when it ended by `quit`.
+/// The daemon's process id; removed by `quit`.
 const PID: &str = "nvidia-cuda-mps-control.pid";
 
 /// The daemon's two folders.
 #[derive(Clone, Debug)]
-pub(crate) struct Folders {
+pub(crate) struct Directories {
     pipe: PathBuf,
     log: PathBuf,
 }
 
-impl Folders {
+impl Directories {
     fn of_environment() -> Self {
         let folder = |name, default: &str| {
             std::env::var_os(name).map_or_else(|| default.into(), PathBuf::from)
@@ -82,8 +81,8 @@ fn first_line(stream: &UnixStream) -> std::io::Result<String> {
     Ok(line.trim().to_owned())
 }
 
-/// Ends this process when its machine is gone: a test that ended leaves none behind.
-fn end_with_the_machine() {
+/// Exits when the machine's state file is gone, so that no test leaves a process behind.
+fn exit_with_machine() {
     let Some(state) = std::env::var_os(crate::STATE_VARIABLE).map(PathBuf::from) else {
         return;
     };

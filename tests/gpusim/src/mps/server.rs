@@ -1,6 +1,6 @@
-//! `nvidia-cuda-mps-server`: holds the cards' context for its clients, tells each its limits, and
-//! ends all of them when one faults. Fed by its socket and by what its daemon started it with.
-#![allow(clippy::print_stdout, reason = "says on stdout that it serves")]
+//! `nvidia-cuda-mps-server`: owns the GPUs' contexts for its clients, sends each client its limits,
+//! and terminates all of them after a fatal error of one.
+#![allow(clippy::print_stdout, reason = "prints on stdout that it serves")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use aliquot_gpusim_model::Member;
 use parking_lot::Mutex;
 
-use super::{Folders, log, peer};
+use super::{Directories, log, peer};
 use crate::mig::profiles;
 use crate::model::{Gpu, Machine, text};
 use crate::state::State;
@@ -35,19 +35,19 @@ struct Server {
     token: u64,
     /// Most clients.
     most: usize,
-    /// The uuids of its cards.
+    /// The uuids of its GPUs.
     devices: Vec<String>,
-    books: Mutex<Books>,
+    state: Mutex<ServerState>,
 }
 
-struct Books {
+struct ServerState {
     percent: f64,
     /// Bytes by device ordinal.
     limits: BTreeMap<u32, u64>,
     clients: Vec<Client>,
     next_id: u32,
-    /// A client faulted, and not all have gone since.
-    fault: bool,
+    /// A client had a fatal error, and not all clients have gone since.
+    faulted: bool,
 }
 
 struct Client {
@@ -71,25 +71,25 @@ pub fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let folders = Folders::of_environment();
-    let said = |e: &dyn std::fmt::Display| e.to_string();
+    let folders = Directories::of_environment();
+    let message = |e: &dyn std::fmt::Display| e.to_string();
     let state = std::env::var_os(crate::STATE_VARIABLE).ok_or("no driver")?;
     let state = PathBuf::from(state);
-    let machine = State::open(&state).map_err(|e| said(&e))?.machine();
-    let member = Member::join(&state).map_err(|e| said(&e))?;
+    let machine = State::open(&state).map_err(|e| message(&e))?.machine();
+    let member = Member::join(&state).map_err(|e| message(&e))?;
     let chosen = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let cards = visible(&machine, chosen.as_deref());
+    let gpu_indexes = visible(&machine, chosen.as_deref());
     let (token, first) = (
         member.token(),
-        cards.first().ok_or("no CUDA-capable device")?,
+        gpu_indexes.first().ok_or("no CUDA-capable device")?,
     );
     member.join_server(token, 100);
-    for card in &cards {
-        hold(&member, *card, &machine.gpus[*card])?;
+    for gpu_index in &gpu_indexes {
+        create_context(&member, *gpu_index, &machine.gpus[*gpu_index])?;
     }
     let volta = machine.gpus[*first].capability_major >= 7;
     let most = if volta { MOST } else { MOST_BEFORE_VOLTA };
-    // An instance serves its part of them.
+    // An instance serves its part of the clients.
     let instance = chosen
         .as_deref()
         .and_then(|chosen| machine.instance(chosen));
@@ -99,19 +99,19 @@ fn run() -> Result<(), String> {
         let count = |number: u32| usize::try_from(number.max(1)).unwrap_or(1);
         (most * count(slices) / count(all)).max(1)
     });
-    let uuid = |card: &usize| text(&machine.gpus[*card].uuid).to_owned();
+    let uuid = |gpu_index: &usize| text(&machine.gpus[*gpu_index].uuid).to_owned();
     let terms = std::env::var(TERMS).unwrap_or_default();
     let server = Arc::new(Server {
         log: folders.log.clone(),
         token,
         most,
-        devices: cards.iter().map(uuid).collect(),
-        books: Mutex::new(Books::new(&terms)),
+        devices: gpu_indexes.iter().map(uuid).collect(),
+        state: Mutex::new(ServerState::new(&terms)),
     });
     let path = folders.server(std::process::id());
-    let listener = UnixListener::bind(&path).map_err(|e| said(&e))?;
-    open_to_all(&path).map_err(|e| said(&e))?;
-    super::end_with_the_machine();
+    let listener = UnixListener::bind(&path).map_err(|e| message(&e))?;
+    open_to_all(&path).map_err(|e| message(&e))?;
+    super::exit_with_machine();
     server.log("Created shared memory region");
     println!("{}", super::daemon::READY);
     let _ = std::io::stdout().flush();
@@ -127,41 +127,41 @@ fn open_to_all(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
 }
 
-/// Takes the card's shared context, as any process would its own.
-fn hold(member: &Member, card: usize, gpu: &Gpu) -> Result<(), String> {
+/// Creates the shared context on a GPU, charged like any process's own.
+fn create_context(member: &Member, gpu_index: usize, gpu: &Gpu) -> Result<(), String> {
     let prohibited = gpu.compute_mode == 2;
-    let taken = gpu.compute_mode == 3 && member.others_have_contexts(card);
+    let taken = gpu.compute_mode == 3 && member.others_have_contexts(gpu_index);
     if prohibited || taken || gpu.lost != 0 {
         return Err("CUDA-capable device(s) is/are busy or unavailable".to_owned());
     }
     let capacity = gpu
         .memory_total
         .saturating_sub(gpu.used() + gpu.memory_reserved);
-    let charged = member.charge(card, gpu.context_bytes, capacity);
+    let charged = member.charge(gpu_index, gpu.context_bytes, capacity);
     charged.map_err(|_| "out of memory".to_owned())?;
-    member.holding(card).contexts.fetch_add(1, Relaxed);
+    member.counters(gpu_index).contexts.fetch_add(1, Relaxed);
     Ok(())
 }
 
-/// The cards that `CUDA_VISIBLE_DEVICES` names, as CUDA reads it.
+/// The GPUs that `CUDA_VISIBLE_DEVICES` names, as CUDA reads it.
 fn visible(machine: &Machine, chosen: Option<&str>) -> Vec<usize> {
-    let all = 0..machine.cards().len();
+    let all = 0..machine.existing_gpus().len();
     let Some(chosen) = chosen else {
         return all.collect();
     };
     let of_uuid = |name: &str| {
         let known = |gpu: &Gpu| name.starts_with("GPU-") && text(&gpu.uuid).starts_with(name);
-        machine.cards().iter().position(known)
+        machine.existing_gpus().iter().position(known)
     };
     let names = chosen.split(',').map(str::trim);
     let found = names.map_while(|name| match name.parse::<usize>() {
         Ok(index) => all.contains(&index).then_some(index),
-        Err(_) => of_uuid(name).or_else(|| machine.instance(name).map(|found| found.card)),
+        Err(_) => of_uuid(name).or_else(|| machine.instance(name).map(|found| found.gpu_index)),
     });
     found.collect()
 }
 
-impl Books {
+impl ServerState {
     fn new(terms: &str) -> Self {
         let (percent, limits) = terms.split_once(' ').unwrap_or((terms, ""));
         let limits = limits.split(',').filter_map(|pair| {
@@ -173,11 +173,11 @@ impl Books {
             limits: limits.collect(),
             clients: Vec::new(),
             next_id: 0,
-            fault: false,
+            faulted: false,
         }
     }
 
-    /// What a client is told.
+    /// The line that a client gets.
     fn terms(&self, token: u64) -> String {
         let limits = self.limits.iter();
         let limits: Vec<String> = limits
@@ -208,17 +208,17 @@ impl Server {
         };
         for line in lines {
             if let Some(code) = line.strip_prefix("fault ") {
-                self.fault(code);
+                self.end_clients_after_fault(code);
             }
         }
-        let mut books = self.books.lock();
-        books.clients.retain(|client| client.id != id);
-        books.fault &= !books.clients.is_empty();
+        let mut state = self.state.lock();
+        state.clients.retain(|client| client.id != id);
+        state.faulted &= !state.clients.is_empty();
     }
 
     fn admit(&self, mut stream: &UnixStream, rest: &str) -> Option<u32> {
-        let mut books = self.books.lock();
-        let refused = match (books.fault, books.clients.len() >= self.most) {
+        let mut state = self.state.lock();
+        let refused = match (state.faulted, state.clients.len() >= self.most) {
             (true, _) => Some(NOT_READY),
             (_, true) => Some(TOO_MANY),
             _ => None,
@@ -228,11 +228,12 @@ impl Server {
             return None;
         }
         let (own, command) = rest.split_once(' ').unwrap_or((rest, ""));
-        // As this process sees the client; one that it cannot see is known by its own word.
+        // The pid as this process sees it; of a client that it cannot see, the one that the client
+        // sent.
         let seen = peer(stream).map(|(pid, _)| pid).filter(|pid| *pid > 0);
         let pid = seen.or_else(|| own.parse().ok())?;
-        let id = books.next_id;
-        books.next_id += 1;
+        let id = state.next_id;
+        state.next_id += 1;
         let client = Client {
             id,
             pid,
@@ -240,32 +241,32 @@ impl Server {
             command: command.to_owned(),
             stream: stream.try_clone().ok()?,
         };
-        books.clients.push(client);
-        let terms = books.terms(self.token);
-        drop(books);
+        state.clients.push(client);
+        let terms = state.terms(self.token);
+        drop(state);
         self.log(&format!("New client {pid} connected"));
         writeln!(stream, "{terms}").ok()?;
         Some(id)
     }
 
-    /// A client's fatal fault is everybody's.
-    fn fault(&self, code: &str) {
+    /// A fatal error of one client terminates all clients.
+    fn end_clients_after_fault(&self, code: &str) {
         self.log(&format!(
             "A fatal fault ({code}) of one client ends all clients"
         ));
-        let mut books = self.books.lock();
-        books.fault = true;
-        for client in &books.clients {
+        let mut state = self.state.lock();
+        state.faulted = true;
+        for client in &state.clients {
             let _ = writeln!(&client.stream, "fault {code}");
         }
     }
 
     fn command(&self, line: &str) -> String {
-        let mut books = self.books.lock();
+        let mut state = self.state.lock();
         let words: Vec<&str> = line.split_whitespace().collect();
-        let pids = books.clients.iter().map(|client| client.pid.to_string());
+        let pids = state.clients.iter().map(|client| client.pid.to_string());
         match words.as_slice() {
-            ["status"] => if books.fault { "FAULT" } else { "ACTIVE" }.to_owned(),
+            ["status"] => if state.faulted { "FAULT" } else { "ACTIVE" }.to_owned(),
             ["clients"] => pids.collect::<Vec<_>>().join("\n"),
             ["devices"] => {
                 let pids = pids.collect::<Vec<_>>().join("\n");
@@ -275,9 +276,9 @@ impl Server {
                     .map(|device| format!("{}\n{pids}", short(device)));
                 each.collect::<Vec<_>>().join("\n")
             }
-            ["ps"] => self.processes(&books),
+            ["ps"] => self.processes(&state),
             ["terminate", pid] => {
-                let known = books
+                let known = state
                     .clients
                     .iter()
                     .find(|client| client.pid.to_string() == **pid);
@@ -288,12 +289,12 @@ impl Server {
                 String::new()
             }
             ["percent", percent] => {
-                books.percent = percent.parse().unwrap_or(books.percent);
-                format!("{:.1}", books.percent)
+                state.percent = percent.parse().unwrap_or(state.percent);
+                format!("{:.1}", state.percent)
             }
             ["limit", device, bytes] => {
                 if let (Ok(device), Ok(bytes)) = (device.parse(), bytes.parse()) {
-                    books.limits.insert(device, bytes);
+                    state.limits.insert(device, bytes);
                 }
                 String::new()
             }
@@ -301,10 +302,10 @@ impl Server {
         }
     }
 
-    fn processes(&self, books: &Books) -> String {
+    fn processes(&self, state: &ServerState) -> String {
         let own = std::process::id();
         let device = self.devices.first().map_or("", |device| short(device));
-        let rows = books.clients.iter().map(|client| {
+        let rows = state.clients.iter().map(|client| {
             format!(
                 "{:<9} {:<5} {own:<9} {device:<18} {:<14} {}",
                 client.pid, client.id, client.namespace, client.command
@@ -314,7 +315,7 @@ impl Server {
     }
 }
 
-/// A uuid as the lists show it.
+/// A UUID as printed in the lists.
 fn short(uuid: &str) -> &str {
     uuid.get(..18).unwrap_or(uuid)
 }

@@ -1,4 +1,4 @@
-//! What CUDA processes meet under MPS: caps, concurrency, shared faults, compute modes, limits
+//! CUDA processes under MPS: memory limits, concurrency, shared fatal errors, compute modes, limits
 //! on their number.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ const RPC_FAILURE: u32 = 806;
 const TOO_MANY: u32 = 808;
 const TERMINATED: u32 = 810;
 
-/// A daemon of card 0, and clients of it that run the same test in another role.
+/// A daemon of GPU 0, and clients of it that run the same test in another role.
 struct Scene<'a> {
     name: &'a str,
     machine: &'a SimulatedMachine,
@@ -53,7 +53,7 @@ impl Scene<'_> {
     fn until_it_runs(&self, client: &Started) {
         let pid = client.id();
         until("the client runs", || {
-            let holders = self.machine.holders("0").unwrap();
+            let holders = self.machine.process_usage("0").unwrap();
             holders.iter().any(|one| one.pid == pid && one.contexts > 0)
         });
     }
@@ -111,7 +111,7 @@ fn runs_clients_concurrently_within_their_percentages() {
     };
     let name = "clients::runs_clients_concurrently_within_their_percentages";
     scene(name, client, |scene| {
-        // Four times 25 percent fill the card: nobody waits for anybody.
+        // Four times 25 percent fill the GPU: no client waits for another.
         scene
             .daemon
             .answer("set_default_active_thread_percentage 25");
@@ -153,7 +153,7 @@ fn exclusive_gpu_admits_only_clients_of_its_server() {
         let list = scene.daemon.answer(&format!("get_client_list {server}"));
         assert!(list.lines().any(|line| line == pid.to_string()), "{list}");
         assert!(scene.daemon.answer("ps").contains(&format!("\n{pid} ")));
-        let holders = scene.machine.holders("0").unwrap();
+        let holders = scene.machine.process_usage("0").unwrap();
         let of = |pid: u32| holders.iter().find(|one| one.pid == pid).unwrap();
         assert!(of(pid).mps && !of(server).mps);
         // The driver lists the clients and not their server.
@@ -236,7 +236,7 @@ fn admits_at_most_48_clients() {
         let clients: Vec<_> = (0..48).map(|_| scene.client("0")).collect();
         until("48 clients are there", || count() == 48);
         scene.client(&TOO_MANY.to_string()).finish();
-        assert!(scene.machine.holders("1").unwrap().is_empty());
+        assert!(scene.machine.process_usage("1").unwrap().is_empty());
         drop(clients);
         until("all are gone", || count() == 0);
     });

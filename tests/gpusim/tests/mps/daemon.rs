@@ -1,4 +1,4 @@
-//! A daemon of one machine with folders of its own, and commands to it. Holds no test.
+//! A daemon of one machine with directories of its own, and commands to it.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon's folders; it is not started.
+    /// A daemon's directories; it is not started.
     pub(crate) fn new(machine: &SimulatedMachine, name: &str, devices: &str) -> Self {
         let folder = machine.state().parent().unwrap().join(name);
         Self {
@@ -25,7 +25,7 @@ impl Daemon {
         }
     }
 
-    /// Starts it as its owner does; what it says, and whether it did.
+    /// Starts it as its owner does; returns its output and whether it succeeded.
     pub(crate) fn start(&self) -> (String, bool) {
         self.start_with(&[])
     }
@@ -33,8 +33,8 @@ impl Daemon {
     /// The same with more arguments.
     pub(crate) fn start_with(&self, more: &[&str]) -> (String, bool) {
         let output = self.command().arg("-d").args(more).output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        (said.trim().to_owned(), output.status.success())
+        let printed = String::from_utf8(output.stdout).unwrap();
+        (printed.trim().to_owned(), output.status.success())
     }
 
     pub(crate) fn started(machine: &SimulatedMachine, name: &str, devices: &str) -> Self {
@@ -53,8 +53,8 @@ impl Daemon {
         command
     }
 
-    /// What it answers to commands on stdin.
-    pub(crate) fn tell(&self, commands: &str) -> (String, bool) {
+    /// Its output for commands on stdin.
+    pub(crate) fn command_output(&self, commands: &str) -> (String, bool) {
         let mut control = self.command();
         let control = control.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut control = control.spawn().unwrap();
@@ -63,14 +63,14 @@ impl Daemon {
         let _ = writeln!(stdin, "{commands}");
         drop(stdin);
         let output = control.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        (said.trim().to_owned(), output.status.success())
+        let printed = String::from_utf8(output.stdout).unwrap();
+        (printed.trim().to_owned(), output.status.success())
     }
 
     pub(crate) fn answer(&self, commands: &str) -> String {
-        let (said, good) = self.tell(commands);
-        assert!(good, "{commands}: {said}");
-        said
+        let (printed, good) = self.command_output(commands);
+        assert!(good, "{commands}: {printed}");
+        printed
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -1,4 +1,4 @@
-//! MPS as its owner and its clients meet it: the real binaries, the real CUDA library, processes.
+//! MPS as its owner and its clients see it: the real binaries, the real CUDA library, processes.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 #[path = "../../cuda/tests/driver/client.rs"]

@@ -1,4 +1,4 @@
-//! What the owner of a daemon meets: starting, commands, texts, ends.
+//! A daemon as its owner sees it: start, commands, answers, exit.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,10 @@ fn rejects_second_daemon_in_the_same_directories() {
     on(TWO_A100, |machine| {
         let daemon = Daemon::new(machine, "a", "0");
         let missing = "Cannot find MPS control daemon process".to_owned();
-        assert_eq!(daemon.tell("get_server_list"), (missing.clone(), false));
+        assert_eq!(
+            daemon.command_output("get_server_list"),
+            (missing.clone(), false)
+        );
         assert_eq!(daemon.start(), (String::new(), true));
         for file in ["control", "control_privileged", "control_lock"] {
             assert!(daemon.pipe.join(file).exists(), "{file}");
@@ -32,7 +35,7 @@ fn rejects_second_daemon_in_the_same_directories() {
         assert_eq!(daemon.answer("quit"), "");
         until("it ends", || !runs(pid));
         assert!(!daemon.pipe.join("nvidia-cuda-mps-control.pid").exists());
-        assert_eq!(daemon.tell("quit"), (missing, false));
+        assert_eq!(daemon.command_output("quit"), (missing, false));
     });
 }
 
@@ -43,7 +46,7 @@ fn daemon_takes_over_files_of_a_killed_one() {
         let first = daemon.pid();
         kill(first);
         until("it is gone", || !runs(first));
-        assert!(!daemon.tell("get_server_list").1);
+        assert!(!daemon.command_output("get_server_list").1);
         assert_eq!(daemon.start(), (String::new(), true));
         assert_ne!(daemon.pid(), first);
         assert_eq!(daemon.answer("get_server_list"), "");
@@ -74,11 +77,11 @@ fn answers_commands_like_the_real_daemon() {
         let server: u32 = daemon.answer("get_server_list").parse().unwrap();
         check(&format!("get_server_status {server}"), "ACTIVE");
         check(&format!("get_client_list {server}"), "");
-        assert_eq!(machine.holders("0").unwrap()[0].pid, server);
-        assert!(machine.holders("1").unwrap().is_empty());
+        assert_eq!(machine.process_usage("0").unwrap()[0].pid, server);
+        assert!(machine.process_usage("1").unwrap().is_empty());
         check(&format!("shutdown_server {server}"), "");
         check("get_server_list", "");
-        assert!(machine.holders("0").unwrap().is_empty());
+        assert!(machine.process_usage("0").unwrap().is_empty());
     });
 }
 
@@ -106,8 +109,8 @@ fn mps_16_other_users_wait_unless_daemon_is_multiuser() {
                 let asked = threads.spawn(other);
                 if waits {
                     // As long as the first user's client is there.
-                    let held = daemon.answer(&format!("get_client_list {first}"));
-                    assert!(!held.is_empty() && !asked.is_finished());
+                    let clients = daemon.answer(&format!("get_client_list {first}"));
+                    assert!(!clients.is_empty() && !asked.is_finished());
                     drop(client);
                     assert_ne!(asked.join().unwrap(), first, "a server of its own");
                 } else {

@@ -1,4 +1,4 @@
-//! Raw NVML calls: lists, fields, pairs of cards and events, as a C client meets them.
+//! Raw NVML calls: lists, fields, pairs of GPUs and events, as a C client sees them.
 
 use std::ffi::{c_ulong, c_ulonglong};
 
@@ -17,7 +17,7 @@ fn process_lists_report_the_required_size() {
             machine.add_process("0", compute_process(11, 100)).unwrap();
             machine.add_process("0", compute_process(22, 200)).unwrap();
             let library = opened();
-            let device = card(&library, 0);
+            let device = device_handle(&library, 0);
             let empty = nvmlProcessInfo_t {
                 pid: 0,
                 usedGpuMemory: 0,
@@ -54,7 +54,7 @@ fn process_lists_report_the_required_size() {
             assert_eq!(infos[1].usedGpuMemory, 200 << 20);
             assert_eq!(infos[1].gpuInstanceId, u32::MAX);
             let mut count = 0;
-            let (idle, nowhere) = (card(&library, 1), std::ptr::null_mut());
+            let (idle, nowhere) = (device_handle(&library, 1), std::ptr::null_mut());
             let answer = call!(
                 library,
                 nvmlDeviceGetComputeRunningProcesses_v3,
@@ -76,11 +76,11 @@ fn samples_process_utilisation_only_on_busy_gpus() {
             let mut process = compute_process(11, 100);
             process.sm = 42;
             machine.add_process("0", process).unwrap();
-            // Who does nothing is in no sample.
+            // An idle process is in no sample.
             machine.add_process("0", compute_process(12, 100)).unwrap();
             machine.add_process("1", compute_process(13, 100)).unwrap();
             let library = opened();
-            let (busy, idle) = (card(&library, 0), card(&library, 1));
+            let (busy, idle) = (device_handle(&library, 0), device_handle(&library, 1));
             let (mut count, nowhere) = (0, std::ptr::null_mut());
             let name = &raw mut count;
             let answer = call!(
@@ -129,7 +129,7 @@ fn reports_missing_features_as_not_supported_per_field() {
     let name = "answers::reports_missing_features_as_not_supported_per_field";
     on_machine(name, "gpus: [{model: Tesla T4}]", |_| {
         let library = opened();
-        let device = card(&library, 0);
+        let device = device_handle(&library, 0);
         let (mut now, mut later) = (0, 0);
         let mig = call!(
             library,
@@ -198,14 +198,14 @@ fn describes_topology_and_affinity_of_gpu_pairs() {
         yaml,
         |_| {
             let library = opened();
-            let cards = [0, 1, 2].map(|index| card(&library, index));
+            let devices = [0, 1, 2].map(|index| device_handle(&library, index));
             let level = |a: usize, b: usize| {
                 number(|out| {
                     call!(
                         library,
                         nvmlDeviceGetTopologyCommonAncestor,
-                        cards[a],
-                        cards[b],
+                        devices[a],
+                        devices[b],
                         out
                     )
                 })
@@ -215,7 +215,16 @@ fn describes_topology_and_affinity_of_gpu_pairs() {
                 (Ok(50), Ok(40), Ok(0))
             );
             let nvlink = |a: usize, b: usize| {
-                number(|out| call!(library, nvmlDeviceGetP2PStatus, cards[a], cards[b], 2, out))
+                number(|out| {
+                    call!(
+                        library,
+                        nvmlDeviceGetP2PStatus,
+                        devices[a],
+                        devices[b],
+                        2,
+                        out
+                    )
+                })
             };
             assert_eq!((nvlink(0, 1), nvlink(0, 2)), (Ok(0), Ok(5)));
             let kind = |link| {
@@ -223,7 +232,7 @@ fn describes_topology_and_affinity_of_gpu_pairs() {
                     call!(
                         library,
                         nvmlDeviceGetNvLinkRemoteDeviceType,
-                        cards[0],
+                        devices[0],
                         link,
                         out
                     )
@@ -233,12 +242,12 @@ fn describes_topology_and_affinity_of_gpu_pairs() {
             let mut nodes: [c_ulong; 2] = [9; 2];
             let out = nodes.as_mut_ptr();
             assert_eq!(
-                call!(library, nvmlDeviceGetMemoryAffinity, cards[1], 2, out, 0),
+                call!(library, nvmlDeviceGetMemoryAffinity, devices[1], 2, out, 0),
                 OK
             );
             assert_eq!(nodes, [2, 0]);
             assert_eq!(
-                call!(library, nvmlDeviceGetMemoryAffinity, cards[1], 0, out, 0),
+                call!(library, nvmlDeviceGetMemoryAffinity, devices[1], 0, out, 0),
                 INVALID_ARGUMENT
             );
         },
@@ -250,21 +259,21 @@ fn event_set_reports_only_later_events_of_its_gpus() {
     let name = "answers::event_set_reports_only_later_events_of_its_gpus";
     on_machine(name, TWO_A100, |machine| {
         let library = opened();
-        let (heard, unheard) = (card(&library, 0), "1");
+        let (watched, unwatched) = (device_handle(&library, 0), "1");
         machine.xid("0", 1).unwrap();
         let mut set = std::ptr::null_mut();
         assert_eq!(call!(library, nvmlEventSetCreate, &raw mut set), OK);
         let all = c_ulonglong::MAX;
         assert_eq!(
-            call!(library, nvmlDeviceRegisterEvents, heard, all, set),
+            call!(library, nvmlDeviceRegisterEvents, watched, all, set),
             NOT_SUPPORTED
         );
         let xids = c_ulonglong::from(nvmlEventTypeXidCriticalError);
         assert_eq!(
-            call!(library, nvmlDeviceRegisterEvents, heard, xids, set),
+            call!(library, nvmlDeviceRegisterEvents, watched, xids, set),
             OK
         );
-        machine.xid(unheard, 2).unwrap();
+        machine.xid(unwatched, 2).unwrap();
         machine.xid("0", 3).unwrap();
         machine.xid("0", 4).unwrap();
         machine.set("0", &[("health", "lost")]).unwrap();
@@ -282,7 +291,7 @@ fn event_set_reports_only_later_events_of_its_gpus() {
             );
             assert_eq!(
                 (data.device, data.eventType, data.eventData),
-                (heard, xids, expected)
+                (watched, xids, expected)
             );
         }
         assert_eq!(

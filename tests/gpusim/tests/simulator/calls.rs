@@ -1,4 +1,4 @@
-//! Raw NVML calls: start, handles, versions and codes, as a C client meets them.
+//! Raw NVML calls: initialisation, handles, versions and codes, as a C client sees them.
 
 use std::ffi::{CStr, CString, c_uint, c_ulonglong};
 
@@ -55,7 +55,7 @@ fn requires_the_version_of_versioned_structs() {
         |machine| {
             machine.set("0", &[("memoryUsed", "1000")]).unwrap();
             let library = opened();
-            let device = card(&library, 0);
+            let device = device_handle(&library, 0);
             let mut memory = nvmlMemory_v2_t {
                 version: 0,
                 total: 0,
@@ -102,7 +102,7 @@ fn finds_gpus_by_uuid_serial_and_pci_id_only() {
         TWO_A100,
         |machine| {
             let library = opened();
-            let second = card(&library, 1);
+            let second = device_handle(&library, 1);
             let shown = machine.show().unwrap();
             let text = |key: &str| CString::new(shown["gpus"][1][key].as_str().unwrap()).unwrap();
             let (uuid, serial, pci) = (text("uuid"), text("serial"), text("pci"));
@@ -185,7 +185,7 @@ fn rejects_bad_handles_null_pointers_and_small_buffers() {
         TWO_A100,
         |_| {
             let library = opened();
-            let device = card(&library, 0);
+            let device = device_handle(&library, 0);
             let minor =
                 |device| number(|out| call!(library, nvmlDeviceGetMinorNumber, device, out));
             assert_eq!(minor(device), Ok(0));
@@ -197,7 +197,7 @@ fn rejects_bad_handles_null_pointers_and_small_buffers() {
             assert_eq!(
                 minor(device.wrapping_byte_add(2)),
                 Err(INVALID_ARGUMENT),
-                "no third card"
+                "no third GPU"
             );
             let nowhere = std::ptr::null_mut();
             assert_eq!(
@@ -221,7 +221,7 @@ fn lost_gpu_fails_every_call_but_is_still_counted() {
         TWO_A100,
         |machine| {
             let library = opened();
-            let device = card(&library, 0);
+            let device = device_handle(&library, 0);
             machine.set("0", &[("health", "lost")]).unwrap();
             assert_eq!(
                 number(|out| call!(library, nvmlDeviceGetCount_v2, out)),
@@ -240,7 +240,7 @@ fn lost_gpu_fails_every_call_but_is_still_counted() {
                 call!(library, nvmlDeviceGetHandleByIndex_v2, 0, &raw mut again),
                 GPU_IS_LOST
             );
-            card(&library, 1);
+            device_handle(&library, 1);
         },
     );
 }
@@ -252,7 +252,7 @@ fn compute_mode_changes_are_visible_across_processes() {
         TWO_A100,
         |machine| {
             let library = opened();
-            let device = card(&library, 0);
+            let device = device_handle(&library, 0);
             let mode = || number(|out| call!(library, nvmlDeviceGetComputeMode, device, out));
             assert_eq!(mode(), Ok(0));
             machine.set("0", &[("computeMode", "prohibited")]).unwrap();

@@ -1,5 +1,5 @@
-//! A C client of NVML: the library opened by its path, calls by name, codes. For `calls` and
-//! `answers`; holds no test.
+//! A C client of NVML for `calls` and `answers`: the library opened by its path, calls by name,
+//! codes.
 
 use std::ffi::{CStr, c_char, c_uint};
 
@@ -37,7 +37,7 @@ pub(crate) fn opened() -> NvmlLib {
     library
 }
 
-pub(crate) fn card(library: &NvmlLib, index: c_uint) -> nvmlDevice_t {
+pub(crate) fn device_handle(library: &NvmlLib, index: c_uint) -> nvmlDevice_t {
     let mut device = std::ptr::null_mut();
     assert_eq!(
         call!(
@@ -64,7 +64,7 @@ pub(crate) fn number(
 pub(crate) fn words(read: impl FnOnce(*mut c_char, c_uint) -> nvmlReturn_t) -> String {
     let mut buffer = [1; 96];
     assert_eq!(read(buffer.as_mut_ptr(), 96), OK);
-    // SAFETY: the call said that it wrote a text, which ends with a zero.
+    // SAFETY: the call reported that it wrote a text, which ends with a zero.
     unsafe { CStr::from_ptr(buffer.as_ptr()) }
         .to_str()
         .unwrap()

@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote see the simulated cards.
+//! NVML clients of other projects see the simulated GPUs.
 
 use crate::common::{self, on_machine};
 
@@ -25,14 +25,17 @@ fn ask_in(client: &str, machine: &SimulatedMachine, folder: &Path, devices: &str
         .env("NVIDIA_VISIBLE_DEVICES", devices)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{client} failed: {said}{errors}");
     assert!(
-        !said.contains("ERROR") && !errors.contains("Traceback"),
-        "{said}{errors}"
+        output.status.success(),
+        "{client} failed: {printed}{errors}"
     );
-    said
+    assert!(
+        !printed.contains("ERROR") && !errors.contains("Traceback"),
+        "{printed}{errors}"
+    );
+    printed
 }
 
 #[test]
@@ -44,30 +47,30 @@ fn nvidia_ml_py_lists_two_a100s_with_uuids_and_memory() {
         .unwrap();
     let shown = machine.show().unwrap();
 
-    let said: Value = serde_json::from_str(&ask("pynvml", &machine, folder.path())).unwrap();
-    assert_eq!(said["driver"], "580.82.07");
-    assert_eq!(said["notSimulated"], "function not found");
-    assert_eq!(said["cards"].as_array().unwrap().len(), 2);
+    let printed: Value = serde_json::from_str(&ask("pynvml", &machine, folder.path())).unwrap();
+    assert_eq!(printed["driver"], "580.82.07");
+    assert_eq!(printed["notSimulated"], "function not found");
+    assert_eq!(printed["gpus"].as_array().unwrap().len(), 2);
     for index in 0..2 {
-        let (card, truth) = (&said["cards"][index], &shown["gpus"][index]);
-        assert_eq!(card["name"], "NVIDIA A100-SXM4-80GB");
-        assert_eq!(card["uuid"], truth["uuid"]);
-        assert_eq!(card["serial"], truth["serial"]);
-        assert_eq!(card["pci"], truth["pci"]);
-        assert_eq!(card["memory"], 81920);
-        assert_eq!(card["capability"], json!([8, 0]));
-        assert_eq!(card["mig"], json!([0, 0]));
+        let (gpu, truth) = (&printed["gpus"][index], &shown["gpus"][index]);
+        assert_eq!(gpu["name"], "NVIDIA A100-SXM4-80GB");
+        assert_eq!(gpu["uuid"], truth["uuid"]);
+        assert_eq!(gpu["serial"], truth["serial"]);
+        assert_eq!(gpu["pci"], truth["pci"]);
+        assert_eq!(gpu["memory"], 81920);
+        assert_eq!(gpu["capability"], json!([8, 0]));
+        assert_eq!(gpu["mig"], json!([0, 0]));
     }
-    assert_eq!(said["cards"][0]["processes"], json!([]));
-    assert_eq!(said["cards"][1]["processes"], json!([[4242, 3000]]));
-    assert_eq!(said["cards"][1]["used"], 3000);
+    assert_eq!(printed["gpus"][0]["processes"], json!([]));
+    assert_eq!(printed["gpus"][1]["processes"], json!([[4242, 3000]]));
+    assert_eq!(printed["gpus"][1]["used"], 3000);
 }
 
 #[test]
 fn mig_8_nvidia_ml_py_lists_only_the_containers_devices() {
     let name = "clients::mig_8_nvidia_ml_py_lists_only_the_containers_devices";
-    let cards = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a]}, {model: NVIDIA A100-SXM4-40GB, uuids: [GPU-b], set: {mig: on}}]";
-    on_machine(name, cards, lists_what_it_was_given);
+    let gpus = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a]}, {model: NVIDIA A100-SXM4-40GB, uuids: [GPU-b], set: {mig: on}}]";
+    on_machine(name, gpus, lists_what_it_was_given);
 }
 
 fn lists_what_it_was_given(machine: &SimulatedMachine) {
@@ -83,13 +86,13 @@ fn lists_what_it_was_given(machine: &SimulatedMachine) {
     let shown = machine.show().unwrap();
     let instances = shown["gpus"][1]["instances"].as_array().unwrap();
     assert_eq!(instances.len(), 3);
-    let check = |devices: &str, cards: &[&str], listed: &[&Value]| {
-        let said = ask_in("pynvml", machine, folder.path(), devices);
-        let said: Value = serde_json::from_str(&said).unwrap();
-        let found = said["cards"].as_array().unwrap();
-        let uuids: Vec<_> = found.iter().map(|card| card["uuid"].clone()).collect();
-        assert_eq!(uuids, cards, "{devices}");
-        let all = found.iter().filter_map(|card| card["instances"].as_array());
+    let check = |devices: &str, gpus: &[&str], listed: &[&Value]| {
+        let printed = ask_in("pynvml", machine, folder.path(), devices);
+        let printed: Value = serde_json::from_str(&printed).unwrap();
+        let found = printed["gpus"].as_array().unwrap();
+        let uuids: Vec<_> = found.iter().map(|gpu| gpu["uuid"].clone()).collect();
+        assert_eq!(uuids, gpus, "{devices}");
+        let all = found.iter().filter_map(|gpu| gpu["instances"].as_array());
         let found: Vec<_> = all.flatten().map(|one| &one["uuid"]).collect();
         let listed: Vec<_> = listed.iter().map(|one| &one["uuid"]).collect();
         assert_eq!(found, listed, "{devices}");
@@ -115,12 +118,12 @@ fn nvitop_shows_two_a100s_and_the_process_on_one() {
         .set("0", &[("temperature", "61"), ("utilisation", "37")])
         .unwrap();
 
-    let said = ask("nvitop", &machine, folder.path());
-    let rows = said
+    let printed = ask("nvitop", &machine, folder.path());
+    let rows = printed
         .lines()
         .filter(|line| line.contains("A100-SXM4-80GB"))
         .count();
-    assert_eq!(rows, 2, "{said}");
+    assert_eq!(rows, 2, "{printed}");
     let wanted = [
         "580.82.07",
         "00000000:07:00.0",
@@ -130,6 +133,6 @@ fn nvitop_shows_two_a100s_and_the_process_on_one() {
         "37%",
     ];
     for text in wanted.into_iter().chain(["3000MiB", &own.to_string()]) {
-        assert!(said.contains(text), "{text} is not in {said}");
+        assert!(printed.contains(text), "{text} is not in {printed}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests share: a machine of their own, and a process of their own to look at it from,
+//! What the tests share: a machine for each test, and a process of its own to observe it from,
 //! since the library reads its environment.
 
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ pub(crate) fn on_machine(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMac
         .env(STATE_VARIABLE, machine.state())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
+    let printed = String::from_utf8_lossy(&child.stdout);
     assert!(
         child.status.success(),
-        "{said}{}",
+        "{printed}{}",
         String::from_utf8_lossy(&child.stderr)
     );
     assert!(
-        said.contains("1 passed"),
-        "no test of the name {name}: {said}"
+        printed.contains("1 passed"),
+        "no test of the name {name}: {printed}"
     );
 }

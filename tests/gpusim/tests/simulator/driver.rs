@@ -29,16 +29,12 @@ fn health(driver: &Nvml) -> Vec<DriverHealth> {
         .health()
         .unwrap()
         .into_iter()
-        .map(|card| card.health)
+        .map(|gpu| gpu.health)
         .collect()
 }
 
 fn uuids(inventory: &DriverInventory) -> Vec<String> {
-    inventory
-        .gpus
-        .iter()
-        .map(|card| card.uuid.clone())
-        .collect()
+    inventory.gpus.iter().map(|gpu| gpu.uuid.clone()).collect()
 }
 
 fn xid(uuid: &str, code: u64, ignored: bool) -> GpuEvent {
@@ -62,27 +58,27 @@ fn inventory_lists_every_fact_of_two_linked_a100s() {
             assert_eq!(inventory.notes, []);
             assert_eq!(inventory.gpus.len(), 2);
             let uuids = uuids(&inventory);
-            for (place, card) in inventory.gpus.iter().enumerate() {
-                assert_eq!(card.uuid, shown["gpus"][place]["uuid"]);
-                assert_eq!(usize::try_from(card.index).unwrap(), place);
-                assert_eq!(card.minor, Some(card.index));
+            for (place, gpu) in inventory.gpus.iter().enumerate() {
+                assert_eq!(gpu.uuid, shown["gpus"][place]["uuid"]);
+                assert_eq!(usize::try_from(gpu.index).unwrap(), place);
+                assert_eq!(gpu.minor, Some(gpu.index));
                 assert_eq!(
-                    card.pci_bus_id.as_deref(),
+                    gpu.pci_bus_id.as_deref(),
                     shown["gpus"][place]["pci"].as_str()
                 );
-                assert_eq!(card.model, "NVIDIA A100-SXM4-80GB");
-                assert_eq!((card.memory, card.reserved), (Mib(81_920), Some(Mib(634))));
-                assert_eq!(card.compute_capability, Some((8, 0)));
-                assert_eq!(card.numa, Some(0));
+                assert_eq!(gpu.model, "NVIDIA A100-SXM4-80GB");
+                assert_eq!((gpu.memory, gpu.reserved), (Mib(81_920), Some(Mib(634))));
+                assert_eq!(gpu.compute_capability, Some((8, 0)));
+                assert_eq!(gpu.numa, Some(0));
                 assert_eq!(
-                    card.mig,
+                    gpu.mig,
                     MigMode {
                         capable: true,
                         enabled: false,
                         pending: false
                     }
                 );
-                let links: Vec<_> = card.links.iter().collect();
+                let links: Vec<_> = gpu.links.iter().collect();
                 assert_eq!(links, [(&uuids[1 - place], &1220)]);
             }
         },
@@ -106,24 +102,24 @@ links:
             let inventory = open().inventory().unwrap();
             assert_eq!(inventory.notes, []);
             let uuids = uuids(&inventory);
-            let cards = &inventory.gpus;
+            let gpus = &inventory.gpus;
             let mig = |on| MigMode {
                 capable: on,
                 enabled: on,
                 pending: on,
             };
             assert_eq!(
-                cards.iter().map(|c| c.mig).collect::<Vec<_>>(),
+                gpus.iter().map(|c| c.mig).collect::<Vec<_>>(),
                 [true, false, false, false].map(mig)
             );
             assert_eq!(
-                cards.iter().map(|c| c.numa).collect::<Vec<_>>(),
+                gpus.iter().map(|c| c.numa).collect::<Vec<_>>(),
                 [Some(0), Some(1), Some(1), None]
             );
-            assert_eq!(cards[1].links[&uuids[2]], 450);
-            assert_eq!(cards[2].links[&uuids[1]], 450);
-            assert_eq!(cards[0].links[&uuids[1]], 10);
-            assert_eq!(cards[3].memory, Mib(15_360));
+            assert_eq!(gpus[1].links[&uuids[2]], 450);
+            assert_eq!(gpus[2].links[&uuids[1]], 450);
+            assert_eq!(gpus[0].links[&uuids[1]], 10);
+            assert_eq!(gpus[3].memory, Mib(15_360));
         },
     );
 }
@@ -182,15 +178,15 @@ fn critical_xid_makes_gpu_unhealthy_until_driver_clears_it() {
 
         machine.xid("1", 48).unwrap();
         machine.xid("1", 13).unwrap();
-        let told = driver.wait_events(PATIENTLY).unwrap();
-        assert_eq!(told, [xid(&uuid, 48, false), xid(&uuid, 13, true)]);
-        let sick = |health: &[DriverHealth]| {
+        let events = driver.wait_events(PATIENTLY).unwrap();
+        assert_eq!(events, [xid(&uuid, 48, false), xid(&uuid, 13, true)]);
+        let unhealthy = |health: &[DriverHealth]| {
             health
                 .iter()
                 .filter(|h| **h == DriverHealth::Xid(48))
                 .count()
         };
-        assert_eq!(sick(&health(&driver)), 1);
+        assert_eq!(unhealthy(&health(&driver)), 1);
         let restarted = health(&open());
         assert!(
             restarted.contains(&DriverHealth::RecoveryRequested(1)),
@@ -235,17 +231,17 @@ fn wakes_waiter_when_another_process_reports_an_xid() {
             .spawn()
             .unwrap();
         let began = Instant::now();
-        let told = driver.wait_events(PATIENTLY).unwrap();
+        let events = driver.wait_events(PATIENTLY).unwrap();
         assert!(
             matches!(
-                &told[..],
+                &events[..],
                 [GpuEvent::Xid {
                     code: 79,
                     ignored: false,
                     ..
                 }]
             ),
-            "{told:?}"
+            "{events:?}"
         );
         assert!(began.elapsed() < PATIENTLY / 2);
         assert!(reporter.wait().unwrap().success());
@@ -259,13 +255,13 @@ fn reports_lost_gpu_once_and_still_watches_the_others() {
         let driver = open();
         let uuids = uuids(&driver.inventory().unwrap());
         driver.wait_events(SOON).unwrap();
-        let told = std::thread::scope(|scope| {
+        let events = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| driver.wait_events(PATIENTLY).unwrap());
             machine.set("0", &[("health", "lost")]).unwrap();
             waiter.join().unwrap()
         });
         assert_eq!(
-            told,
+            events,
             [GpuEvent::Lost {
                 uuid: uuids[0].clone()
             }]

@@ -1,4 +1,4 @@
-//! Machine files: what they become, and what is said of wrong ones.
+//! Machine files: the machines they describe, and the errors for invalid ones.
 
 use aliquot_gpusim::machine_file::parse;
 use aliquot_gpusim::model::text;

@@ -1,17 +1,16 @@
-//! The simulated driver seen from outside: by clients that were not written here, by raw calls,
-//! by the product's own driver library, and by many processes at once.
+//! The simulated driver from outside: by clients of other projects, by raw calls, by the product's
+//! own driver library, and by many processes at once.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 mod answers;
 mod calls;
-mod cards_cut;
 mod client;
 mod clients;
 mod common;
-mod cut_driver;
-mod cutting;
 mod driver;
-mod limits;
 mod machine_files;
+mod memory_limits;
+mod mig_calls;
+mod mig_driver;
+mod partitioned_gpus;
 mod sharing;
-mod uncut;

@@ -1,4 +1,4 @@
-//! One machine in many processes: nothing is lost, nothing is seen half done.
+//! One machine in many processes: no change is lost, none is seen half done.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -56,7 +56,7 @@ fn readers_never_see_a_partial_change() {
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
                     update(machine.state(), |model| {
-                        // The first and the last field of a card, which lie far apart.
+                        // The first and the last field of a GPU, which lie far apart.
                         model.gpus[1].memory_used += 1;
                         let next = model.gpus[1].memory_used;
                         model.gpus[1].processes[127].memory = next;

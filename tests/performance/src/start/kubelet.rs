@@ -1,5 +1,5 @@
-//! The kubelet's side of the device plugin API: registration, checkpoint, and a client of the plugin that
-//! registered.
+//! The kubelet's side of the device plugin API: registration, checkpoint, and a client of the
+//! plugin that registered.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! One run: pods are created through several connections as fast as the API server accepts them, until
-//! the last one is bound.
+//! One run: pods are created through several connections as fast as the API server accepts them,
+//! until the last one is bound.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};

@@ -49,6 +49,7 @@ fn visible(value: &str) -> Value {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn explains_invalid_quantities() {
     for (resource, value, text) in [
         (

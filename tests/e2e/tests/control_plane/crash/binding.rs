@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
-use aliquot_e2e::proxy::{Answered, Proxy, Stopped, Traffic, Trap, in_time};
+use aliquot_e2e::proxy::{PendingResponse, Proxy, StoppedRequest, Traffic, Trap, in_time};
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Result, ensure};
 use hyper::StatusCode;
@@ -45,7 +45,7 @@ impl Scene<'_> {
         Ok(bound)
     }
 
-    async fn forward(&self, stopped: Stopped, expected: u16) -> Result<Answered> {
+    async fn forward(&self, stopped: StoppedRequest, expected: u16) -> Result<PendingResponse> {
         let answered = stopped.forward().await?;
         ensure!(answered.status() == expected, "{}", answered.status());
         Ok(answered)
@@ -66,7 +66,7 @@ impl Scene<'_> {
 async fn check(
     stack: &Stack,
     name: &'static str,
-    play: impl AsyncFn(Scene<'_>, Stopped) -> Result<()>,
+    play: impl AsyncFn(Scene<'_>, StoppedRequest) -> Result<()>,
 ) -> Result<()> {
     in_time(name, |name| once(stack, name, &play)).await
 }
@@ -74,7 +74,7 @@ async fn check(
 async fn once(
     stack: &Stack,
     name: &'static str,
-    play: impl AsyncFn(Scene<'_>, Stopped) -> Result<()>,
+    play: impl AsyncFn(Scene<'_>, StoppedRequest) -> Result<()>,
 ) -> Result<()> {
     let pool = Pool::open(stack, name, &[(name.to_owned(), ONE)]).await?;
     let outcome = with_proxy(stack, async |proxy| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::figures;
 use aliquot_e2e::pool::{GPU_MEMORY, Pool, Shape};
-use aliquot_e2e::proxy::{Proxy, Stopped, Traffic, in_time};
+use aliquot_e2e::proxy::{Proxy, StoppedRequest, Traffic, in_time};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Result, ensure};
 use hyper::StatusCode;
@@ -19,7 +19,7 @@ const ONE: Shape = Shape {
     gpus: 1,
     replicas: 10,
 };
-/// Less than the audit needs, which would hide a booking that was left.
+/// Less than the audit needs, which would hide an allocation that was left.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The audit checks every 10 s for allocations that are overdue for 10 s, and kube-scheduler pauses
 /// up to 10 s.
@@ -89,7 +89,7 @@ pub(crate) async fn seen_before_the_answer(stack: Arc<Stack>) -> Result<()> {
 
 /// Pod `a` is bound and deleted while the scheduler sees no pods; returns the watch that it
 /// requests meanwhile.
-async fn deleted_unseen(stack: &Stack, proxy: &Proxy, pool: &Pool<'_>) -> Result<Stopped> {
+async fn deleted_unseen(stack: &Stack, proxy: &Proxy, pool: &Pool<'_>) -> Result<StoppedRequest> {
     let mut trap = proxy.trap(&[Traffic::Watch("pods")]);
     proxy.break_watches();
     let stopped = trap.next().await?;

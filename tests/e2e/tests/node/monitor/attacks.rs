@@ -1,5 +1,5 @@
-//! Whatever becomes of a tenant's counters the monitor goes on, nobody else's
-//! figures change, and nobody is ended by another's word.
+//! Whatever happens to a tenant's counters, the monitor goes on, no other figure changes, and no
+//! tenant gets another's processes killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ const UNREADABLE: &str = "aliquot_share_counters_unreadable";
 const USED: &str = "aliquot_share_memory_used_bytes";
 const TRACKED: &str = "aliquot_share_memory_tracked_bytes";
 
-/// Written over, of an older version, with every slot taken, a FIFO, a link, a folder, gone: told,
-/// and no other figure changes, nor when pods vanish beside.
+/// Overwritten, of an older version, with every slot taken, a FIFO, a link, a directory, missing:
+/// reported, and no other figure changes, nor when pods vanish meanwhile.
 pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "spoiled", &["--on-unmanaged", "kill"]).await?;
@@ -36,15 +36,15 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
             answers(stack, "spoiled", "tenant", &[MAGIC, VERSION]).await?;
             seen(stack, "mended", 0.0).await?;
         }
-        // Every slot taken by one that holds all locks.
+        // Every slot taken by a process with all locks.
         let full = async {
             becomes(stack, TRACKED, "tenant", 513.0 * 4.0 * MIB).await?;
             seen(stack, "all slots taken", 0.0).await
         };
         beside(stack, ("spoiled", "tenant"), &["fill,4"], full).await?;
-        // Its end frees the file, which takes all the room.
+        // Its end frees the file, which takes all the space.
         release(stack, "spoiled", "tenant").await?;
-        // By root of the node, in the file's place: there is room for one file.
+        // By root of the node, in the file's place: there is space for one file.
         let original = fs::read(&file).context("counters")?;
         let mode = fs::metadata(&file).context("counters")?.permissions();
         for what in ["a FIFO", "a link", "a folder"] {
@@ -140,8 +140,8 @@ async fn counters(stack: &Stack, (namespace, pod): (&str, &str)) -> Result<PathB
     .await
 }
 
-/// A tenant writes the ids of its neighbour's processes into its counters, with more than it may
-/// have: under the policy that ends unmanaged processes its own one goes, and no other.
+/// A tenant writes the ids of its neighbour's processes into its counters, with more than its
+/// limit: under the policy that kills unmanaged processes its own one is killed, and no other.
 pub(crate) async fn forged(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "forged", &["--on-unmanaged", "kill"]).await?;
@@ -159,9 +159,9 @@ pub(crate) async fn forged(stack: Arc<Stack>) -> Result<()> {
         let mut all = vec!["init".to_owned(), "alloc,500".to_owned()];
         for holder in stack
             .machine()
-            .holders("0")?
+            .process_usage("0")?
             .iter()
-            .chain(&stack.machine().holders("1")?)
+            .chain(&stack.machine().process_usage("1")?)
         {
             let here = holder.pid_here().context("a process of this machine")?;
             all.push(format!("say,{},9000", holder.pid));

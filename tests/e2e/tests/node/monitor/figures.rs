@@ -14,8 +14,8 @@ use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored,
 /// What the library takes a context to cost.
 const THOUGHT: f64 = 512.0;
 
-/// Four pods of different limits, each with its own load: what is held, limits, clients, and a
-/// scrape within 20 ms beside.
+/// Four pods of different limits, each with its own load: memory in use, limits, clients, and a
+/// scrape within 20 ms.
 pub(crate) async fn four_pods(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "figures", &["--compat-metrics", "true"]).await?;
@@ -58,8 +58,8 @@ async fn scrapes_are_quick(stack: &Stack) -> Result<()> {
     .await
 }
 
-/// A tenant cuts its file, and blows it up: the figure says so, the neighbour's stay, and a
-/// monitor that was killed says the same again.
+/// A tenant truncates its file, and enlarges it: the metric reports it, the neighbour's figures
+/// stay, and a restarted monitor reports the same.
 pub(crate) async fn truncated(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "truncated", &[]).await?;

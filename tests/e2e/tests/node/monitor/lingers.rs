@@ -10,8 +10,8 @@ use anyhow::{Result, ensure};
 
 use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
 
-/// While the kubelet is away a pod is deleted by force: its share stays booked and measured until
-/// the kubelet comes back and ends the process.
+/// While the kubelet is down a pod is deleted by force: its share stays allocated and measured
+/// until the kubelet comes back and kills the process.
 pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "lingers", &[]).await?;

@@ -1,15 +1,15 @@
-//! Scenarios of the monitor on a real node: figures, who is unmanaged, what is ended.
+//! Scenarios of the monitor on a real node: figures, unmanaged processes, kills and evictions.
 
 use aliquot_e2e::scenario::{Scenario, scenario};
 
 mod attacks;
+mod driver_limits;
+mod evasion;
 mod figures;
 mod lingers;
 mod running;
 mod seen;
-mod shed;
 mod unmanaged;
-mod walls;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -18,7 +18,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             figures::four_pods,
         ),
         scenario(
-            "reports_a_truncated_counters_file_and_spares_other_figures",
+            "truncated_counters_file_is_reported_and_affects_no_other",
             figures::truncated,
         ),
         scenario(
@@ -27,11 +27,11 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ),
         scenario(
             "reports_charges_and_kills_a_process_that_evades_the_shim",
-            shed::replaced,
+            evasion::replaced,
         ),
         scenario(
             "reports_charges_and_kills_a_process_that_evades_the_preload",
-            shed::preloaded,
+            evasion::preloaded,
         ),
         scenario(
             "evict_policy_evicts_the_pod_of_an_unmanaged_process",
@@ -47,7 +47,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ),
         scenario(
             "driver_limits_stop_a_tenant_that_sheds_the_limiter",
-            walls::enforced_by_driver,
+            driver_limits::enforced_by_driver,
         ),
         scenario(
             "above_the_limit_kills_the_newest_grower_and_notifies_the_pod",

@@ -1,4 +1,4 @@
-//! Pods with programs that hold memory, beside a monitor.
+//! Pods with programs that use memory, and a monitor.
 
 use aliquot_cluster::wait::eventually;
 pub(crate) use aliquot_e2e::clients::{REAL, beside};
@@ -56,7 +56,7 @@ pub(crate) async fn pod(stack: &Stack, namespace: &str, name: &str, memory: &str
     stack.cluster.wait_running(namespace, name).await.map(drop)
 }
 
-/// A figure of a pod, or of the node where `labels` says no pod.
+/// A figure of a pod, or of the node if `labels` has no pod.
 pub(crate) async fn figure(stack: &Stack, name: &str, labels: &[&str]) -> Result<f64> {
     http::metric(stack.address(Kind::Monitor), name, labels).await
 }

@@ -1,8 +1,6 @@
-//! What a cluster's owner sees: every query of the chart's dashboards has data in a real
-//! Prometheus that scraped real parts, its rules can be evaluated, and so is there every metric that
-//! one of them names.
-//!
-//! Fed by: `main`. Must not: leave a pod behind.
+//! What an administrator sees: every query of the chart's dashboards has data in a real Prometheus
+//! that scraped real parts, its rules can be evaluated, and every metric that one of them names
+//! exists.
 
 use std::sync::Arc;
 
@@ -63,7 +61,7 @@ async fn seen(prometheus: &Prometheus) -> Result<()> {
             .filter(|[_, health, ..]| health != "ok")
             .collect();
         ensure!(rules.len() > 5 && bad.is_empty(), "{bad:?}");
-        // What stands beside a zero must not be that zero alone.
+        // The other side of an `or` with zero must have data, too.
         let rules = rules.iter().map(|[name, .., query]| (name, query));
         let all = queries.iter().map(|(place, query)| (place, query));
         for (place, expression) in all.chain(rules) {

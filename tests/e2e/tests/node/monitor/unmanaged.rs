@@ -1,4 +1,4 @@
-//! Processes that nobody accounts for, and those of a container above its limit.
+//! Unmanaged processes, and those of a container above its limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use super::running::{
 const UNMANAGED: &str = "aliquot_gpu_unmanaged_processes";
 const USED: &str = "aliquot_share_memory_used_bytes";
 
-/// What is told within two seconds (`shed.rs`), on a machine that is crowded.
+/// The reporting time (two seconds, see `evasion.rs`) on a busy machine.
 const LATEST: Duration = Duration::from_secs(30);
 
-/// A program goes around the library: told and charged, ended where that is
-/// wanted. The neighbour's program stays.
+/// A program evades the limiter: reported and charged, and killed under the policy. The neighbour's
+/// program stays.
 pub(crate) async fn reported_and_killed(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    monitored(stack, "unmanaged", &[]).await?;
-    pod(stack, "unmanaged", "tenant", "3000").await?;
-    pod(stack, "unmanaged", "neighbour", "3000").await?;
+    monitored(stack, "around", &[]).await?;
+    pod(stack, "around", "tenant", "3000").await?;
+    pod(stack, "around", "neighbour", "3000").await?;
     let around = [REAL, "init", "alloc,1000"];
     let reported = async {
         // From when the driver shows it; the program takes its time to start.
@@ -39,17 +39,17 @@ pub(crate) async fn reported_and_killed(stack: Arc<Stack>) -> Result<()> {
             (1000.0 + CONTEXT) * MIB,
         )
         .await?;
-        wait_event(stack, ("unmanaged", "tenant"), "GpuProcessUnmanaged").await?;
+        wait_event(stack, ("around", "tenant"), "GpuProcessUnmanaged").await?;
         stack.terminate(Kind::Monitor).await?;
         let kill = ["--on-unmanaged", "kill"];
         stack.start_monitor(&NodeOptions::default(), &kill).await?;
         becomes(stack, USED, "tenant", 0.0).await?;
-        wait_event(stack, ("unmanaged", "tenant"), "GpuProcessEnded").await?;
+        wait_event(stack, ("around", "tenant"), "GpuProcessEnded").await?;
         becomes(stack, USED, "neighbour", (100.0 + CONTEXT) * MIB).await
     };
-    let tenant = beside(stack, ("unmanaged", "tenant"), &around, reported);
+    let tenant = beside(stack, ("around", "tenant"), &around, reported);
     let allocates = ["init", "alloc,100"];
-    beside(stack, ("unmanaged", "neighbour"), &allocates, tenant).await?;
+    beside(stack, ("around", "neighbour"), &allocates, tenant).await?;
     let ended = figure(
         stack,
         "aliquot_monitor_killed_processes_total",
@@ -57,11 +57,11 @@ pub(crate) async fn reported_and_killed(stack: Arc<Stack>) -> Result<()> {
     )
     .await?;
     ensure!((ended - 1.0).abs() < 0.5, "{ended}");
-    over(stack, "unmanaged").await
+    over(stack, "around").await
 }
 
-/// A container above its limit loses the program that grew last, and no other; without the killer
-/// it is only told.
+/// A container above its limit loses the program that grew last, and no other; without the OOM
+/// killer it is only reported.
 pub(crate) async fn above_the_limit(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "above", &[]).await?;

@@ -76,7 +76,7 @@ async fn runs(stack: &Stack, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The second node asks pods to stay away.
+/// Taints the second node with `PreferNoSchedule`.
 async fn taint(stack: &Stack) -> Result<()> {
     let taint = json!({"key": "shabby", "effect": "PreferNoSchedule"});
     let patch = Patch::Merge(json!({"spec": {"taints": [taint]}}));

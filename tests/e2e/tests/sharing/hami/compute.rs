@@ -1,7 +1,7 @@
 //! HAMI-6, HAMI-8 and HAMI-9: when a share of the compute is a limit, beside a monitor.
 //!
-//! A program of 50 kernels of 10 ms takes half a second of a free GPU, and five seconds at a
-//! tenth of one. Fed by: `main`. Must not: call a GPU limited that the machine had no time for.
+//! A program of 50 kernels of 10 ms takes half a second of a free GPU, and five seconds at a tenth
+//! of one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,7 +116,7 @@ pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
         run(stack, tenth(stack, ("policies", name), 0, "1", &own)?).await?;
         let gpu = uuid(stack, 0)?;
         let used = || -> Result<u64> {
-            let holders = stack.machine().holders(&gpu)?;
+            let holders = stack.machine().process_usage(&gpu)?;
             Ok(holders.iter().map(|one| one.used / MIB).sum())
         };
         // Around the library, which would have refused it.
@@ -136,8 +136,8 @@ pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// HAMI-8: the switch of a node wins over what its pods say, and no switch but a profile cuts a
-/// GPU.
+/// HAMI-8: the switch of a node takes precedence over what its pods set, and only a profile
+/// partitions a GPU.
 pub(crate) async fn node_wide(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("node-wide").await?;
@@ -169,7 +169,7 @@ pub(crate) async fn node_wide(stack: Arc<Stack>) -> Result<()> {
     migs(stack).await
 }
 
-/// As with `migStrategy: mixed` where a profile cuts a GPU, as with `none` where none does.
+/// As with `migStrategy: mixed` where a profile partitions a GPU, as with `none` where none does.
 async fn migs(stack: &Stack) -> Result<()> {
     let mixed = agent().profiles.context("profiles")?;
     offers(stack, "nvidia.com/mig-3g.20gb", Some("2")).await?;

@@ -1,6 +1,4 @@
 //! HAMI-1: what a node offers.
-//!
-//! Fed by: `main`. Must not: leave another machine behind.
 
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
-//! The example pods of HAMi's repository, written anew in `examples`: each runs with the share
-//! that docs/migrating-from-hami.md says, or the changed one beside it does.
-//!
-//! Fed by: `main`. Must not: change what an example asks for, but the uuids that are to be put in.
+//! The example pods of HAMi's repository, rewritten in `examples`: each runs with the share that
+//! docs/migrating-from-hami.md states, or the changed one beside it does. Only UUIDs are filled in.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -218,7 +216,7 @@ fn models(stack: &Stack) -> Result<BTreeMap<String, String>> {
         .collect())
 }
 
-/// Instances are cut for who names them.
+/// Instances are created for the pods that name them.
 async fn instances(stack: &Stack) -> Result<()> {
     for (example, profiles) in INSTANCES {
         applied(stack, example).await?;
@@ -240,7 +238,7 @@ async fn instances(stack: &Stack) -> Result<()> {
     Ok(())
 }
 
-/// As HAMi has it: the page says what to change.
+/// As in HAMi: the page states what to change.
 async fn waits(stack: &Stack) -> Result<()> {
     applied(stack, "dynamic_mig_example").await?;
     wait_event(stack, NAMESPACE, "dynamic-mig-example", "CardTypeMismatch").await

@@ -1,6 +1,4 @@
-//! HAMI-7 and HAMI-13: more memory than a GPU has, and what the library says of itself.
-//!
-//! Fed by: `main`. Must not: leave another machine behind.
+//! HAMI-7 and HAMI-13: more memory than a GPU has, and the limiter's log lines.
 
 use std::sync::Arc;
 
@@ -13,7 +11,7 @@ use serde_json::json;
 
 use super::world::{PATIENCE, other_machine, over, run, seen, usual_machine, wait_event};
 
-/// A small GPU; its driver keeps 96 MiB.
+/// A small GPU; its driver reserves 96 MiB.
 const SMALL: &str = "name: small\ngpus: [{model: Tesla T4, memoryMib: 4096, reservedMib: 96}]\n";
 const MIB: u64 = 1 << 20;
 
@@ -49,7 +47,7 @@ async fn on_one_gpu(stack: &Stack) -> Result<()> {
     let while_one_holds = async {
         let gpu = super::world::uuid(stack, 0)?;
         eventually(PATIENCE, "the first to use its memory", || async {
-            let holders = stack.machine().holders(&gpu)?;
+            let holders = stack.machine().process_usage(&gpu)?;
             let used: u64 = holders.iter().map(|one| one.used + one.host).sum();
             ensure!(used > 3800 * MIB, "{holders:?}");
             Ok(Some(()))

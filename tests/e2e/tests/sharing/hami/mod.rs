@@ -3,13 +3,13 @@
 
 use aliquot_e2e::scenario::{Scenario, scenario};
 
-mod asked;
 mod compute;
 mod counted;
 mod examples;
 mod memory;
 mod names;
 mod placed;
+mod requests;
 mod world;
 
 pub(crate) use world::start;
@@ -18,19 +18,19 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         scenario(
             "hami_3_fifty_percent_is_half_of_the_chosen_gpu",
-            asked::half,
+            requests::half,
         ),
         scenario(
             "hami_4_memory_or_compute_alone_gets_default_gpu_count",
-            asked::count,
+            requests::count,
         ),
         scenario(
             "hami_5_omitted_memory_and_compute_get_the_defaults",
-            asked::defaults,
+            requests::defaults,
         ),
         scenario(
             "hami_10_memory_and_compute_go_in_steps_of_one_percent",
-            asked::steps,
+            requests::steps,
         ),
         scenario(
             "hami_14_policy_places_pods_and_each_gpu_gives_the_same_slice",

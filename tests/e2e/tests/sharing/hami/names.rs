@@ -1,7 +1,5 @@
 //! HAMI-11: all five resources under other names, in kube-scheduler's configuration as the chart
-//! makes it, and in all parts.
-//!
-//! Fed by: `main`. Must not: leave other names behind.
+//! renders it, and in all parts.
 
 use std::sync::Arc;
 
@@ -90,7 +88,7 @@ async fn under_these(stack: &Stack) -> Result<()> {
     let pod = stored(stack, "renamed", "memory").await?;
     let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
     ensure!(limits["example.com/vgpu"] == "1", "{limits}");
-    // Who asks under the old names is nobody of ours.
+    // A pod with the old names is not ours.
     let old = simple("renamed", "old", &[("gpu", "1"), ("gpumem", "3000")]);
     stack.cluster.create_pod(old).await?;
     let pod = stored(stack, "renamed", "old").await?;

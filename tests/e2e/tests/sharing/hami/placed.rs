@@ -1,6 +1,4 @@
 //! HAMI-14: which GPU a pod gets, and what it has of each of several.
-//!
-//! Fed by: `main`. Must not: pin a pod whose policy is looked at.
 
 use std::sync::Arc;
 

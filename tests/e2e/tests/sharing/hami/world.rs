@@ -1,7 +1,5 @@
 //! The node of these scenarios, its parts with other settings, and what a container has of its
-//! GPUs.
-//!
-//! Fed by: the scenarios. Must not: take the allocation's word for what is seen inside.
+//! GPUs, read in the container itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +17,7 @@ use serde_json::Value;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
-/// Two A100, a T4, and an A100 that is cut as pods come.
+/// Two A100, a T4, and an A100 with dynamic MIG.
 const MACHINE: &str = "
 name: hami
 gpus:
@@ -66,7 +64,7 @@ async fn on_machine(
     replicas: &str,
 ) -> Result<()> {
     let state = stack.machine().state().to_owned();
-    std::fs::create_dir_all(state.parent().context("a folder")?)?;
+    std::fs::create_dir_all(state.parent().context("a directory")?)?;
     SimulatedMachine::create(&state, machine)?;
     offer_driver(stack)?;
     start_agent(stack, options, replicas).await?;
@@ -145,7 +143,7 @@ impl VisibleShares {
     }
 }
 
-/// Waits until the pod runs, and looks at its container `main`.
+/// Waits until the pod runs, and reads what its container `main` has.
 pub(crate) async fn seen(stack: &Stack, namespace: &str, name: &str) -> Result<VisibleShares> {
     stack.cluster.wait_running(namespace, name).await?;
     let script = "env; echo PAGE; od -v -An -tx1 /.aliquot/limits";
@@ -158,7 +156,7 @@ pub(crate) async fn seen(stack: &Stack, namespace: &str, name: &str) -> Result<V
     read(&parse_environment(environment), &page?).with_context(|| format!("{name} sees {output}"))
 }
 
-/// The page that governs, and the environment says the same.
+/// The limits page applies, and the environment must match it.
 fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<VisibleShares> {
     let word = |at: usize| -> Result<u32> {
         let bytes = page.get(at..at + 4).context("a short page")?;
@@ -170,7 +168,7 @@ fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<VisibleSh
     for (index, uuid) in visible.split(',').enumerate() {
         let at = 64 + 120 * index;
         let named = page.get(at..at + 40).context("a short page")?;
-        ensure!(named.starts_with(uuid.as_bytes()), "gpu {index}");
+        ensure!(named.starts_with(uuid.as_bytes()), "GPU {index}");
         let bytes: [u8; 8] = page[at + 40..at + 48].try_into()?;
         let gpu = GpuShare {
             uuid: uuid.to_owned(),
@@ -194,13 +192,13 @@ fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<VisibleSh
     let output = variable("GPU_CORE_UTILIZATION_POLICY");
     ensure!(named == Some(&output.as_str()), "policy {policy}");
     Ok(VisibleShares {
-        gpus: gpus,
+        gpus,
         priority,
         policy,
     })
 }
 
-/// Creates a pod and looks at it.
+/// Creates a pod and reads what it has.
 pub(crate) async fn run(stack: &Stack, pod: Value) -> Result<VisibleShares> {
     let word = |key: &str| pod["metadata"][key].as_str().map(str::to_owned);
     let names = word("namespace").zip(word("name"));

@@ -1,8 +1,5 @@
 //! Mode mig at the real kubelet: resources of instances, what containers see, other layouts,
-//! instances made as pods come, a reboot.
-//!
-//! Fed by: `main`. Must not: take the agent's word for what is on the GPUs; the simulated
-//! machine tells.
+//! dynamic MIG, a reboot. The simulated machine gives what is on the GPUs.
 
 use std::sync::Arc;
 
@@ -21,7 +18,7 @@ pub(crate) use aliquot_cluster::wait::PATIENCE;
 pub(crate) const SMALL: &str = "nvidia.com/mig-1g.5gb";
 pub(crate) const LARGE: &str = "nvidia.com/mig-3g.20gb";
 
-/// GPU 0 cut so, the others as without a configuration.
+/// GPU 0 partitioned with these settings, the others as without a configuration.
 pub(crate) fn first(settings: &str) -> String {
     format!(
         "apiVersion: aliquot.dev/v1alpha1\ndefault: here\nprofiles:\n  here:\n    gpus:\n    - {{select: {{index: 0}}, mode: mig, {settings}}}\n    rest: vgpu\n"
@@ -72,8 +69,8 @@ pub(crate) async fn plain(stack: &Stack) -> Result<()> {
     Ok(())
 }
 
-/// MIG-1, MIG-10 and MIG-18: seven slices are seven replicas beside seven whole GPUs; another layout
-/// touches that GPU alone, and the old name leaves the node.
+/// MIG-1, MIG-10 and MIG-18: seven slices are seven replicas beside seven whole GPUs; another
+/// layout changes that GPU alone, and the old name leaves the node.
 pub(crate) async fn layouts(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("mig-layouts").await?;
@@ -185,8 +182,8 @@ pub(crate) async fn instances_of_pods(stack: Arc<Stack>) -> Result<()> {
     plain(stack).await
 }
 
-/// MIG-17: an instance is made for the pod that asks, at the place that costs the least; it stays
-/// for the next, and gives way to another shape.
+/// MIG-17: an instance is created for the pod that needs it, at the place that costs the least; it
+/// stays for the next, and gives way to another profile.
 pub(crate) async fn dynamic(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("mig-dynamic").await?;
@@ -203,7 +200,7 @@ pub(crate) async fn dynamic(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.delete_pod("mig-dynamic", "one").await?;
     let idle = instances(stack)?;
     ensure!(idle.len() == 2, "not retained for the next pod: {idle:?}");
-    // Beside the one that is held only the idle one is in the way of a second.
+    // Beside the allocated one only the idle one is in the way of a second.
     stack
         .cluster
         .create_pod(pods::simple(

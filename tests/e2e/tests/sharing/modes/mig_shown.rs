@@ -1,7 +1,5 @@
-//! What the node shows of its cut gpus: every version of its offers, its condition, and what a
-//! program in a container lists.
-//!
-//! Fed by: `main`. Must not: take the agent's word for what is on the GPUs.
+//! What the node shows of its partitioned GPUs: every version of its capacity, its condition, and
+//! what a program in a container lists.
 
 use std::sync::Arc;
 
@@ -24,7 +22,7 @@ use tokio::task::JoinHandle;
 use super::mig::{LARGE, PATIENCE, SMALL, first, instances, plain};
 use super::mps::wait_replicas;
 
-/// What a version of the Node says is allocatable of the small and of the large resource.
+/// What a version of the Node has allocatable of the small and of the large resource.
 pub(crate) type Offer = (Option<String>, Option<String>);
 
 /// Every version of the Node's status, as a client that watches sees them.
@@ -79,7 +77,7 @@ impl Offers {
     }
 }
 
-/// MIG-4: GPUs under one name that are cut unlike: nothing changes, and the node's condition
+/// MIG-4: GPUs under one name with different layouts: nothing changes, and the node's condition
 /// names the odd one.
 pub(crate) async fn odd(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
@@ -100,7 +98,7 @@ pub(crate) async fn odd(stack: Arc<Stack>) -> Result<()> {
     let uuid = shown["gpus"][1]["uuid"].as_str().context("a uuid")?;
     let text = format!("{uuid}) into 7 x 1g.5gb, and the others into 3 x 2g.10gb");
     let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
-    eventually(PATIENCE, "the condition to name the gpu", || async {
+    eventually(PATIENCE, "the condition to name the GPU", || async {
         let status = nodes.get(NODE).await?.status.unwrap_or_default();
         let mut all = status.conditions.unwrap_or_default().into_iter();
         let found = all.find(|one| one.type_ == "AliquotProfile");
@@ -117,8 +115,8 @@ pub(crate) async fn odd(stack: Arc<Stack>) -> Result<()> {
     plain(stack).await
 }
 
-/// MIG-8: what NVIDIA's own client of Python lists in the container is the instance that was
-/// booked, with the numbers that the node publishes, and nothing else of the GPU.
+/// MIG-8: NVIDIA's own client of Python lists in the container the allocated instance, with the
+/// numbers that the node publishes, and nothing else of the GPU.
 pub(crate) async fn listed(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "mig-listed";
@@ -143,7 +141,7 @@ pub(crate) async fn listed(stack: Arc<Stack>) -> Result<()> {
         let part = device.mig.as_ref().and_then(Mig::fixed);
         let part = part.context("an instance")?;
         let seen = nvml(stack, space, name).await?;
-        let gpus = seen["cards"].as_array().context("GPUs")?;
+        let gpus = seen["gpus"].as_array().context("GPUs")?;
         ensure!(
             gpus.len() == 1 && gpus[0]["uuid"] == part.parent.as_str(),
             "{seen}"

@@ -25,7 +25,7 @@ pub(crate) const PLAIN: &str =
 
 pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
     let machine = stack.machine();
-    let folder = machine.state().parent().context("a folder")?;
+    let folder = machine.state().parent().context("a directory")?;
     std::fs::create_dir_all(folder)?;
     SimulatedMachine::create(machine.state(), MACHINE)?;
     stack.start_scheduler(&[]).await?;

@@ -1,7 +1,5 @@
-//! The monitor on a node whose GPUs are shared in every mode: whose each process is, and how much
-//! it holds, by MPS, on an instance, by turns and alone.
-//!
-//! Fed by: `main`. Must not: take the monitor's word; programs hold what they were told to.
+//! The monitor on a node whose GPUs are shared in every mode: it attributes each process and its
+//! memory, by MPS, on an instance, in time slices and alone.
 
 use std::sync::Arc;
 
@@ -30,7 +28,7 @@ const USED: &str = "aliquot_share_memory_used_bytes";
 const KILLED: &str = "aliquot_monitor_killed_processes_total";
 const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
 
-/// GPU 0 by MPS, 1 cut, 2 in turns, 3 whole, 4 cut as pods come.
+/// GPU 0 by MPS, 1 partitioned, 2 in time slices, 3 whole, 4 with dynamic MIG.
 const PROFILE: &str = "
 apiVersion: aliquot.dev/v1alpha1
 default: here
@@ -45,9 +43,9 @@ profiles:
     rest: vgpu
 ";
 
-/// A pod on each kind of gpu: its name, mode, GPU (`None`: whichever instance it gets) and what
-/// it asks for, and MiB that its program holds.
-type Kindred = (
+/// A pod on each kind of GPU: its name, mode, GPU (`None`: whichever instance it gets) and
+/// limits, and MiB that its program uses.
+type ModePod = (
     &'static str,
     &'static str,
     Option<usize>,
@@ -55,7 +53,7 @@ type Kindred = (
     f64,
 );
 
-const PODS: &[Kindred] = &[
+const PODS: &[ModePod] = &[
     (
         "client",
         "mps",
@@ -65,7 +63,7 @@ const PODS: &[Kindred] = &[
     ),
     (
         "instance",
-        // Nobody else has it.
+        // No other pod has it.
         "exclusive",
         None,
         &[("mig-1g.5gb", "1")],
@@ -107,7 +105,7 @@ pub(crate) async fn figures(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::DevicePlugin).await?;
     let limited = options(PROFILE, true);
     stack.start_device_plugin_unready(&limited).await?;
-    // 4 clients, 4 turns, one whole GPU, three GPUs in shares.
+    // 4 clients, 4 time slices, one whole GPU, three GPUs in shares.
     wait_replicas(stack, "nvidia.com/gpu", Some("39")).await?;
     wait_replicas(stack, SMALL, Some("2")).await?;
     open_machine(stack)?;
@@ -178,7 +176,7 @@ async fn check_figures(stack: &Stack) -> Result<()> {
         Ok(Some(()))
     })
     .await?;
-    // A client of MPS that goes around the library is found and ended, and nobody else is.
+    // A client of MPS that evades the limiter is found and killed, and no other process is.
     let ended = eventually(
         PATIENCE,
         "the program without the library to be ended",

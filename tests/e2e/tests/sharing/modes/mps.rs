@@ -1,6 +1,4 @@
 //! Mode mps at the real kubelet: replicas, caps that programs meet, daemons that die.
-//!
-//! Fed by: `main`. Must not: take the agent's word for what a program may allocate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +154,8 @@ async fn environment(stack: &Stack, namespace: &str, pod: &str) -> Result<String
     output.success()
 }
 
-/// MPS-3 and MPS-5: what was written is the cap, else the even part; out of memory ends nobody.
+/// MPS-3 and MPS-5: the request is the cap, else the even part; running out of memory kills no
+/// process.
 pub(crate) async fn caps(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.write_profiles(&one_mps_gpu())?;
@@ -224,13 +223,13 @@ pub(crate) async fn total(stack: Arc<Stack>) -> Result<()> {
             let bytes = (3000_u64 + 416 / 8) << 20;
             counted(stack, "mps_used_bytes", &bytes.to_string()).await?;
             let seen = answers(stack, "mps-total", "two", &second).await?;
-            // Alone it could have 5000: what the other holds counts.
+            // Alone it could have 5000: the other's memory counts.
             ensure!(seen[1..] == ["alloc,3000: 2", "alloc,500: 0"], "{seen:?}");
             anyhow::Ok(())
         };
-        let allocated = answers_until_released(stack, "mps-total", "two", &first);
+        let client = answers_until_released(stack, "mps-total", "two", &first);
         tokio::select! {
-            output = allocated => Err(anyhow::anyhow!("the client ended early: {output:?}")),
+            output = client => Err(anyhow::anyhow!("the client ended early: {output:?}")),
             seen = seen => seen,
         }
     };
@@ -244,7 +243,7 @@ pub(crate) async fn total(stack: Arc<Stack>) -> Result<()> {
 /// Waits until a metric of container `main` of pod `two` has this value.
 async fn counted(stack: &Stack, name: &str, value: &str) -> Result<()> {
     let what = format!("{name} to be {value}");
-    // Less than the client holds.
+    // Less than the client uses.
     eventually(Duration::from_mins(1), &what, || async {
         let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
         let of = |line: &&str| {
@@ -261,8 +260,8 @@ async fn counted(stack: &Stack, name: &str, value: &str) -> Result<()> {
     .await
 }
 
-/// MPS-11: the daemon dies; the pod on it is told, the unit is out of service until it is back,
-/// and programs in the same pod run again.
+/// MPS-11: the daemon dies; the pod on it gets an event, the device is out of service until it is
+/// back, and programs in the same pod run again.
 pub(crate) async fn killed(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.write_profiles(&one_mps_gpu())?;

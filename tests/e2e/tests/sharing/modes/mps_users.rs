@@ -1,6 +1,4 @@
 //! Mode mps with clients of several pods at once: of different users, and as `top` shows them.
-//!
-//! Fed by: `main`. Must not: take the agent's word for who serves whom; the daemon's is asked.
 
 use std::sync::Arc;
 
@@ -28,7 +26,7 @@ async fn beside<T>(
     }
 }
 
-/// MPS-14: clients and what they hold, for each pod and for each GPU, as long as they are there.
+/// MPS-14: clients and their memory, for each pod and for each GPU, as long as they run.
 pub(crate) async fn shown(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "mps-shown";
@@ -122,7 +120,7 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     plain(stack).await
 }
 
-/// Waits until the one server of a unit has so many clients, as the keeper was told by it.
+/// Waits until the one server of a device has this many clients, as it reports to the supervisor.
 async fn clients(stack: &Stack, gpu: &str, count: usize) -> Result<()> {
     let status = stack.agent_state().join("mps").join(gpu);
     let status = status.join("status.json");

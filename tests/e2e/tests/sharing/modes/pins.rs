@@ -1,7 +1,5 @@
-//! Instances by name, and instances kept for some namespaces, at the real kubelet.
-//!
-//! Fed by: `main`. Must not: take the agent's word for what is on the GPUs or what the
-//! kubelet booked; the simulated machine and `PodResources` tell.
+//! Instances by name, and instances reserved for some namespaces, at the real kubelet. The
+//! simulated machine and `PodResources` give what is allocated.
 
 use std::sync::Arc;
 
@@ -18,7 +16,7 @@ use super::mps::wait_replicas;
 
 const SMALL: &str = "nvidia.com/mig-1g.5gb";
 
-/// A pod that asks for a small instance, with this pin if there is one.
+/// A pod that requests a small instance, with this pin if there is one.
 async fn create(stack: &Stack, namespace: &str, name: &str, pin: Option<&str>) -> Result<()> {
     let mut pod = pods::simple(namespace, name, &[("mig-1g.5gb", "1")]);
     if let Some(pin) = pin {
@@ -28,7 +26,7 @@ async fn create(stack: &Stack, namespace: &str, name: &str, pin: Option<&str>) -
     Ok(())
 }
 
-/// The instances of a gpu: uuid and `profile@start`.
+/// The instances of a GPU: uuid and `profile@start`.
 fn instances(stack: &Stack, gpu: usize) -> Result<Vec<(String, String)>> {
     let shown = stack.machine().show()?;
     let all = shown["gpus"][gpu]["instances"].as_array();
@@ -40,7 +38,7 @@ fn instances(stack: &Stack, gpu: usize) -> Result<Vec<(String, String)>> {
     Ok(all.context("instances")?.iter().map(describe).collect())
 }
 
-/// What the kubelet says that the pod has.
+/// What the kubelet reports for the pod.
 async fn reported(stack: &Stack, namespace: &str, name: &str) -> Result<Vec<String>> {
     let socket = stack.cluster.kubelet_dir();
     let socket = socket.join("pod-resources/kubelet.sock");
@@ -67,8 +65,9 @@ async fn refused(stack: &Stack, namespace: &str, name: &str, part: &str) -> Resu
     .await
 }
 
-/// MIG-5: a pin by uuid and one by index and place are booked, seen in the container and
-/// reported by the kubelet as exactly that; the second pod waits and is told who has it.
+/// MIG-5: a pin by uuid and one by index and place are allocated, visible in the container and
+/// reported by the kubelet as exactly that; the second pod waits, with an event that names the
+/// first.
 pub(crate) async fn pinned(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let namespace = "mig-pins";
@@ -79,7 +78,7 @@ pub(crate) async fn pinned(stack: Arc<Stack>) -> Result<()> {
     wait_replicas(stack, SMALL, Some("10")).await?;
     let shown = stack.machine().show()?;
     let gpu = shown["gpus"][1]["uuid"].as_str().context("a uuid")?;
-    // Not the one that anybody would get.
+    // Not the one that a pod without a pin would get.
     let (uuid, _) = instances(stack, 0)?.swap_remove(1);
     create(stack, namespace, "first", Some(&uuid)).await?;
     let visible = seen(stack, namespace, "first").await?;
@@ -110,7 +109,7 @@ pub(crate) async fn pinned(stack: Arc<Stack>) -> Result<()> {
     plain(stack).await
 }
 
-/// MIG-15: an instance that is kept for a namespace stays free for its pods.
+/// MIG-15: an instance that is reserved for a namespace stays free for its pods.
 pub(crate) async fn reserved(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     for namespace in ["mig-reserved", "mig-others"] {

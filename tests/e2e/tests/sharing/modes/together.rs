@@ -1,6 +1,5 @@
-//! Six GPUs in six arrangements on one node, a pod of each kind on it at once.
-//!
-//! Fed by: `main`. Must not: pin a pod to a GPU; what it asks for says which it gets.
+//! Six GPUs in six layouts on one node, a pod of each kind on it at once. What a pod requests
+//! decides which it gets; none is pinned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +17,8 @@ use super::mps::wait_replicas;
 const NAMESPACE: &str = "together";
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// GPU 0 in shares, 1 whole, 2 in turns, 3 by MPS, 4 cut with MPS on its largest instance, 5 cut
-/// as pods come; the two others of the machine are nobody's.
+/// GPU 0 in shares, 1 whole, 2 in time slices, 3 by MPS, 4 partitioned with MPS on its largest
+/// instance, 5 with dynamic MIG; the two others of the machine are not used.
 const SIX: &str = "
 apiVersion: aliquot.dev/v1alpha1
 default: six
@@ -40,9 +39,9 @@ profiles:
     rest: unmanaged
 ";
 
-/// A pod: its name, the mode that it wishes, what it asks for, the GPU that it must get (`profile`
-/// of its instance, if it is one), and what its environment must say.
-type Kindred<'a> = (
+/// A pod: its name, the mode that it prefers, its limits, the GPU that it must get (`profile` of
+/// its instance, if it is one), and what its environment must have.
+type LayoutPod<'a> = (
     &'a str,
     &'a str,
     &'a [(&'a str, &'a str)],
@@ -50,7 +49,7 @@ type Kindred<'a> = (
     &'a [(&'a str, Option<&'a str>)],
 );
 
-const PODS: &[Kindred<'_>] = &[
+const PODS: &[LayoutPod<'_>] = &[
     (
         "shares",
         "vgpu",
@@ -128,7 +127,7 @@ pub(crate) async fn six(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace(NAMESPACE).await?;
     stack.write_profiles(SIX)?;
-    // 10 shares, one whole GPU, 10 turns, 4 clients.
+    // 10 shares, one whole GPU, 10 time slices, 4 clients.
     wait_replicas(stack, "nvidia.com/gpu", Some("25")).await?;
     for (resource, replicas) in [
         ("nvidia.com/mig-1g.5gb", "2"),
@@ -170,7 +169,7 @@ pub(crate) async fn six(stack: Arc<Stack>) -> Result<()> {
     wait_replicas(stack, "nvidia.com/gpu", Some("80")).await
 }
 
-/// The uuids of a GPU, or of its instances of a profile, as the machine tells.
+/// The uuids of a GPU, or of its instances of a profile, on the simulated machine.
 fn devices(machine: &Value, (index, profile): (usize, &str)) -> Result<Vec<String>> {
     let gpu = &machine["gpus"][index];
     let uuid = |one: &Value| one["uuid"].as_str().map(str::to_owned).context("a uuid");
@@ -182,8 +181,8 @@ fn devices(machine: &Value, (index, profile): (usize, &str)) -> Result<Vec<Strin
     alike.map(uuid).collect()
 }
 
-/// `kubectl aliquot top gpus` has a row for each GPU and instance, with its mode and what is
-/// promised of it.
+/// `kubectl aliquot top gpus` has a row for each GPU and instance, with its mode and its allocated
+/// replicas.
 async fn shown(stack: &Stack) -> Result<()> {
     let program = stack.program(Kind::Scheduler);
     let program = program.with_file_name("kubectl-aliquot");

@@ -1,6 +1,4 @@
-//! What is wrong is told, and what was right stays.
-//!
-//! Fed by: `main`. Must not: leave a broken file behind.
+//! Errors are reported, and the last good configuration stays.
 
 use std::sync::Arc;
 

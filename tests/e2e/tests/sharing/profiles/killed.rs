@@ -1,6 +1,4 @@
-//! Kill -9 of the agent at every named point of a switch and of a container's start.
-//!
-//! Fed by: `main`; the build with fail-points. Must not: leave an agent with fail-points running.
+//! Kill -9 of the agent at every fail-point of a switch and of a container's start.
 
 use std::sync::Arc;
 

@@ -1,6 +1,4 @@
-//! The node's label chooses; pods run on.
-//!
-//! Fed by: `main`. Must not: leave a label or a pod behind.
+//! The node's label chooses the profile; pods run on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +16,7 @@ use super::world::{
     PATIENCE, PROMISED, USUAL, inventory, label, node, wait_condition, wait_modes, wait_offered,
 };
 
-/// The unit of a pod's first share.
+/// The device of a pod's first share.
 pub(crate) fn device(pod: &Pod) -> Result<String> {
     let allocation = allocation(pod)?;
     let grants = allocation.grants("main").context("main has a share")?;
@@ -86,7 +84,7 @@ pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
     // Another mode: its GPU waits, the other one does not.
     label(&stack, Some("plain")).await?;
     wait_condition(&stack, "Changing", &format!("waits for {space}/{name}")).await?;
-    eventually(PATIENCE, "the other gpu to be whole", || async {
+    eventually(PATIENCE, "the other GPU to be whole", || async {
         for gpu in &inventory(&stack).await?.gpus {
             let waits = gpu.uuid.as_str() == used;
             let mode = if waits {

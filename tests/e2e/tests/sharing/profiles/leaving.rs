@@ -1,7 +1,4 @@
-//! Pods in the way of a change: evicted where the profile says so, waited for no longer than it
-//! says.
-//!
-//! Fed by: `main`. Must not: leave a label or a pod behind.
+//! Pods in the way of a change: evicted if the profile says so, waited for no longer than it says.
 
 use std::sync::Arc;
 
@@ -49,7 +46,7 @@ async fn wait_gone(stack: &Stack, space: &str, name: &str) -> Result<()> {
     .await
 }
 
-/// The pod in the way of the new mode goes, with words; the one on another GPU does not.
+/// The pod in the way of the new mode is evicted with a reason; the one on another GPU is not.
 pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
     let space = "evicted";
     stack.cluster.namespace(space).await?;
@@ -70,7 +67,7 @@ pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
     .await?;
     untouched(&stack, &aside).await?;
     stack.ledger_agrees().await?;
-    // Who comes next has the whole GPU.
+    // The next pod has the whole GPU.
     on(&stack, (space, "next"), 0).await?;
     for name in ["aside", "next"] {
         stack.cluster.delete_pod(space, name).await?;
@@ -78,8 +75,8 @@ pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
     label(&stack, None).await
 }
 
-/// A GPU that is not free in time stays what it was and takes pods again; once it is free by
-/// itself it becomes what was wanted.
+/// A GPU that is not free in time stays what it was and takes pods again; once it is free by itself
+/// it gets its new mode.
 pub(crate) async fn given_up(stack: Arc<Stack>) -> Result<()> {
     let space = "given-up";
     stack.cluster.namespace(space).await?;

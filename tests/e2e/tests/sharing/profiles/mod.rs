@@ -1,7 +1,5 @@
-//! GPUs of one real node in different modes, chosen by profile and changed while pods run, on the
-//! real kubelet (issue D3).
-//!
-//! Fed by: `cargo test --test profiles`. Must not: take the agent's word for what the kubelet offers.
+//! GPUs of one real node in different modes, chosen by profile and changed while pods run. What the
+//! node offers is read from the real kubelet.
 
 use std::sync::Arc;
 
@@ -21,7 +19,7 @@ mod world;
 /// The names of renamed GPUs in these scenarios.
 const RENAMED: &str = "nvidia.com/gpu.shared";
 
-/// Three gpus: the scenarios give the first two their modes.
+/// Three GPUs: the scenarios give the first two their modes.
 const MACHINE: &str = "name: profiles\ngpus:\n  - {count: 3, model: NVIDIA A100-SXM4-40GB}\n";
 
 /// What the agent is started with.
@@ -36,7 +34,7 @@ pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
     let renamed = [("extraResources", json!([RENAMED]))];
     stack.cluster.restart_scheduler_with(&renamed).await?;
     let machine = stack.machine();
-    std::fs::create_dir_all(machine.state().parent().context("a folder")?)?;
+    std::fs::create_dir_all(machine.state().parent().context("a directory")?)?;
     SimulatedMachine::create(machine.state(), MACHINE)?;
     let more = ["--extra-resources", RENAMED];
     stack.start_scheduler(&more).await?;

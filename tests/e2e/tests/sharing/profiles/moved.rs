@@ -1,6 +1,4 @@
-//! The label moves between two profiles while short pods come and go.
-//!
-//! Fed by: `main`. Must not: let a pod go uncounted.
+//! The label moves between two profiles while short pods come and go; each pod is counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,7 +101,7 @@ fn restarts(pod: &Pod) -> i32 {
     statuses.map(|status| status.restart_count).sum()
 }
 
-/// Short pods one after the other, of a share and of a turn by turns; how they ended.
+/// Short pods one after the other, of a share and of a time slice; how they ended.
 async fn load(stack: Arc<Stack>, over: Arc<AtomicBool>, n: usize) -> Result<Ends> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, SPACE);
     let mut ends = Ends::new();

@@ -1,6 +1,4 @@
-//! The profiles of these scenarios, and what the node says.
-//!
-//! Fed by: the scenarios. Must not: wait without a deadline.
+//! The profiles of these scenarios, and what the node reports.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,7 +20,7 @@ pub(crate) const PROMISED: Duration = Duration::from_secs(5);
 /// The usual name.
 pub(crate) const USUAL: &str = "nvidia.com/gpu";
 
-/// The third GPU is vgpu in `left`, `right`, `evicts` and `hurries`, and nobody's else.
+/// The third GPU is vgpu in `left`, `right`, `evicts` and `hurries`, and not used by another.
 pub(crate) const PROFILES: &str = "
 apiVersion: aliquot.dev/v1alpha1
 default: shared
@@ -86,7 +84,7 @@ pub(crate) async fn node(stack: &Stack) -> Result<Node> {
     Ok(Api::<Node>::all(stack.cluster.admin()?).get(NODE).await?)
 }
 
-/// What the kubelet lets be asked for, of resources that GPUs have.
+/// What the kubelet has allocatable of the resources of GPUs.
 pub(crate) async fn offered(stack: &Stack) -> Result<BTreeMap<String, String>> {
     let status = node(stack).await?.status.unwrap_or_default();
     let all = status.allocatable.unwrap_or_default().into_iter();
@@ -143,13 +141,13 @@ pub(crate) async fn inventory(stack: &Stack) -> Result<Inventory> {
     Ok(Inventory::decode(text)?)
 }
 
-/// The modes of the units in order, each with whether it takes nothing new.
+/// The modes of the devices in order, each with whether it is cordoned.
 pub(crate) async fn modes(stack: &Stack) -> Result<Vec<(Mode, bool)>> {
     let gpus = inventory(stack).await?.gpus.into_iter();
     Ok(gpus.map(|gpu| (gpu.mode, gpu.cordon.is_some())).collect())
 }
 
-/// Waits until the units have these modes and take shares.
+/// Waits until the devices have these modes and take shares.
 pub(crate) async fn wait_modes(stack: &Stack, expected: &[Mode]) -> Result<()> {
     eventually(PATIENCE, &format!("{expected:?}"), || async {
         let found = modes(stack).await?;

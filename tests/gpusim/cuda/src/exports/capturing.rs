@@ -1,4 +1,4 @@
-//! Capture of streams. Fed by `capture`, which knows what it forbids.
+//! Capture of streams.
 
 use std::sync::Arc;
 

@@ -56,7 +56,7 @@ calls! { CALLS:
 
     cuCtxEnablePeerAccess 4000 cuCtxEnablePeerAccess(peer: Handle, flags: u32) {
         let (own, other) = (current()?, driver()?.contexts.find(peer)?);
-        if flags != 0 || own.card == other.card {
+        if flags != 0 || own.gpu_index == other.gpu_index {
             return Err(ERROR_INVALID_VALUE);
         }
         Ok(())
@@ -71,18 +71,18 @@ calls! { CALLS:
 fn wait(context: ContextRef) -> Answer {
     let driver = driver()?;
     capture::check_unsafe()?;
-    driver.wait_until_done(context.card, driver.newest(context.card));
-    driver.settle(context.card);
+    driver.wait_until_done(context.gpu_index, driver.newest(context.gpu_index));
+    driver.settle(context.gpu_index);
     Ok(())
 }
 
-/// Stacks of all threads that can run at once, the buffer of `printf` and the heap of kernels lie on
-/// the card: what is more than at first is taken when it is set.
+/// Stacks of all threads that can run at once, the buffer of `printf` and the heap of kernels are
+/// on the GPU: an increase over the default is charged when the limit is set.
 fn set_limit(context: ContextRef, limit: u32, value: usize) -> Answer {
     let driver = driver()?;
     let context = context.owner();
-    let threads = driver.look(|machine| {
-        let gpu = &machine.gpus[context.card];
+    let threads = driver.with_machine(|machine| {
+        let gpu = &machine.gpus[context.gpu_index];
         let each = attributes::of(gpu, THREADS_OF_EACH).unwrap_or(0);
         u64::from(attributes::multiprocessors(gpu)) * u64::from(each.cast_unsigned())
     });
@@ -111,7 +111,7 @@ const HEAP: u32 = 2;
 /// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
 const THREADS_OF_EACH: i32 = 39;
 
-/// A `CUlimit` that nobody set.
+/// The default of a `CUlimit`.
 fn first_limit(limit: u32) -> Answer<usize> {
     Ok(match limit {
         0 => 1024,

@@ -1,4 +1,4 @@
-//! Copies and fills of plain ranges. Contents are kept for allocations of up to 64 MiB (`heap`).
+//! Copies and fills of plain ranges. Allocations of up to 64 MiB retain their contents (`heap`).
 
 use crate::calls::calls;
 use crate::capture;
@@ -95,7 +95,7 @@ calls! { CALLS:
 pub(super) fn after(own: bool) -> Answer {
     let stream = streams::find(0, own)?;
     capture::check_stream(&stream)?;
-    driver()?.wait_until_done(stream.context.card, stream.behind());
+    driver()?.wait_until_done(stream.context.gpu_index, stream.behind());
     Ok(())
 }
 
@@ -111,7 +111,7 @@ pub(super) fn known(address: u64, bytes: usize) -> Answer {
     }
 }
 
-/// Brings managed memory to the current context's card.
+/// Moves managed memory to the current context's GPU.
 fn touch(address: u64, bytes: usize) -> Answer {
     let (driver, context) = (driver()?, current()?);
     if let Some(found) = driver
@@ -120,12 +120,14 @@ fn touch(address: u64, bytes: usize) -> Answer {
         .filter(|found| found.kind == Kind::Managed)
     {
         let range = (address, bytes as u64);
-        driver.residency.touch(driver, context.card, &found, range);
+        driver
+            .residency
+            .touch(driver, context.gpu_index, &found, range);
     }
     Ok(())
 }
 
-/// Copies between any two places; what the driver does not know is host memory.
+/// Copies between any two addresses; an address unknown to the driver is host memory.
 pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> Answer {
     current()?;
     if bytes == 0 {
@@ -155,8 +157,8 @@ pub(crate) fn fill<T: Copy>(to: DevicePointer, value: T, count: usize) -> Answer
         return Err(ERROR_INVALID_VALUE);
     }
     touch(to, bytes)?;
-    let kept = driver()?.heap.write(to, bytes as u64)?;
-    if kept.ok_or(ERROR_INVALID_VALUE)? {
+    let keeps_contents = driver()?.heap.write(to, bytes as u64)?;
+    if keeps_contents.ok_or(ERROR_INVALID_VALUE)? {
         let place = Out::at(as_pointer(to).cast::<T>());
         (0..count).try_for_each(|index| place.put_at(index, value))?;
     }

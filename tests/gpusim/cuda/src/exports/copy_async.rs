@@ -1,5 +1,5 @@
-//! Copies and fills in stream order. They take no time of the card, and what they move is there
-//! when the call returns.
+//! Copies and fills in stream order. They take no GPU time, and the data is there when the call
+//! returns.
 
 use crate::calls::calls;
 use crate::capture::{Node, Work};

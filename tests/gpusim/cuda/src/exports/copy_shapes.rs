@@ -53,7 +53,7 @@ calls! { CALLS:
     }
 }
 
-/// Arrays keep contents up to this, as allocations do.
+/// Arrays up to this size retain contents, as allocations do.
 const MOST_CONTENTS: u64 = 64 << 20;
 
 fn in_array(array: Handle, offset: usize, bytes: usize) -> Answer<u64> {

@@ -1,4 +1,4 @@
-//! What a device is: count, names, numbers, attributes, peers.
+//! Devices: count, names, numbers, attributes, peers.
 
 use std::ffi::c_char;
 
@@ -15,7 +15,7 @@ calls! { CALLS:
     cuDeviceGetCount 2000 cuDeviceGetCount(count: Out<i32>) { count.put(driver()?.count()) }
 
     cuDeviceGet 2000 cuDeviceGet(device: Out<Device>, ordinal: i32) {
-        driver()?.card(ordinal)?;
+        driver()?.gpu_index(ordinal)?;
         device.put(ordinal)
     }
 
@@ -67,7 +67,7 @@ calls! { CALLS:
 
     cuDeviceCanAccessPeer 4000 cuDeviceCanAccessPeer(can: Out<i32>, device: Device, peer: Device) {
         let driver = driver()?;
-        let (first, second) = (driver.card(device)?, driver.card(peer)?);
+        let (first, second) = (driver.gpu_index(device)?, driver.gpu_index(peer)?);
         can.put(i32::from(first != second))
     }
 
@@ -75,7 +75,7 @@ calls! { CALLS:
         value: Out<i32>, attribute: i32, device: Device, peer: Device,
     ) {
         let driver = driver()?;
-        if driver.card(device)? == driver.card(peer)? {
+        if driver.gpu_index(device)? == driver.gpu_index(peer)? {
             return Err(ERROR_INVALID_DEVICE);
         }
         value.put(match attribute {

@@ -1,4 +1,4 @@
-//! Events: places in the work of a stream, with times of the card's own clock.
+//! Events: points in the work of a stream, with times of the GPU's own clock.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ calls! { CALLS:
         if let Some(mark) = marked(event)? {
             let driver = driver()?;
             driver.wait_for(&mark);
-            driver.settle(mark.card);
+            driver.settle(mark.gpu_index);
         }
         Ok(())
     }
@@ -118,12 +118,12 @@ fn record(event: Handle, stream: Handle, own: bool) -> Answer {
         return Ok(());
     }
     capture::check_legacy(&stream)?;
-    let mark = driver()?.mark(stream.context.card, stream.behind());
+    let mark = driver()?.mark(stream.context.gpu_index, stream.behind());
     *event.place.lock() = Place::Work(mark);
     Ok(())
 }
 
-/// Where the card must come for an event, if it was ever recorded.
+/// The mark that the GPU must reach for an event, if it was ever recorded.
 fn marked(event: Handle) -> Answer<Option<Arc<Mark>>> {
     let event = find(event)?;
     let place = event.place.lock();
@@ -146,13 +146,13 @@ fn elapsed(time: &Out<f32>, start: Handle, end: Handle) -> Answer {
             .filter(|_| has_time)
             .ok_or(ERROR_INVALID_HANDLE)?;
         *place = driver.reached(&mark).ok_or(ERROR_NOT_READY)?;
-        ppm = driver.look(|machine| machine.gpus[mark.card].clock_ppm);
+        ppm = driver.with_machine(|machine| machine.gpus[mark.gpu_index].clock_ppm);
     }
     let (later, sign) = match times[1].checked_sub(times[0]) {
         Some(time) => (time, 1.0),
         None => (times[0] - times[1], -1.0),
     };
-    // Steps of half a microsecond, as cards have them.
+    // Steps of half a microsecond, as GPUs have them.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

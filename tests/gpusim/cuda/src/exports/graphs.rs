@@ -11,11 +11,11 @@ use crate::context::current;
 use crate::driver::driver;
 use crate::exports::launch::check;
 use crate::ffi::{Answer, Out};
-use crate::graph::{Exec, Graph, copy_of, flat};
+use crate::graph::{ExecutableGraph, Graph, copy_of, flat};
 use crate::streams;
 use crate::types::{
     AllocNodeParameters, ChildNodeParameters, Device, Handle, InstantiateParameters,
-    KernelNodeParameters, Location, Place, PoolProperties,
+    KernelNodeParameters, Location, MemoryLocation, PoolProperties,
 };
 use parking_lot::Mutex;
 
@@ -83,17 +83,17 @@ calls! { CALLS:
             return Err(ERROR_INVALID_VALUE);
         }
         let driver = driver()?;
-        let card = match wanted.pool.location.place() {
-            Place::Card(device) => Some(driver.card(device)?),
-            Place::Host => None,
-            Place::Nowhere | Place::Other => return Err(ERROR_INVALID_VALUE),
+        let gpu_index = match wanted.pool.location.place() {
+            MemoryLocation::Gpu(device) => Some(driver.gpu_index(device)?),
+            MemoryLocation::Host => None,
+            MemoryLocation::Nowhere | MemoryLocation::Other => return Err(ERROR_INVALID_VALUE),
         };
         let bytes = wanted.bytes as u64;
         wanted.pointer = driver.arena.take(bytes.max(4096)).ok_or(ERROR_OUT_OF_MEMORY)?;
         parameters.put(wanted)?;
         let address = wanted.pointer;
-        let work = match card {
-            Some(card) => Work::Alloc { address, bytes, card },
+        let work = match gpu_index {
+            Some(gpu_index) => Work::Alloc { address, bytes, gpu_index },
             None => Work::AllocOnHost { address, bytes },
         };
         add(&node, graph, &after, count, work)
@@ -144,8 +144,8 @@ calls! { CALLS:
         node: Handle, parameters: Out<AllocNodeParameters>,
     ) {
         let (address, bytes, location) = match node_of(node)? {
-            Work::Alloc { address, bytes, card } => {
-                let id = driver()?.device_of(card).ok_or(ERROR_INVALID_VALUE)?;
+            Work::Alloc { address, bytes, gpu_index } => {
+                let id = driver()?.device_of(gpu_index).ok_or(ERROR_INVALID_VALUE)?;
                 (address, bytes, Location { kind: 1, id })
             }
             Work::AllocOnHost { address, bytes } => (address, bytes, Location { kind: 2, id: 0 }),
@@ -237,7 +237,7 @@ calls! { CALLS:
         device: Device, attribute: u32, value: Out<u64>,
     ) {
         let driver = driver()?;
-        let reserve = driver.reserves.with(driver.card(device)?, |reserve| *reserve);
+        let reserve = driver.graph_memory.with(driver.gpu_index(device)?, |reserve| *reserve);
         value.put(match attribute {
             0 => reserve.used,
             1 => reserve.used_high,
@@ -254,7 +254,7 @@ calls! { CALLS:
         if value.get()? != 0 {
             return Err(ERROR_INVALID_VALUE);
         }
-        driver.reserves.with(driver.card(device)?, |reserve| match attribute {
+        driver.graph_memory.with(driver.gpu_index(device)?, |reserve| match attribute {
             1 => { reserve.used_high = reserve.used; Ok(()) }
             3 => { reserve.reserved_high = reserve.reserved; Ok(()) }
             _ => Err(ERROR_INVALID_VALUE),
@@ -263,7 +263,7 @@ calls! { CALLS:
 
     cuDeviceGraphMemTrim 11040 cuDeviceGraphMemTrim(device: Device) {
         let driver = driver()?;
-        driver.reserves.trim(driver, driver.card(device)?);
+        driver.graph_memory.trim(driver, driver.gpu_index(device)?);
         Ok(())
     }
 }
@@ -303,7 +303,7 @@ fn upload(exec: Handle, stream: Handle, own: bool) -> Answer {
     let exec = driver.objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
     streams::find(stream, own)?;
     let nodes = exec.nodes.lock();
-    driver.reserves.grow(driver, &nodes)
+    driver.graph_memory.grow(driver, &nodes)
 }
 
 fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer<Handle> {
@@ -313,7 +313,7 @@ fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer<Handle> 
     if exec.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }
-    let made = objects.execs.add(Exec {
+    let made = objects.execs.add(ExecutableGraph {
         nodes: Mutex::new(nodes),
         flags,
     });

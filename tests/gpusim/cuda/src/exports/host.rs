@@ -1,4 +1,4 @@
-//! Host memory that the card can reach: the driver's own and the program's registered one.
+//! Host memory that the GPU can reach: the driver's own and the program's registered one.
 
 use std::ffi::c_void;
 
@@ -26,7 +26,7 @@ calls! { CALLS:
         let driver = driver()?;
         let is_host = |kind| matches!(kind, Kind::Host { .. });
         let gone = driver.heap.remove(pointer.expose_provenance() as u64, is_host);
-        heap::give(driver, &gone.ok_or(ERROR_INVALID_VALUE)?);
+        heap::release(driver, &gone.ok_or(ERROR_INVALID_VALUE)?);
         Ok(())
     }
 
@@ -73,7 +73,7 @@ fn allocate(pointer: &Out<*mut c_void>, bytes: usize, flags: u32) -> Answer {
     }
     let driver = driver()?;
     let kind = Kind::Host { flags };
-    pointer.put(as_pointer(driver.heap.take_plain(
+    pointer.put(as_pointer(driver.heap.allocate_unbacked(
         driver,
         context,
         bytes as u64,

@@ -1,4 +1,4 @@
-//! Memory of one process opened in another. The owner pays for it; what is written there is not
+//! Memory of one process opened in another. It is charged to its owner; the contents are not
 //! shared.
 
 use crate::calls::calls;
@@ -16,7 +16,7 @@ calls! { CALLS:
         current()?;
         let driver = driver()?;
         let found = driver.heap.find(pointer).ok_or(ERROR_INVALID_VALUE)?;
-        // Only what cuMemAlloc gave can be shared so.
+        // Only memory of cuMemAlloc can be shared this way.
         if found.kind != Kind::Device {
             return Err(ERROR_INVALID_VALUE);
         }
@@ -42,7 +42,7 @@ calls! { CALLS:
         current()?;
         let driver = driver()?;
         let gone = driver.heap.remove(pointer, |kind| kind == Kind::Foreign);
-        heap::give(driver, &gone.ok_or(ERROR_INVALID_VALUE)?);
+        heap::release(driver, &gone.ok_or(ERROR_INVALID_VALUE)?);
         Ok(())
     }
 }
@@ -62,6 +62,6 @@ fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Answer {
     pointer.put(
         driver
             .heap
-            .take_plain(driver, context, size, Kind::Foreign)?,
+            .allocate_unbacked(driver, context, size, Kind::Foreign)?,
     )
 }

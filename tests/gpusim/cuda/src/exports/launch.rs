@@ -71,17 +71,18 @@ fn launch(
         (function, functions.get(function, ERROR_INVALID_HANDLE)?)
     };
     let threads = check(shape)?;
-    let card = stream.context.card;
+    let gpu_index = stream.context.gpu_index;
     if cooperative {
         let each = u64::from((2048 / threads).min(32));
-        let most = driver.look(|machine| u64::from(multiprocessors(&machine.gpus[card])) * each);
+        let most = driver
+            .with_machine(|machine| u64::from(multiprocessors(&machine.gpus[gpu_index])) * each);
         let blocks: u64 = shape[..3].iter().map(|length| u64::from(*length)).product();
         if blocks > most {
             return Err(ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }
     let moved = if known.time.touches {
-        touch(parameters, card)?
+        touch(parameters, gpu_index)?
     } else {
         0
     };
@@ -91,14 +92,14 @@ fn launch(
             time: known.time,
         })
     };
-    stream.run(node, || draw(&known, card) + moved / BYTES_PER_NS)
+    stream.run(node, || draw(&known, gpu_index) + moved / BYTES_PER_NS)
 }
 
-/// Bytes that move between host and card in a nanosecond.
+/// Bytes that move between host and GPU in a nanosecond.
 const BYTES_PER_NS: u64 = 12;
 
-pub(crate) fn draw(function: &Function, card: usize) -> u64 {
-    let swing = driver().map_or(0, |driver| driver.facts(card).swing);
+pub(crate) fn draw(function: &Function, gpu_index: usize) -> u64 {
+    let swing = driver().map_or(0, |driver| driver.facts(gpu_index).swing);
     function.time.draw(clock(), swing)
 }
 
@@ -112,8 +113,8 @@ pub(super) fn check(shape: Shape) -> Answer<u32> {
     threads.ok_or(ERROR_INVALID_VALUE)
 }
 
-/// Brings the managed memory that a kernel uses to its card; tells how many bytes moved.
-fn touch(parameters: &Out<Out64>, card: usize) -> Answer<u64> {
+/// Moves the managed memory that a kernel uses to its GPU; returns the bytes moved.
+fn touch(parameters: &Out<Out64>, gpu_index: usize) -> Answer<u64> {
     let driver = driver()?;
     let places = parameters.get_all(2)?;
     let address = Out::at(places[0]).get()?;
@@ -125,6 +126,6 @@ fn touch(parameters: &Out<Out64>, card: usize) -> Answer<u64> {
     Ok(found.map_or(0, |found| {
         driver
             .residency
-            .touch(driver, card, &found, (address, bytes))
+            .touch(driver, gpu_index, &found, (address, bytes))
     }))
 }

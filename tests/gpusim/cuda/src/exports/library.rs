@@ -1,7 +1,6 @@
-//! Libraries of code (CUDA 12): loaded for all contexts, into each of which they get when something
-//! of them is first used there, or at once where `CUDA_MODULE_LOADING` is `EAGER`. A kernel of a
-//! library can be launched as it is. A library is one piece: real drivers load its functions one by
-//! one.
+//! Libraries of code (CUDA 12). A library is loaded into a context when one of its functions is
+//! first used there, or at once if `CUDA_MODULE_LOADING` is `EAGER`. A kernel of a library can be
+//! launched as it is. A library is loaded as one piece; real drivers load its functions one by one.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
@@ -57,7 +56,7 @@ calls! { CALLS:
         let gone = objects.libraries.remove(library, ERROR_INVALID_HANDLE)?;
         objects.kernels.drain(|kernel| kernel.library == library);
         for module in gone.modules.lock().values() {
-            // Its context may have ended, and the module with it.
+            // Its context may be destroyed, and the module with it.
             let _ = module::end(*module);
         }
         Ok(())

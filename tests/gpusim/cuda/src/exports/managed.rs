@@ -1,4 +1,4 @@
-//! Where managed memory shall be. Fed by `residency`, which moves its pages.
+//! Placement of managed memory: advice, prefetch, and attributes of a range.
 
 use crate::calls::calls;
 use crate::codes::{ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE};
@@ -43,12 +43,12 @@ calls! { CALLS:
         }
         let driver = driver()?;
         data.put(match attribute {
-            // Read mostly; nobody said so.
+            // Read mostly: never advised.
             1 => 0,
-            // Preferred and last prefetched places are not kept: the place of the first page is
-            // told instead.
+            // Preferred and last prefetched locations are not recorded: the location of the first
+            // page is returned instead.
             2 | 4 => match driver.residency.place(found.id, (pointer - found.base) >> 21) {
-                Some(card) => driver.device_of(card).ok_or(ERROR_INVALID_DEVICE)?,
+                Some(gpu_index) => driver.device_of(gpu_index).ok_or(ERROR_INVALID_DEVICE)?,
                 None => HOST,
             },
             _ => return Err(ERROR_INVALID_VALUE),
@@ -71,18 +71,18 @@ fn prefetch(range: (u64, usize), device: Device, (stream, own): (Handle, bool)) 
     streams::context_of(stream, own)?;
     let range = (range.0, range.1 as u64);
     if device == HOST {
-        driver.residency.leave(driver, &found, range);
+        driver.residency.move_to_host(driver, &found, range);
         return Ok(());
     }
-    let card = driver.card(device)?;
-    driver.residency.touch(driver, card, &found, range);
+    let gpu_index = driver.gpu_index(device)?;
+    driver.residency.touch(driver, gpu_index, &found, range);
     Ok(())
 }
 
 fn advise(range: (u64, usize), advice: u32, device: Device) -> Answer {
     managed(range)?;
     if device != HOST {
-        driver()?.card(device)?;
+        driver()?.gpu_index(device)?;
     }
     match advice {
         1..=6 => Ok(()),

@@ -1,4 +1,4 @@
-//! Memory of the card, managed memory, and what a pointer points to.
+//! Memory of the GPU, managed memory, and what a pointer points to.
 
 use crate::calls::calls;
 use crate::capture;
@@ -9,16 +9,16 @@ use crate::ffi::{Answer, Out};
 use crate::heap::{self, Allocation, Kind};
 use crate::types::DevicePointer;
 
-/// What the driver makes of a pitch: textures want rows at multiples of this.
+/// Rows start at multiples of this, as textures need.
 const PITCH: usize = 512;
 
 calls! { CALLS:
     cuMemGetInfo 3020 cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let context = current()?;
         let driver = driver()?;
-        driver.vmm.look(driver);
+        driver.vmm.release_unused(driver);
         driver.heap.settle(driver);
-        let (left, all) = driver.memory(context.card);
+        let (left, all) = driver.memory(context.gpu_index);
         free.put_if(usize::try_from(left).map_err(|_| ERROR_INVALID_VALUE)?);
         total.put_if(usize::try_from(all).map_err(|_| ERROR_INVALID_VALUE)?);
         Ok(())
@@ -32,7 +32,7 @@ calls! { CALLS:
         capture::check_unsafe()?;
         let driver = driver()?;
         driver.heap.settle(driver);
-        pointer.put(driver.heap.take_device(driver, context, bytes as u64)?)
+        pointer.put(driver.heap.allocate_device(driver, context, bytes as u64)?)
     }
 
     cuMemAlloc 2000 cuMemAlloc(pointer: Out<u32>, bytes: u32) {
@@ -41,7 +41,7 @@ calls! { CALLS:
             return Err(ERROR_INVALID_VALUE);
         }
         let driver = driver()?;
-        let base = driver.heap.take_device(driver, context, u64::from(bytes))?;
+        let base = driver.heap.allocate_device(driver, context, u64::from(bytes))?;
         // Its callers know addresses of 32 bits only.
         pointer.put(u32::try_from(base & u64::from(u32::MAX)).map_err(|_| ERROR_INVALID_VALUE)?)
     }
@@ -57,7 +57,7 @@ calls! { CALLS:
         let row = width.checked_next_multiple_of(PITCH).ok_or(ERROR_INVALID_VALUE)?;
         let bytes = row.checked_mul(height).ok_or(ERROR_INVALID_VALUE)?;
         let driver = driver()?;
-        pointer.put(driver.heap.take_device(driver, context, bytes as u64)?)?;
+        pointer.put(driver.heap.allocate_device(driver, context, bytes as u64)?)?;
         pitch.put(row)
     }
 
@@ -69,8 +69,8 @@ calls! { CALLS:
             |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph { .. });
         let gone = driver.heap.remove(pointer, is_device).ok_or(ERROR_INVALID_VALUE)?;
         // Freeing waits for what may still use the memory.
-        driver.wait_until_done(context.card, driver.newest(context.card));
-        heap::give(driver, &gone);
+        driver.wait_until_done(context.gpu_index, driver.newest(context.gpu_index));
+        heap::release(driver, &gone);
         Ok(())
     }
 
@@ -80,7 +80,7 @@ calls! { CALLS:
             return Err(ERROR_INVALID_VALUE);
         }
         let driver = driver()?;
-        let base = driver.heap.take_plain(driver, context, bytes as u64, Kind::Managed)?;
+        let base = driver.heap.allocate_unbacked(driver, context, bytes as u64, Kind::Managed)?;
         pointer.put(base)
     }
 

@@ -1,5 +1,5 @@
-//! The exported calls, by topic, each declared once (`calls`). What is not simulated is not here,
-//! so that clients see it missing.
+//! The exported calls, by topic, each declared once (`calls`). A call that is not simulated is not
+//! exported, so that clients see it missing.
 
 pub(crate) mod event;
 pub(crate) mod launch;

@@ -25,9 +25,9 @@ pub(crate) struct Module {
     entries: Option<HashSet<String>>,
     /// The module itself, for its functions.
     number: AtomicU32,
-    /// What it takes of the card.
+    /// Its GPU memory.
     bytes: u64,
-    /// It ends with a library.
+    /// It belongs to a library.
     of_library: bool,
 }
 
@@ -123,7 +123,7 @@ calls! { CALLS:
     }
 }
 
-/// Longest PTX that is looked through.
+/// Longest PTX that is searched.
 const MOST_TEXT: usize = 1 << 20;
 
 /// A function of a module.
@@ -223,10 +223,10 @@ pub(crate) fn load_into(context: ContextRef, image: &[u8], of_library: bool) -> 
     }))
 }
 
-/// Bytes of code for which every context has room.
+/// Bytes of code that fit in every context.
 const CODE: u64 = 2 << 20;
 
-/// Code lies together in a context, which grows beyond what it has room for.
+/// The code of a context lies together; the context grows when it does not fit.
 fn add_code(context: ContextRef, change: impl FnOnce(u64) -> u64) -> Answer {
     let mut code = context.code.lock();
     let (old, new) = (*code, change(*code));

@@ -1,4 +1,4 @@
-//! Memory pools and allocations in stream order. Fed by `pools`, which counts.
+//! Memory pools and allocations in stream order.
 
 use crate::calls::calls;
 use crate::capture::{Node, Work};
@@ -10,7 +10,7 @@ use crate::ffi::{Answer, Out};
 use crate::heap::{self, Kind};
 use crate::streams;
 use crate::types::{
-    AccessDescriptor, Device, DevicePointer, Handle, Location, Place, PoolProperties,
+    AccessDescriptor, Device, DevicePointer, Handle, Location, MemoryLocation, PoolProperties,
 };
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED` and `..._MANAGED`.
@@ -30,7 +30,7 @@ calls! { CALLS:
 
     cuDeviceSetMemPool 11020 cuDeviceSetMemPool(device: Device, pool: Handle) {
         let driver = driver()?;
-        driver.card(device)?;
+        driver.gpu_index(device)?;
         driver.pools.set_current(device, pool)
     }
 
@@ -51,10 +51,10 @@ calls! { CALLS:
             return Err(ERROR_INVALID_VALUE);
         }
         let device = match wanted.location.place() {
-            Place::Card(device) => Some(device),
-            Place::Host => None,
-            Place::Nowhere if managed => None,
-            Place::Nowhere | Place::Other => return Err(ERROR_NOT_SUPPORTED),
+            MemoryLocation::Gpu(device) => Some(device),
+            MemoryLocation::Host => None,
+            MemoryLocation::Nowhere if managed => None,
+            MemoryLocation::Nowhere | MemoryLocation::Other => return Err(ERROR_NOT_SUPPORTED),
         };
         pool.put(driver.pools.create(driver, device, wanted.most as u64, managed)?)
     }
@@ -106,7 +106,7 @@ calls! { CALLS:
     ) {
         let driver = driver()?;
         for one in wanted.get_all(count)? {
-            driver.card(one.location.id).map_err(|_| ERROR_INVALID_DEVICE)?;
+            driver.gpu_index(one.location.id).map_err(|_| ERROR_INVALID_DEVICE)?;
         }
         driver.pools.with(pool, |_| Ok(()))
     }
@@ -142,12 +142,12 @@ calls! { CALLS:
             matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph { .. })
         };
         let gone = driver.heap.remove(pointer, is_freed).ok_or(ERROR_INVALID_VALUE)?;
-        // What a pool keeps is the card's no less while the stream has not come so far.
+        // Until the stream has come so far, the memory stays charged to the GPU.
         if matches!(gone.kind, Kind::Device | Kind::Managed) {
-            let mark = driver.mark(stream.context.card, stream.behind());
+            let mark = driver.mark(stream.context.gpu_index, stream.behind());
             driver.heap.free_at(driver, mark, gone);
         } else {
-            heap::give(driver, &gone);
+            heap::release(driver, &gone);
         }
         Ok(())
     }
@@ -156,10 +156,10 @@ calls! { CALLS:
 fn of_place(place: Location, kind: u32, own: bool) -> Answer<Handle> {
     let driver = driver()?;
     match (kind, place.place()) {
-        (PINNED, Place::Card(device)) => driver.pools.of_device(driver, device, own),
-        (PINNED, Place::Host) => driver.pools.of_host(driver),
-        (MANAGED, Place::Nowhere) => driver.pools.of_managed(driver),
-        // Managed memory of one card alone has no pool of its own here.
+        (PINNED, MemoryLocation::Gpu(device)) => driver.pools.of_device(driver, device, own),
+        (PINNED, MemoryLocation::Host) => driver.pools.of_host(driver),
+        (MANAGED, MemoryLocation::Nowhere) => driver.pools.of_managed(driver),
+        // Managed memory of one GPU alone has no pool of its own here.
         (MANAGED, _) => Err(ERROR_NOT_SUPPORTED),
         _ => Err(ERROR_INVALID_VALUE),
     }
@@ -181,13 +181,13 @@ fn allocate(
             .arena
             .take(bytes.max(4096))
             .ok_or(ERROR_OUT_OF_MEMORY)?;
-        let card = stream.context.card;
+        let gpu_index = stream.context.gpu_index;
         capture.add(
             stream.id,
             Node::new(Work::Alloc {
                 address,
                 bytes,
-                card,
+                gpu_index,
             }),
         )?;
         return pointer.put(address);

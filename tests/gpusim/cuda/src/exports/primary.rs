@@ -1,4 +1,4 @@
-//! Primary contexts. Fed by `context`, which counts their users.
+//! Primary contexts.
 
 use crate::calls::calls;
 use crate::codes::ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-//! Streams: making them, what they are, waiting for them.
+//! Streams: creating them, their properties, waiting for them.
 
 use crate::calls::calls;
 use crate::capture;
@@ -82,7 +82,7 @@ calls! { CALLS:
         let found = Out::at(as_pointer(address).cast::<u32>()).get()?;
         let is_there = if flags == 1 { found == value } else { found.wrapping_sub(value) < 1 << 31 };
         if !is_there {
-            stream.wait_for_ever();
+            stream.wait_forever();
         }
         Ok(())
     }
@@ -117,9 +117,9 @@ fn host_function(stream: Handle, own: bool, function: u64, data: u64) -> Answer 
     if let Some(capture) = stream.capture.lock().clone() {
         return capture.add(stream.id, Node::new(Work::Host));
     }
-    let (driver, card, number) = (driver()?, stream.context.card, stream.behind());
+    let (driver, gpu_index, number) = (driver()?, stream.context.gpu_index, stream.behind());
     std::thread::spawn(move || {
-        driver.wait_until_done(card, number);
+        driver.wait_until_done(gpu_index, number);
         // SAFETY: the caller gave the address of a function of this type, to be called with this
         // pointer on a thread of the driver's.
         unsafe {

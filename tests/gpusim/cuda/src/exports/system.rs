@@ -1,13 +1,13 @@
-//! Start, versions, words for codes, and the search for functions by name.
+//! Initialisation, versions, texts of codes, and the lookup of functions by name.
 
 use std::ffi::c_char;
 
-use crate::calls::{Found, calls, find};
+use crate::calls::{SymbolLookup, calls, find};
 use crate::codes::{self, ERROR_INVALID_VALUE, ERROR_NOT_FOUND};
 use crate::driver::{driver, init};
 use crate::ffi::{Answer, Out, TextIn};
 
-/// The version that an uninitialised driver tells.
+/// The version that an uninitialised driver reports.
 const VERSION: u32 = 13_000;
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -43,7 +43,9 @@ calls! { CALLS:
 
 /// The machine's CUDA version.
 pub(crate) fn driver_version() -> u32 {
-    driver().map_or(VERSION, |driver| driver.look(|machine| machine.cuda))
+    driver().map_or(VERSION, |driver| {
+        driver.with_machine(|machine| machine.cuda)
+    })
 }
 
 type Description = (&'static std::ffi::CStr, &'static std::ffi::CStr);
@@ -67,9 +69,9 @@ fn search(
         return Err(ERROR_INVALID_VALUE);
     }
     let (found, told) = match find(name, version, driver_version(), flags == PER_THREAD) {
-        Found::Call(call) => (Some(call.address.0), 0),
-        Found::Nothing => (None, 1),
-        Found::TooOld => (None, 2),
+        SymbolLookup::Call(call) => (Some(call.address.0), 0),
+        SymbolLookup::Nothing => (None, 1),
+        SymbolLookup::TooOld => (None, 2),
     };
     if let Some(status) = status {
         status.put_if(told);

@@ -1,6 +1,6 @@
 //! The private tables that NVIDIA's older runtimes (libcudart up to 10.2) ask for: a primary
-//! context, two scratch buffers, and storage that belongs to a context. The check by which newer
-//! runtimes tell a driver's authenticity is not answered: for them a table is missing.
+//! context, two scratch buffers, and storage that belongs to a context. Newer runtimes check a
+//! driver's authenticity by another table, which is missing here.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -104,30 +104,30 @@ fn give_buffer<const N: usize>(buffer: &Buffer<N>, place: &Out<*mut u64>, size: 
     size.put_if(N);
 }
 
-/// What clients keep for a context, by context and key.
-static KEPT: Mutex<Option<HashMap<(Handle, u64), u64>>> = Mutex::new(None);
+/// What clients store for a context, by context and key.
+static CONTEXT_STORAGE: Mutex<Option<HashMap<(Handle, u64), u64>>> = Mutex::new(None);
 
-fn kept<T>(body: impl FnOnce(&mut HashMap<(Handle, u64), u64>) -> T) -> T {
-    body(KEPT.lock().get_or_insert_with(HashMap::new))
+fn with_context_storage<T>(body: impl FnOnce(&mut HashMap<(Handle, u64), u64>) -> T) -> T {
+    body(CONTEXT_STORAGE.lock().get_or_insert_with(HashMap::new))
 }
 
 extern "C" fn storage_put(context: Handle, key: u64, value: u64, _end: u64) -> u32 {
     with_context(context, |context| {
-        kept(|all| all.insert((context, key), value));
+        with_context_storage(|all| all.insert((context, key), value));
         Ok(())
     })
 }
 
 extern "C" fn storage_delete(context: Handle, key: u64) -> u32 {
     with_context(context, |context| {
-        kept(|all| all.remove(&(context, key)));
+        with_context_storage(|all| all.remove(&(context, key)));
         Ok(())
     })
 }
 
 extern "C" fn storage_get(value: Out<u64>, context: Handle, key: u64) -> u32 {
     with_context(context, |context| {
-        let found = kept(|all| all.get(&(context, key)).copied());
+        let found = with_context_storage(|all| all.get(&(context, key)).copied());
         value.put(found.ok_or(ERROR_INVALID_VALUE)?)
     })
 }

@@ -1,5 +1,5 @@
-//! Virtual memory management. A shareable handle is a file that names memory and its owner; what
-//! was written to shared memory is not shared.
+//! Virtual memory management. A shareable handle is a file that names memory and its owner; the
+//! contents of shared memory are not shared.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -14,12 +14,13 @@ use crate::codes::{
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
 use crate::heap::Kind;
-use crate::lent::{self, Lent};
+use crate::memory_file::{self, MemoryFile};
 use crate::streams;
 use crate::types::{
-    AccessDescriptor, AllocationProperties, ArrayMapping, DevicePointer, Handle, Location, Place,
+    AccessDescriptor, AllocationProperties, ArrayMapping, DevicePointer, Handle, Location,
+    MemoryLocation,
 };
-use crate::vmm::{Exported, GRANULARITY};
+use crate::vmm::{GRANULARITY, MemoryDescription};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE: u32 = 1;
@@ -32,8 +33,8 @@ calls! { CALLS:
         size: Out<usize>, properties: Out<AllocationProperties>, option: u32,
     ) {
         let location = properties.get()?.location;
-        if let Place::Card(device) = location.place() {
-            driver()?.card(device)?;
+        if let MemoryLocation::Gpu(device) = location.place() {
+            driver()?.gpu_index(device)?;
         }
         if option > 1 {
             return Err(ERROR_INVALID_VALUE);
@@ -96,8 +97,8 @@ calls! { CALLS:
         let driver = driver()?;
         let wanted = wanted.get_all(count)?;
         for one in &wanted {
-            if let Place::Card(device) = one.location.place() {
-                driver.card(device).map_err(|_| ERROR_INVALID_DEVICE)?;
+            if let MemoryLocation::Gpu(device) = one.location.place() {
+                driver.gpu_index(device).map_err(|_| ERROR_INVALID_DEVICE)?;
             }
         }
         let access = wanted.last().ok_or(ERROR_INVALID_VALUE)?.flags;
@@ -140,8 +141,8 @@ calls! { CALLS:
         if flags != 0 || shared.is_null() || exported.properties.handle_types & FILE == 0 {
             return Err(ERROR_INVALID_VALUE);
         }
-        let (file, lent) = write(&exported).map_err(|_| ERROR_OPERATING_SYSTEM)?;
-        driver()?.vmm.lend(handle, lent);
+        let (file, watched) = write(&exported).map_err(|_| ERROR_OPERATING_SYSTEM)?;
+        driver()?.vmm.add_file(handle, watched);
         shared.put(file.into_raw_fd())
     }
 
@@ -178,28 +179,28 @@ const MAP: u32 = 1;
 const UNMAP: u32 = 2;
 
 fn new_file() -> std::io::Result<File> {
-    // SAFETY: the name ends with a zero, and a new descriptor belongs to nobody else.
+    // SAFETY: the name ends with a zero, and a new descriptor has no other owner.
     let descriptor = unsafe { libc::memfd_create(c"gpusim".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and is owned by nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { File::from_raw_fd(descriptor) })
 }
 
-fn write(exported: &Exported) -> std::io::Result<(File, Lent)> {
+fn write(exported: &MemoryDescription) -> std::io::Result<(File, MemoryFile)> {
     let mut file = new_file()?;
     let location = exported.properties.location;
     let place = u64::from(location.kind) << 32 | u64::from(location.id.cast_unsigned());
     for word in [MARK, exported.size, place] {
         file.write_all(&word.to_ne_bytes())?;
     }
-    lent::hold(&file)?;
-    let watched = Lent::again(&file)?;
+    memory_file::lock_shared(&file)?;
+    let watched = MemoryFile::reopen(&file)?;
     Ok((file, watched))
 }
 
-fn read(shared: u64) -> Answer<(Exported, Lent)> {
+fn read(shared: u64) -> Answer<(MemoryDescription, MemoryFile)> {
     let descriptor = i32::try_from(shared).map_err(|_| ERROR_INVALID_VALUE)?;
     // SAFETY: the descriptor is the caller's, open by its promise, and stays so: this borrows it.
     let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
@@ -224,6 +225,6 @@ fn read(shared: u64) -> Answer<(Exported, Lent)> {
         windows: 0,
         flags: [0; 8],
     };
-    let from = Lent::holding(&file).map_err(|_| ERROR_OPERATING_SYSTEM)?;
-    Ok((Exported { size, properties }, from))
+    let from = MemoryFile::open_locked(&file).map_err(|_| ERROR_OPERATING_SYSTEM)?;
+    Ok((MemoryDescription { size, properties }, from))
 }

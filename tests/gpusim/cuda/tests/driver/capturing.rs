@@ -1,4 +1,4 @@
-//! Capture, what it forbids, and graphs.
+//! Capture, the calls that it forbids, and graphs.
 
 use crate::client::*;
 use crate::common::{TWO_A100, on_machine};
@@ -74,13 +74,13 @@ fn captured_graph_runs_its_kernels_only_at_launch() {
         assert_eq!((cuda.record(join, side), wait(stream, join)), (OK, OK));
         let graph = end(cuda, stream).unwrap();
         assert_eq!((status(cuda, stream), status(cuda, side)), (0, 0));
-        assert_eq!(machine.holders("0").unwrap()[0].launches, 0);
+        assert_eq!(machine.process_usage("0").unwrap()[0].launches, 0);
         let exec = instantiate(cuda, graph);
         for _ in 0..5 {
             assert_eq!(launch(cuda, exec, stream), OK);
         }
         assert_eq!(cuda.synchronize(), OK);
-        let holder = machine.holders("0").unwrap()[0];
+        let holder = machine.process_usage("0").unwrap()[0];
         assert_eq!((holder.busy, holder.launches), (30_000_000, 5));
     });
 }
@@ -161,13 +161,13 @@ fn query_during_capture_invalidates_it_by_mode() {
             assert_eq!(status(cuda, stream), if allowed { 1 } else { 2 }, "{shown}");
             assert_eq!(end(cuda, stream).is_ok(), allowed, "{shown}");
         }
-        // The way out: poll with the mode exchanged.
+        // A query is possible with the mode exchanged.
         assert_eq!(begin(cuda, stream, GLOBAL), OK);
         let before = exchange(RELAXED);
         assert_eq!(cuda.query(event), OK);
         exchange(before);
         assert!(end(cuda, stream).is_ok());
-        // The stream itself may never be asked.
+        // The capturing stream itself may never be queried.
         assert_eq!(begin(cuda, stream, RELAXED), OK);
         assert_eq!(call!(cuda, cuStreamQuery(u64), stream), 900);
         assert_eq!(end(cuda, stream), Err(901));
@@ -180,7 +180,7 @@ fn graph_allocations_keep_memory_until_trimmed() {
     let name = "capturing::graph_allocations_keep_memory_until_trimmed";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
-        let held = || machine.holders("0").unwrap()[0].used / MIB - 416;
+        let charged = || machine.process_usage("0").unwrap()[0].used / MIB - 416;
         let stream = cuda.stream();
         let mut pointer = 0;
         assert_eq!(begin(cuda, stream, GLOBAL), OK);
@@ -195,10 +195,10 @@ fn graph_allocations_keep_memory_until_trimmed() {
         assert_eq!(call!(cuda, cuMemFreeAsync(u64, u64), pointer, stream), OK);
         let graph = end(cuda, stream).unwrap();
         let exec = instantiate(cuda, graph);
-        assert_eq!(held(), 0);
+        assert_eq!(charged(), 0);
         for _ in 0..3 {
             assert_eq!(launch(cuda, exec, stream), OK);
-            assert_eq!(held(), 100);
+            assert_eq!(charged(), 100);
         }
         let attribute = |number: u32| {
             let mut value = 0;
@@ -214,6 +214,6 @@ fn graph_allocations_keep_memory_until_trimmed() {
         };
         assert_eq!([0, 1, 2, 3].map(attribute), [0, 100, 100, 100]);
         assert_eq!(call!(cuda, cuDeviceGraphMemTrim(i32), 0), OK);
-        assert_eq!((held(), attribute(2)), (0, 0));
+        assert_eq!((charged(), attribute(2)), (0, 0));
     });
 }

@@ -1,4 +1,4 @@
-//! A C client of the driver: the library opened by path, calls by name, codes. Holds no test.
+//! A C client of the driver: the library opened by path, calls by name, codes.
 
 use std::ffi::{CString, c_void};
 use std::path::Path;

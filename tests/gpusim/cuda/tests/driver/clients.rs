@@ -1,4 +1,4 @@
-//! Clients of NVIDIA's own making run unchanged.
+//! NVIDIA's own clients run unchanged.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,22 +23,25 @@ fn ask(client: &str) -> (Value, Value) {
         .env(STATE_VARIABLE, machine.state())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{client} failed: {said}{errors}");
+    assert!(
+        output.status.success(),
+        "{client} failed: {printed}{errors}"
+    );
     let shown = machine.show().unwrap();
     assert_eq!(
         shown["gpus"][0]["memoryUsed"], 0,
         "it is gone and so is all it held"
     );
-    (serde_json::from_str(&said).unwrap(), shown)
+    (serde_json::from_str(&printed).unwrap(), shown)
 }
 
 #[test]
 fn cuda_bindings_allocates_copies_launches_times_and_captures() {
-    let (said, shown) = ask("bindings");
+    let (printed, shown) = ask("bindings");
     let uuid = shown["gpus"][0]["uuid"].as_str().unwrap();
-    assert_eq!(said["uuid"], uuid.replace("GPU-", "").replace('-', ""));
+    assert_eq!(printed["uuid"], uuid.replace("GPU-", "").replace('-', ""));
     let free = 81_920 - 634 - 416;
     for (key, value) in [
         ("version", json!(13_000)),
@@ -51,13 +54,13 @@ fn cuda_bindings_allocates_copies_launches_times_and_captures() {
         ("took", json!(40.0)),
         ("freeAtEnd", json!(free)),
     ] {
-        assert_eq!(said[key], value, "{key}: {said}");
+        assert_eq!(printed[key], value, "{key}: {printed}");
     }
 }
 
 #[test]
 fn cuda_10_2_runtime_allocates_copies_and_waits() {
-    let (said, _) = ask("cudart");
+    let (printed, _) = ask("cudart");
     let total = 81_920 - 634;
     for (key, value) in [
         ("count", json!(2)),
@@ -67,7 +70,7 @@ fn cuda_10_2_runtime_allocates_copies_and_waits() {
         ("same", json!(true)),
         ("freeAtEnd", json!(total - 416)),
     ] {
-        assert_eq!(said[key], value, "{key}: {said}");
+        assert_eq!(printed[key], value, "{key}: {printed}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: a machine of their own, and a process of their own to look at it from,
+//! What the tests share: a machine for each test, and a process of its own to observe it from,
 //! since the library reads its environment.
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
 /// Two A100s.
 pub(crate) const TWO_A100: &str = "gpus: [{count: 2, model: NVIDIA A100-SXM4-80GB}]";
 
-/// In a process that another test started: what it shall do.
+/// The role of a process that a test started.
 const ROLE: &str = "GPUSIM_TEST_ROLE";
 
 /// Runs `body` in a child process whose driver is the machine of `yaml`. `name` is the test's.
@@ -35,15 +35,15 @@ pub(crate) fn on_machine_with(
         .envs(environment.iter().copied())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
+    let printed = String::from_utf8_lossy(&child.stdout);
     assert!(
         child.status.success(),
-        "{said}{}",
+        "{printed}{}",
         String::from_utf8_lossy(&child.stderr)
     );
     assert!(
-        said.contains("1 passed"),
-        "no test of the name {name}: {said}"
+        printed.contains("1 passed"),
+        "no test of the name {name}: {printed}"
     );
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn start_with(name: &str, role: &str, environment: &[(&str, &str)]) -
     Started(command.spawn().unwrap())
 }
 
-/// A process that a test started; it ends with the test.
+/// A process that a test started; it is killed with the test.
 pub(crate) struct Started(Child);
 
 impl Started {
@@ -82,7 +82,7 @@ impl Started {
         self.0.wait().unwrap();
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for its exit, which must be successful.
     pub(crate) fn finish(&mut self) {
         assert!(self.0.wait().unwrap().success());
     }
@@ -100,7 +100,7 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Waits until `holds` does.
+/// Waits until `holds` is true.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !holds() {

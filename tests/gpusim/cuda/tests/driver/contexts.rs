@@ -1,4 +1,4 @@
-//! Start, devices and contexts.
+//! Initialisation, devices and contexts.
 
 use std::ffi::{CStr, c_char};
 
@@ -26,7 +26,7 @@ fn rejects_calls_before_cu_init_except_error_texts() {
                 ),
                 OK
             );
-            // SAFETY: the driver's names end with a zero and live for ever.
+            // SAFETY: the driver's names end with a zero and live forever.
             let name = unsafe { CStr::from_ptr(words) };
             assert_eq!(name, c"CUDA_ERROR_OUT_OF_MEMORY");
             assert_eq!(
@@ -67,7 +67,7 @@ fn device_reports_facts_of_the_machine_file() {
                 ),
                 OK
             );
-            // SAFETY: the call said that it wrote a text.
+            // SAFETY: the call reported that it wrote a text.
             let name = unsafe { CStr::from_ptr(name.as_ptr()) };
             assert_eq!(name.to_str().unwrap(), shown["gpus"][1]["model"]);
             let mut uuid = [0_u8; 16];
@@ -128,13 +128,13 @@ fn context_charges_gpu_memory_and_frees_it() {
         assert_eq!(call!(cuda, cuInit(u32), 0), OK);
         let check = |used: [u64; 2]| {
             for (gpu, mib) in ["0", "1"].into_iter().zip(used) {
-                let held: u64 = machine
-                    .holders(gpu)
+                let charged: u64 = machine
+                    .process_usage(gpu)
                     .unwrap()
                     .iter()
                     .map(|one| one.used)
                     .sum();
-                assert_eq!(held / MIB, mib, "card {gpu}");
+                assert_eq!(charged / MIB, mib, "GPU {gpu}");
             }
         };
         let release = |device| call!(cuda, cuDevicePrimaryCtxRelease_v2(i32), device);
@@ -165,7 +165,7 @@ fn context_charges_gpu_memory_and_frees_it() {
             OK
         );
         check([416, 832]);
-        // What a context owns goes with it.
+        // Destroying a context frees what it owns.
         cuda.alloc(100 * MIB).unwrap();
         check([416, 932]);
         assert_eq!(call!(cuda, cuCtxDestroy_v2(u64), other), OK);

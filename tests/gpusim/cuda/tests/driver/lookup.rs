@@ -9,7 +9,7 @@ type Answer = Result<&'static str, u32>;
 
 fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer, status: u32) {
     let text = CString::new(name).unwrap();
-    let (mut address, mut told) = (std::ptr::dangling_mut::<c_void>(), 9);
+    let (mut address, mut reported) = (std::ptr::dangling_mut::<c_void>(), 9);
     let code = call!(
         cuda,
         cuGetProcAddress_v2(*const i8, *mut *mut c_void, i32, u64, *mut u32),
@@ -17,7 +17,7 @@ fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer,
         &raw mut address,
         version,
         flags,
-        &raw mut told
+        &raw mut reported
     );
     let shown = format!("{name} at {version}, flags {flags}");
     match expected {
@@ -30,7 +30,7 @@ fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer,
         }
         Err(wanted) => assert_eq!((code, address), (wanted, std::ptr::null_mut()), "{shown}"),
     }
-    assert_eq!(told, status, "{shown}");
+    assert_eq!(reported, status, "{shown}");
 }
 
 #[test]

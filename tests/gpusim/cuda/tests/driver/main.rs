@@ -1,5 +1,5 @@
-//! The simulated CUDA driver seen from outside: by a client that opens it by path, by clients
-//! that were not written here, and by many processes at once.
+//! The simulated CUDA driver from outside: by a client that opens it by path, by clients of other
+//! projects, and by many processes at once.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 mod capturing;
@@ -7,10 +7,10 @@ mod client;
 mod clients;
 mod common;
 mod contexts;
-mod dying;
-mod kinds;
 mod lookup;
-mod pooled;
-mod shared;
-mod timed;
+mod managed_and_ipc;
+mod memory_kinds;
+mod memory_pools;
+mod process_exit;
+mod timing;
 mod virtual_memory;

@@ -1,4 +1,4 @@
-//! Virtual memory management: memory is the card's until the last handle and mapping are gone.
+//! Virtual memory management: memory is charged until the last handle and mapping are gone.
 
 use aliquot_gpusim::SimulatedMachine;
 
@@ -60,9 +60,9 @@ fn release(cuda: Cuda, handle: u64) -> u32 {
     call!(cuda, cuMemRelease(u64), handle)
 }
 
-fn held(machine: &SimulatedMachine, gpu: &str) -> u64 {
+fn charged(machine: &SimulatedMachine, gpu: &str) -> u64 {
     machine
-        .holders(gpu)
+        .process_usage(gpu)
         .unwrap()
         .iter()
         .map(|one| one.used / MIB)
@@ -76,15 +76,15 @@ fn memory_stays_charged_until_released_and_unmapped() {
         let cuda = Cuda::open();
         assert_eq!(call!(cuda, cuInit(u32), 0), OK);
         let address = reserve(cuda, 64 * MIB);
-        // No context is needed, and the card is the one of the properties.
+        // No context is needed, and the GPU is the one of the properties.
         let handle = create(cuda, 32 * MIB, 1).unwrap();
-        assert_eq!((held(machine, "0"), held(machine, "1")), (0, 32));
+        assert_eq!((charged(machine, "0"), charged(machine, "1")), (0, 32));
         assert_eq!(map(cuda, address, 32 * MIB, handle), OK);
         assert_eq!(map(cuda, address + 32 * MIB, 32 * MIB, handle), OK);
         assert_eq!(release(cuda, handle), OK);
         assert_eq!(release(cuda, handle), INVALID_VALUE);
         assert_eq!(unmap(cuda, address, 32 * MIB), OK);
-        assert_eq!(held(machine, "1"), 32);
+        assert_eq!(charged(machine, "1"), 32);
         let mut again = 0;
         let retain = |again: *mut u64, address: u64| {
             call!(
@@ -97,9 +97,9 @@ fn memory_stays_charged_until_released_and_unmapped() {
         assert_eq!(retain(&raw mut again, address), INVALID_VALUE);
         assert_eq!(retain(&raw mut again, address + 33 * MIB), OK);
         assert_eq!(unmap(cuda, address + 32 * MIB, 32 * MIB), OK);
-        assert_eq!(held(machine, "1"), 32);
+        assert_eq!(charged(machine, "1"), 32);
         assert_eq!(release(cuda, again), OK);
-        assert_eq!(held(machine, "1"), 0);
+        assert_eq!(charged(machine, "1"), 0);
         assert_eq!(
             call!(cuda, cuMemAddressFree(u64, u64), address, 64 * MIB),
             OK
@@ -168,7 +168,7 @@ fn imported_memory_is_charged_to_its_creator() {
         |machine| {
             let cuda = Cuda::ready();
             let handle = create(cuda, 32 * MIB, 0).unwrap();
-            let before = held(machine, "0");
+            let before = charged(machine, "0");
             let (mut file, mut imported) = (0_i32, 0);
             let code = call!(
                 cuda,
@@ -187,14 +187,14 @@ fn imported_memory_is_charged_to_its_creator() {
                 number,
                 1
             );
-            assert_eq!((code, held(machine, "0")), (OK, before));
+            assert_eq!((code, charged(machine, "0")), (OK, before));
             let address = reserve(cuda, 32 * MIB);
             assert_eq!(map(cuda, address, 32 * MIB, imported), OK);
             assert_eq!(
                 (release(cuda, imported), unmap(cuda, address, 32 * MIB)),
                 (OK, OK)
             );
-            assert_eq!(held(machine, "0"), before);
+            assert_eq!(charged(machine, "0"), before);
         },
     );
 }

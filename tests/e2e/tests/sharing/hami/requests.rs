@@ -1,6 +1,5 @@
-//! HAMI-3, HAMI-4, HAMI-5 and HAMI-10: what a pod gets that says a percentage, or not all of it.
-//!
-//! Fed by: `main`. Must not: leave other defaults behind.
+//! HAMI-3, HAMI-4, HAMI-5 and HAMI-10: what a pod gets that requests a percentage, or not
+//! everything.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ pub(crate) async fn half(stack: Arc<Stack>) -> Result<()> {
     over(stack, "half").await
 }
 
-/// Who says no count: name, what is asked for, and what comes of it.
+/// Requests without a count: name, limit, and the resulting share.
 type WithoutCount = (&'static str, (&'static str, &'static str), (u64, u32));
 const WITHOUT_COUNT: [WithoutCount; 3] = [
     ("memory", ("gpumem", "3000"), (3000, 0)),
@@ -40,7 +39,7 @@ const WITHOUT_COUNT: [WithoutCount; 3] = [
     ("cores", ("gpucores", "30"), (5000, 30)),
 ];
 
-/// HAMI-4: one, or as many as the administrator says, or none is filled in.
+/// HAMI-4: one GPU, or as many as the administrator configures, or no default.
 pub(crate) async fn count(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("count").await?;
@@ -63,7 +62,7 @@ pub(crate) async fn count(stack: Arc<Stack>) -> Result<()> {
     over(stack, "count").await
 }
 
-/// What is no number of GPUs is refused with words, not made a pod without a limit.
+/// A count that is no number of GPUs is refused, not turned into a pod without a limit.
 async fn without(stack: &Stack) -> Result<()> {
     let pod = simple("count", "none", &[("gpumem", "3000")]);
     let output = stack.refusal(pod).await?.context("it was admitted")?;
@@ -72,7 +71,7 @@ async fn without(stack: &Stack) -> Result<()> {
     Ok(())
 }
 
-/// HAMI-5: the defaults for memory and compute, and those of an administrator who wants whole
+/// HAMI-5: the defaults for memory and compute, and those of an administrator who configures whole
 /// GPUs.
 pub(crate) async fn defaults(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
@@ -101,7 +100,7 @@ pub(crate) async fn defaults(stack: Arc<Stack>) -> Result<()> {
     over(stack, "defaults").await
 }
 
-/// HAMI-10: 97, 2 and 1 percent fill a GPU, and the next one percent waits for one that ends.
+/// HAMI-10: 97, 2 and 1 percent fill a GPU, and the next one percent waits until a pod ends.
 pub(crate) async fn steps(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("steps").await?;

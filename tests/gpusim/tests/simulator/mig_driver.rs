@@ -1,5 +1,5 @@
-//! MIG through the product's driver library: geometry, instances made and undone, errors of one
-//! instance.
+//! MIG through the product's driver library: geometry, creating and destroying instances, errors of
+//! one instance.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ fn open() -> Nvml {
 }
 
 fn check(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine, &Nvml)) {
-    on_machine(&format!("cut_driver::{name}"), yaml, |machine| {
+    on_machine(&format!("mig_driver::{name}"), yaml, |machine| {
         body(machine, &open());
     });
 }
 
 /// `profile@start` of each instance.
 fn there(driver: &Nvml) -> String {
-    let cut = driver.mig_layout("GPU-a").unwrap();
-    let all = cut.instances.iter();
+    let layout = driver.mig_layout("GPU-a").unwrap();
+    let all = layout.instances.iter();
     let all: Vec<_> = all
         .map(|one| format!("{}@{}", one.profile, one.start))
         .collect();
@@ -49,18 +49,18 @@ fn reads_geometry_and_placements_of_every_model() {
         let inventory = driver.inventory().unwrap();
         assert_eq!(inventory.notes, []);
         assert_eq!(inventory.gpus.len(), models.len());
-        for card in inventory.gpus {
-            let read = card.layout.geometry.unwrap();
-            let planned = table::geometry(&card.model).unwrap();
+        for gpu in inventory.gpus {
+            let read = gpu.layout.geometry.unwrap();
+            let planned = table::geometry(&gpu.model).unwrap();
             for profile in planned.profiles() {
                 let at = read.find(&profile.name).expect(&profile.name);
                 let mut found = read.profiles()[at].clone();
-                // Planning knows nominal memory; a driver gives a little less.
+                // The planning table has nominal memory; a driver reports a little less.
                 assert!(
                     found.memory < profile.memory && found.memory.0 * 10 > profile.memory.0 * 8
                 );
                 found.memory = profile.memory;
-                assert_eq!(found, *profile, "{}", card.model);
+                assert_eq!(found, *profile, "{}", gpu.model);
             }
         }
     });
@@ -162,61 +162,61 @@ fn xid_of_one_instance_leaves_gpu_and_others_healthy() {
             .map(|one| one.device().unwrap().uuid.clone());
         driver.inventory().unwrap();
         driver.wait_events(Duration::ZERO).unwrap();
-        let sick = |wanted: &DriverHealth| {
+        let with_health = |wanted: &DriverHealth| {
             let health = driver.health().unwrap().into_iter();
-            let sick = health.filter(|one| one.health == *wanted);
-            sick.map(|one| one.uuid).collect::<Vec<_>>()
+            let with_health = health.filter(|one| one.health == *wanted);
+            with_health.map(|one| one.uuid).collect::<Vec<_>>()
         };
         machine.xid_of("0", 94, (made[1].id, 0)).unwrap();
-        let told = driver.wait_events(PATIENTLY).unwrap();
+        let events = driver.wait_events(PATIENTLY).unwrap();
         let ignored = false;
         let uuid = uuids[1].clone();
         assert_eq!(
-            told,
+            events,
             [GpuEvent::Xid {
                 uuid,
                 code: 94,
                 ignored
             }]
         );
-        assert_eq!(sick(&DriverHealth::Xid(94)), [uuids[1].clone()]);
+        assert_eq!(with_health(&DriverHealth::Xid(94)), [uuids[1].clone()]);
         assert_eq!(
-            sick(&DriverHealth::Ok),
+            with_health(&DriverHealth::Ok),
             ["GPU-a".to_owned(), uuids[0].clone()]
         );
 
-        // Its owner says that it is well.
+        // The owner clears the error.
         driver.clear_errors(&uuids[1]);
         assert_eq!(
-            sick(&DriverHealth::Ok).len(),
+            with_health(&DriverHealth::Ok).len(),
             3,
             "one instance was never cleared"
         );
 
-        // One that was made since the card was read.
+        // An instance created since the GPU was read.
         driver.destroy_instance("GPU-a", made[0].id).unwrap();
         let new = driver.create_instance("GPU-a", "1g.5gb", 0).unwrap();
         let uuid = new.device().unwrap().uuid.clone();
         machine.xid_of("0", 94, (new.id, 0)).unwrap();
-        let told = driver.wait_events(PATIENTLY).unwrap();
+        let events = driver.wait_events(PATIENTLY).unwrap();
         assert_eq!(
-            told,
+            events,
             [GpuEvent::Xid {
                 uuid: uuid.clone(),
                 code: 94,
                 ignored
             }]
         );
-        assert!(sick(&DriverHealth::Xid(94)).contains(&uuid));
+        assert!(with_health(&DriverHealth::Xid(94)).contains(&uuid));
 
-        // An error of the card is every instance's.
+        // An error of the GPU affects every instance.
         machine.xid("0", 79).unwrap();
         driver.wait_events(PATIENTLY).unwrap();
-        assert_eq!(sick(&DriverHealth::Xid(79)).len(), 3);
+        assert_eq!(with_health(&DriverHealth::Xid(79)).len(), 3);
         driver.clear_errors("GPU-a");
-        assert_eq!(sick(&DriverHealth::Xid(79)).len(), 0);
+        assert_eq!(with_health(&DriverHealth::Xid(79)).len(), 0);
 
-        // What is reported while MIG is switched is told after it.
+        // An XID during the switch of MIG is reported after it.
         machine.xid("0", 94).unwrap();
         driver.set_mig("GPU-a", true).unwrap();
         assert_eq!(driver.wait_events(PATIENTLY).unwrap().len(), 1);

@@ -1,12 +1,12 @@
-//! Pools reserve in chunks, and give back at the next wait what is above their threshold.
+//! Pools reserve in chunks, and release what exceeds their threshold at the next synchronization.
 
 use aliquot_gpusim::SimulatedMachine;
 
 use crate::client::*;
 use crate::common::{TWO_A100, on_machine};
 
-fn held(machine: &SimulatedMachine) -> u64 {
-    let holders = machine.holders("0").unwrap();
+fn charged(machine: &SimulatedMachine) -> u64 {
+    let holders = machine.process_usage("0").unwrap();
     holders.iter().map(|one| one.used / MIB).sum::<u64>() - 416
 }
 
@@ -40,7 +40,7 @@ fn attribute(cuda: Cuda, pool: u64, number: u32) -> u64 {
 #[test]
 fn pool_keeps_reserve_until_synchronization() {
     on_machine(
-        "pooled::pool_keeps_reserve_until_synchronization",
+        "memory_pools::pool_keeps_reserve_until_synchronization",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();
@@ -62,16 +62,16 @@ fn pool_keeps_reserve_until_synchronization() {
             );
             assert_eq!(
                 (
-                    held(machine),
+                    charged(machine),
                     attribute(cuda, pool, 5),
                     attribute(cuda, pool, 7)
                 ),
                 (64, 64, 50)
             );
             free(second);
-            assert_eq!((held(machine), attribute(cuda, pool, 7)), (64, 10));
+            assert_eq!((charged(machine), attribute(cuda, pool, 7)), (64, 10));
             synchronize();
-            assert_eq!((held(machine), attribute(cuda, pool, 5)), (10, 10));
+            assert_eq!((charged(machine), attribute(cuda, pool, 5)), (10, 10));
             let threshold = 48 * MIB;
             assert_eq!(
                 call!(
@@ -86,17 +86,17 @@ fn pool_keeps_reserve_until_synchronization() {
             let third = alloc_async(cuda, 60 * MIB).unwrap();
             free(third);
             synchronize();
-            assert_eq!(held(machine), 48);
+            assert_eq!(charged(machine), 48);
             assert_eq!(call!(cuda, cuMemPoolTrimTo(u64, u64), pool, 20 * MIB), OK);
-            assert_eq!(held(machine), 20);
-            // cuMemFree takes them too.
+            assert_eq!(charged(machine), 20);
+            // cuMemFree frees them too.
             assert_eq!(cuda.free(first), OK);
             assert_eq!(
                 call!(cuda, cuMemFreeAsync(u64, u64), first, 0),
                 INVALID_VALUE
             );
             assert_eq!(call!(cuda, cuMemPoolTrimTo(u64, u64), pool, 0), OK);
-            assert_eq!((held(machine), attribute(cuda, pool, 8)), (0, 70));
+            assert_eq!((charged(machine), attribute(cuda, pool, 8)), (0, 70));
             assert_eq!(alloc_async(cuda, 81_920 * MIB), Err(OUT_OF_MEMORY));
             let all = cuda.info().0;
             free(alloc_async(cuda, all).unwrap());
@@ -107,7 +107,7 @@ fn pool_keeps_reserve_until_synchronization() {
 #[test]
 fn destroyed_pool_is_freed_with_its_last_allocation() {
     on_machine(
-        "pooled::destroyed_pool_is_freed_with_its_last_allocation",
+        "memory_pools::destroyed_pool_is_freed_with_its_last_allocation",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();
@@ -135,12 +135,12 @@ fn destroyed_pool_is_freed_with_its_last_allocation() {
                 )
             };
             assert_eq!((take(101 * MIB), take(20 * MIB)), (OUT_OF_MEMORY, OK));
-            assert_eq!(held(machine), 32);
+            assert_eq!(charged(machine), 32);
             let destroy = || call!(cuda, cuMemPoolDestroy(u64), pool);
             assert_eq!((destroy(), destroy()), (OK, INVALID_VALUE));
-            assert_eq!((take(MIB), held(machine)), (INVALID_VALUE, 20));
+            assert_eq!((take(MIB), charged(machine)), (INVALID_VALUE, 20));
             assert_eq!(cuda.free(pointer), OK);
-            assert_eq!(held(machine), 0);
+            assert_eq!(charged(machine), 0);
         },
     );
 }

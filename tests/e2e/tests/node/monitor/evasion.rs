@@ -1,8 +1,6 @@
-//! Each attack of the threat model that the host sees, on the real node: reported
-//! within two seconds, charged, ended under the policy; neighbours keep their limits.
-//!
-//! Fed by: `main`. Must not: take the monitor's word for when a program had its GPU; the simulator
-//! tells.
+//! Each attack of the threat model that the host can detect, on the real node: reported within two
+//! seconds, charged, killed under the policy; neighbours retain their limits. The simulator gives
+//! the time at which a program got its GPU.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,7 +13,7 @@ use aliquot_e2e::clients::{
 };
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
-use aliquot_gpusim::Holder;
+use aliquot_gpusim::ProcessUsage;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::{Either, join_all, select};
 use serde_json::json;
@@ -25,7 +23,7 @@ use super::running::{CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over
 const USED: &str = "aliquot_share_memory_used_bytes";
 const OVERHEAD: &str = "aliquot_share_memory_overhead_bytes";
 const KILLED: &str = "aliquot_monitor_killed_processes_total";
-/// What is told within this on a machine that is not crowded.
+/// The reporting time on a machine that is not busy.
 const SOON: Duration = Duration::from_secs(2);
 /// And on any.
 const LATEST: Duration = Duration::from_secs(30);
@@ -34,10 +32,10 @@ const TAKEN: f64 = 500.0;
 /// MiB of a context where no library is used at all (`bare-gpu`).
 const BARE: f64 = 480.0;
 
-/// A pod, the script that goes around the library in it, and MiB of its context.
+/// A pod, the script that evades the limiter in it, and MiB of its context.
 type Attack = (&'static str, &'static str, f64);
 
-/// Where the library stands in the driver's place. `HOLD` takes memory and holds it.
+/// With injection by replacement. `HOLD` allocates memory and holds it.
 const REPLACED: &[Attack] = &[
     (
         "by-path",
@@ -73,8 +71,8 @@ const REPLACED: &[Attack] = &[
     ("without-any", "exec /programs/bare-gpu HOLD", BARE),
 ];
 
-/// Where the loader is told to load it first. (An image's own `/etc` cannot be renamed in the overlay
-/// of a real container.)
+/// With injection by preload. (An image's own `/etc` cannot be renamed in the overlay of a real
+/// container.)
 const PRELOADED: &[Attack] = &[
     (
         "patched-loader",
@@ -93,7 +91,7 @@ const PRELOADED: &[Attack] = &[
     ),
 ];
 
-/// Scripts whose program has a slot and passes its limit all the same: the OOM killer's.
+/// Scripts whose program has a process slot and exceeds its limit nevertheless: the OOM killer's.
 const PASSING: &[(&str, &str)] = &[
     (
         "page-bound-over",
@@ -109,7 +107,7 @@ const PASSING: &[(&str, &str)] = &[
     ),
 ];
 
-/// Where the library stands in the driver's place.
+/// With injection by replacement.
 pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "shed-replaced";
@@ -126,7 +124,7 @@ pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
     beside_neighbour(stack, space, checks).await
 }
 
-/// Where the loader is told to load it first.
+/// With injection by preload.
 pub(crate) async fn preloaded(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "shed-preloaded";
@@ -162,7 +160,7 @@ async fn pods(stack: &Stack, space: &str, names: &[&str], preload: bool) -> Resu
     Ok(uids)
 }
 
-/// While a neighbour holds a part of its share; afterwards it has that still, and its limit.
+/// While a neighbour uses a part of its share; afterwards it still has that, and its limit.
 async fn beside_neighbour(
     stack: &Stack,
     space: &str,
@@ -183,7 +181,7 @@ async fn beside_neighbour(
     over(stack, space).await
 }
 
-/// Runs scripts in pods, all at once, while `then` looks. They may end before.
+/// Runs scripts in pods, all at once, while `then` checks. They may end before.
 async fn with_scripts<T>(
     stack: &Stack,
     scripts: &[(&str, &str, String)],
@@ -199,7 +197,7 @@ async fn with_scripts<T>(
     }
 }
 
-/// A program that keeps its slot and passes its limit is ended, and its pod is told.
+/// A program with a process slot that exceeds its limit is killed, and its pod gets an event.
 async fn passes(stack: &Stack, space: &str, name: &str, script: &str) -> Result<()> {
     let before = figure(stack, KILLED, &["oom"]).await?;
     let ended = async {
@@ -215,7 +213,7 @@ async fn passes(stack: &Stack, space: &str, name: &str, script: &str) -> Result<
     with_scripts(stack, &[(space, name, script.to_owned())], ended).await
 }
 
-/// All attacks at once: each is told soon, charged, and ended where that is wanted.
+/// All attacks at once: each is reported soon, charged, and killed under the policy.
 async fn all(stack: &Stack, space: &str, attacks: &[Attack], uids: &[String]) -> Result<()> {
     let hold = format!("init alloc,{TAKEN} hold");
     let scripts: Vec<_> = attacks
@@ -245,7 +243,7 @@ async fn all(stack: &Stack, space: &str, attacks: &[Attack], uids: &[String]) ->
     with_scripts(stack, &scripts, checks).await
 }
 
-/// From when the GPU has a program of a pod until the monitor tells of it.
+/// From when the GPU has a program of a pod until the monitor reports it.
 async fn wait_reported(stack: &Stack, attacks: &[Attack], uids: &[String]) -> Result<()> {
     let shown = RefCell::new(vec![None::<Instant>; attacks.len()]);
     let reported = RefCell::new(vec![None::<Duration>; attacks.len()]);
@@ -279,7 +277,7 @@ async fn wait_reported(stack: &Stack, attacks: &[Attack], uids: &[String]) -> Re
     let reported = reported.into_inner();
     let mut times: Vec<Duration> = reported.into_iter().flatten().collect();
     times.sort();
-    // A machine that runs all tests at once may keep the monitor from its turn.
+    // On a machine that runs all tests at once the monitor may be late.
     let (early, last) = (times[(times.len() - 1) / 4], times[times.len() - 1]);
     ensure!(early < SOON && last < LATEST, "reported after {times:?}");
     Ok(())
@@ -288,8 +286,8 @@ async fn wait_reported(stack: &Stack, attacks: &[Attack], uids: &[String]) -> Re
 /// The cgroups of all programs that have a GPU.
 fn cgroups(stack: &Stack) -> Result<Vec<String>> {
     let machine = stack.machine();
-    let holders = [machine.holders("0")?, machine.holders("1")?].concat();
-    let pids = holders.iter().filter_map(Holder::pid_here);
+    let holders = [machine.process_usage("0")?, machine.process_usage("1")?].concat();
+    let pids = holders.iter().filter_map(ProcessUsage::pid_here);
     // One that ended meanwhile has none.
     let texts = pids.filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
     Ok(texts.collect())

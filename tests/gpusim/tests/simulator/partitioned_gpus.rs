@@ -1,5 +1,5 @@
-//! The agent's mode mig on simulated cards: what a profile makes of them, what a container gets,
-//! what stays over changes, restarts and reboots.
+//! The agent's mode mig on simulated GPUs: how a profile partitions them, what a container gets,
+//! and what survives changes, restarts and reboots.
 
 mod agent;
 
@@ -18,7 +18,7 @@ const ONE: &str = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a]}]";
 const TWO: &str = "gpus: [{count: 2, model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a, GPU-b]}]";
 
 fn check(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine, &Path)) {
-    on_machine(&format!("cards_cut::{name}"), yaml, |machine| {
+    on_machine(&format!("partitioned_gpus::{name}"), yaml, |machine| {
         let state = tempfile::tempdir().unwrap();
         body(machine, state.path());
     });
@@ -33,14 +33,14 @@ fn mig_1_advertises_seven_slices_and_no_whole_gpu() {
             let agent = Agent::start(state);
             let layout =
                 "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, count: 7}]}]}";
-            let units = agent.enter(layout);
-            expect(&units, &[("nvidia.com/mig-1g.5gb", 7)]);
+            let devices = agent.enter(layout);
+            expect(&devices, &[("nvidia.com/mig-1g.5gb", 7)]);
             assert!(
-                units
+                devices
                     .iter()
-                    .all(|unit| unit.memory == Mib(4864) && unit.numa == Some(0))
+                    .all(|device| device.memory == Mib(4864) && device.numa == Some(0))
             );
-            // Entered again, as at every start, it stays as it is.
+            // Applied again, as at every start, it changes nothing.
             let before = agent.uuids("GPU-a");
             agent.enter(layout);
             assert_eq!(agent.uuids("GPU-a"), before);
@@ -53,13 +53,13 @@ fn mig_2_container_sees_only_its_allocated_instance() {
     let name = "mig_2_container_sees_only_its_allocated_instance";
     check(name, ONE, |_, state| {
         let agent = Agent::start(state);
-        let units = agent.enter(
+        let devices = agent.enter(
             "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, count: 7}]}]}",
         );
-        for unit in &units {
-            let grants = [grant(unit.uuid.as_str(), None)];
-            let seen = agent.equip(&grants, unit.mode, &[]).unwrap();
-            assert_eq!(seen, [unit.uuid.to_string()]);
+        for device in &devices {
+            let grants = [grant(device.uuid.as_str(), None)];
+            let seen = agent.prepare(&grants, device.mode, &[]).unwrap();
+            assert_eq!(seen, [device.uuid.to_string()]);
         }
     });
 }
@@ -81,15 +81,15 @@ fn mig_8_inventory_lists_uuid_and_ids_of_each_instance() {
     let name = "mig_8_inventory_lists_uuid_and_ids_of_each_instance";
     check(name, ONE, |machine, state| {
         let agent = Agent::start(state);
-        let units = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
+        let devices = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
         let shown = machine.show().unwrap();
         let shown = shown["gpus"][0]["instances"].as_array().unwrap().clone();
-        assert_eq!((units.len(), shown.len()), (2, 2));
-        for unit in units {
-            let Some(Mig::Fixed(part)) = &unit.mig else {
-                panic!("{unit:?}")
+        assert_eq!((devices.len(), shown.len()), (2, 2));
+        for device in devices {
+            let Some(Mig::Fixed(part)) = &device.mig else {
+                panic!("{device:?}")
             };
-            let same = |one: &&serde_json::Value| one["uuid"] == unit.uuid.as_str();
+            let same = |one: &&serde_json::Value| one["uuid"] == device.uuid.as_str();
             let one = shown.iter().find(same).unwrap();
             assert_eq!(one["gpuInstance"], part.gi);
             assert_eq!(one["computeInstance"], part.ci);
@@ -108,14 +108,14 @@ fn mig_10_node_serves_one_whole_and_one_partitioned_gpu() {
         TWO,
         |_, state| {
             let agent = Agent::start(state);
-            let units = agent.enter(
+            let devices = agent.enter(
             "{gpus: [{select: {index: [1]}, mode: mig, layout: [{profile: 3g.20gb, count: 2}]}], rest: exclusive}",
         );
             expect(
-                &units,
+                &devices,
                 &[("nvidia.com/gpu", 1), ("nvidia.com/mig-3g.20gb", 2)],
             );
-            let uuids: Vec<&GpuUuid> = units.iter().map(|unit| &unit.uuid).collect();
+            let uuids: Vec<&GpuUuid> = devices.iter().map(|device| &device.uuid).collect();
             assert!(!uuids.contains(&&"GPU-b".into()), "{uuids:?}");
         },
     );
@@ -128,15 +128,19 @@ fn ts_12_two_instances_with_three_replicas_make_six() {
         ONE,
         |_, state| {
             let agent = Agent::start(state);
-            let units = agent.enter(
+            let devices = agent.enter(
             "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb, count: 2, on: {mode: timeslice, replicas: 3}}]}]}",
         );
-            expect(&units, &[("nvidia.com/mig-3g.20gb", 6)]);
-            let units = agent.enter(
+            expect(&devices, &[("nvidia.com/mig-3g.20gb", 6)]);
+            let devices = agent.enter(
             "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb, count: 2, on: {mode: vgpu, split: 4, memoryScaling: 2}}]}]}",
         );
-            expect(&units, &[("nvidia.com/mig-3g.20gb", 8)]);
-            assert!(units.iter().all(|unit| unit.scaled.0 == 2 * unit.memory.0));
+            expect(&devices, &[("nvidia.com/mig-3g.20gb", 8)]);
+            assert!(
+                devices
+                    .iter()
+                    .all(|device| device.scaled.0 == 2 * device.memory.0)
+            );
         },
     );
 }
@@ -149,56 +153,56 @@ fn mig_17_creates_instances_on_demand_beside_others() {
     let name = "mig_17_creates_instances_on_demand_beside_others";
     check(name, ONE, |machine, state| {
         let agent = Agent::start(state);
-        let units = agent.enter(DYNAMIC);
+        let devices = agent.enter(DYNAMIC);
         let all = [
             ("nvidia.com/mig-1g.5gb", 7),
             ("nvidia.com/mig-2g.10gb", 3),
             ("nvidia.com/mig-3g.20gb", 2),
         ];
-        expect(&units, &all);
+        expect(&devices, &all);
         let ask = |profile: &str, start, beside: &[MigPlacement]| {
-            agent.equip(
+            agent.prepare(
                 &[grant("GPU-a", Some((profile, start)))],
                 inventory::Mode::Mig,
                 beside,
             )
         };
         let one = ask("1g.5gb", 6, &[]).unwrap();
-        let held = [placed("1g.5gb", 6)];
+        let neighbours = [placed("1g.5gb", 6)];
         assert_eq!(
             ask("1g.5gb", 6, &[]).unwrap(),
             one,
-            "asked again at every start"
+            "requested again at every start"
         );
-        let two = ask("2g.10gb", 4, &held).unwrap();
+        let two = ask("2g.10gb", 4, &neighbours).unwrap();
         assert_eq!(agent.uuids("GPU-a"), [two.clone(), one.clone()].concat());
 
-        // The pod of the second ended. Its instance stays as long as it is in nobody's way.
-        ask("1g.5gb", 0, &held).unwrap();
+        // The second pod ended. Its instance stays while its slices are not needed.
+        ask("1g.5gb", 0, &neighbours).unwrap();
         assert_eq!(
-            ask("2g.10gb", 4, &held).unwrap(),
+            ask("2g.10gb", 4, &neighbours).unwrap(),
             two,
-            "an idle one is taken as it is"
+            "an idle instance is used as it is"
         );
-        ask("1g.5gb", 5, &held).unwrap();
+        ask("1g.5gb", 5, &neighbours).unwrap();
         let now = agent.uuids("GPU-a");
         assert!(!now.contains(&two[0]) && now.contains(&one[0]), "{now:?}");
 
-        // Held ones are in the way for good, and so is one that a process still uses.
-        let refused = ask("3g.20gb", 4, &held).unwrap_err();
+        // Allocated instances stay, and so does one that a process still uses.
+        let refused = ask("3g.20gb", 4, &neighbours).unwrap_err();
         assert!(
-            refused.contains("no place for 3g.20gb at slice 4"),
+            refused.contains("no room for 3g.20gb at slice 4"),
             "{refused}"
         );
         let mut process = compute_process(77, 10);
         (process.gpu_instance, process.compute_instance) = (7, 0);
         machine.add_process("0", process).unwrap();
-        let refused = ask("2g.10gb", 0, &held).unwrap_err();
+        let refused = ask("2g.10gb", 0, &neighbours).unwrap_err();
         assert!(refused.contains("in use"), "{refused}");
         machine.remove_process("0", 77).unwrap();
-        ask("2g.10gb", 0, &held).unwrap();
+        ask("2g.10gb", 0, &neighbours).unwrap();
 
-        // A new agent goes on with what is there.
+        // A new agent keeps the existing instances.
         let new = Agent::start(state);
         new.enter(DYNAMIC);
         assert_eq!(new.uuids("GPU-a"), agent.uuids("GPU-a"));
@@ -213,7 +217,7 @@ fn retries_creation_after_compute_instance_failure() {
         agent.enter(DYNAMIC);
         machine.set("0", &[("cutFaults", "1")]).unwrap();
         let ask = || {
-            agent.equip(
+            agent.prepare(
                 &[grant("GPU-a", Some(("3g.20gb", 4)))],
                 inventory::Mode::Mig,
                 &[],
@@ -232,7 +236,7 @@ fn retries_creation_after_compute_instance_failure() {
     });
 }
 
-fn laid(second: &str) -> String {
+fn layout_of_both(second: &str) -> String {
     let first = "{select: {index: [0]}, mode: mig, layout: [{profile: 2g.10gb, count: 3}]}";
     format!("{{gpus: [{first}, {{select: {{index: [1]}}, {second}}}]}}")
 }
@@ -242,20 +246,20 @@ fn mig_18_changing_one_gpu_leaves_the_other_unchanged() {
     let name = "mig_18_changing_one_gpu_leaves_the_other_unchanged";
     check(name, TWO, |machine, state| {
         let agent = Agent::start(state);
-        let cut = laid("mode: mig, layout: [{profile: 7g.40gb}]");
-        agent.enter(&cut);
+        let partitioned = layout_of_both("mode: mig, layout: [{profile: 7g.40gb}]");
+        agent.enter(&partitioned);
         let first = agent.uuids("GPU-a");
         let mut process = compute_process(5, 10);
         (process.gpu_instance, process.compute_instance) = (0, 0);
         machine.add_process("1", process).unwrap();
 
-        // Somebody is still on it: it stays whole.
-        let (cards, plans) = (agent.cards(), agent.plans(&cut));
+        // While it is in use, it stays partitioned.
+        let (gpus, plans) = (agent.gpus(), agent.plans(&partitioned));
         let leave = || {
             agent
                 .modes
                 .switch(&plans[1].mode)
-                .leave(&cards[1], &plans[1].mode, &Mode::Unmanaged)
+                .leave(&gpus[1], &plans[1].mode, &Mode::Unmanaged)
         };
         let error = leave().unwrap_err().to_string();
         assert!(error.contains("in use"), "{error}");
@@ -263,13 +267,13 @@ fn mig_18_changing_one_gpu_leaves_the_other_unchanged() {
         machine.remove_process("1", 5).unwrap();
         leave().unwrap();
         leave().unwrap();
-        let units = agent.enter(&laid("mode: exclusive"));
+        let devices = agent.enter(&layout_of_both("mode: exclusive"));
         expect(
-            &units,
+            &devices,
             &[("nvidia.com/mig-2g.10gb", 3), ("nvidia.com/gpu", 1)],
         );
         assert_eq!(agent.uuids("GPU-a"), first);
-        assert!(!agent.cards()[1].mig.enabled);
+        assert!(!agent.gpus()[1].mig.enabled);
     });
 }
 
@@ -284,25 +288,25 @@ fn mig_19_reboot_restores_instances_and_stable_names() {
         let first = agent.current("GPU-a");
         machine.reboot().unwrap();
         assert!(
-            !agent.cards()[0].mig.enabled,
-            "a Hopper card forgets the mode, too"
+            !agent.gpus()[0].mig.enabled,
+            "a Hopper GPU forgets the mode, too"
         );
 
         let agent = Agent::start(state);
         let after = agent.enter(layout);
-        assert_eq!(after, before, "the same units");
+        assert_eq!(after, before, "the same devices");
         let now = agent.current("GPU-a");
         assert!(
             now.iter().all(|uuid| !first.contains(uuid)),
             "the driver has new uuids"
         );
 
-        // A pod that was on one finds it again, by the driver's uuid of now.
-        let (unit, part) = (&after[0], agent.driver.mig_layout("GPU-a").unwrap());
+        // A pod finds its instance again, by the driver's current UUID.
+        let (allocated, part) = (&after[0], agent.driver.mig_layout("GPU-a").unwrap());
         let whole = part.instances.iter().filter_map(|one| one.device());
         let found = whole
             .into_iter()
-            .find(|device| device.uuid == unit.uuid.as_str())
+            .find(|device| device.uuid == allocated.uuid.as_str())
             .unwrap();
         assert_ne!(found.current, found.uuid);
     });
@@ -313,24 +317,29 @@ fn mig_20_container_sees_instances_of_two_profiles() {
     let name = "mig_20_container_sees_instances_of_two_profiles";
     check(name, ONE, |_, state| {
         let agent = Agent::start(state);
-        let units = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
-        let grants: Vec<Grant> = units
+        let devices = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
+        let grants: Vec<Grant> = devices
             .iter()
-            .map(|unit| grant(unit.uuid.as_str(), None))
+            .map(|device| grant(device.uuid.as_str(), None))
             .collect();
         let seen = agent
-            .equip(&grants, inventory::Mode::Exclusive, &[])
+            .prepare(&grants, inventory::Mode::Exclusive, &[])
             .unwrap();
-        assert_eq!(seen, [units[0].uuid.to_string(), units[1].uuid.to_string()]);
+        assert_eq!(
+            seen,
+            [devices[0].uuid.to_string(), devices[1].uuid.to_string()]
+        );
 
-        let cut = agent.enter(DYNAMIC);
-        assert_eq!(cut.len(), 1);
+        let partitioned = agent.enter(DYNAMIC);
+        assert_eq!(partitioned.len(), 1);
         let asked = [
             grant("GPU-a", Some(("1g.5gb", 6))),
             grant("GPU-a", Some(("2g.10gb", 4))),
         ];
         let beside = [placed("1g.5gb", 6), placed("2g.10gb", 4)];
-        let seen = agent.equip(&asked, inventory::Mode::Mig, &beside).unwrap();
+        let seen = agent
+            .prepare(&asked, inventory::Mode::Mig, &beside)
+            .unwrap();
         assert_eq!(seen.len(), 2);
         assert_ne!(seen[0], seen[1]);
     });

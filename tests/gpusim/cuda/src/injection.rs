@@ -1,9 +1,9 @@
-//! Faults on demand: `GPUSIM_FAULTS=cuMemAlloc_v2:3=2,cuLaunchKernel:*=719` lets the third call
-//! of the first symbol and every call of the second fail with those codes; `GPUSIM_MISSING` names
-//! functions that this driver shall not know; `GPUSIM_SLOW=cuMemRetainAllocationHandle=300` lets
-//! calls answer so many milliseconds after they did what they do; with `GPUSIM_HELD=cuGraphLaunch=FILE`
-//! the first call waits, as for a queue that is full, while there is a file of that name; it makes
-//! `FILE.held` first. Fed by the environment, once for each process.
+//! Errors and delays on demand, from the environment, read once for each process:
+//! `GPUSIM_FAULTS=cuMemAlloc_v2:3=2,cuLaunchKernel:*=719` makes the third call of the first symbol
+//! and every call of the second fail with those codes; `GPUSIM_MISSING` names functions that this
+//! driver does not have; `GPUSIM_SLOW=cuMemRetainAllocationHandle=300` makes calls return that many
+//! milliseconds late; with `GPUSIM_HELD=cuGraphLaunch=FILE` the first call waits, as for a full
+//! queue, while `FILE` exists, and creates `FILE.held` first.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use aliquot_gpusim_model::clock;
 
 use crate::wait::pause;
 
-struct Fault {
+struct InjectedError {
     symbol: String,
     /// Which call from now, counted from 1; 0: each.
     number: u64,
@@ -21,29 +21,29 @@ struct Fault {
     calls: AtomicU64,
 }
 
-static FAULTS: OnceLock<Vec<Fault>> = OnceLock::new();
+static ERRORS: OnceLock<Vec<InjectedError>> = OnceLock::new();
 static SLOW: OnceLock<Vec<(String, u64)>> = OnceLock::new();
-static HELD: OnceLock<Option<(String, String)>> = OnceLock::new();
+static PAUSED: OnceLock<Option<(String, String)>> = OnceLock::new();
 static MISSING: OnceLock<Vec<String>> = OnceLock::new();
 
-/// The code with which this call of `symbol` shall fail.
+/// The injected error of this call of `symbol`, if any.
 #[inline]
 pub(crate) fn of_call(symbol: &str) -> Option<u32> {
-    let faults = FAULTS.get_or_init(|| {
+    let errors = ERRORS.get_or_init(|| {
         let text = std::env::var("GPUSIM_FAULTS").unwrap_or_default();
         text.split(',').filter_map(parse).collect()
     });
-    if faults.is_empty() {
+    if errors.is_empty() {
         return None;
     }
-    let mut hits = faults.iter().filter(|fault| fault.symbol == symbol);
-    hits.find_map(|fault| {
-        let call = fault.calls.fetch_add(1, Relaxed) + 1;
-        (fault.number == 0 || fault.number == call).then_some(fault.code)
+    let mut hits = errors.iter().filter(|error| error.symbol == symbol);
+    hits.find_map(|error| {
+        let call = error.calls.fetch_add(1, Relaxed) + 1;
+        (error.number == 0 || error.number == call).then_some(error.code)
     })
 }
 
-/// Lets the time pass that calls of `symbol` take longer.
+/// Waits as long as `GPUSIM_SLOW` asks for `symbol`.
 #[inline]
 pub(crate) fn delay(symbol: &str) {
     let slow = SLOW.get_or_init(|| {
@@ -60,15 +60,15 @@ pub(crate) fn delay(symbol: &str) {
     }
 }
 
-/// Lets the first call of `symbol` wait until it is let go.
+/// Blocks the first call of `symbol` while its file exists.
 #[inline]
-pub(crate) fn hold(symbol: &str) {
-    let held = HELD.get_or_init(|| {
+pub(crate) fn pause_first_call(symbol: &str) {
+    let paused = PAUSED.get_or_init(|| {
         let text = std::env::var("GPUSIM_HELD").ok()?;
         let (symbol, file) = text.split_once('=')?;
         Some((symbol.to_owned(), file.to_owned()))
     });
-    if let Some((_, file)) = held.as_ref().filter(|(name, _)| name == symbol) {
+    if let Some((_, file)) = paused.as_ref().filter(|(name, _)| name == symbol) {
         wait_for(Path::new(file));
     }
 }
@@ -79,17 +79,17 @@ fn wait_for(file: &Path) {
     if FIRST.fetch_add(1, Relaxed) > 0 {
         return;
     }
-    // A test that waits for it ends by its own deadline.
+    // A test that waits for it has a deadline of its own.
     let _ = std::fs::write(file.with_extension("held"), "");
     while file.exists() {
         pause(1_000_000);
     }
 }
 
-fn parse(text: &str) -> Option<Fault> {
+fn parse(text: &str) -> Option<InjectedError> {
     let (call, code) = text.trim().split_once('=')?;
     let (symbol, number) = call.split_once(':').unwrap_or((call, "*"));
-    Some(Fault {
+    Some(InjectedError {
         symbol: symbol.to_owned(),
         number: if number == "*" {
             0
@@ -101,7 +101,7 @@ fn parse(text: &str) -> Option<Fault> {
     })
 }
 
-/// This driver shall not know the function, by its name without suffix.
+/// Whether `GPUSIM_MISSING` hides the function, by its name without suffix.
 pub(crate) fn is_missing(name: &str) -> bool {
     let missing = MISSING.get_or_init(|| {
         let text = std::env::var("GPUSIM_MISSING").unwrap_or_default();

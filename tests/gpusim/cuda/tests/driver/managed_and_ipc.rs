@@ -1,4 +1,4 @@
-//! Memory that moves: managed memory between host and card, and IPC between processes.
+//! Managed memory that moves between host and GPU, and IPC between processes.
 
 use aliquot_gpusim::SimulatedMachine;
 
@@ -38,9 +38,9 @@ fn prefetch(cuda: Cuda, pointer: u64, bytes: u64, device: i32) -> u32 {
     )
 }
 
-fn held(machine: &SimulatedMachine) -> Vec<u64> {
+fn charged(machine: &SimulatedMachine) -> Vec<u64> {
     machine
-        .holders("0")
+        .process_usage("0")
         .unwrap()
         .iter()
         .map(|one| one.used / MIB - 416)
@@ -49,47 +49,47 @@ fn held(machine: &SimulatedMachine) -> Vec<u64> {
 
 /// MiB of managed memory on the host, now and the most there ever was.
 fn on_host(machine: &SimulatedMachine) -> [u64; 2] {
-    let holders = machine.holders("0").unwrap();
+    let holders = machine.process_usage("0").unwrap();
     let now: u64 = holders.iter().map(|one| one.host).sum();
     [now / MIB, machine.host_peak("0").unwrap() / MIB]
 }
 
 #[test]
 fn managed_memory_occupies_gpu_when_touched_and_yields() {
-    let name = "shared::managed_memory_occupies_gpu_when_touched_and_yields";
+    let name = "managed_and_ipc::managed_memory_occupies_gpu_when_touched_and_yields";
     on_machine(name, SMALL, |machine| {
         let cuda = Cuda::ready();
-        // More than the card has.
+        // More than the GPU has.
         let large = managed(cuda, 8000 * MIB);
-        assert_eq!(held(machine), [0]);
+        assert_eq!(charged(machine), [0]);
         assert_eq!(prefetch(cuda, large, 1000 * MIB, 0), OK);
-        assert_eq!(held(machine), [1000]);
+        assert_eq!(charged(machine), [1000]);
         assert_eq!(on_host(machine), [0, 0]);
         assert_eq!(prefetch(cuda, large, 1000 * MIB, 0), OK);
-        assert_eq!(held(machine), [1000]);
+        assert_eq!(charged(machine), [1000]);
         assert_eq!(prefetch(cuda, large, 500 * MIB, -1), OK);
-        assert_eq!(held(machine), [500]);
+        assert_eq!(charged(machine), [500]);
         assert_eq!(call!(cuda, cuMemsetD8_v2(u64, u8, u64), large, 1, 10), OK);
-        assert_eq!(held(machine), [502]);
-        // Room is made for what cannot move, and for its own later pages.
+        assert_eq!(charged(machine), [502]);
+        // Managed pages are evicted for device memory, and for later pages of their own.
         let firm = cuda.alloc(3200 * MIB).unwrap();
-        assert_eq!(held(machine), [3584]);
+        assert_eq!(charged(machine), [3584]);
         assert_eq!(cuda.alloc(500 * MIB), Err(OUT_OF_MEMORY));
         assert_eq!(prefetch(cuda, large, 8000 * MIB, 0), OK);
-        assert_eq!(held(machine), [3584]);
+        assert_eq!(charged(machine), [3584]);
         assert_eq!(on_host(machine), [8000 - 384, 8000 - 384]);
         assert_eq!(cuda.free(large), OK);
-        assert_eq!(held(machine), [3200]);
+        assert_eq!(charged(machine), [3200]);
         assert_eq!(on_host(machine), [0, 8000 - 384]);
         assert_eq!(cuda.free(firm), OK);
-        assert_eq!(held(machine), [0]);
+        assert_eq!(charged(machine), [0]);
         assert_eq!(prefetch(cuda, large, 1, 0), INVALID_VALUE);
     });
 }
 
 #[test]
 fn evicts_managed_pages_of_another_process() {
-    const NAME: &str = "shared::evicts_managed_pages_of_another_process";
+    const NAME: &str = "managed_and_ipc::evicts_managed_pages_of_another_process";
     on_machine(NAME, SMALL, |machine| {
         let cuda = Cuda::ready();
         if role().is_some() {
@@ -101,25 +101,25 @@ fn evicts_managed_pages_of_another_process() {
         }
         let mut child = start(NAME, "holder");
         until("the other's pages are there", || {
-            let mut all = held(machine);
+            let mut all = charged(machine);
             all.sort_unstable();
             all == [0, 2000]
         });
         assert_eq!(cuda.info().0, (4000 - 2832) * MIB);
         let pointer = cuda.alloc(3000 * MIB).unwrap();
-        let mut all = held(machine);
+        let mut all = charged(machine);
         all.sort_unstable();
         assert_eq!(all, [168, 3000]);
         assert_eq!(on_host(machine), [1832, 1832]);
         assert_eq!(cuda.free(pointer), OK);
         child.kill();
-        assert_eq!(held(machine), [0]);
+        assert_eq!(charged(machine), [0]);
     });
 }
 
 #[test]
 fn ipc_memory_is_charged_once() {
-    const NAME: &str = "shared::ipc_memory_is_charged_once";
+    const NAME: &str = "managed_and_ipc::ipc_memory_is_charged_once";
     on_machine(NAME, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let open = |handle: IpcHandle, pointer: *mut u64| {
@@ -159,6 +159,6 @@ fn ipc_memory_is_charged_once() {
         let words: Vec<String> = handle.0.iter().map(u64::to_string).collect();
         let mut child = start(NAME, &words.join(" "));
         child.finish();
-        assert_eq!(held(machine), [100]);
+        assert_eq!(charged(machine), [100]);
     });
 }

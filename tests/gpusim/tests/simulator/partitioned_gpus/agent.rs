@@ -1,4 +1,4 @@
-//! The agent's parts that cut cards, on a simulated machine. For `cards_cut`; holds no test.
+//! The parts of the agent that partition GPUs, on a simulated machine. For `partitioned_gpus`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,66 +32,66 @@ impl Agent {
         Self { driver, modes }
     }
 
-    pub(super) fn cards(&self) -> Vec<GpuFacts> {
+    pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         self.driver.inventory().unwrap().gpus
     }
 
-    /// What each card becomes by a profile in YAML.
+    /// The plan of each GPU for a profile in YAML.
     pub(super) fn plans(&self, profile: &str) -> Vec<GpuPlan> {
         let text = format!("{{apiVersion: aliquot.dev/v1alpha1, profiles: {{lab: {profile}}}}}");
         let config = read(&text).unwrap();
-        let cards = self.cards().into_iter();
-        let cards: Vec<_> = cards
-            .map(|card| aliquot_profiles::PhysicalGpu {
-                uuid: card.uuid.into(),
-                index: card.index,
-                product: card.model,
+        let gpus = self.gpus().into_iter();
+        let gpus: Vec<_> = gpus
+            .map(|gpu| aliquot_profiles::PhysicalGpu {
+                uuid: gpu.uuid.into(),
+                index: gpu.index,
+                product: gpu.model,
                 pci: None,
                 model: None,
-                capability: card.compute_capability,
-                mig: Some(card.mig.capable),
+                capability: gpu.compute_capability,
+                mig: Some(gpu.mig.capable),
             })
             .collect();
         let defaults = Defaults {
             split: 10,
             memory_scaling: Scaling::ONE,
         };
-        resolve("lab", &config.profiles["lab"], &cards, &defaults).unwrap()
+        resolve("lab", &config.profiles["lab"], &gpus, &defaults).unwrap()
     }
 
-    /// Makes the cards so, and tells their units.
+    /// Applies the profile, and returns the allocatable devices.
     pub(super) fn enter(&self, profile: &str) -> Vec<Gpu> {
         let plans = self.plans(profile);
-        for (card, plan) in self.cards().iter().zip(&plans) {
+        for (gpu, plan) in self.gpus().iter().zip(&plans) {
             self.modes
                 .switch(&plan.mode)
-                .enter(card, &plan.mode)
+                .enter(gpu, &plan.mode)
                 .unwrap();
         }
-        self.units(&plans)
+        self.devices(&plans)
     }
 
-    pub(super) fn units(&self, plans: &[GpuPlan]) -> Vec<Gpu> {
-        let stand = |plan: &GpuPlan| {
+    pub(super) fn devices(&self, plans: &[GpuPlan]) -> Vec<Gpu> {
+        let serving = |plan: &GpuPlan| {
             let mode = plan.mode.clone();
             (plan.uuid.clone(), GpuLayout::serving(mode))
         };
-        let arrangement = NodeLayout {
+        let layout = NodeLayout {
             default_resource: "nvidia.com/gpu".to_owned(),
-            gpus: plans.iter().map(stand).collect(),
+            gpus: plans.iter().map(serving).collect(),
         };
         let facts = self.driver.inventory().unwrap();
-        allocatable::allocatable_devices(&facts, &self.driver.health().unwrap(), &arrangement)
+        allocatable::allocatable_devices(&facts, &self.driver.health().unwrap(), &layout)
     }
 
     /// What a container with these grants sees.
-    pub(super) fn equip(
+    pub(super) fn prepare(
         &self,
         grants: &[Grant],
         mode: inventory::Mode,
         beside: &[MigPlacement],
     ) -> Result<Vec<String>, String> {
-        let mut outfit = ModeEdits::default();
+        let mut edits = ModeEdits::default();
         for (place, grant) in grants.iter().enumerate() {
             let share = ContainerGrant {
                 pod: &PodUid::from("u1"),
@@ -108,47 +108,47 @@ impl Agent {
                 other_instances: beside,
             };
             self.modes
-                .add_edits(&share, &mut outfit)
+                .add_edits(&share, &mut edits)
                 .map_err(|error| error.to_string())?;
         }
-        Ok(outfit.visible)
+        Ok(edits.visible)
     }
 
-    /// `uuid` of each instance of a card, by start.
-    pub(super) fn uuids(&self, card: &str) -> Vec<String> {
-        let cut = self.driver.mig_layout(card).unwrap();
-        let all = cut.instances.iter().filter_map(|one| one.device());
+    /// `uuid` of each instance of a GPU, by start.
+    pub(super) fn uuids(&self, gpu: &str) -> Vec<String> {
+        let layout = self.driver.mig_layout(gpu).unwrap();
+        let all = layout.instances.iter().filter_map(|one| one.device());
         all.map(|device| device.uuid.clone()).collect()
     }
 
-    pub(super) fn current(&self, card: &str) -> Vec<String> {
-        let cut = self.driver.mig_layout(card).unwrap();
-        let all = cut.instances.iter().filter_map(|one| one.device());
+    pub(super) fn current(&self, gpu: &str) -> Vec<String> {
+        let layout = self.driver.mig_layout(gpu).unwrap();
+        let all = layout.instances.iter().filter_map(|one| one.device());
         all.map(|device| device.current.clone()).collect()
     }
 }
 
-/// Seats by resource.
-fn seats(units: &[Gpu]) -> Vec<(String, usize)> {
+/// Replicas by resource.
+fn replicas(devices: &[Gpu]) -> Vec<(String, usize)> {
     let mut found: Vec<(String, usize)> = Vec::new();
-    for offer in units.iter().flat_map(allocatable::replicas_by_resource) {
+    for offer in devices.iter().flat_map(allocatable::replicas_by_resource) {
         match found
             .iter_mut()
             .find(|(resource, _)| *resource == offer.resource)
         {
-            Some((_, seats)) => *seats += offer.numbers.len(),
+            Some((_, replicas)) => *replicas += offer.numbers.len(),
             None => found.push((offer.resource, offer.numbers.len())),
         }
     }
     found
 }
 
-pub(super) fn expect(units: &[Gpu], expected: &[(&str, usize)]) {
+pub(super) fn expect(devices: &[Gpu], expected: &[(&str, usize)]) {
     let expected: Vec<_> = expected
         .iter()
-        .map(|(name, seats)| ((*name).to_owned(), *seats))
+        .map(|(name, replicas)| ((*name).to_owned(), *replicas))
         .collect();
-    assert_eq!(seats(units), expected);
+    assert_eq!(replicas(devices), expected);
 }
 
 pub(super) fn grant(gpu: &str, mig: Option<(&str, u8)>) -> Grant {

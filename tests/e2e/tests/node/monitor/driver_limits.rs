@@ -1,5 +1,5 @@
-//! A driver that has memory limits of cgroups holds a container whatever library its
-//! programs use; an older one does not, which is said.
+//! A driver with memory limits for cgroups limits a container whatever library its programs use; an
+//! older one does not, which is reported.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub(crate) async fn enforced_by_driver(stack: Arc<Stack>) -> Result<()> {
     })
     .await?;
     let around = [REAL, "init", "alloc,4000"];
-    let past = answers(stack, "walls", "early", &around).await?;
-    ensure!(past[1..] == ["init: 0", "alloc,4000: 0"], "{past:?}");
+    let evading = answers(stack, "walls", "early", &around).await?;
+    ensure!(evading[1..] == ["init: 0", "alloc,4000: 0"], "{evading:?}");
 
     stack.terminate(Kind::Monitor).await?;
     stack.machine().set_driver("615.10")?;
@@ -45,11 +45,11 @@ async fn check_limits(stack: &Stack) -> Result<()> {
     for name in ["early", "tenant", "neighbour"] {
         by_driver(stack, name).await?;
     }
-    let past = [REAL, "init", "alloc,3000", "alloc,2500", "alloc,100"];
+    let evading = [REAL, "init", "alloc,3000", "alloc,2500", "alloc,100"];
     let expected = ["init: 0", "alloc,3000: 2", "alloc,2500: 0", "alloc,100: 2"];
-    let around = answers(stack, "walls", "tenant", &past).await?;
+    let around = answers(stack, "walls", "tenant", &evading).await?;
     ensure!(around[1..] == expected, "{around:?}");
-    // Within the library's own limit the wall is in nobody's way.
+    // Within the limiter's own limit the driver's limit stops no allocation.
     let within = answers(
         stack,
         "walls",
@@ -65,8 +65,8 @@ async fn check_limits(stack: &Stack) -> Result<()> {
     let second = async {
         let used = (2000.0 + CONTEXT) * MIB;
         becomes(stack, "aliquot_share_memory_used_bytes", "tenant", used).await?;
-        let past = [REAL, "init", "alloc,1000"];
-        answers(stack, "walls", "tenant", &past).await
+        let evading = [REAL, "init", "alloc,1000"];
+        answers(stack, "walls", "tenant", &evading).await
     };
     let allocates = [REAL, "init", "alloc,2000"];
     let beside_it = beside(stack, ("walls", "tenant"), &allocates, second).await?;

@@ -1,8 +1,8 @@
-//! Making and ending instances, as functions of the model. The rules are the driver's: a start
-//! that is taken or of no profile, compute slices that are used up, instances that still hold
-//! something. Fed by NVML's calls, which turn a refusal into a code.
+//! Creating and destroying MIG instances, as functions of the model, by the driver's rules: a
+//! placement must be one of the profile's and free, compute slices must be left, and an instance
+//! that is in use stays.
 
-use aliquot_gpusim_model::mig::{ComputeInstance, GpuInstance, WHOLE_CARD};
+use aliquot_gpusim_model::mig::{ComputeInstance, GpuInstance, WHOLE_GPU};
 
 use super::profiles::{self, Profile};
 use crate::model::{Gpu, Machine, OFF, ON, text};
@@ -11,61 +11,61 @@ use crate::model::{Gpu, Machine, OFF, ON, text};
 /// forgets it at a reboot.
 const AFTER_AMPERE: u32 = 8;
 
-/// Why the driver does not do it.
+/// Why the driver refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The card has no MIG, it is off, or there is no such profile.
+pub enum InstanceError {
+    /// The GPU has no MIG, it is off, or there is no such profile.
     NotSupported,
     /// A placement that the profile does not have.
     Invalid,
     /// The slices are taken.
-    Taken,
-    /// Something still uses it.
+    NoFreePlacement,
+    /// It is in use.
     InUse,
     /// No such instance (any more).
-    Gone,
+    NotFound,
 }
 
-/// What switching MIG came to.
+/// The result of switching MIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switched {
-    /// It is so now.
+pub enum MigModeChange {
+    /// The mode changed.
     Now,
-    /// It will be so after the next reset: the card is used.
+    /// The mode changes at the next reset: the GPU is in use.
     Pending,
 }
 
-/// Switches MIG; `used`: some process is on the card. Cards up to Ampere are reset for it, which
-/// waits until nobody uses them.
-pub fn switch(gpu: &mut Gpu, on: bool, used: bool) -> Result<Switched, Refusal> {
+/// Switches MIG; `used`: some process is on the GPU. GPUs up to Ampere are reset for it, which
+/// waits until they are unused.
+pub fn switch(gpu: &mut Gpu, on: bool, used: bool) -> Result<MigModeChange, InstanceError> {
     if gpu.mig != OFF && gpu.mig != ON {
-        return Err(Refusal::NotSupported);
+        return Err(InstanceError::NotSupported);
     }
-    let wanted = if on { ON } else { OFF };
+    let desired = if on { ON } else { OFF };
     if !on && !gpu.gpu_instances().is_empty() {
-        return Err(Refusal::InUse);
+        return Err(InstanceError::InUse);
     }
     let resets = gpu.architecture < AFTER_AMPERE;
-    if used && gpu.mig != wanted && !resets {
-        return Err(Refusal::InUse);
+    if used && gpu.mig != desired && !resets {
+        return Err(InstanceError::InUse);
     }
-    gpu.mig_pending = wanted;
-    if used && gpu.mig != wanted {
-        return Ok(Switched::Pending);
+    gpu.mig_pending = desired;
+    if used && gpu.mig != desired {
+        return Ok(MigModeChange::Pending);
     }
-    gpu.mig = wanted;
-    Ok(Switched::Now)
+    gpu.mig = desired;
+    Ok(MigModeChange::Now)
 }
 
-/// A GPU reset: what was pending holds, and nothing is cut any more.
+/// A GPU reset: a pending MIG mode takes effect, and no MIG instance is left.
 pub fn reset(gpu: &mut Gpu) {
     gpu.mig = gpu.mig_pending;
     (gpu.lost, gpu.recovery_action) = (0, 0);
     clear(gpu);
 }
 
-/// A reboot: no process, no instance. The mode outlives it where the card keeps it, which later
-/// ones than Ampere do not.
+/// A reboot: no process, no instance. The MIG mode survives on GPUs that retain it, which later
+/// models than Ampere do not.
 pub fn reboot(gpu: &mut Gpu) {
     reset(gpu);
     gpu.process_count = 0;
@@ -75,31 +75,40 @@ pub fn reboot(gpu: &mut Gpu) {
 }
 
 fn clear(gpu: &mut Gpu) {
-    gpu.cut.iter_mut().for_each(|one| one.serial = 0);
-    gpu.compute.iter_mut().for_each(|one| one.serial = 0);
+    gpu.gpu_instance_slots
+        .iter_mut()
+        .for_each(|one| one.serial = 0);
+    gpu.compute_instance_slots
+        .iter_mut()
+        .for_each(|one| one.serial = 0);
 }
 
-/// The card's profile of this driver id; only while it is cut.
-pub fn profile(gpu: &Gpu, id: u32) -> Result<Profile, Refusal> {
+/// The GPU's profile of this driver id; only while MIG is on.
+pub fn enabled_profile(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError> {
     if gpu.mig != ON {
-        return Err(Refusal::NotSupported);
+        return Err(InstanceError::NotSupported);
     }
-    known(gpu, id)
+    profile_by_id(gpu, id)
 }
 
-/// The same whether or not it is cut: what a card could be cut into is always told.
-pub fn known(gpu: &Gpu, id: u32) -> Result<Profile, Refusal> {
+/// The same whether or not MIG is on: what a GPU could be partitioned into is always reported.
+pub fn profile_by_id(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError> {
     let mut all = profiles::of(text(&gpu.model)).into_iter();
-    all.find(|one| one.id == id).ok_or(Refusal::NotSupported)
+    all.find(|one| one.id == id)
+        .ok_or(InstanceError::NotSupported)
 }
 
 /// How many more instances of a profile there can be.
 #[must_use]
 pub fn remaining(gpu: &Gpu, profile: &Profile) -> u32 {
-    let mut card = *gpu;
+    let mut trial = *gpu;
     let mut count = 0;
-    while let Some(start) = free_start(&card, profile) {
-        let Some(place) = card.cut.iter_mut().find(|one| one.serial == 0) else {
+    while let Some(start) = free_start(&trial, profile) {
+        let Some(place) = trial
+            .gpu_instance_slots
+            .iter_mut()
+            .find(|one| one.serial == 0)
+        else {
             break;
         };
         *place = instance(profile, start, u64::MAX, 0);
@@ -108,7 +117,7 @@ pub fn remaining(gpu: &Gpu, profile: &Profile) -> u32 {
     count
 }
 
-/// Where the driver puts an instance when nobody says: as far up as it goes.
+/// The driver's default placement: the highest free start.
 fn free_start(gpu: &Gpu, profile: &Profile) -> Option<u32> {
     let mut starts = profile.starts.iter().rev().copied();
     starts.find(|start| fits(gpu, profile, *start))
@@ -126,33 +135,36 @@ fn fits(gpu: &Gpu, profile: &Profile, start: u32) -> bool {
         && u32::try_from(alike).is_ok_and(|alike| alike < profile.most)
 }
 
-/// Makes a GPU instance, at a start or where the driver likes, and tells its serial.
+/// Creates a GPU instance, at a start or at the driver's default placement, and returns its serial.
 pub fn create(
     machine: &mut Machine,
-    card: usize,
+    gpu_index: usize,
     id: u32,
     placement: Option<(u32, u32)>,
-) -> Result<u64, Refusal> {
+) -> Result<u64, InstanceError> {
     let serial = machine.new_serial();
-    let gpu = &mut machine.gpus[card];
-    let profile = profile(gpu, id)?;
+    let gpu = &mut machine.gpus[gpu_index];
+    let profile = enabled_profile(gpu, id)?;
     let start = match placement {
-        None => free_start(gpu, &profile).ok_or(Refusal::Taken)?,
+        None => free_start(gpu, &profile).ok_or(InstanceError::NoFreePlacement)?,
         Some((start, size)) if size == profile.size && profile.starts.contains(&start) => start,
-        Some(_) => return Err(Refusal::Invalid),
+        Some(_) => return Err(InstanceError::Invalid),
     };
     if !fits(gpu, &profile, start) {
-        return Err(Refusal::Taken);
+        return Err(InstanceError::NoFreePlacement);
     }
     let slices = profiles::of(text(&gpu.model));
     let whole = slices.iter().map(|one| one.size).max().unwrap_or(0);
-    let place = gpu.cut.iter_mut().find(|one| one.serial == 0);
-    *place.ok_or(Refusal::Taken)? =
+    let place = gpu
+        .gpu_instance_slots
+        .iter_mut()
+        .find(|one| one.serial == 0);
+    *place.ok_or(InstanceError::NoFreePlacement)? =
         instance(&profile, start, serial, number(whole, &profile, start));
     Ok(serial)
 }
 
-/// The driver numbers instances by their place: the whole card 0, its halves 2 and 1, its
+/// The driver numbers instances by their place: the whole GPU 0, its halves 2 and 1, its
 /// quarters from 3, its eighths from 7.
 fn number(whole: u32, profile: &Profile, start: u32) -> u32 {
     let (size, parts) = (profile.size, whole / profile.size.max(1));
@@ -176,28 +188,29 @@ fn instance(profile: &Profile, start: u32, serial: u64, id: u32) -> GpuInstance 
     }
 }
 
-/// Ends a GPU instance without compute instances.
-pub fn destroy(machine: &mut Machine, serial: u64) -> Result<(), Refusal> {
-    let (card, found) = gpu_instance(machine, serial).ok_or(Refusal::Gone)?;
-    let gpu = &mut machine.gpus[card];
+/// Destroys a GPU instance without compute instances.
+pub fn destroy(machine: &mut Machine, serial: u64) -> Result<(), InstanceError> {
+    let (gpu_index, found) = gpu_instance(machine, serial).ok_or(InstanceError::NotFound)?;
+    let gpu = &mut machine.gpus[gpu_index];
     if !gpu.compute_instances(found.id).is_empty() {
-        return Err(Refusal::InUse);
+        return Err(InstanceError::InUse);
     }
     let same = |one: &&mut GpuInstance| one.serial == serial;
-    gpu.cut
+    gpu.gpu_instance_slots
         .iter_mut()
         .filter(same)
         .for_each(|one| one.serial = 0);
     Ok(())
 }
 
-/// The GPU instance of this serial and its card.
+/// The GPU instance of this serial and its GPU.
 #[must_use]
 pub fn gpu_instance(machine: &Machine, serial: u64) -> Option<(usize, GpuInstance)> {
-    let mut cards = machine.cards().iter().enumerate();
-    cards.find_map(|(card, gpu)| {
+    let mut gpus = machine.existing_gpus().iter().enumerate();
+    gpus.find_map(|(gpu_index, gpu)| {
         let mut all = gpu.gpu_instances().into_iter();
-        all.find(|one| one.serial == serial).map(|one| (card, one))
+        all.find(|one| one.serial == serial)
+            .map(|one| (gpu_index, one))
     })
 }
 
@@ -239,36 +252,36 @@ pub fn compute_starts(gpu: &Gpu, inside: &GpuInstance, slices: u32) -> Vec<u32> 
     starts.filter(|start| apart(*start)).collect()
 }
 
-/// Whether making a compute instance in this GPU instance shall fail once more.
-pub fn fails(machine: &mut Machine, inside: u64) -> bool {
-    let Some((card, _)) = gpu_instance(machine, inside) else {
+/// Whether this creation of a compute instance shall fail (`creation_failures`).
+pub fn take_creation_failure(machine: &mut Machine, inside: u64) -> bool {
+    let Some((gpu_index, _)) = gpu_instance(machine, inside) else {
         return false;
     };
-    let left = &mut machine.gpus[card].cut_faults;
+    let left = &mut machine.gpus[gpu_index].creation_failures;
     let fails = *left > 0;
     *left = left.saturating_sub(1);
     fails
 }
 
-/// Makes a compute instance in a GPU instance, and tells its serial.
+/// Creates a compute instance in a GPU instance, and returns its serial.
 pub fn create_compute(
     machine: &mut Machine,
     inside: u64,
     id: u32,
     placement: Option<(u32, u32)>,
-) -> Result<u64, Refusal> {
+) -> Result<u64, InstanceError> {
     let serial = machine.new_serial();
-    let (card, found) = gpu_instance(machine, inside).ok_or(Refusal::Gone)?;
-    let gpu = &mut machine.gpus[card];
+    let (gpu_index, found) = gpu_instance(machine, inside).ok_or(InstanceError::NotFound)?;
+    let gpu = &mut machine.gpus[gpu_index];
     let slices = compute_slices(id).filter(|slices| *slices <= found.slices);
-    let slices = slices.ok_or(Refusal::NotSupported)?;
+    let slices = slices.ok_or(InstanceError::NotSupported)?;
     let free = compute_starts(gpu, &found, slices);
     let start = match placement {
         None => free.first().copied(),
-        Some((_, size)) if size != slices => return Err(Refusal::Invalid),
+        Some((_, size)) if size != slices => return Err(InstanceError::Invalid),
         Some((start, _)) => free.contains(&start).then_some(start),
     };
-    let start = start.ok_or(Refusal::Taken)?;
+    let start = start.ok_or(InstanceError::NoFreePlacement)?;
     let taken: Vec<u32> = gpu
         .compute_instances(found.id)
         .iter()
@@ -277,8 +290,11 @@ pub fn create_compute(
     let number = (0..found.slices)
         .find(|id| !taken.contains(id))
         .unwrap_or(0);
-    let place = gpu.compute.iter_mut().find(|one| one.serial == 0);
-    *place.ok_or(Refusal::Taken)? = ComputeInstance {
+    let place = gpu
+        .compute_instance_slots
+        .iter_mut()
+        .find(|one| one.serial == 0);
+    *place.ok_or(InstanceError::NoFreePlacement)? = ComputeInstance {
         serial,
         gpu_instance: found.id,
         id: number,
@@ -290,32 +306,32 @@ pub fn create_compute(
     Ok(serial)
 }
 
-/// Ends a compute instance that no process is on; `used`: those seen from here.
+/// Destroys a compute instance; `used`: whether a process visible here is on it.
 pub fn destroy_compute(
     machine: &mut Machine,
     serial: u64,
     used: impl Fn(u32, u32) -> bool,
-) -> Result<(), Refusal> {
+) -> Result<(), InstanceError> {
     let found = machine
         .instances()
         .into_iter()
         .find(|one| one.compute.serial == serial);
-    let found = found.ok_or(Refusal::Gone)?;
+    let found = found.ok_or(InstanceError::NotFound)?;
     if used(found.gpu.id, found.compute.id) {
-        return Err(Refusal::InUse);
+        return Err(InstanceError::InUse);
     }
     let same = |one: &&mut ComputeInstance| one.serial == serial;
-    let gpu = &mut machine.gpus[found.card];
-    gpu.compute
+    let gpu = &mut machine.gpus[found.gpu_index];
+    gpu.compute_instance_slots
         .iter_mut()
         .filter(same)
         .for_each(|one| one.serial = 0);
     Ok(())
 }
 
-/// Whether a process that says to be there holds the instance; one on the whole card holds all.
+/// Whether a process with these instance numbers uses the instance; one on the whole GPU uses all.
 #[must_use]
-pub fn holds(process: (u32, u32), instance: (u32, u32)) -> bool {
-    let same = |mine: u32, its: u32| mine == its || mine == WHOLE_CARD;
+pub fn uses_instance(process: (u32, u32), instance: (u32, u32)) -> bool {
+    let same = |mine: u32, its: u32| mine == its || mine == WHOLE_GPU;
     same(process.0, instance.0) && same(process.1, instance.1)
 }

@@ -1,23 +1,23 @@
-//! Processes that share a card, and that die without a word.
+//! Processes that share a GPU, and that are killed.
 
 use crate::client::*;
 use crate::common::{TWO_A100, on_machine, on_machine_with, role, start, start_with, until};
 
 #[test]
 fn frees_memory_of_killed_process_at_once() {
-    const NAME: &str = "dying::frees_memory_of_killed_process_at_once";
+    const NAME: &str = "process_exit::frees_memory_of_killed_process_at_once";
     on_machine(NAME, TWO_A100, |machine| {
         if role().is_some() {
             let cuda = Cuda::ready();
             cuda.alloc(10_000 * MIB).unwrap();
-            // SAFETY: closes descriptors of this process, which holds none that it still needs.
+            // SAFETY: closes descriptors of this process, which needs none of them any more.
             unsafe { libc::close_range(3, u32::MAX, 0) };
             loop {
                 std::thread::park();
             }
         }
         let mut children: Vec<_> = (0..4).map(|_| start(NAME, "holder")).collect();
-        let holders = || machine.holders("0").unwrap();
+        let holders = || machine.process_usage("0").unwrap();
         let all_hold = |count: usize| {
             let full = holders()
                 .iter()
@@ -37,20 +37,21 @@ fn frees_memory_of_killed_process_at_once() {
             assert!(holders().iter().all(|one| one.pid != pid));
             assert_eq!(cuda.info().0, total - (left * 10_416 + 416) * MIB);
         }
-        // All that they held can be had.
+        // All their memory can be allocated.
         cuda.alloc(cuda.info().0).unwrap();
     });
 }
 
 #[test]
 fn never_overcommits_gpu_when_processes_are_killed() {
-    const NAME: &str = "dying::never_overcommits_gpu_when_processes_are_killed";
+    const NAME: &str = "process_exit::never_overcommits_gpu_when_processes_are_killed";
     on_machine(NAME, TWO_A100, |machine| {
         if role().is_some() {
             let cuda = Cuda::ready();
             loop {
-                let held: Vec<u64> = (0..45).map_while(|_| cuda.alloc(500 * MIB).ok()).collect();
-                for pointer in held {
+                let pointers: Vec<u64> =
+                    (0..45).map_while(|_| cuda.alloc(500 * MIB).ok()).collect();
+                for pointer in pointers {
                     assert_eq!(cuda.free(pointer), OK);
                 }
             }
@@ -59,7 +60,7 @@ fn never_overcommits_gpu_when_processes_are_killed() {
         for _ in 0..12 {
             let mut children: Vec<_> = (0..4).map(|_| start(NAME, "taker")).collect();
             until("all take", || {
-                let holders = machine.holders("0").unwrap();
+                let holders = machine.process_usage("0").unwrap();
                 let used: u64 = holders.iter().map(|one| one.used).sum();
                 assert!(used <= capacity, "{used} of {capacity}");
                 holders.iter().filter(|one| one.used > 600 * MIB).count() >= 2
@@ -70,13 +71,13 @@ fn never_overcommits_gpu_when_processes_are_killed() {
         }
         let cuda = Cuda::ready();
         assert_eq!(cuda.info().0, capacity - 416 * MIB);
-        assert_eq!(machine.holders("0").unwrap().len(), 1);
+        assert_eq!(machine.process_usage("0").unwrap().len(), 1);
     });
 }
 
 #[test]
 fn forked_child_has_no_driver_and_frees_nothing() {
-    let name = "dying::forked_child_has_no_driver_and_frees_nothing";
+    let name = "process_exit::forked_child_has_no_driver_and_frees_nothing";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let mut count = 0;
@@ -99,13 +100,13 @@ fn forked_child_has_no_driver_and_frees_nothing() {
         // SAFETY: waits for the child just made.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
-        assert_eq!(machine.holders("0").unwrap().len(), 1);
+        assert_eq!(machine.process_usage("0").unwrap().len(), 1);
     });
 }
 
 #[test]
 fn group_peak_sums_living_processes() {
-    const NAME: &str = "dying::group_peak_sums_living_processes";
+    const NAME: &str = "process_exit::group_peak_sums_living_processes";
     on_machine_with(NAME, TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
         let cuda = Cuda::ready();
         if role().is_some() {
@@ -120,7 +121,7 @@ fn group_peak_sums_living_processes() {
             let mut child = start(NAME, "holder");
             until("it holds", || {
                 machine
-                    .holders("0")
+                    .process_usage("0")
                     .unwrap()
                     .iter()
                     .any(|one| one.used / MIB == 2416)
@@ -138,7 +139,8 @@ fn group_peak_sums_living_processes() {
 
 #[test]
 fn group_peak_counts_process_after_first_thread_ended() {
-    const NAME: &str = "dying::group_peak_counts_process_after_first_thread_ended";
+    // Its first thread is a zombie then, and the process must still not count as dead.
+    const NAME: &str = "process_exit::group_peak_counts_process_after_first_thread_ended";
     on_machine_with(NAME, TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
         if role().is_some() {
             // A test is not its process's first thread; it is that of a child.
@@ -162,7 +164,7 @@ fn group_peak_counts_process_after_first_thread_ended() {
         let cuda = Cuda::ready();
         let _child = start(NAME, "holder");
         until("its first thread ended", || {
-            let holders = machine.holders("0").unwrap();
+            let holders = machine.process_usage("0").unwrap();
             let holder = holders.iter().find(|one| one.used / MIB == 2416);
             holder.is_some_and(|one| {
                 let stat = std::fs::read_to_string(format!("/proc/{}/stat", one.pid));
@@ -177,7 +179,8 @@ fn group_peak_counts_process_after_first_thread_ended() {
 
 #[test]
 fn reports_unknown_peak_for_groups_beyond_the_last() {
-    const NAME: &str = "dying::reports_unknown_peak_for_groups_beyond_the_last";
+    // A peak of 0 would look like a group that used nothing.
+    const NAME: &str = "process_exit::reports_unknown_peak_for_groups_beyond_the_last";
     on_machine(NAME, TWO_A100, |machine| {
         if role().is_some() {
             Cuda::ready();
@@ -190,14 +193,14 @@ fn reports_unknown_peak_for_groups_beyond_the_last() {
             start_with(NAME, "one", &[("GPUSIM_GROUP", &name)]).finish();
         }
         assert_eq!(peak(63).unwrap(), 416 * MIB);
-        let said = peak(64).unwrap_err().to_string();
-        assert!(said.contains("group-64"), "{said}");
+        let error = peak(64).unwrap_err().to_string();
+        assert!(error.contains("group-64"), "{error}");
     });
 }
 
 #[test]
 fn two_library_copies_appear_as_one_nvml_process() {
-    let name = "dying::two_library_copies_appear_as_one_nvml_process";
+    let name = "process_exit::two_library_copies_appear_as_one_nvml_process";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Memory limits of cgroups, through the product's own driver library: who offers them, whose a
-//! limit is, and that what would pass one is refused.
+//! Memory limits of cgroups, through the product's own driver library: which drivers support them,
+//! which processes a limit applies to, and that an allocation beyond it fails.
 
 use std::ffi::{CString, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -20,13 +20,15 @@ fn open() -> Nvml {
 
 /// The cgroup of this process, as the simulator finds it.
 fn own_cgroup() -> PathBuf {
-    let told = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-    let paths = told.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let listing = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let paths = listing
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2));
     let path = paths.max_by_key(|path| path.len()).unwrap();
     Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'))
 }
 
-fn card(driver: &Nvml) -> String {
+fn gpu(driver: &Nvml) -> String {
     driver.inventory().unwrap().gpus[0].uuid.clone()
 }
 
@@ -44,7 +46,7 @@ fn cuda(name: &str) -> *mut c_void {
     found
 }
 
-/// A context on card 0.
+/// A context on GPU 0.
 fn context() {
     type Init = unsafe extern "C" fn(u32) -> c_int;
     type Create = unsafe extern "C" fn(*mut *mut c_void, u32, c_int) -> c_int;
@@ -83,17 +85,17 @@ fn info() -> (usize, usize) {
 fn newer(machine: &SimulatedMachine) -> (Nvml, String) {
     machine.set_driver("615.10").unwrap();
     let driver = open();
-    let card = card(&driver);
-    (driver, card)
+    let gpu = gpu(&driver);
+    (driver, gpu)
 }
 
 #[test]
 fn old_drivers_and_mig_gpus_offer_no_memory_limits() {
-    let name = "limits::old_drivers_and_mig_gpus_offer_no_memory_limits";
+    let name = "memory_limits::old_drivers_and_mig_gpus_offer_no_memory_limits";
     on_machine(name, TWO_A100, |machine| {
         let driver = open();
-        let card = card(&driver);
-        let set = |cgroup: &Path| driver.limit_memory(&card, cgroup, MIB);
+        let gpu = gpu(&driver);
+        let set = |cgroup: &Path| driver.limit_memory(&gpu, cgroup, MIB);
         assert!(matches!(set(&own_cgroup()), Err(LimitError::NotOffered(_))));
         machine.set_driver("615.10").unwrap();
         let gone = Path::new("/sys/fs/cgroup/no/such/group");
@@ -106,29 +108,29 @@ fn old_drivers_and_mig_gpus_offer_no_memory_limits() {
 
 #[test]
 fn rejects_allocation_over_cgroup_memory_limit() {
-    let name = "limits::rejects_allocation_over_cgroup_memory_limit";
+    let name = "memory_limits::rejects_allocation_over_cgroup_memory_limit";
     on_machine(name, TWO_A100, |machine| {
-        let (driver, card) = newer(machine);
+        let (driver, gpu) = newer(machine);
         let cgroup = own_cgroup();
         context();
-        let read = || driver.memory_limit(&card, &cgroup).unwrap();
+        let read = || driver.memory_limit(&gpu, &cgroup).unwrap();
         assert_eq!(read().hard, None);
-        driver.limit_memory(&card, &cgroup, 3000 * MIB).unwrap();
+        driver.limit_memory(&gpu, &cgroup, 3000 * MIB).unwrap();
         assert_eq!(alloc(2000), 0);
-        let held = 2000 + 416;
+        let charged = 2000 + 416;
         let expected = MemoryLimit {
             hard: Some(3000 * MIB),
-            used: held * MIB,
+            used: charged * MIB,
         };
         assert_eq!(read(), expected);
         assert_eq!(alloc(1000), OUT_OF_MEMORY);
         assert_eq!(info(), (3000 - 2416, 3000));
-        let memory = aliquot_nvml::Usage::memory(&driver, &card).unwrap();
-        assert_eq!((memory.total, memory.used), (3000 * MIB, held * MIB));
-        // One that is lower than what is held takes nothing away.
-        driver.limit_memory(&card, &cgroup, 100 * MIB).unwrap();
-        assert_eq!((alloc(2), read().used), (OUT_OF_MEMORY, held * MIB));
-        driver.limit_memory(&card, &cgroup, u64::MAX).unwrap();
+        let memory = aliquot_nvml::Usage::memory(&driver, &gpu).unwrap();
+        assert_eq!((memory.total, memory.used), (3000 * MIB, charged * MIB));
+        // A limit below what is in use takes nothing away.
+        driver.limit_memory(&gpu, &cgroup, 100 * MIB).unwrap();
+        assert_eq!((alloc(2), read().used), (OUT_OF_MEMORY, charged * MIB));
+        driver.limit_memory(&gpu, &cgroup, u64::MAX).unwrap();
         assert_eq!((read().hard, alloc(4000)), (None, 0));
     });
 }

@@ -1,5 +1,5 @@
-//! Time: kernels take what their names say, events tell it to the half microsecond, and
-//! processes share a card by turns.
+//! Time: kernels take what their names specify, events measure it to the half microsecond, and
+//! processes share a GPU in time slices.
 
 use crate::client::*;
 use crate::common::{TWO_A100, on_machine, role, start, until};
@@ -7,7 +7,7 @@ use crate::common::{TWO_A100, on_machine, role, start, until};
 #[test]
 fn events_measure_exact_kernel_time() {
     on_machine(
-        "timed::events_measure_exact_kernel_time",
+        "timing::events_measure_exact_kernel_time",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();
@@ -38,7 +38,7 @@ fn events_measure_exact_kernel_time() {
             assert_eq!((query(stream), query(other)), (OK, OK));
             machine.set("0", &[("clockPpm", "1000")]).unwrap();
             assert_eq!(cuda.elapsed(start, end), Ok(30.03));
-            let holder = machine.holders("0").unwrap()[0];
+            let holder = machine.process_usage("0").unwrap()[0];
             assert_eq!((holder.busy, holder.launches), (70_000_000, 21));
         },
     );
@@ -46,7 +46,7 @@ fn events_measure_exact_kernel_time() {
 
 #[test]
 fn legacy_and_blocking_streams_wait_for_each_other() {
-    let name = "timed::legacy_and_blocking_streams_wait_for_each_other";
+    let name = "timing::legacy_and_blocking_streams_wait_for_each_other";
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::ready();
         let mut blocking = 0;
@@ -74,7 +74,7 @@ fn legacy_and_blocking_streams_wait_for_each_other() {
 
 #[test]
 fn full_queue_delays_launches_but_not_event_times() {
-    let name = "timed::full_queue_delays_launches_but_not_event_times";
+    let name = "timing::full_queue_delays_launches_but_not_event_times";
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::ready();
         let (stream, kernel) = (cuda.stream(), cuda.kernel("k_us_300"));
@@ -93,7 +93,7 @@ fn full_queue_delays_launches_but_not_event_times() {
 
 #[test]
 fn two_busy_processes_share_a_gpu_equally() {
-    const NAME: &str = "timed::two_busy_processes_share_a_gpu_equally";
+    const NAME: &str = "timing::two_busy_processes_share_a_gpu_equally";
     on_machine(NAME, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_1"));
@@ -103,7 +103,7 @@ fn two_busy_processes_share_a_gpu_equally() {
             }
         }
         let busy = |pid: u32| {
-            let holders = machine.holders("0").unwrap();
+            let holders = machine.process_usage("0").unwrap();
             holders
                 .iter()
                 .find(|one| one.pid == pid)
@@ -132,7 +132,7 @@ fn two_busy_processes_share_a_gpu_equally() {
         assert!((190_000_000..320_000_000).contains(&theirs), "{theirs}");
         // Only the other is busy now, and that in the last whole sample as well.
         until("the sample shows one process only", || {
-            let holders = machine.holders("0").unwrap();
+            let holders = machine.process_usage("0").unwrap();
             let percent = |pid| {
                 holders
                     .iter()
@@ -142,7 +142,7 @@ fn two_busy_processes_share_a_gpu_equally() {
             percent(other.id()) == Some(100) && percent(std::process::id()) == Some(0)
         });
         other.kill();
-        until("the card is idle", || {
+        until("the GPU is idle", || {
             machine.show().unwrap()["gpus"][0]["utilisation"] == 0
         });
     });
@@ -150,7 +150,7 @@ fn two_busy_processes_share_a_gpu_equally() {
 
 #[test]
 fn validates_cooperative_launch_size_and_shape() {
-    let name = "timed::validates_cooperative_launch_size_and_shape";
+    let name = "timing::validates_cooperative_launch_size_and_shape";
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::ready();
         let kernel = cuda.kernel("k_us_1");
@@ -183,7 +183,7 @@ fn validates_cooperative_launch_size_and_shape() {
 
 #[test]
 fn kernel_migrates_managed_memory_to_the_gpu() {
-    let name = "timed::kernel_migrates_managed_memory_to_the_gpu";
+    let name = "timing::kernel_migrates_managed_memory_to_the_gpu";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let (mut pointer, mut bytes) = (0_u64, 1200 * MIB);
@@ -215,7 +215,7 @@ fn kernel_migrates_managed_memory_to_the_gpu() {
         );
         assert_eq!(code, OK);
         assert_eq!(cuda.synchronize(), OK);
-        let holder = machine.holders("0").unwrap()[0];
+        let holder = machine.process_usage("0").unwrap()[0];
         assert_eq!(holder.used / MIB, 1616);
         assert!(
             holder.busy > 100_000_000,

@@ -1,5 +1,4 @@
-//! What a user asks with `kubectl aliquot`: the scheduler runs in a pod, and the
-//! way to it is the API server's.
+//! `kubectl aliquot` for a plain user: the scheduler runs in a pod, reached through the API server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::running::{PATIENCE, Running};
 
 const NAMESPACE: &str = "asked";
 const SCHEDULER: &str = "aliquot-scheduler-0";
-/// What one pod holds, and what another asks for in vain.
+/// What one pod has allocated, and what another requests in vain.
 const ALLOCATED: u64 = 20_000;
 const TOO_MUCH: u64 = 90_000;
 
@@ -87,7 +86,7 @@ async fn asked(stack: &Stack) -> Result<()> {
         kubeconfig: user(stack).await?,
     };
 
-    // Why a pod waits: refused by the scheduler that is asked.
+    // Why a pod waits: the refusal of the scheduler that answers.
     let explain = ["explain", "waits", "-n", NAMESPACE, "-o", "json"];
     let answer = eventually(PATIENCE, "the pod to be refused", || async {
         let answer = user.json(&explain).await?;
@@ -116,14 +115,14 @@ async fn asked(stack: &Stack) -> Result<()> {
     ensure!(answer["booked"]["node"] == NODE, "{answer}");
     ensure!(allocated["memory"] == ALLOCATED, "{answer}");
 
-    // And a pod that does not exist, in the scheduler's words.
+    // And a pod that does not exist, in the scheduler's message.
     let refused = user.run(&["explain", "nobody", "-n", NAMESPACE]).await?;
     ensure!(
         refused.code != Some(0) && refused.stderr.contains("nobody"),
         "{refused:?}"
     );
 
-    // Everything, by the ledger and not computed from objects.
+    // Everything, from the ledger and not computed from objects.
     let answer = user.json(&["top", "-o", "json"]).await?;
     ensure!(answer["leads"] == true, "{answer}");
     let gpus = answer["nodes"][0]["gpus"].as_array().context("GPUs")?;
@@ -146,13 +145,13 @@ async fn asked(stack: &Stack) -> Result<()> {
     holder.delete(stack).await
 }
 
-/// Would a pod fit; for this one needs to see all nodes and pods.
+/// Whether a pod would fit; this needs the right to see all nodes and pods.
 async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
     let all = User {
         stack,
         kubeconfig: stack.cluster.kubeconfig(),
     };
-    // Somebody who may see everything is told what is wrong here: parts that are no pods.
+    // A user who may see everything gets the problems here: parts that are no pods.
     let doctor = ["doctor", "-n", NAMESPACE];
     let report = all.run(&doctor).await?;
     ensure!(
@@ -199,7 +198,7 @@ async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Somebody who may do what docs/guides/why-is-my-pod-pending.md names, and no more.
+/// A user with the rights that docs/guides/why-is-my-pod-pending.md names, and no more.
 async fn user(stack: &Stack) -> Result<PathBuf> {
     let accounts: Api<ServiceAccount> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     let account = serde_json::from_value(json!({"metadata": {"name": "user"}}))?;
@@ -214,13 +213,13 @@ async fn user(stack: &Stack) -> Result<PathBuf> {
     stack.cluster.kubeconfig_for(NAMESPACE, "user", None).await
 }
 
-/// Who asks.
+/// The user who runs the command.
 struct User<'a> {
     stack: &'a Stack,
     kubeconfig: PathBuf,
 }
 
-/// What was answered.
+/// What the command printed.
 #[derive(Debug)]
 struct Answer {
     code: Option<i32>,
@@ -229,7 +228,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Standard output, where nothing but that was said.
+    /// Standard output, provided that standard error is empty.
     fn success(self) -> Result<String> {
         ensure!(self.code == Some(0) && self.stderr.is_empty(), "{self:?}");
         Ok(self.stdout)
@@ -237,10 +236,10 @@ impl Answer {
 }
 
 impl User<'_> {
-    /// `kubectl aliquot`, by the real kubectl, which looks for it in the path.
+    /// `kubectl aliquot`, by the real kubectl, which finds it in the path.
     async fn run(&self, args: &[&str]) -> Result<Answer> {
         let plugins = self.stack.program(Kind::Scheduler);
-        let plugins = plugins.parent().context("a folder")?;
+        let plugins = plugins.parent().context("a directory")?;
         let port = self.stack.address(Kind::Scheduler).port().to_string();
         let mut command = Command::new(self.stack.cluster.binaries().join("kubebox"));
         command.args(["kubectl", "aliquot"]).args(args);

@@ -1,24 +1,24 @@
-//! Memory of every kind: what it takes of the card, what it refuses, and that it comes back.
+//! Memory of every kind: what it is charged on the GPU, what is rejected, and that all is released.
 
 use aliquot_gpusim::SimulatedMachine;
 
 use crate::client::*;
 use crate::common::{TWO_A100, on_machine};
 
-fn held(machine: &SimulatedMachine) -> (u64, u64) {
-    let holders = machine.holders("0").unwrap();
-    let sum = |part: fn(&aliquot_gpusim::Holder) -> u64| holders.iter().map(part).sum();
+fn charged(machine: &SimulatedMachine) -> (u64, u64) {
+    let holders = machine.process_usage("0").unwrap();
+    let sum = |part: fn(&aliquot_gpusim::ProcessUsage) -> u64| holders.iter().map(part).sum();
     (sum(|one| one.used), sum(|one| one.requested))
 }
 
 #[test]
 fn charges_and_frees_each_kind_of_memory_like_the_driver() {
-    let name = "kinds::charges_and_frees_each_kind_of_memory_like_the_driver";
+    let name = "memory_kinds::charges_and_frees_each_kind_of_memory_like_the_driver";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
-        let (context, _) = held(machine);
+        let (context, _) = charged(machine);
         let check = |what: &str, used: u64, requested: u64| {
-            assert_eq!(held(machine), (context + used, requested), "{what}");
+            assert_eq!(charged(machine), (context + used, requested), "{what}");
         };
         check("only the context", 0, 0);
         let small: Vec<u64> = (0..4096).map(|_| cuda.alloc(500).unwrap()).collect();
@@ -112,7 +112,7 @@ fn charges_and_frees_each_kind_of_memory_like_the_driver() {
             ),
             OK
         );
-        let (used, _) = held(machine);
+        let (used, _) = charged(machine);
         assert_eq!(used, context + 6 * MIB, "4 MiB and a third, in blocks");
         assert_eq!(call!(cuda, cuMipmappedArrayDestroy(u64), array), OK);
         check("all is back", 0, 0);
@@ -122,7 +122,7 @@ fn charges_and_frees_each_kind_of_memory_like_the_driver() {
 #[test]
 fn allocates_all_free_memory_and_no_byte_more() {
     on_machine(
-        "kinds::allocates_all_free_memory_and_no_byte_more",
+        "memory_kinds::allocates_all_free_memory_and_no_byte_more",
         TWO_A100,
         |machine| {
             let cuda = Cuda::ready();
@@ -147,7 +147,7 @@ fn allocates_all_free_memory_and_no_byte_more() {
 
 #[test]
 fn rejects_invalid_pointers() {
-    on_machine("kinds::rejects_invalid_pointers", TWO_A100, |_| {
+    on_machine("memory_kinds::rejects_invalid_pointers", TWO_A100, |_| {
         let cuda = Cuda::ready();
         assert_eq!(cuda.alloc(0), Err(INVALID_VALUE));
         assert_eq!(
@@ -182,7 +182,7 @@ fn rejects_invalid_pointers() {
 #[test]
 fn contents_survive_copies_to_the_gpu_and_back() {
     on_machine(
-        "kinds::contents_survive_copies_to_the_gpu_and_back",
+        "memory_kinds::contents_survive_copies_to_the_gpu_and_back",
         TWO_A100,
         |_| {
             let cuda = Cuda::ready();

@@ -1,4 +1,4 @@
-"""Prints as JSON what nvidia-ml-py says of the driver that the loader finds."""
+"""Prints as JSON what nvidia-ml-py reports of the driver that the loader finds."""
 
 import json
 
@@ -9,12 +9,12 @@ def text(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-def instances(card):
-    """The MIG devices of a card, as nvidia-smi -L lists them."""
+def instances(gpu):
+    """The MIG devices of a GPU, as nvidia-smi -L lists them."""
     found = []
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
-            one = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+            one = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
         except pynvml.NVMLError_NotFound:
             continue
         found.append(
@@ -28,22 +28,22 @@ def instances(card):
 
 
 pynvml.nvmlInit()
-cards = []
+gpus = []
 for index in range(pynvml.nvmlDeviceGetCount()):
-    card = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
-    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
-    cards.append(
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
+    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    gpus.append(
         {
-            "name": text(pynvml.nvmlDeviceGetName(card)),
-            "uuid": text(pynvml.nvmlDeviceGetUUID(card)),
-            "serial": text(pynvml.nvmlDeviceGetSerial(card)),
-            "pci": text(pynvml.nvmlDeviceGetPciInfo(card).busId),
+            "name": text(pynvml.nvmlDeviceGetName(gpu)),
+            "uuid": text(pynvml.nvmlDeviceGetUUID(gpu)),
+            "serial": text(pynvml.nvmlDeviceGetSerial(gpu)),
+            "pci": text(pynvml.nvmlDeviceGetPciInfo(gpu).busId),
             "memory": memory.total // 2**20,
             "used": memory.used // 2**20,
-            "capability": list(pynvml.nvmlDeviceGetCudaComputeCapability(card)),
-            "mig": list(pynvml.nvmlDeviceGetMigMode(card)),
-            "instances": instances(card),
+            "capability": list(pynvml.nvmlDeviceGetCudaComputeCapability(gpu)),
+            "mig": list(pynvml.nvmlDeviceGetMigMode(gpu)),
+            "instances": instances(gpu),
             "processes": [[p.pid, p.usedGpuMemory // 2**20] for p in processes],
         }
     )
@@ -56,7 +56,7 @@ print(
     json.dumps(
         {
             "driver": text(pynvml.nvmlSystemGetDriverVersion()),
-            "cards": cards,
+            "gpus": gpus,
             "notSimulated": missing,
         }
     )
