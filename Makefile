@@ -29,9 +29,9 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 # workspace: another selection would have other features, and dependencies would be built again.
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
-CHECK := --lib --bins $(call named,arrows broken commands compatibility config convert corpus dashboards document \
-	documented documents generated golden hami image ledger_model merged modes mutual old_driver peers protocol \
-	reference refused rendered resolve shown simulation sources supply tls words)
+CHECK := --lib --bins $(call named,arrows commands compatibility config convert corpus dashboards document \
+	documented documents effective generated golden hami image invalid ledger_model merged modes mutual old_driver peers protocol \
+	reference refused rendered resolve simulation sources supply tls words)
 # Tests of the limiter and of the simulator, without a cluster.
 LIMITER := $(call named,attacks blocking_calls container_images device_view driver every_call graphs injection \
 	memory_kinds memory_lifetime memory_limit mps oversubscription simulator mps_supervisor)

@@ -143,7 +143,7 @@ mod tests {
     fn mig_15_marks_devices_reserved_for_namespaces() {
         let whole = || Mode::Exclusive(mode::Exclusive::default());
         check(whole(), "[]", &[]);
-        check(whole(), r#"[{"namespaces":["a","b"]}]"#, &["GPU-a,b"]);
+        check(whole(), r#"[{"namespaces":["a","b"]}]"#, &["GPU-a: a,b"]);
         let layout = || {
             Mode::Mig(Settings {
                 layout: vec![LayoutEntry {

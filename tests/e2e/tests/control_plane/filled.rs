@@ -133,7 +133,8 @@ async fn check(stack: &Stack, pool: &Pool<'_>, case: &Case) -> Result<()> {
 
 /// `kubectl apply`; the admission warnings that it prints.
 async fn apply(stack: &Stack, pod: &Value) -> Result<Vec<String>> {
-    let file = stack.write("applied.json", &pod.to_string())?;
+    let name = pod["metadata"]["name"].as_str().context("a name")?;
+    let file = stack.write(&format!("applied-{name}.json"), &pod.to_string())?;
     let output = stack
         .cluster
         .kubectl(&["apply", "-f", &file.to_string_lossy()])

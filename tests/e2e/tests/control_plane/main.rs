@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             "ephemeral_container_gets_no_gpu_and_no_exemption",
             refused::ephemeral_containers,
         ),
-        side_by_side(
+        scenario(
             "neither_reviews_nor_changes_odd_but_harmless_pods",
             harmless::odd_pods,
         ),

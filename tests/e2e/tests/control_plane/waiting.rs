@@ -134,7 +134,7 @@ pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
 
 async fn quiet_refusal(stack: &Stack) -> Result<()> {
     let classes: Api<PriorityClass> = Api::all(stack.cluster.admin()?);
-    for (name, value) in [("humble", 1), ("urgent", 1000)] {
+    for (name, value) in [("quiet-humble", 1), ("quiet-urgent", 1000)] {
         let class = json!({"metadata": {"name": name}, "value": value});
         let class = serde_json::from_value(class)?;
         classes.create(&PostParams::default(), &class).await?;
@@ -148,7 +148,7 @@ async fn quiet_refusal(stack: &Stack) -> Result<()> {
     let names: Vec<_> = (0..60).map(|n| format!("humble-{n}")).collect();
     try_join_all(names.iter().map(|name| async {
         let mut pod = pool.pod(name, &[WHOLE]);
-        pod["spec"]["priorityClassName"] = json!("humble");
+        pod["spec"]["priorityClassName"] = json!("quiet-humble");
         stack.cluster.create_pod(pod).await
     }))
     .await?;
@@ -167,7 +167,7 @@ async fn quiet_refusal(stack: &Stack) -> Result<()> {
     };
     let before = calls().await?;
     let mut pod = pool.pod("urgent", &[("gpumem", "4000")]);
-    pod["spec"]["priorityClassName"] = json!("urgent");
+    pod["spec"]["priorityClassName"] = json!("quiet-urgent");
     let start = Instant::now();
     stack.cluster.create_pod(pod).await?;
     let why = "0/30 nodes can serve the GPU request: 60 CardInsufficientMemory";

@@ -106,6 +106,13 @@ pub(crate) async fn kubelet(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::DevicePlugin).await?;
     stack.cluster.restart_kubelet().await?;
     stack.wait_capacity("0").await?;
+    // A kubelet that starts would refuse a pod whose container has ended meanwhile. It admits
+    // pods in the order of their creation.
+    eventually(PATIENCE, "the kubelet to admit its pods", || async {
+        let known = stack.cluster.exec("kubelet", "bystander", "main", &["true"]);
+        known.await?.success().map(Some)
+    })
+    .await?;
     second.exit(stack).await?;
     second.back(stack).await?;
     stack.start_device_plugin(&NodeOptions::default()).await?;
