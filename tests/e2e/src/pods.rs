@@ -60,12 +60,13 @@ pub async fn classes(stack: &Stack) -> Result<()> {
         ("urgent", 1000, "PreemptLowerPriority"),
         ("patient", 1000, "Never"),
     ] {
-        if classes.get_opt(name).await?.is_some() {
-            continue;
-        }
         let class = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": policy});
         let class = serde_json::from_value(class)?;
-        classes.create(&PostParams::default(), &class).await?;
+        match classes.create(&PostParams::default(), &class).await {
+            // Another scenario made it.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            created => drop(created?),
+        }
     }
     Ok(())
 }

@@ -109,7 +109,9 @@ pub(crate) async fn kubelet(stack: Arc<Stack>) -> Result<()> {
     // A kubelet that starts would refuse a pod whose container has ended meanwhile. It admits
     // pods in the order of their creation.
     eventually(PATIENCE, "the kubelet to admit its pods", || async {
-        let known = stack.cluster.exec("kubelet", "bystander", "main", &["true"]);
+        let known = stack
+            .cluster
+            .exec("kubelet", "bystander", "main", &["true"]);
         known.await?.success().map(Some)
     })
     .await?;

@@ -96,7 +96,7 @@ pub(crate) async fn odd(stack: Arc<Stack>) -> Result<()> {
     ))?;
     let shown = stack.machine().show()?;
     let uuid = shown["gpus"][1]["uuid"].as_str().context("a uuid")?;
-    let text = format!("{uuid}) into 7 x 1g.5gb, and the others into 3 x 2g.10gb");
+    let text = format!("{uuid}) into 7 x 1g.5gb, but the others into 3 x 2g.10gb");
     let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
     eventually(PATIENCE, "the condition to name the GPU", || async {
         let status = nodes.get(NODE).await?.status.unwrap_or_default();

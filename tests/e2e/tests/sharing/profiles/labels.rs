@@ -83,7 +83,12 @@ pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
     wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
     // Another mode: its GPU waits, the other one does not.
     label(&stack, Some("plain")).await?;
-    wait_condition(&stack, "Changing", &format!("waits for {space}/{name}")).await?;
+    wait_condition(
+        &stack,
+        "Changing",
+        &format!("waits for these pods to end: {space}/{name}"),
+    )
+    .await?;
     eventually(PATIENCE, "the other GPU to be whole", || async {
         for gpu in &inventory(&stack).await?.gpus {
             let waits = gpu.uuid.as_str() == used;
