@@ -50,6 +50,9 @@ pub(crate) async fn edited(stack: Arc<Stack>) -> Result<()> {
 }
 
 pub(crate) async fn broken(stack: Arc<Stack>) -> Result<()> {
+    // Whatever the scenario before this one left has to be over.
+    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
+    wait_condition(&stack, "Applied", "profile shared").await?;
     label(&stack, Some("plain")).await?;
     wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
     wait_condition(&stack, "Applied", "profile plain").await?;
