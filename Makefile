@@ -45,9 +45,9 @@ test: lint ## What every change must pass: check, and every promise that crosses
 	tests/side-by-side.sh \
 		check='$(CARGO_TEST) $(CHECK)' \
 		limiter='$(CARGO_TEST) $(LIMITER) --test page --test schemas' \
-		control-plane='$(CARGO_TEST) --test control_plane --test fenced --test installed' \
+		control-plane='$(CARGO_TEST) --test control_plane --test fenced --test installed --test life' \
 		node='$(CARGO_TEST) --test node' \
-		sharing='$(CARGO_TEST) --test sharing --test life'
+		sharing='$(CARGO_TEST) --test sharing'
 
 test-all: test test-oldest chaos hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
 	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script chaos handover rolled \
