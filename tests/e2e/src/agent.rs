@@ -26,8 +26,6 @@ pub struct NodeOptions {
     pub library: Option<PathBuf>,
     /// With libvgpu.so, so that limits are enforced.
     pub limited: bool,
-    /// The cluster's node has a runtime for pods with user namespaces of their own.
-    pub users: bool,
     /// Further flags of the agent.
     pub flags: &'static [&'static str],
     /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
@@ -45,7 +43,6 @@ impl Default for NodeOptions {
             scaling: "1",
             library: None,
             limited: false,
-            users: false,
             flags: &[],
             profiles: None,
             runtime: None,

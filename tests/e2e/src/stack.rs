@@ -78,19 +78,6 @@ impl Stack {
         Ok(stack)
     }
 
-    /// A cluster with a real node, two simulated A100 and all parts.
-    pub async fn with_node(options: NodeOptions) -> Result<Self> {
-        let mut cluster = Cluster::with_node().node_name(NODE).extender();
-        if options.users {
-            cluster = cluster.user_namespaces();
-        }
-        let stack = Self::on(Box::pin(cluster.start()).await?).await?;
-        stack.start_scheduler(&[]).await?;
-        stack.start_webhook(&[]).await?;
-        stack.start_device_plugin(&options).await?;
-        Ok(stack)
-    }
-
     /// The chart's rights on a running cluster; no part yet.
     pub async fn on(cluster: Cluster) -> Result<Self> {
         cluster.install_rights().await?;
