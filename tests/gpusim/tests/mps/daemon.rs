@@ -86,6 +86,12 @@ pub(crate) fn kill(pid: u32) {
 }
 
 pub(crate) fn runs(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    status.is_ok_and(|text| !text.contains(") Z "))
+    // The sockets stay open until the last thread has ended, and the main thread may be the first.
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    threads.is_ok_and(|threads| {
+        threads.flatten().any(|thread| {
+            let status = std::fs::read_to_string(thread.path().join("stat"));
+            status.is_ok_and(|text| !text.contains(") Z "))
+        })
+    })
 }
