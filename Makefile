@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-down check test test-all test-oldest chaos admission hold bench fuzz reference screens newcomer lint cluster helm demo-binaries binaries build
+.PHONY: help demo demo-down check test test-all test-oldest chaos admission hold bench fuzz reference screens newcomer lint cluster helm demo-binaries binaries build tests
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -32,22 +32,25 @@ named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,arrows commands compatibility config convert corpus dashboards document \
 	documented documents effective generated golden hami image invalid ledger_model merged modes mutual old_driver peers protocol \
 	reference refused rendered resolve simulation sources supply tls words)
-# Tests of the limiter and of the simulator, without a cluster.
+# Tests of the limiter and of the simulator, of the page and the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls container_images device_view driver every_call graphs injection \
-	memory_kinds memory_lifetime memory_limit mps oversubscription simulator mps_supervisor)
+	memory_kinds memory_lifetime memory_limit mps oversubscription simulator mps_supervisor page schemas)
+CONTROL_PLANE := $(call named,control_plane fenced installed life)
 
 check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart: 4 minutes
 	$(CARGO_TEST) $(CHECK)
 
-test: lint ## What every change must pass: check, and every promise that crosses programs, once
-	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster helm' build='$(MAKE) --no-print-directory build'
-	$(CARGO_TEST) --lib --bins --tests --no-run
+test: ## What every change must pass: check, and every promise that crosses programs, once
+	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster helm' build='$(MAKE) --no-print-directory lint build tests'
 	tests/side-by-side.sh \
 		check='$(CARGO_TEST) $(CHECK)' \
-		limiter='$(CARGO_TEST) $(LIMITER) --test page --test schemas' \
-		control-plane='$(CARGO_TEST) --test control_plane --test fenced --test installed --test life' \
+		limiter='$(CARGO_TEST) $(LIMITER)' \
+		control-plane='$(CARGO_TEST) $(CONTROL_PLANE)' \
 		node='$(CARGO_TEST) --test node' \
 		sharing='$(CARGO_TEST) --test sharing'
+
+tests:
+	$(CARGO_TEST) $(CHECK) $(LIMITER) $(CONTROL_PLANE) --test node --test sharing --no-run
 
 test-all: test test-oldest chaos hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
 	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script chaos handover rolled \

@@ -1,8 +1,6 @@
 //! Ways in which a pod with a share could bypass it: capabilities and host paths. The
 //! webhook refuses them, and `kubectl-aliquot doctor migrate` reports them in advance.
 
-pub mod path;
-
 /// Capabilities that give access to other processes, devices, host files or the kernel.
 /// `ALL` includes them. `BPF` is listed for what it allows together with `PERFMON`, which
 /// alone serves profilers.
@@ -85,10 +83,10 @@ pub fn host_path<'a>(
     if matches!(kind, "CharDevice" | "BlockDevice") {
         return Some(ClosedPath::Device);
     }
-    if path::is_within(path, SHARED_MEMORY) {
+    if is_within(path, SHARED_MEMORY) {
         return None;
     }
-    let overlaps = |closed: &&str| path::overlap(path, closed);
+    let overlaps = |closed: &&str| overlap(path, closed);
     let closed = HOST_PATHS.into_iter().chain(agent).find(overlaps);
     let program = || {
         PROGRAM_PATHS
@@ -105,21 +103,50 @@ pub fn host_path<'a>(
 /// have it, and so every GPU. Not for devices below `/dev`: a mount does not open them.
 pub fn grants_root<'a>(path: &str, mut agent: impl Iterator<Item = &'a str>) -> bool {
     let mut closed = HOST_PATHS.iter().filter(|closed| **closed != "/dev");
-    !path::is_within(path, SHARED_MEMORY)
-        && (closed.any(|closed| path::overlap(path, closed))
-            || agent.any(|closed| path::overlap(path, closed)))
+    !is_within(path, SHARED_MEMORY)
+        && (closed.any(|closed| overlap(path, closed)) || agent.any(|closed| overlap(path, closed)))
 }
 
 /// The file of the node agent that this mount would cover, if any.
 pub fn shadows(mount: &str) -> Option<&'static str> {
     let mut ours = OUR_FILES.into_iter();
-    ours.find(|ours| path::overlap(mount, ours))
+    ours.find(|ours| overlap(mount, ours))
 }
 
 /// Whether the capability, in any spelling, is one of these.
 pub fn is_one_of(names: &[&str], capability: &str) -> bool {
     let upper = capability.to_ascii_uppercase();
     names.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper))
+}
+
+/// The components of an absolute path. No file system is read: symbolic links other than
+/// `/var/run`, which is `/run` on every node, are not resolved.
+fn components(path: &str) -> Vec<&str> {
+    let mut components = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                components.pop();
+            }
+            name => components.push(name),
+        }
+    }
+    if components.starts_with(&["var", "run"]) {
+        components.remove(0);
+    }
+    components
+}
+
+/// Whether one path equals or contains the other.
+fn overlap(one: &str, other: &str) -> bool {
+    let (one, other) = (components(one), components(other));
+    one.starts_with(&other) || other.starts_with(&one)
+}
+
+/// `path` is `top` or below it.
+pub fn is_within(path: &str, top: &str) -> bool {
+    components(path).starts_with(&components(top))
 }
 
 #[cfg(test)]
@@ -160,5 +187,24 @@ mod tests {
         assert!(grants_root("/var/lib/kubelet/device-plugins", agent()));
         assert!(grants_root("/var/lib/aliquot/x", agent()));
         assert!(!grants_root("/dev", agent()) && !grants_root("/usr", agent()));
+    }
+
+    #[test]
+    fn paths_overlap_when_one_contains_the_other() {
+        for (one, other, expected) in [
+            ("/dev", "/dev", true),
+            ("/", "/dev", true),
+            ("/dev/nvidia0", "/dev", true),
+            ("//dev/./shm/../nvidia0/", "/dev", true),
+            ("/developers", "/dev", false),
+            ("/var/run/cdi", "/run/cdi", true),
+            ("/var", "/var/lib/kubelet", true),
+            ("/var/log", "/var/lib/kubelet", false),
+            ("/..", "/dev", true),
+        ] {
+            assert_eq!(overlap(one, other), expected, "{one} {other}");
+        }
+        assert!(is_within("/dev/shm/x", "/dev/shm"));
+        assert!(!is_within("/dev", "/dev/shm"));
     }
 }

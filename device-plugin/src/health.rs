@@ -2,6 +2,7 @@
 //! [`crate::device_failures`] decides what follows from a failure.
 
 use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +11,12 @@ use aliquot_k8s::event::EventSender;
 use aliquot_nvml::{self as nvml, DeviceHealth, Driver, GpuEvent, NvmlError};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::accepted::AcceptedAllocation;
 use crate::allocatable::AllocatedIds;
 use crate::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
-use crate::driver_answer::await_driver;
-use crate::last_known_layout;
 use crate::metrics::Metrics;
 use crate::prestart::PreStart;
 use crate::xid::{XidAction, XidActions};
@@ -28,6 +27,11 @@ const EVENT_WAIT: Duration = Duration::from_secs(2);
 const FULL_READ_EVERY: u32 = 15;
 /// The pods on a GPU are notified of an application error at most once in this time.
 const APPLICATION_ERROR_INTERVAL: Duration = Duration::from_mins(1);
+/// A call of the driver that takes longer is reported.
+const LATE: Duration = Duration::from_secs(30);
+const LATE_REASON: &str = "the NVIDIA driver does not answer: the health of the GPUs is unknown";
+/// The NVML calls that read a GPU's MIG layout.
+const LAYOUT_CALLS: [&str; 2] = ["nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances"];
 
 /// How failures are handled.
 #[derive(Clone, Debug)]
@@ -70,7 +74,7 @@ impl HealthMonitor {
         metrics: Metrics,
         (mut facts, health): (nvml::DriverInventory, Vec<DeviceHealth>),
     ) -> Arc<Self> {
-        let unread = last_known_layout::restore(&mut facts, &prestart.published.get().facts);
+        let unread = restore_layouts(&mut facts, &prestart.published.get().facts);
         let state = Mutex::new(Readings {
             facts,
             health,
@@ -161,7 +165,7 @@ impl HealthMonitor {
         let mut facts = self.driver.inventory()?;
         let health = self.driver.health()?;
         self.update_and_publish(|state| {
-            let unread = last_known_layout::restore(&mut facts, &state.facts);
+            let unread = restore_layouts(&mut facts, &state.facts);
             if unread != state.unread_layouts {
                 tracing::warn!(gpus = ?unread, "the driver did not report the MIG layout of these GPUs; the last known layout stays in effect");
             }
@@ -291,5 +295,124 @@ impl HealthMonitor {
                 &pod, &gpu, *code, shared,
             ));
         }
+    }
+}
+
+/// The result of `call`, a call of the driver, which has no deadline of its own. `report` gets the reason while the driver is late, and `None` once it has
+/// answered. Returns `None` when `stop` is cancelled first.
+async fn await_driver<T>(
+    call: impl Future<Output = T>,
+    report: &impl Fn(Option<String>),
+    stop: &CancellationToken,
+) -> Option<T> {
+    let mut call = pin!(call);
+    let mut late = false;
+    loop {
+        let waited = tokio::select! {
+            () = stop.cancelled() => return None,
+            waited = timeout(LATE, &mut call) => waited,
+        };
+        if let Ok(found) = waited {
+            if late {
+                tracing::warn!("the driver answers again");
+                report(None);
+            }
+            return Some(found);
+        }
+        tracing::error!("{LATE_REASON}");
+        report(Some(LATE_REASON.to_owned()));
+        late = true;
+    }
+}
+
+/// Copies from `last` the MIG layout of the GPUs for which `now` has none because a call failed: an
+/// empty layout would remove every instance from the inventory. Returns those GPUs. A GPU that the
+/// driver no longer lists stays out.
+fn restore_layouts(
+    now: &mut nvml::DriverInventory,
+    last: &nvml::DriverInventory,
+) -> BTreeSet<String> {
+    let failed = now
+        .notes
+        .iter()
+        .filter(|note| LAYOUT_CALLS.contains(&note.call));
+    let gpus: BTreeSet<String> = failed.filter_map(|note| note.gpu.clone()).collect();
+    for gpu in now.gpus.iter_mut().filter(|one| gpus.contains(&one.uuid)) {
+        if let Some(known) = last.gpus.iter().find(|one| one.uuid == gpu.uuid) {
+            gpu.mig = known.mig;
+            gpu.layout.clone_from(&known.layout);
+        }
+    }
+    gpus
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use aliquot_nvml::{DriverInventory, GpuInstance, MigLayout, MigMode, Note};
+
+    use super::*;
+    use crate::testing::facts;
+
+    #[tokio::test(start_paused = true)]
+    async fn reports_driver_that_does_not_answer() {
+        let check = async |takes: Duration, expected: &[bool]| {
+            let reported = Mutex::new(Vec::new());
+            let report = |reason: Option<String>| reported.lock().push(reason.is_some());
+            let stop = CancellationToken::new();
+            let call = timeout(takes, pending::<()>());
+            let came = await_driver(call, &report, &stop).await;
+            assert!(came.is_some(), "{takes:?}");
+            assert_eq!(*reported.lock(), expected, "{takes:?}");
+        };
+        check(LATE / 2, &[]).await;
+        check(LATE * 3 / 2, &[true, false]).await;
+        check(LATE * 5 / 2, &[true, true, false]).await;
+        let stop = CancellationToken::new();
+        stop.cancel();
+        assert_eq!(await_driver(pending::<()>(), &|_| {}, &stop).await, None);
+    }
+
+    fn partitioned() -> DriverInventory {
+        let mut facts = facts(&["GPU-a", "GPU-b"]);
+        for gpu in &mut facts.gpus {
+            gpu.mig = MigMode {
+                capable: true,
+                enabled: true,
+                pending: true,
+            };
+            let instance = GpuInstance {
+                profile: "1g.5gb".to_owned(),
+                start: 6,
+                size: 1,
+                memory: aliquot_core::Mib(4864),
+                id: 13,
+                devices: Vec::new(),
+            };
+            gpu.layout.instances = vec![instance];
+        }
+        facts
+    }
+
+    #[test]
+    fn keeps_mig_layout_after_read_error() {
+        let check = |call: &'static str, restored: bool| {
+            let mut now = partitioned();
+            now.gpus[0].layout = MigLayout::default();
+            now.gpus[1].layout = MigLayout::default();
+            now.notes.push(Note {
+                gpu: Some("GPU-a".to_owned()),
+                call,
+                problem: "Unknown".to_owned(),
+            });
+            let gpus_to_retry = restore_layouts(&mut now, &partitioned());
+            let instances: Vec<usize> = now.gpus.iter().map(|c| c.layout.instances.len()).collect();
+            assert_eq!(instances, [usize::from(restored), 0], "{call}");
+            assert_eq!(gpus_to_retry.contains("GPU-a"), restored);
+        };
+        check("nvmlDeviceGetGpuInstances", true);
+        check("nvmlDeviceGetMigMode", true);
+        check("nvmlDeviceGetMinorNumber", false);
     }
 }

@@ -142,7 +142,9 @@ pub(crate) fn kubelet(layout: &Layout, (port, health): (u16, u16), cgroup: &str)
         "localStorageCapacityIsolation": false,
         "registerNode": true,
         "nodeStatusUpdateFrequency": "2s",
-        "syncFrequency": "10s",
+        // The longest pause after an error, and after the exit of a container.
+        "syncFrequency": "2s",
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "cpuManagerReconcilePeriod": "10s",
         "makeIPTablesUtilChains": false,
         "protectKernelDefaults": false,

@@ -4,7 +4,7 @@
 //! NRI plugin reads them off the pod, and CRI-O copies a pod's annotations to its containers, where
 //! NVIDIA's runtime reads them. Devices of other vendors are left alone.
 
-use aliquot_core::escape::path;
+use aliquot_core::escape;
 use aliquot_core::preferences::PIN;
 
 use super::environment::PodContext;
@@ -76,7 +76,7 @@ pub(super) fn mounts(container: &Container<'_>, context: &PodContext<'_>) -> Vec
     let mounts = items(&container.raw["volumeMounts"]).iter().enumerate();
     let refused = mounts.filter_map(|(index, mount)| {
         let mount_path = mount["mountPath"].as_str()?;
-        path::is_within(mount_path, MOUNT_FOLDER).then(|| Refusal {
+        escape::is_within(mount_path, MOUNT_FOLDER).then(|| Refusal {
             field: format!("{}.volumeMounts[{index}].mountPath", container.field()),
             message: format!(
                 "{mount_path:?} would inject GPUs and bypass the scheduler; expected: a path \

@@ -54,6 +54,7 @@ fn shares_and_gpus() -> Vec<Scenario> {
     vec![
         scenario("example_pod_gets_its_share", shares::example_pod),
         scenario("twelve_pods_at_once_are_not_mixed_up", shares::twelve_pods),
+        scenario("sixty_pods_in_a_row_are_not_mixed_up", shares::sixty_pods).long(),
         scenario(
             "container_keeps_its_share_through_plugin_restarts",
             restarts::plugin,

@@ -83,17 +83,25 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
 /// What a container prints first: its own environment.
 const PRINT: &str = "env; echo PRINTED";
 
-/// Twelve pods at once, some with init containers and sidecars.
+/// Twelve pods at once, some with init containers and sidecars, and twelve more after them.
 pub(crate) async fn twelve_pods(stack: Arc<Stack>) -> Result<()> {
+    batches(&stack, 2).await
+}
+
+pub(crate) async fn sixty_pods(stack: Arc<Stack>) -> Result<()> {
+    batches(&stack, 5).await
+}
+
+async fn batches(stack: &Stack, count: usize) -> Result<()> {
     stack.cluster.namespace("twelve").await?;
-    for batch in 0..5 {
+    for batch in 0..count {
         let names: Vec<String> = (0..12).map(|n| format!("p{batch}-{n}")).collect();
         let created = names
             .iter()
             .enumerate()
             .map(|(n, name)| stack.cluster.create_pod(one_of_twelve(name, n)));
         try_join_all(created).await?;
-        try_join_all(names.iter().map(|name| check(&stack, name))).await?;
+        try_join_all(names.iter().map(|name| check(stack, name))).await?;
         try_join_all(
             names
                 .iter()
