@@ -143,6 +143,9 @@ pub(crate) fn health_of(uuid: &str, health: &[nvml::DeviceHealth]) -> Option<Hea
             Health::Unhealthy(format!("recovery {action}"))
         }
         nvml::DriverHealth::Xid(code) => Health::Unhealthy(format!("xid {code}")),
+        nvml::DriverHealth::FabricNotReady(registration) => {
+            Health::Unhealthy(format!("fabric registration {registration}"))
+        }
     })
 }
 

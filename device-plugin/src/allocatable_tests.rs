@@ -143,6 +143,13 @@ fn replica_health_follows_device_health() {
         node.inventory.gpus[0].health,
         Health::Unhealthy("xid 79".to_owned())
     );
+    let unregistered = nvml::DriverHealth::FabricNotReady(nvml::UnfinishedRegistration::NotStarted);
+    assert_eq!(
+        health_of("GPU-a", &[health("GPU-a", unregistered)]),
+        Some(Health::Unhealthy(
+            "fabric registration not started".to_owned()
+        ))
+    );
     assert_eq!(
         shown(&node, RESOURCE),
         ["!GPU-a::0", "!GPU-a::1", "GPU-b::0", "GPU-b::1"]

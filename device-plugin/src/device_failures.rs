@@ -2,6 +2,7 @@
 //! notified or evicted, and what the node condition says. Pure functions on values.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use aliquot_core::inventory::{Gpu, RefusedPod};
@@ -30,6 +31,41 @@ pub enum FailurePodPolicy {
     Drain,
 }
 
+/// What brings a device back into service; the most severe is the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Recovery {
+    /// The GPU's registration with its NVLink fabric. The pods on the GPU stay: the driver may
+    /// repeat the registration while they run.
+    FabricRegistration,
+    /// A new start of the applications on the device, as after a failure of its MPS daemon.
+    RestartApplication,
+    /// A reset of the GPU.
+    ResetGpu,
+    /// A drain and restart of the node.
+    DrainNode,
+}
+
+impl From<XidAction> for Recovery {
+    fn from(action: XidAction) -> Self {
+        match action {
+            XidAction::Ignore | XidAction::RestartApplication => Self::RestartApplication,
+            XidAction::ResetGpu => Self::ResetGpu,
+            XidAction::DrainNode => Self::DrainNode,
+        }
+    }
+}
+
+impl fmt::Display for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FabricRegistration => "fabric-registration",
+            Self::RestartApplication => XidAction::RestartApplication.name(),
+            Self::ResetGpu => XidAction::ResetGpu.name(),
+            Self::DrainNode => XidAction::DrainNode.name(),
+        })
+    }
+}
+
 /// A device that is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFailure {
@@ -38,7 +74,7 @@ pub struct DeviceFailure {
     /// The cause, for people: `XID 79 (GPU has fallen off the bus)`.
     pub cause: String,
     /// The recovery that it needs.
-    pub action: XidAction,
+    pub recovery: Recovery,
 }
 
 /// The failed devices of the node, and what follows from them.
@@ -60,18 +96,22 @@ pub fn drain_trigger(
     let mut failures = failures
         .iter()
         .filter(|_| policy == FailurePodPolicy::Drain);
-    failures.find(|failure| failure.action == XidAction::DrainNode)
+    failures.find(|failure| failure.recovery == Recovery::DrainNode)
 }
 
 /// The failed devices, with the instances of failed GPUs, and with all devices of a node that must
-/// be drained.
+/// be drained: also those that only wait for their fabric.
 pub fn affected_devices(
     failures: &[DeviceFailure],
     devices: &[Gpu],
     policy: FailurePodPolicy,
 ) -> Vec<DeviceFailure> {
-    let mut all = failures.to_vec();
     let drained = drain_trigger(failures, policy);
+    let failures = failures
+        .iter()
+        .filter(|failure| drained.is_none() || failure.recovery != Recovery::FabricRegistration);
+    let failures: Vec<DeviceFailure> = failures.cloned().collect();
+    let mut all = failures.clone();
     for device in devices {
         let part = device.mig.as_ref().and_then(|mig| mig.fixed());
         let physical = part.map_or(&device.uuid, |part| &part.parent);
@@ -91,7 +131,7 @@ pub fn affected_devices(
                     "its node is being drained because of {}: {}",
                     failure.gpu, failure.cause
                 ),
-                action: failure.action,
+                recovery: failure.recovery,
             });
         }
     }
@@ -101,23 +141,27 @@ pub fn affected_devices(
 /// Why this device is out of service and what it needs; `None` if it is healthy. A lost GPU needs
 /// what XID 79 needs.
 pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<DeviceFailure> {
-    let (why, action) = match &device.health {
+    let (why, recovery) = match &device.health {
         nvml::DriverHealth::Ok => return None,
-        nvml::DriverHealth::Lost(words) => (format!("lost: {words}"), XidAction::DrainNode),
+        nvml::DriverHealth::Lost(words) => (format!("lost: {words}"), Recovery::DrainNode),
         nvml::DriverHealth::RecoveryRequested(2) => {
             let why = "the driver requests a restart of the node";
-            (why.to_owned(), XidAction::DrainNode)
+            (why.to_owned(), Recovery::DrainNode)
         }
         nvml::DriverHealth::RecoveryRequested(_) => {
             let why = "the driver requests a reset of the GPU";
-            (why.to_owned(), XidAction::ResetGpu)
+            (why.to_owned(), Recovery::ResetGpu)
         }
-        nvml::DriverHealth::Xid(code) => (xid_text(*code), actions.of(*code)),
+        nvml::DriverHealth::Xid(code) => (xid_text(*code), actions.of(*code).into()),
+        nvml::DriverHealth::FabricNotReady(registration) => {
+            let why = format!("NVLink fabric not ready: registration {registration}");
+            (why, Recovery::FabricRegistration)
+        }
     };
     Some(DeviceFailure {
         gpu: device.uuid.as_str().into(),
         cause: why,
-        action,
+        recovery,
     })
 }
 
@@ -183,10 +227,18 @@ pub fn affected_pods(
     failures.iter().flat_map(each).collect()
 }
 
-/// The pods to evict, each once, by UID. Static pods cannot be evicted.
+/// Whether the failure may end the pod. Static pods cannot be evicted.
+fn is_evictable(pod: &Pod, failure: &DeviceFailure) -> bool {
+    !pod.mirror && failure.recovery != Recovery::FabricRegistration
+}
+
+/// The pods to evict, each once, by UID.
 pub fn evictions(affected: &[(Arc<Pod>, DeviceFailure)]) -> Vec<RefusedPod> {
     let mut found: BTreeMap<&PodUid, RefusedPod> = BTreeMap::new();
-    for (pod, failure) in affected.iter().filter(|(pod, _)| !pod.mirror) {
+    let leaving = affected
+        .iter()
+        .filter(|(pod, failure)| is_evictable(pod, failure));
+    for (pod, failure) in leaving {
         found.entry(&pod.uid).or_insert_with(|| RefusedPod {
             pod: pod.uid.clone(),
             namespace: pod.namespace.clone(),
@@ -234,12 +286,14 @@ impl ReportedFailures {
 
 fn failure_event(pod: &Pod, failure: &DeviceFailure, policy: FailurePodPolicy) -> EventNote {
     let fate = match policy {
-        FailurePodPolicy::Evict | FailurePodPolicy::Drain if !pod.mirror => "this pod is evicted",
+        FailurePodPolicy::Evict | FailurePodPolicy::Drain if is_evictable(pod, failure) => {
+            "this pod is evicted"
+        }
         _ => "this pod keeps running",
     };
     let text = format!(
         "{} failed: {}; it needs {} and accepts no new pods until the driver reports it healthy; {fate}",
-        failure.gpu, failure.cause, failure.action
+        failure.gpu, failure.cause, failure.recovery
     );
     pod_event(pod, true, "GpuSick", text)
 }
@@ -276,18 +330,19 @@ pub(crate) fn pod_event(pod: &Pod, warning: bool, reason: &'static str, text: St
 
 /// Status, reason and message of the node's condition.
 pub fn condition(failures: &[DeviceFailure]) -> [String; 3] {
-    let Some(worst) = failures.iter().map(|failure| failure.action).max() else {
+    let Some(worst) = failures.iter().map(|failure| failure.recovery).max() else {
         return ["False", "GpusWell", "all GPUs are healthy"].map(str::to_owned);
     };
     let reason = match worst {
-        XidAction::DrainNode => "DrainNeeded",
-        XidAction::Ignore | XidAction::RestartApplication => "DaemonDown",
-        XidAction::ResetGpu => "ResetNeeded",
+        Recovery::DrainNode => "DrainNeeded",
+        Recovery::ResetGpu => "ResetNeeded",
+        Recovery::RestartApplication => "DaemonDown",
+        Recovery::FabricRegistration => "FabricNotReady",
     };
     let each = failures.iter().map(|failure| {
         format!(
             "{}: {}; needs {}",
-            failure.gpu, failure.cause, failure.action
+            failure.gpu, failure.cause, failure.recovery
         )
     });
     let message: Vec<String> = each.collect();

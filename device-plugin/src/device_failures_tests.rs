@@ -57,47 +57,60 @@ fn xid(gpu: &str, code: u64) -> DeviceFailure {
     .expect("a failure")
 }
 
+fn unregistered() -> nvml::DriverHealth {
+    nvml::DriverHealth::FabricNotReady(nvml::UnfinishedRegistration::InProgress)
+}
+
 #[test]
 fn diagnoses_device_by_health_and_xid_table() {
-    let check = |found: nvml::DriverHealth, why: &str, action| {
+    let check = |found: nvml::DriverHealth, why: &str, recovery| {
         let failure = diagnose(&health(A, found), &XidActions::default()).expect("a failure");
-        assert_eq!((failure.gpu.as_str(), failure.action), (A, action), "{why}");
+        assert_eq!(
+            (failure.gpu.as_str(), failure.recovery),
+            (A, recovery),
+            "{why}"
+        );
         assert!(failure.cause.contains(why), "{}", failure.cause);
     };
     check(
         nvml::DriverHealth::Xid(79),
         "XID 79 (GPU has fallen",
-        XidAction::DrainNode,
+        Recovery::DrainNode,
     );
     check(
         nvml::DriverHealth::Xid(48),
         "XID 48 (double bit",
-        XidAction::ResetGpu,
+        Recovery::ResetGpu,
     );
     check(
         nvml::DriverHealth::Xid(999),
         "not in NVIDIA's",
-        XidAction::ResetGpu,
+        Recovery::ResetGpu,
     );
     check(
         nvml::DriverHealth::Lost("gone".into()),
         "lost: gone",
-        XidAction::DrainNode,
+        Recovery::DrainNode,
     );
     check(
         nvml::DriverHealth::RecoveryRequested(1),
         "reset of the GPU",
-        XidAction::ResetGpu,
+        Recovery::ResetGpu,
     );
     check(
         nvml::DriverHealth::RecoveryRequested(2),
         "restart of the node",
-        XidAction::DrainNode,
+        Recovery::DrainNode,
     );
     check(
         nvml::DriverHealth::RecoveryRequested(4),
         "reset of the GPU",
-        XidAction::ResetGpu,
+        Recovery::ResetGpu,
+    );
+    check(
+        unregistered(),
+        "NVLink fabric not ready: registration in progress",
+        Recovery::FabricRegistration,
     );
     assert_eq!(diagnose(&well(A), &XidActions::default()), None);
 }
@@ -151,6 +164,30 @@ fn evicts_only_pods_on_failed_device() {
     check(&[], &[]);
     check(&[xid(A, 79)], &["both", "u1"]);
     check(&[xid(A, 79), xid(B, 48)], &["both", "u1", "u2"]);
+}
+
+#[test]
+fn keeps_pods_while_gpu_waits_for_fabric() {
+    let waiting = diagnose(&health(A, unregistered()), &XidActions::default());
+    let waiting = waiting.expect("a failure");
+    let devices = crate::testing::inventory(&[A, B]).gpus;
+    let pods = pods(vec![pod("u1"), pod("u2")]);
+    let shares = [share("u1", &[A]), share("u2", &[B])];
+    let check = |failures: &[DeviceFailure], policy, expected: &[&str]| {
+        let all = affected_devices(failures, &devices, policy);
+        let leaving = evictions(&affected_pods(&all, &shares, &pods));
+        let names: Vec<&str> = leaving.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(names, expected, "{policy:?}");
+    };
+    let own = std::slice::from_ref(&waiting);
+    check(own, FailurePodPolicy::Evict, &[]);
+    check(own, FailurePodPolicy::Drain, &[]);
+    let text = failure_event(&pods[0], &waiting, FailurePodPolicy::Evict).text;
+    assert!(text.ends_with("this pod keeps running"), "{text}");
+    // Another GPU requires the node to be drained.
+    let both = [waiting, xid(B, 79)];
+    check(&both, FailurePodPolicy::Evict, &["u2"]);
+    check(&both, FailurePodPolicy::Drain, &["u1", "u2"]);
 }
 
 #[test]

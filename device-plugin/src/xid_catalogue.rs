@@ -2,6 +2,9 @@
 //! "Immediate Action" for Ampere and later. Its workflows (45, 48, 74, 144 to 150, 154, 159) are
 //! represented by their most frequent outcome.
 //!
+//! One row differs: 109 is reset-gpu there. It is one of [`aliquot_nvml::APPLICATION_XIDS`], with
+//! which the application of one pod could take a shared GPU from the others.
+//!
 //! Codes without an action in the catalogue are left out: they are unknown, and
 //! [`crate::xid::XidActions`] decides about them.
 
@@ -67,7 +70,7 @@ pub(crate) const CATALOGUE: [(u64, XidAction, &str); 97] = [
     (106, Ignore, "test message"),
     (107, Ignore, "silent test message"),
     (108, Ignore, "NVLink remote translation error"),
-    (109, ResetGpu, "context switch timeout"),
+    (109, RestartApplication, "context switch timeout"),
     (110, ResetGpu, "security fault"),
     (119, ResetGpu, "GSP does not answer"),
     (120, ResetGpu, "GSP error"),

@@ -20,9 +20,12 @@ fn check(changes: &str, code: u64, expected: XidAction) {
 fn maps_xids_to_catalogue_actions() {
     for (codes, expected) in [
         (&[43, 45, 63, 92, 106, 154][..], XidAction::Ignore),
-        (&[8, 13, 31, 68, 69, 94, 142], XidAction::RestartApplication),
         (
-            &[46, 48, 62, 64, 74, 95, 109, 119, 120, 140],
+            &[8, 13, 31, 68, 69, 94, 109, 142],
+            XidAction::RestartApplication,
+        ),
+        (
+            &[46, 48, 62, 64, 74, 95, 119, 120, 140],
             XidAction::ResetGpu,
         ),
         (&[54, 79, 151], XidAction::DrainNode),
@@ -30,6 +33,18 @@ fn maps_xids_to_catalogue_actions() {
         for code in codes {
             check("", *code, expected);
         }
+    }
+}
+
+#[test]
+fn application_xids_keep_gpu_in_service_unless_named() {
+    for code in aliquot_nvml::APPLICATION_XIDS {
+        for changes in ["", "unknown=drain-node", "79=ignore"] {
+            let actions: XidActions = changes.parse().expect("accepted");
+            assert!(actions.of(code).keeps_gpu_in_service(), "{code} {changes}");
+            assert!(actions.ignored().contains(code), "{code} {changes}");
+        }
+        check(&format!("{code}=reset-gpu"), code, XidAction::ResetGpu);
     }
 }
 

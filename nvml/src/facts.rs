@@ -1,6 +1,7 @@
 //! Plain values about GPUs, free of NVML's types.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use aliquot_core::Mib;
 
@@ -86,6 +87,30 @@ pub enum DriverHealth {
     /// reset or reboot, no longer does, or when the GPU was lost since and answers again; otherwise
     /// it stays until the process ends.
     Xid(u64),
+    /// It is part of an `NVLink` fabric and not registered with it. Becomes [`DriverHealth::Ok`] when
+    /// the registration is complete.
+    FabricNotReady(UnfinishedRegistration),
+}
+
+/// The registration of a GPU with its `NVLink` fabric, while it is not complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnfinishedRegistration {
+    /// It has not started.
+    NotStarted,
+    /// It has started.
+    InProgress,
+    /// It ended with this error of NVML (`nvmlReturn_t`).
+    Failed(u32),
+}
+
+impl fmt::Display for UnfinishedRegistration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted => f.write_str("not started"),
+            Self::InProgress => f.write_str("in progress"),
+            Self::Failed(code) => write!(f, "failed with NVML error {code}"),
+        }
+    }
 }
 
 /// An event of a GPU.

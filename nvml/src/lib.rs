@@ -5,6 +5,7 @@ mod compute_mode;
 mod driver;
 mod error;
 mod events;
+mod fabric;
 mod facts;
 mod inventory;
 mod limits;
@@ -19,7 +20,9 @@ use std::time::Duration;
 pub use compute_mode::{ComputeMode, ComputeModes, NvmlPerCall};
 pub use driver::{DEFAULT_LIBRARY, Nvml, Options};
 pub use error::NvmlError;
-pub use facts::{DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note};
+pub use facts::{
+    DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note, UnfinishedRegistration,
+};
 pub use limits::{LimitError, MemoryLimit, MemoryLimits};
 pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
 pub use usage::{DeviceMemory, GpuProcess, GpuUtilization, ProcessUtilization, Usage};

@@ -48,3 +48,19 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
     memory->free = memory->used = 8192ull << 20;
     return 0;
 }
+
+// Drivers from 525 to 535 have only this call for the fabric.
+#ifdef FABRIC_STATE
+struct fabric {
+    unsigned char cluster[16];
+    unsigned status, clique;
+    unsigned char state;
+};
+
+int nvmlDeviceGetGpuFabricInfo(void *device, struct fabric *fabric) {
+    (void)device;
+    memset(fabric, 0, sizeof *fabric);
+    fabric->state = FABRIC_STATE;
+    return 0;
+}
+#endif

@@ -6,12 +6,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use aliquot_core::Mib;
-use aliquot_nvml::{Driver, DriverHealth, MigMode, Nvml, NvmlError, Options};
+use aliquot_nvml::{
+    Driver, DriverHealth, MigMode, Nvml, NvmlError, Options, UnfinishedRegistration,
+};
 
-fn old_driver(folder: &Path) -> PathBuf {
+fn old_driver(folder: &Path, defines: &[&str]) -> PathBuf {
     let library = folder.join("libnvidia-ml.so.1");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/old_driver.c");
     let output = Command::new("cc")
+        .args(defines)
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)
         .arg(source)
@@ -25,15 +28,34 @@ fn old_driver(folder: &Path) -> PathBuf {
     library
 }
 
+fn open(folder: &Path, defines: &[&str]) -> Nvml {
+    let library = old_driver(folder, defines).into();
+    let options = Options {
+        library,
+        ..Options::default()
+    };
+    Nvml::open(options).unwrap()
+}
+
+#[test]
+fn reads_fabric_by_call_without_version() {
+    for (state, expected) in [
+        (
+            "-DFABRIC_STATE=2",
+            DriverHealth::FabricNotReady(UnfinishedRegistration::InProgress),
+        ),
+        ("-DFABRIC_STATE=3", DriverHealth::Ok),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let health = open(folder.path(), &[state]).health().unwrap();
+        assert_eq!((health.len(), &health[0].health), (1, &expected), "{state}");
+    }
+}
+
 #[test]
 fn reports_known_facts_of_old_driver_and_notes_the_rest() {
     let folder = tempfile::tempdir().unwrap();
-    let library = old_driver(folder.path()).into();
-    let driver = Nvml::open(Options {
-        library,
-        ..Options::default()
-    })
-    .unwrap();
+    let driver = open(folder.path(), &[]);
 
     let inventory = driver.inventory().unwrap();
     assert_eq!(

@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use aliquot_device_plugin::device_failures::FailurePodPolicy;
+use aliquot_core::inventory::Health;
+use aliquot_device_plugin::device_failures::{FailurePodPolicy, NodeFailures};
 use aliquot_device_plugin::health::{FailureHandling, HealthMonitor};
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::proto::HEALTHY;
 use aliquot_device_plugin::proto::v1beta1 as api;
 use aliquot_device_plugin::xid::XidActions;
 use aliquot_k8s::event::{self, EventNote};
-use aliquot_nvml::{DeviceHealth, Driver, DriverHealth, DriverInventory, GpuEvent, NvmlError};
+use aliquot_nvml::{
+    APPLICATION_XIDS, DeviceHealth, Driver, DriverHealth, DriverInventory, GpuEvent, NvmlError,
+};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -73,9 +76,15 @@ struct Watched {
 /// An agent that watches, with pod `u1` on `GPU-a::0` and pod `u2` on `GPU-b`, whose device id is
 /// `GPU-a::1`.
 async fn watched(pods: FailurePodPolicy) -> Watched {
+    let users = [("u1", "GPU-a", "GPU-a::0"), ("u2", "GPU-b", "GPU-a::1")];
+    watched_with(pods, &users).await
+}
+
+/// The same with these pods: UID, GPU and device id.
+async fn watched_with(pods: FailurePodPolicy, users: &[(&str, &str, &str)]) -> Watched {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
-    for (uid, gpu, id) in [("u1", "GPU-a", "GPU-a::0"), ("u2", "GPU-b", "GPU-a::1")] {
+    for &(uid, gpu, id) in users {
         node.pods.apply(pod(uid, &[("main", false, gpu, 100)]));
         node.kubelet.admit(&mut plugin, uid, "main", &[id]).await;
         prestart(&mut plugin, &[id]).await.expect("accepted");
@@ -249,6 +258,41 @@ async fn reports_application_xid_once_without_withdrawing() {
             .devices
             .is_empty()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn application_xids_take_shared_gpu_from_no_pod() {
+    let users = [
+        ("u1", "GPU-a", "GPU-a::0"),
+        ("u2", "GPU-a", "GPU-a::1"),
+        ("u3", "GPU-a", "GPU-a::2"),
+    ];
+    let mut watched = watched_with(FailurePodPolicy::Drain, &users).await;
+    let ignored = XidActions::default().ignored();
+    for code in APPLICATION_XIDS {
+        if !ignored.contains(code) {
+            *watched.driver.health.lock() = DriverHealth::Xid(code);
+        }
+        watched.events.send(Ok(xid(code))).expect("received");
+    }
+    // 43 and 45 follow other errors; they are only logged.
+    for code in [13, 31, 68, 109] {
+        let mut notified = Vec::new();
+        for _ in users {
+            let (pod, reason, text) = watched.next_event().await;
+            assert_eq!(reason, "GpuError", "{text}");
+            assert!(text.contains(&format!("XID {code} ")), "{text}");
+            notified.push(pod);
+        }
+        notified.sort_unstable();
+        assert_eq!(notified, ["u1", "u2", "u3"]);
+    }
+    let node = watched.node.prestart.published.get();
+    assert_eq!(node.failures, NodeFailures::default());
+    assert!(node.inventory.evict.is_empty());
+    for gpu in &node.inventory.gpus {
+        assert_eq!((&gpu.health, &gpu.cordon), (&Health::Ok, &None));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

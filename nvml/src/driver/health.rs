@@ -8,7 +8,8 @@ use nvml_wrapper_sys::bindings::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
 use super::{KnownGpu, Nvml};
 use crate::Driver as _;
 use crate::events;
-use crate::facts::{DeviceHealth, DriverHealth, GpuEvent};
+use crate::fabric;
+use crate::facts::{DeviceHealth, DriverHealth, GpuEvent, UnfinishedRegistration};
 use crate::mig::MigLayout;
 
 impl Nvml {
@@ -29,12 +30,22 @@ impl Nvml {
         }
     }
 
+    /// The GPU's registration with its `NVLink` fabric, while it is not complete.
+    fn unfinished_registration(&self, uuid: &str) -> Option<UnfinishedRegistration> {
+        let device = self.library.device_by_uuid(uuid).ok()?;
+        fabric::unfinished_registration(&self.library, &device)
+    }
+
     /// Updates the recorded errors of a GPU and returns its health and that of its instances: an
-    /// error of the GPU is an error of each instance.
+    /// error of the GPU is an error of each instance, and so is a fabric that is not ready.
     pub(super) fn examine(&self, uuid: &str, known: &mut KnownGpu) -> Vec<DeviceHealth> {
-        let (action, lost) = match self.answers(uuid) {
-            Ok(()) => (self.recovery_action(uuid), None),
-            Err(e) => (None, Some(DriverHealth::Lost(e.to_string()))),
+        let (action, unfinished, lost) = match self.answers(uuid) {
+            Ok(()) => (
+                self.recovery_action(uuid),
+                self.unfinished_registration(uuid),
+                None,
+            ),
+            Err(e) => (None, None, Some(DriverHealth::Lost(e.to_string()))),
         };
         if lost.is_some() {
             let all = known
@@ -65,11 +76,16 @@ impl Nvml {
             known
                 .instance_errors
                 .extend(own.map(|own| (device.clone(), own)));
-            let uuid = device.clone();
-            found.push(DeviceHealth { uuid, health });
+            found.push(DeviceHealth {
+                uuid: device.clone(),
+                health: unless_unregistered(health, unfinished),
+            });
         }
-        let uuid = uuid.to_owned();
-        found.insert(0, DeviceHealth { uuid, health: gpu });
+        let whole = DeviceHealth {
+            uuid: uuid.to_owned(),
+            health: unless_unregistered(gpu, unfinished),
+        };
+        found.insert(0, whole);
         found
     }
 
@@ -127,6 +143,18 @@ pub(super) struct CriticalError {
     pub(super) recovery_requested: bool,
     /// The GPU has been off the bus since: it was reset, or removed and put back.
     pub(super) was_lost: bool,
+}
+
+/// The health of a device whose GPU may not be registered with its fabric. Errors come first: they
+/// require an action.
+fn unless_unregistered(
+    health: DriverHealth,
+    unfinished: Option<UnfinishedRegistration>,
+) -> DriverHealth {
+    match (health, unfinished) {
+        (DriverHealth::Ok, Some(registration)) => DriverHealth::FabricNotReady(registration),
+        (health, _) => health,
+    }
 }
 
 /// The health of a GPU that answers, where the driver requests the recovery `action` (0: none;

@@ -4,15 +4,20 @@
 use aliquot_gpusim_model::mig::WHOLE_GPU;
 
 use crate::model::{
-    ABSENT, Gpu, MAX_PROCESSES, MAX_XIDS, Machine, OFF, ON, Process, ProcessKind, Xid,
+    ABSENT, FABRIC_COMPLETED, FABRIC_IN_PROGRESS, FABRIC_NOT_STARTED, FABRIC_NOT_SUPPORTED, Gpu,
+    MAX_PROCESSES, MAX_XIDS, Machine, OFF, ON, Process, ProcessKind, Xid,
 };
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
 /// Names that [`set`] knows, each with what it accepts.
-pub const FIELDS: [(&str, &str); 28] = [
+pub const FIELDS: [(&str, &str); 29] = [
     ("health", "ok | lost"),
+    (
+        "fabric",
+        "absent | notStarted | inProgress | completed | failed",
+    ),
     ("memoryUsed", "MiB used by no listed process"),
     ("utilisation", "percent"),
     ("memoryUtilisation", "percent"),
@@ -150,6 +155,7 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
             "lost" => gpu.lost = 1,
             _ => return None,
         },
+        "fabric" => (gpu.fabric_state, gpu.fabric_status) = fabric(value)?,
         "memoryUsed" => gpu.memory_used = number?.checked_mul(MIB)?,
         "utilisation" => gpu.utilisation = percent?,
         "memoryUtilisation" => gpu.memory_utilisation = percent?,
@@ -183,6 +189,20 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
         _ => return None,
     }
     Some(())
+}
+
+/// State and status of a registration with the fabric.
+fn fabric(value: &str) -> Option<(u32, u32)> {
+    /// `NVML_ERROR_INSUFFICIENT_RESOURCES`
+    const FAILED: u32 = 23;
+    match value {
+        "absent" => Some((FABRIC_NOT_SUPPORTED, 0)),
+        "notStarted" => Some((FABRIC_NOT_STARTED, 0)),
+        "inProgress" => Some((FABRIC_IN_PROGRESS, 0)),
+        "completed" => Some((FABRIC_COMPLETED, 0)),
+        "failed" => Some((FABRIC_COMPLETED, FAILED)),
+        _ => None,
+    }
 }
 
 fn switch(value: &str) -> Option<u32> {

@@ -18,6 +18,11 @@ fn check(field: &str, good: &[&str], bad: &[&str]) {
 fn every_field_accepts_valid_and_rejects_other_values() {
     check("health", &["ok", "lost"], &["sick"]);
     check(
+        "fabric",
+        &["absent", "notStarted", "inProgress", "completed", "failed"],
+        &["ready"],
+    );
+    check(
         "memoryUsed",
         &["0", "81920"],
         &["-1", "3k", "99999999999999999999"],

@@ -4,7 +4,10 @@ use serde_json::{Value, json};
 
 use crate::edit::MIB;
 use crate::mig::instances;
-use crate::model::{ABSENT, LINK_NONE, LINK_SWITCH, Machine, ON, text};
+use crate::model::{
+    ABSENT, FABRIC_COMPLETED, FABRIC_IN_PROGRESS, FABRIC_NOT_STARTED, Gpu, LINK_NONE, LINK_SWITCH,
+    Machine, ON, text,
+};
 
 /// The whole machine; memory in MiB.
 #[must_use]
@@ -78,12 +81,23 @@ fn gpu_json(machine: &Machine, index: usize) -> Value {
         "instances": instances,
         "health": if gpu.lost == 0 { "ok" } else { "lost" },
         "recoveryAction": gpu.recovery_action,
+        "fabric": fabric(gpu),
         "utilisation": gpu.utilisation,
         "temperature": gpu.temperature,
         "power": gpu.power,
         "nvlinks": links,
         "processes": processes,
     })
+}
+
+fn fabric(gpu: &Gpu) -> &'static str {
+    match (gpu.fabric_state, gpu.fabric_status) {
+        (FABRIC_NOT_STARTED, _) => "notStarted",
+        (FABRIC_IN_PROGRESS, _) => "inProgress",
+        (FABRIC_COMPLETED, 0) => "completed",
+        (FABRIC_COMPLETED, _) => "failed",
+        _ => "absent",
+    }
 }
 
 fn switch(value: u32) -> &'static str {

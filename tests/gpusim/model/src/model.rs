@@ -18,6 +18,15 @@ pub const LINK_NONE: u32 = 0;
 /// `Gpu::nvlink` value: connected to a switch. Values 1 to [`MAX_GPUS`] are peer index + 1.
 pub const LINK_SWITCH: u32 = 255;
 
+/// `Gpu::fabric_state`: the GPU is not part of a fabric.
+pub const FABRIC_NOT_SUPPORTED: u32 = 0;
+/// The registration with the fabric has not started.
+pub const FABRIC_NOT_STARTED: u32 = 1;
+/// The registration has started.
+pub const FABRIC_IN_PROGRESS: u32 = 2;
+/// The registration has ended, with `Gpu::fabric_status`.
+pub const FABRIC_COMPLETED: u32 = 3;
+
 /// A switch of the hardware that a GPU may not have: 0 absent, 1 off, 2 on.
 pub const ABSENT: u32 = 0;
 /// Present and off.
@@ -174,6 +183,10 @@ pub struct Gpu {
     pub lost: u32,
     /// The action that the driver requests after an error: 0 none, 1 a GPU reset, 2 a reboot.
     pub recovery_action: u32,
+    /// `nvmlGpuFabricState_t`, such as [`FABRIC_IN_PROGRESS`].
+    pub fabric_state: u32,
+    /// `nvmlReturn_t` of the registration with the fabric, once it has ended.
+    pub fabric_status: u32,
     /// Percent of time that some kernel ran.
     pub utilisation: u32,
     /// Percent of time that memory was read or written.
@@ -243,6 +256,13 @@ impl Gpu {
         let used = self.running().iter().map(|process| process.memory);
         used.fold(self.memory_used, u64::saturating_add)
             .min(self.memory_total.saturating_sub(self.memory_reserved))
+    }
+
+    /// Whether CUDA waits for the GPU's registration with its fabric. After a failed one, CUDA
+    /// works without the fabric.
+    #[must_use]
+    pub fn awaits_fabric(&self) -> bool {
+        matches!(self.fabric_state, FABRIC_NOT_STARTED | FABRIC_IN_PROGRESS)
     }
 
     /// PCI bus id in NVML's long form.

@@ -4,6 +4,7 @@
 mod compute_instances;
 mod errors;
 mod events;
+mod fabric;
 mod fields;
 mod gpu_instances;
 mod identity;

@@ -191,6 +191,48 @@ fn reports_missing_features_as_not_supported_per_field() {
 }
 
 #[test]
+fn reports_fabric_state_with_and_without_version() {
+    let name = "answers::reports_fabric_state_with_and_without_version";
+    on_machine(name, "gpus: [{model: NVIDIA H200}]", |machine| {
+        let library = opened();
+        let device = device_handle(&library, 0);
+        let size = u32::try_from(size_of::<nvmlGpuFabricInfo_v2_t>()).unwrap();
+        let check = |state: u8, status: nvmlReturn_t| {
+            let mut info = nvmlGpuFabricInfo_t {
+                clusterUuid: [1; 16],
+                status: 1,
+                cliqueId: 1,
+                state: 9,
+            };
+            let answer = call!(library, nvmlDeviceGetGpuFabricInfo, device, &raw mut info);
+            assert_eq!((answer, info.state, info.status), (OK, state, status));
+            let mut info = nvmlGpuFabricInfoV_t {
+                version: size | 1 << 24,
+                clusterUuid: [1; 16],
+                status: 1,
+                cliqueId: 1,
+                state: 9,
+                healthMask: 1,
+                healthSummary: 7,
+            };
+            let out = &raw mut info;
+            let answer = call!(library, nvmlDeviceGetGpuFabricInfoV, device, out);
+            assert_eq!(answer, VERSION_MISMATCH);
+            info.version = size | 2 << 24;
+            let out = &raw mut info;
+            let answer = call!(library, nvmlDeviceGetGpuFabricInfoV, device, out);
+            assert_eq!((answer, info.state, info.status), (OK, state, status));
+            assert_eq!(info.healthSummary, 7, "not part of version 2");
+        };
+        check(0, OK);
+        machine.set("0", &[("fabric", "inProgress")]).unwrap();
+        check(2, OK);
+        machine.set("0", &[("fabric", "failed")]).unwrap();
+        check(3, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES);
+    });
+}
+
+#[test]
 fn describes_topology_and_affinity_of_gpu_pairs() {
     let yaml = "gpus: [{model: NVIDIA H200}, {model: NVIDIA H200, numa: 1}, {model: Tesla T4}]";
     on_machine(

@@ -6,6 +6,7 @@ use aliquot_core::Mib;
 use aliquot_gpusim::place;
 use aliquot_nvml::{
     Driver, DriverHealth, DriverInventory, GpuEvent, MigMode, Nvml, NvmlError, Options,
+    UnfinishedRegistration,
 };
 
 use crate::common::{TWO_A100, on_machine};
@@ -217,6 +218,38 @@ fn keeps_xid_without_recovery_action_until_gpu_is_lost() {
             assert_eq!(health(&driver), [DriverHealth::Ok, DriverHealth::Ok]);
         },
     );
+}
+
+#[test]
+fn gpu_is_unhealthy_until_its_fabric_is_ready() {
+    let yaml = "
+gpus:
+  - {model: NVIDIA H200, uuids: [GPU-a], set: {fabric: notStarted, mig: on}}
+  - {model: NVIDIA H200, uuids: [GPU-b]}
+";
+    let name = "driver::gpu_is_unhealthy_until_its_fabric_is_ready";
+    on_machine(name, yaml, |machine| {
+        let driver = open();
+        driver.create_instance("GPU-a", "1g.18gb", 0).unwrap();
+        let check = |own: DriverHealth| {
+            assert_eq!(health(&driver), [own.clone(), own, DriverHealth::Ok]);
+        };
+        let not_ready = DriverHealth::FabricNotReady;
+        check(not_ready(UnfinishedRegistration::NotStarted));
+        for (state, registration) in [
+            ("inProgress", UnfinishedRegistration::InProgress),
+            ("failed", UnfinishedRegistration::Failed(23)),
+        ] {
+            machine.set("0", &[("fabric", state)]).unwrap();
+            check(not_ready(registration));
+        }
+        machine.set("0", &[("fabric", "completed")]).unwrap();
+        check(DriverHealth::Ok);
+        // An error comes first.
+        machine.set("0", &[("fabric", "inProgress")]).unwrap();
+        machine.xid("0", 79).unwrap();
+        check(DriverHealth::RecoveryRequested(2));
+    });
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(crate) const INVALID_HANDLE: u32 = 400;
 pub(crate) const NOT_FOUND: u32 = 500;
 pub(crate) const NOT_READY: u32 = 600;
 pub(crate) const DESTROYED: u32 = 709;
+pub(crate) const SYSTEM_NOT_READY: u32 = 802;
 
 pub(crate) const MIB: u64 = 1 << 20;
 

@@ -49,6 +49,21 @@ fn rejects_calls_before_cu_init_except_error_texts() {
 }
 
 #[test]
+fn cu_init_fails_while_gpu_waits_for_fabric() {
+    let name = "contexts::cu_init_fails_while_gpu_waits_for_fabric";
+    let yaml = "gpus: [{model: NVIDIA H200, set: {fabric: notStarted}}]";
+    on_machine(name, yaml, |machine| {
+        let cuda = Cuda::open();
+        let init = || call!(cuda, cuInit(u32), 0);
+        assert_eq!(init(), SYSTEM_NOT_READY);
+        machine.set("0", &[("fabric", "inProgress")]).unwrap();
+        assert_eq!(init(), SYSTEM_NOT_READY);
+        machine.set("0", &[("fabric", "completed")]).unwrap();
+        assert_eq!(init(), OK);
+    });
+}
+
+#[test]
 fn device_reports_facts_of_the_machine_file() {
     on_machine(
         "contexts::device_reports_facts_of_the_machine_file",

@@ -1,0 +1,44 @@
+//! The registration of a GPU with its NVLink fabric.
+
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricState_t,
+    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
+};
+
+use super::getters;
+use crate::ffi::{Answer, Out, answer, struct_version};
+use crate::library;
+use crate::model::Gpu;
+
+getters! {
+    nvmlDeviceGetGpuFabricInfo: nvmlGpuFabricInfo_t = |gpu| Ok(nvmlGpuFabricInfo_t {
+        clusterUuid: [0; 16],
+        status: gpu.fabric_status,
+        cliqueId: 0,
+        state: state(gpu)?,
+    });
+}
+
+/// Version 2, the first one.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetGpuFabricInfoV(
+    device: nvmlDevice_t,
+    out: Out<nvmlGpuFabricInfo_v2_t>,
+) -> nvmlReturn_t {
+    answer(|| {
+        let gpu = library::gpu(device)?;
+        out.check_version(2)?;
+        out.put(nvmlGpuFabricInfo_v2_t {
+            version: struct_version::<nvmlGpuFabricInfo_v2_t>(2),
+            clusterUuid: [0; 16],
+            status: gpu.fabric_status,
+            cliqueId: 0,
+            state: state(&gpu)?,
+            healthMask: 0,
+        })
+    })
+}
+
+fn state(gpu: &Gpu) -> Answer<nvmlGpuFabricState_t> {
+    nvmlGpuFabricState_t::try_from(gpu.fabric_state).map_err(|_| UNKNOWN)
+}
