@@ -8,6 +8,7 @@ pub mod cluster;
 #[cfg(test)]
 mod cluster_tests;
 pub mod container_view;
+mod device_class;
 pub mod facts;
 pub mod finding;
 pub mod gather;

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::cdi::Spec;
 use crate::checkpoint::{self, CheckpointEntry, CheckpointError};
 use crate::host;
+use crate::resource_owner::AdvertisedLists;
 use crate::worker_pool::WorkerPool;
 
 /// NVIDIA's specs are read again after this: a driver update changes them.
@@ -38,6 +39,8 @@ type Identity = (u64, u64, u64, i64, i64);
 pub struct CallState {
     checkpoint: Mutex<Option<CachedCheckpoint>>,
     specs: Mutex<Option<(Instant, Arc<Vec<Spec>>)>>,
+    /// The device ids that the kubelet's streams were sent.
+    pub(crate) advertised: AdvertisedLists,
     /// Runs the calls' blocking work.
     pub(crate) workers: WorkerPool,
     pod_locks: Vec<Mutex<()>>,
@@ -49,6 +52,7 @@ impl Default for CallState {
         Self {
             checkpoint: Mutex::default(),
             specs: Mutex::default(),
+            advertised: AdvertisedLists::default(),
             workers: WorkerPool::new(cores),
             pod_locks: (0..POD_LOCKS).map(|_| Mutex::default()).collect(),
         }

@@ -1,8 +1,8 @@
 //! The kubelet's device checkpoint (`kubelet_internal_checkpoint`): which container of which pod
-//! has which device ids, and which Allocate answer (thus which [`AnswerName`]) it was given. The
-//! kubelet writes it before it calls `PreStartContainer` (same structure in Kubernetes 1.33 to
-//! 1.36). It is the kubelet's own file and no API: anything unexpected is an error that names what
-//! was found.
+//! has which device ids, which Allocate answer (thus which [`AnswerName`]) it was given, and which
+//! device ids are registered. The kubelet writes it before it calls `PreStartContainer` (same
+//! structure in Kubernetes 1.33 to 1.36). It is the kubelet's own file and no API: anything
+//! unexpected is an error that names what was found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -94,6 +94,8 @@ struct Data {
     // Go writes an empty list as null.
     #[serde(rename = "PodDeviceEntries")]
     entries: Option<Vec<RawEntry>>,
+    #[serde(rename = "RegisteredDevices")]
+    registered: Option<BTreeMap<String, Option<DeviceIds>>>,
 }
 
 #[derive(Deserialize)]
@@ -115,14 +117,8 @@ pub fn read(
     path: &Path,
     served: &BTreeSet<String>,
 ) -> Result<Vec<CheckpointEntry>, CheckpointError> {
-    match std::fs::read(path) {
-        Ok(bytes) => parse(&bytes, path, served),
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(CheckpointError::Read {
-            path: path.to_owned(),
-            source,
-        }),
-    }
+    let bytes = contents(path)?;
+    bytes.map_or(Ok(Vec::new()), |bytes| parse(&bytes, path, served))
 }
 
 /// The same of the checkpoint's text; `path` is for errors. An unreadable answer for a resource
@@ -132,12 +128,8 @@ pub fn parse(
     path: &Path,
     served: &BTreeSet<String>,
 ) -> Result<Vec<CheckpointEntry>, CheckpointError> {
-    let file: File = serde_json::from_slice(bytes).map_err(|source| CheckpointError::Json {
-        path: path.to_owned(),
-        source,
-    })?;
     let mut found = Vec::new();
-    for raw in file.data.entries.unwrap_or_default() {
+    for raw in data(bytes, path)?.entries.unwrap_or_default() {
         let ours = served.contains(&raw.resource_name);
         match entry(raw) {
             Ok(entry) if ours || entry.name.is_some() => found.push(entry),
@@ -146,6 +138,44 @@ pub fn parse(
         }
     }
     Ok(found)
+}
+
+/// The healthy device ids that the kubelet has of each resource, whichever plugin registered them.
+/// A missing file has none.
+pub fn read_registered(path: &Path) -> Result<BTreeMap<String, DeviceIds>, CheckpointError> {
+    let bytes = contents(path)?;
+    bytes.map_or(Ok(BTreeMap::new()), |bytes| parse_registered(&bytes, path))
+}
+
+/// The same of the checkpoint's text; `path` is for errors.
+pub fn parse_registered(
+    bytes: &[u8],
+    path: &Path,
+) -> Result<BTreeMap<String, DeviceIds>, CheckpointError> {
+    let registered = data(bytes, path)?.registered.unwrap_or_default();
+    let registered = registered.into_iter();
+    Ok(registered
+        .map(|(resource, ids)| (resource, ids.unwrap_or_default()))
+        .collect())
+}
+
+fn contents(path: &Path) -> Result<Option<Vec<u8>>, CheckpointError> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(CheckpointError::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn data(bytes: &[u8], path: &Path) -> Result<Data, CheckpointError> {
+    let file: File = serde_json::from_slice(bytes).map_err(|source| CheckpointError::Json {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(file.data)
 }
 
 /// The entries with exactly `ids` of a resource. Several, when the kubelet passed an init

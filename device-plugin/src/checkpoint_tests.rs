@@ -91,6 +91,28 @@ fn reads_file_written_by_kubelet_types() {
 }
 
 #[test]
+fn reads_registered_ids_of_every_plugin() {
+    let ids = |ids: &[&str]| ids.iter().map(|&id| id.to_owned()).collect::<DeviceIds>();
+    let bytes = include_bytes!("../tests/golden/kubelet-checkpoint.json");
+    let registered = parse_registered(bytes, Path::new("/k/cp")).expect("readable");
+    let expected = (GPU.to_owned(), ids(&["GPU-a::0", "GPU-a::1"]));
+    assert_eq!(registered, [expected].into());
+
+    let check = |registered: serde_json::Value, expected: &[(&str, &[&str])]| {
+        let file = serde_json::json!({"Data": {"RegisteredDevices": registered}}).to_string();
+        let found = parse_registered(file.as_bytes(), Path::new("/k/cp")).expect("readable");
+        let expected = expected.iter();
+        let expected = expected.map(|(resource, all)| ((*resource).to_owned(), ids(all)));
+        assert_eq!(found, expected.collect::<BTreeMap<_, _>>());
+    };
+    check(serde_json::Value::Null, &[]);
+    check(
+        serde_json::json!({GPU: ["nvidia1", "nvidia0"], "other.dev/nic": null}),
+        &[(GPU, &["nvidia0", "nvidia1"]), ("other.dev/nic", &[])],
+    );
+}
+
+#[test]
 fn treats_missing_checkpoint_as_empty() {
     assert_eq!(check(&serde_json::Value::Null), Ok(Vec::new()));
     let missing = Path::new("/nonexistent/kubelet_internal_checkpoint");
@@ -98,6 +120,8 @@ fn treats_missing_checkpoint_as_empty() {
         read(missing, &[GPU.to_owned()].into()).map_err(|e| e.to_string()),
         Ok(vec![])
     );
+    let registered = read_registered(missing).map_err(|e| e.to_string());
+    assert_eq!(registered, Ok(BTreeMap::new()));
 }
 
 #[test]

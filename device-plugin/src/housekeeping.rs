@@ -1,6 +1,7 @@
-//! Housekeeping: removes files that nobody needs, finds lost checkpoints and lingering or foreign
-//! use of devices, and audits the kubelet's two records. It never collects at start or exit, before
-//! the pods are synced, or while the checkpoint cannot be read.
+//! Housekeeping: removes files that nobody needs, finds lost checkpoints, lingering or foreign use
+//! of devices and resources that another device plugin serves, and audits the kubelet's two records.
+//! It never collects at start or exit, before the pods are synced, or while the checkpoint cannot be
+//! read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,8 +25,9 @@ use crate::pod::Phase;
 use crate::prestart::PreStart;
 use crate::proto::v1::ListPodResourcesRequest;
 use crate::register::pod_resources;
+use crate::resource_owner::{self, ResourceOwners};
 use crate::{
-    allocatable, audit, cdi, collect, counters_file, device_failures, host, injection,
+    allocatable, audit, cdi, checkpoint, collect, counters_file, device_failures, host, injection,
     monitor_evictions,
 };
 
@@ -64,6 +66,7 @@ pub async fn run(
     let mut notified = BTreeSet::new();
     let mut changes = prestart.pods.subscribe();
     let mut missing: BTreeMap<PodUid, Instant> = BTreeMap::new();
+    let mut owners = ResourceOwners::default();
     loop {
         if prestart.pods.synced() {
             changes.borrow_and_update();
@@ -85,6 +88,7 @@ pub async fn run(
                 }
                 Err(_) => return,
             }
+            report_taken(&prestart, &mut owners, &notes, &metrics).await;
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -220,6 +224,45 @@ fn notify_damaged(prestart: &PreStart, notified: &mut BTreeSet<PodUid>, notes: &
     }
 }
 
+/// Reports the resources that another device plugin serves.
+async fn report_taken(
+    prestart: &Arc<PreStart>,
+    owners: &mut ResourceOwners,
+    notes: &EventSender,
+    metrics: &Metrics,
+) {
+    let node = prestart.published.get();
+    let resources = allocatable::resources(&node);
+    let advertised = prestart.call_state.advertised.all_of(&resources);
+    // Another plugin may follow an agent that is leaving.
+    let Some(advertised) = advertised.filter(|_| !node.leaving_node) else {
+        return;
+    };
+    let this = Arc::clone(prestart);
+    let read = move || {
+        let registered = checkpoint::read_registered(&this.paths.checkpoint)?;
+        Ok::<_, CheckpointError>((registered, this.entries()?))
+    };
+    let (registered, entries) = match spawn_blocking(read).await {
+        Ok(Ok(read)) => read,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "cannot check which device plugin serves the resources of this agent");
+            return;
+        }
+        Err(_) => return,
+    };
+    let taken = owners.check(&advertised, &registered, &entries, Instant::now());
+    let ids = taken.iter().map(|one| one.ids.len()).sum::<usize>();
+    let ids = i64::try_from(ids).unwrap_or(i64::MAX);
+    metrics.foreign_device_ids.set(ids);
+    if node.taken_resources.as_deref().unwrap_or_default() != taken.as_slice() {
+        let event = resource_owner::note(prestart.node.as_str(), &taken);
+        tracing::warn!(reason = event.reason, text = event.text);
+        notes.send(event);
+    }
+    prestart.published.set_taken_resources(taken);
+}
+
 /// Every name that has a CDI spec or a container directory.
 pub(crate) fn on_disk(prestart: &PreStart) -> Result<BTreeSet<String>, FileError> {
     let specs = files::names(&prestart.paths.cdi)?;
@@ -286,7 +329,12 @@ pub async fn run_audits(
 fn wrong_instances(prestart: &PreStart) -> std::io::Result<Vec<EventNote>> {
     let shares: Vec<AcceptedAllocation> = prestart.store.lock().all().cloned().collect();
     let pods = check::pods_with_instances(&shares);
-    let found = host::variable_at_start(Path::new("/proc"), &pods, check::VARIABLE)?;
+    let found =
+        check::VARIABLES.map(|name| host::variable_at_start(Path::new("/proc"), &pods, name));
+    let found = found
+        .into_iter()
+        .collect::<std::io::Result<Vec<_>>>()?
+        .concat();
     let wrong = check::wrong_instances(&prestart.published.get(), &shares, &found);
     let note = |one: check::WrongInstance| {
         let share = shares.iter().find(|share| share.pod == one.pod)?;

@@ -12,12 +12,12 @@ use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
 use crate::allocatable::{self, AllocatedIds, NodeLayout};
-use crate::device_failures::{DeviceFailure, NodeFailures};
+use crate::device_failures::{DeviceFailure, NodeFailures, Recovery};
 use crate::host::{HostDevice, InstanceIds};
 use crate::host_memory;
 use crate::labels::Features;
+use crate::resource_owner::TakenResource;
 use crate::runtime::device_list::RuntimeStatus;
-use crate::xid::XidAction;
 
 /// The node's devices and their users, as last known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct PublishedNode {
     /// The state of the container runtime; `None` until it was first checked, and until then no new
     /// pod starts by CDI.
     pub runtime: Option<RuntimeStatus>,
+    /// Resources that another device plugin serves; `None` until that was first checked.
+    pub taken_resources: Option<Vec<TakenResource>>,
     /// The agent is being removed from the node: no replica is advertised.
     pub leaving_node: bool,
     /// Pods to evict from GPUs whose mode changes.
@@ -105,6 +107,7 @@ impl NodePublisher {
             profile: None,
             removed_resources: BTreeSet::new(),
             runtime: None,
+            taken_resources: None,
             leaving_node: false,
             mode_change_evictions: Vec::new(),
             monitor_evictions: Vec::new(),
@@ -191,6 +194,11 @@ impl NodePublisher {
         self.change(|node| node.runtime = Some(status));
     }
 
+    /// Sets the resources that another device plugin serves.
+    pub fn set_taken_resources(&self, taken: Vec<TakenResource>) {
+        self.change(|node| node.taken_resources = Some(taken));
+    }
+
     /// Stops advertising replicas: the agent is being removed from the node.
     pub fn set_leaving(&self) {
         self.change(|node| node.leaving_node = true);
@@ -254,7 +262,7 @@ impl PublishedNode {
         let down = self.mps_down.iter().map(|(device, why)| DeviceFailure {
             gpu: device.clone(),
             cause: format!("the MPS daemon is down: {why}"),
-            action: XidAction::RestartApplication,
+            recovery: Recovery::RestartApplication,
         });
         self.failures.devices.iter().cloned().chain(down).collect()
     }

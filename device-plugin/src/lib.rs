@@ -59,6 +59,7 @@ pub mod profile_status;
 pub mod proto;
 pub mod register;
 pub mod removed_resources;
+pub mod resource_owner;
 pub mod runtime;
 pub mod selinux;
 pub mod settings;

@@ -118,6 +118,8 @@ pub struct Metrics {
     pub damaged_shares: Gauge,
     /// Running accepted pods that the kubelet's checkpoint does not list.
     pub checkpoint_lost: Gauge,
+    /// Device ids of this agent's resources that another device plugin registered or allocated.
+    pub foreign_device_ids: Gauge,
     /// GPUs out of service.
     pub unhealthy_gpus: Gauge,
     /// Whether each device's MPS daemon serves.
@@ -196,6 +198,11 @@ impl Metrics {
             "checkpoint_lost",
             "Running shares that the kubelet's checkpoint does not know",
             all.checkpoint_lost.clone(),
+        );
+        registry.register(
+            "foreign_device_ids",
+            "Device ids of the agent's resources that another device plugin registered or allocated",
+            all.foreign_device_ids.clone(),
         );
         registry.register(
             "sick_cards",

@@ -27,6 +27,7 @@ use crate::metrics::{Metrics, count};
 use crate::pods::Pods;
 use crate::profile_status::PROFILE;
 use crate::removed_resources::{self, RemovalSchedule};
+use crate::resource_owner::{self, RESOURCE_TAKEN, TakenResource};
 use crate::runtime;
 
 /// The condition: running accepted pods that the kubelet's checkpoint does not list.
@@ -54,6 +55,8 @@ pub struct NodeView {
     pub profile: Option<(String, String)>,
     /// The same of [`RUNTIME`].
     pub lacks: Option<(String, String)>,
+    /// The same of [`RESOURCE_TAKEN`].
+    pub taken: Option<(String, String)>,
     /// Its container runtime, such as `containerd://2.4.2`.
     pub runtime: Option<String>,
     /// Its feature labels.
@@ -89,6 +92,7 @@ impl NodeView {
             sick: condition(GPU_SICK),
             profile: condition(PROFILE),
             lacks: condition(RUNTIME),
+            taken: condition(RESOURCE_TAKEN),
             runtime: node
                 .status
                 .as_ref()
@@ -147,6 +151,15 @@ pub fn runtime_condition(
         view.lacks.as_ref()?;
     }
     unless_current(runtime::condition(lacks), view.lacks.as_ref())
+}
+
+/// The same for [`RESOURCE_TAKEN`].
+pub fn taken_condition(taken: Option<&[TakenResource]>, view: &NodeView) -> Option<[String; 3]> {
+    let taken = taken?;
+    if taken.is_empty() {
+        view.taken.as_ref()?;
+    }
+    unless_current(resource_owner::condition(taken), view.taken.as_ref())
 }
 
 fn unless_current(desired: [String; 3], current: Option<&(String, String)>) -> Option<[String; 3]> {
@@ -283,6 +296,7 @@ impl NodeWriter {
         }
         let lost = lost.and_then(|lost| checkpoint_condition(lost, &current));
         let lacks = node.runtime.as_ref().map(|runtime| &*runtime.problems);
+        let taken = node.taken_resources.as_deref();
         let conditions = [
             (CHECKPOINT_LOST, lost),
             (
@@ -291,6 +305,7 @@ impl NodeWriter {
             ),
             (PROFILE, profile_condition(node.profile.as_ref(), &current)),
             (RUNTIME, runtime_condition(lacks, &current)),
+            (RESOURCE_TAKEN, taken_condition(taken, &current)),
         ];
         for (kind, condition) in conditions {
             let Some([status, reason, message]) = condition else {

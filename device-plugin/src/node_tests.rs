@@ -1,7 +1,7 @@
 //! When the node's conditions are written.
 
 use super::*;
-use crate::xid::XidAction;
+use crate::device_failures::Recovery;
 
 fn seen(status: Option<&str>) -> NodeView {
     NodeView {
@@ -37,10 +37,10 @@ fn does_not_rewrite_current_condition() {
 
 #[test]
 fn sets_gpu_sick_condition_until_gpu_recovers() {
-    let sick = |why: &str, action| DeviceFailure {
+    let sick = |why: &str, recovery| DeviceFailure {
         gpu: "GPU-a".into(),
         cause: why.to_owned(),
-        action,
+        recovery,
     };
     let mut seen = NodeView::default();
     let mut check = |gpus: &[DeviceFailure], expected: Option<[&str; 2]>| {
@@ -52,10 +52,12 @@ fn sets_gpu_sick_condition_until_gpu_recovers() {
         }
     };
     let both = [
-        sick("XID 48", XidAction::ResetGpu),
-        sick("XID 79", XidAction::DrainNode),
+        sick("XID 48", Recovery::ResetGpu),
+        sick("XID 79", Recovery::DrainNode),
     ];
+    let waiting = sick("registration in progress", Recovery::FabricRegistration);
     check(&[], None);
+    check(&[waiting], Some(["True", "FabricNotReady"]));
     check(&both[..1], Some(["True", "ResetNeeded"]));
     check(&both[..1], None);
     check(&both, Some(["True", "DrainNeeded"]));
@@ -85,6 +87,32 @@ fn mig_14_sets_condition_while_runtime_lacks_feature() {
     check(Some(std::slice::from_ref(&fault)), None);
     check(None, None);
     check(Some(&[]), Some(["False", "RuntimeComplete"]));
+}
+
+#[test]
+fn sets_condition_while_other_plugin_serves_resource() {
+    let taken = TakenResource {
+        resource: "nvidia.com/gpu".to_owned(),
+        ids: ["nvidia0".to_owned(), "nvidia1".to_owned()].into(),
+    };
+    let mut seen = NodeView::default();
+    let mut check = |taken: Option<&[TakenResource]>, expected: Option<[&str; 2]>| {
+        let desired = taken_condition(taken, &seen);
+        let found = desired.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
+        assert_eq!(found, expected, "{taken:?}");
+        if let Some([status, _, message]) = desired {
+            let example = "nvidia.com/gpu (2 device ids, such as nvidia0)";
+            assert_eq!(message.contains(example), status == "True", "{message}");
+            seen.taken = Some((status, message));
+        }
+    };
+    let one = std::slice::from_ref(&taken);
+    check(None, None);
+    check(Some(&[]), None);
+    check(Some(one), Some(["True", "OtherDevicePlugin"]));
+    check(Some(one), None);
+    check(None, None);
+    check(Some(&[]), Some(["False", "Registered"]));
 }
 
 #[test]

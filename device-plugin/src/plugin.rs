@@ -144,7 +144,10 @@ impl DevicePlugin for Plugin {
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let resource = Arc::clone(&self.resource);
         let lists = device_lists(&self.prestart.published, Arc::clone(&resource));
+        let prestart = Arc::clone(&self.prestart);
+        prestart.call_state.advertised.open(&resource);
         let answers = lists.map(move |devices| {
+            prestart.call_state.advertised.record(&resource, &devices);
             let healthy = devices.iter().filter(|device| device.health == HEALTHY);
             let (replicas, healthy) = (devices.len(), healthy.count());
             tracing::info!(%resource, replicas, healthy, "advertised replicas to the kubelet");

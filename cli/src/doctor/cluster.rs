@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::admission;
+use super::device_class;
 use super::facts::{self, ClusterFacts, NAMES, is_ours, is_ready, metric, name, names};
 use super::finding::{About, Finding};
 use crate::table::counted;
@@ -19,6 +20,7 @@ pub fn checks(facts: &ClusterFacts) -> Vec<Finding> {
     found.extend(config(facts, &about));
     found.extend(admission::checks(facts, &about));
     found.extend(same_names(facts, &about));
+    found.extend(device_class::checks(facts, &about));
     found.extend(ledger(facts, &about));
     found
 }

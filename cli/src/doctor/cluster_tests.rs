@@ -74,6 +74,7 @@ pub(super) fn healthy() -> ClusterFacts {
         dry_run: Ok(DryRun::Admitted("aliquot-scheduler".to_owned())),
         classes: Ok([].into()),
         agent_class: Ok(None),
+        device_classes: Ok([].into()),
         policy_bindings: Ok(vec![
             "aliquot-allocations".to_owned(),
             "aliquot-inventories".to_owned(),

@@ -7,7 +7,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 /// Environment variables that describe the container's share.
-const VARIABLES: [&str; 5] = [
+const VARIABLES: [&str; 6] = [
+    "ALIQUOT_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
     "CUDA_DEVICE_MEMORY_LIMIT_0",
     "CUDA_DEVICE_SM_LIMIT",

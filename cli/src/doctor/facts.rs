@@ -51,6 +51,8 @@ pub struct ClusterFacts {
     pub classes: Fact<BTreeMap<String, String>>,
     /// The runtime class of the agents' pods.
     pub agent_class: Fact<Option<String>>,
+    /// The extended resources of `DeviceClasses`, by the classes' names.
+    pub device_classes: Fact<BTreeMap<String, String>>,
     /// The names of the `ValidatingAdmissionPolicyBindings`.
     pub policy_bindings: Fact<Vec<String>>,
     /// kube-scheduler's configuration, if there is one.

@@ -13,10 +13,11 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::api::{ListParams, ObjectList, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
+use super::device_class;
 use super::facts::{AgentFacts, COMPONENT, ClusterFacts, DryRun, PART, is_ours, names};
 use super::finding::Fact;
 use super::ledger::{self, LedgerView};
@@ -40,6 +41,18 @@ pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
 fn class_of(agents: ObjectList<DaemonSet>) -> Option<String> {
     let mut specs = agents.items.into_iter().filter_map(|one| one.spec);
     specs.find_map(|one| one.template.spec?.runtime_class_name)
+}
+
+/// The `DeviceClasses` that stand for an extended resource. A cluster without this API, which
+/// Kubernetes has since 1.34, has none.
+async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
+    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceClass");
+    let kind = ApiResource::from_gvk_with_plural(&kind, "deviceclasses");
+    let classes: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    match classes.list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeMap::new()),
+        list => fact(list).map(|list| device_class::extended_resources(list.items)),
+    }
 }
 
 /// Reads the facts of one cluster.
@@ -86,6 +99,7 @@ impl ClusterReader<'_> {
             classes: fact(classes.list(&ListParams::default()).await)
                 .map(|list| handlers(list.items)),
             agent_class: fact(agents.list(&ours).await).map(class_of),
+            device_classes: device_classes(client).await,
             policy_bindings: fact(bindings.list(&ListParams::default()).await.map(named)),
             config: fact(config.get_opt(CONFIG.0).await.map(|map| map.and_then(text))),
             leader: fact(

@@ -14,7 +14,7 @@ use super::runtime_class;
 use crate::table::counted;
 
 /// Conditions that the agent sets on its node: type, check, what to do.
-const CONDITIONS: [(&str, &str, &str); 3] = [
+const CONDITIONS: [(&str, &str, &str); 4] = [
     (
         "AliquotRuntimeIncomplete",
         "container-runtime",
@@ -29,6 +29,11 @@ const CONDITIONS: [(&str, &str, &str); 3] = [
         "AliquotCheckpointLost",
         "kubelet-checkpoint",
         "restart the named pods when convenient; until then their shares stay allocated",
+    ),
+    (
+        "AliquotResourceTaken",
+        "other-plugin",
+        "docs/migrating-from-nvidia.md explains how to disable the other plugin",
     ),
 ];
 
@@ -234,7 +239,9 @@ fn conditions(node: &Node, about: &About) -> Vec<Finding> {
         let text = format!("{reason}: {}", found.message.as_deref().unwrap_or_default());
         match reason {
             "CdiUnknown" => about.unknown(check, text),
-            "CdiOff" | "DrainNeeded" | "ResetNeeded" => about.problem(check, text, todo),
+            "CdiOff" | "DrainNeeded" | "OtherDevicePlugin" | "ResetNeeded" => {
+                about.problem(check, text, todo)
+            }
             _ => about.warning(check, text, todo),
         }
     };

@@ -70,6 +70,7 @@ fn known(node: Node, pods: Vec<Pod>, page: &str) -> ClusterFacts {
         dry_run: Err(not()),
         classes: Err(not()),
         agent_class: Ok(None),
+        device_classes: Err(not()),
         policy_bindings: Err(not()),
         config: Err(not()),
         leader: Err(not()),
@@ -154,6 +155,10 @@ fn reports_agent_conditions_with_reason() {
     check(
         &with("AliquotGpuSick", "True", "ResetNeeded"),
         &[("gpu-health", bad)],
+    );
+    check(
+        &with("AliquotResourceTaken", "True", "OtherDevicePlugin"),
+        &[("other-plugin", bad)],
     );
     check(&with("AliquotProfile", "True", "Holds"), &[]);
     check(

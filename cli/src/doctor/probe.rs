@@ -15,9 +15,6 @@ use super::container_view::ContainerView;
 use super::finding::{About, Fact, Finding};
 use super::gather::fact;
 
-/// The value of `NVIDIA_VISIBLE_DEVICES` where volume mounts name the GPUs (`devicePlugin.deviceList`).
-const BY_MOUNTS: &str = "/var/run/nvidia-container-devices";
-
 /// Which of the two probe pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
@@ -227,18 +224,15 @@ fn share_is_applied(about: &About, share: &Fact<ContainerView>) -> Finding {
     let check = "share";
     match share {
         Err(why) => about.unknown(check, why),
-        Ok(view) => match view.environment.get("NVIDIA_VISIBLE_DEVICES") {
+        Ok(view) => match view.environment.get("ALIQUOT_VISIBLE_DEVICES") {
             Some(uuid) if uuid.starts_with("GPU-") || uuid.starts_with("MIG-") => {
                 let limit = view.environment.get("CUDA_DEVICE_MEMORY_LIMIT_0");
                 let limit = limit.map_or("no memory limit", String::as_str);
                 about.ok(check, format!("a container gets {uuid} with {limit}"))
             }
-            Some(mounts) if mounts == BY_MOUNTS && !view.gpu_nodes.is_empty() => {
-                about.ok(check, format!("a container gets {} by volume mounts", view.gpu_nodes.join(", ")))
-            }
             other => about.problem(
                 check,
-                format!("a container with a share started with NVIDIA_VISIBLE_DEVICES={}, expected the UUID of its device: the runtime did not apply the CDI specification", other.map_or("", String::as_str)),
+                format!("a container with a share started with ALIQUOT_VISIBLE_DEVICES={}, expected the UUID of its device: the runtime did not apply the CDI specification", other.map_or("", String::as_str)),
                 "enable CDI in the container runtime: docs/guides/container-runtime.md",
             ),
         },

@@ -6,7 +6,7 @@ use super::*;
 fn view(change: impl FnOnce(&mut ContainerView)) -> ContainerView {
     let mut view = ContainerView {
         loaded: vec!["/.aliquot/libvgpu.so".to_owned()],
-        environment: [("NVIDIA_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned())].into(),
+        environment: [("ALIQUOT_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned())].into(),
         has_page: true,
         root: "rw,redirect_dir=off".to_owned(),
         ..ContainerView::default()
@@ -39,20 +39,6 @@ fn reports_nothing_when_probe_has_limiter_and_share() {
         view.shims = vec!["/usr/lib/libcuda.so.1".to_owned()];
     });
     check(Ok(replaced), none(), &[]);
-}
-
-#[test]
-fn accepts_gpu_named_by_volume_mount() {
-    let by_mounts = |names: &[&str]| {
-        view(|view| {
-            let variable = ("NVIDIA_VISIBLE_DEVICES", BY_MOUNTS);
-            view.environment = [(variable.0.to_owned(), variable.1.to_owned())].into();
-            view.gpu_nodes = names.iter().map(|&name| name.to_owned()).collect();
-        })
-    };
-    check(Ok(by_mounts(&["nvidia0"])), Ok(view(|_| ())), &[]);
-    let bad = ("share", Grade::Problem);
-    check(Ok(by_mounts(&[])), Ok(view(|_| ())), &[bad]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::capacity;
 use crate::labels::ownership;
 use crate::node::{CHECKPOINT_LOST, GPU_SICK, NodeView, RUNTIME};
 use crate::profile_status::PROFILE;
+use crate::resource_owner::RESOURCE_TAKEN;
 
 /// For each request.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -75,7 +76,7 @@ async fn clear_once(nodes: &Api<api::Node>, name: &str) -> kube::Result<()> {
 fn status(node: &api::Node) -> Option<Value> {
     let existing = node.status.iter();
     let existing = existing.flat_map(|status| status.conditions.iter().flatten());
-    let ours = [CHECKPOINT_LOST, GPU_SICK, PROFILE, RUNTIME];
+    let ours = [CHECKPOINT_LOST, GPU_SICK, PROFILE, RUNTIME, RESOURCE_TAKEN];
     let existing = existing.filter(|one| ours.contains(&one.type_.as_str()));
     let conditions: Vec<Value> = existing
         .map(|one| json!({"type": one.type_, "$patch": "delete"}))

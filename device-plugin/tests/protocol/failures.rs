@@ -1,5 +1,7 @@
-//! Failures around the agent: a runtime without CDI, files that cannot be removed, damaged files.
+//! Failures around the agent: a runtime without CDI, files that cannot be removed, damaged files,
+//! another device plugin.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::RefusedPod;
@@ -9,9 +11,13 @@ use aliquot_device_plugin::metrics::{Metrics, Outcome};
 use aliquot_device_plugin::non_cdi::DeviceListStrategy;
 use aliquot_device_plugin::proto::v1beta1 as api;
 use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
+use aliquot_k8s::event;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::kubelet::{DEADLINE, Kubelet, prestart};
-use crate::node::{Node, node, node_with_unknown_runtime, pod};
+use crate::node::{Node, RESOURCE, node, node_with_unknown_runtime, pod};
 
 /// Failed registrations after which the pause between them is 3.2 s.
 const TRIES: u64 = 5;
@@ -167,4 +173,52 @@ async fn registers_at_once_with_restarted_kubelet() {
     let took = back.elapsed();
     // The pause was five seconds.
     assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_other_plugin_by_event_metric_and_node_state() {
+    let mut node = node();
+    let mut plugin = node.kubelet.plugin().await;
+    let lists = plugin.list_and_watch(api::Empty {}).await;
+    let mut lists = lists.expect("streamed").into_inner();
+    lists.message().await.expect("read").expect("a list");
+    let proc = node.dir.path().join("proc");
+    std::fs::create_dir(&proc).expect("made");
+    let (notes, mut events) = event::queue();
+    let stop = CancellationToken::new();
+    let _stop = stop.clone().drop_guard();
+    tokio::spawn(housekeeping::run(
+        Arc::clone(&node.prestart),
+        proc,
+        Duration::from_millis(100),
+        watch::Sender::new(None),
+        notes,
+        node.metrics.clone(),
+        stop,
+    ));
+    let mut published = node.prestart.published.subscribe();
+    let first = published.wait_for(|node| node.taken_resources.is_some());
+    let first = tokio::time::timeout(DEADLINE, first).await;
+    assert!(first.is_ok_and(|found| found.is_ok()), "no check");
+    // NVIDIA's plugin was asked for the devices of a container.
+    let checkpoint = json!({"Data": {"PodDeviceEntries": [
+        {"PodUID": "u1", "ContainerName": "main", "ResourceName": RESOURCE,
+         "DeviceIDs": {"-1": ["GPU-a"]}, "AllocResp": ""}],
+        "RegisteredDevices": {RESOURCE: ["GPU-a", "GPU-b"]}}});
+    let path = &node.prestart.paths.checkpoint;
+    std::fs::write(path.with_extension("new"), checkpoint.to_string()).expect("written");
+    std::fs::rename(path.with_extension("new"), path).expect("renamed");
+    let event = tokio::time::timeout(DEADLINE, events.recv()).await;
+    let event = event.expect("in time").expect("an event");
+    assert_eq!(
+        (event.pod.name.as_str(), event.reason),
+        ("n1", "ResourceTaken")
+    );
+    let expected = "nvidia.com/gpu (1 device id, such as GPU-a)";
+    assert!(event.text.contains(expected), "{}", event.text);
+    assert_eq!(node.metrics.foreign_device_ids.get(), 1);
+    let taken =
+        published.wait_for(|node| node.taken_resources.as_ref().is_some_and(|t| !t.is_empty()));
+    let taken = tokio::time::timeout(DEADLINE, taken).await;
+    assert!(taken.is_ok_and(|found| found.is_ok()), "not published");
 }

@@ -1,0 +1,106 @@
+//! The `DeviceClasses` of dynamic resource allocation (DRA) that stand for an extended resource.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::mig;
+use aliquot_core::request::Resource;
+use kube::api::DynamicObject;
+
+use super::cluster::running_pods;
+use super::facts::{ClusterFacts, flag, names};
+use super::finding::{About, Finding};
+
+/// The extended resource of each class that names one, by the class's name.
+pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String, String> {
+    let named = |class: DynamicObject| {
+        let resource = class.data["spec"]["extendedResourceName"].as_str()?;
+        Some((class.metadata.name?, resource.to_owned()))
+    };
+    classes.into_iter().filter_map(named).collect()
+}
+
+/// No class stands for a resource of Aliquot: where kube-scheduler allocates it by DRA, the kubelet
+/// allocates no device id, and still asks the device plugin to prepare the container.
+pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
+    let check = "device-classes";
+    let classes = match &facts.device_classes {
+        Err(why) => return vec![about.unknown(check, why)],
+        Ok(classes) => classes,
+    };
+    let pods = facts.pods.as_deref().unwrap_or_default();
+    let scheduler = running_pods(pods, "scheduler").next();
+    let named = scheduler.map(names).unwrap_or_default();
+    let extra = scheduler.and_then(|pod| flag(pod, "--extra-resources"));
+    let is_ours = |resource: &str| {
+        let mut extra = extra.into_iter().flat_map(|names| names.split(','));
+        Resource::ALL.iter().any(|one| named.of(*one) == resource)
+            || extra.any(|one| one == resource)
+            || resource.starts_with(mig::RESOURCES)
+    };
+    let ours = classes.iter().filter(|(_, resource)| is_ours(resource));
+    let taken = ours.map(|(class, resource)| {
+        about.problem(
+            check,
+            format!("DeviceClass {class} has extendedResourceName {resource}, which Aliquot's device plugin serves: containers for which kube-scheduler chooses the class do not start (\"no devices found allocated\")"),
+            "remove spec.extendedResourceName from the class, or delete the class; pods can still use DRA by resource claims",
+        )
+    });
+    let mut found: Vec<Finding> = taken.collect();
+    if found.is_empty() {
+        found.push(about.ok(check, "no DeviceClass stands for a resource of Aliquot"));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::cluster_tests::{healthy, part};
+    use super::super::facts::is_ours;
+    use super::super::finding::Grade;
+    use super::*;
+
+    #[test]
+    fn reports_device_class_for_resource_of_aliquot() {
+        let check = |resource: Option<&str>, grade: Grade| {
+            let mut spec = json!({"selectors": []});
+            if let Some(resource) = resource {
+                spec["extendedResourceName"] = json!(resource);
+            }
+            let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+                "metadata": {"name": "gpus"}, "spec": spec});
+            let class: DynamicObject = serde_json::from_value(class).unwrap();
+            let mut known = healthy();
+            let pods = known.pods.as_mut().unwrap();
+            pods.retain(|pod| !is_ours(pod, "scheduler"));
+            let flags = ["--resource-name=a/gpu", "--extra-resources=a/one,a/two"];
+            pods.push(part("s-0", "scheduler", &flags));
+            known.device_classes = Ok(extended_resources(vec![class]));
+            let found = checks(&known, &About::cluster());
+            let [found] = found.as_slice() else {
+                panic!("{resource:?}: {found:?}");
+            };
+            assert_eq!(found.grade, grade, "{found:?}");
+            if let Some(resource) = resource.filter(|_| grade == Grade::Problem) {
+                let named = format!("DeviceClass gpus has extendedResourceName {resource}");
+                assert!(found.found.contains(&named), "{found:?}");
+            }
+        };
+        check(None, Grade::Ok);
+        check(Some("nvidia.com/gpu"), Grade::Ok);
+        check(Some("a/gpu"), Grade::Problem);
+        check(Some("nvidia.com/gpumem"), Grade::Problem);
+        check(Some("a/two"), Grade::Problem);
+        check(Some("nvidia.com/mig-1g.5gb"), Grade::Problem);
+    }
+
+    #[test]
+    fn unread_device_classes_are_not_checked() {
+        let mut known = healthy();
+        known.device_classes = Err("no rights".to_owned());
+        let found = checks(&known, &About::cluster());
+        let found: Vec<_> = found.iter().map(|one| (one.grade, &*one.found)).collect();
+        assert_eq!(found, [(Grade::NotChecked, "no rights")]);
+    }
+}
