@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-down check test test-all test-oldest chaos admission hold bench fuzz reference screens newcomer lint cluster helm demo-binaries binaries build tests
+.PHONY: help demo demo-down check test test-all test-oldest chaos admission hold bench fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -34,14 +34,14 @@ CHECK := --lib --bins $(call named,arrows commands compatibility config convert 
 	reference refused rendered resolve simulation sources supply tls words)
 # Tests of the limiter and of the simulator, of the page and the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls container_images device_view driver every_call graphs injection \
-	memory_kinds memory_lifetime memory_limit mps oversubscription simulator mps_supervisor page schemas)
+	memory_kinds memory_lifetime memory_limit mps oversubscription simulator mps_supervisor page schemas toolkit)
 CONTROL_PLANE := $(call named,control_plane fenced installed life)
 
 check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart: 4 minutes
 	$(CARGO_TEST) $(CHECK)
 
 test: ## What every change must pass: check, and every promise that crosses programs, once
-	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster helm' build='$(MAKE) --no-print-directory lint build tests'
+	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster helm toolkit' build='$(MAKE) --no-print-directory lint build tests'
 	tests/side-by-side.sh \
 		check='$(CARGO_TEST) $(CHECK)' \
 		limiter='$(CARGO_TEST) $(LIMITER)' \
@@ -107,15 +107,19 @@ lint: ## Formatting and lints of the Rust and Go code
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@rustup target list --installed | grep -qx aarch64-unknown-linux-gnu || rustup target add aarch64-unknown-linux-gnu
 	cargo check --locked -p aliquot-limiter -p aliquot-hook --target aarch64-unknown-linux-gnu
-	@unformatted=$$(gofmt -l tests/cluster/kubernetes tests/cluster/oldest) && test -z "$$unformatted" || \
+	@unformatted=$$(gofmt -l tests/cluster/kubernetes tests/cluster/oldest tests/toolkit/newest) && test -z "$$unformatted" || \
 		{ echo "gofmt: $$unformatted" >&2; exit 1; }
 	cd tests/cluster/kubernetes && $(GO_VET) ./cmd/clustertool
+	cd tests/toolkit/newest && $(GO_VET) ./cmd/inject
 
 cluster:
 	@tests/cluster/build.sh >/dev/null
 
 helm:
 	@tests/cluster/helm.sh >/dev/null
+
+toolkit:
+	@tests/toolkit/build.sh >/dev/null
 
 # All binaries, and the simulated driver as a library: tests start them by path.
 # The scheduler with fail-points is a binary of its own; no other build has them.

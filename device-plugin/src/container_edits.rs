@@ -173,7 +173,8 @@ impl PreStart {
         if let Some(limiter) = limiter {
             injection::inject(&mut driver.edits, &directory_name, limiter);
         }
-        let variables = environment::variables(&edits, &shown, priority, effective);
+        let mounts_driver = injection::mounts_driver(&driver.edits);
+        let variables = environment::variables(&edits, &shown, priority, effective, mounts_driver);
         driver.edits.mounts.append(&mut edits.mounts);
         let (own, trees) = (variables.clone(), host::mounts_whole_trees());
         self.write_spec(name, &cdi::spec(name, own, &directory_name, &driver, trees))?;

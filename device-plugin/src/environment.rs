@@ -15,8 +15,12 @@ pub const DIRECTORY: &str = "/.aliquot";
 /// Where the counters file is, in the container.
 pub const COUNTERS: &str = "/.aliquot/counters/slots";
 
-/// The variable that names the container's GPUs.
-pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The variable in which NVIDIA's container runtime reads which GPUs it is to inject.
+pub const NVIDIA_VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Its value for no GPU at all.
+pub const VOID: &str = "void";
+/// Our variable that names the container's devices by UUID.
+pub const VISIBLE: &str = "ALIQUOT_VISIBLE_DEVICES";
 /// The variable that names the counters file.
 pub const SHARED_CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
 
@@ -115,18 +119,23 @@ impl NodeRules {
 }
 
 /// The variables of a container, as `NAME=value`, in a fixed order. Those of libvgpu.so are
-/// for containers that it limits.
+/// for containers that it limits. `mounts_driver`: the container's other edits mount the driver, and
+/// NVIDIA's runtime must not inject it a second time, over the shim libraries.
 pub fn variables(
     edits: &ModeEdits,
     grants: &[Grant],
     priority: u8,
     effective: EffectiveLimits,
+    mounts_driver: bool,
 ) -> Vec<String> {
     let mut variables = edits.variables.clone();
     if edits.limited {
         variables.extend(limits(grants, priority, effective));
     }
-    variables.push(format!("{VISIBLE}={}", edits.visible.join(",")));
+    let visible = edits.visible.join(",");
+    let nvidia = if mounts_driver { VOID } else { &visible };
+    variables.push(format!("{NVIDIA_VISIBLE}={nvidia}"));
+    variables.push(format!("{VISIBLE}={visible}"));
     variables
 }
 
@@ -195,7 +204,7 @@ mod tests {
     fn sets_documented_variables_for_example_pod() {
         let grants = [grant("GPU-a", 3000, 30)];
         assert_eq!(
-            variables(&edits(&grants), &grants, 1, effective(&[], NODE)),
+            variables(&edits(&grants), &grants, 1, effective(&[], NODE), true),
             [
                 "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
                 "CUDA_DEVICE_SM_LIMIT=30",
@@ -203,7 +212,8 @@ mod tests {
                 "CUDA_TASK_PRIORITY=1",
                 "GPU_CORE_UTILIZATION_POLICY=default",
                 "ACTIVE_OOM_KILLER=true",
-                "NVIDIA_VISIBLE_DEVICES=GPU-a",
+                "NVIDIA_VISIBLE_DEVICES=void",
+                "ALIQUOT_VISIBLE_DEVICES=GPU-a",
             ]
         );
     }
@@ -215,13 +225,15 @@ mod tests {
             ..effective(&[], NODE)
         };
         let grants = [grant("GPU-b", 1, 0), grant("GPU-a", 2, 0)];
-        let variables = variables(&edits(&grants), &grants, 0, scaled);
+        let variables = variables(&edits(&grants), &grants, 0, scaled, false);
         for expected in [
             "CUDA_DEVICE_MEMORY_LIMIT_0=1m",
             "CUDA_DEVICE_MEMORY_LIMIT_1=2m",
             "CUDA_OVERSUBSCRIBE=true",
             "CUDA_TASK_PRIORITY=0",
+            // Nothing but NVIDIA's runtime brings the driver.
             "NVIDIA_VISIBLE_DEVICES=GPU-b,GPU-a",
+            "ALIQUOT_VISIBLE_DEVICES=GPU-b,GPU-a",
         ] {
             assert!(variables.iter().any(|v| v == expected), "{expected}");
         }
@@ -235,8 +247,11 @@ mod tests {
             ..ModeEdits::default()
         };
         assert_eq!(
-            variables(&exclusive, &grants, 1, effective(&[], NODE)),
-            ["NVIDIA_VISIBLE_DEVICES=GPU-a"]
+            variables(&exclusive, &grants, 1, effective(&[], NODE), true),
+            [
+                "NVIDIA_VISIBLE_DEVICES=void",
+                "ALIQUOT_VISIBLE_DEVICES=GPU-a"
+            ]
         );
     }
 

@@ -8,7 +8,10 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use aliquot_shim::{Architecture, FOLDER, LIBRARIES, LIMITER, ShimmedLibrary, build_shim};
+use aliquot_shim::{
+    Architecture, COMPAT_LIBRARIES, FOLDER, LIBRARIES, LIMITER, ShimmedLibrary, build_compat_shim,
+    build_shim, compat_folder, compat_shim,
+};
 use serde_json::json;
 
 use crate::cdi::{self, Edits};
@@ -23,6 +26,10 @@ pub(crate) const PRELOAD_FILE: &str = "ld.so.preload";
 const HOOK: &str = "aliquot-hook";
 /// The hook's timeout in seconds.
 const HOOK_TIMEOUT: u32 = 10;
+/// The hooks' environment. Without one, runc up to 1.3 gives a hook in the container's namespaces
+/// the environment of the container, and `LD_PRELOAD` of an image would run on the host
+/// (CVE-2025-23266).
+const HOOK_ENVIRONMENT: [&str; 1] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
 
 /// An empty file of each version.
 const EMPTY: &str = "empty";
@@ -67,16 +74,18 @@ pub fn install(source: &Path, root: &Path) -> Result<InstalledLimiter, FileError
     if let Err(error) = &program {
         // The container runtime reports it, too.
         let hook = hook.display();
-        tracing::warn!(%hook, %error, "cannot read the OCI hook; containers whose driver is not mounted by CDI will not start");
+        tracing::warn!(%hook, %error, "cannot read the OCI hook; containers with a limit will not start");
     }
     let machine = Architecture::HERE.ok_or_else(|| {
         let source = io::Error::other("no shim library for this processor architecture");
         failed("install shim libraries in", root)(source)
     })?;
-    let mut content = vec![(LIMITER, library)];
-    content.extend(LIBRARIES.map(|one| (one.name, build_shim(one, FOLDER, machine))));
-    content.push((EMPTY, Vec::new()));
-    content.extend(program.ok().map(|program| (HOOK, program)));
+    let mut content = vec![(LIMITER.to_owned(), library)];
+    content.extend(LIBRARIES.map(|one| (one.name.to_owned(), build_shim(one, FOLDER, machine))));
+    let compat = |index| (compat_shim(index), build_compat_shim(index, machine));
+    content.extend((0..COMPAT_LIBRARIES).map(compat));
+    content.push((EMPTY.to_owned(), Vec::new()));
+    content.extend(program.ok().map(|program| (HOOK.to_owned(), program)));
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
@@ -104,8 +113,14 @@ pub fn install(source: &Path, root: &Path) -> Result<InstalledLimiter, FileError
 pub fn add_to_directory(directory: &Path, installed: &InstalledLimiter) -> Result<(), FileError> {
     let lib = directory.join("lib");
     files::directory(&lib, 0o755)?;
-    let reals = LIBRARIES.map(|one| (EMPTY, lib.join(one.real)));
-    for (name, place) in reals.into_iter().chain([(LIMITER, lib.join(LIMITER))]) {
+    let mut links = vec![(LIMITER, lib.join(LIMITER))];
+    links.extend(LIBRARIES.map(|one| (EMPTY, lib.join(one.real))));
+    for index in 0..COMPAT_LIBRARIES {
+        let folder = lib.join(compat_folder(index));
+        files::directory(&folder, 0o755)?;
+        links.push((EMPTY, folder.join(LIBRARIES[0].real)));
+    }
+    for (name, place) in links {
         // A running container retains its version.
         match fs::hard_link(installed.0.join(name), &place) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -123,12 +138,21 @@ pub fn add_to_directory(directory: &Path, installed: &InstalledLimiter) -> Resul
     Ok(())
 }
 
+/// Whether these edits mount the CUDA driver's library.
+pub fn mounts_driver(edits: &Edits) -> bool {
+    let mut paths = edits
+        .mounts
+        .iter()
+        .filter_map(|mount| mount["containerPath"].as_str());
+    paths.any(|path| named(path) == Some(LIBRARIES[0]))
+}
+
 /// Changes the driver's mounts: its libraries move to where the shim libraries load them from, and
-/// the shims take their places. Where no library is mounted that has a shim, the loader preloads
-/// the limiter, and a hook appends the image's own preload list.
+/// the shims take their places. The loader also preloads the limiter, which holds a program that
+/// finds another copy of the driver; a hook appends the image's own preload list, and another one
+/// puts shims in the place of the image's own drivers.
 pub fn inject(edits: &mut Edits, directory: &str, installed: &InstalledLimiter) {
     let mut moved = Vec::new();
-    let mut replaced = false;
     for mount in &mut edits.mounts {
         let Some(library) = mount["containerPath"].as_str().and_then(named) else {
             continue;
@@ -137,20 +161,23 @@ pub fn inject(edits: &mut Edits, directory: &str, installed: &InstalledLimiter) 
         real["containerPath"] = json!(format!("{FOLDER}/{}", library.real));
         moved.push(real);
         mount["hostPath"] = json!(installed.0.join(library.name));
-        replaced |= library == LIBRARIES[0];
     }
     edits.mounts.extend(moved);
-    if !replaced {
-        let list = format!("{directory}/{PRELOAD_FILE}");
-        edits.mounts.push(json!({
-            "hostPath": list,
-            "containerPath": PRELOAD,
-            "options": ["ro", "nosuid", "nodev", "bind"],
-        }));
+    let list = format!("{directory}/{PRELOAD_FILE}");
+    edits.mounts.push(json!({
+        "hostPath": list,
+        "containerPath": PRELOAD,
+        "options": ["ro", "nosuid", "nodev", "bind"],
+    }));
+    for (stage, arguments) in [
+        ("createRuntime", json!([HOOK, "preload", list])),
+        ("createContainer", json!([HOOK, "compat", installed.0])),
+    ] {
         edits.add_hook(json!({
-            "hookName": "createRuntime",
+            "hookName": stage,
             "path": installed.0.join(HOOK),
-            "args": [HOOK, "preload", list],
+            "args": arguments,
+            "env": HOOK_ENVIRONMENT,
             "timeout": HOOK_TIMEOUT,
         }));
     }
@@ -224,12 +251,13 @@ mod tests {
                     "/host/libnvidia-ml.so.580.82",
                     "/.aliquot/lib/libnvidia-ml-real.so.1"
                 ),
+                ("/directory/ld.so.preload", "/etc/ld.so.preload"),
             ]
         );
     }
 
     #[test]
-    fn preloads_limiter_when_driver_is_not_mounted() {
+    fn preloads_limiter_and_runs_hooks_for_the_image() {
         let mut edits = Edits::default();
         inject(&mut edits, "/directory", &InstalledLimiter("/l/1".into()));
         assert_eq!(
@@ -238,12 +266,22 @@ mod tests {
         );
         assert_eq!(
             edits.other["hooks"],
-            json!([{
-                "hookName": "createRuntime",
-                "path": "/l/1/aliquot-hook",
-                "args": ["aliquot-hook", "preload", "/directory/ld.so.preload"],
-                "timeout": 10,
-            }])
+            json!([
+                {
+                    "hookName": "createRuntime",
+                    "path": "/l/1/aliquot-hook",
+                    "args": ["aliquot-hook", "preload", "/directory/ld.so.preload"],
+                    "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+                    "timeout": 10,
+                },
+                {
+                    "hookName": "createContainer",
+                    "path": "/l/1/aliquot-hook",
+                    "args": ["aliquot-hook", "compat", "/l/1"],
+                    "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+                    "timeout": 10,
+                },
+            ])
         );
     }
 
@@ -288,9 +326,27 @@ mod tests {
         assert_eq!(collect(&versions, &second, &specs).expect("looked"), 1);
         assert!(!first.0.exists() && second.0.exists());
         let names = files::names(&directory.join("lib")).expect("list");
-        assert_eq!(
-            names,
-            ["libcuda-real.so.1", "libnvidia-ml-real.so.1", "libvgpu.so"]
-        );
+        let compat = (0..COMPAT_LIBRARIES).map(compat_folder);
+        let others = ["libcuda-real.so.1", "libnvidia-ml-real.so.1", "libvgpu.so"];
+        let expected: Vec<String> = compat.chain(others.map(str::to_owned)).collect();
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn installs_shim_and_placeholder_for_each_compat_library() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let source = dir.path().join("libvgpu.so");
+        fs::write(&source, "one").expect("written");
+        let installed = install(&source, &dir.path().join("limiter")).expect("installed");
+        let directory = dir.path().join("directory");
+        add_to_directory(&directory, &installed).expect("added");
+        for index in 0..COMPAT_LIBRARIES {
+            let folder = directory.join("lib").join(compat_folder(index));
+            let placeholder = fs::read(folder.join("libcuda-real.so.1")).expect("there");
+            assert!(placeholder.is_empty());
+            let shim = fs::read(installed.0.join(compat_shim(index))).expect("installed");
+            let machine = Architecture::HERE.expect("a shim library");
+            assert_eq!(shim, build_compat_shim(index, machine));
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::capabilities::{self, AllowedCapabilities};
 use crate::checkpoint::CheckpointEntry;
 use crate::container_edits;
 use crate::device_id::{AnswerName, DeviceId, DeviceIds};
-use crate::environment::{COUNTERS, DIRECTORY, SHARED_CACHE, VISIBLE};
+use crate::environment::{COUNTERS, DIRECTORY, NVIDIA_VISIBLE, SHARED_CACHE, VISIBLE, VOID};
 use crate::files::{self, FileError};
 use crate::host::{self, HostDevice};
 use crate::injection::{PRELOAD, PRELOAD_FILE};
@@ -183,10 +183,13 @@ fn answer(
     if list == DeviceListStrategy::VolumeMounts {
         let device = |id| mount(DEV_NULL.to_owned(), &format!("{VOLUMES}/{id}"), false);
         mounts.extend(visible.iter().map(device));
-        envs.push((VISIBLE, VOLUMES.to_owned()));
+        envs.push((NVIDIA_VISIBLE, VOLUMES.to_owned()));
     } else if visible.is_empty() {
-        envs.push((VISIBLE, "void".to_owned()));
+        envs.push((NVIDIA_VISIBLE, VOID.to_owned()));
     } else {
+        envs.push((NVIDIA_VISIBLE, visible.join(",")));
+    }
+    if !visible.is_empty() {
         envs.push((VISIBLE, visible.join(",")));
     }
     let root = paths.driver_root.as_ref();
@@ -212,7 +215,7 @@ pub fn read(answer: &api::ContainerAllocateResponse) -> Option<(AnswerName, NonC
     let at = |path: &str| answer.mounts.iter().find(|one| one.container_path == path);
     let directory = Path::new(&at(DIRECTORY)?.host_path);
     let name = AnswerName::parse(directory.file_name()?.to_str()?)?;
-    let listed = answer.envs.get(VISIBLE).map_or("", String::as_str);
+    let listed = answer.envs.get(NVIDIA_VISIBLE).map_or("", String::as_str);
     let mounted = answer.mounts.iter().filter_map(|mount| {
         let rest = mount.container_path.strip_prefix(VOLUMES)?;
         rest.strip_prefix('/')

@@ -53,6 +53,7 @@ fn passes_gpus_by_environment_or_mounts_without_cdi() {
         as_json(&by_envvar),
         json!({
             "envs": {
+                "ALIQUOT_VISIBLE_DEVICES": "GPU-a,GPU-b",
                 "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/.aliquot/counters/slots",
                 "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
                 "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b",
@@ -65,7 +66,11 @@ fn passes_gpus_by_environment_or_mounts_without_cdi() {
     assert_eq!(
         as_json(&by_mounts),
         json!({
-            "envs": {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility", "NVIDIA_VISIBLE_DEVICES": folder},
+            "envs": {
+                "ALIQUOT_VISIBLE_DEVICES": "GPU-a",
+                "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+                "NVIDIA_VISIBLE_DEVICES": folder,
+            },
             "mounts": [common[0], common[1], format!("/dev/null:{folder}/GPU-a:rw")],
         })
     );

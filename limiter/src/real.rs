@@ -1,8 +1,7 @@
 //! The driver's own functions, behind the hooked ones.
 //!
-//! With shim libraries, our library was loaded together with the real one, which then has another
-//! name. As a preloaded library, ours opens the real one by its usual name. It never finds its own
-//! functions.
+//! A shim library loads the real one under another name. Without shims, ours opens the real one by
+//! its usual name. It never finds its own functions.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
@@ -68,12 +67,18 @@ impl DriverLibrary {
             return known;
         }
         let [beside, usual] = self.names();
-        // SAFETY: both are C strings; the handle is never closed.
-        let mut handle =
-            unsafe { libc::dlopen(beside.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        // SAFETY: a C string; the handle is never closed.
+        let loaded =
+            || unsafe { libc::dlopen(beside.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        let mut handle = loaded();
         if handle.is_null() {
             // SAFETY: the same.
-            handle = unsafe { libc::dlopen(usual.as_ptr(), libc::RTLD_NOW) };
+            let opened = unsafe { libc::dlopen(usual.as_ptr(), libc::RTLD_NOW) };
+            // Where that is a shim, it has loaded the real one.
+            handle = loaded();
+            if handle.is_null() {
+                handle = opened;
+            }
         }
         place.store(handle, Ordering::Release);
         handle
@@ -84,6 +89,22 @@ impl DriverLibrary {
 pub(crate) fn is_own_function(address: *mut c_void) -> bool {
     let mut hooks = HOOKS.iter();
     hooks.any(|hook| core::ptr::eq(hook.ours.0, address.cast_const().cast()))
+}
+
+/// Whether an address is in a copy of this library: another linker namespace has a copy of its own,
+/// where a shim has loaded it.
+pub(crate) fn is_in_limiter(address: *mut c_void) -> bool {
+    let file = |address: *const c_void| {
+        // SAFETY: zero is a value of every field.
+        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+        // SAFETY: any address may be looked up.
+        let named = unsafe { libc::dladdr(address, &raw mut found) };
+        // SAFETY: the name of a library that is loaded, and stays loaded.
+        (named != 0 && !found.dli_fname.is_null())
+            .then(|| unsafe { CStr::from_ptr(found.dli_fname) })
+    };
+    let own = file(is_in_limiter as *const c_void);
+    own.is_some() && file(address.cast_const()) == own
 }
 
 type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;

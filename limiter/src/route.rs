@@ -10,7 +10,7 @@ use core::ptr::null_mut;
 use std::ffi::CString;
 
 use crate::ffi::{Code, Out, SUCCESS, Text};
-use crate::real::{is_own_function, libc_dlsym, search};
+use crate::real::{is_in_limiter, is_own_function, libc_dlsym, search};
 use crate::table::{HOOKS, Hook};
 
 /// `cuGetProcAddress` with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -138,6 +138,9 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
             return null_mut();
         }
         if !is_own_function(found) {
+            if is_in_limiter(found) {
+                return null_mut();
+            }
             hook.real.library().adopt(handle, found);
         }
     }

@@ -77,7 +77,7 @@ pub struct ContainerGrant<'a> {
 /// The container edits of a sharing mode, in addition to the driver's own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModeEdits {
-    /// The devices of `NVIDIA_VISIBLE_DEVICES`, in the order of the grants.
+    /// The UUIDs of the devices that the container may use, in the order of the grants.
     pub visible: Vec<String>,
     /// Environment variables, `NAME=value`.
     pub variables: Vec<String>,

@@ -70,7 +70,7 @@ async fn delivers_share_through_whole_protocol() {
     for expected in [
         "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
         "CUDA_DEVICE_SM_LIMIT=30",
-        "NVIDIA_VISIBLE_DEVICES=GPU-b",
+        "ALIQUOT_VISIBLE_DEVICES=GPU-b",
     ] {
         assert!(variables(&spec).contains(&expected), "{expected}");
     }

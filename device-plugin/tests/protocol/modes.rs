@@ -99,7 +99,13 @@ async fn merges_two_resources_into_one_environment() {
     prestart(plugin, &["GPU-b::2"]).await.expect("accepted");
     let specs = [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]));
     let [first, second] = &specs;
-    assert_eq!(variables(first), ["NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b"]);
+    assert_eq!(
+        variables(first),
+        [
+            "NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b",
+            "ALIQUOT_VISIBLE_DEVICES=GPU-a,GPU-b"
+        ]
+    );
     assert_eq!(variables(first), variables(second));
     assert_eq!(edits(first)["mounts"].as_array().map(Vec::len), Some(2));
     assert!(edits(second)["mounts"].is_null(), "{second}");

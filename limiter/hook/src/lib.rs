@@ -1,26 +1,37 @@
-//! The preload list of a container under the injection method preload: our library, followed by
-//! what the image preloads, which is known only when the container is created.
-//!
-//! An OCI runtime runs this as a `createRuntime` hook: the container's root file system exists, and
-//! our list covers the image's in the container's own mounts only. Links of the image are never
-//! followed out of its root.
+//! What has to be known of an image before its container starts, and is known only when the
+//! container is created (docs/concepts/injection.md). An OCI runtime runs [`preload`] as a
+//! `createRuntime` hook and [`compat`] as a `createContainer` hook. If a step fails, the container
+//! is not created. Links of the image are never followed out of its root.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::iter;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use aliquot_shim::{FOLDER, LIMITER};
+use aliquot_shim::COMPAT_LIBRARIES;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use serde_json::Value;
 use thiserror::Error;
 
-/// The file from which the loader reads what to load first.
-const LIST: &str = "/etc/ld.so.preload";
-/// The longest list of an image that is accepted, in bytes.
+pub mod compat;
+pub mod preload;
+
+/// The longest list or configuration in a container that is accepted, in bytes.
 pub const MAX_LENGTH: u64 = 64 << 10;
 
-/// Why a list could not be merged. The container is not created then.
+/// How a path in a container is opened before its type is known: opening a device may have effects,
+/// and opening a FIFO blocks.
+const AS_PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+/// How a folder is opened.
+const AS_FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+/// The kernel gives up on `..` in a link when anything on the node was renamed or mounted meanwhile.
+const ATTEMPTS: usize = 128;
+
+/// Why a container could not be prepared. It is not created then.
 #[derive(Debug, Error)]
 pub enum HookError {
     /// The container state from the runtime is not JSON.
@@ -29,9 +40,9 @@ pub enum HookError {
     /// The container state names no bundle.
     #[error("the container state has no bundle")]
     NoBundle,
-    /// The bundle's configuration cannot be read.
+    /// A file of the host cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Bundle {
+    Host {
         /// The file.
         path: PathBuf,
         /// The system's error.
@@ -40,13 +51,18 @@ pub enum HookError {
     /// The bundle's configuration is not JSON, or names no root.
     #[error("{} has no root.path", .0.display())]
     Root(PathBuf),
-    /// The image's list cannot be read.
-    #[error("cannot read the image's {LIST}: {0}")]
-    Image(#[source] io::Error),
-    /// The image's list is too long.
-    #[error("the image's {LIST} is longer than {MAX_LENGTH} bytes")]
-    TooLong,
-    /// The container's list cannot be written.
+    /// A file or directory in the container cannot be read.
+    #[error("cannot read {} in the container: {source}", path.display())]
+    Container {
+        /// The path in the container.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A list in the container is too long.
+    #[error("{} in the container is longer than {MAX_LENGTH} bytes", .0.display())]
+    TooLong(PathBuf),
+    /// The container's preload list cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
         /// The file.
@@ -54,159 +70,135 @@ pub enum HookError {
         /// The system's error.
         source: io::Error,
     },
+    /// The image brings more CUDA drivers than there are shim libraries for.
+    #[error(
+        "the container has too many CUDA driver libraries of its own, expected at most {COMPAT_LIBRARIES}: {}",
+        listed(.0)
+    )]
+    TooMany(Vec<PathBuf>),
+    /// A shim library would appear on the host, too.
+    #[error(
+        "cannot put a shim library in the place of {}: mounts in its volume propagate to the host; expected a volume without mountPropagation: Bidirectional",
+        .0.display()
+    )]
+    Shared(PathBuf),
+    /// A file cannot be mounted.
+    #[error("cannot mount {} on {} in the container: {source}", file.display(), place.display())]
+    Mount {
+        /// The file, on the host or in the container.
+        file: PathBuf,
+        /// The path in the container.
+        place: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Mounts in our directory would appear on the host, too.
+    #[error("cannot stop mounts in {} of the container from propagating: {source}", path.display())]
+    Propagation {
+        /// The path in the container.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
 }
 
-/// Where the list is that a container would have without us.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListOrigin {
-    /// A folder out of which no link is followed, or the file itself.
-    pub root: PathBuf,
-    /// The file in it; empty where `root` is the file.
-    pub rest: PathBuf,
+fn listed(paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    paths.join(", ")
 }
 
-/// Reads the container state from `state` and updates the list at `ours`. It is written in place,
-/// because the container has that very file mounted.
-pub fn run(state: impl Read, ours: &Path) -> Result<(), HookError> {
-    let state: Value = serde_json::from_reader(state).map_err(HookError::State)?;
-    let bundle = state["bundle"].as_str().ok_or(HookError::NoBundle)?;
-    let path = Path::new(bundle).join("config.json");
-    let read = |source| HookError::Bundle {
-        path: path.clone(),
-        source,
-    };
-    let config = fs::read(&path).map_err(read)?;
-    let config = serde_json::from_slice(&config).unwrap_or_default();
-    let origin = origin(&config, Path::new(bundle), ours);
-    let origin = origin.ok_or_else(|| HookError::Root(path.clone()))?;
-    let list = merged(&found(&origin)?);
-    fs::write(ours, list).map_err(|source| HookError::Write {
-        path: ours.to_owned(),
-        source,
-    })
-}
-
-/// The nearest mount above the list, or the image's root.
-pub fn origin(config: &Value, bundle: &Path, ours: &Path) -> Option<ListOrigin> {
-    let root = config["root"]["path"].as_str()?;
-    let mut nearest = (Path::new("/"), bundle.join(root));
-    for mount in config["mounts"].as_array().into_iter().flatten() {
-        let place = mount["destination"].as_str().map(Path::new);
-        let source = mount["source"].as_str().map(Path::new);
-        let (Some(place), Some(source)) = (place, source) else {
-            continue;
-        };
-        let is_nearer = Path::new(LIST).starts_with(place) && place.starts_with(nearest.0);
-        if is_nearer && source.is_absolute() && source != ours {
-            nearest = (place, source.to_owned());
-        }
+/// Whether a kernel of this release (`5.15.0-91-generic`) resolves paths inside a root and tells
+/// mounts apart, which both hooks need: Linux 5.8.
+pub fn is_supported_kernel(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 8),
+        _ => true,
     }
-    let rest = Path::new(LIST).strip_prefix(nearest.0).ok()?;
-    Some(ListOrigin {
-        root: nearest.1,
-        rest: rest.to_owned(),
-    })
 }
 
-/// The content of the list; empty if there is none, or no regular file.
-fn found(origin: &ListOrigin) -> Result<Vec<u8>, HookError> {
-    let image = |error: Errno| HookError::Image(error.into());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = if origin.rest.as_os_str().is_empty() {
-        rustix::fs::open(&origin.root, flags, Mode::empty())
-    } else {
-        let folder = flags | OFlags::DIRECTORY;
-        let root = rustix::fs::open(&origin.root, folder, Mode::empty()).map_err(image)?;
-        openat2(
-            root,
-            &origin.rest,
-            flags,
-            Mode::empty(),
-            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-        )
-    };
-    let file = match file {
-        Ok(file) => File::from(file),
-        // No loader would find anything there either.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(Vec::new()),
-        Err(error) => return Err(image(error)),
-    };
-    let metadata = file.metadata().map_err(HookError::Image)?;
-    if !metadata.is_file() {
+/// The container that a runtime creates.
+struct Bundle {
+    folder: PathBuf,
+    /// Its `config.json`; null if that is not JSON.
+    config: Value,
+}
+
+impl Bundle {
+    /// Reads the container state from `state`, and the configuration.
+    fn read(state: impl Read) -> Result<Self, HookError> {
+        let state: Value = serde_json::from_reader(state).map_err(HookError::State)?;
+        let folder = state["bundle"].as_str().ok_or(HookError::NoBundle)?;
+        let folder = PathBuf::from(folder);
+        let path = folder.join("config.json");
+        let config = fs::read(&path).map_err(|source| HookError::Host { path, source })?;
+        Ok(Self {
+            folder,
+            config: serde_json::from_slice(&config).unwrap_or_default(),
+        })
+    }
+
+    fn no_root(&self) -> HookError {
+        HookError::Root(self.folder.join("config.json"))
+    }
+}
+
+/// Opens a path in the container whose root is open at `root`.
+fn open_in(root: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let open = || openat2(root, path, flags, Mode::empty(), resolve);
+    let mut attempts = iter::repeat_with(open).take(ATTEMPTS);
+    let opened = attempts.find(|opened| !matches!(opened, Err(Errno::AGAIN)));
+    opened.unwrap_or(Err(Errno::AGAIN))
+}
+
+/// A path on the host to what is open, for calls that take no descriptor.
+fn by_descriptor(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// The error of reading a path in the container, for `map_err`.
+fn unreadable<E: Into<io::Error>>(path: &Path) -> impl Fn(E) -> HookError {
+    move |source| HookError::Container {
+        path: path.to_owned(),
+        source: source.into(),
+    }
+}
+
+/// The content of a file that was opened at `path` in the container with [`AS_PATH`]; empty if it is no
+/// regular file.
+fn content(file: OwnedFd, path: &Path) -> Result<Vec<u8>, HookError> {
+    let file = File::from(file);
+    if !file.metadata().map_err(unreadable(path))?.is_file() {
         return Ok(Vec::new());
     }
-    let mut list = Vec::new();
-    let mut file = file.take(MAX_LENGTH + 1);
-    file.read_to_end(&mut list).map_err(HookError::Image)?;
-    if list.len() as u64 > MAX_LENGTH {
-        return Err(HookError::TooLong);
+    let file = File::open(by_descriptor(&file)).map_err(unreadable(path))?;
+    let mut content = Vec::new();
+    let mut start = file.take(MAX_LENGTH + 1);
+    start.read_to_end(&mut content).map_err(unreadable(path))?;
+    if content.len() as u64 > MAX_LENGTH {
+        return Err(HookError::TooLong(path.to_owned()));
     }
-    Ok(list)
-}
-
-/// Puts our library first: the first one that has a symbol wins.
-pub fn merged(image: &[u8]) -> Vec<u8> {
-    let mut list = format!("{FOLDER}/{LIMITER}\n").into_bytes();
-    if !image.starts_with(&list) {
-        list.extend_from_slice(image);
-        return list;
-    }
-    image.to_vec()
+    Ok(content)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    const OURS: &str = "/var/lib/aliquot/seats/a/ld.so.preload";
-
-    fn check(mounts: &Value, root: &str, expected: Option<(&str, &str)>) {
-        let config = json!({"root": {"path": root}, "mounts": mounts});
-        let found = origin(&config, Path::new("/run/b"), Path::new(OURS));
-        let expected = expected.map(|(root, rest)| ListOrigin {
-            root: root.into(),
-            rest: rest.into(),
-        });
-        assert_eq!(found, expected, "{mounts}");
-    }
-
     #[test]
-    fn finds_preload_list_of_image_or_nearest_volume() {
-        let ours = json!({"destination": LIST, "source": OURS});
-        let etc = json!({"destination": "/etc", "source": "/vol/etc"});
-        let file = json!({"destination": LIST, "source": "/vol/list"});
-        let proc = json!({"destination": "/proc", "source": "proc"});
-        let list = "etc/ld.so.preload";
-        check(
-            &json!([proc, ours]),
-            "rootfs",
-            Some(("/run/b/rootfs", list)),
-        );
-        check(&json!([]), "/elsewhere", Some(("/elsewhere", list)));
-        check(&Value::Null, "rootfs", Some(("/run/b/rootfs", list)));
-        check(
-            &json!([etc, ours]),
-            "rootfs",
-            Some(("/vol/etc", "ld.so.preload")),
-        );
-        check(&json!([file, etc, ours]), "rootfs", Some(("/vol/list", "")));
-        check(
-            &json!([{"destination": "/etcetera", "source": "/x"}]),
-            "rootfs",
-            Some(("/run/b/rootfs", list)),
-        );
-        let none = origin(&json!({}), Path::new("/run/b"), Path::new(OURS));
-        assert_eq!(none, None);
-    }
-
-    #[test]
-    fn puts_limiter_first_and_once() {
-        let ours = "/.aliquot/lib/libvgpu.so\n";
-        assert_eq!(merged(b""), ours.as_bytes());
-        let both = format!("{ours}/a.so # why\n/b.so");
-        assert_eq!(merged(b"/a.so # why\n/b.so"), both.as_bytes());
-        assert_eq!(merged(both.as_bytes()), both.as_bytes());
+    fn hooks_need_linux_5_8() {
+        for (release, expected) in [
+            ("4.18.0-553.el8_10.x86_64", false),
+            ("5.4.0-1103-aws", false),
+            ("5.8.0", true),
+            ("6.1", true),
+            ("unknown", true),
+        ] {
+            assert_eq!(is_supported_kernel(release), expected, "{release}");
+        }
     }
 }

@@ -1,24 +1,32 @@
-//! `aliquot-hook preload FILE`: an OCI runtime runs this while it creates a container, with the
-//! container's state on standard input. On failure it prints one line on stderr, and the container
-//! is not created.
+//! `aliquot-hook preload FILE` and `aliquot-hook compat FOLDER`: an OCI runtime runs these while it
+//! creates a container, with the container's state on standard input. On failure it prints one line
+//! on stderr, and the container is not created.
 
 #![expect(clippy::print_stderr, reason = "the runtime reports it")]
 
-use std::io;
 use std::path::Path;
 use std::process::ExitCode;
+use std::{fs, io};
 
-use aliquot_hook::run;
+use aliquot_hook::{compat, is_supported_kernel, preload};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [what, list] = &words[..] else {
-        return usage();
-    };
-    if what != "preload" {
-        return usage();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    // The container is limited without the hooks, but for what docs/concepts/injection.md names.
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if !is_supported_kernel(&release) {
+        let release = release.trim();
+        eprintln!("aliquot-hook: nothing done under Linux {release}, expected 5.8 or newer");
+        return ExitCode::SUCCESS;
     }
-    match run(io::stdin().lock(), Path::new(list)) {
+    let state = io::stdin().lock();
+    let done = match words[..] {
+        ["preload", list] => preload::run(state, Path::new(list)),
+        ["compat", version] => compat::run(state, Path::new(version)),
+        _ => return usage(),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("aliquot-hook: {error}");
@@ -28,6 +36,6 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: aliquot-hook preload FILE");
+    eprintln!("usage: aliquot-hook preload FILE | compat FOLDER");
     ExitCode::from(2)
 }

@@ -30,6 +30,20 @@ pub const LIBRARIES: [ShimmedLibrary; 2] = [
     },
 ];
 
+/// The number of shims for CUDA drivers that an image brings itself, each with a real library of its
+/// own.
+pub const COMPAT_LIBRARIES: usize = 8;
+
+/// The folder in [`FOLDER`] with the real library of such a shim.
+pub fn compat_folder(index: usize) -> String {
+    format!("compat-{index}")
+}
+
+/// The file name of such a shim.
+pub fn compat_shim(index: usize) -> String {
+    format!("compat-{index}.so")
+}
+
 /// A processor architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
@@ -71,7 +85,14 @@ const STRINGS: u64 = SYMBOLS + SYMBOL;
 /// The largest page size of both architectures.
 const PAGE: u64 = 0x1_0000;
 
-/// Builds the shim for `library`; `folder` has the libraries that it needs.
+/// Builds the shim for a CUDA driver that an image brings itself.
+pub fn build_compat_shim(index: usize, machine: Architecture) -> Vec<u8> {
+    let folders = format!("{FOLDER}/{}:{FOLDER}", compat_folder(index));
+    build_shim(LIBRARIES[0], &folders, machine)
+}
+
+/// Builds the shim for `library`; `folder` has the libraries that it needs, or a list of folders with
+/// colons between them.
 pub fn build_shim(library: ShimmedLibrary, folder: &str, machine: Architecture) -> Vec<u8> {
     let mut strings = vec![0];
     let [name, ours, real, search] = [library.name, LIMITER, library.real, folder].map(|text| {
@@ -159,5 +180,13 @@ mod tests {
             let length = u64::from_le_bytes(file[96..104].try_into().unwrap());
             assert_eq!(length, file.len() as u64);
         }
+    }
+
+    #[test]
+    fn compat_shim_finds_real_library_in_its_own_folder_first() {
+        let file = build_compat_shim(3, Architecture::X86_64);
+        let folders = b"\0/.aliquot/lib/compat-3:/.aliquot/lib\0";
+        assert!(file.ends_with(folders));
+        assert_ne!(file, build_compat_shim(4, Architecture::X86_64));
     }
 }

@@ -1,5 +1,6 @@
 //! The options of a cluster, and its start.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -195,7 +196,12 @@ impl Builder {
 
     async fn layout(&self) -> Result<Layout> {
         let Some(folder) = &self.state else {
-            let folder = tempfile::Builder::new().prefix("alq-").tempdir_in("/tmp")?;
+            // A hook of a container with its own user namespace runs from below it.
+            let open = std::fs::Permissions::from_mode(0o711);
+            let folder = tempfile::Builder::new()
+                .prefix("alq-")
+                .permissions(open)
+                .tempdir_in("/tmp")?;
             return Layout::new(&folder.keep());
         };
         let layout = Layout::new(folder)?;

@@ -54,13 +54,14 @@ pub fn nvidia_spec_without_libraries(stack: &Stack) -> Result<Value> {
     Ok(spec)
 }
 
-/// Gives a pod the driver's libraries as a volume, as an image that brings its own has them.
-pub fn with_driver(pod: &mut Value, stack: &Stack) -> Result<()> {
+/// Gives a pod the driver's libraries as a volume in this folder, as an image that brings its own has
+/// them.
+pub fn with_driver(pod: &mut Value, stack: &Stack, to: &str) -> Result<()> {
     let folder = stack.files().join("libraries");
     std::fs::create_dir_all(&folder)?;
     std::fs::copy(place::cuda_library_path()?, folder.join("libcuda.so.1"))?;
     std::fs::copy(place::library_path()?, folder.join("libnvidia-ml.so.1"))?;
-    give(pod, "driver", &folder.display().to_string(), "/driver")
+    give(pod, "driver", &folder.display().to_string(), to)
 }
 
 /// One more directory of the host in a pod's first container, read-only.

@@ -1,5 +1,5 @@
-//! The GPUs and MIG instances that this process sees. `NVIDIA_VISIBLE_DEVICES` stands for the
-//! device nodes that a container gets; a process without it sees all.
+//! The GPUs and MIG instances that this process sees. Its environment stands for the device nodes
+//! that a container gets; a process without those variables sees all.
 
 use aliquot_gpusim_model::mig::MigDevice;
 
@@ -11,7 +11,7 @@ pub(crate) struct VisibleDevices(Option<Vec<String>>);
 
 impl VisibleDevices {
     pub(crate) fn of_environment() -> Self {
-        Self::of(std::env::var("NVIDIA_VISIBLE_DEVICES").ok().as_deref())
+        Self::of(aliquot_gpusim_model::visible_devices().as_deref())
     }
 
     fn of(given: Option<&str>) -> Self {

@@ -27,9 +27,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// How the limiter is loaded before the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectionMethod {
-    /// By shim libraries in place of the driver's.
+    /// By shim libraries in place of the driver's, and by the loader's preload list.
     Replacement,
-    /// By the loader's preload list.
+    /// By the preload list alone.
     Preload,
     /// Not at all, for comparison.
     NoLimiter,
@@ -111,7 +111,7 @@ impl TestContainer {
                 fs::copy(real, driver_path)?;
             }
         }
-        if method == InjectionMethod::Preload {
+        if method != InjectionMethod::NoLimiter {
             fs::write(at("ld.so.preload"), format!("{FOLDER}/{LIMITER}\n"))?;
         }
         let state = machine.state().to_owned();
@@ -150,10 +150,11 @@ impl TestContainer {
         Ok(fs::write(self.temp.path().join("readonly"), "")?)
     }
 
-    /// Gives the image a preload list that names `library`.
+    /// Appends `library` to the preload list, as the hook does with what the image preloads.
     pub fn preload(&self, library: &str) -> Result<()> {
         let list = self.temp.path().join("ld.so.preload");
-        Ok(fs::write(list, format!("{library}\n"))?)
+        let mut list = fs::OpenOptions::new().append(true).open(list)?;
+        Ok(writeln!(list, "{library}")?)
     }
 
     /// What the host reads from its counters file.

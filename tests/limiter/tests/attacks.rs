@@ -188,23 +188,33 @@ exec python3 $client COMMANDS";
 }
 
 #[test]
-fn detects_real_library_in_place_of_shim() {
+fn preload_limits_real_library_in_place_of_shim() {
     let real = "/.aliquot/lib/libcuda-real.so.1";
     let moved = format!(
         "mv /driver /gone; mkdir /driver; ln -s {real} /driver/libcuda.so.1\n\
          exec python3 $client COMMANDS"
     );
-    check(
-        InjectionMethod::Replacement,
-        TenantUser::Root,
-        &moved,
-        false,
-    );
-    let bound = format!(
+    check(InjectionMethod::Replacement, TenantUser::Root, &moved, true);
+    let bound = over_shim(real, "");
+    for tenant in TENANT_USERS {
+        check(InjectionMethod::Replacement, tenant, &bound, true);
+    }
+}
+
+/// Mounts `real` over the shim in a user namespace, and whatever `more` does.
+fn over_shim(real: &str, more: &str) -> String {
+    format!(
         "exec unshare --user --map-root-user --mount sh -c '\n\
          mount --bind {real} /driver/libcuda.so.1\n\
+         {more}\n\
          exec python3 \"$@\"' sh $client COMMANDS"
-    );
+    )
+}
+
+#[test]
+fn detects_real_library_in_place_of_shim() {
+    let real = "/.aliquot/lib/libcuda-real.so.1";
+    let bound = over_shim(real, "mount --bind /dev/null /etc/ld.so.preload");
     for tenant in TENANT_USERS {
         check(InjectionMethod::Replacement, tenant, &bound, false);
     }
@@ -247,6 +257,7 @@ exec unshare --user --map-root-user --mount sh -c '
 
 #[test]
 fn detects_real_library_loaded_by_path() {
+    // With a dlsym of its own: the preloaded library limits this one too.
     let script = "exec python3 $client load,/.aliquot/lib/libcuda-real.so.1 COMMANDS";
     for tenant in TENANT_USERS {
         let (_temp, machine) = machine();

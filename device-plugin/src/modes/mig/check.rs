@@ -8,10 +8,12 @@ use aliquot_k8s::event::{EventNote, PodRef};
 
 use super::plan;
 use crate::accepted::AcceptedAllocation;
+use crate::environment::{NVIDIA_VISIBLE, VISIBLE};
 use crate::inventory::PublishedNode;
 
-/// The variable that names the devices of a container.
-pub const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The variables that name the devices of a container; the second one in containers that were
+/// created before there was the first.
+pub const VARIABLES: [&str; 2] = [VISIBLE, NVIDIA_VISIBLE];
 
 /// A pod with a process that was started with another instance than its allocation names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +32,8 @@ pub fn pods_with_instances(shares: &[AcceptedAllocation]) -> BTreeSet<PodUid> {
     with.map(|share| share.pod.clone()).collect()
 }
 
-/// Those of these pods that see another instance. `found` holds the variable of each process of the
-/// pods; a process without it, or with a value that shows no device, is not one of our containers.
+/// Those of these pods that see another instance. `found` holds the [`VARIABLES`] of each process of
+/// the pods; a process without it, or with a value that shows no device, is not one of our containers.
 pub fn wrong_instances(
     node: &PublishedNode,
     shares: &[AcceptedAllocation],
@@ -104,7 +106,7 @@ pub fn note(share: &AcceptedAllocation, wrong: &WrongInstance) -> EventNote {
         reason: "WrongInstance",
         action: "Checking",
         text: format!(
-            "a container runs with {VARIABLE}={}, expected {}: delete the pod and create it again",
+            "a container was started with the device {}, expected {}: delete the pod and create it again",
             wrong.actual,
             expected.join(" or ")
         ),

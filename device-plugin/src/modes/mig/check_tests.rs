@@ -70,7 +70,7 @@ fn mig_13_reports_container_with_wrong_instance() {
         &known,
         "MIG-made",
         &[
-            "a container runs with NVIDIA_VISIBLE_DEVICES=MIG-made, expected MIG-now: delete the pod and create it again",
+            "a container was started with the device MIG-made, expected MIG-now: delete the pod and create it again",
         ],
     );
     check(&[made(6)], "MIG-made", &[]);
@@ -78,7 +78,7 @@ fn mig_13_reports_container_with_wrong_instance() {
         &[made(6)],
         "all",
         &[
-            "a container runs with NVIDIA_VISIBLE_DEVICES=all, expected MIG-made: delete the pod and create it again",
+            "a container was started with the device all, expected MIG-made: delete the pod and create it again",
         ],
     );
     let both = [grant("MIG-known", 1, 100), made(6)];

@@ -85,7 +85,7 @@ async fn up() -> Result<()> {
 
     progress.step("the container's environment (kubectl exec gpu-pod -- env)");
     for (name, value) in stack.environment("default", "gpu-pod", "main").await? {
-        if ["CUDA_", "NVIDIA_", "GPU_", "ACTIVE_"]
+        if ["ALIQUOT_", "CUDA_", "NVIDIA_", "GPU_", "ACTIVE_"]
             .iter()
             .any(|prefix| name.starts_with(prefix))
         {

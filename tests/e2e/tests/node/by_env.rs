@@ -20,7 +20,7 @@ const SPACE: &str = "limits";
 /// A pod whose driver comes from NVIDIA's runtime, not from us.
 fn pod(stack: &Stack, name: &str, memory: &str, more: &[Value]) -> Result<Value> {
     let mut pod = with_python(stack, SPACE, name, &[("gpu", "1"), ("gpumem", memory)])?;
-    with_driver(&mut pod, stack)?;
+    with_driver(&mut pod, stack, "/driver")?;
     let machine = stack.machine().state().display().to_string();
     let mut env = vec![
         json!({"name": "LD_LIBRARY_PATH", "value": "/driver"}),

@@ -31,7 +31,7 @@ pub(crate) async fn merged(stack: Arc<Stack>) -> Result<()> {
     for (name, list) in pods {
         let limits = [("gpu", "1"), ("gpumem", "3000")];
         let mut pod = with_python(stack, NAMESPACE, name, &limits)?;
-        with_driver(&mut pod, stack)?;
+        with_driver(&mut pod, stack, "/driver")?;
         if list != OURS {
             // It has no program of its own.
             let container = &mut pod["spec"]["containers"][0];

@@ -18,7 +18,7 @@ pub(crate) use aliquot_cluster::wait::PATIENCE;
 /// What a container prints first: its environment, then its limits page.
 const PRINT: &str = "env; echo PAGE; od -v -An -tx1 /.aliquot/limits; echo END";
 /// Variables that belong to a share.
-const OURS: [&str; 4] = ["CUDA_", "NVIDIA_", "GPU_", "ACTIVE_"];
+const OURS: [&str; 5] = ["ALIQUOT_", "CUDA_", "NVIDIA_", "GPU_", "ACTIVE_"];
 
 /// What a container sees of its share.
 #[derive(Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl PrintedShare {
     /// The GPU.
     pub(crate) fn gpu(&self) -> &str {
         self.environment
-            .get("NVIDIA_VISIBLE_DEVICES")
+            .get("ALIQUOT_VISIBLE_DEVICES")
             .map_or("", String::as_str)
     }
 }

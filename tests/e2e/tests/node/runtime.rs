@@ -125,7 +125,7 @@ async fn check(stack: &Stack) -> Result<()> {
     restart(stack, None).await?;
     stack.cluster.wait_running(SPACE, "waits").await?;
     let environment = stack.environment(SPACE, "waits", "main").await?;
-    let own = environment.contains_key("NVIDIA_VISIBLE_DEVICES");
+    let own = environment.contains_key("ALIQUOT_VISIBLE_DEVICES");
     ensure!(
         own && environment.contains_key("FROM_THE_TOOLKIT"),
         "{environment:?}"

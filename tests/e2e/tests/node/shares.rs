@@ -32,7 +32,7 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
     for (name, expected) in [
         ("CUDA_DEVICE_MEMORY_LIMIT_0", "3000m"),
         ("CUDA_DEVICE_SM_LIMIT", "30"),
-        ("NVIDIA_VISIBLE_DEVICES", &gpu),
+        ("ALIQUOT_VISIBLE_DEVICES", &gpu),
     ] {
         ensure!(
             env.get(name).map(String::as_str) == Some(expected),
@@ -177,7 +177,7 @@ async fn check(stack: &Stack, name: &str) -> Result<()> {
         let expected = [
             ("CUDA_DEVICE_MEMORY_LIMIT_0", format!("{asked}m")),
             ("CUDA_DEVICE_SM_LIMIT", "2".to_owned()),
-            ("NVIDIA_VISIBLE_DEVICES", grants[0].gpu.to_string()),
+            ("ALIQUOT_VISIBLE_DEVICES", grants[0].gpu.to_string()),
         ];
         for (key, value) in expected {
             ensure!(

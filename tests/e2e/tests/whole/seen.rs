@@ -13,7 +13,7 @@ use crate::workloads::{applied, get, workload};
 
 const PATIENCE: Duration = Duration::from_mins(3);
 const VARIABLES: [&str; 3] = [
-    "NVIDIA_VISIBLE_DEVICES",
+    "ALIQUOT_VISIBLE_DEVICES",
     "CUDA_DEVICE_MEMORY_LIMIT_0",
     "CUDA_DEVICE_SM_LIMIT",
 ];

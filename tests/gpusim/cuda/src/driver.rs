@@ -1,5 +1,5 @@
 //! What `cuInit` opens: the machine of `GPUSIM_STATE`, this process's slot in it, and the GPUs that
-//! the process may see by `NVIDIA_VISIBLE_DEVICES` (in place of the device nodes that a container
+//! the process may see by its environment (in place of the device nodes that a container
 //! runtime gives) and `CUDA_VISIBLE_DEVICES`.
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::arena::Arena;
 use crate::codes::{
     ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NO_DEVICE, ERROR_NOT_INITIALIZED,
-    ERROR_OPERATING_SYSTEM, ERROR_OUT_OF_MEMORY,
+    ERROR_OPERATING_SYSTEM, ERROR_OUT_OF_MEMORY, ERROR_SYSTEM_NOT_READY,
 };
 use crate::context::Contexts;
 use crate::ffi::Answer;
@@ -68,11 +68,17 @@ pub(crate) fn init(flags: u32) -> Answer {
     let state = State::open(&path).map_err(|_| ERROR_NO_DEVICE)?;
     let (generation, machine) = (state.generation(), state.machine());
     let variable = |name| std::env::var(name).ok();
-    let given = variable("NVIDIA_VISIBLE_DEVICES");
+    let given = aliquot_gpusim_model::visible_devices();
     let chosen = variable("CUDA_VISIBLE_DEVICES");
     let gpu_indexes = visible(&machine, given.as_deref(), chosen.as_deref());
     if gpu_indexes.is_empty() {
         return Err(ERROR_NO_DEVICE);
+    }
+    if gpu_indexes
+        .iter()
+        .any(|index| machine.gpus[*index].awaits_fabric())
+    {
+        return Err(ERROR_SYSTEM_NOT_READY);
     }
     let mut member = Member::join(&path).map_err(|_| ERROR_OPERATING_SYSTEM)?;
     let named = chosen.as_deref().or(given.as_deref());

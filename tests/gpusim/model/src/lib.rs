@@ -17,6 +17,14 @@ pub use groups::group_of;
 pub use member::{GpuOutOfMemory, Member};
 pub use usage_reader::{ProcessUsage, UsageReader};
 
+/// Which devices this process may open, by UUID or index, as the environment of its container says:
+/// Aliquot's own variable, or the one that NVIDIA's runtime turns into device nodes.
+#[must_use]
+pub fn visible_devices() -> Option<String> {
+    let variable = |name| std::env::var(name).ok();
+    variable("ALIQUOT_VISIBLE_DEVICES").or_else(|| variable("NVIDIA_VISIBLE_DEVICES"))
+}
+
 /// Nanoseconds of the system's clock that never goes back; the same in every process.
 #[must_use]
 pub fn clock() -> u64 {

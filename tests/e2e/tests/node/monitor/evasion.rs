@@ -35,7 +35,8 @@ const BARE: f64 = 480.0;
 /// A pod, the script that evades the limiter in it, and MiB of its context.
 type Attack = (&'static str, &'static str, f64);
 
-/// With injection by replacement. `HOLD` allocates memory and holds it.
+/// With injection by replacement and preload: each hides the preload list, or finds the driver's
+/// functions past it (`load`). `HOLD` allocates memory and holds it.
 const REPLACED: &[Attack] = &[
     (
         "by-path",
@@ -46,12 +47,15 @@ const REPLACED: &[Attack] = &[
         "removed-by-root",
         "mv /driver /gone; mkdir /driver
          ln -s /.aliquot/lib/libcuda-real.so.1 /driver/libcuda.so.1
-         exec python3 $client HOLD",
+         exec unshare --user --map-root-user --mount sh -c '
+             mount --bind /dev/null /etc/ld.so.preload
+             exec python3 \"$@\"' sh $client HOLD",
         CONTEXT,
     ),
     (
         "bound-over",
         "exec unshare --user --map-root-user --mount sh -c '
+             mount --bind /dev/null /etc/ld.so.preload
              mount --bind /.aliquot/lib/libcuda-real.so.1 /driver/libcuda.so.1
              exec python3 \"$@\"' sh $client HOLD",
         CONTEXT,
@@ -59,7 +63,10 @@ const REPLACED: &[Attack] = &[
     (
         "brought-along",
         "cp /.aliquot/lib/libcuda-real.so.1 /tmp/libcuda.so.1
-         LD_LIBRARY_PATH=/tmp exec python3 $client HOLD",
+         export LD_LIBRARY_PATH=/tmp
+         exec unshare --user --map-root-user --mount sh -c '
+             mount --bind /dev/null /etc/ld.so.preload
+             exec python3 \"$@\"' sh $client HOLD",
         CONTEXT,
     ),
     (
@@ -71,12 +78,13 @@ const REPLACED: &[Attack] = &[
     ("without-any", "exec /programs/bare-gpu HOLD", BARE),
 ];
 
-/// With injection by preload. (An image's own `/etc` cannot be renamed in the overlay of a real
+/// With injection by preload alone. (An image's own `/etc` cannot be renamed in the overlay of a real
 /// container.)
 const PRELOADED: &[Attack] = &[
     (
         "patched-loader",
-        "loader=$(ls /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.* 2>/dev/null | head -n 1)
+        "export LD_LIBRARY_PATH=/own
+         loader=$(ls /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.* 2>/dev/null | head -n 1)
          sed 's,/etc/ld.so.preload,/etc/ld.so.nothing,' $loader >/tmp/ld
          chmod 755 /tmp/ld
          exec /tmp/ld $(readlink -f $(command -v python3)) $client HOLD",
@@ -84,7 +92,8 @@ const PRELOADED: &[Attack] = &[
     ),
     (
         "list-bound-over",
-        "exec unshare --user --map-root-user --mount sh -c '
+        "export LD_LIBRARY_PATH=/own
+         exec unshare --user --map-root-user --mount sh -c '
              mount --bind /dev/null /etc/ld.so.preload
              exec python3 \"$@\"' sh $client HOLD",
         CONTEXT,
@@ -107,7 +116,7 @@ const PASSING: &[(&str, &str)] = &[
     ),
 ];
 
-/// With injection by replacement.
+/// With injection by replacement and preload.
 pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "shed-replaced";
@@ -124,7 +133,7 @@ pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
     beside_neighbour(stack, space, checks).await
 }
 
-/// With injection by preload.
+/// With injection by preload alone.
 pub(crate) async fn preloaded(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "shed-preloaded";
@@ -147,7 +156,13 @@ async fn pods(stack: &Stack, space: &str, names: &[&str], preload: bool) -> Resu
         // The program without any library knows the first GPU only.
         pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": first});
         if preload {
-            with_driver(&mut pod, stack)?;
+            // The attacks look where the hook does not.
+            let at = if *name == "neighbour" {
+                "/driver"
+            } else {
+                "/own"
+            };
+            with_driver(&mut pod, stack, at)?;
         }
         stack.cluster.create_pod(pod).await?;
     }

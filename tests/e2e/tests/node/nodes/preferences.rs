@@ -68,7 +68,7 @@ async fn runs(stack: &Stack, name: &str) -> Result<()> {
     let environment = stack.environment(NAMESPACE, name, "main").await?;
     for (variable, expected) in [
         ("CUDA_DEVICE_MEMORY_LIMIT_0", format!("{}m", grant.memory.0)),
-        ("NVIDIA_VISIBLE_DEVICES", grant.gpu.to_string()),
+        ("ALIQUOT_VISIBLE_DEVICES", grant.gpu.to_string()),
     ] {
         let found = environment.get(variable);
         ensure!(found == Some(&expected), "{name}: {variable} is {found:?}");

@@ -223,7 +223,7 @@ async fn instances(stack: &Stack) -> Result<()> {
         let name = &pods(stack, example, 1).await?[0];
         stack.cluster.wait_running(NAMESPACE, name).await?;
         let environment = stack.environment(NAMESPACE, name, "main").await?;
-        let visible = environment.get("NVIDIA_VISIBLE_DEVICES").cloned();
+        let visible = environment.get("ALIQUOT_VISIBLE_DEVICES").cloned();
         let visible = visible.context("the variable")?;
         let shown = stack.machine().show()?;
         let there = shown["gpus"][3]["instances"].as_array().cloned();

@@ -163,7 +163,7 @@ fn read(environment: &BTreeMap<String, String>, page: &[u8]) -> Result<VisibleSh
         Ok(u32::from_le_bytes(bytes.try_into()?))
     };
     let variable = |name: &str| environment.get(name).cloned().unwrap_or_default();
-    let visible = variable("NVIDIA_VISIBLE_DEVICES");
+    let visible = variable("ALIQUOT_VISIBLE_DEVICES");
     let mut gpus = Vec::new();
     for (index, uuid) in visible.split(',').enumerate() {
         let at = 64 + 120 * index;

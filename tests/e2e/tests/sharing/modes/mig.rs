@@ -44,7 +44,7 @@ pub(crate) async fn seen(stack: &Stack, namespace: &str, pod: &str) -> Result<Ve
     stack.cluster.wait_running(namespace, pod).await?;
     let environment = stack.environment(namespace, pod, "main").await?;
     let visible = environment
-        .get("NVIDIA_VISIBLE_DEVICES")
+        .get("ALIQUOT_VISIBLE_DEVICES")
         .context("the variable")?;
     Ok(visible.split(',').map(str::to_owned).collect())
 }

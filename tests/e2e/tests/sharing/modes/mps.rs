@@ -141,7 +141,7 @@ pub(crate) async fn beside(stack: Arc<Stack>) -> Result<()> {
     let env = environment(stack, "mps-beside", "whole").await?;
     ensure!(!env.contains("CUDA_MPS"), "{env}");
     ensure!(
-        env.contains(&format!("NVIDIA_VISIBLE_DEVICES={}", uuid(stack, 1)?)),
+        env.contains(&format!("ALIQUOT_VISIBLE_DEVICES={}", uuid(stack, 1)?)),
         "{env}"
     );
     end(stack, "mps-beside", &["whole"]).await?;

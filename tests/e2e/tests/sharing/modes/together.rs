@@ -150,7 +150,7 @@ pub(crate) async fn six(stack: Arc<Stack>) -> Result<()> {
     let machine = stack.machine().show()?;
     for (name, _, _, place, expected) in PODS {
         let environment = stack.environment(NAMESPACE, name, "main").await?;
-        let visible = environment.get("NVIDIA_VISIBLE_DEVICES");
+        let visible = environment.get("ALIQUOT_VISIBLE_DEVICES");
         let visible = visible.with_context(|| format!("{name}: {environment:?}"))?;
         ensure!(
             devices(&machine, *place)?.contains(visible),

@@ -92,7 +92,7 @@ pub(crate) async fn starting(stack: Arc<Stack>) -> Result<()> {
             let shown = stack.cluster.exec(SPACE, &name, "main", &["env"]).await?;
             let shown = shown.success()?;
             for expected in [
-                format!("NVIDIA_VISIBLE_DEVICES={}", grant.gpu),
+                format!("ALIQUOT_VISIBLE_DEVICES={}", grant.gpu),
                 format!("CUDA_DEVICE_MEMORY_LIMIT_0={}m", grant.memory.0),
             ] {
                 ensure!(

@@ -1,0 +1,588 @@
+//! The agent's container edits under NVIDIA's real programs. In every mode of the runtime the shim
+//! libraries stay the container's driver, or the container fails with words; and a client in a real
+//! container gets no more than its share, also with a CUDA library of the image's own.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use aliquot_device_plugin::cdi::Spec;
+use aliquot_device_plugin::environment::{NVIDIA_VISIBLE, VISIBLE, VOID};
+use aliquot_device_plugin::proto::v1beta1::ContainerAllocateResponse;
+use aliquot_toolkit::agent::{Agent, DRIVER_SOURCES, DriverSource};
+use aliquot_toolkit::bundle::{Bundle, CLIENTS, COMPAT, Container, FILES, variable};
+use aliquot_toolkit::node::{DRIVER, FIRST, Installer, LIBRARIES, Node, SECOND};
+use aliquot_toolkit::programs::{Release, clients, run};
+use aliquot_toolkit::runtime::{LowLevelRuntime, OciRuntime};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use serde_json::Value;
+
+const BOTH: [Release; 2] = [Release::Newest, Release::Oldest];
+
+/// The client of the limiter's tests, as it is limited to 3000 MiB of which a context takes 480.
+const COMMANDS: [&str; 4] = ["init", "alloc,2521", "alloc,2520", "info"];
+const LIMITED: [&str; 4] = [
+    "init: 0",
+    "alloc,2521: 2",
+    "alloc,2520: 0",
+    "info: 0 0 3000",
+];
+/// Runs the client, and prints the CUDA libraries that it has loaded.
+const CLIENT: &str = "import os, sys\n\
+    client = sys.argv[1]; sys.argv[:2] = [client]\n\
+    exec(open(client).read())\n\
+    files = {line.split(maxsplit=5)[5].strip() for line in open('/proc/self/maps') if '/' in line}\n\
+    print(*sorted(file for file in files if 'libcuda' in os.path.basename(file)))";
+
+/// One container under NVIDIA's runtime.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    release: Release,
+    mode: &'static str,
+    installer: Installer,
+    source: DriverSource,
+    privileged: bool,
+    /// `NVIDIA_VISIBLE_DEVICES` in the image.
+    image: Option<&'static str>,
+}
+
+/// What NVIDIA's runtime does to a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// Nothing.
+    None,
+    /// Mounts the driver.
+    Mounts,
+    /// Lets a hook mount the driver.
+    Hook,
+    /// Fails with these words.
+    Fails(&'static str),
+}
+
+impl Case {
+    fn effect(self) -> Effect {
+        if self.source != DriverSource::NvidiaRuntime {
+            return Effect::None;
+        }
+        let mode = match (self.mode, self.release) {
+            ("auto", Release::Newest) => "jit-cdi",
+            ("auto", Release::Oldest) => "legacy",
+            (mode, _) => mode,
+        };
+        match (mode, self.installer) {
+            ("legacy", _) => Effect::Hook,
+            ("cdi", Installer::Operator) => Effect::Fails(
+                "unresolvable CDI devices management.nvidia.com/gpu=GPU-11111111-1111-1111-1111-111111111111",
+            ),
+            _ => Effect::Mounts,
+        }
+    }
+
+    /// Creates the container, and checks what the low-level runtime was given.
+    fn check(self, node: &Node, agent: &Agent, answer: &ContainerAllocateResponse) -> Result<()> {
+        let variables: Vec<_> = self
+            .image
+            .map(|value| (NVIDIA_VISIBLE, value))
+            .into_iter()
+            .collect();
+        let container = Container {
+            variables: &variables,
+            privileged: self.privileged,
+            ..Container::default()
+        };
+        let bundle = Bundle::create(node, &container)?;
+        bundle.apply(answer, agent.specs())?;
+        let runtime = OciRuntime::nvidia(
+            node,
+            &bundle.folder,
+            self.mode,
+            self.installer,
+            LowLevelRuntime::Recorder,
+        )?;
+        let output = runtime.create(&bundle)?;
+        self.check_created(node, agent, &bundle, &runtime, &output)
+            .map_err(|error| anyhow!("{error:#}\n{}\n{}", words(&output), runtime.log()))
+    }
+
+    fn check_created(
+        self,
+        node: &Node,
+        agent: &Agent,
+        bundle: &Bundle,
+        runtime: &OciRuntime,
+        output: &Output,
+    ) -> Result<()> {
+        let created = bundle.created()?;
+        if let Effect::Fails(expected) = self.effect() {
+            ensure!(!output.status.success(), "it was created");
+            ensure!(created.is_none(), "the low-level runtime was called");
+            ensure!(words(output).contains(expected), "other words");
+            return Ok(());
+        }
+        ensure!(output.status.success(), "it ended with {}", output.status);
+        let created = created.context("the low-level runtime was not called")?;
+        check_devices(&created)?;
+        check_preload_list(&created, agent)?;
+        let hooks = runtime.run_prestart_hooks(bundle, &created)?;
+        for hook in &hooks {
+            ensure!(hook.status.success(), "the hook failed: {}", words(hook));
+        }
+        let called = bundle.called();
+        match self.effect() {
+            Effect::None => {
+                check_shims(&created, agent, node)?;
+                let visible = values(&created, NVIDIA_VISIBLE);
+                ensure!(visible == [VOID], "{NVIDIA_VISIBLE}: {visible:?}");
+                ensure!(called.is_none(), "a hook opens devices: {called:?}");
+            }
+            Effect::Mounts => {
+                let path = format!("/{LIBRARIES}/libcuda.so.{DRIVER}");
+                let source = source_at(&created, &path);
+                ensure!(
+                    source == node.cuda_library().to_str(),
+                    "{path} is {source:?}"
+                );
+            }
+            Effect::Hook => {
+                let device = format!("--device={FIRST}");
+                let devices = called.as_deref().unwrap_or_default().split(' ');
+                let devices: Vec<_> = devices
+                    .filter(|word| word.starts_with("--device"))
+                    .collect();
+                ensure!(
+                    devices == [device.as_str()],
+                    "devices of the hook: {called:?}"
+                );
+            }
+            Effect::Fails(_) => bail!("it is handled above"),
+        }
+        let visible = values(&created, VISIBLE);
+        ensure!(visible == [FIRST], "{VISIBLE}: {visible:?}");
+        Ok(())
+    }
+}
+
+/// The words on a program's stderr.
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Each item of a list in a configuration.
+fn items<'a>(config: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
+    let list = config.pointer(pointer).and_then(Value::as_array);
+    list.into_iter().flatten()
+}
+
+/// The values that the container's environment gives to a variable.
+fn values<'a>(config: &'a Value, name: &str) -> Vec<&'a str> {
+    items(config, "/process/env")
+        .filter_map(|one| variable(one, name))
+        .collect()
+}
+
+/// What is mounted at a path at last, on the host: a later mount at the path or above it hides it.
+fn source_at<'a>(config: &'a Value, path: &str) -> Option<&'a str> {
+    let covers = |mount: &&Value| {
+        let place = mount["destination"].as_str();
+        place.is_some_and(|place| Path::new(path).starts_with(place))
+    };
+    let mounts: Vec<&Value> = items(config, "/mounts").collect();
+    let last = mounts.into_iter().rev().find(covers)?;
+    last["source"]
+        .as_str()
+        .filter(|_| last["destination"] == path)
+}
+
+/// Expects the nodes of the first GPU, and of no other.
+fn check_devices(config: &Value) -> Result<()> {
+    let paths = items(config, "/linux/devices").filter_map(|node| node["path"].as_str());
+    let mut paths: Vec<&str> = paths.collect();
+    paths.sort_unstable();
+    let expected = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl"]
+        .map(|name| format!("/dev/{name}"));
+    ensure!(paths == expected, "device nodes {paths:?}");
+    let allowed = items(config, "/linux/resources/devices").filter(|rule| rule["allow"] == true);
+    let mut allowed = allowed.map(|rule| (rule["major"].as_u64(), rule["minor"].as_u64()));
+    ensure!(
+        allowed.all(|number| number != (Some(195), Some(1)) && number.1.is_some()),
+        "other devices are allowed: {}",
+        config["linux"]["resources"]
+    );
+    Ok(())
+}
+
+/// Expects our preload list, with the limiter in it.
+fn check_preload_list(config: &Value, agent: &Agent) -> Result<()> {
+    let source = source_at(config, "/etc/ld.so.preload").context("no preload list")?;
+    let state = agent.limiter().parent().context("a state directory")?;
+    ensure!(
+        Path::new(source).starts_with(state),
+        "the preload list is {source}"
+    );
+    let text = fs::read_to_string(source)?;
+    ensure!(
+        text == "/.aliquot/lib/libvgpu.so\n",
+        "the preload list has {text:?}"
+    );
+    Ok(())
+}
+
+/// Expects our shim at every path of the driver's CUDA library, and the library behind it.
+fn check_shims(config: &Value, agent: &Agent, node: &Node) -> Result<()> {
+    let paths = items(config, "/mounts").filter_map(|mount| mount["destination"].as_str());
+    let is_cuda = |path: &&str| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let version = name.strip_prefix("libcuda.so.").unwrap_or_default();
+        version.starts_with(|first: char| first.is_ascii_digit())
+    };
+    let paths: Vec<&str> = paths.filter(is_cuda).collect();
+    ensure!(!paths.is_empty(), "no CUDA library is mounted");
+    for path in paths {
+        let source = source_at(config, path).map(Path::new);
+        let is_shim = source.is_some_and(|source| {
+            source.starts_with(agent.limiter()) && source.ends_with("libcuda.so.1")
+        });
+        ensure!(is_shim, "{path} is {source:?}");
+    }
+    let real = source_at(config, "/.aliquot/lib/libcuda-real.so.1");
+    ensure!(
+        real == node.cuda_library().to_str(),
+        "the library behind the shim is {real:?}"
+    );
+    Ok(())
+}
+
+/// Every case of a mode with this source of the driver.
+fn cases(release: Release, mode: &'static str, source: DriverSource) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for installer in [Installer::Package, Installer::Operator] {
+        for privileged in [false, true] {
+            cases.extend([None, Some("all"), Some(SECOND)].map(|image| Case {
+                release,
+                mode,
+                installer,
+                source,
+                privileged,
+                image,
+            }));
+        }
+    }
+    cases
+}
+
+/// Checks every case of a mode, and reports all that fail.
+fn check_mode(mode: &'static str, releases: &[Release]) {
+    let mut failed = String::new();
+    for &release in releases {
+        let node = Node::new(release).expect("a node");
+        for source in DRIVER_SOURCES {
+            let mut agent = node.agent(source).expect("an agent");
+            let answer = agent.start_container().expect("the files of a container");
+            for case in cases(release, mode, source) {
+                if let Err(error) = case.check(&node, &agent, &answer) {
+                    let _ = writeln!(failed, "{case:?}: {error:#}");
+                }
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed}");
+}
+
+#[test]
+fn mode_auto_leaves_shim_as_the_driver() {
+    check_mode("auto", &BOTH);
+}
+
+#[test]
+fn mode_cdi_leaves_shim_as_the_driver() {
+    check_mode("cdi", &BOTH);
+}
+
+#[test]
+fn mode_jit_cdi_leaves_shim_as_the_driver() {
+    check_mode("jit-cdi", &[Release::Newest]);
+}
+
+#[test]
+fn mode_legacy_leaves_shim_as_the_driver() {
+    check_mode("legacy", &BOTH);
+}
+
+/// runc 1.2 runs a hook of this kind, which has no environment of its own, with that of the container: an
+/// image could let the host's program load a library of the image (CVE-2025-23266).
+#[test]
+fn our_hooks_do_not_take_the_environment_of_the_image() {
+    let node = Node::new(Release::Newest).expect("a node");
+    for source in [DriverSource::NvidiaSpec, DriverSource::DriverRoot] {
+        let mut agent = node.agent(source).expect("an agent");
+        let answer = agent.start_container().expect("the files of a container");
+        let bundle = Bundle::create(&node, &Container::default()).expect("a bundle");
+        bundle.apply(&answer, agent.specs()).expect("applied");
+        let config = bundle.config().expect("a configuration");
+        let kinds = ["createContainer", "startContainer"];
+        let hooks = kinds.map(|kind| format!("/hooks/{kind}"));
+        let hooks = hooks.iter().flat_map(|pointer| items(&config, pointer));
+        let is_ours = |hook: &&Value| {
+            let path = hook["path"].as_str().map(Path::new);
+            path.is_some_and(|path| path.starts_with(agent.limiter()))
+        };
+        let ours: Vec<&Value> = hooks.filter(is_ours).collect();
+        assert!(!ours.is_empty(), "{config:#}");
+        for hook in ours {
+            let own = hook["env"].as_array().is_some_and(|env| !env.is_empty());
+            assert!(own, "an environment of its own: {hook:#}");
+        }
+    }
+}
+
+#[test]
+fn nvidia_ctk_writes_a_spec_of_each_kind() {
+    for release in BOTH {
+        let node = Node::new(release).expect("a node");
+        let check = |installer, file: &str, kind: &str, names: &[&str]| {
+            let text = fs::read_to_string(node.specs(installer).join(file)).expect("a spec");
+            let spec: Spec = serde_saphyr::from_str(&text).expect("YAML or JSON");
+            let found = spec.devices.iter().map(|device| device.name.as_str());
+            let found: BTreeSet<&str> = found.collect();
+            let names: BTreeSet<&str> = names.iter().copied().collect();
+            assert_eq!((spec.kind.as_str(), found), (kind, names), "{release:?}");
+            let void = format!("{NVIDIA_VISIBLE}={VOID}");
+            assert!(spec.container_edits.env.contains(&void), "{text}");
+            assert!(
+                text.contains(&node.cuda_library().display().to_string()),
+                "{text}"
+            );
+        };
+        let package = ["0", FIRST, "1", SECOND, "all"];
+        check(
+            Installer::Package,
+            "nvidia.yaml",
+            "nvidia.com/gpu",
+            &package,
+        );
+        let plugin = "k8s.device-plugin.nvidia.com";
+        let file = format!("{plugin}-gpu.json");
+        check(
+            Installer::Operator,
+            &file,
+            &format!("{plugin}/gpu"),
+            &[FIRST, SECOND, "all"],
+        );
+        let file = "management.nvidia.com-gpu.yaml";
+        check(
+            Installer::Operator,
+            file,
+            "management.nvidia.com/gpu",
+            &["all"],
+        );
+    }
+}
+
+/// The command in a container that runs the client and ends in a minute.
+fn client(path: &str) -> Vec<&str> {
+    let mut command = vec!["timeout", "60", "python3", "-c", CLIENT, path];
+    command.extend(COMMANDS);
+    command
+}
+
+fn client_path() -> String {
+    format!("{CLIENTS}/client.py")
+}
+
+/// Runs a bundle, and returns the lines that its container printed.
+fn lines(runtime: &OciRuntime, bundle: &Bundle) -> Result<Vec<String>> {
+    let output = runtime.run(bundle)?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let failed = || format!("{text}\n{}\n{}", words(&output), runtime.log());
+    ensure!(
+        output.status.success(),
+        "it ended with {}: {}",
+        output.status,
+        failed()
+    );
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    ensure!(
+        !lines.is_empty(),
+        "the container printed nothing: {}",
+        failed()
+    );
+    Ok(lines)
+}
+
+/// Expects the client's answers within its share; returns the CUDA libraries that it has loaded.
+fn limited_client(runtime: &OciRuntime, bundle: &Bundle) -> Result<String> {
+    let mut lines = lines(runtime, bundle)?;
+    let loaded = lines.pop().unwrap_or_default();
+    ensure!(lines == LIMITED, "{lines:?} with {loaded}");
+    Ok(loaded)
+}
+
+/// Runs the client under NVIDIA's runtime in this mode, with an image that asks for all GPUs.
+fn run_client(node: &Node, agent: &mut Agent, mode: &str) -> Result<()> {
+    let path = client_path();
+    let container = Container {
+        command: &client(&path),
+        variables: &[(NVIDIA_VISIBLE, "all")],
+        privileged: false,
+    };
+    let answer = agent.start_container()?;
+    let bundle = Bundle::create(node, &container)?;
+    bundle.apply(&answer, agent.specs())?;
+    let (installer, low_level) = (Installer::Package, LowLevelRuntime::Runc);
+    let runtime = OciRuntime::nvidia(node, &bundle.folder, mode, installer, low_level)?;
+    limited_client(&runtime, &bundle).map(drop)
+}
+
+/// Runs the client in each of these modes, with each source of the driver.
+fn check_live(release: Release, modes: &[&str]) {
+    let node = Node::new(release).expect("a node");
+    let mut failed = String::new();
+    for source in DRIVER_SOURCES {
+        let mut agent = node.agent(source).expect("an agent");
+        for mode in modes {
+            if let Err(error) = run_client(&node, &mut agent, mode) {
+                let _ = writeln!(failed, "{release:?} {mode} {source:?}: {error:#}");
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed}");
+}
+
+#[test]
+fn limits_client_in_each_mode_of_the_newest_toolkit() {
+    check_live(Release::Newest, &["auto", "cdi", "jit-cdi", "legacy"]);
+}
+
+#[test]
+fn limits_client_in_each_mode_of_the_oldest_toolkit() {
+    check_live(Release::Oldest, &["auto", "cdi", "legacy"]);
+}
+
+#[test]
+fn without_our_edits_the_same_client_is_not_limited() {
+    let node = Node::new(Release::Newest).expect("a node");
+    let path = client_path();
+    let container = Container {
+        command: &client(&path),
+        // In place of the device nodes.
+        variables: &[(VISIBLE, FIRST)],
+        privileged: false,
+    };
+    let bundle = Bundle::create(&node, &container).expect("a bundle");
+    let device = format!("nvidia.com/gpu={FIRST}");
+    let specs = node.specs(Installer::Package);
+    bundle.inject(&specs, &[&device]).expect("applied");
+    let lines = lines(&OciRuntime::runc(), &bundle).expect("a client");
+    assert_eq!(lines[..3], ["init: 0", "alloc,2521: 0", "alloc,2520: 0"]);
+}
+
+/// How a program finds the image's own CUDA library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// By NVIDIA's hook enable-cuda-compat, which is in its CDI spec.
+    Hook,
+    /// By the loader's configuration in the image.
+    List,
+    /// By `LD_LIBRARY_PATH`.
+    Path,
+}
+
+/// Versions of the image's CUDA library: a newer major than the driver's, the same, an older one.
+const VERSIONS: [&str; 3] = ["590.44.01", "580.95.05", "570.172.08"];
+
+/// A bundle with the agent's edits, whose image has a CUDA library that is found in this way.
+fn compat_bundle(
+    node: &Node,
+    agent: &mut Agent,
+    version: &str,
+    found: Found,
+    command: &[&str],
+) -> Result<Bundle> {
+    let answer = agent.start_container()?;
+    let path = [("LD_LIBRARY_PATH", COMPAT)];
+    let container = Container {
+        command,
+        variables: if found == Found::Path { &path } else { &[] },
+        privileged: false,
+    };
+    let bundle = Bundle::create(node, &container)?;
+    bundle.add_compat_library(node, version)?;
+    if found == Found::List {
+        bundle.list_compat_library()?;
+    }
+    bundle.apply(&answer, agent.specs())?;
+    Ok(bundle)
+}
+
+/// Runs the client with each version; those in `used` are the libraries behind the shim.
+fn check_compat(found: Found, used: &[&str]) {
+    let node = Node::new(Release::Newest).expect("a node");
+    let mut agent = node.agent(DriverSource::NvidiaSpec).expect("an agent");
+    let path = client_path();
+    for version in VERSIONS {
+        let bundle = compat_bundle(&node, &mut agent, version, found, &client(&path));
+        let bundle = bundle.expect("a bundle");
+        let loaded = limited_client(&OciRuntime::runc(), &bundle);
+        let loaded = loaded.unwrap_or_else(|error| panic!("{version} {found:?}: {error:#}"));
+        let is_used = loaded.contains("/.aliquot/lib/compat-");
+        assert_eq!(
+            is_used,
+            used.contains(&version),
+            "{version} {found:?}: {loaded}"
+        );
+    }
+}
+
+#[test]
+fn limits_compat_library_that_nvidias_hook_enables() {
+    check_compat(Found::Hook, &VERSIONS[..1]);
+}
+
+#[test]
+fn limits_compat_library_in_the_image_loader_configuration() {
+    check_compat(Found::List, &VERSIONS);
+}
+
+#[test]
+fn limits_compat_library_in_ld_library_path() {
+    check_compat(Found::Path, &VERSIONS);
+}
+
+#[test]
+fn limits_compat_library_opened_with_rtld_deepbind() {
+    let node = Node::new(Release::Newest).expect("a node");
+    let mut agent = node.agent(DriverSource::NvidiaSpec).expect("an agent");
+    let source = clients().join("ways.c");
+    let programs = tempfile::tempdir().expect("a folder");
+    let (program, plugin) = (
+        programs.path().join("ways"),
+        programs.path().join("plugin.so"),
+    );
+    let compile = |made: &Path, arguments: &[&str]| {
+        let mut compiler = Command::new("cc");
+        compiler
+            .args(["-O1", "-o"])
+            .arg(made)
+            .arg(&source)
+            .args(arguments);
+        run(&mut compiler).expect("compiled");
+    };
+    compile(&program, &["-ldl"]);
+    let library = node.cuda_library().display().to_string();
+    compile(&plugin, &["-DLINKED", "-shared", "-fPIC", &library]);
+    // Each in a process of its own: a library that is loaded is not searched again.
+    let script =
+        format!("{FILES}/ways deep; {FILES}/ways namespace; {FILES}/ways plugin {FILES}/plugin.so");
+    let command = ["timeout", "60", "sh", "-c", &script];
+    for version in VERSIONS {
+        let bundle = compat_bundle(&node, &mut agent, version, Found::Path, &command);
+        let bundle = bundle.expect("a bundle");
+        fs::copy(&program, bundle.files().join("ways")).expect("copied");
+        fs::copy(&plugin, bundle.files().join("plugin.so")).expect("copied");
+        let lines = lines(&OciRuntime::runc(), &bundle);
+        let lines = lines.unwrap_or_else(|error| panic!("{version}: {error:#}"));
+        assert_eq!(lines, ["deep: 2", "namespace: 2", "plugin: 2"], "{version}");
+    }
+}
