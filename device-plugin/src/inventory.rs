@@ -196,7 +196,10 @@ impl NodePublisher {
 
     /// Sets the resources that another device plugin serves.
     pub fn set_taken_resources(&self, taken: Vec<TakenResource>) {
-        self.change(|node| node.taken_resources = Some(taken));
+        self.change(|node| {
+            node.taken_resources = Some(taken);
+            node.recompute();
+        });
     }
 
     /// Stops advertising replicas: the agent is being removed from the node.
@@ -301,6 +304,15 @@ impl PublishedNode {
         if let Some(why) = &self.failures.drain_reason {
             for gpu in &mut self.inventory.gpus {
                 gpu.cordon.get_or_insert_with(|| why.clone());
+            }
+        }
+        for taken in self.taken_resources.iter().flatten() {
+            for gpu in &mut self.inventory.gpus {
+                let mut replicas = allocatable::replicas_by_resource(gpu).into_iter();
+                if replicas.any(|replicas| replicas.resource == taken.resource) {
+                    let why = || format!("another device plugin serves {}", taken.resource);
+                    gpu.cordon.get_or_insert_with(why);
+                }
             }
         }
         let all = self

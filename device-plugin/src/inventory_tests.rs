@@ -39,6 +39,27 @@ fn notifies_readers_only_of_changes() {
 }
 
 #[test]
+fn cordons_gpus_whose_resource_another_plugin_serves() {
+    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+    let taken = |resource: &str| TakenResource {
+        resource: resource.to_owned(),
+        ids: ["0".to_owned()].into_iter().collect(),
+    };
+    for (taken, expected) in [
+        (vec![taken("nvidia.com/other")], None),
+        (
+            vec![taken("nvidia.com/gpu")],
+            Some("another device plugin serves nvidia.com/gpu"),
+        ),
+        (Vec::new(), None),
+    ] {
+        published.set_taken_resources(taken);
+        let node = published.get();
+        assert_eq!(node.inventory.gpus[0].cordon.as_deref(), expected);
+    }
+}
+
+#[test]
 fn maps_instance_to_itself_or_its_gpu_in_the_ledger() {
     let mut facts = facts(&["GPU-a", "GPU-b"]);
     let instance = |uuid: &str, current: &str| nvml::GpuInstance {
