@@ -174,6 +174,16 @@ impl PreStart {
             injection::inject(&mut driver.edits, &directory_name, limiter);
         }
         let mounts_driver = injection::mounts_driver(&driver.edits);
+        let runtime = node.runtime.as_ref();
+        if limiter.is_some()
+            && !mounts_driver
+            && runtime.is_some_and(|runtime| !runtime.injects_driver)
+        {
+            return Err(PreStartError::NoDriver {
+                container: container.to_owned(),
+                gpus: names_now.iter().map(|&name| name.to_owned()).collect(),
+            });
+        }
         let variables = environment::variables(&edits, &shown, priority, effective, mounts_driver);
         driver.edits.mounts.append(&mut edits.mounts);
         let (own, trees) = (variables.clone(), host::mounts_whole_trees());

@@ -106,6 +106,17 @@ pub enum PreStartError {
         /// The device.
         gpu: GpuUuid,
     },
+    /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
+    #[error(
+        "container {container} would start without libcuda.so.1: no CDI spec of kind nvidia.com/gpu names {}, no driver root has that library, and NVIDIA's container runtime does not start this container; expected `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` on the node, or devicePlugin.nvidiaDriverRoot; the kubelet retries",
+        gpus.join(", ")
+    )]
+    NoDriver {
+        /// The container.
+        container: String,
+        /// Its devices.
+        gpus: Vec<String>,
+    },
     /// A device's sharing mode cannot be applied to the container.
     #[error(transparent)]
     Mode(#[from] ModeError),

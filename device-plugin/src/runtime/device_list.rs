@@ -41,6 +41,9 @@ pub struct RuntimeStatus {
     pub problems: Vec<RuntimeProblem>,
     /// How new containers get their GPUs; `None` while that is unknown.
     pub device_list: Option<DeviceListStrategy>,
+    /// NVIDIA's runtime starts the containers, and injects the driver into those that name their GPUs
+    /// in the environment.
+    pub injects_driver: bool,
     /// Why a container that relies on CDI would start silently without its GPUs and limits, and is
     /// therefore not started.
     pub without_cdi: Option<String>,
@@ -66,6 +69,7 @@ pub fn assess(
     RuntimeStatus {
         problems: problems(&facts),
         device_list: strategy,
+        injects_driver: toolkit.is_some_and(|toolkit| toolkit.environment),
         without_cdi: off.map(|problem| problem.text),
     }
 }

@@ -52,9 +52,11 @@ pub enum DriverSource {
     DriverRoot,
     /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; the agent uses no CDI.
     NvidiaRuntime,
+    /// Nowhere: CDI is used, and nothing has the driver.
+    Nothing,
 }
 
-/// All sources.
+/// All sources of a driver.
 pub const DRIVER_SOURCES: [DriverSource; 3] = [
     DriverSource::NvidiaSpec,
     DriverSource::DriverRoot,
@@ -76,11 +78,15 @@ impl Agent {
         let flag = |name: &str, path: PathBuf| format!("--{name}={}", path.display());
         let specs = match source {
             DriverSource::NvidiaSpec => node.specs(Installer::Package),
-            DriverSource::DriverRoot | DriverSource::NvidiaRuntime => folder.join("none"),
+            _ => folder.join("none"),
         };
         let list = match source {
-            DriverSource::NvidiaSpec | DriverSource::DriverRoot => "cdi",
             DriverSource::NvidiaRuntime => "envvar",
+            _ => "cdi",
+        };
+        let root = match source {
+            DriverSource::Nothing => folder.join("none"),
+            _ => node.driver_root(),
         };
         let settings = Settings::try_parse_from([
             "agent".to_owned(),
@@ -90,8 +96,8 @@ impl Agent {
             flag("cdi-dir", folder.join("cdi")),
             flag("state-dir", folder.join("state")),
             flag("nvidia-cdi-dirs", specs),
-            flag("driver-root", node.driver_root()),
-            flag("host-driver-root", node.driver_root()),
+            flag("driver-root", root.clone()),
+            flag("host-driver-root", root),
         ])?;
         let paths = settings.paths();
         fs::create_dir_all(&paths.plugins)?;

@@ -338,6 +338,21 @@ fn our_hooks_do_not_take_the_environment_of_the_image() {
 }
 
 #[test]
+fn starts_no_container_without_a_driver_library() {
+    let node = Node::new(Release::Newest).expect("a node");
+    let mut agent = node.agent(DriverSource::Nothing).expect("an agent");
+    let refused = agent.start_container().expect_err("no driver");
+    let refused = format!("{refused:#}");
+    for words in [
+        "container main would start without libcuda.so.1",
+        "no CDI spec of kind nvidia.com/gpu names GPU-",
+        "expected `nvidia-ctk cdi generate",
+    ] {
+        assert!(refused.contains(words), "{refused}");
+    }
+}
+
+#[test]
 fn nvidia_ctk_writes_a_spec_of_each_kind() {
     for release in BOTH {
         let node = Node::new(release).expect("a node");

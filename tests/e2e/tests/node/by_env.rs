@@ -2,6 +2,7 @@
 //! enforced.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use aliquot_cluster::wait::eventually;
@@ -41,6 +42,21 @@ fn specs(stack: &Stack) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
+/// containerd's configuration as it is with NVIDIA's runtime as the default one.
+pub(crate) fn nvidia_runtime(stack: &Stack) -> Result<PathBuf> {
+    let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
+    let beside = |name| stack.machine().state().with_file_name(name);
+    let program = beside("nvidia-container-runtime");
+    std::fs::write(&program, "")?;
+    let root = "SystemdCgroup = false";
+    let binary = format!("BinaryName = {:?}\n{root}", program.display().to_string());
+    let nvidias = real.replacen(root, &binary, 1);
+    ensure!(nvidias != real, "{real}");
+    let path = beside("nvidia-runtime.toml");
+    std::fs::write(&path, nvidias)?;
+    Ok(path)
+}
+
 pub(crate) async fn handed_over(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     limited(stack, &nvidia_spec_without_libraries(stack)?).await?;
@@ -55,18 +71,11 @@ pub(crate) async fn handed_over(stack: Arc<Stack>) -> Result<()> {
 async fn without_cdi(stack: &Stack) -> Result<()> {
     // The agent gets the configuration of a runtime with CDI off and NVIDIA's runtime, and no flag
     // for it.
-    let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
-    let off = real.replace("cdi_spec_dirs", "enable_cdi = false\ncdi_spec_dirs");
-    ensure!(off != real, "{real}");
-    let beside = |name| stack.machine().state().with_file_name(name);
-    let program = beside("nvidia-container-runtime");
-    std::fs::write(&program, "")?;
-    let root = "SystemdCgroup = false";
-    let binary = format!("BinaryName = {:?}\n{root}", program.display().to_string());
-    let nvidias = off.replacen(root, &binary, 1);
-    ensure!(nvidias != off, "{off}");
-    let path = beside("by-env.toml");
-    std::fs::write(&path, nvidias)?;
+    let path = nvidia_runtime(stack)?;
+    let with_cdi = std::fs::read_to_string(&path)?;
+    let off = with_cdi.replace("cdi_spec_dirs", "enable_cdi = false\ncdi_spec_dirs");
+    ensure!(off != with_cdi, "{off}");
+    std::fs::write(&path, off)?;
     let options = NodeOptions {
         limited: true,
         flags: &["--device-list", "auto"],

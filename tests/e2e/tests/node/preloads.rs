@@ -1,10 +1,10 @@
-//! With injection by preload: the libraries that the image itself preloads are loaded after ours,
+//! The libraries that the image itself preloads are loaded after ours,
 //! under either runtime.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use aliquot_e2e::clients::{answers, nvidia_spec_without_libraries, with_driver, with_python};
+use aliquot_e2e::clients::{answers, nvidia_spec, with_python};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -18,7 +18,7 @@ const LIBRARY: &str = "/mark/libmark.so";
 const NAMESPACE: &str = "limits";
 pub(crate) async fn merged(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    limited(stack, &nvidia_spec_without_libraries(stack)?).await?;
+    limited(stack, &nvidia_spec(stack)?).await?;
     runtime_of_users(stack).await?;
     let folder = tempfile::tempdir()?;
     image(stack, folder.path()).await?;
@@ -31,7 +31,6 @@ pub(crate) async fn merged(stack: Arc<Stack>) -> Result<()> {
     for (name, list) in pods {
         let limits = [("gpu", "1"), ("gpumem", "3000")];
         let mut pod = with_python(stack, NAMESPACE, name, &limits)?;
-        with_driver(&mut pod, stack, "/driver")?;
         if list != OURS {
             // It has no program of its own.
             let container = &mut pod["spec"]["containers"][0];

@@ -18,6 +18,8 @@ use anyhow::{Context as _, Result, ensure};
 use futures::future::{Either, join_all, select};
 use serde_json::json;
 
+use crate::by_env::nvidia_runtime;
+
 use super::running::{CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over, wait_event};
 
 const USED: &str = "aliquot_share_memory_used_bytes";
@@ -120,7 +122,7 @@ const PASSING: &[(&str, &str)] = &[
 pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "shed-replaced";
-    monitored_by(stack, space, &[], &nvidia_spec(stack)?).await?;
+    monitored_by(stack, space, &[], &nvidia_spec(stack)?, None).await?;
     let passing = PASSING.iter().map(|(name, _)| *name);
     let names: Vec<&str> = REPLACED.iter().map(|one| one.0).chain(passing).collect();
     let uids = pods(stack, space, &names, false).await?;
@@ -133,12 +135,13 @@ pub(crate) async fn replaced(stack: Arc<Stack>) -> Result<()> {
     beside_neighbour(stack, space, checks).await
 }
 
-/// With injection by preload alone.
+/// With injection by preload alone, as where NVIDIA's runtime brings the driver.
 pub(crate) async fn preloaded(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     let space = "shed-preloaded";
     let spec = nvidia_spec_without_libraries(stack)?;
-    monitored_by(stack, space, &[], &spec).await?;
+    let runtime = nvidia_runtime(stack)?;
+    monitored_by(stack, space, &[], &spec, Some(runtime)).await?;
     let names: Vec<&str> = PRELOADED.iter().map(|one| one.0).collect();
     let uids = pods(stack, space, &names, true).await?;
     let checks = all(stack, space, PRELOADED, &uids);
