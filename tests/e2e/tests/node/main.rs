@@ -17,6 +17,7 @@ mod limits;
 mod losses;
 mod monitor;
 mod nodes;
+mod nvidia_runtime;
 mod preempted;
 mod preloads;
 mod queries;
@@ -144,6 +145,10 @@ fn reports() -> Vec<Scenario> {
         scenario(
             "limits_hold_for_a_gpu_injected_by_environment",
             by_env::handed_over,
+        ),
+        scenario(
+            "limits_hold_under_nvidias_runtime_as_the_default_one",
+            nvidia_runtime::default_one,
         ),
         scenario("sixty_four_pods_start_at_once", at_once::sixty_four).long(),
         scenario("collects_the_files_of_ended_pods_only", disk::collected),
