@@ -1,5 +1,6 @@
 # Needs Rust (rustup reads rust-toolchain.toml) and Go, and installs the Debian packages that a
-# command needs. What is built from Go modules (the test cluster, helm) is kept in ~/.cache/aliquot.
+# command needs. What is built from Go modules (the test cluster, helm, NVIDIA's container toolkit)
+# is kept in ~/.cache/aliquot.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -32,7 +33,8 @@ named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,arrows commands compatibility config convert corpus dashboards document \
 	documented documents effective generated golden hami image invalid ledger_model merged modes mutual old_driver peers protocol \
 	reference refused rendered resolve simulation sources supply tls words)
-# Tests of the limiter and of the simulator, of the page and the objects, without a cluster.
+# Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
+# the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls container_images device_view driver every_call graphs injection \
 	memory_kinds memory_lifetime memory_limit mps oversubscription simulator mps_supervisor page schemas toolkit)
 CONTROL_PLANE := $(call named,control_plane fenced installed life)

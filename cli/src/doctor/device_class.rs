@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::mig;
-use aliquot_core::request::Resource;
+use aliquot_core::request::{Resource, is_other};
 use kube::api::DynamicObject;
 
 use super::cluster::running_pods;
@@ -31,11 +30,10 @@ pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let scheduler = running_pods(pods, "scheduler").next();
     let named = scheduler.map(names).unwrap_or_default();
     let extra = scheduler.and_then(|pod| flag(pod, "--extra-resources"));
+    let extra = extra.into_iter().flat_map(|names| names.split(','));
+    let extra: Vec<String> = extra.map(str::to_owned).collect();
     let is_ours = |resource: &str| {
-        let mut extra = extra.into_iter().flat_map(|names| names.split(','));
-        Resource::ALL.iter().any(|one| named.of(*one) == resource)
-            || extra.any(|one| one == resource)
-            || resource.starts_with(mig::RESOURCES)
+        Resource::ALL.iter().any(|one| named.of(*one) == resource) || is_other(resource, &extra)
     };
     let ours = classes.iter().filter(|(_, resource)| is_ours(resource));
     let taken = ours.map(|(class, resource)| {

@@ -2,7 +2,7 @@
 //! enforced.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_cluster::wait::eventually;
@@ -48,13 +48,18 @@ pub(crate) fn nvidia_runtime(stack: &Stack) -> Result<PathBuf> {
     let beside = |name| stack.machine().state().with_file_name(name);
     let program = beside("nvidia-container-runtime");
     std::fs::write(&program, "")?;
-    let root = "SystemdCgroup = false";
-    let binary = format!("BinaryName = {:?}\n{root}", program.display().to_string());
-    let nvidias = real.replacen(root, &binary, 1);
-    ensure!(nvidias != real, "{real}");
     let path = beside("nvidia-runtime.toml");
-    std::fs::write(&path, nvidias)?;
+    std::fs::write(&path, with_program(&real, &program)?)?;
     Ok(path)
+}
+
+/// This configuration of containerd, with `program` as its default OCI runtime.
+pub(crate) fn with_program(config: &str, program: &Path) -> Result<String> {
+    let runc = "SystemdCgroup = false";
+    let binary = format!("BinaryName = {:?}\n{runc}", program.display().to_string());
+    let changed = config.replacen(runc, &binary, 1);
+    ensure!(changed != config, "{config}");
+    Ok(changed)
 }
 
 pub(crate) async fn handed_over(stack: Arc<Stack>) -> Result<()> {

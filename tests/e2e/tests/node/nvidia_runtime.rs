@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tokio::process::Command;
 
+use crate::by_env::with_program;
 use crate::limits::{limited, unlimited};
 use crate::running::PATIENCE;
 
@@ -24,12 +25,8 @@ pub(crate) async fn default_one(stack: Arc<Stack>) -> Result<()> {
     limited(stack, &nvidia_spec(stack)?).await?;
     let path = stack.cluster.containerd_config();
     let plain = std::fs::read_to_string(&path)?;
-    let runc = "SystemdCgroup = false";
     let program = installed(stack).await?;
-    let binary = format!("BinaryName = {:?}\n{runc}", program.display().to_string());
-    let nvidias = plain.replacen(runc, &binary, 1);
-    ensure!(nvidias != plain, "{plain}");
-    std::fs::write(&path, nvidias)?;
+    std::fs::write(&path, with_program(&plain, &program)?)?;
     restart_containerd(stack).await?;
     let outcome = limits_hold(stack).await;
     std::fs::write(&path, plain)?;
